@@ -1,0 +1,118 @@
+"""One TOML file configures a federation; an unknown key raises and names the nearest known one."""
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from edgefl.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """`[model]`: a name of `edgefl.models`, a `.keras` file or `module:function`, and the shape of one sample."""
+
+    name: str = "lenet5"
+    input_shape: tuple[int, ...] = (28, 28, 1)
+    num_classes: int = 10
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FederationConfig:
+    """`[federation]`, with `[model]`, `[algorithm]` and `[broker]` beside it.
+
+    clients_per_round: how many of the online devices train in a round; 0 means all. min_clients: how many must be online
+    before the first round opens. quorum: the share of a cohort whose updates close a round at the deadline.
+    """
+
+    name: str = "federation"
+    seed: int = 1
+    rounds: int = 10
+    clients_per_round: int = 0
+    min_clients: int = 2
+    quorum: float = 0.5
+    deadline_s: float = 120.0
+    upload_slots: int = 4
+    broker: str = "mqtt://localhost:1883"
+    algorithm: str = "fedavg"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    model: ModelConfig = field(default_factory=ModelConfig)
+
+    def __post_init__(self) -> None:
+        if not self.name or any(c in self.name for c in "/+#$ ") or self.name != self.name.lower():
+            raise ConfigError(f"federation name {self.name!r}: expected lower case letters, digits and dashes; it is part of each topic")
+        for key, low in (("rounds", 1), ("clients_per_round", 0), ("min_clients", 1), ("upload_slots", 1)):
+            if getattr(self, key) < low:
+                raise ConfigError(f"{key} is {getattr(self, key)}, expected at least {low}")
+        if not 0 < self.quorum <= 1:
+            raise ConfigError(f"quorum is {self.quorum}, expected a share above 0 and at most 1")
+        if not self.deadline_s > 0:
+            raise ConfigError(f"deadline_s is {self.deadline_s}, expected seconds above 0")
+
+
+def nearest(key: str, known: list[str]) -> str:
+    """Return the end of an error message that names the nearest known key."""
+    close = difflib.get_close_matches(key, known, 1)
+    return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
+
+
+def _check(table: str, raw: Mapping[str, Any], cls: type, skip: tuple[str, ...] = ()) -> dict[str, Any]:
+    known = {f.name: f for f in fields(cls) if f.name not in skip}  # type: ignore[arg-type]
+    values = {}
+    for key, value in raw.items():
+        if key not in known:
+            raise ConfigError(f"[{table}] has an unknown key {key!r}; {nearest(key, list(known))}")
+        default = known[key].default
+        kind = type(default) if default is not MISSING else Mapping
+        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if kind is tuple and isinstance(value, list):
+            value = tuple(value)
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise ConfigError(f"[{table}] {key} is {value!r}, expected {kind.__name__}")
+        values[key] = value
+    return values
+
+
+def parse_config(text: str) -> FederationConfig:
+    """Read a configuration; ConfigError names table, key, expected and received."""
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"not TOML: {error}") from error
+    tables = ["federation", "model", "algorithm", "broker"]
+    for table, value in raw.items():
+        if table not in tables or not isinstance(value, dict):
+            raise ConfigError(f"unknown table [{table}]; {nearest(table, tables)}")
+    model = dict(raw.get("model", {}))
+    own = {f.name for f in fields(ModelConfig)} - {"options"}
+    options = {key: model.pop(key) for key in list(model) if key not in own}
+    algorithm = dict(raw.get("algorithm", {}))
+    name = algorithm.pop("name", "fedavg")
+    broker = _check_broker(raw.get("broker", {}))
+    federation = _check("federation", raw.get("federation", {}), FederationConfig, ("broker", "algorithm", "options", "model"))
+    return FederationConfig(
+        **federation, **broker, algorithm=name, options=algorithm, model=ModelConfig(**_check("model", model, ModelConfig), options=options)
+    )
+
+
+def _check_broker(raw: Mapping[str, Any]) -> dict[str, str]:
+    for key, value in raw.items():
+        if key != "url":
+            raise ConfigError(f"[broker] has an unknown key {key!r}; known is url")
+        if not isinstance(value, str):
+            raise ConfigError(f"[broker] url is {value!r}, expected text such as mqtt://localhost:1883")
+    return {"broker": raw["url"]} if "url" in raw else {}
+
+
+def load_config(path: Path) -> FederationConfig:
+    """Read a configuration file; ConfigError when it is not there or not valid."""
+    try:
+        return parse_config(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from error
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error

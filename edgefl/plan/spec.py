@@ -1,0 +1,177 @@
+"""What a plan holds: named signatures, the shapes of all they take and give, and the export template.
+
+A plan travels as one safetensors blob: `spec` (JSON), `program` (plan.tflite) and `template`
+(the mixture's float graph, batch 1, with placeholder weights), each a uint8 tensor.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from safetensors.numpy import load as st_load
+from safetensors.numpy import save as st_save
+
+from edgefl.errors import PlanError
+from edgefl.files import write_atomic
+
+FORMAT = 1
+FILES = {"spec": "plan.json", "program": "plan.tflite", "template": "template.tflite"}
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Name, shape and type of one tensor."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True)
+class Signature:
+    """One pure function of the program.
+
+    Arguments in the `.tflite` are named by place: data `d_<name>` (first axis `batch_size`), trained weights `t_<i>`,
+    frozen weights `f_<i>`, optimizer slots `s_<i>` (zero at the start), uniform noise in [0, 1) `n_<i>`, hyper-parameters
+    `h_<name>` (float32 scalars, with their defaults here). `kind` train: takes also `d_y` (int32[batch]) and
+    `d_sample_weight` (float32[batch]) and returns the new `t_<i>`, `s_<i>`, `loss` (mean over the weighted samples; scalar).
+    `kind` predict: takes data and frozen weights, returns `out` with first axis `batch_size`.
+    """
+
+    name: str
+    kind: Literal["train", "predict"]
+    batch_size: int
+    data: tuple[TensorSpec, ...]
+    trained: tuple[TensorSpec, ...] = ()
+    frozen: tuple[TensorSpec, ...] = ()
+    slots: tuple[TensorSpec, ...] = ()
+    noise: tuple[TensorSpec, ...] = ()
+    hyper: Mapping[str, float] = field(default_factory=dict)
+    out: TensorSpec | None = None
+
+
+@dataclass(frozen=True)
+class Binding:
+    """Where one weight of the mixture sits in the template: `buffer = transpose(weight, permutation).reshape(shape)`.
+
+    `tensor` is the index in subgraph 0. `derived` names a rule of `firmware_export.patch` that makes the value from
+    several weights (a folded batch norm); empty for a weight that is copied.
+    """
+
+    weight: str
+    tensor: int
+    permutation: tuple[int, ...]
+    shape: tuple[int, ...]
+    derived: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PlanSpec:
+    """All that a device must know of a plan before it runs it.
+
+    `weights` are the tensors of the federated model, in wire order; `algorithm` and `options` name the
+    algorithm and the keywords of its factory.
+    """
+
+    model: str
+    algorithm: str
+    options: Mapping[str, Any]
+    input_shape: tuple[int, ...]
+    num_classes: int
+    weights: tuple[TensorSpec, ...]
+    signatures: tuple[Signature, ...]
+    bindings: tuple[Binding, ...] = ()
+    format: int = FORMAT
+
+    def signature(self, name: str) -> Signature:
+        """Return the signature of that name; PlanError when the plan lacks it."""
+        for signature in self.signatures:
+            if signature.name == name:
+                return signature
+        have = ", ".join(s.name for s in self.signatures)
+        raise PlanError(f"the plan has no signature {name!r}, it has {have}; build it for the algorithm that needs it")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A spec with its two flatbuffers."""
+
+    spec: PlanSpec
+    program: bytes
+    template: bytes
+
+    @property
+    def id(self) -> str:
+        """The plan's name: the sha256 of its wire form, in hex."""
+        return hashlib.sha256(encode_plan(self)).hexdigest()
+
+
+def _tensors(rows: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec(r["name"], tuple(r["shape"]), r["dtype"]) for r in rows)
+
+
+def spec_to_json(spec: PlanSpec) -> str:
+    """Return the spec as JSON with sorted keys: the same spec gives the same bytes."""
+    return json.dumps(asdict(spec), sort_keys=True, indent=1)
+
+
+def spec_from_json(text: str) -> PlanSpec:
+    """Read a spec; PlanError when the text is of another format or lacks a field."""
+    try:
+        raw = json.loads(text)
+        if raw["format"] != FORMAT:
+            raise PlanError(f"plan format {raw['format']}, expected {FORMAT}; update edgefl on this device or rebuild the plan")
+        signatures = tuple(
+            Signature(
+                s["name"], s["kind"], s["batch_size"], _tensors(s["data"]), _tensors(s["trained"]), _tensors(s["frozen"]),
+                _tensors(s["slots"]), _tensors(s["noise"]), s["hyper"], _tensors([s["out"]])[0] if s["out"] else None,
+            )
+            for s in raw["signatures"]
+        )  # fmt: skip
+        bindings = tuple(
+            Binding(b["weight"], b["tensor"], tuple(b["permutation"]), tuple(b["shape"]), b["derived"]) for b in raw["bindings"]
+        )
+        return PlanSpec(
+            raw["model"], raw["algorithm"], raw["options"], tuple(raw["input_shape"]), raw["num_classes"],
+            _tensors(raw["weights"]), signatures, bindings, raw["format"],
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError) as error:
+        raise PlanError(f"this is not a plan: {error!r}; build it again with `edgefl plan build`") from error
+
+
+def encode_plan(plan: Plan) -> bytes:
+    """Return the plan as one blob for the wire."""
+    parts = {"spec": spec_to_json(plan.spec).encode(), "program": plan.program, "template": plan.template}
+    return bytes(st_save({name: np.frombuffer(part, np.uint8) for name, part in parts.items()}))
+
+
+def decode_plan(blob: bytes) -> Plan:
+    """Read a blob; PlanError when it is not a plan."""
+    try:
+        parts = {name: tensor.tobytes() for name, tensor in st_load(blob).items()}
+        return Plan(spec_from_json(parts["spec"].decode()), parts["program"], parts["template"])
+    except PlanError:
+        raise
+    except Exception as error:  # safetensors raises its own type, which has no base of use
+        raise PlanError(f"this blob is not a plan: {error}; fetch it again") from error
+
+
+def save_plan(plan: Plan, directory: Path) -> None:
+    """Write plan.json, plan.tflite and template.tflite into the directory, each by atomic rename."""
+    directory.mkdir(parents=True, exist_ok=True)
+    write_atomic(directory / FILES["program"], plan.program)
+    write_atomic(directory / FILES["template"], plan.template)
+    write_atomic(directory / FILES["spec"], spec_to_json(plan.spec).encode())
+
+
+def load_plan(directory: Path) -> Plan:
+    """Read what `save_plan` wrote; PlanError when it is not there."""
+    try:
+        parts = {name: (directory / file).read_bytes() for name, file in FILES.items()}
+    except OSError as error:
+        raise PlanError(f"no plan in {directory}: {error}; make one with `edgefl plan build -o {directory}`") from error
+    return Plan(spec_from_json(parts["spec"].decode()), parts["program"], parts["template"])
