@@ -1,0 +1,51 @@
+"""The one place that picks a TFLite runtime: ai-edge-litert, or tflite-runtime where only that is installed."""
+
+import importlib
+import importlib.metadata
+import importlib.util
+from typing import Any
+
+from edgefl.errors import PlanError
+
+RUNTIMES = {"litert": ("ai_edge_litert", "ai-edge-litert"), "tflite-runtime": ("tflite_runtime", "tflite-runtime")}
+
+
+def installed() -> tuple[str, ...]:
+    """Return the names of the runtimes on this machine, the preferred one first."""
+    return tuple(name for name, (module, _) in RUNTIMES.items() if importlib.util.find_spec(module))
+
+
+def describe(name: str) -> str:
+    """Return name and version of a runtime, such as `ai-edge-litert 2.3.0`."""
+    distribution = RUNTIMES[name][1]
+    try:
+        return f"{distribution} {importlib.metadata.version(distribution)}"
+    except importlib.metadata.PackageNotFoundError:
+        return distribution
+
+
+RUNTIME = describe(installed()[0]) if installed() else "none"
+
+
+def load_interpreter(model: bytes, threads: int = 1, *, reference: bool = False, runtime: str = "auto") -> Any:
+    """Return an interpreter for the model, its tensors not yet allocated.
+
+    `reference` asks for the reference kernels without delegates: slow, and the same bits as a microcontroller's.
+    Raises PlanError when no runtime is installed, when the one asked for is not, or when it refuses the model.
+    """
+    have = installed()
+    if runtime == "auto" and not have:
+        raise PlanError("no TFLite runtime is installed, expected ai-edge-litert or tflite-runtime; `pip install ai-edge-litert`")
+    name = have[0] if runtime == "auto" else runtime
+    if name not in have:
+        known = ", ".join(have) or "none"
+        raise PlanError(f"the runtime {name!r} is not installed, installed is {known}; install it or ask for `auto`")
+    if model[4:8] != b"TFL3":
+        raise PlanError(f"{len(model)} bytes that are no TFLite model: expected the mark TFL3 at byte 4, received {model[4:8]!r}")
+    module = importlib.import_module(f"{RUNTIMES[name][0]}.interpreter")
+    kinds = module.OpResolverType
+    resolver = kinds.BUILTIN_REF if reference else kinds.AUTO
+    try:
+        return module.Interpreter(model_content=model, num_threads=threads, experimental_op_resolver_type=resolver)
+    except (ValueError, RuntimeError) as error:
+        raise PlanError(f"{describe(name)} refuses this model: {error}; it is damaged or of a newer format") from error
