@@ -1,0 +1,63 @@
+"""Federated averaging.
+
+McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017, algorithm 1:
+w <- w + sum_k n_k / n (w_k - w), where w_k comes from E epochs of SGD at client k.
+
+Traffic: down one model; up one delta and one count.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from edgefl.algorithms.arithmetic import add, subtract, weighted_mean
+from edgefl.algorithms.base import FEDERATE, Algorithm
+from edgefl.learner.base import Learner
+from edgefl.types import Broadcast, ClientState, Mixture, ServerState, Shard, Update, Weights
+
+GLOBAL = "global"
+
+
+def fedavg(
+    learner: Learner | None,
+    *,
+    epochs: int = 5,
+    learning_rate: float = 0.01,
+    momentum: float = 0.5,
+    weight_decay: float = 0.0,
+    batch_size: int = 10,
+) -> Algorithm:
+    """Return FedAvg; its mixture is the global model itself. The aggregator needs no learner.
+
+    `batch_size` is fixed when the plan is built; momentum is too in so far as 0 keeps no slots.
+    """
+    del batch_size
+    hyper = {"learning_rate": learning_rate, "momentum": momentum, "weight_decay": weight_decay}
+
+    def init(weights: Weights, rng: np.random.Generator) -> ServerState:
+        return ServerState(1, FEDERATE, {GLOBAL: weights})
+
+    def broadcast(state: ServerState, client_id: str) -> Broadcast:
+        return Broadcast(state.round, state.phase, state.models, state.scalars)
+
+    def local_update(
+        broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
+    ) -> tuple[Update, ClientState]:
+        assert learner is not None
+        received = broadcast.models[GLOBAL]
+        trained, loss = learner.fit("train", received, {"x": shard.x_train}, shard.y_train, epochs=epochs, rng=rng, hyper=hyper)
+        delta = subtract(trained, received)
+        return Update(client_id, broadcast.round, len(shard.y_train), {GLOBAL: delta}, {"loss": loss}), state
+
+    def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
+        mean = weighted_mean((update.deltas[GLOBAL], update.num_samples) for update in updates)
+        models = state.models if mean is None else {**state.models, GLOBAL: add(state.models[GLOBAL], mean)}
+        return replace(state, round=state.round + 1, models=models)
+
+    def personalize(
+        broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
+    ) -> tuple[Mixture, ClientState]:
+        return Mixture(broadcast.models[GLOBAL]), state
+
+    return Algorithm("fedavg", init, broadcast, local_update, aggregate, personalize)

@@ -1,0 +1,91 @@
+"""PFL-MoE: a personal classifier, mixed with the global one by a gate.
+
+Guo et al., PFL-MoE: Personalized Federated Learning Based on Mixture of Experts, 2020, algorithms 1 and 2.
+After FedAvg, on each client: copy the classifier (FC1-3), freeze the convolutions, train the copy on D_per; then train
+g = sigmoid(gate(z)) on D_gate, where z is the image (MF) or the features (MFE), so that
+logits = g * global(x) + (1 - g) * local(x). FB keeps the copy alone and trains it on all of D.
+(Algorithm 2, line 7 of the paper updates theta; what is meant is theta_Ci, the client's own copy.)
+
+Traffic: that of FedAvg; nothing that is personal leaves the device.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+
+from edgefl.algorithms.base import Algorithm
+from edgefl.algorithms.fedavg import GLOBAL, fedavg
+from edgefl.errors import DataError
+from edgefl.learner.base import Learner
+from edgefl.types import Array, Broadcast, ClientState, Mixture, Shard, Weights
+
+Kind = Literal["fb", "mf", "mfe"]
+
+
+def split_gate(count: int, share: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Split 0..count-1 into D_per and D_gate, int64 indices; each holds at least one sample.
+
+    Raises DataError when there are fewer than two samples.
+    """
+    if count < 2:
+        raise DataError(f"{count} sample to split between classifier and gate, expected at least 2; collect more data on this device")
+    order = rng.permutation(count)
+    gate = min(max(1, round(count * share)), count - 1)
+    return np.sort(order[gate:]), np.sort(order[:gate])
+
+
+def _under(prefix: str, weights: Weights) -> dict[str, Array]:
+    return {f"{prefix}/{name}": array for name, array in weights.items()}
+
+
+def pfl_moe(
+    learner: Learner | None,
+    kind: Kind,
+    *,
+    adapt_epochs: int = 10,
+    adapt_learning_rate: float = 0.001,
+    adapt_momentum: float = 0.9,
+    adapt_weight_decay: float = 5e-4,
+    adapt_batch_size: int = 64,
+    gate_epochs: int = 10,
+    gate_learning_rate: float = 0.001,
+    gate_share: float = 0.25,
+    **federation: Any,
+) -> Algorithm:
+    """Return FedAvg (with the keywords `federation`) whose clients end with a personal classifier, and a gate for MF and MFE.
+
+    gate_share is the part of D that trains the gate. Weight decay is decoupled, as in Keras.
+    """
+    del adapt_batch_size
+    adapt = {"learning_rate": adapt_learning_rate, "momentum": adapt_momentum, "weight_decay": adapt_weight_decay}
+
+    def personalize(
+        broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
+    ) -> tuple[Mixture, ClientState]:
+        assert learner is not None
+        model = broadcast.models[GLOBAL]
+        trunk = {spec.name: model[spec.name] for spec in learner.spec.signature("features").frozen}
+        head = {spec.name: model[spec.name] for spec in learner.spec.signature("train_head").trained}
+        features = learner.predict("features", trunk, {"x": shard.x_train})
+
+        def adapted(index: np.ndarray) -> Weights:
+            data = {"features": features[index]}
+            return learner.fit("train_head", head, data, shard.y_train[index], epochs=adapt_epochs, rng=rng, hyper=adapt)[0]
+
+        if kind == "fb":
+            return Mixture({**trunk, **_under("local", adapted(np.arange(len(features))))}), state
+
+        per, gated = split_gate(len(features), gate_share, rng)
+        local = adapted(per)
+        own = {"features": features[gated]}
+        logits = np.stack([learner.predict("predict_head", each, own) for each in (head, local)], axis=1)
+        inputs = features[gated] if kind == "mfe" else shard.x_train[gated].reshape(len(gated), -1)
+        zeros = {spec.name: np.zeros(spec.shape, np.float32) for spec in learner.spec.signature("train_gate").trained}
+        data = {"gate_input": inputs, "logits": logits}
+        hyper = {"learning_rate": gate_learning_rate}
+        gate = learner.fit("train_gate", zeros, data, shard.y_train[gated], epochs=gate_epochs, rng=rng, hyper=hyper)[0]
+        return Mixture({**trunk, **_under("global", head), **_under("local", local), **gate}), state
+
+    return replace(fedavg(learner, **federation), name=f"pfl-{kind}", personalize=personalize)

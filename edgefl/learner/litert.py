@@ -1,0 +1,48 @@
+"""The device's learner: runs a plan in a TFLite runtime. Needs no TensorFlow."""
+
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+
+from edgefl.errors import PlanError
+from edgefl.learner import loop
+from edgefl.learner.base import Data
+from edgefl.learner.runtime import load_interpreter
+from edgefl.plan.spec import Plan
+from edgefl.types import Array, Labels, Weights
+
+
+class LiteRTLearner:
+    """One interpreter over one plan; see `Learner`. Raises PlanError when the runtime refuses the program."""
+
+    name = "litert"
+
+    def __init__(self, plan: Plan, threads: int = 1) -> None:
+        self.spec = plan.spec
+        self._interpreter = load_interpreter(plan.program, threads)
+        missing = {s.name for s in self.spec.signatures} - set(self._interpreter.get_signature_list())
+        if missing:
+            raise PlanError(f"the program lacks the signatures {', '.join(sorted(missing))} of its spec; build the plan again")
+
+    def _step(self, signature: str, arguments: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        result: Mapping[str, np.ndarray] = self._interpreter.get_signature_runner(signature)(**arguments)
+        return result
+
+    def fit(
+        self,
+        signature: str,
+        weights: Weights,
+        data: Data,
+        labels: Labels,
+        *,
+        epochs: int,
+        rng: np.random.Generator,
+        hyper: Mapping[str, float] | None = None,
+    ) -> tuple[Weights, float]:
+        """Train; see `Learner.fit`."""
+        return loop.train(partial(self._step, signature), self.spec.signature(signature), weights, data, labels, epochs, rng, hyper)
+
+    def predict(self, signature: str, weights: Weights, data: Data) -> Array:
+        """Predict; see `Learner.predict`."""
+        return loop.predict(partial(self._step, signature), self.spec.signature(signature), weights, data)

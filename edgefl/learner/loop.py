@@ -1,0 +1,70 @@
+"""The training and prediction loops over one signature's step, the same for every learner: same draws, same order."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from edgefl.errors import DataError
+from edgefl.learner.base import Data, batches, check_data, check_weights
+from edgefl.plan.spec import Signature
+from edgefl.types import Array, Labels, Weights
+
+Step = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
+"""Arguments by their names in `Signature` -> results by theirs."""
+
+
+def _numbered(letter: str, arrays: list[Array]) -> dict[str, np.ndarray]:
+    return {f"{letter}_{i}": array for i, array in enumerate(arrays)}
+
+
+def train(
+    step: Step,
+    signature: Signature,
+    weights: Weights,
+    data: Data,
+    labels: Labels,
+    epochs: int,
+    rng: np.random.Generator,
+    hyper: Mapping[str, float] | None,
+) -> tuple[Weights, float]:
+    """Run `epochs` epochs of steps; see `Learner.fit`. Raises DataError when the loss stops being a finite number."""
+    count = check_data(signature, data, labels)
+    trained = check_weights(signature.trained, weights)
+    frozen = _numbered("f", check_weights(signature.frozen, weights))
+    slots = [np.zeros(spec.shape, np.float32) for spec in signature.slots]
+    scalars = {f"h_{k}": np.float32((hyper or {}).get(k, default)) for k, default in signature.hyper.items()}
+    targets = labels.astype(np.int32)
+    loss, size = 0.0, signature.batch_size
+    for _ in range(epochs):
+        total = 0.0
+        for index, sample_weight in batches(count, size, rng):
+            out = step(
+                {
+                    **{f"d_{spec.name}": data[spec.name][index] for spec in signature.data},
+                    "d_y": targets[index],
+                    "d_sample_weight": sample_weight,
+                    **_numbered("t", trained),
+                    **_numbered("s", slots),
+                    **_numbered("n", [rng.random(spec.shape, dtype=np.float32) for spec in signature.noise]),
+                    **frozen,
+                    **scalars,
+                }
+            )
+            trained = [out[f"t_{i}"] for i in range(len(trained))]
+            slots = [out[f"s_{i}"] for i in range(len(slots))]
+            total += float(out["loss"]) * float(sample_weight.sum())
+        loss = total / count
+        if not np.isfinite(loss):
+            raise DataError(f"{signature.name}: the loss is {loss}, expected a finite number; lower the learning rate or check the data's scale")
+    return {spec.name: np.array(array, np.float32) for spec, array in zip(signature.trained, trained, strict=True)}, loss
+
+
+def predict(step: Step, signature: Signature, weights: Weights, data: Data) -> Array:
+    """Run a predict signature over all samples, the last batch filled up and cut; see `Learner.predict`."""
+    count = check_data(signature, data)
+    frozen = _numbered("f", check_weights(signature.frozen, weights))
+    parts = []
+    for index, sample_weight in batches(count, signature.batch_size, None):
+        out = step({**{f"d_{spec.name}": data[spec.name][index] for spec in signature.data}, **frozen})["out"]
+        parts.append(np.array(out[: int(sample_weight.sum())], np.float32))
+    return np.concatenate(parts)
