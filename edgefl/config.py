@@ -60,7 +60,7 @@ def nearest(key: str, known: list[str]) -> str:
 
 
 def _check(table: str, raw: Mapping[str, Any], cls: type, skip: tuple[str, ...] = ()) -> dict[str, Any]:
-    known = {f.name: f for f in fields(cls) if f.name not in skip}  # type: ignore[arg-type]
+    known = {f.name: f for f in fields(cls) if f.name not in skip}
     values = {}
     for key, value in raw.items():
         if key not in known:
@@ -99,7 +99,7 @@ def parse_config(text: str) -> FederationConfig:
     )
 
 
-def _check_broker(raw: Mapping[str, Any]) -> dict[str, str]:
+def _check_broker(raw: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in raw.items():
         if key != "url":
             raise ConfigError(f"[broker] has an unknown key {key!r}; known is url")

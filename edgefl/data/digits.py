@@ -1,0 +1,23 @@
+"""scikit-learn's handwritten digits (UCI, 1,797 scans of 8x8), enlarged to 28x28x1.
+
+Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, 1998; it comes with scikit-learn.
+"""
+
+import numpy as np
+
+from edgefl.data.dataset import Dataset, resize_bilinear
+from edgefl.rng import rng_for
+
+TEST_SHARE = 0.2
+
+
+def load() -> Dataset:
+    """Return 1,438 training and 359 test scans, float32[n, 28, 28, 1]; the split is always the same."""
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    x = resize_bilinear(np.asarray(images, np.float32).reshape(-1, 8, 8) / np.float32(16), 28, 28)[..., None]
+    y = np.asarray(labels, np.int64)
+    order = rng_for(0, 0, "digits").permutation(len(y))
+    test, train = np.split(order, [int(TEST_SHARE * len(y))])
+    return Dataset(x[train], y[train], x[test], y[test], 10)

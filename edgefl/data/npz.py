@@ -1,0 +1,128 @@
+"""A client's shard as one `.npz`: arrays `x` and `y`, and optionally `x_test`, `y_test`, `num_classes`."""
+
+import io
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgefl.errors import DataError
+from edgefl.files import write_atomic
+from edgefl.rng import rng_for
+from edgefl.types import Array, Labels, Shard
+
+FIX = "write it with numpy.savez(path, x=..., y=...)"
+
+
+def load_shard(path: Path, *, seed: int = 1, client_id: str = "", test_share: float = 0.2, num_classes: int | None = None) -> Shard:
+    """Read a shard. uint8 samples are scaled to [0, 1]; other samples stay as they are, shapes too.
+
+    Without `x_test`, a share of the samples is held out: always the same ones for the same seed and client.
+    `num_classes` is taken from the argument, else from the file, else it is the largest label + 1.
+    Raises DataError when the file cannot be read or trained on: it says what was expected and what to do.
+    """
+    arrays = _read(Path(path))
+    try:
+        x, y = _samples(arrays, ""), _labels(arrays, "")
+        _check_lengths(x, y, "")
+        if "x_test" in arrays or "y_test" in arrays:
+            x_test, y_test = _samples(arrays, "_test"), _labels(arrays, "_test")
+            _check_lengths(x_test, y_test, "_test")
+            if x_test.shape[1:] != x.shape[1:]:
+                raise DataError(f"x_test is {x_test.shape[1:]} a sample, expected {x.shape[1:]} as in x")
+        else:
+            x, y, x_test, y_test = _split(x, y, seed, client_id, test_share)
+        if len(np.unique(y)) < 2:
+            raise DataError(f"all {len(y)} training labels are {y[0]}, expected two classes or more; a personal classifier needs two")
+        return Shard(x, y, x_test, y_test, _num_classes(arrays, num_classes, int(max(y.max(), y_test.max()))))
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+
+
+def save_shard(path: Path, shard: Shard) -> None:
+    """Write a shard that `load_shard` reads back bit for bit."""
+    buffer = io.BytesIO()
+    np.savez_compressed(
+        buffer,
+        x=shard.x_train,
+        y=shard.y_train,
+        x_test=shard.x_test,
+        y_test=shard.y_test,
+        num_classes=np.int64(shard.num_classes),
+    )
+    write_atomic(path, buffer.getvalue())
+
+
+def _read(path: Path) -> dict[str, NDArray[Any]]:
+    if not path.is_file():
+        raise DataError(f"no shard at {path}; {FIX}")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise DataError(f"{path} holds one bare array, expected an .npz with x and y; {FIX}")
+            return {name: file[name] for name in ("x", "y", "x_test", "y_test", "num_classes") if name in file.files}
+    except DataError:
+        raise
+    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(f"{path} cannot be read as .npz: {error}; {FIX}") from error
+
+
+def _samples(arrays: Mapping[str, NDArray[Any]], part: str) -> Array:
+    if f"x{part}" not in arrays:
+        raise DataError(f"there is no array x{part}, received {', '.join(arrays) or 'none'}; {FIX}")
+    x = arrays[f"x{part}"]
+    if x.dtype != np.uint8 and x.dtype.kind != "f":
+        raise DataError(f"x{part} is {x.dtype}, expected uint8 pictures or floats; convert it with x.astype('float32')")
+    if x.ndim < 2 or 0 in x.shape[1:]:
+        raise DataError(f"x{part} has shape {x.shape}, expected (samples, ...) with at least one value a sample")
+    with np.errstate(over="ignore"):
+        samples: Array = np.ascontiguousarray(x, np.float32)
+    if x.dtype == np.uint8:
+        samples = samples / np.float32(255)
+    bad = ~np.isfinite(samples).reshape(len(samples), -1).all(axis=1) if len(samples) else np.zeros(0, bool)
+    if bad.any():
+        raise DataError(f"x{part} holds NaN or infinite values in {bad.sum()} of {len(x)} samples, first at {bad.argmax()}; clean it")
+    return samples
+
+
+def _labels(arrays: Mapping[str, NDArray[Any]], part: str) -> Labels:
+    if f"y{part}" not in arrays:
+        raise DataError(f"there is no array y{part}, received {', '.join(arrays) or 'none'}; {FIX}")
+    y = arrays[f"y{part}"]
+    if y.dtype.kind not in "iu" or y.ndim != 1:
+        raise DataError(f"y{part} is {y.dtype}{list(y.shape)}, expected whole numbers of shape [samples]; y.astype('int64').ravel() may do")
+    if len(y) and int(y.min()) < 0:
+        raise DataError(f"y{part} holds the label {y.min()}, expected 0 or more; number the classes from 0")
+    return y.astype(np.int64)
+
+
+def _check_lengths(x: Array, y: Labels, part: str) -> None:
+    if len(x) != len(y):
+        raise DataError(f"x{part} has {len(x)} samples and y{part} {len(y)} labels, expected as many; a shard needs one label a sample")
+    if len(y) == 0:
+        raise DataError(f"x{part} is empty, expected at least one sample; collect data before this device joins")
+
+
+def _split(x: Array, y: Labels, seed: int, client_id: str, share: float) -> tuple[Array, Labels, Array, Labels]:
+    if not 0 < share < 1:
+        raise DataError(f"test_share is {share}, expected a share between 0 and 1")
+    if len(y) < 2:
+        raise DataError("one sample only, expected two or more: some are held out to measure on; collect more, or give x_test and y_test")
+    held = min(max(1, round(share * len(y))), len(y) - 1)
+    order = rng_for(seed, 0, f"split:{client_id}").permutation(len(y))
+    test, train = order[:held], order[held:]
+    return x[train], y[train], x[test], y[test]
+
+
+def _num_classes(arrays: Mapping[str, NDArray[Any]], given: int | None, largest: int) -> int:
+    stored = arrays.get("num_classes")
+    if stored is not None and (stored.size != 1 or stored.dtype.kind not in "iu"):
+        raise DataError(f"num_classes is {stored.dtype}{list(stored.shape)}, expected one whole number")
+    count = given if given is not None else int(stored.item()) if stored is not None else largest + 1
+    if largest >= count:
+        raise DataError(f"the label {largest} is in the shard, expected 0 to {count - 1} for {count} classes; is it of another task?")
+    return count

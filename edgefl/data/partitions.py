@@ -1,0 +1,62 @@
+"""How a data set is shared out to clients: pure functions from labels and a generator to lists of indices.
+
+Each returns one int64 array of sorted indices a client; together they hold every index once.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgefl.errors import DataError
+from edgefl.types import Labels
+
+Shares = NDArray[np.float64]
+
+
+def iid_shares(num_classes: int, num_clients: int, rng: np.random.Generator) -> Shares:
+    """Return equal shares: float64[num_classes, num_clients], rows sum to 1."""
+    return np.full((num_classes, num_clients), 1 / num_clients)
+
+
+def dirichlet_shares(num_classes: int, num_clients: int, rng: np.random.Generator, *, alpha: float) -> Shares:
+    """Draw each class's shares over the clients from Dirichlet(alpha): float64[num_classes, num_clients].
+
+    The smaller alpha, the fewer classes a client has (T. Hsu, H. Qi, M. Brown, arXiv:1909.06335).
+    """
+    if not alpha > 0:
+        raise DataError(f"alpha is {alpha}, expected a number above 0; .5 is usual, 100 is nearly even")
+    return rng.dirichlet(np.full(num_clients, alpha), num_classes)
+
+
+def divide(labels: Labels, shares: Shares, rng: np.random.Generator, min_samples: int = 2) -> list[Labels]:
+    """Share indices out class by class; a client below `min_samples` then takes from the largest.
+
+    Raises DataError when there are fewer than `min_samples` for each client.
+    """
+    num_clients = shares.shape[1]
+    if len(labels) < min_samples * num_clients:
+        raise DataError(f"{len(labels)} samples for {num_clients} clients, expected at least {min_samples} each; take fewer clients")
+    parts: list[list[int]] = [[] for _ in range(num_clients)]
+    for label, row in enumerate(shares):
+        own = rng.permutation(np.flatnonzero(labels == label))
+        cuts = np.round(np.cumsum(row)[:-1] * len(own)).astype(np.int64)
+        for part, piece in zip(parts, np.split(own, cuts), strict=True):
+            part.extend(piece.tolist())
+    for part in parts:
+        while len(part) < min_samples:
+            donor = max(parts, key=len)
+            part.append(donor.pop(int(rng.integers(len(donor)))))
+    return [np.sort(np.asarray(part, np.int64)) for part in parts]
+
+
+def shares_of(partition: str, alpha: float) -> Callable[[int, int, np.random.Generator], Shares]:
+    """Return the partition of that name; DataError for an unknown one."""
+    known: dict[str, Callable[[int, int, np.random.Generator], Shares]] = {
+        "dirichlet": partial(dirichlet_shares, alpha=alpha),
+        "iid": iid_shares,
+    }
+    if partition not in known:
+        raise DataError(f"partition {partition!r}, expected {' or '.join(known)}")
+    return known[partition]
