@@ -1,0 +1,86 @@
+"""Put a mixture's weights into the plan's template: a float .tflite of what the client predicts with.
+
+The template is a flatbuffer of fixed layout, so each weight is written over its placeholder, in place.
+A folded batch norm (`derived`) turns kernel k and bias b of the layer before it into
+k * s and (b - mean) * s + beta, with s = gamma / sqrt(variance + epsilon): Ioffe and Szegedy, 2015.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from edgefl.errors import PlanError
+from edgefl.plan.spec import Binding
+from edgefl.types import Array, Weights
+
+KERNEL = "batch_norm_kernel"
+BIAS = "batch_norm_bias"
+
+
+def weights_of(bindings: Sequence[Binding]) -> set[str]:
+    """Return the names of all weights that the bindings read."""
+    named = {binding.weight for binding in bindings}
+    return named | {str(b.derived[key]) for b in bindings for key in ("gamma", "beta", "mean", "variance", "bias") if b.derived.get(key)}
+
+
+def _scale(derived: Mapping[str, Any], weights: Weights) -> Array:
+    gamma = weights[derived["gamma"]] if derived["gamma"] else np.float32(1)
+    root = np.sqrt(weights[derived["variance"]] + np.float32(derived["epsilon"]))
+    return np.asarray(gamma / root, np.float32)
+
+
+def value_of(binding: Binding, weights: Weights) -> Array:
+    """Return what the binding puts into its tensor: float32[binding.shape]. Raises PlanError for a missing or misshapen weight."""
+    missing = weights_of((binding,)) - weights.keys()
+    if missing:
+        raise PlanError(f"the mixture lacks {', '.join(sorted(missing))}; it was made by another plan, personalize again")
+    derived = binding.derived
+    rule = derived.get("rule")
+    if rule == BIAS:
+        bias = weights[derived["bias"]] if derived["bias"] else np.float32(0)
+        beta = weights[derived["beta"]] if derived["beta"] else np.float32(0)
+        return np.asarray((bias - weights[derived["mean"]]) * _scale(derived, weights) + beta, np.float32).reshape(binding.shape)
+    source = weights[binding.weight]
+    if source.ndim != len(binding.permutation) or source.size != np.prod(binding.shape, dtype=int):
+        raise PlanError(f"{binding.weight} is {source.shape}, expected {np.prod(binding.shape, dtype=int)} values for the tensor "
+                        f"{binding.shape}; the mixture was made by another plan, personalize again")  # fmt: skip
+    value = np.transpose(source, binding.permutation).reshape(binding.shape)
+    if rule == KERNEL:
+        spread = [1] * value.ndim
+        spread[derived["axis"]] = -1
+        return np.asarray(value * _scale(derived, weights).reshape(spread), np.float32)
+    if rule:
+        raise PlanError(f"the binding of {binding.weight} has the rule {rule!r}, expected {KERNEL} or {BIAS}; update edgefl on this device")
+    return np.asarray(value, np.float32)
+
+
+def fill_template(template: bytes, bindings: Sequence[Binding], weights: Weights) -> bytes:
+    """Return the template with the weights in it, a float .tflite.
+
+    Raises PlanError when a weight is missing, of another shape, not finite or unknown to the template,
+    or when the template is not the one that the bindings were made for.
+    """
+    from ai_edge_litert import schema_py_generated as schema
+
+    unknown = set(weights) - weights_of(bindings)
+    if unknown:
+        raise PlanError(f"the template has no place for {', '.join(sorted(unknown))}; the mixture was made by another plan")
+    if template[4:8] != b"TFL3":
+        raise PlanError("the plan holds no template of the mixture; build the plan again with `edgefl plan build`")
+    content = bytearray(template)
+    model = schema.Model.GetRootAs(content, 0)
+    graph = model.Subgraphs(0)
+    for binding in bindings:
+        value = value_of(binding, weights)
+        if not np.isfinite(value).all():
+            raise PlanError(f"{binding.weight} holds NaN or infinite values; personalize again")
+        if binding.tensor >= graph.TensorsLength():
+            raise PlanError(f"the template has no tensor {binding.tensor} for {binding.weight}; template and plan.json differ")
+        place = model.Buffers(graph.Tensors(binding.tensor).Buffer()).DataAsNumpy()
+        if isinstance(place, int) or place.size != value.nbytes:
+            raise PlanError(
+                f"tensor {binding.tensor} of the template does not fit {binding.weight} {value.shape}; template and plan differ"
+            )
+        place[:] = np.frombuffer(np.ascontiguousarray(value).tobytes(), np.uint8)
+    return bytes(content)
