@@ -17,6 +17,8 @@ from edgefl.learner.base import Learner
 from edgefl.types import Broadcast, ClientState, Mixture, ServerState, Shard, Update, Weights
 
 GLOBAL = "global"
+INITIAL = "initial"
+BASELINE_ROUNDS = "baseline_rounds"
 
 
 def fedavg(
@@ -27,19 +29,24 @@ def fedavg(
     momentum: float = 0.5,
     weight_decay: float = 0.0,
     batch_size: int = 10,
+    baseline_epochs: int = 50,
 ) -> Algorithm:
     """Return FedAvg; its mixture is the global model itself. The aggregator needs no learner.
 
-    `batch_size` is fixed when the plan is built; momentum is too in so far as 0 keeps no slots.
+    batch_size is fixed when the plan is built. baseline_epochs bounds the training of each client's model of its own data
+    alone, which personalization compares with; 0 leaves that out.
     """
     del batch_size
     hyper = {"learning_rate": learning_rate, "momentum": momentum, "weight_decay": weight_decay}
 
     def init(weights: Weights, rng: np.random.Generator) -> ServerState:
-        return ServerState(1, FEDERATE, {GLOBAL: weights})
+        return ServerState(1, FEDERATE, {GLOBAL: weights, INITIAL: weights})
 
     def broadcast(state: ServerState, client_id: str) -> Broadcast:
-        return Broadcast(state.round, state.phase, state.models, state.scalars)
+        if state.phase == FEDERATE:
+            return Broadcast(state.round, state.phase, {GLOBAL: state.models[GLOBAL]})
+        alone = min(state.round - 1, baseline_epochs // max(epochs, 1))
+        return Broadcast(state.round, state.phase, state.models, {BASELINE_ROUNDS: float(alone)})
 
     def local_update(
         broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
@@ -55,9 +62,7 @@ def fedavg(
         models = state.models if mean is None else {**state.models, GLOBAL: add(state.models[GLOBAL], mean)}
         return replace(state, round=state.round + 1, models=models)
 
-    def personalize(
-        broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
-    ) -> tuple[Mixture, ClientState]:
+    def personalize(broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator) -> tuple[Mixture, ClientState]:
         return Mixture(broadcast.models[GLOBAL]), state
 
     return Algorithm("fedavg", init, broadcast, local_update, aggregate, personalize)

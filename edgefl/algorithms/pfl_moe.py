@@ -9,7 +9,6 @@ logits = g * global(x) + (1 - g) * local(x). FB keeps the copy alone and trains 
 Traffic: that of FedAvg; nothing that is personal leaves the device.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -61,9 +60,7 @@ def pfl_moe(
     del adapt_batch_size
     adapt = {"learning_rate": adapt_learning_rate, "momentum": adapt_momentum, "weight_decay": adapt_weight_decay}
 
-    def personalize(
-        broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
-    ) -> tuple[Mixture, ClientState]:
+    def personalize(broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator) -> tuple[Mixture, ClientState]:
         assert learner is not None
         model = broadcast.models[GLOBAL]
         trunk = {spec.name: model[spec.name] for spec in learner.spec.signature("features").frozen}

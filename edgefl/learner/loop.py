@@ -55,7 +55,9 @@ def train(
             total += float(out["loss"]) * float(sample_weight.sum())
         loss = total / count
         if not np.isfinite(loss):
-            raise DataError(f"{signature.name}: the loss is {loss}, expected a finite number; lower the learning rate or check the data's scale")
+            raise DataError(
+                f"{signature.name}: the loss is {loss}, expected a finite number; lower the learning rate or check the data's scale"
+            )
     return {spec.name: np.array(array, np.float32) for spec, array in zip(signature.trained, trained, strict=True)}, loss
 
 

@@ -1,0 +1,56 @@
+"""FedAvg: one two-client round by hand, then the laws."""
+
+import numpy as np
+import pytest
+
+from edgefl.algorithms import make_algorithm
+from edgefl.algorithms.arithmetic import weighted_mean
+from edgefl.algorithms.fedavg import GLOBAL, fedavg
+from edgefl.errors import ConfigError
+from edgefl.rng import rng_for
+from edgefl.types import ServerState, Update
+
+
+def test_weighted_mean_by_hand():
+    a, b = np.array([1, 2], np.float32), np.array([5, 6], np.float32)
+    mean = weighted_mean([({"w": a}, 1), ({"w": b}, 3)])
+    np.testing.assert_array_equal(mean["w"], np.array([4, 5], np.float32))
+
+
+def test_two_clients_one_round_by_hand():
+    algorithm = fedavg(None)
+    state = algorithm.init({"w": np.array([0, 8], np.float32)}, rng_for(1, 0, "init"))
+    updates = [
+        Update("a", 1, 1, {GLOBAL: {"w": np.array([1, -6], np.float32)}}),
+        Update("b", 1, 3, {GLOBAL: {"w": np.array([5, -2], np.float32)}}),
+    ]
+    after = algorithm.aggregate(state, updates)
+    np.testing.assert_array_equal(after.models[GLOBAL]["w"], np.array([4, 5], np.float32))
+    assert after.round == 2
+
+
+def test_a_round_without_updates_changes_no_weight():
+    state = ServerState(3, "federate", {GLOBAL: {"w": np.ones(2, np.float32)}})
+    after = fedavg(None).aggregate(state, [])
+    np.testing.assert_array_equal(after.models[GLOBAL]["w"], np.ones(2, np.float32))
+    assert after.round == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"epoch": 3}, "did you mean 'epochs'"),
+        ({"epochs": 2.5}, "expected int"),
+        ({"epochs": True}, "expected int"),
+        ({"learning_rate": "fast"}, "expected float"),
+        ({"learning_rate": -1}, "expected 0 or more"),
+    ],
+)
+def test_a_wrong_option_names_itself_and_the_remedy(options, words):
+    with pytest.raises(ConfigError, match=words):
+        make_algorithm("fedavg", None, options)
+
+
+def test_an_unknown_algorithm_names_the_nearest():
+    with pytest.raises(ConfigError, match="did you mean 'fedavg'"):
+        make_algorithm("fedvag", None, {})

@@ -1,0 +1,69 @@
+"""Every algorithm of the registry passes the laws, and a broken one does not."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from edgefl.algorithms import REGISTRY, make_algorithm
+from edgefl.algorithms.check import check_algorithm
+from edgefl.algorithms.fedavg import fedavg
+from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
+
+
+def start(name):
+    spec = softmax_spec(name, inputs=4, features=3, classes=3)
+    rng = np.random.default_rng(7)
+    return SoftmaxLearner(spec), {w.name: rng.normal(0, 0.5, w.shape).astype(np.float32) for w in spec.weights}
+
+
+@pytest.mark.parametrize("name", sorted(REGISTRY))
+def test_laws_hold(name, shards):
+    learner, initial = start(name)
+    check_algorithm(lambda each: make_algorithm(name, each, {}), learner, initial, shards)
+
+
+def forgetful(learner):
+    """Keep a count outside of the state: the same call gives other bits."""
+    base, calls = fedavg(learner), []
+
+    def local_update(*args):
+        calls.append(1)
+        update, own = base.local_update(*args)
+        return replace(update, deltas={"global": {n: a * len(calls) for n, a in update.deltas["global"].items()}}), own
+
+    return replace(base, local_update=local_update)
+
+
+def leaky(learner):
+    """Send the client's own samples along."""
+    base = fedavg(learner)
+
+    def local_update(broadcast, state, shard, client_id, rng):
+        update, own = base.local_update(broadcast, state, shard, client_id, rng)
+        return replace(update, deltas={**update.deltas, "samples": {"x": shard.x_train}}), own
+
+    return replace(base, local_update=local_update)
+
+
+def careless(learner):
+    """Train in place on what was broadcast."""
+    base = fedavg(learner)
+
+    def local_update(broadcast, *rest):
+        update, own = base.local_update(broadcast, *rest)
+        for array in broadcast.models["global"].values():
+            array += 1
+        return update, own
+
+    return replace(base, local_update=local_update)
+
+
+@pytest.mark.parametrize(
+    ("make", "law"),
+    [(forgetful, "same seed"), (leaky, "what was broadcast"), (careless, "in place")],
+)
+def test_a_broken_algorithm_is_caught(make, law, shards):
+    learner, initial = start("fedavg")
+    with pytest.raises(AssertionError, match=law):
+        check_algorithm(make, learner, initial, shards)
