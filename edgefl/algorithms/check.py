@@ -49,11 +49,7 @@ def check_algorithm(
             raise AssertionError(f"law broken: aggregate ends a round, it went from {state.round} to {after.round}")
         stale = replace(updates[0], client_id="zz-stale", round=state.round - 1)
         doubled = server.aggregate(state, canonical(state, [stale, *reversed(updates), updates[-1], updates[0]]))
-        _same(
-            "arrival order, duplicates and stale updates change nothing",
-            expected,
-            encode_server_state(server.aggregate(state, canonical(state, doubled))),
-        )
+        _same("arrival order, duplicates and stale updates change nothing", expected, encode_server_state(doubled))
         lazy = (update for update in canonical(state, updates))
         resumed = server.aggregate(decode_server_state(before), lazy)
         _same("state survives a save and a load, and updates may come one at a time", expected, encode_server_state(resumed))

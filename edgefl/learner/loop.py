@@ -32,7 +32,7 @@ def train(
     trained = check_weights(signature.trained, weights)
     frozen = _numbered("f", check_weights(signature.frozen, weights))
     slots = [np.zeros(spec.shape, np.float32) for spec in signature.slots]
-    scalars = {f"h_{k}": np.float32((hyper or {}).get(k, default)) for k, default in signature.hyper.items()}
+    scalars = {f"h_{k}": np.asarray((hyper or {}).get(k, default), np.float32) for k, default in signature.hyper.items()}
     targets = labels.astype(np.int32)
     loss, size = 0.0, signature.batch_size
     for _ in range(epochs):
