@@ -26,6 +26,7 @@ class FederationConfig:
 
     clients_per_round: how many of the online devices train in a round; 0 means all. min_clients: how many must be online
     before the first round opens. quorum: the share of a cohort whose updates close a round at the deadline.
+    grace_s: how long a round that has its quorum waits for a device that went offline.
     """
 
     name: str = "federation"
@@ -35,6 +36,7 @@ class FederationConfig:
     min_clients: int = 2
     quorum: float = 0.5
     deadline_s: float = 120.0
+    grace_s: float = 10.0
     upload_slots: int = 4
     broker: str = "mqtt://localhost:1883"
     algorithm: str = "fedavg"
@@ -49,6 +51,8 @@ class FederationConfig:
                 raise ConfigError(f"{key} is {getattr(self, key)}, expected at least {low}")
         if not 0 < self.quorum <= 1:
             raise ConfigError(f"quorum is {self.quorum}, expected a share above 0 and at most 1")
+        if not self.grace_s >= 0:
+            raise ConfigError(f"grace_s is {self.grace_s}, expected seconds of at least 0")
         if not self.deadline_s > 0:
             raise ConfigError(f"deadline_s is {self.deadline_s}, expected seconds above 0")
 

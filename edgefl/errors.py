@@ -25,6 +25,10 @@ class LinkError(EdgeflError):
     """A broker that cannot be reached or does not take what is sent."""
 
 
+class RoundError(EdgeflError):
+    """A round that cannot be opened or closed."""
+
+
 class StateError(EdgeflError):
     """A state directory that cannot be read or written."""
 

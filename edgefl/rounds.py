@@ -1,0 +1,136 @@
+"""The round state machine: pure functions over a frozen `Round`; time comes in as an argument (seconds, any monotonic clock).
+
+A round closes when its whole cohort reported; or at the deadline with quorum; or when quorum is met and all who are
+missing have been offline for `grace_s`. Past the deadline without quorum it is overdue: send the tasks again and `extend`.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from edgefl.errors import RoundError
+
+MAX_EXTENSIONS = 3
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round. `received`: sha256 of the update by client; `failed`: why the client's update was rejected; `away`: offline since."""
+
+    number: int
+    cohort: tuple[str, ...]
+    needed: int
+    deadline_s: float
+    grace_s: float
+    opened: float
+    closes: float
+    received: Mapping[str, str] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)
+    away: Mapping[str, float] = field(default_factory=dict)
+    extensions: int = 0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """accepted; repeated: the same bytes were accepted before, so say so again; rejected, with the reason."""
+
+    kind: Literal["accepted", "repeated", "rejected"]
+    reason: str = ""
+
+
+def open_round(number: int, cohort: Iterable[str], *, quorum: float, deadline_s: float, grace_s: float, now: float) -> Round:
+    """Open a round; `quorum` is the share of the cohort that must report. RoundError for an empty cohort."""
+    ids = tuple(sorted(set(cohort)))
+    if not ids:
+        raise RoundError(f"round {number} has no clients, expected at least one; start a device")
+    # a share such as .1 x 30 comes out a hair above 3 in binary and must not ask for a fourth client
+    needed = max(1, math.ceil(quorum * len(ids) - 1e-9))
+    return Round(number, ids, needed, deadline_s, grace_s, now, now + deadline_s)
+
+
+def receive(round: Round, number: int, client_id: str, sha256: str) -> tuple[Round, Verdict]:
+    """Take an update into the round, or say why not; a client counts once, whatever it sends again."""
+    if number < round.number:
+        return round, Verdict("rejected", f"stale: an update of round {number}, round {round.number} is open; wait for its task")
+    if number > round.number:
+        return round, Verdict("rejected", f"an update of round {number}, round {round.number} is open; wait for its task")
+    if client_id not in round.cohort:
+        return round, Verdict("rejected", f"{client_id} is not in the cohort of round {number}; wait for a task")
+    before = round.received.get(client_id)
+    if before == sha256:
+        return round, Verdict("repeated")
+    if before is not None:
+        return round, Verdict("rejected", f"duplicate: round {number} has update {before[:8]} of {client_id}; send one update a round")
+    failed = {key: why for key, why in round.failed.items() if key != client_id}
+    return replace(round, received={**round.received, client_id: sha256}, failed=failed), Verdict("accepted")
+
+
+def fail(round: Round, client_id: str, reason: str) -> Round:
+    """Note that what a client sent cannot be used: the round does not wait for it, and takes a better update if one comes."""
+    if client_id not in round.cohort or client_id in round.received:
+        return round
+    return replace(round, failed={**round.failed, client_id: reason})
+
+
+def offline(round: Round, client_id: str, now: float) -> Round:
+    """Note since when a client is away."""
+    if client_id not in round.cohort or client_id in round.away:
+        return round
+    return replace(round, away={**round.away, client_id: now})
+
+
+def online(round: Round, client_id: str) -> Round:
+    """Note that a client is back."""
+    return replace(round, away={key: since for key, since in round.away.items() if key != client_id})
+
+
+def admit(round: Round, client_id: str) -> Round:
+    """Add a client to an open round; what is needed for quorum stays."""
+    return round if client_id in round.cohort else replace(round, cohort=tuple(sorted((*round.cohort, client_id))))
+
+
+def missing(round: Round) -> tuple[str, ...]:
+    """Return who has not reported, sorted."""
+    return tuple(client_id for client_id in round.cohort if client_id not in round.received)
+
+
+def _awaited(round: Round) -> list[str]:
+    return [client_id for client_id in missing(round) if client_id not in round.failed]
+
+
+def has_quorum(round: Round) -> bool:
+    """Whether enough clients reported."""
+    return len(round.received) >= round.needed
+
+
+def is_closed(round: Round, now: float) -> bool:
+    """Whether the round can be aggregated."""
+    if not has_quorum(round):
+        return False
+    gone = all(client_id in round.away and now - round.away[client_id] >= round.grace_s for client_id in _awaited(round))
+    return gone or now >= round.closes
+
+
+def is_overdue(round: Round, now: float) -> bool:
+    """Whether quorum was missed: at the deadline, or as soon as nobody is left who could report."""
+    return not has_quorum(round) and (now >= round.closes or not _awaited(round))
+
+
+def extend(round: Round, now: float) -> Round:
+    """Give everybody who is missing another `deadline_s`; RoundError after three times."""
+    if round.extensions >= MAX_EXTENSIONS:
+        why = "; ".join(f"{client_id} ({round.failed.get(client_id, 'silent')})" for client_id in missing(round))
+        raise RoundError(
+            f"round {round.number} has {len(round.received)} of {len(round.cohort)} updates, expected {round.needed}, after "
+            f"{round.extensions + 1} deadlines of {round.deadline_s:g} s; missing: {why}; "
+            "look at their logs, raise deadline_s, or lower quorum"
+        )
+    return replace(round, closes=now + round.deadline_s, failed={}, extensions=round.extensions + 1)
+
+
+def next_change(round: Round, now: float) -> float:
+    """Return the seconds until time alone may close the round or make it overdue."""
+    returns = [since + round.grace_s for client_id, since in round.away.items() if client_id not in round.received]
+    later = [moment for moment in (round.closes, *returns) if moment > now]
+    return min(later) - now if later else 0.0

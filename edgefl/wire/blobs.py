@@ -1,0 +1,59 @@
+"""A cache of blobs on disk, named by their sha256: what did not change is fetched once."""
+
+import hashlib
+import os
+from pathlib import Path
+
+from edgefl.errors import StateError
+from edgefl.files import write_atomic
+from edgefl.wire.topics import SHA256
+
+LIMIT_BYTES = 64 * 1024 * 1024
+
+
+class BlobCache:
+    """Blobs in a directory, `limit_bytes` at most: the ones longest unused go first."""
+
+    def __init__(self, directory: Path, limit_bytes: int = LIMIT_BYTES) -> None:
+        self._directory, self._limit = directory, limit_bytes
+
+    def _path(self, sha256: str) -> Path:
+        if not SHA256.fullmatch(sha256):
+            raise StateError(f"blob name {sha256[:80]!r}, expected 64 hex digits")
+        return self._directory / sha256
+
+    def get(self, sha256: str) -> bytes | None:
+        """Return the blob, or None when it is not there or was damaged on disk."""
+        path = self._path(sha256)
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StateError(f"cannot read {path}: {error}; check the state directory") from error
+        if hashlib.sha256(content).hexdigest() != sha256:
+            path.unlink(missing_ok=True)
+            return None
+        os.utime(path)
+        return content
+
+    def put(self, content: bytes) -> str:
+        """Keep a blob and return its sha256; StateError when the disk does not take it."""
+        sha256 = hashlib.sha256(content).hexdigest()
+        path = self._path(sha256)
+        try:
+            write_atomic(path, content)
+            self._shrink(keep=path)
+        except OSError as error:
+            raise StateError(f"cannot write {path}: {error}; free some space or choose another --state") from error
+        return sha256
+
+    def _shrink(self, keep: Path) -> None:
+        found = [(path, path.stat()) for path in self._directory.iterdir() if SHA256.fullmatch(path.name)]
+        total = sum(stat.st_size for _, stat in found)
+        for path, stat in sorted(found, key=lambda item: item[1].st_mtime_ns):
+            if total <= self._limit:
+                return
+            if path != keep:
+                path.unlink(missing_ok=True)
+                total -= stat.st_size

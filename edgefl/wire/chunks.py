@@ -1,0 +1,91 @@
+"""A blob in chunks of 64 KiB, and the assembler that knows what it lacks."""
+
+import hashlib
+
+from edgefl.errors import WireError
+from edgefl.wire.messages import Ranges
+
+CHUNK_BYTES = 64 * 1024
+MAX_BLOB_BYTES = 256 * 1024 * 1024
+MAX_RANGES = 256
+
+
+def chunk_count(size: int, chunk_bytes: int = CHUNK_BYTES) -> int:
+    """Return the number of chunks of a blob; an empty blob has one, empty."""
+    return max(1, -(-size // chunk_bytes))
+
+
+def chunk(blob: bytes, index: int, chunk_bytes: int = CHUNK_BYTES) -> bytes:
+    """Return one chunk of the blob."""
+    return blob[index * chunk_bytes : (index + 1) * chunk_bytes]
+
+
+def ranges_of(indices: list[int]) -> Ranges:
+    """Return ascending indices as half-open ranges, the first 256 at most: who asks asks again."""
+    found: list[list[int]] = []
+    for index in indices:
+        if found and found[-1][1] == index:
+            found[-1][1] = index + 1
+        else:
+            found.append([index, index + 1])
+    return tuple((low, high) for low, high in found[:MAX_RANGES])
+
+
+def indices_of(ranges: Ranges, count: int) -> list[int]:
+    """Return the indices in the ranges, without repeats; WireError for a range outside 0..count."""
+    wanted: set[int] = set()
+    if len(ranges) > MAX_RANGES:
+        raise WireError(f"{len(ranges)} ranges, expected at most {MAX_RANGES}; ask for fewer at a time")
+    for low, high in ranges:
+        if not 0 <= low < high <= count:
+            raise WireError(f"range {low}..{high}, expected within 0..{count}; the blob has {count} chunks")
+        wanted.update(range(low, high))
+    return sorted(wanted)
+
+
+class Assembler:
+    """Puts the chunks of one blob together, in any order, each as often as it comes.
+
+    The manifest is checked before memory is taken: `limit` bytes at most. Raises WireError.
+    """
+
+    def __init__(self, sha256: str, size: int, count: int, chunk_bytes: int, limit: int = MAX_BLOB_BYTES) -> None:
+        if not 0 <= size <= limit:
+            raise WireError(f"blob {sha256[:8]} is {size} bytes, expected at most {limit}; it is of another plan")
+        if not 1024 <= chunk_bytes <= 4 * CHUNK_BYTES:
+            raise WireError(f"chunks of {chunk_bytes} bytes, expected 1024 to {4 * CHUNK_BYTES}; send chunks of {CHUNK_BYTES}")
+        if count != chunk_count(size, chunk_bytes):
+            raise WireError(f"{count} chunks for {size} bytes, expected {chunk_count(size, chunk_bytes)} of {chunk_bytes} bytes")
+        self.sha256, self.size, self.count, self.chunk_bytes = sha256, size, count, chunk_bytes
+        self._content = bytearray(size)
+        self._lacking = set(range(count))
+
+    def add(self, index: int, payload: bytes) -> bool:
+        """Take one chunk; return whether it was new. WireError when it is none of this blob."""
+        if not 0 <= index < self.count:
+            raise WireError(f"chunk {index} of blob {self.sha256[:8]}, expected 0 to {self.count - 1}")
+        start = index * self.chunk_bytes
+        expected = min(self.chunk_bytes, self.size - start)
+        if len(payload) != expected:
+            raise WireError(f"chunk {index} of blob {self.sha256[:8]} is {len(payload)} bytes, expected {expected}")
+        self._content[start : start + expected] = payload
+        new = index in self._lacking
+        self._lacking.discard(index)
+        return new
+
+    def missing(self) -> Ranges:
+        """Return the ranges still lacking, the first 256 at most."""
+        return ranges_of(sorted(self._lacking))
+
+    def is_complete(self) -> bool:
+        """Whether every chunk came."""
+        return not self._lacking
+
+    def blob(self) -> bytes:
+        """Return the whole blob; WireError when its sha256 is another, and then every chunk is lacking again."""
+        content = bytes(self._content)
+        received = hashlib.sha256(content).hexdigest()
+        if received != self.sha256:
+            self._lacking = set(range(self.count))
+            raise WireError(f"blob has sha256 {received[:8]}, expected {self.sha256[:8]}; a chunk was damaged, send all again")
+        return content

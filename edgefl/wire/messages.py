@@ -1,0 +1,163 @@
+"""What is said in JSON: one frozen dataclass a message, snake_case fields, `ts` in seconds since 1970.
+
+`nonce` is fresh in each round and comes back with each update; `signature` is empty until messages are signed.
+Numbers that are not finite travel as null and arrive as NaN.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Ranges = tuple[tuple[int, int], ...]
+
+JOINING = "joining"
+STOPPED = "stopped"
+Outcome = Literal["ok", "wait", "missing", "rejected"]
+OUTCOMES = ("ok", "wait", "missing", "rejected")
+
+
+@dataclass(frozen=True)
+class State:
+    """Retained on `state`: where the federation stands. `phase`: joining, an algorithm's phase, done or stopped.
+
+    `session` names one start of the aggregator: what a device kept of another session is not continued.
+    """
+
+    federation: str
+    session: str
+    phase: str
+    round: int
+    rounds: int
+    cohort_size: int
+    deadline_s: float
+    plan: str
+    ts: float
+    signature: str = ""
+
+
+@dataclass(frozen=True)
+class Status:
+    """Retained on `device/{id}/status`; the last will is the same with `online` false. `born`: seconds since 1970."""
+
+    client_id: str
+    boot_id: str
+    online: bool
+    born: float
+    num_samples: int
+    version: str
+    ts: float
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A device that starts asks whether its id is taken; who has it answers with its status."""
+
+    boot_id: str
+    ts: float
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one client shall do in a round. `models`: the sha256 of each model of the broadcast, by name."""
+
+    session: str
+    round: int
+    phase: str
+    plan: str
+    models: Mapping[str, str]
+    scalars: Mapping[str, float]
+    seed: int
+    deadline_s: float
+    nonce: str
+    ts: float
+    signature: str = ""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Size in bytes and number of chunks of the blob with that sha256."""
+
+    sha256: str
+    size: int
+    count: int
+    chunk_bytes: int
+    ts: float
+
+
+@dataclass(frozen=True)
+class Begin:
+    """An update is ready to be sent: its blob's manifest, and all of the update that is not a tensor."""
+
+    client_id: str
+    session: str
+    round: int
+    plan: str
+    sha256: str
+    size: int
+    count: int
+    chunk_bytes: int
+    num_samples: int
+    metrics: Mapping[str, float]
+    nonce: str
+    ts: float
+    signature: str = ""
+
+
+@dataclass(frozen=True)
+class End:
+    """All chunks that were asked for are sent."""
+
+    sha256: str
+    count: int
+    ts: float
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """The answer to an update. `outcome`: ok, wait (for an upload slot), missing (send these ranges), rejected (why)."""
+
+    round: int
+    sha256: str
+    outcome: str
+    missing: Ranges
+    reason: str
+    nonce: str
+    ts: float
+    signature: str = ""
+
+
+@dataclass(frozen=True)
+class Want:
+    """A device lacks these chunks of a blob, as half-open ranges; none given means manifest and all chunks."""
+
+    sha256: str
+    missing: Ranges
+    ts: float
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a round gave: `loss` and `accuracy` over the updates that report them, else null; traffic in payload bytes."""
+
+    round: int
+    phase: str
+    updates: int
+    loss: float
+    accuracy_mean: float
+    accuracy_p10: float
+    accuracy_p90: float
+    bytes_up: int
+    bytes_down: int
+    seconds: float
+    dropped: tuple[str, ...]
+    ts: float
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """What a device tells of itself after its part of a round: loss, seconds, peak_rss_mb and the like."""
+
+    client_id: str
+    round: int
+    values: Mapping[str, float]
+    ts: float

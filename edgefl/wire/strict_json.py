@@ -1,0 +1,111 @@
+"""Frozen dataclasses <-> JSON, strictly: a field that is unknown, missing or of another type raises WireError."""
+
+import json
+import math
+from collections.abc import Hashable, Mapping
+from dataclasses import fields
+from functools import cache
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+from edgefl.errors import WireError
+
+MAX_JSON_BYTES = 64 * 1024
+MAX_TEXT = 1024
+MAX_ITEMS = 1024
+MAX_INTEGER = 2**63 - 1
+
+T = TypeVar("T")
+
+
+@cache
+def _hints(cls: Hashable) -> dict[str, Any]:
+    return get_type_hints(cls)
+
+
+def _plain(value: Any) -> Any:
+    """Return the value as JSON knows it: a number that is not finite becomes null, since JSON has none."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    return value
+
+
+def encode_json(message: Any) -> bytes:
+    """Return a dataclass as JSON; WireError when it is above 64 KiB."""
+    plain = {f.name: _plain(getattr(message, f.name)) for f in fields(message)}
+    payload = json.dumps(plain, separators=(",", ":"), allow_nan=False).encode()
+    if len(payload) > MAX_JSON_BYTES:
+        raise WireError(f"{type(message).__name__} is {len(payload)} bytes, expected at most {MAX_JSON_BYTES}; report fewer metrics")
+    return payload
+
+
+def _fits(kind: Any, value: Any) -> Any:
+    """Return the value in the field's type; ValueError says what was expected."""
+    origin = get_origin(kind)
+    if kind is float:
+        if value is None:
+            return math.nan
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 1.8e308:
+            return float(value)
+        raise ValueError("a number")
+    if kind is int:
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_INTEGER:
+            return value
+        raise ValueError("a whole number")
+    if kind is str:
+        if isinstance(value, str) and len(value) <= MAX_TEXT:
+            return value
+        raise ValueError(f"text of at most {MAX_TEXT} characters")
+    if kind is bool:
+        if isinstance(value, bool):
+            return value
+        raise ValueError("true or false")
+    if origin is tuple:
+        inner = get_args(kind)
+        if not isinstance(value, list) or len(value) > MAX_ITEMS:
+            raise ValueError(f"a list of at most {MAX_ITEMS}")
+        if len(inner) == 2 and inner[1] is Ellipsis:
+            return tuple(_fits(inner[0], item) for item in value)
+        if len(value) != len(inner):
+            raise ValueError(f"a list of {len(inner)}")
+        return tuple(_fits(part, item) for part, item in zip(inner, value, strict=True))
+    if origin is Mapping:
+        if not isinstance(value, dict) or len(value) > MAX_ITEMS or any(len(key) > MAX_TEXT for key in value):
+            raise ValueError(f"an object of at most {MAX_ITEMS} fields")
+        return {key: _fits(get_args(kind)[1], item) for key, item in value.items()}
+    raise TypeError(f"{kind} has no JSON form")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) != len(pairs):
+        raise ValueError("a field stands there twice")
+    return dict(pairs)
+
+
+def decode_json(cls: type[T], payload: bytes) -> T:
+    """Read a message; WireError names message, field, what was received, what was expected."""
+    name = cls.__name__
+    if len(payload) > MAX_JSON_BYTES:
+        raise WireError(f"{name} is {len(payload)} bytes, expected at most {MAX_JSON_BYTES}; the sender is not edgefl")
+    try:
+        raw = json.loads(payload, object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"{name} is not JSON: {str(error)[:200]}; the sender is not edgefl") from error
+    hints = _hints(cls)
+    if not isinstance(raw, dict):
+        raise WireError(f"{name} is {type(raw).__name__}, expected an object; the sender is not edgefl")
+    remedy = "sender and receiver run different versions of edgefl; update the older one"
+    if unknown := sorted(set(raw) - set(hints)):
+        raise WireError(f"{name} has an unknown field {unknown[0][:80]!r}, expected {', '.join(hints)}; {remedy}")
+    if missing := [key for key in hints if key not in raw]:
+        raise WireError(f"{name} lacks the field {missing[0]!r}; {remedy}")
+    values = {}
+    for key, kind in hints.items():
+        try:
+            values[key] = _fits(kind, raw[key])
+        except ValueError as error:
+            raise WireError(f"{name}.{key} is {str(raw[key])[:80]!r}, expected {error}; {remedy}") from error
+    return cls(**values)

@@ -1,0 +1,134 @@
+"""Weights <-> safetensors bytes. The same weights give the same bytes; foreign bytes are checked before memory is taken.
+
+A safetensors file is: u64 header size, JSON header (name -> dtype, shape, data_offsets), the tensors' bytes.
+"""
+
+import json
+import math
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save as st_save
+
+from edgefl.errors import WireError
+from edgefl.plan.spec import TensorSpec
+from edgefl.types import Array, Weights
+
+REMEDY = "it runs another plan; restart it"
+MAX_HEADER_BYTES = 1024 * 1024
+
+
+def specs_of(weights: Weights) -> tuple[TensorSpec, ...]:
+    """Return name and shape of each array, in the mapping's order."""
+    return tuple(TensorSpec(name, tuple(array.shape)) for name, array in weights.items())
+
+
+def payload_bytes(specs: tuple[TensorSpec, ...]) -> int:
+    """Return the bytes of the float32 values themselves."""
+    return sum(4 * math.prod(spec.shape) for spec in specs)
+
+
+def size_limit(specs: tuple[TensorSpec, ...]) -> int:
+    """Return the largest size in bytes that a blob of these tensors can have, header included."""
+    header = sum(len(json.dumps(spec.name)) + 120 + 20 * len(spec.shape) for spec in specs)
+    return 16 + header + payload_bytes(specs)
+
+
+def encode_weights(weights: Weights) -> bytes:
+    """Return the weights as safetensors; WireError for an array that is not float32."""
+    for name, array in weights.items():
+        if array.dtype != np.float32:
+            raise WireError(f"{name} is {array.dtype}, expected float32; cast it before it is sent")
+    return bytes(st_save({name: np.ascontiguousarray(array) for name, array in weights.items()}))
+
+
+def read_header(blob: bytes, origin: str) -> tuple[dict[str, dict[str, Any]], int]:
+    """Return the header and where the data begin; WireError when this is not safetensors."""
+    try:
+        if len(blob) < 8:
+            raise ValueError(f"{len(blob)} bytes")
+        (size,) = struct.unpack_from("<Q", blob)
+        if size > min(MAX_HEADER_BYTES, len(blob) - 8) or size % 8:
+            raise ValueError(f"header of {size} bytes in {len(blob)}")
+        header = json.loads(blob[8 : 8 + size])
+        if not isinstance(header, dict) or not all(isinstance(entry, dict) for entry in header.values()):
+            raise ValueError("header is no table")
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"{origin} sent no safetensors: {str(error)[:200]}; send it again") from error
+    return header, 8 + size
+
+
+def decode_weights(blob: bytes, specs: tuple[TensorSpec, ...], origin: str) -> dict[str, Array]:
+    """Read exactly these tensors, in the specs' order, without copying.
+
+    `origin` says in errors who sent the bytes. Names, dtypes, shapes and sizes are checked first, then finiteness.
+    Raises WireError that names tensor, received, expected, remedy.
+    """
+    header, start = read_header(blob, origin)
+    expected = {spec.name: spec for spec in specs}
+    if unknown := [name for name in header if name not in expected]:
+        raise WireError(f"{origin} sent the unknown tensor {unknown[0][:200]!r}, expected {_some(list(expected))}; {REMEDY}")
+    spans = []
+    for spec in specs:
+        if spec.name not in header:
+            raise WireError(f"{origin} sent no tensor {spec.name!r}, expected {spec.shape}; {REMEDY}")
+        spans.append(_check_entry(header[spec.name], spec, origin))
+    position = 0
+    for low, high in sorted(spans):
+        if low != position:
+            raise WireError(f"{origin} sent tensors that overlap or leave holes at byte {min(low, position)}; send it again")
+        position = high
+    if position != len(blob) - start:
+        raise WireError(f"{origin} sent {len(blob) - start} bytes of tensors, expected {position}; send it again")
+    weights = {}
+    for spec, (low, high) in zip(specs, spans, strict=True):
+        array = np.frombuffer(blob, "<f4", count=(high - low) // 4, offset=start + low).reshape(spec.shape)
+        if not np.isfinite(array).all():
+            bad = int(np.count_nonzero(~np.isfinite(array)))
+            raise WireError(f"{spec.name} of {origin} holds {bad} NaN or infinite values, expected none; lower its learning rate")
+        weights[spec.name] = array
+    return weights
+
+
+def _check_entry(entry: Mapping[str, Any], spec: TensorSpec, origin: str) -> tuple[int, int]:
+    if entry.get("dtype") != "F32":
+        raise WireError(f"{spec.name} of {origin} is {str(entry.get('dtype'))[:20]}, expected F32; {REMEDY}")
+    shape = entry.get("shape")
+    if shape != list(spec.shape):
+        received = f"({', '.join(map(str, shape))})" if isinstance(shape, list) else str(shape)
+        raise WireError(f"{spec.name} of {origin} is {received[:100]}, expected {spec.shape}; {REMEDY}")
+    offsets = entry.get("data_offsets")
+    size = 4 * math.prod(spec.shape)
+    if not (isinstance(offsets, list) and len(offsets) == 2 and all(type(o) is int for o in offsets) and offsets[1] - offsets[0] == size):
+        raise WireError(f"{spec.name} of {origin} lies at {str(offsets)[:100]}, expected {size} bytes; send it again")
+    return offsets[0], offsets[1]
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def encode_models(models: Mapping[str, Weights]) -> bytes:
+    """Return several named models as one blob, tensors named `{model}/{weight}`; WireError for a model name with a slash."""
+    for name in models:
+        if not name or "/" in name:
+            raise WireError(f"model name {name!r}, expected a name without a slash")
+    return encode_weights({f"{model}/{name}": array for model, weights in models.items() for name, array in weights.items()})
+
+
+def model_specs(models: Mapping[str, tuple[TensorSpec, ...]]) -> tuple[TensorSpec, ...]:
+    """Return the tensors of several models as they are named in one blob."""
+    return tuple(TensorSpec(f"{model}/{spec.name}", spec.shape) for model, specs in models.items() for spec in specs)
+
+
+def decode_models(blob: bytes, expected: Mapping[str, tuple[TensorSpec, ...]], origin: str) -> dict[str, dict[str, Array]]:
+    """Read what `encode_models` wrote: any of the expected models, each one whole. Raises WireError."""
+    header, _ = read_header(blob, origin)
+    sent = {name.split("/", 1)[0] for name in header}
+    if unknown := sorted(sent - set(expected)):
+        raise WireError(f"{origin} sent the unknown model {unknown[0][:100]!r}, expected {_some(list(expected))}; {REMEDY}")
+    chosen = {model: specs for model, specs in expected.items() if model in sent}
+    flat = decode_weights(blob, model_specs(chosen), origin)
+    return {model: {spec.name: flat[f"{model}/{spec.name}"] for spec in specs} for model, specs in chosen.items()}

@@ -1,0 +1,116 @@
+"""Every topic of a federation, built and parsed: `edgefl/v1/{federation}/...`, lower case, no leading slash."""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from edgefl.errors import ConfigError, WireError
+
+PREFIX = "edgefl/v1"
+CLIENT_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+FEDERATION = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
+SHA256 = re.compile(r"[0-9a-f]{64}")
+INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
+# `rng_for` draws for these purposes under the same key as for a client
+RESERVED = frozenset({"cohort", "init", "partition"})
+
+Kind = Literal["state", "summary", "manifest", "blob", "status", "metrics", "task", "receipt", "want", "claim", "begin", "chunk", "end"]
+_DEVICE_KINDS: dict[str, Kind] = {
+    "status": "status", "metrics": "metrics", "task": "task", "receipt": "receipt", "want": "want", "claim": "claim",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Address:
+    """What a topic says: its kind and the names in it; a name that the kind has not is empty, a number -1."""
+
+    federation: str
+    kind: Kind
+    client_id: str = ""
+    sha256: str = ""
+    index: int = -1
+    round: int = -1
+
+
+def check_client_id(client_id: str) -> str:
+    """Return the id; ConfigError when it cannot be a topic segment or is a reserved word."""
+    if not CLIENT_ID.fullmatch(client_id):
+        raise ConfigError(f"client id {client_id!r}: expected 1 to 64 of a-z, 0-9, - and _, first a letter or digit, such as pi-1")
+    if client_id in RESERVED:
+        raise ConfigError(f"client id {client_id!r} is reserved ({', '.join(sorted(RESERVED))}); take another, such as pi-1")
+    return client_id
+
+
+def check_federation(name: str) -> str:
+    """Return the name; ConfigError when it cannot be a topic segment."""
+    if not FEDERATION.fullmatch(name):
+        raise ConfigError(f"federation name {name!r}: expected 1 to 64 of a-z, 0-9, -, _ and ., first a letter or digit")
+    return name
+
+
+@dataclass(frozen=True)
+class Topics:
+    """The topics of one federation; `+` may stand for a client id, a sha256 or a federation in a subscription."""
+
+    federation: str
+
+    def __post_init__(self) -> None:
+        if self.federation != "+":
+            check_federation(self.federation)
+
+    @property
+    def root(self) -> str:
+        """The prefix of every topic of this federation."""
+        return f"{PREFIX}/{self.federation}"
+
+    @property
+    def state(self) -> str:
+        """Retained: phase, round, plan."""
+        return f"{self.root}/state"
+
+    def summary(self, round: int) -> str:
+        """What a round gave."""
+        return f"{self.root}/round/{round}/summary"
+
+    def manifest(self, sha256: str) -> str:
+        """Retained: size and number of chunks of a blob."""
+        return f"{self.root}/blob/{sha256}/manifest"
+
+    def blob(self, sha256: str, index: int | Literal["+"]) -> str:
+        """One chunk of a blob; `+` takes the manifest too."""
+        return f"{self.root}/blob/{sha256}/{index}"
+
+    def device(self, client_id: str, leaf: str) -> str:
+        """One of status, metrics, task, receipt, want, claim."""
+        return f"{self.root}/device/{client_id}/{leaf}"
+
+    def upload(self, client_id: str, sha256: str, leaf: str | int) -> str:
+        """One of begin, end, or a chunk's index, of an update."""
+        return f"{self.root}/device/{client_id}/up/{sha256}/{leaf}"
+
+
+def parse_topic(topic: str) -> Address:
+    """Read a topic; WireError when it is none of ours."""
+    parts = topic.split("/")
+    if len(parts) < 4 or "/".join(parts[:2]) != PREFIX or not FEDERATION.fullmatch(parts[2]):
+        raise WireError(f"topic {topic[:200]!r}, expected {PREFIX}/FEDERATION/...; another program publishes under this prefix")
+    federation, rest = parts[2], parts[3:]
+    match rest:
+        case ["state"]:
+            return Address(federation, "state")
+        case ["round", number, "summary"] if INDEX.fullmatch(number):
+            return Address(federation, "summary", round=int(number))
+        case ["blob", sha256, "manifest"] if SHA256.fullmatch(sha256):
+            return Address(federation, "manifest", sha256=sha256)
+        case ["blob", sha256, index] if SHA256.fullmatch(sha256) and INDEX.fullmatch(index):
+            return Address(federation, "blob", sha256=sha256, index=int(index))
+        case ["device", client_id, leaf] if CLIENT_ID.fullmatch(client_id) and leaf in _DEVICE_KINDS:
+            return Address(federation, _DEVICE_KINDS[leaf], client_id)
+        case ["device", client_id, "up", sha256, leaf] if CLIENT_ID.fullmatch(client_id) and SHA256.fullmatch(sha256):
+            if leaf == "begin":
+                return Address(federation, "begin", client_id, sha256)
+            if leaf == "end":
+                return Address(federation, "end", client_id, sha256)
+            if INDEX.fullmatch(leaf):
+                return Address(federation, "chunk", client_id, sha256, int(leaf))
+    raise WireError(f"topic {topic[:200]!r} is none of this protocol; update edgefl on the sender or on this machine")
