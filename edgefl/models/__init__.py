@@ -1,0 +1,89 @@
+"""Models by name, from a `.keras` file, or from anyone's `module:function`. One file a model; Keras is imported when one is built."""
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from edgefl.config import ModelConfig, nearest
+from edgefl.errors import ConfigError
+
+_SOURCES = {
+    "lenet5": "LeCun et al. 1998 with the sizes of PFL-MoE (arXiv:2012.15589): 61,706 weights at 28x28x1",
+    "aem-cnn": "LEAF CNN of Adaptive Expert Models (Isaksson et al. 2022): 942,634 weights at 32x32x3",
+    "five-conv": "clustered federated learning on dense layers: five 3x3 convolutions and one dense layer, 130,826 weights at 32x32x3",
+    "softmax": "multinomial logistic regression: one dense layer on the flattened sample",
+}
+
+
+def list_models() -> dict[str, str]:
+    """Return each model's name with its source in one line."""
+    return dict(_SOURCES)
+
+
+def build_model(config: ModelConfig) -> Any:
+    """Return the Keras model of a configuration: float32[batch, *input_shape] in, logits float32[batch, num_classes] out.
+
+    `config.name` is a name of `list_models`, a path that ends in `.keras`, or `module:function`; a function is called as
+    `function(input_shape, num_classes, **options)`. Raises ConfigError for an unknown name, an option that the model does
+    not take, a file that cannot be read, and a model of other shapes than the configuration says.
+    """
+    import keras
+
+    keras.utils.clear_session(free_memory=False)  # a model's automatic layer names must not depend on what was built before it
+    if config.name.endswith(".keras"):
+        model = _load(Path(config.name), config)
+    else:
+        model = _call(_find(config.name), config)
+    if not isinstance(model, keras.Model):
+        raise ConfigError(f"model {config.name} gave {type(model).__name__}, expected a keras.Model; return the model itself")
+    _check_shapes(model, config)
+    return model
+
+
+def _find(name: str) -> Callable[..., Any]:
+    if name in _SOURCES:
+        function = name.replace("-", "_")
+        module = f"edgefl.models.{function}"
+    elif ":" in name:
+        module, function = name.split(":", 1)
+    else:
+        raise ConfigError(f"unknown model {name!r}; {nearest(name, list(_SOURCES))}; a .keras file or module:function is taken too")
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"cannot import model {name!r}: {error}; is its package installed in this environment?") from error
+    if not callable(found):
+        raise ConfigError(f"{name} is no function; expected function(input_shape, num_classes, **options) that returns a keras.Model")
+    return found  # type: ignore[no-any-return]
+
+
+def _call(function: Callable[..., Any], config: ModelConfig) -> Any:
+    try:
+        return function(tuple(config.input_shape), config.num_classes, **config.options)
+    except TypeError as error:
+        raise ConfigError(f"model {config.name} with options {dict(config.options)}: {error}") from error
+
+
+def _load(path: Path, config: ModelConfig) -> Any:
+    import keras
+
+    if config.options:
+        raise ConfigError(f"[model] options {', '.join(config.options)} have no effect on the file {path}; remove them")
+    try:
+        return keras.models.load_model(path, compile=False)
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(f"cannot load the model {path}: {error}") from error
+
+
+def _check_shapes(model: Any, config: ModelConfig) -> None:
+    if not model.built or len(model.inputs) != 1 or len(model.outputs) != 1:
+        raise ConfigError(f"model {config.name} needs one input and one output of known shape; start a Sequential with keras.Input")
+    received, expected = tuple(model.inputs[0].shape[1:]), tuple(config.input_shape)
+    if received != expected:
+        raise ConfigError(f"model {config.name} takes samples of {received}, the configuration says input_shape {expected}; change one")
+    if tuple(model.outputs[0].shape[1:]) != (config.num_classes,):
+        raise ConfigError(
+            f"model {config.name} gives {tuple(model.outputs[0].shape[1:])} a sample, the configuration says num_classes "
+            f"{config.num_classes}; change one"
+        )

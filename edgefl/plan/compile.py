@@ -1,0 +1,74 @@
+"""Objectives -> one `.tflite` program of builtin ops, one signature each."""
+
+import contextlib
+import logging
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from edgefl.errors import PlanError
+from edgefl.plan.gradients import builtin_gradients
+from edgefl.plan.objective import Objective, arguments, signature_of, step
+from edgefl.plan.spec import Signature
+
+
+def compile_program(objectives: Sequence[Objective]) -> tuple[bytes, tuple[Signature, ...]]:
+    """Return the program and its signatures, in the objectives' order.
+
+    Batches are static, ops are TFLite builtins only. Raises PlanError that names layer, op and remedy when something cannot
+    compile.
+    """
+    signatures = tuple(signature_of(objective) for objective in objectives)
+    names = [signature.name for signature in signatures]
+    if len(set(names)) < len(names) or not names:
+        raise PlanError(f"objectives are named {', '.join(names) or 'nothing'}; a plan needs at least one, each with a name of its own")
+    traced = {o.name: _trace(o, s) for o, s in zip(objectives, signatures, strict=True)}
+    with tempfile.TemporaryDirectory(prefix="edgefl-plan-") as directory, _quiet():
+        options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+        module = tf.Module()
+        tf.saved_model.save(module, directory, signatures=traced, options=options)
+        converter = tf.lite.TFLiteConverter.from_saved_model(directory, signature_keys=names)
+        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
+        try:
+            program = converter.convert()
+        except Exception as error:  # the converter raises a type of its own, which is no public name
+            raise PlanError(_explain(str(error), traced)) from error
+    return bytes(program), signatures
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """TensorFlow warns of gradients that are not saved; they have done their work by then."""
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.FATAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _trace(objective: Objective, signature: Signature) -> Any:
+    def run(**args: Any) -> dict[str, Any]:
+        with builtin_gradients():
+            return step(objective, signature, args)
+
+    specs = {name: tf.TensorSpec(spec.shape, spec.dtype, name) for name, spec in arguments(signature).items()}
+    return tf.function(run, autograph=False).get_concrete_function(**specs)
+
+
+def _explain(message: str, traced: dict[str, Any]) -> str:
+    """Name the layers whose ops, or whose gradients' ops, the converter refused."""
+    refused = sorted(set(re.findall(r"'?tf\.(\w+)'?", message)))
+    places = []
+    for name, function in traced.items():
+        for op in function.graph.get_operations():
+            if op.type in refused:
+                layer = op.name.removeprefix("gradients/").split("/")[0].removesuffix("_grad")
+                places.append(f"layer {layer} needs {op.type} in signature {name}")
+    if not places:
+        return f"the program cannot be converted to TFLite: {message.strip().splitlines()[-1]}"
+    return f"{'; '.join(dict.fromkeys(places))}: TFLite has no builtin op for it; replace the layer by one of docs/plan.md's list"

@@ -1,0 +1,84 @@
+"""Gradients made of TFLite's builtin ops only, for the TensorFlow ops whose own gradients have none.
+
+They are applied while the forward pass is traced, so any Keras model of these ops compiles unchanged.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from edgefl.plan.convolution import conv2d_gradients, depthwise_gradients
+from edgefl.plan.pooling import average_pool_gradient, max_pool_gradient
+
+Tensor = Any
+
+
+def _relu(op: Any, gradient: Tensor) -> Tensor:
+    return gradient * tf.sign(op.outputs[0])
+
+
+def _relu6(op: Any, gradient: Tensor) -> Tensor:
+    return gradient * (tf.sign(op.outputs[0]) * tf.sign(6.0 - op.outputs[0]))
+
+
+def _sigmoid(op: Any, gradient: Tensor) -> Tensor:
+    y = op.outputs[0]
+    return gradient * (y * (1.0 - y))
+
+
+def _tanh(op: Any, gradient: Tensor) -> Tensor:
+    y = op.outputs[0]
+    return gradient * (1.0 - y * y)
+
+
+def _sqrt(op: Any, gradient: Tensor) -> Tensor:
+    return gradient * 0.5 / op.outputs[0]
+
+
+def _rsqrt(op: Any, gradient: Tensor) -> Tensor:
+    y = op.outputs[0]
+    return gradient * (-0.5 * y * y * y)
+
+
+def _leaky_relu(op: Any, gradient: Tensor) -> Tensor:
+    slope = op.get_attr("alpha")
+    positive = tf.sign(tf.nn.relu(op.inputs[0]))
+    return gradient * (positive * (1.0 - slope) + slope)
+
+
+def _elu(op: Any, gradient: Tensor) -> Tensor:
+    return gradient * (tf.minimum(op.outputs[0], 0.0) + 1.0)
+
+
+def _softplus(op: Any, gradient: Tensor) -> Tensor:
+    return gradient * tf.sigmoid(op.inputs[0])
+
+
+GRADIENTS: dict[str, Callable[[Any, Tensor], Any]] = {
+    "Relu": _relu,
+    "Relu6": _relu6,
+    "LeakyRelu": _leaky_relu,
+    "Elu": _elu,
+    "Softplus": _softplus,
+    "Sigmoid": _sigmoid,
+    "Tanh": _tanh,
+    "Sqrt": _sqrt,
+    "Rsqrt": _rsqrt,
+    "MaxPool": max_pool_gradient,
+    "AvgPool": average_pool_gradient,
+    "Conv2D": conv2d_gradients,
+    "DepthwiseConv2dNative": depthwise_gradients,
+}
+
+for _type, _gradient in GRADIENTS.items():
+    tf.RegisterGradient(f"EdgeflBuiltin{_type}")(_gradient)
+
+
+@contextlib.contextmanager
+def builtin_gradients() -> Iterator[None]:
+    """Within, ops that are traced into the current graph have gradients of builtin ops."""
+    graph = tf.compat.v1.get_default_graph()
+    with graph.gradient_override_map({op: f"EdgeflBuiltin{op}" for op in GRADIENTS}):
+        yield

@@ -1,0 +1,198 @@
+"""A Keras 3 model as pure functions of its weights, and its split into trunk and head.
+
+The layers are called one by one through `stateless_call`, so that weights, moving statistics and dropout noise are
+arguments. The head is the trailing chain of Dense, Dropout and activation layers from its first Dense on; the trunk is all
+before it. Logits come out: a softmax at the end of the model is cut off, since loss and mixing want what stands before it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from edgefl.errors import PlanError
+from edgefl.plan.spec import TensorSpec
+
+Tensor = Any
+Tensors = Mapping[str, Tensor]
+
+_HEAD_LAYERS = (keras.layers.Dense, keras.layers.Dropout, keras.layers.ReLU, keras.layers.Activation, keras.layers.Softmax)
+_LINEAR = ("linear", "softmax")
+
+
+@dataclass
+class _Run:
+    """One application: what the layers read, what they leave, and which noise was asked for."""
+
+    weights: Tensors
+    noise: Tensors | None
+    training: bool
+    updates: dict[str, Tensor] = field(default_factory=dict)
+    asked: dict[str, TensorSpec] = field(default_factory=dict)
+
+
+class Network:
+    """A model as pure functions. Weights are named `layer/variable`, trainable ones first, each in the model's order.
+
+    specs: all weights. trainable: the names that gradients train. statistics: the names that a training step assigns
+    (moving mean and variance). trunk_names, head_names: the split. features_shape: one sample's shape between the two.
+    Raises PlanError for a model with several inputs or outputs, without a dense classifier, or with a layer that draws
+    its own random numbers.
+    """
+
+    def __init__(self, model: Any) -> None:
+        if len(model.inputs) != 1 or len(model.outputs) != 1 or len(model.outputs[0].shape) != 2:
+            raise PlanError(f"model {model.name} needs one input and one output [batch, classes]; split or flatten it")
+        functional = keras.Model(model.inputs[0], model.outputs[0], name=model.name)
+        self.input_shape = tuple(int(size) for size in model.inputs[0].shape[1:])
+        self.num_classes = int(model.outputs[0].shape[1])
+        self._names: dict[int, str] = {}
+        self._name_weights(functional.layers, "")
+        trainable = {id(v) for v in functional.trainable_variables}
+        variables = [v for v in functional.weights if id(v) in trainable] + [v for v in functional.weights if id(v) not in trainable]
+        self._variables = {self._names[id(v)]: v for v in variables}
+        self.specs = tuple(TensorSpec(name, tuple(v.shape)) for name, v in self._variables.items())
+        self.trainable = tuple(self._names[id(v)] for v in variables if id(v) in trainable)
+        self._head, first = _split(functional)
+        self._trunk = keras.Model(functional.inputs[0], first) if first is not functional.inputs[0] else None
+        self.features_shape = tuple(int(size) for size in first.shape[1:])
+        head = {self._names[id(v)] for layer in self._head for v in layer.weights}
+        self.head_names = tuple(spec.name for spec in self.specs if spec.name in head)
+        self.trunk_names = tuple(spec.name for spec in self.specs if spec.name not in head)
+        self.statistics = tuple(self._trial(1).updates)
+
+    def initial_weights(self) -> dict[str, Any]:
+        """Return the model's present weights: float32 arrays by name."""
+        return {name: variable.numpy().astype("float32") for name, variable in self._variables.items()}
+
+    def select(self, names: Sequence[str]) -> tuple[TensorSpec, ...]:
+        """Return the specs of these weights, in the network's order."""
+        return tuple(spec for spec in self.specs if spec.name in names)
+
+    def noise(self, batch_size: int) -> tuple[TensorSpec, ...]:
+        """Return the uniform [0, 1) tensors that a training pass takes: one for each dropout."""
+        return tuple(self._trial(batch_size).asked.values())
+
+    def head_noise(self, batch_size: int) -> tuple[TensorSpec, ...]:
+        """Return the noise that the head alone takes."""
+        head = {layer.name for layer in self._head}
+        return tuple(spec for spec in self.noise(batch_size) if spec.name in head)
+
+    def apply(self, weights: Tensors, x: Tensor, *, training: bool = False, noise: Tensors | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return (logits float32[batch, classes], the new moving statistics by name) for x: float32[batch, *input_shape]."""
+        run = _Run(weights, noise, training)
+        return self._run_head(self._run_trunk(x, run), run), run.updates
+
+    def trunk(self, weights: Tensors, x: Tensor) -> Tensor:
+        """Return the features float32[batch, *features_shape] of x, as at inference."""
+        return self._run_trunk(x, _Run(weights, None, False))
+
+    def head(self, weights: Tensors, features: Tensor, *, training: bool = False, noise: Tensors | None = None) -> Tensor:
+        """Return the logits float32[batch, classes] of features."""
+        return self._run_head(features, _Run(weights, noise, training))
+
+    def _name_weights(self, layers: Sequence[Any], prefix: str) -> None:
+        for layer in layers:
+            if isinstance(layer, keras.Model) and layer.layers:
+                self._name_weights(layer.layers, f"{prefix}{layer.name}/")
+                continue
+            for variable in layer.weights:
+                name = f"{prefix}{layer.name}/{variable.path.split(f'{layer.name}/', 1)[-1]}"
+                if name in self._names.values() and self._names.get(id(variable)) != name:
+                    raise PlanError(f"two weights of the model are named {name}; give its layers different names")
+                self._names[id(variable)] = name
+
+    def _trial(self, batch_size: int) -> _Run:
+        """Trace a training pass on placeholders: it tells the noise's shapes and which weights it assigns."""
+        with tf.Graph().as_default():
+            run = _Run({s.name: tf.compat.v1.placeholder(tf.float32, s.shape) for s in self.specs}, None, True)
+            x = tf.compat.v1.placeholder(tf.float32, (batch_size, *self.input_shape))
+            self._run_head(self._run_trunk(x, run), run)
+        return run
+
+    def _run_trunk(self, x: Tensor, run: _Run) -> Tensor:
+        return x if self._trunk is None else self._run_graph(self._trunk, x, run)
+
+    def _run_head(self, features: Tensor, run: _Run) -> Tensor:
+        for index, layer in enumerate(self._head):
+            call = self._call_logits if index == len(self._head) - 1 else self._call
+            features = call(layer, run, features)
+        return features
+
+    def _run_graph(self, model: Any, x: Tensor, run: _Run) -> Tensor:
+        functional = model if isinstance(model, keras.src.models.functional.Functional) else keras.Model(model.inputs[0], model.outputs[0])
+
+        def operation(layer: Any) -> Callable[..., Tensor]:
+            return lambda *args, **kwargs: self._call(layer, run, *args, **kwargs)
+
+        return functional._run_through_graph(x, operation_fn=operation)
+
+    def _call(self, layer: Any, run: _Run, *args: Any, **kwargs: Any) -> Tensor:
+        with tf.name_scope(layer.name):
+            if not isinstance(layer, keras.Layer):
+                return layer(*args, **kwargs)
+            if isinstance(layer, keras.Model) and layer.layers:
+                return self._run_graph(layer, args[0], run)
+            if type(layer) is keras.layers.Dropout:
+                return _dropout(layer, run, args[0])
+            return self._call_stateless(layer, run, *args, **kwargs)
+
+    def _call_stateless(self, layer: Any, run: _Run, *args: Any, **kwargs: Any) -> Tensor:
+        if run.training and any(isinstance(part, keras.random.SeedGenerator) for part in vars(layer).values()):
+            raise PlanError(f"layer {layer.name} ({type(layer).__name__}) draws its own random numbers; a plan knows Dropout only, use that")
+        values = {id(v): run.updates.get(n, run.weights[n]) for v in layer.weights for n in [self._names[id(v)]]}
+        trained = [values[id(v)] for v in layer.trainable_variables]
+        kept = [values.get(id(v), v.value) for v in layer.non_trainable_variables]
+        if layer._call_has_training_arg:
+            kwargs["training"] = run.training
+        out, new = layer.stateless_call(trained, kept, *args, **kwargs)
+        for variable, before, after in zip(layer.non_trainable_variables, kept, new, strict=True):
+            if after is not before and id(variable) in values:
+                run.updates[self._names[id(variable)]] = after
+        return out
+
+    def _call_logits(self, layer: Any, run: _Run, x: Tensor) -> Tensor:
+        if isinstance(layer, keras.layers.Dense):
+            with tf.name_scope(layer.name):
+                out = tf.matmul(x, run.weights[self._names[id(layer.kernel)]])
+                return out + run.weights[self._names[id(layer.bias)]] if layer.use_bias else out
+        return self._call(layer, run, x)
+
+
+def _dropout(layer: Any, run: _Run, x: Tensor) -> Tensor:
+    if not run.training or layer.rate == 0:
+        return x
+    kept = layer.noise_shape or (None,) * len(x.shape)
+    shape = tuple(int(full if size is None else size) for size, full in zip(kept, x.shape, strict=True))
+    name = layer.name if layer.name not in run.asked else f"{layer.name}_{len(run.asked)}"
+    run.asked[name] = TensorSpec(name, shape)
+    noise = tf.compat.v1.placeholder(tf.float32, shape) if run.noise is None else run.noise[name]
+    keep = 1.0 - layer.rate
+    return x * (tf.floor(noise + keep) * (1.0 / keep))
+
+
+def _split(functional: Any) -> tuple[list[Any], Any]:
+    """Return the head's layers, first to last, without a last softmax, and the symbolic tensor that goes into them."""
+    tensor, chain, inputs = functional.outputs[0], [], []
+    while True:
+        layer, node_index, _ = tensor._keras_history
+        if not isinstance(layer, _HEAD_LAYERS):
+            break
+        tensor = layer._inbound_nodes[node_index].input_tensors[0]
+        chain.insert(0, layer)
+        inputs.insert(0, tensor)
+    start = next((i for i, layer in enumerate(chain) if isinstance(layer, keras.layers.Dense)), None)
+    if start is None:
+        raise PlanError(f"model {functional.name} does not end in a Dense classifier; put a Dense layer with one output a class at its end")
+    head = chain[start:]
+    while len(head) > 1 and (isinstance(head[-1], keras.layers.Softmax) or getattr(head[-1], "activation", None) is keras.activations.softmax):
+        if isinstance(head[-1], keras.layers.Dense):
+            break
+        head.pop()
+    last = head[-1]
+    activation = getattr(last, "activation", keras.activations.linear)
+    if isinstance(last, keras.layers.Dense) and activation.__name__ not in _LINEAR:
+        raise PlanError(f"layer {last.name} ends the model with {activation.__name__}; logits are expected, use activation=None or softmax")
+    return head, inputs[start]

@@ -1,0 +1,110 @@
+"""Optimizers as pure functions with the semantics of Keras 3 (https://keras.io/api/optimizers/).
+
+Hyper-parameters are inputs of the program, with defaults; one that is zero at the start costs nothing, since its ops are
+left out. Weight decay is decoupled, as in Keras: `w <- w - w * weight_decay * learning_rate` before the update.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from edgefl.errors import PlanError
+from edgefl.plan.spec import TensorSpec
+
+Tensor = Any
+Tensors = Mapping[str, Tensor]
+Update = Callable[[Tensors, Tensors, Tensors, Tensors], tuple[dict[str, Tensor], dict[str, Tensor]]]
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """`update(weights, gradients, slots, hyper) -> (weights, slots)`, all by name; `slots` gives the specs of its zero-initialised state."""
+
+    name: str
+    hyper: Mapping[str, float]
+    slots: Callable[[Sequence[TensorSpec]], tuple[TensorSpec, ...]]
+    update: Update
+
+
+def sgd(learning_rate: float = 0.01, *, momentum: float = 0.0, nesterov: bool = False, weight_decay: float = 0.0) -> Optimizer:
+    """Return keras.optimizers.SGD: `m <- momentum m - lr g; w <- w + m`; nesterov: `w <- w + momentum m - lr g`. Without momentum no slots."""
+    hyper = {"learning_rate": learning_rate} | _present(momentum=momentum, weight_decay=weight_decay)
+
+    def slots(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        return _like("momentum", specs) if momentum else ()
+
+    def update(weights: Tensors, gradients: Tensors, slots: Tensors, hyper: Tensors) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        weights = _decay(weights, hyper)
+        new, kept = {}, {}
+        for name, weight in weights.items():
+            step = gradients[name] * hyper["learning_rate"]
+            if not momentum:
+                new[name] = weight - step
+                continue
+            velocity = slots[f"momentum/{name}"] * hyper["momentum"] - step
+            kept[f"momentum/{name}"] = velocity
+            new[name] = weight + (velocity * hyper["momentum"] - step if nesterov else velocity)
+        return new, kept
+
+    return Optimizer("sgd", hyper, slots, update)
+
+
+def adam(
+    learning_rate: float = 0.001, *, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-7, weight_decay: float = 0.0
+) -> Optimizer:
+    """Return keras.optimizers.Adam (Kingma and Ba, arXiv:1412.6980). The step count is a slot."""
+    hyper = {"learning_rate": learning_rate} | _present(weight_decay=weight_decay)
+
+    def slots(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+        return (*_like("momentum", specs), *_like("velocity", specs), TensorSpec("step", ()))
+
+    def update(weights: Tensors, gradients: Tensors, slots: Tensors, hyper: Tensors) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        import tensorflow as tf
+
+        weights = _decay(weights, hyper)
+        step = slots["step"] + 1.0
+        rate = hyper["learning_rate"] * tf.sqrt(1.0 - tf.pow(beta_2, step)) / (1.0 - tf.pow(beta_1, step))
+        new, kept = {}, {"step": step}
+        for name, weight in weights.items():
+            gradient, mean, variance = gradients[name], slots[f"momentum/{name}"], slots[f"velocity/{name}"]
+            mean = mean + (gradient - mean) * (1.0 - beta_1)
+            variance = variance + (gradient * gradient - variance) * (1.0 - beta_2)
+            new[name] = weight - mean * rate / (tf.sqrt(variance) + epsilon)
+            kept[f"momentum/{name}"], kept[f"velocity/{name}"] = mean, variance
+        return new, kept
+
+    return Optimizer("adam", hyper, slots, update)
+
+
+def adamw(
+    learning_rate: float = 0.001, *, weight_decay: float = 0.004, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-7
+) -> Optimizer:
+    """Return keras.optimizers.AdamW (Loshchilov and Hutter, arXiv:1711.05101)."""
+    base = adam(learning_rate, beta_1=beta_1, beta_2=beta_2, epsilon=epsilon, weight_decay=weight_decay)
+    return Optimizer("adamw", base.hyper, base.slots, base.update)
+
+
+def make_optimizer(name: str, **hyper: Any) -> Optimizer:
+    """Return the optimizer of that name; PlanError for an unknown name or keyword."""
+    known: dict[str, Callable[..., Optimizer]] = {"sgd": sgd, "adam": adam, "adamw": adamw}
+    if name not in known:
+        raise PlanError(f"unknown optimizer {name!r}; known are {', '.join(known)}")
+    try:
+        return known[name](**hyper)
+    except TypeError as error:
+        raise PlanError(f"optimizer {name} with {hyper}: {error}") from error
+
+
+def _present(**hyper: float) -> dict[str, float]:
+    return {name: value for name, value in hyper.items() if value}
+
+
+def _like(slot: str, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec(f"{slot}/{spec.name}", spec.shape) for spec in specs)
+
+
+def _decay(weights: Tensors, hyper: Tensors) -> Tensors:
+    if "weight_decay" not in hyper:
+        return weights
+    rest = 1.0 - hyper["weight_decay"] * hyper["learning_rate"]
+    return {name: weight * rest for name, weight in weights.items()}
