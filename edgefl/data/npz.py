@@ -61,9 +61,10 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
     if not path.is_file():
         raise DataError(f"no shard at {path}; {FIX}")
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise DataError(f"{path} holds one bare array, expected an .npz with x and y; {FIX}")
+        content = np.load(path, allow_pickle=False)
+        if not isinstance(content, np.lib.npyio.NpzFile):
+            raise DataError(f"{path} holds one bare array, expected an .npz with x and y; {FIX}")
+        with content as file:
             return {name: file[name] for name in ("x", "y", "x_test", "y_test", "num_classes") if name in file.files}
     except DataError:
         raise

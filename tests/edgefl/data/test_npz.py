@@ -1,0 +1,127 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgefl.data.npz import load_shard, save_shard
+from edgefl.errors import DataError
+from edgefl.types import Shard
+
+
+def write(path: Path, **arrays: Any) -> Path:
+    np.savez(path, **arrays)
+    return path
+
+
+def some(count: int = 10) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    return {"x": rng.random((count, 4, 3)).astype(np.float32), "y": np.arange(count) % 3}
+
+
+def test_bytes_are_scaled_and_the_rest_is_kept(tmp_path: Path) -> None:
+    x = np.array([[0], [51], [255], [102]], np.uint8)
+    shard = load_shard(write(tmp_path / "a.npz", x=x, y=np.array([0, 1, 0, 1]), x_test=x, y_test=np.array([0, 1, 0, 2])))
+    assert shard.x_train.dtype == np.float32
+    np.testing.assert_array_equal(shard.x_train, np.float32([[0], [0.2], [1], [0.4]]))
+    assert shard.y_train.dtype == np.int64
+    assert shard.num_classes == 3
+    floats = load_shard(write(tmp_path / "b.npz", **some()))
+    assert floats.x_train.shape == (8, 4, 3)
+    assert len(floats.y_test) == 2
+
+
+def test_the_split_depends_on_seed_and_client_only(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.npz", **some(50))
+    first, again = load_shard(path, seed=3, client_id="pi-1"), load_shard(path, seed=3, client_id="pi-1")
+    other = load_shard(path, seed=3, client_id="pi-2")
+    np.testing.assert_array_equal(first.x_test, again.x_test)
+    assert not np.array_equal(first.x_test, other.x_test)
+    together = np.concatenate([first.x_train, first.x_test]).reshape(50, -1)
+    np.testing.assert_array_equal(np.sort(together, 0), np.sort(some(50)["x"].reshape(50, -1), 0))
+
+
+@given(st.integers(4, 60), st.floats(0.01, 0.99))
+def test_both_parts_of_a_split_hold_samples(count: int, share: float) -> None:
+    x = np.arange(count, dtype=np.float32)[:, None]
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as directory:
+        path = write(Path(directory) / "s.npz", x=x, y=np.r_[np.zeros(count // 2), np.ones(count - count // 2)].astype(int))
+        try:
+            shard = load_shard(path, test_share=share)
+        except DataError as error:
+            assert "two classes" in str(error)
+            return
+    assert len(shard.y_train) >= 1
+    assert len(shard.y_test) >= 1
+    assert sorted(np.concatenate([shard.x_train, shard.x_test]).ravel().tolist()) == list(range(count))
+
+
+def test_what_is_saved_is_read_back_bit_for_bit(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(9, 5)).astype(np.float32)
+    shard = Shard(x, np.arange(9) % 4, x[:3] * 2, np.array([0, 1, 2]), 7)
+    save_shard(tmp_path / "deep" / "s.npz", shard)
+    back = load_shard(tmp_path / "deep" / "s.npz")
+    for name in ("x_train", "y_train", "x_test", "y_test"):
+        np.testing.assert_array_equal(getattr(back, name), getattr(shard, name))
+    assert back.num_classes == 7
+
+
+def nan(x: Any) -> Any:
+    x = x.copy()
+    x[3] = np.nan
+    return x
+
+
+BAD: list[tuple[str, dict[str, Any], str]] = [
+    ("no x", {"x": None}, "no array x"),
+    ("no y", {"y": None}, "no array y"),
+    ("lengths", {"y": np.arange(9) % 3}, "10 samples and y 9 labels"),
+    ("nan", {"x": nan(some()["x"])}, "NaN or infinite values in 1 of 10 samples, first at 3"),
+    ("overflow", {"x": np.full((10, 2), 1e300)}, "infinite"),
+    ("negative", {"y": np.arange(10) - 1}, "label -1"),
+    ("fractions", {"y": np.arange(10) / 2}, "expected whole numbers"),
+    ("columns", {"y": (np.arange(10) % 3)[:, None]}, "ravel"),
+    ("one class", {"y": np.zeros(10, int)}, "two classes"),
+    ("empty", {"x": np.zeros((0, 4)), "y": np.zeros(0, int)}, "empty"),
+    ("flat", {"x": np.zeros(10)}, "expected \\(samples"),
+    ("text", {"x": np.array(["a"] * 10)}, "expected uint8 pictures or floats"),
+    ("pickled", {"x": np.array([{}] * 10, object)}, "cannot be read"),
+    ("half a test split", {"x_test": some()["x"]}, "no array y_test"),
+    ("another test shape", {"x_test": np.zeros((2, 9)), "y_test": np.zeros(2, int)}, "x_test is \\(9,\\)"),
+    ("too few classes", {"num_classes": 2}, "label 2"),
+    ("bad num_classes", {"num_classes": np.zeros(2)}, "num_classes"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), [row[1:] for row in BAD], ids=[row[0] for row in BAD])
+def test_bad_shards_say_what_is_wrong(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    arrays = {name: value for name, value in (some() | change).items() if value is not None}
+    path = write(tmp_path / "bad.npz", **arrays)
+    with pytest.raises(DataError, match=message) as caught:
+        load_shard(path)
+    assert str(path) in str(caught.value)
+
+
+def test_files_that_are_no_shard(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no shard at"):
+        load_shard(tmp_path / "none.npz")
+    (tmp_path / "text.npz").write_text("hello")
+    with pytest.raises(DataError, match="cannot be read"):
+        load_shard(tmp_path / "text.npz")
+    np.save(tmp_path / "bare.npy", np.zeros(3))
+    with pytest.raises(DataError, match="bare array"):
+        load_shard(tmp_path / "bare.npy")
+    whole = write(tmp_path / "whole.npz", **some(200)).read_bytes()
+    (tmp_path / "cut.npz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match="cannot be read"):
+        load_shard(tmp_path / "cut.npz")
+    damaged = bytearray(whole)
+    damaged[300] ^= 255
+    (tmp_path / "damaged.npz").write_bytes(damaged)
+    with pytest.raises(DataError, match="cannot be read"):
+        load_shard(tmp_path / "damaged.npz")
