@@ -1,6 +1,7 @@
 """One TOML file configures a federation; an unknown key raises and names the nearest known one."""
 
 import difflib
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
@@ -18,6 +19,12 @@ class ModelConfig:
     input_shape: tuple[int, ...] = (28, 28, 1)
     num_classes: int = 10
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.input_shape or any(type(size) is not int or size < 1 for size in self.input_shape):
+            raise ConfigError(f"input_shape is {list(self.input_shape)}, expected whole numbers above 0 such as [28, 28, 1]")
+        if self.num_classes < 2:
+            raise ConfigError(f"num_classes is {self.num_classes}, expected at least 2")
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,7 @@ class FederationConfig:
     model: ModelConfig = field(default_factory=ModelConfig)
 
     def __post_init__(self) -> None:
-        if not self.name or any(c in self.name for c in "/+#$ ") or self.name != self.name.lower():
+        if not re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,63}", self.name):
             raise ConfigError(f"federation name {self.name!r}: expected lower case letters, digits and dashes; it is part of each topic")
         for key, low in (("rounds", 1), ("clients_per_round", 0), ("min_clients", 1), ("upload_slots", 1)):
             if getattr(self, key) < low:
@@ -96,6 +103,8 @@ def parse_config(text: str) -> FederationConfig:
     options = {key: model.pop(key) for key in list(model) if key not in own}
     algorithm = dict(raw.get("algorithm", {}))
     name = algorithm.pop("name", "fedavg")
+    if not isinstance(name, str):
+        raise ConfigError(f"[algorithm] name is {name!r}, expected text such as 'fedavg'")
     broker = _check_broker(raw.get("broker", {}))
     federation = _check("federation", raw.get("federation", {}), FederationConfig, ("broker", "algorithm", "options", "model"))
     return FederationConfig(

@@ -1,0 +1,85 @@
+from pathlib import Path
+
+import pytest
+
+from edgefl.config import FederationConfig, ModelConfig, load_config, parse_config
+from edgefl.errors import ConfigError
+
+WHOLE = """
+[federation]
+name = "kitchen"
+seed = 7
+rounds = 3
+deadline_s = 30
+quorum = 0.75
+[model]
+name = "aem-cnn"
+input_shape = [32, 32, 3]
+num_classes = 20
+filters = 128
+[algorithm]
+name = "pfl-mfe"
+learning_rate = 0.1
+[broker]
+url = "mqtt://pi:1884"
+"""
+
+
+def test_every_table_is_read() -> None:
+    config = parse_config(WHOLE)
+    assert (config.name, config.seed, config.rounds, config.deadline_s, config.quorum) == ("kitchen", 7, 3, 30.0, 0.75)
+    assert isinstance(config.deadline_s, float)
+    assert config.model == ModelConfig("aem-cnn", (32, 32, 3), 20, {"filters": 128})
+    assert (config.algorithm, config.options) == ("pfl-mfe", {"learning_rate": 0.1})
+    assert config.broker == "mqtt://pi:1884"
+
+
+def test_an_empty_file_is_the_defaults() -> None:
+    assert parse_config("") == FederationConfig()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[federation]\nrouds = 3", "unknown key 'rouds'; did you mean 'rounds'"),
+        ("[federatoin]\n", "unknown table \\[federatoin\\]; did you mean 'federation'"),
+        ("rounds = 3", "unknown table \\[rounds\\]"),
+        ("[federation]\nrounds = '3'", "rounds is '3', expected int"),
+        ("[federation]\nrounds = true", "rounds is True, expected int"),
+        ("[federation]\nrounds = 0", "rounds is 0, expected at least 1"),
+        ("[federation]\nquorum = 0.0", "quorum is 0"),
+        ("[federation]\nquorum = 1.5", "quorum is 1.5"),
+        ("[federation]\ndeadline_s = nan", "deadline_s is nan"),
+        ("[federation]\nname = 'a/b'", "federation name 'a/b'"),
+        ("[federation]\nname = 'Kitchen'", "lower case"),
+        ("[federation]\nname = ''", "lower case"),
+        ("[federation]\nbroker = 'x'", "unknown key 'broker'"),
+        ("[broker]\nhost = 'x'", "known is url"),
+        ("[broker]\nurl = 3", "expected text such as"),
+        ("broker = 3", "unknown table \\[broker\\]"),
+        ("[model]\nnum_classes = 'ten'", "expected int"),
+        ("[model]\ninput_shape = 28", "expected tuple"),
+        ("[model]\nnum_classes = 1", "num_classes is 1, expected at least 2"),
+        ("[model]\ninput_shape = [28, 0]", "input_shape is \\[28, 0\\]"),
+        ("[model]\ninput_shape = []", "input_shape is \\[\\]"),
+        ("[model]\ninput_shape = [28, '1']", "expected whole numbers above 0"),
+        ("[algorithm]\nname = 3", "name is 3, expected str"),
+        ("[federation", "not TOML"),
+    ],
+)
+def test_what_is_wrong_is_named(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_config(text)
+
+
+def test_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read .*none\.toml"):
+        load_config(tmp_path / "none.toml")
+    (tmp_path / "bad.toml").write_text("[federation]\nrouds = 3")
+    with pytest.raises(ConfigError, match=r"bad\.toml: .*rouds"):
+        load_config(tmp_path / "bad.toml")
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="cannot read"):
+        load_config(tmp_path / "bytes.toml")
+    (tmp_path / "good.toml").write_text(WHOLE)
+    assert load_config(tmp_path / "good.toml") == parse_config(WHOLE)
