@@ -51,7 +51,7 @@ class FederationConfig:
     model: ModelConfig = field(default_factory=ModelConfig)
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,63}", self.name):
+        if not re.fullmatch(r"[a-z0-9][a-z0-9_.-]{0,63}", self.name):
             raise ConfigError(f"federation name {self.name!r}: expected lower case letters, digits and dashes; it is part of each topic")
         for key, low in (("rounds", 1), ("clients_per_round", 0), ("min_clients", 1), ("upload_slots", 1)):
             if getattr(self, key) < low:

@@ -63,7 +63,7 @@ def test_an_empty_file_is_the_defaults() -> None:
         ("[model]\ninput_shape = [28, 0]", "input_shape is \\[28, 0\\]"),
         ("[model]\ninput_shape = []", "input_shape is \\[\\]"),
         ("[model]\ninput_shape = [28, '1']", "expected whole numbers above 0"),
-        ("[algorithm]\nname = 3", "name is 3, expected str"),
+        ("[algorithm]\nname = 3", "name is 3, expected text"),
         ("[federation", "not TOML"),
     ],
 )
