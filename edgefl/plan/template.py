@@ -28,7 +28,7 @@ class Inference(Protocol):
     @property
     def frozen(self) -> tuple[TensorSpec, ...]: ...
     @property
-    def out(self) -> Callable[[Mapping[str, Any], Mapping[str, Any]], Any]: ...
+    def out(self) -> Callable[[Mapping[str, Any], Mapping[str, Any]], Any] | None: ...
 
 
 def _placeholders(specs: Sequence[TensorSpec]) -> tuple[dict[str, Array], dict[str, int]]:
@@ -54,6 +54,12 @@ def _identity_norms(values: dict[str, Array], epsilons: Mapping[str, float]) -> 
         values[f"{norm}/moving_mean"] = np.zeros_like(mean) if f"{norm}/beta" in values else -mean
 
 
+def _logits(objective: Inference, weights: Mapping[str, Any], x: Any) -> Any:
+    if objective.out is None:
+        raise PlanError("the mixture's objective is one of training, expected kind predict; give its `out`")
+    return objective.out(weights, {"x": x})
+
+
 def convert(objective: Inference, values: Weights) -> bytes:
     """Return the objective at batch 1 with these weights as constants, a float .tflite of builtin ops. Raises PlanError."""
     import tensorflow as tf
@@ -62,11 +68,11 @@ def convert(objective: Inference, values: Weights) -> bytes:
     constants = {name: tf.constant(value) for name, value in values.items()}
 
     def serve(x: Any) -> Any:
-        return {"out": objective.out(constants, {"x": x})}
+        return {"out": _logits(objective, constants, x)}
 
     try:
         traced = tf.function(serve).get_concrete_function(tf.TensorSpec((1, *x.shape[1:]), tf.float32, name="x"))
-        converter = tf.lite.TFLiteConverter.from_concrete_functions([traced])
+        converter = tf.lite.TFLiteConverter.from_concrete_functions([traced], tf.Module())
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
         return bytes(converter.convert())
     except PlanError:
@@ -120,7 +126,7 @@ def _norms(specs: Sequence[TensorSpec], epsilons: Mapping[str, float]) -> dict[s
     for spec in specs:
         if spec.name.endswith("/moving_mean"):
             norm = spec.name.removesuffix("/moving_mean")
-            layer = norm if norm in epsilons else norm.split("/", 1)[-1]
+            layer = norm if norm in epsilons else norm.rsplit("/", 1)[-1]
             if layer not in epsilons:
                 raise PlanError(f"the epsilon of the batch norm {norm} is not known; pass it in `epsilons`")
             found[norm] = epsilons[layer]
@@ -169,7 +175,7 @@ def _check(objective: Inference, template: bytes, bindings: Sequence[Binding], n
     for norm in norms:
         weights[f"{norm}/moving_variance"] = rng.uniform(0.5, 2, weights[f"{norm}/moving_variance"].shape).astype(np.float32)
     x = rng.random((1, *objective.data[0].shape[1:]), dtype=np.float32)
-    expected = np.asarray(objective.out({name: tf.constant(value) for name, value in weights.items()}, {"x": tf.constant(x)}))
+    expected = np.asarray(_logits(objective, {name: tf.constant(value) for name, value in weights.items()}, tf.constant(x)))
     interpreter = load_interpreter(fill_template(template, bindings, weights), reference=True)
     interpreter.allocate_tensors()
     interpreter.set_tensor(interpreter.get_input_details()[0]["index"], x)
