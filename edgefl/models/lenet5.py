@@ -18,7 +18,7 @@ def lenet5(input_shape: tuple[int, ...], num_classes: int) -> Any:
     Raises ConfigError for images of another size than 28x28 or 32x32.
     """
     if len(input_shape) != 3 or input_shape[:2] not in ((28, 28), (32, 32)):
-        raise ConfigError(f"lenet5 takes images of 28x28 or 32x32, received input_shape {input_shape}; resize the data or choose another model")
+        raise ConfigError(f"lenet5 takes images of 28x28 or 32x32, received input_shape {input_shape}; resize the data")
     padding = "same" if input_shape[0] == 28 else "valid"
     layers = keras.layers
     return keras.Sequential(

@@ -42,13 +42,16 @@ def compile_program(objectives: Sequence[Objective]) -> tuple[bytes, tuple[Signa
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """TensorFlow warns of gradients that are not saved; they have done their work by then."""
+
+    def wanted(record: logging.LogRecord) -> bool:
+        return "unsaved custom gradients" not in record.getMessage()
+
     logger = logging.getLogger("absl")
-    level = logger.level
-    logger.setLevel(logging.FATAL)
+    logger.addFilter(wanted)
     try:
         yield
     finally:
-        logger.setLevel(level)
+        logger.removeFilter(wanted)
 
 
 def _trace(objective: Objective, signature: Signature) -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from edgefl.errors import PlanError
-from edgefl.plan.windows import Geometry, dilate, geometry_of, pad, pad_by, phase, spread
+from edgefl.plan.windows import Axis, Geometry, dilate, geometry_of, pad, pad_by, phase, spread
 
 Tensor = Any
 
@@ -26,11 +26,12 @@ def _image_gradient(gradient: Tensor, kernel: Tensor, geometry: Geometry) -> Ten
     turned = tf.transpose(tf.reverse(kernel, [0, 1]), (0, 1, 3, 2))
     rows, columns = geometry.rows, geometry.columns
     apart = dilate(gradient, rows.stride, columns.stride)
-    margins = []
-    for axis in (rows, columns):
-        extent = (axis.window - 1) * axis.dilation
-        margins.append((extent - axis.before, axis.size - 1 - (axis.reach - 1) + axis.before))
-    return tf.nn.conv2d(pad_by(apart, *margins), turned, 1, "VALID", dilations=[rows.dilation, columns.dilation])
+    framed = pad_by(apart, _margins(rows), _margins(columns))
+    return tf.nn.conv2d(framed, turned, 1, "VALID", dilations=[rows.dilation, columns.dilation])
+
+
+def _margins(axis: Axis) -> tuple[int, int]:
+    return (axis.window - 1) * axis.dilation - axis.before, axis.size + axis.before - axis.reach
 
 
 def _filter_gradient(image: Tensor, gradient: Tensor, geometry: Geometry) -> Tensor:

@@ -19,6 +19,7 @@ Tensor = Any
 Tensors = Mapping[str, Tensor]
 
 _HEAD_LAYERS = (keras.layers.Dense, keras.layers.Dropout, keras.layers.ReLU, keras.layers.Activation, keras.layers.Softmax)
+_NORMS = keras.layers.BatchNormalization
 _LINEAR = ("linear", "softmax")
 
 
@@ -38,6 +39,7 @@ class Network:
 
     specs: all weights. trainable: the names that gradients train. statistics: the names that a training step assigns
     (moving mean and variance). trunk_names, head_names: the split. features_shape: one sample's shape between the two.
+    epsilons: that of each batch norm, by layer.
     Raises PlanError for a model with several inputs or outputs, without a dense classifier, or with a layer that draws
     its own random numbers.
     """
@@ -62,6 +64,7 @@ class Network:
         self.head_names = tuple(spec.name for spec in self.specs if spec.name in head)
         self.trunk_names = tuple(spec.name for spec in self.specs if spec.name not in head)
         self.statistics = tuple(self._trial(1).updates)
+        self.epsilons = {layer.name: float(layer.epsilon) for layer in _flat(functional.layers) if isinstance(layer, _NORMS)}
 
     def initial_weights(self) -> dict[str, Any]:
         """Return the model's present weights: float32 arrays by name."""
@@ -80,7 +83,9 @@ class Network:
         head = {layer.name for layer in self._head}
         return tuple(spec for spec in self.noise(batch_size) if spec.name in head)
 
-    def apply(self, weights: Tensors, x: Tensor, *, training: bool = False, noise: Tensors | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+    def apply(
+        self, weights: Tensors, x: Tensor, *, training: bool = False, noise: Tensors | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return (logits float32[batch, classes], the new moving statistics by name) for x: float32[batch, *input_shape]."""
         run = _Run(weights, noise, training)
         return self._run_head(self._run_trunk(x, run), run), run.updates
@@ -141,7 +146,9 @@ class Network:
 
     def _call_stateless(self, layer: Any, run: _Run, *args: Any, **kwargs: Any) -> Tensor:
         if run.training and any(isinstance(part, keras.random.SeedGenerator) for part in vars(layer).values()):
-            raise PlanError(f"layer {layer.name} ({type(layer).__name__}) draws its own random numbers; a plan knows Dropout only, use that")
+            raise PlanError(
+                f"layer {layer.name} ({type(layer).__name__}) draws its own random numbers; use Dropout, the only one that a plan knows"
+            )
         values = {id(v): run.updates.get(n, run.weights[n]) for v in layer.weights for n in [self._names[id(v)]]}
         trained = [values[id(v)] for v in layer.trainable_variables]
         kept = [values.get(id(v), v.value) for v in layer.non_trainable_variables]
@@ -161,6 +168,10 @@ class Network:
         return self._call(layer, run, x)
 
 
+def _flat(layers: Sequence[Any]) -> list[Any]:
+    return [part for layer in layers for part in (_flat(layer.layers) if isinstance(layer, keras.Model) else [layer])]
+
+
 def _dropout(layer: Any, run: _Run, x: Tensor) -> Tensor:
     if not run.training or layer.rate == 0:
         return x
@@ -175,7 +186,9 @@ def _dropout(layer: Any, run: _Run, x: Tensor) -> Tensor:
 
 def _split(functional: Any) -> tuple[list[Any], Any]:
     """Return the head's layers, first to last, without a last softmax, and the symbolic tensor that goes into them."""
-    tensor, chain, inputs = functional.outputs[0], [], []
+    tensor = functional.outputs[0]
+    chain: list[Any] = []
+    inputs: list[Any] = []
     while True:
         layer, node_index, _ = tensor._keras_history
         if not isinstance(layer, _HEAD_LAYERS):
@@ -187,9 +200,9 @@ def _split(functional: Any) -> tuple[list[Any], Any]:
     if start is None:
         raise PlanError(f"model {functional.name} does not end in a Dense classifier; put a Dense layer with one output a class at its end")
     head = chain[start:]
-    while len(head) > 1 and (isinstance(head[-1], keras.layers.Softmax) or getattr(head[-1], "activation", None) is keras.activations.softmax):
-        if isinstance(head[-1], keras.layers.Dense):
-            break
+    while isinstance(head[-1], keras.layers.Softmax) or (
+        isinstance(head[-1], keras.layers.Activation) and head[-1].activation is keras.activations.softmax
+    ):
         head.pop()
     last = head[-1]
     activation = getattr(last, "activation", keras.activations.linear)

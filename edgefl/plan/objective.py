@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
+from edgefl.errors import PlanError
 from edgefl.plan.network import Network
 from edgefl.plan.optimizer import Optimizer
 from edgefl.plan.spec import Signature, TensorSpec
@@ -16,6 +17,14 @@ from edgefl.plan.spec import Signature, TensorSpec
 Tensor = Any
 Tensors = Mapping[str, Tensor]
 LossPerSample = Callable[[Tensors, Tensors, Tensors], tuple[Tensor, dict[str, Tensor]]]
+
+
+def _no_loss(weights: Tensors, data: Tensors, noise: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
+    raise PlanError("this objective trains but has no loss_per_sample; give it one")
+
+
+def _no_out(weights: Tensors, data: Tensors) -> Tensor:
+    raise PlanError("this objective predicts but has no out; give it one")
 
 
 @dataclass(frozen=True)
@@ -37,8 +46,8 @@ class Objective:
     noise: tuple[TensorSpec, ...] = ()
     assigned: tuple[str, ...] = ()
     optimizer: Optimizer | None = None
-    loss_per_sample: LossPerSample | None = None
-    out: Callable[[Tensors, Tensors], Tensor] | None = None
+    loss_per_sample: LossPerSample = _no_loss
+    out: Callable[[Tensors, Tensors], Tensor] = _no_out
 
     @property
     def moved(self) -> tuple[TensorSpec, ...]:
@@ -49,26 +58,26 @@ class Objective:
 def signature_of(objective: Objective) -> Signature:
     """Return what a plan says of this objective."""
     o = objective
-    if o.optimizer is None:
+    if o.kind == "predict":
         shape = tuple(int(size) for size in _trace_out(o).shape)
         return Signature(o.name, o.kind, o.batch_size, o.data, frozen=o.frozen, out=TensorSpec("out", shape))
-    return Signature(o.name, o.kind, o.batch_size, o.data, o.trained, o.frozen, o.optimizer.slots(o.moved), o.noise, dict(o.optimizer.hyper))
+    optimizer = _optimizer(o)
+    return Signature(o.name, o.kind, o.batch_size, o.data, o.trained, o.frozen, optimizer.slots(o.moved), o.noise, dict(optimizer.hyper))
 
 
 def step(objective: Objective, signature: Signature, args: Tensors) -> dict[str, Tensor]:
     """Run the signature on tensors named as in `Signature`: one training step, or one prediction. To be traced in a graph."""
     data = {spec.name: args[f"d_{spec.name}"] for spec in signature.data}
     weights = _named("f", signature.frozen, args) | _named("t", signature.trained, args)
-    if objective.out is not None:
+    if objective.kind == "predict":
         return {"out": objective.out(weights, data)}
-    assert objective.loss_per_sample is not None and objective.optimizer is not None
     losses, assigned = objective.loss_per_sample(weights, data | {"y": args["d_y"]}, _named("n", signature.noise, args))
     share = args["d_sample_weight"]
     loss = tf.reduce_sum(losses * share) / tf.maximum(tf.reduce_sum(share), 1e-7)
     moved = {spec.name: weights[spec.name] for spec in objective.moved}
     gradients = tf.gradients(loss, list(moved.values()), unconnected_gradients=tf.UnconnectedGradients.ZERO)
     hyper = {name: args[f"h_{name}"] for name in signature.hyper}
-    new, slots = objective.optimizer.update(moved, dict(zip(moved, gradients, strict=True)), _named("s", signature.slots, args), hyper)
+    new, slots = _optimizer(objective).update(moved, dict(zip(moved, gradients, strict=True)), _named("s", signature.slots, args), hyper)
     new |= {name: assigned.get(name, weights[name]) for name in objective.assigned}
     results = {f"t_{i}": new[spec.name] for i, spec in enumerate(signature.trained)}
     return results | {f"s_{i}": slots[spec.name] for i, spec in enumerate(signature.slots)} | {"loss": loss}
@@ -164,12 +173,17 @@ def predict_head(network: Network, batch_size: int, name: str = "predict_head") 
     )  # fmt: skip
 
 
+def _optimizer(objective: Objective) -> Optimizer:
+    if objective.optimizer is None:
+        raise PlanError(f"objective {objective.name} trains but has no optimizer; give it one such as sgd()")
+    return objective.optimizer
+
+
 def _named(letter: str, specs: tuple[TensorSpec, ...], args: Tensors) -> dict[str, Tensor]:
     return {spec.name: args[f"{letter}_{i}"] for i, spec in enumerate(specs)}
 
 
 def _trace_out(objective: Objective) -> Tensor:
-    assert objective.out is not None
     with tf.Graph().as_default():
         placeholder = tf.compat.v1.placeholder
         weights = {spec.name: placeholder(spec.dtype, spec.shape) for spec in (*objective.frozen, *objective.trained)}

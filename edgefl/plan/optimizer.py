@@ -18,7 +18,7 @@ Update = Callable[[Tensors, Tensors, Tensors, Tensors], tuple[dict[str, Tensor],
 
 @dataclass(frozen=True)
 class Optimizer:
-    """`update(weights, gradients, slots, hyper) -> (weights, slots)`, all by name; `slots` gives the specs of its zero-initialised state."""
+    """`update(weights, gradients, slots, hyper) -> (weights, slots)`, all by name; `slots` gives the specs of its state, zero at first."""
 
     name: str
     hyper: Mapping[str, float]
@@ -27,7 +27,7 @@ class Optimizer:
 
 
 def sgd(learning_rate: float = 0.01, *, momentum: float = 0.0, nesterov: bool = False, weight_decay: float = 0.0) -> Optimizer:
-    """Return keras.optimizers.SGD: `m <- momentum m - lr g; w <- w + m`; nesterov: `w <- w + momentum m - lr g`. Without momentum no slots."""
+    """Return keras.optimizers.SGD: `m <- momentum m - lr g; w <- w + m`; nesterov: `w <- w + momentum m - lr g`. No slots at momentum 0."""
     hyper = {"learning_rate": learning_rate} | _present(momentum=momentum, weight_decay=weight_decay)
 
     def slots(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:

@@ -1,0 +1,70 @@
+"""The TensorFlow learner: the oracle that every plan is measured against, and the learner of boards with a GPU.
+
+It runs the very functions that the plan was compiled from, with TensorFlow's own ops and gradients.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edgefl.errors import PlanError
+from edgefl.learner import loop
+from edgefl.learner.base import Data
+from edgefl.plan.spec import PlanSpec
+from edgefl.types import Array, Labels, Weights
+
+if TYPE_CHECKING:
+    from edgefl.plan.objective import Objective
+
+
+class KerasLearner:
+    """One `tf.function` for each signature; see `Learner`. Raises PlanError when an objective of the plan is not given."""
+
+    name = "keras"
+
+    def __init__(self, spec: PlanSpec, objectives: Sequence["Objective"]) -> None:
+        self.spec = spec
+        self._objectives = {objective.name: objective for objective in objectives}
+        missing = [s.name for s in spec.signatures if s.name not in self._objectives]
+        if missing:
+            raise PlanError(f"the plan's signatures {', '.join(missing)} have no objective here; pass those the plan was built from")
+        self._traced: Callable[[str], Any] = cache(self._trace)
+
+    def _trace(self, signature: str) -> Any:
+        import tensorflow as tf
+
+        from edgefl.plan.objective import arguments, step
+
+        spec = self.spec.signature(signature)
+
+        def run(**args: Any) -> dict[str, Any]:
+            return step(self._objectives[signature], spec, args)
+
+        shapes = {name: tf.TensorSpec(a.shape, a.dtype, name) for name, a in arguments(spec).items()}
+        return tf.function(run, autograph=False).get_concrete_function(**shapes)
+
+    def _step(self, signature: str, arguments: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        import tensorflow as tf
+
+        results = self._traced(signature)(**{name: tf.constant(array) for name, array in arguments.items()})
+        return {name: tensor.numpy() for name, tensor in results.items()}
+
+    def fit(
+        self,
+        signature: str,
+        weights: Weights,
+        data: Data,
+        labels: Labels,
+        *,
+        epochs: int,
+        rng: np.random.Generator,
+        hyper: Mapping[str, float] | None = None,
+    ) -> tuple[Weights, float]:
+        """Train; see `Learner.fit`."""
+        return loop.train(partial(self._step, signature), self.spec.signature(signature), weights, data, labels, epochs, rng, hyper)
+
+    def predict(self, signature: str, weights: Weights, data: Data) -> Array:
+        """Predict; see `Learner.predict`."""
+        return loop.predict(partial(self._step, signature), self.spec.signature(signature), weights, data)

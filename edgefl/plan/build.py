@@ -1,0 +1,42 @@
+"""A configuration -> plan and initial weights. Imports TensorFlow; the aggregator runs it in a process of its own."""
+
+from typing import Any
+
+import keras
+
+from edgefl.algorithms import full_options, objectives
+from edgefl.config import FederationConfig
+from edgefl.models import build_model
+from edgefl.plan.compile import compile_program
+from edgefl.plan.network import Network
+from edgefl.plan.spec import Plan, PlanSpec
+from edgefl.types import Weights
+
+MIXTURE = "predict_mixture"
+
+
+def build_plan(config: FederationConfig) -> tuple[Plan, Weights]:
+    """Return the plan of this federation and its initial weights: the same for the same configuration and library versions.
+
+    Raises ConfigError for a model or an option that does not exist, PlanError for a layer that cannot compile.
+    """
+    from edgefl.plan.template import build_template
+
+    network = make_network(config)
+    options = full_options(config.algorithm, config.options)
+    found = objectives(config.algorithm, network, options)
+    program, signatures = compile_program(found)
+    mixture = next((objective for objective in found if objective.name == MIXTURE), None)
+    template, bindings = (b"", ()) if mixture is None else build_template(mixture, network.epsilons)
+    spec = PlanSpec(
+        config.model.name, config.algorithm, options, tuple(config.model.input_shape), config.model.num_classes,
+        network.specs, signatures, tuple(bindings),
+    )  # fmt: skip
+    return Plan(spec, program, template), network.initial_weights()
+
+
+def make_network(config: FederationConfig) -> Network:
+    """Return the configuration's model with weights drawn from its seed (those of a `.keras` file are kept)."""
+    keras.utils.set_random_seed(config.seed)
+    model: Any = build_model(config.model)
+    return Network(model)

@@ -1,0 +1,83 @@
+"""What is in a plan, read off its flatbuffers without TensorFlow."""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from edgefl.plan.spec import Plan, Signature, TensorSpec
+
+
+def inspect_plan(plan: Plan) -> dict[str, Any]:
+    """Return model, algorithm, id, byte sizes, weights with shapes, and for each signature its tensors and how often it uses which op."""
+    from ai_edge_litert import schema_py_generated as schema
+
+    spec = plan.spec
+    model = schema.ModelT.InitFromPackedBuf(plan.program, 0)
+    graphs = {entry.signatureKey.decode(): entry.subgraphIndex for entry in model.signatureDefs}
+    return {
+        "id": plan.id,
+        "model": spec.model,
+        "algorithm": spec.algorithm,
+        "options": dict(spec.options),
+        "input_shape": list(spec.input_shape),
+        "num_classes": spec.num_classes,
+        "num_weights": _count(spec.weights),
+        "weights_bytes": 4 * _count(spec.weights),
+        "program_bytes": len(plan.program),
+        "template_bytes": len(plan.template),
+        "weights": _shapes(spec.weights),
+        "signatures": {s.name: _describe(s) | {"ops": _ops(schema, model, graphs[s.name])} for s in spec.signatures},
+    }
+
+
+def render_plan(report: dict[str, Any]) -> str:
+    """Return the report as text for a terminal."""
+    shape = "x".join(map(str, report["input_shape"]))
+    lines = [
+        f"plan {report['id'][:12]}: {report['model']} ({report['num_weights']:,} weights, {shape} -> {report['num_classes']}) for "
+        f"{report['algorithm']}",
+        ", ".join(f"{part} {report[f'{part}_bytes']:,} bytes" for part in ("program", "template", "weights")),
+        "weights " + ", ".join(f"{name}{tuple(shape)}" for name, shape in report["weights"].items()),
+    ]
+    for name, signature in report["signatures"].items():
+        data = ", ".join(f"{key}{tuple(value)}" for key, value in signature["data"].items())
+        lines.append(f"{name}: {signature['kind']}, {data} -> {signature['gives']}")
+        for part in ("trained", "frozen", "noise"):
+            if signature[part]:
+                lines.append(f"  {part}: " + ", ".join(signature[part]))
+        if signature["hyper"]:
+            lines.append("  defaults: " + ", ".join(f"{key} {value:g}" for key, value in signature["hyper"].items()))
+        ops = signature["ops"]
+        lines.append(f"  {sum(ops.values())} ops: " + ", ".join(f"{count} {op}" for op, count in ops.items()))
+    return "\n".join(lines)
+
+
+def _describe(signature: Signature) -> dict[str, Any]:
+    gives = f"{signature.out.shape}" if signature.out else f"loss, {len(signature.trained)} weights, {len(signature.slots)} slots"
+    return {
+        "kind": signature.kind,
+        "batch_size": signature.batch_size,
+        "data": _shapes(signature.data),
+        "trained": _shapes(signature.trained),
+        "frozen": _shapes(signature.frozen),
+        "slots": _shapes(signature.slots),
+        "noise": _shapes(signature.noise),
+        "hyper": dict(signature.hyper),
+        "gives": gives,
+    }
+
+
+def _ops(schema: Any, model: Any, index: int) -> dict[str, int]:
+    names = {value: name for name, value in vars(schema.BuiltinOperator).items() if not name.startswith("_")}
+    codes = [max(code.builtinCode, code.deprecatedBuiltinCode) for code in model.operatorCodes]
+    counts = Counter(names[codes[operator.opcodeIndex]] for operator in model.subgraphs[index].operators)
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _count(specs: tuple[TensorSpec, ...]) -> int:
+    return sum(int(np.prod(spec.shape, dtype=int)) for spec in specs)
+
+
+def _shapes(specs: tuple[TensorSpec, ...]) -> dict[str, list[int]]:
+    return {spec.name: list(spec.shape) for spec in specs}
