@@ -27,10 +27,11 @@ def describe(name: str) -> str:
 RUNTIME = describe(installed()[0]) if installed() else "none"
 
 
-def load_interpreter(model: bytes, threads: int = 1, *, reference: bool = False, runtime: str = "auto") -> Any:
+def load_interpreter(model: bytes, threads: int = 1, *, reference: bool = False, watch: bool = False, runtime: str = "auto") -> Any:
     """Return an interpreter for the model, its tensors not yet allocated.
 
     `reference` asks for the reference kernels without delegates: slow, and the same bits as a microcontroller's.
+    `watch` keeps every tensor readable after a run, at the price of memory, and runs no delegate either.
     Raises PlanError when no runtime is installed, when the one asked for is not, or when it refuses the model.
     """
     have = installed()
@@ -44,8 +45,9 @@ def load_interpreter(model: bytes, threads: int = 1, *, reference: bool = False,
         raise PlanError(f"{len(model)} bytes that are no TFLite model: expected the mark TFL3 at byte 4, received {model[4:8]!r}")
     module = importlib.import_module(f"{RUNTIMES[name][0]}.interpreter")
     kinds = module.OpResolverType
-    resolver = kinds.BUILTIN_REF if reference else kinds.AUTO
+    plain = kinds.BUILTIN_WITHOUT_DEFAULT_DELEGATES if watch else kinds.AUTO
+    options = {"experimental_op_resolver_type": kinds.BUILTIN_REF if reference else plain, "experimental_preserve_all_tensors": watch}
     try:
-        return module.Interpreter(model_content=model, num_threads=threads, experimental_op_resolver_type=resolver)
+        return module.Interpreter(model_content=model, num_threads=threads, **options)
     except (ValueError, RuntimeError) as error:
         raise PlanError(f"{describe(name)} refuses this model: {error}; it is damaged or of a newer format") from error

@@ -1,0 +1,71 @@
+"""What a .tflite holds: its operators and tensors, read from the flatbuffer without running it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from edgefl.errors import ExportError
+
+FORBIDDEN = {
+    "SUM": "its int8 reference kernel is wrong; add with ADD",
+    "BATCH_MATMUL": "its int8 kernels disagree; use a Dense layer",
+}
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """Name, type, and whether its values are in the file."""
+
+    name: str
+    dtype: str
+    constant: bool
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Subgraph 0: the operators' names in order with the indices of their outputs, and the tensors by index."""
+
+    operators: tuple[tuple[str, tuple[int, ...]], ...]
+    tensors: tuple[Tensor, ...]
+
+
+def _names(enumeration: Any) -> dict[int, str]:
+    return {value: name for name, value in vars(enumeration).items() if isinstance(value, int)}
+
+
+def read_graph(model: bytes) -> Graph:
+    """Return the first subgraph. Raises ExportError for bytes that are no model."""
+    from ai_edge_litert import schema_py_generated as schema
+
+    if model[4:8] != b"TFL3":
+        raise ExportError(f"{len(model)} bytes that are no TFLite model: expected the mark TFL3 at byte 4")
+    root = schema.Model.GetRootAs(model, 0)
+    if root.SubgraphsLength() != 1:
+        raise ExportError(f"the model has {root.SubgraphsLength()} subgraphs, expected one; remove loops and conditions from it")
+    graph = root.Subgraphs(0)
+    kinds, codes = _names(schema.TensorType), _names(schema.BuiltinOperator)
+    tensors = tuple(
+        Tensor(
+            tensor.Name().decode() if tensor.Name() else f"tensor {index}",
+            kinds[tensor.Type()],
+            root.Buffers(tensor.Buffer()).DataLength() > 0,
+        )
+        for index in range(graph.TensorsLength())
+        for tensor in [graph.Tensors(index)]
+    )
+    operators = []
+    for index in range(graph.OperatorsLength()):
+        operator = graph.Operators(index)
+        code = root.OperatorCodes(operator.OpcodeIndex())
+        name = codes[max(code.BuiltinCode(), code.DeprecatedBuiltinCode())]
+        operators.append((name, tuple(operator.Outputs(i) for i in range(operator.OutputsLength()))))
+    return Graph(tuple(operators), tensors)
+
+
+def check_integer(graph: Graph) -> None:
+    """Raise ExportError that names the operator when it is forbidden, or when a tensor of it is still float."""
+    for name, outputs in graph.operators:
+        layer = graph.tensors[outputs[0]].name if outputs else "?"
+        if name in FORBIDDEN:
+            raise ExportError(f"the mixture holds int8 {name} ({layer}): {FORBIDDEN[name]}")
+        if any(graph.tensors[i].dtype == "FLOAT32" for i in outputs) or name in ("QUANTIZE", "DEQUANTIZE"):
+            raise ExportError(f"operator {name} ({layer}) did not become int8, expected integers only; change that layer of the model")
