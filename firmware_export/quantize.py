@@ -84,6 +84,8 @@ class ExportReport:
     runtime: str
     quantizer: str
     peak_rss_mb: float
+    seed: int
+    client_id: str
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as what JSON holds."""
@@ -119,12 +121,13 @@ def _quantizer() -> tuple[Any, Any, Any]:
 
 
 def export_mixture(
-    plan: Plan, mixture: Mixture, shard: Shard, out: Path, *, seed: int = 1, recipes: tuple[Recipe, ...] = RECIPES
+    plan: Plan, mixture: Mixture, shard: Shard, out: Path, *, seed: int = 1, client_id: str = "", recipes: tuple[Recipe, ...] = RECIPES
 ) -> ExportReport:
     """Write model.tflite (int8), model_float.tflite and report.json into `out`, and return the report.
 
     The accuracies are of the held-out split; of the training split where nothing is held out. `seed` draws the calibration
-    samples. Raises PlanError for a mixture of another plan, ExportError for data that cannot calibrate.
+    samples; it and `client_id` stand in the report, so that `edgefl infer` finds the same split.
+    Raises PlanError for a mixture of another plan, ExportError for data that cannot calibrate.
     """
     check_calibration(shard.x_train, plan.spec.input_shape)
     held_out = len(shard.y_test) > 0
@@ -154,6 +157,7 @@ def export_mixture(
         accuracy(expected, y), best.accuracy_int8, best.agreement, best.accuracy_int8 >= enough, "held-out" if held_out else "training",
         len(y), len(candidate), len(model), hashlib.sha256(candidate).hexdigest(), best.recipe, best.calibration_samples,
         tuple(attempt for attempt, _ in tried), loaded.runtime, f"ai-edge-quantizer {version('ai-edge-quantizer')}", peak_rss_mb(),
+        seed, client_id,
     )  # fmt: skip
     _write(out, candidate, model, report)
     return report

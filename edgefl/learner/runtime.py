@@ -50,4 +50,4 @@ def load_interpreter(model: bytes, threads: int = 1, *, reference: bool = False,
     try:
         return module.Interpreter(model_content=model, num_threads=threads, **options)
     except (ValueError, RuntimeError) as error:
-        raise PlanError(f"{describe(name)} refuses this model: {error}; it is damaged or of a newer format") from error
+        raise PlanError(f"{describe(name)} refuses this model: {str(error).strip()}; it is damaged or of a newer format") from error

@@ -1,0 +1,94 @@
+"""`edgefl export` and `edgefl infer`: neither needs TensorFlow."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from edgefl.data.npz import load_shard
+from edgefl.errors import ExportError
+from firmware_export.quantize import ExportReport, export_mixture
+from firmware_export.run import MICRO, accuracy, load, outputs
+from firmware_export.state import read_state
+
+REPORT = "report.json"
+
+
+@click.command(epilog="Example: edgefl export --state /var/lib/edgefl -o model/")
+@click.option("--state", type=click.Path(path_type=Path), required=True, help="What `edgefl device start --state` wrote.")
+@click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="Directory for model.tflite and report.json.")
+@click.option("--data", type=click.Path(path_type=Path), help="Another shard than the one the device trained on.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def export(state: Path, out: Path, data: Path | None, as_json: bool) -> None:
+    """Quantize a device's mixture to int8, with its own samples, on the device itself."""
+    device = read_state(state, data)
+    report = export_mixture(device.plan, device.mixture, device.shard(), out, seed=device.seed, client_id=device.client_id)
+    click.echo(json.dumps(report.as_dict(), indent=1) if as_json else _describe(report, out))
+
+
+def _describe(report: ExportReport, out: Path) -> str:
+    lines = [
+        f"{out / 'model.tflite'}: int8, {report.tflite_bytes:,} bytes (float {report.float_bytes:,})",
+        f"accuracy on {report.num_test} {report.measured_on} samples: float {report.accuracy_float:.4f}, int8 {report.accuracy_int8:.4f}",
+        f"recipe: {report.recipe} ({report.calibration_samples} calibration samples); measured with {report.runtime}",
+    ]
+    if len(report.tried) > 1:
+        tried = ", ".join(f"{a.recipe} {a.accuracy_int8:.4f}" for a in report.tried)
+        lines.append(f"int8 lost more than a point at first; tried: {tried}")
+    if not report.within_one_point:
+        loss = 100 * (report.accuracy_float - report.accuracy_int8)
+        lines.append(
+            f"WARNING: int8 loses {loss:.1f} points after all remedies; the best model was kept. Collect more samples on this device."
+        )
+    return "\n".join(lines)
+
+
+@click.command(epilog="Example: edgefl infer model/model.tflite --data shard.npz")
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("--data", type=click.Path(path_type=Path), required=True, help="A shard; its held-out samples are measured.")
+@click.option("--runtime", type=click.Choice(["auto", "litert", "tflite-runtime", MICRO]), default="auto", show_default=True)
+@click.option("--reference", is_flag=True, help="Reference kernels: slow, and near the bits of a microcontroller.")
+@click.option("--split", type=click.Choice(["test", "train", "all"]), default="test", show_default=True, help="Which samples to run.")
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+def infer(model: Path, data: Path, runtime: str, reference: bool, split: str, as_json: bool) -> None:
+    """Run a .tflite over a shard: accuracy, latency, and the runtime that was used.
+
+    The held-out samples are those of the device that exported the model, when its report.json lies beside it.
+    """
+    try:
+        content = model.read_bytes()
+    except OSError as error:
+        raise ExportError(f"cannot read {model}: {error}; make it with `edgefl export`") from error
+    loaded = load(content, runtime, reference=reference)
+    shard = load_shard(data, **_split_of(model))
+    parts = {"test": [0], "train": [1], "all": [0, 1]}[split]
+    x = np.concatenate([(shard.x_test, shard.x_train)[i] for i in parts])
+    y = np.concatenate([(shard.y_test, shard.y_train)[i] for i in parts])
+    answers, times = outputs(loaded, x)
+    if answers.ndim != 2 or answers.shape[1] <= y.max():
+        raise ExportError(f"the model gives {answers.shape[1:]} values a sample, the shard's labels go to {y.max()}; is it another task?")
+    figures: dict[str, Any] = {
+        "model": str(model), "runtime": loaded.runtime, "input": str(np.dtype(loaded.dtype)), "samples": len(y), "split": split,
+        "accuracy": accuracy(answers, y), "latency_ms_median": float(np.median(times)), "latency_ms_p90": float(np.percentile(times, 90)),
+        "tflite_bytes": len(content),
+    }  # fmt: skip
+    click.echo(json.dumps(figures, indent=1) if as_json else _figures(figures))
+
+
+def _split_of(model: Path) -> dict[str, Any]:
+    """Return seed and client id of the split that the export measured on; load_shard's own defaults when there is no report."""
+    try:
+        note = json.loads((model.parent / REPORT).read_bytes())
+        return {"seed": int(note["seed"]), "client_id": str(note["client_id"])}
+    except (OSError, KeyError, TypeError, ValueError):
+        return {}
+
+
+def _figures(f: dict[str, Any]) -> str:
+    return (
+        f"accuracy {f['accuracy']:.4f} on {f['samples']} samples ({f['split']})\n"
+        f"latency median {f['latency_ms_median']:.3f} ms, 90th percentile {f['latency_ms_p90']:.3f} ms\n"
+        f"runtime {f['runtime']}; input {f['input']}; {f['tflite_bytes']:,} bytes"
+    )
