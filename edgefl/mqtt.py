@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
 from edgefl.errors import LinkError
+from edgefl.wire.url import parse_url, without_password
 
 MAX_PAYLOAD_BYTES = 256 * 1024 - 1024
 QUEUE_LIMIT = 20_000
@@ -27,46 +27,17 @@ KEEPALIVE_S = 20
 
 @dataclass(frozen=True)
 class Message:
-    """One message from the broker."""
+    """One message from the broker. `oversize`: the bytes of a payload above the limit, which is then left out."""
 
     topic: str
     payload: bytes
     retained: bool = False
+    oversize: int = 0
 
 
 @dataclass(frozen=True)
 class Connected:
     """The link came up again: subscriptions are made, retained messages of one's own must be published again."""
-
-
-@dataclass(frozen=True)
-class Broker:
-    """Where a broker listens and how to log in."""
-
-    host: str
-    port: int
-    tls: bool
-    username: str
-    password: str
-
-
-def parse_url(url: str) -> Broker:
-    """Read `mqtt://[user:password@]host[:1883]` or `mqtts://...[:8883]`; LinkError for anything else."""
-    example = "expected mqtt://HOST:PORT or mqtts://USER:PASSWORD@HOST:PORT"
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError as error:
-        raise LinkError(f"broker {url!r}: {error}, {example}") from error
-    if parts.scheme not in ("mqtt", "mqtts") or not parts.hostname or parts.path not in ("", "/"):
-        raise LinkError(f"broker {_without_password(url)!r}, {example}")
-    tls = parts.scheme == "mqtts"
-    return Broker(parts.hostname, port or (8883 if tls else 1883), tls, unquote(parts.username or ""), unquote(parts.password or ""))
-
-
-def _without_password(url: str) -> str:
-    head, at, tail = url.rpartition("@")
-    return f"{head.partition('//')[0]}//...@{tail}" if at else url
 
 
 class Link:
@@ -76,14 +47,16 @@ class Link:
         self, url: str, client_id: str, *, will: Message | None = None, keepalive_s: int = KEEPALIVE_S, timeout_s: float = 10.0
     ) -> None:
         """Connect. Raises LinkError that says the url and the remedy when there is no broker or it refuses."""
-        self.url, self._broker, self._keepalive_s = _without_password(url), parse_url(url), keepalive_s
+        self.url, self._broker, self._keepalive_s = without_password(url), parse_url(url), keepalive_s
         self.bytes_up = self.bytes_down = self.dropped = 0
         self._events: queue.Queue[Message | Connected] = queue.Queue(QUEUE_LIMIT)
         self._filters: dict[str, int] = {}
         self._replies: dict[str, Callable[[Message], None]] = {}
         self._changed = threading.Condition()
         self._unacknowledged: set[int] = set()
-        self._granted: set[int] = set()
+        self._early: set[int] = set()
+        self._unwatched: set[int] = set()
+        self._granted: dict[int, bool] = {}
         self._refusal = ""
         self._connections = 0
         self._failure: BaseException | None = None
@@ -101,7 +74,7 @@ class Link:
         client.on_publish = self._guard(self._on_publish)
         client.on_subscribe = self._guard(self._on_subscribe)
         client.on_disconnect = self._guard(self._on_disconnect)
-        self._client = client
+        self._client, self._thread_name = client, f"paho-mqtt-client-{client_id}"
         self._connect(timeout_s)
 
     def _connect(self, timeout_s: float) -> None:
@@ -155,8 +128,7 @@ class Link:
         message = Message(received.topic, bytes(received.payload), received.retain)
         self.bytes_down += len(message.payload)
         if len(message.payload) > MAX_PAYLOAD_BYTES:
-            message = Message(message.topic, b"", message.retained)
-            self.dropped += 1
+            message = Message(message.topic, b"", message.retained, len(message.payload))
         if reply := self._replies.get(message.topic):
             reply(message)
             return
@@ -168,12 +140,17 @@ class Link:
 
     def _on_publish(self, client: paho.Client, userdata: Any, mid: int, reason: Any, properties: Any) -> None:
         with self._changed:
-            self._unacknowledged.discard(mid)
-            self._changed.notify_all()
+            if mid in self._unwatched:
+                self._unwatched.discard(mid)
+            elif mid in self._unacknowledged:
+                self._unacknowledged.discard(mid)
+                self._changed.notify_all()
+            else:
+                self._early.add(mid)
 
     def _on_subscribe(self, client: paho.Client, userdata: Any, mid: int, reasons: Any, properties: Any) -> None:
         with self._changed:
-            self._granted.add(mid)
+            self._granted[mid] = not any(reason.is_failure for reason in reasons)
             self._changed.notify_all()
 
     def subscribe(self, *filters: str, qos: int = 1, timeout_s: float = 10.0) -> None:
@@ -189,9 +166,12 @@ class Link:
             answered = self._changed.wait_for(
                 lambda: mid in self._granted or self._connections > before or not self._client.is_connected(), timeout_s
             )
+            allowed = self._granted.get(mid or -1, True)
             self._granted.clear()
         if not answered:
             raise LinkError(f"{self.url} did not answer a subscription within {timeout_s:g} s; check the broker's log")
+        if not allowed:
+            raise LinkError(f"{self.url} refused the subscription {', '.join(new)}; check the broker's access list")
 
     def unsubscribe(self, *filters: str) -> None:
         """End subscriptions."""
@@ -207,12 +187,14 @@ class Link:
         """Send a message, now or when the link is up again. LinkError for more than 255 KiB: the broker would drop it."""
         if len(payload) > MAX_PAYLOAD_BYTES:
             raise LinkError(f"{topic} is {len(payload)} bytes, expected at most {MAX_PAYLOAD_BYTES}; send it in chunks")
+        # no lock here: paho calls on_publish with its own message lock held, maybe before publish returns
+        info = self._client.publish(topic, payload, qos=qos, retain=retain)
+        self.bytes_up += len(payload)
         with self._changed:
-            info = self._client.publish(topic, payload, qos=qos, retain=retain)
-            if info.rc == paho.MQTT_ERR_SUCCESS or qos:
-                self.bytes_up += len(payload)
-            if qos:
-                self._unacknowledged.add(info.mid)
+            if info.mid in self._early:
+                self._early.discard(info.mid)
+            else:
+                (self._unacknowledged if qos else self._unwatched).add(info.mid)
 
     @property
     def in_flight(self) -> int:
@@ -236,6 +218,8 @@ class Link:
         try:
             return self._events.get(timeout=max(0.0, timeout_s))
         except queue.Empty:
+            if not any(thread.name == self._thread_name for thread in threading.enumerate()):
+                raise LinkError(f"the network thread of {self.url} ended; start again") from None
             return None
 
     def close(self, timeout_s: float = 5.0) -> bool:

@@ -43,6 +43,16 @@ def indices_of(ranges: Ranges, count: int) -> list[int]:
     return sorted(wanted)
 
 
+def check_manifest(sha256: str, size: int, count: int, chunk_bytes: int, limit: int) -> None:
+    """Raise WireError unless size, count and chunk size fit together and the blob is of at most `limit` bytes."""
+    if not 0 <= size <= limit:
+        raise WireError(f"blob {sha256[:8]} is {size} bytes, expected at most {limit}; it is of another plan")
+    if not 1024 <= chunk_bytes <= 2 * CHUNK_BYTES:
+        raise WireError(f"chunks of {chunk_bytes} bytes, expected 1024 to {2 * CHUNK_BYTES}; send chunks of {CHUNK_BYTES}")
+    if count != chunk_count(size, chunk_bytes):
+        raise WireError(f"{count} chunks for {size} bytes, expected {chunk_count(size, chunk_bytes)} of {chunk_bytes} bytes")
+
+
 class Assembler:
     """Puts the chunks of one blob together, in any order, each as often as it comes.
 
@@ -50,12 +60,7 @@ class Assembler:
     """
 
     def __init__(self, sha256: str, size: int, count: int, chunk_bytes: int, limit: int = MAX_BLOB_BYTES) -> None:
-        if not 0 <= size <= limit:
-            raise WireError(f"blob {sha256[:8]} is {size} bytes, expected at most {limit}; it is of another plan")
-        if not 1024 <= chunk_bytes <= 4 * CHUNK_BYTES:
-            raise WireError(f"chunks of {chunk_bytes} bytes, expected 1024 to {4 * CHUNK_BYTES}; send chunks of {CHUNK_BYTES}")
-        if count != chunk_count(size, chunk_bytes):
-            raise WireError(f"{count} chunks for {size} bytes, expected {chunk_count(size, chunk_bytes)} of {chunk_bytes} bytes")
+        check_manifest(sha256, size, count, chunk_bytes, limit)
         self.sha256, self.size, self.count, self.chunk_bytes = sha256, size, count, chunk_bytes
         self._content = bytearray(size)
         self._lacking = set(range(count))

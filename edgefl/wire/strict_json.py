@@ -2,9 +2,8 @@
 
 import json
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
-from functools import cache
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from edgefl.errors import WireError
@@ -15,11 +14,6 @@ MAX_ITEMS = 1024
 MAX_INTEGER = 2**63 - 1
 
 T = TypeVar("T")
-
-
-@cache
-def _hints(cls: Hashable) -> dict[str, Any]:
-    return get_type_hints(cls)
 
 
 def _plain(value: Any) -> Any:
@@ -94,7 +88,7 @@ def decode_json(cls: type[T], payload: bytes) -> T:
         raw = json.loads(payload, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         raise WireError(f"{name} is not JSON: {str(error)[:200]}; the sender is not edgefl") from error
-    hints = _hints(cls)
+    hints = get_type_hints(cls)
     if not isinstance(raw, dict):
         raise WireError(f"{name} is {type(raw).__name__}, expected an object; the sender is not edgefl")
     remedy = "sender and receiver run different versions of edgefl; update the older one"

@@ -1,0 +1,5 @@
+import sys
+
+from edgefl.cli import run
+
+sys.exit(run(["device", *sys.argv[1:]]))

@@ -1,0 +1,89 @@
+"""Who this device is on the broker: finding the federation, and one device only for each id.
+
+A device that starts asks on `device/{id}/claim` whether its id is taken. The one that has it answers at once with its
+status, from its network thread. A retained status that says online without an answer is either slow or the trace of a
+device that died: it gets one and a half keepalive times, after which the broker would have published its will.
+"""
+
+import time
+from collections.abc import Callable
+
+from edgefl.errors import LinkError, WireError
+from edgefl.mqtt import Link, Message
+from edgefl.wire.messages import STOPPED, Claim, State, Status
+from edgefl.wire.strict_json import decode_json, encode_json
+from edgefl.wire.topics import Topics, parse_topic
+
+SETTLE_S = 0.5
+
+
+def find_federation(link: Link, timeout_s: float, note: Callable[[str], None]) -> str:
+    """Return the name of the one federation that runs on the broker, waiting until there is one.
+
+    LinkError when there are several, or none within `timeout_s` (0: no limit).
+    """
+    link.subscribe(Topics("+").state)
+    running: dict[str, str] = {}
+    began = time.monotonic()
+    settled = began + SETTLE_S
+    while True:
+        now = time.monotonic()
+        if now >= settled and len(running) == 1:
+            link.unsubscribe(Topics("+").state)
+            return next(iter(running))
+        if now >= settled and running:
+            raise LinkError(f"{len(running)} federations run at {link.url}: {', '.join(sorted(running))}; choose one with --federation")
+        if timeout_s and now - began > timeout_s:
+            raise LinkError(f"no federation runs at {link.url} after {timeout_s:g} s; start one with `edgefl aggregator start`")
+        event = link.get(max(0.0, settled - now) or 0.5)
+        if event is None and not running and now - began < 2 * SETTLE_S:
+            note(f"no federation runs at {link.url} yet; waiting for an aggregator")
+        if isinstance(event, Message):
+            name, phase = _state_of(event)
+            running.pop(name, None)
+            if phase not in ("", "done", STOPPED):
+                running[name] = phase
+                settled = max(settled, time.monotonic() + 0.1)
+
+
+def _state_of(message: Message) -> tuple[str, str]:
+    try:
+        name = parse_topic(message.topic).federation
+        return name, decode_json(State, message.payload).phase if message.payload else ""
+    except WireError:
+        return "", ""
+
+
+def claim(link: Link, topics: Topics, client_id: str, boot_id: str, keepalive_s: float) -> set[str]:
+    """Make sure that no other device has this id; returns the boot ids of dead ones. LinkError when one answers."""
+    link.subscribe(topics.device(client_id, "status"))
+    link.publish(topics.device(client_id, "claim"), encode_json(Claim(boot_id, time.time())))
+    until = time.monotonic() + SETTLE_S
+    seen: dict[str, float] = {}
+    while (left := until - time.monotonic()) > 0:
+        event = link.get(left)
+        if not isinstance(event, Message) or not event.payload:
+            continue
+        try:
+            status = decode_json(Status, event.payload)
+        except WireError:
+            continue
+        if not status.online:
+            seen.pop(status.boot_id, None)
+            until = min(until, time.monotonic() + SETTLE_S)
+        elif status.boot_id in seen or not event.retained:
+            raise LinkError(taken(client_id, link.url))
+        else:
+            seen[status.boot_id] = status.ts
+            until = time.monotonic() + 1.5 * keepalive_s
+    return set(seen)
+
+
+def taken(client_id: str, url: str) -> str:
+    """Return what is said to the second device of an id."""
+    return f"another device has the id {client_id!r} at {url}; give this one another --id, or end the other one"
+
+
+def yields_to(mine: Status, other: Status) -> bool:
+    """Whether this device must go when two of one id started at once: the earlier one stays."""
+    return (other.born, other.boot_id) < (mine.born, mine.boot_id)

@@ -1,0 +1,134 @@
+"""A device's side of the wire: its link, and the last that it heard of each kind."""
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from devices.identity import taken, yields_to
+from edgefl.errors import LinkError, WireError
+from edgefl.mqtt import Connected, Link, Message
+from edgefl.wire.chunks import Assembler
+from edgefl.wire.messages import Claim, Manifest, Receipt, State, Status, Task, Want
+from edgefl.wire.strict_json import decode_json, encode_json
+from edgefl.wire.topics import Topics, parse_topic
+
+
+class Superseded(Exception):
+    """What this device is doing is not wanted any more: another task came, or the federation ended."""
+
+
+class Session:
+    """One device on one broker. Raises LinkError when an earlier device of the same id shows up."""
+
+    def __init__(self, link: Link, topics: Topics, status: Status, note: Callable[[str], None]) -> None:
+        self.link, self.topics, self._status, self._note = link, topics, status, note
+        self.state: State | None = None
+        self.task: Task | None = None
+        self.receipts: dict[str, Receipt] = {}
+        self.assemblers: dict[str, Assembler | None] = {}
+        self.limits: dict[str, int] = {}
+        self.moved = time.monotonic()
+
+    def start(self) -> None:
+        """Say that this device is here, and listen."""
+        device = self.topics.device
+        link, client_id = self.link, self._status.client_id
+        link.on_network(device(client_id, "claim"), self._answer_claim)
+        self.publish_status()
+        link.subscribe(
+            device(client_id, "claim"),
+            device(client_id, "status"),
+            device(client_id, "task"),
+            device(client_id, "receipt"),
+            self.topics.state,
+        )
+
+    def _answer_claim(self, message: Message) -> None:
+        if decode_json(Claim, message.payload).boot_id != self._status.boot_id:
+            self.publish_status()
+
+    def publish_status(self, online: bool = True) -> None:
+        """Publish the retained status."""
+        status = replace(self._status, online=online, ts=time.time())
+        self.link.publish(self.topics.device(status.client_id, "status"), encode_json(status), retain=True)
+
+    def pump(self, timeout_s: float) -> None:
+        """Take one event, if one comes in time."""
+        event = self.link.get(timeout_s)
+        if isinstance(event, Connected):
+            self._note("the link to the broker is up again")
+            self.publish_status()
+        elif isinstance(event, Message):
+            try:
+                self._take(event)
+            except WireError as error:
+                self._note(f"ignored: {error}")
+
+    def _take(self, message: Message) -> None:
+        address = parse_topic(message.topic)
+        if not message.payload:
+            return
+        match address.kind:
+            case "state":
+                self.state = decode_json(State, message.payload)
+            case "task":
+                self.task = decode_json(Task, message.payload)
+            case "receipt":
+                received = decode_json(Receipt, message.payload)
+                self.receipts[received.sha256] = received
+            case "status":
+                self._on_status(decode_json(Status, message.payload))
+            case "manifest" if self.assemblers.get(address.sha256, 0) is None:
+                m = decode_json(Manifest, message.payload)
+                limit = self.limits[address.sha256]
+                self.assemblers[address.sha256] = Assembler(address.sha256, m.size, m.count, m.chunk_bytes, limit)
+                self.moved = time.monotonic()
+            case "blob" if assembler := self.assemblers.get(address.sha256):
+                if assembler.add(address.index, message.payload):
+                    self.moved = time.monotonic()
+
+    def _on_status(self, other: Status) -> None:
+        if other.boot_id == self._status.boot_id:
+            return
+        if other.online and yields_to(self._status, other):
+            raise LinkError(taken(other.client_id, self.link.url))
+        self.publish_status()
+
+    def is_current(self, task: Task) -> bool:
+        """Whether this task is still the one to work on."""
+        same = self.task is not None and (self.task.session, self.task.round) == (task.session, task.round)
+        ended = self.state is not None and self.state.session == task.session and self.state.phase == "done"
+        return same and not ended
+
+    def fetch(self, task: Task, limits: dict[str, int]) -> dict[str, bytes]:
+        """Fetch blobs of at most so many bytes each, by sha256; asks again for what does not come. Raises Superseded."""
+        found: dict[str, bytes] = {}
+        filters = [self.topics.blob(sha256, "+") for sha256 in limits]
+        self.limits = limits
+        self.assemblers = dict.fromkeys(limits)
+        self.link.subscribe(*filters)
+        patience, asked = 2.0, 0.0
+        try:
+            while len(found) < len(limits):
+                now = time.monotonic()
+                if now - max(asked, self.moved) > patience or not asked:
+                    patience = min(15.0, patience * (1.5 if asked else 1)) * random.uniform(0.9, 1.1)
+                    asked = now
+                    for sha256 in limits.keys() - found.keys():
+                        assembler = self.assemblers[sha256]
+                        self._want(sha256, assembler)
+                self.pump(0.5)
+                for sha256, assembler in self.assemblers.items():
+                    if sha256 not in found and assembler and assembler.is_complete():
+                        found[sha256] = assembler.blob()
+                if not self.is_current(task):
+                    raise Superseded
+        finally:
+            self.assemblers = {}
+            self.link.unsubscribe(*filters)
+        return found
+
+    def _want(self, sha256: str, assembler: Assembler | None) -> None:
+        want = Want(sha256, assembler.missing() if assembler else (), time.time())
+        self.link.publish(self.topics.device(self._status.client_id, "want"), encode_json(want))

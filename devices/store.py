@@ -1,0 +1,135 @@
+"""A device's state directory. What belongs together is written under new names first, and `progress.json` last, which names them."""
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edgefl.checkpoint import decode_client_state, encode_client_state, encode_mixture
+from edgefl.errors import StateError, WireError
+from edgefl.files import write_atomic
+from edgefl.plan.spec import Plan, save_plan
+from edgefl.types import ClientState, Mixture
+from edgefl.wire.strict_json import decode_json, encode_json
+
+PROGRESS = "progress.json"
+DEVICE = "device.json"
+MIXTURE = "mixture.safetensors"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The last round that this device finished, and which files hold its update and its client state."""
+
+    session: str
+    round: int
+    phase: str
+    num_samples: int
+    metrics: Mapping[str, float]
+    update: str
+    client_state: str
+
+
+class Store:
+    """One device's files. StateError when the directory is another device's, in use, damaged or cannot be written."""
+
+    def __init__(self, directory: Path, client_id: str) -> None:
+        self.directory = directory
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(directory / "lock", os.O_CREAT | os.O_RDWR, 0o644)
+        except OSError as error:
+            raise StateError(f"cannot use {directory}: {error.strerror}; give a directory that this account can write") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._lock)
+            raise StateError(f"another device uses {directory}; give each device a --state of its own") from error
+        owner = self.note().get("id", client_id)
+        if owner != client_id:
+            self.close()
+            raise StateError(f"{directory} belongs to {owner!r}, this device is {client_id!r}; give each device a --state of its own")
+
+    def close(self) -> None:
+        """Let others use the directory."""
+        os.close(self._lock)
+
+    def _write(self, name: str, content: bytes) -> None:
+        try:
+            write_atomic(self.directory / name, content)
+        except OSError as error:
+            raise StateError(f"cannot write {self.directory / name}: {error.strerror}; free some space") from error
+
+    def _read(self, name: str) -> bytes | None:
+        try:
+            return (self.directory / name).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StateError(f"cannot read {self.directory / name}: {error.strerror}") from error
+
+    def note(self) -> dict[str, Any]:
+        """Return what device.json says, empty when it is not there."""
+        try:
+            found = json.loads(self._read(DEVICE) or b"{}")
+        except ValueError as error:
+            raise StateError(f"{self.directory / DEVICE} is damaged: {error}; remove {self.directory} to start afresh") from error
+        return found if isinstance(found, dict) else {}
+
+    def save_note(self, note: Mapping[str, Any]) -> None:
+        """Write device.json: id, federation, data, seed, session."""
+        if self.note() != dict(note):
+            self._write(DEVICE, (json.dumps(dict(note), indent=1) + "\n").encode())
+
+    def progress(self) -> Progress | None:
+        """Return the last finished round, or None before the first."""
+        content = self._read(PROGRESS)
+        try:
+            return None if content is None else decode_json(Progress, content)
+        except WireError as error:
+            raise StateError(f"{self.directory / PROGRESS} is damaged: {error}; remove {self.directory} to start afresh") from error
+
+    def update(self, progress: Progress) -> bytes:
+        """Return the encoded update of that round."""
+        return self._named(progress.update)
+
+    def client_state(self, session: str) -> ClientState:
+        """Return what this device keeps for itself; empty for a new session."""
+        progress = self.progress()
+        if progress is None or progress.session != session:
+            return ClientState()
+        return decode_client_state(self._named(progress.client_state))
+
+    def _named(self, name: str) -> bytes:
+        content = self._read(name)
+        if content is None or hashlib.sha256(content).hexdigest() != name.rpartition("-")[2]:
+            raise StateError(f"{self.directory / name} is missing or damaged; remove {self.directory} to start afresh")
+        return content
+
+    def finish_round(
+        self, session: str, round: int, phase: str, num_samples: int, metrics: Mapping[str, float], update: bytes, state: ClientState
+    ) -> Progress:
+        """Keep update and client state together, before the update is sent: a repeated task is answered with the same bytes."""
+        names = {}
+        for kind, content in (("update", update), ("client_state", encode_client_state(state))):
+            names[kind] = f"{kind}-{hashlib.sha256(content).hexdigest()}"
+            self._write(names[kind], content)
+        progress = Progress(session, round, phase, num_samples, metrics, **names)
+        self._write(PROGRESS, encode_json(progress))
+        for kind, name in names.items():
+            for path in self.directory.glob(f"{kind}-*"):
+                if path.name != name:
+                    path.unlink(missing_ok=True)
+        return progress
+
+    def save_personal(self, plan: Plan, mixture: Mixture) -> None:
+        """Write the plan and the mixture, for the export on this device."""
+        try:
+            save_plan(plan, self.directory / "plan")
+        except OSError as error:
+            raise StateError(f"cannot write {self.directory / 'plan'}: {error.strerror}; free some space") from error
+        self._write(MIXTURE, encode_mixture(mixture))

@@ -1,0 +1,55 @@
+"""Sending an update: announce it, send what the aggregator lacks, until it says ok or rejected."""
+
+import random
+import time
+from dataclasses import replace
+
+from devices.session import Session, Superseded
+from edgefl.wire.chunks import chunk
+from edgefl.wire.messages import Begin, End, Receipt, Task
+from edgefl.wire.strict_json import encode_json
+
+WINDOW = 2
+ACK_S = 30.0
+PATIENCE_S = 4.0
+QUEUED_S = 20.0
+
+
+def upload(session: Session, task: Task, begin: Begin, blob: bytes) -> Receipt:
+    """Return the receipt that ends the upload: ok, or rejected with the reason. Raises Superseded.
+
+    An announcement without an answer is repeated: the aggregator then says where the upload stands.
+    """
+    topics, link = session.topics, session.link
+    session.receipts.pop(begin.sha256, None)
+    patience, until = PATIENCE_S, 0.0
+    while True:
+        if time.monotonic() >= until:
+            link.publish(topics.upload(begin.client_id, begin.sha256, "begin"), encode_json(replace(begin, ts=time.time())))
+            until = time.monotonic() + patience
+            patience = min(QUEUED_S, patience * random.uniform(1.4, 1.8))
+        session.pump(min(0.5, max(0.0, until - time.monotonic())))
+        receipt = session.receipts.pop(begin.sha256, None)
+        if receipt and receipt.nonce in (begin.nonce, ""):
+            if receipt.outcome in ("ok", "rejected"):
+                return receipt
+            if receipt.outcome == "missing":
+                _send(session, task, begin, blob, receipt)
+            until = time.monotonic() + (QUEUED_S if receipt.outcome == "wait" else PATIENCE_S)
+        elif not session.is_current(task):
+            raise Superseded
+
+
+def _send(session: Session, task: Task, begin: Begin, blob: bytes, receipt: Receipt) -> None:
+    link, topics = session.link, session.topics
+    for low, high in receipt.missing:
+        for index in range(max(0, low), min(high, begin.count)):
+            # few at a time: on a slow link a heartbeat must not wait behind a whole update
+            if not link.wait_in_flight(WINDOW, ACK_S):
+                return
+            link.publish(topics.upload(begin.client_id, begin.sha256, index), chunk(blob, index, begin.chunk_bytes))
+            session.pump(0.0)
+            if not session.is_current(task):
+                raise Superseded
+    end = End(begin.sha256, begin.count, time.time())
+    link.publish(topics.upload(begin.client_id, begin.sha256, "end"), encode_json(end))

@@ -1,0 +1,57 @@
+"""The aggregator's blobs and what of them is wanted. Chunks that several devices want go out once: all who lack them listen."""
+
+import time
+from collections.abc import Iterable
+
+from edgefl.wire.chunks import CHUNK_BYTES, chunk, chunk_count, indices_of
+from edgefl.wire.messages import Manifest, Want
+
+WINDOW_S = 0.03
+
+
+class BlobServer:
+    """Blobs by sha256, and the chunks still to be published, oldest want first. No I/O; `now` in seconds."""
+
+    def __init__(self) -> None:
+        self._blobs: dict[str, bytes] = {}
+        self._pending: dict[tuple[str, int], float] = {}
+
+    def offer(self, sha256: str, content: bytes) -> None:
+        """Hold a blob for whoever wants it."""
+        self._blobs[sha256] = content
+
+    def keep_only(self, wanted: Iterable[str]) -> list[str]:
+        """Drop all other blobs and return their names."""
+        kept = set(wanted)
+        gone = [sha256 for sha256 in self._blobs if sha256 not in kept]
+        for sha256 in gone:
+            del self._blobs[sha256]
+        self._pending = {key: since for key, since in self._pending.items() if key[0] in kept}
+        return gone
+
+    def manifest(self, sha256: str) -> Manifest:
+        """Return size and chunks of a blob that is held."""
+        size = len(self._blobs[sha256])
+        return Manifest(sha256, size, chunk_count(size), CHUNK_BYTES, time.time())
+
+    def want(self, want: Want, now: float) -> bool:
+        """Note what a device lacks; False for a blob that is not held any more. WireError for ranges outside the blob."""
+        if want.sha256 not in self._blobs:
+            return False
+        count = chunk_count(len(self._blobs[want.sha256]))
+        for index in indices_of(want.missing or ((0, count),), count):
+            self._pending.setdefault((want.sha256, index), now)
+        return True
+
+    def next_chunk(self, now: float) -> tuple[str, int, bytes] | None:
+        """Take the next (sha256, index, chunk) to publish; a want waits a moment for others that want the same."""
+        for key, since in self._pending.items():
+            if now - since >= WINDOW_S:
+                del self._pending[key]
+                return *key, chunk(self._blobs[key[0]], key[1])
+        return None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether chunks wait to be published."""
+        return bool(self._pending)

@@ -1,0 +1,83 @@
+"""`edgefl broker ...` and `edgefl aggregator ...`."""
+
+import json
+from pathlib import Path
+
+import click
+
+from edgefl.stopping import Stopped, stoppable
+
+
+@click.group(short_help="An MQTT broker of one's own.")
+def broker() -> None:
+    """Run an MQTT broker on this machine.
+
+    Example: edgefl broker start --port 1883
+    """
+
+
+@broker.command("start", short_help="Start a broker on loopback.")
+@click.option("--port", type=click.IntRange(0, 65535), default=1883, show_default=True, help="0: a free one.")
+@click.option("--kind", type=click.Choice(["auto", "mosquitto", "amqtt"]), default="auto", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print url and kind as JSON.")
+def start_broker(port: int, kind: str, as_json: bool) -> None:
+    """Run a broker on 127.0.0.1 until SIGTERM or Ctrl-C: mosquitto when it is installed, else amqtt.
+
+    It prints its url once it answers. It is for trying out: no passwords, and other machines do not see it.
+
+    Example: edgefl broker start --port 0 --kind amqtt
+    """
+    from mqtt_broker.embedded import run_broker
+
+    def started(url: str, chosen: str) -> None:
+        click.echo(json.dumps({"url": url, "kind": chosen}) if as_json else f"{url} ({chosen})")
+
+    run_broker(kind, port, started)
+
+
+@click.group(short_help="The service that leads a federation.")
+def aggregator() -> None:
+    """Lead a federation over MQTT.
+
+    Example: edgefl aggregator start --config federation.toml
+    """
+
+
+@aggregator.command("start", short_help="Start the aggregator.")
+@click.option("--config", type=click.Path(path_type=Path), required=True, help="The federation's TOML file.")
+@click.option("--broker", "url", help="mqtt://HOST:PORT  [default: the configuration's]")
+@click.option("--plan", type=click.Path(path_type=Path), help="A plan that is built already  [default: build it]")
+@click.option("--out", type=click.Path(path_type=Path), help="Where state and result go  [default: ./NAME-out]")
+@click.option("--take-over", is_flag=True, help="Lead although another aggregator of this name is said to run.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; progress goes to stderr.")
+def start_aggregator(config: Path, url: str | None, plan: Path | None, out: Path | None, take_over: bool, as_json: bool) -> None:
+    """Wait for devices, lead the rounds, have each device personalize, write DIR/result.json, and end.
+
+    Example: edgefl aggregator start --config federation.toml --broker mqtt://192.168.1.10:1883 --out run-1
+    """
+    from edgefl.config import load_config
+    from edgefl.wire.url import parse_url
+    from mqtt_broker.aggregator import Aggregator
+    from mqtt_broker.plan_source import build_in_child, open_plan
+
+    def note(line: str) -> None:
+        click.echo(line, err=True)
+
+    settings = load_config(config)
+    url = url or settings.broker
+    parse_url(url)
+    out = out or Path(f"{settings.name}-out")
+    with stoppable():
+        try:
+            if plan is None:
+                plan = out / "plan"
+                note(f"building the plan ({settings.model.name}, {settings.algorithm})")
+                build_in_child(config, plan)
+            made, initial = open_plan(plan, settings)
+            note(f"plan {made.id[:8]}; federation {settings.name!r} at {url}")
+            result = Aggregator(settings, made, initial, out, note).run(url, take_over=take_over)
+        except Stopped:
+            note("stopped")
+            return
+    if as_json:
+        click.echo(json.dumps(result))

@@ -1,0 +1,155 @@
+"""A private broker on loopback for a quick start: mosquitto when it is on PATH, else amqtt in its 3.1.1 mode."""
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from edgefl.errors import ConfigError, LinkError
+from edgefl.mqtt import Link
+
+HOST = "127.0.0.1"
+KINDS = ("auto", "mosquitto", "amqtt")
+# per message as in production: an oversize packet is refused here too, not only on a real broker
+MOSQUITTO_CONF = """listener {port} {host}
+allow_anonymous true
+persistence false
+max_packet_size 262144
+max_queued_messages 100000
+max_inflight_messages 20
+set_tcp_nodelay true
+log_dest stderr
+log_type error
+log_type warning
+"""
+
+
+def choose_kind(kind: str) -> str:
+    """Return mosquitto or amqtt; ConfigError when what is asked for is not installed."""
+    if kind == "auto":
+        kind = "mosquitto" if _mosquitto() else "amqtt"
+    if kind == "mosquitto" and not _mosquitto():
+        raise ConfigError("mosquitto is not on PATH; `apt install mosquitto`, or take --kind amqtt")
+    if kind == "amqtt":
+        try:
+            import amqtt  # noqa: F401
+        except ImportError as error:
+            raise ConfigError("amqtt is not installed; `apt install mosquitto`, or pip install -e '.[broker]'") from error
+    return kind
+
+
+def _mosquitto() -> str | None:
+    # Debian puts it where the PATH of a plain account does not look
+    return shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
+
+
+def free_port() -> int:
+    """Return a port of loopback that is free now."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def check_port(port: int) -> None:
+    """Raise LinkError when somebody listens on that port of loopback."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            raise LinkError(f"port {port} of {HOST} cannot be used: {error.strerror}; take --port 0 for a free one") from error
+
+
+def _wait_until_up(port: int, alive: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while alive() and time.monotonic() < deadline:
+        with contextlib.suppress(LinkError):
+            Link(f"mqtt://{HOST}:{port}", "edgefl-probe", timeout_s=1.0).close(1.0)
+            return
+        time.sleep(0.02)
+    raise LinkError(f"the broker did not answer on port {port} within {timeout_s:g} s; choose another with --port, or another --kind")
+
+
+@contextlib.contextmanager
+def mosquitto(port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a mosquitto of one's own on loopback; it and its directory are gone at the end."""
+    program = _mosquitto()
+    assert program is not None
+    with tempfile.TemporaryDirectory(prefix="edgefl-broker-") as directory:
+        conf = Path(directory) / "mosquitto.conf"
+        conf.write_text(MOSQUITTO_CONF.format(port=port, host=HOST))
+        process = subprocess.Popen([program, "-c", str(conf)], stdout=subprocess.DEVNULL)
+        try:
+            _wait_until_up(port, lambda: process.poll() is None)
+            yield process
+        finally:
+            process.terminate()
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def run_mosquitto(port: int, started: Callable[[str], None]) -> None:
+    """Run mosquitto until SIGTERM or SIGINT; LinkError when it ends by itself."""
+    with mosquitto(port) as process:
+        stopping: list[int] = []
+
+        def stop(number: int, frame: object) -> None:
+            stopping.append(number)
+            process.terminate()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, stop)
+        started(f"mqtt://{HOST}:{port}")
+        code = process.wait()
+        if not stopping:
+            raise LinkError(f"mosquitto ended with code {code}; its messages are above")
+
+
+def run_amqtt(port: int, started: Callable[[str], None]) -> None:
+    """Run amqtt in this process until SIGTERM or SIGINT."""
+    logging.getLogger("amqtt").setLevel(logging.CRITICAL)
+    logging.getLogger("transitions").setLevel(logging.CRITICAL)
+    asyncio.run(_amqtt(port, started))
+
+
+async def _amqtt(port: int, started: Callable[[str], None]) -> None:
+    from amqtt.broker import Broker
+
+    config: dict[str, Any] = {
+        "listeners": {"default": {"type": "tcp", "bind": f"{HOST}:{port}"}},
+        "plugins": {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}},
+    }
+    broker = Broker(config)
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ended.set)
+    await broker.start()
+    try:
+        started(f"mqtt://{HOST}:{port}")
+        await ended.wait()
+    finally:
+        await broker.shutdown()
+
+
+def run_broker(kind: str, port: int, started: Callable[[str, str], None]) -> None:
+    """Run a broker until SIGTERM or SIGINT; `started` gets its url and kind once it answers. Port 0: a free one.
+
+    Raises ConfigError when the kind is not installed, LinkError when the port is taken.
+    """
+    kind = choose_kind(kind)
+    port = port or free_port()
+    check_port(port)
+    run = run_mosquitto if kind == "mosquitto" else run_amqtt
+    run(port, lambda url: started(url, kind))

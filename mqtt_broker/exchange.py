@@ -1,0 +1,203 @@
+"""The aggregator's side of the wire: takes messages, serves blobs, receives updates, and plays one round at a time."""
+
+import time
+from collections.abc import Callable
+
+from edgefl import rounds
+from edgefl.errors import LinkError, WireError
+from edgefl.mqtt import Connected, Link, Message
+from edgefl.rounds import Round
+from edgefl.wire.messages import Begin, Receipt, State, Status, Want
+from edgefl.wire.strict_json import decode_json, encode_json
+from edgefl.wire.tensors import decode_models
+from edgefl.wire.topics import Address, Topics, parse_topic
+from mqtt_broker.blob_server import BlobServer
+from mqtt_broker.presence import Presence, take_status
+from mqtt_broker.spool import Spool
+from mqtt_broker.tasks import Tasks
+from mqtt_broker.uploads import Uploads, receipt
+
+CHUNK_WINDOW = 8
+MAX_SAMPLES = 10**9
+
+
+class Exchange:
+    """One federation's traffic. `note` gets a line for a person now and then."""
+
+    def __init__(self, link: Link, topics: Topics, state: State, *, upload_slots: int, spool: Spool, note: Callable[[str], None]) -> None:
+        self._link, self._topics, self._spool, self._note = link, topics, spool, note
+        self._uploads = Uploads(upload_slots)
+        self._tasks: Tasks | None = None
+        self._open_to_all = False
+        self.state = state
+        self.presence = Presence()
+        self.blobs = BlobServer()
+        self.round: Round | None = None
+
+    def start(self) -> None:
+        """Publish the state and listen to devices."""
+        device = self._topics.device
+        self._link.subscribe(device("+", "status"), device("+", "want"), f"{self._topics.root}/device/+/up/+/+", self._topics.state)
+        self.publish_state(self.state)
+
+    def publish_state(self, state: State) -> None:
+        """Say where the federation stands, for all who listen and all who come later."""
+        self.state = state
+        self._link.publish(self._topics.state, encode_json(state), retain=True)
+
+    def offer(self, sha256: str, content: bytes) -> None:
+        """Hold a blob and publish its manifest."""
+        self.blobs.offer(sha256, content)
+        self._publish_manifest(sha256)
+
+    def _publish_manifest(self, sha256: str) -> None:
+        self._link.publish(self._topics.manifest(sha256), encode_json(self.blobs.manifest(sha256)), retain=True)
+
+    def keep_only(self, wanted: set[str]) -> None:
+        """Drop all other blobs, and take their retained manifests from the broker."""
+        for sha256 in self.blobs.keep_only(wanted):
+            self._link.publish(self._topics.manifest(sha256), b"", retain=True)
+
+    def play(self, round: Round, tasks: Tasks, *, open_to_all: bool = False) -> Round:
+        """Send the tasks and take updates into the spool until the round closes; returns it closed.
+
+        `open_to_all`: whoever comes online meanwhile takes part. Raises RoundError when quorum is missed for good.
+        """
+        self.round, self._tasks, self._open_to_all = round, tasks, open_to_all
+        self._uploads.clear()
+        for client_id in round.cohort:
+            self._send_task(client_id)
+        while not rounds.is_closed(self.round, now := time.monotonic()):
+            if rounds.is_overdue(self.round, now):
+                self.round = rounds.extend(self.round, now)
+                waiting = rounds.missing(self.round)
+                self._note(f"round {round.number}: no quorum yet, tasks are sent again to {', '.join(waiting)}")
+                for client_id in waiting:
+                    self._send_task(client_id)
+            self.pump(min(0.5, rounds.next_change(self.round, now)))
+        return self.round
+
+    def _send_task(self, client_id: str) -> None:
+        assert self._tasks is not None
+        self._link.publish(self._topics.device(client_id, "task"), encode_json(self._tasks.brief(client_id).task))
+
+    def pump(self, timeout_s: float) -> None:
+        """Take one event, if one comes in time, and send what is due."""
+        event = self._link.get(0.004 if self.blobs.is_busy else timeout_s)
+        if isinstance(event, Message):
+            self._take(event)
+        elif isinstance(event, Connected):
+            self._note("the link to the broker is up again")
+            self.publish_state(self.state)
+        now = time.monotonic()
+        self._send(self._uploads.expire(now))
+        while self._link.in_flight < CHUNK_WINDOW and (due := self.blobs.next_chunk(now)):
+            sha256, index, content = due
+            self._link.publish(self._topics.blob(sha256, index), content)
+
+    def _send(self, receipts: list[tuple[str, Receipt]]) -> None:
+        for client_id, each in receipts:
+            self._link.publish(self._topics.device(client_id, "receipt"), encode_json(each))
+
+    def _take(self, message: Message) -> None:
+        try:
+            address = parse_topic(message.topic)
+        except WireError as error:
+            self._note(f"ignored: {error}")
+            return
+        try:
+            if message.oversize:
+                raise WireError(f"a message of {message.oversize} bytes on {address.kind}, expected chunks of 64 KiB; update the sender")
+            match address.kind:
+                case "state":
+                    self._on_state(message.payload)
+                case "status":
+                    self._on_status(address, message.payload)
+                case "want":
+                    self._on_want(decode_json(Want, message.payload))
+                case "begin":
+                    self._on_begin(address, decode_json(Begin, message.payload))
+                case "chunk":
+                    self._on_chunk(address, message.payload)
+                case "end":
+                    self._send(self._uploads.end(address.client_id, address.sha256, time.monotonic()))
+        except WireError as error:
+            self._refuse(address, str(error))
+
+    def _on_state(self, payload: bytes) -> None:
+        if payload and decode_json(State, payload).session != self.state.session:
+            raise LinkError(f"another aggregator leads the federation {self._topics.federation!r} now; run one at a time")
+
+    def _on_status(self, address: Address, payload: bytes) -> None:
+        if not payload:
+            return
+        status = decode_json(Status, payload)
+        if status.client_id != address.client_id:
+            raise WireError(f"the status names {status.client_id!r}, its topic {address.client_id!r}; a device speaks for itself only")
+        before, self.presence = self.presence.online(), take_status(self.presence, status)
+        online = status.client_id in self.presence.online()
+        if online != (status.client_id in before):
+            self._note(f"{status.client_id} is {'online' if online else 'offline'} ({len(self.presence.online())} online)")
+        if self.round is None:
+            return
+        if not online:
+            self.round = rounds.offline(self.round, status.client_id, time.monotonic())
+            self._send(self._uploads.close(status.client_id, time.monotonic()))
+            return
+        self.round = rounds.online(self.round, status.client_id)
+        if self._open_to_all:
+            self.round = rounds.admit(self.round, status.client_id)
+        if status.client_id in rounds.missing(self.round):
+            self._send_task(status.client_id)
+
+    def _on_want(self, want: Want) -> None:
+        if self.blobs.want(want, time.monotonic()) and not want.missing:
+            self._publish_manifest(want.sha256)
+
+    def _on_begin(self, address: Address, begin: Begin) -> None:
+        if (begin.client_id, begin.sha256) != (address.client_id, address.sha256):
+            raise WireError(f"the update names {begin.client_id!r}, its topic {address.client_id!r}; a device speaks for itself only")
+        if begin.session != self.state.session:
+            raise WireError(f"the update is of session {begin.session[:8]!r}, this is {self.state.session[:8]!r}; wait for a task")
+        if self.round is None or self._tasks is None:
+            raise WireError("no round is open; wait for a task")
+        if begin.plan != self.state.plan:
+            raise WireError(f"{begin.client_id} runs the plan {begin.plan[:8] or '(none)'}, expected {self.state.plan[:8]}; restart it")
+        _, verdict = rounds.receive(self.round, begin.round, begin.client_id, begin.sha256)
+        if verdict.kind == "repeated":
+            self._send([(begin.client_id, receipt(begin, "ok"))])
+            return
+        if verdict.kind == "rejected":
+            # no failure of this round: what is stale or doubled changes nothing
+            self._send([(begin.client_id, receipt(begin, "rejected", verdict.reason))])
+            return
+        brief = self._tasks.brief(begin.client_id)
+        if begin.nonce != brief.task.nonce:
+            raise WireError(f"the nonce {begin.nonce[:16]!r} is not this round's: a replayed update; answer the task that was sent last")
+        if brief.expected and not 1 <= begin.num_samples <= MAX_SAMPLES:
+            raise WireError(f"num_samples is {begin.num_samples}, expected 1 to {MAX_SAMPLES}; give the device a shard")
+        self._send(self._uploads.begin(begin, brief.limit, time.monotonic()))
+
+    def _on_chunk(self, address: Address, payload: bytes) -> None:
+        begin = self._uploads.chunk(address.client_id, address.sha256, address.index, payload, time.monotonic())
+        if begin is None or self.round is None or self._tasks is None:
+            return
+        blob = self._uploads.blob(begin.client_id)
+        expected = self._tasks.brief(begin.client_id).expected
+        deltas = decode_models(blob, expected, begin.client_id)
+        if expected and not deltas:
+            raise WireError(f"{begin.client_id} sent an update without tensors, expected some of {', '.join(expected)}; restart it")
+        self._spool.put(begin, expected, blob)
+        self.round, _ = rounds.receive(self.round, begin.round, begin.client_id, begin.sha256)
+        self._send([(begin.client_id, receipt(begin, "ok")), *self._uploads.close(begin.client_id, time.monotonic())])
+        self._note(f"round {begin.round}: {begin.client_id} reported ({len(self.round.received)} of {len(self.round.cohort)})")
+
+    def _refuse(self, address: Address, reason: str) -> None:
+        self._note(f"rejected from {address.client_id or address.kind}: {reason}")
+        if address.kind not in ("begin", "chunk", "end"):
+            return
+        number = self.round.number if self.round else 0
+        answer = Receipt(number, address.sha256, "rejected", (), reason[:1000], "", time.time())
+        self._send([(address.client_id, answer), *self._uploads.close(address.client_id, time.monotonic())])
+        if self.round:
+            self.round = rounds.fail(self.round, address.client_id, reason)

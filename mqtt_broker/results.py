@@ -1,0 +1,101 @@
+"""What the aggregator writes down: a summary of each round, the server state after it, and the result at the end."""
+
+import json
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgefl import rounds
+from edgefl.checkpoint import encode_server_state
+from edgefl.config import FederationConfig
+from edgefl.errors import StateError
+from edgefl.files import write_atomic
+from edgefl.rounds import Round
+from edgefl.types import ServerState
+from edgefl.wire.messages import Begin, Summary
+
+STATE = "server_state.safetensors"
+RESULT = "result.json"
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A client that a round closed without, and why."""
+
+    round: int
+    client_id: str
+    reason: str
+
+
+def dropped_of(closed: Round) -> list[Dropped]:
+    """Return who was missing when a round closed."""
+
+    def reason(client_id: str) -> str:
+        return closed.failed.get(client_id) or ("offline" if client_id in closed.away else "too late")
+
+    return [Dropped(closed.number, client_id, reason(client_id)) for client_id in rounds.missing(closed)]
+
+
+def weighted_loss(begins: Sequence[Begin]) -> float:
+    """Return the mean training loss over samples of the updates that report one, else NaN."""
+    told = [(b.metrics["loss"], b.num_samples) for b in begins if math.isfinite(b.metrics.get("loss", math.nan))]
+    samples = sum(count for _, count in told)
+    return sum(loss * count for loss, count in told) / samples if samples else math.nan
+
+
+def summarize(closed: Round, phase: str, begins: Sequence[Begin], bytes_up: int, bytes_down: int, seconds: float) -> Summary:
+    """Return a round's summary; bytes as the devices sent (up) and the aggregator sent (down)."""
+    key = "accuracy_mixture" if any("accuracy_mixture" in b.metrics for b in begins) else "accuracy"
+    told = [b.metrics[key] for b in begins if math.isfinite(b.metrics.get(key, math.nan))]
+    mean, low, high = (float(np.mean(told)), *np.percentile(told, (10, 90)).tolist()) if told else (math.nan,) * 3
+    return Summary(
+        closed.number, phase, len(begins), weighted_loss(begins), mean, low, high, bytes_up, bytes_down, seconds,
+        tuple(rounds.missing(closed)), time.time(),
+    )  # fmt: skip
+
+
+def client_rows(begins: Sequence[Begin]) -> list[dict[str, Any]]:
+    """Return one row a client: its id and what it measured of its own mixture; what is not finite is None."""
+    return [{"id": b.client_id, **{k: v if math.isfinite(v) else None for k, v in sorted(b.metrics.items())}} for b in begins]
+
+
+def result_of(
+    config: FederationConfig, plan: str, session: str, clients: list[dict[str, Any]], dropped: Sequence[Dropped], losses: Sequence[float],
+    seconds: float,
+) -> dict[str, Any]:  # fmt: skip
+    """Return what `result.json` holds."""
+    return {
+        "federation": config.name,
+        "algorithm": config.algorithm,
+        "rounds": config.rounds,
+        "seconds": round(seconds, 2),
+        "seed": config.seed,
+        "plan": plan,
+        "session": session,
+        "losses": [loss if math.isfinite(loss) else None for loss in losses],
+        "clients": clients,
+        "dropped": [{"round": d.round, "id": d.client_id, "reason": d.reason} for d in dropped],
+    }
+
+
+def save_state(state: ServerState, out: Path) -> None:
+    """Write the server state; StateError when the disk does not take it."""
+    _write(out / STATE, encode_server_state(state))
+
+
+def save_result(result: dict[str, Any], out: Path) -> Path:
+    """Write result.json and return where it lies; StateError when the disk does not take it."""
+    _write(out / RESULT, (json.dumps(result, indent=1, allow_nan=False) + "\n").encode())
+    return out / RESULT
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        write_atomic(path, content)
+    except OSError as error:
+        raise StateError(f"cannot write {path}: {error}; free some space or choose another --out") from error

@@ -1,0 +1,64 @@
+"""What each client is asked to do in a round: its broadcast as blobs by hash, and what its answer may hold."""
+
+import hashlib
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from edgefl.algorithms import PERSONALIZE, Algorithm
+from edgefl.types import ServerState, Weights
+from edgefl.wire.messages import Task
+from edgefl.wire.tensors import encode_weights, size_limit, specs_of
+from mqtt_broker.spool import Expected
+
+
+@dataclass(frozen=True)
+class Brief:
+    """One client's task; `expected`: the tensors an update may hold, by model; `limit`: its largest size in bytes."""
+
+    task: Task
+    expected: Expected
+    limit: int
+
+
+class Tasks:
+    """Makes the briefs of one round; a model that many clients get is encoded and offered once."""
+
+    def __init__(
+        self, algorithm: Algorithm, state: ServerState, *, session: str, plan: str, seed: int, deadline_s: float,
+        offer: Callable[[str, bytes], None],
+    ) -> None:  # fmt: skip
+        self._algorithm, self._state, self._offer = algorithm, state, offer
+        self._session, self._plan, self._seed, self._deadline_s = session, plan, seed, deadline_s
+        self.nonce = secrets.token_hex(8)
+        self._briefs: dict[str, Brief] = {}
+        # the weights are kept beside their hash: an id is only unique while its object lives
+        self._hashes: dict[int, tuple[Weights, str]] = {}
+
+    def brief(self, client_id: str) -> Brief:
+        """Return the client's brief, the same whenever it is asked for; its blobs are on offer then."""
+        if client_id not in self._briefs:
+            broadcast = self._algorithm.broadcast(self._state, client_id)
+            models = {name: self._hash(weights) for name, weights in broadcast.models.items()}
+            task = Task(
+                self._session, broadcast.round, broadcast.phase, self._plan, models, broadcast.scalars, self._seed, self._deadline_s,
+                self.nonce, time.time(),
+            )  # fmt: skip
+            # what a client personalizes is its own: its answer is metrics and holds no tensor
+            expected = {} if broadcast.phase == PERSONALIZE else {name: specs_of(weights) for name, weights in broadcast.models.items()}
+            limit = 64 + sum(size_limit(specs) + len(specs) * len(name) * 2 for name, specs in expected.items())
+            self._briefs[client_id] = Brief(task, expected, limit)
+        return self._briefs[client_id]
+
+    def _hash(self, weights: Weights) -> str:
+        if id(weights) not in self._hashes:
+            content = encode_weights(weights)
+            sha256 = hashlib.sha256(content).hexdigest()
+            self._hashes[id(weights)] = (weights, sha256)
+            self._offer(sha256, content)
+        return self._hashes[id(weights)][1]
+
+    def blobs(self) -> set[str]:
+        """Return the hashes of all models on offer."""
+        return {sha256 for _, sha256 in self._hashes.values()}
