@@ -1,0 +1,51 @@
+"""The export as a child process: what the quantizer needs of memory is gone when it ends, and this process stays small."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from edgefl.errors import ExportError
+
+LIMIT_S = 900.0
+MODEL = "model.tflite"
+
+
+def peak_rss_mb() -> float:
+    """Return the largest resident memory that this process ever had, in MB (10^6 bytes); NaN where /proc does not say."""
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024 / 1e6
+    except OSError:
+        pass
+    return float("nan")
+
+
+def export_in_child(state: Path) -> Mapping[str, Any]:
+    """Run `edgefl export` for this device's state into `state/model`; returns its report. ExportError when it fails."""
+    command = [sys.executable, "-m", "firmware_export", "export", "--state", str(state), "-o", str(state / "model"), "--json"]
+    remedy = f"run `edgefl export --state {state} -o model/` to see all of it"
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S)
+    except subprocess.TimeoutExpired as error:
+        raise ExportError(f"the export did not end within {LIMIT_S:g} s; {remedy}") from error
+    if done.returncode:
+        words = [line for line in done.stderr.splitlines() if line.strip()]
+        raise ExportError(f"the export failed: {words[-1] if words else f'exit code {done.returncode}'}; {remedy}")
+    try:
+        report = json.loads(done.stdout)
+    except ValueError as error:
+        raise ExportError(f"the export's report is no JSON: {error}; {remedy}") from error
+    return dict(report)
+
+
+def export_metrics(report: Mapping[str, Any]) -> dict[str, float]:
+    """Return what of the report the aggregator is told."""
+    return {
+        "accuracy_mixture_int8": float(report["accuracy_int8"]),
+        "tflite_bytes": float(report["tflite_bytes"]),
+        "export_rss_mb": float(report["peak_rss_mb"]),
+    }

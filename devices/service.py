@@ -1,0 +1,210 @@
+"""The device service: joins a federation, trains when it is told to, personalizes, exports, and ends when all is done."""
+
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from devices.export import MODEL, export_in_child, export_metrics, peak_rss_mb
+from devices.identity import claim, find_federation
+from devices.session import Session, Superseded
+from devices.store import Progress, Store
+from devices.training import Site, open_site
+from devices.upload import upload
+from edgefl import __version__
+from edgefl.algorithms import DONE, PERSONALIZE
+from edgefl.data.npz import load_shard
+from edgefl.errors import ExportError, LinkError
+from edgefl.mqtt import KEEPALIVE_S, Link, Message
+from edgefl.plan.spec import decode_plan
+from edgefl.types import Weights
+from edgefl.wire.blobs import BlobCache
+from edgefl.wire.chunks import CHUNK_BYTES, chunk_count
+from edgefl.wire.messages import STOPPED, Begin, Metrics, Status, Task
+from edgefl.wire.strict_json import encode_json
+from edgefl.wire.tensors import decode_weights, encode_models, size_limit
+from edgefl.wire.topics import Topics, check_client_id, check_federation
+
+MAX_PLAN_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the options of `edgefl device start` say. `wait_s`: seconds to wait for a federation, 0 for ever."""
+
+    broker: str
+    client_id: str
+    data: Path
+    state: Path
+    federation: str = ""
+    learner: str = "litert"
+    threads: int = 1
+    keepalive_s: int = KEEPALIVE_S
+    wait_s: float = 0.0
+    export: bool = True
+
+
+class Device:
+    """One device in one federation. `note` gets a line for a person now and then."""
+
+    def __init__(self, settings: Settings, note: Callable[[str], None]) -> None:
+        self._settings, self._note = settings, note
+        check_client_id(settings.client_id)
+        if settings.federation:
+            check_federation(settings.federation)
+        self._site: Site | None = None
+        self._site_seed = -1
+        self._finished: tuple[str, int] = ("", 0)
+        self._export_error: ExportError | None = None
+
+    def run(self) -> dict[str, Any]:
+        """Take part until the federation is done; returns what was made. Raises an EdgeflError that says what to do."""
+        settings = self._settings
+        samples = len(load_shard(settings.data, client_id=settings.client_id).y_train)
+        self._store = Store(settings.state, settings.client_id)
+        try:
+            self._cache = BlobCache(settings.state / "blobs")
+            return self._join(samples)
+        finally:
+            self._store.close()
+
+    def _join(self, samples: int) -> dict[str, Any]:
+        settings, boot_id = self._settings, secrets.token_hex(8)
+        name = f"edgefl-{settings.client_id}-{boot_id[:8]}"
+        probe = Link(settings.broker, f"{name}-probe", keepalive_s=settings.keepalive_s)
+        try:
+            federation = settings.federation or find_federation(probe, settings.wait_s, self._note)
+            topics = Topics(federation)
+            claim(probe, topics, settings.client_id, boot_id, settings.keepalive_s)
+        finally:
+            probe.close()
+        now = time.time()
+        status = Status(settings.client_id, boot_id, False, now, samples, __version__, now)
+        will = Message(topics.device(settings.client_id, "status"), encode_json(status), retained=True)
+        link = Link(settings.broker, name, will=will, keepalive_s=settings.keepalive_s)
+        self._session = Session(link, topics, status, self._note)
+        yielded = False
+        try:
+            self._session.start()
+            self._note(f"{settings.client_id} joined {federation!r} at {link.url} with {samples} samples")
+            return self._take_part(federation)
+        except LinkError:
+            # the status on the broker is the other device's by now, or nobody can be told
+            yielded = True
+            raise
+        finally:
+            if not yielded:
+                self._session.publish_status(online=False)
+            link.close()
+
+    def _take_part(self, federation: str) -> dict[str, Any]:
+        session, began, seen = self._session, time.monotonic(), ""
+        while True:
+            session.pump(0.5)
+            state, task = session.state, session.task
+            if task and (task.session, task.round) != self._finished and session.is_current(task):
+                try:
+                    self._perform(task, federation)
+                except Superseded:
+                    self._note(f"round {task.round}: left, it is over")
+                continue
+            if state and state.phase == DONE and (state.session == seen or self._is_personal(state.session)):
+                return self._end(state.session)
+            if state and state.phase not in (DONE, STOPPED) and state.session != seen:
+                seen = state.session
+                self._note(f"the federation is in phase {state.phase}, round {state.round}")
+            if not seen and self._settings.wait_s and time.monotonic() - began > self._settings.wait_s:
+                raise LinkError(
+                    f"the federation {federation!r} did not run within {self._settings.wait_s:g} s; start it with `edgefl aggregator start`"
+                )
+
+    def _is_personal(self, session: str) -> bool:
+        progress = self._store.progress()
+        return progress is not None and (progress.session, progress.phase) == (session, PERSONALIZE)
+
+    def _end(self, session: str) -> dict[str, Any]:
+        if not self._is_personal(session):
+            raise LinkError("the federation ended while this device was away, so it has no model; start the aggregator again")
+        if self._export_error:
+            raise self._export_error
+        model = self._settings.state / "model" / MODEL
+        progress = self._store.progress()
+        return {
+            "id": self._settings.client_id,
+            "model": str(model) if model.exists() else None,
+            "metrics": dict(progress.metrics) if progress else {},
+        }
+
+    def _perform(self, task: Task, federation: str) -> None:
+        settings, session = self._settings, self._session
+        progress = self._store.progress()
+        if progress is None or (progress.session, progress.round) != (task.session, task.round):
+            site = self._open_site(task)
+            settled = {"id": settings.client_id, "federation": federation, "data": str(settings.data.resolve()), "seed": task.seed}
+            self._store.save_note(settled)
+            models = self._models(task, site)
+            progress = self._personalize(task, site, models) if task.phase == PERSONALIZE else self._train(task, site, models)
+        blob = self._store.update(progress)
+        sha256 = progress.update.rpartition("-")[2]
+        begin = Begin(
+            settings.client_id, task.session, task.round, task.plan, sha256, len(blob), chunk_count(len(blob)), CHUNK_BYTES,
+            progress.num_samples, progress.metrics, task.nonce, time.time(),
+        )  # fmt: skip
+        receipt = upload(session, task, begin, blob)
+        self._finished = (task.session, task.round)
+        if receipt.outcome == "rejected":
+            self._note(f"round {task.round}: the aggregator rejected the update: {receipt.reason}")
+        else:
+            told = ", ".join(f"{key} {value:.4g}" for key, value in progress.metrics.items())
+            self._note(f"round {task.round} {task.phase}: {told}")
+            metrics = Metrics(settings.client_id, task.round, progress.metrics, time.time())
+            session.link.publish(session.topics.device(settings.client_id, "metrics"), encode_json(metrics), qos=0)
+
+    def _open_site(self, task: Task) -> Site:
+        if self._site is None or (self._site.plan.id, self._site_seed) != (task.plan, task.seed):
+            blob = self._cache.get(task.plan)
+            if blob is None:
+                blob = self._session.fetch(task, {task.plan: MAX_PLAN_BYTES})[task.plan]
+                self._cache.put(blob)
+            settings = self._settings
+            self._site = open_site(
+                decode_plan(blob), settings.data, task.seed, settings.client_id, settings.learner, settings.threads, self._note
+            )
+            self._site_seed = task.seed
+        return self._site
+
+    def _models(self, task: Task, site: Site) -> Mapping[str, Weights]:
+        specs = site.plan.spec.weights
+        cached = {sha256: self._cache.get(sha256) for sha256 in set(task.models.values())}
+        lacking = {sha256: size_limit(specs) for sha256, blob in cached.items() if blob is None}
+        fetched = self._session.fetch(task, lacking) if lacking else {}
+        for blob in fetched.values():
+            self._cache.put(blob)
+        blobs = {**cached, **fetched}
+        return {name: decode_weights(blobs[sha256] or b"", specs, f"the aggregator ({name})") for name, sha256 in task.models.items()}
+
+    def _train(self, task: Task, site: Site, models: Mapping[str, Weights]) -> Progress:
+        began = time.monotonic()
+        update, state = site.update(task, models, self._store.client_state(task.session))
+        metrics = {**update.metrics, "seconds": time.monotonic() - began, "peak_rss_mb": peak_rss_mb()}
+        blob = encode_models(update.deltas)
+        return self._store.finish_round(task.session, task.round, task.phase, update.num_samples, metrics, blob, state)
+
+    def _personalize(self, task: Task, site: Site, models: Mapping[str, Weights]) -> Progress:
+        began, link = time.monotonic(), self._session.link
+        mixture, state, measured = site.personalize(task, models, self._store.client_state(task.session))
+        self._store.save_personal(site.plan, mixture)
+        metrics = dict(measured)
+        if self._settings.export:
+            try:
+                metrics |= export_metrics(export_in_child(self._settings.state))
+            except ExportError as error:
+                # the federation goes on without this int8 model; this device says so when it ends
+                self._export_error = error
+                self._note(str(error))
+        traffic = {"bytes_up": float(link.bytes_up), "bytes_down": float(link.bytes_down)}
+        metrics |= {"seconds": time.monotonic() - began, "peak_rss_mb": peak_rss_mb(), **traffic}
+        blob = encode_models({})
+        return self._store.finish_round(task.session, task.round, task.phase, len(site.shard.y_train), metrics, blob, state)

@@ -1,0 +1,71 @@
+"""What a device computes for a task: no network in here."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgefl.algorithms import make_algorithm
+from edgefl.algorithms.base import Algorithm
+from edgefl.client import client_rng, personalize_and_measure
+from edgefl.data.npz import load_shard
+from edgefl.errors import ConfigError, DataError
+from edgefl.learner.base import Learner
+from edgefl.plan.spec import Plan
+from edgefl.types import Broadcast, ClientState, Mixture, Scalars, Shard, Update, Weights
+from edgefl.wire.messages import Task
+
+LEARNERS = ("litert", "numpy")
+
+
+def make_learner(name: str, plan: Plan, threads: int) -> Learner:
+    """Return the learner of that name over the plan; `numpy` runs only the linear plans of the tests."""
+    if name == "numpy":
+        from edgefl.learner.numpy_softmax import SoftmaxLearner
+
+        return SoftmaxLearner(plan.spec)
+    if name == "litert":
+        from edgefl.learner.litert import LiteRTLearner
+
+        return LiteRTLearner(plan, threads)
+    raise ConfigError(f"no learner {name!r}; known are {', '.join(LEARNERS)}")
+
+
+def check_shard(shard: Shard, plan: Plan) -> None:
+    """Raise DataError when the plan cannot be trained on the shard."""
+    expected = plan.spec.input_shape
+    if shard.x_train.shape[1:] != tuple(expected):
+        raise DataError(
+            f"a sample of this device is {shard.x_train.shape[1:]}, the plan expects {tuple(expected)}; "
+            "reshape the shard, or build the plan with this input_shape"
+        )
+
+
+@dataclass(frozen=True)
+class Site:
+    """A plan ready to run over this device's shard."""
+
+    plan: Plan
+    learner: Learner
+    algorithm: Algorithm
+    shard: Shard
+    client_id: str
+
+    def update(self, task: Task, models: Mapping[str, Weights], state: ClientState) -> tuple[Update, ClientState]:
+        """Train; see `Algorithm.local_update`."""
+        broadcast = Broadcast(task.round, task.phase, models, task.scalars)
+        return self.algorithm.local_update(broadcast, state, self.shard, self.client_id, client_rng(task.seed, broadcast, self.client_id))
+
+    def personalize(self, task: Task, models: Mapping[str, Weights], state: ClientState) -> tuple[Mixture, ClientState, Scalars]:
+        """Make the mixture and measure it; see `personalize_and_measure`."""
+        broadcast = Broadcast(task.round, task.phase, models, task.scalars)
+        rng = client_rng(task.seed, broadcast, self.client_id)
+        return personalize_and_measure(self.algorithm, self.learner, broadcast, state, self.shard, rng)
+
+
+def open_site(plan: Plan, data: Path, seed: int, client_id: str, learner: str, threads: int, note: Callable[[str], None]) -> Site:
+    """Load the shard, split as the federation's seed says, and make learner and algorithm. DataError, PlanError."""
+    shard = load_shard(data, seed=seed, client_id=client_id, num_classes=plan.spec.num_classes)
+    check_shard(shard, plan)
+    made = make_learner(learner, plan, threads)
+    note(f"plan {plan.id[:8]}: {plan.spec.model}, {plan.spec.algorithm}; {len(shard.y_train)} samples; learner {made.name}")
+    return Site(plan, made, make_algorithm(plan.spec.algorithm, made, plan.spec.options), shard, client_id)
