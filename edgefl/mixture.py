@@ -42,10 +42,15 @@ def value_of(binding: Binding, weights: Weights) -> Array:
         beta = weights[derived["beta"]] if derived["beta"] else np.float32(0)
         return np.asarray((bias - weights[derived["mean"]]) * _scale(derived, weights) + beta, np.float32).reshape(binding.shape)
     source = weights[binding.weight]
-    if source.ndim != len(binding.permutation) or source.size != np.prod(binding.shape, dtype=int):
-        raise PlanError(f"{binding.weight} is {source.shape}, expected {np.prod(binding.shape, dtype=int)} values for the tensor "
-                        f"{binding.shape}; the mixture was made by another plan, personalize again")  # fmt: skip
-    value = np.transpose(source, binding.permutation).reshape(binding.shape)
+    fits = source.ndim == len(binding.permutation) and source.size == np.prod(binding.shape, dtype=int)
+    value = np.transpose(source, binding.permutation) if fits else source
+    received, expected = ([n for n in shape if n != 1] for shape in (value.shape, binding.shape))
+    if not fits or (len(received) == len(expected) and received != expected):
+        raise PlanError(
+            f"{binding.weight} is {source.shape}, which does not fit its tensor {binding.shape} of the template; "
+            "the mixture was made by another plan, personalize again"
+        )
+    value = value.reshape(binding.shape)
     if rule == KERNEL:
         spread = [1] * value.ndim
         spread[derived["axis"]] = -1
@@ -79,8 +84,6 @@ def fill_template(template: bytes, bindings: Sequence[Binding], weights: Weights
             raise PlanError(f"the template has no tensor {binding.tensor} for {binding.weight}; template and plan.json differ")
         place = model.Buffers(graph.Tensors(binding.tensor).Buffer()).DataAsNumpy()
         if isinstance(place, int) or place.size != value.nbytes:
-            raise PlanError(
-                f"tensor {binding.tensor} of the template does not fit {binding.weight} {value.shape}; template and plan differ"
-            )
+            raise PlanError(f"tensor {binding.tensor} of the template does not fit {binding.weight} {value.shape}; build the plan again")
         place[:] = np.frombuffer(np.ascontiguousarray(value).tobytes(), np.uint8)
     return bytes(content)

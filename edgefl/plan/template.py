@@ -211,7 +211,7 @@ def build_template(objective: Inference, epsilons: Mapping[str, float] | None = 
     lost = sorted({spec.name for spec in own} - {b.weight for b in bindings.values()} - derived)
     if lost:
         raise PlanError(f"the converter merged {', '.join(lost)} into other constants, so a device cannot fill them in; "
-                        "change the layer or export without it")  # fmt: skip
+                        "two layers without an activation between them are one: put a ReLU between, or drop one")  # fmt: skip
     ordered = tuple(bindings[index] for index in sorted(bindings))
     _check(objective, template, ordered, norms)
     return template, ordered
