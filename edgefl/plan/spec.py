@@ -58,7 +58,7 @@ class Signature:
 class Binding:
     """Where one weight of the mixture sits in the template: `buffer = transpose(weight, permutation).reshape(shape)`.
 
-    `tensor` is the index in subgraph 0. `derived` names a rule of `firmware_export.patch` that makes the value from
+    `tensor` is the index in subgraph 0. `derived` names a rule of `edgefl.mixture` that makes the value from
     several weights (a folded batch norm); empty for a weight that is copied.
     """
 
