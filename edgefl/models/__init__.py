@@ -77,7 +77,7 @@ def _load(path: Path, config: ModelConfig) -> Any:
 
 
 def _check_shapes(model: Any, config: ModelConfig) -> None:
-    if not model.built or len(model.inputs) != 1 or len(model.outputs) != 1:
+    if not model.built or not getattr(model, "inputs", None) or len(model.inputs) != 1 or len(model.outputs) != 1:
         raise ConfigError(f"model {config.name} needs one input and one output of known shape; start a Sequential with keras.Input")
     received, expected = tuple(model.inputs[0].shape[1:]), tuple(config.input_shape)
     if received != expected:

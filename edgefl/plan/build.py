@@ -4,7 +4,7 @@ from typing import Any
 
 import keras
 
-from edgefl.algorithms import full_options, objectives
+from edgefl.algorithms.registry import full_options, objectives
 from edgefl.config import FederationConfig
 from edgefl.models import build_model
 from edgefl.plan.compile import compile_program
@@ -22,8 +22,8 @@ def build_plan(config: FederationConfig) -> tuple[Plan, Weights]:
     """
     from edgefl.plan.template import build_template
 
-    network = make_network(config)
     options = full_options(config.algorithm, config.options)
+    network = make_network(config)
     found = objectives(config.algorithm, network, options)
     program, signatures = compile_program(found)
     mixture = next((objective for objective in found if objective.name == MIXTURE), None)

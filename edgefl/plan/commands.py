@@ -44,7 +44,12 @@ def build(
     output: Path,
     as_json: bool,
 ) -> None:
-    """Compile a plan, and write it with the model's initial weights. Needs TensorFlow."""
+    """Compile a plan, and write it with the model's initial weights. Needs TensorFlow.
+
+    Layers that compile: Conv1D, Conv2D, DepthwiseConv2D, SeparableConv2D, MaxPooling, AveragePooling and global poolings (1D, 2D),
+    Dense, Flatten, Reshape, ReLU, LeakyReLU, Softmax and other activations, Dropout, BatchNormalization, GroupNormalization,
+    LayerNormalization, Add, Concatenate, ZeroPadding.
+    """
     given = {"name": model, "input_shape": _shape(input_shape), "num_classes": num_classes}
     settings = load_config(config) if config else FederationConfig()
     changed: dict[str, Any] = {key: value for key, value in (("algorithm", algorithm), ("seed", seed)) if value is not None}

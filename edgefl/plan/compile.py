@@ -35,7 +35,7 @@ def compile_program(objectives: Sequence[Objective]) -> tuple[bytes, tuple[Signa
         try:
             program = converter.convert()
         except Exception as error:  # the converter raises a type of its own, which is no public name
-            raise PlanError(_explain(str(error), traced)) from error
+            raise PlanError(_explain(str(error))) from error
     return bytes(program), signatures
 
 
@@ -63,15 +63,16 @@ def _trace(objective: Objective, signature: Signature) -> Any:
     return tf.function(run, autograph=False).get_concrete_function(**specs)
 
 
-def _explain(message: str, traced: dict[str, Any]) -> str:
-    """Name the layers whose ops, or whose gradients' ops, the converter refused."""
-    refused = sorted(set(re.findall(r"'?tf\.(\w+)'?", message)))
-    places = []
-    for name, function in traced.items():
-        for op in function.graph.get_operations():
-            if op.type in refused:
-                layer = op.name.removeprefix("gradients/").split("/")[0].removesuffix("_grad")
-                places.append(f"layer {layer} needs {op.type} in signature {name}")
-    if not places:
-        return f"the program cannot be converted to TFLite: {message.strip().splitlines()[-1]}"
-    return f"{'; '.join(dict.fromkeys(places))}: TFLite has no builtin op for it; replace the layer by one of docs/plan.md's list"
+def _explain(message: str) -> str:
+    """Name the layers whose ops, or whose gradients' ops, the converter refused; each is on a line with its place in the graph."""
+    found = []
+    for line in message.splitlines():
+        refused = re.search(r"'tf\.(\w+)' op is neither", line)
+        places = [name for name in re.findall(r'"([^"@]+)@', line) if "/" in name]
+        if refused and places:
+            layer = places[-1].removeprefix("gradients/").split("/")[0].removesuffix("_grad")
+            found.append(f"layer {layer} needs {refused[1]}")
+    if not found:
+        return f"the program cannot be converted to TFLite: {message.strip()[:500]}"
+    remedy = "replace the layer by one that `edgefl plan build --help` lists"
+    return f"{'; '.join(dict.fromkeys(found))}: TFLite has no builtin op for it; {remedy}"

@@ -1,10 +1,12 @@
 """What is in a plan, read off its flatbuffers without TensorFlow."""
 
+import struct
 from collections import Counter
 from typing import Any
 
 import numpy as np
 
+from edgefl.errors import PlanError
 from edgefl.plan.spec import Plan, Signature, TensorSpec
 
 
@@ -13,8 +15,12 @@ def inspect_plan(plan: Plan) -> dict[str, Any]:
     from ai_edge_litert import schema_py_generated as schema
 
     spec = plan.spec
-    model = schema.ModelT.InitFromPackedBuf(plan.program, 0)
-    graphs = {entry.signatureKey.decode(): entry.subgraphIndex for entry in model.signatureDefs}
+    try:
+        model = schema.ModelT.InitFromPackedBuf(plan.program, 0)
+        graphs = {entry.signatureKey.decode(): entry.subgraphIndex for entry in model.signatureDefs}
+        ops = {signature.name: _ops(schema, model, graphs[signature.name]) for signature in spec.signatures}
+    except (struct.error, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        raise PlanError(f"plan.tflite ({len(plan.program)} bytes) is damaged or of another plan: {error}; build the plan again") from error
     return {
         "id": plan.id,
         "model": spec.model,
@@ -27,7 +33,7 @@ def inspect_plan(plan: Plan) -> dict[str, Any]:
         "program_bytes": len(plan.program),
         "template_bytes": len(plan.template),
         "weights": _shapes(spec.weights),
-        "signatures": {s.name: _describe(s) | {"ops": _ops(schema, model, graphs[s.name])} for s in spec.signatures},
+        "signatures": {s.name: _describe(s) | {"ops": ops[s.name]} for s in spec.signatures},
     }
 
 

@@ -45,8 +45,11 @@ class Network:
     """
 
     def __init__(self, model: Any) -> None:
-        if len(model.inputs) != 1 or len(model.outputs) != 1 or len(model.outputs[0].shape) != 2:
-            raise PlanError(f"model {model.name} needs one input and one output [batch, classes]; split or flatten it")
+        inputs, outputs = getattr(model, "inputs", None) or [], getattr(model, "outputs", None) or []
+        if len(inputs) != 1 or len(outputs) != 1 or len(outputs[0].shape) != 2:
+            raise PlanError(
+                f"model {model.name} needs one input and one output [batch, classes]; start a Sequential with keras.Input, split others"
+            )
         functional = keras.Model(model.inputs[0], model.outputs[0], name=model.name)
         self.input_shape = tuple(int(size) for size in model.inputs[0].shape[1:])
         self.num_classes = int(model.outputs[0].shape[1])

@@ -1,0 +1,70 @@
+"""Fifty steps of a plan against Keras's own training loop: every optimizer, to 1e-5.
+
+Rates are such that Keras itself stays within 1e-5 when its inputs move by 1e-7: a ReLU or a maximum that flips in one run
+and not in the other would part any two trainings.
+"""
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from edgefl.config import ModelConfig
+from edgefl.learner.base import batches
+from edgefl.learner.litert import LiteRTLearner
+from edgefl.models import build_model
+from edgefl.plan import objective as of
+from edgefl.plan.compile import compile_program
+from edgefl.plan.network import Network
+from edgefl.plan.optimizer import Optimizer, adam, adamw, make_optimizer, sgd
+from edgefl.plan.spec import Plan, PlanSpec
+from edgefl.rng import rng_for
+
+BATCH, COUNT, EPOCHS = 8, 80, 5
+CASES: dict[str, tuple[Optimizer, Any]] = {
+    "sgd": (sgd(0.05), lambda: keras.optimizers.SGD(0.05)),
+    "momentum": (sgd(0.02, momentum=0.9, weight_decay=5e-3), lambda: keras.optimizers.SGD(0.02, momentum=0.9, weight_decay=5e-3)),
+    "nesterov": (sgd(0.02, momentum=0.9, nesterov=True), lambda: keras.optimizers.SGD(0.02, momentum=0.9, nesterov=True)),
+    "adam": (adam(0.0005), lambda: keras.optimizers.Adam(0.0005)),
+    "adamw": (adamw(0.002, weight_decay=0.01), lambda: keras.optimizers.AdamW(0.002, weight_decay=0.01)),
+}
+
+
+def digits(count: int, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Noisy patterns, one a class: what a network can learn in fifty steps."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 10, count)
+    patterns = rng.random((10, *shape), dtype=np.float32)
+    return (0.5 * patterns[y] + 0.5 * rng.random((count, *shape), dtype=np.float32)).astype(np.float32), y
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_fifty_steps(name):
+    optimizer, make_keras = CASES[name]
+    keras.utils.set_random_seed(1)
+    model = build_model(ModelConfig("lenet5"))
+    network = Network(model)
+    start = network.initial_weights()
+    program, signatures = compile_program((of.classify(network, BATCH, optimizer),))
+    spec = PlanSpec("lenet5", "none", {}, (28, 28, 1), 10, network.specs, signatures)
+    x, y = digits(COUNT, (28, 28, 1))
+    got, _ = LiteRTLearner(Plan(spec, program, b"")).fit("train", start, {"x": x}, y, epochs=EPOCHS, rng=rng_for(1, 1, "a"))
+
+    model.compile(make_keras(), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    rng = rng_for(1, 1, "a")
+    for _ in range(EPOCHS):
+        for index, _ in batches(COUNT, BATCH, rng):
+            model.train_on_batch(x[index], y[index])
+    for weight, expected in network.initial_weights().items():
+        assert np.abs(expected - start[weight]).max() > 1e-3
+        np.testing.assert_allclose(got[weight], expected, atol=1e-5, rtol=0, err_msg=weight)
+
+
+def test_an_unknown_optimizer_or_keyword():
+    from edgefl.errors import PlanError
+
+    with pytest.raises(PlanError, match="sgd, adam, adamw"):
+        make_optimizer("lion")
+    with pytest.raises(PlanError, match="nesterov"):
+        make_optimizer("adam", nesterov=True)
