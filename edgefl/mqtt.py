@@ -127,6 +127,9 @@ class Link:
     def _on_message(self, client: paho.Client, userdata: Any, received: paho.MQTTMessage) -> None:
         message = Message(received.topic, bytes(received.payload), received.retain)
         self.bytes_down += len(message.payload)
+        # amqtt 0.12 sends each new client the retained messages of everybody's subscriptions
+        if not any(paho.topic_matches_sub(topic, message.topic) for topic in tuple(self._filters)):
+            return
         if len(message.payload) > MAX_PAYLOAD_BYTES:
             message = Message(message.topic, b"", message.retained, len(message.payload))
         if reply := self._replies.get(message.topic):

@@ -7,6 +7,8 @@ from edgefl.wire.chunks import CHUNK_BYTES, chunk, chunk_count, indices_of
 from edgefl.wire.messages import Manifest, Want
 
 WINDOW_S = 0.03
+# devices that have a blob need a moment to leave it before it comes again for those who asked late
+REPEAT_S = 0.3
 
 
 class BlobServer:
@@ -15,6 +17,7 @@ class BlobServer:
     def __init__(self) -> None:
         self._blobs: dict[str, bytes] = {}
         self._pending: dict[tuple[str, int], float] = {}
+        self._sent: dict[tuple[str, int], float] = {}
 
     def offer(self, sha256: str, content: bytes) -> None:
         """Hold a blob for whoever wants it."""
@@ -27,6 +30,7 @@ class BlobServer:
         for sha256 in gone:
             del self._blobs[sha256]
         self._pending = {key: since for key, since in self._pending.items() if key[0] in kept}
+        self._sent = {key: at for key, at in self._sent.items() if key[0] in kept}
         return gone
 
     def manifest(self, sha256: str) -> Manifest:
@@ -46,8 +50,9 @@ class BlobServer:
     def next_chunk(self, now: float) -> tuple[str, int, bytes] | None:
         """Take the next (sha256, index, chunk) to publish; a want waits a moment for others that want the same."""
         for key, since in self._pending.items():
-            if now - since >= WINDOW_S:
+            if now - since >= WINDOW_S and now - self._sent.get(key, -REPEAT_S) >= REPEAT_S:
                 del self._pending[key]
+                self._sent[key] = now
                 return *key, chunk(self._blobs[key[0]], key[1])
         return None
 
