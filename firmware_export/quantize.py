@@ -26,6 +26,7 @@ from firmware_export.run import accuracy, load, outputs
 
 ALLOWED_LOSS = 0.01
 ALL = 1 << 30
+WITH_WEIGHTS = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED")
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,8 @@ class Recipe:
     """How ranges are chosen and weights are rounded.
 
     samples: calibration samples used; percentile: of the samples' extremes; margin: how much wider the ranges are made;
-    per_channel: one scale for each output channel of a weight; rounding: the quantizer's algorithm for weights.
+    per_channel: one scale for each output channel of a weight; rounding: the quantizer's algorithm for weights,
+    its own by extremes when empty.
     """
 
     name: str
@@ -41,7 +43,7 @@ class Recipe:
     percentile: float = 100.0
     margin: float = 0.0
     per_channel: bool = True
-    rounding: str = "min_max_uniform_quantize"
+    rounding: str = ""
 
 
 RECIPES = (
@@ -97,9 +99,11 @@ def quantize(model: bytes, observed: Observed, recipe: Recipe) -> bytes:
     quantizer, recipes, granularity = _quantizer()
     rules = recipes.RecipeManager()
     kind = granularity.CHANNELWISE if recipe.per_channel else granularity.TENSORWISE
-    rules.add_static_config(
-        regex=".*", operation_name="*", activation_num_bits=8, weight_num_bits=8, weight_granularity=kind, algorithm_key=recipe.rounding
-    )
+    common = {"regex": ".*", "activation_num_bits": 8, "weight_num_bits": 8, "weight_granularity": kind}
+    rules.add_static_config(operation_name="*", **common)
+    if recipe.rounding:
+        for operation in WITH_WEIGHTS:
+            rules.add_static_config(operation_name=operation, algorithm_key=recipe.rounding, **common)
     try:
         session = quantizer.Quantizer(model, rules.get_quantization_recipe())
         found = ranges(observed, recipe.samples, recipe.percentile, recipe.margin)

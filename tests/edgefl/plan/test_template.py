@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from edgefl.algorithms import objectives
+from edgefl.algorithms.registry import objectives
 from edgefl.config import ModelConfig
 from edgefl.errors import PlanError
 from edgefl.learner.runtime import load_interpreter

@@ -1,0 +1,116 @@
+"""Real mixtures for the export tests: LeNet-5 by FedAvg and PFL-MFE on two clients of Fashion-MNIST, trained by the plan itself."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgefl.algorithms import make_algorithm
+from edgefl.config import FederationConfig
+from edgefl.data.dataset import Dataset, subsample
+from edgefl.data.shards import make_shards
+from edgefl.errors import DataError
+from edgefl.learner.litert import LiteRTLearner
+from edgefl.plan.spec import Plan
+from edgefl.rng import rng_for
+from edgefl.types import Broadcast, ClientState, Mixture, Shard, Weights
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A client's mixture with the plan and the shard that it came from."""
+
+    plan: Plan
+    mixture: Mixture
+    shard: Shard
+
+
+@pytest.fixture(scope="session")
+def lenet() -> tuple[Plan, Weights]:
+    """The plan of LeNet-5 by PFL-MFE and its initial weights."""
+    pytest.importorskip("tensorflow")
+    from edgefl.plan.build import build_plan
+
+    return build_plan(FederationConfig(algorithm="pfl-mfe"))
+
+
+def train(plan: Plan, initial: Weights, dataset: Dataset) -> Trained:
+    """Two rounds of one client, then its mixture."""
+    shard = make_shards(dataset, num_clients=2, alpha=0.5, seed=1)[0]
+    algorithm = make_algorithm("pfl-mfe", LiteRTLearner(plan), {})
+    model = initial
+    for number in (1, 2):
+        received = Broadcast(number, "federate", {"global": model})
+        update, _ = algorithm.local_update(received, ClientState(), shard, "pi-1", rng_for(1, number, "pi-1"))
+        model = {name: model[name] + delta for name, delta in update.deltas["global"].items()}
+    mixture, _ = algorithm.personalize(Broadcast(3, "personalize", {"global": model}), ClientState(), shard, rng_for(1, 3, "pi-1"))
+    return Trained(plan, mixture, shard)
+
+
+@pytest.fixture(scope="session")
+def fashion(lenet: tuple[Plan, Weights]) -> Trained:
+    from edgefl.data import fashion_mnist
+
+    try:
+        dataset = fashion_mnist.load()
+    except DataError as error:
+        pytest.skip(str(error))
+    return train(*lenet, subsample(dataset, 1500, 800, 1))
+
+
+@pytest.fixture(scope="session")
+def digits(lenet: tuple[Plan, Weights]) -> Trained:
+    pytest.importorskip("sklearn")
+    from edgefl.data import digits as source
+
+    return train(*lenet, subsample(source.load(), 800, 300, 1))
+
+
+def pip(*arguments: str, python: str = sys.executable) -> None:
+    """Install, or skip the test with pip's last words when the registry cannot be reached."""
+    command = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(
+            f"pip cannot install {arguments[-1]}: {done.stderr.strip().splitlines()[-1] if done.stderr.strip() else 'no reason given'}"
+        )
+
+
+@pytest.fixture(scope="session")
+def packages(request: pytest.FixtureRequest) -> Path:
+    """A directory that outlives the run, for the runtimes that the tests install."""
+    return Path(request.config.cache.mkdir("runtimes")).resolve()
+
+
+@pytest.fixture(scope="session")
+def other_python(packages: Path) -> str:
+    """The Python of an environment with tflite-runtime 2.14 and numpy 1."""
+    if sys.version_info >= (3, 12):
+        pytest.skip("tflite-runtime 2.14 ends at Python 3.11")
+    home = packages / "tflite-runtime-2.14"
+    python = str(home / "bin" / "python")
+    if not (home / "ready").exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(home)], check=True)
+        pip("numpy<2", "tflite-runtime==2.14.0", python=python)
+        (home / "ready").touch()
+    return python
+
+
+@pytest.fixture(scope="session")
+def micro_environment(packages: Path) -> dict[str, str]:
+    """Environment variables under which this Python finds tflite-micro."""
+    home = packages / "tflite-micro"
+    if not (home / "ready").exists():
+        pip("--pre", "--no-deps", "--upgrade", "--target", str(home), "tflite-micro")
+        (home / "ready").touch()
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(home), str(ROOT)])}
+
+
+ForeignRun = Callable[[bytes, np.ndarray], np.ndarray]

@@ -1,0 +1,71 @@
+"""One exported model, every runtime: tflite-micro and tflite-runtime's reference kernels give the same bits."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from firmware_export.quantize import export_mixture
+from firmware_export.run import load, outputs, quantize_input
+
+FOREIGN = Path(__file__).with_name("foreign.py")
+STEPS_OF_REFERENCE = 1  # measured: ai-edge-litert 2.3's reference kernels round some logits the other way
+STEPS_OF_XNNPACK = 4  # measured on x86-64
+
+
+def foreign(python: str, runtime: str, model: bytes, samples: np.ndarray, work: Path, env: dict[str, str] | None = None) -> np.ndarray:
+    (work / "model.tflite").write_bytes(model)
+    np.save(work / "samples.npy", samples)
+    paths = [str(work / name) for name in ("model.tflite", "samples.npy", "out.npy")]
+    done = subprocess.run([python, str(FOREIGN), runtime, *paths], capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr
+    return np.load(work / "out.npy")
+
+
+@pytest.fixture(scope="session", params=["fashion", "digits"])
+def exported(request, tmp_path_factory):
+    trained = request.getfixturevalue(request.param)
+    out = tmp_path_factory.mktemp("model")
+    export_mixture(trained.plan, trained.mixture, trained.shard, out)
+    return (out / "model.tflite").read_bytes(), (out / "model_float.tflite").read_bytes(), trained.shard.x_test
+
+
+def steps(first: np.ndarray, second: np.ndarray) -> int:
+    return int(np.abs(first.astype(int) - second.astype(int)).max())
+
+
+def test_micro_and_reference_give_the_same_bits(exported, other_python, micro_environment, tmp_path) -> None:
+    model, _, x = exported
+    raw = quantize_input(load(model), x)
+    reference = foreign(other_python, "reference", model, raw, tmp_path)
+    micro = foreign(sys.executable, "tflite-micro", model, raw, tmp_path, micro_environment)
+    np.testing.assert_array_equal(micro, reference)
+
+
+def test_the_devices_own_kernels_are_near_them(exported, other_python, tmp_path) -> None:
+    model, _, x = exported
+    raw = quantize_input(load(model), x)
+    reference = foreign(other_python, "reference", model, raw, tmp_path)
+    fast_elsewhere = foreign(other_python, "default", model, raw, tmp_path)
+    own, _ = outputs(load(model, reference=True), x)
+    fast, _ = outputs(load(model), x)
+    assert steps(own, reference) <= STEPS_OF_REFERENCE
+    assert steps(fast, reference) <= STEPS_OF_XNNPACK
+    assert steps(fast_elsewhere, reference) <= STEPS_OF_XNNPACK
+    assert (fast.argmax(axis=1) == reference.argmax(axis=1)).mean() >= 0.98
+
+
+def test_the_float_model_is_the_same_everywhere(exported, other_python, tmp_path) -> None:
+    _, model, x = exported
+    own, _ = outputs(load(model, reference=True), x[:100])
+    np.testing.assert_allclose(foreign(other_python, "default", model, x[:100], tmp_path), own, rtol=1e-4, atol=1e-4)
+
+
+def test_it_is_integers_all_through(exported) -> None:
+    model, _, _ = exported
+    loaded = load(model)
+    assert loaded.dtype == np.int8
+    assert loaded.invoke(np.zeros(loaded.shape, np.int8)).dtype == np.int8
+    assert loaded.shape[0] == 1

@@ -1,0 +1,148 @@
+"""The int8 export: as good as TensorFlow's converter, honest where it is not good, and clear about data that cannot calibrate."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from edgefl.errors import ExportError, PlanError
+from edgefl.mixture import fill_template
+from edgefl.types import Mixture, Shard
+from firmware_export import quantize as module
+from firmware_export.quantize import RECIPES, Recipe, export_mixture, quantize
+from firmware_export.ranges import observe, ranges
+from firmware_export.run import accuracy, load, outputs
+
+
+@pytest.mark.parametrize("name", ["fashion", "digits"])
+def test_int8_is_within_a_point_of_float(request, name, tmp_path) -> None:
+    trained = request.getfixturevalue(name)
+    report = export_mixture(trained.plan, trained.mixture, trained.shard, tmp_path, seed=7, client_id="pi-1")
+    assert report.within_one_point
+    assert report.accuracy_float - report.accuracy_int8 <= 0.01
+    assert report.accuracy_float > 0.6
+    assert report.agreement > 0.97
+    assert report.tflite_bytes == (tmp_path / "model.tflite").stat().st_size < report.float_bytes / 3
+    assert json.loads((tmp_path / "report.json").read_text()) == json.loads(json.dumps(report.as_dict()))
+    assert (report.seed, report.client_id, report.measured_on) == (7, "pi-1", "held-out")
+
+
+def test_the_same_mixture_gives_the_same_bytes(digits, tmp_path) -> None:
+    first, second = (export_mixture(digits.plan, digits.mixture, digits.shard, tmp_path / name).sha256 for name in "ab")
+    assert first == second
+
+
+def test_the_float_model_is_what_the_plan_computes(digits, tmp_path) -> None:
+    from edgefl.learner.litert import LiteRTLearner
+
+    expected = LiteRTLearner(digits.plan).predict("predict_mixture", digits.mixture.weights, {"x": digits.shard.x_test})
+    model = fill_template(digits.plan.template, digits.plan.spec.bindings, digits.mixture.weights)
+    np.testing.assert_allclose(outputs(load(model), digits.shard.x_test)[0], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_as_good_as_the_converter(fashion) -> None:
+    tf = pytest.importorskip("tensorflow")
+    from edgefl.algorithms.registry import objectives
+    from edgefl.config import FederationConfig
+    from edgefl.plan.build import make_network
+
+    network = make_network(FederationConfig(algorithm="pfl-mfe"))
+    mixture = next(o for o in objectives("pfl-mfe", network, {}) if o.name == "predict_mixture")
+    weights = {name: tf.constant(value) for name, value in fashion.mixture.weights.items()}
+    serve = tf.function(lambda x: mixture.out(weights, {"x": x})).get_concrete_function(tf.TensorSpec((1, 28, 28, 1), tf.float32))
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([serve], tf.Module())
+    converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    converter.representative_dataset = lambda: ([sample[None]] for sample in fashion.shard.x_train[:256])
+    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
+    converter.inference_input_type = converter.inference_output_type = tf.int8
+    theirs = converter.convert()
+
+    model = fill_template(fashion.plan.template, fashion.plan.spec.bindings, fashion.mixture.weights)
+    ours = quantize(model, observe(model, fashion.shard.x_train), RECIPES[0])
+    x, y = fashion.shard.x_test, fashion.shard.y_test
+    reached = [accuracy(outputs(load(each, reference=True), x)[0], y) for each in (ours, theirs)]
+    assert reached[0] >= reached[1] - 0.01
+
+
+def test_every_samples_extremes_are_kept(fashion) -> None:
+    """The gate's logit is one value a sample; an average of minima and maxima over samples leaves it no width."""
+    model = fill_template(fashion.plan.template, fashion.plan.spec.bindings, fashion.mixture.weights)
+    observed = observe(model, fashion.shard.x_train[:100])
+    scalars = [extremes for extremes in observed.extremes.values() if (extremes[:, 0] == extremes[:, 1]).all()]
+    assert scalars, "the gate gives one value a sample"
+    for name, found in ranges(observed, 100, 100.0, 0.0).items():
+        low, high = observed.extremes[name][:, 0].min(), observed.extremes[name][:, 1].max()
+        assert float(found["min"].item()) <= low and float(found["max"].item()) >= high
+
+
+def test_ranges_by_hand() -> None:
+    from firmware_export.ranges import Observed
+
+    observed = Observed({"t": np.array([[1, 2], [-3, 4], [0, 8]], np.float32)}, {"t": 2})
+    assert [ranges(observed, 3, 100.0, 0.0)["t"][k].tolist() for k in ("min", "max")] == [[[-3.0]], [[8.0]]]
+    assert [ranges(observed, 1, 100.0, 0.0)["t"][k].item() for k in ("min", "max")] == [0.0, 2.0]
+    assert [ranges(observed, 3, 50.0, 0.0)["t"][k].item() for k in ("min", "max")] == [0.0, 4.0]
+    assert [ranges(observed, 3, 100.0, 0.5)["t"][k].item() for k in ("min", "max")] == [-5.75, 10.75]
+
+
+def test_remedies_are_tried_and_the_best_is_kept(digits, tmp_path, monkeypatch) -> None:
+    """Ranges a thousand times too wide lose the model; the next recipe repairs it."""
+    bad = Recipe("far too wide", margin=1000.0)
+    report = export_mixture(digits.plan, digits.mixture, digits.shard, tmp_path, recipes=(bad, RECIPES[0]))
+    assert [a.recipe for a in report.tried] == ["far too wide", RECIPES[0].name]
+    assert report.recipe == RECIPES[0].name and report.within_one_point
+    assert report.tried[0].accuracy_int8 < report.accuracy_float - 0.01
+
+    report = export_mixture(digits.plan, digits.mixture, digits.shard, tmp_path, recipes=(bad,))
+    assert not report.within_one_point
+    assert (tmp_path / "model.tflite").stat().st_size == report.tflite_bytes
+    assert not json.loads((tmp_path / "report.json").read_text())["within_one_point"]
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda r: r.name)
+def test_every_remedy_makes_a_model_that_runs(digits, recipe) -> None:
+    model = fill_template(digits.plan.template, digits.plan.spec.bindings, digits.mixture.weights)
+    made = quantize(model, observe(model, digits.shard.x_train[:50]), recipe)
+    assert accuracy(outputs(load(made, reference=True), digits.shard.x_test)[0], digits.shard.y_test) > 0.6
+
+
+def test_recipes_that_add_nothing_are_left_out() -> None:
+    assert [r.name for r in module._distinct(RECIPES[:3], 100)] == [RECIPES[0].name, RECIPES[2].name]
+    assert len(module._distinct(RECIPES, 1000)) == len(RECIPES)
+
+
+def changed(shard: Shard, x: np.ndarray) -> Shard:
+    return replace(shard, x_train=x.astype(np.float32), y_train=shard.y_train[: len(x)])
+
+
+def test_data_that_cannot_calibrate(digits, tmp_path) -> None:
+    x = digits.shard.x_train
+    spoiled = x.copy()
+    spoiled[3, 2, 1, 0] = np.nan
+    for data, message in (
+        (x[:0], "no calibration samples"),
+        (np.full_like(x, 0.5), "all calibration values are 0.5"),
+        (spoiled, "NaN"),
+        (x[:, :14], r"are \(14, 28, 1\), expected \(28, 28, 1\)"),
+    ):
+        with pytest.raises(ExportError, match=message):
+            export_mixture(digits.plan, digits.mixture, changed(digits.shard, data), tmp_path)
+    assert not (tmp_path / "model.tflite").exists()
+
+
+def test_nothing_held_out_is_said(digits, tmp_path) -> None:
+    bare = replace(digits.shard, x_test=digits.shard.x_test[:0], y_test=digits.shard.y_test[:0])
+    report = export_mixture(digits.plan, digits.mixture, bare, tmp_path)
+    assert (report.measured_on, report.num_test) == ("training", len(bare.y_train))
+
+
+def test_a_mixture_of_another_plan(digits, tmp_path) -> None:
+    weights = dict(digits.mixture.weights)
+    name = sorted(weights)[0]
+    lacking = {key: value for key, value in weights.items() if key != name}
+    with pytest.raises(PlanError, match=f"lacks {name}"):
+        export_mixture(digits.plan, Mixture(lacking), digits.shard, tmp_path)
+    huge = {key: value * np.float32(1e30) for key, value in weights.items()}
+    with pytest.raises(ExportError, match="NaN or infinite"):
+        export_mixture(digits.plan, Mixture(huge), digits.shard, tmp_path)
