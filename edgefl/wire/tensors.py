@@ -41,7 +41,7 @@ def encode_weights(weights: Weights) -> bytes:
     for name, array in weights.items():
         if array.dtype != np.float32:
             raise WireError(f"{name} is {array.dtype}, expected float32; cast it before it is sent")
-    return bytes(st_save({name: np.ascontiguousarray(array) for name, array in weights.items()}))
+    return bytes(st_save({name: np.asarray(array, order="C") for name, array in weights.items()}))
 
 
 def read_header(blob: bytes, origin: str) -> tuple[dict[str, dict[str, Any]], int]:
@@ -97,8 +97,8 @@ def _check_entry(entry: Mapping[str, Any], spec: TensorSpec, origin: str) -> tup
         raise WireError(f"{spec.name} of {origin} is {str(entry.get('dtype'))[:20]}, expected F32; {REMEDY}")
     shape = entry.get("shape")
     if shape != list(spec.shape):
-        received = f"({', '.join(map(str, shape))})" if isinstance(shape, list) else str(shape)
-        raise WireError(f"{spec.name} of {origin} is {received[:100]}, expected {spec.shape}; {REMEDY}")
+        received = tuple(shape) if isinstance(shape, list) else shape
+        raise WireError(f"{spec.name} of {origin} is {str(received)[:100]}, expected {spec.shape}; {REMEDY}")
     offsets = entry.get("data_offsets")
     size = 4 * math.prod(spec.shape)
     if not (isinstance(offsets, list) and len(offsets) == 2 and all(type(o) is int for o in offsets) and offsets[1] - offsets[0] == size):

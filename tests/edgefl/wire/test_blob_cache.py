@@ -1,0 +1,44 @@
+"""The blob cache: named by content, bounded, and a file damaged on disk is as good as absent."""
+
+import hashlib
+import os
+
+import pytest
+
+from edgefl.errors import StateError
+from edgefl.wire.blobs import BlobCache
+
+
+def test_what_is_put_is_found_by_its_hash(tmp_path):
+    cache = BlobCache(tmp_path / "blobs")
+    sha256 = cache.put(b"expert")
+    assert sha256 == hashlib.sha256(b"expert").hexdigest()
+    assert cache.get(sha256) == b"expert"
+    assert cache.get("0" * 64) is None
+
+
+def test_a_truncated_file_is_fetched_again(tmp_path):
+    cache = BlobCache(tmp_path)
+    sha256 = cache.put(b"expert")
+    (tmp_path / sha256).write_bytes(b"exp")
+    assert cache.get(sha256) is None
+    assert not (tmp_path / sha256).exists()
+
+
+def test_the_longest_unused_goes_first_and_the_newest_stays_even_when_it_is_too_large(tmp_path):
+    cache = BlobCache(tmp_path, limit_bytes=250)
+    names = [cache.put(bytes([i]) * 100) for i in range(2)]
+    for age, name in enumerate(names):
+        os.utime(tmp_path / name, (age, age))
+    assert cache.get(names[0]) is not None
+    os.utime(tmp_path / names[1], (0, 0))
+    third = cache.put(b"c" * 100)
+    assert [cache.get(name) is not None for name in (*names, third)] == [True, False, True]
+    huge = cache.put(bytes(1000))
+    assert cache.get(huge) == bytes(1000)
+    assert cache.get(names[0]) is None
+
+
+def test_a_name_that_is_no_hash_is_refused(tmp_path):
+    with pytest.raises(StateError, match="64 hex digits"):
+        BlobCache(tmp_path).get("../../etc/passwd")

@@ -1,0 +1,75 @@
+"""Chunks: any order, any repeats, any losses give the same bytes; the assembler says exactly what it lacks."""
+
+import hashlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgefl.errors import WireError
+from edgefl.wire.chunks import Assembler, chunk, chunk_count, indices_of, ranges_of
+
+
+def assembler_for(blob, chunk_bytes=1024, **changes):
+    made = {"sha256": hashlib.sha256(blob).hexdigest(), "size": len(blob), "count": chunk_count(len(blob), chunk_bytes)}
+    return Assembler(**{**made, "chunk_bytes": chunk_bytes, **changes})
+
+
+@given(size=st.integers(0, 9000), order=st.randoms(use_true_random=False), lost=st.floats(0, 0.9))
+@settings(deadline=None, max_examples=50)
+def test_lost_and_repeated_chunks_are_made_up_for_by_asking(size, order, lost):
+    blob = hashlib.shake_128(str(size).encode()).digest(size)
+    assembler = assembler_for(blob)
+    for _ in range(200):
+        if assembler.is_complete():
+            break
+        asked = indices_of(assembler.missing(), assembler.count)
+        assert asked
+        for index in order.sample(asked, len(asked)):
+            if order.random() >= lost:
+                assert assembler.add(index, chunk(blob, index, 1024))
+                assert not assembler.add(index, chunk(blob, index, 1024))
+    assert assembler.blob() == blob
+
+
+@given(st.sets(st.integers(0, 300)))
+@settings(deadline=None, max_examples=50)
+def test_ranges_and_indices_are_inverse(indices):
+    assert indices_of(ranges_of(sorted(indices)), 301) == sorted(indices)
+
+
+def test_a_damaged_chunk_is_found_and_all_is_asked_again():
+    blob = bytes(3000)
+    assembler = assembler_for(blob)
+    for index in range(3):
+        assembler.add(index, bytes([index == 1]) * len(chunk(blob, index, 1024)))
+    with pytest.raises(WireError, match="a chunk was damaged"):
+        assembler.blob()
+    assert assembler.missing() == ((0, 3),)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"size": 10**12}, "expected at most 5000"),
+        ({"size": -1}, "expected at most"),
+        ({"count": 10**9}, "expected 3 of 1024"),
+        ({"chunk_bytes": 1}, "expected 1024 to"),
+        ({"chunk_bytes": 10**9}, "expected 1024 to"),
+    ],
+)
+def test_a_manifest_is_checked_before_memory_is_taken(changes, says):
+    with pytest.raises(WireError, match=says):
+        assembler_for(bytes(3000), **changes, limit=5000)
+
+
+@pytest.mark.parametrize(("index", "payload"), [(3, bytes(952)), (-1, bytes(1024)), (0, bytes(1023)), (2, bytes(1024))])
+def test_a_chunk_of_another_place_or_length_is_refused(index, payload):
+    with pytest.raises(WireError, match="expected"):
+        assembler_for(bytes(3000)).add(index, payload)
+
+
+@pytest.mark.parametrize("ranges", [((0, 4),), ((2, 2),), ((-1, 1),), ((0, 1),) * 300])
+def test_ranges_outside_the_blob_are_refused(ranges):
+    with pytest.raises(WireError):
+        indices_of(ranges, 3)

@@ -1,0 +1,92 @@
+"""Messages: every dataclass survives JSON; a field that is unknown, missing or of another type is named."""
+
+import contextlib
+import dataclasses
+import json
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgefl.errors import WireError
+from edgefl.wire import messages
+from edgefl.wire.messages import Begin, Claim, End, Manifest, Metrics, Receipt, State, Status, Summary, Task, Want
+from edgefl.wire.strict_json import decode_json, encode_json
+
+TEXT = st.text(max_size=20)
+NUMBER = st.floats(allow_nan=False, allow_infinity=False)
+WHOLE = st.integers(0, 2**62)
+RANGES = st.lists(st.tuples(WHOLE, WHOLE), max_size=5).map(tuple)
+BY_TYPE = {
+    "str": TEXT, "int": WHOLE, "float": NUMBER, "bool": st.booleans(), "Ranges": RANGES,
+    "tuple[str, ...]": st.lists(TEXT, max_size=4).map(tuple),
+    "Mapping[str, float]": st.dictionaries(TEXT, NUMBER, max_size=4), "Mapping[str, str]": st.dictionaries(TEXT, TEXT, max_size=4),
+}  # fmt: skip
+KINDS = [State, Status, Claim, Task, Manifest, Begin, End, Receipt, Want, Summary, Metrics]
+
+
+def name_of(annotation):
+    if annotation == messages.Ranges:
+        return "Ranges"
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation).replace("collections.abc.", "")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data())
+@settings(deadline=None, max_examples=15)
+def test_every_message_survives_json(kind, data):
+    made = kind(**{f.name: data.draw(BY_TYPE[name_of(f.type)]) for f in dataclasses.fields(kind)})
+    assert decode_json(kind, encode_json(made)) == made
+
+
+def receipt(**changes):
+    raw = {"round": 1, "sha256": "a", "outcome": "ok", "missing": [], "reason": "", "nonce": "", "ts": 1.5, "signature": ""}
+    return json.dumps({k: v for k, v in (raw | changes).items() if v is not ...}).encode()
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"rounds": 1}, "unknown field 'rounds'"),
+        ({"round": ...}, "lacks the field 'round'"),
+        ({"round": "1"}, "Receipt.round is '1', expected a whole number"),
+        ({"round": 1.5}, "whole number"),
+        ({"round": True}, "whole number"),
+        ({"round": 2**70}, "whole number"),
+        ({"ts": "now"}, "a number"),
+        ({"reason": None}, "text"),
+        ({"reason": "x" * 2000}, "at most 1024"),
+        ({"missing": [[0]]}, "a list of 2"),
+        ({"missing": [[0, 1]] * 5000}, "at most 1024"),
+        ({"missing": {"0": 1}}, "a list"),
+    ],
+)
+def test_each_fault_names_field_and_expectation(changes, says):
+    with pytest.raises(WireError) as caught:
+        decode_json(Receipt, receipt(**changes))
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("payload", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 20000, b'{"ts":1,"ts":2}', b" " * 70_000])
+def test_what_is_no_json_object_is_a_wire_error(payload):
+    with pytest.raises(WireError):
+        decode_json(Receipt, payload)
+
+
+@given(st.binary(max_size=200))
+@settings(deadline=None, max_examples=100)
+def test_any_bytes_are_a_wire_error_or_a_message(payload):
+    with contextlib.suppress(WireError):
+        decode_json(Claim, payload)
+
+
+def test_a_number_that_is_not_finite_arrives_as_nan():
+    payload = encode_json(Metrics("pi-1", 1, {"loss": math.inf, "accuracy": math.nan}, 0.0))
+    assert json.loads(payload)["values"] == {"loss": None, "accuracy": None}
+    assert all(math.isnan(v) for v in decode_json(Metrics, payload).values.values())
+
+
+def test_a_message_that_is_too_large_is_not_sent():
+    with pytest.raises(WireError, match="at most 65536"):
+        encode_json(Metrics("pi-1", 1, {f"m{i}" * 20: 1.0 for i in range(2000)}, 0.0))
