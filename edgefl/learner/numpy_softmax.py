@@ -127,7 +127,8 @@ class SoftmaxLearner:
     ) -> tuple[Weights, float]:
         """Train; see `Learner.fit`."""
         spec = self.spec.signature(signature)
-        return loop.train(partial(self._train, spec), spec, weights, data, labels, epochs, rng, hyper)
+        with np.errstate(over="ignore", invalid="ignore"):  # the loop reports a loss that is not finite
+            return loop.train(partial(self._train, spec), spec, weights, data, labels, epochs, rng, hyper)
 
     def predict(self, signature: str, weights: Weights, data: Data) -> Array:
         """Predict; see `Learner.predict`."""

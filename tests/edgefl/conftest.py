@@ -1,8 +1,9 @@
-"""A small federation that every algorithm can be run on in milliseconds: three clients, two features, three classes."""
+"""Two small federations: blobs for the numpy learner, and real 8x8 digits with a network that is compiled once."""
 
 import numpy as np
 import pytest
 
+from edgefl.config import FederationConfig, ModelConfig
 from edgefl.types import Shard
 
 
@@ -22,3 +23,40 @@ def shards() -> dict[str, Shard]:
         x_test, y_test = blobs(100 + i, 30, classes)
         made[client_id] = Shard(x, y, x_test, y_test, 3)
     return made
+
+
+@pytest.fixture(scope="session")
+def tiny_config(tmp_path_factory):
+    keras = pytest.importorskip("keras", reason="the aggregator extra is not installed")
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            keras.Input((8, 8, 1)),
+            layers.Conv2D(4, 3, activation="relu", name="conv"),
+            layers.MaxPooling2D(2, name="pool"),
+            layers.Flatten(name="flatten"),
+            layers.Dense(16, activation="relu", name="fc1"),
+            layers.Dropout(0.25, name="drop"),
+            layers.Dense(10, name="fc2"),
+        ]
+    )
+    path = tmp_path_factory.mktemp("model") / "tiny.keras"
+    model.save(path)
+    options = {"epochs": 1, "learning_rate": 0.1, "batch_size": 8, "adapt_learning_rate": 0.02, "adapt_batch_size": 16}
+    return FederationConfig(rounds=2, algorithm="pfl-mfe", options=options, model=ModelConfig(str(path), (8, 8, 1), 10))
+
+
+@pytest.fixture(scope="session")
+def tiny(tiny_config):
+    """Return (plan, initial weights)."""
+    from edgefl.plan.build import build_plan
+
+    return build_plan(tiny_config)
+
+
+@pytest.fixture(scope="session")
+def digits():
+    """Return 400 real digits, x float32[400, 8, 8, 1] in [0, 1] and y int64[400]."""
+    sklearn = pytest.importorskip("sklearn.datasets", reason="the aggregator extra is not installed")
+    data = sklearn.load_digits()
+    return (data.images[:400, :, :, None] / 16).astype("float32"), data.target[:400].astype("int64")

@@ -88,3 +88,13 @@ def test_a_shared_learner_cannot_run_in_many_processes(shards):
     the_plan = plan("fedavg")
     with pytest.raises(ConfigError, match="shared"):
         simulate(the_plan, initial(), shards, FederationConfig(), processes=2, learner=SoftmaxLearner(the_plan.spec))
+
+
+def test_processes_do_not_change_a_bit(tiny, tiny_config, digits):
+    the_plan, weights = tiny
+    x, y = digits
+    shards = {f"pi-{i}": Shard(x[i::3][:60], y[i::3][:60], x[i::3][60:90], y[i::3][60:90], 10) for i in range(3)}
+    one, two = (simulate(the_plan, weights, shards, tiny_config, processes=n) for n in (1, 2))
+    assert encode_server_state(one.state) == encode_server_state(two.state)
+    assert [encode_mixture(m) for m in one.mixtures.values()] == [encode_mixture(m) for m in two.mixtures.values()]
+    assert one.metrics == two.metrics

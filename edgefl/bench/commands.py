@@ -1,0 +1,41 @@
+"""`edgefl bench ...`: each figure beside a named peer, measured in the same run."""
+
+import json
+from pathlib import Path
+
+import click
+
+from edgefl.bench.device import MODELS, run_device_bench
+
+
+@click.group()
+def bench() -> None:
+    """Measure edgefl beside a named peer, in one run."""
+
+
+@bench.command()
+@click.option("--repeats", default=3, show_default=True, help="Pairs of processes a model; the medians are printed.")
+@click.option("--model", "models", multiple=True, type=click.Choice(list(MODELS)), help="Measure this only (may be given again).")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON there too.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def device(repeats: int, models: tuple[str, ...], out: Path | None, as_json: bool) -> None:
+    """Peak memory of a training device process and milliseconds a step: LiteRT beside Keras, one thread each.
+
+    \b
+    Example:
+      edgefl bench device --repeats 3
+    """
+    result = run_device_bench(models or tuple(MODELS), repeats, lambda line: click.echo(line, err=True))
+    text = json.dumps(result, indent=1)
+    if out:
+        out.write_text(text)
+    if as_json:
+        click.echo(text)
+        return
+    click.echo(f"{result['machine']}; {', '.join(f'{k} {v}' for k, v in result['versions'].items())}")
+    click.echo(f"{'model':14} {'batch':>5} {'LiteRT ms':>10} {'Keras ms':>9} {'ratio':>6} {'LiteRT MB':>10} {'Keras MB':>9}")
+    for row in result["rows"]:
+        click.echo(
+            f"{row['model']:14} {row['batch_size']:5d} {row['litert_ms']:10.2f} {row['keras_ms']:9.2f} {row['ratio']:6.2f}"
+            f" {row['litert_mb']:10.0f} {row['keras_mb']:9.0f}"
+        )

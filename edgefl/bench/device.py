@@ -1,0 +1,79 @@
+"""Training on a device: LiteRT beside Keras (a tf.function step of the same objective), each in its own process, one thread."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from edgefl.errors import PlanError
+
+MODELS: dict[str, tuple[str, tuple[int, int, int], int, int]] = {
+    "lenet5-b10": ("lenet5", (28, 28, 1), 10, 200),
+    "lenet5-b64": ("lenet5", (28, 28, 1), 64, 60),
+    "aem-cnn-b10": ("aem-cnn", (32, 32, 3), 10, 30),
+    "five-conv-b32": ("five-conv", (32, 32, 3), 32, 12),
+}
+"""Name -> (model, input shape, batch size, steps timed)."""
+
+
+def config_text(name: str) -> str:
+    """Return the federation.toml of a benchmark's model."""
+    model, shape, batch, _ = MODELS[name]
+    return (
+        f'[model]\nname = "{model}"\ninput_shape = {list(shape)}\nnum_classes = 10\n'
+        f'[algorithm]\nname = "fedavg"\nbatch_size = {batch}\nlearning_rate = 0.001\nmomentum = 0.0\n'
+    )
+
+
+def machine() -> str:
+    """Return processor and system in a line."""
+    cpu = platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        names = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
+        cpu = f"{names[0]} x{len(names)}" if names else cpu
+    return f"{cpu}, {platform.system()} {platform.release()}, Python {platform.python_version()}"
+
+
+def _run(arguments: list[str]) -> Any:
+    done = subprocess.run([sys.executable, "-m", "edgefl.bench.step", *arguments], capture_output=True, text=True, check=False, env=_ENV)
+    if done.returncode:
+        raise PlanError(f"the benchmark's process ended with {done.returncode}: {done.stderr.strip().splitlines()[-1:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+_ENV = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
+
+
+def run_device_bench(models: tuple[str, ...], repeats: int, say: Callable[[str], None]) -> dict[str, Any]:
+    """Measure each model `repeats` times, the two learners in turn, and return the medians and the median of the pairs' ratios."""
+    rows = []
+    with tempfile.TemporaryDirectory() as directory:
+        for name in models:
+            config = Path(directory) / f"{name}.toml"
+            config.write_text(config_text(name))
+            plan = Path(directory) / name
+            say(f"{name}: compiling the plan")
+            _run(["build", str(config), str(plan)])
+            pairs = []
+            for repeat in range(repeats):
+                pair = {learner: _run([learner, str(config), str(plan), str(MODELS[name][3])]) for learner in ("litert", "keras")}
+                say(f"{name}: {repeat + 1}/{repeats} LiteRT {pair['litert']['ms']:.2f} ms, Keras {pair['keras']['ms']:.2f} ms")
+                pairs.append(pair)
+            rows.append(
+                {
+                    "model": name,
+                    "batch_size": MODELS[name][2],
+                    **{f"{k}_{unit}": median(p[k][unit] for p in pairs) for k in ("litert", "keras") for unit in ("ms", "mb")},
+                    "ratio": median(p["litert"]["ms"] / p["keras"]["ms"] for p in pairs),
+                }
+            )
+    names = ("ai-edge-litert", "tensorflow", "keras", "numpy")
+    return {"machine": machine(), "versions": {n: version(n) for n in names}, "command": "edgefl bench device", "rows": rows}

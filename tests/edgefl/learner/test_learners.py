@@ -1,0 +1,135 @@
+"""One interface, one suite: LiteRT, Keras and numpy do what `Learner` says; LiteRT and Keras give the same numbers."""
+
+import numpy as np
+import pytest
+
+from edgefl.algorithms import full_options, make_algorithm, objectives
+from edgefl.algorithms.check import check_algorithm
+from edgefl.errors import DataError, PlanError
+from edgefl.learner import evaluate
+from edgefl.learner.keras import KerasLearner
+from edgefl.learner.litert import LiteRTLearner
+from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
+from edgefl.rng import rng_for
+from edgefl.types import Shard
+
+
+@pytest.fixture(scope="session")
+def litert(tiny):
+    return LiteRTLearner(tiny[0])
+
+
+@pytest.fixture(scope="session")
+def keras_learner(tiny, tiny_config):
+    from edgefl.plan.build import make_network
+
+    options = full_options(tiny_config.algorithm, tiny_config.options)
+    return KerasLearner(tiny[0].spec, objectives(tiny_config.algorithm, make_network(tiny_config), options))
+
+
+@pytest.fixture(params=["litert", "keras_learner", "numpy"])
+def case(request, tiny, digits):
+    """Return (learner, initial weights, x, y)."""
+    x, y = digits
+    if request.param != "numpy":
+        return request.getfixturevalue(request.param), tiny[1], x, y
+    learner = SoftmaxLearner(softmax_spec("pfl-mfe", inputs=64, features=16, classes=10))
+    rng = np.random.default_rng(1)
+    return learner, {s.name: rng.normal(0, 0.1, s.shape).astype(np.float32) for s in learner.spec.weights}, x.reshape(len(x), -1), y
+
+
+def test_training_learns_and_changes_no_argument(case):
+    learner, weights, x, y = case
+    before = {name: array.copy() for name, array in weights.items()}
+    start = evaluate(learner, "predict", weights, x, y)
+    trained, loss = learner.fit("train", weights, {"x": x}, y, epochs=5, rng=rng_for(1, 1), hyper={"learning_rate": 0.1})
+    end = evaluate(learner, "predict", {**weights, **trained}, x, y)
+    assert end.accuracy > max(0.6, start.accuracy)
+    assert loss < start.loss
+    assert end.num_samples == len(y)
+    for name, array in weights.items():
+        np.testing.assert_array_equal(array, before[name])
+
+
+def test_the_same_draws_give_the_same_bits(case):
+    learner, weights, x, y = case
+    first, second, other = (learner.fit("train", weights, {"x": x[:50]}, y[:50], epochs=1, rng=rng_for(seed, 1))[0] for seed in (1, 1, 2))
+    assert all(np.array_equal(first[name], second[name]) for name in first)
+    assert not all(np.array_equal(first[name], other[name]) for name in first)
+
+
+def test_no_epochs_no_change(case):
+    learner, weights, x, y = case
+    trained, _ = learner.fit("train", weights, {"x": x[:5]}, y[:5], epochs=0, rng=rng_for(1, 1))
+    assert all(np.array_equal(trained[name], weights[name]) for name in trained)
+
+
+def test_a_partial_batch_predicts_as_the_whole_does(case):
+    learner, weights, x, _ = case
+    whole = learner.predict("predict", weights, {"x": x[:100]})
+    parts = [learner.predict("predict", weights, {"x": x[:100][i : i + 7]}) for i in range(0, 100, 7)]
+    np.testing.assert_allclose(np.concatenate(parts), whole, rtol=1e-5, atol=1e-5)
+
+
+def test_filled_up_samples_do_not_count(case):
+    """One sample in a batch of 8: the mean loss is that sample's own, and its gradient is not divided by 8."""
+    learner, weights, x, y = case
+    _, loss = learner.fit(
+        "train_head", weights, {"features": learner.predict("features", weights, {"x": x[:1]})}, y[:1], epochs=1, rng=rng_for(1, 1)
+    )
+    alone = evaluate(learner, "predict", weights, x[:1], y[:1]).loss
+    assert loss == pytest.approx(alone, rel=0.5 if learner.name != "numpy" else 1e-5)  # dropout moves the compiled ones
+
+
+def test_head_on_features_is_the_whole_model(case):
+    learner, weights, x, _ = case
+    features = learner.predict("features", weights, {"x": x[:30]})
+    np.testing.assert_allclose(
+        learner.predict("predict_head", weights, {"features": features}), learner.predict("predict", weights, {"x": x[:30]}), atol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        (lambda w, d, y: (w, {"x": d["x"][:, :4]}, y), DataError, "expected"),
+        (lambda w, d, y: (w, {"x": d["x"][:0]}, y[:0]), DataError, "no samples"),
+        (lambda w, d, y: (w, {"x": d["x"] * np.float32("nan")}, y), DataError, "NaN"),
+        (lambda w, d, y: (w, d, y[:3]), DataError, "labels"),
+        (lambda w, d, y: (w, {"z": d["x"]}, y), DataError, "needs data 'x'"),
+        (lambda w, d, y: ({n: a[:1] for n, a in w.items()}, d, y), PlanError, "another plan"),
+        (lambda w, d, y: (dict(list(w.items())[1:]), d, y), PlanError, "missing"),
+    ],
+)
+def test_bad_input_is_a_clear_error(case, change, error, words):
+    learner, weights, x, y = case
+    bad, data, labels = change(weights, {"x": x[:20]}, y[:20])
+    with pytest.raises(error, match=words):
+        learner.fit("train", bad, data, labels, epochs=1, rng=rng_for(1, 1))
+
+
+def test_divergence_is_an_error_not_an_update(case):
+    learner, weights, x, y = case
+    with pytest.raises(DataError, match="lower the learning rate"):
+        learner.fit("train", weights, {"x": x * np.float32(1e20)}, y, epochs=2, rng=rng_for(1, 1), hyper={"learning_rate": 1e20})
+
+
+def test_an_unknown_signature_says_what_there_is(case):
+    learner, weights, x, _ = case
+    with pytest.raises(PlanError, match="it has train"):
+        learner.predict("predictt", weights, {"x": x})
+
+
+def test_litert_trains_as_keras_does(litert, keras_learner, tiny, digits):
+    """50 steps with dropout and momentum, every weight to 1e-5."""
+    (x, y), (_, weights) = digits, tiny
+    pair = [learner.fit("train", weights, {"x": x}, y, epochs=1, rng=rng_for(3, 1)) for learner in (litert, keras_learner)]
+    assert pair[0][1] == pytest.approx(pair[1][1], abs=1e-5)
+    for name in weights:
+        np.testing.assert_allclose(pair[0][0][name], pair[1][0][name], atol=1e-5, err_msg=name)
+
+
+def test_the_laws_hold_on_litert(litert, tiny, tiny_config, digits):
+    x, y = digits
+    shards = {f"pi-{i}": Shard(x[i::4][:40], y[i::4][:40], x[i::4][40:60], y[i::4][40:60], 10) for i in range(3)}
+    check_algorithm(lambda learner: make_algorithm("pfl-mfe", learner, tiny_config.options), litert, tiny[1], shards)
