@@ -62,10 +62,19 @@ def read_graph(model: bytes) -> Graph:
 
 
 def check_integer(graph: Graph) -> None:
-    """Raise ExportError that names the operator when it is forbidden, or when a tensor of it is still float."""
+    """Raise ExportError that names the operator when it is forbidden, or when one is not of integers only."""
     for name, outputs in graph.operators:
-        layer = graph.tensors[outputs[0]].name if outputs else "?"
         if name in FORBIDDEN:
-            raise ExportError(f"the mixture holds int8 {name} ({layer}): {FORBIDDEN[name]}")
-        if any(graph.tensors[i].dtype == "FLOAT32" for i in outputs) or name in ("QUANTIZE", "DEQUANTIZE"):
-            raise ExportError(f"operator {name} ({layer}) did not become int8, expected integers only; change that layer of the model")
+            raise ExportError(f"the mixture holds int8 {name} ({_place(graph, outputs)}): {FORBIDDEN[name]}")
+    left = [(name, outputs) for name, outputs in graph.operators if any(graph.tensors[i].dtype == "FLOAT32" for i in outputs)]
+    own = [pair for pair in left if pair[0] not in ("QUANTIZE", "DEQUANTIZE")]
+    for name, outputs in own or left:
+        where = _place(graph, outputs)
+        raise ExportError(
+            f"operator {name} ({where}) has no int8 form, expected integers only; export needs another layer there"
+            " (BatchNormalization behind a convolution for GroupNormalization)"
+        )
+
+
+def _place(graph: Graph, outputs: tuple[int, ...]) -> str:
+    return graph.tensors[outputs[0]].name if outputs else "?"

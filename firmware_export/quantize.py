@@ -185,5 +185,13 @@ def _write(out: Path, model: bytes, model_float: bytes, report: ExportReport) ->
 
 
 def peak_rss_mb() -> float:
-    """Return the most memory this process has had resident, in MB of 10^6 bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+    """Return the most memory this process has had resident, in MB of 10^6 bytes.
+
+    Linux's ru_maxrss starts from the parent's at the fork, so VmHWM is read where there is one.
+    """
+    try:
+        rows = Path("/proc/self/status").read_text().splitlines()
+        kib = next(int(row.split()[1]) for row in rows if row.startswith("VmHWM:"))
+    except (OSError, StopIteration):
+        kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return kib * 1024 / 1e6

@@ -1,0 +1,54 @@
+"""What may not be in an exported model is named, with the layer that made it."""
+
+import numpy as np
+import pytest
+
+from edgefl.errors import ExportError
+from firmware_export.graph import Graph, Tensor, check_integer, read_graph
+
+
+def graph(*operators: tuple[str, str]) -> Graph:
+    tensors = tuple(Tensor(f"layer{i}", dtype, False) for i, (_, dtype) in enumerate(operators))
+    return Graph(tuple((name, (i,)) for i, (name, _) in enumerate(operators)), tensors)
+
+
+def test_integers_pass() -> None:
+    check_integer(graph(("CONV_2D", "INT8"), ("ADD", "INT8")))
+
+
+def test_what_is_forbidden_is_named() -> None:
+    with pytest.raises(ExportError, match=r"SUM \(layer1\).*ADD"):
+        check_integer(graph(("CONV_2D", "INT8"), ("SUM", "INT8")))
+    with pytest.raises(ExportError, match=r"BATCH_MATMUL \(layer0\)"):
+        check_integer(graph(("BATCH_MATMUL", "INT8")))
+
+
+def test_the_operator_that_stayed_float_is_named_rather_than_its_neighbours() -> None:
+    with pytest.raises(ExportError, match=r"SQUARED_DIFFERENCE \(layer1\)"):
+        check_integer(graph(("DEQUANTIZE", "FLOAT32"), ("SQUARED_DIFFERENCE", "FLOAT32"), ("QUANTIZE", "INT8")))
+    with pytest.raises(ExportError, match=r"DEQUANTIZE \(layer0\)"):
+        check_integer(graph(("DEQUANTIZE", "FLOAT32")))
+
+
+def test_bytes_that_are_no_model() -> None:
+    with pytest.raises(ExportError, match="TFL3"):
+        read_graph(b"GIF89a" + b"\0" * 50)
+
+
+def test_group_norm_has_no_int8_form() -> None:
+    keras = pytest.importorskip("keras")
+    from edgefl.mixture import fill_template
+    from edgefl.plan import objective as of
+    from edgefl.plan.network import Network
+    from edgefl.plan.template import build_template
+    from firmware_export.quantize import RECIPES, quantize
+    from firmware_export.ranges import observe
+
+    layers = keras.layers
+    parts = [layers.Conv2D(4, 3), layers.GroupNormalization(2), layers.ReLU(), layers.Flatten(), layers.Dense(3)]
+    network = Network(keras.Sequential([keras.Input((6, 6, 1)), *parts]))
+    template, bindings = build_template(of.predict(network, 8))
+    model = fill_template(template, bindings, network.initial_weights())
+    x = np.random.default_rng(0).random((20, 6, 6, 1), dtype=np.float32)
+    with pytest.raises(ExportError, match=r"group_normalization.*no int8 form"):
+        quantize(model, observe(model, x), RECIPES[0])
