@@ -4,14 +4,9 @@ import contextlib
 import importlib.util
 import json
 import shutil
-import signal
-import socket
-import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
@@ -19,13 +14,14 @@ import click
 from edgefl.demo_processes import Child, Children
 from edgefl.demo_table import client_row, table
 from edgefl.errors import ConfigError, EdgeflError, StateError
+from edgefl.stopping import Stopped, stoppable
 
 ALGORITHM = "pfl-mfe"
 FEDERATION = "demo"
 LIMIT_S = 900.0
 FREE_BYTES = 64_000_000
 # Rounds, and samples to train on for each client (0: all), such that two cores need less than three minutes.
-SCALES = {"digits": (10, 0), "fashion-mnist": (10, 1000)}
+SCALES = {"digits": (10, 0), "fashion-mnist": (10, 500)}
 
 
 @dataclass(frozen=True)
@@ -84,17 +80,6 @@ def write_shards(settings: Settings) -> None:
         save_shard(settings.out / "shards" / f"{name}.npz", shard)
 
 
-def free_port(wanted: int) -> int:
-    """Return the wanted port of the loopback, or a free one for 0; ConfigError when it is taken."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", wanted))
-        except OSError as error:
-            raise ConfigError(f"port {wanted} cannot be used: {error.strerror}; leave --port out to take a free one") from error
-        return int(probe.getsockname()[1])
-
-
 def prepare(out: Path) -> None:
     """Make the directory; ConfigError when it holds something, StateError when its disk is full."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -105,27 +90,12 @@ def prepare(out: Path) -> None:
         raise StateError(f"{free / 1e6:.0f} MB free at {out}, expected {FREE_BYTES / 1e6:.0f}; give an --out on another disk")
 
 
-@contextlib.contextmanager
-def sigterm_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM end the demo as Ctrl-C does, so that no process of it stays behind."""
-
-    def interrupt(signum: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def federate(settings: Settings, children: Children) -> dict[str, Any]:
     """Start broker, aggregator and devices, wait for their end, and return the aggregator's result."""
     out = settings.out
-    port = free_port(settings.port)
-    broker, lines = children.start("broker", "broker", "start", "--port", str(port), "--kind", settings.broker)
-    said = children.wait_for_line(broker, lines, "mqtt://", 30)
-    url = f"mqtt://127.0.0.1:{port}"
+    broker, lines = children.start("broker", "broker", "start", "--port", str(settings.port), "--kind", settings.broker, "--json")
+    said = json.loads(children.wait_for_line(broker, lines, "mqtt://", 30))
+    url: str = said["url"]
     config = out / "federation.toml"
     config.write_text(toml(settings, url))
     aggregator, _ = children.start(
@@ -140,7 +110,7 @@ def federate(settings: Settings, children: Children) -> dict[str, Any]:
         devices.append(child)
     wait(children, aggregator, devices)
     result: dict[str, Any] = json.loads((out / "aggregator" / "result.json").read_text())
-    return result | {"broker": "amqtt" if "amqtt" in said else "mosquitto"}
+    return result | {"broker": said["kind"]}
 
 
 def wait(children: Children, aggregator: Child, devices: list[Child]) -> None:
@@ -203,13 +173,17 @@ def demo(dataset: str, clients: int, rounds: int | None, out: Path | None, seed:
     settings = Settings(dataset, clients, rounds or SCALES[dataset][0], seed, broker, port, out)
     prepare(out)
     started = time.monotonic()
-    with sigterm_as_interrupt(), Children(out / "logs", lambda line: click.echo(line, err=True)) as children:
-        write_shards(settings)
-        result = federate(settings, children)
+    try:
+        with stoppable(), Children(out / "logs", lambda line: click.echo(line, err=True)) as children:
+            write_shards(settings)
+            result = federate(settings, children)
+    except Stopped:
+        click.echo(f"stopped; the processes of the demo have ended, what they wrote is in {out}", err=True)
+        raise click.Abort from None
     summary = collect(settings, result, time.monotonic() - started)
     if as_json:
         click.echo(json.dumps(summary))
         return
     click.echo(f"\n{dataset}, {clients} clients, {settings.rounds} rounds, {summary['seconds']:.0f} s, broker {summary['broker']}\n")
     click.echo(table(summary["clients"]))
-    click.echo(f"\nsummary  {out / 'summary.json'}\nmodels   {out / 'clients'}/*/model.tflite\nlogs     {out / 'logs'}", file=sys.stdout)
+    click.echo(f"\nsummary  {out / 'summary.json'}\nmodels   {out / 'clients'}/*/model.tflite\nlogs     {out / 'logs'}")

@@ -25,9 +25,11 @@ class Child:
     name: str
     process: subprocess.Popen[str]
     log: Path
+    relay: threading.Thread
 
     def last_words(self) -> str:
         """Return the end of its log, without the frames of a traceback."""
+        self.relay.join(2)
         lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip() and not line.startswith(" ")]
         return "\n  ".join(lines[-3:]) or "(it said nothing)"
 
@@ -36,11 +38,12 @@ class Child:
 class Children:
     """A group of commands that ends as a whole, whatever happened.
 
-    `echo` receives the lines of the commands that are started with `show`.
+    `echo` receives the lines of what is started with `show`; `command` is put before the arguments of all.
     """
 
     logs: Path
     echo: Callable[[str], None]
+    command: tuple[str, ...] = (sys.executable, "-m", "edgefl")
     children: list[Child] = field(default_factory=list)
 
     def __enter__(self) -> Self:
@@ -51,14 +54,14 @@ class Children:
         self.end()
 
     def start(self, name: str, *arguments: str, show: bool = False) -> tuple[Child, "queue.Queue[str]"]:
-        """Start `edgefl ARGUMENTS`; the queue receives its lines.
+        """Start `COMMAND ARGUMENTS`; the queue receives its lines.
 
         It runs in its own session: Ctrl-C in the terminal reaches the demo only, which then ends its children in order.
         """
         path = self.logs / f"{name}.log"
         log = path.open("w", buffering=1)
         process = subprocess.Popen(
-            [sys.executable, "-m", "edgefl", *arguments],
+            [*self.command, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -67,15 +70,16 @@ class Children:
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
             start_new_session=True,
         )
-        child = Child(name, process, path)
-        self.children.append(child)
-        lines: queue.Queue[str] = queue.Queue()
         assert process.stdout is not None
-        threading.Thread(target=self._relay, args=(process.stdout, log, lines, show), daemon=True).start()
+        lines: queue.Queue[str] = queue.Queue()
+        relay = threading.Thread(target=self._relay, args=(process.stdout, log, lines, show), daemon=True)
+        child = Child(name, process, path, relay)
+        self.children.append(child)
+        relay.start()
         return child, lines
 
     def _relay(self, stream: IO[str], log: IO[str], lines: "queue.Queue[str]", show: bool) -> None:
-        with contextlib.suppress(OSError), log:
+        with contextlib.suppress(OSError), stream, log:
             for line in stream:
                 with contextlib.suppress(OSError):  # a full disk must not block the command: it meets the same error itself
                     log.write(line)
@@ -104,14 +108,15 @@ class Children:
         raise LinkError(f"{child.name} did not say {has!r} within {timeout_s:.0f} s; its log is {child.log}")
 
     def end(self) -> None:
-        """End all that still run, the last started first: SIGTERM, and SIGKILL to its group when it does not go."""
+        """End all that still run, the last started first: SIGTERM, then SIGKILL to what is left of its group."""
         for child in reversed(self.children):
             if child.process.poll() is None:
                 child.process.send_signal(signal.SIGTERM)
         until = time.monotonic() + GRACE_S
         for child in reversed(self.children):
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 child.process.wait(max(0.1, until - time.monotonic()))
-            except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):  # also what a command that was killed has left behind
                 os.killpg(child.process.pid, signal.SIGKILL)
-                child.process.wait()
+            child.process.wait()
+            child.relay.join(GRACE_S)

@@ -23,7 +23,7 @@ MAY_IMPORT = {
 }
 # The rooms of the core in reading order; a module imports its own row and those above it.
 ROOMS = (
-    {"types", "errors", "files", "rng", "config", "checkpoint", "cohort", "__init__"},
+    {"types", "errors", "files", "rng", "config", "checkpoint", "cohort", "stopping", "__init__"},
     {"data"},
     {"models"},
     {"plan", "mixture"},
@@ -107,6 +107,8 @@ def relative(path: Path) -> str:
 
 def room(name: str) -> int | None:
     parts = name.split(".")
+    if parts[:3] == ["edgefl", "plan", "build"]:  # where a model meets its algorithm
+        parts = ["edgefl", "algorithms"]
     key = "cli" if parts[-1] == "commands" else parts[1] if len(parts) > 1 else "__init__"
     return next((i for i, row in enumerate(ROOMS) if key in row), None)
 

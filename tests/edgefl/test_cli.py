@@ -2,7 +2,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
-from pathlib import Path
 from typing import Any
 
 import click
@@ -106,6 +105,6 @@ def test_a_package_cannot_replace_a_command_of_the_core(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     "name", ["aggregator start", "broker start", "demo", "device start", "export", "infer", "plan build", "plan inspect"]
 )
-def test_each_command_has_help_with_an_example(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_each_command_has_help_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run([*name.split(), "--help"]) == 0
-    assert f"edgefl {name.split()[0]}" in capsys.readouterr().out.partition("Options:")[0].partition("\n")[2]
+    assert f"edgefl {name.split()[0]}" in capsys.readouterr().out.partition("\n")[2]

@@ -1,0 +1,163 @@
+"""The demo as a user runs it: the command in a process of its own, its exit code, and what it leaves behind."""
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from edgefl import cli
+from edgefl.demo_processes import Children
+from edgefl.demo_table import CLIENT_KEYS, client_row, means, table
+from edgefl.errors import EdgeflError
+
+DEMO = (sys.executable, "-m", "edgefl", "demo")
+
+
+def descendants(pid: int) -> set[int]:
+    found: set[int] = set()
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in map(int, (task / "children").read_text().split()):
+                found |= {child} | descendants(child)
+    return found
+
+
+def is_running(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def test_a_small_demo_leaves_a_summary_and_models(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    ran = subprocess.run(
+        [*DEMO, "--clients", "2", "--rounds", "4", "--out", str(out), "--json"], capture_output=True, text=True, timeout=280
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    summary = json.loads((out / "summary.json").read_text())
+    assert json.loads(ran.stdout) == summary
+    assert {"rounds", "seconds", "broker", "dataset", "algorithm", "clients"} <= set(summary)
+    assert (summary["rounds"], summary["dataset"], summary["algorithm"]) == (4, "digits", "pfl-mfe")
+    assert summary["broker"] in ("mosquitto", "amqtt")
+    assert [client["id"] for client in summary["clients"]] == ["pi-1", "pi-2"]
+    for client in summary["clients"]:
+        assert tuple(client) == CLIENT_KEYS
+        assert None not in client.values()
+        assert (out / "clients" / client["id"] / "model.tflite").stat().st_size == client["tflite_bytes"]
+        assert min(client["bytes_up"], client["bytes_down"]) > 4 * 61_706 * 4
+    mean = means(summary["clients"])
+    assert mean["accuracy_mixture"] is not None
+    assert mean["accuracy_federated"] is not None
+    assert mean["accuracy_mixture_int8"] is not None
+    assert mean["accuracy_mixture"] >= mean["accuracy_federated"] > 0.5
+    assert abs(mean["accuracy_mixture_int8"] - mean["accuracy_mixture"]) <= 0.01
+    again = subprocess.run([*DEMO, "--out", str(out)], capture_output=True, text=True, timeout=60)
+    assert again.returncode == 1
+    assert "is in use, expected a new or empty directory" in again.stderr
+
+
+@pytest.mark.parametrize(("number", "at"), [(signal.SIGINT, "building the plan"), (signal.SIGTERM, "of 2 online")])
+def test_an_interrupted_demo_leaves_no_process(tmp_path: Path, number: signal.Signals, at: str) -> None:
+    demo = subprocess.Popen([*DEMO, "--clients", "2", "--out", str(tmp_path / "out")], stderr=subprocess.PIPE, text=True)
+    assert demo.stderr is not None
+    for line in demo.stderr:
+        if at in line:
+            break
+    started = descendants(demo.pid)
+    assert len(started) >= 4
+    demo.send_signal(number)
+    rest = demo.stderr.read()
+    assert demo.wait(60) == 130
+    assert "stopped; the processes of the demo have ended" in rest
+    assert not [pid for pid in started if is_running(pid)]
+
+
+def test_a_port_in_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert cli.run(["demo", "--port", str(port), "--out", str(tmp_path / "out")]) == 1
+    assert f"port {port} of 127.0.0.1 cannot be used: Address already in use" in capsys.readouterr().err
+
+
+def test_a_missing_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("edgefl.data.fashion_mnist.SYSTEM", tmp_path / "nowhere")
+    monkeypatch.delenv("EDGEFL_DATA", raising=False)
+    assert cli.run(["demo", "--dataset", "fashion-mnist", "--out", str(tmp_path / "out")]) == 1
+    assert "apt-get install dataset-fashion-mnist" in capsys.readouterr().err
+
+
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("edgefl.demo.FREE_BYTES", 1 << 60)
+    assert cli.run(["demo", "--out", str(tmp_path / "out")]) == 1
+    assert "give an --out on another disk" in capsys.readouterr().err
+
+
+def test_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert cli.run(["demo", "--out", str(tmp_path / "out")]) == 1
+    assert "pip install -e '.[aggregator]'" in capsys.readouterr().err
+
+
+def children(tmp_path: Path, code: str) -> Children:
+    return Children(tmp_path / "logs", lambda line: None, (sys.executable, "-c", code))
+
+
+def test_a_failed_process_is_named_with_its_last_words(tmp_path: Path) -> None:
+    with children(tmp_path, "import sys; print('one'); sys.exit('no space left, free some')") as group:
+        child, lines = group.start("pi-7")
+        child.process.wait(30)
+        with pytest.raises(EdgeflError, match=r"pi-7 ended with code 1") as caught:
+            group.wait_for_line(child, lines, "never said", 30)
+    assert str(tmp_path / "logs" / "pi-7.log") in str(caught.value)
+
+
+def test_a_process_that_ends_too_early_is_an_error(tmp_path: Path) -> None:
+    with children(tmp_path, "pass") as group:
+        child, _ = group.start("broker")
+        child.process.wait(30)
+        group.check(ended=(child,))
+        with pytest.raises(EdgeflError, match="broker ended with code 0"):
+            group.check()
+
+
+def test_a_process_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgefl.demo_processes.GRACE_S", 0.2)
+    code = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready'); signal.pause()"
+    with children(tmp_path, code) as group:
+        child, lines = group.start("stubborn")
+        assert lines.get(timeout=30) == "ready"
+    assert child.process.returncode == -signal.SIGKILL
+
+
+def test_shown_lines_are_passed_on(tmp_path: Path) -> None:
+    shown: queue.Queue[str] = queue.Queue()
+    with Children(tmp_path / "logs", shown.put, (sys.executable, "-c")) as group:
+        group.start("a", "print('hello')", show=True)
+        assert shown.get(timeout=30) == "hello"
+    assert os.listdir(tmp_path / "logs") == ["a.log"]
+
+
+def test_table_by_hand() -> None:
+    row = {
+        "id": "pi-1", "n_train": 235.0, "accuracy_local": 0.5, "accuracy_federated": 0.75, "accuracy_mixture": 1.0,
+        "accuracy_mixture_int8": float("nan"), "tflite_bytes": 139168.0, "peak_rss_mb": 61.7, "bytes_up": 1234567, "bytes_down": 0,
+    }  # fmt: skip
+    one, two = client_row(row), client_row({**row, "id": "pi-2", "accuracy_local": 1.0})
+    assert one["accuracy_mixture_int8"] is None
+    assert (one["n_train"], one["tflite_bytes"]) == (235, 139168)
+    assert means([one, two])["accuracy_local"] == 0.75
+    assert means([one, two])["accuracy_mixture_int8"] is None
+    lines = table([one, two]).splitlines()
+    assert lines[2].split() == ["pi-1", "235", "50.0%", "75.0%", "100.0%", "-", "139", "62", "1,235", "0"]
+    assert lines[-1].split() == ["mean", "75.0%", "75.0%", "100.0%", "-"]
+    assert len({len(line) for line in lines}) == 1
