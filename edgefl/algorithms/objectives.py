@@ -11,7 +11,7 @@ from edgefl.plan.network import Network
 from edgefl.plan.optimizer import adam, sgd
 from edgefl.plan.spec import TensorSpec
 
-PREDICT_BATCH = 64
+PREDICT_BATCH = 16  # of LeNet-5 at 64 the tensors alone take 7 MB more
 GATE_BATCH = 64
 
 
