@@ -1,0 +1,145 @@
+"""A device is the base install and nothing more: such an environment is built, and a federation runs in it."""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgefl.data import load_dataset
+from edgefl.data.dataset import subsample
+from edgefl.data.npz import save_shard
+from edgefl.data.shards import make_shards
+from edgefl.demo_processes import Children
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("edgefl", "devices", "mqtt_broker", "firmware_export")
+OFFLINE = (
+    "NewConnectionError",
+    "Temporary failure in name resolution",
+    "Name or service not known",
+    "timed out",
+    "ProxyError",
+    "ConnectionError",
+)
+CONFIG = """
+[federation]
+name = "boards"
+rounds = 2
+min_clients = 2
+[algorithm]
+name = "pfl-mfe"
+epochs = 2
+adapt_epochs = 2
+gate_epochs = 2
+"""
+
+
+def pip(python: Path, *arguments: str) -> None:
+    ran = subprocess.run(
+        [str(python), "-m", "pip", "install", "-q", *arguments], capture_output=True, text=True, timeout=280
+    )  # fmt: skip
+    if ran.returncode and any(sign in ran.stderr for sign in OFFLINE):
+        pytest.skip(f"pip reaches no package registry: {ran.stderr.strip().splitlines()[-1]}")
+    assert ran.returncode == 0, ran.stderr
+
+
+@pytest.fixture(scope="module")
+def device_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The python of an environment with the base install only.
+
+    What it depends on is kept from run to run, by the hash of pyproject.toml; the project itself is installed anew.
+    """
+    key = hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + sys.version.encode()).hexdigest()[:12]
+    base = Path(tempfile.gettempdir()) / f"edgefl-device-environment-{os.getuid()}-{key}"
+    base.mkdir(mode=0o700, exist_ok=True)
+    # Built from a copy: a build in the checkout would leave its build/ there, and take what an older one left.
+    source = tmp_path_factory.mktemp("source")
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / file, source)
+    with (base / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        python = base / "venv" / "bin" / "python"
+        if not (base / "complete").exists():
+            shutil.rmtree(base / "venv", ignore_errors=True)
+            subprocess.run([sys.executable, "-m", "venv", str(base / "venv")], check=True, timeout=120)
+            pip(python, str(source))
+            (base / "complete").touch()
+        else:
+            pip(python, "--no-deps", "--force-reinstall", str(source))
+        yield python
+
+
+def run(python: Path, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    # -P: nothing of the checkout may be found by way of the working directory
+    return subprocess.run([str(python), "-P", *arguments], capture_output=True, text=True, timeout=120, cwd=cwd)
+
+
+def test_the_base_install_is_small(device_python: Path, tmp_path: Path) -> None:
+    code = (
+        "import importlib.metadata as m, importlib.util as u, json; "
+        "print(json.dumps([[d.metadata['Name'].lower() for d in m.distributions()], [n for n in "
+        "('tensorflow', 'keras', 'tf_keras', 'sklearn', 'amqtt', 'torch') if u.find_spec(n)]]))"
+    )
+    names, heavy = json.loads(run(device_python, "-c", code, cwd=tmp_path).stdout)
+    assert heavy == []
+    assert {"edgefl-tinyml", "numpy", "click", "paho-mqtt", "safetensors"} <= set(names)
+    assert not [name for name in names if "tensorflow" in name]
+
+
+def test_what_needs_an_extra_says_which(device_python: Path, tmp_path: Path) -> None:
+    built = run(device_python, "-m", "edgefl", "plan", "build", "--model", "lenet5", "--algorithm", "pfl-mfe", "-o", "plan", cwd=tmp_path)
+    assert built.returncode == 1
+    assert "Traceback" not in built.stderr
+    assert "[aggregator]" in built.stderr
+    demo = run(device_python, "-m", "edgefl", "demo", cwd=tmp_path)
+    assert demo.returncode == 1
+    assert "[aggregator]" in demo.stderr
+
+
+def test_a_device_without_tensorflow_joins_trains_personalizes_and_exports(device_python: Path, tmp_path: Path) -> None:
+    shards = make_shards(subsample(load_dataset("digits"), 240, 120, 1), num_clients=2, alpha=5, min_samples=20)
+    ids = ["pi-1", "pi-2"]
+    for name, shard in zip(ids, shards, strict=True):
+        save_shard(tmp_path / f"{name}.npz", shard)
+    config = tmp_path / "federation.toml"
+    config.write_text(CONFIG)
+    boards = Children(tmp_path / "logs", lambda line: None, (str(device_python), "-P", "-m", "edgefl"))
+    with Children(tmp_path / "logs", lambda line: None) as here, boards:
+        broker, lines = here.start("broker", "broker", "start", "--port", "0", "--json")
+        url = json.loads(here.wait_for_line(broker, lines, "mqtt://", 30))["url"]
+        aggregator, _ = here.start(
+            "aggregator", "aggregator", "start", "--config", str(config), "--broker", url, "--out", str(tmp_path / "out")
+        )
+        said = []
+        for name in ids:
+            place = ("--id", name, "--data", str(tmp_path / f"{name}.npz"), "--state", str(tmp_path / name))
+            said.append(boards.start(name, "device", "start", "--broker", url, *place, "--json"))
+        assert aggregator.process.wait(240) == 0, aggregator.last_words()
+        for child, _ in said:
+            assert child.process.wait(60) == 0, child.last_words()
+
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert [client["id"] for client in result["clients"]] == ids
+    assert result["dropped"] == []
+    for name in ids:
+        end = json.loads((tmp_path / "logs" / f"{name}.log").read_text().splitlines()[-1])
+        assert end["tensorflow_loaded"] is False
+        assert (tmp_path / name / "mixture.safetensors").exists()
+        model, data = tmp_path / name / "model" / "model.tflite", str(tmp_path / f"{name}.npz")
+        again = run(device_python, "-m", "edgefl", "export", "--state", str(tmp_path / name), "-o", "again", cwd=tmp_path)
+        assert again.returncode == 0, again.stderr
+        assert (tmp_path / "again" / "model.tflite").read_bytes() == model.read_bytes()
+        inferred = run(device_python, "-m", "edgefl", "infer", str(model), "--data", data, "--json", cwd=tmp_path)
+        assert inferred.returncode == 0, inferred.stderr
+        assert np.isfinite(json.loads(inferred.stdout)["accuracy"])
