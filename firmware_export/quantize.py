@@ -133,6 +133,7 @@ def export_mixture(
     samples; it and `client_id` stand in the report, so that `edgefl infer` finds the same split.
     Raises PlanError for a mixture of another plan, ExportError for data that cannot calibrate.
     """
+    _quantizer()
     check_calibration(shard.x_train, plan.spec.input_shape)
     held_out = len(shard.y_test) > 0
     x, y = (shard.x_test, shard.y_test) if held_out else (shard.x_train, shard.y_train)
@@ -141,9 +142,12 @@ def export_mixture(
     model = fill_template(plan.template, plan.spec.bindings, mixture.weights)
     expected, _ = outputs(load(model, reference=True), x)
     enough = accuracy(expected, y) - ALLOWED_LOSS - 1e-9
-    observed = observe(model, shard.x_train[rng_for(seed, 0, "calibration").permutation(len(shard.x_train))])
+    calibration = shard.x_train[rng_for(seed, 0, "calibration").permutation(len(shard.x_train))]
+    observed = observe(model, calibration[: recipes[0].samples])
     tried: list[tuple[Attempt, bytes]] = []
-    for recipe in _distinct(recipes, observed.samples):
+    for recipe in _distinct(recipes, len(calibration)):
+        if observed.samples < min(recipe.samples, len(calibration)):
+            observed = observe(model, calibration)
         try:
             candidate = quantize(model, observed, recipe)
         except ExportError:

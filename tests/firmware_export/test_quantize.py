@@ -1,6 +1,7 @@
 """The int8 export: as good as TensorFlow's converter, honest where it is not good, and clear about data that cannot calibrate."""
 
 import json
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -146,3 +147,9 @@ def test_a_mixture_of_another_plan(digits, tmp_path) -> None:
     huge = {key: value * np.float32(1e30) for key, value in weights.items()}
     with pytest.raises(ExportError, match="NaN or infinite"):
         export_mixture(digits.plan, Mixture(huge), digits.shard, tmp_path)
+
+
+def test_a_board_without_the_quantizer_says_where_to_export(digits, tmp_path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "ai_edge_quantizer", None)
+    with pytest.raises(ExportError, match="64-bit system"):
+        export_mixture(digits.plan, digits.mixture, digits.shard, tmp_path)
