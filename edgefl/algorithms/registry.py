@@ -38,13 +38,13 @@ def _defaults(*factories: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _fedavg_objectives(network: "Network", options: Mapping[str, Any]) -> tuple["Objective", ...]:
-    from edgefl.algorithms.objectives import fedavg_objectives
+    from edgefl.algorithms.losses import fedavg_objectives
 
     return fedavg_objectives(network, options)
 
 
 def _pfl_objectives(kind: str, network: "Network", options: Mapping[str, Any]) -> tuple["Objective", ...]:
-    from edgefl.algorithms.objectives import pfl_moe_objectives
+    from edgefl.algorithms.losses import pfl_moe_objectives
 
     return pfl_moe_objectives(kind, network, options)
 
