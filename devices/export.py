@@ -13,17 +13,6 @@ LIMIT_S = 900.0
 MODEL = "model.tflite"
 
 
-def peak_rss_mb() -> float:
-    """Return the largest resident memory that this process ever had, in MB (10^6 bytes); NaN where /proc does not say."""
-    try:
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024 / 1e6
-    except OSError:
-        pass
-    return float("nan")
-
-
 def export_in_child(state: Path) -> Mapping[str, Any]:
     """Run `edgefl export` for this device's state into `state/model`; returns its report. ExportError when it fails."""
     command = [sys.executable, "-m", "firmware_export", "export", "--state", str(state), "-o", str(state / "model"), "--json"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from devices.export import MODEL, export_in_child, export_metrics, peak_rss_mb
+from devices.export import MODEL, export_in_child, export_metrics
 from devices.identity import claim, find_federation
 from devices.session import Session, Superseded
 from devices.store import Progress, Store
@@ -17,6 +17,7 @@ from edgefl import __version__
 from edgefl.algorithms import DONE, PERSONALIZE
 from edgefl.data.npz import load_shard
 from edgefl.errors import ExportError, LinkError
+from edgefl.memory import peak_rss_mb
 from edgefl.mqtt import KEEPALIVE_S, Link, Message
 from edgefl.plan.spec import decode_plan
 from edgefl.types import Weights

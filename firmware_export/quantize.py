@@ -5,7 +5,6 @@ No TensorFlow. The recipes are tried in order until int8 loses at most one point
 
 import hashlib
 import json
-import resource
 import warnings
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
@@ -16,6 +15,7 @@ import numpy as np
 
 from edgefl.errors import ExportError
 from edgefl.files import write_atomic
+from edgefl.memory import peak_rss_mb
 from edgefl.mixture import fill_template
 from edgefl.plan.spec import Plan
 from edgefl.rng import rng_for
@@ -187,16 +187,3 @@ def _write(out: Path, model: bytes, model_float: bytes, report: ExportReport) ->
         write_atomic(out / "report.json", json.dumps(report.as_dict(), indent=1).encode())
     except OSError as error:
         raise ExportError(f"cannot write the model to {out}: {error}; choose another directory with -o") from error
-
-
-def peak_rss_mb() -> float:
-    """Return the most memory this process has had resident, in MB of 10^6 bytes.
-
-    Linux's ru_maxrss starts from the parent's at the fork, so VmHWM is read where there is one.
-    """
-    try:
-        rows = Path("/proc/self/status").read_text().splitlines()
-        kib = next(int(row.split()[1]) for row in rows if row.startswith("VmHWM:"))
-    except (OSError, StopIteration):
-        kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return kib * 1024 / 1e6

@@ -1,9 +1,8 @@
 """What the plan holds for FedAvg and the PFL family: the algorithms' losses as signatures. Imports TensorFlow; no device loads it."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
-
-import tensorflow as tf
 
 from edgefl.errors import ConfigError
 from edgefl.plan import objective as of
@@ -39,7 +38,7 @@ def pfl_moe_objectives(kind: str, network: Network, options: Mapping[str, Any]) 
     if kind == "fb":
         return (*shared, _mixture(network, None))
     shape = network.features_shape if kind == "mfe" else network.input_shape
-    width = int(tf.TensorShape(shape).num_elements())
+    width = math.prod(shape)
     gate = (TensorSpec("gate/kernel", (width, 1)), TensorSpec("gate/bias", (1,)))
     data = (TensorSpec("gate_input", (GATE_BATCH, width)), TensorSpec("logits", (GATE_BATCH, 2, network.num_classes)))
 
@@ -60,6 +59,8 @@ def _batch(options: Mapping[str, Any], key: str) -> int:
 
 
 def _gate(weights: of.Tensors, inputs: of.Tensor) -> of.Tensor:
+    import tensorflow as tf
+
     return tf.sigmoid(tf.matmul(inputs, weights["gate/kernel"]) + weights["gate/bias"])
 
 
@@ -74,6 +75,8 @@ def _mixture(network: Network, kind: str | None, gate: tuple[TensorSpec, ...] = 
     heads = tuple(spec for prefix in prefixes for spec in of.prefixed(prefix, head))
 
     def out(weights: of.Tensors, data: of.Tensors) -> of.Tensor:
+        import tensorflow as tf
+
         features = network.trunk(weights, data["x"])
         logits = [network.head(of.under(prefix, weights), features) for prefix in prefixes]
         if kind is None:

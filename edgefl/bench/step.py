@@ -9,6 +9,7 @@ import numpy as np
 
 from edgefl.config import load_config
 from edgefl.learner.base import Learner
+from edgefl.memory import peak_rss_mb
 from edgefl.plan.spec import load_plan, save_plan
 
 
@@ -29,14 +30,6 @@ def make_learner(kind: str, config: Path, plan: Path) -> Learner:
     settings = load_config(config)
     options = full_options(settings.algorithm, settings.options)
     return KerasLearner(load_plan(plan).spec, objectives(settings.algorithm, make_network(settings), options))
-
-
-def peak_mb() -> float:
-    """Return this process's peak resident memory in MB: not ru_maxrss, which starts at the parent's across a fork."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) / 1024
-    return float("nan")
 
 
 def main(kind: str, config: Path, plan: Path, steps: int = 0) -> None:
@@ -61,7 +54,7 @@ def main(kind: str, config: Path, plan: Path, steps: int = 0) -> None:
         start = time.perf_counter()
         learner.fit("train", weights, {"x": x}, y, epochs=1, rng=rng)
         times.append((time.perf_counter() - start) / steps * 1000)
-    print(json.dumps({"ms": min(times), "mb": peak_mb()}))
+    print(json.dumps({"ms": min(times), "mb": peak_rss_mb()}))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,15 @@
+"""How much memory this process has needed."""
+
+from pathlib import Path
+
+
+def peak_rss_mb() -> float:
+    """Return the most memory this process ever had resident, in MB of 10^6 bytes; NaN where /proc does not say.
+
+    Not ru_maxrss, which starts from the parent's at a fork.
+    """
+    try:
+        rows = Path("/proc/self/status").read_text().splitlines()
+        return next(int(row.split()[1]) * 1024 / 1e6 for row in rows if row.startswith("VmHWM:"))
+    except (OSError, StopIteration):
+        return float("nan")
