@@ -1,0 +1,65 @@
+"""Every documented example runs: Python blocks one after the other, configurations parse, commands take the options that are shown."""
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from edgefl import cli
+from edgefl.config import parse_config
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+PLACE = re.compile(r"`((?:edgefl|devices|mqtt_broker|firmware_export|tests|docs)/[\w./-]*)`")
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return [body for found, body in FENCE.findall(page.read_text()) if found == language]
+
+
+def commands() -> list[str]:
+    text = "\n".join(body for page in PAGES for body in blocks(page, "sh")) + "\n" + cli.START
+    lines = text.replace("\\\n", " ").splitlines()
+    return sorted({line.strip().partition("  ")[0] for line in lines if line.strip().startswith("edgefl ") and "federates" not in line})
+
+
+@pytest.mark.parametrize("line", commands())
+def test_commands_take_what_is_shown(line: str) -> None:
+    words = shlex.split(line, comments=True)[1:]
+    command: click.Command = cli.cli
+    context = click.Context(command)
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        found = command.get_command(context, words.pop(0))
+        assert found is not None, line
+        command, context = found, click.Context(found, parent=context)
+    if isinstance(command, click.Group):
+        assert words, f"{line} names a group only"
+    known = {option for parameter in command.params for option in parameter.opts} | {"--help", "-h", "--version"}
+    assert {word for word in words if re.match(r"--?[a-z]", word)} <= known
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_configurations_parse(page: Path) -> None:
+    for text in blocks(page, "toml"):
+        parse_config(text)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
+def test_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tensorflow")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for number, text in enumerate(blocks(page, "python"), 1):
+        exec(compile(text, f"{page.name} block {number}", "exec"), names)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_paths_exist(page: Path) -> None:
+    for link in LINK.findall(page.read_text()):
+        assert (page.parent / link).exists(), f"{page.name} links to {link}"
+    for place in PLACE.findall(page.read_text()):
+        assert (ROOT / place).exists(), f"{page.name} speaks of {place}"
