@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
-PLACE = re.compile(r"`((?:edgefl|devices|mqtt_broker|firmware_export|tests|docs)/[\w./-]*)`")
+PLACE = re.compile(r"`((?:edgefl(?!/v1)|devices|mqtt_broker|firmware_export|tests|docs)/[\w./-]*)`")
 
 
 def blocks(page: Path, language: str) -> list[str]:
