@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ctypes
 import logging
 import shutil
 import signal
@@ -35,8 +36,8 @@ log_type warning
 def choose_kind(kind: str) -> str:
     """Return mosquitto or amqtt; ConfigError when what is asked for is not installed."""
     if kind == "auto":
-        kind = "mosquitto" if _mosquitto() else "amqtt"
-    if kind == "mosquitto" and not _mosquitto():
+        kind = "mosquitto" if find_mosquitto() else "amqtt"
+    if kind == "mosquitto" and not find_mosquitto():
         raise ConfigError("mosquitto is not on PATH; `apt install mosquitto`, or take --kind amqtt")
     if kind == "amqtt":
         try:
@@ -46,7 +47,8 @@ def choose_kind(kind: str) -> str:
     return kind
 
 
-def _mosquitto() -> str | None:
+def find_mosquitto() -> str | None:
+    """Return the path of mosquitto, or None."""
     # Debian puts it where the PATH of a plain account does not look
     return shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
 
@@ -78,15 +80,21 @@ def _wait_until_up(port: int, alive: Callable[[], bool], timeout_s: float = 10.0
     raise LinkError(f"the broker did not answer on port {port} within {timeout_s:g} s; choose another with --port, or another --kind")
 
 
+def _die_with_parent() -> None:
+    # a parent that is killed (-9) cannot take its broker with it; the kernel can
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
 @contextlib.contextmanager
 def mosquitto(port: int) -> Iterator[subprocess.Popen[bytes]]:
     """Run a mosquitto of one's own on loopback; it and its directory are gone at the end."""
-    program = _mosquitto()
+    program = find_mosquitto()
     assert program is not None
     with tempfile.TemporaryDirectory(prefix="edgefl-broker-") as directory:
         conf = Path(directory) / "mosquitto.conf"
         conf.write_text(MOSQUITTO_CONF.format(port=port, host=HOST))
-        process = subprocess.Popen([program, "-c", str(conf)], stdout=subprocess.DEVNULL)
+        process = subprocess.Popen([program, "-c", str(conf)], stdout=subprocess.DEVNULL, preexec_fn=_die_with_parent)
         try:
             _wait_until_up(port, lambda: process.poll() is None)
             yield process

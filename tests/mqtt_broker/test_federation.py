@@ -1,0 +1,124 @@
+"""A whole federation of real processes over real brokers, with the bits of the simulator."""
+
+import json
+
+import numpy as np
+import pytest
+
+from edgefl.checkpoint import decode_mixture, decode_server_state
+from edgefl.config import FederationConfig
+from edgefl.learner.numpy_softmax import SoftmaxLearner
+from edgefl.simulate import simulate
+
+
+def test_mqtt_and_simulator_give_the_same_bits(federate, any_url, toys):
+    """Each round two of three clients train; server state and every mixture are compared byte for byte."""
+    federation = federate(any_url, rounds=4, min_clients=3, clients_per_round=2, seed=5)
+    shards = {f"pi-{i}": toys.shard(i, 20 + 10 * i) for i in range(3)}
+    aggregator = federation.aggregator("--json")
+    devices = {client_id: federation.device(client_id, shard) for client_id, shard in shards.items()}
+    assert aggregator.end() == 0, aggregator.said
+    assert [device.end() for device in devices.values()] == [0, 0, 0]
+
+    config = FederationConfig(rounds=4, min_clients=3, clients_per_round=2, seed=5)
+    end = simulate(federation.plan, toys.weights(), shards, config, learner=SoftmaxLearner(federation.plan.spec))
+    state = decode_server_state((federation.out / "server_state.safetensors").read_bytes())
+    assert (state.round, state.phase) == (end.state.round, end.state.phase) == (5, "done")
+    for name, array in end.state.models["global"].items():
+        assert state.models["global"][name].tobytes() == array.tobytes()
+    assert np.abs(end.state.models["global"]["head/kernel"]).max() > 0.01
+    for client_id, mixture in end.mixtures.items():
+        found = decode_mixture((federation.directory / f"state-{client_id}" / "mixture.safetensors").read_bytes())
+        assert set(found.weights) == set(mixture.weights)
+        assert all(found.weights[name].tobytes() == array.tobytes() for name, array in mixture.weights.items())
+
+    result = federation.result()
+    assert result == json.loads(aggregator.out)
+    assert (result["rounds"], result["dropped"]) == (4, [])
+    assert [row["id"] for row in result["clients"]] == sorted(shards)
+    for row in result["clients"]:
+        assert row["accuracy_mixture"] == end.metrics[row["id"]]["accuracy_mixture"]
+        assert row["n_train"] == len(shards[row["id"]].y_train)
+        assert row["bytes_up"] > 0
+        assert row["bytes_down"] > 0
+        assert 20 < row["peak_rss_mb"] < 70
+    for device in devices.values():
+        assert json.loads(device.out)["tensorflow_loaded"] is False
+    assert not (federation.out / "spool").exists() or not list((federation.out / "spool").glob("*/*"))
+
+
+def test_an_unchanged_model_costs_no_bytes_and_a_blob_for_many_is_sent_once(federate, mosquitto_url, toys, listen):
+    """Plan and model go to three devices: the chunks of the plan are published fewer times than devices want them."""
+    federation = federate(mosquitto_url, rounds=1, min_clients=3)
+    heard = listen(federation)
+    aggregator = federation.aggregator()
+    devices = [federation.device(f"pi-{i}", toys.shard(i)) for i in range(3)]
+    assert aggregator.end() == 0
+    assert [device.end() for device in devices] == [0, 0, 0]
+    topics = [message.topic for message in heard.until_phase("done")]
+    wanted = sum(topic.endswith("/want") for topic in topics)
+    plan_chunks = sum(f"/blob/{federation.plan.id}/0" in topic for topic in topics)
+    assert wanted >= 6
+    assert 1 <= plan_chunks <= 2
+    # the initial model is both round 1's and part of the last broadcast: no device asks for it twice
+    first = [json.loads(m.payload) for m in heard.messages if m.topic.endswith("/device/pi-0/want")]
+    assert len({want["sha256"] for want in first}) == len(first) == 3
+
+
+def test_sigterm_ends_every_service_well(federate, mosquitto_url, toys, listen, start):
+    federation = federate(mosquitto_url, min_clients=3)
+    heard = listen(federation)
+    aggregator, device = federation.aggregator(), federation.device("pi-1", toys.shard(1))
+    aggregator.wait_for("pi-1 is online")
+    device.wait_for("the federation is in phase joining")
+    device.popen.terminate()
+    assert device.end() == 0
+    aggregator.wait_for("pi-1 is offline")
+    aggregator.popen.terminate()
+    assert aggregator.end() == 0
+    assert json.loads(heard.until_phase("stopped")[-1].payload)["phase"] == "stopped"
+    broker = start("broker", "start", "--port", "0", "--kind", "mosquitto")
+    assert broker.first_line().startswith("mqtt://127.0.0.1:")
+    broker.popen.terminate()
+    assert broker.end() == 0
+
+
+def test_a_device_finds_the_one_federation_that_runs_or_names_them_all(federate, start, toys, tmp_path):
+    broker = start("broker", "start", "--port", "0", "--json")
+    url = json.loads(broker.first_line())["url"]
+    one = federate(url, rounds=1, min_clients=1)
+    data = one.directory / "pi-1.npz"
+    toys.save(data, toys.shard(1))
+    arguments = ("device", "start", "--broker", url, "--id", "pi-1", "--data", data, "--learner", "numpy", "--no-export", "--state")
+    early = start(*arguments, tmp_path / "early")
+    early.wait_for("waiting for an aggregator")
+    aggregator = one.aggregator()
+    assert aggregator.end() == 0
+    assert early.end() == 0
+    assert f"joined '{one.name}'" in early.said
+
+    names = []
+    for _ in range(2):
+        other = federate(url, min_clients=2)
+        names.append(other.name)
+        other.aggregator().wait_for("waiting for devices: 0 of 2")
+    late = start(*arguments, tmp_path / "late")
+    assert late.end() == 1
+    assert all(name in late.said for name in names)
+    assert "--federation" in late.said
+
+
+@pytest.mark.parametrize("more", [(), ("--take-over",)])
+def test_a_second_aggregator_of_a_federation_is_told_so(federate, mosquitto_url, more):
+    federation = federate(mosquitto_url)
+    first = federation.aggregator()
+    first.wait_for("waiting for devices")
+    second = federation.aggregator(*more)
+    if more:
+        second.wait_for("waiting for devices")
+        assert first.end() == 1
+        assert "another aggregator leads" in first.said
+    else:
+        assert second.end() == 1
+        assert "--take-over" in second.said
+        assert first.popen.poll() is None
