@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import json
 import shutil
+import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,12 +118,12 @@ def wait(children: Children, aggregator: Child, devices: list[Child]) -> None:
     """Return when aggregator and devices have ended well; EdgeflError when one has not."""
     until = time.monotonic() + LIMIT_S
     ended = (aggregator, *devices)
-    while any(child.process.poll() is None for child in ended):
+    while running := [child for child in ended if child.process.poll() is None]:
         children.check(ended=ended)
         if time.monotonic() > until:
             raise EdgeflError(f"the federation did not end within {LIMIT_S:.0f} s; the logs are in {children.logs}")
-        with contextlib.suppress(Exception):
-            next(child for child in ended if child.process.poll() is None).process.wait(0.2)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            running[0].process.wait(0.2)
     children.check(ended=ended)
 
 
