@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from edgefl.plan.convolution import conv2d_gradients, depthwise_gradients
+from edgefl.plan.convolution import BUILTIN, conv2d_gradients, depthwise_gradients
 from edgefl.plan.pooling import average_pool_gradient, max_pool_gradient
 
 Tensor = Any
@@ -56,6 +56,21 @@ def _softplus(op: Any, gradient: Tensor) -> Tensor:
     return gradient * tf.sigmoid(op.inputs[0])
 
 
+def _matmul(op: Any, gradient: Tensor) -> list[Tensor]:
+    """As in `convolution`: with three axes, so that the converter makes BATCH_MATMUL of it."""
+    first, second = (tf.expand_dims(tensor, 0) for tensor in op.inputs)
+    upstream = tf.expand_dims(gradient, 0)
+    if op.get_attr("transpose_a") or op.get_attr("transpose_b"):
+        first = tf.linalg.matrix_transpose(first) if op.get_attr("transpose_a") else first
+        second = tf.linalg.matrix_transpose(second) if op.get_attr("transpose_b") else second
+    by_first = tf.matmul(upstream, second, transpose_b=True)[0]
+    by_second = tf.matmul(first, upstream, transpose_a=True)[0]
+    return [
+        tf.transpose(by_first) if op.get_attr("transpose_a") else by_first,
+        tf.transpose(by_second) if op.get_attr("transpose_b") else by_second,
+    ]
+
+
 GRADIENTS: dict[str, Callable[[Any, Tensor], Any]] = {
     "Relu": _relu,
     "Relu6": _relu6,
@@ -66,6 +81,7 @@ GRADIENTS: dict[str, Callable[[Any, Tensor], Any]] = {
     "Tanh": _tanh,
     "Sqrt": _sqrt,
     "Rsqrt": _rsqrt,
+    "MatMul": _matmul,
     "MaxPool": max_pool_gradient,
     "AvgPool": average_pool_gradient,
     "Conv2D": conv2d_gradients,
@@ -78,7 +94,11 @@ for _type, _gradient in GRADIENTS.items():
 
 @contextlib.contextmanager
 def builtin_gradients() -> Iterator[None]:
-    """Within, ops that are traced into the current graph have gradients of builtin ops."""
+    """Within, what is traced into the current graph has gradients of builtin ops, and convolutions are matrix products."""
     graph = tf.compat.v1.get_default_graph()
-    with graph.gradient_override_map({op: f"EdgeflBuiltin{op}" for op in GRADIENTS}):
-        yield
+    token = BUILTIN.set(True)
+    try:
+        with graph.gradient_override_map({op: f"EdgeflBuiltin{op}" for op in GRADIENTS}):
+            yield
+    finally:
+        BUILTIN.reset(token)

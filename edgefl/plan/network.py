@@ -13,7 +13,9 @@ import keras
 import tensorflow as tf
 
 from edgefl.errors import PlanError
+from edgefl.plan.convolution import BUILTIN, convolve, fits
 from edgefl.plan.spec import TensorSpec
+from edgefl.plan.windows import make_geometry
 
 Tensor = Any
 Tensors = Mapping[str, Tensor]
@@ -145,7 +147,8 @@ class Network:
                 return self._run_graph(layer, args[0], run)
             if type(layer) is keras.layers.Dropout:
                 return _dropout(layer, run, args[0])
-            return self._call_stateless(layer, run, *args, **kwargs)
+            out = self._convolve(layer, run, args[0]) if BUILTIN.get() else None
+            return out if out is not None else self._call_stateless(layer, run, *args, **kwargs)
 
     def _call_stateless(self, layer: Any, run: _Run, *args: Any, **kwargs: Any) -> Tensor:
         if run.training and any(isinstance(part, keras.random.SeedGenerator) for part in vars(layer).values()):
@@ -162,6 +165,23 @@ class Network:
             if after is not before and id(variable) in values:
                 run.updates[self._names[id(variable)]] = after
         return out
+
+    def _convolve(self, layer: Any, run: _Run, x: Tensor) -> Tensor | None:
+        """The layer as matrix products; None when it is none that these can do, or too large for it."""
+        if type(layer) not in (keras.layers.Conv1D, keras.layers.Conv2D) or layer.groups > 1 or layer.padding == "causal":
+            return None
+        if layer.data_format != "channels_last":
+            return None
+        kernel = run.weights[self._names[id(layer.kernel)]]
+        one = type(layer) is keras.layers.Conv1D
+        image, filters = (x[:, None], kernel[None]) if one else (x, kernel)
+        strides, dilations = ((1,) * one + layer.strides, (1,) * one + layer.dilation_rate)
+        geometry = make_geometry(image.shape[1:3], filters.shape[:2], strides, dilations, layer.padding.upper())
+        if not fits(image, filters, geometry):
+            return None
+        out = convolve(image, filters, geometry)
+        out = out[:, 0] if one else out
+        return layer.activation(out + run.weights[self._names[id(layer.bias)]] if layer.use_bias else out)
 
     def _call_logits(self, layer: Any, run: _Run, x: Tensor) -> Tensor:
         if isinstance(layer, keras.layers.Dense):

@@ -1,10 +1,11 @@
-"""Windows over images as slices, concatenations and pads: what convolution and pooling gradients are made of.
+"""Windows over images as slices, concatenations and pads: what convolutions and the gradients of poolings are made of.
 
-TFLite has no builtin op for these gradients, so they are written with ops that every runtime has.
-Shapes are static: float32[batch, height, width, channels] throughout.
+TFLite has no builtin op for these gradients, so they are written with ops that every runtime has. All works one axis after
+the other: a 5x5 window costs ten slices, not 25. Shapes are static: float32[batch, rows, columns, channels] throughout.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +16,9 @@ Tensor = Any
 
 @dataclass(frozen=True)
 class Axis:
-    """One spatial axis of a windowed op: sizes in samples, `before` and `after` are the padding."""
+    """One spatial axis of a windowed op. place: which axis of the tensor; sizes in samples; before, after: the padding."""
 
+    place: int
     size: int
     window: int
     stride: int
@@ -26,14 +28,14 @@ class Axis:
     after: int
 
     @property
-    def padded(self) -> int:
-        """How long the padded axis is."""
-        return self.before + self.size + self.after
+    def reach(self) -> int:
+        """How many samples lie between the first and the last window's start, both counted."""
+        return (self.out - 1) * self.stride + 1
 
     @property
-    def reach(self) -> int:
-        """How many samples lie between the first and the last window's start."""
-        return (self.out - 1) * self.stride + 1
+    def tiles(self) -> bool:
+        """Whether the windows neither overlap nor leave gaps between them."""
+        return self.window == self.stride and self.dilation == 1
 
 
 @dataclass(frozen=True)
@@ -43,102 +45,119 @@ class Geometry:
     rows: Axis
     columns: Axis
 
-    @property
-    def tiles(self) -> bool:
-        """Whether the windows neither overlap nor leave gaps between them."""
-        return all(axis.window == axis.stride and axis.dilation == 1 for axis in (self.rows, self.columns))
 
-    def offsets(self) -> Iterator[tuple[int, int]]:
-        """Yield the place of each window element in the padded image, row by row."""
-        for row in range(self.rows.window):
-            for column in range(self.columns.window):
-                yield row * self.rows.dilation, column * self.columns.dilation
+def make_geometry(
+    size: Sequence[int],
+    window: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    padding: str,
+    explicit: Sequence[tuple[int, int]] = ((0, 0), (0, 0)),
+) -> Geometry:
+    """Return where the windows of an op lie; each argument has one entry for rows and one for columns.
 
-
-def geometry_of(op: Any, window: tuple[int, int]) -> Geometry:
-    """Read strides, dilations and padding off a TensorFlow op (NHWC; SAME, VALID or EXPLICIT) whose first input is the image."""
-    shape = op.inputs[0].shape.as_list()
-    out = op.outputs[0].shape.as_list()
-    strides = op.get_attr("strides")
-    attributes = op.node_def.attr
-    dilations = list(op.get_attr("dilations")) if "dilations" in attributes else [1, 1, 1, 1]
-    padding = op.get_attr("padding").decode()
-    explicit = list(op.get_attr("explicit_paddings")) if "explicit_paddings" in attributes else []
+    padding is SAME, VALID or EXPLICIT (then `explicit` holds before and after).
+    """
     axes = []
-    for axis in (1, 2):
-        size, stride, dilation, extent = shape[axis], strides[axis], dilations[axis], (window[axis - 1] - 1) * dilations[axis] + 1
-        total = max((out[axis] - 1) * stride + extent - size, 0) if padding == "SAME" else 0
-        before, after = (explicit[2 * axis], explicit[2 * axis + 1]) if padding == "EXPLICIT" else (total // 2, total - total // 2)
-        axes.append(Axis(size, window[axis - 1], stride, dilation, out[axis], before, after))
+    for i in (0, 1):
+        extent = (window[i] - 1) * dilations[i] + 1
+        before, after = explicit[i] if padding == "EXPLICIT" else (0, 0)
+        out = (size[i] + before + after - extent) // strides[i] + 1
+        if padding == "SAME":
+            out = -(-size[i] // strides[i])
+            total = max((out - 1) * strides[i] + extent - size[i], 0)
+            before, after = total // 2, total - total // 2
+        axes.append(Axis(i + 1, size[i], window[i], strides[i], dilations[i], out, before, after))
     return Geometry(*axes)
+
+
+def geometry_of(op: Any, window: Sequence[int]) -> Geometry:
+    """Read strides, dilations and padding off a TensorFlow op (NHWC) whose first input is the image."""
+    attributes = op.node_def.attr
+    dilations = list(op.get_attr("dilations"))[1:3] if "dilations" in attributes else [1, 1]
+    explicit = list(op.get_attr("explicit_paddings")) if "explicit_paddings" in attributes else []
+    pairs = [(explicit[2], explicit[3]), (explicit[4], explicit[5])] if explicit else [(0, 0), (0, 0)]
+    size = op.inputs[0].shape.as_list()[1:3]
+    return make_geometry(size, window, op.get_attr("strides")[1:3], dilations, op.get_attr("padding").decode(), pairs)
 
 
 def pad(image: Tensor, geometry: Geometry, value: float = 0.0) -> Tensor:
     """Return the image with the op's padding around it."""
     rows, columns = geometry.rows, geometry.columns
-    return pad_by(image, (rows.before, rows.after), (columns.before, columns.after), value)
+    margins = [[0, 0], [rows.before, rows.after], [columns.before, columns.after], [0, 0]]
+    return tf.pad(image, margins, constant_values=value) if any(map(any, margins)) else image
 
 
-def pad_by(image: Tensor, rows: tuple[int, int], columns: tuple[int, int], value: float = 0.0) -> Tensor:
-    """Return the image with that many rows and columns before and after; negative counts crop."""
-    grown = [[0, 0], [max(rows[0], 0), max(rows[1], 0)], [max(columns[0], 0), max(columns[1], 0)], [0, 0]]
-    if any(map(any, grown)):
-        image = tf.pad(image, grown, constant_values=value)
-    if min(*rows, *columns) < 0:
-        _, height, width, _ = image.shape.as_list()
-        image = image[:, max(-rows[0], 0) : height - max(-rows[1], 0), max(-columns[0], 0) : width - max(-columns[1], 0)]
-    return image
+def taps(padded: Tensor, axis: Axis) -> list[Tensor]:
+    """Return for each window element along the axis what every window sees there: `out` long on that axis.
+
+    With strides, samples that lie a stride apart are first put side by side: a slice in steps is thirty times slower in TFLite.
+    """
+    place, stride, starts = axis.place, axis.stride, [k * axis.dilation for k in range(axis.window)]
+    if stride == 1:
+        return [_cut(padded, place, start, axis.out) for start in starts]
+    groups = starts[-1] // stride + axis.out
+    whole = _fit(padded, place, 0, groups * stride - padded.shape[place])
+    shape = whole.shape.as_list()
+    inner = math.prod(shape[place + 1 :])
+    grouped = tf.reshape(whole, (-1, groups, stride * inner))
+    shape[place] = axis.out
+    found = []
+    for start in starts:
+        group, rest = divmod(start, stride)
+        found.append(tf.reshape(grouped[:, group : group + axis.out, rest * inner : (rest + 1) * inner], shape))
+    return found
 
 
-def phase(padded: Tensor, geometry: Geometry, offset: tuple[int, int]) -> Tensor:
-    """Return the window element at this offset for every window: float32[batch, out_rows, out_columns, channels]."""
-    (row, column), rows, columns = offset, geometry.rows, geometry.columns
-    return padded[:, row : row + rows.reach : rows.stride, column : column + columns.reach : columns.stride]
-
-
-def spread(values: list[Tensor], geometry: Geometry) -> Tensor:
-    """Return the image of which `phase` gave these values, summed where windows overlap: one value for each offset."""
-    if geometry.tiles:
-        return _interleave(values, geometry)
-    rows, columns = geometry.rows, geometry.columns
+def untap(values: Sequence[Tensor], axis: Axis) -> Tensor:
+    """The adjoint of `pad` and `taps` along the axis: return the image, `size` long, summed where windows overlap."""
+    if axis.tiles:
+        whole = _interleave(values, axis.place)
+        return _fit(whole, axis.place, -axis.before, axis.size + axis.before - axis.out * axis.window)
     total = None
-    for (row, column), value in zip(geometry.offsets(), values, strict=True):
-        apart = _dilate(value, rows.stride, columns.stride)
-        vertical = (row - rows.before, rows.padded - row - rows.reach - rows.after)
-        horizontal = (column - columns.before, columns.padded - column - columns.reach - columns.after)
-        part = pad_by(apart, vertical, horizontal)
+    for k, value in enumerate(values):
+        start = k * axis.dilation - axis.before
+        part = _fit(_dilate(value, axis), axis.place, start, axis.size - start - axis.reach)
         total = part if total is None else total + part
     return total
 
 
-def dilate(image: Tensor, rows: int, columns: int) -> Tensor:
-    """Return the image with `rows - 1` and `columns - 1` zeros between its samples (none after the last)."""
-    return _dilate(image, rows, columns)
+def patches(image: Tensor, geometry: Geometry) -> Tensor:
+    """Return each window as one row of values: float32[batch, out_rows, out_columns, window_rows * window_columns * channels]."""
+    wide = concat(taps(pad(image, geometry), geometry.columns), 3)
+    return concat(taps(wide, geometry.rows), 3)
 
 
-def _dilate(image: Tensor, rows: int, columns: int) -> Tensor:
-    batch, height, width, channels = image.shape.as_list()
-    if columns > 1:
-        gap = tf.zeros((batch, height, width, (columns - 1) * channels))
-        image = tf.reshape(tf.concat([image, gap], 3), (batch, height, width * columns, channels))
-        width = (width - 1) * columns + 1
-        image = image[:, :, :width]
-    if rows > 1:
-        gap = tf.zeros((batch, height, (rows - 1) * width, channels))
-        image = tf.reshape(tf.concat([image, gap], 2), (batch, height * rows, width, channels))
-        image = image[:, : (height - 1) * rows + 1]
-    return image
+def concat(values: Sequence[Tensor], axis: int) -> Tensor:
+    """Join tensors; a single one is left as it is."""
+    return values[0] if len(values) == 1 else tf.concat(values, axis)
 
 
-def _interleave(values: list[Tensor], geometry: Geometry) -> Tensor:
-    rows, columns = geometry.rows, geometry.columns
-    batch, height, width, channels = values[0].shape.as_list()
-    lines = []
-    for start in range(0, len(values), columns.window):
-        line = tf.concat(values[start : start + columns.window], 3) if columns.window > 1 else values[start]
-        lines.append(tf.reshape(line, (batch, height, width * columns.window, channels)))
-    image = tf.concat(lines, 2) if rows.window > 1 else lines[0]
-    image = tf.reshape(image, (batch, height * rows.window, width * columns.window, channels))
-    vertical = (-rows.before, rows.size + rows.before - height * rows.window)
-    horizontal = (-columns.before, columns.size + columns.before - width * columns.window)
-    return pad_by(image, vertical, horizontal)
+def _cut(image: Tensor, place: int, start: int, length: int) -> Tensor:
+    if start == 0 and length == image.shape[place]:
+        return image
+    window = [slice(None)] * len(image.shape)
+    window[place] = slice(start, start + length)
+    return image[tuple(window)]
+
+
+def _fit(image: Tensor, place: int, before: int, after: int) -> Tensor:
+    """Pad the axis with zeros; negative counts cut."""
+    image = _cut(image, place, max(-before, 0), image.shape[place] + min(before, 0) + min(after, 0))
+    margins = [[0, 0]] * len(image.shape)
+    margins[place] = [max(before, 0), max(after, 0)]
+    return tf.pad(image, margins) if any(margins[place]) else image
+
+
+def _dilate(image: Tensor, axis: Axis) -> Tensor:
+    if axis.stride == 1:
+        return image
+    apart = _interleave([image] + [tf.zeros_like(image)] * (axis.stride - 1), axis.place)
+    return _cut(apart, axis.place, 0, axis.reach)
+
+
+def _interleave(values: Sequence[Tensor], place: int) -> Tensor:
+    """Deal the tensors out along the axis: the first of each, then the second of each, and so on."""
+    shape = values[0].shape.as_list()
+    shape[place] *= len(values)
+    return tf.reshape(concat(values, place + 1), shape)
