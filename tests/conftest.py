@@ -1,7 +1,12 @@
-"""What all tests share: quiet TensorFlow, and property tests that draw the same examples on every run."""
+"""What all tests share: quiet TensorFlow, property tests that draw the same examples on every run, a second TFLite runtime."""
 
 import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -9,3 +14,36 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
 settings.register_profile("edgefl", deadline=None, derandomize=True, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("edgefl")
+
+
+@pytest.fixture(scope="session")
+def pip() -> Callable[..., None]:
+    """Install, or skip the test with pip's last words when the registry cannot be reached."""
+
+    def install(*arguments: str, python: str = sys.executable) -> None:
+        command = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"pip cannot install {arguments[-1]}: {' '.join(done.stderr.strip().splitlines()[-1:]) or 'no reason given'}")
+
+    return install
+
+
+@pytest.fixture(scope="session")
+def packages(request: pytest.FixtureRequest) -> Path:
+    """A directory that outlives the run, for the runtimes that the tests install."""
+    return Path(request.config.cache.mkdir("runtimes")).resolve()
+
+
+@pytest.fixture(scope="session")
+def other_python(packages: Path, pip: Callable[..., None]) -> str:
+    """The Python of an environment with tflite-runtime 2.14 and numpy 1, as on a 32-bit board."""
+    if sys.version_info >= (3, 12):
+        pytest.skip("tflite-runtime 2.14 ends at Python 3.11")
+    home = packages / "tflite-runtime-2.14"
+    python = str(home / "bin" / "python")
+    if not (home / "ready-2").exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(home)], check=True)
+        pip("numpy<2", "safetensors", "tflite-runtime==2.14.0", python=python)
+        (home / "ready-2").touch()
+    return python

@@ -1,8 +1,6 @@
 """Real mixtures for the export tests: LeNet-5 by FedAvg and PFL-MFE on two clients of Fashion-MNIST, trained by the plan itself."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,38 +71,8 @@ def digits(lenet: tuple[Plan, Weights]) -> Trained:
     return train(*lenet, subsample(source.load(), 800, 300, 1))
 
 
-def pip(*arguments: str, python: str = sys.executable) -> None:
-    """Install, or skip the test with pip's last words when the registry cannot be reached."""
-    command = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(
-            f"pip cannot install {arguments[-1]}: {done.stderr.strip().splitlines()[-1] if done.stderr.strip() else 'no reason given'}"
-        )
-
-
 @pytest.fixture(scope="session")
-def packages(request: pytest.FixtureRequest) -> Path:
-    """A directory that outlives the run, for the runtimes that the tests install."""
-    return Path(request.config.cache.mkdir("runtimes")).resolve()
-
-
-@pytest.fixture(scope="session")
-def other_python(packages: Path) -> str:
-    """The Python of an environment with tflite-runtime 2.14 and numpy 1."""
-    if sys.version_info >= (3, 12):
-        pytest.skip("tflite-runtime 2.14 ends at Python 3.11")
-    home = packages / "tflite-runtime-2.14"
-    python = str(home / "bin" / "python")
-    if not (home / "ready").exists():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(home)], check=True)
-        pip("numpy<2", "tflite-runtime==2.14.0", python=python)
-        (home / "ready").touch()
-    return python
-
-
-@pytest.fixture(scope="session")
-def micro_environment(packages: Path) -> dict[str, str]:
+def micro_environment(packages: Path, pip: Callable[..., None]) -> dict[str, str]:
     """Environment variables under which this Python finds tflite-micro."""
     home = packages / "tflite-micro"
     if not (home / "ready").exists():

@@ -1,0 +1,57 @@
+"""The program computes the same on tflite-runtime 2.14, the only runtime of 32-bit boards, as on ai-edge-litert."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from edgefl.config import FederationConfig, ModelConfig
+from edgefl.plan.build import build_plan
+from edgefl.plan.spec import save_plan
+
+SCRIPT = Path(__file__).with_name("fit_all.py")
+ROOT = Path(__file__).parents[3]
+
+
+def strided(path: Path) -> ModelConfig:
+    import keras
+    from keras import layers
+
+    model = keras.Sequential(
+        [
+            keras.Input((16, 16, 3)),
+            layers.Conv2D(8, 3, strides=2, padding="same", name="conv"),
+            layers.BatchNormalization(name="norm"),
+            layers.ReLU(name="relu"),
+            layers.DepthwiseConv2D(3, padding="same", activation="relu", name="depthwise"),
+            layers.Conv2D(12, 1, activation="relu", name="pointwise"),
+            layers.AveragePooling2D(2, name="pool"),
+            layers.Conv2D(8, 3, padding="same", activation="relu", name="last"),
+            layers.GlobalAveragePooling2D(name="mean"),
+            layers.Dense(10, name="fc"),
+        ]
+    )
+    model.save(path)
+    return ModelConfig(str(path), (16, 16, 3), 10)
+
+
+@pytest.mark.parametrize("model", ["lenet5", "strided"])
+def test_every_signature_agrees(model, other_python, tmp_path):
+    settings = ModelConfig("lenet5") if model == "lenet5" else strided(tmp_path / "model.keras")
+    plan, weights = build_plan(FederationConfig(algorithm="pfl-mfe", model=settings))
+    save_plan(plan, tmp_path / "plan")
+    save_file(dict(weights), tmp_path / "weights.safetensors")
+    found = []
+    for python in (sys.executable, other_python):
+        out = tmp_path / f"{len(found)}.safetensors"
+        command = [python, str(SCRIPT), str(tmp_path / "plan"), str(tmp_path / "weights.safetensors"), str(out)]
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
+        assert done.returncode == 0, done.stderr
+        found.append(load_file(out))
+    assert found[0].keys() == found[1].keys()
+    for name, array in found[0].items():
+        np.testing.assert_allclose(found[1][name], array, atol=1e-4, rtol=1e-4, err_msg=name)
