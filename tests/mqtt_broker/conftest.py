@@ -1,13 +1,16 @@
 """Real brokers, real processes, and a puppet: a device whose every message the test writes itself."""
 
+import contextlib
 import hashlib
 import json
 import os
 import secrets
+import socket
 import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from dataclasses import replace
 
 import numpy as np
@@ -124,12 +127,13 @@ def any_url(request):
     return request.getfixturevalue(f"{request.param}_url")
 
 
-def toy_plan(**options):
-    return Plan(replace(softmax_spec("pfl-mfe", inputs=4, features=4, classes=3), options={"epochs": 2, **options}), b"", b"")
+def toy_plan(features=4, **options):
+    return Plan(replace(softmax_spec("pfl-mfe", inputs=4, features=features, classes=3), options={"epochs": 2, **options}), b"", b"")
 
 
-def toy_weights():
-    return {"trunk/kernel": np.eye(4, dtype=np.float32), "head/kernel": np.zeros((4, 3), np.float32), "head/bias": np.zeros(3, np.float32)}
+def toy_weights(features=4):
+    head = {"head/kernel": np.zeros((features, 3), np.float32), "head/bias": np.zeros(3, np.float32)}
+    return {"trunk/kernel": np.eye(4, features, dtype=np.float32), **head}
 
 
 def toy_shard(seed, count=30):
@@ -147,9 +151,10 @@ class Federation:
         self.name = f"t{secrets.token_hex(4)}"
         self.options = settings.pop("options", {})
         self.settings = {"rounds": 3, "min_clients": 2, "grace_s": 0.3, "deadline_s": 30.0, **settings}
-        self.plan, self.topics = toy_plan(**self.options), Topics(self.name)
+        features = 5_000 if self.settings.pop("wide", False) else 4
+        self.plan, self.topics = toy_plan(features, **self.options), Topics(self.name)
         save_plan(self.plan, directory / "plan")
-        (directory / "plan" / "initial.safetensors").write_bytes(save(toy_weights()))
+        (directory / "plan" / "initial.safetensors").write_bytes(save(toy_weights(features)))
         self.out = directory / "out"
 
     def aggregator(self, *more):
@@ -187,17 +192,19 @@ class Puppet:
         self.status = Status(client_id, secrets.token_hex(8), True, time.time(), 10, "0", time.time())
         will = Message(self.topics.device(client_id, "status"), encode_json(replace(self.status, online=False)), retained=True)
         self.link = Link(federation.url, f"puppet-{client_id}-{self.status.boot_id}", will=will)
+        self.inbox = {"task": deque(), "receipt": deque()}
         self.link.subscribe(self.topics.device(client_id, "task"), self.topics.device(client_id, "receipt"))
         self.link.publish(self.topics.device(client_id, "status"), encode_json(self.status), retain=True)
 
     def next(self, kind):
-        """Return the next message of that kind; what comes before it is skipped."""
+        """Return the next message of that kind, task or receipt; those of the other kind are kept."""
         deadline = time.monotonic() + DEADLINE_S
-        while time.monotonic() < deadline:
+        while not self.inbox[kind] and time.monotonic() < deadline:
             event = self.link.get(deadline - time.monotonic())
-            if isinstance(event, Message) and parse_topic(event.topic).kind == kind:
-                return decode_json(Task if kind == "task" else Receipt, event.payload)
-        raise AssertionError(f"no {kind} came")
+            if isinstance(event, Message):
+                self.inbox[parse_topic(event.topic).kind].append(event.payload)
+        assert self.inbox[kind], f"no {kind} came"
+        return decode_json(Task if kind == "task" else Receipt, self.inbox[kind].popleft())
 
     def begin(self, task, blob, **changes):
         """Announce an update; returns what was announced."""
@@ -223,6 +230,16 @@ class Puppet:
             self.publish(begin.sha256, "end", encode_json(End(begin.sha256, begin.count, time.time())))
             receipt = self.next("receipt")
         return receipt
+
+    def shout(self, topic, payload):
+        """Publish past the link's own check of sizes."""
+        self.link._client.publish(topic, payload, qos=1)
+
+    def close_hard(self):
+        """Break the connection: the will speaks."""
+        self.link._client.reconnect_delay_set(600, 600)
+        with contextlib.suppress(OSError, AttributeError):
+            self.link._client.socket().shutdown(socket.SHUT_RDWR)
 
     def close(self):
         self.link.publish(self.topics.device(self.client_id, "status"), encode_json(replace(self.status, online=False)), retain=True)
@@ -252,14 +269,25 @@ class Heard:
 
     def until_phase(self, phase):
         """Listen until the state says that phase; returns every message so far."""
+        return self._until(lambda message: message.topic.endswith("/state") and json.loads(message.payload)["phase"] == phase)
+
+    def until(self, leaf):
+        """Listen until something is said on a topic that ends so; returns every message so far."""
+        return self._until(lambda message: message.topic.endswith(f"/{leaf}"))
+
+    def until_online(self):
+        """Listen until a status says online."""
+        return self._until(lambda message: message.topic.endswith("/status") and json.loads(message.payload)["online"])
+
+    def _until(self, wanted):
         deadline = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline:
             event = self.link.get(deadline - time.monotonic())
             if isinstance(event, Message):
                 self.messages.append(event)
-                if event.topic.endswith("/state") and json.loads(event.payload)["phase"] == phase:
+                if wanted(event):
                     return self.messages
-        raise AssertionError(f"no phase {phase}")
+        raise AssertionError(f"it was not said; heard {[message.topic for message in self.messages]}")
 
 
 @pytest.fixture
