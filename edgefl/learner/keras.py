@@ -30,7 +30,8 @@ class KerasLearner:
         missing = [s.name for s in spec.signatures if s.name not in self._objectives]
         if missing:
             raise PlanError(f"the plan's signatures {', '.join(missing)} have no objective here; pass those the plan was built from")
-        self._traced: Callable[[str], Any] = cache(self._trace)
+        self.traced: Callable[[str], Any] = cache(self._trace)
+        """Signature name -> its concrete function, arguments and results named as in `Signature`."""
 
     def _trace(self, signature: str) -> Any:
         import tensorflow as tf
@@ -48,7 +49,7 @@ class KerasLearner:
     def _step(self, signature: str, arguments: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
         import tensorflow as tf
 
-        results = self._traced(signature)(**{name: tf.constant(array) for name, array in arguments.items()})
+        results = self.traced(signature)(**{name: tf.constant(array) for name, array in arguments.items()})
         return {name: tensor.numpy() for name, tensor in results.items()}
 
     def fit(
