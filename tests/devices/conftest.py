@@ -1,0 +1,110 @@
+"""The brokers and processes of `tests/mqtt_broker`, and an aggregator whose every message the test writes itself."""
+
+import hashlib
+import importlib.util
+import json
+import secrets
+import time
+from pathlib import Path
+
+import pytest
+
+from edgefl.mqtt import Link, Message
+from edgefl.plan.spec import encode_plan
+from edgefl.wire.chunks import CHUNK_BYTES, chunk, chunk_count
+from edgefl.wire.messages import Begin, Manifest, Receipt, State, Status, Task, Want
+from edgefl.wire.strict_json import decode_json, encode_json
+from edgefl.wire.tensors import encode_weights
+from edgefl.wire.topics import parse_topic
+
+_spec = importlib.util.spec_from_file_location("broker_conftest", Path(__file__).parent.parent / "mqtt_broker" / "conftest.py")
+_shared = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_shared)
+start, mosquitto_url, federate, toys, listen = _shared.start, _shared.mosquitto_url, _shared.federate, _shared.toys, _shared.listen
+KINDS = {"status": Status, "want": Want, "begin": Begin, "state": State}
+
+
+class Lead:
+    """An aggregator without a will of its own, for one device."""
+
+    def __init__(self, federation, client_id):
+        self.topics, self.client_id, self.session = federation.topics, client_id, secrets.token_hex(8)
+        self.link = Link(federation.url, f"lead-{self.session}")
+        device = self.topics.device
+        self.link.subscribe(device(client_id, "status"), device(client_id, "want"), f"{self.topics.root}/device/{client_id}/up/+/+")
+        self.blobs = {}
+        self.plan = self.offer(encode_plan(federation.plan))
+        self.model = self.offer(encode_weights(_shared.toy_weights()))
+        self.say("joining", 0)
+
+    def offer(self, content):
+        sha256 = hashlib.sha256(content).hexdigest()
+        self.blobs[sha256] = content
+        manifest = Manifest(sha256, len(content), chunk_count(len(content)), CHUNK_BYTES, time.time())
+        self.link.publish(self.topics.manifest(sha256), encode_json(manifest), retain=True)
+        return sha256
+
+    def say(self, phase, round):
+        state = State(self.topics.federation, self.session, phase, round, 3, 1, 30.0, self.plan, time.time())
+        self.link.publish(self.topics.state, encode_json(state), retain=True)
+
+    def task(self, round, phase="federate", nonce="n1", **changes):
+        models = {"global": self.model, "initial": self.model} if phase == "personalize" else {"global": self.model}
+        raw = {"plan": self.plan, "models": models, "scalars": {}, "seed": 1, "deadline_s": 30.0, "nonce": nonce}
+        task = Task(session=self.session, round=round, phase=phase, ts=time.time(), **(raw | changes))
+        self.link.publish(self.topics.device(self.client_id, "task"), encode_json(task))
+
+    def serve(self, want, lose=()):
+        blob = self.blobs[want.sha256]
+        for low, high in want.missing or ((0, chunk_count(len(blob))),):
+            for index in range(low, high):
+                if index not in lose:
+                    self.link.publish(self.topics.blob(want.sha256, index), chunk(blob, index))
+
+    def receipt(self, begin, outcome, missing=(), reason=""):
+        receipt = Receipt(begin.round, begin.sha256, outcome, missing, reason, begin.nonce, time.time())
+        self.link.publish(self.topics.device(self.client_id, "receipt"), encode_json(receipt))
+
+    def next(self, *kinds, serve=True):
+        """Return the next (kind, message) of these kinds; blobs that are wanted meanwhile are served. A chunk is (index, bytes)."""
+        deadline = time.monotonic() + 40
+        while time.monotonic() < deadline:
+            event = self.link.get(deadline - time.monotonic())
+            if not isinstance(event, Message):
+                continue
+            address = parse_topic(event.topic)
+            message = decode_json(KINDS[address.kind], event.payload) if address.kind in KINDS else (address.index, event.payload)
+            if address.kind == "want" and serve and "want" not in kinds:
+                self.serve(message)
+            if address.kind in kinds:
+                return message
+        raise AssertionError(f"none of {kinds} came")
+
+    def take(self, begin):
+        """Have an announced update sent, and say ok; returns its bytes."""
+        self.receipt(begin, "missing", ((0, begin.count),))
+        parts = dict(self.next("chunk") for _ in range(begin.count))
+        self.receipt(begin, "ok")
+        return b"".join(parts[index] for index in sorted(parts))
+
+
+@pytest.fixture
+def lead():
+    made = []
+
+    def make(federation, client_id="pi-1"):
+        made.append(Lead(federation, client_id))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.link.close()
+
+
+def progress_of(federation, client_id="pi-1"):
+    return json.loads((federation.directory / f"state-{client_id}" / "progress.json").read_text())
+
+
+@pytest.fixture
+def progress():
+    return progress_of
