@@ -312,3 +312,15 @@ class Toys:
 @pytest.fixture
 def toys():
     return Toys
+
+
+class Services:
+    """The classes above, for fixtures that live longer than a test."""
+
+    Process, Heard = Process, Heard
+    save_shard = staticmethod(save_shard)
+
+
+@pytest.fixture(scope="session")
+def services():
+    return Services

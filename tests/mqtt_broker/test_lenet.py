@@ -1,0 +1,203 @@
+"""LeNet-5 in LiteRT over MQTT, with a listener on `#`: the simulator's bits, nothing private on any topic, no TensorFlow in a device."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgefl.checkpoint import decode_mixture, decode_server_state
+from edgefl.config import load_config
+from edgefl.data.npz import load_shard
+from edgefl.plan.spec import decode_plan, load_plan
+from edgefl.simulate import simulate
+from edgefl.wire import messages
+from edgefl.wire.strict_json import decode_json
+from edgefl.wire.tensors import decode_models, decode_weights, read_header, specs_of
+from edgefl.wire.topics import parse_topic
+from mqtt_broker.plan_source import build_in_child, open_plan
+
+IDS = ("pi-1", "pi-2")
+PUBLIC = {
+    "state": messages.State, "summary": messages.Summary, "manifest": messages.Manifest, "status": messages.Status,
+    "metrics": messages.Metrics, "task": messages.Task, "receipt": messages.Receipt, "want": messages.Want, "claim": messages.Claim,
+    "begin": messages.Begin, "end": messages.End,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("lenet")
+    (directory / "federation.toml").write_text(TOML.format(url="mqtt://unused"))
+    build_in_child(directory / "federation.toml", directory / "plan")
+    return directory / "plan"
+
+
+TOML = """[federation]
+name = "lenet"
+rounds = 2
+min_clients = 2
+
+[model]
+name = "lenet5"
+
+[algorithm]
+name = "pfl-mfe"
+epochs = 1
+adapt_epochs = 1
+gate_epochs = 1
+baseline_epochs = 1
+
+[broker]
+url = "{url}"
+"""
+
+
+@pytest.fixture(scope="module")
+def ran(plan, tmp_path_factory, request):
+    """Run the federation once; returns (directory, all messages, maps of the devices' memory)."""
+    pytest.importorskip("sklearn")
+    url = request.getfixturevalue("mosquitto_url")
+    shared = request.getfixturevalue("services")
+    directory = tmp_path_factory.mktemp("run")
+    (directory / "federation.toml").write_text(TOML.format(url=url))
+    for i, client_id in enumerate(IDS):
+        shared.save_shard(directory / f"{client_id}.npz", digits(i))
+    heard = shared.Heard(url, "#")
+    processes = [
+        shared.Process("aggregator", "start", "--config", directory / "federation.toml", "--plan", plan, "--out", directory / "out")
+    ]
+    for client_id in IDS:
+        data, state = directory / f"{client_id}.npz", directory / client_id
+        processes.append(shared.Process("device", "start", "--broker", url, "--id", client_id, "--data", data, "--state", state, "--json"))
+    try:
+        heard.until("begin")
+        maps = [Path(f"/proc/{process.popen.pid}/maps").read_text() for process in processes]
+        said = heard.until_phase("done")
+        assert [process.end() for process in processes] == [0, 0, 0], [process.said for process in processes]
+        yield directory, said, maps, [json.loads(process.out) for process in processes[1:]]
+    finally:
+        for process in processes:
+            process.close()
+        heard.link.close()
+
+
+def digits(part):
+    from edgefl.data import load_dataset
+    from edgefl.types import Shard
+
+    data = load_dataset("digits")
+    train, test = slice(part * 100, part * 100 + 100), slice(part * 40, part * 40 + 40)
+    return Shard(data.x_train[train], data.y_train[train], data.x_test[test], data.y_test[test], 10)
+
+
+def test_mqtt_and_simulator_give_the_same_bits(ran, plan):
+    directory, *_ = ran
+    config = load_config(directory / "federation.toml")
+    made, initial = open_plan(plan, config)
+    shards = {client_id: load_shard(directory / f"{client_id}.npz", num_classes=10) for client_id in IDS}
+    end = simulate(made, initial, shards, config)
+    state = decode_server_state((directory / "out" / "server_state.safetensors").read_bytes())
+    for name, array in end.state.models["global"].items():
+        assert state.models["global"][name].tobytes() == array.tobytes(), name
+    for client_id in IDS:
+        found = decode_mixture((directory / client_id / "mixture.safetensors").read_bytes()).weights
+        for name, array in end.mixtures[client_id].weights.items():
+            assert found[name].tobytes() == array.tobytes(), name
+
+
+def test_no_device_or_aggregator_holds_tensorflow(ran):
+    _, _, maps, made = ran
+    for each in maps:
+        assert "libpython" in each or "python" in each
+        assert "site-packages/tensorflow/" not in each
+    assert all("ai_edge_litert" in each for each in maps[1:])
+    assert [each["tensorflow_loaded"] for each in made] == [False, False]
+
+
+def test_each_device_ends_with_its_own_model_and_tells_what_it_measured(ran):
+    directory, *_ = ran
+    result = json.loads((directory / "out" / "result.json").read_text())
+    keys = {
+        "id", "n_train", "accuracy_local", "accuracy_federated", "accuracy_mixture", "accuracy_mixture_int8", "tflite_bytes", "peak_rss_mb",
+        "bytes_up", "bytes_down",
+    }  # fmt: skip
+    for row in result["clients"]:
+        assert keys <= set(row)
+        assert row["tflite_bytes"] == (directory / row["id"] / "model" / "model.tflite").stat().st_size
+        assert row["bytes_up"] > 2 * 4 * 61_706
+        assert row["peak_rss_mb"] < 100
+
+
+def test_every_topic_and_every_tensor_name_is_public(ran, plan):
+    """What is JSON decodes strictly, so it has no field that is not written down; what is binary is a blob or an update."""
+    _, said, *_ = ran
+    spec = load_plan(plan).spec
+    names = {f"global/{weight.name}" for weight in spec.weights}
+    kinds = set()
+    for message in said:
+        address = parse_topic(message.topic)
+        kinds.add(address.kind)
+        if address.kind in PUBLIC and message.payload:
+            decode_json(PUBLIC[address.kind], message.payload)
+        else:
+            assert address.kind in ("blob", "chunk") or not message.payload
+    assert kinds >= {"state", "status", "task", "begin", "chunk", "end", "receipt", "want", "manifest", "blob", "summary", "metrics"}
+    updates, blobs = whole(said, "chunk"), whole(said, "blob")
+    assert len(updates) == 2 * len(IDS) + 1  # two rounds, and one empty answer that all share
+    for blob in updates.values():
+        assert set(read_header(blob, "")[0]) in (names, set())
+        decode_models(blob, {"global": spec.weights}, "")
+    for blob in blobs.values():
+        if "spec" in read_header(blob, "")[0]:
+            assert decode_plan(blob).spec == spec
+        else:
+            assert set(decode_weights(blob, spec.weights, "")) == {weight.name for weight in spec.weights}
+
+
+def whole(said, kind):
+    """Return all blobs or updates that were said, put together and checked by their sha256."""
+    parts = {}
+    for message in said:
+        address = parse_topic(message.topic)
+        if address.kind == kind:
+            parts.setdefault(address.sha256, {})[address.index] = message.payload
+    joined = {sha256: b"".join(found[i] for i in sorted(found)) for sha256, found in parts.items()}
+    assert all(hashlib.sha256(blob).hexdigest() == sha256 for sha256, blob in joined.items())
+    return joined
+
+
+def windows(array, floats=4):
+    """Return runs of four neighbouring values as bytes, save those that are (nearly) constant; of less than four, all of them."""
+    flat = np.ascontiguousarray(array, "<f4").reshape(-1)
+    if flat.size < floats:
+        return {flat.tobytes()} if flat.all() else set()
+    rows = np.lib.stride_tricks.sliding_window_view(flat, floats)[:: floats * 4]
+    return {row.tobytes() for row in rows if len(np.unique(row)) > 2}
+
+
+def test_no_private_value_is_in_any_payload(ran, plan):
+    """Local experts, gates and samples: no four neighbouring floats of them are anywhere in what was said."""
+    directory, said, *_ = ran
+    payload = b"\0".join([m.payload for m in said] + list(whole(said, "chunk").values()) + list(whole(said, "blob").values()))
+    checked = 0
+    for client_id in IDS:
+        mixture = decode_mixture((directory / client_id / "mixture.safetensors").read_bytes()).weights
+        shard = load_shard(directory / f"{client_id}.npz", num_classes=10)
+        private = {name: array for name, array in mixture.items() if name.startswith(("local/", "gate/"))}
+        assert any(name.startswith("gate/") for name in private)
+        for array in (*private.values(), shard.x_train, shard.x_test):
+            found = windows(array)
+            checked += len(found)
+            assert not any(window in payload for window in sample(found))
+        assert (directory / client_id / "model" / "model.tflite").read_bytes()[:2000] not in payload
+    assert checked > 1000
+    # the search itself finds what is there
+    state = decode_server_state((directory / "out" / "server_state.safetensors").read_bytes())
+    assert all(window in payload for window in sample(windows(state.models["global"]["fc1/kernel"])))
+    assert specs_of(state.models["global"]) == tuple(load_plan(plan).spec.weights)
+
+
+def sample(found, count=400):
+    return sorted(found)[:: max(1, len(found) // count)]
