@@ -14,7 +14,7 @@ from edgefl.plan.spec import decode_plan, load_plan
 from edgefl.simulate import simulate
 from edgefl.wire import messages
 from edgefl.wire.strict_json import decode_json
-from edgefl.wire.tensors import decode_models, decode_weights, read_header, specs_of
+from edgefl.wire.tensors import decode_models, decode_weights, read_header
 from edgefl.wire.topics import parse_topic
 from mqtt_broker.plan_source import build_in_child, open_plan
 
@@ -196,7 +196,6 @@ def test_no_private_value_is_in_any_payload(ran, plan):
     # the search itself finds what is there
     state = decode_server_state((directory / "out" / "server_state.safetensors").read_bytes())
     assert all(window in payload for window in sample(windows(state.models["global"]["fc1/kernel"])))
-    assert specs_of(state.models["global"]) == tuple(load_plan(plan).spec.weights)
 
 
 def sample(found, count=400):
