@@ -308,6 +308,10 @@ class Toys:
 
     plan, weights, shard, save = staticmethod(toy_plan), staticmethod(toy_weights), staticmethod(toy_shard), staticmethod(save_shard)
 
+    @staticmethod
+    def save_initial(directory):
+        (directory / "initial.safetensors").write_bytes(save(toy_weights()))
+
 
 @pytest.fixture
 def toys():

@@ -1,0 +1,108 @@
+"""A device's state directory: what was finished last is there whole, whatever was cut off."""
+
+import json
+
+import numpy as np
+import pytest
+
+from devices.export import export_in_child, export_metrics
+from devices.identity import yields_to
+from devices.store import Store
+from edgefl.errors import ExportError, StateError
+from edgefl.types import ClientState
+from edgefl.wire.messages import Status
+
+STATE = ClientState({"gate/kernel": np.float32([1, 2])}, {"beta": 0.25})
+
+
+def finish(store, round=1, session="s", update=b"update", state=STATE):
+    return store.finish_round(session, round, "federate", 5, {"loss": 0.5}, update, state)
+
+
+def test_a_finished_round_survives_a_restart(tmp_path):
+    store = Store(tmp_path / "a" / "b", "pi-1")
+    assert store.progress() is None
+    assert store.client_state("s") == ClientState()
+    finish(store, 1)
+    progress = finish(store, 2, update=b"second")
+    store.close()
+    again = Store(tmp_path / "a" / "b", "pi-1")
+    assert again.progress() == progress
+    assert again.update(progress) == b"second"
+    state = again.client_state("s")
+    assert state.arrays["gate/kernel"].tobytes() == STATE.arrays["gate/kernel"].tobytes()
+    assert state.scalars == {"beta": 0.25}
+    assert again.client_state("another session") == ClientState()
+    assert len(list((tmp_path / "a" / "b").glob("update-*"))) == 1
+
+
+def test_a_power_cut_before_the_last_step_leaves_the_round_before(tmp_path, monkeypatch):
+    store = Store(tmp_path, "pi-1")
+    before = finish(store, 1)
+    write = Store._write
+
+    def cut(self, name, content):
+        if name == "progress.json":
+            raise StateError("power cut")
+        write(self, name, content)
+
+    monkeypatch.setattr(Store, "_write", cut)
+    with pytest.raises(StateError):
+        finish(store, 2, update=b"half", state=ClientState())
+    monkeypatch.undo()
+    assert store.progress() == before
+    assert store.update(before) == b"update"
+    assert store.client_state("s").scalars == {"beta": 0.25}
+
+
+@pytest.mark.parametrize("name", ["progress.json", "update-", "client_state-"])
+def test_damage_is_named_with_a_remedy(tmp_path, name):
+    store = Store(tmp_path, "pi-1")
+    progress = finish(store)
+    path = next(tmp_path.glob(f"{name}*"))
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(StateError, match=f"{path.name[:12]}.*damaged.*start afresh"):
+        store.progress()
+        store.update(progress)
+        store.client_state("s")
+
+
+def test_a_directory_has_one_owner_at_a_time_and_one_id_for_ever(tmp_path):
+    store = Store(tmp_path, "pi-1")
+    with pytest.raises(StateError, match="another device uses"):
+        Store(tmp_path, "pi-1")
+    store.save_note({"id": "pi-1"})
+    store.close()
+    with pytest.raises(StateError, match="belongs to 'pi-1', this device is 'pi-2'"):
+        Store(tmp_path, "pi-2")
+    Store(tmp_path, "pi-1").close()
+
+
+def test_a_place_that_is_no_directory(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StateError, match="give a directory"):
+        Store(tmp_path / "file", "pi-1")
+
+
+def test_the_export_runs_in_a_child_and_its_last_words_are_the_error(tmp_path):
+    with pytest.raises(ExportError, match=r"the export failed: .*run `edgefl export --state"):
+        export_in_child(tmp_path)
+    assert export_metrics({"accuracy_int8": 0.5, "tflite_bytes": 10, "peak_rss_mb": 1.0, "recipe": "x"}) == {
+        "accuracy_mixture_int8": 0.5, "tflite_bytes": 10.0, "export_rss_mb": 1.0,
+    }  # fmt: skip
+
+
+def test_of_two_boots_of_one_id_the_earlier_stays_whoever_looks():
+    def boot(boot_id, born):
+        return Status("pi-1", boot_id, True, born, 1, "0", 0.0)
+
+    for one, two in [(boot("a", 1.0), boot("b", 2.0)), (boot("b", 1.0), boot("a", 2.0)), (boot("a", 1.0), boot("b", 1.0))]:
+        assert not yields_to(one, two)
+        assert yields_to(two, one)
+
+
+def test_note_is_json_that_a_person_reads(tmp_path):
+    store = Store(tmp_path, "pi-1")
+    store.save_note({"id": "pi-1", "data": "x.npz", "seed": 1, "federation": "home"})
+    assert json.loads((tmp_path / "device.json").read_text())["federation"] == "home"
+    store.close()

@@ -1,0 +1,194 @@
+"""The aggregator's parts without a network: presence, blobs on demand, upload slots, results, and where a plan comes from."""
+
+import json
+import math
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgefl import rounds
+from edgefl.config import FederationConfig
+from edgefl.errors import ConfigError, LinkError, PlanError, WireError
+from edgefl.plan.spec import save_plan
+from edgefl.wire.chunks import CHUNK_BYTES, chunk, chunk_count
+from edgefl.wire.messages import Begin, Status, Want
+from mqtt_broker import embedded
+from mqtt_broker.blob_server import REPEAT_S, WINDOW_S, BlobServer
+from mqtt_broker.plan_source import build_in_child, open_plan
+from mqtt_broker.presence import Presence, take_status
+from mqtt_broker.results import client_rows, dropped_of, result_of, save_result, summarize, weighted_loss
+from mqtt_broker.uploads import IDLE_S, Uploads
+
+A, B = "a" * 64, "b" * 64
+
+
+def status(boot_id, online):
+    return Status("pi-1", boot_id, online, 0.0, 1, "0", 0.0)
+
+
+def test_a_stale_will_takes_no_new_boot_offline():
+    presence = take_status(take_status(Presence(), status("one", True)), status("two", True))
+    assert take_status(presence, status("one", False)).online() == ("pi-1",)
+    assert take_status(presence, status("two", False)).online() == ()
+
+
+def test_chunks_that_several_want_go_out_once_after_a_moment():
+    blobs = BlobServer()
+    blobs.offer(A, bytes(CHUNK_BYTES + 1))
+    assert blobs.manifest(A).count == 2
+    assert blobs.want(Want(A, (), 0.0), now=10.0)
+    assert blobs.next_chunk(10.0) is None
+    assert blobs.want(Want(A, ((1, 2),), 0.0), now=10.01)
+    later = 10.001 + WINDOW_S
+    assert blobs.next_chunk(later) == (A, 0, bytes(CHUNK_BYTES))
+    assert blobs.next_chunk(later) == (A, 1, b"\0")
+    assert blobs.next_chunk(later) is None
+    assert not blobs.is_busy
+
+
+def test_who_asks_late_gets_a_chunk_again_when_the_others_had_time_to_leave():
+    blobs = BlobServer()
+    blobs.offer(A, b"x")
+    blobs.want(Want(A, (), 0.0), now=1.0)
+    assert blobs.next_chunk(1.1)
+    blobs.want(Want(A, (), 0.0), now=1.15)
+    assert blobs.next_chunk(1.1 + REPEAT_S / 2) is None
+    assert blobs.next_chunk(1.11 + REPEAT_S)
+
+
+def test_a_blob_that_is_gone_or_a_range_outside_it():
+    blobs = BlobServer()
+    blobs.offer(A, b"x")
+    blobs.offer(B, b"y")
+    blobs.want(Want(A, (), 0.0), now=0.0)
+    assert blobs.keep_only({B}) == [A]
+    assert not blobs.is_busy
+    assert not blobs.want(Want(A, (), 0.0), now=0.0)
+    with pytest.raises(WireError, match="the blob has 1 chunks"):
+        blobs.want(Want(B, ((0, 2),), 0.0), now=0.0)
+
+
+def begin(client_id, blob=b"x" * 100, **changes):
+    made = {"session": "s", "round": 1, "plan": "p", "sha256": A, "size": len(blob), "count": chunk_count(len(blob)), "nonce": "n"}
+    told = {"num_samples": 4, "metrics": {}, "ts": 0.0}
+    return Begin(client_id=client_id, chunk_bytes=CHUNK_BYTES, **{**made, **told, **changes})
+
+
+def said(receipts):
+    return [(client_id, receipt.outcome) for client_id, receipt in receipts]
+
+
+def test_slots_are_granted_in_turn():
+    uploads = Uploads(slots=1)
+    assert said(uploads.begin(begin("a"), 1000, 0.0)) == [("a", "missing")]
+    assert said(uploads.begin(begin("b"), 1000, 0.0)) == [("b", "wait")]
+    assert said(uploads.begin(begin("c"), 1000, 0.0)) == [("c", "wait")]
+    assert said(uploads.begin(begin("a"), 1000, 0.0)) == [("a", "missing")]
+    assert said(uploads.close("a", 0.0)) == [("b", "missing")]
+    assert uploads.expire(IDLE_S) == []
+    assert said(uploads.expire(IDLE_S + 0.1)) == [("c", "missing")]
+    assert uploads.end("b", A, 0.0) == []
+
+
+def test_an_update_above_the_limit_takes_neither_slot_nor_memory():
+    uploads = Uploads(slots=1)
+    with pytest.raises(WireError, match="expected at most 1000"):
+        uploads.begin(begin("a", size=10**12, count=10**12 // CHUNK_BYTES + 1), 1000, 0.0)
+    assert said(uploads.begin(begin("b"), 1000, 0.0)) == [("b", "missing")]
+
+
+@given(st.data())
+def test_any_order_of_clients_and_chunks_ends_with_every_update_and_never_more_slots_than_there_are(data):
+    slots = data.draw(st.integers(1, 3))
+    sizes = data.draw(st.lists(st.integers(0, 3 * CHUNK_BYTES), min_size=1, max_size=4))
+    waiting = {f"c{i}": bytes([i]) * size for i, size in enumerate(sizes)}
+    uploads, granted, done = Uploads(slots), {}, set()
+    import hashlib
+
+    def take(receipts):
+        for client_id, receipt in receipts:
+            if receipt.outcome == "missing":
+                granted[client_id] = receipt.missing
+
+    begins = {c: begin(c, blob, sha256=hashlib.sha256(blob).hexdigest()) for c, blob in waiting.items()}
+    for client_id in data.draw(st.permutations(sorted(waiting))):
+        take(uploads.begin(begins[client_id], 10**6, 0.0))
+    while len(done) < len(waiting):
+        open_now = sorted(set(granted) - done)
+        assert 1 <= len(open_now) <= slots
+        client_id = data.draw(st.sampled_from(open_now))
+        blob, made = waiting[client_id], begins[client_id]
+        order = data.draw(st.permutations(range(made.count)))
+        finished = [uploads.chunk(client_id, made.sha256, i, chunk(blob, i), 0.0) for i in order][-1]
+        assert finished == made
+        assert uploads.blob(client_id) == blob
+        done.add(client_id)
+        take(uploads.close(client_id, 0.0))
+
+
+def test_a_summary_by_hand_and_a_result_that_is_strict_json(tmp_path):
+    closed = rounds.open_round(1, ("a", "b", "c", "d"), quorum=0.5, deadline_s=9.0, grace_s=0.0, now=0.0)
+    for client_id in ("a", "b"):
+        closed, _ = rounds.receive(closed, 1, client_id, "x")
+    closed = rounds.offline(rounds.fail(closed, "c", "NaN"), "d", 1.0)
+    begins = [
+        begin("a", metrics={"loss": 1.0, "accuracy": 0.5}, num_samples=1),
+        begin("b", metrics={"loss": 3.0, "accuracy": 1.0}, num_samples=3),
+    ]
+    assert weighted_loss(begins) == 2.5
+    assert math.isnan(weighted_loss([begin("a")]))
+    summary = summarize(closed, "federate", begins, 10, 20, 1.5)
+    assert (summary.updates, summary.accuracy_mean, summary.dropped) == (2, 0.75, ("c", "d"))
+    assert (summary.accuracy_p10, summary.accuracy_p90) == (pytest.approx(0.55), pytest.approx(0.95))
+    dropped = dropped_of(closed)
+    assert [(d.client_id, d.reason) for d in dropped] == [("c", "NaN"), ("d", "offline")]
+    rows = client_rows([begin("a", metrics={"accuracy_mixture": math.nan, "n_train": 4.0})])
+    result = result_of(FederationConfig(), "p", "s", rows, dropped, [2.5, math.nan], 1.234)
+    path = save_result(result, tmp_path / "out")
+    back = json.loads(path.read_text(), parse_constant=lambda _: pytest.fail("NaN is no JSON"))
+    assert back["clients"] == [{"id": "a", "accuracy_mixture": None, "n_train": 4.0}]
+    assert (back["losses"], back["seconds"]) == ([2.5, None], 1.23)
+
+
+def test_a_plan_of_another_algorithm_or_without_weights_is_refused(toys, tmp_path):
+    plan = toys.plan()
+    save_plan(plan, tmp_path)
+    config = FederationConfig(algorithm="pfl-mfe")
+    with pytest.raises(PlanError, match="no initial weights"):
+        open_plan(tmp_path, config)
+    toys.save_initial(tmp_path)
+    made, initial = open_plan(tmp_path, config)
+    assert made.id == plan.id
+    np.testing.assert_array_equal(initial["trunk/kernel"], np.eye(4))
+    with pytest.raises(PlanError, match="for pfl-mfe, the configuration says fedavg"):
+        open_plan(tmp_path, FederationConfig())
+    with pytest.raises(PlanError, match="no plan in"):
+        open_plan(tmp_path / "none", config)
+
+
+def test_a_plan_that_cannot_be_built_says_why(tmp_path):
+    config = tmp_path / "federation.toml"
+    config.write_text('[model]\nname = "no-such-model"\n')
+    with pytest.raises(PlanError, match="no-such-model"):
+        build_in_child(config, tmp_path / "plan")
+
+
+def test_a_port_in_use_and_a_broker_that_is_not_installed(monkeypatch):
+    import socket
+
+    with socket.create_server((embedded.HOST, 0)) as taken, pytest.raises(LinkError, match="cannot be used"):
+        embedded.check_port(taken.getsockname()[1])
+    monkeypatch.setattr(embedded, "find_mosquitto", lambda: None)
+    with pytest.raises(ConfigError, match="apt install mosquitto"):
+        embedded.choose_kind("mosquitto")
+    assert embedded.choose_kind("auto") == "amqtt"
+
+
+def test_a_broker_that_does_not_answer_is_given_up(monkeypatch):
+    began = time.monotonic()
+    with pytest.raises(LinkError, match="did not answer on port"):
+        embedded._wait_until_up(embedded.free_port(), lambda: True, 0.2)
+    assert time.monotonic() - began < 5
