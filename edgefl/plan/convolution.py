@@ -3,7 +3,8 @@
 A TFLite runtime multiplies matrices far faster than it convolves with a filter that is an argument (XNNPACK takes
 BATCH_MATMUL and leaves CONV_2D to kernels for any processor), so a convolution is `patches @ filter`, its filter gradient
 `patches^T @ gradient`, and its image gradient `gradient @ filter^T` summed back into place. A matrix product must be written
-with three axes: with two, the converter makes FULLY_CONNECTED of it where an argument is transposed, three times slower.
+with three axes: with two, the converter makes FULLY_CONNECTED of it where an argument is transposed, three times slower. And an
+index that drops an axis is a slow copy where a reshape is none.
 """
 
 from collections.abc import Callable
@@ -60,9 +61,11 @@ def conv2d_gradients(op: Any, gradient: Tensor) -> list[Tensor]:
 def image_gradient(gradient: Tensor, kernel: Tensor, geometry: Geometry) -> Tensor:
     """Return the gradient by the image: one product for each row of the filter, summed into place rows first."""
     window_rows, window_columns, channels, filters = kernel.shape.as_list()
-    shape = (*gradient.shape.as_list()[:3], window_columns * channels)
+    width = window_columns * channels
+    shape = (*gradient.shape.as_list()[:3], width)
+    taps_by_row = tf.reshape(kernel, (1, -1, filters))
     lines = [
-        tf.reshape(tf.matmul(_flat(gradient), tf.reshape(kernel[row], (1, -1, filters)), transpose_b=True), shape)
+        tf.reshape(tf.matmul(_flat(gradient), taps_by_row[:, row * width : (row + 1) * width], transpose_b=True), shape)
         for row in range(window_rows)
     ]
     wide = untap(lines, geometry.rows)
@@ -83,12 +86,14 @@ def depthwise_gradients(op: Any, gradient: Tensor) -> list[Tensor]:
     window_rows, window_columns, channels, multiplier = kernel.shape.as_list()
     geometry = geometry_of(op, (window_rows, window_columns))
     batch, rows, columns, _ = gradient.shape.as_list()
+    weights = tf.reshape(kernel, (-1, channels, multiplier))
     by_channel = tf.reshape(gradient, (batch * rows * columns, channels, multiplier))
     lines, sums = [], []
     for i, row in enumerate(taps(pad(image, geometry), geometry.rows)):
         values = []
         for j, seen in enumerate(taps(row, geometry.columns)):
-            weighted = by_channel * kernel[i, j]
+            place = i * window_columns + j
+            weighted = by_channel * weights[place : place + 1]
             part = tf.reduce_sum(weighted, 2) if multiplier > 1 else weighted
             values.append(tf.reshape(part, (batch, rows, columns, channels)))
             sums.append(tf.reduce_sum(tf.reshape(seen, (batch * rows * columns, channels, 1)) * by_channel, 0))

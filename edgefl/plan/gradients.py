@@ -63,12 +63,11 @@ def _matmul(op: Any, gradient: Tensor) -> list[Tensor]:
     if op.get_attr("transpose_a") or op.get_attr("transpose_b"):
         first = tf.linalg.matrix_transpose(first) if op.get_attr("transpose_a") else first
         second = tf.linalg.matrix_transpose(second) if op.get_attr("transpose_b") else second
-    by_first = tf.matmul(upstream, second, transpose_b=True)[0]
-    by_second = tf.matmul(first, upstream, transpose_a=True)[0]
-    return [
-        tf.transpose(by_first) if op.get_attr("transpose_a") else by_first,
-        tf.transpose(by_second) if op.get_attr("transpose_b") else by_second,
-    ]
+    by_first = tf.matmul(upstream, second, transpose_b=True)
+    by_second = tf.matmul(first, upstream, transpose_a=True)
+    by_first = tf.linalg.matrix_transpose(by_first) if op.get_attr("transpose_a") else by_first
+    by_second = tf.linalg.matrix_transpose(by_second) if op.get_attr("transpose_b") else by_second
+    return [tf.reshape(by, tensor.shape) for by, tensor in zip((by_first, by_second), op.inputs, strict=True)]
 
 
 GRADIENTS: dict[str, Callable[[Any, Tensor], Any]] = {

@@ -174,13 +174,13 @@ class Network:
             return None
         kernel = run.weights[self._names[id(layer.kernel)]]
         one = type(layer) is keras.layers.Conv1D
-        image, filters = (x[:, None], kernel[None]) if one else (x, kernel)
+        image, filters = (tf.expand_dims(x, 1), tf.expand_dims(kernel, 0)) if one else (x, kernel)
         strides, dilations = ((1,) * one + layer.strides, (1,) * one + layer.dilation_rate)
         geometry = make_geometry(image.shape[1:3], filters.shape[:2], strides, dilations, layer.padding.upper())
         if not fits(image, filters, geometry):
             return None
         out = convolve(image, filters, geometry)
-        out = out[:, 0] if one else out
+        out = tf.squeeze(out, 1) if one else out
         return layer.activation(out + run.weights[self._names[id(layer.bias)]] if layer.use_bias else out)
 
     def _call_logits(self, layer: Any, run: _Run, x: Tensor) -> Tensor:
