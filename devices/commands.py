@@ -23,7 +23,9 @@ def device() -> None:
 @click.option("--data", type=click.Path(path_type=Path), required=True, help="The shard: .npz with x and y. It stays here.")
 @click.option("--state", type=click.Path(path_type=Path), required=True, help="What this device keeps; its model ends in DIR/model.")
 @click.option("--federation", default="", help="Which federation  [default: the one that runs on the broker]")
-@click.option("--learner", type=click.Choice(["litert", "numpy"]), default="litert", show_default=True)
+@click.option(
+    "--learner", type=click.Choice(["litert", "keras", "numpy"]), default="litert", show_default=True, help="keras needs TensorFlow."
+)
 @click.option("--threads", type=click.IntRange(1, 64), default=1, show_default=True)
 @click.option("--keepalive", type=click.IntRange(2, 3600), default=20, show_default=True, help="Seconds between signs of life.")
 @click.option("--wait", "wait_s", type=click.FloatRange(0), default=0.0, help="Seconds to wait for a federation  [default: no limit]")

@@ -14,11 +14,18 @@ from edgefl.plan.spec import Plan
 from edgefl.types import Broadcast, ClientState, Mixture, Scalars, Shard, Update, Weights
 from edgefl.wire.messages import Task
 
-LEARNERS = ("litert", "numpy")
+LEARNERS = ("litert", "keras", "numpy")
 
 
 def make_learner(name: str, plan: Plan, threads: int) -> Learner:
-    """Return the learner of that name over the plan; `numpy` runs only the linear plans of the tests."""
+    """Return the learner of that name over the plan.
+
+    `keras` is for boards with a GPU, and needs TensorFlow; `numpy` runs only the linear plans of the tests.
+    """
+    if name == "keras":
+        from edgefl.plan.build import keras_learner
+
+        return keras_learner(plan.spec)
     if name == "numpy":
         from edgefl.learner.numpy_softmax import SoftmaxLearner
 

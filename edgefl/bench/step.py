@@ -37,20 +37,15 @@ def timed_litert(plan: Plan) -> Callable[[Drawn], None]:
     return epoch
 
 
-def timed_keras(plan: Plan, config: Path) -> Callable[[Drawn], None]:
+def timed_keras(plan: Plan) -> Callable[[Drawn], None]:
     """Return an epoch of the same objective as a tf.function on one thread; weights and slots stay in TensorFlow between steps."""
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    from edgefl.algorithms import full_options, objectives
-    from edgefl.learner.keras import KerasLearner
-    from edgefl.plan.build import make_network
+    from edgefl.plan.build import keras_learner
 
-    settings = load_config(config)
-    options = full_options(settings.algorithm, settings.options)
-    learner = KerasLearner(plan.spec, objectives(settings.algorithm, make_network(settings), options))
-    step, signature = learner.traced("train"), plan.spec.signature("train")
+    step, signature = keras_learner(plan.spec).traced("train"), plan.spec.signature("train")
     fixed = {f"h_{name}": tf.constant(value) for name, value in signature.hyper.items()}
 
     def epoch(d: Drawn) -> None:
@@ -76,7 +71,7 @@ def main(kind: str, config: Path, plan: Path, steps: int = 0) -> None:
         print("{}")
         return
     the_plan = load_plan(plan)
-    epoch = timed_litert(the_plan) if kind == "litert" else timed_keras(the_plan, config)
+    epoch = timed_litert(the_plan) if kind == "litert" else timed_keras(the_plan)
     spec, rng = the_plan.spec, np.random.default_rng(1)
     count = spec.signature("train").batch_size * steps
     weights = {each.name: rng.normal(0, 0.05, each.shape).astype(np.float32) for each in spec.weights}

@@ -5,7 +5,9 @@ from typing import Any
 import keras
 
 from edgefl.algorithms.registry import full_options, objectives
-from edgefl.config import FederationConfig
+from edgefl.config import FederationConfig, ModelConfig
+from edgefl.errors import PlanError
+from edgefl.learner.keras import KerasLearner
 from edgefl.models import build_model
 from edgefl.plan.compile import compile_program
 from edgefl.plan.network import Network
@@ -30,7 +32,7 @@ def build_plan(config: FederationConfig) -> tuple[Plan, Weights]:
     template, bindings = (b"", ()) if mixture is None else build_template(mixture, network.epsilons)
     spec = PlanSpec(
         config.model.name, config.algorithm, options, tuple(config.model.input_shape), config.model.num_classes,
-        network.specs, signatures, tuple(bindings),
+        network.specs, signatures, tuple(bindings), dict(config.model.options),
     )  # fmt: skip
     return Plan(spec, program, template), network.initial_weights()
 
@@ -40,3 +42,14 @@ def make_network(config: FederationConfig) -> Network:
     keras.utils.set_random_seed(config.seed)
     model: Any = build_model(config.model)
     return Network(model)
+
+
+def keras_learner(spec: PlanSpec) -> KerasLearner:
+    """Return the Keras learner of a plan, its model built anew from the name and options in the spec.
+
+    Raises PlanError when that gives other weights than the plan's, ConfigError when the model is not on this machine.
+    """
+    network = Network(build_model(ModelConfig(spec.model, spec.input_shape, spec.num_classes, spec.model_options)))
+    if network.specs != spec.weights:
+        raise PlanError(f"the model {spec.model!r} of this machine has other weights than the plan; install the aggregator's version")
+    return KerasLearner(spec, objectives(spec.algorithm, network, spec.options))

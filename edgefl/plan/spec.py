@@ -74,7 +74,7 @@ class PlanSpec:
     """All that a device must know of a plan before it runs it.
 
     `weights` are the tensors of the federated model, in wire order; `algorithm` and `options` name the
-    algorithm and the keywords of its factory.
+    algorithm and the keywords of its factory, `model` and `model_options` what the model was built from.
     """
 
     model: str
@@ -85,6 +85,7 @@ class PlanSpec:
     weights: tuple[TensorSpec, ...]
     signatures: tuple[Signature, ...]
     bindings: tuple[Binding, ...] = ()
+    model_options: Mapping[str, Any] = field(default_factory=dict)
     format: int = FORMAT
 
     def signature(self, name: str) -> Signature:
@@ -137,7 +138,7 @@ def spec_from_json(text: str) -> PlanSpec:
         )
         return PlanSpec(
             raw["model"], raw["algorithm"], raw["options"], tuple(raw["input_shape"]), raw["num_classes"],
-            _tensors(raw["weights"]), signatures, bindings, raw["format"],
+            _tensors(raw["weights"]), signatures, bindings, raw["model_options"], raw["format"],
         )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
         raise PlanError(f"this is not a plan: {error!r}; build it again with `edgefl plan build`") from error

@@ -1,13 +1,14 @@
 """One interface, one suite: LiteRT, Keras and numpy do what `Learner` says; LiteRT and Keras give the same numbers."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from edgefl.algorithms import full_options, make_algorithm, objectives
+from edgefl.algorithms import make_algorithm
 from edgefl.algorithms.check import check_algorithm
 from edgefl.errors import DataError, PlanError
 from edgefl.learner import evaluate
-from edgefl.learner.keras import KerasLearner
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
 from edgefl.rng import rng_for
@@ -20,11 +21,10 @@ def litert(tiny):
 
 
 @pytest.fixture(scope="session")
-def keras_learner(tiny, tiny_config):
-    from edgefl.plan.build import make_network
+def keras_learner(tiny):
+    from edgefl.plan.build import keras_learner
 
-    options = full_options(tiny_config.algorithm, tiny_config.options)
-    return KerasLearner(tiny[0].spec, objectives(tiny_config.algorithm, make_network(tiny_config), options))
+    return keras_learner(tiny[0].spec)
 
 
 @pytest.fixture(params=["litert", "keras_learner", "numpy"])
@@ -133,3 +133,10 @@ def test_the_laws_hold_on_litert(litert, tiny, tiny_config, digits):
     x, y = digits
     shards = {f"pi-{i}": Shard(x[i::4][:40], y[i::4][:40], x[i::4][40:60], y[i::4][40:60], 10) for i in range(3)}
     check_algorithm(lambda learner: make_algorithm("pfl-mfe", learner, tiny_config.options), litert, tiny[1], shards)
+
+
+def test_a_model_that_is_not_the_plans_is_refused(tiny):
+    from edgefl.plan.build import keras_learner
+
+    with pytest.raises(PlanError, match="other weights than the plan"):
+        keras_learner(replace(tiny[0].spec, model="softmax", model_options={}))
