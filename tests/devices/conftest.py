@@ -34,7 +34,7 @@ class Lead:
         self.link.subscribe(device(client_id, "status"), device(client_id, "want"), f"{self.topics.root}/device/{client_id}/up/+/+")
         self.blobs = {}
         self.plan = self.offer(encode_plan(federation.plan))
-        self.model = self.offer(encode_weights(_shared.toy_weights()))
+        self.model = self.offer(encode_weights(_shared.processes.toy_weights()))
         self.say("joining", 0)
 
     def offer(self, content):

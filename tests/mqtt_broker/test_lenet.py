@@ -64,7 +64,7 @@ def ran(plan, tmp_path_factory, request):
     (directory / "federation.toml").write_text(TOML.format(url=url))
     for i, client_id in enumerate(IDS):
         shared.save_shard(directory / f"{client_id}.npz", digits(i))
-    heard = shared.Heard(url, "#")
+    heard = request.getfixturevalue("ear")(url)
     processes = [
         shared.Process("aggregator", "start", "--config", directory / "federation.toml", "--plan", plan, "--out", directory / "out")
     ]

@@ -1,0 +1,150 @@
+"""Real processes of the public command line, and a toy federation for them."""
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+
+import numpy as np
+from safetensors.numpy import save
+
+from edgefl.data.npz import save_shard
+from edgefl.learner.numpy_softmax import softmax_spec
+from edgefl.plan.spec import Plan, save_plan
+from edgefl.types import Shard
+from edgefl.wire.topics import Topics
+
+DEADLINE_S = 40.0
+
+
+class Process:
+    """`python -m edgefl ...`, and what it has said so far."""
+
+    def __init__(self, *arguments):
+        self.popen = subprocess.Popen(
+            [sys.executable, "-m", "edgefl", *map(str, arguments)],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )  # fmt: skip
+        self.said, self.changed, self.out = "", threading.Condition(), ""
+        self._threads = [threading.Thread(target=read, daemon=True) for read in (self._read_err, self._read_out)]
+        for thread in self._threads:
+            thread.start()
+
+    def _read_err(self):
+        for line in self.popen.stderr:
+            with self.changed:
+                self.said += line
+                self.changed.notify_all()
+
+    def _read_out(self):
+        for line in self.popen.stdout:
+            with self.changed:
+                self.out += line
+                self.changed.notify_all()
+
+    def wait_for(self, text):
+        with self.changed:
+            assert self.changed.wait_for(lambda: text in self.said or self.popen.poll() is not None, DEADLINE_S), self.said
+            self.changed.wait_for(lambda: text in self.said, 5.0)
+        assert text in self.said, self.said
+
+    def first_line(self):
+        with self.changed:
+            assert self.changed.wait_for(lambda: "\n" in self.out, DEADLINE_S), self.said
+        return self.out.splitlines()[0]
+
+    def end(self, timeout_s=DEADLINE_S):
+        """Wait for its end; return exit code, with `out` and `said` complete."""
+        code = self.popen.wait(timeout_s)
+        for thread in self._threads:
+            thread.join(10)
+        assert "Traceback" not in self.said, self.said
+        return code
+
+    def close(self):
+        if self.popen.poll() is None:
+            self.popen.terminate()
+            try:
+                self.popen.wait(10)
+            except subprocess.TimeoutExpired:
+                self.popen.kill()
+        self.popen.wait()
+        for thread in self._threads:
+            thread.join(10)
+        self.popen.stdout.close()
+        self.popen.stderr.close()
+
+
+def broker_of(kind):
+    process = Process("broker", "start", "--port", "0", "--kind", kind, "--json")
+    return process, json.loads(process.first_line())["url"]
+
+
+def toy_plan(features=4, **options):
+    return Plan(replace(softmax_spec("pfl-mfe", inputs=4, features=features, classes=3), options={"epochs": 2, **options}), b"", b"")
+
+
+def toy_weights(features=4):
+    head = {"head/kernel": np.zeros((features, 3), np.float32), "head/bias": np.zeros(3, np.float32)}
+    return {"trunk/kernel": np.eye(4, features, dtype=np.float32), **head}
+
+
+def toy_shard(seed, count=30):
+    rng = np.random.default_rng(seed)
+    y = np.concatenate([np.arange(3), rng.integers(0, 3, count + 7)])
+    x = (np.eye(3, 4)[y] * 2 + rng.normal(0, 0.7, (count + 10, 4))).astype(np.float32)
+    return Shard(x[:count], y[:count], x[count:], y[count:], 3)
+
+
+class Federation:
+    """A toy federation of its own name on a broker, in a directory."""
+
+    def __init__(self, url, directory, start, **settings):
+        self.url, self.directory, self.start = url, directory, start
+        self.name = f"t{secrets.token_hex(4)}"
+        self.options = settings.pop("options", {})
+        self.settings = {"rounds": 3, "min_clients": 2, "grace_s": 0.3, "deadline_s": 30.0, **settings}
+        features = 5_000 if self.settings.pop("wide", False) else 4
+        self.plan, self.topics = toy_plan(features, **self.options), Topics(self.name)
+        save_plan(self.plan, directory / "plan")
+        (directory / "plan" / "initial.safetensors").write_bytes(save(toy_weights(features)))
+        self.out = directory / "out"
+
+    def aggregator(self, *more):
+        rows = "\n".join(f"{key} = {json.dumps(value)}" for key, value in self.settings.items())
+        config = self.directory / "federation.toml"
+        config.write_text(f'[federation]\nname = "{self.name}"\n{rows}\n[algorithm]\nname = "pfl-mfe"\n[broker]\nurl = "{self.url}"\n')
+        return self.start("aggregator", "start", "--config", config, "--plan", self.directory / "plan", "--out", self.out, *more)
+
+    def device(self, client_id, shard=None, *more):
+        data = self.directory / f"{client_id}.npz"
+        if shard is not None:
+            save_shard(data, shard)
+        return self.start(
+            "device", "start", "--broker", self.url, "--federation", self.name, "--id", client_id, "--data", data,
+            "--state", self.directory / f"state-{client_id}", "--learner", "numpy", "--no-export", "--json", *more,
+        )  # fmt: skip
+
+    def result(self):
+        return json.loads((self.out / "result.json").read_text())
+
+
+class Toys:
+    """What the tests make shards and weights of."""
+
+    plan, weights, shard, save = staticmethod(toy_plan), staticmethod(toy_weights), staticmethod(toy_shard), staticmethod(save_shard)
+
+    @staticmethod
+    def save_initial(directory):
+        (directory / "initial.safetensors").write_bytes(save(toy_weights()))
+
+
+class Services:
+    """For fixtures that live longer than a test."""
+
+    Process = Process
+    save_shard = staticmethod(save_shard)
