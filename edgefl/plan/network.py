@@ -132,7 +132,7 @@ class Network:
         return features
 
     def _run_graph(self, model: Any, x: Tensor, run: _Run) -> Tensor:
-        functional = model if isinstance(model, keras.src.models.functional.Functional) else keras.Model(model.inputs[0], model.outputs[0])
+        functional = model if hasattr(model, "_run_through_graph") else keras.Model(model.inputs[0], model.outputs[0])
 
         def operation(layer: Any) -> Callable[..., Tensor]:
             return lambda *args, **kwargs: self._call(layer, run, *args, **kwargs)

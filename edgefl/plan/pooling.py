@@ -15,8 +15,8 @@ _LOWEST = float(np.finfo(np.float32).min)
 def max_pool_gradient(op: Any, gradient: Tensor) -> Tensor:
     """Return the gradient of MaxPool by its input.
 
-    `1 - sign(y - x)` is 1 where x is the maximum: cheaper in TFLite than EQUAL with CAST or WHERE. What no element before
-    took goes to the last one.
+    `sign(y - x)` is 0 where x is the maximum: cheaper in TFLite than EQUAL with CAST or WHERE. What no element before took
+    goes to the last one.
     """
     geometry = geometry_of(op, op.get_attr("ksize")[1:3])
     image, top, left = pad(op.inputs[0], geometry, _LOWEST), op.outputs[0], gradient
@@ -25,9 +25,12 @@ def max_pool_gradient(op: Any, gradient: Tensor) -> Tensor:
     for row in seen:
         values = []
         for element in row:
-            value = left if element is seen[-1][-1] else left * (1.0 - tf.sign(top - element))
-            left = left - value if value is not left else left
-            values.append(value)
+            if element is seen[-1][-1]:
+                values.append(left)
+                break
+            rest = left * tf.sign(top - element)
+            values.append(left - rest)
+            left = rest
         lines.append(untap(values, geometry.columns))
     return untap(lines, geometry.rows)
 
