@@ -23,7 +23,7 @@ MAY_IMPORT = {
 }
 # The rooms of the core in reading order; a module imports its own row and those above it.
 ROOMS = (
-    {"types", "errors", "files", "rng", "config", "checkpoint", "cohort", "stopping", "memory", "__init__"},
+    {"types", "errors", "files", "rng", "config", "checkpoint", "cohort", "stopping", "memory", "quiet", "__init__"},
     {"data"},
     {"models"},
     {"plan", "mixture"},

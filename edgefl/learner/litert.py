@@ -11,6 +11,7 @@ from edgefl.learner import loop
 from edgefl.learner.base import Data
 from edgefl.learner.runtime import load_interpreter
 from edgefl.plan.spec import Plan
+from edgefl.quiet import quiet_stderr
 from edgefl.types import Array, Labels, Weights
 
 
@@ -26,7 +27,8 @@ class LiteRTLearner:
         self.spec = plan.spec
         self._program, self._threads = plan.program, threads
         self._open: tuple[str, Any] | None = None
-        program = set(load_interpreter(plan.program).get_signature_list())
+        with quiet_stderr():  # the runtime tells of its delegate
+            program = set(load_interpreter(plan.program).get_signature_list())
         missing = {s.name for s in self.spec.signatures} - program
         if missing:
             raise PlanError(f"the program lacks the signatures {', '.join(sorted(missing))} of its spec; build the plan again")

@@ -13,6 +13,7 @@ from edgefl.config import FederationConfig, ModelConfig, load_config
 from edgefl.errors import ConfigError
 from edgefl.files import write_atomic
 from edgefl.plan.spec import load_plan, save_plan
+from edgefl.quiet import quiet_stderr
 
 INITIAL = "initial.safetensors"
 
@@ -59,9 +60,12 @@ def build(
     if chosen:
         changed["model"] = ModelConfig(**chosen)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    from edgefl.plan.build import build_plan
+    wanted = replace(settings, **changed)
+    click.echo(f"compiling {wanted.model.name} for {wanted.algorithm}; TensorFlow takes some seconds", err=True)
+    with quiet_stderr():
+        from edgefl.plan.build import build_plan
 
-    built, weights = build_plan(replace(settings, **changed))
+        built, weights = build_plan(wanted)
     save_plan(built, output)
     write_atomic(output / INITIAL, bytes(save_tensors(dict(weights))))
     _report(output, as_json)
