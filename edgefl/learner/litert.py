@@ -27,18 +27,20 @@ class LiteRTLearner:
         self.spec = plan.spec
         self._program, self._threads = plan.program, threads
         self._open: tuple[str, Any] | None = None
-        with quiet_stderr():  # the runtime tells of its delegate
-            program = set(load_interpreter(plan.program).get_signature_list())
+        program = set(load_interpreter(plan.program).get_signature_list())
         missing = {s.name for s in self.spec.signatures} - program
         if missing:
             raise PlanError(f"the program lacks the signatures {', '.join(sorted(missing))} of its spec; build the plan again")
 
     def _step(self, signature: str, arguments: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-        if self._open is None or self._open[0] != signature:
-            self._open = None  # first give the other one's memory back
-            self._open = (signature, load_interpreter(self._program, self._threads).get_signature_runner(signature))
-        result: Mapping[str, np.ndarray] = self._open[1](**arguments)
-        return result
+        if self._open is not None and self._open[0] == signature:
+            return dict(self._open[1](**arguments))
+        self._open = None  # first give the other one's memory back
+        runner = load_interpreter(self._program, self._threads).get_signature_runner(signature)
+        with quiet_stderr():  # at its first step the runtime tells of its delegate
+            results = dict(runner(**arguments))
+        self._open = (signature, runner)
+        return results
 
     def fit(
         self,
