@@ -17,6 +17,10 @@ from edgefl.wire.topics import Topics, parse_topic
 SETTLE_S = 0.5
 
 
+class IdTakenError(LinkError):
+    """Another device has this id: the status on the broker is that one's."""
+
+
 def find_federation(link: Link, timeout_s: float, note: Callable[[str], None]) -> str:
     """Return the name of the one federation that runs on the broker, waiting until there is one.
 
@@ -55,7 +59,7 @@ def _state_of(message: Message) -> tuple[str, str]:
 
 
 def claim(link: Link, topics: Topics, client_id: str, boot_id: str, keepalive_s: float) -> set[str]:
-    """Make sure that no other device has this id; returns the boot ids of dead ones. LinkError when one answers."""
+    """Make sure that no other device has this id; returns the boot ids of dead ones. IdTakenError when one answers."""
     link.subscribe(topics.device(client_id, "status"))
     link.publish(topics.device(client_id, "claim"), encode_json(Claim(boot_id, time.time())))
     until = time.monotonic() + SETTLE_S
@@ -72,7 +76,7 @@ def claim(link: Link, topics: Topics, client_id: str, boot_id: str, keepalive_s:
             seen.pop(status.boot_id, None)
             until = min(until, time.monotonic() + SETTLE_S)
         elif status.boot_id in seen or not event.retained:
-            raise LinkError(taken(client_id, link.url))
+            raise IdTakenError(taken(client_id, link.url))
         else:
             seen[status.boot_id] = status.ts
             until = time.monotonic() + 1.5 * keepalive_s

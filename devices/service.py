@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from devices.export import MODEL, export_in_child, export_metrics
-from devices.identity import claim, find_federation
+from devices.identity import IdTakenError, claim, find_federation
 from devices.session import Session, Superseded
 from devices.store import Progress, Store
 from devices.training import Site, open_site
@@ -91,8 +91,7 @@ class Device:
             self._session.start()
             self._note(f"{settings.client_id} joined {federation!r} at {link.url} with {samples} samples")
             return self._take_part(federation)
-        except LinkError:
-            # the status on the broker is the other device's by now, or nobody can be told
+        except IdTakenError:
             yielded = True
             raise
         finally:

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from devices.identity import taken, yields_to
-from edgefl.errors import LinkError, WireError
+from devices.identity import IdTakenError, taken, yields_to
+from edgefl.errors import WireError
 from edgefl.mqtt import Connected, Link, Message
 from edgefl.wire.chunks import Assembler
 from edgefl.wire.messages import Claim, Manifest, Receipt, State, Status, Task, Want
@@ -20,7 +20,7 @@ class Superseded(Exception):
 
 
 class Session:
-    """One device on one broker. Raises LinkError when an earlier device of the same id shows up."""
+    """One device on one broker. Raises IdTakenError when an earlier device of the same id shows up."""
 
     def __init__(self, link: Link, topics: Topics, status: Status, note: Callable[[str], None]) -> None:
         self.link, self.topics, self._status, self._note = link, topics, status, note
@@ -93,7 +93,7 @@ class Session:
         if other.boot_id == self._status.boot_id:
             return
         if other.online and yields_to(self._status, other):
-            raise LinkError(taken(other.client_id, self.link.url))
+            raise IdTakenError(taken(other.client_id, self.link.url))
         self.publish_status()
 
     def is_current(self, task: Task) -> bool:

@@ -61,6 +61,7 @@ class Aggregator:
             return result
         finally:
             if leading:
+                self._exchange.keep_only(set())
                 self._link.publish(self._topics.state, encode_json(self._state(STOPPED, 0, 0)), retain=True)
             self._link.close()
 

@@ -23,6 +23,10 @@ class BlobServer:
         """Hold a blob for whoever wants it."""
         self._blobs[sha256] = content
 
+    def held(self) -> tuple[str, ...]:
+        """Return the names of all blobs."""
+        return tuple(self._blobs)
+
     def keep_only(self, wanted: Iterable[str]) -> list[str]:
         """Drop all other blobs and return their names."""
         kept = set(wanted)

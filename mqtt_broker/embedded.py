@@ -2,8 +2,8 @@
 
 import asyncio
 import contextlib
-import ctypes
 import logging
+import os
 import shutil
 import signal
 import socket
@@ -80,10 +80,10 @@ def _wait_until_up(port: int, alive: Callable[[], bool], timeout_s: float = 10.0
     raise LinkError(f"the broker did not answer on port {port} within {timeout_s:g} s; choose another with --port, or another --kind")
 
 
-def _die_with_parent() -> None:
-    # a parent that is killed (-9) cannot take its broker with it; the kernel can
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+def _write_conf(directory: Path, port: int) -> Path:
+    conf = directory / "mosquitto.conf"
+    conf.write_text(MOSQUITTO_CONF.format(port=port, host=HOST))
+    return conf
 
 
 @contextlib.contextmanager
@@ -92,9 +92,8 @@ def mosquitto(port: int) -> Iterator[subprocess.Popen[bytes]]:
     program = find_mosquitto()
     assert program is not None
     with tempfile.TemporaryDirectory(prefix="edgefl-broker-") as directory:
-        conf = Path(directory) / "mosquitto.conf"
-        conf.write_text(MOSQUITTO_CONF.format(port=port, host=HOST))
-        process = subprocess.Popen([program, "-c", str(conf)], stdout=subprocess.DEVNULL, preexec_fn=_die_with_parent)
+        conf = _write_conf(Path(directory), port)
+        process = subprocess.Popen([program, "-c", str(conf)], stdout=subprocess.DEVNULL)
         try:
             _wait_until_up(port, lambda: process.poll() is None)
             yield process
@@ -108,20 +107,32 @@ def mosquitto(port: int) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def run_mosquitto(port: int, started: Callable[[str], None]) -> None:
-    """Run mosquitto until SIGTERM or SIGINT; LinkError when it ends by itself."""
-    with mosquitto(port) as process:
-        stopping: list[int] = []
+    """Become mosquitto: this process is replaced, so that whatever ends it, kill -9 too, ends the broker."""
+    program, ours = find_mosquitto(), os.getpid()
+    assert program is not None
+    directory = Path(tempfile.mkdtemp(prefix="edgefl-broker-"))
+    directory.chmod(0o755)
+    conf = _write_conf(directory, port)
+    if os.fork() == 0:
+        # a grandchild, so that mosquitto has no child to wait for: it tells when the broker answers, and clears up
+        if os.fork() == 0:
+            with contextlib.suppress(LinkError, OSError):
+                _wait_until_up(port, lambda: _exists(ours))
+                started(f"mqtt://{HOST}:{port}")
+            shutil.rmtree(directory, ignore_errors=True)
+        os._exit(0)
+    os.wait()
+    os.execv(program, [program, "-c", str(conf)])
 
-        def stop(number: int, frame: object) -> None:
-            stopping.append(number)
-            process.terminate()
 
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, stop)
-        started(f"mqtt://{HOST}:{port}")
-        code = process.wait()
-        if not stopping:
-            raise LinkError(f"mosquitto ended with code {code}; its messages are above")
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def run_amqtt(port: int, started: Callable[[str], None]) -> None:

@@ -88,7 +88,10 @@ class Exchange:
             self._take(event)
         elif isinstance(event, Connected):
             self._note("the link to the broker is up again")
+            # a broker that was restarted has forgotten what was retained
             self.publish_state(self.state)
+            for sha256 in self.blobs.held():
+                self._publish_manifest(sha256)
         now = time.monotonic()
         self._send(self._uploads.expire(now))
         while self._link.in_flight < CHUNK_WINDOW and (due := self.blobs.next_chunk(now)):

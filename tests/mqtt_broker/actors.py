@@ -100,6 +100,10 @@ class Heard:
         """Listen until a status says online."""
         return self._until(lambda message: message.topic.endswith("/status") and json.loads(message.payload)["online"])
 
+    def until_offline(self):
+        """Listen until the last status says offline."""
+        return self._until(lambda message: message.topic.endswith("/status") and not json.loads(message.payload)["online"])
+
     def _until(self, wanted):
         deadline = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline:
