@@ -15,8 +15,8 @@ from typing import Any
 from edgefl.errors import PlanError
 
 MODELS: dict[str, tuple[str, tuple[int, int, int], int, int]] = {
-    "lenet5-b10": ("lenet5", (28, 28, 1), 10, 200),
-    "lenet5-b64": ("lenet5", (28, 28, 1), 64, 60),
+    "lenet5-b10": ("lenet5", (28, 28, 1), 10, 100),
+    "lenet5-b64": ("lenet5", (28, 28, 1), 64, 30),
     "aem-cnn-b10": ("aem-cnn", (32, 32, 3), 10, 30),
     "five-conv-b32": ("five-conv", (32, 32, 3), 32, 12),
 }

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +71,7 @@ def main(kind: str, config: Path, plan: Path, steps: int = 0) -> None:
         save_plan(build_plan(load_config(config))[0], plan)
         print("{}")
         return
+    import_module("edgefl.mqtt")  # a device process holds its link to the broker too
     the_plan = load_plan(plan)
     epoch = timed_litert(the_plan) if kind == "litert" else timed_keras(the_plan)
     spec, rng = the_plan.spec, np.random.default_rng(1)

@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -105,7 +106,7 @@ class Plan:
     program: bytes
     template: bytes
 
-    @property
+    @cached_property
     def id(self) -> str:
         """The plan's name: the sha256 of its wire form, in hex."""
         return hashlib.sha256(encode_plan(self)).hexdigest()
