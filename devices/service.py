@@ -110,7 +110,7 @@ class Device:
                 except Superseded:
                     self._note(f"round {task.round}: left, it is over")
                 continue
-            if state and state.phase == DONE and (state.session == seen or self._is_personal(state.session)):
+            if state and state.phase == DONE and state.session in (seen, self._last_session()):
                 return self._end(state.session)
             if state and state.phase not in (DONE, STOPPED) and state.session != seen:
                 seen = state.session
@@ -119,6 +119,10 @@ class Device:
                 raise LinkError(
                     f"the federation {federation!r} did not run within {self._settings.wait_s:g} s; start it with `edgefl aggregator start`"
                 )
+
+    def _last_session(self) -> str | None:
+        progress = self._store.progress()
+        return progress.session if progress else None
 
     def _is_personal(self, session: str) -> bool:
         progress = self._store.progress()

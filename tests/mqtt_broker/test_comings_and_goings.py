@@ -55,16 +55,30 @@ def test_a_broker_that_is_killed_and_comes_back_empty_loses_no_round(federate, s
 
 def test_a_device_that_comes_when_all_is_over_says_so_and_leaves_as_offline(federate, mosquitto_url, toys, puppet, listen):
     """It took part in the first round, was away for the last phase, and finds the federation done."""
-    federation = federate(mosquitto_url, rounds=1, min_clients=2, grace_s=0.1)
+    federation = federate(mosquitto_url, rounds=1, min_clients=2, grace_s=0.0)
     heard = listen(federation, federation.topics.device("pi-1", "status"))
     aggregator = federation.aggregator()
     device, other = federation.device("pi-1", toys.shard(1)), puppet(federation, "pi-2")
     task = other.next("task")
     aggregator.wait_for("round 1: pi-1 reported")
-    os.kill(device.popen.pid, signal.SIGSTOP)
+    os.kill(device.popen.pid, signal.SIGKILL)
+    aggregator.wait_for("pi-1 is offline")
     other.send(task, update(toys))
     other.send(other.next("task"), encode_models({}))
-    os.kill(device.popen.pid, signal.SIGCONT)
     assert aggregator.end() == 0
-    assert device.end() in (0, 1)
     heard.until_offline()
+    again = federation.device("pi-1")
+    assert again.end() == 1
+    assert "the federation ended while this device was away" in again.said
+    heard.until_online()
+    heard.until_offline()
+    assert [row["id"] for row in federation.result()["clients"]] == ["pi-2"]
+
+
+def test_a_device_that_has_its_model_already_says_where_it_lies(federate, mosquitto_url, toys):
+    federation = federate(mosquitto_url, rounds=1, min_clients=1)
+    aggregator, device = federation.aggregator(), federation.device("pi-1", toys.shard(1))
+    assert (aggregator.end(), device.end()) == (0, 0)
+    again = federation.device("pi-1")
+    assert again.end() == 0
+    assert again.out == device.out
