@@ -1,5 +1,6 @@
 """The device service: joins a federation, trains when it is told to, personalizes, exports, and ends when all is done."""
 
+import contextlib
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -11,7 +12,7 @@ from devices.export import MODEL, export_in_child, export_metrics
 from devices.identity import IdTakenError, claim, find_federation
 from devices.session import Session, Superseded
 from devices.store import Progress, Store
-from devices.training import Site, open_site
+from devices.training import Site, check_shard, open_site
 from devices.upload import upload
 from edgefl import __version__
 from edgefl.algorithms import DONE, PERSONALIZE
@@ -19,11 +20,11 @@ from edgefl.data.npz import load_shard
 from edgefl.errors import ExportError, LinkError
 from edgefl.memory import peak_rss_mb
 from edgefl.mqtt import KEEPALIVE_S, Link, Message
-from edgefl.plan.spec import decode_plan
+from edgefl.plan.spec import Plan, decode_plan
 from edgefl.types import Weights
 from edgefl.wire.blobs import BlobCache
 from edgefl.wire.chunks import CHUNK_BYTES, chunk_count
-from edgefl.wire.messages import STOPPED, Begin, Metrics, Status, Task
+from edgefl.wire.messages import STOPPED, Begin, Metrics, State, Status, Task
 from edgefl.wire.strict_json import encode_json
 from edgefl.wire.tensors import decode_weights, encode_models, size_limit
 from edgefl.wire.topics import Topics, check_client_id, check_federation
@@ -115,6 +116,7 @@ class Device:
             if state and state.phase not in (DONE, STOPPED) and state.session != seen:
                 seen = state.session
                 self._note(f"the federation is in phase {state.phase}, round {state.round}")
+                self._check_data(state)
             if not seen and self._settings.wait_s and time.monotonic() - began > self._settings.wait_s:
                 raise LinkError(
                     f"the federation {federation!r} did not run within {self._settings.wait_s:g} s; start it with `edgefl aggregator start`"
@@ -166,16 +168,30 @@ class Device:
             metrics = Metrics(settings.client_id, task.round, progress.metrics, time.time())
             session.link.publish(session.topics.device(settings.client_id, "metrics"), encode_json(metrics), qos=0)
 
+    def _check_data(self, state: State) -> None:
+        """Look at the plan before there is a task, so that a shard that does not fit it ends this device at once. Raises DataError."""
+        session = self._session
+
+        def is_wanted() -> bool:
+            spoken = session.task or session.state
+            return spoken is not None and spoken.plan == state.plan
+
+        with contextlib.suppress(Superseded):
+            plan = self._plan(state.plan, is_wanted)
+            shard = load_shard(self._settings.data, client_id=self._settings.client_id, num_classes=plan.spec.num_classes)
+            check_shard(shard, plan)
+
+    def _plan(self, sha256: str, is_wanted: Callable[[], bool]) -> Plan:
+        blob = self._cache.get(sha256)
+        if blob is None:
+            blob = self._session.fetch(is_wanted, {sha256: MAX_PLAN_BYTES})[sha256]
+            self._cache.put(blob)
+        return decode_plan(blob)
+
     def _open_site(self, task: Task) -> Site:
         if self._site is None or (self._site.plan.id, self._site_seed) != (task.plan, task.seed):
-            blob = self._cache.get(task.plan)
-            if blob is None:
-                blob = self._session.fetch(task, {task.plan: MAX_PLAN_BYTES})[task.plan]
-                self._cache.put(blob)
-            settings = self._settings
-            self._site = open_site(
-                decode_plan(blob), settings.data, task.seed, settings.client_id, settings.learner, settings.threads, self._note
-            )
+            settings, plan = self._settings, self._plan(task.plan, lambda: self._session.is_current(task))
+            self._site = open_site(plan, settings.data, task.seed, settings.client_id, settings.learner, settings.threads, self._note)
             self._site_seed = task.seed
         return self._site
 
@@ -183,7 +199,7 @@ class Device:
         specs = site.plan.spec.weights
         cached = {sha256: self._cache.get(sha256) for sha256 in set(task.models.values())}
         lacking = {sha256: size_limit(specs) for sha256, blob in cached.items() if blob is None}
-        fetched = self._session.fetch(task, lacking) if lacking else {}
+        fetched = self._session.fetch(lambda: self._session.is_current(task), lacking) if lacking else {}
         for blob in fetched.values():
             self._cache.put(blob)
         blobs = {**cached, **fetched}

@@ -102,8 +102,11 @@ class Session:
         ended = self.state is not None and self.state.session == task.session and self.state.phase == "done"
         return same and not ended
 
-    def fetch(self, task: Task, limits: dict[str, int]) -> dict[str, bytes]:
-        """Fetch blobs of at most so many bytes each, by sha256; asks again for what does not come. Raises Superseded."""
+    def fetch(self, is_wanted: Callable[[], bool], limits: dict[str, int]) -> dict[str, bytes]:
+        """Fetch blobs of at most so many bytes each, by sha256; asks again for what does not come.
+
+        Raises Superseded as soon as `is_wanted` says no.
+        """
         found: dict[str, bytes] = {}
         filters = [self.topics.blob(sha256, "+") for sha256 in limits]
         self.limits = limits
@@ -124,7 +127,7 @@ class Session:
                     if sha256 not in found and assembler and assembler.is_complete():
                         with contextlib.suppress(WireError):  # damaged: it lacks all its chunks again and is asked for again
                             found[sha256] = assembler.blob()
-                if not self.is_current(task):
+                if not is_wanted():
                     raise Superseded
         finally:
             self.assemblers = {}

@@ -17,7 +17,7 @@ NOTE = "note.json"
 def _encode(kind: str, note: Mapping[str, object], groups: Mapping[str, Weights]) -> bytes:
     text = json.dumps({"kind": kind, **note}, sort_keys=True).encode()
     tensors = {f"{group}:{name}": array for group, arrays in groups.items() for name, array in arrays.items()}
-    return bytes(save({NOTE: np.frombuffer(text, np.uint8), **{k: np.ascontiguousarray(tensors[k]) for k in sorted(tensors)}}))
+    return bytes(save({NOTE: np.frombuffer(text, np.uint8), **{k: np.asarray(tensors[k], order="C") for k in sorted(tensors)}}))
 
 
 def _decode(kind: str, blob: bytes) -> tuple[dict[str, object], dict[str, dict[str, np.ndarray]]]:

@@ -141,7 +141,8 @@ class Aggregator:
         self._link.publish(self._topics.summary(closed.number), encode_json(summary))
         lost = f", without {', '.join(summary.dropped)}" if summary.dropped else ""
         measured = f"loss {summary.loss:.4f}" if phase == FEDERATE else f"accuracy {summary.accuracy_mean:.4f}"
-        self._note(f"round {closed.number}/{self._config.rounds} {phase}: {len(begins)} updates, {measured}, {seconds:.2f} s{lost}")
+        which = f"round {closed.number}/{self._config.rounds} {phase}" if phase == FEDERATE else phase
+        self._note(f"{which}: {len(begins)} updates, {measured}, {seconds:.2f} s{lost}")
         self._losses += [summary.loss] if phase == FEDERATE else []
         # devices that are late still ask for the blobs of this round; those of the one before are gone
         self._exchange.keep_only(tasks.blobs() | {self._plan})

@@ -91,7 +91,7 @@ def check_weights(specs: tuple[TensorSpec, ...], weights: Weights) -> list[Array
         array = weights[spec.name]
         if array.shape != spec.shape:
             raise PlanError(f"{spec.name} is {array.shape}, expected {spec.shape}; the weights are of another plan")
-        arrays.append(np.ascontiguousarray(array, np.float32))
+        arrays.append(np.asarray(array, np.float32, order="C"))
     return arrays
 
 

@@ -197,3 +197,13 @@ def test_waiting_for_a_federation_may_be_limited(federate, mosquitto_url, toys):
     device = federation.device("pi-1", toys.shard(1), "--wait", "0.5")
     assert device.end() == 1
     assert "did not run within 0.5 s" in device.said
+
+
+def test_a_shard_that_does_not_fit_the_plan_ends_the_device_before_any_task(federate, mosquitto_url, toys):
+    federation = federate(mosquitto_url, min_clients=2)
+    aggregator, shard = federation.aggregator(), toys.shard(1)
+    device = federation.device("pi-1", replace(shard, x_train=shard.x_train[:, :2], x_test=shard.x_test[:, :2]))
+    assert device.end() == 1
+    assert "the plan expects" in device.said
+    aggregator.wait_for("pi-1 is offline")
+    assert "round 1" not in aggregator.said
