@@ -7,7 +7,12 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from edgefl.checkpoint import (
-    decode_client_state, decode_mixture, decode_server_state, encode_client_state, encode_mixture, encode_server_state,
+    decode_client_state,
+    decode_mixture,
+    decode_server_state,
+    encode_client_state,
+    encode_mixture,
+    encode_server_state,
 )  # fmt: skip
 from edgefl.errors import StateError
 from edgefl.types import ClientState, Mixture, ServerState
