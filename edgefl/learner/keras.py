@@ -4,22 +4,20 @@ It runs the very functions that the plan was compiled from, with TensorFlow's ow
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from edgefl.errors import PlanError
-from edgefl.learner import loop
-from edgefl.learner.base import Data
+from edgefl.learner.loop import StepLearner
 from edgefl.plan.spec import PlanSpec
-from edgefl.types import Array, Labels, Weights
 
 if TYPE_CHECKING:
     from edgefl.plan.objective import Objective
 
 
-class KerasLearner:
+class KerasLearner(StepLearner):
     """One `tf.function` for each signature; see `Learner`. Raises PlanError when an objective of the plan is not given."""
 
     name = "keras"
@@ -46,26 +44,9 @@ class KerasLearner:
         shapes = {name: tf.TensorSpec(a.shape, a.dtype, name) for name, a in arguments(spec).items()}
         return tf.function(run, autograph=False).get_concrete_function(**shapes)
 
-    def _step(self, signature: str, arguments: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+    def step(self, signature: str, arguments: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        """Run the signature once; see `StepLearner.step`."""
         import tensorflow as tf
 
         results = self.traced(signature)(**{name: tf.constant(array) for name, array in arguments.items()})
         return {name: tensor.numpy() for name, tensor in results.items()}
-
-    def fit(
-        self,
-        signature: str,
-        weights: Weights,
-        data: Data,
-        labels: Labels,
-        *,
-        epochs: int,
-        rng: np.random.Generator,
-        hyper: Mapping[str, float] | None = None,
-    ) -> tuple[Weights, float]:
-        """Train; see `Learner.fit`."""
-        return loop.train(partial(self._step, signature), self.spec.signature(signature), weights, data, labels, epochs, rng, hyper)
-
-    def predict(self, signature: str, weights: Weights, data: Data) -> Array:
-        """Predict; see `Learner.predict`."""
-        return loop.predict(partial(self._step, signature), self.spec.signature(signature), weights, data)

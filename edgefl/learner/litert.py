@@ -1,21 +1,18 @@
 """The device's learner: runs a plan in a TFLite runtime. Needs no TensorFlow."""
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from edgefl.errors import PlanError
-from edgefl.learner import loop
-from edgefl.learner.base import Data
+from edgefl.learner.loop import StepLearner
 from edgefl.learner.runtime import load_interpreter
 from edgefl.plan.spec import Plan
 from edgefl.quiet import quiet_stderr
-from edgefl.types import Array, Labels, Weights
 
 
-class LiteRTLearner:
+class LiteRTLearner(StepLearner):
     """One interpreter over one plan; see `Learner`. Raises PlanError when the runtime refuses the program.
 
     Only the signature in use is held: each keeps its own tensors, and all of a PFL-MFE plan together take 20 MB more than one.
@@ -32,7 +29,8 @@ class LiteRTLearner:
         if missing:
             raise PlanError(f"the program lacks the signatures {', '.join(sorted(missing))} of its spec; build the plan again")
 
-    def _step(self, signature: str, arguments: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+    def step(self, signature: str, arguments: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        """Run the signature once; see `StepLearner.step`."""
         if self._open is not None and self._open[0] == signature:
             return dict(self._open[1](**arguments))
         self._open = None  # first give the other one's memory back
@@ -41,21 +39,3 @@ class LiteRTLearner:
             results = dict(runner(**arguments))
         self._open = (signature, runner)
         return results
-
-    def fit(
-        self,
-        signature: str,
-        weights: Weights,
-        data: Data,
-        labels: Labels,
-        *,
-        epochs: int,
-        rng: np.random.Generator,
-        hyper: Mapping[str, float] | None = None,
-    ) -> tuple[Weights, float]:
-        """Train; see `Learner.fit`."""
-        return loop.train(partial(self._step, signature), self.spec.signature(signature), weights, data, labels, epochs, rng, hyper)
-
-    def predict(self, signature: str, weights: Weights, data: Data) -> Array:
-        """Predict; see `Learner.predict`."""
-        return loop.predict(partial(self._step, signature), self.spec.signature(signature), weights, data)

@@ -1,12 +1,14 @@
 """The training and prediction loops over one signature's step, the same for every learner: same draws, same order."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 
 from edgefl.errors import DataError
 from edgefl.learner.base import Data, batches, check_data, check_weights
-from edgefl.plan.spec import Signature
+from edgefl.plan.spec import PlanSpec, Signature
 from edgefl.types import Array, Labels, Weights
 
 Step = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
@@ -70,3 +72,31 @@ def predict(step: Step, signature: Signature, weights: Weights, data: Data) -> A
         out = step({**{f"d_{spec.name}": data[spec.name][index] for spec in signature.data}, **frozen})["out"]
         parts.append(np.array(out[: int(sample_weight.sum())], np.float32))
     return np.concatenate(parts)
+
+
+class StepLearner(ABC):
+    """A `Learner` that only has to say what one step is."""
+
+    spec: PlanSpec
+
+    @abstractmethod
+    def step(self, signature: str, arguments: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        """Run the signature once; arguments and results are named as in `Signature`."""
+
+    def fit(
+        self,
+        signature: str,
+        weights: Weights,
+        data: Data,
+        labels: Labels,
+        *,
+        epochs: int,
+        rng: np.random.Generator,
+        hyper: Mapping[str, float] | None = None,
+    ) -> tuple[Weights, float]:
+        """Train; see `Learner.fit`."""
+        return train(partial(self.step, signature), self.spec.signature(signature), weights, data, labels, epochs, rng, hyper)
+
+    def predict(self, signature: str, weights: Weights, data: Data) -> Array:
+        """Predict; see `Learner.predict`."""
+        return predict(partial(self.step, signature), self.spec.signature(signature), weights, data)

@@ -5,14 +5,11 @@ predict_head, train_gate, predict_mixture; every optimizer is SGD with Keras's m
 """
 
 from collections.abc import Mapping
-from functools import partial
 
 import numpy as np
 
-from edgefl.learner import loop
-from edgefl.learner.base import Data
+from edgefl.learner.loop import StepLearner
 from edgefl.plan.spec import PlanSpec, Signature, TensorSpec
-from edgefl.types import Array, Labels, Weights
 
 TRUNK = "trunk/kernel"
 HEAD = ("head/kernel", "head/bias")
@@ -60,7 +57,7 @@ def _sigmoid(z: np.ndarray) -> np.ndarray:
     return np.asarray(1 / (1 + np.exp(-z)))
 
 
-class SoftmaxLearner:
+class SoftmaxLearner(StepLearner):
     """Runs a `softmax_spec`; see `Learner`."""
 
     name = "numpy"
@@ -114,23 +111,10 @@ class SoftmaxLearner:
         g = _sigmoid((h if w[5].shape[0] == h.shape[1] else x) @ w[5] + w[6])
         return {"out": g * first + (1 - g) * (h @ w[3] + w[4])}
 
-    def fit(
-        self,
-        signature: str,
-        weights: Weights,
-        data: Data,
-        labels: Labels,
-        *,
-        epochs: int,
-        rng: np.random.Generator,
-        hyper: Mapping[str, float] | None = None,
-    ) -> tuple[Weights, float]:
-        """Train; see `Learner.fit`."""
+    def step(self, signature: str, arguments: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        """Run the signature once; see `StepLearner.step`."""
         spec = self.spec.signature(signature)
+        if spec.kind == "predict":
+            return self._predict(spec, arguments)
         with np.errstate(over="ignore", invalid="ignore"):  # the loop reports a loss that is not finite
-            return loop.train(partial(self._train, spec), spec, weights, data, labels, epochs, rng, hyper)
-
-    def predict(self, signature: str, weights: Weights, data: Data) -> Array:
-        """Predict; see `Learner.predict`."""
-        spec = self.spec.signature(signature)
-        return loop.predict(partial(self._predict, spec), spec, weights, data)
+            return self._train(spec, arguments)
