@@ -8,7 +8,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 .PHONY: demo test lint install clean
 .DEFAULT_GOAL := demo
 
-demo: install  ## four device processes federate, personalize and quantize; about three minutes
+demo: install  ## four device processes federate, personalize and quantize; about a minute
 	$(BIN)/edgefl demo $(ARGS)
 
 test: install
