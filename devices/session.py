@@ -36,14 +36,11 @@ class Session:
         device = self.topics.device
         link, client_id = self.link, self._status.client_id
         link.on_network(device(client_id, "claim"), self._answer_claim)
+        # a task may follow at once on the status, so what it comes on is subscribed before; the status's own topic after, since
+        # it holds that of an earlier boot until then
+        link.subscribe(device(client_id, "claim"), device(client_id, "task"), device(client_id, "receipt"), self.topics.state)
         self.publish_status()
-        link.subscribe(
-            device(client_id, "claim"),
-            device(client_id, "status"),
-            device(client_id, "task"),
-            device(client_id, "receipt"),
-            self.topics.state,
-        )
+        link.subscribe(device(client_id, "status"))
 
     def _answer_claim(self, message: Message) -> None:
         if decode_json(Claim, message.payload).boot_id != self._status.boot_id:
