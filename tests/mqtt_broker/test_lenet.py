@@ -72,7 +72,8 @@ def ran(plan, tmp_path_factory, request):
         data, state = directory / f"{client_id}.npz", directory / client_id
         processes.append(shared.Process("device", "start", "--broker", url, "--id", client_id, "--data", data, "--state", state, "--json"))
     try:
-        heard.until("begin")
+        while not all(any(f"/device/{each}/up/" in message.topic for message in heard.messages) for each in IDS):
+            heard.until("begin")
         maps = [Path(f"/proc/{process.popen.pid}/maps").read_text() for process in processes]
         said = heard.until_phase("done")
         assert [process.end() for process in processes] == [0, 0, 0], [process.said for process in processes]
