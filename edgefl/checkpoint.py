@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
@@ -20,7 +21,7 @@ def _encode(kind: str, note: Mapping[str, object], groups: Mapping[str, Weights]
     return bytes(save({NOTE: np.frombuffer(text, np.uint8), **{k: np.asarray(tensors[k], order="C") for k in sorted(tensors)}}))
 
 
-def _decode(kind: str, blob: bytes) -> tuple[dict[str, object], dict[str, dict[str, np.ndarray]]]:
+def _decode(kind: str, blob: bytes) -> tuple[dict[str, Any], dict[str, dict[str, np.ndarray]]]:
     try:
         tensors = load(blob)
         note = json.loads(tensors.pop(NOTE).tobytes())
@@ -46,7 +47,7 @@ def decode_server_state(blob: bytes) -> ServerState:
     note, groups = _decode("server state", blob)
     models = {g.removeprefix("models/"): w for g, w in groups.items() if g.startswith("models/")}
     slots = {g.removeprefix("slots/"): w for g, w in groups.items() if g.startswith("slots/")}
-    return ServerState(note["round"], note["phase"], models, slots, note["scalars"])  # type: ignore[arg-type]
+    return ServerState(note["round"], note["phase"], models, slots, note["scalars"])
 
 
 def encode_client_state(state: ClientState) -> bytes:
@@ -57,7 +58,7 @@ def encode_client_state(state: ClientState) -> bytes:
 def decode_client_state(blob: bytes) -> ClientState:
     """Read a device's own state; StateError when the bytes are not one."""
     note, groups = _decode("client state", blob)
-    return ClientState(groups.get("arrays", {}), note["scalars"])  # type: ignore[arg-type]
+    return ClientState(groups.get("arrays", {}), note["scalars"])
 
 
 def encode_mixture(mixture: Mixture) -> bytes:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import importlib.util
 import logging
 import os
 import shutil
@@ -39,11 +40,8 @@ def choose_kind(kind: str) -> str:
         kind = "mosquitto" if find_mosquitto() else "amqtt"
     if kind == "mosquitto" and not find_mosquitto():
         raise ConfigError("mosquitto is not on PATH; `apt install mosquitto`, or take --kind amqtt")
-    if kind == "amqtt":
-        try:
-            import amqtt  # noqa: F401
-        except ImportError as error:
-            raise ConfigError("amqtt is not installed; `apt install mosquitto`, or pip install -e '.[broker]'") from error
+    if kind == "amqtt" and importlib.util.find_spec("amqtt") is None:
+        raise ConfigError("amqtt is not installed; `apt install mosquitto`, or pip install -e '.[broker]'")
     return kind
 
 

@@ -54,7 +54,7 @@ def fedavg(
         assert learner is not None
         received = broadcast.models[GLOBAL]
         trained, loss = learner.fit("train", received, {"x": shard.x_train}, shard.y_train, epochs=epochs, rng=rng, hyper=hyper)
-        delta = subtract(trained, received)
+        delta = subtract({**received, **trained}, received)  # zero for what the model keeps frozen
         return Update(client_id, broadcast.round, len(shard.y_train), {GLOBAL: delta}, {"loss": loss}), state
 
     def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:

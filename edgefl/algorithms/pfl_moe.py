@@ -64,12 +64,13 @@ def pfl_moe(
         assert learner is not None
         model = broadcast.models[GLOBAL]
         trunk = {spec.name: model[spec.name] for spec in learner.spec.signature("features").frozen}
-        head = {spec.name: model[spec.name] for spec in learner.spec.signature("train_head").trained}
+        head = {spec.name: model[spec.name] for spec in learner.spec.signature("predict_head").frozen}
         features = learner.predict("features", trunk, {"x": shard.x_train})
 
         def adapted(index: np.ndarray) -> Weights:
             data = {"features": features[index]}
-            return learner.fit("train_head", head, data, shard.y_train[index], epochs=adapt_epochs, rng=rng, hyper=adapt)[0]
+            trained, _ = learner.fit("train_head", head, data, shard.y_train[index], epochs=adapt_epochs, rng=rng, hyper=adapt)
+            return {**head, **trained}
 
         if kind == "fb":
             return Mixture({**trunk, **_under("local", adapted(np.arange(len(features))))}), state

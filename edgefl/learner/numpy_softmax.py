@@ -90,7 +90,7 @@ class SoftmaxLearner(StepLearner):
         w = [args[f"t_{i}"] for i in range(len(signature.trained))]
         gradients, loss = self._gradients(signature.name, args, w)
         count = max(float(args["d_sample_weight"].sum()), 1.0)
-        out: dict[str, np.ndarray] = {"loss": np.float32((loss * args["d_sample_weight"]).sum() / count)}  # type: ignore[dict-item]
+        out: dict[str, np.ndarray] = {"loss": np.asarray((loss * args["d_sample_weight"]).sum() / count, np.float32)}
         for i, gradient in enumerate(gradients):
             velocity = args["h_momentum"] * args[f"s_{i}"] - args["h_learning_rate"] * gradient / count
             out[f"s_{i}"] = velocity.astype(np.float32)
