@@ -3,12 +3,14 @@
 import difflib
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from edgefl.errors import ConfigError
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -28,8 +30,35 @@ class ModelConfig:
 
 
 @dataclass(frozen=True)
+class DataConfig:
+    """`[data]`: a name of `edgefl datasets`; num_train, num_test: how many samples to draw of it, 0 means all."""
+
+    name: str = "digits"
+    num_train: int = 0
+    num_test: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.num_train < 0 or self.num_test < 0:
+            raise ConfigError(f"num_train {self.num_train} and num_test {self.num_test}, expected 0 (all) or more")
+
+
+@dataclass(frozen=True)
+class PartitionConfig:
+    """`[partition]`: a name of `edgefl partitions`, and how many clients share the data."""
+
+    name: str = "dirichlet"
+    num_clients: int = 10
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.num_clients < 1:
+            raise ConfigError(f"num_clients is {self.num_clients}, expected at least 1")
+
+
+@dataclass(frozen=True)
 class FederationConfig:
-    """`[federation]`, with `[model]`, `[algorithm]` and `[broker]` beside it.
+    """`[federation]`, with `[model]`, `[algorithm]` and `[broker]` beside it; `[data]` and `[partition]` are the simulator's.
 
     clients_per_round: how many of the online devices train in a round; 0 means all. min_clients: how many must be online
     before the first round opens. quorum: the share of a cohort whose updates close a round at the deadline.
@@ -49,6 +78,8 @@ class FederationConfig:
     algorithm: str = "fedavg"
     options: Mapping[str, Any] = field(default_factory=dict)
     model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    partition: PartitionConfig = field(default_factory=PartitionConfig)
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z0-9][a-z0-9_.-]{0,63}", self.name):
@@ -94,22 +125,33 @@ def parse_config(text: str) -> FederationConfig:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"not TOML: {error}") from error
-    tables = ["federation", "model", "algorithm", "broker"]
+    tables = ["federation", "model", "algorithm", "broker", "data", "partition"]
     for table, value in raw.items():
         if table not in tables or not isinstance(value, dict):
             raise ConfigError(f"unknown table [{table}]; {nearest(table, tables)}")
-    model = dict(raw.get("model", {}))
-    own = {f.name for f in fields(ModelConfig)} - {"options"}
-    options = {key: model.pop(key) for key in list(model) if key not in own}
     algorithm = dict(raw.get("algorithm", {}))
     name = algorithm.pop("name", "fedavg")
     if not isinstance(name, str):
         raise ConfigError(f"[algorithm] name is {name!r}, expected text such as 'fedavg'")
     broker = _check_broker(raw.get("broker", {}))
-    federation = _check("federation", raw.get("federation", {}), FederationConfig, ("broker", "algorithm", "options", "model"))
+    nested = ("broker", "algorithm", "options", "model", "data", "partition")
+    federation = _check("federation", raw.get("federation", {}), FederationConfig, nested)
     return FederationConfig(
-        **federation, **broker, algorithm=name, options=algorithm, model=ModelConfig(**_check("model", model, ModelConfig), options=options)
+        **federation,
+        **broker,
+        algorithm=name,
+        options=algorithm,
+        model=_with_options("model", raw, ModelConfig),
+        data=_with_options("data", raw, DataConfig),
+        partition=_with_options("partition", raw, PartitionConfig),
     )
+
+
+def _with_options(table: str, raw: Mapping[str, Any], cls: Callable[..., T]) -> T:
+    """Read a table whose further keys are options of what it names."""
+    own = {f.name for f in fields(cls)} - {"options"}  # type: ignore[arg-type]
+    known, options = ({k: v for k, v in raw.get(table, {}).items() if (k in own) == wanted} for wanted in (True, False))
+    return cls(**_check(table, known, cls), options=options)  # type: ignore[arg-type]
 
 
 def _check_broker(raw: Mapping[str, Any]) -> dict[str, Any]:

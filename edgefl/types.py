@@ -21,6 +21,7 @@ class Shard:
     """One client's private data. It never leaves the device.
 
     x_train: float32[n, *input_shape], y_train: int64[n]; x_test, y_test: the client's own held-out split.
+    side_train: int64[n], what else is known of each training sample, such as how far it was turned; None when nothing is.
     """
 
     x_train: Array
@@ -28,6 +29,7 @@ class Shard:
     x_test: Array
     y_test: Labels
     num_classes: int
+    side_train: Labels | None = None
 
 
 @dataclass(frozen=True)
@@ -71,10 +73,22 @@ class ServerState:
 
 
 @dataclass(frozen=True)
+class Peer:
+    """A model that a client compares its mixture with: the weights of one predict signature of the plan."""
+
+    signature: str
+    weights: Weights
+
+
+@dataclass(frozen=True)
 class Mixture:
     """A client's personal model: the weights of the plan's `predict_mixture` signature, by name.
 
-    Private: local experts and gates are in it.
+    Private: local experts and gates are in it. peers: what `personalize` met on its way and a client may be measured with
+    instead (`federated`, `local`, `ensemble`, ...). diagnostics: numbers about the mixture, such as how often the gate picks
+    each expert; they stay where the mixture is. Neither is saved.
     """
 
     weights: Weights
+    peers: Mapping[str, Peer] = field(default_factory=dict)
+    diagnostics: Scalars = field(default_factory=dict)
