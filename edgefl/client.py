@@ -27,8 +27,8 @@ def personalize_and_measure(
 ) -> tuple[Mixture, ClientState, Mapping[str, float]]:
     """Make the client's mixture and measure it on the client's held-out split.
 
-    The metrics are n_train, n_test, accuracy_federated, accuracy_mixture and, when the broadcast carries the initial weights,
-    accuracy_local. An accuracy on an empty split is NaN.
+    The metrics are n_train, n_test, accuracy_mixture, accuracy_NAME of each peer (`federated` is what the federation alone
+    would give) and, when the broadcast asks for a baseline, accuracy_local. An accuracy on an empty split is NaN.
     """
     mixture, state = algorithm.personalize(broadcast, state, shard, rng)
 
@@ -38,7 +38,7 @@ def personalize_and_measure(
     metrics = {
         "n_train": float(len(shard.y_train)),
         "n_test": float(len(shard.y_test)),
-        "accuracy_federated": accuracy("predict", broadcast.models[GLOBAL]),
+        **{f"accuracy_{name}": accuracy(peer.signature, peer.weights) for name, peer in mixture.peers.items()},
         "accuracy_mixture": accuracy("predict_mixture", mixture.weights),
     }
     rounds = int(broadcast.scalars.get(BASELINE_ROUNDS, 0))

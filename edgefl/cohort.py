@@ -2,16 +2,34 @@
 
 from collections.abc import Iterable
 
+from edgefl.algorithms.base import CLUSTER, assignments, largest_cluster
 from edgefl.rng import rng_for
+from edgefl.types import ServerState
 
 
-def choose_cohort(seed: int, round: int, clients: Iterable[str], count: int) -> tuple[str, ...]:
+def choose_cohort(seed: int, state: ServerState, clients: Iterable[str], count: int) -> tuple[str, ...]:
     """Draw `count` of the clients without replacement (0, or more than there are: all), sorted by id.
 
-    Pure: the same seed, round and set of ids give the same cohort in the simulator and at the aggregator.
+    Once clients are assigned to clusters, `count` of each cluster; one that came later counts to the largest. In the
+    clustering round all take part, since each has to be placed. Pure: the same seed, state and set of ids give the same
+    cohort in the simulator and at the aggregator.
     """
     ids = sorted(set(clients))
-    if count == 0 or count >= len(ids):
+    if state.phase == CLUSTER:
         return tuple(ids)
-    chosen = rng_for(seed, round, "cohort").choice(len(ids), size=count, replace=False)
-    return tuple(sorted(ids[i] for i in chosen))
+    placed = assignments(state)
+    if not placed:
+        return tuple(_draw(seed, state.round, "cohort", ids, count))
+    largest = largest_cluster(placed.values())
+    groups: dict[int, list[str]] = {}
+    for client_id in ids:
+        groups.setdefault(placed.get(client_id, largest), []).append(client_id)
+    drawn = [each for cluster in sorted(groups) for each in _draw(seed, state.round, f"cohort:{cluster}", groups[cluster], count)]
+    return tuple(sorted(drawn))
+
+
+def _draw(seed: int, round: int, purpose: str, ids: list[str], count: int) -> list[str]:
+    if count == 0 or count >= len(ids):
+        return ids
+    chosen = rng_for(seed, round, purpose).choice(len(ids), size=count, replace=False)
+    return sorted(ids[i] for i in chosen)

@@ -126,7 +126,7 @@ def _run(
     state = algorithm.init(initial, rng_for(config.seed, 0, "init"))
     clients = {client_id: ClientState() for client_id in sorted(federation.shards)}
     for _ in range(config.rounds):
-        cohort = choose_cohort(config.seed, state.round, clients, config.clients_per_round)
+        cohort = choose_cohort(config.seed, state, clients, config.clients_per_round)
         results = update([(algorithm.broadcast(state, c), clients[c], c) for c in cohort])
         clients.update({c: own for c, (_, own) in zip(cohort, results, strict=True)})
         updates = canonical(state, [each for each, _ in results])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edgefl import rounds
-from edgefl.algorithms import DONE, FEDERATE, PERSONALIZE, make_algorithm
+from edgefl.algorithms import DONE, PERSONALIZE, make_algorithm
 from edgefl.cohort import choose_cohort
 from edgefl.config import FederationConfig
 from edgefl.errors import LinkError, RoundError
@@ -140,17 +140,17 @@ class Aggregator:
         summary = summarize(closed, phase, begins, up, down, seconds)
         self._link.publish(self._topics.summary(closed.number), encode_json(summary))
         lost = f", without {', '.join(summary.dropped)}" if summary.dropped else ""
-        measured = f"loss {summary.loss:.4f}" if phase == FEDERATE else f"accuracy {summary.accuracy_mean:.4f}"
-        which = f"round {closed.number}/{self._config.rounds} {phase}" if phase == FEDERATE else phase
+        measured = f"loss {summary.loss:.4f}" if phase != PERSONALIZE else f"accuracy {summary.accuracy_mean:.4f}"
+        which = f"round {closed.number}/{self._config.rounds} {phase}" if phase != PERSONALIZE else phase
         self._note(f"{which}: {len(begins)} updates, {measured}, {seconds:.2f} s{lost}")
-        self._losses += [summary.loss] if phase == FEDERATE else []
+        self._losses += [summary.loss] if phase != PERSONALIZE else []
         # devices that are late still ask for the blobs of this round; those of the one before are gone
         self._exchange.keep_only(tasks.blobs() | {self._plan})
 
     def _federate(self, state: ServerState) -> ServerState:
         config = self._config
         self._wait_for(1, LONELY_DEADLINES * config.deadline_s)
-        cohort = choose_cohort(config.seed, state.round, self._exchange.presence.online(), config.clients_per_round)
+        cohort = choose_cohort(config.seed, state, self._exchange.presence.online(), config.clients_per_round)
         sent_before = self._link.bytes_up
         opened, tasks = self._open(state, cohort)
         closed = self._exchange.play(opened, tasks)

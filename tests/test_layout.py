@@ -23,13 +23,13 @@ MAY_IMPORT = {
 }
 # The rooms of the core in reading order; a module imports its own row and those above it.
 ROOMS = (
-    {"types", "errors", "files", "rng", "config", "checkpoint", "cohort", "stopping", "memory", "quiet", "__init__"},
+    {"types", "errors", "files", "rng", "config", "checkpoint", "stopping", "memory", "quiet", "__init__"},
     {"data"},
     {"models"},
     {"plan", "mixture"},
     {"learner"},
     {"algorithms"},
-    {"client"},
+    {"client", "cohort"},
     {"wire"},
     {"rounds"},
     {"simulate"},
@@ -40,7 +40,7 @@ ROOMS = (
 )
 HEAVY = {"tensorflow", "keras", "tf_keras", "sklearn", "amqtt", "tflite_micro", "tensorflow_model_optimization"}
 # Compiled at the aggregator: these may import TensorFlow as they load, for nothing that a device imports loads them.
-COMPILER = ("edgefl/models/", "edgefl/plan/", "edgefl/learner/keras.py", "edgefl/algorithms/losses.py")
+COMPILER = ("edgefl/models/", "edgefl/plan/", "edgefl/learner/keras.py")
 DEVICE_PARTS = {"edgefl/plan/spec.py", "edgefl/plan/__init__.py", "edgefl/plan/commands.py"}
 UNWANTED = re.compile(r"manager|handler|helper|utils", re.IGNORECASE)
 
@@ -54,7 +54,7 @@ sys.meta_path.insert(0, Block())
 import edgefl.algorithms, edgefl.cli, devices
 for package in (edgefl.algorithms, devices):
     for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
-        if not module.name.endswith(("__main__", "algorithms.losses")):
+        if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
 for name in sys.argv[1:]:
     importlib.import_module(name)

@@ -1,12 +1,14 @@
 """An algorithm is cut at the wire: five pure functions in a frozen record."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from edgefl.types import Broadcast, ClientState, Mixture, ServerState, Shard, Update, Weights
 
+PRETRAIN = "pretrain"
+CLUSTER = "cluster"
 FEDERATE = "federate"
 PERSONALIZE = "personalize"
 DONE = "done"
@@ -35,3 +37,23 @@ def canonical(state: ServerState, updates: Iterable[Update]) -> list[Update]:
         if update.round == state.round:
             seen.setdefault(update.client_id, update)
     return [seen[client_id] for client_id in sorted(seen)]
+
+
+_PLACE = "cluster/"
+
+
+def assignments(state: ServerState) -> dict[str, int]:
+    """Return the cluster of each client that has been placed, by client id; empty before the clustering."""
+    return {key.removeprefix(_PLACE): int(value) for key, value in state.scalars.items() if key.startswith(_PLACE)}
+
+
+def with_assignments(state: ServerState, placed: Mapping[str, int]) -> ServerState:
+    """Return the state with these clusters in place of those before."""
+    others = {key: value for key, value in state.scalars.items() if not key.startswith(_PLACE)}
+    return replace(state, scalars={**others, **{f"{_PLACE}{client_id}": float(cluster) for client_id, cluster in placed.items()}})
+
+
+def largest_cluster(clusters: Iterable[int]) -> int:
+    """Return the cluster that most clients are in, the lowest of several: where a client goes that came after the clustering."""
+    counted = sorted(clusters)
+    return max(dict.fromkeys(counted), key=counted.count)

@@ -6,17 +6,24 @@ w <- w + sum_k n_k / n (w_k - w), where w_k comes from E epochs of SGD at client
 Traffic: down one model; up one delta and one count.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from edgefl.algorithms.arithmetic import add, subtract, weighted_mean
 from edgefl.algorithms.base import FEDERATE, Algorithm
+from edgefl.algorithms.entry import entry
 from edgefl.learner.base import Learner
-from edgefl.types import Broadcast, ClientState, Mixture, ServerState, Shard, Update, Weights
+from edgefl.types import Broadcast, ClientState, Mixture, Peer, ServerState, Shard, Update, Weights
+
+if TYPE_CHECKING:
+    from edgefl.plan.network import Network
+    from edgefl.plan.objective import Objective
 
 GLOBAL = "global"
+FEDERATED = "federated"
 INITIAL = "initial"
 BASELINE_ROUNDS = "baseline_rounds"
 
@@ -63,6 +70,23 @@ def fedavg(
         return replace(state, round=state.round + 1, models=models)
 
     def personalize(broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator) -> tuple[Mixture, ClientState]:
-        return Mixture(broadcast.models[GLOBAL]), state
+        model = broadcast.models[GLOBAL]
+        return Mixture(model, {FEDERATED: Peer("predict", model)}), state
 
     return Algorithm("fedavg", init, broadcast, local_update, aggregate, personalize)
+
+
+def fedavg_objectives(network: "Network", options: Mapping[str, Any]) -> tuple["Objective", ...]:
+    """Return train, predict and, the same graph, predict_mixture."""
+    from edgefl.plan import objective as of
+    from edgefl.plan.optimizer import sgd
+
+    optimizer = sgd(options["learning_rate"], momentum=options["momentum"], weight_decay=options["weight_decay"])
+    return (
+        of.classify(network, of.batch_of(options, "batch_size"), optimizer),
+        of.predict(network, of.PREDICT_BATCH),
+        of.predict(network, of.PREDICT_BATCH, "predict_mixture"),
+    )
+
+
+ENTRIES = {"fedavg": entry(fedavg, fedavg_objectives, "McMahan et al., AISTATS 2017")}

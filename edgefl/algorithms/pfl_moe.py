@@ -9,16 +9,28 @@ logits = g * global(x) + (1 - g) * local(x). FB keeps the copy alone and trains 
 Traffic: that of FedAvg; nothing that is personal leaves the device.
 """
 
+import math
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from edgefl.algorithms.base import Algorithm
-from edgefl.algorithms.fedavg import GLOBAL, fedavg
+from edgefl.algorithms.entry import entry
+from edgefl.algorithms.fedavg import FEDERATED, GLOBAL, fedavg, fedavg_objectives
 from edgefl.errors import DataError
 from edgefl.learner.base import Learner
-from edgefl.types import Array, Broadcast, ClientState, Mixture, Shard, Weights
+from edgefl.plan.spec import TensorSpec
+from edgefl.types import Array, Broadcast, ClientState, Mixture, Peer, Shard, Weights
+
+if TYPE_CHECKING:
+    from edgefl.plan.network import Network
+    from edgefl.plan.objective import Objective
+
+Tensor = Any
+Tensors = Mapping[str, Tensor]
 
 Kind = Literal["fb", "mf", "mfe"]
 
@@ -63,6 +75,7 @@ def pfl_moe(
     def personalize(broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator) -> tuple[Mixture, ClientState]:
         assert learner is not None
         model = broadcast.models[GLOBAL]
+        peers = {FEDERATED: Peer("predict", model)}
         trunk = {spec.name: model[spec.name] for spec in learner.spec.signature("features").frozen}
         head = {spec.name: model[spec.name] for spec in learner.spec.signature("predict_head").frozen}
         features = learner.predict("features", trunk, {"x": shard.x_train})
@@ -73,7 +86,7 @@ def pfl_moe(
             return {**head, **trained}
 
         if kind == "fb":
-            return Mixture({**trunk, **_under("local", adapted(np.arange(len(features))))}), state
+            return Mixture({**trunk, **_under("local", adapted(np.arange(len(features))))}, peers), state
 
         per, gated = split_gate(len(features), gate_share, rng)
         local = adapted(per)
@@ -84,6 +97,76 @@ def pfl_moe(
         data = {"gate_input": inputs, "logits": logits}
         hyper = {"learning_rate": gate_learning_rate}
         gate = learner.fit("train_gate", zeros, data, shard.y_train[gated], epochs=gate_epochs, rng=rng, hyper=hyper)[0]
-        return Mixture({**trunk, **_under("global", head), **_under("local", local), **gate}), state
+        return Mixture({**trunk, **_under("global", head), **_under("local", local), **gate}, peers), state
 
     return replace(fedavg(learner, **federation), name=f"pfl-{kind}", personalize=personalize)
+
+
+def pfl_moe_objectives(kind: Kind, network: "Network", options: Mapping[str, Any]) -> tuple["Objective", ...]:
+    """Return FedAvg's, the split at the classifier, the gate's training (MF, MFE) and the mixture."""
+    from edgefl.plan import objective as of
+    from edgefl.plan.optimizer import adam, sgd
+
+    train, predict, _ = fedavg_objectives(network, options)
+    adapt = sgd(options["adapt_learning_rate"], momentum=options["adapt_momentum"], weight_decay=options["adapt_weight_decay"])
+    shared = (
+        train,
+        predict,
+        of.features(network, of.PREDICT_BATCH),
+        of.train_head(network, of.batch_of(options, "adapt_batch_size"), adapt),
+        of.predict_head(network, of.PREDICT_BATCH),
+    )
+    if kind == "fb":
+        return (*shared, _mixture(network, None))
+    shape = network.features_shape if kind == "mfe" else network.input_shape
+    width = math.prod(shape)
+    gate = (TensorSpec("gate/kernel", (width, 1)), TensorSpec("gate/bias", (1,)))
+    data = (TensorSpec("gate_input", (of.GATE_BATCH, width)), TensorSpec("logits", (of.GATE_BATCH, 2, network.num_classes)))
+
+    def loss(weights: Tensors, data: Tensors, noise: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
+        logits = data["logits"]
+        mixed = _mix(_gate(weights, data["gate_input"]), logits[:, 0], logits[:, 1])
+        return of.cross_entropy(mixed, data["y"]), {}
+
+    optimizer = adam(options["gate_learning_rate"])
+    train_gate = of.Objective("train_gate", "train", of.GATE_BATCH, data, gate, optimizer=optimizer, loss_per_sample=loss)
+    return (*shared, train_gate, _mixture(network, kind, gate))
+
+
+def _gate(weights: Tensors, inputs: Tensor) -> Tensor:
+    import tensorflow as tf
+
+    return tf.sigmoid(tf.matmul(inputs, weights["gate/kernel"]) + weights["gate/bias"])
+
+
+def _mix(g: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    return g * first + (1.0 - g) * second
+
+
+def _mixture(network: "Network", kind: Kind | None, gate: tuple[TensorSpec, ...] = ()) -> "Objective":
+    """Return predict_mixture: one trunk, the local head (FB), or both heads under the gate."""
+    from edgefl.plan import objective as of
+
+    trunk, head = network.select(network.trunk_names), network.select(network.head_names)
+    prefixes = ("local",) if kind is None else ("global", "local")
+    heads = tuple(spec for prefix in prefixes for spec in of.prefixed(prefix, head))
+
+    def out(weights: Tensors, data: Tensors) -> Tensor:
+        import tensorflow as tf
+
+        features = network.trunk(weights, data["x"])
+        logits = [network.head(of.under(prefix, weights), features) for prefix in prefixes]
+        if kind is None:
+            return logits[0]
+        seen = features if kind == "mfe" else tf.reshape(data["x"], (data["x"].shape[0], -1))
+        return _mix(_gate(weights, seen), *logits)
+
+    data = (of.samples(network, of.PREDICT_BATCH),)
+    return of.Objective("predict_mixture", "predict", of.PREDICT_BATCH, data, frozen=(*trunk, *heads, *gate), out=out)
+
+
+_SOURCE = "Guo et al., PFL-MoE: Personalized Federated Learning Based on Mixture of Experts, 2020"
+ENTRIES = {
+    f"pfl-{kind}": entry(partial(pfl_moe, kind=kind), partial(pfl_moe_objectives, kind), _SOURCE, fedavg, pfl_moe)
+    for kind in ("fb", "mf", "mfe")
+}

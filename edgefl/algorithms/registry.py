@@ -1,14 +1,13 @@
-"""Algorithms by name: factory, options, and the objectives that a plan needs for them."""
+"""Algorithms by name: each module of this package offers its `ENTRIES`; `module:name` finds those of anybody's module."""
 
-import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
+import importlib
+import pkgutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgefl.algorithms.base import Algorithm
-from edgefl.algorithms.fedavg import fedavg
-from edgefl.algorithms.pfl_moe import pfl_moe
+from edgefl.algorithms.entry import Entry
 from edgefl.config import nearest
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner
@@ -18,53 +17,36 @@ if TYPE_CHECKING:
     from edgefl.plan.objective import Objective
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One algorithm: `factory(learner, **options)`, its keywords, its source, and `objectives(network, options)` (TensorFlow)."""
-
-    factory: Callable[..., Algorithm]
-    defaults: Mapping[str, Any]
-    source: str
-    objectives: Callable[["Network", Mapping[str, Any]], tuple["Objective", ...]]
+def _found() -> Iterator[tuple[str, Entry]]:
+    for module in pkgutil.iter_modules([str(Path(__file__).parent)], "edgefl.algorithms."):
+        if not module.name.endswith(".registry"):
+            yield from getattr(importlib.import_module(module.name), "ENTRIES", {}).items()
 
 
-def _defaults(*factories: Callable[..., Any]) -> dict[str, Any]:
-    return {
-        p.name: p.default
-        for factory in factories
-        for p in inspect.signature(factory).parameters.values()
-        if p.kind is p.KEYWORD_ONLY and p.default is not p.empty
-    }
-
-
-def _fedavg_objectives(network: "Network", options: Mapping[str, Any]) -> tuple["Objective", ...]:
-    from edgefl.algorithms.losses import fedavg_objectives
-
-    return fedavg_objectives(network, options)
-
-
-def _pfl_objectives(kind: str, network: "Network", options: Mapping[str, Any]) -> tuple["Objective", ...]:
-    from edgefl.algorithms.losses import pfl_moe_objectives
-
-    return pfl_moe_objectives(kind, network, options)
-
-
-_PFL_SOURCE = "Guo et al., PFL-MoE: Personalized Federated Learning Based on Mixture of Experts, 2020"
-
-REGISTRY: Mapping[str, Entry] = {
-    "fedavg": Entry(fedavg, _defaults(fedavg), "McMahan et al., AISTATS 2017", _fedavg_objectives),
-    **{
-        f"pfl-{kind}": Entry(partial(pfl_moe, kind=kind), _defaults(fedavg, pfl_moe), _PFL_SOURCE, partial(_pfl_objectives, kind))
-        for kind in ("fb", "mf", "mfe")
-    },
-}
+REGISTRY: Mapping[str, Entry] = dict(sorted(_found()))
 
 
 def entry(name: str) -> Entry:
-    """Return the registry's entry; ConfigError names the nearest known algorithm."""
+    """Return the entry of a registered name or of `module:name`; ConfigError names the nearest known algorithm."""
+    if ":" in name:
+        return _entry_of(*name.split(":", 1))
     if name not in REGISTRY:
         raise ConfigError(f"unknown algorithm {name!r}; {nearest(name, list(REGISTRY))}")
     return REGISTRY[name]
+
+
+def _entry_of(module: str, name: str) -> Entry:
+    try:
+        found = importlib.import_module(module).ENTRIES[name]
+    except (ImportError, AttributeError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"no algorithm {module}:{name}: {error!r}; expected a module that can be imported, with ENTRIES[{name!r}]"
+        ) from error
+    if not isinstance(found, Entry):
+        raise ConfigError(
+            f"{module}:{name} is a {type(found).__name__}, expected an edgefl.algorithms.entry.Entry; make it with entry(...)"
+        )
+    return found
 
 
 def full_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from edgefl.learner.keras import KerasLearner
 from edgefl.models import build_model
 from edgefl.plan.compile import compile_program
 from edgefl.plan.network import Network
-from edgefl.plan.spec import Plan, PlanSpec
+from edgefl.plan.spec import Plan, PlanSpec, TensorSpec
 from edgefl.types import Weights
 
 MIXTURE = "predict_mixture"
@@ -27,14 +27,17 @@ def build_plan(config: FederationConfig) -> tuple[Plan, Weights]:
     options = full_options(config.algorithm, config.options)
     network = make_network(config)
     found = objectives(config.algorithm, network, options)
+    initial = network.initial_weights() | {name: value for each in found for name, value in each.initial.items()}
+    own = {spec.name for spec in network.specs}
+    weights = (*network.specs, *(TensorSpec(name, value.shape) for name, value in initial.items() if name not in own))
     program, signatures = compile_program(found)
     mixture = next((objective for objective in found if objective.name == MIXTURE), None)
     template, bindings = (b"", ()) if mixture is None else build_template(mixture, network.epsilons)
     spec = PlanSpec(
         config.model.name, config.algorithm, options, tuple(config.model.input_shape), config.model.num_classes,
-        network.specs, signatures, tuple(bindings), dict(config.model.options),
+        weights, signatures, tuple(bindings), dict(config.model.options),
     )  # fmt: skip
-    return Plan(spec, program, template), network.initial_weights()
+    return Plan(spec, program, template), initial
 
 
 def make_network(config: FederationConfig) -> Network:
@@ -50,6 +53,6 @@ def keras_learner(spec: PlanSpec) -> KerasLearner:
     Raises PlanError when that gives other weights than the plan's, ConfigError when the model is not on this machine.
     """
     network = Network(build_model(ModelConfig(spec.model, spec.input_shape, spec.num_classes, spec.model_options)))
-    if network.specs != spec.weights:
+    if network.specs != spec.weights[: len(network.specs)]:
         raise PlanError(f"the model {spec.model!r} of this machine has other weights than the plan; install the aggregator's version")
     return KerasLearner(spec, objectives(spec.algorithm, network, spec.options))

@@ -4,18 +4,20 @@ An algorithm's own file builds its objectives from these, or makes an `Objective
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import tensorflow as tf
 
-from edgefl.errors import PlanError
+from edgefl.errors import ConfigError, PlanError
 from edgefl.plan.network import Network
 from edgefl.plan.optimizer import Optimizer
 from edgefl.plan.spec import Signature, TensorSpec
 
 Tensor = Any
 Tensors = Mapping[str, Tensor]
+PREDICT_BATCH = 16  # of LeNet-5 at 64 the tensors alone take 7 MB more
+GATE_BATCH = 64
 LossPerSample = Callable[[Tensors, Tensors, Tensors], tuple[Tensor, dict[str, Tensor]]]
 
 
@@ -34,6 +36,7 @@ class Objective:
     train: `loss_per_sample(weights, data, noise) -> (float32[batch], new values of the assigned weights)`, where data holds
     the data tensors and `y` (int32[batch]); `assigned` names the trained weights that the pass itself sets (moving
     statistics); the gradient moves the others. predict: `out(weights, data) -> float32[batch, ...]`.
+    `initial` holds first values, float32 arrays, of weights that are not the network's: the plan's initial weights have them too.
     All of trained and frozen are in `weights`, by name. Data specs have the batch as first axis.
     """
 
@@ -45,6 +48,7 @@ class Objective:
     frozen: tuple[TensorSpec, ...] = ()
     noise: tuple[TensorSpec, ...] = ()
     assigned: tuple[str, ...] = ()
+    initial: Mapping[str, Any] = field(default_factory=dict)
     optimizer: Optimizer | None = None
     loss_per_sample: LossPerSample = _no_loss
     out: Callable[[Tensors, Tensors], Tensor] = _no_out
@@ -109,6 +113,13 @@ def prefixed(prefix: str, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]
     return tuple(TensorSpec(f"{prefix}/{spec.name}", spec.shape, spec.dtype) for spec in specs)
 
 
+def batch_of(options: Mapping[str, Any], key: str) -> int:
+    """Return a batch size among an algorithm's options; ConfigError below 1."""
+    if options[key] < 1:
+        raise ConfigError(f"[algorithm] {key} is {options[key]}, expected 1 or more")
+    return int(options[key])
+
+
 def samples(network: Network, batch_size: int) -> TensorSpec:
     """Return the spec of the data tensor `x`: a batch of the model's input."""
     return TensorSpec("x", (batch_size, *network.input_shape))
@@ -130,7 +141,7 @@ def classify(network: Network, batch_size: int, optimizer: Optimizer, name: str 
     frozen = tuple(spec for spec in network.specs if spec not in trained)
     return Objective(
         name, "train", batch_size, (samples(network, batch_size),), trained, frozen, network.noise(batch_size),
-        network.statistics, optimizer, loss,
+        network.statistics, optimizer=optimizer, loss_per_sample=loss,
     )  # fmt: skip
 
 

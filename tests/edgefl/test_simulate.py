@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgefl.algorithms import CLUSTER, FEDERATE
+from edgefl.algorithms.base import with_assignments
 from edgefl.checkpoint import encode_mixture, encode_server_state
 from edgefl.cohort import choose_cohort
 from edgefl.config import FederationConfig
@@ -15,7 +17,7 @@ from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
 from edgefl.plan.spec import Plan
 from edgefl.rng import rng_for
 from edgefl.simulate import simulate
-from edgefl.types import Shard
+from edgefl.types import ServerState, Shard
 
 
 def plan(name, **options):
@@ -67,10 +69,20 @@ def test_same_seed_same_bits_another_seed_other_bits(shards):
 @given(seed=st.integers(0, 2**32), round=st.integers(1, 10_000), count=st.integers(0, 12), total=st.integers(1, 12))
 def test_a_cohort_is_a_sorted_subset_whatever_the_order_of_ids(seed, round, count, total):
     ids = [f"pi-{i}" for i in range(total)]
-    cohort = choose_cohort(seed, round, ids, count)
-    assert cohort == choose_cohort(seed, round, reversed(ids), count)
+    state = ServerState(round, FEDERATE, {})
+    cohort = choose_cohort(seed, state, ids, count)
+    assert cohort == choose_cohort(seed, state, reversed(ids), count)
     assert list(cohort) == sorted(cohort)
     assert len(set(cohort)) == (total if count in (0, *range(total, 13)) else count)
+
+
+def test_a_cohort_is_drawn_from_each_cluster_and_takes_all_to_place_them():
+    ids = [f"pi-{i}" for i in range(9)]
+    state = with_assignments(ServerState(5, FEDERATE, {}), {name: i // 3 for i, name in enumerate(ids[:8])})
+    cohort = choose_cohort(1, state, ids, 2)
+    groups = ([*ids[:3], "pi-8"], ids[3:6], ids[6:8])  # pi-8 came later: it counts to the first of the largest
+    assert [sum(name in cohort for name in group) for group in groups] == [2, 2, 2]
+    assert choose_cohort(1, replace(state, phase=CLUSTER), ids, 2) == tuple(ids)
 
 
 def test_draws_are_those_of_seed_round_and_client():

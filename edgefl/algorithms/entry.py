@@ -1,0 +1,41 @@
+"""What the registry holds of an algorithm: its factory, its options, its source, and what the plan needs for it.
+
+A module of this package, or anybody's, offers algorithms by `ENTRIES`, a mapping from names to entries.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from edgefl.algorithms.base import Algorithm
+
+if TYPE_CHECKING:
+    from edgefl.plan.network import Network
+    from edgefl.plan.objective import Objective
+
+Objectives = Callable[["Network", Mapping[str, Any]], tuple["Objective", ...]]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """`factory(learner, **options)`, its options with their defaults, its source, and `objectives(network, options)`.
+
+    Only `objectives` needs TensorFlow; it runs where the plan is built, never on a device.
+    """
+
+    factory: Callable[..., Algorithm]
+    objectives: Objectives
+    source: str
+    defaults: Mapping[str, Any]
+
+
+def entry(factory: Callable[..., Algorithm], objectives: Objectives, source: str, *bases: Callable[..., Any]) -> Entry:
+    """Return an entry whose options are the keyword-only arguments of the factory and of what it passes the rest on to."""
+    defaults = {
+        parameter.name: parameter.default
+        for each in (*bases, factory)
+        for parameter in inspect.signature(each).parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is not parameter.empty
+    }
+    return Entry(factory, objectives, source, defaults)
