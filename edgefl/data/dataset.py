@@ -11,13 +11,37 @@ from edgefl.types import Array, Labels
 
 @dataclass(frozen=True)
 class Dataset:
-    """x_train: float32[n, *input_shape] in [0, 1], y_train: int64[n]; x_test, y_test likewise."""
+    """x_train: float32[n, *input_shape], pictures in [0, 1]; y_train: int64[n]; x_test, y_test likewise.
+
+    group_train, group_test: int64[n], who wrote or wore each sample, where that is known.
+    coarse: int64[num_classes], the superclass of each class, where there are superclasses.
+    """
 
     x_train: Array
     y_train: Labels
     x_test: Array
     y_test: Labels
     num_classes: int
+    group_train: Labels | None = None
+    group_test: Labels | None = None
+    coarse: Labels | None = None
+
+
+@dataclass(frozen=True)
+class LabelView:
+    """All that a partition may look at: labels, groups and superclasses, not the samples."""
+
+    train: Labels
+    test: Labels
+    num_classes: int
+    group_train: Labels | None = None
+    group_test: Labels | None = None
+    coarse: Labels | None = None
+
+
+def label_view(dataset: Dataset) -> LabelView:
+    """Return what a partition may look at."""
+    return LabelView(dataset.y_train, dataset.y_test, dataset.num_classes, dataset.group_train, dataset.group_test, dataset.coarse)
 
 
 def subsample(dataset: Dataset, num_train: int, num_test: int, seed: int) -> Dataset:
@@ -33,6 +57,8 @@ def subsample(dataset: Dataset, num_train: int, num_test: int, seed: int) -> Dat
         y_train=dataset.y_train[train],
         x_test=dataset.x_test[test],
         y_test=dataset.y_test[test],
+        group_train=None if dataset.group_train is None else dataset.group_train[train],
+        group_test=None if dataset.group_test is None else dataset.group_test[test],
     )
 
 

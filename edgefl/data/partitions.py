@@ -1,6 +1,6 @@
-"""How a data set is shared out to clients: pure functions from labels and a generator to lists of indices.
+"""Every sample to one client, by shares of each class: IID, and Dirichlet (T. Hsu, H. Qi, M. Brown, arXiv:1909.06335).
 
-Each returns one int64 array of sorted indices a client; together they hold every index once.
+From labels, shares and a generator to one int64 array of sorted indices a client; together they hold every index once.
 """
 
 from collections.abc import Callable
@@ -9,6 +9,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from edgefl.data.allotment import Allotment
+from edgefl.data.dataset import LabelView
 from edgefl.errors import DataError
 from edgefl.types import Labels
 
@@ -60,3 +62,24 @@ def shares_of(partition: str, alpha: float) -> Callable[[int, int, np.random.Gen
     if partition not in known:
         raise DataError(f"partition {partition!r}, expected {' or '.join(known)}")
     return known[partition]
+
+
+def divide_both(view: LabelView, shares: Shares, rng: np.random.Generator, min_samples: int = 2) -> tuple[Allotment, ...]:
+    """Share the training and the test part out by the same shares; each client has `min_samples` to train on and one to be measured on."""
+    train = divide(view.train, shares, rng, min_samples)
+    return tuple(Allotment(own, held) for own, held in zip(train, divide(view.test, shares, rng, 1), strict=True))
+
+
+def iid(view: LabelView, num_clients: int, rng: np.random.Generator, *, min_samples: int = 2) -> tuple[Allotment, ...]:
+    """Give each client an equal share of each class. All samples are used."""
+    return divide_both(view, iid_shares(view.num_classes, num_clients, rng), rng, min_samples)
+
+
+def dirichlet(
+    view: LabelView, num_clients: int, rng: np.random.Generator, *, alpha: float = 0.5, min_samples: int = 2
+) -> tuple[Allotment, ...]:
+    """Draw each class's shares over the clients from Dirichlet(alpha), the same for training and test. All samples are used.
+
+    A client that gets fewer than `min_samples` takes from the largest.
+    """
+    return divide_both(view, dirichlet_shares(view.num_classes, num_clients, rng, alpha=alpha), rng, min_samples)

@@ -1,7 +1,8 @@
 """A data set becomes one shard a client."""
 
-from edgefl.data.dataset import Dataset
-from edgefl.data.partitions import divide, shares_of
+from edgefl.data.allotment import take
+from edgefl.data.dataset import Dataset, label_view
+from edgefl.data.partitions import divide_both, shares_of
 from edgefl.errors import DataError
 from edgefl.rng import rng_for
 from edgefl.types import Shard
@@ -19,9 +20,4 @@ def make_shards(
         raise DataError(f"{num_clients} clients, expected at least one")
     rng = rng_for(seed, 0, "partition")
     shares = shares_of(partition, alpha)(dataset.num_classes, num_clients, rng)
-    train = divide(dataset.y_train, shares, rng, min_samples)
-    test = divide(dataset.y_test, shares, rng, 1)
-    return [
-        Shard(dataset.x_train[own], dataset.y_train[own], dataset.x_test[held], dataset.y_test[held], dataset.num_classes)
-        for own, held in zip(train, test, strict=True)
-    ]
+    return [take(dataset, own) for own in divide_both(label_view(dataset), shares, rng, min_samples)]

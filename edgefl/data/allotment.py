@@ -1,0 +1,72 @@
+"""What one client is given of a data set: indices, and how its samples differ from the data set's. Samples are copied by `take`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgefl.data.dataset import Dataset
+from edgefl.data.rotation import rotate_each
+from edgefl.errors import DataError
+from edgefl.types import Array, Labels, Shard
+
+
+@dataclass(frozen=True)
+class Allotment:
+    """One client's part of a data set.
+
+    train, test: sorted indices into the data set's training and test part.
+    turns_train, turns_test: int64[n], how many steps of `turn_degrees` each sample is turned counter-clockwise; None: not at all.
+    relabel: the label y becomes relabel[y]; empty: labels stay.
+    truth: the cluster that the client truly belongs to, -1 where there is none.
+    """
+
+    train: Labels
+    test: Labels
+    turns_train: Labels | None = None
+    turns_test: Labels | None = None
+    turn_degrees: float = 45.0
+    relabel: tuple[int, ...] = ()
+    truth: int = -1
+
+
+def take(dataset: Dataset, allotment: Allotment) -> Shard:
+    """Copy one client's samples out of a data set, whose arrays may be memory-mapped; nothing else is read.
+
+    The side information of a sample is its turn. uint8 pictures become float32 in [0, 1].
+    Raises DataError for indices beyond the data set, and turns of what is no picture.
+    """
+    x_train, y_train = _part(dataset.x_train, dataset.y_train, allotment.train, allotment.turns_train, allotment)
+    x_test, y_test = _part(dataset.x_test, dataset.y_test, allotment.test, allotment.turns_test, allotment)
+    return Shard(x_train, y_train, x_test, y_test, dataset.num_classes, allotment.turns_train)
+
+
+def _part(x: Array, y: Labels, own: Labels, turns: Labels | None, allotment: Allotment) -> tuple[Array, Labels]:
+    if len(own) and int(own[-1]) >= len(y):
+        raise DataError(f"the allotment asks for sample {own[-1]} of {len(y)}; it was made for another data set or subsample")
+    samples, labels = as_float(np.asarray(x[own])), np.asarray(y[own])
+    if turns is not None:
+        samples = rotate_each(samples, turns, allotment.turn_degrees)
+    if allotment.relabel:
+        labels = np.asarray(allotment.relabel, np.int64)[labels]
+    return samples, labels
+
+
+def as_float(samples: NDArray[Any]) -> Array:
+    """Return float32 samples; uint8 pictures are scaled to [0, 1]."""
+    if samples.dtype == np.uint8:
+        return (samples / np.float32(255)).astype(np.float32, copy=False)
+    return np.asarray(samples, np.float32)
+
+
+def client_ids(count: int) -> list[str]:
+    """Return `client-000`, `client-001`, ...: with as many digits as it takes that they sort."""
+    digits = max(3, len(str(count - 1)))
+    return [f"client-{i:0{digits}d}" for i in range(count)]
+
+
+def truths(allotments: Sequence[Allotment]) -> Labels:
+    """Return each client's true cluster, int64[num_clients]."""
+    return np.array([own.truth for own in allotments], np.int64)

@@ -1,0 +1,56 @@
+"""Samples dealt out by class: so many of each class to each client, no sample to two clients."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgefl.errors import DataError
+from edgefl.types import Labels
+
+Counts = NDArray[np.int64]
+
+
+def deal(labels: Labels, counts: Counts, rng: np.random.Generator, part: str = "training") -> list[Labels]:
+    """Deal counts: int64[num_clients, num_classes] out of the labels; return sorted indices a client.
+
+    Raises DataError when a class has fewer samples than are asked for.
+    """
+    num_classes = counts.shape[1]
+    have, need = np.bincount(labels, minlength=num_classes), counts.sum(axis=0)
+    for label in np.flatnonzero(need > have[:num_classes]).tolist():
+        raise DataError(
+            f"class {label} has {have[label]} {part} samples, the {len(counts)} clients ask for {need[label]}; "
+            "take fewer clients or fewer samples a client"
+        )
+    pieces = []
+    for label in range(num_classes):
+        own = rng.permutation(np.flatnonzero(labels == label))[: need[label]]
+        pieces.append(np.split(own, np.cumsum(counts[:-1, label])))
+    return [np.sort(np.concatenate(parts)).astype(np.int64) for parts in zip(*pieces, strict=True)]
+
+
+def deal_any(count: int, num_clients: int, each: int, rng: np.random.Generator, part: str = "training") -> list[Labels]:
+    """Deal `each` of `count` samples to each client, whatever their class; 0 means all, as evenly as can be."""
+    if each * num_clients > count or num_clients > count:
+        raise DataError(
+            f"{count} {part} samples, the {num_clients} clients ask for {max(each, 1) * num_clients}; "
+            "take fewer clients or fewer samples a client"
+        )
+    order = rng.permutation(count)
+    parts = np.split(order[: each * num_clients], num_clients) if each else np.array_split(order, num_clients)
+    return [np.sort(own).astype(np.int64) for own in parts]
+
+
+def apportion(total: int, weights: NDArray[np.float64]) -> Counts:
+    """Divide a whole number by weights: floors first, the rest to the largest remainders, the first of equals first."""
+    exact = total * weights / weights.sum()
+    counts: Counts = np.floor(exact + 1e-9).astype(np.int64)
+    order = np.argsort(-(exact - counts), kind="stable")
+    counts[order[: total - int(counts.sum())]] += 1
+    return counts
+
+
+def positive(**values: float) -> None:
+    """Raise DataError for a value that is not above 0."""
+    for name, value in values.items():
+        if not value > 0:
+            raise DataError(f"{name} is {value}, expected a number above 0")

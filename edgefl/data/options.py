@@ -1,0 +1,59 @@
+"""Options by keyword, of a data set or a partition: defaults stand in the function's signature, an unknown option names the nearest."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from edgefl.config import nearest
+from edgefl.errors import ConfigError
+
+
+def defaults_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the keyword-only arguments of a function with their defaults."""
+    return {p.name: p.default for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY}
+
+
+def full_options(owner: str, defaults: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the defaults with the options over them; a whole number will do for a float, a list for a tuple.
+
+    Raises ConfigError for an unknown option (and names the nearest), or one of another type than its default.
+    """
+    return {**defaults, **{key: _checked(owner, defaults, key, value) for key, value in options.items()}}
+
+
+def _checked(owner: str, defaults: Mapping[str, Any], key: str, value: Any) -> Any:
+    if not defaults:
+        raise ConfigError(f"{owner} has no options, received {key!r}")
+    if key not in defaults:
+        raise ConfigError(f"{owner} has no option {key!r}; {nearest(key, list(defaults))}")
+    default = defaults[key]
+    if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(default, tuple) and isinstance(value, list | tuple) and all(type(item) is int for item in value):
+        return tuple(value)
+    if type(value) is not type(default) or isinstance(default, tuple):
+        kind = "a list of whole numbers" if isinstance(default, tuple) else type(default).__name__
+        raise ConfigError(f"{owner}: {key} is {value!r}, expected {kind} such as {default!r}")
+    return value
+
+
+def parse_options(owner: str, defaults: Mapping[str, Any], pairs: tuple[str, ...]) -> dict[str, Any]:
+    """Read `key=value` texts by the types of the defaults; ConfigError for what cannot be read."""
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals:
+            raise ConfigError(f"option {pair!r}, expected key=value such as alpha=0.5")
+        found[key.strip()] = _parsed(text.strip(), defaults.get(key.strip()))
+    return full_options(owner, defaults, found)
+
+
+def _parsed(text: str, default: Any) -> Any:
+    try:
+        if isinstance(default, bool):
+            return {"true": True, "false": False}.get(text.lower(), text)
+        if isinstance(default, tuple):
+            return [int(item) for item in text.split(",") if item]
+        return type(default)(text) if isinstance(default, int | float) else text
+    except ValueError:
+        return text
