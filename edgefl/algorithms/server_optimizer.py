@@ -1,0 +1,92 @@
+"""Server optimizers: the mean delta of a round taken as a gradient, downhill being along it.
+
+Reddi et al., Adaptive Federated Optimization, arXiv:2003.00295, algorithm 2, with d the clients' mean delta and eta the server's
+learning rate:
+
+    none        w <- w + eta d
+    momentum    m <- beta1 m + d;  w <- w + eta m                                       (Hsu et al., arXiv:1909.06335)
+    adam        m <- beta1 m + (1 - beta1) d;  v <- beta2 v + (1 - beta2) d^2
+    yogi        m likewise;  v <- v - (1 - beta2) d^2 sign(v - d^2)
+                both:  w <- w + eta m' / (sqrt(v') + epsilon),  m' = m / (1 - beta1^t),  v' = v / (1 - beta2^t)
+
+The bias correction m', v' is that of Kingma and Ba, arXiv:1412.6980; Reddi et al. start from v = epsilon^2 and leave it out.
+
+Traffic: none; the state stays at the aggregator.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from edgefl.config import nearest
+from edgefl.errors import ConfigError
+from edgefl.types import Array, Weights
+
+OPTIMIZERS = ("none", "momentum", "adam", "yogi")
+DEFAULTS: Mapping[str, float] = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
+"""Kingma and Ba's; Reddi et al. take beta2 .99 and epsilon 1e-3."""
+RATES: Mapping[str, float] = {"none": 1.0, "momentum": 1.0, "adam": 0.001, "yogi": 0.001}
+STATISTICS = ("moving_mean", "moving_variance")
+"""Last parts of the names of batch-norm statistics: they are averaged whatever the optimizer is, for a variance has to stay positive."""
+
+
+def check_optimizer(name: str, hyper: Mapping[str, float]) -> dict[str, float]:
+    """Return all of learning_rate, beta1, beta2 and epsilon: those of `hyper` over the defaults; a learning rate of 0 is the default.
+
+    Raises ConfigError for an unknown name or key, a beta outside [0, 1), an epsilon that is not above 0.
+    """
+    if name not in OPTIMIZERS:
+        raise ConfigError(f"unknown server_optimizer {name!r}; {nearest(name, list(OPTIMIZERS))}")
+    known = {"learning_rate": RATES[name], **DEFAULTS}
+    for key in hyper:
+        if key not in known:
+            raise ConfigError(f"a server optimizer has no {key!r}; {nearest(key, list(known))}")
+    full = {**known, **{key: float(value) for key, value in hyper.items() if key != "learning_rate" or value}}
+    for key in ("beta1", "beta2"):
+        if not 0 <= full[key] < 1:
+            raise ConfigError(f"server_{key} is {full[key]}, expected at least 0 and below 1")
+    for key in ("epsilon", "learning_rate"):
+        if not 0 < full[key] < np.inf:
+            raise ConfigError(f"server_{key} is {full[key]}, expected a number above 0")
+    return full
+
+
+def step(name: str, hyper: Mapping[str, float], weights: Weights, mean_delta: Weights, slots: Weights) -> tuple[Weights, Weights]:
+    """Return (weights, slots) after one step; give `{}` as the first slots, and the last ones at each further step.
+
+    `mean_delta` has the weights' names and shapes; slots are named `momentum/W`, `velocity/W` and `step`. A weight whose delta has
+    always been zero stays as it is, to the bit. Raises ConfigError as `check_optimizer` does.
+    """
+    full = check_optimizer(name, hyper)
+    rate = full["learning_rate"]
+    count = float(slots.get("step", np.zeros((), np.float32))) + 1
+    new: dict[str, Array] = {}
+    kept: dict[str, Array] = {}
+    for key, weight in weights.items():
+        plain = name == "none" or key.endswith(STATISTICS)
+        if plain:
+            new[key] = weight + mean_delta[key] * np.float32(1.0 if key.endswith(STATISTICS) else rate)
+            continue
+        delta = mean_delta[key].astype(np.float64)
+        momentum = _slot(slots, f"momentum/{key}", delta) * full["beta1"] + delta * (1 if name == "momentum" else 1 - full["beta1"])
+        kept[f"momentum/{key}"] = np.asarray(momentum, np.float32)
+        move = momentum
+        if name != "momentum":
+            velocity = _velocity(name, full["beta2"], _slot(slots, f"velocity/{key}", delta), delta * delta)
+            kept[f"velocity/{key}"] = np.asarray(velocity, np.float32)
+            root = np.sqrt(velocity / (1 - full["beta2"] ** count))
+            move = momentum / (1 - full["beta1"] ** count) / (root + full["epsilon"])
+        new[key] = np.asarray(weight + rate * move, np.float32)
+    if name in ("adam", "yogi"):
+        kept["step"] = np.asarray(count, np.float32)
+    return new, kept
+
+
+def _slot(slots: Weights, key: str, like: np.ndarray) -> np.ndarray:
+    return slots[key].astype(np.float64) if key in slots else np.zeros_like(like)
+
+
+def _velocity(name: str, beta2: float, velocity: np.ndarray, square: np.ndarray) -> np.ndarray:
+    if name == "yogi":
+        return np.asarray(velocity - (1 - beta2) * square * np.sign(velocity - square))
+    return np.asarray(velocity * beta2 + square * (1 - beta2))

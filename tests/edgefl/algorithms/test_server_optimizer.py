@@ -1,0 +1,109 @@
+"""Server optimizers: two steps of each worked by hand, and what holds for any delta."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgefl.algorithms.server_optimizer import OPTIMIZERS, check_optimizer, step
+from edgefl.errors import ConfigError
+
+
+def one(*values):
+    return {"w": np.array(values, np.float32)}
+
+
+def run(name, hyper, deltas, start=0.0):
+    weights, slots = one(start), {}
+    for delta in deltas:
+        weights, slots = step(name, hyper, weights, one(delta), slots)
+    return float(weights["w"][0]), slots
+
+
+def test_none_adds_the_mean_delta():
+    assert run("none", {}, [2.0, 3.0], start=1.0)[0] == 6.0
+    assert run("none", {"learning_rate": 0.5}, [2.0], start=1.0)[0] == 2.0
+
+
+def test_momentum_by_hand():
+    """m: 2, then .5 * 2 + 3 = 4; w: 0 + 2 + 4."""
+    end, slots = run("momentum", {"beta1": 0.5}, [2.0, 3.0])
+    assert end == 6.0
+    assert slots["momentum/w"][0] == 4.0
+
+
+def test_adam_by_hand():
+    """beta1 .5, beta2 .75, eta .1. Step 1: m' = 2, v' = 4, w = .1. Step 2: m = 2, m' = 2.666667; v = 3, v' = 6.857143; w = .1 + .101835."""
+    hyper = {"learning_rate": 0.1, "beta1": 0.5, "beta2": 0.75, "epsilon": 1e-12}
+    assert run("adam", hyper, [2.0])[0] == pytest.approx(0.1)
+    end, slots = run("adam", hyper, [2.0, 3.0])
+    assert slots["momentum/w"][0] == pytest.approx(2.0)
+    assert slots["velocity/w"][0] == pytest.approx(3.0)
+    assert float(slots["step"]) == 2
+    assert end == pytest.approx(0.1 + 0.1 * (8 / 3) / np.sqrt(48 / 7), abs=1e-7)
+
+
+def test_yogi_by_hand():
+    """v: 0 -> 1 (as Adam's), then v < d^2 = 9, so v + .25 * 9 = 3.25 where Adam has 3; with d = .5, v > d^2: 1 - .0625."""
+    hyper = {"learning_rate": 0.1, "beta1": 0.5, "beta2": 0.75}
+    assert run("yogi", hyper, [2.0, 3.0])[1]["velocity/w"][0] == pytest.approx(3.25)
+    assert run("yogi", hyper, [2.0, 0.5])[1]["velocity/w"][0] == pytest.approx(0.9375)
+
+
+def test_adam_steps_as_keras_does():
+    keras = pytest.importorskip("keras")
+    deltas = np.random.default_rng(3).normal(size=(5, 4)).astype(np.float32)
+    variable = keras.Variable(np.zeros(4, np.float32))
+    optimizer = keras.optimizers.Adam(0.01, epsilon=1e-8)
+    weights, slots = {"w": np.zeros(4, np.float32)}, {}
+    for delta in deltas:
+        optimizer.apply([-delta], [variable])
+        weights, slots = step("adam", {"learning_rate": 0.01}, weights, {"w": delta}, slots)
+    np.testing.assert_allclose(weights["w"], variable.numpy(), atol=1e-6)
+
+
+def test_statistics_are_averaged_not_optimized():
+    weights = {"bn/moving_variance": np.array([1.0], np.float32), "bn/gamma": np.array([1.0], np.float32)}
+    delta = {name: np.array([-0.001], np.float32) for name in weights}
+    new, slots = step("adam", {"learning_rate": 2.0}, weights, delta, {})
+    assert new["bn/moving_variance"][0] == pytest.approx(0.999)
+    assert new["bn/gamma"][0] == pytest.approx(-1.0, abs=1e-4)
+    assert set(slots) == {"momentum/bn/gamma", "velocity/bn/gamma", "step"}
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    name=st.sampled_from(OPTIMIZERS),
+    deltas=st.lists(st.floats(-10, 10, width=32), min_size=1, max_size=5),
+)
+def test_finite_pure_and_still_where_nothing_moves(name, deltas):
+    weights, slots = {"w": np.array([1.0, 1.0], np.float32)}, {}
+    for value in deltas:
+        given_slots = {key: array.copy() for key, array in slots.items()}
+        delta = {"w": np.array([value, 0.0], np.float32)}
+        new, after = step(name, {}, weights, delta, slots)
+        assert all(np.array_equal(slots[key], given_slots[key]) for key in slots)
+        assert new["w"].dtype == np.float32
+        assert np.isfinite(new["w"]).all()
+        assert all(array.dtype == np.float32 for array in after.values())
+        weights, slots = new, after
+    assert weights["w"][1] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "hyper", "words"),
+    [
+        ("adan", {}, "did you mean 'adam'"),
+        ("adam", {"beta_1": 0.9}, "did you mean 'beta1'"),
+        ("adam", {"beta2": 1.0}, "below 1"),
+        ("adam", {"epsilon": 0.0}, "above 0"),
+    ],
+)
+def test_a_wrong_setting_is_named(name, hyper, words):
+    with pytest.raises(ConfigError, match=words):
+        check_optimizer(name, hyper)
+
+
+def test_a_rate_of_zero_is_the_usual_one():
+    assert check_optimizer("adam", {"learning_rate": 0.0})["learning_rate"] == 0.001
+    assert check_optimizer("none", {})["learning_rate"] == 1.0
