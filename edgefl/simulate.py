@@ -1,80 +1,60 @@
-"""The federation on one machine, in one process or N, with the same bits as over MQTT."""
+"""The federation on one machine, in one process or N, or on a Ray cluster, with the same bits as over MQTT."""
 
-from collections.abc import Callable, Mapping
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
-from multiprocessing import get_context
+import time
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field, replace
 
-from edgefl.algorithms import DONE, PERSONALIZE, canonical, make_algorithm
-from edgefl.client import client_rng, personalize_and_measure
+from edgefl.algorithms import DONE, PERSONALIZE, make_algorithm
+from edgefl.algorithms.base import Algorithm
 from edgefl.cohort import choose_cohort
 from edgefl.config import FederationConfig
+from edgefl.engines.base import Engine, Serial
+from edgefl.engines.processes import Processes
+from edgefl.engines.site import Ending, Federation, Row
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner
-from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.spec import Plan
 from edgefl.rng import rng_for
-from edgefl.types import Broadcast, ClientState, Mixture, ServerState, Shard, Update, Weights
+from edgefl.traffic import Traffic
+from edgefl.types import Array, ClientState, Labels, Mixture, Scalars, ServerState, Shard, Update, Weights
 
-Progress = Callable[[ServerState, Mapping[str, float]], None]
-"""Called after each round with the new state and the round's metrics (mean training loss over its samples)."""
+__all__ = ["Ending", "Record", "Simulation", "simulate"]
 
 
 @dataclass(frozen=True)
-class Federation:
-    """What every process of a simulation holds: the same plan, seed and shards."""
+class Record:
+    """What a round gave. loss: mean over samples; bytes: as they would cross MQTT; updates: each client's samples and metrics."""
 
-    plan: Plan
-    config: FederationConfig
-    shards: Mapping[str, Shard]
+    round: int
+    phase: str
+    loss: float
+    seconds: float
+    bytes_up: int
+    bytes_down: int
+    updates: Mapping[str, Scalars] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """The end of a simulated federation: the server's last state, and each client's mixture and metrics."""
+    """The end of a simulated federation: the server's last state, and each client's ending."""
 
     state: ServerState
-    mixtures: Mapping[str, Mixture]
-    metrics: Mapping[str, Mapping[str, float]]
+    endings: Mapping[str, Ending]
+
+    @property
+    def mixtures(self) -> Mapping[str, Mixture]:
+        """Each client's mixture."""
+        return {client_id: ending.mixture for client_id, ending in self.endings.items()}
+
+    @property
+    def metrics(self) -> Mapping[str, Scalars]:
+        """Each client's metrics."""
+        return {client_id: ending.metrics for client_id, ending in self.endings.items()}
 
 
-Row = tuple[Broadcast, ClientState, str]
-Personal = tuple[Mixture, ClientState, Mapping[str, float]]
-
-
-class _Site:
-    """One process: a learner, made once, and all clients' shards."""
-
-    def __init__(self, federation: Federation, learner: Learner | None = None) -> None:
-        self.federation = federation
-        self.learner = learner or LiteRTLearner(federation.plan)
-        spec = federation.plan.spec
-        self.algorithm = make_algorithm(spec.algorithm, self.learner, spec.options)
-
-    def update(self, broadcast: Broadcast, state: ClientState, client_id: str) -> tuple[Update, ClientState]:
-        rng = client_rng(self.federation.config.seed, broadcast, client_id)
-        return self.algorithm.local_update(broadcast, state, self.federation.shards[client_id], client_id, rng)
-
-    def personalize(self, broadcast: Broadcast, state: ClientState, client_id: str) -> Personal:
-        rng = client_rng(self.federation.config.seed, broadcast, client_id)
-        shard = self.federation.shards[client_id]
-        return personalize_and_measure(self.algorithm, self.learner, broadcast, state, shard, rng)
-
-
-_site: _Site
-
-
-def _open_site(federation: Federation) -> None:
-    global _site
-    _site = _Site(federation)
-
-
-def _update(broadcast: Broadcast, state: ClientState, client_id: str) -> tuple[Update, ClientState]:
-    return _site.update(broadcast, state, client_id)
-
-
-def _personalize(broadcast: Broadcast, state: ClientState, client_id: str) -> Personal:
-    return _site.personalize(broadcast, state, client_id)
+Progress = Callable[[ServerState, Record], None]
+Ended = Callable[[str, Ending], Ending]
+States = MutableMapping[str, ClientState]
 
 
 def simulate(
@@ -85,55 +65,78 @@ def simulate(
     *,
     processes: int = 1,
     learner: Learner | None = None,
+    open_engine: Callable[[Federation], Engine] | None = None,
+    test: tuple[Array, Labels] | None = None,
+    start: ServerState | None = None,
+    states: States | None = None,
     progress: Progress | None = None,
+    ended: Ended | None = None,
 ) -> Simulation:
     """Run the federation of `config` over the shards (client id -> shard) and return its end.
 
-    The result does not depend on `processes`. A learner of one's own needs processes=1. Raises ConfigError when there is
-    no client.
+    The result depends neither on `processes` nor on `open_engine`, which makes another engine. A learner of one's own needs
+    processes=1. test: samples on which every ending is measured too. start: go on from this state, with what the clients keep
+    in `states`; one whose rounds are over is only personalized. progress: called after each round with the new state.
+    ended: called with each client's ending, and may return a lighter one to keep (without the mixture's arrays, say).
+    Raises ConfigError when there is no client, DataError that names client and round when a loss is no number, EdgeflError
+    when a process is killed.
     """
     if not shards:
         raise ConfigError("no shards to simulate, expected one a client; give at least one")
+    if processes < 1:
+        raise ConfigError(f"{processes} processes, expected at least 1")
     if learner is not None and processes != 1:
         raise ConfigError(f"a learner cannot be shared by {processes} processes; leave one of the two out")
-    federation = Federation(plan, config, shards)
-    if processes == 1:
-        site = _Site(federation, learner)
-        return _run(
-            federation, initial, lambda rows: [site.update(*r) for r in rows], lambda rows: [site.personalize(*r) for r in rows], progress
-        )
-    # spawn, not fork: a forked child would inherit the interpreter's threads in an unknown state
-    with ProcessPoolExecutor(processes, get_context("spawn"), _open_site, (federation,)) as pool:
+    federation = Federation(plan, config.seed, shards, test)
+    algorithm = make_algorithm(plan.spec.algorithm, None, plan.spec.options)
+    state = algorithm.init(initial, rng_for(config.seed, 0, "init")) if start is None else start
+    own: States = {} if states is None else states
+    if open_engine is not None:
+        made = open_engine(federation)
+    else:
+        made = Serial(federation, learner) if processes == 1 else Processes(federation, processes)
+    with made as engine:
+        traffic = Traffic()
+        while state.round <= config.rounds and state.phase not in (PERSONALIZE, DONE):
+            state, record = _play(engine, algorithm, state, own, config, sorted(shards), traffic)
+            if progress:
+                progress(state, record)
+        state = replace(state, phase=PERSONALIZE)
+        endings = {}
+        clients = sorted(shards)
+        rows = ((algorithm.broadcast(state, c), own.get(c, ClientState()), c) for c in clients)
+        for client_id, (ending, kept) in zip(clients, engine.personalize(rows), strict=True):
+            own[client_id] = kept
+            endings[client_id] = ended(client_id, ending) if ended else ending
+    return Simulation(replace(state, phase=DONE), endings)
 
-        def update(rows: list[Row]) -> list[tuple[Update, ClientState]]:
-            return list(pool.map(_update, *zip(*rows, strict=True)))
 
-        def personalize(rows: list[Row]) -> list[Personal]:
-            return list(pool.map(_personalize, *zip(*rows, strict=True)))
+def _play(
+    engine: Engine, algorithm: Algorithm, state: ServerState, own: States, config: FederationConfig, clients: list[str], traffic: Traffic
+) -> tuple[ServerState, Record]:
+    """Play one round. Updates are folded in as they come, so that memory does not grow with the cohort."""
+    began = time.perf_counter()
+    cohort = choose_cohort(config.seed, state, clients, config.clients_per_round)
+    told: dict[str, dict[str, float]] = {}
+    bytes_up = bytes_down = 0
 
-        return _run(federation, initial, update, personalize, progress)
+    def rows() -> Iterator[Row]:
+        nonlocal bytes_down
+        for client_id in cohort:
+            broadcast = algorithm.broadcast(state, client_id)
+            bytes_down += traffic.down(broadcast, client_id)
+            yield broadcast, own.get(client_id, ClientState()), client_id
 
+    def updates() -> Iterator[Update]:
+        nonlocal bytes_up
+        for update, kept in engine.update(rows()):
+            own[update.client_id] = kept
+            bytes_up += traffic.up(update)
+            told[update.client_id] = {"num_samples": float(update.num_samples), **update.metrics}
+            yield update
 
-def _run(
-    federation: Federation,
-    initial: Weights,
-    update: Callable[[list[Row]], list[tuple[Update, ClientState]]],
-    personalize: Callable[[list[Row]], list[Personal]],
-    progress: Progress | None,
-) -> Simulation:
-    config, spec = federation.config, federation.plan.spec
-    algorithm = make_algorithm(spec.algorithm, None, spec.options)
-    state = algorithm.init(initial, rng_for(config.seed, 0, "init"))
-    clients = {client_id: ClientState() for client_id in sorted(federation.shards)}
-    for _ in range(config.rounds):
-        cohort = choose_cohort(config.seed, state, clients, config.clients_per_round)
-        results = update([(algorithm.broadcast(state, c), clients[c], c) for c in cohort])
-        clients.update({c: own for c, (_, own) in zip(cohort, results, strict=True)})
-        updates = canonical(state, [each for each, _ in results])
-        state = algorithm.aggregate(state, updates)
-        if progress:
-            samples = sum(each.num_samples for each in updates)
-            progress(state, {"loss": sum(each.metrics["loss"] * each.num_samples for each in updates) / samples})
-    state = replace(state, phase=PERSONALIZE)
-    ends = dict(zip(clients, personalize([(algorithm.broadcast(state, c), clients[c], c) for c in clients]), strict=True))
-    return Simulation(replace(state, phase=DONE), {c: end[0] for c, end in ends.items()}, {c: end[2] for c, end in ends.items()})
+    after = algorithm.aggregate(state, updates())
+    traffic.close_round()
+    samples = sum(each["num_samples"] for each in told.values())
+    loss = sum(each["loss"] * each["num_samples"] for each in told.values()) / samples if samples else float("nan")
+    return after, Record(state.round, state.phase, loss, time.perf_counter() - began, bytes_up, bytes_down, told)

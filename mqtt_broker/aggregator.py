@@ -95,7 +95,7 @@ class Aggregator:
         state = self._algorithm.init(self._initial, rng_for(config.seed, 0, "init"))
         self._exchange.offer(self._plan, self._plan_blob)
         self._wait_for(config.min_clients, None)
-        for _ in range(config.rounds):
+        while state.round <= config.rounds and state.phase not in (PERSONALIZE, DONE):
             state = self._federate(state)
         state = replace(state, phase=PERSONALIZE)
         clients = self._personalize(state)

@@ -32,6 +32,8 @@ ROOMS = (
     {"client", "cohort"},
     {"wire"},
     {"rounds"},
+    {"engines"},
+    {"traffic"},
     {"simulate"},
     {"mqtt"},
     {"monitor", "bench", "demo", "demo_table", "demo_processes"},

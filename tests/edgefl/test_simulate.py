@@ -42,7 +42,7 @@ def test_federation_and_personalization_learn(shards):
     seen = []
     end = simulate(
         the_plan, initial(), shards, FederationConfig(rounds=4), learner=SoftmaxLearner(the_plan.spec),
-        progress=lambda state, metrics: seen.append((state.round, metrics["loss"])),
+        progress=lambda state, record: seen.append((state.round, record.loss)),
     )  # fmt: skip
     assert [number for number, _ in seen] == [2, 3, 4, 5]
     assert seen[-1][1] < seen[0][1]

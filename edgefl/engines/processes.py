@@ -1,0 +1,72 @@
+"""N processes on this machine. Each opens the plan once and shares the data's pages with the others."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from types import TracebackType
+from typing import TypeVar
+
+from edgefl.engines.site import Ending, Federation, Row, Site
+from edgefl.errors import EdgeflError
+from edgefl.types import Broadcast, ClientState, Update
+
+T = TypeVar("T")
+AHEAD = 2
+"""Rows in flight for each process: one runs, one waits. More would hold more broadcasts in memory."""
+
+_site: Site
+
+
+def _open(federation: Federation) -> None:
+    global _site
+    _site = Site(federation)
+
+
+def _update(broadcast: Broadcast, state: ClientState, client_id: str) -> tuple[Update, ClientState]:
+    return _site.update(broadcast, state, client_id)
+
+
+def _personalize(broadcast: Broadcast, state: ClientState, client_id: str) -> tuple[Ending, ClientState]:
+    return _site.personalize(broadcast, state, client_id)
+
+
+class Processes:
+    """See `Engine`. EdgeflError when one of the processes is killed."""
+
+    def __init__(self, federation: Federation, count: int) -> None:
+        self._count = count
+        # spawn, not fork: a forked child would inherit the interpreter's threads in an unknown state
+        self._pool = ProcessPoolExecutor(count, get_context("spawn"), _open, (federation,))
+
+    def _run(self, function: Callable[..., T], rows: Iterable[Row]) -> Iterator[T]:
+        pending: deque[Future[T]] = deque()
+        try:
+            for row in rows:
+                pending.append(self._pool.submit(function, *row))
+                if len(pending) >= AHEAD * self._count:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        except BrokenProcessPool as error:
+            raise EdgeflError("a process of the simulation was killed, most often for want of memory; run fewer processes") from error
+        finally:
+            for future in pending:
+                future.cancel()
+
+    def update(self, rows: Iterable[Row]) -> Iterator[tuple[Update, ClientState]]:
+        """See `Engine.update`."""
+        return self._run(_update, rows)
+
+    def personalize(self, rows: Iterable[Row]) -> Iterator[tuple[Ending, ClientState]]:
+        """See `Engine.personalize`."""
+        return self._run(_personalize, rows)
+
+    def __enter__(self) -> "Processes":
+        """Processes start with the first rows."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """End the processes; rows that have not begun are left."""
+        self._pool.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,112 @@
+"""One place that runs clients: a plan, a learner made once, and all clients' shards."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgefl.algorithms import make_algorithm
+from edgefl.client import client_rng, personalize_and_measure
+from edgefl.errors import DataError
+from edgefl.learner.base import Learner
+from edgefl.learner.litert import LiteRTLearner
+from edgefl.plan.spec import Plan
+from edgefl.types import Array, Broadcast, ClientState, Labels, Mixture, Scalars, Shard, Update, Weights
+
+Row = tuple[Broadcast, ClientState, str]
+Accuracies = NDArray[np.float64]
+_KEPT = 16
+
+
+@dataclass(frozen=True)
+class Federation:
+    """What every process of a simulation holds.
+
+    test: samples that stand for everybody's, float32[n, *input_shape] and int64[n]; each mixture is measured on them too.
+    """
+
+    plan: Plan
+    seed: int
+    shards: Mapping[str, Shard]
+    test: tuple[Array, Labels] | None = None
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What a client ends with.
+
+    metrics: see `personalize_and_measure`, with `balanced_mixture`, the mean over the classes of the client's held-out split.
+    on_test: accuracy by class on the federation's test samples, float64[classes], for `mixture` and each peer; NaN where a
+    class has no sample. class_share: of the client's training samples, float64[classes].
+    """
+
+    mixture: Mixture
+    metrics: Scalars
+    class_share: Accuracies
+    on_test: Mapping[str, Accuracies] = field(default_factory=dict)
+
+
+class Site:
+    """Runs clients one after the other; see `Algorithm.local_update` and `personalize_and_measure`."""
+
+    def __init__(self, federation: Federation, learner: Learner | None = None) -> None:
+        self.federation = federation
+        self.learner = learner or LiteRTLearner(federation.plan)
+        spec = federation.plan.spec
+        self.algorithm = make_algorithm(spec.algorithm, self.learner, spec.options)
+        self._measured: dict[str, Accuracies] = {}
+
+    def update(self, broadcast: Broadcast, state: ClientState, client_id: str) -> tuple[Update, ClientState]:
+        """Train; DataError that names client and round when the loss is no number."""
+        rng = client_rng(self.federation.seed, broadcast, client_id)
+        try:
+            return self.algorithm.local_update(broadcast, state, self.federation.shards[client_id], client_id, rng)
+        except DataError as error:
+            raise DataError(f"{client_id}, round {broadcast.round}: {error}") from error
+
+    def personalize(self, broadcast: Broadcast, state: ClientState, client_id: str) -> tuple[Ending, ClientState]:
+        """Make the client's mixture and measure it on its own held-out split and on the federation's test samples."""
+        rng = client_rng(self.federation.seed, broadcast, client_id)
+        shard = self.federation.shards[client_id]
+        try:
+            mixture, state, metrics = personalize_and_measure(self.algorithm, self.learner, broadcast, state, shard, rng)
+        except DataError as error:
+            raise DataError(f"{client_id}, personalization: {error}") from error
+        counts = np.bincount(shard.y_train, minlength=shard.num_classes)
+        own = self._by_class("predict_mixture", mixture.weights, shard.x_test, shard.y_test, shard.num_classes)
+        known = own[np.isfinite(own)]
+        metrics = {**metrics, "balanced_mixture": float(known.mean()) if len(known) else float("nan")}
+        return Ending(mixture, metrics, counts / max(1, counts.sum()), self._on_test(mixture, shard.num_classes)), state
+
+    def _on_test(self, mixture: Mixture, num_classes: int) -> dict[str, Accuracies]:
+        if self.federation.test is None:
+            return {}
+        x, y = self.federation.test
+        found = {"mixture": self._by_class("predict_mixture", mixture.weights, x, y, num_classes)}
+        for name, peer in mixture.peers.items():
+            # a peer such as the global model is the same for many clients
+            key = _digest(peer.signature, peer.weights)
+            if key not in self._measured:
+                while len(self._measured) >= _KEPT:
+                    del self._measured[next(iter(self._measured))]
+                self._measured[key] = self._by_class(peer.signature, peer.weights, x, y, num_classes)
+            found[name] = self._measured[key]
+        return found
+
+    def _by_class(self, signature: str, weights: Weights, x: Array, y: Labels, num_classes: int) -> Accuracies:
+        if len(y) == 0:
+            return np.full(num_classes, np.nan)
+        right = self.learner.predict(signature, weights, {"x": x}).argmax(axis=1) == y
+        counts = np.bincount(y, minlength=num_classes)
+        with np.errstate(invalid="ignore"):
+            return np.asarray(np.bincount(y, right, num_classes) / counts)
+
+
+def _digest(signature: str, weights: Weights) -> str:
+    found = hashlib.sha256(signature.encode())
+    for name, array in weights.items():
+        found.update(name.encode())
+        found.update(np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()

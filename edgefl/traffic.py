@@ -1,0 +1,53 @@
+"""What a broadcast and an update weigh on the wire: the same encoders as over MQTT, counted instead of sent."""
+
+import hashlib
+import time
+
+from edgefl.types import Broadcast, Update, Weights
+from edgefl.wire.chunks import CHUNK_BYTES, chunk_count
+from edgefl.wire.messages import Begin, Task
+from edgefl.wire.strict_json import encode_json
+from edgefl.wire.tensors import encode_models, encode_weights
+
+_SHA256 = "0" * 64
+_SESSION = "0" * 16
+
+
+class Traffic:
+    """Payload bytes of a federation after the plan; a device asks only for models that it never held."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, set[str]] = {}
+        # the weights are kept beside their hash: an id is only unique while its object lives
+        self._encoded: dict[int, tuple[Weights, str, int]] = {}
+
+    def _blob(self, weights: Weights) -> tuple[str, int]:
+        if id(weights) not in self._encoded:
+            content = encode_weights(weights)
+            self._encoded[id(weights)] = (weights, hashlib.sha256(content).hexdigest(), len(content))
+        return self._encoded[id(weights)][1:]
+
+    def down(self, broadcast: Broadcast, client_id: str) -> int:
+        """Return the bytes of a task and of the models that this client lacks."""
+        blobs = {name: self._blob(weights) for name, weights in broadcast.models.items()}
+        hashes = {name: sha256 for name, (sha256, _) in blobs.items()}
+        held = self._held.get(client_id, set())
+        self._held[client_id] = held | set(hashes.values())
+        lacking = dict(blobs[name] for name, sha256 in hashes.items() if sha256 not in held)
+        task = Task(
+            _SESSION, broadcast.round, broadcast.phase, _SHA256, hashes, broadcast.scalars, 1, 120.0, _SESSION, time.time()
+        )  # fmt: skip
+        return len(encode_json(task)) + sum(lacking.values())
+
+    def up(self, update: Update) -> int:
+        """Return the bytes of an update: its tensors in one blob, and the message that announces it."""
+        size = len(encode_models(update.deltas))
+        begin = Begin(
+            update.client_id, _SESSION, update.round, _SHA256, _SHA256, size, chunk_count(size), CHUNK_BYTES, update.num_samples,
+            update.metrics, _SESSION, time.time(),
+        )  # fmt: skip
+        return size + len(encode_json(begin))
+
+    def close_round(self) -> None:
+        """Forget the models of this round."""
+        self._encoded.clear()
