@@ -6,12 +6,17 @@ from typing import Any
 
 from edgefl.config import PartitionConfig, nearest
 from edgefl.data.allotment import Allotment, client_ids
+from edgefl.data.angles import rotation
 from edgefl.data.dataset import Dataset, label_view
+from edgefl.data.group import group
 from edgefl.data.majority import p_majority
 from edgefl.data.options import defaults_of, full_options
+from edgefl.data.pachinko import pachinko
 from edgefl.data.packages import packages
 from edgefl.data.partitions import dirichlet, iid
 from edgefl.data.permutation import permutation
+from edgefl.data.quantity import quantity
+from edgefl.data.sorted_shards import shards
 from edgefl.data.tasks import tasks
 from edgefl.errors import ConfigError, DataError
 from edgefl.rng import rng_for
@@ -34,6 +39,11 @@ PARTITIONS: Mapping[str, Partition] = {
     "iid": Partition(iid, "equal shares of each class"),
     "dirichlet": Partition(dirichlet, "class shares over clients from Dir(alpha): Hsu et al., arXiv:1909.06335"),
     "p-majority": Partition(p_majority, "two majority classes make the fraction p: Listo Zec et al., arXiv:2010.02056"),
+    "shards": Partition(shards, "sorted by label, two shards a client: McMahan et al., AISTATS 2017"),
+    "quantity": Partition(quantity, "IID labels, uneven sizes: Li et al., arXiv:2102.02079"),
+    "group": Partition(group, "one client a writer or wearer, as in LEAF: Caldas et al., arXiv:1812.01097"),
+    "pachinko": Partition(pachinko, "superclasses from Dir(alpha), classes from Dir(beta): Reddi et al., arXiv:2003.00295"),
+    "rotation": Partition(rotation, "angles from Dir(alpha), or one a client: Reisser et al., arXiv:2107.06724"),
     "permutation": Partition(permutation, "IID samples, permuted labels: Sattler et al., arXiv:1910.01991"),
     "packages": Partition(packages, "two packages of 35 a client: Yeganeh et al., arXiv:2207.03448"),
     "tasks": Partition(tasks, "clusters of clients with the same few classes: Filippakopoulos et al., tinyML"),

@@ -1,0 +1,33 @@
+"""One client a writer, wearer or other group that the data set knows of.
+
+Source: natural partitions as in LEAF (S. Caldas et al., arXiv:1812.01097).
+"""
+
+import numpy as np
+
+from edgefl.data.allotment import Allotment
+from edgefl.data.dataset import LabelView
+from edgefl.data.deal import positive
+from edgefl.errors import DataError
+
+
+def group(view: LabelView, num_clients: int, rng: np.random.Generator, *, min_samples: int = 2) -> tuple[Allotment, ...]:
+    """Draw `num_clients` groups; each becomes a client with its own training and test samples, ordered by group id.
+
+    Only groups with `min_samples` to train on and one to be measured on are drawn. What a group is measured on is the data set's
+    choice: the loaders hold out the last of its samples. Raises DataError for a data set without groups, or with too few.
+    """
+    positive(min_samples=min_samples)
+    if view.group_train is None or view.group_test is None:
+        raise DataError(
+            "this data set does not know its groups (writers, wearers), expected one that does, such as mnist-writers or uci-har"
+        )
+    ids, counts = np.unique(view.group_train, return_counts=True)
+    fit = ids[(counts >= min_samples) & np.isin(ids, view.group_test)]
+    if len(fit) < num_clients:
+        raise DataError(
+            f"{len(fit)} of {len(ids)} groups have {min_samples} training samples and a test sample of their own, expected {num_clients}; "
+            "take fewer clients, or a split of the data set that holds out samples of each group"
+        )
+    drawn = np.sort(rng.permutation(fit)[:num_clients])
+    return tuple(Allotment(np.flatnonzero(view.group_train == own), np.flatnonzero(view.group_test == own)) for own in drawn)

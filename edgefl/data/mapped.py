@@ -1,0 +1,56 @@
+"""Shards that share one copy of the data set on disk: processes map its pages, and a client's samples are copied when it trains."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgefl.data.allotment import Allotment, take
+from edgefl.data.dataset import Dataset
+from edgefl.types import Shard
+
+_SAMPLES = ("x_train", "x_test")
+
+
+class MappedShards(Mapping[str, Shard]):
+    """Client id -> shard, over a directory that `map_dataset` filled. Cheap to send to another process."""
+
+    def __init__(self, directory: Path, dataset: Dataset, allotments: Mapping[str, Allotment]) -> None:
+        self._directory, self._allotments = directory, allotments
+        empty = np.zeros(0, np.float32)
+        self._labels = replace(dataset, x_train=empty, x_test=empty)
+        self._dataset: Dataset | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the maps behind: the other process opens its own."""
+        return {**self.__dict__, "_dataset": None}
+
+    @property
+    def dataset(self) -> Dataset:
+        """The data set, its samples memory-mapped."""
+        if self._dataset is None:
+            maps = {name: np.load(self._directory / f"{name}.npy", mmap_mode="r") for name in _SAMPLES}
+            self._dataset = replace(self._labels, **maps)
+        return self._dataset
+
+    def __getitem__(self, client_id: str) -> Shard:
+        """Copy one client's samples."""
+        return take(self.dataset, self._allotments[client_id])
+
+    def __iter__(self) -> Iterator[str]:
+        """Client ids."""
+        return iter(self._allotments)
+
+    def __len__(self) -> int:
+        """Return the number of clients."""
+        return len(self._allotments)
+
+
+def map_dataset(dataset: Dataset, allotments: Mapping[str, Allotment], directory: Path) -> MappedShards:
+    """Write the samples to the directory as `.npy` files and return the shards over them."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in _SAMPLES:
+        np.save(directory / f"{name}.npy", getattr(dataset, name))
+    return MappedShards(directory, dataset, allotments)
