@@ -22,13 +22,24 @@ def weighted_mean(terms: Iterable[tuple[Weights, float]]) -> Weights | None:
 
     The order of the terms fixes the bits: give them sorted by client id.
     """
-    total: dict[str, np.ndarray] = {}
-    weight = 0.0
-    for arrays, n in terms:
-        weight += n
+    return weighted_means(("", arrays, n) for arrays, n in terms).get("")
+
+
+def weighted_means(terms: Iterable[tuple[str, Weights, float]]) -> dict[str, Weights]:
+    """Return the weighted mean of each group over (group, w, n), read once and one at a time; a group without weight is left out.
+
+    The order of the terms fixes the bits: give them sorted by client id.
+    """
+    totals: dict[str, dict[str, np.ndarray]] = {}
+    weights: dict[str, float] = {}
+    for group, arrays, n in terms:
+        total = totals.setdefault(group, {})
+        weights[group] = weights.get(group, 0.0) + n
         for name, array in arrays.items():
             term = array.astype(np.float64) * n
             total[name] = total[name] + term if name in total else term
-    if weight == 0:
-        return None
-    return {name: (array / weight).astype(np.float32) for name, array in total.items()}
+    return {
+        group: {name: (array / weights[group]).astype(np.float32) for name, array in total.items()}
+        for group, total in totals.items()
+        if weights[group]
+    }
