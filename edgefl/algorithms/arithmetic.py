@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from edgefl.types import Weights
+from edgefl.types import Array, Weights
 
 
 def add(a: Weights, b: Weights) -> Weights:
@@ -43,3 +43,13 @@ def weighted_means(terms: Iterable[tuple[str, Weights, float]]) -> dict[str, Wei
         for group, total in totals.items()
         if weights[group]
     }
+
+
+def redraw(weights: Weights, rng: np.random.Generator) -> dict[str, Array]:
+    """Return another draw from what the weights were drawn from: each array of rank 2 and more permuted, the others kept.
+
+    Initializers draw an array's values independently, so their order tells nothing. The order in trained weights does: of those
+    this makes noise. Names are taken in sorted order, so that the draw does not depend on the mapping's.
+    """
+    drawn = {name: rng.permuted(weights[name].ravel()).reshape(weights[name].shape) for name in sorted(weights) if weights[name].ndim >= 2}
+    return {name: drawn.get(name, array) for name, array in weights.items()}
