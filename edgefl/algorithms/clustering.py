@@ -1,0 +1,145 @@
+"""Hierarchical clustering of clients by vectors of their weights; for the aggregator, which has scipy.
+
+Average linkage on cosine distance: Filippakopoulos et al., Personalization in Distributed tinyML Applications via Adaptive
+Clustered Federated Learning. Ward linkage on Euclidean distance: Ward, JASA 58, 1963, as in Yeganeh et al., arXiv:2207.03448.
+Both give merge heights that never fall, so a cut is a number of merges, taken from the lowest on.
+
+The same vectors in the same order give the same clusters: sort clients by id. Of merges of equal height the one of the earlier
+clients comes first. A client alone is one cluster; identical clients merge at height 0.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgefl.types import Array, Labels
+
+Matrix = NDArray[np.float64]
+DECIMALS = 12
+SLACK = 1e-9
+THIN = 0.1
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Clusters of clients: labels int64[n] from 0 on, numbered by their first client.
+
+    at: the height of the cut; below: that of the last merge taken, 0 when there is none; above: that of the next, None when no
+    merge is left. Heights are in units of the distance.
+    """
+
+    labels: Labels
+    at: float
+    below: float
+    above: float | None
+
+    @property
+    def count(self) -> int:
+        """The number of clusters."""
+        return int(self.labels.max(initial=-1)) + 1
+
+    @property
+    def margin(self) -> float | None:
+        """What lies between the last merge taken and the next; None when no merge is left."""
+        return None if self.above is None else self.above - self.below
+
+
+def cosine_similarity(vectors: Sequence[Array]) -> Matrix:
+    """Return the cosine of each two of n vectors of one length, float64[n, n]. A vector of zeros is like others of zeros alone."""
+    matrix = np.asarray(vectors, np.float64).reshape(len(vectors), -1)
+    norms = np.linalg.norm(matrix, axis=1, keepdims=True)
+    units = np.divide(matrix, norms, out=np.zeros_like(matrix), where=norms > 0)
+    similarity = np.clip(units @ units.T, -1.0, 1.0)
+    zero = norms[:, 0] == 0
+    similarity[np.ix_(zero, zero)] = 1.0
+    np.fill_diagonal(similarity, 1.0)
+    return np.asarray(similarity)
+
+
+def cosine_distance(vectors: Sequence[Array]) -> Matrix:
+    """Return 1 - cosine of each two of n vectors, float64[n, n]."""
+    return 1.0 - cosine_similarity(vectors)
+
+
+def euclidean_distance(vectors: Sequence[Array]) -> Matrix:
+    """Return the Euclidean distance of each two of n vectors of one length, float64[n, n]."""
+    from scipy.spatial.distance import pdist, squareform
+
+    matrix = np.asarray(vectors, np.float64).reshape(len(vectors), -1)
+    return np.asarray(squareform(pdist(matrix))) if len(matrix) > 1 else np.zeros((len(matrix), len(matrix)))
+
+
+def linkage(distances: Matrix, method: Literal["average", "ward"]) -> Matrix:
+    """Return the merges of n clients from the lowest to the highest, float64[n - 1, 4], in scipy's form.
+
+    A row holds the two that merge (a client's index, or n + i for the outcome of row i), the height, and the number of clients in
+    the outcome. distances: float64[n, n]; Ward's method takes Euclidean ones.
+    """
+    from scipy.cluster.hierarchy import linkage as merge
+
+    if len(distances) < 2:
+        return np.zeros((0, 4))
+    # rounded, since the last bits of a sum depend on the machine and would decide between equal distances
+    return np.asarray(merge(np.round(distances[np.triu_indices(len(distances), 1)], DECIMALS), method))
+
+
+def cut_at(merges: Matrix, distance: float) -> Cut:
+    """Take each merge of a height up to `distance`."""
+    return _cut(merges, int(np.searchsorted(merges[:, 2], distance + SLACK, "right")), distance)
+
+
+def cut_into(merges: Matrix, count: int) -> Cut:
+    """Take as many merges as leave `count` clusters: one for each client when there are fewer clients, one when count is below 1."""
+    return _cut(merges, min(max(len(merges) + 1 - max(count, 1), 0), len(merges)))
+
+
+def cut_widest(merges: Matrix) -> Cut:
+    """Cut in the widest gap between one merge and the next, the highest of equals.
+
+    So at least one merge is taken and one is not. Where there is no gap (equal heights, or fewer than three clients) all clients
+    are one cluster.
+    """
+    gaps = np.diff(merges[:, 2])
+    if not len(gaps) or gaps.max() <= SLACK:
+        return _cut(merges, len(merges))
+    return _cut(merges, len(gaps) - int(np.argmax(gaps[::-1])))
+
+
+def explain(clients: int, clusters: int, at: float, below: float, above: float | None) -> tuple[str, str]:
+    """Return what a cut did, in words, and a warning, empty when there is no reason for one.
+
+    There is when the cut parts nobody or everybody, and when a cut a tenth higher or lower would give other clusters.
+    """
+    following = "no merge is left" if above is None else f"the next is at {above:.4g}, a margin of {above - below:.4g}"
+    told = f"{clusters} clusters of {clients} clients, cut at {at:.4g}: the last merge is at {below:.4g}, {following}"
+    remedy = "train more epochs or at a higher learning rate before clustering, or cut elsewhere"
+    if clients > 1 and clusters == 1:
+        return told, f"all {clients} clients are in one cluster; to part them, {remedy}"
+    if clients > 1 and clusters == clients:
+        return told, f"each of {clients} clients is a cluster of its own; to join them, {remedy}"
+    if above is not None and min(at - below, above - at) < THIN * at:
+        return told, f"the margin is thin: the last merge is at {below:.4g}, the cut at {at:.4g}, the next merge at {above:.4g}; {remedy}"
+    return told, ""
+
+
+def _cut(merges: Matrix, taken: int, at: float | None = None) -> Cut:
+    below = float(merges[taken - 1, 2]) if taken else 0.0
+    above = float(merges[taken, 2]) if taken < len(merges) else None
+    if at is None:
+        at = below if above is None else (below + above) / 2
+    return Cut(_labels(merges, taken), at, below, above)
+
+
+def _labels(merges: Matrix, taken: int) -> Labels:
+    n = len(merges) + 1
+    members = {client: [client] for client in range(n)}
+    for row in range(taken):
+        left, right = merges[row, :2].astype(int)
+        members[n + row] = members.pop(left) + members.pop(right)
+    labels = np.empty(n, np.int64)
+    for label, group in enumerate(sorted(members.values(), key=min)):
+        labels[group] = label
+    return labels
