@@ -1,5 +1,6 @@
 """A configuration -> plan and initial weights. Imports TensorFlow; the aggregator runs it in a process of its own."""
 
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -31,7 +32,7 @@ def build_plan(config: FederationConfig) -> tuple[Plan, Weights]:
     own = {spec.name for spec in network.specs}
     weights = (*network.specs, *(TensorSpec(name, value.shape) for name, value in initial.items() if name not in own))
     program, signatures = compile_program(found)
-    mixture = next((objective for objective in found if objective.name == MIXTURE), None)
+    mixture = next((replace(each, out=each.exported or each.out) for each in found if each.name == MIXTURE), None)
     template, bindings = (b"", ()) if mixture is None else build_template(mixture, network.epsilons)
     spec = PlanSpec(
         config.model.name, config.algorithm, options, tuple(config.model.input_shape), config.model.num_classes,

@@ -34,6 +34,7 @@ class _Run:
     training: bool
     updates: dict[str, Tensor] = field(default_factory=dict)
     asked: dict[str, TensorSpec] = field(default_factory=dict)
+    hidden: Tensor = None
 
 
 class Network:
@@ -41,6 +42,7 @@ class Network:
 
     specs: all weights. trainable: the names that gradients train. statistics: the names that a training step assigns
     (moving mean and variance). trunk_names, head_names: the split. features_shape: one sample's shape between the two.
+    hidden_width: how many values go into the last dense layer.
     epsilons: that of each batch norm, by layer.
     Raises PlanError for a model with several inputs or outputs, without a dense classifier, or with a layer that draws
     its own random numbers.
@@ -68,7 +70,9 @@ class Network:
         head = {self._names[id(v)] for layer in self._head for v in layer.weights}
         self.head_names = tuple(spec.name for spec in self.specs if spec.name in head)
         self.trunk_names = tuple(spec.name for spec in self.specs if spec.name not in head)
-        self.statistics = tuple(self._trial(1).updates)
+        trial = self._trial(1)
+        self.statistics = tuple(trial.updates)
+        self.hidden_width = int(trial.hidden.shape[-1])
         self.epsilons = {layer.name: float(layer.epsilon) for layer in _flat(functional.layers) if isinstance(layer, _NORMS)}
 
     def initial_weights(self) -> dict[str, Any]:
@@ -94,6 +98,14 @@ class Network:
         """Return (logits float32[batch, classes], the new moving statistics by name) for x: float32[batch, *input_shape]."""
         run = _Run(weights, noise, training)
         return self._run_head(self._run_trunk(x, run), run), run.updates
+
+    def apply_hidden(
+        self, weights: Tensors, x: Tensor, *, training: bool = False, noise: Tensors | None = None
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Return what `apply` does with, in the middle, the input of the last dense layer: float32[batch, hidden_width]."""
+        run = _Run(weights, noise, training)
+        logits = self._run_head(self._run_trunk(x, run), run)
+        return logits, run.hidden, run.updates
 
     def trunk(self, weights: Tensors, x: Tensor) -> Tensor:
         """Return the features float32[batch, *features_shape] of x, as at inference."""
@@ -127,6 +139,8 @@ class Network:
 
     def _run_head(self, features: Tensor, run: _Run) -> Tensor:
         for index, layer in enumerate(self._head):
+            if isinstance(layer, keras.layers.Dense):
+                run.hidden = features
             call = self._call_logits if index == len(self._head) - 1 else self._call
             features = call(layer, run, features)
         return features

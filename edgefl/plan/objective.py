@@ -36,6 +36,7 @@ class Objective:
     train: `loss_per_sample(weights, data, noise) -> (float32[batch], new values of the assigned weights)`, where data holds
     the data tensors and `y` (int32[batch]); `assigned` names the trained weights that the pass itself sets (moving
     statistics); the gradient moves the others. predict: `out(weights, data) -> float32[batch, ...]`.
+    `exported`: the mixture's other form for the export template, where `out` has an op without an int8 form; the same answers.
     `initial` holds first values, float32 arrays, of weights that are not the network's: the plan's initial weights have them too.
     All of trained and frozen are in `weights`, by name. Data specs have the batch as first axis.
     """
@@ -52,6 +53,7 @@ class Objective:
     optimizer: Optimizer | None = None
     loss_per_sample: LossPerSample = _no_loss
     out: Callable[[Tensors, Tensors], Tensor] = _no_out
+    exported: Callable[[Tensors, Tensors], Tensor] | None = None
 
     @property
     def moved(self) -> tuple[TensorSpec, ...]:

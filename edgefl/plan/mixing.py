@@ -1,0 +1,33 @@
+"""Mixing experts by probabilities, of ops that have an int8 form: products and sums, no reduction over the experts.
+
+The logarithm of the mixed probability is what a softmax turns back into it, so a mixture is measured as any classifier is.
+It has no int8 form: the export template ends with the probabilities themselves, which have the same order.
+"""
+
+from collections.abc import Sequence
+from functools import reduce
+from operator import add
+from typing import Any
+
+import tensorflow as tf
+
+Tensor = Any
+FLOOR = 1e-7  # keeps the logarithm of a probability that is zero in float32
+
+
+def mixed(shares: Sequence[Tensor], logits: Sequence[Tensor]) -> Tensor:
+    """Return sum_k shares_k softmax(logits_k): float32[batch, classes].
+
+    shares: for each expert float32[batch, 1], float32[1] or a number; logits: for each float32[batch, classes].
+    """
+    return reduce(add, [share * tf.nn.softmax(each) for share, each in zip(shares, logits, strict=True)])
+
+
+def log_mixed(shares: Sequence[Tensor], logits: Sequence[Tensor]) -> Tensor:
+    """Return log(mixed + 1e-7): float32[batch, classes], what softmax turns into the mixed probabilities."""
+    return tf.math.log(mixed(shares, logits) + FLOOR)
+
+
+def columns(values: Tensor) -> list[Tensor]:
+    """Return the columns float32[batch, 1] of float32[batch, k]; a slice keeps its axis, for dropping one is slow in a program."""
+    return [values[:, k : k + 1] for k in range(int(values.shape[1]))]
