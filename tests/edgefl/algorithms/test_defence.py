@@ -1,0 +1,95 @@
+"""What leaves a device: clipping, noise and withheld weights, each by hand, then over a round of FedAvg."""
+
+import numpy as np
+import pytest
+
+from edgefl.algorithms import FEDERATE, make_algorithm
+from edgefl.algorithms.defence import Defence, ends_with
+from edgefl.algorithms.fedavg import ALONE, GLOBAL
+from edgefl.algorithms.robust import l2_norm
+from edgefl.client import train_alone
+from edgefl.errors import ConfigError
+from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
+from edgefl.rng import rng_for
+from edgefl.types import Broadcast, ClientState
+
+DELTA = {
+    "fc/kernel": np.array([[3.0, 0.0]], np.float32),
+    "fc/bias": np.array([0.0, 4.0], np.float32),
+    "bn/moving_variance": np.array([0.5], np.float32),
+}
+
+
+def test_withheld_first_then_clipped():
+    """With the bias and the statistics withheld, |d| is 3: clipped to 1.5 that is half."""
+    sent = Defence(clip_update=1.5, withhold=("bias", "moving_variance")).apply(DELTA, set(DELTA), rng_for(1, 1))
+    np.testing.assert_array_equal(sent["fc/kernel"], [[1.5, 0.0]])
+    np.testing.assert_array_equal(sent["fc/bias"], [0.0, 0.0])
+    np.testing.assert_array_equal(sent["bn/moving_variance"], [0.0])
+    assert DELTA["fc/bias"][1] == 4.0
+
+
+def test_noise_has_the_promised_deviation_and_spares_what_is_frozen_or_withheld():
+    delta = {name: np.zeros(20_000, np.float32) for name in ("a", "b/bias", "frozen", "bn/moving_mean")}
+    defence = Defence(clip_update=2.0, noise_multiplier=0.25, withhold=("bias",))
+    sent = defence.apply(delta, {"a", "b/bias", "bn/moving_mean"}, rng_for(1, 1))
+    assert sent["a"].std() == pytest.approx(0.5, rel=0.02)
+    assert abs(sent["a"].mean()) < 0.02
+    for name in ("b/bias", "frozen", "bn/moving_mean"):
+        assert not sent[name].any(), name
+    again = defence.apply(delta, {"a", "b/bias", "bn/moving_mean"}, rng_for(1, 1))
+    np.testing.assert_array_equal(sent["a"], again["a"])
+
+
+def test_the_end_of_a_name_is_its_last_parts():
+    assert ends_with("fc3/bias", ["bias"])
+    assert ends_with("net/fc3/bias", ["fc3/bias"])
+    assert not ends_with("fc13/bias", ["3/bias"])
+    assert not ends_with("fc3/unbias", ["bias"])
+
+
+def setup(shards, **options):
+    spec = softmax_spec("fedavg", inputs=4, features=3, classes=3)
+    rng = np.random.default_rng(7)
+    initial = {w.name: rng.normal(0, 0.5, w.shape).astype(np.float32) for w in spec.weights}
+    algorithm = make_algorithm("fedavg", SoftmaxLearner(spec), options)
+    return algorithm, initial, shards["pi-1"]
+
+
+def sent_by(shards, round=1, **options):
+    algorithm, initial, shard = setup(shards, **options)
+    update, _ = algorithm.local_update(Broadcast(round, FEDERATE, {GLOBAL: initial}), ClientState(), shard, "pi-1", rng_for(1, 1, "pi-1"))
+    return update.deltas[GLOBAL]
+
+
+def test_defences_act_on_what_fedavg_sends(shards):
+    plain = sent_by(shards)
+    held = sent_by(shards, withhold="head/bias")
+    assert plain["head/bias"].any()
+    assert not held["head/bias"].any()
+    np.testing.assert_array_equal(held["head/kernel"], plain["head/kernel"])
+    short = sent_by(shards, clip_update=0.01)
+    assert l2_norm(short) == pytest.approx(0.01, rel=1e-5)
+    noisy = sent_by(shards, clip_update=0.01, noise_multiplier=1.0)
+    assert not np.array_equal(noisy["trunk/kernel"], short["trunk/kernel"])
+
+
+def test_what_a_client_makes_for_itself_is_not_changed(shards):
+    options = {"clip_update": 0.01, "noise_multiplier": 1.0, "withhold": "head/bias"}
+    plain, guarded = sent_by(shards, ALONE), sent_by(shards, ALONE, **options)
+    assert all(np.array_equal(plain[name], guarded[name]) for name in plain)
+    ends = []
+    for each in ({}, options):
+        algorithm, initial, shard = setup(shards, **each)
+        ends.append(train_alone(algorithm, initial, shard, 2, rng_for(1, 3)))
+    assert all(np.array_equal(ends[0][name], ends[1][name]) for name in ends[0])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"noise_multiplier": 1.0}, "expected a norm"), ({"withhold": "head/bais"}, "did you mean 'head/bias'")],
+)
+def test_a_defence_that_does_nothing_is_an_error(shards, options, words):
+    with pytest.raises(ConfigError, match=words):
+        algorithm, initial, _ = setup(shards, **options)
+        algorithm.init(initial, rng_for(1, 0, "init"))

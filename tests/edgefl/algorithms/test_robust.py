@@ -1,0 +1,153 @@
+"""Robust means: each by hand, then that they do not care for one hostile client, and FedAvg with them."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgefl.algorithms import make_algorithm
+from edgefl.algorithms.check import check_algorithm
+from edgefl.algorithms.fedavg import GLOBAL, SKIPPED, fedavg
+from edgefl.algorithms.robust import clip, krum, l2_norm, mean_of, median, trimmed_mean
+from edgefl.errors import ConfigError
+from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
+from edgefl.rng import rng_for
+from edgefl.types import Update
+
+
+def deltas(*rows):
+    return [{"w": np.array(row, np.float32)} for row in rows]
+
+
+def test_norm_and_clip_by_hand():
+    delta = {"a": np.array([3.0], np.float32), "b": np.array([[0.0, 4.0]], np.float32)}
+    assert l2_norm(delta) == 5.0
+    half = clip(delta, 2.5)
+    np.testing.assert_array_equal(half["a"], [1.5])
+    np.testing.assert_array_equal(half["b"], [[0.0, 2.0]])
+    assert clip(delta, 5.0) is delta
+    assert clip(delta, 0.0) is delta
+
+
+def test_trimmed_mean_by_hand():
+    """Of 1, 2, 6, 9, 1000 a fifth is cut off at either end: (2 + 6 + 9) / 3; in the other column 0, 1, 2."""
+    five = deltas([1, 0], [2, 1], [6, 2], [9, -500], [1000, 3])
+    np.testing.assert_allclose(trimmed_mean(five, 0.2)["w"], [17 / 3, 1.0], rtol=1e-6)
+    np.testing.assert_allclose(trimmed_mean(five, 0.0)["w"], [1018 / 5, -494 / 5], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("rows", "trim", "expected"), [([[1], [5]], 0.4, 3.0), ([[7]], 0.4, 7.0), ([[1], [2], [9]], 0.01, 2.0)])
+def test_the_trimmed_share_is_rounded_up_and_leaves_something(rows, trim, expected):
+    assert trimmed_mean(deltas(*rows), trim)["w"][0] == expected
+
+
+def test_median_by_hand():
+    np.testing.assert_array_equal(median(deltas([1, 9], [3, 7], [1000, 8]))["w"], [3, 8])
+    np.testing.assert_array_equal(median(deltas([1], [2], [4], [100]))["w"], [3])
+
+
+def test_krum_by_hand():
+    """On a line at 0, 1, 3, 7, 100 with one fault, two neighbours count: scores 10, 5, 13, 52, 18058 -> 1; the two least: .5."""
+    line = deltas([0], [1], [3], [7], [100])
+    assert krum(line, 1)["w"][0] == 1.0
+    assert krum(line, 1, keep=2)["w"][0] == 0.5
+
+
+def test_krum_takes_the_first_of_equals():
+    assert krum(deltas([0], [1], [0], [1], [0.5]), 1)["w"][0] == 0.0
+    assert krum(deltas([-1], [1], [-1], [1], [-1], [1]), 1)["w"][0] == -1.0
+
+
+@pytest.mark.parametrize(("count", "faults", "keep"), [(4, 1, 1), (6, 2, 1), (5, 1, 3), (5, 1, 0)])
+def test_more_faults_than_krum_takes(count, faults, keep):
+    with pytest.raises(ConfigError, match="expected"):
+        krum(deltas(*[[i] for i in range(count)]), faults, keep)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    kind=st.sampled_from(["trimmed", "median", "krum"]),
+    honest=st.lists(st.floats(-1, 1, width=32), min_size=6, max_size=9),
+    hostile=st.floats(-(2.0**99), 2.0**99, width=32),
+    place=st.integers(0, 6),
+    count=st.integers(1, 10**6),
+)
+def test_one_hostile_client_does_not_leave_the_range_of_the_others(kind, honest, hostile, place, count):
+    rows = [[value] for value in honest]
+    rows.insert(place, [hostile])
+    terms = [(delta, count if i == place else 1) for i, delta in enumerate(deltas(*rows))]
+    found = mean_of(kind, terms, trim=0.1)["w"][0]
+    assert min(honest) - 1e-6 <= found <= max(honest) + 1e-6
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    kind=st.sampled_from(["trimmed", "median", "krum"]),
+    rows=st.lists(st.tuples(st.floats(-9, 9, width=32), st.floats(-9, 9, width=32)), min_size=5, max_size=8),
+)
+def test_of_equal_deltas_each_mean_is_that_delta(kind, rows):
+    same = [rows[0]] * len(rows)
+    np.testing.assert_allclose(mean_of(kind, [(d, 3) for d in deltas(*same)])["w"], rows[0], rtol=1e-6)
+
+
+def hostile_round(**options):
+    """Return the model after four honest updates of 1 and one of -1000, from 0."""
+    algorithm = fedavg(None, **options)
+    state = algorithm.init({"w": np.zeros(1, np.float32)}, rng_for(1, 0, "init"))
+    values = {"a": 1.0, "b": 1.0, "c": -1000.0, "d": 1.0, "e": 1.0}
+    return algorithm.aggregate(state, [Update(c, 1, 10, {GLOBAL: {"w": np.array([v], np.float32)}}) for c, v in values.items()])
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [({}, -199.2), ({"mean": "trimmed"}, 1.0), ({"mean": "median"}, 1.0), ({"mean": "krum"}, 1.0), ({"clip_norm": 2.0}, 0.4)],
+)
+def test_fedavg_with_one_hostile_client(options, expected):
+    assert hostile_round(**options).models[GLOBAL]["w"][0] == pytest.approx(expected)
+
+
+def test_a_round_too_small_for_krum_changes_nothing_and_is_counted():
+    after = hostile_round(mean="krum", krum_faults=2)
+    assert after.models[GLOBAL]["w"][0] == 0.0
+    assert after.round == 2
+    assert after.scalars[SKIPPED] == 1.0
+
+
+def test_the_server_optimizer_keeps_its_state_between_rounds():
+    algorithm = fedavg(None, server_optimizer="momentum", server_beta1=0.5)
+    state = algorithm.init({"w": np.zeros(1, np.float32)}, rng_for(1, 0, "init"))
+    for value in (2.0, 3.0):
+        state = algorithm.aggregate(state, [Update("a", state.round, 1, {GLOBAL: {"w": np.array([value], np.float32)}})])
+    assert state.models[GLOBAL]["w"][0] == 6.0
+    assert algorithm.aggregate(state, []).slots == state.slots
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"mean": "medain"}, "did you mean 'median'"),
+        ({"mean": "trimmed", "trim": 0.5}, "below .5"),
+        ({"server_optimizer": "adm"}, "did you mean 'adam'"),
+        ({"server_beta2": 1.5}, "below 1"),
+    ],
+)
+def test_a_wrong_option_says_so_when_the_federation_starts(options, words):
+    with pytest.raises(ConfigError, match=words):
+        make_algorithm("fedavg", None, options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mean": "trimmed", "server_optimizer": "adam"},
+        {"mean": "median", "server_optimizer": "yogi"},
+        {"mean": "krum", "krum_faults": 0, "server_optimizer": "momentum"},
+        {"clip_norm": 0.1},
+        {"clip_update": 0.1, "noise_multiplier": 0.5, "withhold": "head/bias"},
+    ],
+)
+def test_laws_hold_with_other_means_optimizers_and_defences(options, shards):
+    spec = softmax_spec("fedavg", inputs=4, features=3, classes=3)
+    rng = np.random.default_rng(7)
+    initial = {w.name: rng.normal(0, 0.5, w.shape).astype(np.float32) for w in spec.weights}
+    check_algorithm(lambda each: make_algorithm("fedavg", each, options), SoftmaxLearner(spec), initial, shards)
