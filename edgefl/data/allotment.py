@@ -2,12 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from edgefl.data.dataset import Dataset
+from edgefl.data.dataset import Dataset, as_float
 from edgefl.data.rotation import rotate_each
 from edgefl.errors import DataError
 from edgefl.types import Array, Labels, Shard
@@ -52,13 +50,6 @@ def _part(x: Array, y: Labels, own: Labels, turns: Labels | None, allotment: All
     if allotment.relabel:
         labels = np.asarray(allotment.relabel, np.int64)[labels]
     return samples, labels
-
-
-def as_float(samples: NDArray[Any]) -> Array:
-    """Return float32 samples; uint8 pictures are scaled to [0, 1]."""
-    if samples.dtype == np.uint8:
-        return (samples / np.float32(255)).astype(np.float32, copy=False)
-    return np.asarray(samples, np.float32)
 
 
 def client_ids(count: int) -> list[str]:

@@ -1,8 +1,6 @@
 """A client's shard as one `.npz`: arrays `x` and `y`, and optionally `x_test`, `y_test`, `num_classes`."""
 
 import io
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgefl.data.arrays import read_arrays
 from edgefl.errors import DataError
 from edgefl.files import write_atomic
 from edgefl.rng import rng_for
@@ -27,18 +26,18 @@ def load_shard(path: Path, *, seed: int = 1, client_id: str = "", test_share: fl
     """
     arrays = _read(Path(path))
     try:
-        x, y = _samples(arrays, ""), _labels(arrays, "")
-        _check_lengths(x, y, "")
+        x, y = samples_of(arrays, ""), labels_of(arrays, "")
+        check_lengths(x, y, "")
         if "x_test" in arrays or "y_test" in arrays:
-            x_test, y_test = _samples(arrays, "_test"), _labels(arrays, "_test")
-            _check_lengths(x_test, y_test, "_test")
+            x_test, y_test = samples_of(arrays, "_test"), labels_of(arrays, "_test")
+            check_lengths(x_test, y_test, "_test")
             if x_test.shape[1:] != x.shape[1:]:
                 raise DataError(f"x_test is {x_test.shape[1:]} a sample, expected {x.shape[1:]} as in x")
         else:
             x, y, x_test, y_test = _split(x, y, seed, client_id, test_share)
         if len(np.unique(y)) < 2:
             raise DataError(f"all {len(y)} training labels are {y[0]}, expected two classes or more; a personal classifier needs two")
-        return Shard(x, y, x_test, y_test, _num_classes(arrays, num_classes, int(max(y.max(), y_test.max()))))
+        return Shard(x, y, x_test, y_test, num_classes_of(arrays, num_classes, int(max(y.max(), y_test.max()))))
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
 
@@ -60,19 +59,11 @@ def save_shard(path: Path, shard: Shard) -> None:
 def _read(path: Path) -> dict[str, NDArray[Any]]:
     if not path.is_file():
         raise DataError(f"no shard at {path}; {FIX}")
-    try:
-        content = np.load(path, allow_pickle=False)
-        if not isinstance(content, np.lib.npyio.NpzFile):
-            raise DataError(f"{path} holds one bare array, expected an .npz with x and y; {FIX}")
-        with content as file:
-            return {name: file[name] for name in ("x", "y", "x_test", "y_test", "num_classes") if name in file.files}
-    except DataError:
-        raise
-    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{path} cannot be read as .npz: {error}; {FIX}") from error
+    return read_arrays(path, ("x", "y", "x_test", "y_test", "num_classes"), some=True, remedy=FIX)
 
 
-def _samples(arrays: Mapping[str, NDArray[Any]], part: str) -> Array:
+def samples_of(arrays: Mapping[str, NDArray[Any]], part: str) -> Array:
+    """Return x, x_test as float32; DataError for what is not pictures or finite floats."""
     if f"x{part}" not in arrays:
         raise DataError(f"there is no array x{part}, received {', '.join(arrays) or 'none'}; {FIX}")
     x = arrays[f"x{part}"]
@@ -90,7 +81,8 @@ def _samples(arrays: Mapping[str, NDArray[Any]], part: str) -> Array:
     return samples
 
 
-def _labels(arrays: Mapping[str, NDArray[Any]], part: str) -> Labels:
+def labels_of(arrays: Mapping[str, NDArray[Any]], part: str) -> Labels:
+    """Return y, y_test as int64; DataError for what is not whole numbers from 0."""
     if f"y{part}" not in arrays:
         raise DataError(f"there is no array y{part}, received {', '.join(arrays) or 'none'}; {FIX}")
     y = arrays[f"y{part}"]
@@ -101,7 +93,8 @@ def _labels(arrays: Mapping[str, NDArray[Any]], part: str) -> Labels:
     return y.astype(np.int64)
 
 
-def _check_lengths(x: Array, y: Labels, part: str) -> None:
+def check_lengths(x: Array, y: Labels, part: str) -> None:
+    """Raise DataError unless there is one label a sample, and one sample at least."""
     if len(x) != len(y):
         raise DataError(f"x{part} has {len(x)} samples and y{part} {len(y)} labels, expected as many; a shard needs one label a sample")
     if len(y) == 0:
@@ -119,7 +112,8 @@ def _split(x: Array, y: Labels, seed: int, client_id: str, share: float) -> tupl
     return x[train], y[train], x[test], y[test]
 
 
-def _num_classes(arrays: Mapping[str, NDArray[Any]], given: int | None, largest: int) -> int:
+def num_classes_of(arrays: Mapping[str, NDArray[Any]], given: int | None, largest: int) -> int:
+    """Return the number of classes: given, else stored, else the largest label + 1; DataError for a larger label."""
     stored = arrays.get("num_classes")
     if stored is not None and (stored.size != 1 or stored.dtype.kind not in "iu"):
         raise DataError(f"num_classes is {stored.dtype}{list(stored.shape)}, expected one whole number")

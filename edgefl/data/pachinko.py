@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from edgefl.data.allotment import Allotment
 from edgefl.data.dataset import LabelView
 from edgefl.data.deal import Counts, deal, positive
-from edgefl.data.partitions import divide
 from edgefl.errors import DataError
 from edgefl.types import Labels
 
@@ -26,7 +25,7 @@ def pachinko(
     beta: float = 10.0,
     samples: int = 0,
 ) -> tuple[Allotment, ...]:
-    """Draw each client's superclasses and classes; the test part is shared out as the training samples of each class are.
+    """Draw each client's superclasses and classes; of the test part it has the same share of each class as of the training part.
 
     samples: how many a client trains on, 0 means an equal share of all. Raises DataError when the data set has no superclasses.
     """
@@ -43,10 +42,11 @@ def pachinko(
     if not 0 < size * num_clients <= len(view.train):
         raise DataError(f"{len(view.train)} samples, the {num_clients} clients ask for {size} each; take fewer clients or samples")
     counts = draw_counts(view.train, roots, leaves, members, size, rng)
-    taken = counts.sum(axis=0)
-    known = np.where(taken[view.test] > 0, view.test, -1)
-    test = divide(known, (counts / np.maximum(taken, 1)).T, rng, 1)
-    return tuple(Allotment(own, held) for own, held in zip(deal(view.train, counts, rng), test, strict=True))
+    whole, held = (np.bincount(labels, minlength=view.num_classes) for labels in (view.train, view.test))
+    # Rounded after summing over clients, so that each class's test samples suffice.
+    reached = np.rint(np.cumsum(counts, axis=0) * (held / np.maximum(whole, 1))).astype(np.int64)
+    train, test = deal(view.train, counts, rng), deal(view.test, np.diff(reached, axis=0, prepend=0), rng, "test")
+    return tuple(Allotment(own, kept) for own, kept in zip(train, test, strict=True))
 
 
 def draw_counts(labels: Labels, roots: Shares, leaves: Shares, members: list[Labels], size: int, rng: np.random.Generator) -> Counts:
@@ -73,4 +73,5 @@ def _among(shares: Shares, there: NDArray[np.bool_]) -> Shares:
     kept: Shares = np.where(there, shares, 0)
     if kept.sum() < 1e-12:
         kept = there.astype(np.float64)
-    return kept / kept.sum()
+    kept /= kept.sum()
+    return kept

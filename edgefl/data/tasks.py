@@ -22,7 +22,7 @@ def tasks(
     num_tasks: int = 8,
     clusters: int = 4,
     samples: int = 200,
-    test_samples: int = 100,
+    test_samples: int = 50,
     imbalance: float = 3.0,
 ) -> tuple[Allotment, ...]:
     """Divide `num_tasks` classes over the clusters; each client has `tasks` of its cluster's, and its truth is the cluster.
