@@ -53,3 +53,8 @@ def redraw(weights: Weights, rng: np.random.Generator) -> dict[str, Array]:
     """
     drawn = {name: rng.permuted(weights[name].ravel()).reshape(weights[name].shape) for name in sorted(weights) if weights[name].ndim >= 2}
     return {name: drawn.get(name, array) for name, array in weights.items()}
+
+
+def prefixed(prefix: str, weights: Weights) -> dict[str, Array]:
+    """Return the weights with `prefix/` before each name."""
+    return {f"{prefix}/{name}": array for name, array in weights.items()}

@@ -13,7 +13,7 @@ from edgefl.learner.loop import StepLearner
 from edgefl.learner.numpy_rules import TRUNK, Rule, Sizes, classifier
 from edgefl.plan.spec import PlanSpec, TensorSpec
 
-_FAMILIES = {"pfl-fb": "pfl", "pfl-mf": "pfl", "pfl-mfe": "pfl"}
+_FAMILIES = {"aem": "aem", "pfl-fb": "pfl", "pfl-mf": "pfl", "pfl-mfe": "pfl"}
 """Algorithm -> the module `numpy_<family>` with its `rules(algorithm, sizes, options)`; all others run the plain classifier."""
 
 
