@@ -60,7 +60,8 @@ def full_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
             raise ConfigError(f"[algorithm] {name} has no option {key!r}; {nearest(key, list(defaults))}")
         number = isinstance(value, int | float) and not isinstance(value, bool)
         default = defaults[key]
-        fits = number if isinstance(default, float) else isinstance(value, type(default)) and not isinstance(value, bool)
+        same = isinstance(value, type(default)) and isinstance(value, bool) == isinstance(default, bool)
+        fits = number if isinstance(default, float) else same
         if not fits:
             raise ConfigError(f"[algorithm] {key} is {value!r}, expected {type(default).__name__} such as {default!r}")
         if number and value < 0:
