@@ -25,7 +25,7 @@ install: $(STAMP)
 $(STAMP): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Python {sys.version.split()[0]} is too old, expected 3.11 or later; say make PYTHON=...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[aggregator,broker,export,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[aggregator,broker,export,plots,dev]'
 	touch $@
 
 clean:

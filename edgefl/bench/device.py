@@ -2,7 +2,6 @@
 
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -13,6 +12,7 @@ from statistics import median
 from typing import Any
 
 from edgefl.errors import PlanError
+from edgefl.machine import machine
 
 MODELS: dict[str, tuple[str, tuple[int, int, int], int, int]] = {
     "lenet5-b10": ("lenet5", (28, 28, 1), 10, 100),
@@ -30,16 +30,6 @@ def config_text(name: str) -> str:
         f'[model]\nname = "{model}"\ninput_shape = {list(shape)}\nnum_classes = 10\n'
         f'[algorithm]\nname = "fedavg"\nbatch_size = {batch}\nlearning_rate = 0.001\nmomentum = 0.0\n'
     )
-
-
-def machine() -> str:
-    """Return processor and system in a line."""
-    cpu = platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        names = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
-        cpu = f"{names[0]} x{len(names)}" if names else cpu
-    return f"{cpu}, {platform.system()} {platform.release()}, Python {platform.python_version()}"
 
 
 def _run(arguments: list[str]) -> Any:

@@ -1,0 +1,1 @@
+"""Simulated federations on disk: a directory a run, that can be resumed, compared and drawn."""

@@ -1,0 +1,155 @@
+"""A run's directory: its plan, a checkpoint after each round, one line a round, and what came out at the end.
+
+run.json                 configuration, command, versions, machine
+plan/                    plan and initial weights
+server_state.safetensors the last checkpoint; clients/ holds what clients keep
+rounds.jsonl             one line a round
+summary.json             the result
+"""
+
+import json
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from edgefl.checkpoint import decode_server_state, encode_server_state
+from edgefl.config import FederationConfig
+from edgefl.errors import ConfigError, StateError
+from edgefl.files import write_atomic
+from edgefl.machine import machine
+from edgefl.plan.spec import Plan, load_plan
+from edgefl.runs.states import FileStates
+from edgefl.simulate import Record
+from edgefl.types import ServerState, Weights
+from edgefl.wire.tensors import decode_weights
+
+CHECKPOINT_S = 2.0
+INITIAL = "initial.safetensors"
+PACKAGES = ("edgefl-tinyml", "tensorflow", "keras", "ai-edge-litert", "numpy", "scikit-learn")
+
+
+class RunDirectory:
+    """Opens a new directory, or one that a run was interrupted in.
+
+    Raises ConfigError when it holds anything else, or a run of another configuration; StateError when it is damaged or full.
+    """
+
+    def __init__(self, path: Path, config: FederationConfig, command: str, *, resume: bool) -> None:
+        self.path = path
+        wanted = json.loads(json.dumps(asdict(config)))
+        if (path / "run.json").exists():
+            self._check(wanted, resume)
+        elif path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise ConfigError(f"{path} is in use, expected a new or empty directory; give another --out, or remove it")
+        else:
+            path.mkdir(parents=True, exist_ok=True)
+            note = {
+                "config": wanted, "command": command, "versions": versions(), "machine": machine(),
+                "started": time.strftime("%Y-%m-%d %H:%M:%S"),
+            }  # fmt: skip
+            self.write("run.json", json.dumps(note, indent=1) + "\n")
+        self.state = self._load_state()
+        (path / "clients").mkdir(exist_ok=True)
+        self.states = FileStates(path / "clients", 0 if self.state is None else self.state.round - 1)
+        self._trim()
+        self._saved = time.monotonic()
+
+    def _check(self, wanted: Mapping[str, Any], resume: bool) -> None:
+        if not resume:
+            raise ConfigError(f"{self.path} holds a run; go on with it by --resume, give another --out, or remove it")
+        before = self.note()["config"]
+        other = [key for key in wanted if wanted[key] != before.get(key) and key != "rounds"]
+        if other:
+            raise ConfigError(f"{self.path} holds a run with another {other[0]} ({before.get(other[0])}); give another --out")
+
+    def note(self) -> dict[str, Any]:
+        """Return what run.json says."""
+        return read_json(self.path / "run.json")
+
+    def write(self, name: str, text: str) -> Path:
+        """Write a text file atomically and return its path; StateError when the disk does not take it."""
+        self._write(name, text.encode())
+        return self.path / name
+
+    def _write(self, name: str, content: bytes) -> None:
+        try:
+            write_atomic(self.path / name, content)
+        except OSError as error:
+            raise StateError(f"cannot write {self.path / name}: {error.strerror}; free some space, then go on with --resume") from error
+
+    def _load_state(self) -> ServerState | None:
+        path = self.path / "server_state.safetensors"
+        return decode_server_state(path.read_bytes()) if path.exists() else None
+
+    def plan(self) -> tuple[Plan, Weights] | None:
+        """Return the run's plan and initial weights; None before they are built."""
+        initial = self.path / "plan" / INITIAL
+        if not initial.exists():
+            return None
+        plan = load_plan(self.path / "plan")
+        return plan, decode_weights(initial.read_bytes(), plan.spec.weights, str(initial))
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return one record a round, first to last."""
+        path = self.path / "rounds.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def _trim(self) -> None:
+        """Drop the lines of rounds after the checkpoint: they are played again, to the same end."""
+        path = self.path / "rounds.jsonl"
+        if path.exists():
+            last = 0 if self.state is None else self.state.round - 1
+            lines = [
+                line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n") and json.loads(line)["round"] <= last
+            ]
+            self.write("rounds.jsonl", "".join(lines))
+
+    def save_round(self, state: ServerState, record: Record, *, last: bool) -> None:
+        """Append the round's line and, every two seconds and at the last round, write a checkpoint."""
+        try:
+            with (self.path / "rounds.jsonl").open("a") as file:
+                file.write(json.dumps(asdict(record), allow_nan=True) + "\n")
+        except OSError as error:
+            raise StateError(f"cannot write {self.path / 'rounds.jsonl'}: {error.strerror}; free some space, then --resume") from error
+        if last or time.monotonic() - self._saved >= CHECKPOINT_S:
+            self._write("server_state.safetensors", encode_server_state(state))
+            self.states.keep()
+            self._saved = time.monotonic()
+        self.states.at(state.round)
+
+    def free(self) -> int:
+        """Return the free bytes of its disk."""
+        return shutil.disk_usage(self.path).free
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object; StateError when it is missing or damaged."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise StateError(f"cannot read {path}: {error}; is this the directory of a run?") from error
+    if not isinstance(found, dict):
+        raise StateError(f"{path} holds a {type(found).__name__}, expected an object; is this the directory of a run?")
+    return found
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a figure depends on."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def command_line() -> str:
+    """Return the command that started this process, as a user would type it."""
+    return " ".join(["edgefl", *sys.argv[1:]])

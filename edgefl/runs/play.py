@@ -1,0 +1,92 @@
+"""A configuration becomes a run: data, partition, plan, rounds, endings, result."""
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+
+from edgefl.config import FederationConfig
+from edgefl.data.allotment import Allotment
+from edgefl.data.dataset import as_float
+from edgefl.data.mapped import MappedShards, map_dataset
+from edgefl.engines.base import Engine
+from edgefl.engines.site import Ending, Federation
+from edgefl.files import write_atomic
+from edgefl.plan.spec import Plan, save_plan
+from edgefl.quiet import quiet_stderr
+from edgefl.runs.directory import INITIAL, RunDirectory
+from edgefl.simulate import Progress, Record, Simulation, simulate
+from edgefl.types import Mixture, ServerState, Weights
+from edgefl.wire.tensors import encode_weights
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A data set as it was shared out; `shards` read it from a directory that lives as long as the context."""
+
+    shards: MappedShards
+    allotments: Mapping[str, Allotment]
+
+
+@contextmanager
+def shared_out(config: FederationConfig) -> Iterator[Shared]:
+    """Load the data set of a configuration, share it out, and map it. DataError, ConfigError."""
+    from edgefl.data import load_data
+    from edgefl.data.registry import make_allotments
+
+    dataset = load_data(config.data, config.seed)
+    allotments = make_allotments(dataset, config.partition, config.seed)
+    with tempfile.TemporaryDirectory(prefix="edgefl-data-") as directory:
+        yield Shared(map_dataset(dataset, allotments, Path(directory)), allotments)
+
+
+def _build(config: FederationConfig) -> tuple[Plan, Weights]:
+    with quiet_stderr():
+        from edgefl.plan.build import build_plan
+
+        return build_plan(config)
+
+
+def build_apart(config: FederationConfig) -> tuple[Plan, Weights]:
+    """Build the plan in a process of its own: this one never holds TensorFlow. Raises what `build_plan` raises."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(_build, config).result()
+
+
+def open_plan(run: RunDirectory, config: FederationConfig) -> tuple[Plan, Weights]:
+    """Return the run's plan, built if it is not there yet."""
+    found = run.plan()
+    if found is None:
+        found = build_apart(config)
+        save_plan(found[0], run.path / "plan")
+        write_atomic(run.path / "plan" / INITIAL, encode_weights(found[1]))
+    return found
+
+
+def light(client_id: str, ending: Ending) -> Ending:
+    """Drop the mixture's arrays: a thousand mixtures do not fit into memory."""
+    return replace(ending, mixture=Mixture({}, {}, ending.mixture.diagnostics))
+
+
+def play(
+    run: RunDirectory, config: FederationConfig, shared: Shared, *, processes: int = 1, measure_test: bool = True,
+    open_engine: Callable[[Federation], Engine] | None = None, progress: Progress | None = None,
+    ended: Callable[[str, Ending], Ending] = light,
+) -> Simulation:  # fmt: skip
+    """Play or go on with a run to its end; what each round gave is in the directory as soon as it is over."""
+    plan, initial = open_plan(run, config)
+    dataset = shared.shards.dataset
+
+    def save(state: ServerState, record: Record) -> None:
+        run.save_round(state, record, last=state.round > config.rounds)
+        if progress:
+            progress(state, record)
+
+    test = (as_float(dataset.x_test), dataset.y_test) if measure_test else None
+    return simulate(
+        plan, initial, shared.shards, config, processes=processes, open_engine=open_engine, test=test, start=run.state,
+        states=run.states, progress=save, ended=ended,
+    )  # fmt: skip

@@ -1,0 +1,76 @@
+"""What clients keep between rounds, on disk, so that memory does not grow with the number of clients."""
+
+from collections.abc import Iterator, MutableMapping
+from pathlib import Path
+
+from edgefl.checkpoint import decode_client_state, encode_client_state
+from edgefl.files import write_atomic
+from edgefl.types import ClientState
+
+
+class FileStates(MutableMapping[str, ClientState]):
+    """Client id -> state. A state is written beside the one of the last checkpoint; `keep` makes the newest ones the checkpoint.
+
+    Files are `ID.ROUND.safetensors`; after a crash, `FileStates(directory, round)` forgets what came after that round.
+    Clients that keep nothing have no file.
+    """
+
+    def __init__(self, directory: Path, round: int) -> None:
+        self._directory, self._round = directory, round + 1
+        self._kept: dict[str, int] = {}
+        self._new: dict[str, int] = {}
+        for path in directory.glob("*.safetensors"):
+            client_id, _, written = path.name.removesuffix(".safetensors").rpartition(".")
+            if int(written) > round:
+                path.unlink()
+            else:
+                self._kept[client_id] = max(int(written), self._kept.get(client_id, 0))
+
+    def _path(self, client_id: str, round: int) -> Path:
+        return self._directory / f"{client_id}.{round}.safetensors"
+
+    def at(self, round: int) -> None:
+        """Say which round's states are written from now on."""
+        self._round = round
+
+    def keep(self) -> None:
+        """Remove what the checkpoint that was just written does not need."""
+        for client_id, round in self._new.items():
+            before = self._kept.get(client_id)
+            if before is not None and before != round:
+                self._path(client_id, before).unlink(missing_ok=True)
+            self._kept[client_id] = round
+        self._new.clear()
+
+    def __getitem__(self, client_id: str) -> ClientState:
+        """Read one client's newest state."""
+        round = self._new.get(client_id, self._kept.get(client_id))
+        if round is None:
+            raise KeyError(client_id)
+        return decode_client_state(self._path(client_id, round).read_bytes())
+
+    def __setitem__(self, client_id: str, state: ClientState) -> None:
+        """Write one client's state of this round."""
+        if not state.arrays and not state.scalars and client_id not in self:
+            return
+        before = self._new.get(client_id)
+        write_atomic(self._path(client_id, self._round), encode_client_state(state))
+        if before is not None and before != self._round:
+            self._path(client_id, before).unlink(missing_ok=True)
+        self._new[client_id] = self._round
+
+    def __delitem__(self, client_id: str) -> None:
+        """Forget a client."""
+        found = {self._new.pop(client_id, None), self._kept.pop(client_id, None)} - {None}
+        if not found:
+            raise KeyError(client_id)
+        for round in found:
+            self._path(client_id, round or 0).unlink(missing_ok=True)
+
+    def __iter__(self) -> Iterator[str]:
+        """Clients that keep something."""
+        return iter(sorted({**self._kept, **self._new}))
+
+    def __len__(self) -> int:
+        """Return how many clients keep something."""
+        return len({**self._kept, **self._new})
