@@ -59,9 +59,80 @@ def careless(learner):
     return replace(base, local_update=local_update)
 
 
+def silent(learner):
+    """Tell no loss."""
+    base = fedavg(learner)
+
+    def local_update(*args):
+        update, own = base.local_update(*args)
+        return replace(update, metrics={}), own
+
+    return replace(base, local_update=local_update)
+
+
+def diverging(learner):
+    """Send what is no number."""
+    base = fedavg(learner)
+
+    def local_update(*args):
+        update, own = base.local_update(*args)
+        return replace(update, deltas={"global": {n: a * np.float32("nan") for n, a in update.deltas["global"].items()}}), own
+
+    return replace(base, local_update=local_update)
+
+
+def restless(learner):
+    """Count in place in what the client keeps."""
+    base = fedavg(learner)
+
+    def local_update(broadcast, state, *rest):
+        update, _ = base.local_update(broadcast, state, *rest)
+        kept = dict(state.arrays) or {"count": np.zeros(1, np.float32)}
+        kept["count"] += 1
+        return update, replace(state, arrays=kept)
+
+    return replace(base, local_update=local_update)
+
+
+def memorizing(learner):
+    """Carry something from round to round that a save and a load lose: the order of names."""
+    base = fedavg(learner)
+
+    def local_update(broadcast, state, *rest):
+        update, _ = base.local_update(broadcast, state, *rest)
+        scale = np.float32(0.5 if next(iter(state.arrays), "z") == "z" else 1.0)
+        kept = {name: np.zeros(1, np.float32) for name in ("z", "a")}
+        return replace(update, deltas={"global": {n: a * scale for n, a in update.deltas["global"].items()}}), replace(state, arrays=kept)
+
+    return replace(base, local_update=local_update)
+
+
+def dividing(learner):
+    """Take the mean of nothing."""
+    base = fedavg(learner)
+
+    def aggregate(state, updates):
+        updates = list(updates)
+        after = base.aggregate(state, updates)
+        return (
+            after if updates else replace(after, models={"global": {n: a * np.float32("nan") for n, a in state.models["global"].items()}})
+        )
+
+    return replace(base, aggregate=aggregate)
+
+
 @pytest.mark.parametrize(
     ("make", "law"),
-    [(forgetful, "same seed"), (leaky, "what was broadcast"), (careless, "in place")],
+    [
+        (forgetful, "same seed"),
+        (leaky, "what was broadcast"),
+        (careless, "in place"),
+        (silent, "tells its loss"),
+        (diverging, "finite float32"),
+        (restless, "in place"),
+        (memorizing, "survive a save and a load"),
+        (dividing, "without updates passes"),
+    ],
 )
 def test_a_broken_algorithm_is_caught(make, law, shards):
     learner, initial = start("fedavg")
