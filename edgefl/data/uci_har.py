@@ -90,7 +90,7 @@ def read_zip(path: Path) -> tuple[Array, Labels, Labels]:
             inner = next((name for name in outer.namelist() if name.endswith("UCI HAR Dataset.zip")), None)
             with zipfile.ZipFile(io.BytesIO(outer.read(inner))) if inner else outer as archive:
                 parts = [_zip_part(archive, part) for part in ("train", "test")]
-    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, EOFError, KeyError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(f"{path} is not the official UCI HAR archive: {error}; remove it, and it is fetched again") from error
     x, y, wearer = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     return x, y, wearer
