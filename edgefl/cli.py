@@ -13,11 +13,27 @@ from edgefl.config import nearest
 from edgefl.errors import ConfigError, EdgeflError
 
 GROUP = "edgefl.commands"
-CORE = {"demo": "edgefl.demo:demo", "plan": "edgefl.plan.commands:plan", "bench": "edgefl.bench.commands:bench"}
-EXTRAS = {"tensorflow": "aggregator", "keras": "aggregator", "sklearn": "aggregator", "amqtt": "broker", "tflite_micro": "export"}
+CORE = {
+    "algorithms": "edgefl.algorithms.commands:algorithms",
+    "audit": "edgefl.audit.commands:audit",
+    "bench": "edgefl.bench.commands:bench",
+    "compare": "edgefl.runs.commands:compare",
+    "datasets": "edgefl.data.commands:datasets",
+    "demo": "edgefl.demo:demo",
+    "models": "edgefl.models.commands:models",
+    "partitions": "edgefl.data.commands:partitions",
+    "plan": "edgefl.plan.commands:plan",
+    "reproduce": "edgefl.reproduce.commands:reproduce",
+    "simulate": "edgefl.runs.commands:simulate",
+}
+EXTRAS = {
+    "tensorflow": "aggregator", "keras": "aggregator", "scipy": "aggregator", "sklearn": "aggregator", "amqtt": "broker",
+    "tflite_micro": "export", "matplotlib": "plots", "ray": "ray",
+}  # fmt: skip
 START = """edgefl federates small networks over boards; each board ends with its own int8 model.
 
   edgefl demo                                                      a whole federation on this machine
+  edgefl simulate federation.toml                                  many clients in one process or N
   edgefl broker start                                              an MQTT broker
   edgefl aggregator start --config federation.toml                 lead the rounds
   edgefl device start --broker mqtt://HOST:1883 --id pi-1 --data shard.npz --state DIR

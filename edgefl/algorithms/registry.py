@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def _found() -> Iterator[tuple[str, Entry]]:
     for module in pkgutil.iter_modules([str(Path(__file__).parent)], "edgefl.algorithms."):
-        if not module.name.endswith(".registry"):
+        if not module.name.endswith((".registry", ".commands")):  # these two read the registry
             yield from getattr(importlib.import_module(module.name), "ENTRIES", {}).items()
 
 

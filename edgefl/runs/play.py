@@ -8,6 +8,9 @@ from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from edgefl.config import FederationConfig
 from edgefl.data.allotment import Allotment
 from edgefl.data.dataset import as_float
@@ -29,6 +32,11 @@ class Shared:
 
     shards: MappedShards
     allotments: Mapping[str, Allotment]
+
+    @property
+    def test_counts(self) -> NDArray[np.int64]:
+        """Number of test samples by class, int64[classes]."""
+        return np.bincount(self.shards.dataset.y_test, minlength=self.shards.dataset.num_classes)
 
 
 @contextmanager

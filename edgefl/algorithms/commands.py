@@ -1,0 +1,25 @@
+"""`edgefl algorithms`: what there is, with the source of each and its options."""
+
+import json
+
+import click
+
+from edgefl.algorithms.registry import REGISTRY
+
+
+@click.command(short_help="Algorithms, their sources and options.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def algorithms(as_json: bool) -> None:
+    """List the algorithms: name, source, and options with their defaults, as `[algorithm]` of a configuration takes them.
+
+    \b
+    Example:
+      edgefl algorithms
+    """
+    if as_json:
+        click.echo(json.dumps({name: {"source": entry.source, "options": dict(entry.defaults)} for name, entry in REGISTRY.items()}))
+        return
+    for name, entry in REGISTRY.items():
+        click.echo(f"{name}\n  {entry.source}")
+        options = ", ".join(f"{key} = {json.dumps(value)}" for key, value in entry.defaults.items())
+        click.echo(click.wrap_text(options, 100, "  ", "  ") + "\n")

@@ -1,0 +1,148 @@
+"""`edgefl simulate` and `edgefl compare`."""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edgefl.config import load_config
+from edgefl.engines.base import Engine
+from edgefl.engines.site import Ending, Federation
+from edgefl.errors import ConfigError
+from edgefl.runs.directory import RunDirectory, command_line, read_json
+from edgefl.runs.play import light, play, shared_out
+from edgefl.runs.summary import summarize
+from edgefl.runs.table import comparison, result_table
+from edgefl.simulate import Record
+from edgefl.types import ServerState
+
+
+def _open_engine(engine: str, processes: int) -> Callable[[Federation], Engine] | None:
+    if engine == "local":
+        return None
+    from edgefl.engines.ray import RayEngine
+
+    return partial(RayEngine, count=processes)
+
+
+class Progress:
+    """Tells of rounds on stderr, a line every `every_s` seconds at most, with the time that is left."""
+
+    def __init__(self, rounds: int, every_s: float = 2.0) -> None:
+        self._rounds, self._every_s, self._told, self._seconds = rounds, every_s, 0.0, 0.0
+
+    def __call__(self, state: ServerState, record: Record) -> None:
+        """Take the round that is over."""
+        self._seconds = record.seconds if not self._seconds else 0.8 * self._seconds + 0.2 * record.seconds
+        now = time.monotonic()
+        if now - self._told < self._every_s and record.round < self._rounds:
+            return
+        self._told = now
+        left = self._seconds * (self._rounds - record.round)
+        phase = "" if record.phase == "federate" else f" {record.phase}"
+        click.echo(
+            f"round {record.round}/{self._rounds}{phase}: loss {record.loss:.4f}, {record.seconds:.1f} s; {clock(left)} left", err=True
+        )
+
+
+def clock(seconds: float) -> str:
+    """Return a duration for a person: 8 s, 3 min, 2 h 05 min."""
+    minutes, hours = round(seconds / 60), int(seconds // 3600)
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if hours == 0 else f"{hours} h {round(seconds / 60) % 60:02d} min"
+
+
+def _keep_mixtures(directory: Path, client_id: str, ending: Ending) -> Ending:
+    from edgefl.checkpoint import encode_mixture
+    from edgefl.files import write_atomic
+
+    write_atomic(directory / f"{client_id}.safetensors", encode_mixture(ending.mixture))
+    return light(client_id, ending)
+
+
+def _draw(function: Callable[..., None], *arguments: Any) -> bool:
+    try:
+        function(*arguments)
+    except ModuleNotFoundError as error:
+        if error.name != "matplotlib":
+            raise
+        click.echo("no pictures: matplotlib is not installed; pip install -e '.[plots]'", err=True)
+        return False
+    return True
+
+
+@click.command(short_help="A federation of many clients on this machine.")
+@click.argument("config_file", metavar="CONFIG", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--out", type=click.Path(path_type=Path), help="The run's directory  [default: runs/NAME-DATE-TIME]")
+@click.option("--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="Client processes; the result is the same.")
+@click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True)
+@click.option("--seed", type=click.IntRange(0), help="In place of the configuration's seed.")
+@click.option("--resume", is_flag=True, help="Go on with a run that was interrupted.")
+@click.option("--mixtures", is_flag=True, help="Keep each client's mixture in mixtures/.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON; progress goes to stderr.")
+def simulate(
+    config_file: Path, out: Path | None, processes: int, engine: str, seed: int | None, resume: bool, mixtures: bool, as_json: bool
+) -> None:
+    """Run the federation of a TOML file here: any algorithm, model, data set and partition.
+
+    \b
+    Example:
+      edgefl simulate federation.toml --out runs/x --processes 2
+    """
+    config = load_config(config_file)
+    if seed is not None:
+        config = replace(config, seed=seed)
+    if resume and out is None:
+        raise ConfigError("--resume needs --out, the directory of the run to go on with")
+    out = out or Path("runs") / time.strftime(f"{config.name}-%Y%m%d-%H%M%S")
+    with shared_out(config) as shared:
+        run = RunDirectory(out, config, command_line(), resume=resume)
+        if run.state is not None:
+            click.echo(f"{out}: {run.state.round - 1} of {config.rounds} rounds are done", err=True)
+        if run.plan() is None:
+            click.echo(f"compiling {config.model.name} for {config.algorithm}; TensorFlow takes some seconds", err=True)
+        simulation = play(
+            run, config, shared, processes=processes, open_engine=_open_engine(engine, processes), progress=Progress(config.rounds),
+            ended=partial(_keep_mixtures, out / "mixtures") if mixtures else light,
+        )  # fmt: skip
+        records = run.records()
+        summary = summarize(config, simulation, records, shared.allotments, shared.test_counts)
+    summary = {**summary, **{key: run.note()[key] for key in ("command", "versions", "machine")}}
+    run.write("summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
+    from edgefl.runs.plots import plot_run
+
+    drawn = _draw(plot_run, summary, records, out / "run.png")
+    if as_json:
+        click.echo(json.dumps(summary, allow_nan=False))
+        return
+    click.echo("\n" + result_table(summary) + f"\n\nsummary  {out / 'summary.json'}" + (f"\npicture  {out / 'run.png'}" if drawn else ""))
+
+
+@click.command(short_help="Runs side by side.")
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path, file_okay=False))
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Draw the distributions over clients into this PNG.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
+    """Print runs side by side: mean, standard deviation and 10th percentile over clients, bytes, seconds.
+
+    \b
+    Example:
+      edgefl compare runs/a runs/b --out compared.png
+    """
+    summaries = [read_json(run / "summary.json") for run in runs]
+    names = [run.name for run in runs] if len({run.name for run in runs}) == len(runs) else [str(run) for run in runs]
+    if as_json:
+        click.echo(json.dumps(dict(zip(names, summaries, strict=True))))
+    else:
+        click.echo(comparison(names, summaries))
+    if out is not None:
+        from edgefl.runs.plots import plot_comparison
+
+        if _draw(plot_comparison, names, summaries, out):
+            click.echo(f"picture  {out}", err=True)

@@ -1,0 +1,89 @@
+"""The result of a run: one row a client, and how each figure is spread over clients."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from edgefl.algorithms import assignments
+from edgefl.config import FederationConfig
+from edgefl.data.allotment import Allotment
+from edgefl.engines.site import Ending
+from edgefl.evaluation import adjusted_rand_index, global_test, local_test, spread
+from edgefl.simulate import Simulation
+
+FIGURES = {
+    "accuracy": "own held-out samples",
+    "expected": "local test: accuracy by class on the common test set, weighted by the client's class shares",
+    "global": "global test: accuracy on the common test set",
+    "balanced": "own held-out samples, mean over classes",
+}
+"""What the first part of a figure's name says; the second names the model: mixture, federated, local, ..."""
+
+
+def client_row(client_id: str, ending: Ending, test_counts: np.ndarray) -> dict[str, Any]:
+    """Return one client's figures; `test_counts` is the number of common test samples by class, int[classes]."""
+    row: dict[str, Any] = {"id": client_id, **ending.metrics}
+    for name, by_class in ending.on_test.items():
+        row[f"expected_{name}"] = local_test(by_class, ending.class_share)
+        row[f"global_{name}"] = global_test(by_class, test_counts)
+    return row
+
+
+def figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Return mean, size-weighted mean, standard deviation, 10th percentile and count of each figure over clients."""
+    keys = dict.fromkeys(key for row in rows for key in row if key.partition("_")[0] in FIGURES)
+    sizes = [row["n_train"] for row in rows]
+    return {key: asdict(spread([row.get(key, math.nan) for row in rows], sizes)) for key in keys}
+
+
+def clusters_of(simulation: Simulation) -> dict[str, int]:
+    """Return the cluster of each client: what the server assigned, else the expert that the client's own gate prefers; or nothing."""
+    placed = assignments(simulation.state)
+    own = {c: int(e.mixture.diagnostics["cluster"]) for c, e in simulation.endings.items() if "cluster" in e.mixture.diagnostics}
+    return placed or own
+
+
+def summarize(
+    config: FederationConfig,
+    simulation: Simulation,
+    records: Sequence[Mapping[str, Any]],
+    allotments: Mapping[str, Allotment],
+    test_counts: np.ndarray,
+) -> dict[str, Any]:
+    """Return what summary.json holds; figures that are no numbers are None."""
+    placed = clusters_of(simulation)
+    rows = []
+    for client_id, ending in simulation.endings.items():
+        row = client_row(client_id, ending, test_counts)
+        if allotments[client_id].truth >= 0:
+            row["truth"] = allotments[client_id].truth
+        if client_id in placed:
+            row["cluster"] = placed[client_id]
+        rows.append(row | {"diagnostics": dict(ending.mixture.diagnostics)})
+    summary: dict[str, Any] = {
+        "federation": config.name, "algorithm": config.algorithm, "model": config.model.name, "data": config.data.name,
+        "partition": config.partition.name, "seed": config.seed, "rounds": len(records),
+        "seconds": round(sum(record["seconds"] for record in records), 2),
+        "bytes_up": sum(record["bytes_up"] for record in records), "bytes_down": sum(record["bytes_down"] for record in records),
+        "figures": figures(rows),
+    }  # fmt: skip
+    both = [row for row in rows if "truth" in row and "cluster" in row]
+    if both:
+        summary["adjusted_rand_index"] = adjusted_rand_index([row["truth"] for row in both], [row["cluster"] for row in both])
+    usage = dict.fromkeys(key for row in rows for key in row["diagnostics"])
+    means = {key: [row["diagnostics"][key] for row in rows if key in row["diagnostics"]] for key in usage}
+    summary["diagnostics"] = {key: sum(values) / len(values) for key, values in means.items()}
+    found: dict[str, Any] = finite(summary | {"clients": rows})
+    return found
+
+
+def finite(value: Any) -> Any:
+    """Return the value with every number that is not finite as None, for strict JSON."""
+    if isinstance(value, Mapping):
+        return {key: finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

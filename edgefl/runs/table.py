@@ -1,0 +1,74 @@
+"""Runs as text: figures over clients, one run or several side by side."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from edgefl.runs.summary import FIGURES
+
+_ORDER = ("mixture", "federated", "local")
+
+
+def columns(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows of equal length as aligned text: the first column to the left, the others to the right."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = ["  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))]).rstrip() for row in rows]
+    return "\n".join(lines)
+
+
+def percent(value: float | None) -> str:
+    """Return a share as per cent, a dash when it is not known."""
+    return "-" if value is None else f"{100 * value:.2f}"
+
+
+def size(count: float) -> str:
+    """Return bytes for a person, in powers of 1000."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    raise AssertionError
+
+
+def keys_of(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the figures of all runs: by kind, the mixture first."""
+    keys = dict.fromkeys(key for summary in summaries for key in summary["figures"])
+
+    def place(key: str) -> tuple[int, int, str]:
+        kind, _, name = key.partition("_")
+        return list(FIGURES).index(kind), _ORDER.index(name) if name in _ORDER else len(_ORDER), name
+
+    return sorted(keys, key=place)
+
+
+def result_table(summary: Mapping[str, Any]) -> str:
+    """Return one line a figure, in per cent."""
+    rows: list[tuple[str, ...]] = [("per cent", "mean", "weighted", "std", "p10", "clients")]
+    for key in keys_of([summary]):
+        found = summary["figures"][key]
+        rows.append((key.replace("_", " ", 1), *(percent(found[part]) for part in ("mean", "weighted", "std", "p10")), str(found["count"])))
+    lines = [
+        f"{summary['federation']}: {summary['algorithm']}, {summary['model']}, {summary['data']} by {summary['partition']}, "
+        f"seed {summary['seed']}, {summary['rounds']} rounds in {summary['seconds']:.0f} s, "
+        f"up {size(summary['bytes_up'])}, down {size(summary['bytes_down'])}",
+        columns(rows),
+    ]
+    if "adjusted_rand_index" in summary:
+        lines.append(f"clusters against the truth: adjusted Rand index {summary['adjusted_rand_index']:.3f}")
+    used = {key: value for key, value in summary["diagnostics"].items() if value is not None}
+    if used:
+        lines.append("mean over clients: " + ", ".join(f"{key} {value:.3g}" for key, value in used.items()))
+    return "\n\n".join(lines)
+
+
+def comparison(names: Sequence[str], summaries: Sequence[Mapping[str, Any]]) -> str:
+    """Return runs side by side: mean, standard deviation and 10th percentile of each figure, bytes and seconds."""
+    rows: list[tuple[str, ...]] = [("per cent", *names)]
+    for key in keys_of(summaries):
+        for part in ("mean", "std", "p10"):
+            found = [summary["figures"].get(key, {}).get(part) for summary in summaries]
+            rows.append((f"{key.replace('_', ' ', 1)} {part}", *(percent(value) for value in found)))
+    for key in ("bytes_up", "bytes_down"):
+        rows.append((key.replace("_", " "), *(size(summary[key]) for summary in summaries)))
+    rows.append(("rounds", *(str(summary["rounds"]) for summary in summaries)))
+    rows.append(("seconds", *(f"{summary['seconds']:.0f}" for summary in summaries)))
+    return columns(rows)
