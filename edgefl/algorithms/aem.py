@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.algorithms.aem_objectives import GATE, LOCAL, aem_objectives
+from edgefl.algorithms.aem_objectives import GATE, LOCAL, aem_objectives, for_sum
 from edgefl.algorithms.arithmetic import prefixed
 from edgefl.algorithms.base import FEDERATE, PERSONALIZE, Algorithm
 from edgefl.algorithms.entry import entry
@@ -181,8 +181,8 @@ def aem(
         start = {spec.name: np.zeros(spec.shape, np.float32) for spec in learner.spec.signature("predict_gate").frozen}
         data = {**{name: array[gated] for name, array in seen.items()}, "likelihood": likelihood}
         begin = {**start, **broadcast.models.get(GATE, {})}
-        trained = learner.fit("train_gate", begin, data, y[gated], epochs=gate_epochs, rng=rng, hyper=gate_hyper)[0]
-        weights = learner.predict("predict_gate", {**begin, **trained}, seen)
+        trained = {**begin, **learner.fit("train_gate", begin, data, y[gated], epochs=gate_epochs, rng=rng, hyper=gate_hyper)[0]}
+        weights = learner.predict("predict_gate", trained, seen)
 
         parts = {name_of(index): model for index, model in received.items()} | {LOCAL: local}
         frozen = {name: array for part, model in parts.items() for name, array in prefixed(part, model).items()}
@@ -195,7 +195,8 @@ def aem(
             peers["tuned"] = Peer("predict", fit("train_tuned" if local_model else "train_local", received[best]))
         usage = {f"{GATE}/{part}": float(mean) for part, mean in zip(parts, weights.mean(axis=0), strict=True)}
         used = len(np.unique(weights.argmax(axis=1)))
-        return Mixture({**frozen, **begin, **trained}, peers, {"best": float(best), "experts_used": float(used), **usage}), state
+        mixed = {**frozen, **(for_sum(trained, len(received)) if features else trained)}
+        return Mixture(mixed, peers, {"best": float(best), "experts_used": float(used), **usage}), state
 
     return replace(
         base, name="aem", init=init, broadcast=broadcast, local_update=local_update, aggregate=aggregate, personalize=personalize

@@ -9,9 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from edgefl.algorithms.ifca import ifca_objectives, name_of
 from edgefl.errors import ConfigError
 from edgefl.plan.spec import TensorSpec
+from edgefl.types import Array, Weights
 
 if TYPE_CHECKING:
     from edgefl.plan.network import Network
@@ -90,6 +93,15 @@ def make_gate(network: "Network", options: Mapping[str, Any]) -> Gate:
     return Gate("x" if kind == "pixels" else "features", shape, (kernel, bias), logits)
 
 
+def for_sum(gate: Weights, num_experts: int) -> dict[str, Array]:
+    """Return a gate on the sum of the experts' features that does what this one does on their mean.
+
+    The mixture only adds up: the converter would fold a division into the kernel, where a device cannot fill it in.
+    """
+    kernel = f"{GATE}/kernel"
+    return {**gate, kernel: np.asarray(gate[kernel] / np.float32(num_experts), np.float32)}
+
+
 def _network(network: "Network", name: str, num_classes: int, options: Mapping[str, Any]) -> "Network":
     from edgefl.config import ModelConfig
     from edgefl.models import build_model
@@ -160,7 +172,7 @@ def _mixture(network: "Network", local: "Network", gate: Gate, num_experts: int)
         trunks = [network.trunk(of.under(name, weights), x) for name in names]
         logits = [network.head(of.under(name, weights), h) for name, h in zip(names, trunks, strict=True)]
         logits.append(local.apply(of.under(LOCAL, weights), x)[0])
-        seen = x if gate.sees == "x" else sum(trunks[1:], trunks[0]) * (1.0 / num_experts)
+        seen = x if gate.sees == "x" else sum(trunks[1:], trunks[0])  # the gate's kernel holds the mean's division: see `for_sum`
         g = tf.nn.softmax(gate.logits(weights, seen, False, None)[0])
         parts = [g[:, i : i + 1] * tf.nn.softmax(each) for i, each in enumerate(logits)]
         return sum(parts[1:], parts[0])

@@ -59,7 +59,7 @@ def _gate_slope(sees: str, w: Named, data: Named, hyper: Named, share: np.ndarra
 
 def _mixture(names: tuple[str, ...], features: bool, w: Named, data: Named) -> np.ndarray:
     parts = [{key: w[f"{name}/{key}"] for key in (TRUNK, *HEAD)} for name in names]
-    seen = np.mean([data["x"] @ part[TRUNK] for part in parts[:-1]], axis=0) if features else data["x"]
+    seen = np.sum([data["x"] @ part[TRUNK] for part in parts[:-1]], axis=0) if features else data["x"]
     g = _gate(w, seen)
     mixed = sum(g[:, [i]] * softmax(classifier_out(part, data)) for i, part in enumerate(parts))
     return np.asarray(np.log(mixed + TINY))
