@@ -10,8 +10,9 @@ is seeded by the federation's seed: against an aggregator that knows the seed th
 what an eavesdropper, or an aggregator without the seed, would see.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -69,3 +70,8 @@ class Defence:
                     noise = rng.standard_normal(sent[name].shape, dtype=np.float32) * np.float32(sigma)
                     sent[name] = np.asarray(sent[name] + noise, np.float32)
         return sent
+
+
+def defence_of(options: Mapping[str, Any]) -> Defence:
+    """Return the defence that FedAvg's options ask for; those that are not given are off."""
+    return Defence(options.get("clip_update", 0.0), options.get("noise_multiplier", 0.0), listed(options.get("withhold", "")))

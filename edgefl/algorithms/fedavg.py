@@ -16,7 +16,7 @@ import numpy as np
 
 from edgefl.algorithms import robust
 from edgefl.algorithms import server_optimizer as server
-from edgefl.algorithms.arithmetic import subtract
+from edgefl.algorithms.arithmetic import prefixed, subtract
 from edgefl.algorithms.base import FEDERATE, Algorithm
 from edgefl.algorithms.defence import Defence, listed
 from edgefl.algorithms.entry import entry
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 GLOBAL = "global"
 FEDERATED = "federated"
 INITIAL = "initial"
+RECEIVED = "received"
+"""A training objective may take what was received as frozen weights `received/NAME`, beside the weights that it moves."""
 BASELINE_ROUNDS = "baseline_rounds"
 ALONE = 0
 """The round of a broadcast that a client makes for itself: rounds count from 1, and what comes of this one is not sent."""
@@ -98,7 +100,8 @@ def fedavg(
     ) -> tuple[Update, ClientState]:
         assert learner is not None
         received = broadcast.models[GLOBAL]
-        trained, loss = learner.fit("train", received, {"x": shard.x_train}, shard.y_train, epochs=epochs, rng=rng, hyper=hyper)
+        weights = {**received, **prefixed(RECEIVED, received)}
+        trained, loss = learner.fit("train", weights, {"x": shard.x_train}, shard.y_train, epochs=epochs, rng=rng, hyper=hyper)
         delta = subtract({**received, **trained}, received)  # zero for what the model keeps frozen
         if broadcast.round != ALONE:
             delta = defence.apply(delta, trained, rng)

@@ -13,8 +13,20 @@ from edgefl.learner.loop import StepLearner
 from edgefl.learner.numpy_rules import TRUNK, Rule, Sizes, classifier
 from edgefl.plan.spec import PlanSpec, TensorSpec
 
-_FAMILIES = {"aem": "aem", "pfl-fb": "pfl", "pfl-mf": "pfl", "pfl-mfe": "pfl"}
-"""Algorithm -> the module `numpy_<family>` with its `rules(algorithm, sizes, options)`; all others run the plain classifier."""
+_FAMILIES = {
+    "aem": "aem",
+    "apfl": "baselines",
+    "ditto": "baselines",
+    "fedmix": "fedmix",
+    "fedmix-permutation": "fedmix",
+    "fedprox": "baselines",
+    "pfl-fb": "pfl",
+    "pfl-ft": "baselines",
+    "pfl-mf": "pfl",
+    "pfl-mfe": "pfl",
+}
+"""Algorithm -> the module `numpy_<family>` with its `rules(algorithm, sizes, options)`, and `more` for weights beside the
+network's own; all others run the plain classifier."""
 
 
 def _rules(algorithm: str, sizes: Sizes, options: Mapping[str, Any]) -> tuple[Rule, ...]:
@@ -24,17 +36,24 @@ def _rules(algorithm: str, sizes: Sizes, options: Mapping[str, Any]) -> tuple[Ru
     return found
 
 
+def _more(algorithm: str, sizes: Sizes, options: Mapping[str, Any]) -> tuple[TensorSpec, ...]:
+    family = import_module(f"edgefl.learner.numpy_{_FAMILIES[algorithm]}") if algorithm in _FAMILIES else None
+    found: tuple[TensorSpec, ...] = family.more(algorithm, sizes, options) if hasattr(family, "more") else ()
+    return found
+
+
 def softmax_spec(
     algorithm: str, *, inputs: int, features: int, classes: int, batch_size: int = 8, options: Mapping[str, Any] | None = None,
     more: tuple[TensorSpec, ...] = (),
 ) -> PlanSpec:  # fmt: skip
     """Return the spec of h = x @ trunk, logits = h @ kernel + bias, with the algorithm's signatures.
 
-    `more` are weights beside the network's own that the algorithm's `init` takes.
+    `more` are weights beside the network's own that the algorithm's `init` takes, besides those that its family names.
     """
     sizes = Sizes(inputs, features, classes, batch_size)
     signatures = tuple(rule.signature for rule in _rules(algorithm, sizes, options or {}))
-    return PlanSpec("softmax", algorithm, options or {}, (inputs,), classes, (*sizes.trunk, *sizes.head, *more), signatures)
+    weights = (*sizes.trunk, *sizes.head, *_more(algorithm, sizes, options or {}), *more)
+    return PlanSpec("softmax", algorithm, options or {}, (inputs,), classes, weights, signatures)
 
 
 class SoftmaxLearner(StepLearner):
