@@ -1,10 +1,8 @@
 """Files of a data set: in `EDGEFL_DATA` or the cache, else fetched once from the data set's own home."""
 
 import hashlib
-import http.client
 import os
 import sys
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,6 +51,9 @@ def obtain(name: str, remote: Remote, by_hand: str = "") -> Path:
 
 def download(remote: Remote) -> bytes:
     """Return what lies at the address; DataError when it cannot be read, is too large, cut short, or not what was published."""
+    import http.client
+    import urllib.request
+
     pieces: list[bytes] = []
     size = 0
     try:
