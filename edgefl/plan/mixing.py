@@ -15,12 +15,17 @@ Tensor = Any
 FLOOR = 1e-7  # keeps the logarithm of a probability that is zero in float32
 
 
+def weighted_sum(shares: Sequence[Tensor], values: Sequence[Tensor]) -> Tensor:
+    """Return sum_k shares_k values_k, added up pair by pair."""
+    return reduce(add, [share * value for share, value in zip(shares, values, strict=True)])
+
+
 def mixed(shares: Sequence[Tensor], logits: Sequence[Tensor]) -> Tensor:
     """Return sum_k shares_k softmax(logits_k): float32[batch, classes].
 
     shares: for each expert float32[batch, 1], float32[1] or a number; logits: for each float32[batch, classes].
     """
-    return reduce(add, [share * tf.nn.softmax(each) for share, each in zip(shares, logits, strict=True)])
+    return weighted_sum(shares, [tf.nn.softmax(each) for each in logits])
 
 
 def log_mixed(shares: Sequence[Tensor], logits: Sequence[Tensor]) -> Tensor:
@@ -29,5 +34,6 @@ def log_mixed(shares: Sequence[Tensor], logits: Sequence[Tensor]) -> Tensor:
 
 
 def columns(values: Tensor) -> list[Tensor]:
-    """Return the columns float32[batch, 1] of float32[batch, k]; a slice keeps its axis, for dropping one is slow in a program."""
-    return [values[:, k : k + 1] for k in range(int(values.shape[1]))]
+    """Return the columns float32[batch, 1] of float32[batch, k], by a split: of a slice, TFLite knows no gradient."""
+    count = int(values.shape[1])
+    return list(tf.split(values, count, axis=1)) if count > 1 else [values]

@@ -1,0 +1,199 @@
+"""FedMix: a federation of experts, each for a region of the samples, and a private gate on every client.
+
+Reisser et al., Federated Mixture of Experts, arXiv:2107.06724, equations 6, 8, 9 and algorithm 2:
+a client ascends E_q(z|y)[log p_wz(y|x,z) + log p_theta(z|x,s)] by the logits phi of q(z|y), the experts w and its gate theta, with
+no entropy term (MAP); p_theta(z|x,s) = softmax(A h_s + b), h_s = sum_k q(k|s) h_k, h_k the input of expert k's last layer, and
+q(z|s) = sum_y p(y|s) q(z|y). Server, all by Adam: Delta_k = sum_s p(s|k) (w_k - w_ks), p(s|k) proportional to q(k|s) N_s, and
+Delta_phi = sum_s N_s / N (phi - phi_s) - grad H(sum_c p(c) q(z|c)), the classes c taken as equally frequent.
+Pruning: a client neither trains nor returns an expert with q(k|s) < eta / K, the server does not send it one with
+q(k|s) < .9 eta / K. (Algorithm 2 of the paper sets p(z|s) anew in each round; what a client told last has to outlive it.)
+
+Traffic: down the client's experts and phi, with a federated gate that too; up their deltas, a count and q(z|s), K numbers.
+p(y|s), the gate and the personal bias stay on the device; phi's delta tells which labels a client has, as the output layer's does.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from edgefl.algorithms import responsibility as rs
+from edgefl.algorithms.arithmetic import redraw, subtract, weighted_means
+from edgefl.algorithms.base import FEDERATE, Algorithm
+from edgefl.algorithms.entry import entry
+from edgefl.algorithms.fedavg import FEDERATED
+from edgefl.algorithms.fedmix_gate import GATE, conditions_of, gate_probabilities, hidden_of, mixture_of, private_of, used_of
+from edgefl.algorithms.fedmix_objectives import (
+    BIAS,
+    CHOSEN,
+    CONDITION,
+    KERNEL,
+    MIXTURE,
+    PHI,
+    SHARE,
+    TRAIN_GATE,
+    fedmix_objectives,
+    train_name,
+)
+from edgefl.algorithms.ifca import experts, name_of
+from edgefl.algorithms.server_optimizer import step
+from edgefl.config import nearest
+from edgefl.errors import ConfigError
+from edgefl.learner.base import Learner
+from edgefl.types import Broadcast, ClientState, Mixture, Peer, Scalars, ServerState, Shard, Update, Weights
+
+SLACK = 0.9
+"""An expert is pruned at the server later than at the client, so that one near the threshold is not lost at once."""
+
+
+def told(metrics: Scalars, num_experts: int) -> rs.Real:
+    """Return q(z|s) out of an update's metrics or a server's scalars; uniform where it is missing or no distribution."""
+    values = np.array([metrics.get(f"q/{k}", np.nan) for k in range(num_experts)])
+    fits = np.isfinite(values).all() and (values >= 0).all() and values.sum() > 0
+    return values / values.sum() if fits else np.full(num_experts, 1 / num_experts)
+
+
+def known(state: ServerState, client_id: str, num_experts: int) -> rs.Real | None:
+    """Return the q(z|s) that a client told last, float64[experts]; None for one that took part in no round."""
+    own = {f"q/{k}": state.scalars.get(f"q/{client_id}/{k}", np.nan) for k in range(num_experts)}
+    return told(own, num_experts) if np.isfinite(list(own.values())).all() else None
+
+
+def step_all(state: ServerState, means: dict[str, Weights], learning_rate: float) -> ServerState:
+    """Return the state after a step of Adam on each model that has a mean delta, in the next round."""
+    models, slots = dict(state.models), dict(state.slots)
+    for name, delta in means.items():
+        models[name], slots[name] = step("adam", {"learning_rate": learning_rate}, models[name], delta, slots.get(name, {}))
+    return replace(state, round=state.round + 1, models=models, slots=slots)
+
+
+def fedmix(
+    learner: Learner | None,
+    *,
+    num_experts: int = 4,
+    epochs: int = 1,
+    learning_rate: float = 0.05,
+    batch_size: int = 64,
+    server_learning_rate: float = 0.001,
+    prune: float = 0.0,
+    condition: str = "label",
+    num_sides: int = 8,
+    entropy: float = 1.0,
+    gate: str = "local",
+    gate_epochs: int = 10,
+    bias: bool = False,
+) -> Algorithm:
+    """Return FedMix; a client's mixture is its experts under its gate.
+
+    Expert 0 starts from the initial weights, the others from further draws; phi starts uniform, the gate at zero. prune: eta, 0
+    keeps all. condition: "label", or "side" for q(z|side information), of which there are num_sides kinds. entropy: weight of the
+    marginal entropy's gradient. gate: "local", or "federated", whose weights are averaged like a model's while q(k|s) stays the
+    client's. gate_epochs: training of a gate where a client comes to personalization without one. bias: each client adds output
+    biases of its own to all experts' logits; a client that took part in no round has none.
+    Raises ConfigError for options that are no such thing.
+    """
+    del batch_size
+    _check(num_experts, prune, condition, gate)
+    threshold = prune / num_experts
+    hyper = {"learning_rate": learning_rate}
+
+    def init(weights: Weights, rng: np.random.Generator) -> ServerState:
+        own = {PHI: {PHI: weights[PHI]}} | ({GATE: {name: weights[name] for name in (KERNEL, BIAS)}} if gate == FEDERATED else {})
+        network = {name: array for name, array in weights.items() if name not in (PHI, KERNEL, BIAS)}
+        drawn = {name_of(k): redraw(network, rng) for k in range(1, num_experts)}
+        return ServerState(1, FEDERATE, {name_of(0): network, **drawn, **own})
+
+    def broadcast(state: ServerState, client_id: str) -> Broadcast:
+        last = known(state, client_id, num_experts)
+        sent = range(num_experts) if last is None else rs.kept(last, SLACK * threshold)
+        left_out = {name_of(k) for k in range(num_experts) if k not in sent}
+        return Broadcast(state.round, state.phase, {name: model for name, model in state.models.items() if name not in left_out})
+
+    def local_update(
+        broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
+    ) -> tuple[Update, ClientState]:
+        assert learner is not None
+        phi = broadcast.models[PHI][PHI]
+        conditions = conditions_of(shard, condition, len(phi))
+        shares = rs.shares_of(conditions, len(phi))
+        models, used = experts(broadcast.models), used_of(broadcast, rs.by_client(rs.by_condition(phi), shares), threshold)
+        private = private_of(learner, broadcast, state)
+        weights = {
+            **{f"expert{slot}/{name}": array for slot, k in enumerate(used) for name, array in models[k].items()},
+            **private,
+            PHI: phi,
+            SHARE: shares[None].astype(np.float32),
+            CHOSEN: np.eye(num_experts, dtype=np.float32)[:, list(used)],
+        }
+        data = {"x": shard.x_train} | ({} if condition == "label" else {CONDITION: np.eye(len(phi), dtype=np.float32)[conditions]})
+        signature = train_name(len(used), num_experts)
+        trained, loss = learner.fit(signature, weights, data, shard.y_train, epochs=epochs, rng=rng, hyper=hyper)
+        now = {**weights, **trained}
+        after = rs.by_client(rs.by_condition(now[PHI]), shares)
+        least = min(threshold, max(after[k] for k in used))
+        deltas = {
+            name_of(k): subtract({name: now[f"expert{slot}/{name}"] for name in models[k]}, models[k])
+            for slot, k in enumerate(used)
+            if after[k] >= least
+        }
+        deltas[PHI] = subtract({PHI: now[PHI]}, broadcast.models[PHI])
+        own = {name: now[name] for name in private}
+        if gate == FEDERATED:
+            deltas[GATE] = subtract({name: own.pop(name) for name in (KERNEL, BIAS)}, broadcast.models[GATE])
+        metrics = {"loss": loss, **{f"q/{k}": float(value) for k, value in enumerate(after)}}
+        return Update(client_id, broadcast.round, len(shard.y_train), deltas, metrics), replace(state, arrays={**state.arrays, **own})
+
+    def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
+        scalars = dict(state.scalars)
+
+        def terms() -> Iterator[tuple[str, Weights, float]]:
+            for update in updates:
+                own = told(update.metrics, num_experts)
+                scalars.update({f"q/{update.client_id}/{k}": float(value) for k, value in enumerate(own)})
+                left = rs.pruned(own, rs.kept(own, threshold))
+                weight = {name_of(k): float(value) for k, value in enumerate(left)}
+                yield from ((name, delta, update.num_samples * weight.get(name, 1.0)) for name, delta in update.deltas.items())
+
+        means = weighted_means(terms())
+        if PHI in means:
+            phi = state.models[PHI][PHI]
+            push = entropy * rs.marginal_entropy_gradient(phi, np.full(len(phi), 1 / len(phi)))
+            means[PHI] = {PHI: np.asarray(means[PHI][PHI] + push, np.float32)}
+        return replace(step_all(state, means, server_learning_rate), scalars=scalars)
+
+    def personalize(broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator) -> tuple[Mixture, ClientState]:
+        assert learner is not None
+        phi = broadcast.models[PHI][PHI]
+        conditions = conditions_of(shard, condition, len(phi))
+        of_condition, models = rs.by_condition(phi), experts(broadcast.models)
+        q = rs.by_client(of_condition, rs.shares_of(conditions, len(phi)))
+        used = used_of(broadcast, q, threshold)
+        left, q = {k: models[k] for k in used}, rs.pruned(q, used)
+        hidden = hidden_of(learner, left, q, shard.x_train)
+        private = private_of(learner, broadcast, state)
+        if gate == "local" and KERNEL not in state.arrays:
+            data = {"hidden": hidden, "responsibility": of_condition[conditions].astype(np.float32)}
+            trained = learner.fit(TRAIN_GATE, private, data, shard.y_train, epochs=gate_epochs, rng=rng, hyper=hyper)[0]
+            private = {**private, **trained}
+        weights = mixture_of(left, q, private)
+        shared = {name: np.zeros_like(array) for name, array in private.items()} | dict(broadcast.models.get(GATE, {}))
+        even = mixture_of(models, rs.pruned(np.zeros(num_experts), tuple(models)), shared)
+        peers = {FEDERATED: Peer(MIXTURE, even), "expert": Peer("predict", models[int(q.argmax())])}
+        usage = gate_probabilities(hidden, weights).mean(axis=0)
+        told = {f"{kind}/{k}": float(v) for kind, row in (("responsibility", q), ("gate", usage)) for k, v in enumerate(row)}
+        return Mixture(weights, peers, told), state
+
+    return Algorithm("fedmix", init, broadcast, local_update, aggregate, personalize)
+
+
+def _check(num_experts: int, prune: float, condition: str, gate: str) -> None:
+    if num_experts < 1:
+        raise ConfigError(f"[algorithm] num_experts is {num_experts}, expected 1 or more")
+    if prune > 1:
+        raise ConfigError(f"[algorithm] prune is {prune}, expected a share from 0 to 1; above 1 no expert might be left")
+    for key, value, choices in (("condition", condition, ["label", "side"]), ("gate", gate, ["local", FEDERATED])):
+        if value not in choices:
+            raise ConfigError(f"[algorithm] {key} is {value!r}, expected {' or '.join(choices)}; {nearest(value, choices)}")
+
+
+ENTRIES = {"fedmix": entry(fedmix, fedmix_objectives, "Reisser et al., arXiv:2107.06724")}
