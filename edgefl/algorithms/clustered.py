@@ -33,10 +33,10 @@ def mixed(own: Weights, cluster: Weights, mixing: float) -> dict[str, np.ndarray
     return {name: np.asarray(w + rate * (own[name] - w), np.float32) if name in own else w for name, w in cluster.items()}
 
 
-def cut_by_similarity(updates: Iterable[Update], start: Weights, threshold: float, cut: str, layers: str) -> Cut:
-    """Cluster clients by the dense layers of their models, `start` plus each update's delta; at least one update."""
+def cut_by_similarity(updates: Iterable[Update], start: Weights, threshold: float, cut: str, compare: str, layers: str) -> Cut:
+    """Cluster clients by the dense layers of their models, `start` plus each update's delta, or of the deltas; at least one update."""
     names = compared(start, layers)
-    base = vector(start, names)
+    base = vector(start, names) * np.float32(compare == "weights")
     distances = cosine_distance([base + vector(update.deltas[GLOBAL], names) for update in updates])
     merges = linkage(distances, "average")
     return cut_at(merges, 1.0 - threshold) if cut == "threshold" else cut_widest(merges)
@@ -48,6 +48,7 @@ def clustered(
     clustering: bool = True,
     threshold: float = 0.9,
     cut: str = "threshold",
+    compare: str = "weights",
     layers: str = "",
     mixing: float = 0.5,
     epochs: int = 2,
@@ -59,17 +60,20 @@ def clustered(
 ) -> Algorithm:
     """Return clustered federated learning; a client's mixture is its own h_k, mixed once more at the end.
 
-    threshold is the similarity t; it depends on how far clients have moved, so the server state tells the cut's margin
-    (`clusters.explain_clusters`). cut: `threshold`, or `auto` for the widest gap. layers: see `similarity.compared`. mixing is
-    lambda: 1 is a client's own, 0 its cluster's model. clustering=False leaves one cluster, the paper's baseline, from round 1 on.
+    threshold is the similarity t. How alike weights are depends on how large they were at first and on how far clients have moved,
+    so the server state tells the cut's margin (`clusters.explain_clusters`). compare: `weights` as in the paper, or `deltas`, which
+    leave out what all clients began with: those of clients without a common task are about orthogonal (t = 0), whatever the scale.
+    cut: `threshold`, or `auto` for the widest gap. layers: see `similarity.compared`. mixing is lambda: 1 is a client's own, 0 its
+    cluster's model. clustering=False leaves one cluster, the paper's baseline, from round 1 on.
     batch_size is fixed when the plan is built; for baseline_epochs see FedAvg. Raises ConfigError for an option out of its range.
     """
     del batch_size
     for name, value in (("threshold", threshold), ("mixing", mixing)):
         if not 0 <= value <= 1:
             raise ConfigError(f"[algorithm] {name} is {value}, expected 0 to 1")
-    if cut not in ("threshold", "auto"):
-        raise ConfigError(f"[algorithm] cut is {cut!r}, expected 'threshold' or 'auto'")
+    for name, text, known in (("cut", cut, ("threshold", "auto")), ("compare", compare, ("weights", "deltas"))):
+        if text not in known:
+            raise ConfigError(f"[algorithm] {name} is {text!r}, expected {known[0]!r} or {known[1]!r}")
     hyper = {"learning_rate": learning_rate, "momentum": momentum, "weight_decay": weight_decay}
 
     def init(weights: Weights, rng: np.random.Generator) -> ServerState:
@@ -101,7 +105,7 @@ def clustered(
         held = list(updates)
         if not held:  # nobody to place: the next round tries again
             return replace(state, round=state.round + 1)
-        return divided(state, held, cut_by_similarity(held, state.models[GLOBAL], threshold, cut, layers))
+        return divided(state, held, cut_by_similarity(held, state.models[GLOBAL], threshold, cut, compare, layers))
 
     def personalize(broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator) -> tuple[Mixture, ClientState]:
         model = broadcast.models[GLOBAL]

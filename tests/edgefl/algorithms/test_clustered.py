@@ -123,6 +123,15 @@ def test_clients_are_clustered_by_the_cosine_of_their_weights(options, clusters)
     assert list(assignments(state).values()) == clusters
 
 
+def test_deltas_tell_apart_what_the_first_weights_hide():
+    """From (50, 50) the four differ by less than a degree: 1 - .9 is far above the last merge."""
+    for compare, clusters in (("weights", [0, 0, 0, 0]), ("deltas", [0, 0, 1, 2])):
+        algorithm = make_algorithm("clustered", None, {"compare": compare})
+        state = algorithm.init({"fc/kernel": np.full((1, 2), 50, np.float32)}, rng_for(1, 0))
+        after = algorithm.aggregate(state, [update(c, 1, 1, fc_kernel=[d]) for c, d in FOUR.items()])
+        assert list(assignments(after).values()) == clusters
+
+
 def test_only_dense_layers_count():
     algorithm = make_algorithm("clustered", None, {})
     start = {"conv/kernel": np.ones((1, 1, 1, 2), np.float32), "fc/kernel": np.ones((2, 1), np.float32), "fc/bias": np.zeros(1, np.float32)}
@@ -177,7 +186,8 @@ def test_the_margin_is_told_and_survives_a_checkpoint():
     [
         ({"threshold": 1.1}, "threshold is 1.1, expected 0 to 1"),
         ({"mixing": 2}, "mixing is 2, expected 0 to 1"),
-        ({"cut": "elbow"}, "expected 'threshold' or 'auto'"),
+        ({"cut": "elbow"}, "cut is 'elbow', expected 'threshold' or 'auto'"),
+        ({"compare": "gradients"}, "compare is 'gradients', expected 'weights' or 'deltas'"),
     ],
 )
 def test_a_wrong_option_says_what_is_expected(options, words):
