@@ -1,0 +1,59 @@
+"""The baselines as programs: the laws hold on LiteRT, and each training signature steps as Keras does."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from edgefl.algorithms import make_algorithm
+from edgefl.algorithms.check import check_algorithm
+from edgefl.learner.litert import LiteRTLearner
+from edgefl.rng import rng_for
+from edgefl.types import Shard
+
+NAMES = {
+    "fedprox": ["train"],
+    "ditto": ["train_personal"],
+    "apfl": ["train_both", "train_alpha"],
+    "pfl-ft": ["train_all"],
+    "lg-fedavg": ["train"],
+}
+OPTIONS = {"epochs": 1, "learning_rate": 0.1, "batch_size": 8}
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def built(request, tiny_config):
+    """Return (algorithm's name, plan, initial weights): conv, dense, dropout, dense."""
+    from edgefl.plan.build import build_plan
+
+    return request.param, *build_plan(replace(tiny_config, algorithm=request.param, options=OPTIONS))
+
+
+def test_the_laws_hold_on_litert(built, digits):
+    name, plan, initial = built
+    x, y = digits
+    shards = {f"pi-{i}": Shard(x[i::4][:20], y[i::4][:20], x[i::4][40:50], y[i::4][40:50], 10) for i in range(2)}
+    check_algorithm(lambda learner: make_algorithm(name, learner, OPTIONS), LiteRTLearner(plan), initial, shards)
+
+
+def test_it_trains_as_keras_does(built, digits):
+    from edgefl.plan.build import keras_learner
+
+    name, plan, initial = built
+    x, y = digits[0][:60], digits[1][:60]
+    rng = np.random.default_rng(1)
+    for signature in NAMES[name]:
+        specs = (*plan.spec.signature(signature).trained, *plan.spec.signature(signature).frozen)
+        near = {spec.name: (initial.get(spec.name.partition("/")[2], initial.get(spec.name)), spec.shape) for spec in specs}
+        weights = {
+            key: np.asarray((0.5 if base is None else base) + rng.normal(0, 0.01, shape), np.float32)
+            for key, (base, shape) in near.items()
+        }  # fmt: skip
+        both = [
+            learner.fit(signature, weights, {"x": x}, y, epochs=2, rng=rng_for(3, 1), hyper={"learning_rate": 0.05})
+            for learner in (LiteRTLearner(plan), keras_learner(plan.spec))
+        ]
+        assert both[0][1] == pytest.approx(both[1][1], abs=1e-4)
+        for key in both[0][0]:
+            np.testing.assert_allclose(both[0][0][key], both[1][0][key], atol=1e-4, err_msg=f"{signature}: {key}")
+            assert not np.array_equal(both[0][0][key], weights[key]), f"{signature} does not move {key}"

@@ -1,0 +1,37 @@
+"""No federation: nothing crosses the wire, and the mixture is what so many epochs alone give."""
+
+import math
+
+import numpy as np
+import pytest
+
+from edgefl.algorithms import PERSONALIZE
+from edgefl.rng import rng_for
+from edgefl.types import ClientState, ServerState
+
+
+def ended(one, rounds, **options):
+    algorithm = one.algorithm("local", **options)
+    state = algorithm.init(one.start, rng_for(1, 0, "init"))
+    for _ in range(rounds):
+        sent = algorithm.broadcast(state, "a")
+        update, _ = algorithm.local_update(sent, ClientState(), one.shard, "a", rng_for(1, state.round, "a"))
+        assert not sent.models
+        assert not update.deltas
+        assert math.isnan(update.metrics["loss"])
+        state = algorithm.aggregate(state, [update])
+    last = algorithm.broadcast(ServerState(state.round, PERSONALIZE, state.models), "a")
+    return algorithm.personalize(last, ClientState(), one.shard, rng_for(1, state.round, "a"))[0].weights["head/bias"]
+
+
+def test_by_hand(one):
+    """One round: .5. Two: p = .880797, so .5 + .119203."""
+    assert ended(one, 0)[0] == 0.0
+    assert ended(one, 1)[0] == pytest.approx(0.5)
+    assert ended(one, 2)[0] == pytest.approx(0.619203, abs=1e-6)
+    assert ended(one, 5, max_epochs=2)[0] == pytest.approx(0.619203, abs=1e-6)
+
+
+def test_a_round_is_as_long_as_fedavgs(one):
+    """Two rounds of three epochs are six epochs of training."""
+    np.testing.assert_array_equal(ended(one, 2, epochs=3), ended(one, 6))

@@ -1,0 +1,115 @@
+"""Partial sharing (LG-FedAvg, biased FedAvg): a two-client round by hand, what crosses the wire, and who comes late."""
+
+import numpy as np
+import pytest
+
+from edgefl.algorithms import FEDERATE, PERSONALIZE
+from edgefl.algorithms.biased_fedavg import output_layer
+from edgefl.algorithms.lg_fedavg import local_part
+from edgefl.algorithms.partial import START
+from edgefl.client import train_alone
+from edgefl.errors import ConfigError
+from edgefl.rng import rng_for
+from edgefl.traffic import Traffic
+from edgefl.types import Broadcast, ClientState, Update
+
+
+def started(one, name, **options):
+    algorithm = one.algorithm(name, **options)
+    return algorithm, algorithm.init(one.start, rng_for(1, 0, "init"))
+
+
+def test_a_round_by_hand(one):
+    """The client's bias goes to (.5, -.5) and stays; the kernel's delta (.5, -.5) leaves, and counts as 1 of 4 samples."""
+    algorithm, state = started(one, "biased-fedavg")
+    sent = algorithm.broadcast(state, "a")
+    assert set(sent.models["global"]) == {"trunk/kernel", "head/kernel"}
+    assert set(sent.models[START]) == {"head/bias"}
+    update, own = algorithm.local_update(sent, ClientState(), one.shard, "a", rng_for(1, 1, "a"))
+    assert set(update.deltas) == {"global"}
+    assert set(update.deltas["global"]) == {"trunk/kernel", "head/kernel"}
+    np.testing.assert_allclose(update.deltas["global"]["head/kernel"], [[0.5, -0.5]], atol=1e-6)
+    np.testing.assert_allclose(own.arrays["head/bias"], [0.5, -0.5], atol=1e-6)
+    other = Update("b", 1, 3, {"global": {name: np.zeros_like(array) for name, array in update.deltas["global"].items()}})
+    after = algorithm.aggregate(state, [update, other])
+    np.testing.assert_allclose(after.models["global"]["head/kernel"], [[0.125, -0.125]], atol=1e-6)
+    np.testing.assert_array_equal(after.models[START]["head/bias"], [0, 0])
+
+
+def test_the_own_part_goes_on_from_where_it_was(one):
+    algorithm, state = started(one, "biased-fedavg")
+    kept = ClientState({"head/bias": np.array([3.0, -3.0], np.float32)})
+    _, own = algorithm.local_update(algorithm.broadcast(state, "a"), kept, one.shard, "a", rng_for(1, 1, "a"))
+    assert own.arrays["head/bias"][0] == pytest.approx(3 + 1 / (1 + np.exp(6)), abs=1e-6)
+
+
+def test_the_start_crosses_the_wire_once(one):
+    """The shared part, moved in each round, is all that comes down from the second round on."""
+    algorithm, state = started(one, "lg-fedavg", local_layers="head")
+    ledger, costs = Traffic(), []
+    for number in (1, 2, 3):
+        moved = {name: array + np.float32(number) for name, array in state.models["global"].items()}
+        costs.append(ledger.down(Broadcast(number, FEDERATE, {**algorithm.broadcast(state, "a").models, "global": moved}), "a"))
+    assert costs[1] == pytest.approx(costs[2], abs=10)  # a task tells the time, which has not always as many digits
+    assert costs[0] > costs[1] + 50
+
+
+def test_personal_is_the_shared_part_with_the_own_one(one):
+    algorithm, state = started(one, "lg-fedavg")
+    ended = algorithm.broadcast(type(state)(2, PERSONALIZE, state.models), "a")
+    kept = ClientState({"trunk/kernel": np.full((1, 1), 7, np.float32)})
+    mixture, after = algorithm.personalize(ended, kept, one.shard, rng_for(1, 2, "a"))
+    assert mixture.weights["trunk/kernel"][0, 0] == 7
+    assert mixture.peers["federated"].weights["trunk/kernel"][0, 0] == 1
+    assert after == kept
+
+
+def test_who_comes_late_trains_the_whole_for_a_round(one):
+    algorithm, state = started(one, "biased-fedavg")
+    ended = algorithm.broadcast(type(state)(2, PERSONALIZE, state.models), "late")
+    mixture, own = algorithm.personalize(ended, ClientState(), one.shard, rng_for(1, 2, "late"))
+    np.testing.assert_allclose(mixture.weights["head/bias"], [0.5, -0.5], atol=1e-6)
+    np.testing.assert_allclose(mixture.weights["head/kernel"], [[0.5, -0.5]], atol=1e-6)
+    assert set(own.arrays) == {"head/bias"}
+
+
+def test_the_baseline_alone_trains_everything(one):
+    algorithm, _ = started(one, "biased-fedavg")
+    alone = train_alone(algorithm, one.start, one.shard, 1, rng_for(1, 1))
+    np.testing.assert_allclose(alone["head/bias"], [0.5, -0.5], atol=1e-6)
+
+
+def test_defences_act_on_the_shared_part_alone(one):
+    algorithm, state = started(one, "biased-fedavg", clip_update=0.1)
+    update, own = algorithm.local_update(algorithm.broadcast(state, "a"), ClientState(), one.shard, "a", rng_for(1, 1, "a"))
+    np.testing.assert_allclose(own.arrays["head/bias"], [0.5, -0.5], atol=1e-6)
+    np.testing.assert_allclose(update.deltas["global"]["head/kernel"], [[0.1 / 2**0.5, -0.1 / 2**0.5]], atol=1e-6)
+
+
+NET = {name: np.zeros(shape, np.float32) for name, shape in
+       (("stem/conv1/kernel", (3, 3, 1, 4)), ("stem/conv1/bias", (4,)), ("conv2/kernel", (3, 3, 4, 4)), ("fc1/kernel", (8, 6)),
+        ("fc1/bias", (6,)), ("fc2/kernel", (6, 3)), ("fc2/bias", (3,)))}  # fmt: skip
+
+
+def test_layers_by_name():
+    assert local_part(NET, "") == ["stem/conv1/kernel", "stem/conv1/bias"]
+    assert local_part(NET, "stem, fc1") == ["stem/conv1/kernel", "stem/conv1/bias", "fc1/kernel", "fc1/bias"]
+    assert output_layer(NET) == ("fc2/kernel", "fc2/bias")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("lg-fedavg", {"local_layers": "haed"}, "did you mean 'head'"),
+        ("lg-fedavg", {"local_layers": "trunk,head"}, "not all"),
+        ("biased-fedavg", {"output_bias": "head/bais"}, "did you mean 'head/bias'"),
+    ],
+)
+def test_a_part_that_is_none_is_an_error(one, name, options, words):
+    with pytest.raises(ConfigError, match=words):
+        started(one, name, **options)
+
+
+def test_a_model_without_an_output_bias_is_an_error():
+    with pytest.raises(ConfigError, match="use_bias=True"):
+        output_layer({name: array for name, array in NET.items() if name != "fc2/bias"})
