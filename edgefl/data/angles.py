@@ -8,8 +8,9 @@ import numpy as np
 
 from edgefl.data.allotment import Allotment
 from edgefl.data.dataset import LabelView
-from edgefl.data.deal import positive
-from edgefl.data.partitions import dirichlet_shares, divide_both, iid_shares
+from edgefl.data.deal import dirichlet_rows, positive
+from edgefl.data.partitions import divide_both, iid_shares
+from edgefl.errors import DataError
 
 
 def rotation(
@@ -29,13 +30,18 @@ def rotation(
     Each client draws its angles' probabilities from Dir(alpha), the same for training and test. fixed: one angle a client instead, used
     equally often; it is the client's true cluster. label_alpha: class shares from Dirichlet(label_alpha), 0 is IID.
     """
-    positive(angles=angles, alpha=alpha)
-    shares = dirichlet_shares(view.num_classes, num_clients, rng, alpha=label_alpha) if label_alpha else None
-    parts = divide_both(view, iid_shares(view.num_classes, num_clients, rng) if shares is None else shares, rng, min_samples)
+    positive(angles=angles)
+    if not np.isfinite(degrees):
+        raise DataError(f"degrees is {degrees}, expected the step from one angle to the next such as 45")
+    if label_alpha:
+        shares = dirichlet_rows(label_alpha, num_clients, view.num_classes, rng, "label_alpha")
+    else:
+        shares = iid_shares(view.num_classes, num_clients, rng)
+    parts = divide_both(view, shares, rng, min_samples)
     truth = rng.permutation(np.arange(num_clients) % angles)
     turned = []
     for own, angle in zip(parts, truth.tolist(), strict=True):
-        p = np.eye(angles)[angle] if fixed else rng.dirichlet(np.full(angles, alpha))
+        p = np.eye(angles)[angle] if fixed else dirichlet_rows(alpha, angles, 1, rng)[0]
         train, test = (rng.choice(angles, len(part), p=p) for part in (own.train, own.test))
         turned.append(Allotment(own.train, own.test, train, test, degrees, truth=angle if fixed else -1))
     return tuple(turned)

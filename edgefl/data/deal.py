@@ -1,5 +1,7 @@
 """Samples dealt out by class: so many of each class to each client, no sample to two clients."""
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -50,7 +52,16 @@ def apportion(total: int, weights: NDArray[np.float64]) -> Counts:
 
 
 def positive(**values: float) -> None:
-    """Raise DataError for a value that is not above 0."""
+    """Raise DataError for a value that is not above 0, or without bound."""
     for name, value in values.items():
-        if not value > 0:
+        if not 0 < value < math.inf:
             raise DataError(f"{name} is {value}, expected a number above 0")
+
+
+def dirichlet_rows(alpha: float, size: int, rows: int, rng: np.random.Generator, name: str = "alpha") -> NDArray[np.float64]:
+    """Draw float64[rows, size] from Dirichlet(alpha); DataError when alpha is not above 0, or too large or small to be drawn."""
+    positive(**{name: alpha})
+    drawn = rng.dirichlet(np.full(size, alpha), rows)
+    if not np.isfinite(drawn).all():
+        raise DataError(f"{name} is {alpha}, which cannot be drawn from; .5 is usual, 100 is nearly even")
+    return drawn

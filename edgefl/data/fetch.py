@@ -58,7 +58,7 @@ def download(remote: Remote) -> bytes:
     size = 0
     try:
         request = urllib.request.Request(remote.url, headers={"User-Agent": "edgefl"})
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+        with urllib.request.build_opener().open(request, timeout=TIMEOUT_S) as answer:
             expected = int(answer.headers.get("Content-Length") or -1)
             while piece := answer.read(BLOCK_BYTES):
                 pieces.append(piece)

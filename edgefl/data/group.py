@@ -9,6 +9,7 @@ from edgefl.data.allotment import Allotment
 from edgefl.data.dataset import LabelView
 from edgefl.data.deal import positive
 from edgefl.errors import DataError
+from edgefl.types import Labels
 
 
 def group(view: LabelView, num_clients: int, rng: np.random.Generator, *, min_samples: int = 2) -> tuple[Allotment, ...]:
@@ -30,4 +31,12 @@ def group(view: LabelView, num_clients: int, rng: np.random.Generator, *, min_sa
             "take fewer clients, or a split of the data set that holds out samples of each group"
         )
     drawn = np.sort(rng.permutation(fit)[:num_clients])
-    return tuple(Allotment(np.flatnonzero(view.group_train == own), np.flatnonzero(view.group_test == own)) for own in drawn)
+    parts = zip(_members(view.group_train, drawn), _members(view.group_test, drawn), strict=True)
+    return tuple(Allotment(own, held) for own, held in parts)
+
+
+def _members(groups: Labels, drawn: Labels) -> list[Labels]:
+    """Return the sorted indices of each drawn group."""
+    order = np.argsort(groups, kind="stable")
+    first, last = (np.searchsorted(groups[order], drawn, side) for side in ("left", "right"))
+    return [order[low:high] for low, high in zip(first, last, strict=True)]

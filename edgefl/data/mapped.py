@@ -9,6 +9,7 @@ import numpy as np
 
 from edgefl.data.allotment import Allotment, take
 from edgefl.data.dataset import Dataset
+from edgefl.data.resident import ResidentShards
 from edgefl.types import Shard
 
 _SAMPLES = ("x_train", "x_test")
@@ -34,6 +35,11 @@ class MappedShards(Mapping[str, Shard]):
             maps = {name: np.load(self._directory / f"{name}.npy", mmap_mode="r") for name in _SAMPLES}
             self._dataset = replace(self._labels, **maps)
         return self._dataset
+
+    def resident(self) -> ResidentShards:
+        """Return the same shards with the samples as arrays in place of maps, for who cannot open the directory."""
+        samples = (np.asarray(self.dataset.x_train), np.asarray(self.dataset.x_test))
+        return ResidentShards(replace(self.dataset, x_train=samples[0], x_test=samples[1]), self._allotments)
 
     def __getitem__(self, client_id: str) -> Shard:
         """Copy one client's samples."""

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from edgefl.data.allotment import Allotment
 from edgefl.data.dataset import LabelView
-from edgefl.data.deal import Counts, deal, positive
+from edgefl.data.deal import Counts, deal, dirichlet_rows
 from edgefl.errors import DataError
 from edgefl.types import Labels
 
@@ -29,15 +29,14 @@ def pachinko(
 
     samples: how many a client trains on, 0 means an equal share of all. Raises DataError when the data set has no superclasses.
     """
-    positive(alpha=alpha, beta=beta)
     if view.coarse is None:
         raise DataError("this data set has no superclasses, expected one that has, such as cifar100")
     kinds = np.unique(view.coarse)
-    roots = rng.dirichlet(np.full(len(kinds), alpha), num_clients)
+    roots = dirichlet_rows(alpha, len(kinds), num_clients, rng)
     leaves = np.zeros((num_clients, view.num_classes))
     members = [np.flatnonzero(view.coarse == kind) for kind in kinds]
     for own in members:
-        leaves[:, own] = rng.dirichlet(np.full(len(own), beta), num_clients)
+        leaves[:, own] = dirichlet_rows(beta, len(own), num_clients, rng, "beta")
     size = samples or len(view.train) // num_clients
     if not 0 < size * num_clients <= len(view.train):
         raise DataError(f"{len(view.train)} samples, the {num_clients} clients ask for {size} each; take fewer clients or samples")

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from edgefl.data.allotment import Allotment
 from edgefl.data.dataset import LabelView
+from edgefl.data.deal import dirichlet_rows
 from edgefl.errors import DataError
 from edgefl.types import Labels
 
@@ -27,9 +28,7 @@ def dirichlet_shares(num_classes: int, num_clients: int, rng: np.random.Generato
 
     The smaller alpha, the fewer classes a client has (T. Hsu, H. Qi, M. Brown, arXiv:1909.06335).
     """
-    if not alpha > 0:
-        raise DataError(f"alpha is {alpha}, expected a number above 0; .5 is usual, 100 is nearly even")
-    return rng.dirichlet(np.full(num_clients, alpha), num_classes)
+    return dirichlet_rows(alpha, num_clients, num_classes, rng)
 
 
 def divide(labels: Labels, shares: Shares, rng: np.random.Generator, min_samples: int = 2) -> list[Labels]:

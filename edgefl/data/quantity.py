@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from edgefl.data.allotment import Allotment
 from edgefl.data.dataset import LabelView
-from edgefl.data.deal import Counts, apportion, positive
+from edgefl.data.deal import Counts, apportion, dirichlet_rows, positive
 from edgefl.errors import DataError
 from edgefl.types import Labels
 
@@ -24,7 +24,7 @@ def quantity(
     """
     positive(alpha=alpha, min_samples=min_samples)
     if law == "dirichlet":
-        weights = rng.dirichlet(np.full(num_clients, alpha))
+        weights = dirichlet_rows(alpha, num_clients, 1, rng)[0]
     elif law == "power":
         weights = rng.permutation(np.arange(1, num_clients + 1) ** -alpha)
     else:

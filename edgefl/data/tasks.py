@@ -32,7 +32,7 @@ def tasks(
     distributed as training samples. No sample goes to two clients.
     """
     positive(tasks=tasks, num_tasks=num_tasks, clusters=clusters, samples=samples, test_samples=test_samples)
-    if not imbalance >= 1:
+    if not 1 <= imbalance < np.inf:
         raise DataError(f"imbalance is {imbalance}, expected 1 (balanced) or more: the most frequent class over the rarest")
     if num_tasks > view.num_classes or num_tasks % clusters or num_tasks // clusters < tasks:
         raise DataError(
@@ -45,11 +45,16 @@ def tasks(
     truth = rng.permutation(np.arange(num_clients) % clusters)
     used = np.zeros(view.num_classes)
     ratios = imbalance ** (-np.arange(tasks) / max(tasks - 1, 1))
+    sizes, sizes_test = apportion(samples, ratios), apportion(test_samples, ratios)
+    if min(*sizes, *sizes_test) < 1:
+        raise DataError(
+            f"imbalance {imbalance} of {samples} training and {test_samples} test samples leaves a class empty; take more samples"
+        )
     train, test = np.zeros((2, num_clients, view.num_classes), np.int64)
     for client, cluster in enumerate(truth):
         pool = pools[cluster]
         own = rng.permutation(pool[np.lexsort((rng.random(len(pool)), used[pool]))[:tasks]])
         used[own] += 1
-        train[client, own], test[client, own] = apportion(samples, ratios), apportion(test_samples, ratios)
+        train[client, own], test[client, own] = sizes, sizes_test
     dealt = zip(deal(view.train, train, rng), deal(view.test, test, rng, "test"), truth.tolist(), strict=True)
     return tuple(Allotment(own, held, truth=cluster) for own, held, cluster in dealt)

@@ -52,7 +52,9 @@ def load(*, split: str = "own", test_share: float = 0.2, standardise: bool = Tru
         held = np.isin(wearer, OFFICIAL_TEST)
         train, test = np.flatnonzero(~held), np.flatnonzero(held)
     values = (x.astype(np.float32) - MEAN) / SCALE if standardise else x.astype(np.float32)
-    return Dataset(values[train], y[train], values[test], y[test], 6, wearer[train], wearer[test])
+    count = len(np.unique(wearer))
+    note = f"{count} of the 30 wearers" if count < 30 else ""
+    return Dataset(values[train], y[train], values[test], y[test], 6, wearer[train], wearer[test], note=note)
 
 
 def overlapping(x: NDArray[Any], wearer: Labels) -> Labels:

@@ -6,7 +6,8 @@ import pytest
 
 from edgefl.data import load_dataset
 from edgefl.data.dataset import resize_bilinear
-from edgefl.data.fashion_mnist import SYSTEM, read_idx
+from edgefl.data.fashion_mnist import SYSTEM
+from edgefl.data.idx import read_idx
 from edgefl.errors import DataError
 
 
@@ -70,6 +71,8 @@ def test_damaged_archives(tmp_path: Path) -> None:
 def test_missing_and_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgefl.data.fashion_mnist.SYSTEM", tmp_path / "nowhere")
     monkeypatch.delenv("EDGEFL_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
     with pytest.raises(DataError, match="apt-get install dataset-fashion-mnist"):
         load_dataset("fashion-mnist")
     with pytest.raises(DataError, match="did you mean 'digits'"):

@@ -1,0 +1,28 @@
+"""Shards over a data set in memory: what is sent to other hosts, where the files of `MappedShards` are not."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from edgefl.data.allotment import Allotment, take
+from edgefl.data.dataset import Dataset
+from edgefl.types import Shard
+
+
+@dataclass(frozen=True)
+class ResidentShards(Mapping[str, Shard]):
+    """Client id -> shard; a client's samples are copied when they are asked for, so that pictures stay uint8 till then."""
+
+    dataset: Dataset
+    allotments: Mapping[str, Allotment]
+
+    def __getitem__(self, client_id: str) -> Shard:
+        """Copy one client's samples."""
+        return take(self.dataset, self.allotments[client_id])
+
+    def __iter__(self) -> Iterator[str]:
+        """Client ids."""
+        return iter(self.allotments)
+
+    def __len__(self) -> int:
+        """Return the number of clients."""
+        return len(self.allotments)

@@ -1,0 +1,98 @@
+import json
+import sys
+from pathlib import Path
+
+import click
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from edgefl.data.commands import datasets, partitions
+from edgefl.data.heat import heat_text
+from edgefl.errors import ConfigError
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> str:
+    np.savez(tmp_path / "a.npz", x=np.zeros((400, 5, 5, 1), np.uint8), y=np.arange(400) % 4)
+    return f"npz:{tmp_path / 'a.npz'}"
+
+
+def run(command: click.Command, *args: str) -> str:
+    ran = CliRunner().invoke(command, args, catch_exceptions=False)
+    assert ran.exit_code == 0, ran.output
+    return ran.stdout
+
+
+def test_lists() -> None:
+    text = run(datasets)
+    assert "uci-har" in text and "CC BY-NC 4.0" in text and "standardise=true" in text
+    rows = json.loads(run(datasets, "--json"))
+    assert {"name", "about", "licence", "home", "options", "here"} == set(rows[0])
+    assert "alpha=0.5" in run(partitions)
+    names = [row["name"] for row in json.loads(run(partitions, "--json"))]
+    assert names[:2] == ["iid", "dirichlet"] and len(names) == 11
+
+
+def test_a_map_by_hand() -> None:
+    counts = np.array([[8, 0, 1], [0, 4, 0]])
+    lines = heat_text(counts, ["a", "bc"], [-1, -1], "class")
+    assert lines[0].split() == ["client", "samples", "class", "0", "to", "2"]
+    assert lines[1] == "a        9 ▕██  ░░▏" and lines[2] == "bc       4 ▕  ██  ▏"
+    assert lines[3].startswith("░ to 25%, ▒ to 50%, ▓ to 75%, █ to 100%")
+    wide = heat_text(np.eye(300, 200, dtype=np.int64) + 1, [f"client-{i:03d}" for i in range(300)], [1] * 300, "class")
+    assert len(wide) == 26 and max(map(len, wide)) <= 80
+    assert "3 a column" in wide[0] or "4 a column" in wide[0]
+
+
+def test_show(own: str) -> None:
+    args = ("show", "--data", own, "--clients", "30", "-o", "alpha=0.3", "--partition", "dirichlet")
+    text = run(partitions, *args)
+    assert max(map(len, text.splitlines()[1:])) <= 100
+    assert "client-029" in text and "used: 320 of 320 training samples, 80 of 80 test samples" in text
+    made = json.loads(run(partitions, *args, "--json"))
+    assert len(made["clients"]) == 30 and np.sum(made["train"]) == 320 and made["clusters"] == [-1] * 30
+    assert json.loads(run(partitions, *args, "--json", "--seed", "2"))["train"] != made["train"]
+    turned = run(partitions, "show", "--data", own, "--partition", "rotation", "--clients", "4", "-o", "fixed=true", "-o", "angles=2")
+    assert "steps turned 0 to 1" in turned and "#1" in turned
+    few = run(partitions, "show", "--data", own, "-d", "classes=0,2", "--num-train", "100", "--clients", "2")
+    assert "used: 100 of 100 training samples" in few and "class 0 to 1" in few
+
+
+def test_permuted_labels_are_shown_as_the_client_sees_them(tmp_path: Path) -> None:
+    y = np.r_[np.zeros(80, int), np.ones(20, int)]
+    np.savez(tmp_path / "a.npz", x=np.zeros((100, 2)), y=y)
+    options = ("--partition", "permutation", "--clients", "4", "-o", "permutations=2")
+    shown = json.loads(run(partitions, "show", "--data", f"npz:{tmp_path / 'a.npz'}", *options, "--json"))
+    larger = [int(np.argmax(row)) for row in shown["train"]]
+    assert sorted(larger) == [0, 0, 1, 1]
+    assert len({(cluster, label) for cluster, label in zip(shown["clusters"], larger, strict=True)}) == 2
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("-o", "alhpa=1"), "did you mean 'alpha'"),
+        (("-o", "alpha"), "expected key=value"),
+        (("-o", "alpha=much"), "alpha is 'much', expected float"),
+        (("-d", "classes=a"), "classes is 'a', expected a list of whole numbers"),
+        (("--partition", "irichlet"), "did you mean 'dirichlet'"),
+        (("--clients", "0"), "num_clients is 0"),
+    ],
+)
+def test_wrong_options(own: str, args: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        run(partitions, "show", "--data", own, *args)
+
+
+def test_png(own: str, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the plots extra is not installed")
+    run(partitions, "show", "--data", own, "--out", str(tmp_path / "heat.png"))
+    assert (tmp_path / "heat.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_png_without_matplotlib(own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ConfigError, match=r"--out needs matplotlib.*\[plots\]"):
+        run(partitions, "show", "--data", own, "--out", str(tmp_path / "heat.png"))
+    assert not (tmp_path / "heat.png").exists()
