@@ -26,7 +26,7 @@ from edgefl.wire.blobs import BlobCache
 from edgefl.wire.chunks import CHUNK_BYTES, chunk_count
 from edgefl.wire.messages import STOPPED, Begin, Metrics, State, Status, Task
 from edgefl.wire.strict_json import encode_json
-from edgefl.wire.tensors import decode_weights, encode_models, size_limit
+from edgefl.wire.tensors import decode_part, encode_models, size_limit
 from edgefl.wire.topics import Topics, check_client_id, check_federation
 
 MAX_PLAN_BYTES = 64 * 1024 * 1024
@@ -203,7 +203,7 @@ class Device:
         for blob in fetched.values():
             self._cache.put(blob)
         blobs = {**cached, **fetched}
-        return {name: decode_weights(blobs[sha256] or b"", specs, f"the aggregator ({name})") for name, sha256 in task.models.items()}
+        return {name: decode_part(blobs[sha256] or b"", specs, f"the aggregator ({name})") for name, sha256 in task.models.items()}
 
     def _train(self, task: Task, site: Site, models: Mapping[str, Weights]) -> Progress:
         began = time.monotonic()

@@ -92,6 +92,18 @@ def decode_weights(blob: bytes, specs: tuple[TensorSpec, ...], origin: str) -> d
     return weights
 
 
+def decode_part(blob: bytes, specs: tuple[TensorSpec, ...], origin: str) -> dict[str, Array]:
+    """Read some of these tensors, at least one, in the specs' order: a model that is a part of the plan's weights.
+
+    Raises WireError as `decode_weights` does.
+    """
+    header, _ = read_header(blob, origin)
+    chosen = tuple(spec for spec in specs if spec.name in header)
+    if not chosen and not header:
+        raise WireError(f"{origin} sent no tensor, expected some of {_some([spec.name for spec in specs])}; {REMEDY}")
+    return decode_weights(blob, chosen or specs, origin)
+
+
 def _check_entry(entry: Mapping[str, Any], spec: TensorSpec, origin: str) -> tuple[int, int]:
     if entry.get("dtype") != "F32":
         raise WireError(f"{spec.name} of {origin} is {str(entry.get('dtype'))[:20]}, expected F32; {REMEDY}")

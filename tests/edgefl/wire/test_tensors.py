@@ -11,7 +11,7 @@ from safetensors.numpy import load, save
 
 from edgefl.errors import WireError
 from edgefl.plan.spec import TensorSpec
-from edgefl.wire.tensors import decode_models, decode_weights, encode_models, encode_weights, size_limit, specs_of
+from edgefl.wire.tensors import decode_models, decode_part, decode_weights, encode_models, encode_weights, size_limit, specs_of
 
 WEIGHTS = {"conv/kernel": np.arange(6, dtype=np.float32).reshape(1, 2, 3), "conv/bias": np.float32([1, 2, 3])}
 SPECS = specs_of(WEIGHTS)
@@ -99,6 +99,20 @@ def test_several_models_in_one_blob_any_of_the_expected_each_whole():
         decode_models(encode_models({"expert0": WEIGHTS}), {}, "pi-3")
     with pytest.raises(WireError, match="no tensor 'expert0/conv/bias'"):
         decode_models(encode_models({"expert0": {"conv/kernel": WEIGHTS["conv/kernel"]}}), expected, "pi-3")
+
+
+def test_a_model_may_be_a_part_of_the_plan():
+    part = {"conv/kernel": WEIGHTS["conv/kernel"]}
+    back = decode_part(encode_weights(part), SPECS, "the aggregator")
+    assert list(back) == ["conv/kernel"]
+    np.testing.assert_array_equal(back["conv/kernel"], part["conv/kernel"])
+    assert list(decode_part(encode_weights(WEIGHTS), SPECS, "the aggregator")) == [spec.name for spec in SPECS]
+    with pytest.raises(WireError, match="unknown tensor 'gate'"):
+        decode_part(encode_weights({**part, "gate": np.zeros(2, np.float32)}), SPECS, "the aggregator")
+    with pytest.raises(WireError, match="unknown tensor 'gate'"):
+        decode_part(encode_weights({"gate": np.zeros(2, np.float32)}), SPECS, "the aggregator")
+    with pytest.raises(WireError, match="no tensor"):
+        decode_part(encode_weights({}), SPECS, "the aggregator")
 
 
 def test_only_float32_is_sent_and_model_names_have_no_slash():
