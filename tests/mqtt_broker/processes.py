@@ -84,8 +84,8 @@ def broker_of(kind):
     return process, json.loads(process.first_line())["url"]
 
 
-def toy_plan(features=4, **options):
-    return Plan(replace(softmax_spec("pfl-mfe", inputs=4, features=features, classes=3), options={"epochs": 2, **options}), b"", b"")
+def toy_plan(features=4, algorithm="pfl-mfe", **options):
+    return Plan(replace(softmax_spec(algorithm, inputs=4, features=features, classes=3), options={"epochs": 2, **options}), b"", b"")
 
 
 def toy_weights(features=4):
@@ -109,7 +109,8 @@ class Federation:
         self.options = settings.pop("options", {})
         self.settings = {"rounds": 3, "min_clients": 2, "grace_s": 0.3, "deadline_s": 30.0, **settings}
         features = 5_000 if self.settings.pop("wide", False) else 4
-        self.plan, self.topics = toy_plan(features, **self.options), Topics(self.name)
+        self.algorithm = self.settings.pop("algorithm", "pfl-mfe")
+        self.plan, self.topics = toy_plan(features, self.algorithm, **self.options), Topics(self.name)
         save_plan(self.plan, directory / "plan")
         (directory / "plan" / "initial.safetensors").write_bytes(save(toy_weights(features)))
         self.out = directory / "out"
@@ -117,7 +118,8 @@ class Federation:
     def aggregator(self, *more):
         rows = "\n".join(f"{key} = {json.dumps(value)}" for key, value in self.settings.items())
         config = self.directory / "federation.toml"
-        config.write_text(f'[federation]\nname = "{self.name}"\n{rows}\n[algorithm]\nname = "pfl-mfe"\n[broker]\nurl = "{self.url}"\n')
+        algorithm = f'[algorithm]\nname = "{self.algorithm}"'
+        config.write_text(f'[federation]\nname = "{self.name}"\n{rows}\n{algorithm}\n[broker]\nurl = "{self.url}"\n')
         return self.start("aggregator", "start", "--config", config, "--plan", self.directory / "plan", "--out", self.out, *more)
 
     def device(self, client_id, shard=None, *more):

@@ -1,0 +1,30 @@
+"""Broadcasts of a part of the model, and of none, over a real broker: the bits of the simulator, client states included."""
+
+import pytest
+
+from edgefl.checkpoint import decode_mixture, decode_server_state
+from edgefl.config import FederationConfig
+from edgefl.learner.numpy_softmax import SoftmaxLearner
+from edgefl.simulate import simulate
+
+
+@pytest.mark.parametrize("algorithm", ["lg-fedavg", "local", "ditto"])
+def test_mqtt_and_simulator_give_the_same_bits(algorithm, federate, mosquitto_url, toys):
+    federation = federate(mosquitto_url, algorithm=algorithm, rounds=3, min_clients=2, seed=5)
+    shards = {f"pi-{i}": toys.shard(i, 20 + 10 * i) for i in range(2)}
+    aggregator = federation.aggregator("--json")
+    devices = {client_id: federation.device(client_id, shard) for client_id, shard in shards.items()}
+    assert aggregator.end() == 0, aggregator.said
+    assert [device.end() for device in devices.values()] == [0, 0]
+
+    config = FederationConfig(rounds=3, min_clients=2, seed=5)
+    end = simulate(federation.plan, toys.weights(), shards, config, learner=SoftmaxLearner(federation.plan.spec))
+    state = decode_server_state((federation.out / "server_state.safetensors").read_bytes())
+    assert set(state.models) == set(end.state.models)
+    for model, weights in end.state.models.items():
+        assert {name: array.tobytes() for name, array in state.models[model].items()} == {n: a.tobytes() for n, a in weights.items()}
+    for client_id, mixture in end.mixtures.items():
+        found = decode_mixture((federation.directory / f"state-{client_id}" / "mixture.safetensors").read_bytes())
+        assert {name: array.tobytes() for name, array in found.weights.items()} == {n: a.tobytes() for n, a in mixture.weights.items()}
+    rows = {row["id"]: row for row in federation.result()["clients"]}
+    assert all(rows[client_id]["accuracy_mixture"] == end.metrics[client_id]["accuracy_mixture"] for client_id in shards)
