@@ -36,6 +36,7 @@ ROOMS = (
     {"traffic", "evaluation"},
     {"simulate"},
     {"runs"},
+    {"reproduce"},
     {"mqtt"},
     {"monitor", "bench", "demo", "demo_table", "demo_processes"},
     {"cli"},

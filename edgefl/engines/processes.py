@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
+from multiprocessing.queues import Queue
 from types import TracebackType
 from typing import TypeVar
 
@@ -19,9 +20,9 @@ AHEAD = 2
 _site: Site
 
 
-def _open(federation: Federation) -> None:
+def _open(federations: "Queue[Federation]") -> None:
     global _site
-    _site = Site(federation)
+    _site = Site(federations.get())
 
 
 def _update(broadcast: Broadcast, state: ClientState, client_id: str) -> tuple[Update, ClientState]:
@@ -38,7 +39,12 @@ class Processes:
     def __init__(self, federation: Federation, count: int) -> None:
         self._count = count
         # spawn, not fork: a forked child would inherit the interpreter's threads in an unknown state
-        self._pool = ProcessPoolExecutor(count, get_context("spawn"), _open, (federation,))
+        context = get_context("spawn")
+        # through a queue: what a spawned child is given as an argument blocks this process for good when the child dies early
+        self._federations: Queue[Federation] = context.Queue()
+        for _ in range(count):
+            self._federations.put(federation)
+        self._pool = ProcessPoolExecutor(count, context, _open, (self._federations,))
 
     def _run(self, function: Callable[..., T], rows: Iterable[Row]) -> Iterator[T]:
         pending: deque[Future[T]] = deque()
@@ -70,3 +76,5 @@ class Processes:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """End the processes; rows that have not begun are left."""
         self._pool.shutdown(wait=True, cancel_futures=True)
+        self._federations.cancel_join_thread()
+        self._federations.close()

@@ -16,10 +16,9 @@ from edgefl.engines.site import Ending, Federation
 from edgefl.errors import ConfigError
 from edgefl.runs.directory import RunDirectory, command_line, read_json
 from edgefl.runs.play import light, play, shared_out
+from edgefl.runs.progress import RoundProgress
 from edgefl.runs.summary import summarize
 from edgefl.runs.table import comparison, result_table
-from edgefl.simulate import Record
-from edgefl.types import ServerState
 
 
 def _open_engine(engine: str, processes: int) -> Callable[[Federation], Engine] | None:
@@ -28,34 +27,6 @@ def _open_engine(engine: str, processes: int) -> Callable[[Federation], Engine] 
     from edgefl.engines.ray import RayEngine
 
     return partial(RayEngine, count=processes)
-
-
-class Progress:
-    """Tells of rounds on stderr, a line every `every_s` seconds at most, with the time that is left."""
-
-    def __init__(self, rounds: int, every_s: float = 2.0) -> None:
-        self._rounds, self._every_s, self._told, self._seconds = rounds, every_s, 0.0, 0.0
-
-    def __call__(self, state: ServerState, record: Record) -> None:
-        """Take the round that is over."""
-        self._seconds = record.seconds if not self._seconds else 0.8 * self._seconds + 0.2 * record.seconds
-        now = time.monotonic()
-        if now - self._told < self._every_s and record.round < self._rounds:
-            return
-        self._told = now
-        left = self._seconds * (self._rounds - record.round)
-        phase = "" if record.phase == "federate" else f" {record.phase}"
-        click.echo(
-            f"round {record.round}/{self._rounds}{phase}: loss {record.loss:.4f}, {record.seconds:.1f} s; {clock(left)} left", err=True
-        )
-
-
-def clock(seconds: float) -> str:
-    """Return a duration for a person: 8 s, 3 min, 2 h 05 min."""
-    minutes, hours = round(seconds / 60), int(seconds // 3600)
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{minutes} min" if hours == 0 else f"{hours} h {round(seconds / 60) % 60:02d} min"
 
 
 def _keep_mixtures(directory: Path, client_id: str, ending: Ending) -> Ending:
@@ -108,7 +79,7 @@ def simulate(
         if run.plan() is None:
             click.echo(f"compiling {config.model.name} for {config.algorithm}; TensorFlow takes some seconds", err=True)
         simulation = play(
-            run, config, shared, processes=processes, open_engine=_open_engine(engine, processes), progress=Progress(config.rounds),
+            run, config, shared, processes=processes, open_engine=_open_engine(engine, processes), progress=RoundProgress(config.rounds),
             ended=partial(_keep_mixtures, out / "mixtures") if mixtures else light,
         )  # fmt: skip
         records = run.records()

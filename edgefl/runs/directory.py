@@ -54,7 +54,7 @@ class RunDirectory:
                 "started": time.strftime("%Y-%m-%d %H:%M:%S"),
             }  # fmt: skip
             self.write("run.json", json.dumps(note, indent=1) + "\n")
-        self.state = self._load_state()
+        self.state = self.load_state()
         (path / "clients").mkdir(exist_ok=True)
         self.states = FileStates(path / "clients", 0 if self.state is None else self.state.round - 1)
         self._trim()
@@ -83,7 +83,8 @@ class RunDirectory:
         except OSError as error:
             raise StateError(f"cannot write {self.path / name}: {error.strerror}; free some space, then go on with --resume") from error
 
-    def _load_state(self) -> ServerState | None:
+    def load_state(self) -> ServerState | None:
+        """Return the last checkpoint's state; None before the first."""
         path = self.path / "server_state.safetensors"
         return decode_server_state(path.read_bytes()) if path.exists() else None
 

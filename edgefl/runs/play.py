@@ -21,7 +21,7 @@ from edgefl.files import write_atomic
 from edgefl.plan.spec import Plan, save_plan
 from edgefl.quiet import quiet_stderr
 from edgefl.runs.directory import INITIAL, RunDirectory
-from edgefl.simulate import Progress, Record, Simulation, simulate
+from edgefl.simulate import Progress, Record, Simulation, States, simulate
 from edgefl.types import Mixture, ServerState, Weights
 from edgefl.wire.tensors import encode_weights
 
@@ -82,9 +82,12 @@ def light(client_id: str, ending: Ending) -> Ending:
 def play(
     run: RunDirectory, config: FederationConfig, shared: Shared, *, processes: int = 1, measure_test: bool = True,
     open_engine: Callable[[Federation], Engine] | None = None, progress: Progress | None = None,
-    ended: Callable[[str, Ending], Ending] = light,
+    ended: Callable[[str, Ending], Ending] = light, start: ServerState | None = None, states: States | None = None,
 ) -> Simulation:  # fmt: skip
-    """Play or go on with a run to its end; what each round gave is in the directory as soon as it is over."""
+    """Play or go on with a run to its end; what each round gave is in the directory as soon as it is over.
+
+    start, states: another run's end, to personalize from, in place of this run's own checkpoint.
+    """
     plan, initial = open_plan(run, config)
     dataset = shared.shards.dataset
 
@@ -95,6 +98,6 @@ def play(
 
     test = (as_float(dataset.x_test), dataset.y_test) if measure_test else None
     return simulate(
-        plan, initial, shared.shards, config, processes=processes, open_engine=open_engine, test=test, start=run.state,
-        states=run.states, progress=save, ended=ended,
+        plan, initial, shared.shards, config, processes=processes, open_engine=open_engine, test=test, start=start or run.state,
+        states=run.states if states is None else states, progress=save, ended=ended,
     )  # fmt: skip

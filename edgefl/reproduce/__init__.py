@@ -1,0 +1,18 @@
+"""The papers' experiments: configurations, the papers' own figures beside what was measured here, and what must hold."""
+
+from importlib import import_module
+from types import ModuleType
+
+EXPERIMENTS = {
+    "pfl-moe": "Fashion-MNIST by Dirichlet: personal classifiers, and mixtures of them with the global one",
+    "aem": "p-majority classes: exploring cluster models, and a mixture of all of them with a local one",
+    "fedmix-permutation": "permuted labels: experts find the permutations",
+    "fedmix-cifar10": "CIFAR-10 by Dirichlet: experts specialize on labels",
+    "fedap": "seven classes in packages of two: clusters by Ward's method, meta-learning steps, a client's own epochs",
+    "clustered": "few tasks a client: clusters by the cosine of dense layers",
+}
+
+
+def experiment(name: str) -> ModuleType:
+    """Return the module of an experiment: PAPER, REFERENCE, `stages(scale, seed)` and `figures(results)`, `verdicts(figures)`."""
+    return import_module(f"edgefl.reproduce.{name.replace('-', '_')}")

@@ -1,0 +1,79 @@
+"""PFL-MoE (Guo et al., 2020), tables I and II: Fashion-MNIST, 100 clients by Dirichlet, LeNet-5.
+
+One federation; then, from its end, each client fine-tunes, or trains a classifier alone (FB), or mixes it with the global one
+(MF, MFE). Local test: accuracy by class on the test set, weighted by the client's classes; global test: plain.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig
+from edgefl.reproduce.report import Figure, Verdict, above, within
+from edgefl.reproduce.stage import Result, Scale, Stage
+
+KINDS = ("ft", "fb", "mf", "mfe")
+ROUNDS = {"smoke": 3, "reduced": 20, "full": 1000}
+CLIENTS = {"smoke": 10, "reduced": 100, "full": 100}
+ADAPTATION = {"smoke": 3, "reduced": 10, "full": 200}
+ALONE = {"smoke": 0, "reduced": 0, "full": 100}
+PAPER = {
+    "Local, local test": "84.87", "Local, global test": "57.77", "FedAvg, global test": "90.00", "FT, local test": "",
+    "FB, local test": "92.84", "MF, local test": "92.85", "MFE, local test": "92.89",
+    "FB, global test": "83.35", "MF, global test": "85.45", "MFE, global test": "85.30",
+}  # fmt: skip
+REFERENCE = {
+    "FedAvg, global test": "75.3 / 77.3",
+    "FB, local test": "86.9 / 86.7", "MF, local test": "86.8 / 86.7", "MFE, local test": "86.8 / 86.7",
+    "FB, global test": "69.5 / 68.7", "MF, global test": "70.3 / 69.4", "MFE, global test": "70.0 / 69.3",
+}  # fmt: skip
+
+
+def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
+    """Return the federation and the personalizations after it."""
+    federation: dict[str, Any] = {"epochs": 5, "learning_rate": 0.01, "momentum": 0.5, "batch_size": 10, "baseline_epochs": ALONE[scale]}
+    adaptation = {"adapt_epochs": ADAPTATION[scale], "gate_epochs": ADAPTATION[scale]}
+
+    def config(algorithm: str, **options: Any) -> FederationConfig:
+        small = scale == "smoke"
+        return FederationConfig(
+            name="pfl-moe", seed=seed, rounds=ROUNDS[scale], clients_per_round=10, algorithm=algorithm, options=federation | options,
+            model=ModelConfig("lenet5", (28, 28, 1), 10),
+            data=DataConfig("fashion-mnist", num_train=2000, num_test=1000) if small else DataConfig("fashion-mnist"),
+            partition=PartitionConfig("dirichlet", CLIENTS[scale], {"alpha": 0.5}),
+        )  # fmt: skip
+
+    personal = (Stage(kind, config(f"pfl-{kind}", **_options(kind, adaptation)), after="federation", on_test=True) for kind in KINDS)
+    return (Stage("federation", config("fedavg"), on_test=True), *personal)
+
+
+def _options(kind: str, adaptation: Mapping[str, int]) -> Mapping[str, int]:
+    return adaptation if kind in ("mf", "mfe") else {"adapt_epochs": adaptation["adapt_epochs"]}
+
+
+def figures(scale: Scale, results: Sequence[Mapping[str, Result]]) -> tuple[Figure, ...]:
+    """Return the tables' figures in per cent, size-weighted means over clients; `results`: by stage, one mapping a seed."""
+    reference = REFERENCE if scale == "reduced" else {}
+
+    def figure(name: str, stage: str, key: str, part: str = "weighted") -> Figure:
+        measured = tuple(100 * each[stage]["figures"][key][part] for each in results)
+        return Figure(name, measured, PAPER.get(name, ""), reference.get(name, ""))
+
+    found = [figure("FedAvg, global test", "federation", "global_federated")]
+    found += [figure(f"{kind.upper()}, local test", kind, "expected_mixture") for kind in KINDS]
+    found += [figure(f"{kind.upper()}, global test", kind, "global_mixture") for kind in KINDS]
+    found += [figure(f"{kind.upper()}, local test, plain mean", kind, "expected_mixture", "mean") for kind in KINDS]
+    return tuple(found)
+
+
+def verdicts(scale: Scale, found: Sequence[Figure]) -> tuple[Verdict, ...]:
+    """Return whether the lines hold, on means over seeds."""
+    mean = {figure.name: figure.mean for figure in found}
+    federated, local = mean["FedAvg, global test"], {kind: mean[f"{kind.upper()}, local test"] for kind in KINDS}
+    fb = mean["FB, global test"]
+    lines = [above(f"{k.upper()}, local test, is at least FedAvg + 6", local[k], federated + 6) for k in KINDS[1:]]
+    lines += [within("MFE, local test, is within .4 of FB", local["mfe"] - local["fb"], -0.4, 0.4)]
+    lines += [above(f"{k.upper()}, global test, is at least FB + .3", mean[f"{k.upper()}, global test"], fb + 0.3) for k in ("mf", "mfe")]
+    if scale == "reduced":
+        bands = [within(f"{k.upper()}, local test, is 85.5 to 88", local[k], 85.5, 88) for k in KINDS[1:]]
+        return (within("FedAvg is 72 to 80", federated, 72, 80), *bands, *lines)
+    return tuple(lines) if scale == "full" else ()

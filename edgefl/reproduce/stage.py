@@ -1,0 +1,90 @@
+"""A stage of an experiment: one federation, or only the personalization after another stage's federation."""
+
+import json
+from collections import ChainMap
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from edgefl.config import FederationConfig
+from edgefl.runs.directory import RunDirectory, read_json
+from edgefl.runs.play import Shared, play, shared_out
+from edgefl.runs.progress import RoundProgress
+from edgefl.runs.summary import summarize
+from edgefl.simulate import States
+from edgefl.types import ServerState
+
+Scale = Literal["smoke", "reduced", "full"]
+"""smoke: a minute or two, to see that all of it runs; reduced: minutes, with the lines that must hold; full: the paper's set-up."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """after: the name of the stage whose federation this one personalizes; its algorithm must federate in the same way.
+
+    on_test: measure every client's models on the whole test set too.
+    """
+
+    name: str
+    config: FederationConfig
+    after: str = ""
+    on_test: bool = False
+
+
+Result = Mapping[str, Any]
+"""A stage's summary, see `summarize`, with `records`: one a round."""
+
+
+class Stages:
+    """Plays stages in a directory, each in one of its own; one that is done is read, one that was interrupted goes on."""
+
+    def __init__(self, out: Path, command: str, processes: int) -> None:
+        self._out, self._command, self._processes = out, command, processes
+        self._open = ExitStack()
+        self._shared: tuple[Any, Shared] | None = None
+        self._runs: dict[str, RunDirectory] = {}
+
+    def __enter__(self) -> "Stages":
+        """Data sets are opened as they are needed."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close the data sets."""
+        self._open.close()
+
+    def _data(self, config: FederationConfig) -> Shared:
+        key = (config.data, config.partition, config.seed)
+        if self._shared is None or self._shared[0] != key:
+            self._open.close()
+            self._shared = (key, self._open.enter_context(shared_out(config)))
+        return self._shared[1]
+
+    def play(self, stage: Stage, label: str) -> Result:
+        """Return the stage's result, played if it is not there yet."""
+        config = stage.config
+        run = RunDirectory(self._out / f"{stage.name}-{config.seed}", config, self._command, resume=True)
+        self._runs[stage.name] = run
+        done = run.path / "summary.json"
+        if done.exists():
+            return {**read_json(done), "records": run.records()}
+        shared = self._data(config)
+        start: ServerState | None = run.state
+        states: States = run.states
+        if stage.after:
+            before = self._runs[stage.after]
+            start, states = before.load_state(), ChainMap({}, before.states)
+        simulation = play(
+            run, config, shared, processes=self._processes, measure_test=stage.on_test, start=start, states=states,
+            progress=RoundProgress(config.rounds, f"{label}: "),
+        )  # fmt: skip
+        records = [] if stage.after else run.records()
+        summary = summarize(config, simulation, records, shared.allotments, shared.test_counts)
+        run.write("summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
+        return {**summary, "records": records}
+
+
+def seeded(stages: tuple[Stage, ...], seed: int) -> tuple[Stage, ...]:
+    """Return the stages with this seed."""
+    return tuple(replace(stage, config=replace(stage.config, seed=seed)) for stage in stages)
