@@ -52,8 +52,11 @@ def test_configurations_parse(page: Path) -> None:
 def test_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tensorflow")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     names: dict[str, object] = {}
     for number, text in enumerate(blocks(page, "python"), 1):
+        if saved := re.match(r"# (\w+\.py)\n", text):
+            Path(saved[1]).write_text(text)  # the page says: save this as ...
         exec(compile(text, f"{page.name} block {number}", "exec"), names)
 
 

@@ -1,5 +1,7 @@
 """FedProx: two steps by hand, mu = 0, and the same code in the page that explains how to write an algorithm."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -45,3 +47,10 @@ def test_the_larger_the_penalty_the_nearer_the_client_stays(shards):
     gone = [trained("fedprox", shards["pi-1"], mu=mu).metrics["distance"] for mu in (0.0, 0.1, 1.0, 10.0)]
     assert gone == sorted(gone, reverse=True)
     assert gone[-1] < gone[0] / 3
+
+
+def test_the_page_that_explains_how_to_write_an_algorithm_has_this_very_file():
+    root = Path(__file__).parents[3]
+    page = (root / "docs/how-to/write-your-own-algorithm.md").read_text()
+    code = page.partition("```python\n# proximal.py\n")[2].partition("```\n")[0]
+    assert code == (root / "edgefl/algorithms/fedprox.py").read_text()
