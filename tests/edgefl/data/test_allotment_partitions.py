@@ -215,6 +215,8 @@ def test_tasks_that_some_clients_lack() -> None:
         sets = [frozenset(np.flatnonzero(classes_of(own)[0]).tolist()) for own in made if own.truth == cluster]
         assert len(sets) == 8 and all(len(own) == 3 for own in sets)
         assert len(frozenset.union(*sets)) == 5 and len(set(sets)) > 1
+        used = [sum(label in own for own in sets) for label in frozenset.union(*sets)]
+        assert sorted(used) == [4, 5, 5, 5, 5]
         assert classes_of(made[0])[0].count(10) == 3
     for options in ({"num_tasks": 12}, {"num_tasks": 9}, {"tasks": 3}):
         with pytest.raises(DataError, match="set num_tasks"):
