@@ -9,10 +9,8 @@ The moving statistics of batch norms are not aggregated: each client keeps its o
 Traffic: down one model; up one delta (zeros for the moving statistics) and one count.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -85,7 +83,11 @@ def fedap(
     if cut not in ("distance", "auto"):
         raise ConfigError(f"[algorithm] cut is {cut!r}, expected 'distance' or 'auto'")
     hyper = {"learning_rate": learning_rate, "momentum": momentum, "weight_decay": weight_decay}
-    train: Any = None if learner is None else partial(learner.fit, "train", hyper=hyper)
+
+    def train(weights: Weights, shard: Shard, epochs: int, rng: np.random.Generator) -> tuple[dict[str, Array], float]:
+        assert learner is not None
+        trained, loss = learner.fit("train", weights, {"x": shard.x_train}, shard.y_train, epochs=epochs, rng=rng, hyper=hyper)
+        return {**weights, **trained}, loss
 
     def next_phase(round: int) -> str:
         return FEDERATE if not clustering else PRETRAIN if round <= pretrain_rounds else CLUSTER
@@ -107,11 +109,9 @@ def fedap(
         broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
     ) -> tuple[Update, ClientState]:
         received = broadcast.models[GLOBAL]
-        begin = begun(received, state)
-        count = cluster_epochs if broadcast.phase == CLUSTER else epochs
-        trained, loss = train(begin, {"x": shard.x_train}, shard.y_train, epochs=count, rng=rng)
-        own: Mapping[str, Array] = {} if share_statistics else statistics({**begin, **trained})
-        delta = subtract({**begin, **trained, **{name: received[name] for name in own}}, received)
+        trained, loss = train(begun(received, state), shard, cluster_epochs if broadcast.phase == CLUSTER else epochs, rng)
+        own = {} if share_statistics else statistics(trained)
+        delta = subtract({**trained, **{name: received[name] for name in own}}, received)
         return Update(client_id, broadcast.round, len(shard.y_train), {GLOBAL: delta}, {"loss": loss}), ClientState(own)
 
     def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
@@ -129,12 +129,10 @@ def fedap(
     def personalize(broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator) -> tuple[Mixture, ClientState]:
         model = begun(broadcast.models[GLOBAL], state)
         peers = {FEDERATED: Peer("predict", model)}
-        data = ({"x": shard.x_train}, shard.y_train)
-        own = {**model, **train(model, *data, epochs=personalize_epochs, rng=rng)[0]} if personalize_epochs else model
+        own, _ = train(model, shard, personalize_epochs, rng)
         alone = int(broadcast.scalars.get(ALONE_EPOCHS, 0))
-        if alone and INITIAL in broadcast.models:
-            initial = broadcast.models[INITIAL]
-            peers["local"] = Peer("predict", {**initial, **train(initial, *data, epochs=alone, rng=rng)[0]})
+        if alone:
+            peers["local"] = Peer("predict", train(broadcast.models[INITIAL], shard, alone, rng)[0])
         return Mixture(own, peers), state
 
     return Algorithm("fedap", init, broadcast, local_update, aggregate, personalize)
