@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from edgefl.config import FederationConfig
+from edgefl.data.dataset import as_float
 from edgefl.runs.directory import RunDirectory, read_json
-from edgefl.runs.play import Shared, play, shared_out
+from edgefl.runs.play import Shared, models_on_test, play, shared_out
 from edgefl.runs.progress import RoundProgress
 from edgefl.runs.summary import summarize
 from edgefl.simulate import States
@@ -24,13 +25,14 @@ Scale = Literal["smoke", "reduced", "full"]
 class Stage:
     """after: the name of the stage whose federation this one personalizes; its algorithm must federate in the same way.
 
-    on_test: measure every client's models on the whole test set too.
+    on_test: measure every client's models on the whole test set too; models: measure those that the server holds.
     """
 
     name: str
     config: FederationConfig
     after: str = ""
     on_test: bool = False
+    models: bool = False
 
 
 Result = Mapping[str, Any]
@@ -81,6 +83,10 @@ class Stages:
         )  # fmt: skip
         records = [] if stage.after else run.records()
         summary = summarize(config, simulation, records, shared.allotments, shared.test_counts)
+        if stage.models:
+            dataset, plan = shared.shards.dataset, run.plan()
+            assert plan is not None
+            summary["models"] = models_on_test(plan[0], simulation.state, as_float(dataset.x_test), dataset.y_test)
         run.write("summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
         return {**summary, "records": records}
 

@@ -18,11 +18,13 @@ from edgefl.data.mapped import MappedShards, map_dataset
 from edgefl.engines.base import Engine
 from edgefl.engines.site import Ending, Federation
 from edgefl.files import write_atomic
+from edgefl.learner import evaluate
+from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.spec import Plan, save_plan
 from edgefl.quiet import quiet_stderr
 from edgefl.runs.directory import INITIAL, RunDirectory
 from edgefl.simulate import Progress, Record, Simulation, States, simulate
-from edgefl.types import Mixture, ServerState, Weights
+from edgefl.types import Array, Labels, Mixture, ServerState, Weights
 from edgefl.wire.tensors import encode_weights
 
 
@@ -101,3 +103,11 @@ def play(
         plan, initial, shared.shards, config, processes=processes, open_engine=open_engine, test=test, start=start or run.state,
         states=run.states if states is None else states, progress=save, ended=ended,
     )  # fmt: skip
+
+
+def models_on_test(plan: Plan, state: ServerState, x: Array, y: Labels) -> dict[str, float]:
+    """Return the accuracy of each whole model that the server holds, on common samples: `global`, `expert0`, ..."""
+    names = {spec.name for spec in plan.spec.signature("predict").frozen}
+    whole = {name: weights for name, weights in state.models.items() if names <= set(weights) and name != "initial"}
+    learner = LiteRTLearner(plan)
+    return {name: evaluate(learner, "predict", weights, x, y).accuracy for name, weights in whole.items()}

@@ -1,0 +1,84 @@
+"""Clustered federated learning on dense layers (Filippakopoulos et al.): 16 clients of two or three tasks, with clusters and without.
+
+The paper's set-up is CIFAR-100 with five convolutions; reduced, it is Fashion-MNIST with LeNet-5, 200 samples a client.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig
+from edgefl.reproduce.report import Figure, Verdict, above
+from edgefl.reproduce.stage import Result, Scale, Stage
+
+MIXING = (0.25, 0.5, 0.75)
+TASKS: Mapping[str, Mapping[str, int]] = {
+    "2 tasks": {"tasks": 2, "num_tasks": 8, "clusters": 4},
+    "3 tasks": {"tasks": 3, "num_tasks": 10, "clusters": 2},
+}
+FULL: Mapping[str, Mapping[str, int]] = {
+    "2 tasks": {"tasks": 2, "num_tasks": 16, "clusters": 8},
+    "3 tasks": {"tasks": 3, "num_tasks": 20, "clusters": 4},
+}
+GAIN = {"2 tasks": "+12", "3 tasks": "+11"}
+REFERENCE = {
+    "2 tasks, clusters": "98.3 / 97.6", "2 tasks, none": "94.3 / 92.5",
+    "3 tasks, clusters": "82.6 / 79.8", "3 tasks, none": "78.6 / 74.6",
+}  # fmt: skip
+
+
+def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
+    """Return a federation for each number of tasks and lambda, with clusters and without."""
+    full, small = scale == "full", scale == "smoke"
+
+    def stage(label: str, clustering: bool, mixing: float) -> Stage:
+        options: dict[str, Any] = {
+            "clustering": clustering, "mixing": mixing, "cut": "auto", "compare": "deltas", "batch_size": 10, "baseline_epochs": 0,
+        }  # fmt: skip
+        tasks = {**(FULL if full else TASKS)[label], "samples": 60 if small else 200, "test_samples": 50}
+        config = FederationConfig(
+            name="clustered", seed=seed, rounds=3 if small else 10, algorithm="clustered", options=options,
+            model=ModelConfig("five-conv", (32, 32, 3), 20) if full else ModelConfig("lenet5", (28, 28, 1), 10),
+            data=DataConfig("cifar100", options={"classes": list(range(20))}) if full else DataConfig("fashion-mnist"),
+            partition=PartitionConfig("tasks", 8 if small else 16, tasks),
+        )  # fmt: skip
+        return Stage(_name(label, clustering, mixing), config)
+
+    return tuple(stage(label, clustering, mixing) for label in TASKS for clustering in (True, False) for mixing in _mixing(scale))
+
+
+def _mixing(scale: Scale) -> tuple[float, ...]:
+    return MIXING[1:2] if scale == "smoke" else MIXING
+
+
+def _name(label: str, clustering: bool, mixing: float) -> str:
+    return f"{label.replace(' ', '-')}-{'clusters' if clustering else 'none'}-{mixing:g}"
+
+
+def figures(scale: Scale, results: Sequence[Mapping[str, Result]]) -> tuple[Figure, ...]:
+    """Return mean accuracies over clients and lambdas in per cent, the gain, and how well clusters match the tasks."""
+    found = []
+    for label in TASKS:
+        both = {}
+        for clustering, way in ((True, "clusters"), (False, "none")):
+            names = [_name(label, clustering, mixing) for mixing in _mixing(scale)]
+            means = [sum(each[n]["figures"]["accuracy_mixture"]["mean"] for n in names) / len(names) for each in results]
+            both[way] = tuple(100 * value for value in means)
+            reference = REFERENCE[f"{label}, {way}"] if scale == "reduced" else ""
+            found.append(Figure(f"{label}, {way}", both[way], "", reference))
+        gain = tuple(a - b for a, b in zip(both["clusters"], both["none"], strict=True))
+        found.append(Figure(f"{label}, gain", gain, GAIN[label]))
+        first = _name(label, True, _mixing(scale)[0])
+        found.append(Figure(f"{label}, adjusted Rand index", tuple(each[first]["adjusted_rand_index"] for each in results)))
+    return tuple(found)
+
+
+def verdicts(scale: Scale, found: Sequence[Figure]) -> tuple[Verdict, ...]:
+    """Return whether the lines hold, on means over seeds."""
+    if scale != "reduced":
+        return ()
+    mean = {figure.name: figure.mean for figure in found}
+    gain = (mean["2 tasks, gain"] + mean["3 tasks, gain"]) / 2
+    return (
+        above("clusters gain at least 2.5 on average", gain, 2.5),
+        above("2 tasks: the clusters are exactly the true ones", mean["2 tasks, adjusted Rand index"], 1.0),
+    )

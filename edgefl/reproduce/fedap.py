@@ -1,0 +1,75 @@
+"""FedAP (Yeganeh et al., 2022), table 1: seven classes, 34 clients of two packages, 56 training and 14 test samples each.
+
+FedAvg and FedAP share their rounds up to the server's step, so four federations give all figures: with or without clusters,
+with the step 1 or falling to .46; each is measured before and after the clients' own epochs.
+The paper's set-up is MobileNetV2 on HAM10000; reduced, it is LeNet-5 on seven classes of Fashion-MNIST.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig
+from edgefl.reproduce.report import Figure, Verdict, above, below
+from edgefl.reproduce.stage import Result, Scale, Stage
+
+ROUNDS = {"smoke": (2, 4), "reduced": (40, 260), "full": (40, 1280)}
+FIGURES: Mapping[str, tuple[str, str]] = {
+    "FedAvg": ("fedavg", "federated"),
+    "FedAvg + clusters": ("fedavg-hc", "federated"),
+    "FedAP": ("fedap", "mixture"),
+    "FedAP + clusters": ("fedap-hc", "mixture"),
+    "FedAvg + fine-tuning": ("fedavg", "mixture"),
+    "Local": ("fedavg", "local"),
+}
+PAPER = {"FedAvg": (41.1, 34.3), "FedAvg + clusters": (44.1, 20.9), "FedAP": (84.1, 14.5), "FedAP + clusters": (86.9, 12.8)}
+REFERENCE = {
+    "FedAvg": "79.4 / 81.1", "FedAvg + clusters": "92.0 / 91.6", "FedAP": "93.3 / 94.1", "FedAP + clusters": "93.7 / 94.3",
+    "FedAvg + fine-tuning": "92.4 / 93.9", "Local": "62.8 / 56.3",
+}  # fmt: skip
+
+
+def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
+    """Return the four federations."""
+    before, after = ROUNDS[scale]
+    full = scale == "full"
+    model = ModelConfig("mobilenetv2", (64, 64, 3), 7, {"dropout": 0.8}) if full else ModelConfig("lenet5", (28, 28, 1), 7)
+    data = DataConfig("dermamnist", options={"size": 64}) if full else DataConfig("fashion-mnist", options={"classes": list(range(7))})
+    rate: dict[str, Any] = {"learning_rate": 0.001} if full else {"learning_rate": 0.05}
+
+    def stage(name: str, clustering: bool, beta_end: float) -> Stage:
+        options = rate | {
+            "clustering": clustering, "pretrain_rounds": before, "beta_end": beta_end, "personalize_epochs": 7, "batch_size": 16,
+            "decay_rounds": after if clustering else before + after, "baseline_epochs": 50,
+        } | ({} if full else {"num_clusters": 3 if scale == "smoke" else 6})  # fmt: skip
+        config = FederationConfig(
+            name="fedap", seed=seed, rounds=before + after, clients_per_round=5, algorithm="fedap", options=options, model=model,
+            data=data, partition=PartitionConfig("packages", 8 if scale == "smoke" else 34),
+        )  # fmt: skip
+        return Stage(name, config)
+
+    pairs = (("fedavg", False, 1.0), ("fedavg-hc", True, 1.0), ("fedap", False, 0.46), ("fedap-hc", True, 0.46))
+    return tuple(stage(*pair) for pair in pairs)
+
+
+def figures(scale: Scale, results: Sequence[Mapping[str, Result]]) -> tuple[Figure, ...]:
+    """Return accuracy and its standard deviation over clients, in per cent."""
+    found = []
+    for name, (stage, model) in FIGURES.items():
+        for part, place, label in (("mean", 0, name), ("std", 1, f"{name}, std over clients")):
+            measured = tuple(100 * each[stage]["figures"][f"accuracy_{model}"][part] for each in results)
+            reference = REFERENCE[name] if scale == "reduced" and part == "mean" else ""
+            found.append(Figure(label, measured, f"{PAPER[name][place]}" if name in PAPER else "", reference))
+    return tuple(found)
+
+
+def verdicts(scale: Scale, found: Sequence[Figure]) -> tuple[Verdict, ...]:
+    """Return whether the lines hold, on means over seeds."""
+    if scale == "smoke":
+        return ()
+    mean = {figure.name: figure.mean for figure in found}
+    return (
+        above("FedAP is at least FedAvg + 8", mean["FedAP"], mean["FedAvg"] + 8),
+        above("FedAvg in clusters is at least FedAvg + 5", mean["FedAvg + clusters"], mean["FedAvg"] + 5),
+        above("FedAP in clusters is at least FedAP - 2", mean["FedAP + clusters"], mean["FedAP"] - 2),
+        below("FedAP's std is below FedAvg's", mean["FedAP, std over clients"], mean["FedAvg, std over clients"] - 1e-9),
+    )
