@@ -71,7 +71,7 @@ def convert(objective: Inference, values: Weights) -> bytes:
         return {"out": _logits(objective, constants, x)}
 
     try:
-        traced = tf.function(serve).get_concrete_function(tf.TensorSpec((1, *x.shape[1:]), tf.float32, name="x"))
+        traced = tf.function(serve, autograph=False).get_concrete_function(tf.TensorSpec((1, *x.shape[1:]), tf.float32, name="x"))
         converter = tf.lite.TFLiteConverter.from_concrete_functions([traced], tf.Module())
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
         return bytes(converter.convert())
