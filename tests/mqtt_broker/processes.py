@@ -6,11 +6,11 @@ import secrets
 import subprocess
 import sys
 import threading
-from dataclasses import replace
 
 import numpy as np
 from safetensors.numpy import save
 
+from edgefl.algorithms import full_options
 from edgefl.data.npz import save_shard
 from edgefl.learner.numpy_softmax import softmax_spec
 from edgefl.plan.spec import Plan, save_plan
@@ -85,12 +85,16 @@ def broker_of(kind):
 
 
 def toy_plan(features=4, algorithm="pfl-mfe", **options):
-    return Plan(replace(softmax_spec(algorithm, inputs=4, features=features, classes=3), options={"epochs": 2, **options}), b"", b"")
+    wanted = full_options(algorithm, {"epochs": 2, **options})
+    return Plan(softmax_spec(algorithm, inputs=4, features=features, classes=3, options=wanted), b"", b"")
 
 
-def toy_weights(features=4):
+def toy_weights(features=4, more=()):
+    """Return the toy network's weights, and small random values for `more`, the specs of weights beside them."""
     head = {"head/kernel": np.zeros((features, 3), np.float32), "head/bias": np.zeros(3, np.float32)}
-    return {"trunk/kernel": np.eye(4, features, dtype=np.float32), **head}
+    rng = np.random.default_rng(3)
+    others = {spec.name: rng.normal(0, 0.1, spec.shape).astype(np.float32) for spec in more if spec.name not in head}
+    return others | {"trunk/kernel": np.eye(4, features, dtype=np.float32), **head}
 
 
 def toy_shard(seed, count=30):
@@ -112,7 +116,7 @@ class Federation:
         self.algorithm = self.settings.pop("algorithm", "pfl-mfe")
         self.plan, self.topics = toy_plan(features, self.algorithm, **self.options), Topics(self.name)
         save_plan(self.plan, directory / "plan")
-        (directory / "plan" / "initial.safetensors").write_bytes(save(toy_weights(features)))
+        (directory / "plan" / "initial.safetensors").write_bytes(save(toy_weights(features, self.plan.spec.weights)))
         self.out = directory / "out"
 
     def aggregator(self, *more):

@@ -1,0 +1,79 @@
+"""What trains in the simulator runs on devices unchanged: algorithms with several models, phases and private state over real MQTT.
+
+A listener hears every message: no private array of any client is among them.
+"""
+
+import pytest
+
+from edgefl.algorithms import CLUSTER
+from edgefl.checkpoint import decode_client_state, decode_mixture, decode_server_state, encode_server_state
+from edgefl.config import FederationConfig
+from edgefl.learner.numpy_softmax import SoftmaxLearner
+from edgefl.simulate import simulate
+from edgefl.wire.tensors import decode_weights
+from edgefl.wire.topics import parse_topic
+
+IDS = ("pi-0", "pi-1", "pi-2")
+OPTIONS = {
+    "aem": {"num_experts": 2, "local_epochs": 3, "gate_epochs": 3},
+    "clustered": {"learning_rate": 0.1},
+    "ditto": {},
+    "fedap": {"pretrain_rounds": 1, "num_clusters": 2, "decay_rounds": 2},
+    "fedmix": {"num_experts": 2, "gate_epochs": 2},
+    "fedmix-permutation": {"num_experts": 2},
+    "lg-fedavg": {},
+}
+ROUNDS = 4
+
+
+@pytest.mark.parametrize("name", sorted(OPTIONS))
+def test_the_bits_are_those_of_the_simulator_and_nothing_private_is_said(name, federate, mosquitto_url, toys, listen):
+    federation = federate(mosquitto_url, rounds=ROUNDS, min_clients=3, seed=7, algorithm=name, options=OPTIONS[name])
+    heard = listen(federation)
+    shards = {client_id: toys.shard(i, 20 + 10 * i) for i, client_id in enumerate(IDS)}
+    aggregator = federation.aggregator()
+    devices = [federation.device(client_id, shard) for client_id, shard in shards.items()]
+    assert aggregator.end() == 0, aggregator.said
+    assert [device.end() for device in devices] == [0, 0, 0], [device.said for device in devices]
+    said = heard.until_phase("done")
+
+    config = FederationConfig(rounds=ROUNDS, min_clients=3, seed=7)
+    kept, phases = {}, []
+    end = simulate(
+        federation.plan, toys.weights(more=federation.plan.spec.weights), shards, config, learner=SoftmaxLearner(federation.plan.spec),
+        states=kept, progress=lambda state, record: phases.append(record.phase),
+    )  # fmt: skip
+    state = decode_server_state((federation.out / "server_state.safetensors").read_bytes())
+    assert encode_server_state(state) == encode_server_state(end.state)
+    assert (CLUSTER in phases) == (name in ("fedap", "clustered"))
+    private = {}
+    for client_id in IDS:
+        directory = federation.directory / f"state-{client_id}"
+        mixture = decode_mixture((directory / "mixture.safetensors").read_bytes())
+        assert {n: a.tobytes() for n, a in mixture.weights.items()} == {n: a.tobytes() for n, a in end.mixtures[client_id].weights.items()}
+        own = next(path for path in directory.glob("client_state-*"))
+        found = decode_client_state(own.read_bytes())
+        assert {n: a.tobytes() for n, a in found.arrays.items()} == {n: a.tobytes() for n, a in kept[client_id].arrays.items()}
+        private |= {f"{client_id} {n}": a.tobytes() for n, a in {**mixture.weights, **found.arrays}.items()}
+        private |= {f"{client_id} sample {i}": sample.tobytes() for i, sample in enumerate(shards[client_id].x_train[:5])}
+    public = {array.tobytes() for weights in public_models(federation) for array in weights.values()}
+    content = b"".join(joined(said))
+    leaked = [n for n, raw in private.items() if len(raw) >= 12 and any(raw) and raw not in public and raw in content]
+    assert not leaked
+
+
+def joined(said):
+    """Return all blobs and updates that were said, put together."""
+    parts = {}
+    for message in said:
+        address = parse_topic(message.topic)
+        if address.kind in ("blob", "chunk"):
+            parts.setdefault(address.sha256, {})[address.index] = message.payload
+    return [b"".join(found[i] for i in sorted(found)) for found in parts.values()]
+
+
+def public_models(federation):
+    """Return the models that the aggregator began and ended with."""
+    state = decode_server_state((federation.out / "server_state.safetensors").read_bytes())
+    initial = (federation.directory / "plan" / "initial.safetensors").read_bytes()
+    return [*state.models.values(), decode_weights(initial, tuple(federation.plan.spec.weights), "initial")]
