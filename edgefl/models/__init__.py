@@ -7,11 +7,19 @@ from typing import Any
 
 from edgefl.config import ModelConfig, nearest
 from edgefl.errors import ConfigError
+from edgefl.models.keras_file import load_file
+from edgefl.models.options import check_options
 
 _SOURCES = {
-    "lenet5": "LeCun et al. 1998 with the sizes of PFL-MoE (arXiv:2012.15589): 61,706 weights at 28x28x1",
+    "lenet5": "LeCun et al. 1998 as in PFL-MoE (arXiv:2012.15589): 61,706 weights at 28x28x1; as in FedMix with padding valid: 44,426",
     "aem-cnn": "LEAF CNN of Adaptive Expert Models (Isaksson et al. 2022): 942,634 weights at 32x32x3",
     "five-conv": "clustered federated learning on dense layers: five 3x3 convolutions and one dense layer, 130,826 weights at 32x32x3",
+    "resnet20": "He et al. 2016 with the group norm of Wu and He 2018, as in FedMix: 269,722 weights at 32x32x3",
+    "mobilenetv2": "Sandler et al. 2018, as in FedAP: 2,266,951 weights with seven classes, images from 16x16 up",
+    "vgg16": "Simonyan and Zisserman 2014 as in PFL-MoE: 15,245,130 weights at 32x32x3",
+    "cnn1d": "windows of inertial sensors such as UCI HAR (Anguita et al. 2013): 16,326 weights at 128x9 with six classes",
+    "gate-pixels": "linear gate of PFL-MF on the flattened sample, one class an expert: 6,146 weights at 32x32x3 over two",
+    "gate-cnn": "gate of Adaptive Expert Models (Isaksson et al. 2022), one class an expert: 6,995 weights at 32x32x3 over seven",
     "softmax": "multinomial logistic regression: one dense layer on the flattened sample",
 }
 
@@ -26,13 +34,15 @@ def build_model(config: ModelConfig) -> Any:
 
     `config.name` is a name of `list_models`, a path that ends in `.keras`, or `module:function`; a function is called as
     `function(input_shape, num_classes, **options)`. Raises ConfigError for an unknown name, an option that the model does
-    not take, a file that cannot be read, and a model of other shapes than the configuration says.
+    not take, a file that cannot be read or would run code of its own, and a model of other shapes than the configuration says.
     """
     import keras
 
     keras.utils.clear_session(free_memory=False)  # a model's automatic layer names must not depend on what was built before it
     if config.name.endswith(".keras"):
-        model = _load(Path(config.name), config)
+        if config.options:
+            raise ConfigError(f"[model] options {', '.join(config.options)} have no effect on the file {config.name}; remove them")
+        model = load_file(Path(config.name))
     else:
         model = _call(_find(config.name), config)
     if not isinstance(model, keras.Model):
@@ -59,21 +69,11 @@ def _find(name: str) -> Callable[..., Any]:
 
 
 def _call(function: Callable[..., Any], config: ModelConfig) -> Any:
+    options = check_options(config.name, config.options) if config.name in _SOURCES else config.options
     try:
-        return function(tuple(config.input_shape), config.num_classes, **config.options)
+        return function(tuple(config.input_shape), config.num_classes, **options)
     except TypeError as error:
         raise ConfigError(f"model {config.name} with options {dict(config.options)}: {error}") from error
-
-
-def _load(path: Path, config: ModelConfig) -> Any:
-    import keras
-
-    if config.options:
-        raise ConfigError(f"[model] options {', '.join(config.options)} have no effect on the file {path}; remove them")
-    try:
-        return keras.models.load_model(path, compile=False)
-    except (OSError, ValueError, TypeError) as error:
-        raise ConfigError(f"cannot load the model {path}: {error}") from error
 
 
 def _check_shapes(model: Any, config: ModelConfig) -> None:

@@ -1,8 +1,9 @@
-"""LeNet-5 (LeCun et al. 1998, as in PFL-MoE, arXiv:2012.15589, table of networks).
+"""LeNet-5 (LeCun et al. 1998), with the sizes of PFL-MoE (arXiv:2012.15589) and those of FedMix (Reisser et al. 2021).
 
-conv5x5 6, pool 2, conv5x5 16, pool 2, flatten 400, FC 120, FC 84, FC classes; ReLU throughout. The classifier FC1-3 is
-what PFL-MoE personalizes, the 400 flattened values are its features.
-61,706 weights at 28x28x1 (the first convolution pads to keep 28x28), the same at 32x32x1 (no padding), 62,006 at 32x32x3.
+conv5x5 6, pool 2, conv5x5 16, pool 2, flatten, FC 120, FC 84, FC classes; ReLU throughout. The classifier FC1-3 is
+what PFL-MoE personalizes, the flattened values are its features.
+PFL-MoE: 61,706 weights at 28x28x1 (the first convolution pads to keep 28x28), the same at 32x32x1 (no padding), 62,006 at
+32x32x3, all with 400 features. FedMix: 44,426 at 28x28x1 without padding, `padding="valid"`, with 256 features.
 """
 
 from typing import Any
@@ -12,21 +13,25 @@ import keras
 from edgefl.errors import ConfigError
 
 
-def lenet5(input_shape: tuple[int, ...], num_classes: int) -> Any:
+def lenet5(input_shape: tuple[int, ...], num_classes: int, *, padding: str = "auto", filters1: int = 6, filters2: int = 16) -> Any:
     """Return the model: float32[batch, *input_shape] -> logits float32[batch, num_classes].
 
-    Raises ConfigError for images of another size than 28x28 or 32x32.
+    `padding` is that of the first convolution: valid, same, or auto, which is same at 28x28 and valid at 32x32.
+    Raises ConfigError for images of another size than 28x28 or 32x32, and for an unknown padding.
     """
     if len(input_shape) != 3 or input_shape[:2] not in ((28, 28), (32, 32)):
         raise ConfigError(f"lenet5 takes images of 28x28 or 32x32, received input_shape {input_shape}; resize the data")
-    padding = "same" if input_shape[0] == 28 else "valid"
+    if padding not in ("auto", "same", "valid"):
+        raise ConfigError(f"lenet5 has padding {padding!r}, expected auto, same or valid")
+    if padding == "auto":
+        padding = "same" if input_shape[0] == 28 else "valid"
     layers = keras.layers
     return keras.Sequential(
         [
             keras.Input(input_shape, name="x"),
-            layers.Conv2D(6, 5, padding=padding, activation="relu", name="conv1"),
+            layers.Conv2D(filters1, 5, padding=padding, activation="relu", name="conv1"),
             layers.MaxPooling2D(2, name="pool1"),
-            layers.Conv2D(16, 5, activation="relu", name="conv2"),
+            layers.Conv2D(filters2, 5, activation="relu", name="conv2"),
             layers.MaxPooling2D(2, name="pool2"),
             layers.Flatten(name="flatten"),
             layers.Dense(120, activation="relu", name="fc1"),

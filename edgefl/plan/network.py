@@ -13,9 +13,9 @@ import keras
 import tensorflow as tf
 
 from edgefl.errors import PlanError
-from edgefl.plan.convolution import BUILTIN, convolve, fits
+from edgefl.plan.convolution import BUILTIN
+from edgefl.plan.layers import call_builtin
 from edgefl.plan.spec import TensorSpec
-from edgefl.plan.windows import make_geometry
 
 Tensor = Any
 Tensors = Mapping[str, Tensor]
@@ -161,15 +161,22 @@ class Network:
                 return self._run_graph(layer, args[0], run)
             if type(layer) is keras.layers.Dropout:
                 return _dropout(layer, run, args[0])
-            out = self._convolve(layer, run, args[0]) if BUILTIN.get() else None
-            return out if out is not None else self._call_stateless(layer, run, *args, **kwargs)
+            called = call_builtin(layer, lambda v: self._read(v, run), args[0], run.training) if BUILTIN.get() else None
+            if called is None:
+                return self._call_stateless(layer, run, *args, **kwargs)
+            run.updates |= {self._names[id(variable)]: new for variable, new in called[1]}
+            return called[0]
+
+    def _read(self, variable: Any, run: _Run) -> Tensor:
+        name = self._names[id(variable)]
+        return run.updates.get(name, run.weights[name])
 
     def _call_stateless(self, layer: Any, run: _Run, *args: Any, **kwargs: Any) -> Tensor:
         if run.training and any(isinstance(part, keras.random.SeedGenerator) for part in vars(layer).values()):
             raise PlanError(
                 f"layer {layer.name} ({type(layer).__name__}) draws its own random numbers; use Dropout, the only one that a plan knows"
             )
-        values = {id(v): run.updates.get(n, run.weights[n]) for v in layer.weights for n in [self._names[id(v)]]}
+        values = {id(v): self._read(v, run) for v in layer.weights}
         trained = [values[id(v)] for v in layer.trainable_variables]
         kept = [values.get(id(v), v.value) for v in layer.non_trainable_variables]
         if layer._call_has_training_arg:
@@ -179,23 +186,6 @@ class Network:
             if after is not before and id(variable) in values:
                 run.updates[self._names[id(variable)]] = after
         return out
-
-    def _convolve(self, layer: Any, run: _Run, x: Tensor) -> Tensor | None:
-        """The layer as matrix products; None when it is none that these can do, or too large for it."""
-        if type(layer) not in (keras.layers.Conv1D, keras.layers.Conv2D) or layer.groups > 1 or layer.padding == "causal":
-            return None
-        if layer.data_format != "channels_last":
-            return None
-        kernel = run.weights[self._names[id(layer.kernel)]]
-        one = type(layer) is keras.layers.Conv1D
-        image, filters = (tf.expand_dims(x, 1), tf.expand_dims(kernel, 0)) if one else (x, kernel)
-        strides, dilations = ((1,) * one + layer.strides, (1,) * one + layer.dilation_rate)
-        geometry = make_geometry(image.shape[1:3], filters.shape[:2], strides, dilations, layer.padding.upper())
-        if not fits(image, filters, geometry):
-            return None
-        out = convolve(image, filters, geometry)
-        out = tf.squeeze(out, 1) if one else out
-        return layer.activation(out + run.weights[self._names[id(layer.bias)]] if layer.use_bias else out)
 
     def _call_logits(self, layer: Any, run: _Run, x: Tensor) -> Tensor:
         if isinstance(layer, keras.layers.Dense):

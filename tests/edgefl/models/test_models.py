@@ -1,17 +1,26 @@
 """The papers' networks have the weights that the papers count, and a user's own model is taken or refused in words."""
 
+import math
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import keras
+import numpy as np
 import pytest
 
+import edgefl.models
 from edgefl.config import ModelConfig
 from edgefl.errors import ConfigError
 from edgefl.models import build_model, list_models
 
 LOCAL = {"filters1": 32, "filters2": 256, "hidden": 256, "dropout": 0.76}
 GATE = {"filters1": 12, "filters2": 12, "hidden": 8, "dropout": 0.78}
+
+RESNET_CONVOLUTIONS = 9 * (3 * 16 + 6 * 16 * 16 + 16 * 32 + 5 * 32 * 32 + 32 * 64 + 5 * 64 * 64)
+RESNET_NORMS = 2 * (7 * 16 + 6 * 32 + 6 * 64)
+VGG_CHANNELS = (3, 64, 64, 128, 128, 256, 256, 256, 512, 512, 512, 512, 512, 512)
+VGG_CONVOLUTIONS = sum((9 * before + 1) * after for before, after in pairwise(VGG_CHANNELS))
 
 
 @pytest.mark.parametrize(
@@ -25,17 +34,59 @@ GATE = {"filters1": 12, "filters2": 12, "hidden": 8, "dropout": 0.78}
         ("aem-cnn", (32, 32, 3), 7, GATE, 6_995),
         ("five-conv", (32, 32, 3), 10, {}, 130_826),
         ("softmax", (8, 8), 3, {}, 195),
+        ("gate-cnn", (32, 32, 3), 7, {}, 6_995),
+        ("gate-pixels", (32, 32, 3), 2, {}, 6_146),
+        ("gate-pixels", (32, 32, 1), 2, {}, 2_050),
+        ("lenet5", (28, 28, 1), 10, {"padding": "valid"}, (25 + 1) * 6 + (6 * 25 + 1) * 16 + 257 * 120 + 121 * 84 + 85 * 10),
+        ("lenet5", (28, 28, 1), 10, {"padding": "valid"}, 44_426),
+        ("resnet20", (32, 32, 3), 10, {}, RESNET_CONVOLUTIONS + RESNET_NORMS + 65 * 10),
+        ("resnet20", (32, 32, 3), 10, {}, 269_722),
+        ("resnet20", (32, 32, 3), 100, {"groups": 8}, 275_572),
+        ("mobilenetv2", (224, 224, 3), 7, {}, 2_257_984 + 1281 * 7),
+        ("vgg16", (32, 32, 3), 10, {}, VGG_CONVOLUTIONS + 513 * 512 + 513 * 512 + 513 * 10),
+        ("vgg16", (32, 32, 3), 10, {}, 15_245_130),
+        ("cnn1d", (128, 9), 6, {}, (5 * 9 + 1) * 32 + (5 * 32 + 1) * 64 + 65 * 64 + 65 * 6),
+        ("cnn1d", (128, 9), 6, {}, 16_326),
     ],
 )
 def test_weights_are_as_many_as_the_paper_says(name, shape, classes, options, count):
     model = build_model(ModelConfig(name, shape, classes, options))
-    assert model.count_params() == count
+    assert sum(math.prod(weight.shape) for weight in model.weights) == count
     assert tuple(model.outputs[0].shape) == (None, classes)
 
 
-def test_every_model_has_a_source():
-    assert set(list_models()) == {"lenet5", "aem-cnn", "five-conv", "softmax"}
+def test_every_file_of_a_model_is_listed_with_its_source():
+    files = {path.stem for path in Path(edgefl.models.__file__).parent.glob("*.py")} - {"__init__", "commands", "keras_file", "options"}
+    assert {name.replace("-", "_") for name in list_models()} == files
     assert all(list_models().values())
+
+
+def test_vgg16_ends_with_the_features_of_its_gate():
+    model = build_model(ModelConfig("vgg16", (32, 32, 3), 10, {"filters": 2, "hidden": 3}))
+    assert model.get_layer("pool5").output.shape == (None, 1, 1, 16)
+    assert build_model(ModelConfig("vgg16", (32, 32, 3), 10)).get_layer("flatten").output.shape == (None, 512)
+
+
+def test_resnet20_takes_every_other_pixel_and_new_channels_of_zeros():
+    """With the second norms at zero a block is relu of its shortcut."""
+    model = build_model(ModelConfig("resnet20", (16, 16, 2), 3, {"width": 2, "groups": 1}))
+    for layer in model.layers:
+        if layer.name.endswith("norm2"):
+            layer.gamma.assign(np.zeros(layer.gamma.shape))
+    ends = [model.get_layer(name).output for name in ("relu", "stage2_block1_relu2", "stage3_block3_relu2")]
+    first, second, last = keras.Model(model.inputs, ends).predict(np.random.default_rng(0).random((3, 16, 16, 2)), verbose=0)
+    np.testing.assert_array_equal(second, np.pad(first[:, ::2, ::2], [(0, 0), (0, 0), (0, 0), (1, 1)]))
+    np.testing.assert_array_equal(last, np.pad(first[:, ::4, ::4], [(0, 0), (0, 0), (0, 0), (3, 3)]))
+
+
+@pytest.mark.parametrize("width", [0.35, 1.4])
+def test_mobilenetv2_is_that_of_keras_applications(width):
+    reference = keras.applications.MobileNetV2((32, 32, 3), width, include_top=False, weights=None, pooling="avg")
+    model = build_model(ModelConfig("mobilenetv2", (32, 32, 3), 7, {"width": width}))
+    trunk = keras.Model(model.inputs, model.get_layer("average").output)
+    trunk.set_weights(reference.get_weights())
+    x = np.random.default_rng(0).random((2, 32, 32, 3), dtype=np.float32)
+    np.testing.assert_allclose(trunk(x), reference(x), atol=1e-5)
 
 
 def test_a_file_and_a_function_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -68,8 +119,18 @@ def test_a_file_and_a_function_of_the_user(tmp_path: Path, monkeypatch: pytest.M
     [
         (ModelConfig("lenet"), "did you mean 'lenet5'"),
         (ModelConfig("lenet5", (20, 20, 1)), "28x28 or 32x32"),
-        (ModelConfig("aem-cnn", (32, 32, 3), 10, {"filter1": 3}), "filter1"),
-        (ModelConfig("no-such.keras"), "cannot load the model no-such.keras"),
+        (ModelConfig("lenet5", (28, 28, 1), 10, {"padding": "full"}), "expected auto, same or valid"),
+        (ModelConfig("aem-cnn", (32, 32, 3), 10, {"filter1": 3}), "did you mean 'filters1'"),
+        (ModelConfig("aem-cnn", (32, 32, 3), 10, {"filters1": 3.0}), "filters1 of aem-cnn is 3.0, expected int"),
+        (ModelConfig("aem-cnn", (32, 32, 3), 10, {"filters1": 0}), "expected 1 or more"),
+        (ModelConfig("aem-cnn", (32, 32, 3), 10, {"dropout": 1}), "below 1"),
+        (ModelConfig("softmax", (4,), 2, {"width": 3}), "it takes none"),
+        (ModelConfig("resnet20", (4, 32, 3)), "8x8 or more"),
+        (ModelConfig("resnet20", (32, 32, 3), 10, {"groups": 3}), "groups that divide it"),
+        (ModelConfig("mobilenetv2", (15, 16, 3)), "16x16 or more"),
+        (ModelConfig("mobilenetv2", (16, 16, 3), 10, {"width": 0}), "above 0"),
+        (ModelConfig("vgg16"), "32x32 or more"),
+        (ModelConfig("cnn1d"), r"windows \(samples, channels\)"),
     ],
 )
 def test_what_is_refused(config, message):

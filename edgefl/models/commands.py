@@ -1,0 +1,25 @@
+"""`edgefl models`: what can be federated by name. Needs no TensorFlow."""
+
+import json
+from typing import Any
+
+import click
+
+from edgefl.models import list_models
+from edgefl.models.options import defaults
+
+
+@click.command(epilog="Example: edgefl models --json")
+@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
+def models(as_json: bool) -> None:
+    """List the models by name, with their sources and the options that `[model]` takes.
+
+    A `.keras` file and `module:function` are taken in place of a name.
+    """
+    found = {name: {"source": source, "options": dict(defaults(name))} for name, source in list_models().items()}
+    click.echo(json.dumps(found, indent=1) if as_json else "\n".join(_describe(name, model) for name, model in found.items()))
+
+
+def _describe(name: str, model: dict[str, Any]) -> str:
+    options = ", ".join(f"{key} = {json.dumps(value)}" for key, value in model["options"].items())
+    return f"{name}\n  {model['source']}" + (f"\n  options: {options}" if options else "")

@@ -1,0 +1,62 @@
+"""Batch norm and group norm with their gradients in closed form, in builtin ops.
+
+Left to the chain rule each becomes some forty ops over the whole image; by hand they are six forwards and seven backwards. With
+z = (x - mean) / s, s = sqrt(variance + epsilon), y = gamma z + beta and g = gamma dy, where mean(.) is over what is normalized
+together (a channel of the batch: Ioffe and Szegedy 2015, section 3; a group of a sample's channels: Wu and He 2018, section 3):
+
+    d beta = sum dy,    d gamma = sum dy z,    dx = (g - mean(g) - z mean(g z)) / s
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+Tensor = Any
+Three = tuple[Tensor, Tensor, Tensor]
+
+
+def batch_norm(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Three:
+    """Return y, like x float32[..., channels], and the batch's mean and variance float32[channels]; gamma, beta: float32[channels]."""
+    y, mean, variance = _normalize(tf.reshape(x, (1, -1, x.shape[-1])), gamma, beta, epsilon, x.shape[-1])
+    return tf.reshape(y, x.shape), tf.reshape(mean, (-1,)), tf.reshape(variance, (-1,))
+
+
+def group_norm(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, groups: int) -> Tensor:
+    """Return y, like x float32[batch, ..., channels]: each sample is normalized over its places and the channels of a group."""
+    return tf.reshape(_normalize(tf.reshape(x, (x.shape[0], -1, x.shape[-1])), gamma, beta, epsilon, groups)[0], x.shape)
+
+
+def _normalize(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, groups: int) -> Three:
+    """x: float32[n, places, channels]; mean and variance come back as float32[n, 1, channels], equal within a group."""
+    count, places, channels = x.shape
+    share = groups / (places * channels)
+
+    def mean_of(sums: Tensor) -> Tensor:
+        """Sums over places float32[n, 1, channels] -> means over places and a group's channels."""
+        if groups == channels:
+            return sums * share
+        grouped = tf.reduce_sum(tf.reshape(sums, (count, groups, channels // groups)), 2, keepdims=True) * share
+        return tf.reshape(tf.tile(grouped, (1, 1, channels // groups)), (count, 1, channels))
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def run(x: Tensor, gamma: Tensor, beta: Tensor) -> tuple[Three, Callable[..., Three]]:
+        mean = mean_of(_sum(x, 1))
+        centred = x - mean
+        variance = mean_of(_sum(centred * centred, 1))
+        inverse = tf.math.rsqrt(variance + epsilon)
+
+        def gradients(upstream: Tensor, *_: Tensor) -> Three:
+            plain = _sum(upstream, 1)
+            by_z = _sum(upstream * centred, 1) * inverse
+            slope = mean_of(by_z * gamma) * (inverse * inverse)
+            by_x = upstream * (inverse * gamma) - centred * slope - mean_of(plain * gamma) * inverse
+            return by_x, _sum(by_z, 0), _sum(plain, 0)
+
+        return (centred * (inverse * gamma) + beta, mean, variance), gradients
+
+    return run(x, tf.reshape(gamma, (1, 1, channels)), tf.reshape(beta, (1, 1, channels)))  # type: ignore[no-any-return]
+
+
+def _sum(x: Tensor, axis: int) -> Tensor:
+    return x if x.shape[axis] == 1 else tf.reduce_sum(x, axis, keepdims=True)

@@ -1,0 +1,165 @@
+"""Files of strangers: what is no `.keras` file, or would run code, is refused in words before Keras reads it."""
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from edgefl.config import ModelConfig
+from edgefl.errors import ConfigError
+from edgefl.models import build_model
+
+L = keras.layers
+
+
+def save(path: Path, *layers: Any) -> Path:
+    keras.Sequential([keras.Input((4,)), *layers, L.Dense(3, name="fc")]).save(path)
+    return path
+
+
+def load(path: Path) -> Any:
+    return build_model(ModelConfig(str(path), (4,), 3))
+
+
+def rewrite(path: Path, replaced: dict[str, bytes | None]) -> None:
+    """Put other members into an archive; None leaves one out."""
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in {**members, **replaced}.items():
+            if content is not None:
+                archive.writestr(name, content)
+
+
+def make(path: Path, class_name: str, module: str | None, config: Any) -> Path:
+    """A Sequential of one object that the file names."""
+    wanted = {"class_name": class_name, "module": module, "config": config, "registered_name": class_name}
+    model = {"class_name": "Sequential", "module": "keras", "config": {"name": "model", "layers": [wanted]}}
+    save(path)
+    rewrite(path, {"config.json": json.dumps(model).encode()})
+    return path
+
+
+def test_a_lambda_layer_never_runs(tmp_path):
+    mark = tmp_path / "ran"
+    name = str(mark)
+    path = save(tmp_path / "m.keras", L.Lambda(lambda x: (open(name, "w").close(), x)[1], output_shape=(4,)))
+    mark.unlink()
+    with pytest.raises(ConfigError, match=r"Lambda layer.*module:function"):
+        load(path)
+    assert not mark.exists()
+    keras.models.load_model(path, safe_mode=False)
+    assert mark.exists(), "the layer's code would have left its mark"
+
+
+@pytest.mark.parametrize(
+    ("class_name", "module"),
+    [
+        ("system", "os"),
+        ("function", "os"),
+        ("run", "subprocess"),
+        ("import_module", "importlib"),
+        ("get_file", "keras.utils"),
+        ("get_file", "keras.src.utils.file_utils"),
+        ("load_model", "keras.saving"),
+        ("Odd", None),
+        ("Layer", "kerasx.layers"),
+        ("eval", "builtins"),
+    ],
+)
+def test_what_is_no_part_of_keras_is_not_imported(tmp_path, class_name, module):
+    mark = tmp_path / "ran"
+    with pytest.raises(ConfigError, match=rf"{class_name} of {module or 'no module'} is no part of Keras; .*module:function"):
+        load(make(tmp_path / "m.keras", class_name, module, f"touch {mark}"))
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("class_name", ["Lambda", "__lambda__", "TorchModuleWrapper", "TFSMLayer"])
+def test_what_holds_code_is_refused_wherever_it_stands(tmp_path, class_name):
+    inner = {"class_name": class_name, "module": "keras.layers", "config": {}}
+    with pytest.raises(ConfigError, match="whose code would run here"):
+        load(make(tmp_path / "m.keras", "Dense", "keras.layers", {"units": 3, "kernel_initializer": [{"deep": inner}]}))
+
+
+@keras.saving.register_keras_serializable("edgefl_tests")
+class Scaled(L.Layer):
+    def call(self, x):
+        return 2 * x
+
+
+def test_a_class_of_its_own_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"Scaled of .*module:function"):
+        load(save(tmp_path / "m.keras", Scaled()))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.99])
+def test_a_truncated_file(tmp_path, share):
+    path = save(tmp_path / "m.keras")
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(share * len(whole))])
+    with pytest.raises(ConfigError, match=r"cannot load the model .*expected a .keras file; copy it again"):
+        load(path)
+
+
+def test_files_of_other_formats(tmp_path):
+    save(tmp_path / "m.h5")
+    for content, message in (
+        ((tmp_path / "m.h5").read_bytes(), "an HDF5 file.*save it again as .keras"),
+        (b"{}", "no zip archive"),
+        (b"\x80\x04\x95" + bytes(50), "no zip archive"),
+    ):
+        (tmp_path / "m.keras").write_bytes(content)
+        with pytest.raises(ConfigError, match=message):
+            load(tmp_path / "m.keras")
+    with pytest.raises(ConfigError, match="there is no such file"):
+        load(tmp_path / "missing.keras")
+
+
+@pytest.mark.parametrize(
+    ("replaced", "message"),
+    [
+        ({"config.json": None}, "without a readable config.json"),
+        ({"config.json": b"{"}, "without a readable config.json"),
+        ({"config.json": b"\xff\xfe"}, "without a readable config.json"),
+        ({"config.json": b"[1, 2]"}, "save it again"),
+        ({"model.weights.h5": None}, "save it again"),
+        ({"model.weights.h5": b"\x89HDF\r\n\x1a\n"}, "save it again"),
+    ],
+)
+def test_archives_with_damaged_members(tmp_path, replaced, message):
+    path = save(tmp_path / "m.keras")
+    rewrite(path, replaced)
+    with pytest.raises(ConfigError, match=message):
+        load(path)
+
+
+def test_a_configuration_that_the_weights_do_not_fit(tmp_path):
+    path = save(tmp_path / "m.keras")
+    with zipfile.ZipFile(path) as archive:
+        config = archive.read("config.json")
+    rewrite(path, {"config.json": config.replace(b'"units": 3', b'"units": 5')})
+    with pytest.raises(ConfigError, match="save it again"):
+        build_model(ModelConfig(str(path), (4,), 5))
+
+
+def test_options_for_a_file_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="options width have no effect"):
+        build_model(ModelConfig(str(save(tmp_path / "m.keras")), (4,), 3, {"width": 2}))
+
+
+def test_models_of_keras_own_parts_are_taken_compiled_or_not(tmp_path):
+    """With a loss of the user's own, which is not made, nested models, operations and slices."""
+    inner = keras.Sequential([keras.Input((4,)), L.Dense(6, activation="gelu", kernel_regularizer="l2")])
+    inner.compile("sgd", keras.losses.MeanSquaredError())
+    x = keras.Input((4,))
+    y = inner(x)
+    y = (keras.ops.relu(y) + y)[:, :3]
+    model = keras.Model(x, L.Dense(3)(y))
+    model.compile("adam", lambda y, p: p)
+    model.save(tmp_path / "m.keras")
+    data = np.random.default_rng(0).random((5, 4), dtype=np.float32)
+    np.testing.assert_allclose(load(tmp_path / "m.keras")(data), model(data), atol=1e-6)
