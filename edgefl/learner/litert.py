@@ -12,6 +12,29 @@ from edgefl.plan.spec import Plan
 from edgefl.quiet import quiet_stderr
 
 
+class _Opened:
+    """A signature whose tensors are allocated once.
+
+    The runtime's own `SignatureRunner` sizes every input anew at each call and copies every output: a tenth of a small network's
+    step. Shapes are fixed in a plan, and what a step gives goes into the next one, so neither is needed.
+    """
+
+    def __init__(self, interpreter: Any, signature: str) -> None:
+        runner = interpreter.get_signature_runner(signature)
+        self._calls, self._graph = runner._interpreter_wrapper, runner._subgraph_index
+        self._inputs, self._outputs = dict(runner._inputs), dict(runner._outputs)
+        self._calls.AllocateTensors(self._graph)
+
+    def __call__(self, arguments: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Run once; the results are the runtime's own memory, which the next run writes over."""
+        if arguments.keys() != self._inputs.keys():
+            raise PlanError(f"the program takes {', '.join(self._inputs)}, received {', '.join(arguments)}; build the plan again")
+        for name, array in arguments.items():
+            self._calls.SetTensor(self._inputs[name], array, self._graph)
+        self._calls.Invoke(self._graph)
+        return {name: self._calls.tensor(self._calls, index, self._graph) for name, index in self._outputs.items()}
+
+
 class LiteRTLearner(StepLearner):
     """One interpreter over one plan; see `Learner`. Raises PlanError when the runtime refuses the program.
 
@@ -23,7 +46,7 @@ class LiteRTLearner(StepLearner):
     def __init__(self, plan: Plan, threads: int = 1) -> None:
         self.spec = plan.spec
         self._program, self._threads = plan.program, threads
-        self._open: tuple[str, Any] | None = None
+        self._open: tuple[str, _Opened] | None = None
         program = set(load_interpreter(plan.program).get_signature_list())
         missing = {s.name for s in self.spec.signatures} - program
         if missing:
@@ -31,11 +54,8 @@ class LiteRTLearner(StepLearner):
 
     def step(self, signature: str, arguments: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
         """Run the signature once; see `StepLearner.step`."""
-        if self._open is not None and self._open[0] == signature:
-            return dict(self._open[1](**arguments))
-        self._open = None  # first give the other one's memory back
-        runner = load_interpreter(self._program, self._threads).get_signature_runner(signature)
-        with quiet_stderr():  # at its first step the runtime tells of its delegate
-            results = dict(runner(**arguments))
-        self._open = (signature, runner)
-        return results
+        if self._open is None or self._open[0] != signature:
+            self._open = None  # first give the other one's memory back
+            with quiet_stderr():  # the runtime tells of its delegate
+                self._open = (signature, _Opened(load_interpreter(self._program, self._threads), signature))
+        return self._open[1](arguments)

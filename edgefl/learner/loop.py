@@ -12,7 +12,7 @@ from edgefl.plan.spec import PlanSpec, Signature
 from edgefl.types import Array, Labels, Weights
 
 Step = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
-"""Arguments by their names in `Signature` -> results by theirs."""
+"""Arguments by their names in `Signature` -> results by theirs, which hold until the next step only."""
 
 
 def _numbered(letter: str, arrays: list[Array]) -> dict[str, np.ndarray]:
@@ -31,36 +31,27 @@ def train(
 ) -> tuple[Weights, float]:
     """Run `epochs` epochs of steps; see `Learner.fit`. Raises DataError when the loss stops being a finite number."""
     count = check_data(signature, data, labels)
-    trained = check_weights(signature.trained, weights)
-    frozen = _numbered("f", check_weights(signature.frozen, weights))
-    slots = [np.zeros(spec.shape, np.float32) for spec in signature.slots]
-    scalars = {f"h_{k}": np.asarray((hyper or {}).get(k, default), np.float32) for k, default in signature.hyper.items()}
+    moving = _numbered("t", check_weights(signature.trained, weights))
+    moving |= _numbered("s", [np.zeros(spec.shape, np.float32) for spec in signature.slots])
+    arguments = _numbered("f", check_weights(signature.frozen, weights)) | moving
+    arguments |= {f"h_{k}": np.asarray((hyper or {}).get(k, default), np.float32) for k, default in signature.hyper.items()}
     targets = labels.astype(np.int32)
     loss, size = 0.0, signature.batch_size
     for _ in range(epochs):
         total = 0.0
         for index, sample_weight in batches(count, size, rng):
-            out = step(
-                {
-                    **{f"d_{spec.name}": data[spec.name][index] for spec in signature.data},
-                    "d_y": targets[index],
-                    "d_sample_weight": sample_weight,
-                    **_numbered("t", trained),
-                    **_numbered("s", slots),
-                    **_numbered("n", [rng.random(spec.shape, dtype=np.float32) for spec in signature.noise]),
-                    **frozen,
-                    **scalars,
-                }
-            )
-            trained = [out[f"t_{i}"] for i in range(len(trained))]
-            slots = [out[f"s_{i}"] for i in range(len(slots))]
+            arguments |= {f"d_{spec.name}": data[spec.name][index] for spec in signature.data}
+            arguments |= {"d_y": targets[index], "d_sample_weight": sample_weight}
+            arguments |= _numbered("n", [rng.random(spec.shape, dtype=np.float32) for spec in signature.noise])
+            out = step(arguments)
+            arguments |= {name: out[name] for name in moving}
             total += float(out["loss"]) * float(sample_weight.sum())
         loss = total / count
         if not np.isfinite(loss):
             raise DataError(
                 f"{signature.name}: the loss is {loss}, expected a finite number; lower the learning rate or check the data's scale"
             )
-    return {spec.name: np.array(array, np.float32) for spec, array in zip(signature.trained, trained, strict=True)}, loss
+    return {spec.name: np.array(arguments[f"t_{i}"], np.float32) for i, spec in enumerate(signature.trained)}, loss
 
 
 def predict(step: Step, signature: Signature, weights: Weights, data: Data) -> Array:
@@ -81,7 +72,7 @@ class StepLearner(ABC):
 
     @abstractmethod
     def step(self, signature: str, arguments: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-        """Run the signature once; arguments and results are named as in `Signature`."""
+        """Run the signature once; arguments and results are named as in `Signature`. The results hold until the next step only."""
 
     def fit(
         self,
