@@ -1,0 +1,178 @@
+"""What each defence of a device leaves an aggregator to read, and what it costs in accuracy: a small federation for each."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from edgefl.algorithms import make_algorithm
+from edgefl.algorithms.arithmetic import prefixed
+from edgefl.algorithms.biased_fedavg import output_layer
+from edgefl.algorithms.fedavg import GLOBAL, RECEIVED
+from edgefl.algorithms.registry import entry
+from edgefl.algorithms.robust import l2_norm
+from edgefl.audit.labels import OutputLayer, Reading, Vector, correlation, read_labels, total_variation, true_shares
+from edgefl.client import client_rng
+from edgefl.config import FederationConfig
+from edgefl.errors import ConfigError
+from edgefl.learner.base import Data, Learner, batches
+from edgefl.plan.spec import Plan
+from edgefl.rng import rng_for
+from edgefl.simulate import simulate
+from edgefl.types import Array, ClientState, Shard, Update, Weights
+
+OFF: Mapping[str, Any] = {"clip_update": 0.0, "noise_multiplier": 0.0, "withhold": ""}
+ONE_STEP = "one step on all samples"
+"""The name of the case in which equation 15 is exact: no federation trains so."""
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A name and the options by which it differs from the configuration."""
+
+    name: str
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Leak:
+    """What one client's update told: true and read shares float64[classes], their total variation distance and correlation."""
+
+    truth: Vector
+    reading: Reading
+
+    @property
+    def distance(self) -> float:
+        """Total variation distance between the two."""
+        return total_variation(self.truth, self.reading.shares)
+
+    @property
+    def correlation(self) -> float:
+        """Correlation of the two over the classes."""
+        return correlation(self.truth, self.reading.shares)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A scenario with each client's leak; accuracy: mean over clients at the end of the rounds, NaN when none were played."""
+
+    scenario: Scenario
+    clients: Mapping[str, Leak]
+    accuracy: float = float("nan")
+
+    @property
+    def distance(self) -> float:
+        """Mean distance over clients."""
+        return float(np.mean([leak.distance for leak in self.clients.values()]))
+
+    @property
+    def correlation(self) -> float:
+        """Mean correlation over the clients that have one."""
+        known = [leak.correlation for leak in self.clients.values() if np.isfinite(leak.correlation)]
+        return float(np.mean(known)) if known else float("nan")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A federation to be audited: the same plan, first weights and shards in each scenario."""
+
+    plan: Plan
+    initial: Weights
+    shards: Mapping[str, Shard]
+    config: FederationConfig
+    learner: Learner
+
+    def __post_init__(self) -> None:
+        if not set(OFF) <= set(entry(self.config.algorithm).defaults):
+            raise ConfigError(
+                f"the audit needs an algorithm with the options {', '.join(OFF)}, such as fedavg, not {self.config.algorithm!r}"
+            )
+
+    def options(self, scenario: Scenario) -> dict[str, Any]:
+        """Return the plan's options with this scenario's defences, and no others; no baseline of each client alone."""
+        return {**self.plan.spec.options, **OFF, "baseline_epochs": 0, **scenario.options}
+
+
+def first_updates(setting: Setting, scenario: Scenario) -> dict[str, Update]:
+    """Return what every client sends in the first round, in answer to the weights that were drawn."""
+    options, name, seed = setting.options(scenario), setting.config.algorithm, setting.config.seed
+    server, device = make_algorithm(name, None, options), make_algorithm(name, setting.learner, options)
+    state = server.init(setting.initial, rng_for(seed, 0, "init"))
+    sent = {client_id: server.broadcast(state, client_id) for client_id in setting.shards}
+    return {
+        c: device.local_update(sent[c], ClientState(), shard, c, client_rng(seed, sent[c], c))[0] for c, shard in setting.shards.items()
+    }
+
+
+def one_step(learner: Learner, weights: Weights, shard: Shard, learning_rate: float, rng: np.random.Generator) -> dict[str, Array]:
+    """Return the delta of a single step on all of a client's samples: the mean of what each batch moves the same weights by."""
+    signature = learner.spec.signature("train")
+    total: dict[str, np.ndarray] = {spec.name: np.zeros(spec.shape, np.float64) for spec in signature.trained}
+    held = {**weights, **prefixed(RECEIVED, weights)}
+    for index, weight in batches(len(shard.y_train), signature.batch_size, None):
+        used = index[: int(weight.sum())]
+        data: Data = {"x": shard.x_train[used]}
+        moved, _ = learner.fit("train", held, data, shard.y_train[used], epochs=1, rng=rng, hyper={"learning_rate": learning_rate})
+        for name, array in moved.items():
+            total[name] = total[name] + (array.astype(np.float64) - weights[name]) * len(used) / len(shard.y_train)
+    return {name: array.astype(np.float32) for name, array in total.items()}
+
+
+def layer_read(weights: Weights) -> OutputLayer:
+    """Return the output layer of these weights; ConfigError when it has no bias."""
+    kernel, bias = output_layer(weights)
+    features = weights[kernel].shape[0]
+    before = [name for name, array in weights.items() if name.endswith("/bias") and array.shape == (features,) and name != bias]
+    return OutputLayer(kernel, bias, before[-1] if before else "", weights[kernel])
+
+
+def defences(setting: Setting, noises: tuple[float, ...]) -> list[Scenario]:
+    """Return no defence; clipping to the median norm of the first updates; that with noise; and more and more that is withheld."""
+    layer = layer_read(setting.initial)
+    norm = float(np.median([l2_norm(update.deltas[GLOBAL]) for update in first_updates(setting, Scenario("", {})).values()]))
+    limit = float(f"{norm:.3g}")
+    return [
+        Scenario("no defence", {}),
+        Scenario(f"clip to {limit:g}", {"clip_update": limit}),
+        *(Scenario(f"clip to {limit:g}, noise {each:g}", {"clip_update": limit, "noise_multiplier": each}) for each in noises),
+        Scenario("withhold output bias", {"withhold": layer.bias}),
+        Scenario("withhold output layer", {"withhold": f"{layer.kernel}, {layer.bias}"}),
+    ]
+
+
+def audit_labels(setting: Setting, noises: tuple[float, ...], *, accuracy: bool, note: Note) -> list[Finding]:
+    """Read every client's labels off its first update: after one step on all samples, and with each defence off and on.
+
+    accuracy: play the rounds of the configuration with each, too. `note` gets a line a scenario. Raises ConfigError for a model
+    whose output layer has no bias, or an algorithm without defences.
+    """
+    layer = layer_read(setting.initial)
+    truths = {c: true_shares(shard.y_train, shard.num_classes) for c, shard in setting.shards.items()}
+    rate, seed = float(setting.plan.spec.options["learning_rate"]), setting.config.seed
+    note(ONE_STEP)
+    steps = {c: one_step(setting.learner, setting.initial, shard, rate, rng_for(seed, 1, c)) for c, shard in setting.shards.items()}
+    exact = {c: Leak(truths[c], read_labels(delta, layer, step=rate)) for c, delta in steps.items()}
+    findings = [Finding(Scenario(ONE_STEP, {}), exact)]
+    for scenario in defences(setting, noises):
+        note(scenario.name)
+        updates = first_updates(setting, scenario)
+        leaks = {c: Leak(truths[c], read_labels(update.deltas[GLOBAL], layer)) for c, update in updates.items()}
+        findings.append(Finding(scenario, leaks, _accuracy(setting, scenario) if accuracy else float("nan")))
+    return findings
+
+
+def _accuracy(setting: Setting, scenario: Scenario) -> float:
+    plan = replace(setting.plan, spec=replace(setting.plan.spec, options=setting.options(scenario)))
+    end = simulate(plan, setting.initial, setting.shards, setting.config, learner=setting.learner)
+    found = [metrics["accuracy_mixture"] for metrics in end.metrics.values()]
+    return float(np.nanmean(found))
+
+
+def guess(setting: Setting) -> Finding:
+    """Return what one knows without any update: that there are so many classes."""
+    count = setting.plan.spec.num_classes
+    uniform = Reading(np.full(count, 1 / count), "nothing")
+    leaks = {c: Leak(true_shares(shard.y_train, count), uniform) for c, shard in setting.shards.items()}
+    return Finding(Scenario("a uniform guess", {}), leaks)

@@ -1,0 +1,147 @@
+"""The audit of a small federation on the numpy learner, and the command on digits."""
+
+import json
+
+import numpy as np
+import pytest
+
+from edgefl.algorithms import make_algorithm
+from edgefl.audit.commands import report, table
+from edgefl.audit.labels import read_labels
+from edgefl.audit.plot import plot_labels
+from edgefl.audit.scenarios import ONE_STEP, Leak, Scenario, Setting, audit_labels, defences, first_updates, guess, layer_read, one_step
+from edgefl.cli import run
+from edgefl.config import FederationConfig
+from edgefl.errors import ConfigError
+from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
+from edgefl.plan.spec import Plan
+from edgefl.rng import rng_for
+from edgefl.types import Shard
+
+OPTIONS = {"epochs": 1, "learning_rate": 0.05, "momentum": 0.0, "batch_size": 8}
+
+
+def setting_of(name="fedavg", classes=5):
+    """Return six clients with skewed labels over positive features: what a last layer behind a ReLU sees."""
+    spec = softmax_spec(name, inputs=6, features=6, classes=classes, options=OPTIONS)
+    rng = np.random.default_rng(3)
+    shards = {}
+    for i in range(6):
+        y = rng.choice(classes, 60, p=rng.dirichlet(np.full(classes, 0.5)))
+        x = np.abs(np.eye(classes, 6)[y] + rng.normal(0, 0.5, (60, 6))).astype(np.float32)
+        shards[f"pi-{i}"] = Shard(x, y.astype(np.int64), x[:20], y[:20].astype(np.int64), classes)
+    initial = {w.name: rng.normal(0, 0.05, w.shape).astype(np.float32) for w in spec.weights}
+    initial["trunk/kernel"] = np.eye(6, dtype=np.float32)
+    initial["head/bias"] = np.zeros(classes, np.float32)
+    learner = SoftmaxLearner(spec)
+    config = FederationConfig(rounds=3, algorithm=name, options=OPTIONS, seed=4)
+    return Setting(Plan(learner.spec, b"", b""), initial, shards, config, learner)
+
+
+@pytest.fixture(scope="module")
+def setting():
+    return setting_of()
+
+
+@pytest.fixture(scope="module")
+def findings(setting):
+    """One step, then no defence, clipping, the bias and the output layer withheld."""
+    return audit_labels(setting, (), accuracy=True, note=lambda line: None)
+
+
+def test_one_step_over_batches_is_the_step_of_one_batch(setting):
+    shard = setting.shards["pi-0"]
+    small = one_step(setting.learner, setting.initial, shard, 0.1, rng_for(1, 1))
+    large = one_step(
+        SoftmaxLearner(softmax_spec("fedavg", inputs=6, features=6, classes=5, batch_size=60)), setting.initial, shard, 0.1, rng_for(1, 1)
+    )
+    for name, array in small.items():
+        np.testing.assert_allclose(array, large[name], atol=1e-6)
+
+
+def test_one_step_discloses_and_so_does_a_round(setting, findings):
+    exact, plain, *_ = findings
+    assert exact.distance < 0.03
+    assert exact.correlation > 0.99
+    assert plain.distance < guess(setting).distance / 2
+    assert plain.correlation > 0.9
+    assert np.isnan(exact.accuracy)
+    assert plain.accuracy > findings[-1].accuracy  # a head of small random weights does not tell classes apart
+
+
+def sources(finding):
+    return {leak.reading.source for leak in finding.clients.values()}
+
+
+def test_clipping_hides_no_direction_and_withholding_the_bias_leaves_the_kernel(findings):
+    _, plain, clipped, without_bias, without_layer = findings
+    assert clipped.distance == pytest.approx(plain.distance, abs=1e-5)
+    assert sources(plain) == sources(clipped) == {"bias"}
+    assert sources(without_bias) == {"kernel"}
+    assert without_bias.correlation > 0.7
+    assert sources(without_layer) == {"nothing"}  # this model has no dense layer with a bias before
+
+
+def test_noise_hides_as_it_grows(setting):
+    limit = defences(setting, ())[1].options["clip_update"]
+    found = []
+    for noise in (0.01, 0.3, 3.0):
+        scenario = Scenario("", {"clip_update": limit, "noise_multiplier": noise})
+        found.append(audit_one(setting, scenario))
+    assert found == sorted(found)
+    assert found[-1] > 2 * found[0]
+
+
+def audit_one(setting, scenario):
+    layer = layer_read(setting.initial)
+    truth = {c: leak.truth for c, leak in guess(setting).clients.items()}
+    updates = first_updates(setting, scenario)
+    return float(np.mean([Leak(truth[c], read_labels(update.deltas["global"], layer)).distance for c, update in updates.items()]))
+
+
+def test_the_kernel_tells_when_the_bias_is_each_clients_own():
+    personal = setting_of("biased-fedavg")
+    found = audit_labels(personal, (), accuracy=False, note=lambda line: None)[1]
+    assert sources(found) == {"kernel"}
+    assert found.correlation > 0.7
+
+
+def test_the_report_is_json_and_the_table_has_a_line_a_scenario(setting, findings):
+    told = json.loads(json.dumps(report(setting.config, findings, guess(setting)), allow_nan=False))
+    assert told["rows"][0]["name"] == ONE_STEP
+    assert told["rows"][0]["accuracy"] is None
+    assert sum(told["rows"][0]["clients"]["pi-3"]["read"]) == pytest.approx(1)
+    lines = table(setting.config, findings, guess(setting), True).splitlines()
+    assert [line.partition("  ")[0] for line in lines[1:7]] == [f.scenario.name for f in (*findings, guess(setting))]
+
+
+def test_the_picture(findings, tmp_path):
+    pytest.importorskip("matplotlib")
+    plot_labels(findings, tmp_path / "labels.png")
+    assert (tmp_path / "labels.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_algorithm_without_defences_is_an_error(setting):
+    with pytest.raises(ConfigError, match="such as fedavg, not 'local'"):
+        Setting(setting.plan, setting.initial, setting.shards, FederationConfig(algorithm="local"), setting.learner)
+
+
+def test_defences_are_those_of_the_scenario_alone(setting):
+    assert make_algorithm("fedavg", None, setting.options(Scenario("", {}))).name == "fedavg"
+    assert setting.options(Scenario("", {"withhold": "bias"}))["withhold"] == "bias"
+
+
+def test_the_command(tmp_path, capsys):
+    pytest.importorskip("tensorflow")
+    pytest.importorskip("sklearn")
+    config = tmp_path / "federation.toml"
+    config.write_text(
+        '[federation]\nname = "small"\nrounds = 1\n[model]\nname = "softmax"\n[data]\nname = "digits"\nnum_train = 200\nnum_test = 50\n'
+        '[partition]\nname = "dirichlet"\nnum_clients = 3\n[algorithm]\nname = "fedavg"\nepochs = 1\nmomentum = 0.0\n'
+    )
+    assert run(["audit", "labels", "--config", str(config), "--noise", "0.1", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert len(rows) == 7
+    assert rows[0]["distance"] < rows[-1]["distance"] / 2
+    assert rows[-1]["name"] == "a uniform guess"
+    assert 0 <= rows[1]["accuracy"] <= 1
