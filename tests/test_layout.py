@@ -36,7 +36,7 @@ ROOMS = (
     {"traffic", "evaluation"},
     {"simulate"},
     {"runs"},
-    {"reproduce"},
+    {"reproduce", "audit"},
     {"mqtt"},
     {"monitor", "bench", "demo", "demo_table", "demo_processes"},
     {"cli"},
