@@ -12,15 +12,16 @@ Traffic: down the client's experts and phi, with a federated gate that too; up t
 p(y|s), the gate and the personal bias stay on the device; phi's delta tells which labels a client has, as the output layer's does.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 
 from edgefl.algorithms import responsibility as rs
-from edgefl.algorithms.arithmetic import redraw, subtract, weighted_means
+from edgefl.algorithms.arithmetic import redraw, subtract
 from edgefl.algorithms.base import FEDERATE, Algorithm
 from edgefl.algorithms.entry import entry
+from edgefl.algorithms.expert_averages import broadcast_to, expert_means, metrics_of, step_each
 from edgefl.algorithms.fedavg import FEDERATED
 from edgefl.algorithms.fedmix_gate import GATE, conditions_of, gate_probabilities, hidden_of, mixture_of, private_of, used_of
 from edgefl.algorithms.fedmix_objectives import (
@@ -36,35 +37,10 @@ from edgefl.algorithms.fedmix_objectives import (
     train_name,
 )
 from edgefl.algorithms.ifca import experts, name_of
-from edgefl.algorithms.server_optimizer import step
 from edgefl.config import nearest
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner
-from edgefl.types import Broadcast, ClientState, Mixture, Peer, Scalars, ServerState, Shard, Update, Weights
-
-SLACK = 0.9
-"""An expert is pruned at the server later than at the client, so that one near the threshold is not lost at once."""
-
-
-def told(metrics: Scalars, num_experts: int) -> rs.Real:
-    """Return q(z|s) out of an update's metrics or a server's scalars; uniform where it is missing or no distribution."""
-    values = np.array([metrics.get(f"q/{k}", np.nan) for k in range(num_experts)])
-    fits = np.isfinite(values).all() and (values >= 0).all() and values.sum() > 0
-    return values / values.sum() if fits else np.full(num_experts, 1 / num_experts)
-
-
-def known(state: ServerState, client_id: str, num_experts: int) -> rs.Real | None:
-    """Return the q(z|s) that a client told last, float64[experts]; None for one that took part in no round."""
-    own = {f"q/{k}": state.scalars.get(f"q/{client_id}/{k}", np.nan) for k in range(num_experts)}
-    return told(own, num_experts) if np.isfinite(list(own.values())).all() else None
-
-
-def step_all(state: ServerState, means: dict[str, Weights], learning_rate: float) -> ServerState:
-    """Return the state after a step of Adam on each model that has a mean delta, in the next round."""
-    models, slots = dict(state.models), dict(state.slots)
-    for name, delta in means.items():
-        models[name], slots[name] = step("adam", {"learning_rate": learning_rate}, models[name], delta, slots.get(name, {}))
-    return replace(state, round=state.round + 1, models=models, slots=slots)
+from edgefl.types import Broadcast, ClientState, Mixture, Peer, ServerState, Shard, Update, Weights
 
 
 def fedmix(
@@ -93,7 +69,9 @@ def fedmix(
     Raises ConfigError for options that are no such thing.
     """
     del batch_size
-    _check(num_experts, prune, condition, gate)
+    check_experts(num_experts, prune)
+    check_choice("condition", condition, ["label", "side"])
+    check_choice("gate", gate, ["local", FEDERATED])
     threshold = prune / num_experts
     hyper = {"learning_rate": learning_rate}
 
@@ -104,10 +82,7 @@ def fedmix(
         return ServerState(1, FEDERATE, {name_of(0): network, **drawn, **own})
 
     def broadcast(state: ServerState, client_id: str) -> Broadcast:
-        last = known(state, client_id, num_experts)
-        sent = range(num_experts) if last is None else rs.kept(last, SLACK * threshold)
-        left_out = {name_of(k) for k in range(num_experts) if k not in sent}
-        return Broadcast(state.round, state.phase, {name: model for name, model in state.models.items() if name not in left_out})
+        return broadcast_to(state, client_id, num_experts, threshold)
 
     def local_update(
         broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
@@ -116,7 +91,8 @@ def fedmix(
         phi = broadcast.models[PHI][PHI]
         conditions = conditions_of(shard, condition, len(phi))
         shares = rs.shares_of(conditions, len(phi))
-        models, used = experts(broadcast.models), used_of(broadcast, rs.by_client(rs.by_condition(phi), shares), threshold)
+        models = experts(broadcast.models)
+        used = used_of(models, rs.by_client(rs.by_condition(phi), shares), threshold)
         private = private_of(learner, broadcast, state)
         weights = {
             **{f"expert{slot}/{name}": array for slot, k in enumerate(used) for name, array in models[k].items()},
@@ -140,26 +116,16 @@ def fedmix(
         own = {name: now[name] for name in private}
         if gate == FEDERATED:
             deltas[GATE] = subtract({name: own.pop(name) for name in (KERNEL, BIAS)}, broadcast.models[GATE])
-        metrics = {"loss": loss, **{f"q/{k}": float(value) for k, value in enumerate(after)}}
+        metrics = {"loss": loss, **metrics_of(after)}
         return Update(client_id, broadcast.round, len(shard.y_train), deltas, metrics), replace(state, arrays={**state.arrays, **own})
 
     def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
-        scalars = dict(state.scalars)
-
-        def terms() -> Iterator[tuple[str, Weights, float]]:
-            for update in updates:
-                own = told(update.metrics, num_experts)
-                scalars.update({f"q/{update.client_id}/{k}": float(value) for k, value in enumerate(own)})
-                left = rs.pruned(own, rs.kept(own, threshold))
-                weight = {name_of(k): float(value) for k, value in enumerate(left)}
-                yield from ((name, delta, update.num_samples * weight.get(name, 1.0)) for name, delta in update.deltas.items())
-
-        means = weighted_means(terms())
+        means, state = expert_means(state, updates, num_experts, threshold)
         if PHI in means:
             phi = state.models[PHI][PHI]
             push = entropy * rs.marginal_entropy_gradient(phi, np.full(len(phi), 1 / len(phi)))
             means[PHI] = {PHI: np.asarray(means[PHI][PHI] + push, np.float32)}
-        return replace(step_all(state, means, server_learning_rate), scalars=scalars)
+        return step_each(state, means, server_learning_rate)
 
     def personalize(broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator) -> tuple[Mixture, ClientState]:
         assert learner is not None
@@ -167,7 +133,7 @@ def fedmix(
         conditions = conditions_of(shard, condition, len(phi))
         of_condition, models = rs.by_condition(phi), experts(broadcast.models)
         q = rs.by_client(of_condition, rs.shares_of(conditions, len(phi)))
-        used = used_of(broadcast, q, threshold)
+        used = used_of(models, q, threshold)
         left, q = {k: models[k] for k in used}, rs.pruned(q, used)
         hidden = hidden_of(learner, left, q, shard.x_train)
         private = private_of(learner, broadcast, state)
@@ -186,14 +152,18 @@ def fedmix(
     return Algorithm("fedmix", init, broadcast, local_update, aggregate, personalize)
 
 
-def _check(num_experts: int, prune: float, condition: str, gate: str) -> None:
+def check_experts(num_experts: int, prune: float) -> None:
+    """Raise ConfigError when there is no expert, or might be none left."""
     if num_experts < 1:
         raise ConfigError(f"[algorithm] num_experts is {num_experts}, expected 1 or more")
     if prune > 1:
         raise ConfigError(f"[algorithm] prune is {prune}, expected a share from 0 to 1; above 1 no expert might be left")
-    for key, value, choices in (("condition", condition, ["label", "side"]), ("gate", gate, ["local", FEDERATED])):
-        if value not in choices:
-            raise ConfigError(f"[algorithm] {key} is {value!r}, expected {' or '.join(choices)}; {nearest(value, choices)}")
+
+
+def check_choice(key: str, value: str, choices: list[str]) -> None:
+    """Raise ConfigError for a value that is none of the choices."""
+    if value not in choices:
+        raise ConfigError(f"[algorithm] {key} is {value!r}, expected {' or '.join(choices)}; {nearest(value, choices)}")
 
 
 ENTRIES = {"fedmix": entry(fedmix, fedmix_objectives, "Reisser et al., arXiv:2107.06724")}

@@ -9,7 +9,6 @@ import numpy as np
 
 from edgefl.algorithms import responsibility as rs
 from edgefl.algorithms.fedmix_objectives import BIAS, HIDDEN_LOGITS, KERNEL, PERSONAL, TRAIN, TRAIN_GATE
-from edgefl.algorithms.ifca import experts
 from edgefl.errors import DataError
 from edgefl.learner.base import Learner
 from edgefl.types import Array, Broadcast, ClientState, Labels, Shard, Weights
@@ -32,11 +31,10 @@ def conditions_of(shard: Shard, condition: str, count: int) -> Labels:
     return side
 
 
-def used_of(broadcast: Broadcast, responsibility: rs.Real, threshold: float) -> tuple[int, ...]:
+def used_of(models: Mapping[int, Weights], responsibility: rs.Real, threshold: float) -> tuple[int, ...]:
     """Return the experts that a client uses: those received with q(k|s) of at least the threshold, or else the likeliest received."""
-    received = tuple(experts(broadcast.models))
-    left = tuple(k for k in rs.kept(responsibility, threshold) if k in received)
-    return left or (max(received, key=lambda k: responsibility[k]),)
+    left = tuple(k for k in rs.kept(responsibility, threshold) if k in models)
+    return left or (max(models, key=lambda k: responsibility[k]),)
 
 
 def private_of(learner: Learner, broadcast: Broadcast, state: ClientState) -> dict[str, Array]:

@@ -62,9 +62,10 @@ def rules(algorithm: str, sizes: Sizes, options: Mapping[str, Any]) -> tuple[Rul
     parts = tuple(spec for k in range(form.num_experts) for spec in under(f"expert{k}", own))
     if algorithm == "fedmix-permutation":
         shares = tuple(TensorSpec(f"responsibility/{k}", (1,)) for k in range(form.num_experts))
-        whole = (*parts, *shares) if options.get("mixture", "sum") == "sum" else own
-        out = partial(_fixed_mixture, form) if whole is not own else classifier_out
-        return (*classifier(sizes)[:2], predicts("predict_mixture", sizes, (sizes.x,), whole, out))
+        if options.get("mixture") == "likeliest":
+            return classifier(sizes)
+        whole = predicts("predict_mixture", sizes, (sizes.x,), (*parts, *shares), partial(_fixed_mixture, form))
+        return (*classifier(sizes)[:2], whole)
     gate = _gate_specs(sizes, form.num_experts)
     output_bias = (TensorSpec(OUTPUT_BIAS, (sizes.classes,)),) * form.biased
     shares = tuple(TensorSpec(f"responsibility/{k}", (1,)) for k in range(form.num_experts))
