@@ -26,6 +26,7 @@ from edgefl.algorithms.fedmix import check_choice, check_experts
 from edgefl.algorithms.fedmix_gate import used_of
 from edgefl.algorithms.fedmix_objectives import MIXTURE
 from edgefl.algorithms.ifca import experts, label_log_p, name_of
+from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner, batches
 from edgefl.plan.spec import TensorSpec
 from edgefl.types import Broadcast, ClientState, Mixture, Peer, ServerState, Shard, Update, Weights
