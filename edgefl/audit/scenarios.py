@@ -120,9 +120,12 @@ def one_step(learner: Learner, weights: Weights, shard: Shard, learning_rate: fl
     return {name: array.astype(np.float32) for name, array in total.items()}
 
 
-def layer_read(weights: Weights) -> OutputLayer:
-    """Return the output layer of these weights; ConfigError when it has no bias."""
+def layer_read(setting: Setting) -> OutputLayer:
+    """Return the output layer; ConfigError when it has no bias, or is not found since it is frozen and stands elsewhere."""
+    weights, classes = setting.initial, setting.plan.spec.num_classes
     kernel, bias = output_layer(weights)
+    if weights[bias].shape != (classes,):
+        raise ConfigError(f"the last trained layer has the bias {bias}, {weights[bias].shape}, expected one number a class, {classes}")
     features = weights[kernel].shape[0]
     before = [name for name, array in weights.items() if name.endswith("/bias") and array.shape == (features,) and name != bias]
     return OutputLayer(kernel, bias, before[-1] if before else "", weights[kernel])
@@ -130,7 +133,7 @@ def layer_read(weights: Weights) -> OutputLayer:
 
 def defences(setting: Setting, noises: tuple[float, ...]) -> list[Scenario]:
     """Return no defence; clipping to the median norm of the first updates; that with noise; and more and more that is withheld."""
-    layer = layer_read(setting.initial)
+    layer = layer_read(setting)
     norm = float(np.median([l2_norm(update.deltas[GLOBAL]) for update in first_updates(setting, Scenario("", {})).values()]))
     limit = float(f"{norm:.3g}")
     return [
@@ -148,7 +151,7 @@ def audit_labels(setting: Setting, noises: tuple[float, ...], *, accuracy: bool,
     accuracy: play the rounds of the configuration with each, too. `note` gets a line a scenario. Raises ConfigError for a model
     whose output layer has no bias, or an algorithm without defences.
     """
-    layer = layer_read(setting.initial)
+    layer = layer_read(setting)
     truths = {c: true_shares(shard.y_train, shard.num_classes) for c, shard in setting.shards.items()}
     rate, seed = float(setting.plan.spec.options["learning_rate"]), setting.config.seed
     note(ONE_STEP)

@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgefl.algorithms import make_algorithm
+from edgefl.algorithms import make_algorithm, objectives
 from edgefl.algorithms.check import check_algorithm
+from edgefl.errors import ConfigError
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.rng import rng_for
 from edgefl.types import Shard
@@ -57,3 +58,34 @@ def test_it_trains_as_keras_does(built, digits):
         for key in both[0][0]:
             np.testing.assert_allclose(both[0][0][key], both[1][0][key], atol=1e-4, err_msg=f"{signature}: {key}")
             assert not np.array_equal(both[0][0][key], weights[key]), f"{signature} does not move {key}"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("biased-fedavg", {"output_bias": "fc1/bias"}, "not the output layer's bias"),
+        ("lg-fedavg", {"local_layers": "cnov"}, "did you mean 'conv'"),
+        ("fedprox", {"mu": -1.0}, "0 or more"),
+    ],
+)
+def test_an_option_that_cannot_be_is_told_before_anything_is_compiled(name, options, words, tiny_config):
+    from edgefl.plan.build import make_network
+
+    with pytest.raises(ConfigError, match=words):
+        objectives(name, make_network(tiny_config), options)
+
+
+def test_the_output_bias_is_asked_for_behind_frozen_layers():
+    """Frozen weights stand last in the plan, so the last kernel of rank 2 is not the output's: the plan asks for the name."""
+    import keras
+
+    from edgefl.plan.network import Network
+
+    layers = keras.layers
+    model = keras.Sequential(
+        [keras.Input((8,)), layers.Dense(6, name="fc1", trainable=False), layers.Dense(3, name="fc2"), layers.Dense(2, name="fc3")]
+    )
+    network = Network(model)
+    with pytest.raises(ConfigError, match="output_bias"):
+        objectives("biased-fedavg", network, {})
+    assert objectives("biased-fedavg", network, {"output_bias": "fc3/bias"})

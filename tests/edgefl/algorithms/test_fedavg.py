@@ -1,11 +1,13 @@
 """FedAvg: one two-client round by hand, then the laws."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from edgefl.algorithms import make_algorithm
+from edgefl.algorithms import PERSONALIZE, make_algorithm
 from edgefl.algorithms.arithmetic import weighted_mean
-from edgefl.algorithms.fedavg import GLOBAL, fedavg
+from edgefl.algorithms.fedavg import GLOBAL, INITIAL, fedavg
 from edgefl.errors import ConfigError
 from edgefl.rng import rng_for
 from edgefl.types import ServerState, Update
@@ -54,3 +56,11 @@ def test_a_wrong_option_names_itself_and_the_remedy(options, words):
 def test_an_unknown_algorithm_names_the_nearest():
     with pytest.raises(ConfigError, match="did you mean 'fedavg'"):
         make_algorithm("fedvag", None, {})
+
+
+def test_the_first_weights_come_down_again_only_for_a_baseline():
+    for epochs, models in ((50, {GLOBAL, INITIAL}), (0, {GLOBAL})):
+        algorithm = fedavg(None, baseline_epochs=epochs)
+        state = algorithm.init({"w": np.ones(2, np.float32)}, rng_for(1, 0, "init"))
+        assert set(algorithm.broadcast(state, "a").models) == {GLOBAL}
+        assert set(algorithm.broadcast(replace(state, round=4, phase=PERSONALIZE), "a").models) == models

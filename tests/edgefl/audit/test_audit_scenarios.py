@@ -1,6 +1,7 @@
 """The audit of a small federation on the numpy learner, and the command on digits."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -93,7 +94,7 @@ def test_noise_hides_as_it_grows(setting):
 
 
 def audit_one(setting, scenario):
-    layer = layer_read(setting.initial)
+    layer = layer_read(setting)
     truth = {c: leak.truth for c, leak in guess(setting).clients.items()}
     updates = first_updates(setting, scenario)
     return float(np.mean([Leak(truth[c], read_labels(update.deltas["global"], layer)).distance for c, update in updates.items()]))
@@ -124,6 +125,12 @@ def test_the_picture(findings, tmp_path):
 def test_an_algorithm_without_defences_is_an_error(setting):
     with pytest.raises(ConfigError, match="such as fedavg, not 'local'"):
         Setting(setting.plan, setting.initial, setting.shards, FederationConfig(algorithm="local"), setting.learner)
+
+
+def test_an_output_layer_that_is_not_found_is_an_error(setting):
+    spec = replace(setting.plan.spec, num_classes=7)
+    with pytest.raises(ConfigError, match="one number a class, 7"):
+        layer_read(replace(setting, plan=Plan(spec, b"", b"")))
 
 
 def test_defences_are_those_of_the_scenario_alone(setting):
