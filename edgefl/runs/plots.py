@@ -21,6 +21,7 @@ def plot_run(summary: Mapping[str, Any], records: Sequence[Mapping[str, Any]], p
     figure, (curve, spread) = _figure(9, 2)
     curve.plot([record["round"] for record in records], [record["loss"] for record in records], color="#1f4e79")
     curve.set(xlabel="round", ylabel="training loss", title=f"{summary['algorithm']} on {summary['data']}")
+    curve.xaxis.get_major_locator().set_params(integer=True)
     names = [key.removeprefix("accuracy_") for key in summary["figures"] if key.startswith("accuracy_")]
     for name in sorted(names, key=lambda n: (_ORDER.index(n) if n in _ORDER else len(_ORDER), n)):
         _draw_cdf(spread, summary, name, name)

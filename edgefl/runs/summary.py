@@ -42,7 +42,7 @@ def figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
 def clusters_of(simulation: Simulation) -> dict[str, int]:
     """Return the cluster of each client: what the server assigned, else the expert that the client's own gate prefers; or nothing."""
     placed = assignments(simulation.state)
-    own = {c: int(e.mixture.diagnostics["cluster"]) for c, e in simulation.endings.items() if "cluster" in e.mixture.diagnostics}
+    own = {c: int(e.mixture.diagnostics["assignment"]) for c, e in simulation.endings.items() if "assignment" in e.mixture.diagnostics}
     return placed or own
 
 

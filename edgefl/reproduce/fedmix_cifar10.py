@@ -1,0 +1,74 @@
+"""FedMix (Reisser et al., 2021), section 4.1: CIFAR-10 by Dirichlet(1), LeNet-5, four experts, against FedAvg with Adam on the server.
+
+The paper runs 2,000 rounds of 10 of 100 clients; reduced, it is 20 clients and few rounds: experts have begun to specialize by then.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig
+from edgefl.reproduce.report import Figure, Verdict, above
+from edgefl.reproduce.stage import Result, Scale, Stage
+
+ROUNDS = {"smoke": 3, "reduced": 60, "full": 2000}
+CLIENTS = {"smoke": 4, "reduced": 20, "full": 100}
+EXPERTS = 4
+
+
+def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
+    """Return FedAvg, biased FedAvg and FedMix."""
+    small, full = scale == "smoke", scale == "full"
+    common: dict[str, Any] = {"epochs": 1, "learning_rate": 0.05, "batch_size": 64}
+    adam = {"momentum": 0.0, "server_optimizer": "adam", "server_learning_rate": 1e-3, "baseline_epochs": 0}
+    ways: Mapping[str, dict[str, Any]] = {
+        "fedavg": adam, "biased-fedavg": adam, "fedmix": {"num_experts": EXPERTS, "server_learning_rate": 1e-3},
+    }  # fmt: skip
+
+    def stage(algorithm: str) -> Stage:
+        config = FederationConfig(
+            name="fedmix-cifar10", seed=seed, rounds=ROUNDS[scale], clients_per_round=2 if small else 10, algorithm=algorithm,
+            options=common | ways[algorithm], model=ModelConfig("lenet5", (32, 32, 3), 10),
+            data=DataConfig("cifar10", num_train=0 if full else 800 if small else 10000, num_test=0 if full else 400 if small else 5000),
+            partition=PartitionConfig("dirichlet", CLIENTS[scale], {"alpha": 1.0, "min_samples": 20}),
+        )  # fmt: skip
+        return Stage(algorithm, config)
+
+    return tuple(stage(algorithm) for algorithm in ways)
+
+
+def specialization(result: Result) -> float:
+    """Return 1 - H(q(z|s)) / log K, the mean over clients: 0 when clients use all experts alike, 1 when each uses one."""
+    values = []
+    for row in result["clients"]:
+        q = [value for key, value in row["diagnostics"].items() if key.startswith("responsibility/")]
+        values.append(1 + sum(p * math.log(p) for p in q if p > 0) / math.log(len(q)))
+    return float(sum(values) / len(values))
+
+
+def figures(scale: Scale, results: Sequence[Mapping[str, Result]]) -> tuple[Figure, ...]:
+    """Return accuracies in per cent, megabytes, and how far experts have specialized."""
+    found = []
+    names = {"fedavg": "FedAvg", "biased-fedavg": "biased FedAvg", "fedmix": "FedMix"}
+    for stage, name in names.items():
+        runs = [each[stage] for each in results]
+        measured = tuple(100 * run["figures"]["accuracy_mixture"]["mean"] for run in runs)
+        found.append(Figure(name, measured))
+        found.append(Figure(f"{name}, MB up and down", tuple((run["bytes_up"] + run["bytes_down"]) / 1e6 for run in runs)))
+        found.append(Figure(f"{name}, training loss of the last round", tuple(run["records"][-1]["loss"] for run in runs)))
+    found.append(
+        Figure("FedMix, one expert a client", tuple(100 * each["fedmix"]["figures"]["accuracy_expert"]["mean"] for each in results))
+    )
+    found.append(Figure("FedMix, specialization of clients (0 to 1)", tuple(specialization(each["fedmix"]) for each in results)))
+    return tuple(found)
+
+
+def verdicts(scale: Scale, found: Sequence[Figure]) -> tuple[Verdict, ...]:
+    """Return what can be said of so few rounds: the experts specialize, and together they are no worse than one model."""
+    if scale == "smoke":
+        return ()
+    mean = {figure.name: figure.mean for figure in found}
+    return (
+        above("FedMix is at least FedAvg", mean["FedMix"], mean["FedAvg"]),
+        above("experts have begun to specialize", mean["FedMix, specialization of clients (0 to 1)"], 0.05),
+    )
