@@ -69,6 +69,7 @@ def simulate(
     test: tuple[Array, Labels] | None = None,
     start: ServerState | None = None,
     states: States | None = None,
+    traffic: Traffic | None = None,
     progress: Progress | None = None,
     ended: Ended | None = None,
 ) -> Simulation:
@@ -76,8 +77,8 @@ def simulate(
 
     The result depends neither on `processes` nor on `open_engine`, which makes another engine. A learner of one's own needs
     processes=1. test: samples on which every ending is measured too. start: go on from this state, with what the clients keep
-    in `states`; one whose rounds are over is only personalized. progress: called after each round with the new state.
-    ended: called with each client's ending, and may return a lighter one to keep (without the mixture's arrays, say).
+    in `states` and were sent in `traffic`; one whose rounds are over is only personalized. progress: called after each round with
+    the new state. ended: called with each client's ending, and may return a lighter one to keep (without the mixture's arrays, say).
     Raises ConfigError when there is no client, DataError that names client and round when a loss is no number, EdgeflError
     when a process is killed.
     """
@@ -95,10 +96,10 @@ def simulate(
         made = open_engine(federation)
     else:
         made = Serial(federation, learner) if processes == 1 else Processes(federation, processes)
+    counted = Traffic() if traffic is None else traffic
     with made as engine:
-        traffic = Traffic()
         while state.round <= config.rounds and state.phase not in (PERSONALIZE, DONE):
-            state, record = _play(engine, algorithm, state, own, config, sorted(shards), traffic)
+            state, record = _play(engine, algorithm, state, own, config, sorted(shards), counted)
             if progress:
                 progress(state, record)
         state = replace(state, phase=PERSONALIZE)
@@ -136,7 +137,7 @@ def _play(
             yield update
 
     after = algorithm.aggregate(state, updates())
-    traffic.close_round()
+    traffic.close_round(after.models)
     samples = sum(each["num_samples"] for each in told.values())
     loss = sum(each["loss"] * each["num_samples"] for each in told.values()) / samples if samples else float("nan")
     return after, Record(state.round, state.phase, loss, time.perf_counter() - began, bytes_up, bytes_down, told)

@@ -1,7 +1,7 @@
 """What a broadcast and an update weigh on the wire: the same encoders as over MQTT, counted instead of sent."""
 
 import hashlib
-import time
+from collections.abc import Iterable, Mapping
 
 from edgefl.types import Broadcast, Update, Weights
 from edgefl.wire.chunks import CHUNK_BYTES, chunk_count
@@ -11,15 +11,25 @@ from edgefl.wire.tensors import encode_models, encode_weights
 
 _SHA256 = "0" * 64
 _SESSION = "0" * 16
+_TS = 1763737200.1234567
+"""When every message is sent: the digits of a time must not differ from run to run. A real one has at most two less."""
 
 
 class Traffic:
-    """Payload bytes of a federation after the plan; a device asks only for models that it never held."""
+    """Payload bytes of a federation after the plan; a device asks only for models that it does not hold.
 
-    def __init__(self) -> None:
-        self._held: dict[str, set[str]] = {}
+    held: of each client the sha256 of models that it was sent before, from `held` of an earlier part of the same run.
+    """
+
+    def __init__(self, held: Mapping[str, Iterable[str]] = {}) -> None:
+        self._held = {client_id: set(models) for client_id, models in held.items()}
         # the weights are kept beside their hash: an id is only unique while its object lives
         self._encoded: dict[int, tuple[Weights, str, int]] = {}
+
+    @property
+    def held(self) -> dict[str, list[str]]:
+        """What `Traffic` takes to go on with, for JSON."""
+        return {client_id: sorted(models) for client_id, models in sorted(self._held.items())}
 
     def _blob(self, weights: Weights) -> tuple[str, int]:
         if id(weights) not in self._encoded:
@@ -35,7 +45,7 @@ class Traffic:
         self._held[client_id] = held | set(hashes.values())
         lacking = dict(blobs[name] for name, sha256 in hashes.items() if sha256 not in held)
         task = Task(
-            _SESSION, broadcast.round, broadcast.phase, _SHA256, hashes, broadcast.scalars, 1, 120.0, _SESSION, time.time()
+            _SESSION, broadcast.round, broadcast.phase, _SHA256, hashes, broadcast.scalars, 1, 120.0, _SESSION, _TS
         )  # fmt: skip
         return len(encode_json(task)) + sum(lacking.values())
 
@@ -44,10 +54,12 @@ class Traffic:
         size = len(encode_models(update.deltas))
         begin = Begin(
             update.client_id, _SESSION, update.round, _SHA256, _SHA256, size, chunk_count(size), CHUNK_BYTES, update.num_samples,
-            update.metrics, _SESSION, time.time(),
+            update.metrics, _SESSION, _TS,
         )  # fmt: skip
         return size + len(encode_json(begin))
 
-    def close_round(self) -> None:
-        """Forget the models of this round."""
+    def close_round(self, models: Mapping[str, Weights]) -> None:
+        """Forget the models of this round but those that the next one has too: `models` of the server state."""
         self._encoded.clear()
+        live = {self._blob(weights)[0] for weights in models.values()}
+        self._held = {client_id: held & live for client_id, held in self._held.items() if held & live}

@@ -2,7 +2,7 @@
 
 run.json                 configuration, command, versions, machine
 plan/                    plan and initial weights
-server_state.safetensors the last checkpoint; clients/ holds what clients keep
+server_state.safetensors the last checkpoint; clients/ holds what clients keep, held.ROUND.json which models they were sent
 rounds.jsonl             one line a round
 summary.json             the result
 """
@@ -56,7 +56,9 @@ class RunDirectory:
             self.write("run.json", json.dumps(note, indent=1) + "\n")
         self.state = self.load_state()
         (path / "clients").mkdir(exist_ok=True)
-        self.states = FileStates(path / "clients", 0 if self.state is None else self.state.round - 1)
+        self._last = 0 if self.state is None else self.state.round - 1
+        self.states = FileStates(path / "clients", self._last)
+        self.held: dict[str, list[str]] = read_json(self._held(self._last)) if self._held(self._last).exists() else {}
         self._trim()
         self._saved = time.monotonic()
 
@@ -105,22 +107,26 @@ class RunDirectory:
         """Drop the lines of rounds after the checkpoint: they are played again, to the same end."""
         path = self.path / "rounds.jsonl"
         if path.exists():
-            last = 0 if self.state is None else self.state.round - 1
-            lines = [
-                line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n") and json.loads(line)["round"] <= last
-            ]
-            self.write("rounds.jsonl", "".join(lines))
+            lines = path.read_text().splitlines(keepends=True)
+            kept = [line for line in lines if line.endswith("\n") and json.loads(line)["round"] <= self._last]
+            self.write("rounds.jsonl", "".join(kept))
 
-    def save_round(self, state: ServerState, record: Record, *, last: bool) -> None:
-        """Append the round's line and, every two seconds and at the last round, write a checkpoint."""
+    def _held(self, round: int) -> Path:
+        return self.path / f"held.{round}.json"
+
+    def save_round(self, state: ServerState, record: Record, held: Mapping[str, list[str]], *, last: bool) -> None:
+        """Append the round's line and, every two seconds and at the last round, write a checkpoint. held: see `Traffic`."""
         try:
             with (self.path / "rounds.jsonl").open("a") as file:
                 file.write(json.dumps(asdict(record), allow_nan=True) + "\n")
         except OSError as error:
             raise StateError(f"cannot write {self.path / 'rounds.jsonl'}: {error.strerror}; free some space, then --resume") from error
         if last or time.monotonic() - self._saved >= CHECKPOINT_S:
+            self.write(self._held(record.round).name, json.dumps(held))  # before the state, which it belongs to
             self._write("server_state.safetensors", encode_server_state(state))
             self.states.keep()
+            self._held(self._last).unlink(missing_ok=True)
+            self._last = record.round
             self._saved = time.monotonic()
         self.states.at(state.round)
 

@@ -24,6 +24,7 @@ from edgefl.plan.spec import Plan, save_plan
 from edgefl.quiet import quiet_stderr
 from edgefl.runs.directory import INITIAL, RunDirectory
 from edgefl.simulate import Progress, Record, Simulation, States, simulate
+from edgefl.traffic import Traffic
 from edgefl.types import Array, Labels, Mixture, ServerState, Weights
 from edgefl.wire.tensors import encode_weights
 
@@ -91,17 +92,17 @@ def play(
     start, states: another run's end, to personalize from, in place of this run's own checkpoint.
     """
     plan, initial = open_plan(run, config)
-    dataset = shared.shards.dataset
+    dataset, traffic = shared.shards.dataset, Traffic(run.held)
 
     def save(state: ServerState, record: Record) -> None:
-        run.save_round(state, record, last=state.round > config.rounds)
+        run.save_round(state, record, traffic.held, last=state.round > config.rounds)
         if progress:
             progress(state, record)
 
     test = (as_float(dataset.x_test), dataset.y_test) if measure_test else None
     return simulate(
         plan, initial, shared.shards, config, processes=processes, open_engine=open_engine, test=test, start=start or run.state,
-        states=run.states if states is None else states, progress=save, ended=ended,
+        states=run.states if states is None else states, traffic=traffic, progress=save, ended=ended,
     )  # fmt: skip
 
 

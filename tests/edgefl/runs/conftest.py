@@ -1,0 +1,116 @@
+"""Small runs on digits whose plans are built once, so that `edgefl simulate` needs no TensorFlow."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from edgefl.config import parse_config
+from edgefl.files import write_atomic
+from edgefl.plan.spec import save_plan
+from edgefl.runs.directory import INITIAL, RunDirectory
+from edgefl.wire.tensors import encode_weights
+
+CONFIG = """
+[federation]
+name = "small"
+seed = 3
+rounds = {rounds}
+clients_per_round = 3
+
+[model]
+name = "softmax"
+input_shape = [28, 28, 1]
+
+[data]
+name = "digits"
+num_train = 120
+num_test = 40
+
+[partition]
+name = "dirichlet"
+num_clients = {clients}
+
+[algorithm]
+name = "{algorithm}"
+epochs = 1
+"""
+MAIN = "import sys; from edgefl.runs import directory; directory.CHECKPOINT_S = 0.2; from edgefl.cli import run; sys.exit(run())"
+"""The command as a process of its own, with a checkpoint every few rounds of so small a federation."""
+
+
+def text_of(algorithm: str = "ditto", rounds: int = 3, clients: int = 4, **options: object) -> str:
+    extra = "".join(f"{key} = {value}\n" for key, value in options.items())
+    return CONFIG.format(algorithm=algorithm, rounds=rounds, clients=clients) + extra
+
+
+@pytest.fixture(scope="session")
+def built():
+    """Build the plan of a configuration; one for all with the same model and algorithm."""
+    pytest.importorskip("keras", reason="the aggregator extra is not installed")
+    from edgefl.plan.build import build_plan
+
+    found = {}
+
+    def build(config):
+        key = (config.algorithm, str(config.options), str(config.model), config.seed)
+        if key not in found:
+            found[key] = build_plan(config)
+        return found[key]
+
+    return build
+
+
+@pytest.fixture
+def prepare(tmp_path, built) -> Callable[..., tuple[str, str]]:
+    """Write a configuration and a run of it that was interrupted before its first round; return both paths."""
+
+    def make(name: str = "run", **options: object) -> tuple[str, str]:
+        text = text_of(**options)
+        config = parse_config(text)
+        path, out = tmp_path / f"{name}.toml", tmp_path / name
+        path.write_text(text)
+        run = RunDirectory(out, config, "a test", resume=False)
+        plan, initial = built(config)
+        save_plan(plan, run.path / "plan")
+        write_atomic(run.path / "plan" / INITIAL, encode_weights(initial))
+        return str(path), str(out)
+
+    return make
+
+
+@pytest.fixture
+def start():
+    """Start `edgefl ...` as a process; what is still running is killed at the end."""
+    started = []
+
+    def run(*arguments: str, **options: object) -> subprocess.Popen[str]:
+        started.append(subprocess.Popen([sys.executable, "-c", MAIN, *arguments], stdout=-1, stderr=-1, text=True, **options))
+        return started[-1]
+
+    yield run
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def until() -> Callable[..., None]:
+    """Wait until a condition holds, or the process that brings it about has ended."""
+
+    def wait(holds: Callable[[], object], process: subprocess.Popen[str], deadline_s: float = 120) -> None:
+        end = time.monotonic() + deadline_s
+        while not holds():
+            assert process.poll() is None, f"it ended too early: {process.communicate()}"
+            assert time.monotonic() < end, f"not within {deadline_s} s"
+            time.sleep(0.003)
+
+    return wait
+
+
+def content(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
