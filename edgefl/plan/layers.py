@@ -1,13 +1,14 @@
-"""Layers in forms that a program runs faster than what the converter makes of Keras's own: convolutions and norms."""
+"""Layers in forms other than Keras's own: for a program those that it runs faster, for export those that can become int8."""
 
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from edgefl.plan.convolution import convolve, fits
-from edgefl.plan.norms import batch_norm, group_norm
+from edgefl.plan.convolution import BUILTIN, convolve, fits
+from edgefl.plan.norms import batch_norm, group_norm, group_norm_by_parts
 from edgefl.plan.windows import make_geometry
 
 Tensor = Any
@@ -16,10 +17,14 @@ Read = Callable[[Any], Tensor]
 Called = tuple[Tensor, Sequence[tuple[Any, Tensor]]]
 """A layer's output, and the new values of the variables that it assigns."""
 
+EXPORTED: ContextVar[bool] = ContextVar("EXPORTED", default=False)
+"""Whether what is traced is the graph that devices quantize."""
 
-def call_builtin(layer: Any, read: Read, x: Tensor, training: bool) -> Called | None:
+
+def call_layer(layer: Any, read: Read, x: Tensor, training: bool) -> Called | None:
     """Apply the layer to x: float32[batch, ...]; None for a layer that has no form of its own here, which Keras calls then."""
-    form = FORMS.get(type(layer))
+    forms = PROGRAM if BUILTIN.get() else EXPORT if EXPORTED.get() else {}
+    form = forms.get(type(layer))
     if form is None or getattr(layer, "data_format", "channels_last") != "channels_last":
         return None
     return form(layer, read, x, training) if getattr(layer, "axis", -1) in (-1, len(x.shape) - 1) else None
@@ -57,14 +62,23 @@ def _group_norm(layer: Any, read: Read, x: Tensor, training: bool) -> Called:
     return group_norm(x, *_affine(layer, read, x), layer.epsilon, layer.groups), ()
 
 
+def _group_norm_exported(layer: Any, read: Read, x: Tensor, training: bool) -> Called:
+    del training
+    return group_norm_by_parts(x, *_affine(layer, read, x), layer.epsilon, layer.groups), ()
+
+
 def _affine(layer: Any, read: Read, x: Tensor) -> tuple[Tensor, Tensor]:
     channels = x.shape[-1]
     return read(layer.gamma) if layer.scale else tf.ones(channels), read(layer.beta) if layer.center else tf.zeros(channels)
 
 
-FORMS: dict[type, Callable[[Any, Read, Tensor, bool], Called | None]] = {
+Forms = dict[type, Callable[[Any, Read, Tensor, bool], Called | None]]
+
+PROGRAM: Forms = {
     keras.layers.Conv1D: _convolution,
     keras.layers.Conv2D: _convolution,
     keras.layers.BatchNormalization: _batch_norm,
     keras.layers.GroupNormalization: _group_norm,
 }
+
+EXPORT: Forms = {keras.layers.GroupNormalization: _group_norm_exported}

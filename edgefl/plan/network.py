@@ -13,8 +13,7 @@ import keras
 import tensorflow as tf
 
 from edgefl.errors import PlanError
-from edgefl.plan.convolution import BUILTIN
-from edgefl.plan.layers import call_builtin
+from edgefl.plan.layers import call_layer
 from edgefl.plan.spec import TensorSpec
 
 Tensor = Any
@@ -161,7 +160,7 @@ class Network:
                 return self._run_graph(layer, args[0], run)
             if type(layer) is keras.layers.Dropout:
                 return _dropout(layer, run, args[0])
-            called = call_builtin(layer, lambda v: self._read(v, run), args[0], run.training) if BUILTIN.get() else None
+            called = call_layer(layer, lambda v: self._read(v, run), args[0], run.training)
             if called is None:
                 return self._call_stateless(layer, run, *args, **kwargs)
             run.updates |= {self._names[id(variable)]: new for variable, new in called[1]}

@@ -64,12 +64,15 @@ def convert(objective: Inference, values: Weights) -> bytes:
     """Return the objective at batch 1 with these weights as constants, a float .tflite of builtin ops. Raises PlanError."""
     import tensorflow as tf
 
+    from edgefl.plan.layers import EXPORTED
+
     (x,) = (spec for spec in objective.data)
     constants = {name: tf.constant(value) for name, value in values.items()}
 
     def serve(x: Any) -> Any:
         return {"out": _logits(objective, constants, x)}
 
+    token = EXPORTED.set(True)
     try:
         traced = tf.function(serve, autograph=False).get_concrete_function(tf.TensorSpec((1, *x.shape[1:]), tf.float32, name="x"))
         converter = tf.lite.TFLiteConverter.from_concrete_functions([traced], tf.Module())
@@ -79,6 +82,8 @@ def convert(objective: Inference, values: Weights) -> bytes:
         raise
     except Exception as error:  # the converter raises several types, none of its own
         raise PlanError(f"the mixture cannot be converted: {str(error).splitlines()[0]}; use layers that `edgefl plan` lists") from error
+    finally:
+        EXPORTED.reset(token)
 
 
 def _constants(model: bytes) -> dict[int, Array]:
