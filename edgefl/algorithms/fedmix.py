@@ -76,8 +76,9 @@ def fedmix(
     hyper = {"learning_rate": learning_rate}
 
     def init(weights: Weights, rng: np.random.Generator) -> ServerState:
-        own = {PHI: {PHI: weights[PHI]}} | ({GATE: {name: weights[name] for name in (KERNEL, BIAS)}} if gate == FEDERATED else {})
-        network = {name: array for name, array in weights.items() if name not in (PHI, KERNEL, BIAS)}
+        apart = {PHI: (PHI,)} | ({GATE: (KERNEL, BIAS)} if gate == FEDERATED else {})
+        own = {model: {name: weights[name] for name in names} for model, names in apart.items()}
+        network = {name: array for name, array in weights.items() if not any(name in names for names in apart.values())}
         drawn = {name_of(k): redraw(network, rng) for k in range(1, num_experts)}
         return ServerState(1, FEDERATE, {name_of(0): network, **drawn, **own})
 

@@ -47,11 +47,16 @@ def private_of(learner: Learner, broadcast: Broadcast, state: ClientState) -> di
     return found
 
 
+def seen_by(learner: Learner, model: Weights, x: Array) -> tuple[Array, Array]:
+    """Return an expert's h_k, float32[n, hidden_width], and its logits, float32[n, classes]."""
+    width = next(spec.shape[0] for spec in learner.spec.signature(TRAIN_GATE).trained if spec.name == KERNEL)
+    seen = learner.predict(HIDDEN_LOGITS, model, {"x": x})
+    return seen[:, :width], seen[:, width:]
+
+
 def hidden_of(learner: Learner, models: Mapping[int, Weights], responsibility: rs.Real, x: Array) -> Array:
     """Return h_s = sum_k q(k|s) h_k over these experts: float32[n, hidden_width]."""
-    width = next(spec.shape[0] for spec in learner.spec.signature(TRAIN_GATE).trained if spec.name == KERNEL)
-    seen = [responsibility[k] * learner.predict(HIDDEN_LOGITS, models[k], {"x": x})[:, :width] for k in models]
-    return np.asarray(sum(seen), np.float32)
+    return np.asarray(sum(responsibility[k] * seen_by(learner, models[k], x)[0] for k in models), np.float32)
 
 
 def gate_probabilities(hidden: Array, gate: Weights) -> rs.Real:
