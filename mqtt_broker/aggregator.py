@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from edgefl import rounds
-from edgefl.algorithms import DONE, PERSONALIZE, make_algorithm
+from edgefl.algorithms import CLUSTER, DONE, PERSONALIZE, make_algorithm
+from edgefl.algorithms.clusters import explain_clusters
 from edgefl.cohort import choose_cohort
 from edgefl.config import FederationConfig
 from edgefl.errors import LinkError, RoundError
@@ -155,7 +156,10 @@ class Aggregator:
         opened, tasks = self._open(state, cohort)
         closed = self._exchange.play(opened, tasks)
         self._close(closed, tasks, state.phase, sent_before)
+        clustering = state.phase == CLUSTER
         state = self._algorithm.aggregate(state, self._spool.updates())
+        for line in filter(None, explain_clusters(state) if clustering else ()):
+            self._note(line)
         self._spool.clear()
         save_state(state, self._out)
         return state

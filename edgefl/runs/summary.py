@@ -2,16 +2,20 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from edgefl.algorithms import assignments
+from edgefl.algorithms.clusters import explain_clusters
 from edgefl.config import FederationConfig
 from edgefl.data.allotment import Allotment
 from edgefl.engines.site import Ending
-from edgefl.evaluation import adjusted_rand_index, global_test, local_test, spread
+from edgefl.errors import StateError
+from edgefl.evaluation import Spread, adjusted_rand_index, global_test, local_test, spread
+from edgefl.runs.directory import read_json
 from edgefl.simulate import Simulation
 
 FIGURES = {
@@ -21,6 +25,8 @@ FIGURES = {
     "balanced": "own held-out samples, mean over classes",
 }
 """What the first part of a figure's name says; the second names the model: mixture, federated, local, ..."""
+
+_KEYS = ("algorithm", "data", "figures", "clients", "rounds", "seconds", "bytes_up", "bytes_down")
 
 
 def client_row(client_id: str, ending: Ending, test_counts: np.ndarray) -> dict[str, Any]:
@@ -70,6 +76,9 @@ def summarize(
         "bytes_up": sum(record["bytes_up"] for record in records), "bytes_down": sum(record["bytes_down"] for record in records),
         "figures": figures(rows),
     }  # fmt: skip
+    told = [line for line in explain_clusters(simulation.state) if line]
+    if told:
+        summary["clustering"] = told
     both = [row for row in rows if "truth" in row and "cluster" in row]
     if both:
         summary["adjusted_rand_index"] = adjusted_rand_index([row["truth"] for row in both], [row["cluster"] for row in both])
@@ -77,6 +86,19 @@ def summarize(
     means = {key: [row["diagnostics"][key] for row in rows if key in row["diagnostics"]] for key in usage}
     summary["diagnostics"] = {key: sum(values) / len(values) for key, values in means.items()}
     found: dict[str, Any] = finite(summary | {"clients": rows})
+    return found
+
+
+def read_summary(run: Path) -> dict[str, Any]:
+    """Read a run's summary.json; StateError when it is missing, damaged or none."""
+    path = run / "summary.json"
+    found = read_json(path)
+    lacking = [key for key in _KEYS if key not in found]
+    if lacking:
+        raise StateError(f"{path} lacks {lacking[0]!r}; is it the summary of a run? Make it again with --resume")
+    spreads, parts = found["figures"], {field.name for field in fields(Spread)}
+    if not isinstance(spreads, dict) or any(not isinstance(each, dict) or not parts <= set(each) for each in spreads.values()):
+        raise StateError(f"{path} holds other figures than {', '.join(sorted(parts))} of each; make it again with --resume")
     return found
 
 

@@ -52,6 +52,7 @@ def result_table(summary: Mapping[str, Any]) -> str:
         f"up {size(summary['bytes_up'])}, down {size(summary['bytes_down'])}",
         columns(rows),
     ]
+    lines += summary.get("clustering", [])
     if "adjusted_rand_index" in summary:
         lines.append(f"clusters against the truth: adjusted Rand index {summary['adjusted_rand_index']:.3f}")
     used = {key: value for key, value in summary["diagnostics"].items() if value is not None}
