@@ -51,6 +51,7 @@ def fedmix(
     learning_rate: float = 0.05,
     batch_size: int = 64,
     server_learning_rate: float = 0.001,
+    phi_learning_rate: float = 0.0,
     prune: float = 0.0,
     condition: str = "label",
     num_sides: int = 8,
@@ -61,8 +62,9 @@ def fedmix(
 ) -> Algorithm:
     """Return FedMix; a client's mixture is its experts under its gate.
 
-    Expert 0 starts from the initial weights, the others from further draws; phi starts uniform, the gate at zero. prune: eta, 0
-    keeps all. condition: "label", or "side" for q(z|side information), of which there are num_sides kinds. entropy: weight of the
+    Expert 0 starts from the initial weights, the others from further draws; phi starts uniform, the gate at zero.
+    phi_learning_rate: Adam's for phi, 0 is the server's; Adam moves each logit by at most about its rate a round, so experts part
+    within tens of rounds only at a higher rate than the weights bear. prune: eta, 0 keeps all. condition: "label", or "side" for q(z|side information), of which there are num_sides kinds. entropy: weight of the
     marginal entropy's gradient. gate: "local", or "federated", whose weights are averaged like a model's while q(k|s) stays the
     client's. gate_epochs: training of a gate where a client comes to personalization without one. bias: each client adds output
     biases of its own to all experts' logits; a client that took part in no round has none.
@@ -126,7 +128,7 @@ def fedmix(
             phi = state.models[PHI][PHI]
             push = entropy * rs.marginal_entropy_gradient(phi, np.full(len(phi), 1 / len(phi)))
             means[PHI] = {PHI: np.asarray(means[PHI][PHI] + push, np.float32)}
-        return step_each(state, means, server_learning_rate)
+        return step_each(state, means, server_learning_rate, {PHI: phi_learning_rate or server_learning_rate})
 
     def personalize(broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator) -> tuple[Mixture, ClientState]:
         assert learner is not None

@@ -87,6 +87,15 @@ def test_two_clients_one_round_by_hand():
     assert after.round == 2
 
 
+def test_phi_may_move_faster_than_the_weights():
+    algorithm, state = by_hand()
+    updates = [client(algorithm, state, name, label, 1)[0] for name, label in (("a", 0), ("b", 1))]
+    fast = make_algorithm("fedmix", None, {"num_experts": 2, "phi_learning_rate": 0.1, "entropy": 0.0})
+    after = fast.aggregate(state, updates)
+    np.testing.assert_allclose(np.abs(after.models["phi"]["phi"][1]), 0.1, rtol=1e-4)
+    np.testing.assert_allclose(np.abs(after.models["expert0"]["head/kernel"]), 1e-3, rtol=1e-3)
+
+
 def test_hidden_values_by_hand():
     """Oracle 11: q = [.75, .25], h = [1, 0, 2], [3, 4, 0] -> [1.5, 1, 1.5]."""
     learner = learner_of({"num_experts": 2}, inputs=1, features=3)
