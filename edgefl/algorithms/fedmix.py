@@ -63,11 +63,12 @@ def fedmix(
     """Return FedMix; a client's mixture is its experts under its gate.
 
     Expert 0 starts from the initial weights, the others from further draws; phi starts uniform, the gate at zero.
-    phi_learning_rate: Adam's for phi, 0 is the server's; Adam moves each logit by at most about its rate a round, so experts part
-    within tens of rounds only at a higher rate than the weights bear. prune: eta, 0 keeps all. condition: "label", or "side" for q(z|side information), of which there are num_sides kinds. entropy: weight of the
-    marginal entropy's gradient. gate: "local", or "federated", whose weights are averaged like a model's while q(k|s) stays the
-    client's. gate_epochs: training of a gate where a client comes to personalization without one. bias: each client adds output
-    biases of its own to all experts' logits; a client that took part in no round has none.
+    phi_learning_rate: Adam's for phi, 0 is the server's; Adam moves each logit by at most about its rate a round, so that experts part
+    within tens of rounds only at a higher rate than the weights bear. prune: eta, 0 keeps all. condition: "label", or "side" for
+    q(z|side information), of which there are num_sides kinds. entropy: weight of the marginal entropy's gradient. gate: "local", or
+    "federated", whose weights are averaged like a model's while q(k|s) stays the client's. gate_epochs: training of a gate where a
+    client comes to personalization without one. bias: each client adds output biases of its own to all experts' logits; a client
+    that took part in no round has none.
     Raises ConfigError for options that are no such thing.
     """
     del batch_size
