@@ -14,10 +14,10 @@ from edgefl.config import load_config
 from edgefl.engines.base import Engine
 from edgefl.engines.site import Ending, Federation
 from edgefl.errors import ConfigError
-from edgefl.runs.directory import RunDirectory, command_line, read_json
+from edgefl.runs.directory import RunDirectory, command_line
 from edgefl.runs.play import light, play, shared_out
 from edgefl.runs.progress import RoundProgress
-from edgefl.runs.summary import summarize
+from edgefl.runs.summary import read_summary, summarize
 from edgefl.runs.table import comparison, result_table
 
 
@@ -106,7 +106,7 @@ def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
     Example:
       edgefl compare runs/a runs/b --out compared.png
     """
-    summaries = [read_json(run / "summary.json") for run in runs]
+    summaries = [read_summary(run) for run in runs]
     names = [run.name for run in runs] if len({run.name for run in runs}) == len(runs) else [str(run) for run in runs]
     if as_json:
         click.echo(json.dumps(dict(zip(names, summaries, strict=True))))

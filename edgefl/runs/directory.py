@@ -8,6 +8,7 @@ summary.json             the result
 """
 
 import json
+import os
 import platform
 import shutil
 import sys
@@ -20,7 +21,7 @@ from typing import Any
 
 from edgefl.checkpoint import decode_server_state, encode_server_state
 from edgefl.config import FederationConfig
-from edgefl.errors import ConfigError, StateError
+from edgefl.errors import ConfigError, PlanError, StateError
 from edgefl.files import write_atomic
 from edgefl.machine import machine
 from edgefl.plan.spec import Plan, load_plan
@@ -66,13 +67,15 @@ class RunDirectory:
         if not resume:
             raise ConfigError(f"{self.path} holds a run; go on with it by --resume, give another --out, or remove it")
         before = self.note()["config"]
+        if not isinstance(before, dict):
+            raise StateError(f"{self.path / 'run.json'} holds no configuration; give another --out, or remove {self.path}")
         other = [key for key in wanted if wanted[key] != before.get(key) and key != "rounds"]
         if other:
             raise ConfigError(f"{self.path} holds a run with another {other[0]} ({before.get(other[0])}); give another --out")
 
     def note(self) -> dict[str, Any]:
-        """Return what run.json says."""
-        return read_json(self.path / "run.json")
+        """Return what run.json says: config, command, versions, machine; each None when it is not there."""
+        return {"config": None, "command": None, "versions": None, "machine": None, **read_json(self.path / "run.json")}
 
     def write(self, name: str, text: str) -> Path:
         """Write a text file atomically and return its path; StateError when the disk does not take it."""
@@ -88,14 +91,22 @@ class RunDirectory:
     def load_state(self) -> ServerState | None:
         """Return the last checkpoint's state; None before the first."""
         path = self.path / "server_state.safetensors"
-        return decode_server_state(path.read_bytes()) if path.exists() else None
+        if not path.exists():
+            return None
+        try:
+            return decode_server_state(path.read_bytes())
+        except StateError as error:
+            raise StateError(f"{path}: {error}") from error
 
     def plan(self) -> tuple[Plan, Weights] | None:
         """Return the run's plan and initial weights; None before they are built."""
         initial = self.path / "plan" / INITIAL
         if not initial.exists():
             return None
-        plan = load_plan(self.path / "plan")
+        try:
+            plan = load_plan(self.path / "plan")
+        except PlanError as error:
+            raise PlanError(f"{self.path / 'plan'}: {error}") from error
         return plan, decode_weights(initial.read_bytes(), plan.spec.weights, str(initial))
 
     def records(self) -> list[dict[str, Any]]:
@@ -106,22 +117,32 @@ class RunDirectory:
     def _trim(self) -> None:
         """Drop the lines of rounds after the checkpoint: they are played again, to the same end."""
         path = self.path / "rounds.jsonl"
-        if path.exists():
-            lines = path.read_text().splitlines(keepends=True)
-            kept = [line for line in lines if line.endswith("\n") and json.loads(line)["round"] <= self._last]
-            self.write("rounds.jsonl", "".join(kept))
+        lines = path.read_text(errors="replace").splitlines(keepends=True) if path.exists() else []
+        try:
+            rounds = [int(json.loads(line)["round"]) for line in lines if line.endswith("\n")]
+        except (ValueError, KeyError, TypeError) as error:
+            raise StateError(f"{path} is damaged: {error!r}; give another --out, or remove {self.path}") from error
+        kept = [round for round in rounds if round <= self._last]
+        if kept != list(range(self._last - len(kept) + 1, self._last + 1)) or (self._last and not kept):
+            raise StateError(f"{path} lacks rounds, expected all to {self._last}; give another --out, or remove {self.path}")
+        if len(kept) < len(lines):
+            self.write("rounds.jsonl", "".join(lines[: len(kept)]))
 
     def _held(self, round: int) -> Path:
         return self.path / f"held.{round}.json"
 
     def save_round(self, state: ServerState, record: Record, held: Mapping[str, list[str]], *, last: bool) -> None:
         """Append the round's line and, every two seconds and at the last round, write a checkpoint. held: see `Traffic`."""
+        due = last or time.monotonic() - self._saved >= CHECKPOINT_S
         try:
             with (self.path / "rounds.jsonl").open("a") as file:
                 file.write(json.dumps(asdict(record), allow_nan=True) + "\n")
+                if due:  # a checkpoint must not outlive the lines of its rounds
+                    file.flush()
+                    os.fsync(file.fileno())
         except OSError as error:
             raise StateError(f"cannot write {self.path / 'rounds.jsonl'}: {error.strerror}; free some space, then --resume") from error
-        if last or time.monotonic() - self._saved >= CHECKPOINT_S:
+        if due:
             self.write(self._held(record.round).name, json.dumps(held))  # before the state, which it belongs to
             self._write("server_state.safetensors", encode_server_state(state))
             self.states.keep()

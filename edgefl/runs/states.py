@@ -4,6 +4,7 @@ from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 
 from edgefl.checkpoint import decode_client_state, encode_client_state
+from edgefl.errors import StateError
 from edgefl.files import write_atomic
 from edgefl.types import ClientState
 
@@ -19,12 +20,16 @@ class FileStates(MutableMapping[str, ClientState]):
         self._directory, self._round = directory, round + 1
         self._kept: dict[str, int] = {}
         self._new: dict[str, int] = {}
+        for path in sorted(directory.glob("*.safetensors*")):
+            client_id, _, written = path.name.removesuffix(".safetensors").rpartition(".")
+            if path.name.startswith(".") or (written.isdecimal() and int(written) > round):
+                path.unlink()  # of after the checkpoint, or half written
+            elif written.isdecimal():
+                self._kept[client_id] = max(int(written), self._kept.get(client_id, 0))
         for path in directory.glob("*.safetensors"):
             client_id, _, written = path.name.removesuffix(".safetensors").rpartition(".")
-            if int(written) > round:
+            if written.isdecimal() and int(written) < self._kept[client_id]:
                 path.unlink()
-            else:
-                self._kept[client_id] = max(int(written), self._kept.get(client_id, 0))
 
     def _path(self, client_id: str, round: int) -> Path:
         return self._directory / f"{client_id}.{round}.safetensors"
@@ -47,14 +52,22 @@ class FileStates(MutableMapping[str, ClientState]):
         round = self._new.get(client_id, self._kept.get(client_id))
         if round is None:
             raise KeyError(client_id)
-        return decode_client_state(self._path(client_id, round).read_bytes())
+        path = self._path(client_id, round)
+        try:
+            return decode_client_state(path.read_bytes())
+        except StateError as error:
+            raise StateError(f"{path}: {error}") from error
 
     def __setitem__(self, client_id: str, state: ClientState) -> None:
         """Write one client's state of this round."""
         if not state.arrays and not state.scalars and client_id not in self:
             return
         before = self._new.get(client_id)
-        write_atomic(self._path(client_id, self._round), encode_client_state(state))
+        path = self._path(client_id, self._round)
+        try:
+            write_atomic(path, encode_client_state(state))
+        except OSError as error:
+            raise StateError(f"cannot write {path}: {error.strerror}; free some space, then go on with --resume") from error
         if before is not None and before != self._round:
             self._path(client_id, before).unlink(missing_ok=True)
         self._new[client_id] = self._round

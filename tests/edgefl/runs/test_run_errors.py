@@ -1,0 +1,110 @@
+"""What can be wrong with a run: one clear message, exit code 1, and no traceback."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from edgefl.cli import run as edgefl
+
+
+@pytest.fixture
+def fails(capfd):
+    """Run a command that must fail; return its message. What is no error on purpose would leave `run` as an exception."""
+
+    def run(*arguments: str) -> str:
+        capfd.readouterr()
+        assert edgefl(arguments) == 1
+        out, err = capfd.readouterr()
+        assert out == ""
+        assert "Traceback" not in err
+        return err.strip().splitlines()[-1].removeprefix("edgefl: ")
+
+    return run
+
+
+def edit(path: str, old: str, new: str) -> None:
+    text = Path(path).read_text()
+    assert old in text
+    Path(path).write_text(text.replace(old, new))
+
+
+def test_an_unknown_key(fails, prepare):
+    config, out = prepare()
+    edit(config, "rounds", "roundz")
+    assert "[federation] has an unknown key 'roundz'; did you mean 'rounds'?" in fails("simulate", config, "--out", out)
+
+
+def test_resume_with_another_configuration(fails, prepare):
+    config, out = prepare()
+    edit(config, "epochs = 1", "epochs = 2")
+    assert f"{out} holds a run with another options ({{'epochs': 1}}); give another --out" == fails(
+        "simulate", config, "--out", out, "--resume"
+    )
+    edit(config, "epochs = 2", "epochs = 1")
+    assert "another seed (3)" in fails("simulate", config, "--out", out, "--resume", "--seed", "4")
+
+
+def test_an_out_that_is_in_use(fails, prepare, tmp_path):
+    config, out = prepare()
+    assert "holds a run; go on with it by --resume" in fails("simulate", config, "--out", out)
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "directory" / "notes.txt").write_text("mine")
+    for name in ("file", "directory"):
+        assert "is in use, expected a new or empty directory" in fails("simulate", config, "--out", str(tmp_path / name))
+    assert (tmp_path / "file").read_text() == "mine"
+    assert "--resume needs --out" in fails("simulate", config, "--resume")
+
+
+def test_partitions_that_leave_a_client_without_samples(fails, prepare, tmp_path):
+    config, _ = prepare()
+    new = str(tmp_path / "new")
+    edit(config, "num_clients = 4", "num_clients = 70")
+    assert "120 samples for 70 clients, expected at least 2 each; take fewer clients" in fails("simulate", config, "--out", new)
+    edit(config, 'name = "dirichlet"', 'name = "tasks"\nclusters = 5\nnum_tasks = 10')
+    edit(config, "num_clients = 70", "num_clients = 4")
+    assert "4 clients in 5 clusters, expected at least one each; take more clients" in fails("simulate", config, "--out", new)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_loss_that_is_no_number(fails, prepare):
+    config, out = prepare(rounds=5, learning_rate=1e38)
+    assert re.search(r"client-00\d, round \d+: ", fails("simulate", config, "--out", out, "--resume"))
+
+
+WHOLE = ', "algorithm": "", "data": "", "clients": [], "rounds": 1, "seconds": 1, "bytes_up": 1, "bytes_down": 1}'
+
+
+def damage(path: Path, how: str) -> None:
+    content = path.read_bytes()
+    path.write_bytes({"cut": content[: len(content) // 2], "zeros": bytes(len(content)), "text": b"{}\n"}[how])
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        *[(name, how) for name in ("run.json", "server_state.safetensors", "rounds.jsonl") for how in ("cut", "zeros", "text")],
+        ("plan/plan.json", "cut"),
+        ("plan/plan.json", "text"),
+        ("plan/initial.safetensors", "cut"),
+        ("clients/client-000.3.safetensors", "zeros"),
+        ("held.3.json", "cut"),
+    ],
+)
+def test_a_run_whose_files_are_damaged(name, how, fails, prepare):
+    config, out = prepare()
+    assert edgefl(["simulate", config, "--out", out, "--resume"]) == 0
+    edit(config, "rounds = 3", "rounds = 4")
+    damage(Path(out) / name, how)
+    assert f"{out}/{name.replace('plan/plan.json', 'plan')}" in fails("simulate", config, "--out", out, "--resume")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"figures": 3}', '{"figures": {"accuracy_mixture": {"mean": 0.5}}' + WHOLE, '{"figures": []' + WHOLE]
+)
+def test_compare_of_what_is_no_summary(text, fails, tmp_path):
+    (tmp_path / "a").mkdir()
+    assert f"{tmp_path / 'a' / 'summary.json'}" in fails("compare", str(tmp_path / "a"))
+    (tmp_path / "a" / "summary.json").write_text(text)
+    assert f"{tmp_path / 'a' / 'summary.json'}" in fails("compare", str(tmp_path / "a"))
