@@ -72,7 +72,7 @@ def check_integer(graph: Graph) -> None:
         where = _place(graph, outputs)
         raise ExportError(
             f"operator {name} ({where}) has no int8 form, expected integers only; export needs another layer there"
-            " (BatchNormalization behind a convolution for GroupNormalization)"
+            " (ReLU for a smooth activation)"
         )
 
 

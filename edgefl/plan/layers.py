@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from edgefl.plan.convolution import BUILTIN, convolve, fits
-from edgefl.plan.norms import batch_norm, group_norm, group_norm_by_parts
+from edgefl.plan.norms import batch_norm, group_norm, group_norm_by_parts, layer_norm_by_parts
 from edgefl.plan.windows import make_geometry
 
 Tensor = Any
@@ -27,7 +27,8 @@ def call_layer(layer: Any, read: Read, x: Tensor, training: bool) -> Called | No
     form = forms.get(type(layer))
     if form is None or getattr(layer, "data_format", "channels_last") != "channels_last":
         return None
-    return form(layer, read, x, training) if getattr(layer, "axis", -1) in (-1, len(x.shape) - 1) else None
+    last = (-1, len(x.shape) - 1)
+    return form(layer, read, x, training) if getattr(layer, "axis", -1) in (*last, *([axis] for axis in last)) else None
 
 
 def _convolution(layer: Any, read: Read, x: Tensor, training: bool) -> Called | None:
@@ -67,6 +68,13 @@ def _group_norm_exported(layer: Any, read: Read, x: Tensor, training: bool) -> C
     return group_norm_by_parts(x, *_affine(layer, read, x), layer.epsilon, layer.groups), ()
 
 
+def _layer_norm_exported(layer: Any, read: Read, x: Tensor, training: bool) -> Called | None:
+    del training
+    if getattr(layer, "rms_scaling", False):
+        return None
+    return layer_norm_by_parts(x, *_affine(layer, read, x), layer.epsilon), ()
+
+
 def _affine(layer: Any, read: Read, x: Tensor) -> tuple[Tensor, Tensor]:
     channels = x.shape[-1]
     return read(layer.gamma) if layer.scale else tf.ones(channels), read(layer.beta) if layer.center else tf.zeros(channels)
@@ -81,4 +89,7 @@ PROGRAM: Forms = {
     keras.layers.GroupNormalization: _group_norm,
 }
 
-EXPORT: Forms = {keras.layers.GroupNormalization: _group_norm_exported}
+EXPORT: Forms = {
+    keras.layers.GroupNormalization: _group_norm_exported,
+    keras.layers.LayerNormalization: _layer_norm_exported,
+}

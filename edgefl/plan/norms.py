@@ -30,10 +30,21 @@ def group_norm(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, groups: i
 def group_norm_by_parts(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, groups: int) -> Tensor:
     """Return what `group_norm` does, in ops that have an int8 form on four axes: no SUM, no SQUARED_DIFFERENCE, no NEG."""
     each = (1, 1, groups, x.shape[-1] // groups)
-    grouped = tf.reshape(x, (x.shape[0], -1, *each[2:]))
-    centred = grouped - tf.reduce_mean(grouped, (1, 3), keepdims=True)
-    inverse = tf.math.rsqrt(tf.reduce_mean(centred * centred, (1, 3), keepdims=True) + epsilon)
-    return tf.reshape(centred * (inverse * tf.reshape(gamma, each)) + tf.reshape(beta, each), x.shape)
+    return _by_parts(tf.reshape(x, (x.shape[0], -1, *each[2:])), (1, 3), each, gamma, beta, epsilon, x.shape)
+
+
+def layer_norm_by_parts(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Tensor:
+    """Normalize each place over its channels (Ba et al., arXiv:1607.06450), in the same ops."""
+    each = (1, 1, 1, x.shape[-1])
+    return _by_parts(tf.reshape(x, (1, -1, 1, x.shape[-1])), (3,), each, gamma, beta, epsilon, x.shape)
+
+
+def _by_parts(
+    x: Tensor, axes: tuple[int, ...], each: tuple[int, ...], gamma: Tensor, beta: Tensor, epsilon: float, shape: tuple[int, ...]
+) -> Tensor:
+    centred = x - tf.reduce_mean(x, axes, keepdims=True)
+    inverse = tf.math.rsqrt(tf.reduce_mean(centred * centred, axes, keepdims=True) + epsilon)
+    return tf.reshape(centred * (inverse * tf.reshape(gamma, each)) + tf.reshape(beta, each), shape)
 
 
 def _normalize(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, groups: int) -> Three:

@@ -1,0 +1,37 @@
+"""Group norm and layer norm leave as integers: the same answers as the float model."""
+
+import numpy as np
+import pytest
+
+from edgefl.mixture import fill_template
+from firmware_export.graph import read_graph
+from firmware_export.quantize import RECIPES, quantize
+from firmware_export.ranges import observe
+from firmware_export.run import load, outputs
+
+keras = pytest.importorskip("keras")
+
+
+@pytest.mark.parametrize("norm", ["GroupNormalization", "LayerNormalization"])
+def test_norms_have_an_int8_form(norm: str) -> None:
+    from edgefl.plan import objective as of
+    from edgefl.plan.network import Network
+    from edgefl.plan.template import build_template
+
+    layers = keras.layers
+    options = {"groups": 2} if norm == "GroupNormalization" else {}
+    parts = [layers.Conv2D(8, 3), getattr(layers, norm)(**options, name="norm"), layers.ReLU(), layers.Flatten(), layers.Dense(4)]
+    keras.utils.set_random_seed(0)
+    network = Network(keras.Sequential([keras.Input((10, 10, 1)), *parts]))
+    template, bindings = build_template(of.predict(network, 8))
+    rng = np.random.default_rng(0)
+    weights = network.initial_weights()
+    weights |= {name: rng.uniform(0.5, 1.5, weights[name].shape).astype(np.float32) for name in ("norm/gamma", "norm/beta")}
+    model = fill_template(template, bindings, weights)
+    x = rng.normal(size=(200, 10, 10, 1)).astype(np.float32)
+    integer = quantize(model, observe(model, x), RECIPES[0])
+    assert "RSQRT" in {name for name, _ in read_graph(integer).operators}
+    expected, _ = outputs(load(model), x)
+    received, _ = outputs(load(integer, reference=True), x)
+    assert np.corrcoef(received.ravel(), expected.ravel())[0, 1] > 0.99
+    assert (received.argmax(axis=1) == expected.argmax(axis=1)).mean() > 0.9
