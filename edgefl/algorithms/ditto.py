@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def ditto(
     learner: Learner | None,
     *,
-    penalty: float = 0.1,
+    penalty: float = 1.0,
     personal_epochs: int = 5,
     personal_learning_rate: float = 0.01,
     personal_momentum: float = 0.0,

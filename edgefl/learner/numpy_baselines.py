@@ -24,7 +24,7 @@ def rules(algorithm: str, sizes: Sizes, options: Mapping[str, Any]) -> tuple[Rul
         "ditto": (
             train,
             *others,
-            new("train_personal", weights=weights, slope=partial(_proximal, options.get("penalty", 0.1)), frozen=received),
+            new("train_personal", weights=weights, slope=partial(_proximal, options.get("penalty", 1.0)), frozen=received),
         ),
         "apfl": (
             train,
