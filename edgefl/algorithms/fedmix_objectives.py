@@ -1,7 +1,9 @@
 """What a plan holds for FedMix: the experts, phi and the gate trained in one step, the gate alone, and the mixture.
 
 Reisser et al., Federated Mixture of Experts, arXiv:2107.06724, equations 6 and 9 without the entropy term, and algorithm 2.
-A signature for each number of experts that a client may be left with: what is pruned costs no time either.
+A signature for each number of experts that a client may be left with: what is pruned costs no time either. Which are left is
+settled once a round, not before each batch, for a program's shapes are fixed. q(z|s) is computed in the step, from phi and the
+client's p(y|s): so the gate's term moves phi by way of h_s too, and the experts by way of h_k, as the paper's gradients do.
 """
 
 from collections.abc import Mapping
