@@ -39,7 +39,7 @@ def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
             options |= {
                 "learning_rate": 5.86e-3, "weight_decay": 1.10e-3, "baselines": True, "local_model": "aem-cnn",
                 "local_options": {"filters1": 32, "filters2": 256, "hidden": 256, "dropout": 0.76},
-                "gate": "cnn", "gate_epochs": 200, "gate_learning_rate": 3e-6,
+                "gate": "cnn", "gate_epochs": 200, "gate_learning_rate": 3e-6, "gate_share": 0.0,
             }  # fmt: skip
         else:
             options |= {"learning_rate": 0.02, "local_learning_rate": 1e-3, "local_epochs": 40, "gate_epochs": 40}

@@ -99,7 +99,7 @@ def test_exploration_trains_models_that_nobody_would_choose(shards):
     assert losses[0.33] < 0.7 * losses[0.0]
 
 
-@pytest.mark.parametrize("extra", [{}, {"gate": "features"}, {"gate_share": 0.25, "baselines": True}])
+@pytest.mark.parametrize("extra", [{"gate_share": 0.0}, {"gate": "features"}, {"baselines": True}])
 def test_what_a_client_ends_with(extra, shards):
     options = {**QUICK, "num_experts": 2, **extra}
     learner = learner_of(options)
@@ -108,7 +108,8 @@ def test_what_a_client_ends_with(extra, shards):
     broadcast = server.broadcast(replace(state, phase=PERSONALIZE), "pi-2")
     mixture, _ = device.personalize(broadcast, ClientState(), shard, rng_for(1, 4, "pi-2"))
     assert set(mixture.peers) == {"federated", "local", "ensemble"} | ({"tuned"} if "baselines" in extra else set())
-    x, parts = {"x": shard.x_test}, [*experts(state.models).values(), mixture.peers["local"].weights]
+    local = {name: mixture.weights[f"local/{name}"] for name in state.models["local"]}
+    x, parts = {"x": shard.x_test}, [*experts(state.models).values(), local]
     p = [np.exp(each - np.log(np.exp(each).sum(axis=1, keepdims=True))) for each in (learner.predict("predict", w, x) for w in parts)]
     ensemble = mixture.peers["ensemble"]
     np.testing.assert_allclose(np.exp(learner.predict(ensemble.signature, ensemble.weights, x)), np.mean(p, axis=0), atol=1e-5)
@@ -127,11 +128,13 @@ def test_what_a_client_ends_with(extra, shards):
     assert sum(usage.values()) == pytest.approx(1, abs=1e-5)
     assert list(usage) == ["gate/expert0", "gate/expert1", "gate/local"]
     assert 1 <= mixture.diagnostics["experts_used"] <= 3
+    own = all(np.array_equal(local[name], array) for name, array in mixture.peers["local"].weights.items())
+    assert own == ("baselines" not in extra)  # as a baseline it is trained on the gate's samples too
     best = experts(state.models)[int(mixture.diagnostics["best"])]
     assert all(np.array_equal(best[name], array) for name, array in mixture.peers["federated"].weights.items())
 
 
-@pytest.mark.parametrize("extra", [{"patience": 1}, {"gate": "features", "gate_share": 0.25, "baselines": True, "epsilon": 0.5}])
+@pytest.mark.parametrize("extra", [{"patience": 1}, {"gate": "features", "gate_share": 0.0, "baselines": True, "epsilon": 0.5}])
 def test_the_laws_hold_with_other_options(extra, shards):
     options = {**QUICK, "num_experts": 2, **extra}
     learner = learner_of(options)
