@@ -10,6 +10,7 @@ import numpy as np
 from edgefl.data.allotment import Allotment, take
 from edgefl.data.dataset import Dataset
 from edgefl.data.resident import ResidentShards
+from edgefl.errors import DataError
 from edgefl.types import Shard
 
 _SAMPLES = ("x_train", "x_test")
@@ -55,8 +56,12 @@ class MappedShards(Mapping[str, Shard]):
 
 
 def map_dataset(dataset: Dataset, allotments: Mapping[str, Allotment], directory: Path) -> MappedShards:
-    """Write the samples to the directory as `.npy` files and return the shards over them."""
+    """Write the samples to the directory as `.npy` files and return the shards over them. DataError when the disk is full."""
     directory.mkdir(parents=True, exist_ok=True)
     for name in _SAMPLES:
-        np.save(directory / f"{name}.npy", getattr(dataset, name))
+        path, samples = directory / f"{name}.npy", getattr(dataset, name)
+        try:
+            np.save(path, samples)
+        except OSError as error:
+            raise DataError(f"cannot write {samples.nbytes} bytes to {path}: {error}; free some space, or set TMPDIR") from error
     return MappedShards(directory, dataset, allotments)

@@ -4,7 +4,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -27,11 +26,11 @@ input_shape = [28, 28, 1]
 
 [data]
 name = "digits"
-num_train = 120
+num_train = {num_train}
 num_test = 40
 
 [partition]
-name = "dirichlet"
+{partition}
 num_clients = {clients}
 
 [algorithm]
@@ -42,9 +41,17 @@ MAIN = "import sys; from edgefl.runs import directory; directory.CHECKPOINT_S = 
 """The command as a process of its own, with a checkpoint every few rounds of so small a federation."""
 
 
-def text_of(algorithm: str = "ditto", rounds: int = 3, clients: int = 4, **options: object) -> str:
+def text_of(
+    algorithm: str = "ditto",
+    rounds: int = 3,
+    clients: int = 4,
+    num_train: int = 120,
+    partition: str = 'name = "dirichlet"',
+    **options: object,
+) -> str:  # fmt: skip
+    """Return a configuration; further options are the algorithm's."""
     extra = "".join(f"{key} = {value}\n" for key, value in options.items())
-    return CONFIG.format(algorithm=algorithm, rounds=rounds, clients=clients) + extra
+    return CONFIG.format(algorithm=algorithm, rounds=rounds, clients=clients, num_train=num_train, partition=partition) + extra
 
 
 @pytest.fixture(scope="session")
@@ -110,7 +117,3 @@ def until() -> Callable[..., None]:
             time.sleep(0.003)
 
     return wait
-
-
-def content(directory: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}

@@ -1,0 +1,102 @@
+"""`edgefl simulate` and `edgefl compare` from end to end: what they print, what they leave, and what ends them early."""
+
+import json
+import os
+import re
+import resource
+import signal
+from pathlib import Path
+
+import pytest
+
+from edgefl.cli import run as edgefl
+
+
+def test_a_federation_from_toml_to_json(prepare, capfd, tmp_path):
+    """The one test in which the command compiles the plan itself, in a process of its own."""
+    config, prepared = prepare(rounds=2)
+    out = tmp_path / "new"
+    assert edgefl(["simulate", config, "--out", str(out), "--json"]) == 0
+    printed = json.loads(capfd.readouterr().out)
+    assert printed == json.loads((out / "summary.json").read_text())
+    assert (printed["federation"], printed["algorithm"], printed["rounds"], len(printed["clients"])) == ("small", "ditto", 2, 4)
+    rounds = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
+    assert [each["round"] for each in rounds] == [1, 2]
+    assert all(len(each["updates"]) == 3 for each in rounds)
+    assert printed["bytes_up"] == sum(each["bytes_up"] for each in rounds)
+    assert printed["figures"]["accuracy_mixture"]["count"] == 4
+    for row in printed["clients"]:
+        assert 0 <= row["accuracy_mixture"] <= 1
+    assert sum(row["n_train"] for row in printed["clients"]) == 120
+    assert sum(row["n_test"] for row in printed["clients"]) == 40
+    for name in ("plan.json", "plan.tflite", "initial.safetensors"):
+        assert (out / "plan" / name).read_bytes() == (Path(prepared) / "plan" / name).read_bytes()
+
+
+def test_processes_change_nothing_and_two_runs_compare(prepare, capfd, tmp_path):
+    """Of an algorithm whose clients keep a state, in a partition with true clusters."""
+    summaries, states = [], []
+    for name, processes in (("one", "1"), ("two", "2")):
+        partition = 'name = "tasks"\nclusters = 2\nnum_tasks = 4\nsamples = 20\ntest_samples = 2\nimbalance = 1.0'
+        config, out = prepare(name, algorithm="clustered", rounds=4, num_train=400, partition=partition)
+        assert edgefl(["simulate", config, "--out", out, "--resume", "--processes", processes, "--json", "--mixtures"]) == 0
+        summaries.append(json.loads(capfd.readouterr().out))
+        kept = [path for directory in ("clients", "mixtures") for path in Path(out, directory).iterdir()]
+        states.append({path.name: path.read_bytes() for path in [*kept, Path(out, "server_state.safetensors")]})
+    first, second = ({key: value for key, value in each.items() if key not in ("seconds", "command")} for each in summaries)
+    assert first == second
+    assert states[0] == states[1]
+    assert len(states[0]) > 2 * 4, "each client keeps a state and a mixture"
+    assert -1 <= first["adjusted_rand_index"] <= 1
+
+    picture = tmp_path / "both.png"
+    assert edgefl(["compare", str(tmp_path / "one"), str(tmp_path / "two"), "--out", str(picture)]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert lines[0].split() == ["per", "cent", "one", "two"]
+    (row,) = [line.split() for line in lines if line.startswith("accuracy mixture mean")]
+    assert row[-2:] == [f"{100 * first['figures']['accuracy_mixture']['mean']:.2f}"] * 2
+
+
+def children_of(pid: int) -> list[int]:
+    """The spawned processes below a process; the resource tracker, which runs no client, left out."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text():
+                found.append(int(child))
+    return found
+
+
+def ends(process) -> str:
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, out) == (1, "")
+    assert "Traceback" not in err
+    return err.strip().splitlines()[-1]
+
+
+@pytest.mark.skipif(not Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").exists(), reason="this system does not list children")
+def test_a_process_of_clients_that_is_killed(prepare, start, until):
+    config, out = prepare(rounds=5000)
+    process = start("simulate", config, "--out", out, "--resume", "--processes", "2", "--json")
+    until(lambda: (Path(out) / "rounds.jsonl").exists() and len(children_of(process.pid)) == 2, process)
+    os.kill(children_of(process.pid)[0], signal.SIGKILL)
+    assert "a process of the simulation was killed, most often for want of memory; run fewer processes" in ends(process)
+
+
+def limited(size: int):
+    """No file may be larger than that: the disk is full, for this process."""
+    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
+def test_a_full_disk_and_on_when_there_is_space(prepare, start):
+    """40 samples take 125,568 bytes, a server state of six models 190,000."""
+    config, out = prepare(algorithm="ifca", num_train=40)
+    _, whole = prepare("whole", algorithm="ifca", num_train=40)
+    message = ends(start("simulate", config, "--out", out, "--resume", preexec_fn=limited(140_000)))
+    assert message == f"edgefl: cannot write {out}/server_state.safetensors: File too large; free some space, then go on with --resume"
+    message = ends(start("simulate", config, "--out", out, "--resume", preexec_fn=limited(100_000)))
+    assert re.search(r"cannot write 125440 bytes to .*x_train\.npy: .*; free some space, or set TMPDIR", message)
+    for each in (out, whole):
+        assert edgefl(["simulate", config, "--out", each, "--resume"]) == 0
+    assert Path(out, "server_state.safetensors").read_bytes() == Path(whole, "server_state.safetensors").read_bytes()
+    assert len(Path(out, "rounds.jsonl").read_text().splitlines()) == 3
