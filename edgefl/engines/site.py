@@ -13,7 +13,7 @@ from edgefl.errors import DataError
 from edgefl.learner.base import Learner
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.spec import Plan
-from edgefl.types import Array, Broadcast, ClientState, Labels, Mixture, Scalars, Shard, Update, Weights
+from edgefl.types import Array, Broadcast, ClientState, Labels, Mixture, Peer, Scalars, Shard, Update, Weights
 
 Row = tuple[Broadcast, ClientState, str]
 Accuracies = NDArray[np.float64]
@@ -84,9 +84,9 @@ class Site:
         if self.federation.test is None:
             return {}
         x, y = self.federation.test
-        found = {"mixture": self._by_class("predict_mixture", mixture.weights, x, y, num_classes)}
-        for name, peer in mixture.peers.items():
-            # a peer such as the global model is the same for many clients
+        found = {}
+        for name, peer in {"mixture": Peer("predict_mixture", mixture.weights), **mixture.peers}.items():
+            # the global model, say, is the same for many clients
             key = _digest(peer.signature, peer.weights)
             if key not in self._measured:
                 while len(self._measured) >= _KEPT:
