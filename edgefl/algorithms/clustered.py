@@ -55,7 +55,7 @@ def clustered(
     learning_rate: float = 0.05,
     momentum: float = 0.0,
     weight_decay: float = 0.0,
-    batch_size: int = 10,
+    batch_size: int = 32,
     baseline_epochs: int = 50,
 ) -> Algorithm:
     """Return clustered federated learning; a client's mixture is its own h_k, mixed once more at the end.
@@ -65,7 +65,8 @@ def clustered(
     leave out what all clients began with: those of clients without a common task are about orthogonal (t = 0), whatever the scale.
     cut: `threshold`, or `auto` for the widest gap. layers: see `similarity.compared`. mixing is lambda: 1 is a client's own, 0 its
     cluster's model. clustering=False leaves one cluster, the paper's baseline, from round 1 on.
-    batch_size is fixed when the plan is built; for baseline_epochs see FedAvg. Raises ConfigError for an option out of its range.
+    batch_size (the paper gives none) is fixed when the plan is built; for baseline_epochs see FedAvg. Raises ConfigError for an
+    option out of its range.
     """
     del batch_size
     for name, value in (("threshold", threshold), ("mixing", mixing)):
