@@ -12,7 +12,7 @@ from edgefl.wire.tensors import encode_models, encode_weights
 _SHA256 = "0" * 64
 _SESSION = "0" * 16
 _TS = 1763737200.1234567
-"""When every message is sent: the digits of a time must not differ from run to run. A real one has at most two less."""
+"""When every message is sent: the digits of a time must not differ from run to run. A real one has as many, or a few less."""
 
 
 class Traffic:

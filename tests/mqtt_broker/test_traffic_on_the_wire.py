@@ -1,0 +1,44 @@
+"""What the simulator says a federation weighs is what goes over a broker."""
+
+import json
+from collections import Counter
+
+from edgefl.config import FederationConfig
+from edgefl.learner.numpy_softmax import SoftmaxLearner
+from edgefl.simulate import simulate
+from edgefl.wire.topics import parse_topic
+
+IDS = ("pi-0", "pi-1", "pi-2")
+ROUNDS = 3
+TIME_DIGITS = 6
+"""A message tells the time of day, whose last digits may be zeros, which JSON leaves out."""
+
+
+def test_the_simulators_bytes_are_those_of_a_real_federation(federate, mosquitto_url, toys, listen):
+    federation = federate(mosquitto_url, rounds=ROUNDS, min_clients=3, seed=7, algorithm="fedavg")
+    heard = listen(federation)
+    shards = {client_id: toys.shard(i, 20 + 10 * i) for i, client_id in enumerate(IDS)}
+    aggregator = federation.aggregator()
+    devices = [federation.device(client_id, shard) for client_id, shard in shards.items()]
+    assert aggregator.end() == 0, aggregator.said
+    assert [device.end() for device in devices] == [0, 0, 0], [device.said for device in devices]
+
+    records = []
+    simulate(
+        federation.plan, toys.weights(), shards, FederationConfig(rounds=ROUNDS, min_clients=3, seed=7),
+        learner=SoftmaxLearner(federation.plan.spec), progress=lambda state, record: records.append(record),
+    )  # fmt: skip
+    said = [(parse_topic(message.topic), message.payload) for message in heard.until_phase("done")]
+    blobs = {address.sha256: len(payload) for address, payload in said if address.kind in ("blob", "chunk")}  # one chunk each
+    up, down, held = Counter(), Counter(), set()
+    for address, payload in said:
+        if address.kind == "task":
+            task = json.loads(payload)
+            lacking = {(address.client_id, sha256) for sha256 in task["models"].values()} - held
+            down[task["round"]] += len(payload) + sum(blobs[sha256] for _, sha256 in lacking)
+            held |= lacking
+        elif address.kind == "begin":
+            up[json.loads(payload)["round"]] += len(payload) + blobs[address.sha256]
+    for record in records:
+        for counted, real in ((record.bytes_up, up[record.round]), (record.bytes_down, down[record.round])):
+            assert 0 <= counted - real <= TIME_DIGITS * len(IDS), (record, real)
