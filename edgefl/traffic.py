@@ -50,7 +50,10 @@ class Traffic:
         return len(encode_json(task)) + sum(lacking.values())
 
     def up(self, update: Update) -> int:
-        """Return the bytes of an update: its tensors in one blob, and the message that announces it."""
+        """Return the bytes of an update: its tensors in one blob, and the message that announces it.
+
+        A device also tells its seconds and its memory there, in some 55 bytes that depend on the device.
+        """
         size = len(encode_models(update.deltas))
         begin = Begin(
             update.client_id, _SESSION, update.round, _SHA256, _SHA256, size, chunk_count(size), CHUNK_BYTES, update.num_samples,
