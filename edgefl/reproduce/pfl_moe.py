@@ -37,7 +37,7 @@ def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
         small = scale == "smoke"
         return FederationConfig(
             name="pfl-moe", seed=seed, rounds=ROUNDS[scale], clients_per_round=10, algorithm=algorithm, options=federation | options,
-            model=ModelConfig("lenet5", (28, 28, 1), 10),
+            model=ModelConfig("lenet5", (28, 28, 1), 10, {"initializer": "fan-in"}),
             data=DataConfig("fashion-mnist", num_train=2000, num_test=1000) if small else DataConfig("fashion-mnist"),
             partition=PartitionConfig("dirichlet", CLIENTS[scale], {"alpha": 0.5}),
         )  # fmt: skip
