@@ -97,15 +97,52 @@ def test_pooling1d(kind, window, stride, extra, padding, levels):
     check(getattr(keras.layers, kind)(window, strides=stride, padding=padding), (2, window + extra, 3), levels=levels)
 
 
+@settings(EXAMPLES, max_examples=8)
+@given(st.tuples(SMALL, SMALL), st.integers(1, 3), st.integers(1, 3), st.integers(1, 2), PADDING)
+def test_depthwise1d_and_separable1d(kernel, channels, multiplier, stride, padding):
+    shape = (2, kernel[0] + kernel[1], channels)
+    check(keras.layers.DepthwiseConv1D(kernel[0], strides=stride, padding=padding, depth_multiplier=multiplier), shape)
+    check(keras.layers.SeparableConv1D(3, kernel[0], strides=stride, padding=padding, depth_multiplier=multiplier), shape)
+
+
+ACTIVATIONS = (
+    "sigmoid", "tanh", "elu", "selu", "softplus", "softsign", "silu", "mish", "relu6", "hard_sigmoid", "hard_silu", "exponential",
+    "log_softmax", "gelu",
+)  # fmt: skip
+CUTS = st.sampled_from([slice(None), slice(1, None), slice(None, -1), slice(-2, None), slice(1, 3), slice(0, 4, 2), 0, -1])
+
+
+@EXAMPLES
+@given(CUTS, CUTS)
+def test_slices(rows, columns):
+    check_function(lambda x: x[:, rows, columns], (2, 4, 5, 3))
+
+
+@EXAMPLES
+@given(st.lists(st.integers(1, 3), min_size=3, max_size=3))
+def test_tiles(multiples):
+    check_function(lambda x: tf.tile(x, multiples), (2, 3, 4))
+
+
+def check_function(function: Callable[[Any], Any], shape: tuple[int, ...]) -> None:
+    check(keras.layers.Lambda(function), shape)
+
+
 LAYERS: dict[str, Callable[[], Any]] = {
     "BatchNormalization": lambda: keras.layers.BatchNormalization(),
     "GroupNormalization": lambda: keras.layers.GroupNormalization(2),
+    "GroupNormalization of one group": lambda: keras.layers.GroupNormalization(1),
+    "GroupNormalization of single channels": lambda: keras.layers.GroupNormalization(-1),
     "LayerNormalization": lambda: keras.layers.LayerNormalization(),
+    "RMSNormalization": lambda: keras.layers.RMSNormalization(),
+    "UnitNormalization": lambda: keras.layers.UnitNormalization(),
     "SeparableConv2D": lambda: keras.layers.SeparableConv2D(3, 3, padding="same"),
     "GlobalAveragePooling2D": lambda: keras.layers.GlobalAveragePooling2D(),
     "GlobalMaxPooling2D": lambda: keras.layers.GlobalMaxPooling2D(),
     "ReLU": lambda: keras.layers.ReLU(),
     "ReLU6": lambda: keras.layers.ReLU(max_value=6),
+    "ReLU with a low top": lambda: keras.layers.ReLU(max_value=0.5),
+    "PReLU": lambda: keras.layers.PReLU(),
     "LeakyReLU": lambda: keras.layers.LeakyReLU(0.3),
     "Softmax": lambda: keras.layers.Softmax(),
     "Dense": lambda: keras.layers.Dense(3),
@@ -113,10 +150,43 @@ LAYERS: dict[str, Callable[[], Any]] = {
     "Reshape": lambda: keras.layers.Reshape((6, 24)),
     "ZeroPadding2D": lambda: keras.layers.ZeroPadding2D(1),
     "UpSampling2D": lambda: keras.layers.UpSampling2D(2),
-    **{name: lambda name=name: keras.layers.Activation(name) for name in ("sigmoid", "tanh", "elu", "softplus", "silu", "relu6", "gelu")},
+    "Cropping2D": lambda: keras.layers.Cropping2D(((1, 2), (0, 3))),
+    "Permute": lambda: keras.layers.Permute((2, 1, 3)),
+    "Rescaling": lambda: keras.layers.Rescaling(0.5, 1.0),
+    **{name: lambda name=name: keras.layers.Activation(name) for name in ACTIVATIONS},
+}
+LAYERS_1D: dict[str, Callable[[], Any]] = {
+    "GlobalAveragePooling1D": lambda: keras.layers.GlobalAveragePooling1D(),
+    "GlobalMaxPooling1D": lambda: keras.layers.GlobalMaxPooling1D(),
+    "BatchNormalization": lambda: keras.layers.BatchNormalization(),
+    "GroupNormalization": lambda: keras.layers.GroupNormalization(2),
+    "causal Conv1D": lambda: keras.layers.Conv1D(3, 3, padding="causal", dilation_rate=2),
+    "ZeroPadding1D": lambda: keras.layers.ZeroPadding1D(2),
+    "Cropping1D": lambda: keras.layers.Cropping1D(1),
+    "UpSampling1D": lambda: keras.layers.UpSampling1D(2),
+    "LSTM": lambda: keras.layers.LSTM(3, unroll=True),
+    "GRU": lambda: keras.layers.GRU(3, unroll=True),
+}
+JOINS: dict[str, Callable[[Any], Any]] = {
+    "Add": lambda x: keras.layers.Add()([x, tf.nn.relu(x), x]),
+    "Multiply": lambda x: keras.layers.Multiply()([x, tf.nn.sigmoid(tf.reduce_mean(x, (1, 2), keepdims=True))]),
+    "Concatenate": lambda x: keras.layers.Concatenate()([x, tf.nn.relu6(x)]),
+    "Average": lambda x: keras.layers.Average()([x, tf.tanh(x)]),
+    "Maximum": lambda x: keras.layers.Maximum()([x, 0.5 * x]),
+    "padded channels": lambda x: keras.ops.pad(x, [[0, 0], [0, 0], [0, 0], [1, 2]]),
 }
 
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_layer(name):
     check(LAYERS[name](), (2, 6, 6, 4))
+
+
+@pytest.mark.parametrize("name", LAYERS_1D)
+def test_layer_1d(name):
+    check(LAYERS_1D[name](), (2, 7, 4))
+
+
+@pytest.mark.parametrize("name", JOINS)
+def test_join(name):
+    check_function(JOINS[name], (2, 4, 4, 3))
