@@ -1,9 +1,10 @@
 """The papers' models as plans: builtin ops only, a loss that falls, and TensorFlow's gradient.
 
-Widths and sizes are small, the code is that of the full ones. The gradient is read off a step of rate 1024, which leaves no digit of it in
-the rounding of the weights, and compared relative to its largest value. A ReLU or a maximum whose inputs differ by rounding alone may
-fall to the other side in one of the two, so of three batches two must agree. MobileNetV2 stands with its ReLU6's inputs around 3, where they
-seldom clip: at a random start fifty batch norms make so much of rounding that TensorFlow itself is a thousandth off the exact gradient.
+Widths and sizes are small, the code is that of the full ones. The gradient is read off a step of rate 1024, which leaves no
+digit of it in the rounding of the weights, and compared relative to its largest value. A ReLU or a maximum whose inputs differ
+by rounding alone may fall to the other side in one of the two, so of three batches two must agree. MobileNetV2 stands with its
+ReLU6's inputs around 3, where they seldom clip: at a random start fifty batch norms make so much of rounding that TensorFlow
+itself is a thousandth off the exact gradient.
 """
 
 from typing import Any
