@@ -36,6 +36,7 @@ ROOMS = (
     {"traffic", "evaluation"},
     {"simulate"},
     {"runs"},
+    {"tune"},
     {"reproduce", "audit"},
     {"mqtt"},
     {"monitor", "bench", "demo", "demo_table", "demo_processes"},

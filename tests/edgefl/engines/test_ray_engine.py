@@ -2,7 +2,6 @@
 
 import shutil
 import socket
-from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -72,13 +71,12 @@ def same(one, two):
         np.testing.assert_array_equal(by_class, two.on_test[name])
 
 
-@contextmanager
 def broken(federation, client_id):
     """Give one client a sample that is no number."""
     shard = federation.shards[client_id]
     x = shard.x_train.copy()
     x[0] = np.nan
-    yield replace(federation, shards={**federation.shards, client_id: replace(shard, x_train=x)})
+    return replace(federation, shards={**federation.shards, client_id: replace(shard, x_train=x)})
 
 
 def test_same_bits_as_in_this_process_and_nothing_stays_connected(federation, tiny, tiny_config):
@@ -146,12 +144,12 @@ class TestConnected:
     def test_a_clients_error_is_the_one_of_this_process(self, federation, tiny):
         from edgefl.engines.ray import RayEngine
 
-        with broken(federation, "pi-3") as bad:
-            rows = rows_of(bad, tiny[1])
-            with pytest.raises(DataError, match="pi-3, round 1: ") as expected:
-                list(Serial(bad).update(rows))
-            with RayEngine(bad, 2) as engine, pytest.raises(DataError) as found:
-                list(engine.update(rows))
+        bad = broken(federation, "pi-3")
+        rows = rows_of(bad, tiny[1])
+        with pytest.raises(DataError, match="pi-3, round 1: ") as expected:
+            list(Serial(bad).update(rows))
+        with RayEngine(bad, 2) as engine, pytest.raises(DataError) as found:
+            list(engine.update(rows))
         assert str(found.value) == str(expected.value)
 
     def test_a_killed_actor_is_an_error(self, federation, tiny):

@@ -1,0 +1,56 @@
+"""Plans of many configurations, compiled in one process of their own, one for all that differ in what a program takes as input."""
+
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from multiprocessing import get_context
+
+from edgefl.algorithms.registry import full_options
+from edgefl.config import FederationConfig
+from edgefl.plan.spec import Plan
+from edgefl.quiet import quiet_stderr
+from edgefl.types import Weights
+
+_RATES = ("learning_rate", "weight_decay", "local_learning_rate", "local_weight_decay", "gate_learning_rate", "gate_weight_decay")
+_COUNTS = ("epochs", "epsilon", "local_epochs", "gate_epochs", "gate_share", "patience", "validation_share", "selection_samples")
+Built = tuple[Plan, Weights]
+
+
+def structure(config: FederationConfig) -> str:
+    """Return what a program is compiled from, as text: of AEM and IFCA not the counts, of the rates whether they are zero."""
+    options = full_options(config.algorithm, config.options)
+    options = {name: bool(value) if name in _RATES else value for name, value in options.items() if name not in _COUNTS}
+    return json.dumps([config.algorithm, options, asdict(config.model), config.seed], sort_keys=True)
+
+
+def _build(config: FederationConfig) -> Built:
+    with quiet_stderr():
+        from edgefl.plan.build import build_plan
+
+        return build_plan(config)
+
+
+@contextmanager
+def plan_builder() -> Iterator[Callable[[FederationConfig], Built]]:
+    """Give a function from a configuration to a plan of its structure, the same one for all of it; see `fitted`.
+
+    It raises what `build_plan` raises.
+    """
+    built: dict[str, Built] = {}
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+
+        def build(config: FederationConfig) -> Built:
+            key = structure(config)
+            if key not in built:
+                built[key] = pool.submit(_build, config).result()
+            return built[key]
+
+        yield build
+
+
+def fitted(built: Built, config: FederationConfig) -> Built:
+    """Return a plan of the configuration's structure with the configuration's options: what building it anew would give to train with."""
+    plan, initial = built
+    return replace(plan, spec=replace(plan.spec, options=full_options(config.algorithm, config.options))), initial

@@ -1,0 +1,124 @@
+"""The trials of one stage, run by Ray Tune (Liaw et al., arXiv:1807.05118): all to their end, or with ASHA (Li et al., arXiv:1810.05934).
+
+Ray Tune starts trials and stops those that fall behind; which points are tried is drawn before, so that it depends on the seed alone.
+Which trials ASHA stops depends on who comes first to a look, and so on the number of processes.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import ray
+from ray import tune
+
+from edgefl.config import FederationConfig
+from edgefl.data.resident import ResidentShards
+from edgefl.errors import DataError, EdgeflError
+from edgefl.tune.plans import Built, fitted
+from edgefl.tune.space import Options
+from edgefl.tune.stages import Stage
+from edgefl.tune.trial import FACTOR, Trial, first_look, run_trial
+from edgefl.types import ServerState
+
+FULL, STOPPED, DIVERGED = "full", "stopped", "diverged"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a trial ended: its score at its last look, after `step` of the stage's steps. A trial that diverged has the score 0."""
+
+    trial: int
+    options: Options
+    score: float
+    step: int
+    seconds: float
+    ended: str
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A point of the space, the configuration that it makes, and a plan of its structure."""
+
+    options: Options
+    config: FederationConfig
+    built: Built
+
+
+def _play(choice: dict[str, int], stage: Stage, configs: Sequence[FederationConfig], plans: Sequence[Any], shards: Any, start: Any) -> None:
+    """Run in a process of Ray's: plans, shards and start lie in its object store."""
+    config = configs[choice["trial"]]
+    plan, initial = fitted(ray.get(plans[choice["trial"]]), config)
+    trial = Trial(stage, config, plan, initial, ray.get(shards), ray.get(start))
+    try:
+        run_trial(trial, lambda step, score: tune.report({"step": step, "score": score, "diverged": False}))
+    except DataError:
+        tune.report({"step": stage.steps(config), "score": 0.0, "diverged": True})
+
+
+class _Ended(tune.Callback):  # type: ignore[misc]
+    """Tells of each trial that is over."""
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        self._tell = tell
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self._tell()
+
+
+def search(
+    stage: Stage, candidates: Sequence[Candidate], shards: ResidentShards, start: ServerState | None, *, processes: int, asha: bool,
+    tell: Callable[[], None],
+) -> tuple[Outcome, ...]:  # fmt: skip
+    """Run the candidates' trials, `processes` at a time, in the Ray that is connected; `tell` is called as each one ends.
+
+    Raises EdgeflError when a trial fails in another way than by a loss that is no number.
+    """
+    steps = stage.steps(candidates[0].config)
+    # no boxes on standard output, and not the same figures for TensorBoard and as CSV
+    os.environ.update({"RAY_AIR_NEW_OUTPUT": "0", "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1"})
+    from ray.tune.schedulers import ASHAScheduler
+
+    early = ASHAScheduler(time_attr="step", max_t=steps, grace_period=first_look(steps), reduction_factor=FACTOR) if asha else None
+    stored: dict[int, Any] = {}
+    for candidate in candidates:
+        if id(candidate.built) not in stored:
+            stored[id(candidate.built)] = ray.put(candidate.built)
+    play = partial(
+        _play, stage=stage, configs=[candidate.config for candidate in candidates],
+        plans=[stored[id(candidate.built)] for candidate in candidates], shards=ray.put(shards), start=ray.put(start),
+    )  # fmt: skip
+    with TemporaryDirectory(prefix="edgefl-tune-", ignore_cleanup_errors=True) as directory:
+        tuner = tune.Tuner(
+            tune.with_resources(play, {"cpu": 1}),
+            param_space={"trial": tune.grid_search(list(range(len(candidates))))},
+            tune_config=tune.TuneConfig(
+                metric="score", mode="max", scheduler=early, max_concurrent_trials=processes, reuse_actors=True
+            ),
+            run_config=tune.RunConfig(storage_path=directory, name=stage.name, verbose=0, callbacks=[_Ended(tell)]),
+        )  # fmt: skip
+        results = list(tuner.fit())
+    outcomes = [_outcome(stage, result, candidates, steps) for result in results]
+    return tuple(sorted(outcomes, key=lambda outcome: outcome.trial))
+
+
+def _outcome(stage: Stage, result: Any, candidates: Sequence[Candidate], steps: int) -> Outcome:
+    found = result.metrics or {}
+    if result.error is not None or "score" not in found:
+        raise EdgeflError(f"a trial of stage {stage.number} ({stage.name}) failed: {result.error or 'it told of no score'}")
+    trial, step = found["config"]["trial"], int(found["step"])
+    ended = DIVERGED if found["diverged"] else FULL if step >= steps else STOPPED
+    return Outcome(trial, candidates[trial].options, found["score"], step, round(found["time_total_s"], 2), ended)
+
+
+def best_of(stage: Stage, outcomes: Sequence[Outcome]) -> Outcome:
+    """Return the outcome of the highest score among the trials that ran to their end, the first of several.
+
+    Raises DataError when all diverged.
+    """
+    whole = [outcome for outcome in outcomes if outcome.ended == FULL]
+    if not whole:
+        raise DataError(f"no trial of stage {stage.number} ({stage.name}) came to its end with a loss; give more --samples")
+    return max(whole, key=lambda outcome: (outcome.score, -outcome.trial))

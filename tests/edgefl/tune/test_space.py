@@ -1,0 +1,143 @@
+"""What a search may choose and on what it is measured: by hand, then as properties."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig, parse_config
+from edgefl.data.allotment import Allotment, take
+from edgefl.data.dataset import Dataset
+from edgefl.errors import ConfigError, DataError
+from edgefl.tune.space import Choice, Range, cluster_space, draw, exploration_space, gate_space, local_space, with_options
+from edgefl.tune.stages import STAGES, chosen, experts_setting
+from edgefl.tune.toml import to_toml
+from edgefl.tune.trial import looks
+from edgefl.tune.validation import held_back, iid_setting, validation_shards
+
+AEM = FederationConfig(algorithm="aem", model=ModelConfig("aem-cnn"), options={"num_experts": 6, "learning_rate": 0.02, "epochs": 1})
+
+
+def test_places_in_a_domain_by_hand():
+    assert [Range(1e-4, 1e-2, log=True).at(place) for place in (0, 0.5, 0.75)] == [1e-4, 1e-3, 0.00316]
+    assert [Range(0.0, 0.9).at(place) for place in (0, 0.5)] == [0.0, 0.45]
+    assert [Choice((8, 16, 32)).at(place) for place in (0, 0.34, 0.99)] == [8, 16, 32]
+
+
+@given(count=st.integers(1, 30), seed=st.integers(0, 2**32))
+def test_each_part_of_each_range_is_drawn_from_once(count, seed):
+    space = {"a": Choice(tuple(range(count))), "b": Choice(tuple(range(count)))}
+    points = draw(space, count, np.random.default_rng(seed))
+    assert [sorted(point[name] for point in points) for name in "ab"] == [list(range(count))] * 2
+    assert points == draw(space, count, np.random.default_rng(seed))
+
+
+def test_options_go_where_the_configuration_has_them():
+    found = with_options(AEM, {"epochs": 3, "model.hidden": 64, "local_options.hidden": 32, "local_options.dropout": 0.5})
+    assert found.options == {"num_experts": 6, "learning_rate": 0.02, "epochs": 3, "local_options": {"hidden": 32, "dropout": 0.5}}
+    assert found.model.options == {"hidden": 64}
+    assert AEM.options["epochs"] == 1
+    assert AEM.model.options == {}
+
+
+def test_sizes_are_searched_where_the_network_is_the_papers():
+    plain = FederationConfig(algorithm="aem", model=ModelConfig("lenet5"))
+    assert set(cluster_space(plain)) == {"learning_rate", "weight_decay", "epochs"}
+    assert set(cluster_space(AEM)) - set(cluster_space(plain)) == {f"model.{n}" for n in ("filters1", "filters2", "hidden", "dropout")}
+    assert set(local_space(AEM)) == {"local_learning_rate", "local_weight_decay"}
+    both = with_options(AEM, {"local_model": "aem-cnn", "gate": "cnn"})
+    assert {"local_options.filters2", "local_options.dropout"} < set(local_space(both))
+    assert {"gate_options.filters2", "gate_options.dropout"} < set(gate_space(both))
+    assert set(exploration_space(both)) == {"epsilon"}
+
+
+def test_the_papers_values_lie_within_the_ranges():
+    """Table 1 of the paper, and its epsilon of .33."""
+    spaces = {**cluster_space(AEM), **local_space(AEM), **gate_space(AEM), **exploration_space(AEM)}
+    table = {
+        "learning_rate": 5.86e-3, "weight_decay": 1.10e-3, "local_learning_rate": 2.69e-4, "local_weight_decay": 9.89e-3,
+        "gate_learning_rate": 3e-6, "gate_weight_decay": 6.88e-4, "epsilon": 0.33,
+    }  # fmt: skip
+    assert all(spaces[name].low <= value <= spaces[name].high for name, value in table.items())
+    both = with_options(AEM, {"local_model": "aem-cnn", "gate": "cnn"})
+    sizes = {**cluster_space(both), **local_space(both), **gate_space(both)}
+    for table, filters1, filters2, hidden in (("model", 128, 32, 1024), ("local_options", 32, 256, 256), ("gate_options", 12, 12, 8)):
+        for name, value in (("filters1", filters1), ("filters2", filters2), ("hidden", hidden)):
+            assert value in sizes[f"{table}.{name}"].values
+
+
+def test_settings_of_the_stages():
+    cluster, local, gate, exploration = (stage.setting(AEM) for stage in STAGES)
+    assert (cluster.algorithm, cluster.options) == ("ifca", {"num_experts": 1, "learning_rate": 0.02, "epochs": 1})
+    assert [each.options["num_experts"] for each in (local, gate, exploration)] == [1, 6, 2]
+    assert all(each.algorithm == "aem" and each.options["learning_rate"] == 0.02 for each in (local, gate, exploration))
+    assert experts_setting(AEM).options["num_experts"] == 6
+
+
+def test_stages_by_number():
+    assert [stage.name for stage in chosen("all")] == ["cluster", "local", "gate", "exploration"]
+    assert [stage.name for stage in chosen("3, 1")] == ["cluster", "gate"]
+    for text in ("", "5", "gate", "1,,2"):
+        with pytest.raises(ConfigError, match=r"expected all, or numbers such as 1,2; there are 1 \(cluster\)"):
+            chosen(text)
+
+
+def test_looks_by_hand():
+    assert [looks(steps) for steps in (1, 2, 3, 9, 10, 100)] == [
+        (1,), (1, 2), (1, 3), (1, 3, 9), (1, 3, 9, 10), (11, 33, 99, 100),
+    ]  # fmt: skip
+
+
+def test_the_setting_is_iid():
+    assert iid_setting(PartitionConfig("dirichlet", 8, {"alpha": 0.1}), 10) == PartitionConfig("iid", 8)
+    majority = PartitionConfig("p-majority", 8, {"p": 1.0, "samples": 50})
+    assert iid_setting(majority, 10) == PartitionConfig("p-majority", 8, {"p": 0.2, "samples": 50})
+
+
+@given(count=st.integers(2, 60), share=st.floats(0.05, 0.9), seed=st.integers(0, 100))
+def test_what_is_held_back_is_not_trained_on_and_nothing_else_is_lost(count, share, seed):
+    own = np.arange(100, 100 + count)
+    turns = own % 7
+    found = held_back(Allotment(own, np.array([3]), turns, np.array([1])), "pi-1", share, seed)
+    assert sorted([*found.train, *found.test]) == own.tolist()
+    assert len(found.train) >= 1
+    assert len(found.test) == min(max(1, round(share * count)), count - 1)
+    assert (found.turns_train == found.train % 7).all()
+    assert (found.turns_test == found.test % 7).all()
+
+
+def test_no_test_sample_is_read():
+    """Training samples are 1 to 8, test samples are NaN."""
+    x = np.arange(1, 9, dtype=np.float32)[:, None]
+    dataset = Dataset(x, np.arange(8) % 2, np.full((4, 1), np.nan, np.float32), np.zeros(4, np.int64), 2)
+    shards = validation_shards(dataset, {"a": Allotment(np.array([0, 1, 2, 6]), np.array([0, 3]))}, seed=1)
+    assert sorted(np.concatenate([shards["a"].x_train, shards["a"].x_test]).ravel()) == [1, 2, 3, 7]
+    assert len(shards["a"].x_test) == 1
+    assert (shards["a"].y_test == (shards["a"].x_test.ravel() - 1) % 2).all()
+    assert np.isnan(take(dataset, Allotment(np.array([0]), np.array([0, 3]))).x_test).all()
+    with pytest.raises(DataError, match="b has 1 samples, expected 2 or more"):
+        validation_shards(dataset, {"b": Allotment(np.array([0]), np.array([0]))}, seed=1)
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+VALUE = st.recursive(
+    st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3), max_leaves=6,
+)  # fmt: skip
+OWN = {"name", "num_train", "num_test", "num_clients", "input_shape", "num_classes"}
+OPTIONS = st.dictionaries(TEXT.filter(lambda key: key not in OWN), VALUE, max_size=4)
+
+
+@given(rounds=st.integers(1, 1000), quorum=st.floats(0.01, 1), model=OPTIONS, data=OPTIONS, partition=OPTIONS, options=OPTIONS)
+def test_a_configuration_is_what_is_read_of_its_text(rounds, quorum, model, data, partition, options):
+    config = FederationConfig(
+        rounds=rounds, quorum=quorum, algorithm="aem", options=options, broker="mqtts://host:8883",
+        model=ModelConfig("lenet5", (28, 28, 1), 10, model), data=DataConfig("digits", 5, 0, data),
+        partition=PartitionConfig("iid", 3, partition),
+    )  # fmt: skip
+    assert parse_config(to_toml(config)) == config
+
+
+def test_an_option_that_toml_has_no_form_for():
+    with pytest.raises(ConfigError, match="None is a NoneType, expected text, a number"):
+        to_toml(FederationConfig(options={"x": None}))

@@ -1,0 +1,206 @@
+"""A whole search with tiny budgets on digits: what it finds, what it writes, and how it goes on."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from edgefl.checkpoint import encode_server_state
+from edgefl.config import load_config, parse_config
+from edgefl.data import load_data
+from edgefl.data.registry import make_allotments
+from edgefl.errors import ConfigError, DataError
+from edgefl.simulate import simulate
+from edgefl.tune.commands import trials_table, tune
+from edgefl.tune.directory import Found
+from edgefl.tune.plans import fitted, structure
+from edgefl.tune.space import with_options
+from edgefl.tune.stages import STAGES
+from edgefl.tune.trial import Trial, run_trial
+from edgefl.tune.validation import setting_of, validation_shards
+
+CONFIG = """
+[federation]
+name = "tiny"
+seed = 2
+rounds = 2
+clients_per_round = 3
+
+[model]
+name = "softmax"
+input_shape = [28, 28, 1]
+
+[data]
+name = "digits"
+num_train = 120
+num_test = 40
+
+[partition]
+name = "dirichlet"
+num_clients = 4
+
+[algorithm]
+name = "aem"
+num_experts = 2
+epochs = 1
+learning_rate = 0.001
+local_epochs = 2
+gate_epochs = 2
+"""
+
+
+@pytest.fixture
+def config_file(tmp_path):
+    (tmp_path / "federation.toml").write_text(CONFIG)
+    return tmp_path / "federation.toml"
+
+
+def run(*arguments):
+    found = CliRunner().invoke(tune, [str(argument) for argument in arguments], catch_exceptions=False)
+    assert found.exit_code == 0
+    return found
+
+
+@pytest.fixture
+def local_ray(monkeypatch):
+    """A local Ray for all searches of a test: each would start its own."""
+    pytest.importorskip("ray", reason="the ray extra is not installed")
+    from edgefl.engines.ray_session import ray_session
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with ray_session(1):
+        yield
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_four_stages_a_federation_and_nothing_twice(config_file, tmp_path):
+    pytest.importorskip("keras", reason="the aggregator extra is not installed")
+    out = tmp_path / "tuned"
+    first = json.loads(run("--stages", "1,2", "--samples", 2, "--out", out, "--json", config_file).stdout)
+    done = {path.name: path.read_bytes() for path in out.glob("?-*.json")}
+    assert sorted(done) == ["1-cluster.json", "2-local.json"]
+    whole = run("--samples", 2, "--out", out, "--json", config_file)
+    found = json.loads(whole.stdout)
+    assert found["stages"][:2] == first["stages"]
+    assert whole.stderr.count(": done before") == 2
+    assert whole.stderr.count("2 of 2 trials are over") == 2
+    assert all((out / name).read_bytes() == content for name, content in done.items())
+
+    best = {}
+    for stage, each in zip(STAGES, found["stages"], strict=True):
+        assert (each["stage"], each["name"], each["given"]) == (stage.number, stage.name, best)
+        assert [trial["trial"] for trial in each["trials"]] == [0, 1]
+        assert each["trials"][0]["options"] == {}, "the first is the configuration as it is"
+        ended = [trial for trial in each["trials"] if trial["ended"] == "full"]
+        assert each["score"] == max(trial["score"] for trial in ended)
+        assert each["best"] in [trial["options"] for trial in ended]
+        best |= each["best"]
+    written = load_config(Path(found["federation"]))
+    assert written == with_options(load_config(config_file), best)
+    assert written.partition.name == "dirichlet", "the search is IID, the federation is not"
+
+    with pytest.raises(ConfigError, match="holds the search of another configuration"):
+        run("--samples", 2, "--out", out, "--seed", 9, config_file)
+    (out / "1-cluster.json").write_text(json.dumps({**found["stages"][0], "best": {"epochs": 5}}))
+    with pytest.raises(ConfigError, match=r"stage 2 in .* was searched with other options of the stages before; remove its file"):
+        run("--stages", "2", "--samples", 2, "--out", out, config_file)
+
+
+@pytest.fixture
+def built():
+    pytest.importorskip("keras", reason="the aggregator extra is not installed")
+    from edgefl.plan.build import build_plan
+
+    return build_plan
+
+
+@pytest.fixture
+def held():
+    config = setting_of(parse_config(CONFIG))
+    dataset = load_data(config.data, config.seed)
+    return config, validation_shards(dataset, make_allotments(dataset, config.partition, config.seed), config.seed)
+
+
+def test_a_plan_of_the_same_structure_trains_as_one_of_its_own(built, held):
+    """Only what a program takes as an input is left out of the structure."""
+    config, shards = held
+    other = with_options(config, {
+        "learning_rate": 0.05, "weight_decay": 0.01, "epochs": 2, "local_learning_rate": 0.003, "local_weight_decay": 0.05,
+        "local_epochs": 1, "gate_learning_rate": 0.02, "gate_weight_decay": 0.001, "gate_epochs": 3, "epsilon": 0.8,
+    })  # fmt: skip
+    assert structure(config) == structure(other)
+    for change in ({"weight_decay": 0.0}, {"num_experts": 3}, {"batch_size": 5}, {"gate": "features"}, {"model.x": 1}):
+        assert structure(with_options(config, change)) != structure(config)
+    ends = []
+    for plan, initial in (fitted(built(config), other), built(other)):
+        ends.append(simulate(plan, initial, shards, other))
+    assert encode_server_state(ends[0].state) == encode_server_state(ends[1].state)
+    assert ends[0].metrics == ends[1].metrics
+
+
+def test_a_trial_reports_the_figures_of_the_simulation(built, held):
+    config, shards = held
+    for stage in STAGES:
+        own = stage.setting(config)
+        plan, initial = built(own)
+        reports = []
+        run_trial(Trial(stage, own, plan, initial, shards), lambda step, score, reports=reports: reports.append((step, score)))
+        assert [step for step, _ in reports] == ([1, 2] if stage.by_round else [1, 3, 4])
+        if stage.federates:
+            end = simulate(plan, initial, shards, own)
+            scores = [each[stage.metric] for each in end.metrics.values()]
+            assert reports[-1][1] == pytest.approx(np.mean(scores))
+            if not stage.by_round:
+                assert reports[0][1] == scores[0]
+
+
+def test_a_trial_that_diverges(built, held):
+    config, shards = held
+    own = STAGES[0].setting(with_options(config, {"learning_rate": 1e38}))
+    plan, initial = built(own)
+    with pytest.raises(DataError, match="round 1"):
+        run_trial(Trial(STAGES[0], own, plan, initial, shards), lambda step, score: None)
+
+
+def test_what_cannot_be_searched(config_file, tmp_path):
+    pytest.importorskip("ray", reason="the ray extra is not installed")
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "mine.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="is in use, expected a new or empty directory"):
+        run("--out", tmp_path / "used", config_file)
+    config_file.write_text(CONFIG.replace('"aem"', '"ifca"').replace("local_epochs = 2\ngate_epochs = 2\n", ""))
+    with pytest.raises(ConfigError, match="the algorithm is 'ifca', expected 'aem'"):
+        run("--out", tmp_path / "new", config_file)
+    with pytest.raises(ConfigError, match="expected all, or numbers"):
+        run("--out", tmp_path / "new", "--stages", "gate", config_file)
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_table_marks_the_best():
+    trials = [
+        {"trial": 0, "options": {}, "score": 0.5, "step": 9, "seconds": 1.0, "ended": "full"},
+        {"trial": 1, "options": {"epsilon": 0.2}, "score": 0.75, "step": 9, "seconds": 2.0, "ended": "full"},
+        {"trial": 2, "options": {"epsilon": 0.9}, "score": 0.875, "step": 1, "seconds": 0.25, "ended": "stopped"},
+    ]
+    assert trials_table(Found(4, "exploration", {}, {"epsilon": 0.2}, 0.75, trials), 9).splitlines() == [
+        "trial   epsilon  score  steps    s    ended",
+        "0      as given  50.00    9/9  1.0     full",
+        "1 *         0.2  75.00    9/9  2.0     full",
+        "2           0.9  87.50    1/9  0.2  stopped",
+    ]
+
+
+def test_the_best_of_trials():
+    pytest.importorskip("ray", reason="the ray extra is not installed")
+    from edgefl.tune.search import DIVERGED, FULL, STOPPED, Outcome, best_of
+
+    def outcome(trial, score, ended=FULL):
+        return Outcome(trial, {"epsilon": trial / 10}, score, 4, 1.0, ended)
+
+    outcomes = [outcome(0, 0.5), outcome(1, 0.9, STOPPED), outcome(2, 0.7), outcome(3, 0.7), outcome(4, 0.0, DIVERGED)]
+    assert best_of(STAGES[3], outcomes).trial == 2, "the first of the best that came to their end"
+    with pytest.raises(DataError, match=r"no trial of stage 4 \(exploration\) came to its end"):
+        best_of(STAGES[3], [replace(each, ended=DIVERGED) for each in outcomes])
