@@ -1,10 +1,20 @@
 """Convolutions and their gradients in builtin ops that runtimes do fast.
 
 A TFLite runtime multiplies matrices far faster than it convolves with a filter that is an argument (XNNPACK takes
-BATCH_MATMUL and leaves CONV_2D to kernels for any processor), so a convolution is `patches @ filter`, its filter gradient
-`patches^T @ gradient`, and its image gradient `gradient @ filter^T` summed back into place. A matrix product must be written
-with three axes: with two, the converter makes FULLY_CONNECTED of it where an argument is transposed, three times slower. And an
-index that drops an axis is a slow copy where a reshape is none.
+BATCH_MATMUL and leaves CONV_2D to kernels for any processor), so a convolution and both its gradients are matrix products.
+
+Images are turned for that: float32[channels, rows, columns, batch]. What a window's element sees is then made of long runs of
+memory, all samples of a pixel side by side, and a product puts channels first again without a transposition. The columns of the
+windows are gathered, `wide`: float32[window columns * c_in, rows, out_columns, batch]. For their rows there are two forms:
+
+    patches:  out = filter^T @ patches(wide),   d filter = patches(wide) @ dy^T            one product over all rows of a window
+    shifts:   out = sum over k of tap_k(filter_k^T @ wide),   d filter_k = wide @ place_k(dy)^T          one for each row k
+    both:     d wide = sum over k of filter_k @ place_k(dy)
+
+Patches copy `wide` once for each row of the filter, shifts copy the output instead; whichever has fewer channels is copied. A
+sum over k is one product where the parts are put one below the other. A matrix product must be written with three axes: with
+two, the converter makes FULLY_CONNECTED of it where an argument is transposed, three times slower. And an index that drops an
+axis is a slow copy where a reshape is none.
 """
 
 from collections.abc import Callable
@@ -14,7 +24,7 @@ from typing import Any
 import tensorflow as tf
 
 from edgefl.errors import PlanError
-from edgefl.plan.windows import Geometry, concat, geometry_of, pad, patches, taps, untap
+from edgefl.plan.windows import Geometry, concat, geometry_of, inside, pad, pad_axis, place, sum_of, tap, taps, untap
 
 Tensor = Any
 
@@ -22,29 +32,64 @@ BUILTIN: ContextVar[bool] = ContextVar("BUILTIN", default=False)
 """Whether what is traced is for a program: `convolve` stands in for TensorFlow's convolution then."""
 
 PATCHES_LIMIT = 16 << 20
-"""Bytes of patches above which a convolution stays CONV_2D: a device has little memory."""
+"""Bytes of what is gathered or shifted above which a convolution stays CONV_2D: a device has little memory."""
+
+
+def turn(image: Tensor) -> Tensor:
+    """Swap batch and channels, the first and the last axis; what was turned before is taken as it was."""
+    order = [len(image.shape) - 1, *range(1, len(image.shape) - 1), 0]
+    before = turned(image)
+    return tf.transpose(image, order) if before is None else before
+
+
+def turned(image: Tensor) -> Tensor | None:
+    """Return what this image was turned from; None when it was not."""
+    op = getattr(image, "op", None)
+    if op is None or op.type != "Transpose":
+        return None
+    order = tf.get_static_value(op.inputs[1])
+    rank = len(image.shape)
+    return op.inputs[0] if order is not None and list(order) == [rank - 1, *range(1, rank - 1), 0] else None
 
 
 def convolve(image: Tensor, kernel: Tensor, geometry: Geometry) -> Tensor:
-    """Return the convolution float32[batch, out_rows, out_columns, c_out]; kernel: float32[rows, columns, c_in, c_out]."""
+    """Return the convolution of a turned image: float32[c_out, out_rows, out_columns, batch].
+
+    kernel: float32[rows, columns, c_in, c_out].
+    """
+    by_patches, shape = _by_patches(kernel, geometry), kernel.shape.as_list()
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def run(image: Tensor, kernel: Tensor) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, Tensor]]]:
-        seen = patches(image, geometry)
-        out = _flat(seen) @ tf.reshape(kernel, (1, -1, kernel.shape[3]))
+        seen = _wide(image, geometry)
+        if by_patches:
+            seen = concat(taps(pad_axis(seen, geometry.rows), geometry.rows), 0)
+            out = tf.matmul(tf.reshape(kernel, (1, -1, shape[3])), _flat(seen), transpose_a=True)
+            out = tf.reshape(out, (shape[3], geometry.rows.out, geometry.columns.out, image.shape[3]))
+        else:
+            lines = tf.matmul(_matrix(kernel), _flat(seen), transpose_a=True)
+            lines = tf.reshape(lines, (shape[0] * shape[3], *seen.shape[1:]))
+            out = sum_of([tap(lines, geometry.rows, k, k * shape[3], shape[3]) for k in range(shape[0]) if inside(geometry.rows, k)])
 
         def gradients(gradient: Tensor) -> tuple[Tensor, Tensor]:
-            by_kernel = tf.matmul(_flat(seen), _flat(gradient), transpose_a=True)
-            return image_gradient(gradient, kernel, geometry), tf.reshape(by_kernel, kernel.shape)
+            stack = _stack(gradient, geometry)
+            if by_patches:
+                by_kernel = tf.reshape(tf.matmul(_flat(seen), _flat(gradient), transpose_b=True), shape)
+            else:
+                by_kernel = _kernel_gradient(seen, stack, shape)
+            return _image_gradient(stack, kernel, geometry), by_kernel
 
-        return tf.reshape(out, (image.shape[0], geometry.rows.out, geometry.columns.out, kernel.shape[3])), gradients
+        return out, gradients
 
     return run(image, kernel)
 
 
-def fits(image: Tensor, kernel: Tensor, geometry: Geometry) -> bool:
-    """Whether the patches stay under the limit."""
-    values = image.shape[0] * geometry.rows.out * geometry.columns.out * kernel.shape[0] * kernel.shape[1] * kernel.shape[2]
+def fits(batch: int, kernel: Tensor, geometry: Geometry) -> bool:
+    """Whether what a convolution gathers or shifts stays under the limit."""
+    rows, columns, c_in, c_out = kernel.shape.as_list()
+    over_patches = rows * columns * c_in * geometry.rows.out
+    over_shifts = max(columns * c_in, rows * c_out) * geometry.rows.size
+    values = batch * geometry.columns.out * (over_patches if _by_patches(kernel, geometry) else over_shifts)
     return bool(4 * values <= PATCHES_LIMIT)
 
 
@@ -55,28 +100,43 @@ def conv2d_gradients(op: Any, gradient: Tensor) -> list[Tensor]:
     if image.shape[-1] != kernel.shape[2]:
         raise PlanError(f"{op.name}: a grouped convolution has no builtin gradient; use DepthwiseConv2D or groups=1")
     geometry = geometry_of(op, kernel.shape.as_list()[:2])
-    return [image_gradient(gradient, kernel, geometry), filter_gradient(image, gradient, kernel, geometry)]
+    stack = _stack(turn(gradient), geometry)
+    by_kernel = _kernel_gradient(_wide(turn(image), geometry), stack, kernel.shape.as_list())
+    return [turn(_image_gradient(stack, kernel, geometry)), by_kernel]
 
 
-def image_gradient(gradient: Tensor, kernel: Tensor, geometry: Geometry) -> Tensor:
-    """Return the gradient by the image: one product for each row of the filter, summed into place rows first."""
-    window_rows, window_columns, channels, filters = kernel.shape.as_list()
-    width = window_columns * channels
-    shape = (*gradient.shape.as_list()[:3], width)
-    taps_by_row = tf.reshape(kernel, (1, -1, filters))
-    lines = [
-        tf.reshape(tf.matmul(_flat(gradient), taps_by_row[:, row * width : (row + 1) * width], transpose_b=True), shape)
-        for row in range(window_rows)
-    ]
-    wide = untap(lines, geometry.rows)
-    return untap(tf.split(wide, window_columns, 3) if window_columns > 1 else [wide], geometry.columns)
+def _by_patches(kernel: Tensor, geometry: Geometry) -> bool:
+    rows, columns, c_in, c_out = kernel.shape.as_list()
+    return bool(rows == 1 or geometry.rows.stride > 1 or columns * c_in < c_out)
 
 
-def filter_gradient(image: Tensor, gradient: Tensor, kernel: Tensor, geometry: Geometry) -> Tensor:
-    """Return the gradient by the filter, row by row of the filter, so that only a row's patches are in memory."""
-    wide = concat(taps(pad(image, geometry), geometry.columns), 3)
-    rows = [tf.matmul(_flat(row), _flat(gradient), transpose_a=True) for row in taps(wide, geometry.rows)]
-    return tf.reshape(concat(rows, 0), kernel.shape)
+def _wide(image: Tensor, geometry: Geometry) -> Tensor:
+    return concat(taps(pad_axis(image, geometry.columns), geometry.columns), 0)
+
+
+def _stack(gradient: Tensor, geometry: Geometry) -> Tensor:
+    """Put the gradient where each row of the filter saw it: float32[window rows * c_out, rows, out_columns, batch]."""
+    return concat([place(gradient, geometry.rows, k) for k in range(geometry.rows.window)], 0)
+
+
+def _image_gradient(stack: Tensor, kernel: Tensor, geometry: Geometry) -> Tensor:
+    _, columns, channels, _ = kernel.shape.as_list()
+    wide = tf.reshape(_matrix(kernel) @ _flat(stack), (columns * channels, *stack.shape[1:]))
+    parts = [wide[k * channels : (k + 1) * channels] for k in range(columns)] if columns > 1 else [wide]
+    return untap(parts, geometry.columns)
+
+
+def _kernel_gradient(wide: Tensor, stack: Tensor, shape: list[int]) -> Tensor:
+    rows, columns, c_in, c_out = shape
+    by_matrix = tf.matmul(_flat(wide), _flat(stack), transpose_b=True)
+    return tf.transpose(tf.reshape(by_matrix, (columns, c_in, rows, c_out)), (2, 0, 1, 3))
+
+
+def _matrix(kernel: Tensor) -> Tensor:
+    """The filter as float32[1, columns * c_in, rows * c_out]."""
+    rows, columns, c_in, c_out = kernel.shape.as_list()
+    ordered = tf.transpose(kernel, (1, 2, 0, 3)) if rows > 1 else kernel
+    return tf.reshape(ordered, (1, columns * c_in, rows * c_out))
 
 
 def depthwise_gradients(op: Any, gradient: Tensor) -> list[Tensor]:
@@ -107,4 +167,4 @@ def _check_layout(op: Any) -> None:
 
 
 def _flat(image: Tensor) -> Tensor:
-    return tf.reshape(image, (1, -1, image.shape[3]))
+    return tf.reshape(image, (1, image.shape[0], -1))

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from edgefl.plan.convolution import BUILTIN, convolve, fits
+from edgefl.plan.convolution import BUILTIN, convolve, fits, turn, turned
 from edgefl.plan.norms import batch_norm, group_norm, group_norm_by_parts, layer_norm_by_parts
 from edgefl.plan.windows import make_geometry
 
@@ -27,7 +27,7 @@ def call_layer(layer: Any, read: Read, x: Tensor, training: bool) -> Called | No
     form = forms.get(type(layer))
     if form is None or getattr(layer, "data_format", "channels_last") != "channels_last":
         return None
-    last = (-1, len(x.shape) - 1)
+    last = (-1, len((x[0] if isinstance(x, list) else x).shape) - 1)
     return form(layer, read, x, training) if getattr(layer, "axis", -1) in (*last, *([axis] for axis in last)) else None
 
 
@@ -38,14 +38,33 @@ def _convolution(layer: Any, read: Read, x: Tensor, training: bool) -> Called | 
         return None
     kernel = read(layer.kernel)
     one = type(layer) is keras.layers.Conv1D
-    image, filters = (tf.expand_dims(x, 1), tf.expand_dims(kernel, 0)) if one else (x, kernel)
-    strides, dilations = ((1,) * one + layer.strides, (1,) * one + layer.dilation_rate)
-    geometry = make_geometry(image.shape[1:3], filters.shape[:2], strides, dilations, layer.padding.upper())
-    if not fits(image, filters, geometry):
+    filters = tf.expand_dims(kernel, 0) if one else kernel
+    size, strides, dilations = ((1,) * one + tuple(each) for each in (x.shape[1:-1], layer.strides, layer.dilation_rate))
+    geometry = make_geometry(size, filters.shape[:2], strides, dilations, layer.padding.upper())
+    if not fits(x.shape[0], filters, geometry):
         return None
+    if turned(x) is None and filters.shape[:2] == (1, 1) and set(strides) == {1}:  # a product already, turning gains nothing
+        out = tf.reshape(x, (1, -1, x.shape[-1])) @ tf.reshape(kernel, (1, *filters.shape[2:]))
+        out = tf.reshape(out, (*x.shape[:-1], filters.shape[3]))
+        return layer.activation(out + read(layer.bias) if layer.use_bias else out), ()
+    image = tf.expand_dims(turn(x), 1) if one else turn(x)
     out = convolve(image, filters, geometry)
     out = tf.squeeze(out, 1) if one else out
-    return layer.activation(out + read(layer.bias) if layer.use_bias else out), ()
+    if layer.use_bias:
+        out += tf.reshape(read(layer.bias), (-1, *(1 for _ in out.shape[1:])))
+    return turn(layer.activation(out)) if layer.activation in ELEMENTWISE else layer.activation(turn(out)), ()
+
+
+def _alike(layer: Any, read: Read, x: Tensor, training: bool) -> Called | None:
+    """A layer to which batch and channels are alike, on turned images; None when they are not turned."""
+    del read, training
+    given = x if isinstance(x, list) else [x]
+    images = [image for image in map(turned, given) if image is not None]
+    if len(images) < len(given) or len({len(image.shape) for image in images}) > 1:
+        return None
+    if getattr(layer, "activation", keras.activations.linear) not in ELEMENTWISE:
+        return None
+    return turn(layer.call(images if isinstance(x, list) else images[0])), ()
 
 
 def _batch_norm(layer: Any, read: Read, x: Tensor, training: bool) -> Called | None:
@@ -82,12 +101,25 @@ def _affine(layer: Any, read: Read, x: Tensor) -> tuple[Tensor, Tensor]:
 
 Forms = dict[type, Callable[[Any, Read, Tensor, bool], Called | None]]
 
+ELEMENTWISE = tuple(
+    getattr(keras.activations, name) for name in ("linear", "relu", "relu6", "leaky_relu", "elu", "sigmoid", "tanh", "softplus", "silu")
+)
+"""Activations that take each value by itself."""
+
+_ALIKE = tuple(
+    getattr(keras.layers, name)
+    for name in (
+        "MaxPooling1D", "MaxPooling2D", "AveragePooling1D", "AveragePooling2D", "ZeroPadding1D", "ZeroPadding2D",
+        "ReLU", "LeakyReLU", "ELU", "Activation", "Add",
+    )
+)  # fmt: skip
+
 PROGRAM: Forms = {
     keras.layers.Conv1D: _convolution,
     keras.layers.Conv2D: _convolution,
     keras.layers.BatchNormalization: _batch_norm,
     keras.layers.GroupNormalization: _group_norm,
-}
+} | dict.fromkeys(_ALIKE, _alike)
 
 EXPORT: Forms = {
     keras.layers.GroupNormalization: _group_norm_exported,

@@ -7,6 +7,8 @@ the other: a 5x5 window costs ten slices, not 25. Shapes are static: float32[bat
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import Any
 
 import tensorflow as tf
@@ -88,6 +90,11 @@ def pad(image: Tensor, geometry: Geometry, value: float = 0.0) -> Tensor:
     return tf.pad(image, margins, constant_values=value) if any(map(any, margins)) else image
 
 
+def pad_axis(image: Tensor, axis: Axis) -> Tensor:
+    """Return the image with the op's padding on one axis."""
+    return _fit(image, axis.place, axis.before, axis.after)
+
+
 def taps(padded: Tensor, axis: Axis) -> list[Tensor]:
     """Return for each window element along the axis what every window sees there: `out` long on that axis.
 
@@ -109,23 +116,45 @@ def taps(padded: Tensor, axis: Axis) -> list[Tensor]:
     return found
 
 
+def inside(axis: Axis, k: int) -> bool:
+    """Whether any window sees a sample at its element k: on small images elements may see padding only."""
+    start = k * axis.dilation - axis.before
+    return start < axis.size and start + axis.reach > 0
+
+
+def tap(image: Tensor, axis: Axis, k: int, first: int, count: int) -> Tensor:
+    """Return what every window sees at its element k, in channels `first` to `first + count` of a turned image without padding.
+
+    The stride is 1. One slice, and a pad where windows reach over the edge.
+    """
+    start = k * axis.dilation - axis.before
+    low, high = max(start, 0), min(start + axis.out, axis.size)
+    window = [slice(first, first + count)] + [slice(None)] * 3
+    window[axis.place] = slice(low, high)
+    return _fit(image[tuple(window)], axis.place, low - start, start + axis.out - high)
+
+
+def place(values: Tensor, axis: Axis, k: int) -> Tensor:
+    """The adjoint of a tap: put what every window gives for its element k where that element lies in the image, zero elsewhere."""
+    if not inside(axis, k):
+        shape = values.shape.as_list()
+        shape[axis.place] = axis.size
+        return tf.zeros(shape)
+    start = k * axis.dilation - axis.before
+    return _fit(_dilate(values, axis), axis.place, start, axis.size - start - axis.reach)
+
+
 def untap(values: Sequence[Tensor], axis: Axis) -> Tensor:
     """The adjoint of `pad` and `taps` along the axis: return the image, `size` long, summed where windows overlap."""
     if axis.tiles:
         whole = _interleave(values, axis.place)
         return _fit(whole, axis.place, -axis.before, axis.size + axis.before - axis.out * axis.window)
-    total = None
-    for k, value in enumerate(values):
-        start = k * axis.dilation - axis.before
-        part = _fit(_dilate(value, axis), axis.place, start, axis.size - start - axis.reach)
-        total = part if total is None else total + part
-    return total
+    return sum_of([place(value, axis, k) for k, value in enumerate(values) if inside(axis, k)])
 
 
-def patches(image: Tensor, geometry: Geometry) -> Tensor:
-    """Return each window as one row of values: float32[batch, out_rows, out_columns, window_rows * window_columns * channels]."""
-    wide = concat(taps(pad(image, geometry), geometry.columns), 3)
-    return concat(taps(wide, geometry.rows), 3)
+def sum_of(values: Sequence[Tensor]) -> Tensor:
+    """Add tensors one after the other: TFLite's ADD_N is not among the ops that runtimes do fast."""
+    return reduce(add, values)
 
 
 def concat(values: Sequence[Tensor], axis: int) -> Tensor:
@@ -142,18 +171,29 @@ def _cut(image: Tensor, place: int, start: int, length: int) -> Tensor:
 
 
 def _fit(image: Tensor, place: int, before: int, after: int) -> Tensor:
-    """Pad the axis with zeros; negative counts cut."""
+    """Pad the axis with zeros; negative counts cut.
+
+    Padded with two axes: with four, XNNPACK copies run by run along the last one, three times slower.
+    """
     image = _cut(image, place, max(-before, 0), image.shape[place] + min(before, 0) + min(after, 0))
-    margins = [[0, 0]] * len(image.shape)
-    margins[place] = [max(before, 0), max(after, 0)]
-    return tf.pad(image, margins) if any(margins[place]) else image
+    before, after = max(before, 0), max(after, 0)
+    if not (before or after):
+        return image
+    shape = image.shape.as_list()
+    inner = math.prod(shape[place + 1 :])
+    wide = tf.pad(tf.reshape(image, (-1, shape[place] * inner)), [[0, 0], [before * inner, after * inner]])
+    shape[place] += before + after
+    return tf.reshape(wide, shape)
 
 
 def _dilate(image: Tensor, axis: Axis) -> Tensor:
     if axis.stride == 1:
         return image
-    apart = _interleave([image] + [tf.zeros_like(image)] * (axis.stride - 1), axis.place)
-    return _cut(apart, axis.place, 0, axis.reach)
+    shape = image.shape.as_list()
+    inner = math.prod(shape[axis.place + 1 :])
+    padded = tf.pad(tf.reshape(image, (-1, inner)), [[0, 0], [0, (axis.stride - 1) * inner]])  # zeros put between would stand in the plan
+    shape[axis.place] *= axis.stride
+    return _cut(tf.reshape(padded, shape), axis.place, 0, axis.reach)
 
 
 def _interleave(values: Sequence[Tensor], place: int) -> Tensor:

@@ -16,7 +16,7 @@ from edgefl.plan.inspect import inspect_plan
 from edgefl.plan.network import Network
 from edgefl.plan.optimizer import sgd
 from edgefl.plan.spec import Plan, PlanSpec
-from edgefl.plan.windows import make_geometry, patches
+from edgefl.plan.windows import inside, make_geometry, place, tap
 from edgefl.rng import rng_for
 
 SIZES = st.tuples(st.integers(1, 4), st.integers(1, 4))
@@ -31,8 +31,10 @@ def oracle(image: tf.Tensor, weights: tf.Tensor, strides: tuple[int, int], dilat
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(SIZES, SIZES, SIZES, st.sampled_from([(1, 1), (2, 2), (3, 3)]), st.integers(1, 2), st.sampled_from(["SAME", "VALID"]))
 def test_convolve(kernel, extra, channels, strides, dilation, padding):
+    """Images down to one pixel, of which the edge of a window sees padding only; filters with fewer and with more channels out than in."""
     dilation = 1 if strides != (1, 1) else dilation
-    size = tuple((k - 1) * dilation + 1 + e for k, e in zip(kernel, extra, strict=True))
+    windows = [(k - 1) * dilation + 1 for k in kernel]
+    size = tuple(e if padding == "SAME" else window + e - 1 for window, e in zip(windows, extra, strict=True))
     rng = np.random.default_rng(0)
     image = tf.constant(rng.normal(size=(2, *size, channels[0])), tf.float32)
     weights = tf.constant(rng.normal(size=(*kernel, *channels)), tf.float32)
@@ -40,7 +42,7 @@ def test_convolve(kernel, extra, channels, strides, dilation, padding):
     with tf.GradientTape(persistent=True) as tape:
         tape.watch([image, weights])
         expected = oracle(image, weights, strides, dilation, padding)
-        received = convolution.convolve(image, weights, geometry)
+        received = convolution.turn(convolution.convolve(convolution.turn(image), weights, geometry))
         upstream = tf.constant(rng.normal(size=expected.shape), tf.float32)
         sums = [tf.reduce_sum(y * upstream) for y in (expected, received)]
     np.testing.assert_allclose(received, expected, atol=1e-5)
@@ -48,10 +50,38 @@ def test_convolve(kernel, extra, channels, strides, dilation, padding):
         np.testing.assert_allclose(got, want, atol=1e-5 * max(1.0, float(np.abs(want).max())))
 
 
-def test_patches_by_hand():
-    image = tf.reshape(tf.range(9.0), (1, 3, 3, 1))
+def test_a_convolution_by_hand():
+    """Image 1..9 row by row, filter ((1, 10), (100, 1000)): the window at the upper left gives 1 + 20 + 400 + 5000."""
+    image = tf.reshape(tf.range(1.0, 10.0), (1, 3, 3, 1))
+    weights = tf.reshape(tf.constant([1.0, 10.0, 100.0, 1000.0]), (2, 2, 1, 1))
     geometry = make_geometry((3, 3), (2, 2), (1, 1), (1, 1), "VALID")
-    np.testing.assert_array_equal(patches(image, geometry)[0, 1, 1], [4, 5, 7, 8])
+    out = convolution.convolve(image, weights, geometry)  # one sample of one channel looks the same when it is turned
+    np.testing.assert_array_equal(out[0, :, :, 0], [[5421, 6532], [8754, 9865]])
+
+
+def test_tap_and_place_by_hand():
+    """Samples 1, 2, 3 under windows of three, padded: their first elements see nothing, 1, 2."""
+    rows = make_geometry((3, 1), (3, 1), (1, 1), (1, 1), "SAME").rows
+    samples = tf.reshape(tf.constant([9.0, 1.0, 2.0, 3.0])[1:], (1, 3, 1, 1))
+    seen = [tf.reshape(tap(samples, rows, k, 0, 1), (-1,)).numpy().tolist() for k in range(3)]
+    assert seen == [[0, 1, 2], [1, 2, 3], [2, 3, 0]]
+    given = [tf.reshape(place(samples, rows, k), (-1,)).numpy().tolist() for k in range(3)]
+    assert given == [[2, 3, 0], [1, 2, 3], [0, 1, 2]]
+
+
+def test_an_element_that_sees_padding_only_is_not_inside():
+    columns = make_geometry((1, 1), (1, 3), (1, 1), (1, 1), "SAME").columns
+    assert [inside(columns, k) for k in range(3)] == [False, True, False]
+
+
+def test_turning_twice_is_no_op_at_all():
+    with tf.Graph().as_default() as graph:
+        image = tf.compat.v1.placeholder(tf.float32, (2, 5, 4, 3))
+        once = convolution.turn(image)
+        assert once.shape == (3, 5, 4, 2)
+        assert convolution.turn(once) is image
+        assert convolution.turned(tf.transpose(image, (0, 2, 1, 3))) is None
+        assert [op.type for op in graph.get_operations()].count("Transpose") == 2
 
 
 def test_a_large_convolution_stays_one_and_trains_alike(monkeypatch: pytest.MonkeyPatch):
