@@ -1,10 +1,12 @@
 """N processes on this machine. Each opens the plan once and shares the data's pages with the others."""
 
+import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from multiprocessing.queues import Queue
 from types import TracebackType
 from typing import TypeVar
@@ -20,7 +22,16 @@ AHEAD = 2
 _site: Site
 
 
+def _end_with_parent() -> None:
+    """A parent that is killed cannot end its children, and these would wait for its next row for good."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
 def _open(federations: "Queue[Federation]") -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     global _site
     _site = Site(federations.get())
 
