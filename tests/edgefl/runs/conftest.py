@@ -1,5 +1,6 @@
 """Small runs on digits whose plans are built once, so that `edgefl simulate` needs no TensorFlow."""
 
+import os
 import subprocess
 import sys
 import time
@@ -90,12 +91,16 @@ def prepare(tmp_path, built) -> Callable[..., tuple[str, str]]:
 
 
 @pytest.fixture
-def start():
-    """Start `edgefl ...` as a process; what is still running is killed at the end."""
+def start(tmp_path):
+    """Start `edgefl ...` as a process; what is still running is killed at the end. What it leaves behind goes with the test."""
     started = []
+    (tmp_path / "tmp").mkdir()
+    environment = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
 
     def run(*arguments: str, **options: object) -> subprocess.Popen[str]:
-        started.append(subprocess.Popen([sys.executable, "-c", MAIN, *arguments], stdout=-1, stderr=-1, text=True, **options))
+        started.append(
+            subprocess.Popen([sys.executable, "-c", MAIN, *arguments], stdout=-1, stderr=-1, text=True, env=environment, **options)
+        )
         return started[-1]
 
     yield run

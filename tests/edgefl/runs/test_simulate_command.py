@@ -4,7 +4,9 @@ import json
 import os
 import re
 import resource
+import select
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -81,6 +83,21 @@ def test_a_process_of_clients_that_is_killed(prepare, start, until):
     until(lambda: (Path(out) / "rounds.jsonl").exists() and len(children_of(process.pid)) == 2, process)
     os.kill(children_of(process.pid)[0], signal.SIGKILL)
     assert "a process of the simulation was killed, most often for want of memory; run fewer processes" in ends(process)
+
+
+@pytest.mark.skipif(not Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").exists(), reason="this system does not list children")
+def test_no_process_outlives_the_simulation(prepare, start):
+    config, out = prepare(rounds=5000)
+    process = start("simulate", config, "--out", out, "--resume", "--processes", "2", "--json")
+    deadline = time.monotonic() + 120
+    while len(children := children_of(process.pid)) < 2 or not (Path(out) / "rounds.jsonl").exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+    handles = [os.pidfd_open(child) for child in children]
+    process.kill()
+    for handle in handles:  # readable when that process has ended
+        assert select.select([handle], [], [], 60)[0]
+        os.close(handle)
 
 
 def limited(size: int):
