@@ -23,7 +23,8 @@ from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.spec import Plan, save_plan
 from edgefl.quiet import quiet_stderr
 from edgefl.runs.directory import INITIAL, RunDirectory
-from edgefl.simulate import Progress, Record, Simulation, States, simulate
+from edgefl.runs.progress import RoundProgress
+from edgefl.simulate import Record, Simulation, States, simulate
 from edgefl.traffic import Traffic
 from edgefl.types import Array, Labels, Mixture, ServerState, Weights
 from edgefl.wire.tensors import encode_weights
@@ -84,7 +85,7 @@ def light(client_id: str, ending: Ending) -> Ending:
 
 def play(
     run: RunDirectory, config: FederationConfig, shared: Shared, *, processes: int = 1, measure_test: bool = True,
-    open_engine: Callable[[Federation], Engine] | None = None, progress: Progress | None = None,
+    open_engine: Callable[[Federation], Engine] | None = None, progress: RoundProgress | None = None,
     ended: Callable[[str, Ending], Ending] = light, start: ServerState | None = None, states: States | None = None,
 ) -> Simulation:  # fmt: skip
     """Play or go on with a run to its end; what each round gave is in the directory as soon as it is over.
@@ -99,10 +100,19 @@ def play(
         if progress:
             progress(state, record)
 
+    done = 0
+
+    def count(client_id: str, ending: Ending) -> Ending:
+        nonlocal done
+        done += 1
+        if progress:
+            progress.ending(done, len(shared.shards))
+        return ended(client_id, ending)
+
     test = (as_float(dataset.x_test), dataset.y_test) if measure_test else None
     return simulate(
         plan, initial, shared.shards, config, processes=processes, open_engine=open_engine, test=test, start=start or run.state,
-        states=run.states if states is None else states, traffic=traffic, progress=save, ended=ended,
+        states=run.states if states is None else states, traffic=traffic, progress=save, ended=count,
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ class RoundProgress:
 
     def __init__(self, rounds: int, label: str = "", every_s: float = 2.0) -> None:
         self._label = label
-        self._rounds, self._every_s, self._told, self._seconds = rounds, every_s, 0.0, 0.0
+        self._rounds, self._every_s, self._told, self._seconds, self._began = rounds, every_s, 0.0, 0.0, 0.0
 
     def __call__(self, state: ServerState, record: Record) -> None:
         """Take the round that is over."""
@@ -26,6 +26,17 @@ class RoundProgress:
         phase = "" if record.phase == "federate" else f" {record.phase}"
         told = f"loss {record.loss:.4f}, {record.seconds:.1f} s; {clock(left)} left"
         click.echo(f"{self._label}round {record.round}/{self._rounds}{phase}: {told}", err=True)
+
+    def ending(self, done: int, clients: int) -> None:
+        """Take a client that has ended."""
+        now = time.monotonic()
+        if done == 1:
+            self._began = now
+        if done < clients and now - self._told < self._every_s:
+            return
+        self._told = now
+        left = f"; {clock((now - self._began) / (done - 1) * (clients - done))} left" if done > 1 else ""
+        click.echo(f"{self._label}personalize: {done} of {clients} clients{left}", err=True)
 
 
 def clock(seconds: float) -> str:
