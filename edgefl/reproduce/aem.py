@@ -42,7 +42,7 @@ def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
                 "gate": "cnn", "gate_epochs": 200, "gate_learning_rate": 3e-6, "gate_share": 0.0,
             }  # fmt: skip
         else:
-            options |= {"learning_rate": 0.02, "local_learning_rate": 1e-3, "local_epochs": 40, "gate_epochs": 40}
+            options |= {"learning_rate": 0.02, "local_learning_rate": 1e-3, "local_epochs": 15, "gate_epochs": 40}
         small = scale == "smoke"
         samples = {"samples": 500, "test_samples": 100} if full else {"samples": 40 if small else 200, "test_samples": 40 if small else 100}
         config = FederationConfig(
