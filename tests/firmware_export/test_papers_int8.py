@@ -1,0 +1,46 @@
+"""The papers' models leave as integers, with the float model's answers."""
+
+import numpy as np
+import pytest
+
+from edgefl.config import ModelConfig
+from edgefl.mixture import fill_template
+from firmware_export.quantize import RECIPES, quantize
+from firmware_export.ranges import observe
+from firmware_export.run import load, outputs
+
+pytest.importorskip("keras")
+
+MODELS = {
+    "resnet20": ModelConfig("resnet20", (16, 16, 3), 4, {"width": 8}),
+    "mobilenetv2": ModelConfig("mobilenetv2", (16, 16, 3), 4, {"width": 0.35, "dropout": 0.0, "momentum": 0.0}),
+    "vgg16": ModelConfig("vgg16", (32, 32, 3), 4, {"filters": 8, "hidden": 16}),
+    "cnn1d": ModelConfig("cnn1d", (128, 9), 6),
+    "gate-cnn": ModelConfig("gate-cnn", (16, 16, 3), 7),
+    "gate-pixels": ModelConfig("gate-pixels", (8, 8, 1), 3),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_it_has_an_int8_form(name: str) -> None:
+    import keras
+
+    from edgefl.models import build_model
+    from edgefl.plan import objective as of
+    from edgefl.plan.network import Network
+    from edgefl.plan.template import build_template
+
+    keras.utils.set_random_seed(1)
+    network = Network(build_model(MODELS[name]))
+    template, bindings = build_template(of.predict(network, 16), network.epsilons)
+    rng = np.random.default_rng(0)
+    x = (rng.normal(size=(40, *[1] * len(network.input_shape))) + rng.normal(size=(40, *network.input_shape))).astype(np.float32)
+    weights = network.initial_weights()
+    if network.statistics:  # those of the data, which momentum 0 takes from one batch; ReLU6 seldom clips around 3
+        weights |= {key: value + 3 for key, value in weights.items() if key.endswith("beta") and "project" not in key}
+        weights |= {key: np.asarray(value) for key, value in network.apply(weights, x, training=True)[1].items()}
+    model = fill_template(template, bindings, weights)
+    integer = quantize(model, observe(model, x), RECIPES[0])
+    expected, _ = outputs(load(model), x)
+    received, _ = outputs(load(integer, reference=True), x)
+    assert np.corrcoef(received.ravel(), expected.ravel())[0, 1] > 0.95
