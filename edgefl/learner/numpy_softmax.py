@@ -37,8 +37,10 @@ def _rules(algorithm: str, sizes: Sizes, options: Mapping[str, Any]) -> tuple[Ru
 
 
 def _more(algorithm: str, sizes: Sizes, options: Mapping[str, Any]) -> tuple[TensorSpec, ...]:
-    family = import_module(f"edgefl.learner.numpy_{_FAMILIES[algorithm]}") if algorithm in _FAMILIES else None
-    found: tuple[TensorSpec, ...] = family.more(algorithm, sizes, options) if hasattr(family, "more") else ()
+    if algorithm not in _FAMILIES:
+        return ()
+    more = getattr(import_module(f"edgefl.learner.numpy_{_FAMILIES[algorithm]}"), "more", None)
+    found: tuple[TensorSpec, ...] = more(algorithm, sizes, options) if more else ()
     return found
 
 
