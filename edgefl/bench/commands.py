@@ -6,6 +6,8 @@ from pathlib import Path
 import click
 
 from edgefl.bench.device import MODELS, run_device_bench
+from edgefl.bench.simulate import render, run_simulate_bench
+from edgefl.files import write_atomic
 
 
 @click.group()
@@ -39,3 +41,22 @@ def device(repeats: int, models: tuple[str, ...], out: Path | None, as_json: boo
             f"{row['model']:14} {row['batch_size']:5d} {row['litert_ms']:10.2f} {row['keras_ms']:9.2f} {row['ratio']:6.2f}"
             f" {row['litert_mb']:10.0f} {row['keras_mb']:9.0f}"
         )
+
+
+@bench.command()
+@click.option("--repeats", type=click.IntRange(1), default=5, show_default=True, help="Processes of each peer; the medians are printed.")
+@click.option("--torch-python", help="A Python that has torch, if this one has not.  [default: this one if it has torch]")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON there too.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def simulate(repeats: int, torch_python: str | None, out: Path | None, as_json: bool) -> None:
+    """Client steps a second beside PyTorch, Keras fit and tf.function, one core each; then one process against two, and memory.
+
+    \b
+    Example:
+      edgefl bench simulate --repeats 5 --torch-python ~/torch/bin/python
+    """
+    result = run_simulate_bench(repeats, torch_python, lambda line: click.echo(line, err=True))
+    text = json.dumps(result, indent=1)
+    if out:
+        write_atomic(out, text.encode())
+    click.echo(text if as_json else render(result))

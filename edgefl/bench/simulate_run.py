@@ -1,0 +1,64 @@
+"""One simulation of `edgefl bench simulate`: `simulate_run.py PLAN SAMPLES CLIENTS COHORT SAMPLES_EACH ROUNDS PROCESSES`.
+
+Prints client steps a second over the rounds but the first, in which processes start and open the plan.
+"""
+
+import json
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from edgefl.config import FederationConfig
+from edgefl.data.allotment import Allotment, client_ids
+from edgefl.data.dataset import Dataset
+from edgefl.data.mapped import MappedShards, map_dataset
+from edgefl.plan.spec import PlanSpec, load_plan
+from edgefl.runs.play import light
+from edgefl.simulate import Record, simulate
+from edgefl.types import ServerState
+
+TEST_SHARE = 5
+"""One test sample for so many training samples."""
+
+
+def random_shards(spec: PlanSpec, directory: Path, clients: int, samples: int) -> MappedShards:
+    """Return shards over random pictures, as a run of `edgefl simulate` has them: uint8, memory-mapped."""
+    rng, tests = np.random.default_rng(1), max(1, samples // TEST_SHARE)
+    x, y = (
+        [draw(0, high, (clients * count, *shape), kind) for count in (samples, tests)]
+        for draw, high, shape, kind in ((rng.integers, 256, spec.input_shape, np.uint8), (rng.integers, spec.num_classes, (), np.int64))
+    )
+    dataset = Dataset(x[0], y[0], x[1], y[1], spec.num_classes)
+    allotments = {
+        client_id: Allotment(np.arange(samples) + i * samples, np.arange(tests) + i * tests)
+        for i, client_id in enumerate(client_ids(clients))
+    }
+    return map_dataset(dataset, allotments, directory)
+
+
+def main(plan_directory: Path, given: Path, clients: int, cohort: int, samples: int, rounds: int, processes: int) -> None:
+    """Run it, and print one JSON line: steps a second."""
+    plan = load_plan(plan_directory)
+    with np.load(given) as file:
+        initial = {spec.name: file[spec.name] for spec in plan.spec.weights}
+    config = replace(FederationConfig(), rounds=rounds, clients_per_round=cohort)
+    size, steps, seconds = plan.spec.signature("train").batch_size, 0, 0.0
+    epochs = int(plan.spec.options["epochs"])
+
+    def count(state: ServerState, record: Record) -> None:
+        nonlocal steps, seconds
+        if record.round > 1:
+            steps += sum(-(-int(each["num_samples"]) // size) * epochs for each in record.updates.values())
+            seconds += record.seconds
+
+    with tempfile.TemporaryDirectory(prefix="edgefl-bench-") as directory:
+        shards = random_shards(plan.spec, Path(directory), clients, samples)
+        simulate(plan, initial, shards, config, processes=processes, progress=count, ended=light)
+    print(json.dumps({"steps_per_second": steps / seconds, "steps": steps}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), *map(int, sys.argv[3:]))

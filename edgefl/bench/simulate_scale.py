@@ -1,0 +1,75 @@
+"""How a simulation grows: client steps a second from one process to two, peak memory from ten clients to a thousand."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from edgefl.bench.simulate_steps import ENV
+from edgefl.errors import EdgeflError
+
+SPEED = {"clients": 20, "cohort": 20, "samples": 100, "rounds": 4}
+MEMORY = {"cohort": 10, "samples": 50, "rounds": 3, "processes": 2}
+FEW, MANY = 10, 1000
+INTERVAL_S = 0.05
+"""Between two looks at the memory of the processes."""
+
+Say = Callable[[str], None]
+
+
+def measure_scaling(directory: Path, repeats: int, say: Say) -> dict[str, Any]:
+    """Return client steps a second with one process and with two (medians), and the median of the pairs' ratios."""
+    pairs = []
+    for repeat in range(repeats):
+        pair = {}
+        for processes in (1, 2) if repeat % 2 == 0 else (2, 1):
+            pair[processes] = float(_simulate(directory, **SPEED, processes=processes)[0]["steps_per_second"])
+        say(f"{repeat + 1}/{repeats} simulation: {pair[1]:.0f} steps/s in one process, {pair[2]:.0f} in two")
+        pairs.append(pair)
+    ratios = [pair[2] / pair[1] for pair in pairs]
+    speeds = {f"steps_per_second_{n}": median(pair[n] for pair in pairs) for n in (1, 2)}
+    return {**SPEED, **speeds, "ratio": median(ratios), "ratio_range": [min(ratios), max(ratios)]}
+
+
+def measure_memory(directory: Path, say: Say) -> dict[str, Any]:
+    """Return the peak memory in MB of a simulation with few clients and with many, summed over its processes, and their ratio."""
+    peaks = {}
+    for clients in (FEW, MANY):
+        peaks[clients] = _simulate(directory, clients=clients, **MEMORY)[1]
+        say(f"simulation of {clients} clients: {peaks[clients]:.0f} MB")
+    return {**MEMORY, "few": FEW, "many": MANY, "few_mb": peaks[FEW], "many_mb": peaks[MANY], "ratio": peaks[MANY] / peaks[FEW]}
+
+
+def _simulate(directory: Path, *, clients: int, cohort: int, samples: int, rounds: int, processes: int) -> tuple[Any, float]:
+    """Run a simulation in a process of its own; return what it printed and the peak memory of it and its children."""
+    files = [str(directory / name) for name in ("plan", "samples.npz")]
+    numbers = [str(each) for each in (clients, cohort, samples, rounds, processes)]
+    command = [sys.executable, "-m", "edgefl.bench.simulate_run", *files, *numbers]
+    peak = 0.0
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENV) as running:
+        while running.poll() is None:
+            peak = max(peak, _tree_mb(running.pid))
+            time.sleep(INTERVAL_S)
+        out, error = running.communicate()
+    if running.returncode:
+        raise EdgeflError(f"the simulation ended with {running.returncode}: {' '.join(error.strip().splitlines()[-1:])}")
+    return json.loads(out.splitlines()[-1]), peak
+
+
+def _tree_mb(pid: int) -> float:
+    """Return the memory of a process and its descendants in MB of 10^6 bytes; a page that several share counts once (PSS)."""
+    total, pending = 0.0, [pid]
+    while pending:
+        process = Path(f"/proc/{pending.pop()}")
+        try:
+            lines = (process / "smaps_rollup").read_text().splitlines()
+            total += next(int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith("Pss:"))
+            for thread in (process / "task").iterdir():
+                pending += [int(child) for child in (thread / "children").read_text().split()]
+        except (OSError, StopIteration):  # it has ended
+            continue
+    return total
