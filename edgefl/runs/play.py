@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
@@ -17,6 +18,7 @@ from edgefl.data.dataset import as_float
 from edgefl.data.mapped import MappedShards, map_dataset
 from edgefl.engines.base import Engine
 from edgefl.engines.site import Ending, Federation
+from edgefl.errors import EdgeflError
 from edgefl.files import write_atomic
 from edgefl.learner import evaluate
 from edgefl.learner.litert import LiteRTLearner
@@ -63,9 +65,15 @@ def _build(config: FederationConfig) -> tuple[Plan, Weights]:
 
 
 def build_apart(config: FederationConfig) -> tuple[Plan, Weights]:
-    """Build the plan in a process of its own: this one never holds TensorFlow. Raises what `build_plan` raises."""
+    """Build the plan in a process of its own: this one never holds TensorFlow.
+
+    Raises what `build_plan` raises, and EdgeflError when that process is killed.
+    """
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        return pool.submit(_build, config).result()
+        try:
+            return pool.submit(_build, config).result()
+        except BrokenProcessPool as error:
+            raise EdgeflError("the process that compiles the plan was killed, most often for want of memory; free some") from error
 
 
 def open_plan(run: RunDirectory, config: FederationConfig) -> tuple[Plan, Weights]:

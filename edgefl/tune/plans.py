@@ -3,12 +3,14 @@
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from multiprocessing import get_context
 
 from edgefl.algorithms.registry import full_options
 from edgefl.config import FederationConfig
+from edgefl.errors import EdgeflError
 from edgefl.plan.spec import Plan
 from edgefl.quiet import quiet_stderr
 from edgefl.types import Weights
@@ -36,7 +38,7 @@ def _build(config: FederationConfig) -> Built:
 def plan_builder() -> Iterator[Callable[[FederationConfig], Built]]:
     """Give a function from a configuration to a plan of its structure, the same one for all of it; see `fitted`.
 
-    It raises what `build_plan` raises.
+    It raises what `build_plan` raises, and EdgeflError when its process is killed.
     """
     built: dict[str, Built] = {}
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
@@ -44,7 +46,10 @@ def plan_builder() -> Iterator[Callable[[FederationConfig], Built]]:
         def build(config: FederationConfig) -> Built:
             key = structure(config)
             if key not in built:
-                built[key] = pool.submit(_build, config).result()
+                try:
+                    built[key] = pool.submit(_build, config).result()
+                except BrokenProcessPool as error:
+                    raise EdgeflError("the process that compiles plans was killed, most often for want of memory") from error
             return built[key]
 
         yield build

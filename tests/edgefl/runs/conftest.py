@@ -98,9 +98,8 @@ def start(tmp_path):
     environment = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
 
     def run(*arguments: str, **options: object) -> subprocess.Popen[str]:
-        started.append(
-            subprocess.Popen([sys.executable, "-c", MAIN, *arguments], stdout=-1, stderr=-1, text=True, env=environment, **options)
-        )
+        command = [sys.executable, "-c", MAIN, *arguments]
+        started.append(subprocess.Popen(command, stdout=-1, stderr=-1, text=True, env=environment, **options))
         return started[-1]
 
     yield run

@@ -100,6 +100,15 @@ def test_no_process_outlives_the_simulation(prepare, start):
         os.close(handle)
 
 
+@pytest.mark.skipif(not Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").exists(), reason="this system does not list children")
+def test_a_compiling_process_that_is_killed(prepare, start, until, tmp_path):
+    config, _ = prepare()
+    process = start("simulate", config, "--out", str(tmp_path / "new"))
+    until(lambda: children_of(process.pid), process)
+    os.kill(children_of(process.pid)[0], signal.SIGKILL)
+    assert "the process that compiles the plan was killed" in ends(process)
+
+
 def limited(size: int):
     """No file may be larger than that: the disk is full, for this process."""
     return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from edgefl.checkpoint import encode_server_state
 from edgefl.config import load_config, parse_config
@@ -58,10 +57,16 @@ def config_file(tmp_path):
     return tmp_path / "federation.toml"
 
 
-def run(*arguments):
-    found = CliRunner().invoke(tune, [str(argument) for argument in arguments], catch_exceptions=False)
-    assert found.exit_code == 0
-    return found
+@pytest.fixture
+def run(capfd):
+    """Run the command; return what it printed on standard output and on standard error."""
+
+    def call(*arguments):
+        capfd.readouterr()
+        tune.main([str(argument) for argument in arguments], standalone_mode=False)
+        return capfd.readouterr()
+
+    return call
 
 
 @pytest.fixture
@@ -76,17 +81,17 @@ def local_ray(monkeypatch):
 
 
 @pytest.mark.usefixtures("local_ray")
-def test_four_stages_a_federation_and_nothing_twice(config_file, tmp_path):
+def test_four_stages_a_federation_and_nothing_twice(run, config_file, tmp_path):
     pytest.importorskip("keras", reason="the aggregator extra is not installed")
     out = tmp_path / "tuned"
-    first = json.loads(run("--stages", "1,2", "--samples", 2, "--out", out, "--json", config_file).stdout)
+    first = json.loads(run("--stages", "1,2", "--samples", 2, "--out", out, "--json", config_file).out)
     done = {path.name: path.read_bytes() for path in out.glob("?-*.json")}
     assert sorted(done) == ["1-cluster.json", "2-local.json"]
     whole = run("--samples", 2, "--out", out, "--json", config_file)
-    found = json.loads(whole.stdout)
+    found = json.loads(whole.out)
     assert found["stages"][:2] == first["stages"]
-    assert whole.stderr.count(": done before") == 2
-    assert whole.stderr.count("2 of 2 trials are over") == 2
+    assert whole.err.count(": done before") == 2
+    assert whole.err.count("2 of 2 trials are over") == 2
     assert all((out / name).read_bytes() == content for name, content in done.items())
 
     best = {}
@@ -165,7 +170,7 @@ def test_a_trial_that_diverges(built, held):
         run_trial(Trial(STAGES[0], own, plan, initial, shards), lambda step, score: None)
 
 
-def test_what_cannot_be_searched(config_file, tmp_path):
+def test_what_cannot_be_searched(run, config_file, tmp_path):
     pytest.importorskip("ray", reason="the ray extra is not installed")
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "mine.txt").write_text("mine")
