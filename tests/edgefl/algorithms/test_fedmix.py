@@ -9,7 +9,7 @@ from edgefl.algorithms import PERSONALIZE, make_algorithm
 from edgefl.algorithms.check import check_algorithm
 from edgefl.algorithms.expert_averages import expert_means, known
 from edgefl.algorithms.fedmix_gate import hidden_of, mixture_of
-from edgefl.algorithms.new_client import ClientGate, gate_in, marginal_gate, predict_unlabelled
+from edgefl.algorithms.new_client import gate_in, predict_unlabelled
 from edgefl.errors import ConfigError, DataError
 from edgefl.learner import evaluate
 from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
@@ -238,13 +238,6 @@ def test_side_information_that_is_not_there_names_the_remedy(side, shards):
 def test_a_wrong_option_names_itself(options, words):
     with pytest.raises(ConfigError, match=words):
         make_algorithm("fedmix", None, options)
-
-
-def test_the_gate_of_a_client_without_labels_by_hand():
-    """Two clients of 1 and 3 samples, gates (1/2, 1/2) and (1/4, 3/4) whatever is seen: (.3125, .6875)."""
-    none, q = np.zeros((1, 2), np.float32), np.array([0.5, 0.5])
-    gates = [ClientGate(none, np.zeros(2, np.float32), q, 1), ClientGate(none, np.log([1, 3]).astype(np.float32), q, 3)]
-    np.testing.assert_allclose(marginal_gate(np.ones((2, 1, 1), np.float32), gates), [[0.3125, 0.6875]], atol=1e-6)
 
 
 def test_a_client_without_labels_is_served_by_the_gates_of_others(shards):
