@@ -8,7 +8,7 @@ import pytest
 from edgefl.algorithms import PERSONALIZE, make_algorithm
 from edgefl.algorithms.check import check_algorithm
 from edgefl.algorithms.expert_averages import expert_means, known
-from edgefl.algorithms.fedmix_gate import hidden_of, mixture_of
+from edgefl.algorithms.fedmix_gate import mixture_of
 from edgefl.algorithms.new_client import gate_in, predict_unlabelled
 from edgefl.errors import ConfigError, DataError
 from edgefl.learner import evaluate
@@ -94,15 +94,6 @@ def test_phi_may_move_faster_than_the_weights():
     after = fast.aggregate(state, updates)
     np.testing.assert_allclose(np.abs(after.models["phi"]["phi"][1]), 0.1, rtol=1e-4)
     np.testing.assert_allclose(np.abs(after.models["expert0"]["head/kernel"]), 1e-3, rtol=1e-3)
-
-
-def test_hidden_values_by_hand():
-    """Oracle 11: q = [.75, .25], h = [1, 0, 2], [3, 4, 0] -> [1.5, 1, 1.5]."""
-    learner = learner_of({"num_experts": 2}, inputs=1, features=3)
-    head = {"head/kernel": np.zeros((3, 3), np.float32), "head/bias": np.zeros(3, np.float32)}
-    models = {k: {"trunk/kernel": np.array([h], np.float32), **head} for k, h in enumerate(([1, 0, 2], [3, 4, 0]))}
-    hidden = hidden_of(learner, models, np.array([0.75, 0.25]), np.ones((1, 1), np.float32))
-    np.testing.assert_allclose(hidden, [[1.5, 1, 1.5]])
 
 
 def test_the_entropy_pulls_phi_towards_the_experts_that_are_used_less():
