@@ -34,7 +34,7 @@ def command(monkeypatch: pytest.MonkeyPatch, body: Callable[[], Any]) -> None:
 def test_alone_it_prints_the_five_commands_that_matter(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run([]) == 0
     out = capsys.readouterr().out
-    assert out.count("\n  edgefl ") == 5
+    assert out.count("\n  edgefl ") == 6
 
 
 def test_alone_it_imports_no_command() -> None:
