@@ -36,7 +36,7 @@ def ray_session(num_cpus: int) -> Iterator[None]:
             else:
                 _reach(address)
                 ray.init(address, log_to_driver=False, logging_level=ERROR)
-        except (OSError, RuntimeError, ValueError) as error:
+        except Exception as error:  # Ray raises the base class when its processes do not start within 30 s
             raise EdgeflError(
                 f"cannot connect to Ray at {address or 'this machine'}: {error}; is it up, with the same Python and Ray? "
                 "RAY_ADDRESS is the HOST:PORT that `ray start --head` names; unset it for a Ray of this machine"

@@ -107,7 +107,8 @@ def search(
 def _outcome(stage: Stage, result: Any, candidates: Sequence[Candidate], steps: int) -> Outcome:
     found = result.metrics or {}
     if result.error is not None or "score" not in found:
-        raise EdgeflError(f"a trial of stage {stage.number} ({stage.name}) failed: {result.error or 'it told of no score'}")
+        reason = getattr(result.error, "cause", None) or result.error or "it told of no score"  # the cause without Ray's traceback
+        raise EdgeflError(f"a trial of stage {stage.number} ({stage.name}) failed: {reason}")
     trial, step = found["config"]["trial"], int(found["step"])
     ended = DIVERGED if found["diverged"] else FULL if step >= steps else STOPPED
     return Outcome(trial, candidates[trial].options, found["score"], step, round(found["time_total_s"], 2), ended)

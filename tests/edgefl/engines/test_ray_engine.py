@@ -26,16 +26,27 @@ ray = pytest.importorskip("ray", reason="the ray extra is not installed")
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
     """Two raylets of one CPU and one object store each; RAY_ADDRESS leads to them."""
-    from ray.cluster_utils import Cluster
-
-    store = {"num_cpus": 1, "object_store_memory": 80_000_000}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        made = Cluster(initialize_head=True, head_node_args={**store, "include_dashboard": False})
-        made.add_node(**store)
+        made = two_raylets()
         patch.setenv("RAY_ADDRESS", made.address)
         yield made
         made.shutdown()
+
+
+def two_raylets(attempts=3):
+    """Start a cluster. Ray gives its processes 30 s, which a busy machine may not have at first."""
+    from ray.cluster_utils import Cluster
+
+    store = {"num_cpus": 1, "object_store_memory": 80_000_000}
+    try:
+        made = Cluster(initialize_head=True, head_node_args={**store, "include_dashboard": False})
+        made.add_node(**store)
+    except Exception:
+        if attempts == 1:
+            raise
+        return two_raylets(attempts - 1)
+    return made
 
 
 @pytest.fixture(scope="class")
