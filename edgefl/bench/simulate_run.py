@@ -4,6 +4,7 @@ Prints client steps a second over the rounds but the first, in which processes s
 """
 
 import json
+import math
 import sys
 import tempfile
 from dataclasses import replace
@@ -14,7 +15,7 @@ import numpy as np
 from edgefl.config import FederationConfig
 from edgefl.data.allotment import Allotment, client_ids
 from edgefl.data.dataset import Dataset
-from edgefl.data.mapped import MappedShards, map_dataset
+from edgefl.data.mapped import MappedShards
 from edgefl.plan.spec import PlanSpec, load_plan
 from edgefl.runs.play import light
 from edgefl.simulate import Record, simulate
@@ -25,18 +26,25 @@ TEST_SHARE = 5
 
 
 def random_shards(spec: PlanSpec, directory: Path, clients: int, samples: int) -> MappedShards:
-    """Return shards over random pictures, as a run of `edgefl simulate` has them: uint8, memory-mapped."""
+    """Return shards over random pictures, as a run of `edgefl simulate` has them: uint8, memory-mapped.
+
+    They are written client by client: what is measured is the memory of a simulation, not that of drawing its data.
+    """
     rng, tests = np.random.default_rng(1), max(1, samples // TEST_SHARE)
-    x, y = (
-        [draw(0, high, (clients * count, *shape), kind) for count in (samples, tests)]
-        for draw, high, shape, kind in ((rng.integers, 256, spec.input_shape, np.uint8), (rng.integers, spec.num_classes, (), np.int64))
-    )
-    dataset = Dataset(x[0], y[0], x[1], y[1], spec.num_classes)
+    labels = []
+    for name, count in (("x_train", samples), ("x_test", tests)):
+        labels.append(rng.integers(0, spec.num_classes, clients * count))
+        with (directory / f"{name}.npy").open("wb") as file:
+            header = {"descr": "|u1", "fortran_order": False, "shape": (clients * count, *spec.input_shape)}
+            np.lib.format.write_array_header_1_0(file, header)
+            for _ in range(clients):
+                file.write(rng.bytes(count * math.prod(spec.input_shape)))
+    none = np.zeros(0, np.float32)
     allotments = {
         client_id: Allotment(np.arange(samples) + i * samples, np.arange(tests) + i * tests)
         for i, client_id in enumerate(client_ids(clients))
     }
-    return map_dataset(dataset, allotments, directory)
+    return MappedShards(directory, Dataset(none, labels[0], none, labels[1], spec.num_classes), allotments)
 
 
 def main(plan_directory: Path, given: Path, clients: int, cohort: int, samples: int, rounds: int, processes: int) -> None:

@@ -22,6 +22,7 @@ name = "fedavg"
 batch_size = 10
 learning_rate = 0.01
 momentum = 0.5
+baseline_epochs = 0
 """
 STEPS, EPOCHS = 100, 5
 """Steps an epoch; epochs timed in one process, after one that warms up."""
