@@ -1,16 +1,20 @@
-"""Every algorithm of the registry passes the laws, and a broken one does not."""
+"""Every algorithm of the registry passes the laws, on numpy and compiled, and a broken one does not."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from edgefl.algorithms import REGISTRY, make_algorithm
+from edgefl.algorithms import REGISTRY, full_options, make_algorithm
 from edgefl.algorithms.check import check_algorithm
 from edgefl.algorithms.fedavg import fedavg
+from edgefl.learner.litert import LiteRTLearner
 from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
+from edgefl.types import Shard
 
 FEWER = {"aem": {"local_epochs": 20}}  # a tenth of its default
+COMPILED = {"epochs": 1, "learning_rate": 0.1, "batch_size": 8}
+ITS_OWN = {"aem": {"num_experts": 2, "local_epochs": 2, "gate_epochs": 2}}
 
 
 def start(name):
@@ -23,6 +27,18 @@ def start(name):
 def test_laws_hold(name, shards):
     learner, initial = start(name)
     check_algorithm(lambda each: make_algorithm(name, each, FEWER.get(name, {})), learner, initial, shards)
+
+
+@pytest.mark.parametrize("name", sorted(REGISTRY))
+def test_laws_hold_on_litert(name, tiny_config, digits):
+    from edgefl.plan.build import build_plan
+
+    known, given = full_options(name, {}), COMPILED | ITS_OWN.get(name, {})
+    options = {key: value for key, value in given.items() if key in known}
+    plan, initial = build_plan(replace(tiny_config, algorithm=name, options=options))
+    x, y = digits
+    shards = {f"pi-{i}": Shard(x[i::4][:24], y[i::4][:24], x[i::4][40:50], y[i::4][40:50], 10) for i in range(3)}
+    check_algorithm(lambda each: make_algorithm(name, each, options), LiteRTLearner(plan), initial, shards)
 
 
 def forgetful(learner):
