@@ -16,7 +16,7 @@ def bench() -> None:
 
 
 @bench.command()
-@click.option("--repeats", default=3, show_default=True, help="Pairs of processes a model; the medians are printed.")
+@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Pairs of processes a model, of which the medians.")
 @click.option("--model", "models", multiple=True, type=click.Choice(list(MODELS)), help="Measure this only (may be given again).")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON there too.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -30,7 +30,7 @@ def device(repeats: int, models: tuple[str, ...], out: Path | None, as_json: boo
     result = run_device_bench(models or tuple(MODELS), repeats, lambda line: click.echo(line, err=True))
     text = json.dumps(result, indent=1)
     if out:
-        out.write_text(text)
+        write_atomic(out, text.encode())
     if as_json:
         click.echo(text)
         return

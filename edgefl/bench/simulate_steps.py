@@ -46,8 +46,11 @@ def find_torch(given: str | None) -> str | None:
     """Return the Python that has torch: the one given, or this one; None when neither has it."""
     if given is None:
         return sys.executable if find_spec("torch") else None
-    probe = subprocess.run([given, "-c", "import torch, numpy"], capture_output=True, text=True, check=False)
-    if probe.returncode:
+    try:
+        failed = subprocess.run([given, "-c", "import torch, numpy"], capture_output=True, check=False).returncode != 0
+    except OSError:
+        failed = True
+    if failed:
         raise PlanError(f"{given} cannot import torch and numpy; give --torch-python a Python that has both, or leave it out")
     return given
 

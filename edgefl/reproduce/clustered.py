@@ -32,7 +32,7 @@ def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
 
     def stage(label: str, clustering: bool, mixing: float) -> Stage:
         options: dict[str, Any] = {
-            "clustering": clustering, "mixing": mixing, "cut": "auto", "compare": "deltas", "batch_size": 10, "baseline_epochs": 0,
+            "clustering": clustering, "mixing": mixing, "cut": "auto", "compare": "deltas", "baseline_epochs": 0,
         }  # fmt: skip
         tasks = {**(FULL if full else TASKS)[label], "samples": 60 if small else 200, "test_samples": 50}
         config = FederationConfig(
