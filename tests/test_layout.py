@@ -43,7 +43,9 @@ ROOMS = (
     {"cli"},
     {"__main__"},
 )
-HEAVY = {"tensorflow", "keras", "tf_keras", "sklearn", "amqtt", "tflite_micro", "tensorflow_model_optimization"}
+HEAVY = {
+    "tensorflow", "keras", "tf_keras", "sklearn", "scipy", "matplotlib", "amqtt", "tflite_micro", "tensorflow_model_optimization",
+}  # fmt: skip
 # Compiled at the aggregator: these may import TensorFlow as they load, for nothing that a device imports loads them.
 COMPILER = ("edgefl/models/", "edgefl/plan/", "edgefl/learner/keras.py")
 DEVICE_PARTS = {"edgefl/plan/spec.py", "edgefl/plan/__init__.py", "edgefl/plan/commands.py"}

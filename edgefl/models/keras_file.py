@@ -21,6 +21,8 @@ MODULES = {
 """Packages of Keras whose objects a model is made of; the training settings of a model inside a model are made too."""
 UNSAFE = {"Lambda", "__lambda__", "TorchModuleWrapper", "JaxLayer", "FlaxLayer", "TFSMLayer"}
 """Objects of Keras that hold code, or read other files and programs."""
+LIMITS = {CONFIG: 16 << 20, "all of it": 1 << 30}
+"""Bytes that config.json and a whole archive unpack to at most; an archive can be made that unpacks to a thousand times its size."""
 FORMATS = {b"\x89HDF\r\n\x1a\n": "an HDF5 file", b"PK\x03\x04": "a truncated or damaged zip archive"}
 
 
@@ -41,6 +43,13 @@ def _read_config(path: Path) -> Any:
         raise ConfigError(f"cannot load the model {path}: there is no such file; check the path in [model] name")
     try:
         with zipfile.ZipFile(path) as archive:
+            sizes = {CONFIG: archive.getinfo(CONFIG).file_size, "all of it": sum(each.file_size for each in archive.infolist())}
+            for part, size in sizes.items():
+                if size > LIMITS[part]:
+                    raise ConfigError(
+                        f"cannot load the model {path}: {part} unpacks to {size:,} bytes, expected at most {LIMITS[part]:,}; "
+                        "a network for boards is far smaller, give a large one of your own as module:function"
+                    )
             return json.loads(archive.read(CONFIG))
     except zipfile.BadZipFile as error:
         with path.open("rb") as file:

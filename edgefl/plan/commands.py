@@ -47,9 +47,10 @@ def build(
 ) -> None:
     """Compile a plan, and write it with the model's initial weights. Needs TensorFlow.
 
-    Layers that compile: Conv1D, Conv2D, DepthwiseConv2D, SeparableConv2D, MaxPooling, AveragePooling and global poolings (1D, 2D),
-    Dense, Flatten, Reshape, ReLU, LeakyReLU, Softmax and other activations, Dropout, BatchNormalization, GroupNormalization,
-    LayerNormalization, Add, Concatenate, ZeroPadding.
+    Layers that compile: Conv1D, Conv2D, DepthwiseConv2D, SeparableConv1D and 2D, MaxPooling, AveragePooling and global poolings (1D, 2D),
+    Dense, Flatten, Reshape, ReLU, LeakyReLU, ELU, Softmax and other activations, Dropout, BatchNormalization, GroupNormalization,
+    LayerNormalization, Add, Concatenate, Rescaling, ZeroPadding, Cropping, UpSampling (nearest). Those that do not (grouped and
+    transposed convolutions, exact GELU) are named by the error.
     """
     given = {"name": model, "input_shape": _shape(input_shape), "num_classes": num_classes}
     settings = load_config(config) if config else FederationConfig()

@@ -12,6 +12,7 @@ import pytest
 from edgefl.config import ModelConfig
 from edgefl.errors import ConfigError
 from edgefl.models import build_model
+from edgefl.models.keras_file import LIMITS
 
 L = keras.layers
 
@@ -134,6 +135,18 @@ def test_archives_with_damaged_members(tmp_path, replaced, message):
     path = save(tmp_path / "m.keras")
     rewrite(path, replaced)
     with pytest.raises(ConfigError, match=message):
+        load(path)
+
+
+def test_an_archive_that_unpacks_to_more_than_a_network_for_boards(tmp_path, monkeypatch):
+    path = save(tmp_path / "m.keras")
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("padding", bytes(2_000_000))
+    monkeypatch.setitem(LIMITS, "all of it", 1_000_000)
+    with pytest.raises(ConfigError, match=r"all of it unpacks to 2,\d+,\d+ bytes, expected at most 1,000,000; .*module:function"):
+        load(path)
+    monkeypatch.setitem(LIMITS, "config.json", 10)
+    with pytest.raises(ConfigError, match=r"config.json unpacks to"):
         load(path)
 
 
