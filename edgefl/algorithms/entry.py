@@ -31,11 +31,16 @@ class Entry:
 
 
 def entry(factory: Callable[..., Algorithm], objectives: Objectives, source: str, *bases: Callable[..., Any]) -> Entry:
-    """Return an entry whose options are the keyword-only arguments of the factory and of what it passes the rest on to."""
+    """Return an entry whose options are the keyword-only arguments of the factory and of what it passes the rest on to.
+
+    What a `functools.partial` has set already is no option.
+    """
     defaults = {
         parameter.name: parameter.default
         for each in (*bases, factory)
         for parameter in inspect.signature(each).parameters.values()
-        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is not parameter.empty
+        if parameter.kind is parameter.KEYWORD_ONLY
+        and parameter.default is not parameter.empty
+        and parameter.name not in getattr(each, "keywords", {})
     }
     return Entry(factory, objectives, source, defaults)

@@ -58,5 +58,5 @@ def pfl_ft_objectives(network: "Network", options: Mapping[str, Any]) -> tuple["
     return (*fedavg_objectives(network, options), of.classify(network, of.batch_of(options, "adapt_batch_size"), adapt, "train_all"))
 
 
-_SOURCE = "Guo et al., PFL-MoE: Personalized Federated Learning Based on Mixture of Experts, 2020"
+_SOURCE = "Guo et al., PFL-MoE, arXiv:2012.15589"
 ENTRIES = {"pfl-ft": entry(pfl_ft, pfl_ft_objectives, _SOURCE, fedavg)}

@@ -165,7 +165,7 @@ def _mixture(network: "Network", kind: Kind | None, gate: tuple[TensorSpec, ...]
     return of.Objective("predict_mixture", "predict", of.PREDICT_BATCH, data, frozen=(*trunk, *heads, *gate), out=out)
 
 
-_SOURCE = "Guo et al., PFL-MoE: Personalized Federated Learning Based on Mixture of Experts, 2020"
+_SOURCE = "Guo et al., PFL-MoE, arXiv:2012.15589"
 ENTRIES = {
     f"pfl-{kind}": entry(partial(pfl_moe, kind=kind), partial(pfl_moe_objectives, kind), _SOURCE, fedavg, pfl_moe)
     for kind in ("fb", "mf", "mfe")
