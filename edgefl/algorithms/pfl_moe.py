@@ -33,6 +33,8 @@ Tensor = Any
 Tensors = Mapping[str, Tensor]
 
 Kind = Literal["fb", "mf", "mfe"]
+ADAPTED = "adapted"
+"""The peer of a mixture that is its own local expert without the gate: what the paper's tables call PFL-FB."""
 
 
 def split_gate(count: int, share: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -97,6 +99,7 @@ def pfl_moe(
         data = {"gate_input": inputs, "logits": logits}
         hyper = {"learning_rate": gate_learning_rate}
         gate = learner.fit("train_gate", zeros, data, shard.y_train[gated], epochs=gate_epochs, rng=rng, hyper=hyper)[0]
+        peers[ADAPTED] = Peer("predict", {**model, **local})
         return Mixture({**trunk, **_under("global", head), **_under("local", local), **gate}, peers), state
 
     return replace(fedavg(learner, **federation), name=f"pfl-{kind}", personalize=personalize)

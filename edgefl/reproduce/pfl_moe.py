@@ -2,6 +2,10 @@
 
 One federation; then, from its end, each client fine-tunes, or trains a classifier alone (FB), or mixes it with the global one
 (MF, MFE). Local test: accuracy by class on the test set, weighted by the client's classes; global test: plain.
+
+As in the authors' code, FB is the local expert of MF and MFE without the gate, so it too has seen three quarters of the client's
+samples; trained on all of them it is given beside. The authors move and flip images as they train, we do not: with all samples
+twenty rounds come here as far as sixty of the reference, so the reduced set-up takes half of them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,9 +19,10 @@ KINDS = ("ft", "fb", "mf", "mfe")
 ROUNDS = {"smoke": 3, "reduced": 20, "full": 1000}
 CLIENTS = {"smoke": 10, "reduced": 100, "full": 100}
 ADAPTATION = {"smoke": 3, "reduced": 10, "full": 200}
-ALONE = {"smoke": 0, "reduced": 0, "full": 100}
-SAMPLES = {"smoke": 2000, "reduced": 20_000, "full": 0}
-"""Training samples, 0 for all. With all of them twenty rounds come as far as the reference's sixty: FedAvg 83, FB 90."""
+LOCAL = {"smoke": 1, "reduced": 0, "full": 60}
+"""Rounds of five epochs of a client alone. The paper's rate of .1 falls every 100 epochs, ours is .01 throughout."""
+SAMPLES = {"smoke": 2000, "reduced": 30_000, "full": 0}
+"""Training samples, 0 for all."""
 PAPER = {
     "Local, local test": "84.87", "Local, global test": "57.77", "FedAvg, global test": "90.00", "FT, local test": "",
     "FB, local test": "92.84", "MF, local test": "92.85", "MFE, local test": "92.89",
@@ -32,24 +37,27 @@ REFERENCE = {
 
 def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
     """Return the federation and the personalizations after it."""
-    federation: dict[str, Any] = {"epochs": 5, "learning_rate": 0.01, "momentum": 0.5, "batch_size": 10, "baseline_epochs": ALONE[scale]}
+    federation: dict[str, Any] = {"epochs": 5, "learning_rate": 0.01, "momentum": 0.5, "batch_size": 10, "baseline_epochs": 0}
     adaptation = {"adapt_epochs": ADAPTATION[scale], "gate_epochs": ADAPTATION[scale]}
 
-    def config(algorithm: str, **options: Any) -> FederationConfig:
+    alone = {"epochs": 5, "learning_rate": 0.01, "momentum": 0.9, "weight_decay": 5e-4, "batch_size": 64}
+
+    def config(algorithm: str, options: Mapping[str, Any], rounds: int = ROUNDS[scale]) -> FederationConfig:
         small = scale == "smoke"
         return FederationConfig(
-            name="pfl-moe", seed=seed, rounds=ROUNDS[scale], clients_per_round=10, algorithm=algorithm, options=federation | options,
+            name="pfl-moe", seed=seed, rounds=rounds, clients_per_round=10, algorithm=algorithm, options=options,
             model=ModelConfig("lenet5", (28, 28, 1), 10, {"initializer": "fan-in"}),
             data=DataConfig("fashion-mnist", num_train=SAMPLES[scale], num_test=1000 if small else 0),
             partition=PartitionConfig("dirichlet", CLIENTS[scale], {"alpha": 0.5}),
         )  # fmt: skip
 
-    personal = (Stage(kind, config(f"pfl-{kind}", **_options(kind, adaptation)), after="federation", on_test=True) for kind in KINDS)
-    return (Stage("federation", config("fedavg"), on_test=True), *personal)
-
-
-def _options(kind: str, adaptation: Mapping[str, int]) -> Mapping[str, int]:
-    return adaptation if kind in ("mf", "mfe") else {"adapt_epochs": adaptation["adapt_epochs"]}
+    stages = [Stage("federation", config("fedavg", federation), on_test=True)]
+    for kind in KINDS:
+        own = adaptation if kind in ("mf", "mfe") else {"adapt_epochs": ADAPTATION[scale]}
+        stages.append(Stage(kind, config(f"pfl-{kind}", federation | own), after="federation", on_test=True))
+    if LOCAL[scale]:
+        stages.append(Stage("local", config("local", alone, LOCAL[scale]), on_test=True))
+    return tuple(stages)
 
 
 def figures(scale: Scale, results: Sequence[Mapping[str, Result]]) -> tuple[Figure, ...]:
@@ -61,21 +69,27 @@ def figures(scale: Scale, results: Sequence[Mapping[str, Result]]) -> tuple[Figu
         return Figure(name, measured, PAPER.get(name, ""), reference.get(name, ""))
 
     found = [figure("FedAvg, global test", "federation", "global_federated")]
-    found += [figure(f"{kind.upper()}, local test", kind, "expected_mixture") for kind in KINDS]
-    found += [figure(f"{kind.upper()}, global test", kind, "global_mixture") for kind in KINDS]
-    found += [figure(f"{kind.upper()}, local test, plain mean", kind, "expected_mixture", "mean") for kind in KINDS]
+    for test, key in (("local test", "expected"), ("global test", "global")):
+        found += [figure(f"Local, {test}", "local", f"{key}_mixture")] if LOCAL[scale] else []
+        found.append(figure(f"FT, {test}", "ft", f"{key}_mixture"))
+        found.append(figure(f"FB on all samples, {test}", "fb", f"{key}_mixture"))
+        found.append(figure(f"FB, {test}", "mf", f"{key}_adapted"))
+        found += [figure(f"{kind.upper()}, {test}", kind, f"{key}_mixture") for kind in ("mf", "mfe")]
+    found.append(figure("FB, local test, plain mean", "mf", "expected_adapted", "mean"))
+    found += [figure(f"{kind.upper()}, local test, plain mean", kind, "expected_mixture", "mean") for kind in ("mf", "mfe")]
     return tuple(found)
 
 
 def verdicts(scale: Scale, found: Sequence[Figure]) -> tuple[Verdict, ...]:
     """Return whether the lines hold, on means over seeds."""
     mean = {figure.name: figure.mean for figure in found}
-    federated, local = mean["FedAvg, global test"], {kind: mean[f"{kind.upper()}, local test"] for kind in KINDS}
+    kinds = ("fb", "mf", "mfe")
+    federated, local = mean["FedAvg, global test"], {kind: mean[f"{kind.upper()}, local test"] for kind in kinds}
     fb = mean["FB, global test"]
-    lines = [above(f"{k.upper()}, local test, is at least FedAvg + 6", local[k], federated + 6) for k in KINDS[1:]]
+    lines = [above(f"{k.upper()}, local test, is at least FedAvg + 6", local[k], federated + 6) for k in kinds]
     lines += [within("MFE, local test, is within .4 of FB", local["mfe"] - local["fb"], -0.4, 0.4)]
     lines += [above(f"{k.upper()}, global test, is at least FB + .3", mean[f"{k.upper()}, global test"], fb + 0.3) for k in ("mf", "mfe")]
     if scale == "reduced":
-        bands = [within(f"{k.upper()}, local test, is 85.5 to 88", local[k], 85.5, 88) for k in KINDS[1:]]
+        bands = [within(f"{k.upper()}, local test, is 85.5 to 88", local[k], 85.5, 88) for k in kinds]
         return (within("FedAvg is 72 to 80", federated, 72, 80), *bands, *lines)
     return tuple(lines) if scale == "full" else ()
