@@ -151,7 +151,7 @@ def fedmix(
         peers = {FEDERATED: Peer(MIXTURE, even), "expert": Peer("predict", models[int(q.argmax())])}
         usage = gate_probabilities(hidden, weights).mean(axis=0)
         told = {f"{kind}/{k}": float(v) for kind, row in (("responsibility", q), ("gate", usage)) for k, v in enumerate(row)}
-        return Mixture(weights, peers, told), state
+        return Mixture(weights, peers, told | {"specialization": rs.specialization(of_condition)}), state
 
     return Algorithm("fedmix", init, broadcast, local_update, aggregate, personalize)
 

@@ -25,6 +25,14 @@ def shares_of(conditions: Labels, count: int) -> Real:
     return np.asarray(np.bincount(conditions, minlength=count) / len(conditions), np.float64)
 
 
+def specialization(responsibilities: ArrayLike) -> float:
+    """Return 1 - mean H(q(z|y)) / log K of q float[conditions, experts]: 0 when all experts share each alike, 1 when each has one."""
+    q = np.asarray(responsibilities, np.float64)
+    if q.shape[1] < 2:
+        return 0.0
+    return float(1 + (q * _log(q)).sum(axis=1).mean() / np.log(q.shape[1]))
+
+
 def by_client(responsibilities: ArrayLike, shares: ArrayLike) -> Real:
     """Return q(z|s) = sum_c p(c|s) q(z|c): float64[experts]; of several clients' shares, float64[clients, experts]."""
     return np.asarray(np.asarray(shares, np.float64) @ np.asarray(responsibilities, np.float64))

@@ -1,9 +1,8 @@
 """FedMix (Reisser et al., 2021), section 4.1: CIFAR-10 by Dirichlet(1), LeNet-5, four experts, against FedAvg with Adam on the server.
 
-The paper runs 2,000 rounds of 10 of 100 clients; reduced, it is 20 clients and few rounds: experts have begun to specialize by then.
+The paper runs 2,000 rounds of 10 of 100 clients; reduced, it is 20 clients and few rounds, with a larger rate for q(z|y).
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +13,9 @@ from edgefl.reproduce.stage import Result, Scale, Stage
 ROUNDS = {"smoke": 3, "reduced": 60, "full": 2000}
 CLIENTS = {"smoke": 4, "reduced": 20, "full": 100}
 EXPERTS = 4
+PHI = {"smoke": 0.0, "reduced": 0.033, "full": 0.0}
+"""Adam moves a logit of q(z|y) by its rate a round at most: this one comes as far in 60 rounds as the paper's .001 in 2,000."""
+SPECIALIZATION = "FedMix, how far experts parted the classes (0 to 1)"
 
 
 def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
@@ -22,7 +24,8 @@ def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
     common: dict[str, Any] = {"epochs": 1, "learning_rate": 0.05, "batch_size": 64}
     adam = {"momentum": 0.0, "server_optimizer": "adam", "server_learning_rate": 1e-3, "baseline_epochs": 0}
     ways: Mapping[str, dict[str, Any]] = {
-        "fedavg": adam, "biased-fedavg": adam, "fedmix": {"num_experts": EXPERTS, "server_learning_rate": 1e-3},
+        "fedavg": adam, "biased-fedavg": adam,
+        "fedmix": {"num_experts": EXPERTS, "server_learning_rate": 1e-3, "phi_learning_rate": PHI[scale]},
     }  # fmt: skip
 
     def stage(algorithm: str) -> Stage:
@@ -35,15 +38,6 @@ def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
         return Stage(algorithm, config)
 
     return tuple(stage(algorithm) for algorithm in ways)
-
-
-def specialization(result: Result) -> float:
-    """Return 1 - H(q(z|s)) / log K, the mean over clients: 0 when clients use all experts alike, 1 when each uses one."""
-    values = []
-    for row in result["clients"]:
-        q = [value for key, value in row["diagnostics"].items() if key.startswith("responsibility/")]
-        values.append(1 + sum(p * math.log(p) for p in q if p > 0) / math.log(len(q)))
-    return float(sum(values) / len(values))
 
 
 def figures(scale: Scale, results: Sequence[Mapping[str, Result]]) -> tuple[Figure, ...]:
@@ -59,7 +53,7 @@ def figures(scale: Scale, results: Sequence[Mapping[str, Result]]) -> tuple[Figu
     found.append(
         Figure("FedMix, one expert a client", tuple(100 * each["fedmix"]["figures"]["accuracy_expert"]["mean"] for each in results))
     )
-    found.append(Figure("FedMix, specialization of clients (0 to 1)", tuple(specialization(each["fedmix"]) for each in results)))
+    found.append(Figure(SPECIALIZATION, tuple(each["fedmix"]["diagnostics"]["specialization"] for each in results)))
     return tuple(found)
 
 
@@ -70,5 +64,5 @@ def verdicts(scale: Scale, found: Sequence[Figure]) -> tuple[Verdict, ...]:
     mean = {figure.name: figure.mean for figure in found}
     return (
         above("FedMix is at least FedAvg", mean["FedMix"], mean["FedAvg"]),
-        above("experts have begun to specialize", mean["FedMix, specialization of clients (0 to 1)"], 0.05),
+        above("experts part the classes among them", mean[SPECIALIZATION], 0.3),
     )

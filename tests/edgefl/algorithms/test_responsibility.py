@@ -28,6 +28,12 @@ def test_marginal_entropy_and_its_slope_by_hand():
     np.testing.assert_allclose(slope[:, 1], -slope[:, 0])
 
 
+def test_specialization_by_hand():
+    """H(.5, .5) = log 2, H(.75, .25) = .562335, H(1, 0) = 0: 1 - (.693147 + .562335 + 0) / 3 / .693147 = .396241."""
+    assert rs.specialization([[0.5, 0.5], [0.75, 0.25], [1.0, 0.0]]) == pytest.approx(0.396241, abs=1e-6)
+    assert rs.specialization([[1.0], [1.0]]) == 0.0
+
+
 def test_pruning_by_hand():
     """Oracle 10: K 4, eta .4: the client keeps two, the server three."""
     q = [0.6, 0.25, 0.095, 0.055]
