@@ -28,8 +28,8 @@ def tasks(
     """Divide `num_tasks` classes over the clusters; each client has `tasks` of its cluster's, and its truth is the cluster.
 
     Within a cluster the least used classes come first, so that each is used. imbalance: a client's most frequent class has so many
-    times the samples of its rarest, in even ratios between them and in an order of its own; 1 is balanced. Test samples are
-    distributed as training samples. No sample goes to two clients.
+    times the training samples of its rarest, in even ratios between them and in an order of its own; 1 is balanced. Test samples
+    are balanced, as those of the data sets are: a task counts as much as another. No sample goes to two clients.
     """
     positive(tasks=tasks, num_tasks=num_tasks, clusters=clusters, samples=samples, test_samples=test_samples)
     if not 1 <= imbalance < np.inf:
@@ -45,7 +45,7 @@ def tasks(
     truth = rng.permutation(np.arange(num_clients) % clusters)
     used = np.zeros(view.num_classes)
     ratios = imbalance ** (-np.arange(tasks) / max(tasks - 1, 1))
-    sizes, sizes_test = apportion(samples, ratios), apportion(test_samples, ratios)
+    sizes, sizes_test = apportion(samples, ratios), apportion(test_samples, np.ones(tasks))
     if min(*sizes, *sizes_test) < 1:
         raise DataError(
             f"imbalance {imbalance} of {samples} training and {test_samples} test samples leaves a class empty; take more samples"

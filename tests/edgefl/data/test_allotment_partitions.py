@@ -204,7 +204,7 @@ def test_tasks_of_one_cluster() -> None:
     own_classes = [{label for label, count in enumerate(classes_of(own)[0]) if count} for own in made]
     for i, own in enumerate(made):
         train, test = classes_of(own)
-        assert sorted(train)[-2:] == [10, 30] and sorted(test)[-2:] == [3, 9]
+        assert sorted(train)[-2:] == [10, 30] and sorted(test)[-2:] == [6, 6]
         for j, other in enumerate(made):
             assert (own_classes[i] == own_classes[j]) if own.truth == other.truth else not own_classes[i] & own_classes[j]
 
