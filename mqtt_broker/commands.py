@@ -49,15 +49,21 @@ def aggregator() -> None:
 @click.option("--plan", type=click.Path(path_type=Path), help="A plan that is built already  [default: build it]")
 @click.option("--out", type=click.Path(path_type=Path), help="Where state and result go  [default: ./NAME-out]")
 @click.option("--take-over", is_flag=True, help="Lead although another aggregator of this name is said to run.")
+@click.option("--fresh", is_flag=True, help="Begin anew although --out holds a federation that is not done.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; progress goes to stderr.")
-def start_aggregator(config: Path, url: str | None, plan: Path | None, out: Path | None, take_over: bool, as_json: bool) -> None:
+def start_aggregator(
+    config: Path, url: str | None, plan: Path | None, out: Path | None, take_over: bool, fresh: bool, as_json: bool
+) -> None:
     """Wait for devices, lead the rounds, have each device personalize, write DIR/result.json, and end.
+
+    Killed and started again with the same --out, it goes on where it was.
 
     Example: edgefl aggregator start --config federation.toml --broker mqtt://192.168.1.10:1883 --out run-1
     """
     from edgefl.config import load_config
     from edgefl.wire.url import parse_url
     from mqtt_broker.aggregator import Aggregator
+    from mqtt_broker.journal import is_unfinished
     from mqtt_broker.plan_source import build_in_child, open_plan
 
     def note(line: str) -> None:
@@ -69,13 +75,15 @@ def start_aggregator(config: Path, url: str | None, plan: Path | None, out: Path
     out = out or Path(f"{settings.name}-out")
     with stoppable():
         try:
-            if plan is None:
+            if plan is None and is_unfinished(out) and not fresh:
+                plan = out / "plan"
+            elif plan is None:
                 plan = out / "plan"
                 note(f"building the plan ({settings.model.name}, {settings.algorithm})")
                 build_in_child(config, plan)
             made, initial = open_plan(plan, settings)
             note(f"plan {made.id[:8]}; federation {settings.name!r} at {url}")
-            result = Aggregator(settings, made, initial, out, note).run(url, take_over=take_over)
+            result = Aggregator(settings, made, initial, out, note).run(url, take_over=take_over, fresh=fresh)
         except Stopped:
             note("stopped")
             return

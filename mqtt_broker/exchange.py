@@ -7,7 +7,7 @@ from edgefl import rounds
 from edgefl.errors import LinkError, WireError
 from edgefl.mqtt import Connected, Link, Message
 from edgefl.rounds import Round
-from edgefl.wire.messages import Begin, Receipt, State, Status, Want
+from edgefl.wire.messages import STOPPED, Begin, Receipt, State, Status, Want
 from edgefl.wire.strict_json import decode_json, encode_json
 from edgefl.wire.tensors import decode_models
 from edgefl.wire.topics import Address, Topics, parse_topic
@@ -28,6 +28,7 @@ class Exchange:
         self._link, self._topics, self._spool, self._note = link, topics, spool, note
         self._uploads = Uploads(upload_slots)
         self._tasks: Tasks | None = None
+        self._accepted: Callable[[Begin], None] = lambda begin: None
         self._open_to_all = False
         self.state = state
         self.presence = Presence()
@@ -58,14 +59,15 @@ class Exchange:
         for sha256 in self.blobs.keep_only(wanted):
             self._link.publish(self._topics.manifest(sha256), b"", retain=True)
 
-    def play(self, round: Round, tasks: Tasks, *, open_to_all: bool = False) -> Round:
+    def play(self, round: Round, tasks: Tasks, accepted: Callable[[Begin], None], *, open_to_all: bool = False) -> Round:
         """Send the tasks and take updates into the spool until the round closes; returns it closed.
 
-        `open_to_all`: whoever comes online meanwhile takes part. Raises RoundError when quorum is missed for good.
+        `accepted` is told of an update before its device is. `open_to_all`: whoever comes online meanwhile takes part.
+        Raises RoundError when quorum is missed for good.
         """
-        self.round, self._tasks, self._open_to_all = round, tasks, open_to_all
+        self.round, self._tasks, self._accepted, self._open_to_all = round, tasks, accepted, open_to_all
         self._uploads.clear()
-        for client_id in round.cohort:
+        for client_id in rounds.missing(round):
             self._send_task(client_id)
         while not rounds.is_closed(self.round, now := time.monotonic()):
             if rounds.is_overdue(self.round, now):
@@ -128,8 +130,13 @@ class Exchange:
             self._refuse(address, str(error))
 
     def _on_state(self, payload: bytes) -> None:
-        if payload and decode_json(State, payload).session != self.state.session:
+        if not payload:
+            return
+        told = decode_json(State, payload)
+        if told.session != self.state.session:
             raise LinkError(f"another aggregator leads the federation {self._topics.federation!r} now; run one at a time")
+        if told.phase == STOPPED:  # the will of this aggregator's process before this one, late
+            self.publish_state(self.state)
 
     def _on_status(self, address: Address, payload: bytes) -> None:
         if not payload:
@@ -191,6 +198,7 @@ class Exchange:
         if expected and not deltas:
             raise WireError(f"{begin.client_id} sent an update without tensors, expected some of {', '.join(expected)}; restart it")
         self._spool.put(begin, expected, blob)
+        self._accepted(begin)
         self.round, _ = rounds.receive(self.round, begin.round, begin.client_id, begin.sha256)
         self._send([(begin.client_id, receipt(begin, "ok")), *self._uploads.close(begin.client_id, time.monotonic())])
         self._note(f"round {begin.round}: {begin.client_id} reported ({len(self.round.received)} of {len(self.round.cohort)})")

@@ -4,32 +4,23 @@ import json
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from edgefl import rounds
-from edgefl.checkpoint import encode_server_state
+from edgefl.checkpoint import decode_server_state, encode_server_state
 from edgefl.config import FederationConfig
 from edgefl.errors import StateError
 from edgefl.files import write_atomic
 from edgefl.rounds import Round
 from edgefl.types import ServerState
 from edgefl.wire.messages import Begin, Summary
+from mqtt_broker.journal import Dropped
 
 STATE = "server_state.safetensors"
 RESULT = "result.json"
-
-
-@dataclass(frozen=True)
-class Dropped:
-    """A client that a round closed without, and why."""
-
-    round: int
-    client_id: str
-    reason: str
 
 
 def dropped_of(closed: Round) -> list[Dropped]:
@@ -65,8 +56,8 @@ def client_rows(begins: Sequence[Begin]) -> list[dict[str, Any]]:
 
 
 def result_of(
-    config: FederationConfig, plan: str, session: str, clients: list[dict[str, Any]], dropped: Sequence[Dropped], losses: Sequence[float],
-    seconds: float,
+    config: FederationConfig, plan: str, session: str, clients: list[dict[str, Any]], dropped: Sequence[Dropped],
+    losses: Sequence[float | None], seconds: float,
 ) -> dict[str, Any]:  # fmt: skip
     """Return what `result.json` holds."""
     return {
@@ -77,7 +68,7 @@ def result_of(
         "seed": config.seed,
         "plan": plan,
         "session": session,
-        "losses": [loss if math.isfinite(loss) else None for loss in losses],
+        "losses": list(losses),
         "clients": clients,
         "dropped": [{"round": d.round, "id": d.client_id, "reason": d.reason} for d in dropped],
     }
@@ -86,6 +77,16 @@ def result_of(
 def save_state(state: ServerState, out: Path) -> None:
     """Write the server state; StateError when the disk does not take it."""
     _write(out / STATE, encode_server_state(state))
+
+
+def load_state(out: Path) -> ServerState | None:
+    """Return the server state after the last round that was aggregated, None before the first. StateError when it is damaged."""
+    try:
+        return decode_server_state((out / STATE).read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, StateError) as error:
+        raise StateError(f"cannot read {out / STATE}: {error}") from error
 
 
 def save_result(result: dict[str, Any], out: Path) -> Path:

@@ -1,5 +1,6 @@
 """Updates on disk between their receipt and the end of the round: `aggregate` reads one at a time."""
 
+import hashlib
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -37,6 +38,17 @@ class Spool:
         except OSError as error:
             raise StateError(f"cannot keep an update in {self._directory}: {error}; free some space or choose another --out") from error
         self._entries[begin.client_id] = Spooled(begin, expected)
+
+    def restore(self, begin: Begin, expected: Expected) -> bool:
+        """Take an update again that this directory holds from before a restart; False when its bytes are not there whole."""
+        try:
+            blob = (self._directory / begin.client_id).read_bytes()
+        except OSError:
+            return False
+        if hashlib.sha256(blob).hexdigest() != begin.sha256:
+            return False
+        self._entries[begin.client_id] = Spooled(begin, expected)
+        return True
 
     def begins(self) -> list[Begin]:
         """Return what was said about each update, sorted by client id."""

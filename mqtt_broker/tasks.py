@@ -1,7 +1,6 @@
 """What each client is asked to do in a round: its broadcast as blobs by hash, and what its answer may hold."""
 
 import hashlib
-import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,12 +25,12 @@ class Tasks:
     """Makes the briefs of one round; a model that many clients get is encoded and offered once."""
 
     def __init__(
-        self, algorithm: Algorithm, state: ServerState, *, session: str, plan: str, seed: int, deadline_s: float,
+        self, algorithm: Algorithm, state: ServerState, *, session: str, plan: str, seed: int, deadline_s: float, nonce: str,
         offer: Callable[[str, bytes], None],
     ) -> None:  # fmt: skip
         self._algorithm, self._state, self._offer = algorithm, state, offer
         self._session, self._plan, self._seed, self._deadline_s = session, plan, seed, deadline_s
-        self.nonce = secrets.token_hex(8)
+        self.nonce = nonce
         self._briefs: dict[str, Brief] = {}
         # the weights are kept beside their hash: an id is only unique while its object lives
         self._hashes: dict[int, tuple[Weights, str]] = {}

@@ -117,7 +117,7 @@ class Federation:
         self.plan, self.topics = toy_plan(features, self.algorithm, **self.options), Topics(self.name)
         save_plan(self.plan, directory / "plan")
         (directory / "plan" / "initial.safetensors").write_bytes(save(toy_weights(features, self.plan.spec.weights)))
-        self.out = directory / "out"
+        self.out = directory / f"out-{self.name}"
 
     def aggregator(self, *more):
         rows = "\n".join(f"{key} = {json.dumps(value)}" for key, value in self.settings.items())

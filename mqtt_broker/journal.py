@@ -1,0 +1,184 @@
+"""What an aggregator must still know after it was killed: its session, the open round, and which updates it said ok to.
+
+One SQLite file beside the server state. Whatever is promised on the wire is written here first: a nonce before the task that carries
+it, a receipt's update before the receipt.
+"""
+
+import fcntl
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from edgefl.errors import StateError
+from edgefl.wire.messages import Begin
+from edgefl.wire.strict_json import decode_json, encode_json
+
+FILE = "journal.sqlite"
+SCHEMA = """
+create table if not exists session (id text not null, settings text not null, started real not null, done integer not null default 0);
+create table if not exists round (
+    number integer not null, phase text not null, nonce text not null, cohort text not null, closed integer not null default 0,
+    loss real, dropped text not null default '[]', primary key (number, phase));
+create table if not exists receipt (
+    number integer not null, phase text not null, client_id text not null, begin blob not null, primary key (number, phase, client_id));
+"""
+
+
+@dataclass(frozen=True)
+class Started:
+    """One federation's start: `settings` is what must be the same to go on with it, `started` seconds since 1970."""
+
+    session: str
+    settings: str
+    started: float
+    done: bool = False
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A round as it was opened. `closed`: nothing is taken any more, it is to be aggregated."""
+
+    number: int
+    phase: str
+    nonce: str
+    cohort: tuple[str, ...]
+    closed: bool = False
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A client that a round closed without, and why."""
+
+    round: int
+    client_id: str
+    reason: str
+
+
+class Journal:
+    """The file in a directory, for one process at a time. StateError when it is in use, or cannot be read or written."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / FILE
+        with self._errors():
+            directory.mkdir(parents=True, exist_ok=True)
+            self._lock = (directory / "lock").open("a")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._lock.close()
+            raise StateError(f"another aggregator uses {directory}; give each federation an --out of its own") from error
+        with self._errors():
+            self._database = sqlite3.connect(self._path, isolation_level=None)
+            self._database.execute("pragma journal_mode=wal")
+            self._database.execute("pragma synchronous=full")
+            self._database.executescript(SCHEMA)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise StateError(f"cannot use {self._path}: {error}; free some space, or choose another --out") from error
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._errors():
+            self._database.execute("begin immediate")
+            try:
+                yield self._database
+            except BaseException:
+                self._database.execute("rollback")
+                raise
+            self._database.execute("commit")
+
+    def __enter__(self) -> "Journal":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._database.close()
+        self._lock.close()
+
+    def started(self) -> Started | None:
+        """Return the start that this file tells of, None in a new one."""
+        with self._errors():
+            row = self._database.execute("select id, settings, started, done from session").fetchone()
+        return None if row is None else Started(row[0], row[1], row[2], bool(row[3]))
+
+    def start(self, started: Started) -> None:
+        """Forget everything and begin with this."""
+        with self._transaction() as database:
+            for table in ("session", "round", "receipt"):
+                database.execute(f"delete from {table}")
+            database.execute(
+                "insert into session (id, settings, started) values (?, ?, ?)", (started.session, started.settings, started.started)
+            )
+
+    def finish(self) -> None:
+        """Note that the federation came to its end."""
+        with self._transaction() as database:
+            database.execute("update session set done = 1")
+
+    def round(self, number: int, phase: str) -> Opened | None:
+        """Return a round that was opened, None when it was not."""
+        with self._errors():
+            row = self._database.execute(
+                "select nonce, cohort, closed from round where number = ? and phase = ?", (number, phase)
+            ).fetchone()
+        return None if row is None else Opened(number, phase, row[0], tuple(json.loads(row[1])), bool(row[2]))
+
+    def open_round(self, opened: Opened) -> Opened:
+        """Keep a round before its tasks go out."""
+        with self._transaction() as database:
+            database.execute(
+                "insert into round (number, phase, nonce, cohort) values (?, ?, ?, ?)",
+                (opened.number, opened.phase, opened.nonce, json.dumps(opened.cohort)),
+            )
+        return opened
+
+    def accept(self, opened: Opened, begin: Begin) -> None:
+        """Keep what was said about an update whose tensors are on disk."""
+        with self._transaction() as database:
+            database.execute(
+                "insert or replace into receipt values (?, ?, ?, ?)", (opened.number, opened.phase, begin.client_id, encode_json(begin))
+            )
+
+    def accepted(self, opened: Opened) -> list[Begin]:
+        """Return what was said about each accepted update of a round, sorted by client id."""
+        with self._errors():
+            rows = self._database.execute(
+                "select begin from receipt where number = ? and phase = ? order by client_id", (opened.number, opened.phase)
+            ).fetchall()
+        return [decode_json(Begin, row[0]) for row in rows]
+
+    def close_round(self, opened: Opened, loss: float | None, dropped: Sequence[Dropped]) -> None:
+        """Note that a round takes nothing any more, its loss (None when it has none), and whom it goes without."""
+        with self._transaction() as database:
+            told = json.dumps([asdict(each) for each in dropped])
+            database.execute(
+                "update round set closed = 1, loss = ?, dropped = ? where number = ? and phase = ? and closed = 0",
+                (loss, told, opened.number, opened.phase),
+            )
+
+    def losses(self, phase_without: str) -> list[float | None]:
+        """Return the loss of each closed round in order, but for those of one phase."""
+        with self._errors():
+            rows = self._database.execute("select loss from round where closed and phase != ? order by number", (phase_without,)).fetchall()
+        return [row[0] for row in rows]
+
+    def dropped(self) -> list[Dropped]:
+        """Return whom the closed rounds went without, in order."""
+        with self._errors():
+            rows = self._database.execute("select dropped from round where closed order by number, phase").fetchall()
+        return [Dropped(**each) for row in rows for each in json.loads(row[0])]
+
+
+def is_unfinished(directory: Path) -> bool:
+    """Whether the directory holds a federation that began and is not done."""
+    if not (directory / FILE).exists():
+        return False
+    with Journal(directory) as journal:
+        started = journal.started()
+    return started is not None and not started.done
