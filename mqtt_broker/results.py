@@ -68,7 +68,7 @@ def result_of(
         "seed": config.seed,
         "plan": plan,
         "session": session,
-        "losses": list(losses),
+        "losses": [loss if loss is not None and math.isfinite(loss) else None for loss in losses],
         "clients": clients,
         "dropped": [{"round": d.round, "id": d.client_id, "reason": d.reason} for d in dropped],
     }

@@ -52,6 +52,11 @@ class Process:
             self.changed.wait_for(lambda: text in self.said, 5.0)
         assert text in self.said, self.said
 
+    def wait_for_lines(self, count):
+        """Wait until it has said so many lines, or has ended."""
+        with self.changed:
+            assert self.changed.wait_for(lambda: self.said.count("\n") >= count or self.popen.poll() is not None, DEADLINE_S), self.said
+
     def first_line(self):
         with self.changed:
             assert self.changed.wait_for(lambda: "\n" in self.out, DEADLINE_S), self.said

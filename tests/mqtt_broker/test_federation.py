@@ -111,7 +111,7 @@ def test_a_second_aggregator_of_a_federation_is_told_so(federate, mosquitto_url,
     federation = federate(mosquitto_url)
     first = federation.aggregator()
     first.wait_for("waiting for devices")
-    second = federation.aggregator(*more)
+    second = federation.aggregator("--out", federation.directory / "second", *more)
     if more:
         second.wait_for("waiting for devices")
         assert first.end() == 1

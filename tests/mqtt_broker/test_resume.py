@@ -1,0 +1,96 @@
+"""An aggregator that is killed goes on where it was, to the bits of an undisturbed run."""
+
+import json
+
+import pytest
+
+from edgefl.checkpoint import decode_mixture, decode_server_state
+from edgefl.config import FederationConfig
+from edgefl.errors import StateError
+from edgefl.learner.numpy_softmax import SoftmaxLearner
+from edgefl.rng import rng_for
+from edgefl.simulate import simulate
+from edgefl.wire.messages import Begin
+from mqtt_broker.journal import Dropped, Journal, Opened, Started
+
+BEGIN = Begin("pi-1", "s", 1, "p", "ab" * 32, 10, 1, 65536, 5, {"loss": 0.5}, "n1", 0.0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_killed_at_any_line_and_started_again_it_gives_the_same_bits(seed, federate, mosquitto_url, toys):
+    federation = federate(mosquitto_url, rounds=4, min_clients=3, clients_per_round=2, seed=5, quorum=1.0)
+    shards = {f"pi-{i}": toys.shard(i, 20 + 10 * i) for i in range(3)}
+    devices = {client_id: federation.device(client_id, shard) for client_id, shard in shards.items()}
+    rng = rng_for(seed, 0, "kills")
+    for _ in range(3):
+        aggregator = federation.aggregator()
+        aggregator.wait_for_lines(int(rng.integers(1, 14)))
+        aggregator.popen.kill()
+        aggregator.popen.wait()
+        if "done in" in aggregator.said:
+            break
+    else:
+        aggregator = federation.aggregator()
+        assert aggregator.end() == 0, aggregator.said
+    assert [device.end() for device in devices.values()] == [0, 0, 0], [device.said for device in devices.values()]
+
+    config = FederationConfig(rounds=4, min_clients=3, clients_per_round=2, seed=5)
+    end = simulate(federation.plan, toys.weights(), shards, config, learner=SoftmaxLearner(federation.plan.spec))
+    state = decode_server_state((federation.out / "server_state.safetensors").read_bytes())
+    assert (state.round, state.phase) == (5, "done")
+    for name, array in end.state.models["global"].items():
+        assert state.models["global"][name].tobytes() == array.tobytes()
+    for client_id, mixture in end.mixtures.items():
+        found = decode_mixture((federation.directory / f"state-{client_id}" / "mixture.safetensors").read_bytes())
+        assert all(found.weights[name].tobytes() == array.tobytes() for name, array in mixture.weights.items())
+    result = federation.result()
+    assert [row["id"] for row in result["clients"]] == sorted(shards)
+    assert (len(result["losses"]), result["dropped"]) == (4, [])
+
+
+def test_a_directory_is_for_one_aggregator_and_one_federation(federate, mosquitto_url):
+    federation = federate(mosquitto_url)
+    first = federation.aggregator()
+    first.wait_for("waiting for devices")
+    second = federation.aggregator()
+    assert second.end() == 1
+    assert "another aggregator uses" in second.said
+    first.popen.kill()
+    first.popen.wait()
+    federation.settings["rounds"] = 7
+    other = federation.aggregator()
+    assert other.end() == 1
+    assert "with rounds '3', this one has '7'" in other.said
+    assert "--fresh" in other.said
+    federation.aggregator("--fresh").wait_for("waiting for devices: 0 of 2")
+
+
+def test_a_journal_remembers_what_was_promised(tmp_path):
+    with Journal(tmp_path) as journal:
+        assert journal.started() is None
+        journal.start(Started("s", json.dumps({"seed": 1}), 12.5))
+        opened = journal.open_round(Opened(1, "federate", "n1", ("pi-1", "pi-2")))
+        journal.accept(opened, BEGIN)
+        with pytest.raises(StateError, match="another aggregator uses"):
+            Journal(tmp_path)
+    with Journal(tmp_path) as journal:
+        assert journal.started() == Started("s", '{"seed": 1}', 12.5)
+        assert journal.round(1, "federate") == opened
+        assert journal.round(1, "personalize") is None
+        assert journal.accepted(opened) == [BEGIN]
+        journal.close_round(opened, 0.25, [Dropped(1, "pi-2", "too late")])
+        journal.close_round(opened, 9.0, [])  # a second time, after a restart, changes nothing
+        assert journal.losses("personalize") == [0.25]
+        assert journal.losses("federate") == []
+        assert journal.dropped() == [Dropped(1, "pi-2", "too late")]
+        journal.finish()
+        assert journal.started().done
+        journal.start(Started("t", "{}", 13.0))
+        assert journal.accepted(opened) == []
+        assert journal.round(1, "federate") is None
+
+
+def test_a_damaged_journal_is_an_error_with_a_remedy(tmp_path):
+    (tmp_path / "journal.sqlite").write_bytes(b"not a database" * 100)
+    with pytest.raises(StateError, match=r"cannot use .*another --out"):
+        Journal(tmp_path)
