@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from edgefl.errors import ConfigError
 from edgefl.stopping import Stopped, stoppable
 
 
@@ -18,8 +19,9 @@ def device() -> None:
 
 
 @device.command(short_help="Join, train, personalize, export.")
-@click.option("--broker", required=True, help="mqtt://HOST:PORT, or mqtts://USER:PASSWORD@HOST:PORT")
-@click.option("--id", "client_id", required=True, help="This client's name: a-z, 0-9, - and _.")
+@click.option("--broker", help="mqtt://HOST:PORT, or mqtts://USER:PASSWORD@HOST:PORT  [default: the enrolment's]")
+@click.option("--id", "client_id", help="This client's name: a-z, 0-9, - and _.  [default: the enrolment's]")
+@click.option("--enrol", type=click.Path(path_type=Path), help="The file of `edgefl device enrol`: id, broker and keys.")
 @click.option("--data", type=click.Path(path_type=Path), required=True, help="The shard: .npz with x and y. It stays here.")
 @click.option("--state", type=click.Path(path_type=Path), required=True, help="What this device keeps; its model ends in DIR/model.")
 @click.option("--federation", default="", help="Which federation  [default: the one that runs on the broker]")
@@ -32,8 +34,8 @@ def device() -> None:
 @click.option("--export/--no-export", default=True, show_default=True, help="Make model.tflite at the end.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was made as JSON; progress goes to stderr.")
 def start(
-    broker: str, client_id: str, data: Path, state: Path, federation: str, learner: str, threads: int, keepalive: int, wait_s: float,
-    export: bool, as_json: bool,
+    broker: str | None, client_id: str | None, enrol: Path | None, data: Path, state: Path, federation: str, learner: str, threads: int,
+    keepalive: int, wait_s: float, export: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Join a federation with this device's own data, and end with an int8 model of its own.
 
@@ -42,11 +44,20 @@ def start(
     Example: edgefl device start --broker mqtt://192.168.1.10:1883 --id pi-1 --data shard.npz --state /var/lib/edgefl
     """
     from devices.service import Device, Settings
+    from edgefl.security.enrolment import load_enrolment
 
     def note(line: str) -> None:
         click.echo(line, err=True)
 
-    settings = Settings(broker, client_id, data, state, federation, learner, threads, keepalive, wait_s, export)
+    enrolment = load_enrolment(enrol) if enrol else None
+    if enrolment and client_id not in (None, enrolment.client_id):
+        raise ConfigError(f"{enrol} is of {enrolment.client_id!r}, --id says {client_id!r}; leave --id out, or enrol {client_id!r}")
+    broker, client_id = (broker or enrolment.broker, enrolment.client_id) if enrolment else (broker, client_id)
+    if not broker or not client_id:
+        raise ConfigError(
+            f"no {'--id' if broker else '--broker'}; give --broker and --id, or --enrol with the file of `edgefl device enrol`"
+        )
+    settings = Settings(broker, client_id, data, state, federation, learner, threads, keepalive, wait_s, export, enrolment)
     with stoppable():
         try:
             made = Device(settings, note).run()
@@ -57,3 +68,52 @@ def start(
         click.echo(json.dumps({**made, "tensorflow_loaded": "tensorflow" in sys.modules}))
     else:
         click.echo(f"model: {made['model']}" if made["model"] else f"done; the mixture is in {state}")
+
+
+@device.command("enrol", short_help="Make a board's keys.")
+@click.argument("client_id")
+@click.option(
+    "--security",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("broker"),
+    show_default=True,
+    help="The directory of `edgefl broker init`.",
+)
+@click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), help="Where the board's file goes  [default: ID.enrol]")
+@click.option("--days", type=click.IntRange(1, 3650), default=730, show_default=True, help="How long its certificate counts.")
+def enrol_device(client_id: str, security: Path, out: Path | None, days: int) -> None:
+    """Write one file for a board: its certificate and keys, the broker's address and authority, the aggregator's public key.
+
+    Example: edgefl device enrol pi-7 --security broker -o pi-7.enrol
+    """
+    from edgefl.security.authority import enrol
+    from edgefl.security.enrolment import save_enrolment
+
+    out = out or Path(f"{client_id}.enrol")
+    if out.exists():
+        raise ConfigError(f"{out} is there already; give another -o, or remove it")
+    made = enrol(security, client_id, days)
+    save_enrolment(made, out)
+    click.echo(f"made {out}: whoever has it is {client_id}; copy it to the board and remove it here")
+    click.echo(f"  scp {out} {client_id}.local:")
+    click.echo(f"  edgefl device start --enrol {out.name} --data shard.npz --state state      (on the board)")
+
+
+@device.command("revoke", short_help="Take a board's rights away.")
+@click.argument("client_id")
+@click.option(
+    "--security",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("broker"),
+    show_default=True,
+    help="The directory of `edgefl broker init`.",
+)
+def revoke_device(client_id: str, security: Path) -> None:
+    """Put a board's certificate on the revocation list; a running aggregator refuses what it signs at once.
+
+    Example: edgefl device revoke pi-7 --security broker
+    """
+    from edgefl.security.authority import revoke
+
+    revoke(security, client_id)
+    click.echo(f"revoked {client_id}; make the broker read its list anew: systemctl reload edgefl-broker, or kill -HUP of mosquitto")

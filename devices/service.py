@@ -21,6 +21,8 @@ from edgefl.errors import ExportError, LinkError
 from edgefl.memory import peak_rss_mb
 from edgefl.mqtt import KEEPALIVE_S, Link, Message
 from edgefl.plan.spec import Plan, decode_plan
+from edgefl.security.enrolment import Enrolment, tls_context
+from edgefl.security.trust import Trust
 from edgefl.types import Weights
 from edgefl.wire.blobs import BlobCache
 from edgefl.wire.chunks import CHUNK_BYTES, chunk_count
@@ -46,6 +48,7 @@ class Settings:
     keepalive_s: int = KEEPALIVE_S
     wait_s: float = 0.0
     export: bool = True
+    enrolment: Enrolment | None = None
 
 
 class Device:
@@ -74,8 +77,10 @@ class Device:
 
     def _join(self, samples: int) -> dict[str, Any]:
         settings, boot_id = self._settings, secrets.token_hex(8)
-        name = f"edgefl-{settings.client_id}-{boot_id[:8]}"
-        probe = Link(settings.broker, f"{name}-probe", keepalive_s=settings.keepalive_s)
+        name = f"edgefl-{settings.client_id}-{boot_id}"
+        enrolment = settings.enrolment
+        context = tls_context(enrolment) if enrolment else None
+        probe = Link(settings.broker, f"{name}-probe", keepalive_s=settings.keepalive_s, context=context)
         try:
             federation = settings.federation or find_federation(probe, settings.wait_s, self._note)
             topics = Topics(federation)
@@ -85,8 +90,10 @@ class Device:
         now = time.time()
         status = Status(settings.client_id, boot_id, False, now, samples, __version__, now)
         will = Message(topics.device(settings.client_id, "status"), encode_json(status), retained=True)
-        link = Link(settings.broker, name, will=will, keepalive_s=settings.keepalive_s)
-        self._session = Session(link, topics, status, self._note)
+        link = Link(settings.broker, name, will=will, keepalive_s=settings.keepalive_s, context=context)
+        aggregator = enrolment.aggregator_key if enrolment else ""
+        trust = Trust(federation, enrolment.signing_key if enrolment else "", (lambda _: aggregator) if enrolment else None)
+        self._session = Session(link, topics, status, self._note, trust)
         yielded = False
         try:
             self._session.start()

@@ -9,6 +9,7 @@ from dataclasses import replace
 from devices.identity import IdTakenError, taken, yields_to
 from edgefl.errors import WireError
 from edgefl.mqtt import Connected, Link, Message
+from edgefl.security.trust import Trust
 from edgefl.wire.chunks import Assembler
 from edgefl.wire.messages import Claim, Manifest, Receipt, State, Status, Task, Want
 from edgefl.wire.strict_json import decode_json, encode_json
@@ -22,8 +23,8 @@ class Superseded(Exception):
 class Session:
     """One device on one broker. Raises IdTakenError when an earlier device of the same id shows up."""
 
-    def __init__(self, link: Link, topics: Topics, status: Status, note: Callable[[str], None]) -> None:
-        self.link, self.topics, self._status, self._note = link, topics, status, note
+    def __init__(self, link: Link, topics: Topics, status: Status, note: Callable[[str], None], trust: Trust) -> None:
+        self.link, self.topics, self._status, self._note, self.trust = link, topics, status, note, trust
         self.state: State | None = None
         self.task: Task | None = None
         self.receipts: dict[str, Receipt] = {}
@@ -69,11 +70,11 @@ class Session:
             return
         match address.kind:
             case "state":
-                self.state = decode_json(State, message.payload)
+                self.state = self.trust.checked(decode_json(State, message.payload))
             case "task":
-                self.task = decode_json(Task, message.payload)
+                self.task = self.trust.checked(decode_json(Task, message.payload), self._status.client_id)
             case "receipt":
-                received = decode_json(Receipt, message.payload)
+                received = self.trust.checked(decode_json(Receipt, message.payload), self._status.client_id)
                 self.receipts[received.sha256] = received
             case "status":
                 self._on_status(decode_json(Status, message.payload))

@@ -25,7 +25,8 @@ def upload(session: Session, task: Task, begin: Begin, blob: bytes) -> Receipt:
     patience, until = PATIENCE_S, 0.0
     while True:
         if time.monotonic() >= until:
-            link.publish(topics.upload(begin.client_id, begin.sha256, "begin"), encode_json(replace(begin, ts=time.time())))
+            told = session.trust.signed(replace(begin, ts=time.time()), begin.client_id)
+            link.publish(topics.upload(begin.client_id, begin.sha256, "begin"), encode_json(told))
             until = time.monotonic() + patience
             patience = min(QUEUED_S, patience * random.uniform(1.4, 1.8))
         session.pump(min(0.5, max(0.0, until - time.monotonic())))

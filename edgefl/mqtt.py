@@ -44,9 +44,13 @@ class Link:
     """One MQTT 3.1.1 connection that comes back by itself. Not for several threads, save `on_network`'s replies."""
 
     def __init__(
-        self, url: str, client_id: str, *, will: Message | None = None, keepalive_s: int = KEEPALIVE_S, timeout_s: float = 10.0
-    ) -> None:
-        """Connect. Raises LinkError that says the url and the remedy when there is no broker or it refuses."""
+        self, url: str, client_id: str, *, will: Message | None = None, keepalive_s: int = KEEPALIVE_S, timeout_s: float = 10.0,
+        context: ssl.SSLContext | None = None,
+    ) -> None:  # fmt: skip
+        """Connect; `context` proves who this is and says whom to trust, else mqtts trusts the system's authorities.
+
+        Raises LinkError that says the url and the remedy when there is no broker or it refuses.
+        """
         self.url, self._broker, self._keepalive_s = without_password(url), parse_url(url), keepalive_s
         self.bytes_up = self.bytes_down = self.dropped = 0
         self._events: queue.Queue[Message | Connected] = queue.Queue(QUEUE_LIMIT)
@@ -64,7 +68,7 @@ class Link:
         client.max_inflight_messages_set(20)
         client.reconnect_delay_set(random.uniform(0.2, 1.0), random.uniform(10.0, 20.0))  # type: ignore[arg-type]
         if self._broker.tls:
-            client.tls_set_context(ssl.create_default_context())
+            client.tls_set_context(context or ssl.create_default_context())
         if self._broker.username:
             client.username_pw_set(self._broker.username, self._broker.password or None)
         if will:
@@ -81,6 +85,9 @@ class Link:
         remedy = "start one with `edgefl broker start`, or check host, port and firewall"
         try:
             self._client.connect(self._broker.host, self._broker.port, keepalive=self._keepalive_s)
+        except ssl.SSLCertVerificationError as error:
+            why = f"{error.verify_message}; use the host name that the broker was set up with, check this machine's clock, or enrol again"
+            raise LinkError(f"the broker at {self.url} cannot prove who it is: {why}") from error
         except OSError as error:
             raise LinkError(f"no broker at {self.url}: {error}; {remedy}") from error
         self._client.loop_start()

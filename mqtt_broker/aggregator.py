@@ -21,6 +21,8 @@ from edgefl.errors import LinkError, RoundError
 from edgefl.mqtt import KEEPALIVE_S, Link, Message
 from edgefl.plan.spec import Plan, encode_plan
 from edgefl.rng import rng_for
+from edgefl.security.enrolment import load_enrolment, tls_context
+from edgefl.security.trust import Enrolments, Trust
 from edgefl.types import ServerState, Weights
 from edgefl.wire.messages import JOINING, STOPPED, State
 from edgefl.wire.strict_json import decode_json, encode_json
@@ -37,10 +39,17 @@ LONELY_DEADLINES = 4
 
 
 class Aggregator:
-    """One federation, from the first device to the result. `note` gets a line for a person now and then."""
+    """One federation, from the first device to the result. `note` gets a line for a person now and then.
 
-    def __init__(self, config: FederationConfig, plan: Plan, initial: Weights, out: Path, note: Callable[[str], None]) -> None:
+    `security`: the directory of `edgefl broker init`; without it nothing is signed and nobody's signature is asked for.
+    """
+
+    def __init__(
+        self, config: FederationConfig, plan: Plan, initial: Weights, out: Path, note: Callable[[str], None], security: Path | None = None
+    ) -> None:
         self._config, self._initial, self._out, self._note = config, initial, out, note
+        own = self._own = load_enrolment(security / "aggregator.enrol") if security else None
+        self._trust = Trust(config.name, own.signing_key if own else "", Enrolments(security).key_of if security else None)
         self._algorithm = make_algorithm(plan.spec.algorithm, None, plan.spec.options)
         self._plan, self._plan_blob = plan.id, encode_plan(plan)
         self._topics = Topics(config.name)
@@ -54,16 +63,17 @@ class Aggregator:
         with Journal(self._out) as self._journal:
             self._started, self._resumed = enter(self._journal, self._config, self._plan, self._out, fresh)
             self._session = self._started.session
-            will = Message(self._topics.state, encode_json(self._state(STOPPED, 0, 0)), retained=True)
+            will = Message(self._topics.state, encode_json(self._trust.signed(self._state(STOPPED, 0, 0))), retained=True)
             name = f"edgefl-aggregator-{self._session[:8]}-{secrets.token_hex(2)}"
-            self._link = Link(broker, name, will=will, keepalive_s=KEEPALIVE_S)
+            context = tls_context(self._own) if self._own else None
+            self._link = Link(broker, name, will=will, keepalive_s=KEEPALIVE_S, context=context)
             leading = False
             try:
                 self._check_alone(take_over)
                 self._spool = Spool(self._out / "spool" / self._session)
                 self._exchange = Exchange(
                     self._link, self._topics, self._state(JOINING, 0, 0), upload_slots=self._config.upload_slots, spool=self._spool,
-                    note=self._note,
+                    trust=self._trust, note=self._note,
                 )  # fmt: skip
                 self._exchange.start()
                 leading = True
@@ -73,7 +83,7 @@ class Aggregator:
             finally:
                 if leading:
                     self._exchange.keep_only(set())
-                    self._link.publish(self._topics.state, encode_json(self._state(STOPPED, 0, 0)), retain=True)
+                    self._link.publish(self._topics.state, encode_json(self._trust.signed(self._state(STOPPED, 0, 0))), retain=True)
                 self._link.close()
 
     def _state(self, phase: str, round: int, cohort_size: int) -> State:

@@ -35,6 +35,38 @@ def start_broker(port: int, kind: str, as_json: bool) -> None:
     run_broker(kind, port, started)
 
 
+@broker.command("init", short_help="Keys and configuration of a broker for real boards.")
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--host", "hosts", multiple=True, required=True, help="The name or address by which devices reach it; may be given again.")
+@click.option("--port", type=click.IntRange(1, 65535), default=8883, show_default=True)
+@click.option("--bind", default="", help="Listen on this address only  [default: all]")
+@click.option(
+    "--days", type=click.IntRange(1, 3650), default=730, show_default=True, help="How long certificates of broker and aggregator count."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print what was made as JSON.")
+def init_broker(directory: Path, hosts: tuple[str, ...], port: int, bind: str, days: int, as_json: bool) -> None:
+    """Make an authority, the broker's and the aggregator's keys, mosquitto.conf, its access list and a systemd unit.
+
+    Example: edgefl broker init broker --host aggregator.local
+    """
+    from edgefl.security.authority import create
+    from mqtt_broker.embedded import find_mosquitto
+    from mqtt_broker.production import write_configuration
+
+    create(directory, hosts, port, days)
+    write_configuration(directory, port, find_mosquitto() or "/usr/sbin/mosquitto", bind)
+    url = f"mqtts://{hosts[0]}:{port}"
+    if as_json:
+        click.echo(json.dumps({"directory": str(directory), "url": url, "configuration": str(directory / "mosquitto.conf")}))
+        return
+    click.echo(f"made {directory}: authority, keys, mosquitto.conf, acl, mosquitto.service; keep {directory / 'ca.key'} secret")
+    click.echo(f"start      mosquitto -c {directory / 'mosquitto.conf'}")
+    unit = "/etc/systemd/system/edgefl-broker.service"
+    click.echo(f"for good   sudo cp {directory / 'mosquitto.service'} {unit} && sudo systemctl enable --now edgefl-broker")
+    click.echo(f"a board    edgefl device enrol pi-1 --security {directory} -o pi-1.enrol")
+    click.echo(f"lead       edgefl aggregator start --config federation.toml --security {directory}")
+
+
 @click.group(short_help="The service that leads a federation.")
 def aggregator() -> None:
     """Lead a federation over MQTT.
@@ -49,11 +81,13 @@ def aggregator() -> None:
 @click.option("--plan", type=click.Path(path_type=Path), help="A plan that is built already  [default: build it]")
 @click.option("--out", type=click.Path(path_type=Path), help="Where state and result go  [default: ./NAME-out]")
 @click.option("--take-over", is_flag=True, help="Lead although another aggregator of this name is said to run.")
+@click.option("--security", type=click.Path(path_type=Path, file_okay=False), help="The directory of `edgefl broker init`.")
 @click.option("--fresh", is_flag=True, help="Begin anew although --out holds a federation that is not done.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; progress goes to stderr.")
 def start_aggregator(
-    config: Path, url: str | None, plan: Path | None, out: Path | None, take_over: bool, fresh: bool, as_json: bool
-) -> None:
+    config: Path, url: str | None, plan: Path | None, out: Path | None, take_over: bool, security: Path | None, fresh: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Wait for devices, lead the rounds, have each device personalize, write DIR/result.json, and end.
 
     Killed and started again with the same --out, it goes on where it was.
@@ -61,6 +95,7 @@ def start_aggregator(
     Example: edgefl aggregator start --config federation.toml --broker mqtt://192.168.1.10:1883 --out run-1
     """
     from edgefl.config import load_config
+    from edgefl.security.enrolment import load_enrolment
     from edgefl.wire.url import parse_url
     from mqtt_broker.aggregator import Aggregator
     from mqtt_broker.journal import is_unfinished
@@ -70,7 +105,7 @@ def start_aggregator(
         click.echo(line, err=True)
 
     settings = load_config(config)
-    url = url or settings.broker
+    url = url or (load_enrolment(security / "aggregator.enrol").broker if security else settings.broker)
     parse_url(url)
     out = out or Path(f"{settings.name}-out")
     with stoppable():
@@ -83,7 +118,7 @@ def start_aggregator(
                 build_in_child(config, plan)
             made, initial = open_plan(plan, settings)
             note(f"plan {made.id[:8]}; federation {settings.name!r} at {url}")
-            result = Aggregator(settings, made, initial, out, note).run(url, take_over=take_over, fresh=fresh)
+            result = Aggregator(settings, made, initial, out, note, security).run(url, take_over=take_over, fresh=fresh)
         except Stopped:
             note("stopped")
             return

@@ -7,6 +7,7 @@ from edgefl import rounds
 from edgefl.errors import LinkError, WireError
 from edgefl.mqtt import Connected, Link, Message
 from edgefl.rounds import Round
+from edgefl.security.trust import Trust
 from edgefl.wire.messages import STOPPED, Begin, Receipt, State, Status, Want
 from edgefl.wire.strict_json import decode_json, encode_json
 from edgefl.wire.tensors import decode_models
@@ -24,8 +25,10 @@ MAX_SAMPLES = 10**9
 class Exchange:
     """One federation's traffic. `note` gets a line for a person now and then."""
 
-    def __init__(self, link: Link, topics: Topics, state: State, *, upload_slots: int, spool: Spool, note: Callable[[str], None]) -> None:
-        self._link, self._topics, self._spool, self._note = link, topics, spool, note
+    def __init__(
+        self, link: Link, topics: Topics, state: State, *, upload_slots: int, spool: Spool, trust: Trust, note: Callable[[str], None]
+    ) -> None:
+        self._link, self._topics, self._spool, self._trust, self._note = link, topics, spool, trust, note
         self._uploads = Uploads(upload_slots)
         self._tasks: Tasks | None = None
         self._accepted: Callable[[Begin], None] = lambda begin: None
@@ -44,7 +47,7 @@ class Exchange:
     def publish_state(self, state: State) -> None:
         """Say where the federation stands, for all who listen and all who come later."""
         self.state = state
-        self._link.publish(self._topics.state, encode_json(state), retain=True)
+        self._link.publish(self._topics.state, encode_json(self._trust.signed(state)), retain=True)
 
     def offer(self, sha256: str, content: bytes) -> None:
         """Hold a blob and publish its manifest."""
@@ -81,7 +84,9 @@ class Exchange:
 
     def _send_task(self, client_id: str) -> None:
         assert self._tasks is not None
-        self._link.publish(self._topics.device(client_id, "task"), encode_json(self._tasks.brief(client_id).task))
+        self._link.publish(
+            self._topics.device(client_id, "task"), encode_json(self._trust.signed(self._tasks.brief(client_id).task, client_id))
+        )
 
     def pump(self, timeout_s: float) -> None:
         """Take one event, if one comes in time, and send what is due."""
@@ -102,7 +107,7 @@ class Exchange:
 
     def _send(self, receipts: list[tuple[str, Receipt]]) -> None:
         for client_id, each in receipts:
-            self._link.publish(self._topics.device(client_id, "receipt"), encode_json(each))
+            self._link.publish(self._topics.device(client_id, "receipt"), encode_json(self._trust.signed(each, client_id)))
 
     def _take(self, message: Message) -> None:
         try:
@@ -121,7 +126,7 @@ class Exchange:
                 case "want":
                     self._on_want(decode_json(Want, message.payload))
                 case "begin":
-                    self._on_begin(address, decode_json(Begin, message.payload))
+                    self._on_begin(address, self._trust.checked(decode_json(Begin, message.payload), address.client_id))
                 case "chunk":
                     self._on_chunk(address, message.payload)
                 case "end":

@@ -1,0 +1,125 @@
+"""An authority of one's own, and what it certifies: the broker, the aggregator, each device. Elliptic curve P-256, PEM throughout.
+
+A certificate's common name is the MQTT user name (`use_identity_as_username`), so who connects is who the topic says.
+"""
+
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from edgefl.errors import ConfigError
+
+BACKDATED = timedelta(days=1)
+"""A board without a clock of its own may be behind."""
+
+
+@dataclass(frozen=True)
+class Certified:
+    """A certificate and its private key, both PEM."""
+
+    certificate: str
+    key: str
+
+
+def make_authority(name: str, days: int) -> Certified:
+    """Return a self-signed authority that certifies ends only."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = _name(name)
+    built = _builder(subject, subject, key.public_key(), days)
+    built = built.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    built = built.add_extension(_usage(key_cert_sign=True, crl_sign=True), critical=True)
+    built = built.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    return _pem(built.sign(key, hashes.SHA256()), key)
+
+
+def certify_server(authority: Certified, hosts: Sequence[str], days: int) -> Certified:
+    """Return the broker's certificate for these host names and addresses, the first being its common name."""
+    names = [x509.IPAddress(ipaddress.ip_address(host)) if _is_address(host) else x509.DNSName(host) for host in hosts]
+    return _certify(authority, hosts[0], days, ExtendedKeyUsageOID.SERVER_AUTH, names)
+
+
+def certify_client(authority: Certified, name: str, days: int) -> Certified:
+    """Return the certificate of a device or of the aggregator."""
+    return _certify(authority, name, days, ExtendedKeyUsageOID.CLIENT_AUTH, [])
+
+
+def revocation_list(authority: Certified, serials: Sequence[int], days: int) -> str:
+    """Return the authority's list of certificates that do not count any more, PEM."""
+    issuer, key = _open(authority)
+    now = datetime.now(UTC)
+    built = x509.CertificateRevocationListBuilder().issuer_name(issuer.subject)
+    built = built.last_update(now - BACKDATED).next_update(now + timedelta(days=days))
+    for serial in serials:
+        revoked = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now - BACKDATED).build()
+        built = built.add_revoked_certificate(revoked)
+    return built.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
+
+
+def serial_of(certificate: str) -> int:
+    """Return a certificate's serial number; ConfigError when this is none."""
+    return _load(certificate).serial_number
+
+
+def common_name(certificate: str) -> str:
+    """Return whose a certificate is; ConfigError when this is none."""
+    return str(_load(certificate).subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
+
+
+def _load(certificate: str) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(certificate.encode())
+    except ValueError as error:
+        raise ConfigError(f"this is no certificate: {error}; enrol the device again") from error
+
+
+def _certify(authority: Certified, name: str, days: int, purpose: x509.ObjectIdentifier, others: Sequence[x509.GeneralName]) -> Certified:
+    issuer, signer = _open(authority)
+    key = ec.generate_private_key(ec.SECP256R1())
+    built = _builder(_name(name), issuer.subject, key.public_key(), days)
+    built = built.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    built = built.add_extension(_usage(digital_signature=True), critical=True)
+    built = built.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+    built = built.add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
+    if others:
+        built = built.add_extension(x509.SubjectAlternativeName(others), critical=False)
+    return _pem(built.sign(signer, hashes.SHA256()), key)
+
+
+def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    built = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key).serial_number(x509.random_serial_number())
+    begins = min(now, now + timedelta(days=days)) - BACKDATED
+    return built.not_valid_before(begins).not_valid_after(now + timedelta(days=days))
+
+
+def _open(authority: Certified) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    key = serialization.load_pem_private_key(authority.key.encode(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    return x509.load_pem_x509_certificate(authority.certificate.encode()), key
+
+
+def _usage(*, digital_signature: bool = False, key_cert_sign: bool = False, crl_sign: bool = False) -> x509.KeyUsage:
+    return x509.KeyUsage(digital_signature, False, False, False, False, key_cert_sign, crl_sign, False, False)
+
+
+def _name(common: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _pem(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Certified:
+    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return Certified(certificate.public_bytes(serialization.Encoding.PEM).decode(), private.decode())

@@ -1,0 +1,76 @@
+"""One file for a board: who it is, where the broker is, and all keys that it needs. Whoever has the file is the board."""
+
+import json
+import os
+import ssl
+import tempfile
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from edgefl.errors import ConfigError
+
+FORMAT = "edgefl enrolment 1"
+
+
+@dataclass(frozen=True)
+class Enrolment:
+    """`ca`, `certificate`, `key`: PEM. `signing_key` is this one's own, private; `aggregator_key` public, both Ed25519 in base64."""
+
+    client_id: str
+    broker: str
+    ca: str
+    certificate: str
+    key: str
+    signing_key: str
+    aggregator_key: str
+
+
+def save_enrolment(enrolment: Enrolment, path: Path) -> None:
+    """Write the file, readable by its owner alone; ConfigError when it cannot be written."""
+    text = json.dumps({"format": FORMAT, **asdict(enrolment)}, indent=1) + "\n"
+    write_secret(path, text)
+
+
+def load_enrolment(path: Path) -> Enrolment:
+    """Read the file; ConfigError when it is not one, or when others may read it."""
+    try:
+        if path.stat().st_mode & 0o077:
+            raise ConfigError(f"{path} can be read by others, and it is this device's identity; chmod 600 {path}")
+        raw = json.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}; make it with `edgefl device enrol`") from error
+    except ValueError as error:
+        raise ConfigError(f"{path} is no enrolment: {error}; make it with `edgefl device enrol`") from error
+    names = [field.name for field in fields(Enrolment)]
+    if not isinstance(raw, dict) or raw.get("format") != FORMAT or not all(isinstance(raw.get(name), str) for name in names):
+        raise ConfigError(f"{path} is no enrolment of this version, expected {FORMAT!r} with {', '.join(names)}; enrol again")
+    return Enrolment(**{name: raw[name] for name in names})
+
+
+def tls_context(enrolment: Enrolment) -> ssl.SSLContext:
+    """Return the context that proves who this is and trusts this authority alone. ConfigError for keys that do not fit."""
+    try:
+        context = ssl.create_default_context(cadata=enrolment.ca)
+        # OpenSSL reads a chain from a file only
+        with tempfile.NamedTemporaryFile("w", prefix="edgefl-", suffix=".pem") as file:
+            file.write(enrolment.certificate + enrolment.key)
+            file.flush()
+            context.load_cert_chain(file.name)
+    except (ssl.SSLError, ValueError, OSError) as error:
+        raise ConfigError(f"the keys of {enrolment.client_id!r} cannot be used: {error}; enrol it again") from error
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+def write_secret(path: Path, text: str) -> None:
+    """Write a file that its owner alone can read, from its first byte on; ConfigError when it cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # made with mode 0600
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}; choose another place") from error

@@ -1,0 +1,63 @@
+"""Ed25519 signatures (RFC 8032) over a message of the protocol: every field of it, and the topic's names that it was said under.
+
+What is signed is the message's JSON with an empty signature after a line that names federation, kind and device, so that no
+signature fits another federation, another kind of message or another device.
+"""
+
+import base64
+import binascii
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from edgefl.errors import ConfigError, WireError
+from edgefl.wire.strict_json import encode_json
+
+T = TypeVar("T")
+_RAW = (serialization.Encoding.Raw, serialization.PrivateFormat.Raw, serialization.NoEncryption())
+
+
+def new_key() -> str:
+    """Return a new private key, base64 of 32 bytes."""
+    return base64.b64encode(Ed25519PrivateKey.generate().private_bytes(*_RAW)).decode()
+
+
+def public_of(key: str) -> str:
+    """Return the public key of a private one, base64 of 32 bytes; ConfigError when it is none."""
+    public = _private(key).public_key().public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
+    return base64.b64encode(public).decode()
+
+
+def sign(message: T, key: str, federation: str, client_id: str = "") -> T:
+    """Return the message (a dataclass with a field `signature`) signed."""
+    return replace(message, signature=base64.b64encode(_private(key).sign(_said(message, federation, client_id))).decode())  # type: ignore[type-var]
+
+
+def check(message: Any, public: str, federation: str, client_id: str = "") -> None:
+    """Raise WireError unless the message bears the signature of this public key's owner."""
+    kind = type(message).__name__
+    try:
+        key = Ed25519PublicKey.from_public_bytes(base64.b64decode(public, validate=True))
+    except (ValueError, binascii.Error) as error:
+        raise ConfigError(f"the public key {public[:12]!r}... is none: {error}; enrol again") from error
+    if not message.signature:
+        raise WireError(f"{kind} is not signed; its sender was not enrolled")
+    try:
+        key.verify(base64.b64decode(message.signature, validate=True), _said(message, federation, client_id))
+    except (InvalidSignature, ValueError, binascii.Error) as error:
+        raise WireError(f"{kind} has a wrong signature: it is forged, damaged or of another federation; enrol the sender again") from error
+
+
+def _private(key: str) -> Ed25519PrivateKey:
+    try:
+        return Ed25519PrivateKey.from_private_bytes(base64.b64decode(key, validate=True))
+    except (ValueError, binascii.Error) as error:
+        raise ConfigError(f"this is no signing key: {error}; enrol again") from error
+
+
+def _said(message: Any, federation: str, client_id: str) -> bytes:
+    head = f"edgefl/v1 {federation} {type(message).__name__} {client_id}\n".encode()
+    return head + encode_json(replace(message, signature=""))

@@ -1,0 +1,209 @@
+"""A broker with keys: who is enrolled takes part, and speaks for itself alone."""
+
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from devices.commands import device as device_commands
+from edgefl.errors import LinkError
+from edgefl.mqtt import Link, Message
+from edgefl.security.authority import create, enrol, revoke
+from edgefl.security.enrolment import load_enrolment, save_enrolment, tls_context
+from edgefl.wire.messages import State
+from edgefl.wire.strict_json import decode_json
+from mqtt_broker.commands import broker as broker_commands
+from mqtt_broker.embedded import find_mosquitto, free_port
+
+pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
+
+
+class Secured:
+    """A mosquitto with the configuration of `edgefl broker init`."""
+
+    def __init__(self, directory):
+        self.directory, self.port = directory, free_port()
+        made = CliRunner().invoke(
+            broker_commands, ["init", str(directory), "--host", "localhost", "--port", str(self.port), "--bind", "127.0.0.1"]
+        )
+        assert made.exit_code == 0, made.output
+        self.start()
+
+    def start(self):
+        command = [find_mosquitto(), "-c", str(self.directory / "mosquitto.conf")]
+        self.popen = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        for line in self.popen.stderr:
+            if " running" in line:
+                return
+        raise AssertionError("mosquitto did not start")
+
+    def enrol(self, client_id, path, days=30):
+        made = enrol(self.directory, client_id, days)
+        save_enrolment(made, path)
+        return made
+
+    def link(self, enrolment, name="", will=None):
+        return Link(enrolment.broker, name or f"test-{enrolment.client_id}", context=tls_context(enrolment), will=will)
+
+    def stop(self):
+        self.popen.terminate()
+        self.popen.wait(10)
+        self.popen.stderr.close()
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory):
+    made = Secured(tmp_path_factory.mktemp("broker") / "keys")
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def links(secured):
+    made = []
+
+    def make(enrolment, name="", will=None):
+        made.append(secured.link(enrolment, name, will))
+        return made[-1]
+
+    yield make
+    for link in made:
+        link.close(1.0)
+
+
+def test_a_federation_of_enrolled_devices(secured, federate, toys):
+    federation = federate(f"mqtts://localhost:{secured.port}", rounds=2)
+    aggregator = federation.aggregator("--security", secured.directory)
+    devices = []
+    for client_id in ("one", "two"):
+        path = federation.directory / f"{client_id}.enrol"
+        secured.enrol(client_id, path)
+        devices.append(federation.device(client_id, toys.shard(len(client_id)), "--enrol", path))
+    assert aggregator.end() == 0, aggregator.said
+    assert [device.end() for device in devices] == [0, 0], [device.said for device in devices]
+    assert [row["id"] for row in federation.result()["clients"]] == ["one", "two"]
+    secrets = [line for line in (federation.directory / "one.enrol").read_text().splitlines() if "key" in line]
+    for line in secrets:
+        value = line.split('"')[3]
+        assert value[:40] not in aggregator.said + "".join(device.said for device in devices)
+
+
+def test_a_device_speaks_and_hears_for_itself_alone(secured, links, tmp_path):
+    """What is not allowed is dropped without an error in MQTT 3.1.1: nothing of it reaches the aggregator or the other device."""
+    thief, victim = (secured.enrol(name, tmp_path / name) for name in ("thief", "victim"))
+    root = "edgefl/v1/f/device"
+    leader = links(load_enrolment(secured.directory / "aggregator.enrol"))
+    leader.subscribe("edgefl/v1/f/#")
+    at_home = links(victim)
+    at_home.subscribe(f"{root}/victim/task")
+    away = links(thief)
+    for topic in ("victim/status", "victim/up/aa/begin", "victim/metrics", "victim/want", "victim/task", "thief/task", "thief/receipt"):
+        away.publish(f"{root}/{topic}", b"forged")
+    for topic in ("edgefl/v1/f/state", "edgefl/v1/f/blob/aa/0", "edgefl/v1/f/round/1/summary", "other/topic"):
+        away.publish(topic, b"forged")
+    away.publish(f"{root}/thief/status", b"own")
+    assert [leader.get(5.0).topic, leader.get(0.5)] == [f"{root}/thief/status", None]
+
+    away.subscribe(f"{root}/thief/task", f"{root}/+/task", "edgefl/v1/f/#", "#")
+    leader.publish(f"{root}/victim/task", b"secret")
+    leader.publish(f"{root}/thief/task", b"mine")
+    leader.publish("edgefl/v1/f/state", b"state")
+    assert at_home.get(5.0) == Message(f"{root}/victim/task", b"secret")
+    heard = set()
+    while not {f"{root}/thief/task", "edgefl/v1/f/state"} <= heard:
+        heard.add(away.get(5.0).topic)
+    while (more := away.get(0.3)) is not None:
+        heard.add(more.topic)
+    # that other federations are there may be known
+    assert {topic for topic in heard if not topic.endswith("/state")} == {f"{root}/thief/task"}
+
+
+def test_who_is_refused_a_connection(secured, tmp_path):
+    fine = secured.enrol("fine", tmp_path / "fine")
+    create(tmp_path / "foreign", ["localhost"], secured.port, 30)
+    foreign = enrol(tmp_path / "foreign", "fine", 30)
+    expired = enrol(secured.directory, "expired", 0)
+    secured.link(fine).close()
+    with pytest.raises(LinkError, match=r"cannot prove who it is.*enrol again"):
+        secured.link(foreign)
+    for refused in (replace(foreign, ca=fine.ca), expired):
+        with pytest.raises(LinkError, match=r"no broker|refused|does not speak MQTT"):
+            secured.link(refused)
+    with pytest.raises(LinkError, match=r"no broker|refused|does not speak MQTT"):
+        Link(f"mqtt://localhost:{secured.port}", "plain", timeout_s=2.0)
+
+
+def test_a_revoked_device_is_out_and_may_be_replaced(secured, tmp_path):
+    before = secured.enrol("lost", tmp_path / "lost")
+    secured.link(before).close()
+    revoke(secured.directory, "lost")
+    secured.popen.send_signal(1)
+    for line in secured.popen.stderr:
+        if "Reloading" in line or "reload" in line.lower():
+            break
+    with pytest.raises(LinkError):
+        secured.link(before)
+    again = secured.enrol("lost", tmp_path / "again")
+    secured.popen.send_signal(1)
+    secured.link(again).close()
+
+
+def test_a_forged_state_or_task_is_ignored_and_a_forged_update_rejected(secured, federate, toys, links):
+    """With the aggregator's own right to publish, but not its signing key."""
+    federation = federate(f"mqtts://localhost:{secured.port}", rounds=1, min_clients=1)
+    path = federation.directory / "signed.enrol"
+    own = secured.enrol("signed", path)
+    leader = links(load_enrolment(secured.directory / "aggregator.enrol"))
+    device = federation.device("signed", toys.shard(1), "--enrol", path, "--federation", federation.name)
+    device.wait_for("joined")
+    root = f"edgefl/v1/{federation.name}"
+    told = {"federation": federation.name, "session": "x", "phase": "federate", "round": 1, "rounds": 1, "cohort_size": 1,
+            "deadline_s": 9.0, "plan": "0" * 64, "ts": 0.0, "signature": ""}  # fmt: skip
+    leader.publish(f"{root}/state", json.dumps(told).encode())
+    device.wait_for("ignored: State is not signed")
+    leader.publish(f"{root}/state", json.dumps({**told, "signature": own.signing_key}).encode())
+    device.wait_for("ignored: State has a wrong signature")
+    leader.subscribe(f"{root}/state", f"{root}/device/signed/receipt", f"{root}/device/signed/task")
+    aggregator = federation.aggregator("--security", secured.directory)
+    task = leader.get(20.0)
+    while "/task" not in task.topic:
+        if task.topic.endswith("/state") and decode_json(State, task.payload).signature:
+            session = decode_json(State, task.payload).session
+        task = leader.get(20.0)
+    begin = {"client_id": "signed", "session": session, "round": 1, "plan": "0" * 64, "sha256": "ab" * 32, "size": 1, "count": 1,
+             "chunk_bytes": 65536, "num_samples": 5, "metrics": {}, "nonce": "n", "ts": 0.0, "signature": ""}  # fmt: skip
+    leader.publish(f"{root}/device/signed/up/{'ab' * 32}/begin", json.dumps(begin).encode())
+    aggregator.wait_for("rejected from signed: Begin is not signed")
+    assert aggregator.end() == 0, aggregator.said
+    assert device.end() == 0, device.said
+
+
+def test_commands_and_their_errors(tmp_path, secured):
+    out = tmp_path / "pi.enrol"
+    run = CliRunner().invoke
+    args = ["enrol", "pi-9", "--security", str(secured.directory), "-o", str(out)]
+    made = run(device_commands, args)
+    assert made.exit_code == 0, made.output
+    assert out.stat().st_mode & 0o777 == 0o600
+    assert "PRIVATE" not in made.output
+    for name in ("ca.key", "server.key", "aggregator.enrol"):
+        assert (secured.directory / name).stat().st_mode & 0o777 == 0o600
+    for more, says in (
+        (args, "is there already"),
+        ([*args[:-1], str(tmp_path / "b")], "pi-9 is enrolled already"),
+        (["enrol", "PI", "--security", str(secured.directory)], "client id 'PI'"),
+        (["enrol", "aggregator", "--security", str(secured.directory)], "the aggregator's own"),
+        (["enrol", "pi-1", "--security", str(tmp_path / "none")], "edgefl broker init"),
+        (["revoke", "pi-1", "--security", str(secured.directory)], "is not enrolled"),
+    ):
+        failed = run(device_commands, more)
+        assert says in str(failed.exception), failed.exception
+    again = run(broker_commands, ["init", str(secured.directory), "--host", "x"])
+    assert "holds an authority already" in str(again.exception)
+    out.chmod(0o644)
+    start = run(device_commands, ["start", "--enrol", str(out), "--data", "x", "--state", str(tmp_path / "s")])
+    assert "can be read by others" in str(start.exception)
+    assert Path(secured.directory / "mosquitto.service").read_text().count(str(secured.directory.resolve())) == 2
