@@ -31,7 +31,7 @@ ROOMS = (
     {"algorithms"},
     {"client", "cohort"},
     {"wire"},
-    {"rounds"},
+    {"rounds", "security"},
     {"engines"},
     {"traffic", "evaluation"},
     {"simulate"},

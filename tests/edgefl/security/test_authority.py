@@ -1,0 +1,75 @@
+"""The authority's directory: who is enrolled, who was, and that a serial number once revoked stays so."""
+
+import ssl
+from dataclasses import replace
+
+import pytest
+from cryptography import x509
+
+from edgefl.errors import ConfigError, WireError
+from edgefl.security.authority import create, devices, enrol, revoke
+from edgefl.security.certificates import common_name, serial_of
+from edgefl.security.enrolment import load_enrolment, save_enrolment, tls_context
+from edgefl.security.trust import Enrolments
+
+
+@pytest.fixture
+def directory(tmp_path):
+    create(tmp_path / "keys", ["broker.local", "10.0.0.7"], 8883, 30)
+    return tmp_path / "keys"
+
+
+def revoked(directory):
+    return {entry.serial_number for entry in x509.load_pem_x509_crl((directory / "crl.pem").read_bytes())}
+
+
+def test_what_is_certified(directory):
+    server = x509.load_pem_x509_certificate((directory / "server.pem").read_bytes())
+    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["broker.local", "localhost"]
+    assert [str(each) for each in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.7", "127.0.0.1"]
+    made = enrol(directory, "pi-1", 30)
+    assert (common_name(made.certificate), made.broker) == ("pi-1", "mqtts://broker.local:8883")
+    assert common_name(load_enrolment(directory / "aggregator.enrol").certificate) == "aggregator"
+    assert tls_context(made).verify_mode is ssl.CERT_REQUIRED
+    assert "PRIVATE" not in (directory / "devices.json").read_text()
+
+
+def test_a_board_is_replaced_under_the_same_id(directory):
+    first = enrol(directory, "pi-1", 30)
+    with pytest.raises(ConfigError, match=r"enrolled already.*revoke pi-1"):
+        enrol(directory, "pi-1", 30)
+    keys = Enrolments(directory)
+    known = keys.key_of("pi-1")
+    revoke(directory, "pi-1")
+    with pytest.raises(WireError, match="pi-1 was revoked"):
+        keys.key_of("pi-1")
+    assert revoked(directory) == {serial_of(first.certificate)}
+    second = enrol(directory, "pi-1", 30)
+    assert revoked(directory) == {serial_of(first.certificate)}
+    assert keys.key_of("pi-1") != known
+    revoke(directory, "pi-1")
+    assert revoked(directory) == {serial_of(first.certificate), serial_of(second.certificate)}
+    assert devices(directory)["pi-1"].revoked
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"format": "edgefl enrolment 1"}', b"\xff"])
+def test_what_is_no_enrolment(content, tmp_path):
+    path = tmp_path / "x.enrol"
+    path.write_bytes(content)
+    path.chmod(0o600)
+    with pytest.raises(ConfigError, match="is no enrolment"):
+        load_enrolment(path)
+
+
+def test_an_enrolment_survives_and_bad_keys_are_named(directory, tmp_path):
+    made = enrol(directory, "pi-1", 30)
+    save_enrolment(made, tmp_path / "pi.enrol")
+    assert load_enrolment(tmp_path / "pi.enrol") == made
+    other = enrol(directory, "pi-2", 30)
+    with pytest.raises(ConfigError, match="keys of 'pi-1' cannot be used"):
+        tls_context(replace(made, key=other.key))
+    with pytest.raises(ConfigError, match="broker init"):
+        devices(tmp_path)
+    with pytest.raises(ConfigError, match="no host"):
+        create(tmp_path / "none", [], 8883, 30)

@@ -1,0 +1,66 @@
+"""Signatures: RFC 8032's own vector, and that no byte of what was said may change."""
+
+import base64
+from dataclasses import fields, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgefl.errors import ConfigError, WireError
+from edgefl.security.signing import check, new_key, public_of, sign
+from edgefl.security.trust import Enrolments, Trust
+from edgefl.wire.messages import Begin, Receipt
+
+BEGIN = Begin("pi-1", "s", 3, "p", "ab" * 32, 10, 1, 65536, 5, {"loss": 0.5}, "n1", 1.5)
+KEY = new_key()
+
+
+def test_a_public_key_is_that_of_rfc_8032():
+    """Section 7.1, test 1."""
+    private = bytes.fromhex("9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60")
+    public = bytes.fromhex("d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a")
+    assert base64.b64decode(public_of(base64.b64encode(private).decode())) == public
+
+
+@given(st.sampled_from([field.name for field in fields(Begin) if field.name != "signature"]))
+def test_no_field_can_be_changed(name):
+    signed = sign(BEGIN, KEY, "kitchen", "pi-1")
+    check(signed, public_of(KEY), "kitchen", "pi-1")
+    value = getattr(signed, name)
+    other = {**value, "loss": 0.6} if isinstance(value, dict) else value + ("x" if isinstance(value, str) else 1)
+    with pytest.raises(WireError, match="wrong signature"):
+        check(replace(signed, **{name: other}), public_of(KEY), "kitchen", "pi-1")
+
+
+def test_a_signature_is_for_one_federation_device_kind_and_key():
+    signed = sign(BEGIN, KEY, "kitchen", "pi-1")
+    receipt = Receipt(3, "ab" * 32, "ok", (), "", "n1", 1.5, signed.signature)
+    for message, key, federation, client_id in (
+        (signed, KEY, "garden", "pi-1"),
+        (signed, KEY, "kitchen", "pi-2"),
+        (signed, new_key(), "kitchen", "pi-1"),
+        (receipt, KEY, "kitchen", "pi-1"),
+        (replace(signed, signature="%%%"), KEY, "kitchen", "pi-1"),
+        (replace(signed, signature="AAAA"), KEY, "kitchen", "pi-1"),
+    ):
+        with pytest.raises(WireError, match="wrong signature"):
+            check(message, public_of(key), federation, client_id)
+    with pytest.raises(WireError, match="not signed"):
+        check(BEGIN, public_of(KEY), "kitchen", "pi-1")
+
+
+def test_what_is_no_key():
+    for key in ("", "!!", "AAAA", base64.b64encode(bytes(31)).decode()):
+        with pytest.raises(ConfigError, match="enrol again"):
+            sign(BEGIN, key, "f")
+        with pytest.raises(ConfigError, match="enrol again"):
+            check(sign(BEGIN, KEY, "f"), key, "f")
+
+
+def test_without_keys_nothing_is_signed_or_asked_for(tmp_path):
+    open_trust = Trust("f")
+    assert open_trust.checked(open_trust.signed(BEGIN)) is BEGIN
+    (tmp_path / "devices.json").write_text("{}")
+    with pytest.raises(WireError, match="pi-1 is not enrolled"):
+        Trust("f", key_of=Enrolments(tmp_path).key_of).checked(BEGIN, "pi-1")
