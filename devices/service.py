@@ -216,7 +216,7 @@ class Device:
         began = time.monotonic()
         update, state = site.update(task, models, self._store.client_state(task.session))
         metrics = {**update.metrics, "seconds": time.monotonic() - began, "peak_rss_mb": peak_rss_mb()}
-        blob = encode_models(update.deltas)
+        blob = encode_models(update.deltas, task.codec)
         return self._store.finish_round(task.session, task.round, task.phase, update.num_samples, metrics, blob, state)
 
     def _personalize(self, task: Task, site: Site, models: Mapping[str, Weights]) -> Progress:

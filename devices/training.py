@@ -6,7 +6,7 @@ from pathlib import Path
 
 from edgefl.algorithms import make_algorithm
 from edgefl.algorithms.base import Algorithm
-from edgefl.client import client_rng, personalize_and_measure
+from edgefl.client import client_rng, compressed, personalize_and_measure
 from edgefl.data.npz import load_shard
 from edgefl.errors import ConfigError, DataError
 from edgefl.learner.base import Learner
@@ -59,14 +59,14 @@ class Site:
 
     def update(self, task: Task, models: Mapping[str, Weights], state: ClientState) -> tuple[Update, ClientState]:
         """Train; see `Algorithm.local_update`."""
-        broadcast = Broadcast(task.round, task.phase, models, task.scalars)
-        return self.algorithm.local_update(broadcast, state, self.shard, self.client_id, client_rng(task.seed, broadcast, self.client_id))
+        broadcast, algorithm = Broadcast(task.round, task.phase, models, task.scalars), compressed(self.algorithm, task.codec)
+        return algorithm.local_update(broadcast, state, self.shard, self.client_id, client_rng(task.seed, broadcast, self.client_id))
 
     def personalize(self, task: Task, models: Mapping[str, Weights], state: ClientState) -> tuple[Mixture, ClientState, Scalars]:
         """Make the mixture and measure it; see `personalize_and_measure`."""
         broadcast = Broadcast(task.round, task.phase, models, task.scalars)
         rng = client_rng(task.seed, broadcast, self.client_id)
-        return personalize_and_measure(self.algorithm, self.learner, broadcast, state, self.shard, rng)
+        return personalize_and_measure(compressed(self.algorithm, task.codec), self.learner, broadcast, state, self.shard, rng)
 
 
 def open_site(plan: Plan, data: Path, seed: int, client_id: str, learner: str, threads: int, note: Callable[[str], None]) -> Site:

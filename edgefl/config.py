@@ -8,6 +8,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from edgefl.codecs import check_codec
 from edgefl.errors import ConfigError
 
 T = TypeVar("T")
@@ -62,7 +63,8 @@ class FederationConfig:
 
     clients_per_round: how many of the online devices train in a round; 0 means all. min_clients: how many must be online
     before the first round opens. quorum: the share of a cohort whose updates close a round at the deadline.
-    grace_s: how long a round that has its quorum waits for a device that went offline.
+    grace_s: how long a round that has its quorum waits for a device that went offline. codec: how updates travel, fp32, fp16, int8
+    or top-K (per cent); what it rounds away a device adds to its next update.
     """
 
     name: str = "federation"
@@ -74,6 +76,7 @@ class FederationConfig:
     deadline_s: float = 120.0
     grace_s: float = 10.0
     upload_slots: int = 4
+    codec: str = "fp32"
     broker: str = "mqtt://localhost:1883"
     algorithm: str = "fedavg"
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -87,6 +90,7 @@ class FederationConfig:
         for key, low in (("rounds", 1), ("clients_per_round", 0), ("min_clients", 1), ("upload_slots", 1)):
             if getattr(self, key) < low:
                 raise ConfigError(f"{key} is {getattr(self, key)}, expected at least {low}")
+        check_codec(self.codec)
         if not 0 < self.quorum <= 1:
             raise ConfigError(f"quorum is {self.quorum}, expected a share above 0 and at most 1")
         if not self.grace_s >= 0:

@@ -88,7 +88,7 @@ def simulate(
         raise ConfigError(f"{processes} processes, expected at least 1")
     if learner is not None and processes != 1:
         raise ConfigError(f"a learner cannot be shared by {processes} processes; leave one of the two out")
-    federation = Federation(plan, config.seed, shards, test)
+    federation = Federation(plan, config.seed, shards, test, config.codec)
     algorithm = make_algorithm(plan.spec.algorithm, None, plan.spec.options)
     state = algorithm.init(initial, rng_for(config.seed, 0, "init")) if start is None else start
     own: States = {} if states is None else states
@@ -96,7 +96,7 @@ def simulate(
         made = open_engine(federation)
     else:
         made = Serial(federation, learner) if processes == 1 else Processes(federation, processes)
-    counted = Traffic() if traffic is None else traffic
+    counted = Traffic(codec=config.codec) if traffic is None else traffic
     with made as engine:
         while state.round <= config.rounds and state.phase not in (PERSONALIZE, DONE):
             state, record = _play(engine, algorithm, state, own, config, sorted(shards), counted)

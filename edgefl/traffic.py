@@ -21,7 +21,8 @@ class Traffic:
     held: of each client the sha256 of models that it was sent before, from `held` of an earlier part of the same run.
     """
 
-    def __init__(self, held: Mapping[str, Iterable[str]] = {}) -> None:
+    def __init__(self, held: Mapping[str, Iterable[str]] = {}, codec: str = "fp32") -> None:
+        self._codec = codec
         self._held = {client_id: set(models) for client_id, models in held.items()}
         # the weights are kept beside their hash: an id is only unique while its object lives
         self._encoded: dict[int, tuple[Weights, str, int]] = {}
@@ -45,7 +46,7 @@ class Traffic:
         self._held[client_id] = held | set(hashes.values())
         lacking = dict(blobs[name] for name, sha256 in hashes.items() if sha256 not in held)
         task = Task(
-            _SESSION, broadcast.round, broadcast.phase, _SHA256, hashes, broadcast.scalars, 1, 120.0, _SESSION, _TS
+            _SESSION, broadcast.round, broadcast.phase, _SHA256, hashes, broadcast.scalars, 1, 120.0, self._codec, _SESSION, _TS
         )  # fmt: skip
         return len(encode_json(task)) + sum(lacking.values())
 
@@ -54,7 +55,7 @@ class Traffic:
 
         A device also tells its seconds and its memory there, in some 55 bytes that depend on the device.
         """
-        size = len(encode_models(update.deltas))
+        size = len(encode_models(update.deltas, self._codec))
         begin = Begin(
             update.client_id, _SESSION, update.round, _SHA256, _SHA256, size, chunk_count(size), CHUNK_BYTES, update.num_samples,
             update.metrics, _SESSION, _TS,

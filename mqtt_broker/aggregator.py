@@ -155,13 +155,13 @@ class Aggregator:
             opened = self._journal.open_round(Opened(state.round, state.phase, secrets.token_hex(8), cohort()))
         tasks = Tasks(
             self._algorithm, state, session=self._session, plan=self._plan, seed=config.seed, deadline_s=config.deadline_s,
-            nonce=opened.nonce, offer=self._exchange.offer,
+            codec=config.codec, nonce=opened.nonce, offer=self._exchange.offer,
         )  # fmt: skip
         begun = rounds.open_round(
             state.round, opened.cohort, quorum=config.quorum, deadline_s=config.deadline_s, grace_s=config.grace_s, now=time.monotonic()
         )
         for begin in self._journal.accepted(opened):
-            if self._spool.restore(begin, tasks.brief(begin.client_id).expected):
+            if self._spool.restore(begin, tasks.brief(begin.client_id).expected, config.codec):
                 begun, _ = rounds.receive(rounds.admit(begun, begin.client_id), begin.round, begin.client_id, begin.sha256)
         if opened.closed:
             return opened

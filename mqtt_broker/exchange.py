@@ -198,11 +198,12 @@ class Exchange:
         if begin is None or self.round is None or self._tasks is None:
             return
         blob = self._uploads.blob(begin.client_id)
-        expected = self._tasks.brief(begin.client_id).expected
-        deltas = decode_models(blob, expected, begin.client_id)
+        brief = self._tasks.brief(begin.client_id)
+        expected, codec = brief.expected, brief.task.codec
+        deltas = decode_models(blob, expected, begin.client_id, codec)
         if expected and not deltas:
             raise WireError(f"{begin.client_id} sent an update without tensors, expected some of {', '.join(expected)}; restart it")
-        self._spool.put(begin, expected, blob)
+        self._spool.put(begin, expected, codec, blob)
         self._accepted(begin)
         self.round, _ = rounds.receive(self.round, begin.round, begin.client_id, begin.sha256)
         self._send([(begin.client_id, receipt(begin, "ok")), *self._uploads.close(begin.client_id, time.monotonic())])

@@ -22,6 +22,7 @@ class Spooled:
 
     begin: Begin
     expected: Expected
+    codec: str
 
 
 class Spool:
@@ -31,15 +32,15 @@ class Spool:
         self._directory = directory
         self._entries: dict[str, Spooled] = {}
 
-    def put(self, begin: Begin, expected: Expected, blob: bytes) -> None:
+    def put(self, begin: Begin, expected: Expected, codec: str, blob: bytes) -> None:
         """Keep an update whose tensors were checked. StateError when the disk does not take it."""
         try:
             write_atomic(self._directory / begin.client_id, blob)
         except OSError as error:
             raise StateError(f"cannot keep an update in {self._directory}: {error}; free some space or choose another --out") from error
-        self._entries[begin.client_id] = Spooled(begin, expected)
+        self._entries[begin.client_id] = Spooled(begin, expected, codec)
 
-    def restore(self, begin: Begin, expected: Expected) -> bool:
+    def restore(self, begin: Begin, expected: Expected, codec: str) -> bool:
         """Take an update again that this directory holds from before a restart; False when its bytes are not there whole."""
         try:
             blob = (self._directory / begin.client_id).read_bytes()
@@ -47,7 +48,7 @@ class Spool:
             return False
         if hashlib.sha256(blob).hexdigest() != begin.sha256:
             return False
-        self._entries[begin.client_id] = Spooled(begin, expected)
+        self._entries[begin.client_id] = Spooled(begin, expected, codec)
         return True
 
     def begins(self) -> list[Begin]:
@@ -59,7 +60,7 @@ class Spool:
         for client_id in sorted(self._entries):
             entry = self._entries[client_id]
             blob = (self._directory / client_id).read_bytes()
-            deltas = decode_models(blob, entry.expected, client_id)
+            deltas = decode_models(blob, entry.expected, client_id, entry.codec)
             yield Update(client_id, entry.begin.round, entry.begin.num_samples, deltas, entry.begin.metrics)
 
     def clear(self) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from edgefl.algorithms import PERSONALIZE, Algorithm
 from edgefl.types import ServerState, Weights
 from edgefl.wire.messages import Task
-from edgefl.wire.tensors import encode_weights, size_limit, specs_of
+from edgefl.wire.tensors import encode_weights, model_specs, size_limit, specs_of
 from mqtt_broker.spool import Expected
 
 
@@ -25,11 +25,11 @@ class Tasks:
     """Makes the briefs of one round; a model that many clients get is encoded and offered once."""
 
     def __init__(
-        self, algorithm: Algorithm, state: ServerState, *, session: str, plan: str, seed: int, deadline_s: float, nonce: str,
+        self, algorithm: Algorithm, state: ServerState, *, session: str, plan: str, seed: int, deadline_s: float, codec: str, nonce: str,
         offer: Callable[[str, bytes], None],
     ) -> None:  # fmt: skip
         self._algorithm, self._state, self._offer = algorithm, state, offer
-        self._session, self._plan, self._seed, self._deadline_s = session, plan, seed, deadline_s
+        self._session, self._plan, self._seed, self._deadline_s, self._codec = session, plan, seed, deadline_s, codec
         self.nonce = nonce
         self._briefs: dict[str, Brief] = {}
         # the weights are kept beside their hash: an id is only unique while its object lives
@@ -42,11 +42,12 @@ class Tasks:
             models = {name: self._hash(weights) for name, weights in broadcast.models.items()}
             task = Task(
                 self._session, broadcast.round, broadcast.phase, self._plan, models, broadcast.scalars, self._seed, self._deadline_s,
+                self._codec,
                 self.nonce, time.time(),
             )  # fmt: skip
             # what a client personalizes is its own: its answer is metrics and holds no tensor
             expected = {} if broadcast.phase == PERSONALIZE else {name: specs_of(weights) for name, weights in broadcast.models.items()}
-            limit = 64 + sum(size_limit(specs) + len(specs) * len(name) * 2 for name, specs in expected.items())
+            limit = 64 + size_limit(model_specs(expected, self._codec))
             self._briefs[client_id] = Brief(task, expected, limit)
         return self._briefs[client_id]
 

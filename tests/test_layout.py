@@ -23,7 +23,7 @@ MAY_IMPORT = {
 }
 # The rooms of the core in reading order; a module imports its own row and those above it.
 ROOMS = (
-    {"types", "errors", "files", "rng", "config", "checkpoint", "stopping", "memory", "machine", "quiet", "__init__"},
+    {"types", "errors", "files", "rng", "codecs", "config", "checkpoint", "stopping", "memory", "machine", "quiet", "__init__"},
     {"data"},
     {"models"},
     {"plan", "mixture"},

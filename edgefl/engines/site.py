@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.algorithms import make_algorithm
-from edgefl.client import client_rng, personalize_and_measure
+from edgefl.client import client_rng, compressed, personalize_and_measure
 from edgefl.errors import DataError
 from edgefl.learner.base import Learner
 from edgefl.learner.litert import LiteRTLearner
@@ -25,12 +25,14 @@ class Federation:
     """What every process of a simulation holds.
 
     test: samples that stand for everybody's, float32[n, *input_shape] and int64[n]; each mixture is measured on them too.
+    codec: how updates travel, see `codecs`.
     """
 
     plan: Plan
     seed: int
     shards: Mapping[str, Shard]
     test: tuple[Array, Labels] | None = None
+    codec: str = "fp32"
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Site:
         self.federation = federation
         self.learner = learner or LiteRTLearner(federation.plan)
         spec = federation.plan.spec
-        self.algorithm = make_algorithm(spec.algorithm, self.learner, spec.options)
+        self.algorithm = compressed(make_algorithm(spec.algorithm, self.learner, spec.options), federation.codec)
         self._measured: dict[str, Accuracies] = {}
 
     def update(self, broadcast: Broadcast, state: ClientState, client_id: str) -> tuple[Update, ClientState]:

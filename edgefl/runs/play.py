@@ -101,7 +101,7 @@ def play(
     start, states: another run's end, to personalize from, in place of this run's own checkpoint.
     """
     plan, initial = open_plan(run, config)
-    dataset, traffic = shared.shards.dataset, Traffic(run.held)
+    dataset, traffic = shared.shards.dataset, Traffic(run.held, config.codec)
 
     def save(state: ServerState, record: Record) -> None:
         run.save_round(state, record, traffic.held, last=state.round > config.rounds)

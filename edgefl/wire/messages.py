@@ -68,6 +68,7 @@ class Task:
     scalars: Mapping[str, float]
     seed: int
     deadline_s: float
+    codec: str
     nonce: str
     ts: float
     signature: str = ""

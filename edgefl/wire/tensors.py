@@ -12,12 +12,15 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save as st_save
 
+from edgefl.codecs import MARK, pack, parts_of, unpack
 from edgefl.errors import WireError
 from edgefl.plan.spec import TensorSpec
 from edgefl.types import Array, Weights
 
 REMEDY = "it runs another plan; restart it"
 MAX_HEADER_BYTES = 1024 * 1024
+DTYPES = {"float32": "F32", "float16": "F16", "int8": "I8", "uint32": "U32"}
+"""What may travel, and its name in a safetensors header."""
 
 
 def specs_of(weights: Weights) -> tuple[TensorSpec, ...]:
@@ -26,8 +29,12 @@ def specs_of(weights: Weights) -> tuple[TensorSpec, ...]:
 
 
 def payload_bytes(specs: tuple[TensorSpec, ...]) -> int:
-    """Return the bytes of the float32 values themselves."""
-    return sum(4 * math.prod(spec.shape) for spec in specs)
+    """Return the bytes of the values themselves."""
+    return sum(_bytes(spec) for spec in specs)
+
+
+def _bytes(spec: TensorSpec) -> int:
+    return np.dtype(spec.dtype).itemsize * math.prod(spec.shape)
 
 
 def size_limit(specs: tuple[TensorSpec, ...]) -> int:
@@ -41,6 +48,10 @@ def encode_weights(weights: Weights) -> bytes:
     for name, array in weights.items():
         if array.dtype != np.float32:
             raise WireError(f"{name} is {array.dtype}, expected float32; cast it before it is sent")
+    return _save(weights)
+
+
+def _save(weights: Mapping[str, Array]) -> bytes:
     return bytes(st_save({name: np.asarray(array, order="C") for name, array in weights.items()}))
 
 
@@ -84,8 +95,9 @@ def decode_weights(blob: bytes, specs: tuple[TensorSpec, ...], origin: str) -> d
         raise WireError(f"{origin} sent {len(blob) - start} bytes of tensors, expected {position}; send it again")
     weights = {}
     for spec, (low, high) in zip(specs, spans, strict=True):
-        array = np.frombuffer(blob, "<f4", count=(high - low) // 4, offset=start + low).reshape(spec.shape)
-        if not np.isfinite(array).all():
+        dtype = np.dtype(spec.dtype).newbyteorder("<")
+        array = np.frombuffer(blob, dtype, count=(high - low) // dtype.itemsize, offset=start + low).reshape(spec.shape)
+        if dtype.kind == "f" and not np.isfinite(array).all():
             bad = int(np.count_nonzero(~np.isfinite(array)))
             raise WireError(f"{spec.name} of {origin} holds {bad} NaN or infinite values, expected none; lower its learning rate")
         weights[spec.name] = array
@@ -105,14 +117,14 @@ def decode_part(blob: bytes, specs: tuple[TensorSpec, ...], origin: str) -> dict
 
 
 def _check_entry(entry: Mapping[str, Any], spec: TensorSpec, origin: str) -> tuple[int, int]:
-    if entry.get("dtype") != "F32":
-        raise WireError(f"{spec.name} of {origin} is {str(entry.get('dtype'))[:20]}, expected F32; {REMEDY}")
+    if entry.get("dtype") != DTYPES[spec.dtype]:
+        raise WireError(f"{spec.name} of {origin} is {str(entry.get('dtype'))[:20]}, expected {DTYPES[spec.dtype]}; {REMEDY}")
     shape = entry.get("shape")
     if shape != list(spec.shape):
         received = tuple(shape) if isinstance(shape, list) else shape
         raise WireError(f"{spec.name} of {origin} is {str(received)[:100]}, expected {spec.shape}; {REMEDY}")
     offsets = entry.get("data_offsets")
-    size = 4 * math.prod(spec.shape)
+    size = _bytes(spec)
     if not (isinstance(offsets, list) and len(offsets) == 2 and all(type(o) is int for o in offsets) and offsets[1] - offsets[0] == size):
         raise WireError(f"{spec.name} of {origin} lies at {str(offsets)[:100]}, expected {size} bytes; send it again")
     return offsets[0], offsets[1]
@@ -122,25 +134,45 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
-def encode_models(models: Mapping[str, Weights]) -> bytes:
+def encode_models(models: Mapping[str, Weights], codec: str = "fp32") -> bytes:
     """Return several named models as one blob, tensors named `{model}/{weight}`; WireError for a model name with a slash."""
     for name in models:
         if not name or "/" in name:
             raise WireError(f"model name {name!r}, expected a name without a slash")
-    return encode_weights({f"{model}/{name}": array for model, weights in models.items() for name, array in weights.items()})
+    flat = {f"{model}/{name}": array for model, weights in models.items() for name, array in weights.items()}
+    if codec == "fp32":
+        return encode_weights(flat)
+    return _save({_part(name, suffix): part for name, array in flat.items() for suffix, part in pack(codec, array).items()})
 
 
-def model_specs(models: Mapping[str, tuple[TensorSpec, ...]]) -> tuple[TensorSpec, ...]:
-    """Return the tensors of several models as they are named in one blob."""
-    return tuple(TensorSpec(f"{model}/{spec.name}", spec.shape) for model, specs in models.items() for spec in specs)
+def _part(name: str, suffix: str) -> str:
+    return f"{name}{MARK}{suffix}" if suffix else name
 
 
-def decode_models(blob: bytes, expected: Mapping[str, tuple[TensorSpec, ...]], origin: str) -> dict[str, dict[str, Array]]:
+def model_specs(models: Mapping[str, tuple[TensorSpec, ...]], codec: str = "fp32") -> tuple[TensorSpec, ...]:
+    """Return the tensors of several models as they are named and packed in one blob."""
+    return tuple(
+        TensorSpec(_part(f"{model}/{spec.name}", part.suffix), part.shape, part.dtype)
+        for model, specs in models.items()
+        for spec in specs
+        for part in parts_of(codec, spec.shape)
+    )
+
+
+def decode_models(
+    blob: bytes, expected: Mapping[str, tuple[TensorSpec, ...]], origin: str, codec: str = "fp32"
+) -> dict[str, dict[str, Array]]:
     """Read what `encode_models` wrote: any of the expected models, each one whole. Raises WireError."""
     header, _ = read_header(blob, origin)
     sent = {name.split("/", 1)[0] for name in header}
     if unknown := sorted(sent - set(expected)):
         raise WireError(f"{origin} sent the unknown model {unknown[0][:100]!r}, expected {_some(list(expected))}; {REMEDY}")
     chosen = {model: specs for model, specs in expected.items() if model in sent}
-    flat = decode_weights(blob, model_specs(chosen), origin)
-    return {model: {spec.name: flat[f"{model}/{spec.name}"] for spec in specs} for model, specs in chosen.items()}
+    flat = decode_weights(blob, model_specs(chosen, codec), origin)
+
+    def array(model: str, spec: TensorSpec) -> Array:
+        name = f"{model}/{spec.name}"
+        parts = {part.suffix: flat[_part(name, part.suffix)] for part in parts_of(codec, spec.shape)}
+        return unpack(codec, parts, spec.shape, f"{name} of {origin}")
+
+    return {model: {spec.name: array(model, spec) for spec in specs} for model, specs in chosen.items()}

@@ -50,7 +50,7 @@ class Lead:
 
     def task(self, round, phase="federate", nonce="n1", **changes):
         models = {"global": self.model, "initial": self.model} if phase == "personalize" else {"global": self.model}
-        raw = {"plan": self.plan, "models": models, "scalars": {}, "seed": 1, "deadline_s": 30.0, "nonce": nonce}
+        raw = {"plan": self.plan, "models": models, "scalars": {}, "seed": 1, "deadline_s": 30.0, "codec": "fp32", "nonce": nonce}
         task = Task(session=self.session, round=round, phase=phase, ts=time.time(), **(raw | changes))
         self.link.publish(self.topics.device(self.client_id, "task"), encode_json(task))
 

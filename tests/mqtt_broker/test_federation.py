@@ -47,6 +47,25 @@ def test_mqtt_and_simulator_give_the_same_bits(federate, any_url, toys):
     assert not (federation.out / "spool").exists() or not list((federation.out / "spool").glob("*/*"))
 
 
+@pytest.mark.parametrize("codec", ["fp16", "int8", "top-10"])
+def test_updates_that_travel_rounded_give_the_simulators_bits(codec, federate, mosquitto_url, toys):
+    settings = {"rounds": 3, "min_clients": 2, "seed": 5, "codec": codec}
+    federation = federate(mosquitto_url, **settings)
+    shards = {f"pi-{i}": toys.shard(i, 20 + 10 * i) for i in range(2)}
+    aggregator = federation.aggregator()
+    devices = [federation.device(client_id, shard) for client_id, shard in shards.items()]
+    assert aggregator.end() == 0, aggregator.said
+    assert [device.end() for device in devices] == [0, 0]
+    learner = SoftmaxLearner(federation.plan.spec)
+    end = simulate(federation.plan, toys.weights(), shards, FederationConfig(**settings), learner=learner)
+    plain = simulate(federation.plan, toys.weights(), shards, FederationConfig(**{**settings, "codec": "fp32"}), learner=learner)
+    state = decode_server_state((federation.out / "server_state.safetensors").read_bytes())
+    for name, array in end.state.models["global"].items():
+        assert state.models["global"][name].tobytes() == array.tobytes()
+    kernels = [each.state.models["global"]["head/kernel"] for each in (end, plain)]
+    assert not np.array_equal(*kernels)
+
+
 def test_an_unchanged_model_costs_no_bytes(federate, mosquitto_url, toys, listen):
     """The initial model is both round 1's and part of the last broadcast: no device asks for it twice."""
     federation = federate(mosquitto_url, rounds=1, min_clients=3)
