@@ -1,12 +1,17 @@
 """`edgefl bench ...`: each figure beside a named peer, measured in the same run."""
 
 import json
+import os
+from functools import partial
 from pathlib import Path
 
 import click
 
 from edgefl.bench.device import MODELS, run_device_bench
 from edgefl.bench.simulate import render, run_simulate_bench
+from edgefl.bench.wire import CODECS, run_wire_bench
+from edgefl.bench.wire import render as render_wire
+from edgefl.codecs import check_codec
 from edgefl.files import write_atomic
 
 
@@ -60,3 +65,28 @@ def simulate(repeats: int, torch_python: str | None, out: Path | None, as_json: 
     if out:
         write_atomic(out, text.encode())
     click.echo(text if as_json else render(result))
+
+
+@bench.command()
+@click.option("--codec", "codecs", multiple=True, help=f"Measure this beside fp32 (may be given again)  [default: {', '.join(CODECS[1:])}]")
+@click.option("--rounds", type=click.IntRange(1), default=60, show_default=True)
+@click.option("--seeds", type=click.IntRange(1, 20), default=3, show_default=True)
+@click.option("--data", type=click.Choice(["fashion-mnist", "digits"]), default="fashion-mnist", show_default=True)
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), default=Path("runs/wire"), show_default=True, help="Keeps the runs."
+)
+@click.option("--processes", type=click.IntRange(1, 256), help="Client processes  [default: one a core]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def wire(codecs: tuple[str, ...], rounds: int, seeds: int, data: str, out: Path, processes: int | None, as_json: bool) -> None:
+    """Bytes of an update and accuracy after the rounds for each codec of updates, beside fp32.
+
+    \b
+    Example:
+      edgefl bench wire --codec int8 --rounds 60 --seeds 3
+    """
+    wanted = tuple(check_codec(codec) for codec in codecs) or CODECS
+    say = partial(click.echo, err=True)
+    result = run_wire_bench(wanted, rounds, seeds, out, processes or os.cpu_count() or 1, data, say)
+    text = json.dumps(result, indent=1)
+    write_atomic(out / "wire.json", text.encode())
+    click.echo(text if as_json else render_wire(result))

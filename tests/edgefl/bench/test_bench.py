@@ -56,3 +56,13 @@ def test_device_bench(monkeypatch):
     ran = CliRunner().invoke(bench, ["device", "--repeats", "1", "--model", "lenet5-b10", "--json"], catch_exceptions=False)
     (row,) = json.loads(ran.stdout)["rows"]
     assert row["litert_ms"] > 0 and row["keras_mb"] > row["litert_mb"] > 20
+
+
+def test_wire_bench(tmp_path):
+    out = tmp_path / "wire"
+    arguments = ["wire", "--codec", "int8", "--rounds", "2", "--seeds", "1", "--data", "digits", "--out", str(out), "--processes", "1"]
+    ran = CliRunner().invoke(bench, arguments, catch_exceptions=False)
+    rows = {row["codec"]: row for row in json.loads((out / "wire.json").read_text())["rows"]}
+    assert rows["int8"]["bytes_of_fp32"] < 0.27
+    assert rows["fp32"]["points_from_fp32"] == 0
+    assert "int8" in ran.stdout and "points from fp32" in ran.stdout
