@@ -27,7 +27,8 @@ def enter(journal: Journal, config: FederationConfig, plan: str, out: Path, fres
     """
     settings, known = settings_of(config, plan), journal.started()
     if known and not known.done and not fresh:
-        before = json.loads(known.settings)
+        # an older version did not know all keys, and did what their defaults say
+        before = {**settings_of(FederationConfig(), plan), **json.loads(known.settings)}
         if differs := sorted(key for key in settings if settings[key] != before.get(key)):
             key = differs[0]
             raise ConfigError(

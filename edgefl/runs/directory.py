@@ -69,6 +69,8 @@ class RunDirectory:
         before = self.note()["config"]
         if not isinstance(before, dict):
             raise StateError(f"{self.path / 'run.json'} holds no configuration; give another --out, or remove {self.path}")
+        # an older version did not know all keys, and did what their defaults say
+        before = {**json.loads(json.dumps(asdict(FederationConfig()))), **before}
         other = [key for key in wanted if wanted[key] != before.get(key) and key != "rounds"]
         if other:
             raise ConfigError(f"{self.path} holds a run with another {other[0]} ({before.get(other[0])}); give another --out")

@@ -45,6 +45,12 @@ def test_resume_with_another_configuration(fails, prepare):
     assert "another seed (3)" in fails("simulate", config, "--out", out, "--resume", "--seed", "4")
 
 
+def test_a_run_of_a_version_that_did_not_know_all_keys_goes_on(prepare):
+    config, out = prepare()
+    edit(f"{out}/run.json", '"codec": "fp32",', "")
+    assert edgefl(["simulate", config, "--out", out, "--resume"]) == 0
+
+
 def test_an_out_that_is_in_use(fails, prepare, tmp_path):
     config, out = prepare()
     assert "holds a run; go on with it by --resume" in fails("simulate", config, "--out", out)
