@@ -44,8 +44,10 @@ class Session:
         link.subscribe(device(client_id, "status"))
 
     def _answer_claim(self, message: Message) -> None:
-        if decode_json(Claim, message.payload).boot_id != self._status.boot_id:
-            self.publish_status()
+        # on the network thread, which an exception would end
+        with contextlib.suppress(WireError):
+            if decode_json(Claim, message.payload).boot_id != self._status.boot_id:
+                self.publish_status()
 
     def publish_status(self, online: bool = True) -> None:
         """Publish the retained status."""

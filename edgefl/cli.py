@@ -20,6 +20,7 @@ CORE = {
     "compare": "edgefl.runs.commands:compare",
     "datasets": "edgefl.data.commands:datasets",
     "demo": "edgefl.demo:demo",
+    "doctor": "edgefl.doctor.commands:doctor",
     "models": "edgefl.models.commands:models",
     "partitions": "edgefl.data.commands:partitions",
     "plan": "edgefl.plan.commands:plan",

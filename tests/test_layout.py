@@ -39,7 +39,7 @@ ROOMS = (
     {"tune"},
     {"reproduce", "audit"},
     {"mqtt"},
-    {"monitor", "bench", "demo", "demo_table", "demo_processes"},
+    {"monitor", "bench", "demo", "demo_table", "demo_processes", "doctor"},
     {"cli"},
     {"__main__"},
 )

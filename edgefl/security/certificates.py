@@ -66,6 +66,11 @@ def serial_of(certificate: str) -> int:
     return _load(certificate).serial_number
 
 
+def valid_until(certificate: str) -> float:
+    """Return when a certificate expires, seconds since 1970; ConfigError when this is none."""
+    return _load(certificate).not_valid_after_utc.timestamp()
+
+
 def common_name(certificate: str) -> str:
     """Return whose a certificate is; ConfigError when this is none."""
     return str(_load(certificate).subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)

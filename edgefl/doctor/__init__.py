@@ -1,0 +1,1 @@
+"""What is wrong with a machine, its broker or its federation, and the remedy."""

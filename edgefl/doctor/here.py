@@ -1,0 +1,72 @@
+"""Checks of this machine: no network."""
+
+import importlib.util
+import platform
+import shutil
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from edgefl import __version__
+from edgefl.security.enrolment import Enrolment
+
+Level = Literal["ok", "warn", "fail"]
+RUNTIMES = ("ai_edge_litert", "tflite_runtime")
+FREE_MB = 200
+DAYS_LEFT = 30
+RELEASED = datetime(2025, 1, 1, tzinfo=UTC).timestamp()
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check: what was found, and what to do unless the level is ok."""
+
+    check: str
+    level: Level
+    found: str
+    remedy: str = ""
+
+
+def check_software() -> list[Finding]:
+    """Return versions, and whether there is a runtime that trains."""
+    found = [Finding("versions", "ok", f"edgefl {__version__}, Python {platform.python_version()}, {platform.machine()}")]
+    runtimes = [name for name in RUNTIMES if importlib.util.find_spec(name)]
+    if runtimes:
+        return [*found, Finding("runtime", "ok", ", ".join(runtimes))]
+    remedy = "pip install edgefl-tinyml again; on a 32-bit board in Python 3.11, say linux32 pip install"
+    return [*found, Finding("runtime", "fail", "neither ai-edge-litert nor tflite-runtime", remedy)]
+
+
+def check_clock(now: float) -> Finding:
+    """Return whether this machine's clock can be right; `now`: seconds since 1970."""
+    told = datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
+    if now < RELEASED:
+        return Finding(
+            "clock", "fail", f"{told}, before this program was written", "timedatectl set-ntp true: certificates look invalid until then"
+        )
+    return Finding("clock", "ok", told)
+
+
+def check_disk(state: Path) -> Finding:
+    """Return whether there is room for what a device keeps."""
+    place = next(each for each in (state.resolve(), *state.resolve().parents) if each.exists())
+    free = shutil.disk_usage(place).free / 1e6
+    if free < FREE_MB:
+        return Finding("disk", "fail", f"{free:.0f} MB free at {place}", f"free some space, expected {FREE_MB} MB, or give another --state")
+    return Finding("disk", "ok", f"{free:,.0f} MB free at {place}")
+
+
+def check_enrolment(enrolment: Enrolment, now: float | None = None) -> Finding:
+    """Return how long a device's certificate still counts."""
+    from edgefl.security.certificates import valid_until
+
+    days = (valid_until(enrolment.certificate) - (time.time() if now is None else now)) / 86400
+    told = f"{enrolment.client_id}, its certificate counts for {days:.0f} days"
+    again = f"edgefl device revoke {enrolment.client_id}, then edgefl device enrol {enrolment.client_id}"
+    if days < 0:
+        return Finding("enrolment", "fail", f"{enrolment.client_id}, its certificate expired {-days:.0f} days ago", again)
+    if days < DAYS_LEFT:
+        return Finding("enrolment", "warn", told, again)
+    return Finding("enrolment", "ok", told)
