@@ -21,17 +21,21 @@ def _encode(kind: str, note: Mapping[str, object], groups: Mapping[str, Weights]
     return bytes(save({NOTE: np.frombuffer(text, np.uint8), **{k: np.asarray(tensors[k], order="C") for k in sorted(tensors)}}))
 
 
-def _decode(kind: str, blob: bytes) -> tuple[dict[str, Any], dict[str, dict[str, np.ndarray]]]:
+def _decode(kind: str, blob: bytes, **fields: type) -> tuple[dict[str, Any], dict[str, dict[str, np.ndarray]]]:
     try:
         tensors = load(blob)
         note = json.loads(tensors.pop(NOTE).tobytes())
         if note["kind"] != kind:
             raise StateError(f"this file holds a {note['kind']}, expected a {kind}")
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        if lacking := [name for name, cls in fields.items() if type(note.get(name)) is not cls]:
+            raise ValueError(f"its note has no {lacking[0]}")
+        if not all(isinstance(value, int | float) for value in note.get("scalars", {}).values()):
+            raise ValueError("a scalar is no number")
+    except (SafetensorError, AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise StateError(f"this file is not a {kind} (truncated or foreign): {error}; remove it to start afresh") from error
     groups: dict[str, dict[str, np.ndarray]] = {}
     for key, array in tensors.items():
-        group, name = key.split(":", 1)
+        group, _, name = key.partition(":")
         groups.setdefault(group, {})[name] = array
     return note, groups
 
@@ -44,7 +48,7 @@ def encode_server_state(state: ServerState) -> bytes:
 
 def decode_server_state(blob: bytes) -> ServerState:
     """Read an aggregator's state; StateError when the bytes are not one."""
-    note, groups = _decode("server state", blob)
+    note, groups = _decode("server state", blob, round=int, phase=str, scalars=dict)
     models = {g.removeprefix("models/"): w for g, w in groups.items() if g.startswith("models/")}
     slots = {g.removeprefix("slots/"): w for g, w in groups.items() if g.startswith("slots/")}
     return ServerState(note["round"], note["phase"], models, slots, note["scalars"])
@@ -57,7 +61,7 @@ def encode_client_state(state: ClientState) -> bytes:
 
 def decode_client_state(blob: bytes) -> ClientState:
     """Read a device's own state; StateError when the bytes are not one."""
-    note, groups = _decode("client state", blob)
+    note, groups = _decode("client state", blob, scalars=dict)
     return ClientState(groups.get("arrays", {}), note["scalars"])
 
 
