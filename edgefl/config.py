@@ -8,7 +8,6 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from edgefl.codecs import check_codec
 from edgefl.errors import ConfigError
 
 T = TypeVar("T")
@@ -90,6 +89,8 @@ class FederationConfig:
         for key, low in (("rounds", 1), ("clients_per_round", 0), ("min_clients", 1), ("upload_slots", 1)):
             if getattr(self, key) < low:
                 raise ConfigError(f"{key} is {getattr(self, key)}, expected at least {low}")
+        from edgefl.codecs import check_codec  # numpy, which `edgefl` alone does not load
+
         check_codec(self.codec)
         if not 0 < self.quorum <= 1:
             raise ConfigError(f"quorum is {self.quorum}, expected a share above 0 and at most 1")

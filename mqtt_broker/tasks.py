@@ -47,7 +47,7 @@ class Tasks:
             )  # fmt: skip
             # what a client personalizes is its own: its answer is metrics and holds no tensor
             expected = {} if broadcast.phase == PERSONALIZE else {name: specs_of(weights) for name, weights in broadcast.models.items()}
-            limit = 64 + size_limit(model_specs(expected, self._codec))
+            limit = 64 + (size_limit(model_specs(expected, self._codec)) if expected else 0)
             self._briefs[client_id] = Brief(task, expected, limit)
         return self._briefs[client_id]
 
