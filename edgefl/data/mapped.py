@@ -1,5 +1,6 @@
 """Shards that share one copy of the data set on disk: processes map its pages, and a client's samples are copied when it trains."""
 
+import mmap
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -43,8 +44,14 @@ class MappedShards(Mapping[str, Shard]):
         return ResidentShards(replace(self.dataset, x_train=samples[0], x_test=samples[1]), self._allotments)
 
     def __getitem__(self, client_id: str) -> Shard:
-        """Copy one client's samples."""
-        return take(self.dataset, self._allotments[client_id])
+        """Copy one client's samples; their pages are given back, else a process would come to hold the whole data set."""
+        dataset = self.dataset
+        shard = take(dataset, self._allotments[client_id])
+        for samples in (dataset.x_train, dataset.x_test):
+            mapped = getattr(samples, "_mmap", None)
+            if mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
+                mapped.madvise(mmap.MADV_DONTNEED)
+        return shard
 
     def __iter__(self) -> Iterator[str]:
         """Client ids."""
