@@ -9,6 +9,11 @@ import click
 from edgefl.errors import ConfigError
 from edgefl.stopping import Stopped, stoppable
 
+SECURITY = click.option(
+    "--security", type=click.Path(path_type=Path, file_okay=False), default=Path("broker"), show_default=True,
+    help="The directory of `edgefl broker init`.",
+)  # fmt: skip
+
 
 @click.group(short_help="The service of one board.")
 def device() -> None:
@@ -72,13 +77,7 @@ def start(
 
 @device.command("enrol", short_help="Make a board's keys.")
 @click.argument("client_id")
-@click.option(
-    "--security",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("broker"),
-    show_default=True,
-    help="The directory of `edgefl broker init`.",
-)
+@SECURITY
 @click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), help="Where the board's file goes  [default: ID.enrol]")
 @click.option("--days", type=click.IntRange(1, 3650), default=730, show_default=True, help="How long its certificate counts.")
 def enrol_device(client_id: str, security: Path, out: Path | None, days: int) -> None:
@@ -101,13 +100,7 @@ def enrol_device(client_id: str, security: Path, out: Path | None, days: int) ->
 
 @device.command("revoke", short_help="Take a board's rights away.")
 @click.argument("client_id")
-@click.option(
-    "--security",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("broker"),
-    show_default=True,
-    help="The directory of `edgefl broker init`.",
-)
+@SECURITY
 def revoke_device(client_id: str, security: Path) -> None:
     """Put a board's certificate on the revocation list; a running aggregator refuses what it signs at once.
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def write_atomic(path: Path, content: bytes) -> None:
-    """Replace the file by the content, wholly or not at all."""
+    """Replace the file by the content, wholly or not at all; its mode is 0600, so that a secret is one from its first byte on."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

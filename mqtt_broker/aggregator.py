@@ -64,7 +64,8 @@ class Aggregator:
             self._started, self._resumed = enter(self._journal, self._config, self._plan, self._out, fresh)
             self._session = self._started.session
             will = Message(self._topics.state, encode_json(self._trust.signed(self._state(STOPPED, 0, 0))), retained=True)
-            name = f"edgefl-aggregator-{self._session[:8]}-{secrets.token_hex(2)}"
+            # not the session, which every device reads: who knows a client id can throw its owner out of the broker
+            name = f"edgefl-aggregator-{secrets.token_hex(8)}"
             context = tls_context(self._own) if self._own else None
             self._link = Link(broker, name, will=will, keepalive_s=KEEPALIVE_S, context=context)
             leading = False

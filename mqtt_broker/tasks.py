@@ -42,8 +42,7 @@ class Tasks:
             models = {name: self._hash(weights) for name, weights in broadcast.models.items()}
             task = Task(
                 self._session, broadcast.round, broadcast.phase, self._plan, models, broadcast.scalars, self._seed, self._deadline_s,
-                self._codec,
-                self.nonce, time.time(),
+                self._codec, self.nonce, time.time(),
             )  # fmt: skip
             # what a client personalizes is its own: its answer is metrics and holds no tensor
             expected = {} if broadcast.phase == PERSONALIZE else {name: specs_of(weights) for name, weights in broadcast.models.items()}

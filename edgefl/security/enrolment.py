@@ -1,13 +1,13 @@
 """One file for a board: who it is, where the broker is, and all keys that it needs. Whoever has the file is the board."""
 
 import json
-import os
 import ssl
 import tempfile
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from edgefl.errors import ConfigError
+from edgefl.files import write_atomic
 
 FORMAT = "edgefl enrolment 1"
 
@@ -63,14 +63,8 @@ def tls_context(enrolment: Enrolment) -> ssl.SSLContext:
 
 
 def write_secret(path: Path, text: str) -> None:
-    """Write a file that its owner alone can read, from its first byte on; ConfigError when it cannot be written."""
+    """Write a file that its owner alone can read, as `write_atomic` makes them; ConfigError when it cannot be written."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # made with mode 0600
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
+        write_atomic(path, text.encode())
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}; choose another place") from error
