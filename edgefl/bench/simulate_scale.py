@@ -28,7 +28,8 @@ def measure_scaling(directory: Path, repeats: int, say: Say) -> dict[str, Any]:
     for repeat in range(repeats):
         pair = {}
         for processes in (1, 2) if repeat % 2 == 0 else (2, 1):
-            pair[processes] = float(_simulate(directory, **SPEED, processes=processes)[0]["steps_per_second"])
+            with _simulation(directory, **SPEED, processes=processes) as running:
+                pair[processes] = float(_result(running)["steps_per_second"])
         say(f"{repeat + 1}/{repeats} simulation: {pair[1]:.0f} steps/s in one process, {pair[2]:.0f} in two")
         pairs.append(pair)
     ratios = [pair[2] / pair[1] for pair in pairs]
@@ -40,25 +41,36 @@ def measure_memory(directory: Path, say: Say) -> dict[str, Any]:
     """Return the peak memory in MB of a simulation with few clients and with many, summed over its processes, and their ratio."""
     peaks = {}
     for clients in (FEW, MANY):
-        peaks[clients] = _simulate(directory, clients=clients, **MEMORY)[1]
+        with _simulation(directory, clients=clients, **MEMORY) as running:
+            peaks[clients] = _peak_mb(running)
+            _result(running)
         say(f"simulation of {clients} clients: {peaks[clients]:.0f} MB")
     return {**MEMORY, "few": FEW, "many": MANY, "few_mb": peaks[FEW], "many_mb": peaks[MANY], "ratio": peaks[MANY] / peaks[FEW]}
 
 
-def _simulate(directory: Path, *, clients: int, cohort: int, samples: int, rounds: int, processes: int) -> tuple[Any, float]:
-    """Run a simulation in a process of its own; return what it printed and the peak memory of it and its children."""
+def _simulation(directory: Path, *, clients: int, cohort: int, samples: int, rounds: int, processes: int) -> subprocess.Popen[str]:
+    """Start a simulation in a process of its own."""
     files = [str(directory / name) for name in ("plan", "samples.npz")]
     numbers = [str(each) for each in (clients, cohort, samples, rounds, processes)]
     command = [sys.executable, "-m", "edgefl.bench.simulate_run", *files, *numbers]
-    peak = 0.0
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENV) as running:
-        while running.poll() is None:
-            peak = max(peak, _tree_mb(running.pid))
-            time.sleep(INTERVAL_S)
-        out, error = running.communicate()
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENV)
+
+
+def _result(running: subprocess.Popen[str]) -> Any:
+    """Return what a simulation printed at its end; EdgeflError when it failed."""
+    out, error = running.communicate()
     if running.returncode:
         raise EdgeflError(f"the simulation ended with {running.returncode}: {' '.join(error.strip().splitlines()[-1:])}")
-    return json.loads(out.splitlines()[-1]), peak
+    return json.loads(out.splitlines()[-1])
+
+
+def _peak_mb(running: subprocess.Popen[str]) -> float:
+    """Return the peak memory of a simulation and its children; not while speed is measured, since looking takes a tenth of a core."""
+    peak = 0.0
+    while running.poll() is None:
+        peak = max(peak, _tree_mb(running.pid))
+        time.sleep(INTERVAL_S)
+    return peak
 
 
 def _tree_mb(pid: int) -> float:
