@@ -65,25 +65,26 @@ class Store:
 
     def _recover(self) -> str:
         """Go back to the round before when the files of the last one are damaged; return what a person should know of it."""
-        if self._is_whole(PROGRESS):
+        try:
+            self._check(PROGRESS)
             return ""
+        except StateError as error:
+            damage = error
         before = self._read(BEFORE)
         if before is None:  # it was the first round
             (self.directory / PROGRESS).replace(self.directory / f"{PROGRESS}.damaged")
             return f"{PROGRESS} of the first round is damaged, as after a power cut; this device begins again"
-        if not self._is_whole(BEFORE):
-            return ""  # whoever needs the files says so
+        try:
+            self._check(BEFORE)
+        except StateError:
+            raise damage from None
         self._write(PROGRESS, before)
         return "the files of the last round are damaged, as after a power cut; this device goes on from the round before"
 
-    def _is_whole(self, name: str) -> bool:
-        try:
-            progress = self._progress(name)
-            for file in (progress.update, progress.client_state) if progress else ():
-                self._named(file)
-        except StateError:
-            return False
-        return True
+    def _check(self, name: str) -> None:
+        progress = self._progress(name)
+        for file in (progress.update, progress.client_state) if progress else ():
+            self._named(file)
 
     def close(self) -> None:
         """Let others use the directory."""

@@ -107,7 +107,7 @@ def test_when_both_rounds_are_damaged_that_is_an_error(tmp_path):
     for path in tmp_path.glob("progress*"):
         path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(StateError, match=r"progress.json.*damaged.*start afresh"):
-        Store(tmp_path, "pi-1").progress()
+        Store(tmp_path, "pi-1")
 
 
 def test_a_directory_has_one_owner_at_a_time_and_one_id_for_ever(tmp_path):
