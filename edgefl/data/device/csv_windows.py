@@ -24,9 +24,8 @@ FLOAT32_MAX = float(np.finfo(np.float32).max)
 class Recording:
     """One file: its rows one after the other, four bytes a value, and for each row the number of its label in `names`."""
 
-    path: Path
-    rows: array[float] = field(default_factory=lambda: array("f"))
-    labels: array[int] = field(default_factory=lambda: array("i"))
+    rows: "array[float]" = field(default_factory=lambda: array("f"))
+    labels: "array[int]" = field(default_factory=lambda: array("i"))
 
 
 def read_csv_windows(source: DataSource) -> dict[str, NDArray[Any]]:
@@ -63,7 +62,7 @@ def read_csv_windows(source: DataSource) -> dict[str, NDArray[Any]]:
 
 def _read(path: Path, label: str, channels: tuple[str, ...], names: dict[str, int]) -> tuple[Recording, tuple[str, ...]]:
     """Read one file. `names` gets the labels that are new, in order; the channels are those of the first file for all."""
-    recording = Recording(path)
+    recording = Recording()
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = csv.reader(file, strict=True)

@@ -1,6 +1,7 @@
 """One sample out of one file: `.npy`, `.png` (needs Pillow) or `.wav`."""
 
 import struct
+import tokenize
 import wave
 import zlib
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ def _read_npy(path: Path) -> Sample:
     try:
         # mapped, so that a damaged header that promises terabytes asks for none
         values = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError, TypeError, SyntaxError, OverflowError) as error:
+    except (OSError, ValueError, EOFError, TypeError, SyntaxError, OverflowError, tokenize.TokenError) as error:
         raise DataError(f"{path} cannot be read as .npy: {error}; write it with numpy.save") from error
     if not isinstance(values, np.ndarray) or (values.dtype != np.uint8 and values.dtype.kind != "f") or values.ndim == 0:
         told = f"{values.dtype}{list(values.shape)}" if isinstance(values, np.ndarray) else "an archive"
@@ -73,7 +74,7 @@ def _read_wav(path: Path) -> Sample:
         with wave.open(str(path), "rb") as file:
             width, channels, rate, count = file.getsampwidth(), file.getnchannels(), file.getframerate(), file.getnframes()
             content = file.readframes(count)
-    except (OSError, EOFError, wave.Error, struct.error) as error:
+    except (OSError, EOFError, RuntimeError, wave.Error, struct.error) as error:
         raise DataError(f"{path} cannot be read as WAV: {error or 'it is cut off'}; write it as PCM of 16 bits") from error
     if width not in WAV_FORMATS:
         raise DataError(f"{path} has {8 * width} bits a value, expected 8, 16 or 32; convert it to 16 bits")
