@@ -1,6 +1,7 @@
 """Sensor topics recorded into a ring of windows. This device only listens: no sample goes to any topic."""
 
 import contextlib
+import math
 import secrets
 import time
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from devices.readings import Cutter, Topics, described, parse_label
-from edgefl.data.device.ring import Ring, load_ring, sole_writer
+from edgefl.data.device.ring import Ring, check_size, load_ring, sole_writer
 from edgefl.errors import DataError
 from edgefl.mqtt import Link, Message
 from edgefl.stopping import Stopped
@@ -43,6 +44,7 @@ class Recorder:
 
     def __init__(self, settings: RecordSettings, note: Callable[[str], None]) -> None:
         self._settings, self._note = settings, note
+        check_size(settings.capacity, settings.window, max(1, len(settings.channels)))  # seen now, not at the first window
         self._ring: Ring | None = None
         self._new = self._malformed = self._lost = 0
         self._last_problem = ""
@@ -91,7 +93,7 @@ class Recorder:
         self._new += 1
 
     def _listen(self, link: Link) -> None:
-        settings, saved, saved_at, told_at = self._settings, 0, time.monotonic(), 0.0
+        settings, saved, saved_at, told_at = self._settings, 0, time.monotonic(), -math.inf
         while not settings.count or self._new < settings.count:
             event = link.get(min(0.5, settings.save_s) if self._new > saved else 0.5)
             if isinstance(event, Message):

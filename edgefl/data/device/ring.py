@@ -25,13 +25,18 @@ MAX_BYTES = 1 << 30
 REMEDY = "give another -o, or remove the file"
 
 
+def check_size(capacity: int, window: int, channels: int) -> None:
+    """Raise ConfigError for a ring that would take too much memory."""
+    if 4 * capacity * window * channels > MAX_BYTES:
+        size = f"{capacity} windows of {window} x {channels} values"
+        raise ConfigError(f"{size} are above the limit of {MAX_BYTES} bytes; take a smaller --capacity")
+
+
 class Ring:
     """The newest `capacity` windows of float32[window, channels]. The memory is taken as it fills."""
 
     def __init__(self, capacity: int, window: int, channels: tuple[str, ...], classes: tuple[str, ...] = ()) -> None:
-        if 4 * capacity * window * len(channels) > MAX_BYTES:
-            size = f"{capacity} windows of {window} x {len(channels)} values"
-            raise ConfigError(f"{size} are above the limit of {MAX_BYTES} bytes; take a smaller --capacity")
+        check_size(capacity, window, len(channels))
         self.channels, self.classes = channels, classes
         self._x = np.zeros((capacity, window, len(channels)), np.float32)
         self._y = np.zeros(capacity, np.int64)

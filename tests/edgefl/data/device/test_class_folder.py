@@ -196,7 +196,7 @@ def test_a_header_that_promises_too_much_takes_no_memory(tmp_path):
     npy(tmp_path / "a" / "a.npy", np.zeros(3))
     content = (tmp_path / "a" / "a.npy").read_bytes()
     (tmp_path / "a" / "a.npy").write_bytes(content.replace(b"(3,), }            ", b"(9999999999999,), }"))
-    with pytest.raises(DataError, match="cannot be read as .npy"):
+    with pytest.raises(DataError, match=r"cannot be read as .npy"):
         read(tmp_path)
 
 

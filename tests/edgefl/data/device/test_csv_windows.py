@@ -75,7 +75,7 @@ def test_a_bad_row_is_named_by_its_line(tmp_path, text, says):
 
 
 def test_places_without_csv(tmp_path):
-    with pytest.raises(DataError, match="holds no .csv"):
+    with pytest.raises(DataError, match=r"holds no .csv"):
         read(tmp_path)
     with pytest.raises(DataError, match="cannot be read"):
         read(tmp_path / "none.csv")

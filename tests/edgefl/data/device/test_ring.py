@@ -79,7 +79,7 @@ def test_names_of_classes_are_kept_and_checked(tmp_path):
     assert load_shard(tmp_path / "r.npz", num_classes=3).num_classes == 3
     with pytest.raises(DataError, match=r"are 3 \(walk, run, stand\), the federation has 4"):
         load_shard(tmp_path / "r.npz", num_classes=4)
-    with pytest.raises(DataError, match="classes walk, run, stand, asked for are .* classes by number"):
+    with pytest.raises(DataError, match=r"classes walk, run, stand, asked for are .* classes by number"):
         load_ring(tmp_path / "r.npz", 9, 4, ())
 
 
@@ -89,7 +89,7 @@ def test_files_that_are_no_ring(tmp_path):
     with pytest.raises(DataError, match="is no ring of `edgefl device record`, it holds x, y"):
         load_ring(tmp_path / "shard.npz", 2, 4, ())
     (tmp_path / "text.npz").write_text("hello")
-    with pytest.raises(DataError, match="cannot be read as .npz"):
+    with pytest.raises(DataError, match=r"cannot be read as .npz"):
         load_ring(tmp_path / "text.npz", 2, 4, ())
     ring = Ring(2, 4, AXES)
     fill(ring, 2)
