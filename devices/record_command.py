@@ -20,7 +20,7 @@ from edgefl.stopping import stoppable
 @click.option("--step", type=click.IntRange(0), default=0, help="Readings from one window to the next  [default: --window]")
 @click.option("--capacity", type=click.IntRange(1), required=True, help="Windows to keep; the oldest go.")
 @click.option("--count", type=click.IntRange(0), default=0, help="End after so many new windows  [default: at SIGTERM or Ctrl-C]")
-@click.option("--save", "save_s", type=click.FloatRange(0), default=10.0, show_default=True, help="Seconds between writes of the file.")
+@click.option("--save", "save_s", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds between writes of the file.")
 @click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The ring, an .npz for --data.")
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON at the end; progress goes to stderr.")
 def record(

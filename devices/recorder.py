@@ -35,7 +35,7 @@ class RecordSettings:
     label: str | None = None
     channels: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
-    save_s: float = 10.0
+    save_s: float = 60.0
     count: int = 0
 
 
