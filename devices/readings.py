@@ -100,7 +100,7 @@ class Cutter:
     """Cuts the readings of each sensor into windows as `edgefl.data.device.windows.cut` does, one reading at a time.
 
     on_window gets float32[window, channels] and its label. channels: the fields to take, all when empty. form: the channels of the first
-    reading, which all others must have. A reading without a label, or a `gap`, begins the window anew: rows of a
+    reading, which all others must have. A reading before its first label is only counted, and a `gap` begins the window anew: rows of a
     window follow on one another.
     """
 
@@ -139,7 +139,6 @@ class Cutter:
         label = self.label if self.label is not None else self._labels.get(words, self._labels.get(()))
         if label is None:
             self.unlabelled += 1
-            self._sensors.pop(topic, None)
             return
         if len(self._sensors) >= MAX_SENSORS and topic not in self._sensors:
             raise DataError(f"readings of more than {MAX_SENSORS} sensors; take a narrower --topic")

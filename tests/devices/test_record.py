@@ -11,6 +11,7 @@ import pytest
 
 from edgefl.data.npz import load_shard
 from edgefl.mqtt import Link
+from mqtt_broker.embedded import HOST, free_port, mosquitto
 
 
 @pytest.fixture
@@ -139,6 +140,45 @@ def test_a_ring_of_another_form_is_left_alone(record, sensor, home, tmp_path):
         assert process.end() == 1
         assert says in process.said
     assert (tmp_path / "ring.npz").read_bytes() == before
+
+
+def test_a_second_start_takes_readings_of_the_first_ones_form_only(record, sensor, home, tmp_path):
+    process = record("--label", "1", "--count", "1")
+    say(sensor, home, 0, 2)
+    assert process.end() == 0
+    process = record("--label", "1", "--count", "1")
+    for payload in (b"[5]", b"[5, 6]", b'{"x": 7, "y": 8}', b'{"x": 9, "y": 10}'):
+        sensor.publish(f"{home}/pi/accel", payload)
+    assert process.end() == 0
+    assert json.loads(process.out)["malformed"] == 2
+    with np.load(tmp_path / "ring.npz") as file:
+        assert file["x"].tolist() == [[[0, 0], [1, -1]], [[7, 8], [9, 10]]]
+
+
+def test_no_window_spans_a_time_without_a_broker(start, tmp_path):
+    port = free_port()
+    url = f"mqtt://{HOST}:{port}"
+
+    def say_numbers(*numbers):
+        link = Link(url, "sensor")
+        for number in numbers:
+            link.publish("s", str(number).encode())
+        assert link.close()
+
+    with mosquitto(port):
+        process = start(
+            "device", "record", "--broker", url, "--topic", "s", "--label", "0", "--window", "2", "--capacity", "9", "--save", "0",
+            "--count", "2", "-o", tmp_path / "r.npz",
+        )  # fmt: skip
+        process.wait_for("listening on")
+        say_numbers(0, 1, 2)
+        process.wait_for("1 new")
+    with mosquitto(port):
+        process.wait_for("the link to the broker is up again")
+        say_numbers(3, 4)
+        assert process.end() == 0
+    with np.load(tmp_path / "r.npz") as file:
+        assert file["x"].tolist() == [[[0], [1]], [[3], [4]]]
 
 
 @pytest.mark.parametrize(

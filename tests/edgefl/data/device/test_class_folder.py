@@ -151,7 +151,7 @@ BAD = [
     ("text.png", lambda path: path.write_text("hello"), "cannot be read as PNG"),
     ("cut.png", lambda path: (grey(path), path.write_bytes(path.read_bytes()[:45])), "cannot be read as PNG"),
     ("clear.png", lambda path: png(path, [[1, 2, 3, 4]], color=6), "mode RGBA, expected 8-bit grey or RGB"),
-    ("deep.png", lambda path: png(path, [[1, 2, 3, 4]], depth=16), "mode I;16, expected 8-bit"),
+    ("deep.png", lambda path: png(path, [[1, 2, 3, 4]], depth=16), r"mode I[;16]*, expected 8-bit"),
     ("large.png", lambda path: png(path, [[1, 2, 3], [4, 5, 6]]), r"large.png is a PNG of shape \(2, 3, 1\), expected a PNG of shape"),
     ("other.npy", lambda path: npy(path, np.zeros((2, 2, 1))), r"other.npy is floats of shape .*, expected a PNG"),
     ("notes.txt", lambda path: path.write_text("hello"), "notes.txt is no sample, expected a file named .npy, .png, .wav"),
