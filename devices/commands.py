@@ -6,6 +6,9 @@ from pathlib import Path
 
 import click
 
+from devices.record_command import record
+from edgefl.data.device import DataSource
+from edgefl.data.device.options import data_options
 from edgefl.errors import ConfigError
 from edgefl.stopping import Stopped, stoppable
 
@@ -27,7 +30,7 @@ def device() -> None:
 @click.option("--broker", help="mqtt://HOST:PORT, or mqtts://USER:PASSWORD@HOST:PORT  [default: the enrolment's]")
 @click.option("--id", "client_id", help="This client's name: a-z, 0-9, - and _.  [default: the enrolment's]")
 @click.option("--enrol", type=click.Path(path_type=Path), help="The file of `edgefl device enrol`: id, broker and keys.")
-@click.option("--data", type=click.Path(path_type=Path), required=True, help="The shard: .npz with x and y. It stays here.")
+@data_options("The samples: .npz, folder of classes, CSV, or MODULE:FUNCTION of yours. They stay here.", required=True)
 @click.option("--state", type=click.Path(path_type=Path), required=True, help="What this device keeps; its model ends in DIR/model.")
 @click.option("--federation", default="", help="Which federation  [default: the one that runs on the broker]")
 @click.option(
@@ -39,12 +42,16 @@ def device() -> None:
 @click.option("--export/--no-export", default=True, show_default=True, help="Make model.tflite at the end.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was made as JSON; progress goes to stderr.")
 def start(
-    broker: str | None, client_id: str | None, enrol: Path | None, data: Path, state: Path, federation: str, learner: str, threads: int,
-    keepalive: int, wait_s: float, export: bool, as_json: bool,
+    broker: str | None, client_id: str | None, enrol: Path | None, source: DataSource, state: Path, federation: str, learner: str,
+    threads: int, keepalive: int, wait_s: float, export: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Join a federation with this device's own data, and end with an int8 model of its own.
 
     A repeated start with the same --state goes on where it was.
+
+    --data is an .npz with x and y (also what `edgefl device record` wrote); a folder DIR/CLASS/FILE of .npy, .png or .wav; a .csv with a
+    header, or a folder of them, with --window and --label; or a function of yours that returns (x, y). Classes that have names are
+    numbered by name: when a board may lack one, put the same classes.txt, one name a line, into the folder on every board.
 
     Example: edgefl device start --broker mqtt://192.168.1.10:1883 --id pi-1 --data shard.npz --state /var/lib/edgefl
     """
@@ -62,7 +69,7 @@ def start(
         raise ConfigError(
             f"no {'--id' if broker else '--broker'}; give --broker and --id, or --enrol with the file of `edgefl device enrol`"
         )
-    settings = Settings(broker, client_id, data, state, federation, learner, threads, keepalive, wait_s, export, enrolment)
+    settings = Settings(broker, client_id, source, state, federation, learner, threads, keepalive, wait_s, export, enrolment)
     with stoppable():
         try:
             made = Device(settings, note).run()
@@ -73,6 +80,9 @@ def start(
         click.echo(json.dumps({**made, "tensorflow_loaded": "tensorflow" in sys.modules}))
     else:
         click.echo(f"model: {made['model']}" if made["model"] else f"done; the mixture is in {state}")
+
+
+device.add_command(record)
 
 
 @device.command("enrol", short_help="Make a board's keys.")

@@ -7,15 +7,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from edgefl.data.device import DataSource
 from edgefl.errors import ExportError
 
 LIMIT_S = 900.0
 MODEL = "model.tflite"
 
 
-def export_in_child(state: Path) -> Mapping[str, Any]:
+def export_in_child(state: Path, source: DataSource) -> Mapping[str, Any]:
     """Run `edgefl export` for this device's state into `state/model`; returns its report. ExportError when it fails."""
     command = [sys.executable, "-m", "firmware_export", "export", "--state", str(state), "-o", str(state / "model"), "--json"]
+    if source.is_function:
+        command += ["--data", source.data]  # code runs on the word of whoever started the device, not of a file
     remedy = f"run `edgefl export --state {state} -o model/` to see all of it"
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S)

@@ -11,12 +11,13 @@ from typing import Any
 from devices.export import MODEL, export_in_child, export_metrics
 from devices.identity import IdTakenError, claim, find_federation
 from devices.session import Session, Superseded
+from devices.shard import OwnSamples
 from devices.store import Progress, Store
 from devices.training import Site, check_shard, open_site
 from devices.upload import upload
 from edgefl import __version__
 from edgefl.algorithms import DONE, PERSONALIZE
-from edgefl.data.npz import load_shard
+from edgefl.data.device import DataSource
 from edgefl.errors import ExportError, LinkError
 from edgefl.memory import peak_rss_mb
 from edgefl.mqtt import KEEPALIVE_S, Link, Message
@@ -40,7 +41,7 @@ class Settings:
 
     broker: str
     client_id: str
-    data: Path
+    data: DataSource
     state: Path
     federation: str = ""
     learner: str = "litert"
@@ -67,13 +68,13 @@ class Device:
     def run(self) -> dict[str, Any]:
         """Take part until the federation is done; returns what was made. Raises an EdgeflError that says what to do."""
         settings = self._settings
-        samples = len(load_shard(settings.data, client_id=settings.client_id).y_train)
+        self._samples = OwnSamples(settings.data, settings.client_id)
         self._store = Store(settings.state, settings.client_id)
         try:
             if self._store.recovered:
                 self._note(self._store.recovered)
             self._cache = BlobCache(settings.state / "blobs")
-            return self._join(samples)
+            return self._join(len(self._samples.shard().y_train))
         finally:
             self._store.close()
 
@@ -158,7 +159,7 @@ class Device:
         progress = self._store.progress()
         if progress is None or (progress.session, progress.round) != (task.session, task.round):
             site = self._open_site(task)
-            settled = {"id": settings.client_id, "federation": federation, "data": str(settings.data.resolve()), "seed": task.seed}
+            settled = {"id": settings.client_id, "federation": federation, "seed": task.seed, **settings.data.as_note()}
             self._store.save_note(settled)
             models = self._models(task, site)
             progress = self._personalize(task, site, models) if task.phase == PERSONALIZE else self._train(task, site, models)
@@ -189,8 +190,7 @@ class Device:
 
         with contextlib.suppress(Superseded):
             plan = self._plan(state.plan, is_wanted)
-            shard = load_shard(self._settings.data, client_id=self._settings.client_id, num_classes=plan.spec.num_classes)
-            check_shard(shard, plan)
+            check_shard(self._samples.shard(num_classes=plan.spec.num_classes), plan)
 
     def _plan(self, sha256: str, is_wanted: Callable[[], bool]) -> Plan:
         blob = self._cache.get(sha256)
@@ -202,7 +202,8 @@ class Device:
     def _open_site(self, task: Task) -> Site:
         if self._site is None or (self._site.plan.id, self._site_seed) != (task.plan, task.seed):
             settings, plan = self._settings, self._plan(task.plan, lambda: self._session.is_current(task))
-            self._site = open_site(plan, settings.data, task.seed, settings.client_id, settings.learner, settings.threads, self._note)
+            self._site = None  # its shard goes before another one comes
+            self._site = open_site(plan, self._samples, task.seed, settings.client_id, settings.learner, settings.threads, self._note)
             self._site_seed = task.seed
         return self._site
 
@@ -230,7 +231,7 @@ class Device:
         metrics = dict(measured)
         if self._settings.export:
             try:
-                metrics |= export_metrics(export_in_child(self._settings.state))
+                metrics |= export_metrics(export_in_child(self._settings.state, self._settings.data))
             except ExportError as error:
                 # the federation goes on without this int8 model; this device says so when it ends
                 self._export_error = error

@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
+from devices.shard import OwnSamples
 from edgefl.algorithms import make_algorithm
 from edgefl.algorithms.base import Algorithm
 from edgefl.client import client_rng, compressed, personalize_and_measure
-from edgefl.data.npz import load_shard
 from edgefl.errors import ConfigError, DataError
 from edgefl.learner.base import Learner
 from edgefl.plan.spec import Plan
@@ -69,9 +68,9 @@ class Site:
         return personalize_and_measure(compressed(self.algorithm, task.codec), self.learner, broadcast, state, self.shard, rng)
 
 
-def open_site(plan: Plan, data: Path, seed: int, client_id: str, learner: str, threads: int, note: Callable[[str], None]) -> Site:
-    """Load the shard, split as the federation's seed says, and make learner and algorithm. DataError, PlanError."""
-    shard = load_shard(data, seed=seed, client_id=client_id, num_classes=plan.spec.num_classes)
+def open_site(plan: Plan, samples: OwnSamples, seed: int, client_id: str, learner: str, threads: int, note: Callable[[str], None]) -> Site:
+    """Split the shard as the federation's seed says, and make learner and algorithm. DataError, PlanError."""
+    shard = samples.shard(seed, plan.spec.num_classes)
     check_shard(shard, plan)
     made = make_learner(learner, plan, threads)
     note(f"plan {plan.id[:8]}: {plan.spec.model}, {plan.spec.algorithm}; {len(shard.y_train)} samples; learner {made.name}")

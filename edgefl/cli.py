@@ -29,7 +29,7 @@ CORE = {
 }
 EXTRAS = {
     "tensorflow": "aggregator", "keras": "aggregator", "scipy": "aggregator", "sklearn": "aggregator", "amqtt": "broker",
-    "tflite_micro": "export", "matplotlib": "plots", "ray": "ray",
+    "tflite_micro": "export", "matplotlib": "plots", "ray": "ray", "PIL": "images",
 }  # fmt: skip
 START = """edgefl federates small networks over boards; each board ends with its own int8 model.
 

@@ -7,7 +7,8 @@ from typing import Any
 import click
 import numpy as np
 
-from edgefl.data.npz import load_shard
+from edgefl.data.device import DataSource, load_source
+from edgefl.data.device.options import data_options
 from edgefl.errors import ExportError
 from firmware_export.quantize import ExportReport, export_mixture
 from firmware_export.run import MICRO, accuracy, load, outputs
@@ -19,11 +20,11 @@ REPORT = "report.json"
 @click.command(epilog="Example: edgefl export --state /var/lib/edgefl -o model/")
 @click.option("--state", type=click.Path(path_type=Path), required=True, help="What `edgefl device start --state` wrote.")
 @click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="Directory for model.tflite and report.json.")
-@click.option("--data", type=click.Path(path_type=Path), help="Another shard than the one the device trained on.")
+@data_options("Other samples than those the device trained on; what `edgefl device start --data` takes.", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-def export(state: Path, out: Path, data: Path | None, as_json: bool) -> None:
+def export(state: Path, out: Path, source: DataSource | None, as_json: bool) -> None:
     """Quantize a device's mixture to int8, with its own samples, on the device itself."""
-    device = read_state(state, data)
+    device = read_state(state, source)
     report = export_mixture(device.plan, device.mixture, device.shard(), out, seed=device.seed, client_id=device.client_id)
     click.echo(json.dumps(report.as_dict(), indent=1) if as_json else _describe(report, out))
 
@@ -47,12 +48,12 @@ def _describe(report: ExportReport, out: Path) -> str:
 
 @click.command(epilog="Example: edgefl infer model/model.tflite --data shard.npz")
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option("--data", type=click.Path(path_type=Path), required=True, help="A shard; its held-out samples are measured.")
+@data_options("Samples, as `edgefl device start --data` takes them; those held out are measured.", required=True)
 @click.option("--runtime", type=click.Choice(["auto", "litert", "tflite-runtime", MICRO]), default="auto", show_default=True)
 @click.option("--reference", is_flag=True, help="Reference kernels: slow, and near the bits of a microcontroller.")
 @click.option("--split", type=click.Choice(["test", "train", "all"]), default="test", show_default=True, help="Which samples to run.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
-def infer(model: Path, data: Path, runtime: str, reference: bool, split: str, as_json: bool) -> None:
+def infer(model: Path, source: DataSource, runtime: str, reference: bool, split: str, as_json: bool) -> None:
     """Run a .tflite over a shard: accuracy, latency, and the runtime that was used.
 
     The held-out samples are those of the device that exported the model, when its report.json lies beside it.
@@ -62,7 +63,7 @@ def infer(model: Path, data: Path, runtime: str, reference: bool, split: str, as
     except OSError as error:
         raise ExportError(f"cannot read {model}: {error}; make it with `edgefl export`") from error
     loaded = load(content, runtime, reference=reference)
-    shard = load_shard(data, **_split_of(model))
+    shard = load_source(source, **_split_of(model))
     parts = {"test": [0], "train": [1], "all": [0, 1]}[split]
     x = np.concatenate([(shard.x_test, shard.x_train)[i] for i in parts])
     y = np.concatenate([(shard.y_test, shard.y_train)[i] for i in parts])
@@ -78,7 +79,7 @@ def infer(model: Path, data: Path, runtime: str, reference: bool, split: str, as
 
 
 def _split_of(model: Path) -> dict[str, Any]:
-    """Return seed and client id of the split that the export measured on; load_shard's own defaults when there is no report."""
+    """Return seed and client id of the split that the export measured on; load_source's own defaults when there is no report."""
     try:
         note = json.loads((model.parent / REPORT).read_bytes())
         return {"seed": int(note["seed"]), "client_id": str(note["client_id"])}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgefl.checkpoint import decode_mixture
-from edgefl.data.npz import load_shard
+from edgefl.data.device import DataSource, load_source, source_of_note
 from edgefl.errors import EdgeflError, StateError
 from edgefl.plan.spec import Plan, load_plan
 from edgefl.types import Mixture, Shard
@@ -20,26 +20,31 @@ class DeviceState:
 
     plan: Plan
     mixture: Mixture
-    data: Path
+    data: DataSource
     seed: int
     client_id: str
 
     def shard(self) -> Shard:
         """Read the device's shard, split as it was in training."""
-        return load_shard(self.data, seed=self.seed, client_id=self.client_id, num_classes=self.plan.spec.num_classes)
+        return load_source(self.data, seed=self.seed, client_id=self.client_id, num_classes=self.plan.spec.num_classes)
 
 
-def read_state(directory: Path, data: Path | None = None) -> DeviceState:
-    """Read a state directory; `data` replaces the shard's path. StateError names the file that is missing or damaged."""
+def read_state(directory: Path, data: DataSource | None = None) -> DeviceState:
+    """Read a state directory; `data` replaces its data's source. StateError names the file that is missing or damaged.
+
+    Code that a file names is not run: a device whose data come from a function needs `data`.
+    """
     if not directory.is_dir():
         raise StateError(f"no state directory {directory}; give the --state of `edgefl device start`")
     try:
         note = json.loads((directory / DEVICE).read_bytes())
-        seed, client_id, path = int(note["seed"]), str(note["id"]), Path(note["data"])
+        seed, client_id, source = int(note["seed"]), str(note["id"]), source_of_note(note)
     except OSError as error:
         raise StateError(f"{directory} is no device's state: {error}; start the device once with --state {directory}") from error
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise StateError(f"{directory / DEVICE} is damaged: {error!r}; start the device again") from error
+    if source.is_function and data is None:
+        raise StateError(f"the data of {directory} come from the function {source.data}; say that it may run: --data {source.data}")
     try:
         blob = (directory / MIXTURE).read_bytes()
     except OSError as error:
@@ -48,4 +53,4 @@ def read_state(directory: Path, data: Path | None = None) -> DeviceState:
         mixture = decode_mixture(blob)
     except EdgeflError as error:
         raise StateError(f"{directory / MIXTURE}: {error}") from error
-    return DeviceState(load_plan(directory / "plan"), mixture, data or path, seed, client_id)
+    return DeviceState(load_plan(directory / "plan"), mixture, data or source, seed, client_id)

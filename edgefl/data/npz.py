@@ -1,4 +1,7 @@
-"""A client's shard as one `.npz`: arrays `x` and `y`, and optionally `x_test`, `y_test`, `num_classes`."""
+"""A client's shard as one `.npz`: arrays `x` and `y`, and optionally `x_test`, `y_test`, `num_classes`; and shards out of arrays.
+
+`class_names` and `window_number` are in what `edgefl device record` writes: see `num_classes_of` and `_split_windows`.
+"""
 
 import io
 from collections.abc import Mapping
@@ -14,6 +17,7 @@ from edgefl.files import write_atomic
 from edgefl.rng import rng_for
 from edgefl.types import Array, Labels, Shard
 
+NAMES = ("x", "y", "x_test", "y_test", "num_classes", "class_names", "window_number")
 FIX = "write it with numpy.savez(path, x=..., y=...)"
 
 
@@ -24,7 +28,14 @@ def load_shard(path: Path, *, seed: int = 1, client_id: str = "", test_share: fl
     `num_classes` is taken from the argument, else from the file, else it is the largest label + 1.
     Raises DataError when the file cannot be read or trained on: it says what was expected and what to do.
     """
-    arrays = _read(Path(path))
+    return make_shard(read_shard(Path(path)), str(path), seed=seed, client_id=client_id, test_share=test_share, num_classes=num_classes)
+
+
+def make_shard(
+    arrays: Mapping[str, NDArray[Any]], where: str, *, seed: int = 1, client_id: str = "", test_share: float = 0.2,
+    num_classes: int | None = None,
+) -> Shard:  # fmt: skip
+    """Return the arrays of a `.npz` or of another source as a shard; see `load_shard`. `where` begins each error."""
     try:
         x, y = samples_of(arrays, ""), labels_of(arrays, "")
         check_lengths(x, y, "")
@@ -34,12 +45,12 @@ def load_shard(path: Path, *, seed: int = 1, client_id: str = "", test_share: fl
             if x_test.shape[1:] != x.shape[1:]:
                 raise DataError(f"x_test is {x_test.shape[1:]} a sample, expected {x.shape[1:]} as in x")
         else:
-            x, y, x_test, y_test = _split(x, y, seed, client_id, test_share)
+            x, y, x_test, y_test = _split(x, y, seed, client_id, test_share, arrays.get("window_number"))
         if len(np.unique(y)) < 2:
             raise DataError(f"all {len(y)} training labels are {y[0]}, expected two classes or more; a personal classifier needs two")
         return Shard(x, y, x_test, y_test, num_classes_of(arrays, num_classes, int(max(y.max(), y_test.max()))))
     except DataError as error:
-        raise DataError(f"{path}: {error}") from error
+        raise DataError(f"{where}: {error}") from error
 
 
 def save_shard(path: Path, shard: Shard) -> None:
@@ -56,10 +67,11 @@ def save_shard(path: Path, shard: Shard) -> None:
     write_atomic(path, buffer.getvalue())
 
 
-def _read(path: Path) -> dict[str, NDArray[Any]]:
+def read_shard(path: Path) -> dict[str, NDArray[Any]]:
+    """Return a shard's arrays as they lie in the file; DataError when it is no `.npz`."""
     if not path.is_file():
         raise DataError(f"no shard at {path}; {FIX}")
-    return read_arrays(path, ("x", "y", "x_test", "y_test", "num_classes"), some=True, remedy=FIX)
+    return read_arrays(path, NAMES, some=True, remedy=FIX)
 
 
 def samples_of(arrays: Mapping[str, NDArray[Any]], part: str) -> Array:
@@ -74,7 +86,7 @@ def samples_of(arrays: Mapping[str, NDArray[Any]], part: str) -> Array:
     with np.errstate(over="ignore"):
         samples: Array = np.ascontiguousarray(x, np.float32)
     if x.dtype == np.uint8:
-        samples = samples / np.float32(255)
+        samples /= np.float32(255)  # in place: it is a copy already
     bad = ~np.isfinite(samples).reshape(len(samples), -1).all(axis=1) if len(samples) else np.zeros(0, bool)
     if bad.any():
         raise DataError(f"x{part} holds NaN or infinite values in {bad.sum()} of {len(x)} samples, first at {bad.argmax()}; clean it")
@@ -101,23 +113,51 @@ def check_lengths(x: Array, y: Labels, part: str) -> None:
         raise DataError(f"x{part} is empty, expected at least one sample; collect data before this device joins")
 
 
-def _split(x: Array, y: Labels, seed: int, client_id: str, share: float) -> tuple[Array, Labels, Array, Labels]:
+def _split(
+    x: Array, y: Labels, seed: int, client_id: str, share: float, number: NDArray[Any] | None
+) -> tuple[Array, Labels, Array, Labels]:
     if not 0 < share < 1:
         raise DataError(f"test_share is {share}, expected a share between 0 and 1")
     if len(y) < 2:
         raise DataError("one sample only, expected two or more: some are held out to measure on; collect more, or give x_test and y_test")
-    held = min(max(1, round(share * len(y))), len(y) - 1)
-    order = rng_for(seed, 0, f"split:{client_id}").permutation(len(y))
+    rng, wanted = rng_for(seed, 0, f"split:{client_id}"), round(share * len(y))
+    order, wanted = (rng.permutation(len(y)), wanted) if number is None else _split_windows(number, len(y), rng, share)
+    held = min(max(1, wanted), len(y) - 1)
     test, train = order[:held], order[held:]
     return x[train], y[train], x[test], y[test]
 
 
+def _split_windows(number: NDArray[Any], count: int, rng: np.random.Generator, share: float) -> tuple[Labels, int]:
+    """Return an order of the samples, and how many of its first are held out.
+
+    A window of a ring is held out by a hash of its number, so that it stays on its side however the ring moves on: what is measured on
+    after a restart, or at the export, was never trained on. The hash is the finalizer of splitmix64 (Steele, Lea, Flood 2014).
+    """
+    if number.shape != (count,) or number.dtype.kind not in "iu":
+        raise DataError(f"window_number is {number.dtype}{list(number.shape)}, expected {count} whole numbers; {FIX}")
+    z = number.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + rng.integers(2**64, dtype=np.uint64)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z ^= z >> np.uint64(31)
+    return np.argsort(z, kind="stable"), int((z < np.uint64(int(share * 2**64))).sum())
+
+
 def num_classes_of(arrays: Mapping[str, NDArray[Any]], given: int | None, largest: int) -> int:
-    """Return the number of classes: given, else stored, else the largest label + 1; DataError for a larger label."""
+    """Return the number of classes: given, else stored, else the largest label + 1.
+
+    DataError for a larger label, and when `class_names` are not as many as given: labels that were numbered by name are then another
+    board's numbers only if both boards numbered the same names.
+    """
     stored = arrays.get("num_classes")
     if stored is not None and (stored.size != 1 or stored.dtype.kind not in "iu"):
         raise DataError(f"num_classes is {stored.dtype}{list(stored.shape)}, expected one whole number")
     count = given if given is not None else int(stored.item()) if stored is not None else largest + 1
     if largest >= count:
         raise DataError(f"the label {largest} is in the shard, expected 0 to {count - 1} for {count} classes; is it of another task?")
+    names = arrays.get("class_names")
+    if given is not None and names is not None and names.size != given:
+        raise DataError(
+            f"the classes here are {names.size} ({', '.join(map(str, names.ravel()[:20]))}), the federation has {given}; list the names of "
+            f"all {given} in one order on every board, one a line, in classes.txt, also those that this board has no samples of"
+        )
     return count

@@ -8,6 +8,7 @@ import pytest
 from devices.export import export_in_child, export_metrics
 from devices.identity import yields_to
 from devices.store import Store
+from edgefl.data.device import DataSource
 from edgefl.errors import ExportError, StateError
 from edgefl.types import ClientState
 from edgefl.wire.messages import Status
@@ -129,7 +130,7 @@ def test_a_place_that_is_no_directory(tmp_path):
 
 def test_the_export_runs_in_a_child_and_its_last_words_are_the_error(tmp_path):
     with pytest.raises(ExportError, match=r"the export failed: .*run `edgefl export --state"):
-        export_in_child(tmp_path)
+        export_in_child(tmp_path, DataSource(str(tmp_path)))
     assert export_metrics({"accuracy_int8": 0.5, "tflite_bytes": 10, "peak_rss_mb": 1.0, "recipe": "x"}) == {
         "accuracy_mixture_int8": 0.5, "tflite_bytes": 10.0, "export_rss_mb": 1.0,
     }  # fmt: skip

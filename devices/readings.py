@@ -1,0 +1,159 @@
+"""Sensor messages <-> windows: what a payload says, and which readings follow on one another. No network in here."""
+
+import json
+import math
+import re
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from edgefl.config import nearest
+from edgefl.data.device.windows import majority
+from edgefl.errors import ConfigError, DataError
+from edgefl.types import Array
+
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+MAX_CHANNELS = 1024
+MAX_SENSORS = 256
+MAX_LABEL = 999_999
+
+
+def parse_reading(payload: bytes, channels: tuple[str, ...]) -> dict[str, float]:
+    """Return channel and value: of a number, `value`; of a list, `0`, `1`, ...; of an object, its fields by name. Or those of `channels`.
+
+    DataError for a payload that is not JSON, holds something else than finite numbers, or lacks a channel.
+    """
+    try:
+        raw = json.loads(payload, parse_constant=lambda _: None)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"no JSON: {str(error)[:80]}") from error
+    # sorted: an object's fields have no order, and boards must agree on one
+    items = sorted(raw.items()) if isinstance(raw, dict) else enumerate(raw) if isinstance(raw, list) else [("value", raw)]
+    found = {str(key): value for key, value in items}
+    if missing := [name for name in channels if name not in found]:
+        raise DataError(f"no channel {missing[0]!r}, received {', '.join(found)[:80] or 'none'}")
+    picked = {name: found[name] for name in channels or found}
+    if not 0 < len(picked) <= MAX_CHANNELS:
+        raise DataError(f"{len(picked)} values, expected 1 to {MAX_CHANNELS}")
+    for name, value in picked.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= FLOAT32_MAX or math.isnan(value):
+            raise DataError(f"{name} is {str(value)[:40]!r}, expected a finite number")
+    return {name: float(value) for name, value in picked.items()}
+
+
+def parse_label(payload: bytes, classes: tuple[str, ...]) -> int:
+    """Return the class number of a label: one of the classes' names, or a whole number where classes have no names. DataError."""
+    text = payload[:1024].decode(errors="replace").strip().strip('"')
+    if classes:
+        if text not in classes:
+            raise DataError(f"no class {text[:40]!r}; {nearest(text, list(classes))}")
+        return classes.index(text)
+    if not (text.isascii() and text.isdecimal() and len(text) < 8 and int(text) <= MAX_LABEL):
+        raise DataError(f"the label {text[:40]!r} is no whole number from 0 to {MAX_LABEL}; give --classes FILE with one class name a line")
+    return int(text)
+
+
+@dataclass(frozen=True)
+class Topics:
+    """Where readings and labels come from. A label topic with wildcards speaks of the sensor for which they stand for the same words."""
+
+    readings: str
+    labels: str = ""
+
+    def __post_init__(self) -> None:
+        for topic in filter(None, (self.readings, self.labels)):
+            if not re.fullmatch(r"(\+|[^+#\0/]*)(/(\+|[^+#\0/]*))*(/#)?|#", topic):
+                raise ConfigError(f"the topic {topic!r} is no MQTT filter: + stands for one whole level, # for all at the end")
+        wild = [sum(topic.count(mark) for mark in "+#") for topic in (self.readings, self.labels)]
+        if self.labels and wild[1] not in (0, wild[0]):
+            raise ConfigError(
+                f"--label-topic {self.labels!r} has {wild[1]} wildcards, --topic {self.readings!r} {wild[0]}; expected as many, or none"
+            )
+
+    def place(self, topic: str) -> tuple[str, tuple[str, ...]] | None:
+        """Return `labels` or `readings` and what its wildcards stand for, None for another topic. Labels come first where both fit."""
+        for kind, pattern in (("labels", self.labels), ("readings", self.readings)):
+            if pattern and (words := _match(pattern, topic)) is not None:
+                return kind, words
+        return None
+
+
+def _match(pattern: str, topic: str) -> tuple[str, ...] | None:
+    parts = [{"+": "([^/]*)", "#": "(.*)"}.get(part, re.escape(part)) for part in pattern.split("/")]
+    found = re.fullmatch("/".join(parts), topic, re.DOTALL)
+    return found.groups() if found else None
+
+
+@dataclass
+class Sensor:
+    """The readings of one sensor that follow on one another, the last `window` of them."""
+
+    rows: deque[tuple[Array, int]]
+    seen: int = 0
+
+
+@dataclass
+class Cutter:
+    """Cuts the readings of each sensor into windows as `edgefl.data.device.windows.cut` does, one reading at a time.
+
+    on_window gets float32[window, channels] and its label. channels: the fields to take, all when empty. form: the channels of the first
+    reading, which all others must have. A reading before its first label is only counted, and a `gap` begins the window anew: rows of a
+    window follow on one another.
+    """
+
+    topics: Topics
+    window: int
+    step: int
+    on_window: Callable[[Array, int], None]
+    channels: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+    label: int | None = None
+    form: tuple[str, ...] = ()
+    readings: int = 0
+    unlabelled: int = 0
+    _labels: dict[tuple[str, ...], int] = field(default_factory=dict)
+    _sensors: dict[str, Sensor] = field(default_factory=dict)
+
+    def take(self, topic: str, payload: bytes, retained: bool = False) -> None:
+        """Take one message. DataError says why it was of no use; nothing else follows from that.
+
+        A reading that the broker had retained is passed over: it is of an earlier time. A label that was retained counts.
+        """
+        kind, words = self.topics.place(topic) or ("", ())
+        if kind == "labels":
+            number = parse_label(payload, self.classes)
+            if len(self._labels) >= MAX_SENSORS and words not in self._labels:
+                raise DataError(f"labels of more than {MAX_SENSORS} sensors; take a narrower --label-topic")
+            self._labels[words] = number
+        elif kind == "readings" and not retained:
+            self._take_reading(topic, words, parse_reading(payload, self.channels))
+
+    def _take_reading(self, topic: str, words: tuple[str, ...], reading: Mapping[str, float]) -> None:
+        self.form = self.form or tuple(reading)
+        if tuple(reading) != self.form:
+            raise DataError(f"channels {', '.join(reading)[:80]}, expected {', '.join(self.form)[:80]} as before")
+        self.readings += 1
+        label = self.label if self.label is not None else self._labels.get(words, self._labels.get(()))
+        if label is None:
+            self.unlabelled += 1
+            return
+        if len(self._sensors) >= MAX_SENSORS and topic not in self._sensors:
+            raise DataError(f"readings of more than {MAX_SENSORS} sensors; take a narrower --topic")
+        sensor = self._sensors.setdefault(topic, Sensor(deque(maxlen=self.window)))
+        sensor.rows.append((np.array(list(reading.values()), np.float32), label))
+        sensor.seen += 1
+        if sensor.seen >= self.window and (sensor.seen - self.window) % self.step == 0:
+            labels = np.array([label for _, label in sensor.rows], np.int64)
+            self.on_window(np.stack([row for row, _ in sensor.rows]), majority(labels))
+
+    def gap(self) -> None:
+        """Begin all windows anew: something may have been missed."""
+        self._sensors.clear()
+
+
+def described(counts: Mapping[str, Any]) -> str:
+    """Return counts in words, those that are 0 left out."""
+    return ", ".join(f"{value} {key}" for key, value in counts.items() if value)

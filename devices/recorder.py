@@ -1,0 +1,130 @@
+"""Sensor topics recorded into a ring of windows. This device only listens: no sample goes to any topic."""
+
+import contextlib
+import math
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from devices.readings import Cutter, Topics, described, parse_label
+from edgefl.data.device.ring import Ring, check_size, load_ring, sole_writer
+from edgefl.errors import DataError
+from edgefl.mqtt import Link, Message
+from edgefl.stopping import Stopped
+from edgefl.types import Array
+
+TELL_S = 60.0
+
+
+@dataclass(frozen=True)
+class RecordSettings:
+    """What the options of `edgefl device record` say.
+
+    save_s: the most seconds that a kill may cost. count: after how many new windows to end, 0: never.
+    """
+
+    broker: str
+    topics: Topics
+    window: int
+    step: int
+    capacity: int
+    out: Path
+    label: str | None = None
+    channels: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+    save_s: float = 60.0
+    count: int = 0
+
+
+class Recorder:
+    """One recording. `note` gets a line for a person now and then."""
+
+    def __init__(self, settings: RecordSettings, note: Callable[[str], None]) -> None:
+        self._settings, self._note = settings, note
+        check_size(settings.capacity, settings.window, max(1, len(settings.channels)))  # seen now, not at the first window
+        self._ring: Ring | None = None
+        self._new = self._malformed = self._lost = 0
+        self._last_problem = ""
+        self._told = (0, 0, 0)
+        label = None if settings.label is None else parse_label(settings.label.encode(), settings.classes)
+        self._cutter = Cutter(
+            settings.topics, settings.window, settings.step, self._keep, settings.channels, settings.classes, label
+        )  # fmt: skip
+
+    def run(self) -> dict[str, Any]:
+        """Record until `count` windows, or until Stopped; returns what came. LinkError, StateError, DataError when it cannot begin."""
+        settings = self._settings
+        with contextlib.suppress(Stopped), sole_writer(settings.out):
+            self._resume()
+            link = Link(settings.broker, f"edgefl-record-{secrets.token_hex(8)}")
+            try:
+                link.subscribe(*filter(None, (settings.topics.labels, settings.topics.readings)))
+                self._note(f"listening on {settings.topics.readings} at {link.url}")
+                self._listen(link)
+            finally:
+                self._save()
+                link.close()
+        return {"windows": len(self._ring or ()), **self._counts(), "file": str(settings.out)}
+
+    def _counts(self) -> dict[str, int]:
+        unlabelled, readings = self._cutter.unlabelled, self._cutter.readings
+        return {"new": self._new, "readings": readings, "malformed": self._malformed, "unlabelled": unlabelled, "lost": self._lost}
+
+    def _resume(self) -> None:
+        settings = self._settings
+        self._ring = load_ring(settings.out, settings.capacity, settings.window, settings.classes)
+        if self._ring is not None:
+            if settings.channels and settings.channels != self._ring.channels:
+                raise DataError(
+                    f"{settings.out} has the channels {', '.join(self._ring.channels)}, asked for are {', '.join(settings.channels)}; "
+                    "ask for the same, or give another -o"
+                )
+            self._cutter.form = self._ring.channels
+            self._note(f"{settings.out} holds {len(self._ring)} windows; going on")
+
+    def _keep(self, window: Array, label: int) -> None:
+        if self._ring is None:
+            settings = self._settings
+            self._ring = Ring(settings.capacity, settings.window, self._cutter.form, settings.classes)
+        self._ring.add(window, label)
+        self._new += 1
+
+    def _listen(self, link: Link) -> None:
+        settings, saved, saved_at, told_at = self._settings, 0, time.monotonic(), -math.inf
+        while not settings.count or self._new < settings.count:
+            event = link.get(min(0.5, settings.save_s) if self._new > saved else 0.5)
+            if isinstance(event, Message):
+                self._take(event)
+            elif event is not None:
+                self._note("the link to the broker is up again")
+                self._cutter.gap()
+            if link.dropped > self._lost:
+                self._lost = link.dropped
+                self._cutter.gap()
+            now = time.monotonic()
+            if self._new > saved and now - saved_at >= settings.save_s:
+                self._save()
+                saved, saved_at = self._new, now
+                self._note(f"{len(self._ring or ())} windows in {settings.out}: {described(self._counts())}")
+            if self._problems() != self._told and now - told_at >= TELL_S:
+                told_at, self._told = now, self._problems()
+                self._note(f"{described(self._counts())}; last: {self._last_problem or 'no label came yet'}")
+
+    def _problems(self) -> tuple[int, int, int]:
+        return self._malformed, self._cutter.unlabelled, self._lost
+
+    def _take(self, message: Message) -> None:
+        try:
+            if message.oversize:
+                raise DataError(f"{message.oversize} bytes, expected one reading")
+            self._cutter.take(message.topic, message.payload, message.retained)
+        except DataError as error:
+            self._malformed += 1
+            self._last_problem = f"{message.topic}: {error}"
+
+    def _save(self) -> None:
+        if self._ring is not None and self._new:
+            self._ring.save(self._settings.out)

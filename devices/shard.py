@@ -1,0 +1,34 @@
+"""This device's own samples: read from their source once, and kept."""
+
+from dataclasses import replace
+
+from edgefl.data.device import DataSource, read_source
+from edgefl.data.npz import make_shard, num_classes_of
+from edgefl.errors import DataError
+from edgefl.types import Shard
+
+
+class OwnSamples:
+    """The shard of one device; read again only when it is to be split by another seed."""
+
+    def __init__(self, source: DataSource, client_id: str) -> None:
+        self.source, self._client_id = source, client_id
+        self._shard = self._read(1)
+
+    def _read(self, seed: int) -> Shard:
+        arrays = read_source(self.source)
+        self._names = {key: arrays[key] for key in ("class_names",) if key in arrays}
+        self._seed = seed
+        return make_shard(arrays, self.source.data, seed=seed, client_id=self._client_id)
+
+    def shard(self, seed: int | None = None, num_classes: int | None = None) -> Shard:
+        """Return the shard as that seed splits it, as one of so many classes; without them as it is. DataError when it has others."""
+        if seed is not None and seed != self._seed:
+            del self._shard  # before another one takes as much memory
+            self._shard = self._read(seed)
+        largest = int(max(self._shard.y_train.max(), self._shard.y_test.max()))
+        try:
+            count = self._shard.num_classes if num_classes is None else num_classes_of(self._names, num_classes, largest)
+        except DataError as error:
+            raise DataError(f"{self.source.data}: {error}") from error
+        return replace(self._shard, num_classes=count)

@@ -1,0 +1,85 @@
+"""One sample out of one file: `.npy`, `.png` (needs Pillow) or `.wav`."""
+
+import struct
+import tokenize
+import wave
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgefl.errors import DataError
+
+SUFFIXES = (".npy", ".png", ".wav")
+# bytes a value in a WAV -> how it is stored, its zero, its full scale
+WAV_FORMATS = {1: ("u1", 128, 2.0**7), 2: ("<i2", 0, 2.0**15), 4: ("<i4", 0, 2.0**31)}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """values: uint8 for pictures, which are scaled later, else float32. kind: what else the samples of a folder have in common."""
+
+    values: NDArray[Any]
+    kind: str
+
+
+def read_sample(path: Path) -> Sample:
+    """Read a sample; DataError names the file when its suffix is unknown, it is damaged, or something else than its suffix says."""
+    readers = dict(zip(SUFFIXES, (_read_npy, _read_png, _read_wav), strict=True))
+    reader = readers.get(path.suffix.lower())
+    if reader is None or not path.is_file():
+        raise DataError(f"{path} is no sample, expected a file named {', '.join(SUFFIXES)}; move it elsewhere")
+    return reader(path)
+
+
+def _read_npy(path: Path) -> Sample:
+    try:
+        # mapped, so that a damaged header that promises terabytes asks for none
+        values = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError, TypeError, SyntaxError, OverflowError, tokenize.TokenError) as error:
+        raise DataError(f"{path} cannot be read as .npy: {error}; write it with numpy.save") from error
+    if not isinstance(values, np.ndarray) or (values.dtype != np.uint8 and values.dtype.kind != "f") or values.ndim == 0:
+        told = f"{values.dtype}{list(values.shape)}" if isinstance(values, np.ndarray) else "an archive"
+        raise DataError(f"{path} is {told}, expected an array of uint8 or floats; convert it with x.astype('float32')")
+    if values.dtype == np.uint8:
+        return Sample(values, "uint8")
+    with np.errstate(over="ignore"):
+        floats = np.asarray(values, np.float32)
+    if not np.isfinite(floats).all():
+        raise DataError(f"{path} holds NaN or infinite values; clean it, or remove it")
+    return Sample(floats, "floats")
+
+
+def _read_png(path: Path) -> Sample:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise DataError(f"{path} is a picture, which needs Pillow; pip install 'edgefl-tinyml[images]'") from error
+    try:
+        with Image.open(path, formats=["PNG"]) as image:
+            mode = {"1": "L", "P": "RGB"}.get(image.mode, image.mode)
+            if mode not in ("L", "RGB"):
+                raise DataError(f"{path} is a PNG of mode {image.mode}, expected 8-bit grey or RGB; convert it, without transparency")
+            values = np.asarray(image.convert(mode))
+    except (OSError, SyntaxError, ValueError, EOFError, zlib.error, struct.error, Image.DecompressionBombError) as error:
+        raise DataError(f"{path} cannot be read as PNG: {error}; copy it again") from error
+    return Sample(values if values.ndim == 3 else values[:, :, None], "a PNG")
+
+
+def _read_wav(path: Path) -> Sample:
+    try:
+        with wave.open(str(path), "rb") as file:
+            width, channels, rate, count = file.getsampwidth(), file.getnchannels(), file.getframerate(), file.getnframes()
+            content = file.readframes(count)
+    except (OSError, EOFError, RuntimeError, wave.Error, struct.error) as error:
+        raise DataError(f"{path} cannot be read as WAV: {error or 'it is cut off'}; write it as PCM of 16 bits") from error
+    if width not in WAV_FORMATS:
+        raise DataError(f"{path} has {8 * width} bits a value, expected 8, 16 or 32; convert it to 16 bits")
+    if not count or len(content) != count * channels * width:
+        raise DataError(f"{path} holds {len(content)} bytes of sound, expected {count * channels * width} and more than 0; copy it again")
+    stored, zero, scale = WAV_FORMATS[width]
+    values = (np.frombuffer(content, stored).astype(np.float64) - zero) / scale
+    return Sample(values.astype(np.float32).reshape(count, channels), f"a WAV at {rate} Hz")

@@ -1,0 +1,205 @@
+"""`edgefl device record` over a real mosquitto: killed, started again, and what it writes is a shard."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from edgefl.data.npz import load_shard
+from edgefl.mqtt import Link
+from mqtt_broker.embedded import HOST, free_port, mosquitto
+
+
+@pytest.fixture
+def home(tmp_path):
+    return f"home{os.getpid()}/{tmp_path.name}"
+
+
+@pytest.fixture
+def sensor(mosquitto_url):
+    link = Link(mosquitto_url, f"sensor-{os.urandom(4).hex()}")
+    yield link
+    link.close()
+
+
+@pytest.fixture
+def record(start, mosquitto_url, home, tmp_path):
+    def make(*more, out=tmp_path / "ring.npz", listening=True, window=2, capacity=5):
+        process = start(
+            "device", "record", "--broker", mosquitto_url, "--topic", f"{home}/+/accel", "--window", window, "--capacity", capacity,
+            "--save", "0", "--json", "-o", out, *(more or ("--label-topic", f"{home}/+/label")),
+        )  # fmt: skip
+        if listening:
+            process.wait_for("listening on")
+        return process
+
+    return make
+
+
+def say(sensor, home, first, count, name="pi"):
+    """Say so many readings; each two are a window, whose label is its number modulo 3."""
+    for index in range(first, first + count):
+        sensor.publish(f"{home}/{name}/label", str(index // 2 % 3).encode())
+        sensor.publish(f"{home}/{name}/accel", json.dumps({"y": -index, "x": index}).encode())
+    assert sensor.wait_in_flight(1, 20)
+
+
+def test_it_goes_on_after_a_kill_within_its_capacity_and_says_nothing_on_any_topic(record, sensor, home, listen, mosquitto_url, tmp_path):
+    class Everywhere:
+        url = mosquitto_url
+
+    ear = listen(Everywhere, f"{home}/#")
+    first = record()
+    say(sensor, home, 0, 7)
+    first.wait_for("3 windows in")
+    os.kill(first.popen.pid, signal.SIGKILL)
+    first.popen.wait(20)
+    shard = load_shard(tmp_path / "ring.npz")
+    assert sorted(np.r_[shard.y_train, shard.y_test].tolist()) == [0, 1, 2]
+
+    (tmp_path / ".ring.npz.half").write_text("what a kill in the midst of a write leaves")
+    again = record()
+    again.wait_for("holds 3 windows; going on")
+    say(sensor, home, 8, 8)
+    again.wait_for("4 new")
+    again.popen.terminate()
+    assert again.end() == 0
+    counts = json.loads(again.out)
+    assert (counts["windows"], counts["new"], counts["readings"], counts["malformed"]) == (5, 4, 8, 0)
+    with np.load(tmp_path / "ring.npz") as file:
+        order = np.argsort(file["window_number"])
+        assert file["window_number"][order].tolist() == [2, 3, 4, 5, 6]
+        # of each window the first reading's x; the reading 6 had no second before the kill
+        assert file["x"][order][:, 0].tolist() == [[4, -4], [8, -8], [10, -10], [12, -12], [14, -14]]
+        assert file["y"][order].tolist() == [2, 1, 2, 0, 1]
+        assert file["channel_names"].tolist() == ["x", "y"]
+    assert {path.name for path in tmp_path.iterdir()} == {"ring.npz", "ring.npz.lock"}
+    assert (tmp_path / "ring.npz").stat().st_mode & 0o777 == 0o600
+
+    sensor.publish(f"{home}/end", b"end")
+    heard = ear.until("end")
+    assert len(heard) == 2 * 7 + 2 * 8 + 1  # nothing but what the sensor said
+
+
+def test_malformed_messages_are_counted_and_told(record, sensor, home, tmp_path):
+    process = record("--label", "1", "--count", "2")
+    for payload in (b"oops", b"[1]", b"[NaN]", b"[1, 2]", b"x" * 100_000, b"[2]", b"", b"[3]", b"[4]"):
+        sensor.publish(f"{home}/pi/accel", payload)
+    process.wait_for(f"last: {home}/pi/accel: no JSON")
+    assert process.end() == 0
+    counts = json.loads(process.out)
+    assert counts == {
+        "windows": 2, "new": 2, "readings": 4, "malformed": 5, "unlabelled": 0, "lost": 0, "file": str(tmp_path / "ring.npz")
+    }  # fmt: skip
+
+
+def test_readings_before_a_label_are_told(record, sensor, home, tmp_path):
+    process = record()
+    for _ in range(4):
+        sensor.publish(f"{home}/pi/accel", b"1")
+    process.wait_for("unlabelled; last: no label came yet")
+    process.popen.send_signal(signal.SIGINT)
+    assert process.end() == 0
+    assert not (tmp_path / "ring.npz").exists()
+
+
+def test_names_of_classes(record, sensor, home, tmp_path):
+    (tmp_path / "classes.txt").write_text("stand\nwalk\n")
+    process = record("--label-topic", f"{home}/label", "--classes", tmp_path / "classes.txt", "--count", "2")
+    for label in ("walk", "run", "stand"):
+        sensor.publish(f"{home}/label", label.encode())
+        for _ in range(2 if label != "run" else 0):
+            sensor.publish(f"{home}/pi/accel", b"1")
+    assert process.end() == 0
+    assert json.loads(process.out)["malformed"] == 1
+    with np.load(tmp_path / "ring.npz") as file:
+        assert (file["y"].tolist(), file["class_names"].tolist()) == ([1, 0], ["stand", "walk"])
+
+
+def test_one_recorder_a_file(record, tmp_path):
+    record("--label", "1")
+    second = record("--label", "1", listening=False)
+    assert second.end() == 1
+    assert "another recorder writes" in second.said
+
+
+def test_a_ring_of_another_form_is_left_alone(record, sensor, home, tmp_path):
+    process = record("--label", "1", "--count", "1")
+    say(sensor, home, 0, 2)
+    assert process.end() == 0
+    before = (tmp_path / "ring.npz").read_bytes()
+    for more, options, says in [
+        ((), {"window": 3}, "holds windows of 2 rows"),
+        (("--label", "1", "--channels", "x"), {}, "has the channels x, y, asked for are x"),
+    ]:
+        process = record(*more, listening=False, **options)
+        assert process.end() == 1
+        assert says in process.said
+    assert (tmp_path / "ring.npz").read_bytes() == before
+
+
+def test_a_second_start_takes_readings_of_the_first_ones_form_only(record, sensor, home, tmp_path):
+    process = record("--label", "1", "--count", "1")
+    say(sensor, home, 0, 2)
+    assert process.end() == 0
+    process = record("--label", "1", "--count", "1")
+    for payload in (b"[5]", b"[5, 6]", b'{"x": 7, "y": 8}', b'{"x": 9, "y": 10}'):
+        sensor.publish(f"{home}/pi/accel", payload)
+    assert process.end() == 0
+    assert json.loads(process.out)["malformed"] == 2
+    with np.load(tmp_path / "ring.npz") as file:
+        assert file["x"].tolist() == [[[0, 0], [1, -1]], [[7, 8], [9, 10]]]
+
+
+def test_no_window_spans_a_time_without_a_broker(start, tmp_path):
+    port = free_port()
+    url = f"mqtt://{HOST}:{port}"
+
+    def say_numbers(*numbers):
+        link = Link(url, "sensor")
+        for number in numbers:
+            link.publish("s", str(number).encode())
+        assert link.close()
+
+    with mosquitto(port):
+        process = start(
+            "device", "record", "--broker", url, "--topic", "s", "--label", "0", "--window", "2", "--capacity", "9", "--save", "0",
+            "--count", "2", "-o", tmp_path / "r.npz",
+        )  # fmt: skip
+        process.wait_for("listening on")
+        say_numbers(0, 1, 2)
+        process.wait_for("1 new")
+    with mosquitto(port):
+        process.wait_for("the link to the broker is up again")
+        say_numbers(3, 4)
+        assert process.end() == 0
+    with np.load(tmp_path / "r.npz") as file:
+        assert file["x"].tolist() == [[[0], [1]], [[3], [4]]]
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ((), "give either --label-topic or --label"),
+        (("--label", "1", "--label-topic", "l"), "give either"),
+        (("--label", "walk"), "--classes FILE"),
+        (("--label", "1", "--topic", "a/#/b"), "no MQTT filter"),
+        (("--label", "1", "--classes", "none.txt"), "cannot be read"),
+        (("--label", "1", "-o", "ring.csv"), "ends in .npz"),
+        (("--label", "1", "--broker", "http://x"), "expected mqtt://"),
+        (("--label", "1", "--capacity", "999999999"), "above the limit"),
+    ],
+)
+def test_what_cannot_be_recorded_is_said_at_once(tmp_path, more, says):
+    command = [
+        sys.executable, "-m", "edgefl", "device", "record", "--broker", "mqtt://127.0.0.1:1", "--topic", "t", "--window", "2",
+        "--capacity", "5", "-o", str(tmp_path / "r.npz"), *more,
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 1
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
