@@ -110,6 +110,7 @@ def install_of(start: click.Command) -> click.Command:
         Example: edgefl device install --enrol pi-7.enrol --data shard.npz --state /var/lib/edgefl -o .
         """
         from devices.boards import board_named, detect
+        from devices.conditions import parse_window
         from edgefl.files import write_atomic
         from edgefl.security.enrolment import load_enrolment
         from edgefl.wire.topics import check_client_id
@@ -122,6 +123,8 @@ def install_of(start: click.Command) -> click.Command:
         check_client_id(client_id)
         if given["broker"] and parse_url(given["broker"]).password:
             raise ConfigError("--broker has a password in it, which everybody could read in the unit; enrol the board and give --enrol")
+        if given["between"]:
+            parse_window(given["between"])
         here, state = detect(), given["state"].resolve()
         board = board_named(given["board"]) if given["board"] else here.board
         # of this machine what the kernel has, of another board what its maker sells at least; a quarter is the system's

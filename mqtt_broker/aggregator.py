@@ -133,16 +133,20 @@ class Aggregator:
             until = time.monotonic() + SETTLE_S
             while self._resumed and (left := until - time.monotonic()) > 0:
                 self._exchange.pump(left)
-            self._wait_for(self._config.min_clients, None)
+            # who was paused meanwhile took part before: it counts, so that a restart waits for no pause to end
+            self._wait_for(self._config.min_clients, None, with_paused=self._resumed)
             self._gathered = True
         self._wait_for(1, LONELY_DEADLINES * self._config.deadline_s)
 
-    def _wait_for(self, count: int, timeout_s: float | None) -> None:
+    def _wait_for(self, count: int, timeout_s: float | None, *, with_paused: bool = False) -> None:
         """Wait until so many devices are online and not paused; the time does not run while one is paused, since it comes back."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
         told = ""
-        while (available := len(self._available())) < count:
+        while True:
+            available = len(self._available())
             paused = len(self._exchange.presence.online()) - available
+            if available + paused * with_paused >= count:
+                return
             if (line := f"waiting for devices: {available} of {count} online" + (f", {paused} paused" if paused else "")) != told:
                 self._note(line)
                 told = line
