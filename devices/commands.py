@@ -39,7 +39,8 @@ def device() -> None:
 @click.option("--keepalive", type=click.IntRange(2, 3600), default=20, show_default=True, help="Seconds between signs of life.")
 @click.option("--wait", "wait_s", type=click.FloatRange(0), default=0.0, help="Seconds to wait for a federation  [default: no limit]")
 @click.option(
-    "--only-when", multiple=True, type=click.Choice(["idle", "mains"]), help="Take up tasks only then; may be given again."
+    "--only-when", multiple=True, type=click.Choice(["idle", "mains"]),
+    help="Take up tasks only while others use less than half of each core, or on mains; may be given again.",
 )  # fmt: skip
 @click.option("--between", help="Take up tasks only in these hours of each day, local time, such as 22:00-06:00.")
 @click.option("--export/--no-export", default=True, show_default=True, help="Make model.tflite at the end.")

@@ -148,6 +148,7 @@ def install_of(start: click.Command) -> click.Command:
             return
         if not given["out"]:
             click.echo(text)
+            click.echo(f"this is {name}; -o DIR writes it there, and then:", err=True)
         click.echo("\n".join(commands), err=not given["out"])
 
     own = [
