@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from devices.board_commands import boards, pause, resume, status
+from devices.install import install_of
 from devices.record_command import record
 from edgefl.data.device import DataSource
 from edgefl.data.device.options import data_options
@@ -36,14 +38,19 @@ def device() -> None:
 @click.option(
     "--learner", type=click.Choice(["litert", "keras", "numpy"]), default="litert", show_default=True, help="keras needs TensorFlow."
 )
-@click.option("--threads", type=click.IntRange(1, 64), default=1, show_default=True)
+@click.option("--threads", type=click.IntRange(1, 64), help="[default: the board's, see `edgefl device boards`]")
 @click.option("--keepalive", type=click.IntRange(2, 3600), default=20, show_default=True, help="Seconds between signs of life.")
 @click.option("--wait", "wait_s", type=click.FloatRange(0), default=0.0, help="Seconds to wait for a federation  [default: no limit]")
+@click.option(
+    "--only-when", multiple=True, type=click.Choice(["idle", "mains"]),
+    help="Take up tasks only while others use less than half of each core, or on mains; may be given again.",
+)  # fmt: skip
+@click.option("--between", help="Take up tasks only in these hours of each day, local time, such as 22:00-06:00.")
 @click.option("--export/--no-export", default=True, show_default=True, help="Make model.tflite at the end.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was made as JSON; progress goes to stderr.")
 def start(
     broker: str | None, client_id: str | None, enrol: Path | None, source: DataSource, state: Path, federation: str, learner: str,
-    threads: int, keepalive: int, wait_s: float, export: bool, as_json: bool,
+    threads: int | None, keepalive: int, wait_s: float, only_when: tuple[str, ...], between: str | None, export: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Join a federation with this device's own data, and end with an int8 model of its own.
 
@@ -55,6 +62,8 @@ def start(
 
     Example: edgefl device start --broker mqtt://192.168.1.10:1883 --id pi-1 --data shard.npz --state /var/lib/edgefl
     """
+    from devices.boards import detect
+    from devices.conditions import Conditions, parse_window
     from devices.service import Device, Settings
     from edgefl.security.enrolment import load_enrolment
 
@@ -69,7 +78,9 @@ def start(
         raise ConfigError(
             f"no {'--id' if broker else '--broker'}; give --broker and --id, or --enrol with the file of `edgefl device enrol`"
         )
-    settings = Settings(broker, client_id, source, state, federation, learner, threads, keepalive, wait_s, export, enrolment)
+    conditions = Conditions("idle" in only_when, "mains" in only_when, parse_window(between) if between else None)
+    threads = threads or detect().board.threads
+    settings = Settings(broker, client_id, source, state, federation, learner, threads, keepalive, wait_s, export, enrolment, conditions)
     with stoppable():
         try:
             made = Device(settings, note).run()
@@ -120,3 +131,7 @@ def revoke_device(client_id: str, security: Path) -> None:
 
     revoke(security, client_id)
     click.echo(f"revoked {client_id}; make the broker read its list anew: systemctl reload edgefl-broker, or kill -HUP of mosquitto")
+
+
+for command in (boards, pause, resume, status, install_of(start)):
+    device.add_command(command)

@@ -1,36 +1,37 @@
 """The device service: joins a federation, trains when it is told to, personalizes, exports, and ends when all is done."""
 
 import contextlib
-import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from devices.availability import Availability
+from devices.boards import detect
+from devices.conditions import Conditions
 from devices.export import MODEL, export_in_child, export_metrics
-from devices.identity import IdTakenError, claim, find_federation
-from devices.session import Session, Superseded
+from devices.identity import IdTakenError
+from devices.joining import join
+from devices.session import Superseded
 from devices.shard import OwnSamples
 from devices.store import Progress, Store
+from devices.telemetry import publish_telemetry
 from devices.training import Site, check_shard, open_site
 from devices.upload import upload
-from edgefl import __version__
 from edgefl.algorithms import DONE, PERSONALIZE
 from edgefl.data.device import DataSource
 from edgefl.errors import ExportError, LinkError
 from edgefl.memory import peak_rss_mb
-from edgefl.mqtt import KEEPALIVE_S, Link, Message
+from edgefl.mqtt import KEEPALIVE_S
 from edgefl.plan.spec import Plan, decode_plan
-from edgefl.security.enrolment import Enrolment, tls_context
-from edgefl.security.trust import Trust
+from edgefl.security.enrolment import Enrolment
 from edgefl.types import Weights
 from edgefl.wire.blobs import BlobCache
 from edgefl.wire.chunks import CHUNK_BYTES, chunk_count
-from edgefl.wire.messages import STOPPED, Begin, Metrics, State, Status, Task
-from edgefl.wire.strict_json import encode_json
+from edgefl.wire.messages import STOPPED, Begin, State, Task
 from edgefl.wire.tensors import decode_part, encode_models, size_limit
-from edgefl.wire.topics import Topics, check_client_id, check_federation
+from edgefl.wire.topics import check_client_id, check_federation
 
 MAX_PLAN_BYTES = 64 * 1024 * 1024
 
@@ -50,6 +51,7 @@ class Settings:
     wait_s: float = 0.0
     export: bool = True
     enrolment: Enrolment | None = None
+    conditions: Conditions = field(default_factory=Conditions)
 
 
 class Device:
@@ -64,6 +66,8 @@ class Device:
         self._site_seed = -1
         self._answered = 0
         self._export_error: ExportError | None = None
+        self._paused = ""
+        self._availability = Availability(settings.conditions, settings.state, detect().cores)
 
     def run(self) -> dict[str, Any]:
         """Take part until the federation is done; returns what was made. Raises an EdgeflError that says what to do."""
@@ -79,44 +83,31 @@ class Device:
             self._store.close()
 
     def _join(self, samples: int) -> dict[str, Any]:
-        settings, boot_id = self._settings, secrets.token_hex(8)
-        name = f"edgefl-{settings.client_id}-{boot_id}"
-        enrolment = settings.enrolment
-        context = tls_context(enrolment) if enrolment else None
-        probe = Link(settings.broker, f"{name}-probe", keepalive_s=settings.keepalive_s, context=context)
-        try:
-            federation = settings.federation or find_federation(probe, settings.wait_s, self._note)
-            topics = Topics(federation)
-            claim(probe, topics, settings.client_id, boot_id, settings.keepalive_s)
-        finally:
-            probe.close()
-        now = time.time()
-        status = Status(settings.client_id, boot_id, False, now, samples, __version__, now)
-        will = Message(topics.device(settings.client_id, "status"), encode_json(status), retained=True)
-        link = Link(settings.broker, name, will=will, keepalive_s=settings.keepalive_s, context=context)
-        aggregator = enrolment.aggregator_key if enrolment else ""
-        trust = Trust(federation, enrolment.signing_key if enrolment else "", (lambda _: aggregator) if enrolment else None)
-        self._session = Session(link, topics, status, self._note, trust)
+        settings = self._settings
+        session = self._session = join(settings, samples, self._availability.reason(), self._note)
+        federation = session.topics.federation
         yielded = False
         try:
-            self._session.start()
-            self._note(f"{settings.client_id} joined {federation!r} at {link.url} with {samples} samples")
+            session.start()
+            self._note(f"{settings.client_id} joined {federation!r} at {session.link.url} with {samples} samples")
             return self._take_part(federation)
         except IdTakenError:
             yielded = True
             raise
         finally:
             if not yielded:
-                self._session.publish_status(online=False)
-            link.close()
+                session.publish_status(online=False)
+            session.link.close()
 
     def _take_part(self, federation: str) -> dict[str, Any]:
         session, began, seen = self._session, time.monotonic(), ""
         while True:
             session.pump(0.5)
+            self._look(at_work=False)
             state, task = session.state, session.task
             # a task that comes again after its answer was received is answered again: the aggregator has lost what it had
-            if task and session.tasks_heard != self._answered and session.is_current(task):
+            is_new = task and session.tasks_heard != self._answered and session.is_current(task)
+            if task and is_new and self._availability.takes_up():
                 try:
                     self._perform(task, federation)
                 except Superseded:
@@ -132,6 +123,14 @@ class Device:
                 raise LinkError(
                     f"the federation {federation!r} did not run within {self._settings.wait_s:g} s; start it with `edgefl aggregator start`"
                 )
+
+    def _look(self, *, at_work: bool) -> None:
+        """See whether this device takes up tasks, and tell the aggregator when that changed."""
+        before, reason = self._paused, self._availability.reason(anew=at_work)
+        if reason != before:
+            self._note(f"paused: {reason}" if reason else "takes up tasks again")
+        self._paused = reason
+        self._session.say_paused(reason, draining=bool(reason) and at_work)
 
     def _last_session(self) -> str | None:
         progress = self._store.progress()
@@ -156,6 +155,7 @@ class Device:
 
     def _perform(self, task: Task, federation: str) -> None:
         settings, session = self._settings, self._session
+        self._look(at_work=True)
         progress = self._store.progress()
         if progress is None or (progress.session, progress.round) != (task.session, task.round):
             site = self._open_site(task)
@@ -163,6 +163,8 @@ class Device:
             self._store.save_note(settled)
             models = self._models(task, site)
             progress = self._personalize(task, site, models) if task.phase == PERSONALIZE else self._train(task, site, models)
+        # before the update, so that the aggregator knows it when it draws the next cohort
+        self._look(at_work=True)
         blob = self._store.update(progress)
         sha256 = progress.update.rpartition("-")[2]
         begin = Begin(
@@ -177,8 +179,7 @@ class Device:
         else:
             told = ", ".join(f"{key} {value:.4g}" for key, value in progress.metrics.items())
             self._note(f"round {task.round} {task.phase}: {told}")
-            metrics = Metrics(settings.client_id, task.round, progress.metrics, time.time())
-            session.link.publish(session.topics.device(settings.client_id, "metrics"), encode_json(metrics), qos=0)
+            publish_telemetry(session, settings.client_id, task.round, progress.metrics)
 
     def _check_data(self, state: State) -> None:
         """Look at the plan before there is a task, so that a shard that does not fit it ends this device at once. Raises DataError."""

@@ -55,6 +55,12 @@ class Session:
         status = replace(self._status, online=online, ts=time.time())
         self.link.publish(self.topics.device(status.client_id, "status"), encode_json(status), retain=True)
 
+    def say_paused(self, reason: str, *, draining: bool) -> None:
+        """Publish why this device takes up no task, or that it does again (""), when that is news."""
+        if (reason, draining) != (self._status.paused, self._status.draining):
+            self._status = replace(self._status, paused=reason, draining=draining)
+            self.publish_status()
+
     def pump(self, timeout_s: float) -> None:
         """Take one event, if one comes in time."""
         event = self.link.get(timeout_s)

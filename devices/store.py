@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import json
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from edgefl.wire.strict_json import decode_json, encode_json
 PROGRESS = "progress.json"
 BEFORE = "progress.before.json"
 DEVICE = "device.json"
+LOCK = "lock"
 MIXTURE = "mixture.safetensors"
 
 
@@ -38,6 +40,49 @@ class Progress:
     client_state: str
 
 
+def _taken(lock: int, kind: int) -> bool:
+    # a second try: `device status` may hold it for an instant
+    for wait_s in (0.1, 0.0):
+        try:
+            fcntl.flock(lock, kind | fcntl.LOCK_NB)
+            return True
+        except OSError:
+            time.sleep(wait_s)
+    return False
+
+
+def is_in_use(directory: Path) -> bool:
+    """Whether a device runs with this state directory. StateError when that cannot be seen."""
+    try:
+        lock = os.open(directory / LOCK, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise StateError(f"cannot read {directory / LOCK}: {error.strerror}; ask as the account that runs the device") from error
+    try:
+        return not _taken(lock, fcntl.LOCK_SH)
+    finally:
+        os.close(lock)
+
+
+def last_round(directory: Path, name: str = PROGRESS) -> Progress | None:
+    """Return the last round that the device of this directory finished, None before the first. StateError when it is damaged."""
+    content = _read(directory / name)
+    try:
+        return None if content is None else decode_json(Progress, content)
+    except WireError as error:
+        raise StateError(f"{directory / name} is damaged: {error}; remove {directory} to start afresh") from error
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StateError(f"cannot read {path}: {error.strerror}") from error
+
+
 class Store:
     """One device's files. StateError when the directory is another device's, in use, damaged or cannot be written."""
 
@@ -45,14 +90,12 @@ class Store:
         self.directory = directory
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(directory / "lock", os.O_CREAT | os.O_RDWR, 0o644)
+            self._lock = os.open(directory / LOCK, os.O_CREAT | os.O_RDWR, 0o644)
         except OSError as error:
             raise StateError(f"cannot use {directory}: {error.strerror}; give a directory that this account can write") from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        if not _taken(self._lock, fcntl.LOCK_EX):
             os.close(self._lock)
-            raise StateError(f"another device uses {directory}; give each device a --state of its own") from error
+            raise StateError(f"another device uses {directory}; give each device a --state of its own")
         owner = self.note().get("id", client_id)
         if owner != client_id:
             self.close()
@@ -82,7 +125,7 @@ class Store:
         return "the files of the last round are damaged, as after a power cut; this device goes on from the round before"
 
     def _check(self, name: str) -> None:
-        progress = self._progress(name)
+        progress = last_round(self.directory, name)
         for file in (progress.update, progress.client_state) if progress else ():
             self._named(file)
 
@@ -97,12 +140,7 @@ class Store:
             raise StateError(f"cannot write {self.directory / name}: {error.strerror}; free some space") from error
 
     def _read(self, name: str) -> bytes | None:
-        try:
-            return (self.directory / name).read_bytes()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise StateError(f"cannot read {self.directory / name}: {error.strerror}") from error
+        return _read(self.directory / name)
 
     def note(self) -> dict[str, Any]:
         """Return what device.json says, empty when it is not there."""
@@ -119,14 +157,7 @@ class Store:
 
     def progress(self) -> Progress | None:
         """Return the last finished round, or None before the first."""
-        return self._progress(PROGRESS)
-
-    def _progress(self, name: str) -> Progress | None:
-        content = self._read(name)
-        try:
-            return None if content is None else decode_json(Progress, content)
-        except WireError as error:
-            raise StateError(f"{self.directory / name} is damaged: {error}; remove {self.directory} to start afresh") from error
+        return last_round(self.directory)
 
     def update(self, progress: Progress) -> bytes:
         """Return the encoded update of that round."""

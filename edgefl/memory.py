@@ -1,4 +1,4 @@
-"""How much memory this process has needed."""
+"""How much memory this process has and has needed."""
 
 from pathlib import Path
 
@@ -8,8 +8,17 @@ def peak_rss_mb() -> float:
 
     Not ru_maxrss, which starts from the parent's at a fork.
     """
+    return _status("VmHWM:")
+
+
+def rss_mb() -> float:
+    """Return the memory that this process has resident now, in MB of 10^6 bytes; NaN where /proc does not say."""
+    return _status("VmRSS:")
+
+
+def _status(key: str) -> float:
     try:
         rows = Path("/proc/self/status").read_text().splitlines()
-        return next(int(row.split()[1]) * 1024 / 1e6 for row in rows if row.startswith("VmHWM:"))
+        return next(int(row.split()[1]) * 1024 / 1e6 for row in rows if row.startswith(key))
     except (OSError, StopIteration):
         return float("nan")

@@ -117,16 +117,19 @@ def is_overdue(round: Round, now: float) -> bool:
     return not has_quorum(round) and (now >= round.closes or not _awaited(round))
 
 
-def extend(round: Round, now: float) -> Round:
-    """Give everybody who is missing another `deadline_s`; RoundError after three times."""
-    if round.extensions >= MAX_EXTENSIONS:
+def extend(round: Round, now: float, *, counts: bool = True) -> Round:
+    """Give everybody who is missing another `deadline_s`; RoundError after three times that count.
+
+    One does not count while somebody who is missing is paused: that client says that it comes back.
+    """
+    if counts and round.extensions >= MAX_EXTENSIONS:
         why = "; ".join(f"{client_id} ({round.failed.get(client_id, 'silent')})" for client_id in missing(round))
         raise RoundError(
             f"round {round.number} has {len(round.received)} of {len(round.cohort)} updates, expected {round.needed}, after "
             f"{round.extensions + 1} deadlines of {round.deadline_s:g} s; missing: {why}; "
             "look at their logs, raise deadline_s, or lower quorum"
         )
-    return replace(round, closes=now + round.deadline_s, failed={}, extensions=round.extensions + 1)
+    return replace(round, closes=now + round.deadline_s, failed={}, extensions=round.extensions + counts)
 
 
 def next_change(round: Round, now: float) -> float:

@@ -29,6 +29,7 @@ from edgefl.wire.strict_json import decode_json, encode_json
 from edgefl.wire.topics import Topics
 from mqtt_broker.exchange import Exchange
 from mqtt_broker.journal import Journal, Opened
+from mqtt_broker.pauses import paused_clients
 from mqtt_broker.results import client_rows, dropped_of, load_state, result_of, save_result, save_state, summarize
 from mqtt_broker.resume import enter
 from mqtt_broker.spool import Spool
@@ -74,7 +75,7 @@ class Aggregator:
                 self._spool = Spool(self._out / "spool" / self._session)
                 self._exchange = Exchange(
                     self._link, self._topics, self._state(JOINING, 0, 0), upload_slots=self._config.upload_slots, spool=self._spool,
-                    trust=self._trust, note=self._note,
+                    trust=self._trust, note=self._note, held=lambda: paused_clients(self._out),
                 )  # fmt: skip
                 self._exchange.start()
                 leading = True
@@ -114,7 +115,7 @@ class Aggregator:
             state = self._federate(state)
         state = replace(state, phase=PERSONALIZE)
         # whoever is online when the round opens, not now: after a restart nobody may be known yet
-        opened = self._play(state, lambda: self._exchange.presence.online(), open_to_all=True)
+        opened = self._play(state, lambda: self._exchange.presence.askable(paused_clients(self._out)), open_to_all=True)
         rows, seconds = client_rows(self._journal.accepted(opened)), time.time() - self._started.started
         result = result_of(config, self._plan, self._session, rows, self._journal.dropped(), self._journal.losses(PERSONALIZE), seconds)
         path = save_result(result, self._out)
@@ -133,21 +134,31 @@ class Aggregator:
             until = time.monotonic() + SETTLE_S
             while self._resumed and (left := until - time.monotonic()) > 0:
                 self._exchange.pump(left)
-            self._wait_for(self._config.min_clients, None)
+            # who was paused meanwhile took part before: it counts, so that a restart waits for no pause to end
+            self._wait_for(self._config.min_clients, None, with_paused=self._resumed)
             self._gathered = True
         self._wait_for(1, LONELY_DEADLINES * self._config.deadline_s)
 
-    def _wait_for(self, count: int, timeout_s: float | None) -> None:
-        """Wait until so many devices are online."""
+    def _wait_for(self, count: int, timeout_s: float | None, *, with_paused: bool = False) -> None:
+        """Wait until so many devices are online and not paused; the time does not run while one is paused, since it comes back."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
-        told = -1
-        while (online := len(self._exchange.presence.online())) < count:
-            if online != told:
-                self._note(f"waiting for devices: {online} of {count} online")
-                told = online
+        told = ""
+        while True:
+            available = len(self._available())
+            paused = len(self._exchange.presence.online()) - available
+            if available + paused * with_paused >= count:
+                return
+            if (line := f"waiting for devices: {available} of {count} online" + (f", {paused} paused" if paused else "")) != told:
+                self._note(line)
+                told = line
+            if timeout_s is not None and paused:
+                until = time.monotonic() + timeout_s
             if until is not None and time.monotonic() > until:
                 raise RoundError(f"no device came online within {timeout_s:g} s, expected {count}; look at the devices' logs")
             self._exchange.pump(0.5)
+
+    def _available(self) -> tuple[str, ...]:
+        return self._exchange.presence.available(paused_clients(self._out))
 
     def _play(self, state: ServerState, cohort: Callable[[], tuple[str, ...]], *, open_to_all: bool = False) -> Opened:
         """Play a round, or what is left of it after a restart; its updates are in the spool then, and it is closed in the journal."""
@@ -180,7 +191,8 @@ class Aggregator:
         seconds = time.monotonic() - closed.opened
         up, down = sum(b.size for b in begins), self._link.bytes_up - sent_before
         summary = summarize(closed, opened.phase, begins, up, down, seconds)
-        self._journal.close_round(opened, summary.loss if math.isfinite(summary.loss) else None, dropped_of(closed))
+        dropped = dropped_of(closed, self._exchange.presence.paused())
+        self._journal.close_round(opened, summary.loss if math.isfinite(summary.loss) else None, dropped)
         self._link.publish(self._topics.summary(closed.number), encode_json(summary))
         lost = f", without {', '.join(summary.dropped)}" if summary.dropped else ""
         measured = f"loss {summary.loss:.4f}" if opened.phase != PERSONALIZE else f"accuracy {summary.accuracy_mean:.4f}"
@@ -189,7 +201,7 @@ class Aggregator:
 
     def _federate(self, state: ServerState) -> ServerState:
         def cohort() -> tuple[str, ...]:
-            return choose_cohort(self._config.seed, state, self._exchange.presence.online(), self._config.clients_per_round)
+            return choose_cohort(self._config.seed, state, self._available(), self._config.clients_per_round)
 
         self._play(state, cohort)
         after = self._algorithm.aggregate(state, self._spool.updates())

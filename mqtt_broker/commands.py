@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from edgefl.stopping import Stopped, stoppable
+from mqtt_broker.pause_commands import pause, resume, status
 
 
 @click.group(short_help="An MQTT broker of one's own.")
@@ -124,3 +125,7 @@ def start_aggregator(
             return
     if as_json:
         click.echo(json.dumps(result))
+
+
+for command in (pause, resume, status):
+    aggregator.add_command(command)

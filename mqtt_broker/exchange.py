@@ -23,12 +23,14 @@ MAX_SAMPLES = 10**9
 
 
 class Exchange:
-    """One federation's traffic. `note` gets a line for a person now and then."""
+    """One federation's traffic. `note` gets a line for a person now and then; `held`: whom the aggregator's operator has paused."""
 
     def __init__(
-        self, link: Link, topics: Topics, state: State, *, upload_slots: int, spool: Spool, trust: Trust, note: Callable[[str], None]
-    ) -> None:
+        self, link: Link, topics: Topics, state: State, *, upload_slots: int, spool: Spool, trust: Trust, note: Callable[[str], None],
+        held: Callable[[], frozenset[str]] = frozenset,
+    ) -> None:  # fmt: skip
         self._link, self._topics, self._spool, self._trust, self._note = link, topics, spool, trust, note
+        self._held = held
         self._uploads = Uploads(upload_slots)
         self._tasks: Tasks | None = None
         self._accepted: Callable[[Begin], None] = lambda begin: None
@@ -74,8 +76,8 @@ class Exchange:
             self._send_task(client_id)
         while not rounds.is_closed(self.round, now := time.monotonic()):
             if rounds.is_overdue(self.round, now):
-                self.round = rounds.extend(self.round, now)
                 waiting = rounds.missing(self.round)
+                self.round = rounds.extend(self.round, now, counts=not self.presence.paused().keys() & set(waiting))
                 self._note(f"round {round.number}: no quorum yet, tasks are sent again to {', '.join(waiting)}")
                 for client_id in waiting:
                     self._send_task(client_id)
@@ -84,6 +86,11 @@ class Exchange:
 
     def _send_task(self, client_id: str) -> None:
         assert self._tasks is not None
+        assert self.round is not None
+        if self.presence.is_resting(client_id):
+            # the round waits for it as for one that is offline; its task goes out when it says that it takes up tasks again
+            self.round = rounds.offline(self.round, client_id, time.monotonic())
+            return
         self._link.publish(
             self._topics.device(client_id, "task"), encode_json(self._trust.signed(self._tasks.brief(client_id).task, client_id))
         )
@@ -149,20 +156,20 @@ class Exchange:
         status = decode_json(Status, payload)
         if status.client_id != address.client_id:
             raise WireError(f"the status names {status.client_id!r}, its topic {address.client_id!r}; a device speaks for itself only")
-        before, self.presence = self.presence.online(), take_status(self.presence, status)
-        online = status.client_id in self.presence.online()
-        if online != (status.client_id in before):
-            self._note(f"{status.client_id} is {'online' if online else 'offline'} ({len(self.presence.online())} online)")
+        before, self.presence = self.presence.word(status.client_id), take_status(self.presence, status)
+        word = self.presence.word(status.client_id)
+        if word != before:
+            self._note(f"{status.client_id} is {word} ({len(self.presence.online())} online)")
         if self.round is None:
             return
-        if not online:
+        if word == "offline" or self.presence.is_resting(status.client_id):
             self.round = rounds.offline(self.round, status.client_id, time.monotonic())
             self._send(self._uploads.close(status.client_id, time.monotonic()))
             return
         self.round = rounds.online(self.round, status.client_id)
-        if self._open_to_all:
+        if self._open_to_all and status.client_id not in self._held():
             self.round = rounds.admit(self.round, status.client_id)
-        if status.client_id in rounds.missing(self.round):
+        if status.client_id in rounds.missing(self.round) and not status.draining:
             self._send_task(status.client_id)
 
     def _on_want(self, want: Want) -> None:

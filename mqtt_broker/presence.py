@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from edgefl.wire.messages import Status
+from edgefl.wire.messages import PAUSED_BY_OPERATOR, Status
 
 
 @dataclass(frozen=True)
@@ -15,6 +15,33 @@ class Presence:
     def online(self) -> tuple[str, ...]:
         """Return who is online, sorted."""
         return tuple(sorted(client_id for client_id, status in self.statuses.items() if status.online))
+
+    def paused(self) -> Mapping[str, str]:
+        """Return who is online and takes up no task, with the reason that the device gives."""
+        return {client_id: status.paused for client_id, status in self.statuses.items() if status.online and status.paused}
+
+    def available(self, held: frozenset[str]) -> tuple[str, ...]:
+        """Return who can train now: online, and paused neither by itself nor by the aggregator's operator (`held`). Sorted."""
+        return tuple(client_id for client_id in self.online() if client_id not in held | self.paused().keys())
+
+    def askable(self, held: frozenset[str]) -> tuple[str, ...]:
+        """Return who is asked to personalize: who is online and not paused by an operator, here (`held`) or at the device. Sorted.
+
+        A device that only waits for a better hour is asked: the last phase waits for it as for one that is offline.
+        """
+        by_operator = {client_id for client_id, why in self.paused().items() if why == PAUSED_BY_OPERATOR}
+        return tuple(client_id for client_id in self.online() if client_id not in held | by_operator)
+
+    def is_resting(self, client_id: str) -> bool:
+        """Whether a client is paused and not at work on a task that it had before."""
+        return client_id in self.paused() and not self.statuses[client_id].draining
+
+    def word(self, client_id: str) -> str:
+        """Return what a person is told of a client: online, offline, or paused and why."""
+        known = self.statuses.get(client_id)
+        if known is None or not known.online:
+            return "offline"
+        return f"paused ({known.paused})" if known.paused else "online"
 
 
 def take_status(presence: Presence, status: Status) -> Presence:

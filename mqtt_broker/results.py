@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,12 @@ STATE = "server_state.safetensors"
 RESULT = "result.json"
 
 
-def dropped_of(closed: Round) -> list[Dropped]:
-    """Return who was missing when a round closed."""
+def dropped_of(closed: Round, paused: Mapping[str, str]) -> list[Dropped]:
+    """Return who was missing when a round closed. `paused`: why, of those who are online and take up no task."""
 
     def reason(client_id: str) -> str:
-        return closed.failed.get(client_id) or ("offline" if client_id in closed.away else "too late")
+        away = f"paused ({paused[client_id]})" if client_id in paused else "offline"
+        return closed.failed.get(client_id) or (away if client_id in closed.away else "too late")
 
     return [Dropped(closed.number, client_id, reason(client_id)) for client_id in rounds.missing(closed)]
 

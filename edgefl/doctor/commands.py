@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from edgefl.doctor.here import Finding, check_clock, check_disk, check_enrolment, check_software
+from edgefl.doctor.here import Finding, check_board, check_clock, check_disk, check_enrolment, check_software
 from edgefl.doctor.there import check_broker
 from edgefl.security.enrolment import Enrolment, load_enrolment
 from edgefl.wire.topics import check_federation
@@ -25,7 +25,7 @@ MARKS = {"ok": "ok   ", "warn": "warn ", "fail": "FAIL "}
 @click.option("--state", type=click.Path(path_type=Path), default=Path("."), help="Where the device keeps its state  [default: here]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def doctor(broker: str | None, enrol: Path | None, federation: str, state: Path, as_json: bool) -> None:
-    """Check this machine, the broker and what runs there: software, clock, disk, certificate, access, packet size, federations.
+    """Check this machine, the broker and what runs there: software, board, clock, disk, certificate, access, packet size, federations.
 
     Exits with 1 when a check fails.
 
@@ -54,6 +54,7 @@ def doctor(broker: str | None, enrol: Path | None, federation: str, state: Path,
 
 def _findings(url: str | None, enrolment: Enrolment | None, federation: str, state: Path) -> Iterator[Finding]:
     yield from check_software()
+    yield check_board()
     yield check_clock(time.time())
     yield check_disk(state)
     if enrolment:

@@ -1,8 +1,11 @@
 """Checks of this machine: no network."""
 
 import importlib.util
+import math
+import os
 import platform
 import shutil
+import sys
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from edgefl import __version__
+from edgefl.machine import ROOT, board_model, memory_mb
 from edgefl.security.enrolment import Enrolment
 
 Level = Literal["ok", "warn", "fail"]
@@ -37,6 +41,17 @@ def check_software() -> list[Finding]:
         return [*found, Finding("runtime", "ok", ", ".join(runtimes))]
     remedy = "pip install edgefl-tinyml again; on a 32-bit board in Python 3.11, say linux32 pip install"
     return [*found, Finding("runtime", "fail", "neither ai-edge-litert nor tflite-runtime", remedy)]
+
+
+def check_board(root: Path = ROOT) -> Finding:
+    """Return which board this is, and whether it can make its int8 model."""
+    memory, bits = memory_mb(root), 64 if sys.maxsize > 2**32 else 32
+    known = board_model(root), f"{memory:,.0f} MB" if math.isfinite(memory) else "", f"{os.cpu_count()} cores", f"{bits}-bit"
+    told = ", ".join(filter(None, known))
+    if importlib.util.find_spec("ai_edge_quantizer"):
+        return Finding("board", "ok", told)
+    remedy = "it trains and personalizes; make its int8 model on a 64-bit machine: edgefl export --state DIR -o model"
+    return Finding("board", "warn", f"{told}, without ai-edge-quantizer", remedy)
 
 
 def check_clock(now: float) -> Finding:

@@ -12,6 +12,7 @@ Ranges = tuple[tuple[int, int], ...]
 
 JOINING = "joining"
 STOPPED = "stopped"
+PAUSED_BY_OPERATOR = "operator"
 Outcome = Literal["ok", "wait", "missing", "rejected"]
 OUTCOMES = ("ok", "wait", "missing", "rejected")
 
@@ -37,7 +38,11 @@ class State:
 
 @dataclass(frozen=True)
 class Status:
-    """Retained on `device/{id}/status`; the last will is the same with `online` false. `born`: seconds since 1970."""
+    """Retained on `device/{id}/status`; the last will is the same with `online` false. `born`: seconds since 1970.
+
+    `paused`: why the device takes up no task now (operator, busy, on battery, outside 22:00-06:00), empty when it does.
+    `draining`: paused, and still at work on a task that it has.
+    """
 
     client_id: str
     boot_id: str
@@ -46,6 +51,8 @@ class Status:
     num_samples: int
     version: str
     ts: float
+    paused: str = ""
+    draining: bool = False
 
 
 @dataclass(frozen=True)
@@ -156,9 +163,19 @@ class Summary:
 
 @dataclass(frozen=True)
 class Metrics:
-    """What a device tells of itself after its part of a round: loss, seconds, peak_rss_mb and the like."""
+    """What a device tells of itself after its part of a round, for whoever watches: numbers only, and no result is made of them.
+
+    `values`: loss, accuracy and the like, as in the update's Begin. Of the board, null where it does not say: memory in MB of 10^6
+    bytes, now and at most; processor temperature in degrees Celsius; seconds of its part of the round.
+    """
+
+    MAX_BYTES = 4096
 
     client_id: str
     round: int
     values: Mapping[str, float]
+    rss_mb: float
+    peak_rss_mb: float
+    temperature_c: float
+    seconds: float
     ts: float

@@ -27,12 +27,17 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def max_bytes(cls: type) -> int:
+    """Return how many bytes such a message may have: 64 KiB, or the class's own MAX_BYTES."""
+    return int(getattr(cls, "MAX_BYTES", MAX_JSON_BYTES))
+
+
 def encode_json(message: Any) -> bytes:
-    """Return a dataclass as JSON; WireError when it is above 64 KiB."""
+    """Return a dataclass as JSON; WireError when it is larger than such a message may be."""
     plain = {f.name: _plain(getattr(message, f.name)) for f in fields(message)}
     payload = json.dumps(plain, separators=(",", ":"), allow_nan=False).encode()
-    if len(payload) > MAX_JSON_BYTES:
-        raise WireError(f"{type(message).__name__} is {len(payload)} bytes, expected at most {MAX_JSON_BYTES}; report fewer metrics")
+    if len(payload) > (limit := max_bytes(type(message))):
+        raise WireError(f"{type(message).__name__} is {len(payload)} bytes, expected at most {limit}; report fewer metrics")
     return payload
 
 
@@ -82,8 +87,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def decode_json(cls: type[T], payload: bytes) -> T:
     """Read a message; WireError names message, field, what was received, what was expected."""
     name = cls.__name__
-    if len(payload) > MAX_JSON_BYTES:
-        raise WireError(f"{name} is {len(payload)} bytes, expected at most {MAX_JSON_BYTES}; the sender is not edgefl")
+    if len(payload) > (limit := max_bytes(cls)):
+        raise WireError(f"{name} is {len(payload)} bytes, expected at most {limit}; the sender is not edgefl")
     try:
         raw = json.loads(payload, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:

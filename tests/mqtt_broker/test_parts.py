@@ -143,7 +143,7 @@ def test_a_summary_by_hand_and_a_result_that_is_strict_json(tmp_path):
     summary = summarize(closed, "federate", begins, 10, 20, 1.5)
     assert (summary.updates, summary.accuracy_mean, summary.dropped) == (2, 0.75, ("c", "d"))
     assert (summary.accuracy_p10, summary.accuracy_p90) == (pytest.approx(0.55), pytest.approx(0.95))
-    dropped = dropped_of(closed)
+    dropped = dropped_of(closed, {})
     assert [(d.client_id, d.reason) for d in dropped] == [("c", "NaN"), ("d", "offline")]
     rows = client_rows([begin("a", metrics={"accuracy_mixture": math.nan, "n_train": 4.0})])
     result = result_of(FederationConfig(), "p", "s", rows, dropped, [2.5, math.nan], 1.234)

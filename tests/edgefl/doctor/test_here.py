@@ -1,15 +1,28 @@
 """What the doctor finds on this machine."""
 
+import importlib.util
 import shutil
 import time
 from collections import namedtuple
 
-from edgefl.doctor.here import check_clock, check_disk, check_enrolment, check_software
+from edgefl.doctor.here import check_board, check_clock, check_disk, check_enrolment, check_software
 from edgefl.security.authority import create, enrol
 
 
 def test_this_machine_can_train():
     assert [finding.level for finding in check_software()] == ["ok", "ok"]
+
+
+def test_a_board_with_and_without_a_quantizer(monkeypatch, tmp_path):
+    (tmp_path / "proc/device-tree").mkdir(parents=True)
+    (tmp_path / "proc/device-tree/model").write_bytes(b"Raspberry Pi 3 Model B Rev 1.2\0")
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 1000000 kB\n")
+    found = check_board(tmp_path)
+    assert found.found.startswith("Raspberry Pi 3 Model B Rev 1.2, 1,024 MB, ")
+    assert found.level == "ok"
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    found = check_board(tmp_path)
+    assert (found.level, "64-bit machine" in found.remedy) == ("warn", True)
 
 
 def test_a_clock_that_was_never_set():

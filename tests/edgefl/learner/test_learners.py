@@ -58,6 +58,15 @@ def test_the_same_draws_give_the_same_bits(case):
     assert not all(np.array_equal(first[name], other[name]) for name in first)
 
 
+def test_threads_change_no_bit(tiny, digits):
+    """A board takes more threads than the simulator; both must learn the same."""
+    (plan, weights), (x, y) = tiny[:2], digits
+    made = [LiteRTLearner(plan, threads).fit("train", weights, {"x": x}, y, epochs=2, rng=rng_for(1, 1)) for threads in (1, 2, 4)]
+    for trained, loss in made[1:]:
+        assert loss == made[0][1]
+        assert all(np.array_equal(trained[name], made[0][0][name]) for name in trained)
+
+
 def test_no_epochs_no_change(case):
     learner, weights, x, y = case
     trained, _ = learner.fit("train", weights, {"x": x[:5]}, y[:5], epochs=0, rng=rng_for(1, 1))

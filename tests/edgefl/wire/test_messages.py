@@ -82,11 +82,22 @@ def test_any_bytes_are_a_wire_error_or_a_message(payload):
 
 
 def test_a_number_that_is_not_finite_arrives_as_nan():
-    payload = encode_json(Metrics("pi-1", 1, {"loss": math.inf, "accuracy": math.nan}, 0.0))
+    payload = encode_json(Metrics("pi-1", 1, {"loss": math.inf, "accuracy": math.nan}, 50.0, 60.0, math.nan, 1.0, 0.0))
     assert json.loads(payload)["values"] == {"loss": None, "accuracy": None}
-    assert all(math.isnan(v) for v in decode_json(Metrics, payload).values.values())
+    assert json.loads(payload)["temperature_c"] is None
+    back = decode_json(Metrics, payload)
+    assert all(math.isnan(v) for v in (*back.values.values(), back.temperature_c))
 
 
 def test_a_message_that_is_too_large_is_not_sent():
     with pytest.raises(WireError, match="at most 65536"):
-        encode_json(Metrics("pi-1", 1, {f"m{i}" * 20: 1.0 for i in range(2000)}, 0.0))
+        encode_json(Task("s", 1, "federate", "p", {}, {f"m{i}" * 20: 1.0 for i in range(2000)}, 1, 9.0, "fp32", "n", 0.0))
+
+
+def test_metrics_have_a_limit_of_their_own_both_ways():
+    """Nobody smuggles a weight vector in a message that is made for a dozen numbers."""
+    large = Metrics("pi-1", 1, {f"w{i}": 0.123456789 for i in range(300)}, 1.0, 1.0, 1.0, 1.0, 0.0)
+    with pytest.raises(WireError, match="expected at most 4096"):
+        encode_json(large)
+    with pytest.raises(WireError, match="expected at most 4096"):
+        decode_json(Metrics, json.dumps(dataclasses.asdict(large)).encode())

@@ -1,0 +1,88 @@
+"""Whether this device takes up tasks now: its owner's conditions, and a file that pauses it.
+
+While it does not, it stays connected and its status says why. A task that the aggregator sent before it can have heard is still done.
+"""
+
+import math
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from devices.conditions import Conditions, Seen, on_mains, own_load, why_not
+from devices.vitals import load_average, supplies
+from edgefl.errors import StateError
+from edgefl.files import write_atomic
+from edgefl.machine import ROOT
+from edgefl.wire.messages import PAUSED_BY_OPERATOR
+
+PAUSED = "paused"
+LOOK_S = 2.0
+DRAIN_S = 5.0
+
+
+def pause(state: Path) -> None:
+    """Pause the device of this state directory until `resume`, over restarts too. StateError when the directory is not there."""
+    _check(state)
+    try:
+        write_atomic(state / PAUSED, b"")
+    except OSError as error:
+        raise StateError(f"cannot write {state / PAUSED}: {error.strerror}; say it as the account that runs the device") from error
+
+
+def resume(state: Path) -> None:
+    """Take the pause away, if there is one."""
+    _check(state)
+    try:
+        (state / PAUSED).unlink(missing_ok=True)
+    except OSError as error:
+        raise StateError(f"cannot remove {state / PAUSED}: {error.strerror}; say it as the account that runs the device") from error
+
+
+def is_paused(state: Path) -> bool:
+    """Whether an operator paused the device of this state directory."""
+    return (state / PAUSED).exists()
+
+
+def _check(state: Path) -> None:
+    if not state.is_dir():
+        raise StateError(f"no directory {state}; give the --state of `edgefl device start`")
+
+
+class Availability:
+    """Looks at conditions and pause file, every two seconds at most. `cores`: over how many the load is shared out."""
+
+    def __init__(
+        self, conditions: Conditions, state: Path, cores: int, *, root: Path = ROOT, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._conditions, self._state, self._cores, self._root, self._clock = conditions, state, cores, root, clock
+        self._reason, self._since, self._looked = "", -math.inf, -math.inf
+        self._own, self._cpu, self._counted = 0.0, _cpu_s(), clock()
+
+    def reason(self, *, anew: bool = False) -> str:
+        """Return why no task is taken up, empty when one is. `anew`: look, however short ago the last time was."""
+        now = self._clock()
+        if anew or now - self._looked >= LOOK_S:
+            first, self._looked = self._looked == -math.inf, now
+            found = PAUSED_BY_OPERATOR if is_paused(self._state) else why_not(self._conditions, self._see(now))
+            if found and not self._reason and not first:
+                self._since = now
+            self._reason = found
+        return self._reason
+
+    def takes_up(self) -> bool:
+        """Whether a task that has come is done: always, unless the aggregator knew of the pause when it sent it."""
+        return not self._reason or self._clock() - self._since < DRAIN_S
+
+    def _see(self, now: float) -> Seen:
+        cpu = _cpu_s()
+        self._own = own_load(self._own, cpu - self._cpu, now - self._counted)
+        self._cpu, self._counted = cpu, now
+        load = max(0.0, load_average(self._root) - self._own) / self._cores
+        local = time.localtime()
+        return Seen(load, on_mains(supplies(self._root)), 60 * local.tm_hour + local.tm_min)
+
+
+def _cpu_s() -> float:
+    """The processor seconds of this process, and of the exports that it ran."""
+    return sum(os.times()[:4])

@@ -1,0 +1,94 @@
+"""When a device takes up work, by what its owner asked for: pure functions."""
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from devices.vitals import Supply
+from edgefl.errors import ConfigError
+
+IDLE_LOAD = 0.5
+"""What others may load each core with before the board counts as busy."""
+MINUTE_S = 60.0
+
+
+@dataclass(frozen=True)
+class Window:
+    """A part of each day in local time: minutes after midnight, `start` included, `end` not; start above end runs over midnight."""
+
+    start: int
+    end: int
+
+    def __str__(self) -> str:
+        return "-".join(f"{minute // 60:02}:{minute % 60:02}" for minute in (self.start, self.end))
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """All of these must hold; none asked for means always."""
+
+    idle: bool = False
+    mains: bool = False
+    between: Window | None = None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the board says: `load` of others for each core, whether it is on mains, and the minute of the day in local time."""
+
+    load: float
+    mains: bool
+    minute: int
+
+
+def parse_window(text: str) -> Window:
+    """Read `22:00-06:00`; ConfigError for anything else."""
+    found = re.fullmatch(r"([01]?\d|2[0-3]):([0-5]\d)-([01]?\d|2[0-3]):([0-5]\d)", text)
+    if not found:
+        raise ConfigError(f"--between {text!r}: expected two times of day such as 22:00-06:00")
+    hours, minutes, end_hours, end_minutes = map(int, found.groups())
+    window = Window(60 * hours + minutes, 60 * end_hours + end_minutes)
+    if window.start == window.end:
+        raise ConfigError(f"--between {text!r}: both times are the same; give two, or leave --between out for the whole day")
+    return window
+
+
+def is_within(window: Window, minute: int) -> bool:
+    """Whether a minute of the day lies in the window."""
+    if window.start < window.end:
+        return window.start <= minute < window.end
+    return minute >= window.start or minute < window.end
+
+
+def on_mains(supplies: Iterable[Supply]) -> bool:
+    """Whether the board is fed from outside: a supply that is no battery is online, or no battery of its own discharges.
+
+    So a board without any known supply is on mains, and an unused PoE hat (offline) takes none off it.
+    """
+    own = [supply for supply in supplies if supply.scope != "Device"]
+    fed = any(supply.kind != "Battery" and supply.online for supply in own)
+    return fed or not any(supply.kind == "Battery" and supply.status == "Discharging" for supply in own)
+
+
+def own_load(before: float, cpu_s: float, elapsed_s: float) -> float:
+    """Return what this process adds to the one-minute load average, by the kernel's own decay (e^-t/60).
+
+    before: what it was `elapsed_s` seconds ago; cpu_s: the processor seconds that it used since. Without this a device that trained
+    would find its board busy with its own work.
+    """
+    if elapsed_s <= 0:
+        return before
+    kept = math.exp(-elapsed_s / MINUTE_S)
+    return before * kept + cpu_s / elapsed_s * (1 - kept)
+
+
+def why_not(conditions: Conditions, seen: Seen) -> str:
+    """Return why no work is taken up now, empty when all conditions hold. The words go into the device's status."""
+    if conditions.between and not is_within(conditions.between, seen.minute):
+        return f"outside {conditions.between}"
+    if conditions.mains and not seen.mains:
+        return "on battery"
+    if conditions.idle and seen.load >= IDLE_LOAD:
+        return "busy"
+    return ""

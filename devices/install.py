@@ -1,0 +1,163 @@
+"""`edgefl device install`: a systemd unit that runs `edgefl device start` with the options that are given."""
+
+import getpass
+import json
+import math
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from edgefl.errors import ConfigError
+
+# no PrivateDevices: data may come from a sensor; no MemoryDenyWriteExecute: a runtime may compile its kernels
+UNIT = """# {board}. Written by: edgefl device install
+[Unit]
+Description=edgefl device {client_id}
+After=network-online.target time-sync.target
+Wants=network-online.target
+
+[Service]
+User={user}
+ExecStart={command}
+WorkingDirectory=/
+Restart=on-failure
+RestartSec=10
+TimeoutStopSec=30
+Nice=10
+{memory}{place}
+NoNewPrivileges=true
+ProtectSystem=strict
+ProtectHome=read-only
+PrivateTmp=true
+ProtectKernelTunables=true
+ProtectKernelModules=true
+ProtectControlGroups=true
+RestrictSUIDSGID=true
+LockPersonality=true
+UMask=0077
+CapabilityBoundingSet=
+RestrictNamespaces=true
+RestrictRealtime=true
+ProtectHostname=true
+ProtectKernelLogs=true
+SystemCallArchitectures=native
+
+[Install]
+WantedBy=multi-user.target
+"""
+STATES = Path("/var/lib")
+SYSTEM = Path("/etc/systemd/system")
+OWN = ("out", "user", "board", "as_json")
+
+
+def quoted(word: str) -> str:
+    """Return a word as ExecStart= takes it: specifiers and variables are not expanded. ConfigError for a line break."""
+    if re.search(r"[\x00-\x1f]", word):
+        raise ConfigError(f"{word!r} has a control character, which a unit cannot hold; rename the file")
+    plain = word.replace("%", "%%").replace("$", "$$")
+    if re.fullmatch(r"[\w@%+=:,./$-]+", plain, re.ASCII):
+        return plain
+    return '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def path_setting(key: str, path: str) -> str:
+    """Return a setting whose value is a path."""
+    escaped = path.replace("%", "%%")
+    return f"{key}={escaped}" if " " not in path else f'{key}="{escaped}"'
+
+
+def unit_text(client_id: str, words: list[str], state: Path, user: str, board: str, memory_mb: int) -> str:
+    """Return the unit. `words`: the command; `state`: absolute; `memory_mb`: the most memory, in MB of 2^20 bytes, 0 for no limit."""
+    in_var_lib = state != STATES and state.is_relative_to(STATES)
+    place = path_setting("StateDirectory", str(state.relative_to(STATES))) if in_var_lib else path_setting("ReadWritePaths", str(state))
+    return UNIT.format(
+        board=board, client_id=client_id, user=user, command=" ".join(map(quoted, words)),
+        memory=f"MemoryMax={memory_mb}M\n" if memory_mb else "",
+        place=f"{place}\nStateDirectoryMode=0700" if in_var_lib else place,
+    )  # fmt: skip
+
+
+def start_words(context: click.Context, start: click.Command) -> list[str]:
+    """Return the options of `device start` that were given, as words; paths are made absolute, since a service starts in /."""
+    words: list[str] = []
+    for option in start.params:
+        value, source = context.params.get(option.name or ""), context.get_parameter_source(option.name or "")
+        if source is not ParameterSource.COMMANDLINE or not isinstance(option, click.Option) or option.name in OWN:
+            continue
+        if option.is_flag:
+            words.append(option.opts[0] if value or not option.secondary_opts else option.secondary_opts[0])
+            continue
+        values: tuple[Any, ...] = tuple(value or ()) if option.multiple else (value,)
+        for each in values:
+            words += [option.opts[0], str(each.resolve() if isinstance(each, Path) else each)]
+    return words
+
+
+def install_of(start: click.Command) -> click.Command:
+    """Return the command `install`, which takes every option that `start` takes."""
+
+    @click.pass_context
+    def install(context: click.Context, /, **given: Any) -> None:
+        """Write a hardened systemd unit that runs `edgefl device start` with these options, and say how to enable it.
+
+        Without -o the unit goes to stdout; nothing is enabled or started. All options of `edgefl device start` are taken.
+
+        Example: edgefl device install --enrol pi-7.enrol --data shard.npz --state /var/lib/edgefl -o .
+        """
+        from devices.boards import board_named, detect
+        from devices.conditions import parse_window
+        from edgefl.files import write_atomic
+        from edgefl.security.enrolment import load_enrolment
+        from edgefl.wire.topics import check_client_id
+        from edgefl.wire.url import parse_url
+
+        enrolment = load_enrolment(given["enrol"]) if given["enrol"] else None
+        client_id = enrolment.client_id if enrolment else given["client_id"]
+        if not client_id or not (enrolment or given["broker"]):
+            raise ConfigError("no broker or id; give --enrol with the file of `edgefl device enrol`, or --broker and --id")
+        check_client_id(client_id)
+        if given["broker"] and parse_url(given["broker"]).password:
+            raise ConfigError("--broker has a password in it, which everybody could read in the unit; enrol the board and give --enrol")
+        if given["between"]:
+            parse_window(given["between"])
+        here, state = detect(), given["state"].resolve()
+        board = board_named(given["board"]) if given["board"] else here.board
+        # of this machine what the kernel has, of another board what its maker sells at least; a quarter is the system's
+        has = here.memory_mb if board == here.board and math.isfinite(here.memory_mb) else board.ram_mb * 1.048576
+        words = [sys.executable, "-m", "edgefl", "device", "start", *start_words(context, start)]
+        user = given["user"] or os.environ.get("SUDO_USER") or getpass.getuser()
+        if user == "root":
+            click.echo("it runs as root; --user names an account that can do less", err=True)
+        text = unit_text(client_id, words, state, user, board.title, int(has / 1.048576 * 3 / 4))
+        name = f"edgefl-{client_id}.service"
+        path = (given["out"] / name).resolve() if given["out"] else Path(name)
+        commands = [] if path.parent == SYSTEM else [f"sudo install -m 644 {path} {SYSTEM / name}"]
+        commands += ["sudo systemctl daemon-reload", f"sudo systemctl enable --now {name}"]
+        if not state.is_relative_to(STATES):
+            commands = [f"mkdir -p {state}", *commands]
+        if given["out"]:
+            write_atomic(path, text.encode())
+            path.chmod(0o644)
+        if given["as_json"]:
+            click.echo(json.dumps({"name": name, "path": str(path) if given["out"] else None, "unit": text, "commands": commands}))
+            return
+        if not given["out"]:
+            click.echo(text)
+            click.echo(f"this is {name}; -o DIR writes it there, and then:", err=True)
+        click.echo("\n".join(commands), err=not given["out"])
+
+    own = [
+        click.Option(["-o", "--out"], type=click.Path(path_type=Path, file_okay=False), help="Write it into this directory."),
+        click.Option(["--user"], help="The account that it runs as  [default: yours]"),
+        click.Option(["--board"], help="A profile of `edgefl device boards`, for MemoryMax  [default: this machine]"),
+        click.Option(["--json", "as_json"], is_flag=True, help="Print unit and commands as JSON."),
+    ]
+    taken = [option for option in start.params if option.name not in OWN]
+    return click.Command(
+        "install", callback=install, params=[*taken, *own], help=install.__doc__, short_help="Run at boot: a systemd unit."
+    )

@@ -1,0 +1,44 @@
+"""How a device joins: it finds the federation, makes sure that its id is free, and connects with a will."""
+
+import secrets
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from devices.identity import claim, find_federation
+from devices.session import Session
+from edgefl import __version__
+from edgefl.mqtt import Link, Message
+from edgefl.security.enrolment import tls_context
+from edgefl.security.trust import Trust
+from edgefl.wire.messages import Status
+from edgefl.wire.strict_json import encode_json
+from edgefl.wire.topics import Topics
+
+if TYPE_CHECKING:
+    from devices.service import Settings
+
+
+def join(settings: "Settings", samples: int, paused: str, note: Callable[[str], None]) -> Session:
+    """Return a session that is connected and has not spoken yet. LinkError, IdTakenError.
+
+    paused: why this device takes up no task at first, empty when it does.
+    """
+    boot_id = secrets.token_hex(8)
+    name = f"edgefl-{settings.client_id}-{boot_id}"
+    enrolment = settings.enrolment
+    context = tls_context(enrolment) if enrolment else None
+    probe = Link(settings.broker, f"{name}-probe", keepalive_s=settings.keepalive_s, context=context)
+    try:
+        federation = settings.federation or find_federation(probe, settings.wait_s, note)
+        topics = Topics(federation)
+        claim(probe, topics, settings.client_id, boot_id, settings.keepalive_s)
+    finally:
+        probe.close()
+    now = time.time()
+    status = Status(settings.client_id, boot_id, False, now, samples, __version__, now, paused)
+    will = Message(topics.device(settings.client_id, "status"), encode_json(status), retained=True)
+    link = Link(settings.broker, name, will=will, keepalive_s=settings.keepalive_s, context=context)
+    aggregator = enrolment.aggregator_key if enrolment else ""
+    trust = Trust(federation, enrolment.signing_key if enrolment else "", (lambda _: aggregator) if enrolment else None)
+    return Session(link, topics, status, note, trust)

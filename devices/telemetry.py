@@ -1,0 +1,28 @@
+"""What a device tells of its board after its part of a round. It is published and forgotten: no result is made of it."""
+
+import math
+import re
+import time
+from collections.abc import Mapping
+
+from devices.session import Session
+from devices.vitals import temperature_c
+from edgefl.memory import peak_rss_mb, rss_mb
+from edgefl.wire.messages import Metrics
+from edgefl.wire.strict_json import encode_json
+
+MAX_VALUES = 32
+NAME = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+
+
+def telemetry(client_id: str, round: int, metrics: Mapping[str, float]) -> Metrics:
+    """Return the message: at most 32 numbers of the round, by name, and four of the board. No array has a way into it."""
+    told = {key: float(value) for key, value in metrics.items() if NAME.fullmatch(key)}
+    values = dict(list(told.items())[:MAX_VALUES])
+    seconds = float(metrics.get("seconds", math.nan))
+    return Metrics(client_id, round, values, rss_mb(), peak_rss_mb(), temperature_c(), seconds, time.time())
+
+
+def publish_telemetry(session: Session, client_id: str, round: int, metrics: Mapping[str, float]) -> None:
+    """Publish on `device/{id}/metrics`, QoS 0: what is lost is not sent again."""
+    session.link.publish(session.topics.device(client_id, "metrics"), encode_json(telemetry(client_id, round, metrics)), qos=0)

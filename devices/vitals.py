@@ -1,0 +1,50 @@
+"""What a board says of its own state under /proc and /sys: load, power supplies, temperature. Functions take a root for tests."""
+
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgefl.machine import ROOT, read_text
+
+# cpu-thermal (Raspberry Pi), CPU-therm and cpu-thermal (Jetson), soc_thermal (Rockchip), x86_pkg_temp
+CPU_ZONE = re.compile(r"cpu|soc|x86_pkg", re.IGNORECASE)
+PLAUSIBLE_C = (-60.0, 160.0)
+
+
+@dataclass(frozen=True)
+class Supply:
+    """One entry of /sys/class/power_supply; `scope` is Device for the battery of a mouse or the like."""
+
+    kind: str
+    online: bool
+    status: str = ""
+    scope: str = ""
+
+
+def load_average(root: Path = ROOT) -> float:
+    """Return the load average over the last minute; 0 where /proc does not say."""
+    words = read_text(root / "proc/loadavg").split()
+    try:
+        return float(words[0])
+    except (IndexError, ValueError):
+        return 0.0
+
+
+def supplies(root: Path = ROOT) -> tuple[Supply, ...]:
+    """Return the power supplies that the kernel knows; most boards have none."""
+    places = sorted((root / "sys/class/power_supply").glob("*"))
+    told = [[read_text(place / key) for key in ("type", "online", "status", "scope")] for place in places]
+    return tuple(Supply(kind, online not in ("", "0"), status, scope) for kind, online, status, scope in told if kind)
+
+
+def temperature_c(root: Path = ROOT) -> float:
+    """Return the temperature of the warmest processor zone in degrees Celsius; NaN where /sys/class/thermal has none."""
+    found = []
+    for zone in (root / "sys/class/thermal").glob("thermal_zone*"):
+        told = read_text(zone / "temp")
+        if CPU_ZONE.search(read_text(zone / "type")) and re.fullmatch(r"-?\d{1,7}", told):
+            celsius = int(told) / 1000
+            if PLAUSIBLE_C[0] < celsius < PLAUSIBLE_C[1]:
+                found.append(celsius)
+    return max(found, default=math.nan)

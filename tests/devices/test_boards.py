@@ -1,0 +1,88 @@
+"""Which board this is: from a folder that stands for the root of a file system."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+
+from devices.board_commands import boards
+from devices.boards import BOARDS, GENERIC, board_named, board_of, detect
+from edgefl.errors import ConfigError
+from edgefl.machine import board_model, memory_mb
+
+MODELS = [
+    ("Raspberry Pi Zero 2 W Rev 1.0", "pi-zero-2-w"),
+    ("Raspberry Pi Zero W Rev 1.1", "generic"),
+    ("Raspberry Pi 2 Model B Rev 1.1", "generic"),
+    ("Raspberry Pi 3 Model A Plus Rev 1.0", "pi-3"),
+    ("Raspberry Pi 3 Model B Plus Rev 1.3", "pi-3"),
+    ("Raspberry Pi Compute Module 3 Plus Rev 1.0", "pi-3"),
+    ("Raspberry Pi 4 Model B Rev 1.4", "pi-4"),
+    ("Raspberry Pi 400 Rev 1.0", "pi-4"),
+    ("Raspberry Pi Compute Module 4S Rev 1.0", "pi-4"),
+    ("Raspberry Pi 5 Model B Rev 1.0", "pi-5"),
+    ("Raspberry Pi 500 Rev 1.0", "pi-5"),
+    ("Raspberry Pi Compute Module 5 Rev 1.0", "pi-5"),
+    ("NVIDIA Jetson Nano Developer Kit", "jetson-nano"),
+    ("NVIDIA Jetson Nano 2GB Developer Kit", "jetson-nano"),
+    ("NVIDIA Jetson Orin Nano Developer Kit", "jetson-orin"),
+    ("NVIDIA Orin Nano Developer Kit", "jetson-orin"),
+    ("Radxa ROCK 5 Model B", "generic"),
+    ("", "generic"),
+]
+
+
+@pytest.mark.parametrize(("model", "name"), MODELS)
+def test_models_of_device_trees(model, name):
+    assert board_of(model).name == name
+
+
+def test_a_board_by_hand(tmp_path):
+    """A Raspberry Pi 4 of 4 GB: the model ends with a NUL, MemTotal is in units of 1,024 bytes."""
+    (tmp_path / "proc/device-tree").mkdir(parents=True)
+    (tmp_path / "proc/device-tree/model").write_bytes(b"Raspberry Pi 4 Model B Rev 1.4\0")
+    (tmp_path / "proc/meminfo").write_text("MemTotal:        3885396 kB\nMemFree:         2956108 kB\n")
+    (tmp_path / "proc/cpuinfo").write_text("".join(f"processor\t: {i}\nBogoMIPS\t: 108.00\n\n" for i in range(4)))
+    here = detect(tmp_path)
+    assert (here.board.name, here.model, here.cores) == ("pi-4", "Raspberry Pi 4 Model B Rev 1.4", 4)
+    assert here.memory_mb == pytest.approx(3885396 * 1024 / 1e6)
+    assert (here.board.threads, here.bits, here.runtime, here.can_quantize) == (2, 64, "ai-edge-litert", True)
+    on_32_bits = replace(here, bits=32)
+    assert (on_32_bits.runtime, on_32_bits.can_quantize) == ("tflite-runtime", False)
+
+
+@pytest.mark.parametrize("content", [None, "", "MemTotal:", "MemTotal: many kB", "MemFree: 5 kB"])
+def test_a_machine_that_says_nothing_is_generic(tmp_path, content):
+    if content is not None:
+        (tmp_path / "proc").mkdir()
+        (tmp_path / "proc/meminfo").write_text(content)
+    here = detect(tmp_path)
+    assert (here.board, here.model) == (GENERIC, "")
+    assert here.cores >= 1
+    assert math.isnan(memory_mb(tmp_path))
+    assert board_model(tmp_path) == ""
+
+
+def test_profiles_are_plausible_and_have_a_source():
+    for board in BOARDS:
+        assert 1 <= board.threads <= board.cores
+        assert board.ram_mb >= 512
+        assert board.source.startswith("https://")
+        assert set(board.runtimes) <= {32, 64}
+        assert board_named(board.name) == board
+    with pytest.raises(ConfigError, match="no board 'pi-6'; known are pi-zero-2-w"):
+        board_named("pi-6")
+
+
+def test_the_command_marks_where_it_runs(monkeypatch, tmp_path):
+    (tmp_path / "proc/device-tree").mkdir(parents=True)
+    (tmp_path / "proc/device-tree/model").write_bytes(b"Raspberry Pi 5 Model B Rev 1.0\0")
+    here = detect(tmp_path)
+    monkeypatch.setattr("devices.boards.detect", lambda: here)
+    told = json.loads(CliRunner().invoke(boards, ["--json"]).stdout)
+    assert (told["here"]["board"], told["here"]["memory_mb"]) == ("pi-5", None)
+    assert [board["name"] for board in told["boards"]] == [*(board.name for board in BOARDS), "generic"]
+    shown = CliRunner().invoke(boards, []).stdout
+    assert [line.split()[1] for line in shown.splitlines() if line.startswith("* ")] == ["pi-5", "here:"]

@@ -1,0 +1,166 @@
+"""When a device takes up tasks: conditions by hand, as properties, and as files under a root."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from devices.availability import DRAIN_S, LOOK_S, Availability, is_paused, pause, resume
+from devices.conditions import Conditions, Seen, Window, is_within, on_mains, own_load, parse_window, why_not
+from devices.vitals import Supply, load_average, supplies, temperature_c
+from edgefl.errors import ConfigError, StateError
+
+NIGHT, NOON = Window(22 * 60, 6 * 60), 12 * 60
+MAINS, BATTERY = Supply("Mains", True), Supply("Battery", False, "Discharging")
+MINUTES = st.integers(0, 24 * 60 - 1)
+
+
+def test_windows_by_hand():
+    assert parse_window("22:00-06:00") == NIGHT
+    assert str(parse_window("9:05-17:30")) == "09:05-17:30"
+    assert [is_within(NIGHT, minute) for minute in (22 * 60 - 1, 22 * 60, 23 * 60 + 59, 0, 6 * 60 - 1, 6 * 60, NOON)] == [
+        False, True, True, True, True, False, False,
+    ]  # fmt: skip
+    day = parse_window("09:00-17:00")
+    assert [is_within(day, minute) for minute in (539, 540, 1019, 1020)] == [False, True, True, False]
+
+
+@given(MINUTES, MINUTES, MINUTES)
+def test_a_window_and_the_rest_of_the_day_are_the_day(start, end, minute):
+    if start != end:
+        assert is_within(Window(start, end), minute) != is_within(Window(end, start), minute)
+        assert parse_window(str(Window(start, end))) == Window(start, end)
+
+
+@pytest.mark.parametrize("text", ["", "22:00", "22-6", "24:00-06:00", "22:60-06:00", "22:00-06:00 ", "22:00-06:00-08:00", "-1:00-06:00"])
+def test_a_window_that_cannot_be_read(text):
+    with pytest.raises(ConfigError, match=r"expected two times of day such as 22:00-06:00"):
+        parse_window(text)
+    with pytest.raises(ConfigError, match="both times are the same"):
+        parse_window("07:00-7:00")
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ([], True),
+        ([MAINS], True),
+        ([BATTERY], False),
+        ([Supply("Battery", False, "Charging")], True),
+        ([Supply("Battery", False, "Full")], True),
+        ([Supply("Mains", False), BATTERY], False),
+        ([MAINS, BATTERY], True),
+        ([Supply("USB", True), BATTERY], True),
+        ([Supply("Mains", False)], True),  # the PoE hat of a board that USB feeds
+        ([Supply("Battery", False, "Discharging", "Device")], True),  # a mouse
+        ([Supply("USB", True, "", "Device"), BATTERY], False),
+    ],
+)
+def test_mains(found, expected):
+    assert on_mains(found) is expected
+
+
+def test_reasons_by_hand_and_their_order():
+    everything = Conditions(idle=True, mains=True, between=NIGHT)
+    assert why_not(everything, Seen(0.0, True, 0)) == ""
+    assert why_not(everything, Seen(9.0, False, NOON)) == "outside 22:00-06:00"
+    assert why_not(everything, Seen(9.0, False, 0)) == "on battery"
+    assert why_not(everything, Seen(0.5, True, 0)) == "busy"
+    assert why_not(Conditions(), Seen(9.0, False, NOON)) == ""
+
+
+@given(st.floats(0, 100), st.booleans(), MINUTES, st.booleans(), st.booleans())
+def test_fewer_conditions_hold_more_often(load, mains, minute, idle, wants_mains):
+    seen = Seen(load, mains, minute)
+    if why_not(Conditions(True, True, NIGHT), seen) == "":
+        assert why_not(Conditions(idle, wants_mains), seen) == ""
+
+
+def test_own_work_is_no_load_of_others():
+    """Four threads for ten minutes: the kernel's average and the device's own account of it agree, and decay alike."""
+    own = own_load(0.0, cpu_s=4 * 600.0, elapsed_s=600.0)
+    assert own == pytest.approx(4.0, abs=1e-3)
+    assert own_load(own, 0.0, 60.0) == pytest.approx(4 / math.e, abs=1e-3)
+    assert own_load(1.5, 3.0, 0.0) == 1.5
+
+
+@given(st.floats(0, 64), st.lists(st.tuples(st.floats(0, 8), st.floats(0.1, 500)), max_size=6))
+def test_own_load_lies_between_what_it_was_and_what_is_used(before, looks):
+    own = before
+    for rate, elapsed in looks:
+        low, high = sorted((own, rate))
+        own = own_load(own, rate * elapsed, elapsed)
+        assert low - 1e-9 <= own <= high + 1e-9
+
+
+def fill(root, files):
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+
+
+def test_what_the_kernel_says(tmp_path):
+    assert (load_average(tmp_path), supplies(tmp_path)) == (0.0, ())
+    assert math.isnan(temperature_c(tmp_path))
+    thermal, power = "sys/class/thermal/thermal_zone", "sys/class/power_supply"
+    fill(tmp_path, {
+        "proc/loadavg": "1.25 0.80 0.60 2/345 6789\n",
+        f"{thermal}0/type": "cpu-thermal\n", f"{thermal}0/temp": "48312\n",
+        f"{thermal}1/type": "PMIC-Die\n", f"{thermal}1/temp": "100000\n",  # a constant on a Jetson Nano
+        f"{thermal}2/type": "CPU-therm\n", f"{thermal}2/temp": "-250000\n",
+        f"{thermal}3/type": "soc_thermal\n", f"{thermal}3/temp": "hot\n",
+        f"{power}/AC/type": "Mains\n", f"{power}/AC/online": "0\n",
+        f"{power}/BAT0/type": "Battery\n", f"{power}/BAT0/status": "Discharging\n",
+    })  # fmt: skip
+    assert load_average(tmp_path) == 1.25
+    assert supplies(tmp_path) == (Supply("Mains", False), BATTERY)
+    assert temperature_c(tmp_path) == 48.312
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+def test_pause_resume_and_what_is_still_done(tmp_path):
+    clock = Clock()
+    available = Availability(Conditions(), tmp_path, 4, root=tmp_path, clock=clock)
+    assert (available.reason(), available.takes_up()) == ("", True)
+    pause(tmp_path)
+    assert is_paused(tmp_path)
+    assert available.reason() == ""  # not looked yet
+    clock.now += LOOK_S
+    assert available.reason() == "operator"
+    assert available.takes_up()  # the aggregator may have sent a task before it heard
+    clock.now += DRAIN_S
+    assert not available.takes_up()
+    resume(tmp_path)
+    assert available.reason(anew=True) == ""
+    assert available.takes_up()
+    resume(tmp_path)
+    pause(tmp_path)
+    again = Availability(Conditions(), tmp_path, 4, root=tmp_path, clock=clock)
+    assert (again.reason(), again.takes_up()) == ("operator", False)  # after a restart nothing can be under way
+
+
+def test_conditions_are_seen_under_the_root(tmp_path):
+    """Two of four cores are busy with others: .5 a core is not idle any more; half of it is."""
+    clock = Clock()
+    available = Availability(Conditions(idle=True, mains=True), tmp_path / "state", 4, root=tmp_path, clock=clock)
+    fill(tmp_path, {"proc/loadavg": "2.1 0 0 1/1 1"})
+    clock.now += 1e6  # what this process itself uses counts nothing over so long a time
+    assert available.reason() == "busy"
+    fill(tmp_path, {"proc/loadavg": "1.0 0 0 1/1 1"})
+    assert available.reason(anew=True) == ""
+    fill(tmp_path, {"sys/class/power_supply/BAT0/type": "Battery", "sys/class/power_supply/BAT0/status": "Discharging"})
+    clock.now += LOOK_S
+    assert available.reason() == "on battery"
+
+
+def test_a_directory_that_is_not_there(tmp_path):
+    for change in (pause, resume):
+        with pytest.raises(StateError, match="give the --state"):
+            change(tmp_path / "none")

@@ -1,0 +1,46 @@
+"""What a device tells of its board: numbers, few, and nothing that a result is made of."""
+
+import json
+import math
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from devices.telemetry import MAX_VALUES, telemetry
+from edgefl.wire.messages import Metrics
+from edgefl.wire.strict_json import decode_json, encode_json
+
+ANY = st.floats(allow_nan=True, allow_infinity=True)
+
+
+def test_a_round_by_hand():
+    told = telemetry("pi-1", 3, {"loss": 0.5, "seconds": 1.25, "peak_rss_mb": 70.0})
+    assert (told.client_id, told.round, told.seconds) == ("pi-1", 3, 1.25)
+    assert told.values == {"loss": 0.5, "seconds": 1.25, "peak_rss_mb": 70.0}
+    assert 1 < told.rss_mb <= told.peak_rss_mb + 1
+    assert math.isnan(told.temperature_c) or -60 < told.temperature_c < 160
+    assert math.isnan(telemetry("pi-1", 3, {}).seconds)
+
+
+@given(st.dictionaries(st.text(max_size=80), ANY, max_size=100))
+def test_any_metrics_fit_and_are_numbers(metrics):
+    told = telemetry("a" * 64, 2**62, metrics)
+    payload = encode_json(told)
+    assert len(payload) <= Metrics.MAX_BYTES
+    raw = json.loads(payload)
+    assert len(raw["values"]) <= MAX_VALUES
+    numbers = [*raw["values"].values(), *(raw[key] for key in raw.keys() - {"values", "client_id"})]
+    assert all(each is None or isinstance(each, int | float) for each in numbers)
+    assert decode_json(Metrics, payload).round == 2**62
+
+
+def test_names_and_numbers_of_full_length_fit():
+    metrics = {f"{i:064d}": -1.2345678901234567e-300 for i in range(100)}
+    assert len(encode_json(telemetry("a" * 64, 2**62, metrics))) <= Metrics.MAX_BYTES
+
+
+def test_numbers_of_numpy_become_plain_and_the_update_metrics_stay_as_they_are():
+    metrics = {"loss": np.float32(0.5)}
+    assert type(telemetry("pi-1", 1, metrics).values["loss"]) is float
+    assert metrics == {"loss": np.float32(0.5)}
