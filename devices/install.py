@@ -24,7 +24,7 @@ Wants=network-online.target
 [Service]
 User={user}
 ExecStart={command}
-WorkingDirectory=/
+{folder}
 Restart=on-failure
 RestartSec=10
 TimeoutStopSec=30
@@ -71,19 +71,22 @@ def path_setting(key: str, path: str) -> str:
     return f"{key}={escaped}" if " " not in path else f'{key}="{escaped}"'
 
 
-def unit_text(client_id: str, words: list[str], state: Path, user: str, board: str, memory_mb: int) -> str:
-    """Return the unit. `words`: the command; `state`: absolute; `memory_mb`: the most memory, in MB of 2^20 bytes, 0 for no limit."""
+def unit_text(client_id: str, words: list[str], state: Path, user: str, board: str, memory_mb: int, folder: str = "/") -> str:
+    """Return the unit.
+
+    `words`: the command; `state`: absolute; `memory_mb`: the most memory, in MB of 2^20 bytes, 0 for no limit; `folder`: to start in.
+    """
     in_var_lib = state != STATES and state.is_relative_to(STATES)
     place = path_setting("StateDirectory", str(state.relative_to(STATES))) if in_var_lib else path_setting("ReadWritePaths", str(state))
     return UNIT.format(
-        board=board, client_id=client_id, user=user, command=" ".join(map(quoted, words)),
+        board=board, client_id=client_id, user=user, command=" ".join(map(quoted, words)), folder=path_setting("WorkingDirectory", folder),
         memory=f"MemoryMax={memory_mb}M\n" if memory_mb else "",
         place=f"{place}\nStateDirectoryMode=0700" if in_var_lib else place,
     )  # fmt: skip
 
 
-def start_words(context: click.Context, start: click.Command) -> list[str]:
-    """Return the options of `device start` that were given, as words; paths are made absolute, since a service starts in /."""
+def start_words(context: click.Context, start: click.Command, data: str) -> list[str]:
+    """Return the options of `device start` that were given, as words; paths are absolute, since a service starts in /, as `data` is."""
     words: list[str] = []
     for option in start.params:
         value, source = context.params.get(option.name or ""), context.get_parameter_source(option.name or "")
@@ -94,7 +97,7 @@ def start_words(context: click.Context, start: click.Command) -> list[str]:
             continue
         values: tuple[Any, ...] = tuple(value or ()) if option.multiple else (value,)
         for each in values:
-            words += [option.opts[0], str(each.resolve() if isinstance(each, Path) else each)]
+            words += [option.opts[0], data if option.name == "data" else str(each.resolve() if isinstance(each, Path) else each)]
     return words
 
 
@@ -111,6 +114,7 @@ def install_of(start: click.Command) -> click.Command:
         """
         from devices.boards import board_named, detect
         from devices.conditions import parse_window
+        from edgefl.data.device.options import given_source
         from edgefl.files import write_atomic
         from edgefl.security.enrolment import load_enrolment
         from edgefl.wire.topics import check_client_id
@@ -125,15 +129,16 @@ def install_of(start: click.Command) -> click.Command:
             raise ConfigError("--broker has a password in it, which everybody could read in the unit; enrol the board and give --enrol")
         if given["between"]:
             parse_window(given["between"])
-        here, state = detect(), given["state"].resolve()
+        here, state, source = detect(), given["state"].resolve(), given_source(given)
         board = board_named(given["board"]) if given["board"] else here.board
         # of this machine what the kernel has, of another board what its maker sells at least; a quarter is the system's
         has = here.memory_mb if board == here.board and math.isfinite(here.memory_mb) else board.ram_mb * 1.048576
-        words = [sys.executable, "-m", "edgefl", "device", "start", *start_words(context, start)]
+        words = [sys.executable, "-m", "edgefl", "device", "start", *start_words(context, start, source.data)]
         user = given["user"] or os.environ.get("SUDO_USER") or getpass.getuser()
         if user == "root":
             click.echo("it runs as root; --user names an account that can do less", err=True)
-        text = unit_text(client_id, words, state, user, board.title, int(has / 1.048576 * 3 / 4))
+        # a function of the owner's is imported from the folder in which this is called
+        text = unit_text(client_id, words, state, user, board.title, int(has / 1.048576 * 3 / 4), source.folder or "/")
         name = f"edgefl-{client_id}.service"
         path = (given["out"] / name).resolve() if given["out"] else Path(name)
         commands = [] if path.parent == SYSTEM else [f"sudo install -m 644 {path} {SYSTEM / name}"]

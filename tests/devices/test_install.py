@@ -81,8 +81,15 @@ def test_the_command_line_of_a_unit_is_one_that_start_takes(tmp_path):
     words = shlex.split(line.replace("%%", "%").replace("$$", "$"))[5:]
     parsed = start.make_context("start", words).params
     assert (parsed["threads"], parsed["wait_s"], parsed["only_when"], parsed["learner"]) == (2, 5.0, ("mains", "idle"), "numpy")
-    assert parsed["data"] == tmp_path / "a $b %c.npz"
+    assert parsed["data"] == str(tmp_path / "a $b %c.npz")
     assert not parsed["as_json"]  # --json is install's own
+
+
+def test_samples_of_a_function_are_looked_for_where_install_was_called(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    unit = settings_of(json.loads(install(*HERE, "--data", "mine:load", "--state", "/var/lib/edgefl", "--json").stdout)["unit"])
+    assert unit["Service"]["WorkingDirectory"] == str(tmp_path)
+    assert "--data mine:load " in unit["Service"]["ExecStart"]
 
 
 @given(st.text(st.characters(min_codepoint=32, exclude_characters="\x7f"), min_size=1))

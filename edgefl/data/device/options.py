@@ -1,12 +1,23 @@
 """The options by which a command is told where the samples are."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
 
 from edgefl.data.device import make_source
+
+OPTIONS = ("data", "window", "step", "label", "channels")
+
+
+def given_source(given: Mapping[str, Any]) -> Any:
+    """Return the DataSource of a command's parameters, None without `--data`. Raises ConfigError, click.UsageError."""
+    picked = tuple(name.strip() for name in given["channels"].split(",") if name.strip())
+    window, step, label = given["window"], given["step"], given["label"]
+    if given["data"] is None and (window or step or label or picked):
+        raise click.UsageError("--window, --step, --label and --channels say how to read --data, which is missing")
+    return make_source(given["data"], window=window, step=step, label=label, channels=picked) if given["data"] is not None else None
 
 
 def data_options(text: str, *, required: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -14,12 +25,9 @@ def data_options(text: str, *, required: bool) -> Callable[[Callable[..., Any]],
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
-        def with_source(data: str | None, window: int, step: int, label: str, channels: str, **rest: Any) -> Any:
-            picked = tuple(name.strip() for name in channels.split(",") if name.strip())
-            if data is None and (window or step or label or picked):
-                raise click.UsageError("--window, --step, --label and --channels say how to read --data, which is missing")
-            source = make_source(data, window=window, step=step, label=label, channels=picked) if data is not None else None
-            return command(source=source, **rest)
+        def with_source(**given: Any) -> Any:
+            source = given_source(given)
+            return command(source=source, **{name: value for name, value in given.items() if name not in OPTIONS})
 
         options = (
             click.option("--data", required=required, help=text),
