@@ -175,7 +175,7 @@ class Link:
     def _on_subscribe(self, client: paho.Client, userdata: Any, mid: int, reasons: Any, properties: Any) -> None:
         self._subscriptions.answered(mid, reasons)
 
-    def subscribe(self, *filters: str, qos: int = 1, timeout_s: float = 15.0) -> None:
+    def subscribe(self, *filters: str, qos: int = 1, timeout_s: float = 60.0) -> None:
         """Subscribe, now and after each reconnect, and wait for the broker's word on it. LinkError when it does not come, or is no.
 
         A no that may pass is asked again within `timeout_s`; MQTT 3.1.1 does not tell it from one for good.
