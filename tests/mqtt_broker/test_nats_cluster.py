@@ -14,27 +14,39 @@ from edgefl.config import FederationConfig
 from edgefl.errors import LinkError
 from edgefl.learner.numpy_softmax import SoftmaxLearner
 from edgefl.mqtt import Connected, Link, Message
+from edgefl.security.authority import create, enrol
+from edgefl.security.enrolment import load_enrolment, save_enrolment, tls_context
 from edgefl.simulate import simulate
 from mqtt_broker.embedded import HOST, free_port
 
 NATS = shutil.which("nats-server") or shutil.which("nats-server", path="/usr/sbin:/usr/local/sbin")
-TEMPLATE = Path(__file__).parents[2] / "mqtt_broker" / "clusters" / "nats.conf"
+TEMPLATES = Path(__file__).parents[2] / "mqtt_broker" / "clusters"
 PATIENCE_S = 90.0
 
 pytestmark = pytest.mark.skipif(NATS is None, reason="nats-server is not installed")
 
 
+def access(devices):
+    """Return the access list that the project ships, with a block for each device."""
+    head, mark, rest = (TEMPLATES / "nats-access.conf").read_text().partition("    # one such block for each device\n")
+    block, end, tail = rest.rpartition("    }\n")
+    return head + mark + "".join((block + end).replace("@DEVICE@", device) for device in devices) + tail
+
+
 class Cluster:
     """nats-servers with the configuration that the project ships."""
 
-    def __init__(self, directory, count):
+    def __init__(self, directory, count, keys=None, devices=()):
         ports = [[free_port() for _ in range(3)] for _ in range(count)]
         routes = ", ".join(f"nats://{HOST}:{route}" for _, _, route in ports)
         self.urls, self.servers, self.directory = [f"mqtt://{HOST}:{mqtt}" for _, mqtt, _ in ports], [], directory
         for index, (client, mqtt, route) in enumerate(ports):
             values = {"NAME": f"n{index}", "ADDRESS": HOST, "CLIENT_PORT": client, "MQTT_PORT": mqtt, "ROUTE_PORT": route,
-                      "DIRECTORY": directory / f"n{index}", "ROUTES": routes, "REPLICAS": count}  # fmt: skip
-            text = TEMPLATE.read_text()
+                      "DIRECTORY": directory / f"n{index}", "ROUTES": routes, "REPLICAS": count, "KEYS": keys}  # fmt: skip
+            text = (TEMPLATES / "nats.conf").read_text()
+            if keys:
+                text = text.replace("  # tls", "  tls").replace("# include", "include")
+                (directory / "nats-access.conf").write_text(access(devices))
             for name, value in values.items():
                 text = text.replace(f"@{name}@", str(value))
             conf = directory / f"n{index}.conf"
@@ -42,15 +54,16 @@ class Cluster:
             conf.write_text(text if count > 1 else text[: text.index("cluster {")])
             with (directory / f"n{index}.log").open("w") as log:
                 self.servers.append(subprocess.Popen([NATS, "-c", str(conf)], stdout=log, stderr=log))
-        for url in self.urls:
-            self._wait_until_up(url)
+        if not keys:  # these know none but the enrolled
+            for url in self.urls:
+                self.wait_until_up(url)
 
-    def _wait_until_up(self, url):
+    def wait_until_up(self, url, **identity):
         """Wait until a server takes a client, which it does when the cluster has a leader."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
-                Link(url, "probe", timeout_s=5.0).close()
+                Link(url, "probe", timeout_s=5.0, **identity).close()
                 return
             except LinkError:
                 if time.monotonic() > deadline:
@@ -140,6 +153,45 @@ def test_retained_messages_and_the_last_will(alone):
     assert late.get(PATIENCE_S) == Message("w/other", b"gone", retained=True)
     for link in (watcher, late, other):
         link.close(1.0)
+
+
+def test_enrolled_devices_over_nats_and_each_speaks_and_hears_for_itself_alone(tmp_path, federate, toys):
+    keys, names = tmp_path / "keys", ("one", "two")
+    create(keys, ["localhost"], 8883, 30)
+    made = {name: enrol(keys, name, 30) for name in names}
+    for name, enrolment in made.items():
+        save_enrolment(enrolment, tmp_path / f"{name}.enrol")
+    alone = Cluster(tmp_path, 1, keys, names)
+    try:
+        url = alone.urls[0].replace(f"mqtt://{HOST}", "mqtts://localhost")
+        contexts = {name: tls_context(enrolment) for name, enrolment in made.items()}
+        alone.wait_until_up(url, context=contexts["one"])
+        federation = federate(url, rounds=2)
+        aggregator = federation.aggregator("--security", keys, "--broker", url)
+        devices = [federation.device(name, toys.shard(i), "--enrol", tmp_path / f"{name}.enrol") for i, name in enumerate(names)]
+        assert aggregator.end(PATIENCE_S) == 0, aggregator.said
+        assert [device.end(PATIENCE_S) for device in devices] == [0, 0], [device.said for device in devices]
+
+        root = "edgefl/v1/f"
+        leader = Link(url, "leader", context=tls_context(load_enrolment(keys / "aggregator.enrol")))
+        one, two = (Link(url, name, context=contexts[name]) for name in names)
+        leader.subscribe(f"{root}/#")
+        for topic in ("state", "blob/aa/0", "device/two/status", "device/two/task", "device/one/status"):
+            one.publish(f"{root}/{topic}", b"of one")
+        assert [leader.get(PATIENCE_S).topic, leader.get(0.5)] == [f"{root}/device/one/status", None]
+        two.subscribe(f"{root}/device/two/task")
+        for topic in (f"{root}/device/one/task", f"{root}/device/+/task", f"{root}/#", "#"):
+            with pytest.raises(LinkError, match="refused the subscription"):
+                two.subscribe(topic, timeout_s=0.1)
+        leader.publish(f"{root}/device/one/task", b"secret")
+        leader.publish(f"{root}/device/two/task", b"mine")
+        assert [two.get(PATIENCE_S).payload, two.get(0.5)] == [b"mine", None]
+        with pytest.raises(LinkError):
+            Link(url, "nobody")
+        for link in (leader, one, two):
+            link.close(1.0)
+    finally:
+        alone.close()
 
 
 @pytest.mark.timeout(400)
