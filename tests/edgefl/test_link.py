@@ -1,6 +1,7 @@
 """A link's fail-over over real brokers, and what it remembers of answers and refusals."""
 
 import contextlib
+import socket
 import threading
 import time
 from dataclasses import dataclass
@@ -73,6 +74,17 @@ def test_without_any_broker_each_is_named_and_no_password():
     assert said.startswith(f"none of 2 brokers: no broker at mqtt://...@{HOST}:{ports[0]}")
     assert f"no broker at mqtt://{HOST}:{ports[1]}" in said
     assert said.endswith("check host, port and firewall")
+
+
+@needs_mosquitto
+def test_a_first_broker_that_says_nothing_is_passed_over():
+    port = free_port()
+    with socket.create_server((HOST, 0)) as silent, mosquitto(port):
+        link = Link(f"mqtt://{HOST}:{silent.getsockname()[1]},mqtt://{HOST}:{port}", "one", timeout_s=2.0)
+        link.subscribe("a")
+        link.publish("a", b"here")
+        assert until(link, lambda event: True) == Message("a", b"here")
+        assert link.close()
 
 
 def test_turns_visit_every_broker_before_any_again():
