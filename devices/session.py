@@ -65,7 +65,7 @@ class Session:
         """Take one event, if one comes in time."""
         event = self.link.get(timeout_s)
         if isinstance(event, Connected):
-            self._note("the link to the broker is up again")
+            self._note(f"the link to the broker is up again at {event.url}")
             self.publish_status()
         elif isinstance(event, Message):
             try:
@@ -99,6 +99,9 @@ class Session:
 
     def _on_status(self, other: Status) -> None:
         if other.boot_id == self._status.boot_id:
+            # a cluster may publish the will of a connection that broke after this device is back at another of its machines
+            if not other.online:
+                self.publish_status()
             return
         if other.online and yields_to(self._status, other):
             raise IdTakenError(taken(other.client_id, self.link.url))

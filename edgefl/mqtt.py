@@ -2,6 +2,9 @@
 
 paho runs its own network thread. What arrives there is only put into a queue, which the service empties with `get`
 on its own thread; training and disk never block the network.
+
+MQTT 3.1.1, or 5 where the url ends in `?protocol=5`. With 5 a broker says when it refuses a message, which 3.1.1 cannot; apart from
+that nothing of 5 is used, so that both run the same protocol.
 """
 
 import contextlib
@@ -11,66 +14,62 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
 from edgefl.errors import LinkError
-from edgefl.wire.url import parse_url, without_password
+from edgefl.link.acknowledgements import Acknowledgements
+from edgefl.link.brokers import Turns, none_of, refused, unreachable
+from edgefl.link.events import Connected as Connected
+from edgefl.link.events import Message as Message
+from edgefl.link.subscriptions import FOR_GOOD, Subscriptions
+from edgefl.wire.url import Broker, parse_urls
 
 MAX_PAYLOAD_BYTES = 256 * 1024 - 1024
 QUEUE_LIMIT = 20_000
 KEEPALIVE_S = 20
 
 
-@dataclass(frozen=True)
-class Message:
-    """One message from the broker. `oversize`: the bytes of a payload above the limit, which is then left out."""
-
-    topic: str
-    payload: bytes
-    retained: bool = False
-    oversize: int = 0
-
-
-@dataclass(frozen=True)
-class Connected:
-    """The link came up again: subscriptions are made, retained messages of one's own must be published again."""
-
-
 class Link:
-    """One MQTT 3.1.1 connection that comes back by itself. Not for several threads, save `on_network`'s replies."""
+    """One MQTT connection that comes back by itself, to the same broker or another. Not for several threads, save `on_network`'s replies.
+
+    Of several brokers the first is taken that answers, in the order given; after a loss the others are tried in turn, in an order of
+    this link's own, so that a whole fleet does not move to the same one. `url` is the present one's, without a password.
+    """
 
     def __init__(
         self, url: str, client_id: str, *, will: Message | None = None, keepalive_s: int = KEEPALIVE_S, timeout_s: float = 10.0,
         context: ssl.SSLContext | None = None,
     ) -> None:  # fmt: skip
-        """Connect; `context` proves who this is and says whom to trust, else mqtts trusts the system's authorities.
+        """Connect; `url`: one broker or several, with commas between.
 
-        Raises LinkError that says the url and the remedy when there is no broker or it refuses.
+        `context` proves who this is and says whom to trust, else mqtts trusts the system's authorities.
+        Raises LinkError that says the url and the remedy when no broker is there or it refuses.
         """
-        self.url, self._broker, self._keepalive_s = without_password(url), parse_url(url), keepalive_s
+        brokers = parse_urls(url)
+        self.url, self._keepalive_s = brokers[0].shown, keepalive_s
+        self._turns: Turns | None = None
         self.bytes_up = self.bytes_down = self.dropped = 0
         self._events: queue.Queue[Message | Connected] = queue.Queue(QUEUE_LIMIT)
-        self._filters: dict[str, int] = {}
         self._replies: dict[str, Callable[[Message], None]] = {}
-        self._changed = threading.Condition()
-        self._unacknowledged: set[int] = set()
-        self._early: set[int] = set()
-        self._unwatched: set[int] = set()
-        self._granted: dict[int, bool] = {}
+        self._acknowledgements = Acknowledgements()
+        self._changed = self._acknowledgements.changed
+        self._subscriptions = Subscriptions(lambda filters: self._client.subscribe(filters)[1], self._present, self._changed)
         self._refusal = ""
         self._connections = 0
+        self._closing = False
         self._failure: BaseException | None = None
-        client = paho.Client(CallbackAPIVersion.VERSION2, client_id=client_id, clean_session=True, protocol=paho.MQTTv311)
+        newer = brokers[0].protocol == paho.MQTTv5
+        client = paho.Client(
+            CallbackAPIVersion.VERSION2, client_id=client_id, clean_session=None if newer else True,
+            protocol=paho.MQTTv5 if newer else paho.MQTTv311,
+        )  # fmt: skip
         client.max_inflight_messages_set(20)
         client.reconnect_delay_set(random.uniform(0.2, 1.0), random.uniform(10.0, 20.0))  # type: ignore[arg-type]
-        if self._broker.tls:
+        if brokers[0].tls:
             client.tls_set_context(context or ssl.create_default_context())
-        if self._broker.username:
-            client.username_pw_set(self._broker.username, self._broker.password or None)
         if will:
             client.will_set(will.topic, will.payload, qos=1, retain=will.retained)
         client.on_connect = self._guard(self._on_connect)
@@ -78,29 +77,46 @@ class Link:
         client.on_publish = self._guard(self._on_publish)
         client.on_subscribe = self._guard(self._on_subscribe)
         client.on_disconnect = self._guard(self._on_disconnect)
+        client.on_connect_fail = self._guard(self._on_connect_fail)
         self._client, self._thread_name = client, f"paho-mqtt-client-{client_id}"
-        self._connect(timeout_s)
+        self._connect_first(brokers, timeout_s)
 
-    def _connect(self, timeout_s: float) -> None:
-        remedy = "start one with `edgefl broker start`, or check host, port and firewall"
+    def _connect_first(self, brokers: tuple[Broker, ...], timeout_s: float) -> None:
+        problems: list[LinkError] = []
+        for broker in brokers:
+            try:
+                self._connect(broker, timeout_s)
+            except LinkError as error:
+                problems.append(error)
+            else:
+                self._turns = Turns(brokers, broker) if len(brokers) > 1 else None
+                return
+        raise none_of(problems) from problems[0].__cause__
+
+    def _turn_to(self, broker: Broker) -> None:
+        self.url = broker.shown
+        self._client.username_pw_set(broker.username or None, broker.password or None)
+        self._client.connect_async(broker.host, broker.port, keepalive=self._keepalive_s)
+
+    def _turn_to_next(self) -> None:
+        # paho waits, longer each time and by this link's own random delay, and then connects to where it was sent last
+        if self._turns and not self._closing:
+            self._turn_to(self._turns.next())
+
+    def _connect(self, broker: Broker, timeout_s: float) -> None:
+        self._refusal = ""
+        self._turn_to(broker)
         try:
-            self._client.connect(self._broker.host, self._broker.port, keepalive=self._keepalive_s)
-        except ssl.SSLCertVerificationError as error:
-            why = f"{error.verify_message}; use the host name that the broker was set up with, check this machine's clock, or enrol again"
-            raise LinkError(f"the broker at {self.url} cannot prove who it is: {why}") from error
+            self._client.reconnect()
         except OSError as error:
-            raise LinkError(f"no broker at {self.url}: {error}; {remedy}") from error
+            raise unreachable(self.url, error) from error
         self._client.loop_start()
         with self._changed:
             self._changed.wait_for(lambda: self._connections > 0 or self._refusal, timeout_s)
-            problem = self._refusal if not self._connections else ""
-            silent = not self._connections and not problem
-        if problem or silent:
+        if not self._connections:
             self._client.disconnect()
             self._client.loop_stop()
-            if silent:
-                raise LinkError(f"{self.url} took the connection but does not speak MQTT within {timeout_s:g} s; {remedy}")
-            raise LinkError(f"the broker at {self.url} refused: {problem}; check user and password in the url")
+            raise refused(self.url, self._refusal, timeout_s)
 
     def _guard(self, callback: Callable[..., None]) -> Callable[..., None]:
         # paho's thread would die of an exception while is_connected() stays true
@@ -120,22 +136,27 @@ class Link:
                 return
             again = self._connections > 0
             self._connections += 1
-            filters = dict(self._filters)
             self._changed.notify_all()
-        for topic, qos in filters.items():
-            client.subscribe(topic, qos)
+        self._subscriptions.again()
         if again:
-            self._events.put_nowait(Connected())
+            self._events.put_nowait(Connected(self.url))
+
+    def _present(self) -> int:
+        return self._connections if self._client.is_connected() else 0
 
     def _on_disconnect(self, client: paho.Client, userdata: Any, flags: Any, reason: Any, properties: Any) -> None:
         with self._changed:
             self._changed.notify_all()
+        self._turn_to_next()
+
+    def _on_connect_fail(self, client: paho.Client, userdata: Any) -> None:
+        self._turn_to_next()
 
     def _on_message(self, client: paho.Client, userdata: Any, received: paho.MQTTMessage) -> None:
         message = Message(received.topic, bytes(received.payload), received.retain)
         self.bytes_down += len(message.payload)
         # amqtt 0.12 sends each new client the retained messages of everybody's subscriptions
-        if not any(paho.topic_matches_sub(topic, message.topic) for topic in tuple(self._filters)):
+        if not any(paho.topic_matches_sub(topic, message.topic) for topic in tuple(self._subscriptions.filters)):
             return
         if len(message.payload) > MAX_PAYLOAD_BYTES:
             message = Message(message.topic, b"", message.retained, len(message.payload))
@@ -149,44 +170,23 @@ class Link:
             self.dropped += 1
 
     def _on_publish(self, client: paho.Client, userdata: Any, mid: int, reason: Any, properties: Any) -> None:
-        with self._changed:
-            if mid in self._unwatched:
-                self._unwatched.discard(mid)
-            elif mid in self._unacknowledged:
-                self._unacknowledged.discard(mid)
-                self._changed.notify_all()
-            else:
-                self._early.add(mid)
+        self._acknowledgements.answered(mid, str(reason) if reason.value in FOR_GOOD else "")
 
     def _on_subscribe(self, client: paho.Client, userdata: Any, mid: int, reasons: Any, properties: Any) -> None:
-        with self._changed:
-            self._granted[mid] = not any(reason.is_failure for reason in reasons)
-            self._changed.notify_all()
+        self._subscriptions.answered(mid, reasons)
 
-    def subscribe(self, *filters: str, qos: int = 1, timeout_s: float = 10.0) -> None:
-        """Subscribe, now and after each reconnect, and wait for the broker's word on it. LinkError when it does not come."""
-        new = [topic for topic in filters if topic not in self._filters]
-        if not new:
-            return
-        self._filters.update(dict.fromkeys(new, qos))
-        before = self._connections
-        _, mid = self._client.subscribe([(topic, qos) for topic in new])
-        with self._changed:
-            # a reconnect in between subscribes to all of them under other numbers
-            answered = self._changed.wait_for(
-                lambda: mid in self._granted or self._connections > before or not self._client.is_connected(), timeout_s
-            )
-            allowed = self._granted.get(mid or -1, True)
-            self._granted.clear()
-        if not answered:
-            raise LinkError(f"{self.url} did not answer a subscription within {timeout_s:g} s; check the broker's log")
-        if not allowed:
-            raise LinkError(f"{self.url} refused the subscription {', '.join(new)}; check the broker's access list")
+    def subscribe(self, *filters: str, qos: int = 1, timeout_s: float = 60.0) -> None:
+        """Subscribe, now and after each reconnect, and wait for the broker's word on it. LinkError when it does not come, or is no.
+
+        A no that may pass is asked again within `timeout_s`; MQTT 3.1.1 does not tell it from one for good.
+        """
+        if new := {topic: qos for topic in filters if topic not in self._subscriptions.filters}:
+            self._subscriptions.add(self.url, new, timeout_s)
 
     def unsubscribe(self, *filters: str) -> None:
         """End subscriptions."""
         for topic in filters:
-            if self._filters.pop(topic, None) is not None:
+            if self._subscriptions.filters.pop(topic, None) is not None:
                 self._client.unsubscribe(topic)
 
     def on_network(self, topic: str, reply: Callable[[Message], None]) -> None:
@@ -200,21 +200,17 @@ class Link:
         # no lock here: paho calls on_publish with its own message lock held, maybe before publish returns
         info = self._client.publish(topic, payload, qos=qos, retain=retain)
         self.bytes_up += len(payload)
-        with self._changed:
-            if info.mid in self._early:
-                self._early.discard(info.mid)
-            else:
-                (self._unacknowledged if qos else self._unwatched).add(info.mid)
+        self._acknowledgements.sent(info.mid, topic, watched=qos > 0)
 
     @property
     def in_flight(self) -> int:
         """How many of the published messages the broker has not acknowledged."""
-        return len(self._unacknowledged)
+        return len(self._acknowledgements)
 
     def wait_in_flight(self, below: int, timeout_s: float) -> bool:
         """Wait until fewer than `below` messages are unacknowledged; return whether that came true in time."""
         with self._changed:
-            return self._changed.wait_for(lambda: len(self._unacknowledged) < below, timeout_s)
+            return self._changed.wait_for(lambda: len(self._acknowledgements) < below, timeout_s)
 
     @property
     def is_connected(self) -> bool:
@@ -222,9 +218,14 @@ class Link:
         return self._client.is_connected()
 
     def get(self, timeout_s: float) -> Message | Connected | None:
-        """Return the next event, or None after `timeout_s`. LinkError when the network thread is dead."""
+        """Return the next event, or None after `timeout_s`.
+
+        LinkError when the network thread is dead, or when a broker that speaks MQTT 5 said that it may not have what was published.
+        """
         if self._failure is not None:
             raise LinkError(f"the link to {self.url} broke: {self._failure!r}; start again") from self._failure
+        if denied := self._acknowledgements.take_refused():
+            raise LinkError(f"{self.url} refused to publish {denied}; check the broker's access list")
         try:
             return self._events.get(timeout=max(0.0, timeout_s))
         except queue.Empty:
@@ -234,8 +235,8 @@ class Link:
 
     def close(self, timeout_s: float = 5.0) -> bool:
         """Wait for what is published but not acknowledged, then leave without a will. Returns whether all was acknowledged."""
-        deadline = time.monotonic() + timeout_s
-        done = self.wait_in_flight(1, timeout_s) if self.is_connected else not self._unacknowledged
+        self._closing, deadline = True, time.monotonic() + timeout_s
+        done = self.wait_in_flight(1, timeout_s) if self.is_connected else not self._acknowledgements
         with contextlib.suppress(OSError, ValueError):
             self._client.disconnect()
         while self._client.is_connected() and time.monotonic() < deadline:

@@ -78,7 +78,7 @@ def aggregator() -> None:
 
 @aggregator.command("start", short_help="Start the aggregator.")
 @click.option("--config", type=click.Path(path_type=Path), required=True, help="The federation's TOML file.")
-@click.option("--broker", "url", help="mqtt://HOST:PORT  [default: the configuration's]")
+@click.option("--broker", "url", help="mqtt://HOST:PORT, or several with commas  [default: the configuration's]")
 @click.option("--plan", type=click.Path(path_type=Path), help="A plan that is built already  [default: build it]")
 @click.option("--out", type=click.Path(path_type=Path), help="Where state and result go  [default: ./NAME-out]")
 @click.option("--take-over", is_flag=True, help="Lead although another aggregator of this name is said to run.")
@@ -97,7 +97,7 @@ def start_aggregator(
     """
     from edgefl.config import load_config
     from edgefl.security.enrolment import load_enrolment
-    from edgefl.wire.url import parse_url
+    from edgefl.wire.url import parse_urls, without_password
     from mqtt_broker.aggregator import Aggregator
     from mqtt_broker.journal import is_unfinished
     from mqtt_broker.plan_source import build_in_child, open_plan
@@ -107,7 +107,7 @@ def start_aggregator(
 
     settings = load_config(config)
     url = url or (load_enrolment(security / "aggregator.enrol").broker if security else settings.broker)
-    parse_url(url)
+    parse_urls(url)
     out = out or Path(f"{settings.name}-out")
     with stoppable():
         try:
@@ -118,7 +118,7 @@ def start_aggregator(
                 note(f"building the plan ({settings.model.name}, {settings.algorithm})")
                 build_in_child(config, plan)
             made, initial = open_plan(plan, settings)
-            note(f"plan {made.id[:8]}; federation {settings.name!r} at {url}")
+            note(f"plan {made.id[:8]}; federation {settings.name!r} at {without_password(url)}")
             result = Aggregator(settings, made, initial, out, note, security).run(url, take_over=take_over, fresh=fresh)
         except Stopped:
             note("stopped")

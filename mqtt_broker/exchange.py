@@ -101,7 +101,7 @@ class Exchange:
         if isinstance(event, Message):
             self._take(event)
         elif isinstance(event, Connected):
-            self._note("the link to the broker is up again")
+            self._note(f"the link to the broker is up again at {event.url}")
             # a broker that was restarted has forgotten what was retained
             self.publish_state(self.state)
             for sha256 in self.blobs.held():

@@ -38,6 +38,7 @@ ROOMS = (
     {"runs"},
     {"tune"},
     {"reproduce", "audit"},
+    {"link"},
     {"mqtt"},
     {"monitor", "bench", "demo", "demo_table", "demo_processes", "doctor"},
     {"cli"},

@@ -13,13 +13,15 @@ from edgefl.doctor.here import Finding, check_board, check_clock, check_disk, ch
 from edgefl.doctor.there import check_broker
 from edgefl.security.enrolment import Enrolment, load_enrolment
 from edgefl.wire.topics import check_federation
-from edgefl.wire.url import parse_url
+from edgefl.wire.url import parse_urls
 
 MARKS = {"ok": "ok   ", "warn": "warn ", "fail": "FAIL "}
 
 
 @click.command(short_help="What is wrong, and the remedy.")
-@click.option("--broker", help="mqtt://HOST:PORT  [default: the enrolment's; without either the network is left alone]")
+@click.option(
+    "--broker", help="mqtt://HOST:PORT, or several with commas  [default: the enrolment's; without either the network is left alone]"
+)
 @click.option("--enrol", type=click.Path(path_type=Path), help="The file of `edgefl device enrol`.")
 @click.option("--federation", default="", help="Look at this federation  [default: all on the broker]")
 @click.option("--state", type=click.Path(path_type=Path), default=Path("."), help="Where the device keeps its state  [default: here]")
@@ -38,7 +40,7 @@ def doctor(broker: str | None, enrol: Path | None, federation: str, state: Path,
     enrolment = load_enrolment(enrol) if enrol else None
     url = broker or (enrolment.broker if enrolment else None)
     if url:
-        parse_url(url)
+        parse_urls(url)
     findings = []
     for finding in _findings(url, enrolment, federation, state):
         findings.append(finding)

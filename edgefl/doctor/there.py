@@ -15,6 +15,7 @@ from edgefl.wire.strict_json import decode_json, encode_json
 from edgefl.wire.topics import Topics, parse_topic
 
 WAIT_S = 3.0
+SUBSCRIBE_S = 10.0
 SETTLE_S = 0.5
 NAME = "doctor"
 
@@ -27,8 +28,7 @@ def check_broker(url: str, enrolment: Enrolment | None, federation: str) -> Iter
         context = tls_context(enrolment) if enrolment else None
         link = Link(url, f"edgefl-{NAME}-{secrets.token_hex(8)}", context=context)
     except LinkError as error:
-        problem, _, remedy = str(error).rpartition("; ")
-        yield Finding("broker", "fail", problem or str(error), remedy)
+        yield _failed("broker", error)
         return
     try:
         yield Finding("broker", "ok", f"{link.url} in {1000 * (time.monotonic() - began):.0f} ms")
@@ -36,14 +36,21 @@ def check_broker(url: str, enrolment: Enrolment | None, federation: str) -> Iter
         yield _echo(link, topics, client_id)
         yield _packet(link, topics, client_id)
         yield from _federations(link, federation, enrolment)
+    except LinkError as error:
+        yield _failed("access", error)
     finally:
         link.close(1.0)
+
+
+def _failed(check: str, error: LinkError) -> Finding:
+    problem, _, remedy = str(error).rpartition("; ")
+    return Finding(check, "fail", problem or str(error), remedy)
 
 
 def _echo(link: Link, topics: Topics, client_id: str) -> Finding:
     """What this client writes on a topic of its own comes back: the access list lets it write and read."""
     topic, began = topics.device(client_id, "claim"), time.monotonic()
-    link.subscribe(topic)
+    link.subscribe(topic, timeout_s=SUBSCRIBE_S)
     link.publish(topic, encode_json(Claim(secrets.token_hex(8), time.time())))
     while time.monotonic() - began < WAIT_S:
         event = link.get(WAIT_S - (time.monotonic() - began))
@@ -64,7 +71,7 @@ def _packet(link: Link, topics: Topics, client_id: str) -> Finding:
 
 def _federations(link: Link, federation: str, enrolment: Enrolment | None) -> Iterator[Finding]:
     """What each federation says of itself, by its retained state."""
-    link.subscribe(Topics(federation or "+").state)
+    link.subscribe(Topics(federation or "+").state, timeout_s=SUBSCRIBE_S)
     until, seen = time.monotonic() + SETTLE_S, 0
     while (left := until - time.monotonic()) > 0:
         event = link.get(left)

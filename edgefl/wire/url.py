@@ -1,37 +1,57 @@
-"""Where a broker listens: `mqtt://[user:password@]host[:1883]`, or `mqtts://` with port 8883."""
+"""Where brokers listen: `mqtt://[user:password@]host[:1883]`, or `mqtts://` with port 8883; several of a cluster, with commas between.
 
+MQTT 3.1.1 is spoken unless a url ends in `?protocol=5`. It is part of the url, and no option or scheme of its own, since it is a
+property of the broker: it then goes wherever a url goes (command line, `[broker]` table, enrolment) and nothing else has to know.
+"""
+
+import re
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
 from edgefl.errors import LinkError
 
+BETWEEN = re.compile(r",(?=mqtts?://)")
+PROTOCOLS = {"": 4, "protocol=3.1.1": 4, "protocol=5": 5}
+
 
 @dataclass(frozen=True)
 class Broker:
-    """Where a broker listens and how to log in."""
+    """Where a broker listens and how to log in. `protocol`: 4 is MQTT 3.1.1, 5 is 5; `shown`: the url without its password."""
 
     host: str
     port: int
     tls: bool
     username: str
     password: str
+    protocol: int
+    shown: str
+
+
+def parse_urls(urls: str) -> tuple[Broker, ...]:
+    """Read one url or several, `mqtt://a:1883,mqtt://b:1883`; LinkError for anything else, or when they do not speak alike."""
+    found = tuple(parse_url(url) for url in BETWEEN.split(urls))
+    if len({(broker.tls, broker.protocol) for broker in found}) > 1:
+        raise LinkError(f"brokers {without_password(urls)!r} differ in mqtt, mqtts or protocol; expected the same for all of a cluster")
+    return found
 
 
 def parse_url(url: str) -> Broker:
-    """Read `mqtt://[user:password@]host[:1883]` or `mqtts://...[:8883]`; LinkError for anything else."""
-    example = "expected mqtt://HOST:PORT or mqtts://USER:PASSWORD@HOST:PORT"
+    """Read `mqtt://[user:password@]host[:1883][?protocol=5]` or `mqtts://...[:8883]`; LinkError for anything else."""
+    example = "expected mqtt://HOST:PORT or mqtts://USER:PASSWORD@HOST:PORT, and ?protocol=5 after it for MQTT 5"
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise LinkError(f"broker {url!r}: {error}, {example}") from error
-    if parts.scheme not in ("mqtt", "mqtts") or not parts.hostname or parts.path not in ("", "/"):
+        raise LinkError(f"broker {without_password(url)!r}: {error}, {example}") from error
+    host, protocol = parts.hostname, PROTOCOLS.get(parts.query)
+    if parts.scheme not in ("mqtt", "mqtts") or not host or "," in host or parts.path not in ("", "/") or protocol is None:
         raise LinkError(f"broker {without_password(url)!r}, {example}")
     tls = parts.scheme == "mqtts"
-    return Broker(parts.hostname, port or (8883 if tls else 1883), tls, unquote(parts.username or ""), unquote(parts.password or ""))
+    user = unquote(parts.username or ""), unquote(parts.password or "")
+    return Broker(host, port or (8883 if tls else 1883), tls, *user, protocol, without_password(url))
 
 
-def without_password(url: str) -> str:
-    """Return the url as it may be shown."""
-    head, at, tail = url.rpartition("@")
-    return f"{head.partition('//')[0]}//...@{tail}" if at else url
+def without_password(urls: str) -> str:
+    """Return one url or several as they may be shown."""
+    cut = (url.rpartition("@") for url in BETWEEN.split(urls))
+    return ",".join(f"{head.partition('//')[0]}//...@{tail}" if at else tail for head, at, tail in cut)

@@ -9,17 +9,27 @@ import pytest
 
 from edgefl.errors import LinkError
 from edgefl.mqtt import MAX_PAYLOAD_BYTES, Connected, Link, Message
-from edgefl.wire.url import parse_url
+from edgefl.wire.url import parse_url, parse_urls, without_password
 from mqtt_broker.embedded import HOST, find_mosquitto, free_port, mosquitto
 
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
 
 
 @pytest.fixture(scope="module")
-def url():
-    port = free_port()
-    with mosquitto(port):
-        yield f"mqtt://{HOST}:{port}"
+def port():
+    chosen = free_port()
+    with mosquitto(chosen):
+        yield chosen
+
+
+@pytest.fixture(params=["", "?protocol=5"], ids=["mqtt-3.1.1", "mqtt-5"])
+def protocol(request):
+    return request.param
+
+
+@pytest.fixture
+def url(port, protocol):
+    return f"mqtt://{HOST}:{port}{protocol}"
 
 
 @pytest.fixture
@@ -119,10 +129,10 @@ def test_an_exception_on_the_network_thread_reaches_the_service(link):
         until(one, lambda e: False)
 
 
-def test_a_broker_that_comes_back_finds_subscriptions_and_unsent_messages():
+def test_a_broker_that_comes_back_finds_subscriptions_and_unsent_messages(protocol):
     port = free_port()
     with mosquitto(port):
-        one, two = Link(f"mqtt://{HOST}:{port}", "one"), Link(f"mqtt://{HOST}:{port}", "two")
+        one, two = (Link(f"mqtt://{HOST}:{port}{protocol}", name) for name in ("one", "two"))
         two.subscribe("a/+")
     one.publish("a/late", b"kept")
     with mosquitto(port):
@@ -168,7 +178,18 @@ def test_a_broker_that_refuses_says_why_and_shows_no_password(tmp_path):
 def test_urls():
     made = parse_url("mqtts://pi:a%40b@broker.local")
     assert (made.host, made.port, made.tls, made.username, made.password) == ("broker.local", 8883, True, "pi", "a@b")
-    for bad in ("localhost:1883", "http://x", "mqtt://", "mqtt://h:99999", "mqtt://h/path", "mqtt://u:s3cret@"):
+    assert (made.protocol, made.shown) == (4, "mqtts://...@broker.local")
+    assert [parse_url(f"mqtt://h{query}").protocol for query in ("?protocol=3.1.1", "?protocol=5", "/?protocol=5")] == [4, 5, 5]
+    several = parse_urls("mqtt://a:1,mqtt://u:p,w@b,mqtt://c:3")
+    assert [(each.host, each.port, each.password) for each in several] == [("a", 1, ""), ("b", 1883, "p,w"), ("c", 3, "")]
+    assert without_password("mqtt://a:1,mqtt://u:p,w@b,mqtt://c") == "mqtt://a:1,mqtt://...@b,mqtt://c"
+    for bad in (
+        "localhost:1883", "http://x", "mqtt://", "mqtt://h:99999", "mqtt://h/path", "mqtt://u:s3cret@", "mqtt://h?protocol=4",
+        "mqtt://a,b", "mqtt://a,", "mqtt://u:s3cret@a,http://b",
+    ):  # fmt: skip
         with pytest.raises(LinkError, match="expected mqtt://HOST:PORT") as caught:
-            parse_url(bad)
+            parse_urls(bad)
         assert "s3cret" not in str(caught.value)
+    for bad in ("mqtt://a,mqtts://b", "mqtt://a,mqtt://b?protocol=5"):
+        with pytest.raises(LinkError, match="expected the same for all of a cluster"):
+            parse_urls(bad)

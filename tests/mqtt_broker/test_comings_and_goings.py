@@ -1,5 +1,6 @@
 """Who goes and comes back: a device killed in mid-round, a broker killed between rounds, a device that is late for the end."""
 
+import json
 import os
 import signal
 
@@ -82,3 +83,22 @@ def test_a_device_that_has_its_model_already_says_where_it_lies(federate, mosqui
     again = federation.device("pi-1")
     assert again.end() == 0
     assert again.out == device.out
+
+
+def test_a_will_that_comes_after_its_device_is_back_takes_it_offline_for_a_moment_only(federate, mosquitto_url, toys, listen):
+    """As in a cluster, where the machine that a device left publishes its will late."""
+    federation = federate(mosquitto_url, min_clients=2)
+    topic = federation.topics.device("pi-1", "status")
+    heard = listen(federation, topic)
+    aggregator = federation.aggregator()
+    federation.device("pi-1", toys.shard(1))
+    status = json.loads(heard.until_online()[-1].payload)
+    aggregator.wait_for("pi-1 is online (1 online)")
+    # the device hears its own status from here on
+    heard.link.publish(topic, json.dumps({**status, "online": False}).encode(), retain=True)
+    heard.until_offline()
+    heard.until_online()
+    aggregator.wait_for("pi-1 is offline")
+    other = federation.device("pi-2", toys.shard(2))
+    assert aggregator.end() == 0, aggregator.said
+    assert other.end() == 0

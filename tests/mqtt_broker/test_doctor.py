@@ -41,7 +41,8 @@ def test_no_broker():
 
 
 @pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
-def test_a_broker_that_takes_small_packets_only_or_lets_nobody_write(tmp_path):
+@pytest.mark.parametrize("protocol", ["", "?protocol=5"])
+def test_a_broker_that_takes_small_packets_only_or_lets_nobody_write(protocol, tmp_path):
     port = free_port()
     (tmp_path / "acl").write_text("topic read edgefl/v1/+/state\n")
     for extra, check in (("max_packet_size 20000", "packets"), (f"acl_file {tmp_path}/acl", "access")):
@@ -50,9 +51,11 @@ def test_a_broker_that_takes_small_packets_only_or_lets_nobody_write(tmp_path):
         broker = subprocess.Popen([find_mosquitto(), "-c", str(tmp_path / "conf")], stderr=subprocess.PIPE, text=True)
         try:
             assert any(" running" in line for line in iter(broker.stderr.readline, ""))
-            code, found = ask("--broker", f"mqtt://127.0.0.1:{port}")
+            code, found = ask("--broker", f"mqtt://127.0.0.1:{port}{protocol}")
             assert (code, found[check]["level"]) == (1, "fail"), found
             assert found[check]["remedy"]
+            # only MQTT 5 says why nothing comes back
+            assert ("Not authorized" in found[check]["found"]) == (check == "access" and bool(protocol))
         finally:
             broker.terminate()
             broker.wait(10)

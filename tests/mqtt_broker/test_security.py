@@ -1,4 +1,4 @@
-"""A broker with keys: who is enrolled takes part, and speaks for itself alone."""
+"""A broker with keys: who is enrolled takes part, and speaks for itself alone. In MQTT 3.1.1, and in 5, which says who is denied."""
 
 import json
 import subprocess
@@ -22,10 +22,11 @@ pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is n
 
 
 class Secured:
-    """A mosquitto with the configuration of `edgefl broker init`."""
+    """A mosquitto with the configuration of `edgefl broker init`, and the version of MQTT in which the tests speak with it."""
 
-    def __init__(self, directory):
-        self.directory, self.port = directory, free_port()
+    def __init__(self, directory, protocol):
+        self.directory, self.port, self.protocol = directory, free_port(), protocol
+        self.url = f"mqtts://localhost:{self.port}{'?protocol=5' if protocol == 5 else ''}"
         made = CliRunner().invoke(
             broker_commands, ["init", str(directory), "--host", "localhost", "--port", str(self.port), "--bind", "127.0.0.1"]
         )
@@ -46,7 +47,7 @@ class Secured:
         return made
 
     def link(self, enrolment, name="", will=None):
-        return Link(enrolment.broker, name or f"test-{enrolment.client_id}", context=tls_context(enrolment), will=will)
+        return Link(self.url, name or f"test-{enrolment.client_id}", context=tls_context(enrolment), will=will)
 
     def stop(self):
         self.popen.terminate()
@@ -54,9 +55,9 @@ class Secured:
         self.popen.stderr.close()
 
 
-@pytest.fixture(scope="module")
-def secured(tmp_path_factory):
-    made = Secured(tmp_path_factory.mktemp("broker") / "keys")
+@pytest.fixture(scope="module", params=[4, 5], ids=["mqtt-3.1.1", "mqtt-5"])
+def secured(request, tmp_path_factory):
+    made = Secured(tmp_path_factory.mktemp("broker") / "keys", request.param)
     yield made
     made.stop()
 
@@ -75,8 +76,8 @@ def links(secured):
 
 
 def test_a_federation_of_enrolled_devices(secured, federate, toys):
-    federation = federate(f"mqtts://localhost:{secured.port}", rounds=2)
-    aggregator = federation.aggregator("--security", secured.directory)
+    federation = federate(secured.url, rounds=2)
+    aggregator = federation.aggregator("--security", secured.directory, "--broker", secured.url)
     devices = []
     for client_id in ("one", "two"):
         path = federation.directory / f"{client_id}.enrol"
@@ -92,7 +93,7 @@ def test_a_federation_of_enrolled_devices(secured, federate, toys):
 
 
 def test_a_device_speaks_and_hears_for_itself_alone(secured, links, tmp_path):
-    """What is not allowed is dropped without an error in MQTT 3.1.1: nothing of it reaches the aggregator or the other device."""
+    """What is not allowed is dropped, in MQTT 3.1.1 without an error: nothing of it reaches the aggregator or the other device."""
     thief, victim = (secured.enrol(name, tmp_path / name) for name in ("thief", "victim"))
     root = "edgefl/v1/f/device"
     leader = links(load_enrolment(secured.directory / "aggregator.enrol"))
@@ -105,6 +106,13 @@ def test_a_device_speaks_and_hears_for_itself_alone(secured, links, tmp_path):
     for topic in ("edgefl/v1/f/state", "edgefl/v1/f/blob/aa/0", "edgefl/v1/f/round/1/summary", "other/topic"):
         away.publish(topic, b"forged")
     away.publish(f"{root}/thief/status", b"own")
+    assert away.wait_in_flight(1, 10.0)
+    if secured.protocol == 5:
+        denied = (
+            rf"refused to publish {root}/victim/status \(Not authorized\), .*victim/metrics .* and more; check the broker's access list"
+        )
+        with pytest.raises(LinkError, match=denied):
+            away.get(0.0)
     assert [leader.get(5.0).topic, leader.get(0.5)] == [f"{root}/thief/status", None]
 
     away.subscribe(f"{root}/thief/task", f"{root}/+/task", "edgefl/v1/f/#", "#")
@@ -153,7 +161,7 @@ def test_a_revoked_device_is_out_and_may_be_replaced(secured, tmp_path):
 
 def test_a_forged_state_or_task_is_ignored_and_a_forged_update_rejected(secured, federate, toys, links):
     """With the aggregator's own right to publish, but not its signing key."""
-    federation = federate(f"mqtts://localhost:{secured.port}", rounds=1, min_clients=1)
+    federation = federate(secured.url, rounds=1, min_clients=1)
     path = federation.directory / "signed.enrol"
     own = secured.enrol("signed", path)
     leader = links(load_enrolment(secured.directory / "aggregator.enrol"))
@@ -167,7 +175,7 @@ def test_a_forged_state_or_task_is_ignored_and_a_forged_update_rejected(secured,
     leader.publish(f"{root}/state", json.dumps({**told, "signature": own.signing_key}).encode())
     device.wait_for("ignored: State has a wrong signature")
     leader.subscribe(f"{root}/state", f"{root}/device/signed/receipt", f"{root}/device/signed/task")
-    aggregator = federation.aggregator("--security", secured.directory)
+    aggregator = federation.aggregator("--security", secured.directory, "--broker", secured.url)
     task = leader.get(20.0)
     while "/task" not in task.topic:
         if task.topic.endswith("/state") and decode_json(State, task.payload).signature:

@@ -1,0 +1,54 @@
+"""What was published and not acknowledged yet, by packet number; used by the service's thread and the network's."""
+
+import threading
+
+SHOWN = 3
+
+
+class Acknowledgements:
+    """Told of each message twice, when it is sent and when the broker answers, in either order.
+
+    `changed` is notified at each answer, and guards all of it.
+    """
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self._waiting: dict[int, str] = {}
+        self._unwatched: dict[int, str] = {}
+        self._early: dict[int, str] = {}
+        self._refused: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        """How many watched messages lack their answer."""
+        return len(self._waiting)
+
+    def sent(self, number: int, topic: str, *, watched: bool) -> None:
+        """Note a message; `watched`: of QoS 1, which the broker answers."""
+        with self.changed:
+            if number in self._early:
+                self._refuse(topic, self._early.pop(number))
+            else:
+                (self._waiting if watched else self._unwatched)[number] = topic
+
+    def answered(self, number: int, refusal: str = "") -> None:
+        """Note the broker's answer; `refusal`: why it will not have the message, empty when it took it."""
+        with self.changed:
+            if number in self._unwatched:
+                del self._unwatched[number]
+            elif number in self._waiting:
+                self._refuse(self._waiting.pop(number), refusal)
+            else:
+                self._early[number] = refusal
+            self.changed.notify_all()
+
+    def _refuse(self, topic: str, refusal: str) -> None:
+        # at most a few are kept: they are told at the next `take_refused`, and who may not speak is not let go on
+        if refusal and len(self._refused) <= SHOWN:
+            self._refused[topic] = refusal
+
+    def take_refused(self) -> str:
+        """Return `TOPIC (REASON), ...` of what was refused since this was asked last, or nothing."""
+        with self.changed:
+            refused, self._refused = self._refused, {}
+        told = [f"{topic} ({reason})" for topic, reason in refused.items()]
+        return ", ".join(told[:SHOWN]) + (" and more" if len(told) > SHOWN else "")

@@ -1,0 +1,48 @@
+"""Which of several brokers is next, and what is said of one that does not have us."""
+
+import random
+import ssl
+from collections.abc import Sequence
+
+from edgefl.errors import LinkError
+from edgefl.wire.url import Broker
+
+REMEDY = "start one with `edgefl broker start`, or check host, port and firewall"
+
+
+class Turns:
+    """The brokers of a cluster, the present one last; the others follow in a random order, so that a whole fleet does not move to one."""
+
+    def __init__(self, brokers: Sequence[Broker], present: Broker) -> None:
+        others = [each for each in brokers if each is not present]
+        random.shuffle(others)
+        self._order = [*others, present]
+
+    def next(self) -> Broker:
+        """Return the one to try now."""
+        self._order.append(self._order.pop(0))
+        return self._order[-1]
+
+
+def unreachable(url: str, error: OSError) -> LinkError:
+    """Return what to raise when there is no connection."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        why = f"{error.verify_message}; use the host name that the broker was set up with, check this machine's clock, or enrol again"
+        return LinkError(f"the broker at {url} cannot prove who it is: {why}")
+    return LinkError(f"no broker at {url}: {error}; {REMEDY}")
+
+
+def refused(url: str, problem: str, timeout_s: float) -> LinkError:
+    """Return what to raise when a broker took the connection and then said no, or nothing (`problem` is empty)."""
+    if not problem:
+        return LinkError(f"{url} took the connection but does not speak MQTT within {timeout_s:g} s; {REMEDY}")
+    remedy = "leave ?protocol=5 out of the url" if "protocol" in problem else "check user and password in the url"
+    return LinkError(f"the broker at {url} refused: {problem}; {remedy}")
+
+
+def none_of(problems: Sequence[LinkError]) -> LinkError:
+    """Return what to raise when each broker gave its own error."""
+    if len(problems) == 1:
+        return problems[0]
+    cut = [str(problem).rpartition("; ") for problem in problems]
+    return LinkError(f"none of {len(problems)} brokers: {', '.join(head for head, _, _ in cut)}; {cut[-1][2]}")

@@ -1,0 +1,216 @@
+"""NATS as the broker: one server, and a federation over a cluster of three of which one is killed."""
+
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgefl.checkpoint import decode_mixture, decode_server_state
+from edgefl.config import FederationConfig
+from edgefl.errors import LinkError
+from edgefl.learner.numpy_softmax import SoftmaxLearner
+from edgefl.mqtt import Connected, Link, Message
+from edgefl.security.authority import create, enrol
+from edgefl.security.enrolment import load_enrolment, save_enrolment, tls_context
+from edgefl.simulate import simulate
+from mqtt_broker.embedded import HOST, free_port
+
+NATS = shutil.which("nats-server") or shutil.which("nats-server", path="/usr/sbin:/usr/local/sbin")
+TEMPLATES = Path(__file__).parents[2] / "mqtt_broker" / "clusters"
+PATIENCE_S = 90.0
+
+pytestmark = pytest.mark.skipif(NATS is None, reason="nats-server is not installed")
+
+
+def access(devices):
+    """Return the access list that the project ships, with a block for each device."""
+    head, mark, rest = (TEMPLATES / "nats-access.conf").read_text().partition("    # one such block for each device\n")
+    block, end, tail = rest.rpartition("    }\n")
+    return head + mark + "".join((block + end).replace("@DEVICE@", device) for device in devices) + tail
+
+
+class Cluster:
+    """nats-servers with the configuration that the project ships."""
+
+    def __init__(self, directory, count, keys=None, devices=()):
+        ports = [[free_port() for _ in range(3)] for _ in range(count)]
+        routes = ", ".join(f"nats://{HOST}:{route}" for _, _, route in ports)
+        self.urls, self.servers, self.directory = [f"mqtt://{HOST}:{mqtt}" for _, mqtt, _ in ports], [], directory
+        for index, (client, mqtt, route) in enumerate(ports):
+            values = {"NAME": f"n{index}", "ADDRESS": HOST, "CLIENT_PORT": client, "MQTT_PORT": mqtt, "ROUTE_PORT": route,
+                      "DIRECTORY": directory / f"n{index}", "ROUTES": routes, "REPLICAS": count, "KEYS": keys}  # fmt: skip
+            text = (TEMPLATES / "nats.conf").read_text()
+            if keys:
+                text = text.replace("  # tls", "  tls").replace("# include", "include")
+                (directory / "nats-access.conf").write_text(access(devices))
+            for name, value in values.items():
+                text = text.replace(f"@{name}@", str(value))
+            conf = directory / f"n{index}.conf"
+            # a server without others must not wait for them
+            conf.write_text(text if count > 1 else text[: text.index("cluster {")])
+            with (directory / f"n{index}.log").open("w") as log:
+                self.servers.append(subprocess.Popen([NATS, "-c", str(conf)], stdout=log, stderr=log))
+        if not keys:  # these know none but the enrolled
+            for url in self.urls:
+                self.wait_until_up(url)
+
+    def wait_until_up(self, url, **identity):
+        """Wait until a server takes a client, which it does when the cluster has a leader."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                Link(url, "probe", timeout_s=5.0, **identity).close()
+                return
+            except LinkError:
+                if time.monotonic() > deadline:
+                    raise AssertionError("\n".join(log.read_text() for log in self.directory.glob("*.log"))) from None
+
+    def starting_at(self, index):
+        """Return the urls of all, that server's first."""
+        return ",".join(self.urls[index:] + self.urls[:index])
+
+    def kill(self, index):
+        self.servers[index].send_signal(signal.SIGKILL)
+        self.servers[index].wait()
+
+    def close(self):
+        for server in self.servers:
+            server.kill()
+            server.wait()
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    made = Cluster(tmp_path_factory.mktemp("nats"), 1)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    made = Cluster(tmp_path, 3)
+    yield made
+    made.close()
+
+
+def check_bits(federation, toys, shards, settings):
+    """The server state and each device's mixture are the simulator's, byte for byte."""
+    end = simulate(federation.plan, toys.weights(), shards, FederationConfig(**settings), learner=SoftmaxLearner(federation.plan.spec))
+    state = decode_server_state((federation.out / "server_state.safetensors").read_bytes())
+    assert (state.round, state.phase) == (settings["rounds"] + 1, "done")
+    for name, array in end.state.models["global"].items():
+        assert state.models["global"][name].tobytes() == array.tobytes()
+    assert np.abs(end.state.models["global"]["head/kernel"]).max() > 0.01
+    for client_id, mixture in end.mixtures.items():
+        found = decode_mixture((federation.directory / f"state-{client_id}" / "mixture.safetensors").read_bytes())
+        assert all(found.weights[name].tobytes() == array.tobytes() for name, array in mixture.weights.items())
+    assert federation.result()["dropped"] == []
+
+
+def test_one_server_gives_the_simulators_bits(alone, federate, toys):
+    settings = {"rounds": 3, "min_clients": 3, "clients_per_round": 2, "seed": 5}
+    federation = federate(alone.urls[0], **settings)
+    shards = {f"pi-{i}": toys.shard(i, 20 + 10 * i) for i in range(3)}
+    aggregator = federation.aggregator()
+    devices = [federation.device(client_id, shard) for client_id, shard in shards.items()]
+    assert aggregator.end(PATIENCE_S) == 0, aggregator.said
+    assert [device.end() for device in devices] == [0, 0, 0], [device.said for device in devices]
+    check_bits(federation, toys, shards, settings)
+
+
+def test_what_nats_does_not_take(alone):
+    """MQTT 5 is refused in words, and a dot in a topic ends the connection each time, as docs/how-to/run-a-cluster.md says."""
+    with pytest.raises(LinkError, match=r"refused: Unsupported protocol version; leave \?protocol=5 out of the url"):
+        Link(f"{alone.urls[0]}?protocol=5", "five")
+    link = Link(alone.urls[0], "dots")
+    try:
+        link.publish("edgefl/v1/with.dot/state", b"never")
+        version = subprocess.run([NATS, "--version"], capture_output=True, text=True, check=True).stdout
+        if "v2.9." in version:
+            assert isinstance(link.get(PATIENCE_S), Connected)
+            assert link.in_flight == 1
+    finally:
+        link.close(0.0)
+
+
+def test_retained_messages_and_the_last_will(alone):
+    watcher, other = Link(alone.urls[0], "watcher"), Link(alone.urls[0], "other", will=Message("w/other", b"gone", retained=True))
+    other.publish("w/state", b"here", retain=True)
+    assert other.wait_in_flight(1, PATIENCE_S)
+    watcher.subscribe("w/+")
+    assert watcher.get(PATIENCE_S) == Message("w/state", b"here", retained=True)
+    other._client.reconnect_delay_set(600, 600)
+    other._client.socket().shutdown(2)
+    assert watcher.get(PATIENCE_S) == Message("w/other", b"gone")
+    watcher.publish("w/state", b"", retain=True)
+    assert watcher.get(PATIENCE_S) == Message("w/state", b"")
+    late = Link(alone.urls[0], "late")
+    late.subscribe("w/+")
+    assert late.get(PATIENCE_S) == Message("w/other", b"gone", retained=True)
+    for link in (watcher, late, other):
+        link.close(1.0)
+
+
+def test_enrolled_devices_over_nats_and_each_speaks_and_hears_for_itself_alone(tmp_path, federate, toys):
+    keys, names = tmp_path / "keys", ("one", "two")
+    create(keys, ["localhost"], 8883, 30)
+    made = {name: enrol(keys, name, 30) for name in names}
+    for name, enrolment in made.items():
+        save_enrolment(enrolment, tmp_path / f"{name}.enrol")
+    alone = Cluster(tmp_path, 1, keys, names)
+    try:
+        url = alone.urls[0].replace(f"mqtt://{HOST}", "mqtts://localhost")
+        contexts = {name: tls_context(enrolment) for name, enrolment in made.items()}
+        alone.wait_until_up(url, context=contexts["one"])
+        federation = federate(url, rounds=2)
+        aggregator = federation.aggregator("--security", keys, "--broker", url)
+        devices = [federation.device(name, toys.shard(i), "--enrol", tmp_path / f"{name}.enrol") for i, name in enumerate(names)]
+        assert aggregator.end(PATIENCE_S) == 0, aggregator.said
+        assert [device.end(PATIENCE_S) for device in devices] == [0, 0], [device.said for device in devices]
+
+        root = "edgefl/v1/f"
+        leader = Link(url, "leader", context=tls_context(load_enrolment(keys / "aggregator.enrol")))
+        one, two = (Link(url, name, context=contexts[name]) for name in names)
+        leader.subscribe(f"{root}/#")
+        for topic in ("state", "blob/aa/0", "device/two/status", "device/two/task", "device/one/status"):
+            one.publish(f"{root}/{topic}", b"of one")
+        assert [leader.get(PATIENCE_S).topic, leader.get(0.5)] == [f"{root}/device/one/status", None]
+        two.subscribe(f"{root}/device/two/task")
+        for topic in (f"{root}/device/one/task", f"{root}/device/+/task", f"{root}/#", "#"):
+            with pytest.raises(LinkError, match="refused the subscription"):
+                two.subscribe(topic, timeout_s=0.1)
+        leader.publish(f"{root}/device/one/task", b"secret")
+        leader.publish(f"{root}/device/two/task", b"mine")
+        assert [two.get(PATIENCE_S).payload, two.get(0.5)] == [b"mine", None]
+        with pytest.raises(LinkError):
+            Link(url, "nobody")
+        for link in (leader, one, two):
+            link.close(1.0)
+    finally:
+        alone.close()
+
+
+@pytest.mark.timeout(400)
+def test_a_server_that_is_killed_in_a_round_loses_nothing(cluster, federate, toys):
+    """One device and the aggregator are at the server that dies, the others at one each; the bits are those of the simulator."""
+    settings = {"rounds": 3, "min_clients": 3, "seed": 5, "quorum": 1.0}
+    federation = federate(cluster.starting_at(0), **settings)
+    shards = {f"pi-{i}": toys.shard(i, 20 + 10 * i) for i in range(3)}
+    aggregator = federation.aggregator()
+    devices = []
+    for index, (client_id, shard) in enumerate(shards.items()):
+        federation.url = cluster.starting_at(index)
+        devices.append(federation.device(client_id, shard))
+        devices[-1].wait_for(f"joined {federation.name!r} at {cluster.urls[index]}")
+    aggregator.wait_for("round 1: ")  # one of three has reported
+    cluster.kill(0)
+    assert aggregator.end(300) == 0, aggregator.said
+    assert [device.end(PATIENCE_S) for device in devices] == [0, 0, 0], [device.said for device in devices]
+    assert "the link to the broker is up again at" in aggregator.said
+    assert "the link to the broker is up again at" in devices[0].said
+    assert not [each for each in (aggregator, *devices) if f"up again at {cluster.urls[0]}" in each.said]
+    check_bits(federation, toys, shards, settings)
