@@ -96,6 +96,7 @@ def start_aggregator(
     """
     from edgefl.config import load_config
     from edgefl.security.enrolment import load_enrolment
+    from edgefl.staleness import check_rounds
     from edgefl.wire.url import parse_url
     from mqtt_broker.aggregator import Aggregator
     from mqtt_broker.journal import is_unfinished
@@ -105,6 +106,7 @@ def start_aggregator(
         click.echo(line, err=True)
 
     settings = load_config(config)
+    check_rounds(settings)
     url = url or (load_enrolment(security / "aggregator.enrol").broker if security else settings.broker)
     parse_url(url)
     out = out or Path(f"{settings.name}-out")

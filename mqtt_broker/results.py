@@ -24,12 +24,13 @@ RESULT = "result.json"
 
 
 def dropped_of(closed: Round) -> list[Dropped]:
-    """Return who was missing when a round closed."""
+    """Return who was missing when a round closed; where what is late is kept, only whose update was refused or who is away."""
 
     def reason(client_id: str) -> str:
         return closed.failed.get(client_id) or ("offline" if client_id in closed.away else "too late")
 
-    return [Dropped(closed.number, client_id, reason(client_id)) for client_id in rounds.missing(closed)]
+    lost = [each for each in rounds.missing(closed) if not closed.max_staleness or each in closed.failed or each in closed.away]
+    return [Dropped(closed.number, client_id, reason(client_id)) for client_id in lost]
 
 
 def weighted_loss(begins: Sequence[Begin]) -> float:
@@ -46,7 +47,7 @@ def summarize(closed: Round, phase: str, begins: Sequence[Begin], bytes_up: int,
     mean, low, high = (float(np.mean(told)), *np.percentile(told, (10, 90)).tolist()) if told else (math.nan,) * 3
     return Summary(
         closed.number, phase, len(begins), weighted_loss(begins), mean, low, high, bytes_up, bytes_down, seconds,
-        tuple(rounds.missing(closed)), time.time(),
+        tuple(each.client_id for each in dropped_of(closed)), time.time(),
     )  # fmt: skip
 
 
