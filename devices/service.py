@@ -235,5 +235,5 @@ class Device:
                 self._note(str(error))
         traffic = {"bytes_up": float(link.bytes_up), "bytes_down": float(link.bytes_down)}
         metrics |= {"seconds": time.monotonic() - began, "peak_rss_mb": peak_rss_mb(), **traffic}
-        blob = encode_models({})
+        blob = encode_models({}, task.codec)
         return self._store.finish_round(task.session, task.round, task.phase, len(site.shard.y_train), metrics, blob, state)

@@ -9,7 +9,7 @@ import numpy as np
 from edgefl.algorithms.arithmetic import add
 from edgefl.algorithms.base import FEDERATE, Algorithm
 from edgefl.algorithms.fedavg import BASELINE_ROUNDS, GLOBAL, INITIAL
-from edgefl.codecs import rounded
+from edgefl.codecs import rounded, rounding
 from edgefl.learner.base import Learner, evaluate
 from edgefl.rng import rng_for
 from edgefl.types import Array, Broadcast, ClientState, Mixture, Scalars, Shard, Update, Weights
@@ -33,6 +33,7 @@ def compressed(algorithm: Algorithm, codec: str) -> Algorithm:
 
     What is owed lies in the client's state, under names that the algorithm does not see.
     """
+    codec = rounding(codec)
     if codec == "fp32":
         return algorithm
 

@@ -63,7 +63,7 @@ class FederationConfig:
     clients_per_round: how many of the online devices train in a round; 0 means all. min_clients: how many must be online
     before the first round opens. quorum: the share of a cohort whose updates close a round at the deadline.
     grace_s: how long a round that has its quorum waits for a device that went offline. codec: how updates travel, fp32, fp16, int8
-    or top-K (per cent); what it rounds away a device adds to its next update.
+    or top-K (per cent), and +deflate after it or not; what it rounds away a device adds to its next update.
 
     over_selection: so many times clients_per_round devices get a task, and the round closes when clients_per_round reported.
     late: whether an update of the round before is dropped or kept, scaled down. mode: sync, or async, where a device always has a

@@ -9,7 +9,7 @@ from edgefl.algorithms import PERSONALIZE, Algorithm
 from edgefl.config import FederationConfig
 from edgefl.types import ServerState, Weights
 from edgefl.wire.messages import Task
-from edgefl.wire.tensors import encode_weights, model_specs, size_limit, specs_of
+from edgefl.wire.tensors import encode_weights, models_limit, specs_of
 from mqtt_broker.spool import Expected
 
 
@@ -47,7 +47,7 @@ class Tasks:
             )  # fmt: skip
             # what a client personalizes is its own: its answer is metrics and holds no tensor
             expected = {} if broadcast.phase == PERSONALIZE else {name: specs_of(weights) for name, weights in broadcast.models.items()}
-            limit = 64 + (size_limit(model_specs(expected, config.codec)) if expected else 0)
+            limit = 64 + (models_limit(expected, config.codec) if expected else 0)
             self._briefs[client_id] = Brief(task, expected, limit)
         return self._briefs[client_id]
 

@@ -36,7 +36,7 @@ SAID = [
 JSONS = [(partial(decode_json, type(message)), encode_json(message)) for message in SAID]
 TENSORS = [
     (lambda blob, codec=codec: decode_models(blob, SPECS, "pi-1", codec), encode_models({"global": WEIGHTS}, codec))
-    for codec in ("fp32", "fp16", "int8", "top-10")
+    for codec in ("fp32", "fp16", "int8", "top-10", "int8+deflate", "top-10+deflate")
 ]
 STATE = encode_server_state(ServerState(1, "federate", {"global": WEIGHTS}))
 FILES = [(decode, STATE) for decode in (decode_server_state, decode_client_state, decode_mixture, decode_plan)]
