@@ -6,6 +6,7 @@ A safetensors file is: u64 header size, JSON header (name -> dtype, shape, data_
 import json
 import math
 import struct
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -145,7 +146,9 @@ def encode_models(models: Mapping[str, Weights], codec: str = "fp32") -> bytes:
         blob = encode_weights(flat)
     else:
         blob = _save({_part(name, suffix): part for name, array in flat.items() for suffix, part in pack(base, array).items()})
-    return squeeze(blob, ITEMSIZES.get(base, 4)) if base != codec else blob
+    if base == codec:
+        return blob
+    return squeeze(blob, ITEMSIZES.get(base, 4), zlib.Z_DEFAULT_STRATEGY if base.startswith("top-") else zlib.Z_RLE)
 
 
 def _part(name: str, suffix: str) -> str:
