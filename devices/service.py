@@ -220,7 +220,9 @@ class Device:
 
     def _train(self, task: Task, site: Site, models: Mapping[str, Weights]) -> Progress:
         began = time.monotonic()
-        update, state = site.update(task, models, self._store.client_state(task.session))
+        last = self._store.progress()
+        before = last.metrics if last and last.session == task.session else {}
+        update, state = site.update(task, models, self._store.client_state(task.session), before)
         metrics = {**update.metrics, "seconds": time.monotonic() - began, "peak_rss_mb": peak_rss_mb()}
         blob = encode_models(update.deltas, task.codec)
         return self._store.finish_round(task.session, task.round, task.phase, update.num_samples, metrics, blob, state)
@@ -239,5 +241,5 @@ class Device:
                 self._note(str(error))
         traffic = {"bytes_up": float(link.bytes_up), "bytes_down": float(link.bytes_down)}
         metrics |= {"seconds": time.monotonic() - began, "peak_rss_mb": peak_rss_mb(), **traffic}
-        blob = encode_models({})
+        blob = encode_models({}, task.codec)
         return self._store.finish_round(task.session, task.round, task.phase, len(site.shard.y_train), metrics, blob, state)

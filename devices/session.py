@@ -107,9 +107,10 @@ class Session:
             raise IdTakenError(taken(other.client_id, self.link.url))
         self.publish_status()
 
-    def is_current(self, task: Task) -> bool:
-        """Whether this task is still the one to work on."""
-        same = self.task is not None and (self.task.session, self.task.round) == (task.session, task.round)
+    def is_current(self, task: Task, within: int = 0) -> bool:
+        """Whether this task is still the one to work on, or one of its phase so many rounds later is."""
+        new = self.task
+        same = new is not None and new.session == task.session and 0 <= new.round - task.round <= (within if new.phase == task.phase else 0)
         ended = self.state is not None and self.state.session == task.session and self.state.phase == "done"
         return same and not ended
 

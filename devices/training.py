@@ -1,12 +1,12 @@
 """What a device computes for a task: no network in here."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from devices.shard import OwnSamples
-from edgefl.algorithms import make_algorithm
+from edgefl.algorithms import full_options, make_algorithm
 from edgefl.algorithms.base import Algorithm
-from edgefl.client import client_rng, compressed, personalize_and_measure
+from edgefl.client import client_rng, compressed, epochs_within, personalize_and_measure
 from edgefl.errors import ConfigError, DataError
 from edgefl.learner.base import Learner
 from edgefl.plan.spec import Plan
@@ -56,10 +56,18 @@ class Site:
     shard: Shard
     client_id: str
 
-    def update(self, task: Task, models: Mapping[str, Weights], state: ClientState) -> tuple[Update, ClientState]:
-        """Train; see `Algorithm.local_update`."""
-        broadcast, algorithm = Broadcast(task.round, task.phase, models, task.scalars), compressed(self.algorithm, task.codec)
-        return algorithm.local_update(broadcast, state, self.shard, self.client_id, client_rng(task.seed, broadcast, self.client_id))
+    def update(self, task: Task, models: Mapping[str, Weights], state: ClientState, before: Scalars) -> tuple[Update, ClientState]:
+        """Train; see `Algorithm.local_update`. `before`: the metrics of the round before, by which a budget becomes epochs."""
+        broadcast = Broadcast(task.round, task.phase, models, task.scalars)
+        rng = client_rng(task.seed, broadcast, self.client_id)
+        if not task.budget_s:
+            return compressed(self.algorithm, task.codec).local_update(broadcast, state, self.shard, self.client_id, rng)
+        spec = self.plan.spec
+        options = full_options(spec.algorithm, spec.options)
+        epochs = epochs_within(task.budget_s, options["epochs"], before)
+        algorithm = compressed(make_algorithm(spec.algorithm, self.learner, {**options, "epochs": epochs}), task.codec)
+        update, state = algorithm.local_update(broadcast, state, self.shard, self.client_id, rng)
+        return replace(update, metrics={**update.metrics, "epochs": float(epochs)}), state
 
     def personalize(self, task: Task, models: Mapping[str, Weights], state: ClientState) -> tuple[Mixture, ClientState, Scalars]:
         """Make the mixture and measure it; see `personalize_and_measure`."""

@@ -18,9 +18,10 @@ QUEUED_S = 20.0
 def upload(session: Session, task: Task, begin: Begin, blob: bytes) -> Receipt:
     """Return the receipt that ends the upload: ok, or rejected with the reason. Raises Superseded.
 
-    An announcement without an answer is repeated: the aggregator then says where the upload stands.
+    An announcement without an answer is repeated: the aggregator then says where the upload stands. So is it when a task comes
+    meanwhile, for a round is open then; whether an update that answers an earlier round is still wanted, its task says.
     """
-    topics, link = session.topics, session.link
+    topics, link, heard = session.topics, session.link, session.task
     session.receipts.pop(begin.sha256, None)
     patience, until = PATIENCE_S, 0.0
     while True:
@@ -37,8 +38,10 @@ def upload(session: Session, task: Task, begin: Begin, blob: bytes) -> Receipt:
             if receipt.outcome == "missing":
                 _send(session, task, begin, blob, receipt)
             until = time.monotonic() + (QUEUED_S if receipt.outcome == "wait" else PATIENCE_S)
-        elif not session.is_current(task):
+        elif not session.is_current(task, task.max_staleness):
             raise Superseded
+        elif session.task is not heard:
+            heard, until = session.task, 0.0
 
 
 def _send(session: Session, task: Task, begin: Begin, blob: bytes, receipt: Receipt) -> None:
@@ -50,7 +53,7 @@ def _send(session: Session, task: Task, begin: Begin, blob: bytes, receipt: Rece
                 return
             link.publish(topics.upload(begin.client_id, begin.sha256, index), chunk(blob, index, begin.chunk_bytes))
             session.pump(0.0)
-            if not session.is_current(task):
+            if not session.is_current(task, task.max_staleness):
                 raise Superseded
     end = End(begin.sha256, begin.count, time.time())
     link.publish(topics.upload(begin.client_id, begin.sha256, "end"), encode_json(end))

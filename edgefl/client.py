@@ -1,5 +1,6 @@
 """What a client does with a broadcast, wherever it runs: the simulator and the device service call the same functions."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -8,10 +9,10 @@ import numpy as np
 from edgefl.algorithms.arithmetic import add
 from edgefl.algorithms.base import FEDERATE, Algorithm
 from edgefl.algorithms.fedavg import BASELINE_ROUNDS, GLOBAL, INITIAL
-from edgefl.codecs import rounded
+from edgefl.codecs import rounded, rounding
 from edgefl.learner.base import Learner, evaluate
 from edgefl.rng import rng_for
-from edgefl.types import Array, Broadcast, ClientState, Mixture, Shard, Update, Weights
+from edgefl.types import Array, Broadcast, ClientState, Mixture, Scalars, Shard, Update, Weights
 
 OWED = "owed:"
 """Begins the name of what a codec has rounded away from a client's updates so far."""
@@ -32,6 +33,7 @@ def compressed(algorithm: Algorithm, codec: str) -> Algorithm:
 
     What is owed lies in the client's state, under names that the algorithm does not see.
     """
+    codec = rounding(codec)
     if codec == "fp32":
         return algorithm
 
@@ -84,6 +86,17 @@ def personalize_and_measure(
         alone = train_alone(algorithm, broadcast.models[INITIAL], shard, rounds, rng)
         metrics["accuracy_local"] = accuracy("predict", alone)
     return mixture, state, metrics
+
+
+def epochs_within(budget_s: float, most: int, before: Scalars) -> int:
+    """Return how many epochs fit into the budget at the pace of the round before: at least one, `most` at most; 0 s is no budget.
+
+    before: that round's metrics, of which `seconds` and `epochs` count. Without them it is one epoch, which measures the pace.
+    """
+    if not budget_s:
+        return most
+    trained, seconds = before.get("epochs", 0.0), before.get("seconds", 0.0)
+    return max(1, math.floor(min(most, budget_s * trained / seconds))) if trained > 0 and seconds > 0 else 1
 
 
 def client_rng(seed: int, broadcast: Broadcast, client_id: str) -> np.random.Generator:

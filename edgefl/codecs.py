@@ -5,6 +5,8 @@
     int8     symmetric, one scale a tensor: x = scale q, |q| <= 127   1
     top-K    the K per cent of largest magnitude, with their places   K / 100 of 8
 
+Each may be followed by `+deflate`: the bytes of the whole update are deflated then (`wire.deflate`), without loss.
+
 Packing what was unpacked gives the same arrays: a delta that was rounded once (`compressed` in `client`, with what was lost kept
 for the next round) travels without further loss, and the simulator has the bits of MQTT. For that, a scale has 16 significant
 bits, so that 127 scale is exact, and int8 rounds to the nearest, ties to even.
@@ -24,6 +26,10 @@ from edgefl.types import Array, Weights
 Parts = Mapping[str, Array]
 MARK = "#"
 """Between a tensor's name and the part of it that is packed on its own."""
+DEFLATE = "+deflate"
+"""Ends the name of a codec whose bytes travel deflated."""
+ITEMSIZES = {"fp16": 2, "int8": 1}
+"""Bytes of the values that travel, where they are not 4."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +43,14 @@ class Part:
 
 def check_codec(name: str) -> str:
     """Return the name; ConfigError when there is no such codec."""
-    if name in ("fp32", "fp16", "int8") or re.fullmatch(r"top-([1-9]|[1-4][0-9]|50)", name):
+    if re.fullmatch(r"(fp32|fp16|int8|top-([1-9]|[1-4][0-9]|50))(\+deflate)?", name):
         return name
-    raise ConfigError(f"codec {name!r}: expected fp32, fp16, int8, or top-K with K from 1 to 50 per cent")
+    raise ConfigError(f"codec {name!r}: expected fp32, fp16, int8, or top-K with K from 1 to 50 per cent, and +deflate after it or not")
+
+
+def rounding(codec: str) -> str:
+    """Return the codec without `+deflate`, which changes no value."""
+    return codec.removesuffix(DEFLATE)
 
 
 def parts_of(codec: str, shape: tuple[int, ...]) -> tuple[Part, ...]:

@@ -1,8 +1,10 @@
 """Which clients train in a round."""
 
+import math
 from collections.abc import Iterable
 
-from edgefl.algorithms.base import CLUSTER, assignments, largest_cluster
+from edgefl.algorithms.base import CLUSTER, PERSONALIZE, assignments, largest_cluster
+from edgefl.config import FederationConfig
 from edgefl.rng import rng_for
 from edgefl.types import ServerState
 
@@ -26,6 +28,21 @@ def choose_cohort(seed: int, state: ServerState, clients: Iterable[str], count: 
         groups.setdefault(placed.get(client_id, largest), []).append(client_id)
     drawn = [each for cluster in sorted(groups) for each in _draw(seed, state.round, f"cohort:{cluster}", groups[cluster], count)]
     return tuple(sorted(drawn))
+
+
+def selected(config: FederationConfig, state: ServerState, online: Iterable[str]) -> tuple[str, ...]:
+    """Return who is given a task in a round over MQTT: `over_selection` times as many as `choose_cohort` would draw of them."""
+    # a share such as 1.1 x 10 comes out a hair above 11 in binary and must not ask for a twelfth client
+    return choose_cohort(config.seed, state, online, math.ceil(config.over_selection * config.clients_per_round - 1e-9))
+
+
+def enough_of(config: FederationConfig, state: ServerState, cohort: Iterable[str]) -> int:
+    """Return how many updates close a round of this cohort, 0 for all of it."""
+    if state.phase == PERSONALIZE:
+        return 0
+    if config.mode == "async":
+        return config.buffer
+    return len(choose_cohort(config.seed, state, cohort, config.clients_per_round)) if config.over_selection > 1 else 0
 
 
 def _draw(seed: int, round: int, purpose: str, ids: list[str], count: int) -> list[str]:

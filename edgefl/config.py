@@ -63,7 +63,12 @@ class FederationConfig:
     clients_per_round: how many of the online devices train in a round; 0 means all. min_clients: how many must be online
     before the first round opens. quorum: the share of a cohort whose updates close a round at the deadline.
     grace_s: how long a round that has its quorum waits for a device that went offline. codec: how updates travel, fp32, fp16, int8
-    or top-K (per cent); what it rounds away a device adds to its next update.
+    or top-K (per cent), and +deflate after it or not; what it rounds away a device adds to its next update.
+
+    over_selection: so many times clients_per_round devices get a task, and the round closes when clients_per_round reported.
+    late: whether an update of the round before is dropped or kept, scaled down. mode: sync, or async, where a device always has a
+    task and the model changes with every `buffer` updates, which may be max_staleness versions old. budget_s: for how long a device
+    trains in a round, in whole epochs, 0 for all of the algorithm's. Raises ConfigError when these do not fit together.
     """
 
     name: str = "federation"
@@ -76,6 +81,12 @@ class FederationConfig:
     grace_s: float = 10.0
     upload_slots: int = 4
     codec: str = "fp32"
+    mode: str = "sync"
+    over_selection: float = 1.0
+    late: str = "drop"
+    buffer: int = 0
+    max_staleness: int = 10
+    budget_s: float = 0.0
     broker: str = "mqtt://localhost:1883"
     algorithm: str = "fedavg"
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -98,6 +109,32 @@ class FederationConfig:
             raise ConfigError(f"grace_s is {self.grace_s}, expected seconds of at least 0")
         if not self.deadline_s > 0:
             raise ConfigError(f"deadline_s is {self.deadline_s}, expected seconds above 0")
+        if not 0 <= self.budget_s < self.deadline_s:
+            raise ConfigError(f"budget_s is {self.budget_s}, expected 0 (none) or seconds below deadline_s, {self.deadline_s:g}")
+        self._check_mode()
+
+    def _check_mode(self) -> None:
+        for key, known in (("mode", ("sync", "async")), ("late", ("drop", "keep"))):
+            if getattr(self, key) not in known:
+                raise ConfigError(f"{key} is {getattr(self, key)!r}, expected {known[0]!r} or {known[1]!r}")
+        if not 1 <= self.over_selection <= 10:
+            raise ConfigError(f"over_selection is {self.over_selection}, expected 1 (none) to 10 times clients_per_round")
+        if self.over_selection > 1 and not self.clients_per_round:
+            raise ConfigError(f"over_selection is {self.over_selection} of all devices; set clients_per_round, or leave it at 1")
+        if self.mode == "sync" and self.buffer:
+            raise ConfigError(f"buffer is {self.buffer}, which is for mode = 'async'; set that, or leave buffer out")
+        if self.mode == "async" and (self.buffer < 1 or self.max_staleness < 0):
+            raise ConfigError(
+                f"mode async with buffer {self.buffer} and max_staleness {self.max_staleness}, expected at least 1 and 0: so many "
+                "updates make a new version, and so many versions old may they be"
+            )
+        if self.mode == "async" and (self.clients_per_round or self.late == "keep"):
+            raise ConfigError("mode async gives every device a task and keeps what is late; leave clients_per_round and late out")
+
+    @property
+    def staleness(self) -> int:
+        """How many rounds back an update may come from."""
+        return self.max_staleness if self.mode == "async" else int(self.late == "keep")
 
 
 def nearest(key: str, known: list[str]) -> str:

@@ -1,7 +1,12 @@
 """The round state machine: pure functions over a frozen `Round`; time comes in as an argument (seconds, any monotonic clock).
 
-A round closes when its whole cohort reported; or at the deadline with quorum; or when quorum is met and all who are
-missing have been offline for `grace_s`. Past the deadline without quorum it is overdue: send the tasks again and `extend`.
+A round closes when its whole cohort reported, or as many as are `enough`; or at the deadline with quorum; or when quorum is met
+and all who are missing have been offline for `grace_s`. Past the deadline without quorum it is overdue: send the tasks again and
+`extend`.
+
+More clients than are enough is over-selection (Bonawitz et al., Towards Federated Learning at Scale, MLSys 2019). An
+update that answers an earlier round is late; a round takes it up to `max_staleness` rounds old. If late ones count towards enough,
+rounds are the versions of an asynchronous federation with a buffer (Nguyen et al., FedBuff, AISTATS 2022).
 """
 
 import math
@@ -13,10 +18,17 @@ from edgefl.errors import RoundError
 
 MAX_EXTENSIONS = 3
 
+Answer = tuple[int, str]
+"""The round that an update answers, and its client."""
+
 
 @dataclass(frozen=True)
 class Round:
-    """One round. `received`: sha256 of the update by client; `failed`: why the client's update was rejected; `away`: offline since."""
+    """One round. `received`: sha256 of the update by client; `failed`: why the client's update was rejected; `away`: offline since.
+
+    enough: so many updates close it, 0 for those of the whole cohort. late: sha256 of the late updates that it took; settled: of
+    those that earlier rounds took, of as many rounds back as late ones may come from.
+    """
 
     number: int
     cohort: tuple[str, ...]
@@ -29,6 +41,11 @@ class Round:
     failed: Mapping[str, str] = field(default_factory=dict)
     away: Mapping[str, float] = field(default_factory=dict)
     extensions: int = 0
+    enough: int = 0
+    max_staleness: int = 0
+    late_count: bool = False
+    late: Mapping[Answer, str] = field(default_factory=dict)
+    settled: Mapping[Answer, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -39,20 +56,32 @@ class Verdict:
     reason: str = ""
 
 
-def open_round(number: int, cohort: Iterable[str], *, quorum: float, deadline_s: float, grace_s: float, now: float) -> Round:
-    """Open a round; `quorum` is the share of the cohort that must report. RoundError for an empty cohort."""
+def open_round(
+    number: int, cohort: Iterable[str], *, quorum: float, deadline_s: float, grace_s: float, now: float, enough: int = 0,
+    max_staleness: int = 0, late_count: bool = False, settled: Mapping[Answer, str] = {},
+) -> Round:  # fmt: skip
+    """Open a round; `quorum` is the share that must report: of `enough`, or of the cohort. RoundError for an empty cohort.
+
+    max_staleness: how many rounds back an update may come from; late_count: whether such updates count towards enough and quorum.
+    """
     ids = tuple(sorted(set(cohort)))
     if not ids:
         raise RoundError(f"round {number} has no clients, expected at least one; start a device")
     # a share such as .1 x 30 comes out a hair above 3 in binary and must not ask for a fourth client
-    needed = max(1, math.ceil(quorum * len(ids) - 1e-9))
-    return Round(number, ids, needed, deadline_s, grace_s, now, now + deadline_s)
+    enough = min(enough, len(ids))
+    needed = max(1, math.ceil(quorum * (enough or len(ids)) - 1e-9))
+    return Round(
+        number, ids, needed, deadline_s, grace_s, now, now + deadline_s, enough=enough, max_staleness=max_staleness,
+        late_count=late_count, settled=settled,
+    )  # fmt: skip
 
 
 def receive(round: Round, number: int, client_id: str, sha256: str) -> tuple[Round, Verdict]:
-    """Take an update into the round, or say why not; a client counts once, whatever it sends again."""
-    if number < round.number:
+    """Take an update into the round, or say why not; an answer to a task counts once, whatever its client sends again."""
+    if number < round.number - round.max_staleness:
         return round, Verdict("rejected", f"stale: an update of round {number}, round {round.number} is open; wait for its task")
+    if number < round.number:
+        return _receive_late(round, (number, client_id), sha256)
     if number > round.number:
         return round, Verdict("rejected", f"an update of round {number}, round {round.number} is open; wait for its task")
     if client_id not in round.cohort:
@@ -64,6 +93,16 @@ def receive(round: Round, number: int, client_id: str, sha256: str) -> tuple[Rou
         return round, Verdict("rejected", f"duplicate: round {number} has update {before[:8]} of {client_id}; send one update a round")
     failed = {key: why for key, why in round.failed.items() if key != client_id}
     return replace(round, received={**round.received, client_id: sha256}, failed=failed), Verdict("accepted")
+
+
+def _receive_late(round: Round, answer: Answer, sha256: str) -> tuple[Round, Verdict]:
+    before = round.late.get(answer) or round.settled.get(answer)
+    if before == sha256:
+        return round, Verdict("repeated")
+    if before is not None:
+        number, client_id = answer
+        return round, Verdict("rejected", f"duplicate: round {number} had update {before[:8]} of {client_id}; wait for a task")
+    return replace(round, late={**round.late, answer: sha256}), Verdict("accepted")
 
 
 def fail(round: Round, client_id: str, reason: str) -> Round:
@@ -99,15 +138,22 @@ def _awaited(round: Round) -> list[str]:
     return [client_id for client_id in missing(round) if client_id not in round.failed]
 
 
+def count(round: Round) -> int:
+    """Return how many updates count towards enough and quorum."""
+    return len(round.received) + (len(round.late) if round.late_count else 0)
+
+
 def has_quorum(round: Round) -> bool:
-    """Whether enough clients reported."""
-    return len(round.received) >= round.needed
+    """Whether as many updates came as must."""
+    return count(round) >= round.needed
 
 
 def is_closed(round: Round, now: float) -> bool:
     """Whether the round can be aggregated."""
     if not has_quorum(round):
         return False
+    if round.enough and count(round) >= round.enough:
+        return True
     gone = all(client_id in round.away and now - round.away[client_id] >= round.grace_s for client_id in _awaited(round))
     return gone or now >= round.closes
 
@@ -125,7 +171,7 @@ def extend(round: Round, now: float, *, counts: bool = True) -> Round:
     if counts and round.extensions >= MAX_EXTENSIONS:
         why = "; ".join(f"{client_id} ({round.failed.get(client_id, 'silent')})" for client_id in missing(round))
         raise RoundError(
-            f"round {round.number} has {len(round.received)} of {len(round.cohort)} updates, expected {round.needed}, after "
+            f"round {round.number} has {count(round)} of {len(round.cohort)} updates, expected {round.needed}, after "
             f"{round.extensions + 1} deadlines of {round.deadline_s:g} s; missing: {why}; "
             "look at their logs, raise deadline_s, or lower quorum"
         )

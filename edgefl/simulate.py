@@ -79,11 +79,14 @@ def simulate(
     processes=1. test: samples on which every ending is measured too. start: go on from this state, with what the clients keep
     in `states` and were sent in `traffic`; one whose rounds are over is only personalized. progress: called after each round with
     the new state. ended: called with each client's ending, and may return a lighter one to keep (without the mixture's arrays, say).
-    Raises ConfigError when there is no client, DataError that names client and round when a loss is no number, EdgeflError
-    when a process is killed.
+    over_selection, late and budget_s are of devices that differ in speed, and change nothing here.
+    Raises ConfigError when there is no client or the mode is async, DataError that names client and round when a loss is no number,
+    EdgeflError when a process is killed.
     """
     if not shards:
         raise ConfigError("no shards to simulate, expected one a client; give at least one")
+    if config.mode == "async":
+        raise ConfigError("the simulator has no clock to play mode 'async' by; simulate mode 'sync', or run it over MQTT")
     if processes < 1:
         raise ConfigError(f"{processes} processes, expected at least 1")
     if learner is not None and processes != 1:

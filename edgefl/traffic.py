@@ -46,7 +46,8 @@ class Traffic:
         self._held[client_id] = held | set(hashes.values())
         lacking = dict(blobs[name] for name, sha256 in hashes.items() if sha256 not in held)
         task = Task(
-            _SESSION, broadcast.round, broadcast.phase, _SHA256, hashes, broadcast.scalars, 1, 120.0, self._codec, _SESSION, _TS
+            _SESSION, broadcast.round, broadcast.phase, _SHA256, hashes, broadcast.scalars, 1, 120.0, self._codec, 0, 0.0, _SESSION,
+            _TS,
         )  # fmt: skip
         return len(encode_json(task)) + sum(lacking.values())
 

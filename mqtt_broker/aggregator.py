@@ -15,7 +15,7 @@ from typing import Any
 from edgefl import rounds
 from edgefl.algorithms import CLUSTER, DONE, PERSONALIZE, make_algorithm
 from edgefl.algorithms.clusters import explain_clusters
-from edgefl.cohort import choose_cohort
+from edgefl.cohort import enough_of, selected
 from edgefl.config import FederationConfig
 from edgefl.errors import LinkError, RoundError
 from edgefl.mqtt import KEEPALIVE_S, Link, Message
@@ -23,6 +23,7 @@ from edgefl.plan.spec import Plan, encode_plan
 from edgefl.rng import rng_for
 from edgefl.security.enrolment import load_enrolment, tls_context
 from edgefl.security.trust import Enrolments, Trust
+from edgefl.staleness import as_of, check_rounds
 from edgefl.types import ServerState, Weights
 from edgefl.wire.messages import JOINING, STOPPED, State
 from edgefl.wire.strict_json import decode_json, encode_json
@@ -48,6 +49,7 @@ class Aggregator:
     def __init__(
         self, config: FederationConfig, plan: Plan, initial: Weights, out: Path, note: Callable[[str], None], security: Path | None = None
     ) -> None:
+        check_rounds(config)
         self._config, self._initial, self._out, self._note = config, initial, out, note
         own = self._own = load_enrolment(security / "aggregator.enrol") if security else None
         self._trust = Trust(config.name, own.signing_key if own else "", Enrolments(security).key_of if security else None)
@@ -166,16 +168,21 @@ class Aggregator:
         if opened is None:
             self._gather()
             opened = self._journal.open_round(Opened(state.round, state.phase, secrets.token_hex(8), cohort()))
+        staleness = config.staleness if state.phase != PERSONALIZE else 0
+        oldest = state.round - staleness
         tasks = Tasks(
-            self._algorithm, state, session=self._session, plan=self._plan, seed=config.seed, deadline_s=config.deadline_s,
-            codec=config.codec, nonce=opened.nonce, offer=self._exchange.offer,
+            self._algorithm, state, config, session=self._session, plan=self._plan, nonces=self._journal.nonces(opened, oldest),
+            max_staleness=staleness, offer=self._exchange.offer,
         )  # fmt: skip
         begun = rounds.open_round(
-            state.round, opened.cohort, quorum=config.quorum, deadline_s=config.deadline_s, grace_s=config.grace_s, now=time.monotonic()
-        )
+            state.round, opened.cohort, quorum=config.quorum, deadline_s=config.deadline_s, grace_s=config.grace_s, now=time.monotonic(),
+            enough=enough_of(config, state, opened.cohort), max_staleness=staleness, late_count=config.mode == "async",
+            settled=self._journal.settled(opened, oldest),
+        )  # fmt: skip
         for begin in self._journal.accepted(opened):
             if self._spool.restore(begin, tasks.brief(begin.client_id).expected, config.codec):
-                begun, _ = rounds.receive(rounds.admit(begun, begin.client_id), begin.round, begin.client_id, begin.sha256)
+                joined = rounds.admit(begun, begin.client_id) if begin.round == state.round else begun
+                begun, _ = rounds.receive(joined, begin.round, begin.client_id, begin.sha256)
         if opened.closed:
             return opened
         sent_before = self._link.bytes_up
@@ -190,21 +197,22 @@ class Aggregator:
         begins = self._spool.begins()
         seconds = time.monotonic() - closed.opened
         up, down = sum(b.size for b in begins), self._link.bytes_up - sent_before
-        summary = summarize(closed, opened.phase, begins, up, down, seconds)
         dropped = dropped_of(closed, self._exchange.presence.paused())
+        summary = summarize(closed, opened.phase, begins, dropped, up, down, seconds)
         self._journal.close_round(opened, summary.loss if math.isfinite(summary.loss) else None, dropped)
         self._link.publish(self._topics.summary(closed.number), encode_json(summary))
         lost = f", without {', '.join(summary.dropped)}" if summary.dropped else ""
         measured = f"loss {summary.loss:.4f}" if opened.phase != PERSONALIZE else f"accuracy {summary.accuracy_mean:.4f}"
         which = f"round {closed.number}/{self._config.rounds} {opened.phase}" if opened.phase != PERSONALIZE else opened.phase
-        self._note(f"{which}: {len(begins)} updates, {measured}, {seconds:.2f} s{lost}")
+        late = f", {len(closed.late)} of them late" if closed.late else ""
+        self._note(f"{which}: {len(begins)} updates{late}, {measured}, {seconds:.2f} s{lost}")
 
     def _federate(self, state: ServerState) -> ServerState:
         def cohort() -> tuple[str, ...]:
-            return choose_cohort(self._config.seed, state, self._available(), self._config.clients_per_round)
+            return selected(self._config, state, self._available())
 
-        self._play(state, cohort)
-        after = self._algorithm.aggregate(state, self._spool.updates())
+        self._play(state, cohort, open_to_all=self._config.mode == "async")
+        after = self._algorithm.aggregate(state, (as_of(update, state.round) for update in self._spool.updates()))
         for line in filter(None, explain_clusters(after) if state.phase == CLUSTER else ()):
             self._note(line)
         save_state(after, self._out)

@@ -97,6 +97,7 @@ def start_aggregator(
     """
     from edgefl.config import load_config
     from edgefl.security.enrolment import load_enrolment
+    from edgefl.staleness import check_rounds
     from edgefl.wire.url import parse_urls, without_password
     from mqtt_broker.aggregator import Aggregator
     from mqtt_broker.journal import is_unfinished
@@ -106,6 +107,7 @@ def start_aggregator(
         click.echo(line, err=True)
 
     settings = load_config(config)
+    check_rounds(settings)
     url = url or (load_enrolment(security / "aggregator.enrol").broker if security else settings.broker)
     parse_urls(url)
     out = out or Path(f"{settings.name}-out")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from edgefl import rounds
 from edgefl.errors import LinkError, WireError
 from edgefl.mqtt import Connected, Link, Message
-from edgefl.rounds import Round
+from edgefl.rounds import Round, Verdict
 from edgefl.security.trust import Trust
 from edgefl.wire.messages import STOPPED, Begin, Receipt, State, Status, Want
 from edgefl.wire.strict_json import decode_json, encode_json
@@ -20,6 +20,11 @@ from mqtt_broker.uploads import Uploads, receipt
 
 CHUNK_WINDOW = 8
 MAX_SAMPLES = 10**9
+
+
+def _answer(begin: Begin, verdict: Verdict) -> Receipt:
+    """Return the receipt of an update that is not taken: it was before, or it changes nothing, and is no failure of its round."""
+    return receipt(begin, "ok" if verdict.kind == "repeated" else "rejected", verdict.reason)
 
 
 class Exchange:
@@ -71,7 +76,8 @@ class Exchange:
         Raises RoundError when quorum is missed for good.
         """
         self.round, self._tasks, self._accepted, self._open_to_all = round, tasks, accepted, open_to_all
-        self._uploads.clear()
+        if not round.max_staleness:
+            self._uploads.clear()
         for client_id in rounds.missing(round):
             self._send_task(client_id)
         while not rounds.is_closed(self.round, now := time.monotonic()):
@@ -82,7 +88,8 @@ class Exchange:
                 for client_id in waiting:
                     self._send_task(client_id)
             self.pump(min(0.5, rounds.next_change(self.round, now)))
-        return self.round
+        closed, self.round = self.round, None
+        return closed
 
     def _send_task(self, client_id: str) -> None:
         assert self._tasks is not None
@@ -182,19 +189,17 @@ class Exchange:
         if begin.session != self.state.session:
             raise WireError(f"the update is of session {begin.session[:8]!r}, this is {self.state.session[:8]!r}; wait for a task")
         if self.round is None or self._tasks is None:
-            raise WireError("no round is open; wait for a task")
+            # after a restart, or between two rounds: what is refused here its device would not send again
+            self._send([(begin.client_id, receipt(begin, "wait", "no round is open"))])
+            return
         if begin.plan != self.state.plan:
             raise WireError(f"{begin.client_id} runs the plan {begin.plan[:8] or '(none)'}, expected {self.state.plan[:8]}; restart it")
         _, verdict = rounds.receive(self.round, begin.round, begin.client_id, begin.sha256)
-        if verdict.kind == "repeated":
-            self._send([(begin.client_id, receipt(begin, "ok"))])
-            return
-        if verdict.kind == "rejected":
-            # no failure of this round: what is stale or doubled changes nothing
-            self._send([(begin.client_id, receipt(begin, "rejected", verdict.reason))])
+        if verdict.kind != "accepted":
+            self._send([(begin.client_id, _answer(begin, verdict))])
             return
         brief = self._tasks.brief(begin.client_id)
-        if begin.nonce != brief.task.nonce:
+        if begin.nonce != self._tasks.nonces.get(begin.round):
             raise WireError(f"the nonce {begin.nonce[:16]!r} is not this round's: a replayed update; answer the task that was sent last")
         if brief.expected and not 1 <= begin.num_samples <= MAX_SAMPLES:
             raise WireError(f"num_samples is {begin.num_samples}, expected 1 to {MAX_SAMPLES}; give the device a shard")
@@ -204,6 +209,11 @@ class Exchange:
         begin = self._uploads.chunk(address.client_id, address.sha256, address.index, payload, time.monotonic())
         if begin is None or self.round is None or self._tasks is None:
             return
+        # a late update may have become too old on its way
+        after, verdict = rounds.receive(self.round, begin.round, begin.client_id, begin.sha256)
+        if verdict.kind != "accepted":
+            self._send([(begin.client_id, _answer(begin, verdict)), *self._uploads.close(begin.client_id, time.monotonic())])
+            return
         blob = self._uploads.blob(begin.client_id)
         brief = self._tasks.brief(begin.client_id)
         expected, codec = brief.expected, brief.task.codec
@@ -212,9 +222,10 @@ class Exchange:
             raise WireError(f"{begin.client_id} sent an update without tensors, expected some of {', '.join(expected)}; restart it")
         self._spool.put(begin, expected, codec, blob)
         self._accepted(begin)
-        self.round, _ = rounds.receive(self.round, begin.round, begin.client_id, begin.sha256)
+        self.round = after
         self._send([(begin.client_id, receipt(begin, "ok")), *self._uploads.close(begin.client_id, time.monotonic())])
-        self._note(f"round {begin.round}: {begin.client_id} reported ({len(self.round.received)} of {len(self.round.cohort)})")
+        late = f" late, for round {begin.round}" if begin.round < after.number else ""
+        self._note(f"round {after.number}: {begin.client_id} reported{late} ({rounds.count(after)} of {after.enough or len(after.cohort)})")
 
     def _refuse(self, address: Address, reason: str) -> None:
         self._note(f"rejected from {address.client_id or address.kind}: {reason}")

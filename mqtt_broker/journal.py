@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from edgefl.errors import StateError
+from edgefl.rounds import Answer
 from edgefl.wire.messages import Begin
 from edgefl.wire.strict_json import decode_json, encode_json
 
@@ -22,8 +23,9 @@ create table if not exists session (id text not null, settings text not null, st
 create table if not exists round (
     number integer not null, phase text not null, nonce text not null, cohort text not null, closed integer not null default 0,
     loss real, dropped text not null default '[]', primary key (number, phase));
-create table if not exists receipt (
-    number integer not null, phase text not null, client_id text not null, begin blob not null, primary key (number, phase, client_id));
+create table if not exists accepted (
+    number integer not null, phase text not null, client_id text not null, answers integer not null, begin blob not null,
+    primary key (number, phase, client_id, answers));
 """
 
 
@@ -110,7 +112,7 @@ class Journal:
     def start(self, started: Started) -> None:
         """Forget everything and begin with this."""
         with self._transaction() as database:
-            for table in ("session", "round", "receipt"):
+            for table in ("session", "round", "accepted"):
                 database.execute(f"delete from {table}")
             database.execute(
                 "insert into session (id, settings, started) values (?, ?, ?)", (started.session, started.settings, started.started)
@@ -142,16 +144,34 @@ class Journal:
         """Keep what was said about an update whose tensors are on disk."""
         with self._transaction() as database:
             database.execute(
-                "insert or replace into receipt values (?, ?, ?, ?)", (opened.number, opened.phase, begin.client_id, encode_json(begin))
+                "insert or replace into accepted values (?, ?, ?, ?, ?)",
+                (opened.number, opened.phase, begin.client_id, begin.round, encode_json(begin)),
             )
 
     def accepted(self, opened: Opened) -> list[Begin]:
-        """Return what was said about each accepted update of a round, sorted by client id."""
+        """Return what was said about each update that a round accepted, sorted by client id and the round that it answers."""
         with self._errors():
             rows = self._database.execute(
-                "select begin from receipt where number = ? and phase = ? order by client_id", (opened.number, opened.phase)
+                "select begin from accepted where number = ? and phase = ? order by client_id, answers", (opened.number, opened.phase)
             ).fetchall()
         return [decode_json(Begin, row[0]) for row in rows]
+
+    def settled(self, opened: Opened, since: int) -> dict[Answer, str]:
+        """Return the sha256 of each update that rounds before this one accepted and that answers round `since` or a later one."""
+        with self._errors():
+            rows = self._database.execute(
+                "select begin from accepted where number < ? and phase = ? and answers >= ?", (opened.number, opened.phase, since)
+            ).fetchall()
+        begins = [decode_json(Begin, row[0]) for row in rows]
+        return {(begin.round, begin.client_id): begin.sha256 for begin in begins}
+
+    def nonces(self, opened: Opened, since: int) -> dict[int, str]:
+        """Return the nonce of this round, and of those of its phase before it from `since` on."""
+        with self._errors():
+            rows = self._database.execute(
+                "select number, nonce from round where number between ? and ? and phase = ?", (since, opened.number, opened.phase)
+            ).fetchall()
+        return dict(rows)
 
     def close_round(self, opened: Opened, loss: float | None, dropped: Sequence[Dropped]) -> None:
         """Note that a round takes nothing any more, its loss (None when it has none), and whom it goes without."""

@@ -24,13 +24,17 @@ RESULT = "result.json"
 
 
 def dropped_of(closed: Round, paused: Mapping[str, str]) -> list[Dropped]:
-    """Return who was missing when a round closed. `paused`: why, of those who are online and take up no task."""
+    """Return who was missing when a round closed; where what is late is kept, only whose update was refused or who is away.
+
+    `paused`: why, of those who are online and take up no task.
+    """
 
     def reason(client_id: str) -> str:
         away = f"paused ({paused[client_id]})" if client_id in paused else "offline"
         return closed.failed.get(client_id) or (away if client_id in closed.away else "too late")
 
-    return [Dropped(closed.number, client_id, reason(client_id)) for client_id in rounds.missing(closed)]
+    lost = [each for each in rounds.missing(closed) if not closed.max_staleness or each in closed.failed or each in closed.away]
+    return [Dropped(closed.number, client_id, reason(client_id)) for client_id in lost]
 
 
 def weighted_loss(begins: Sequence[Begin]) -> float:
@@ -40,14 +44,16 @@ def weighted_loss(begins: Sequence[Begin]) -> float:
     return sum(loss * count for loss, count in told) / samples if samples else math.nan
 
 
-def summarize(closed: Round, phase: str, begins: Sequence[Begin], bytes_up: int, bytes_down: int, seconds: float) -> Summary:
+def summarize(
+    closed: Round, phase: str, begins: Sequence[Begin], dropped: Sequence[Dropped], bytes_up: int, bytes_down: int, seconds: float
+) -> Summary:
     """Return a round's summary; bytes as the devices sent (up) and the aggregator sent (down)."""
     key = "accuracy_mixture" if any("accuracy_mixture" in b.metrics for b in begins) else "accuracy"
     told = [b.metrics[key] for b in begins if math.isfinite(b.metrics.get(key, math.nan))]
     mean, low, high = (float(np.mean(told)), *np.percentile(told, (10, 90)).tolist()) if told else (math.nan,) * 3
     return Summary(
         closed.number, phase, len(begins), weighted_loss(begins), mean, low, high, bytes_up, bytes_down, seconds,
-        tuple(rounds.missing(closed)), time.time(),
+        tuple(each.client_id for each in dropped), time.time(),
     )  # fmt: skip
 
 

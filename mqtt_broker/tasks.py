@@ -2,13 +2,14 @@
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from edgefl.algorithms import PERSONALIZE, Algorithm
+from edgefl.config import FederationConfig
 from edgefl.types import ServerState, Weights
 from edgefl.wire.messages import Task
-from edgefl.wire.tensors import encode_weights, model_specs, size_limit, specs_of
+from edgefl.wire.tensors import encode_weights, models_limit, specs_of
 from mqtt_broker.spool import Expected
 
 
@@ -25,12 +26,12 @@ class Tasks:
     """Makes the briefs of one round; a model that many clients get is encoded and offered once."""
 
     def __init__(
-        self, algorithm: Algorithm, state: ServerState, *, session: str, plan: str, seed: int, deadline_s: float, codec: str, nonce: str,
-        offer: Callable[[str, bytes], None],
+        self, algorithm: Algorithm, state: ServerState, config: FederationConfig, *, session: str, plan: str, nonces: Mapping[int, str],
+        max_staleness: int, offer: Callable[[str, bytes], None],
     ) -> None:  # fmt: skip
-        self._algorithm, self._state, self._offer = algorithm, state, offer
-        self._session, self._plan, self._seed, self._deadline_s, self._codec = session, plan, seed, deadline_s, codec
-        self.nonce = nonce
+        """`nonces`: of this round, and of those before it that a late update may answer."""
+        self._algorithm, self._state, self._config, self._offer = algorithm, state, config, offer
+        self._session, self._plan, self.nonces, self._max_staleness = session, plan, nonces, max_staleness
         self._briefs: dict[str, Brief] = {}
         # the weights are kept beside their hash: an id is only unique while its object lives
         self._hashes: dict[int, tuple[Weights, str]] = {}
@@ -38,15 +39,15 @@ class Tasks:
     def brief(self, client_id: str) -> Brief:
         """Return the client's brief, the same whenever it is asked for; its blobs are on offer then."""
         if client_id not in self._briefs:
-            broadcast = self._algorithm.broadcast(self._state, client_id)
+            config, broadcast = self._config, self._algorithm.broadcast(self._state, client_id)
             models = {name: self._hash(weights) for name, weights in broadcast.models.items()}
             task = Task(
-                self._session, broadcast.round, broadcast.phase, self._plan, models, broadcast.scalars, self._seed, self._deadline_s,
-                self._codec, self.nonce, time.time(),
+                self._session, broadcast.round, broadcast.phase, self._plan, models, broadcast.scalars, config.seed, config.deadline_s,
+                config.codec, self._max_staleness, config.budget_s, self.nonces[broadcast.round], time.time(),
             )  # fmt: skip
             # what a client personalizes is its own: its answer is metrics and holds no tensor
             expected = {} if broadcast.phase == PERSONALIZE else {name: specs_of(weights) for name, weights in broadcast.models.items()}
-            limit = 64 + (size_limit(model_specs(expected, self._codec)) if expected else 0)
+            limit = 64 + (models_limit(expected, config.codec) if expected else 0)
             self._briefs[client_id] = Brief(task, expected, limit)
         return self._briefs[client_id]
 

@@ -29,7 +29,7 @@ ROOMS = (
     {"plan", "mixture"},
     {"learner"},
     {"algorithms"},
-    {"client", "cohort"},
+    {"client", "cohort", "staleness"},
     {"wire"},
     {"rounds", "security"},
     {"engines"},

@@ -20,6 +20,7 @@ class Algorithm:
 
     `aggregate` takes any iterable and reads it once, one update at a time: an iterator over files keeps memory at
     O(models), not O(clients). It needs the updates sorted by client id and without duplicates: `canonical` gives that.
+    takes_late: a round is a mean of deltas to one global model, so that it may hold a delta to that model's version before.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Algorithm:
     local_update: Callable[[Broadcast, ClientState, Shard, str, np.random.Generator], tuple[Update, ClientState]]
     aggregate: Callable[[ServerState, Iterable[Update]], ServerState]
     personalize: Callable[[Broadcast, ClientState, Shard, np.random.Generator], tuple[Mixture, ClientState]]
+    takes_late: bool = False
 
 
 def canonical(state: ServerState, updates: Iterable[Update]) -> list[Update]:

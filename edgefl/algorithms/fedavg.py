@@ -127,7 +127,7 @@ def fedavg(
         model = broadcast.models[GLOBAL]
         return Mixture(model, {FEDERATED: Peer("predict", model)}), state
 
-    return Algorithm("fedavg", init, broadcast, local_update, aggregate, personalize)
+    return Algorithm("fedavg", init, broadcast, local_update, aggregate, personalize, takes_late=True)
 
 
 def fedavg_objectives(network: "Network", options: Mapping[str, Any]) -> tuple["Objective", ...]:

@@ -10,7 +10,7 @@ from edgefl.machine import machine
 from edgefl.reproduce.stage import Stage, Stages
 from edgefl.runs.directory import versions
 
-CODECS = ("fp32", "fp16", "int8", "top-10", "top-1")
+CODECS = ("fp32", "fp16", "int8", "top-10", "top-1", "fp32+deflate", "int8+deflate", "top-10+deflate")
 CLIENTS, COHORT, SAMPLES = 50, 10, 15_000
 
 
@@ -50,10 +50,10 @@ def run_wire_bench(
 def render(result: dict[str, Any]) -> str:
     """Return the result as text for a terminal."""
     lines = [result["set_up"], result["machine"], ""]
-    lines.append(f"{'codec':8} {'kB an update':>12} {'of fp32':>8} {'accuracy':>9} {'points from fp32':>17}")
+    lines.append(f"{'codec':14} {'kB an update':>12} {'of fp32':>8} {'accuracy':>9} {'points from fp32':>17}")
     for row in result["rows"]:
         lines.append(
-            f"{row['codec']:8} {row['bytes_an_update'] / 1e3:12.1f} {row['bytes_of_fp32']:8.3f} {row['accuracy']:9.2f}"
+            f"{row['codec']:14} {row['bytes_an_update'] / 1e3:12.1f} {row['bytes_of_fp32']:8.3f} {row['accuracy']:9.2f}"
             f" {row['points_from_fp32']:+17.2f}"
         )
     return "\n".join(lines)

@@ -65,7 +65,10 @@ class Claim:
 
 @dataclass(frozen=True)
 class Task:
-    """What one client shall do in a round. `models`: the sha256 of each model of the broadcast, by name."""
+    """What one client shall do in a round. `models`: the sha256 of each model of the broadcast, by name.
+
+    max_staleness: so many rounds later the update is still taken; budget_s: train about so long, in whole epochs, 0 for all of them.
+    """
 
     session: str
     round: int
@@ -76,6 +79,8 @@ class Task:
     seed: int
     deadline_s: float
     codec: str
+    max_staleness: int
+    budget_s: float
     nonce: str
     ts: float
     signature: str = ""

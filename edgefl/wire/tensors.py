@@ -6,16 +6,18 @@ A safetensors file is: u64 header size, JSON header (name -> dtype, shape, data_
 import json
 import math
 import struct
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from safetensors.numpy import save as st_save
 
-from edgefl.codecs import MARK, pack, parts_of, unpack
+from edgefl.codecs import ITEMSIZES, MARK, pack, parts_of, rounding, unpack
 from edgefl.errors import WireError
 from edgefl.plan.spec import TensorSpec
 from edgefl.types import Array, Weights
+from edgefl.wire.deflate import expand, squeeze
 
 REMEDY = "it runs another plan; restart it"
 MAX_HEADER_BYTES = 1024 * 1024
@@ -139,10 +141,14 @@ def encode_models(models: Mapping[str, Weights], codec: str = "fp32") -> bytes:
     for name in models:
         if not name or "/" in name:
             raise WireError(f"model name {name!r}, expected a name without a slash")
-    flat = {f"{model}/{name}": array for model, weights in models.items() for name, array in weights.items()}
-    if codec == "fp32":
-        return encode_weights(flat)
-    return _save({_part(name, suffix): part for name, array in flat.items() for suffix, part in pack(codec, array).items()})
+    flat, base = {f"{model}/{name}": array for model, weights in models.items() for name, array in weights.items()}, rounding(codec)
+    if base == "fp32":
+        blob = encode_weights(flat)
+    else:
+        blob = _save({_part(name, suffix): part for name, array in flat.items() for suffix, part in pack(base, array).items()})
+    if base == codec:
+        return blob
+    return squeeze(blob, ITEMSIZES.get(base, 4), zlib.Z_DEFAULT_STRATEGY if base.startswith("top-") else zlib.Z_RLE)
 
 
 def _part(name: str, suffix: str) -> str:
@@ -155,24 +161,33 @@ def model_specs(models: Mapping[str, tuple[TensorSpec, ...]], codec: str = "fp32
         TensorSpec(_part(f"{model}/{spec.name}", part.suffix), part.shape, part.dtype)
         for model, specs in models.items()
         for spec in specs
-        for part in parts_of(codec, spec.shape)
+        for part in parts_of(rounding(codec), spec.shape)
     )
+
+
+def models_limit(models: Mapping[str, tuple[TensorSpec, ...]], codec: str) -> int:
+    """Return the largest size in bytes that `encode_models` gives of these; deflating may add a thousandth to what it cannot shorten."""
+    limit = size_limit(model_specs(models, codec))
+    return limit if codec == rounding(codec) else limit + limit // 1000 + 64
 
 
 def decode_models(
     blob: bytes, expected: Mapping[str, tuple[TensorSpec, ...]], origin: str, codec: str = "fp32"
 ) -> dict[str, dict[str, Array]]:
     """Read what `encode_models` wrote: any of the expected models, each one whole. Raises WireError."""
+    base = rounding(codec)
+    if base != codec:
+        blob = expand(blob, ITEMSIZES.get(base, 4), size_limit(model_specs(expected, base)), origin)
     header, _ = read_header(blob, origin)
     sent = {name.split("/", 1)[0] for name in header}
     if unknown := sorted(sent - set(expected)):
         raise WireError(f"{origin} sent the unknown model {unknown[0][:100]!r}, expected {_some(list(expected))}; {REMEDY}")
     chosen = {model: specs for model, specs in expected.items() if model in sent}
-    flat = decode_weights(blob, model_specs(chosen, codec), origin)
+    flat = decode_weights(blob, model_specs(chosen, base), origin)
 
     def array(model: str, spec: TensorSpec) -> Array:
         name = f"{model}/{spec.name}"
-        parts = {part.suffix: flat[_part(name, part.suffix)] for part in parts_of(codec, spec.shape)}
-        return unpack(codec, parts, spec.shape, f"{name} of {origin}")
+        parts = {part.suffix: flat[_part(name, part.suffix)] for part in parts_of(base, spec.shape)}
+        return unpack(base, parts, spec.shape, f"{name} of {origin}")
 
     return {model: {spec.name: array(model, spec) for spec in specs} for model, specs in chosen.items()}

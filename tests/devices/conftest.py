@@ -51,6 +51,7 @@ class Lead:
     def task(self, round, phase="federate", nonce="n1", **changes):
         models = {"global": self.model, "initial": self.model} if phase == "personalize" else {"global": self.model}
         raw = {"plan": self.plan, "models": models, "scalars": {}, "seed": 1, "deadline_s": 30.0, "codec": "fp32", "nonce": nonce}
+        raw |= {"max_staleness": 0, "budget_s": 0.0}
         task = Task(session=self.session, round=round, phase=phase, ts=time.time(), **(raw | changes))
         self.link.publish(self.topics.device(self.client_id, "task"), encode_json(task))
 

@@ -22,7 +22,7 @@ def task_of(**models):
     said = ",".join(f'"{name}":"{hashlib.sha256(blob).hexdigest()}"' for name, blob in models.items())
     return (
         f'{{"session":"{"0" * 16}","round":1,"phase":"federate","plan":"{ZEROS}","models":{{{said}}},"scalars":{{}},"seed":1,'
-        f'"deadline_s":120.0,"codec":"fp32","nonce":"{"0" * 16}","ts":1763737200.1234567,"signature":""}}'
+        f'"deadline_s":120.0,"codec":"fp32","max_staleness":0,"budget_s":0.0,"nonce":"{"0" * 16}","ts":1763737200.1234567,"signature":""}}'
     )
 
 

@@ -47,7 +47,7 @@ def test_mqtt_and_simulator_give_the_same_bits(federate, any_url, toys):
     assert not (federation.out / "spool").exists() or not list((federation.out / "spool").glob("*/*"))
 
 
-@pytest.mark.parametrize("codec", ["fp16", "int8", "top-10"])
+@pytest.mark.parametrize("codec", ["fp16", "int8", "top-10", "int8+deflate"])
 def test_updates_that_travel_rounded_give_the_simulators_bits(codec, federate, mosquitto_url, toys):
     settings = {"rounds": 3, "min_clients": 2, "seed": 5, "codec": codec}
     federation = federate(mosquitto_url, **settings)

@@ -25,7 +25,7 @@ SHA = "ab" * 32
 SAID = [
     messages.State("f", "s", "federate", 1, 3, 2, 9.0, SHA, 1.0),
     messages.Status("pi-1", "b", True, 1.0, 5, "0.1.0", 1.0),
-    messages.Task("s", 1, "federate", SHA, {"global": SHA}, {"a": 1.0}, 1, 9.0, "fp32", "n", 1.0),
+    messages.Task("s", 1, "federate", SHA, {"global": SHA}, {"a": 1.0}, 1, 9.0, "fp32", 1, 2.5, "n", 1.0),
     messages.Manifest(SHA, 10, 1, 65536, 1.0),
     messages.Begin("pi-1", "s", 1, SHA, SHA, 10, 1, 65536, 5, {"loss": 0.5}, "n", 1.0),
     messages.End(SHA, 1, 1.0),
@@ -37,7 +37,7 @@ SAID = [
 JSONS = [(partial(decode_json, type(message)), encode_json(message)) for message in SAID]
 TENSORS = [
     (lambda blob, codec=codec: decode_models(blob, SPECS, "pi-1", codec), encode_models({"global": WEIGHTS}, codec))
-    for codec in ("fp32", "fp16", "int8", "top-10")
+    for codec in ("fp32", "fp16", "int8", "top-10", "int8+deflate", "top-10+deflate")
 ]
 STATE = encode_server_state(ServerState(1, "federate", {"global": WEIGHTS}))
 FILES = [(decode, STATE) for decode in (decode_server_state, decode_client_state, decode_mixture, decode_plan)]

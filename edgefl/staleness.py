@@ -1,0 +1,50 @@
+"""Late updates: how much they count, and who can take them.
+
+A delta that answers round r - s, taken in round r, is scaled by 1 / sqrt(1 + s), the polynomial weight with a = 1/2 of Xie et al.,
+Asynchronous Federated Optimization, arXiv:1903.03934, as Nguyen et al., Federated Learning with Buffered Asynchronous
+Aggregation, arXiv:2106.06639, use it:
+
+    w <- w + eta sum_k n_k d_k / sqrt(1 + s_k) / sum_k n_k
+
+The delta is scaled and not its number of samples: a round of late updates alone then takes a shorter step, as it does in both papers,
+and a mean that counts each client once (median, trimmed) is weighted too.
+"""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from edgefl.algorithms import make_algorithm
+from edgefl.algorithms.registry import entry
+from edgefl.config import FederationConfig
+from edgefl.errors import ConfigError
+from edgefl.types import Update
+
+
+def staleness_weight(staleness: int) -> float:
+    """Return 1 / sqrt(1 + staleness)."""
+    return 1 / math.sqrt(1 + staleness)
+
+
+def as_of(update: Update, round: int) -> Update:
+    """Return the update as one of this round: its deltas scaled down when it answers an earlier one, else to the bit as they are."""
+    if update.round >= round:
+        return update
+    weight = np.float32(staleness_weight(round - update.round))
+    deltas = {
+        model: {name: np.asarray(array * weight, np.float32) for name, array in each.items()} for model, each in update.deltas.items()
+    }
+    return replace(update, round=round, deltas=deltas)
+
+
+def check_rounds(config: FederationConfig) -> None:
+    """Raise ConfigError when the algorithm cannot do what the configuration says of its rounds."""
+    if config.staleness and not make_algorithm(config.algorithm, None, config.options).takes_late:
+        wanted = "mode = 'async'" if config.mode == "async" else "late = 'keep'"
+        raise ConfigError(
+            f"{wanted} is not for {config.algorithm}, expected an algorithm whose round is a mean of deltas to one global model, such as "
+            f"fedavg: a late update of {config.algorithm} answers models, clusters or phases of a round that is over; leave it out"
+        )
+    if config.budget_s and "epochs" not in entry(config.algorithm).defaults:
+        raise ConfigError(f"budget_s is {config.budget_s:g}, but {config.algorithm} has no option 'epochs' to scale; leave it out")

@@ -1,0 +1,67 @@
+"""A device whose answer is late, and one that trains as long as a budget says, against an aggregator that the test plays."""
+
+from edgefl.algorithms import make_algorithm
+from edgefl.learner.numpy_softmax import SoftmaxLearner
+from edgefl.rng import rng_for
+from edgefl.types import Broadcast, ClientState
+from edgefl.wire.tensors import encode_models
+
+
+def trained(federation, toys, shard, round, epochs):
+    """Return the update of so many epochs as it travels."""
+    learner = SoftmaxLearner(federation.plan.spec)
+    algorithm = make_algorithm("pfl-mfe", learner, {**federation.plan.spec.options, "epochs": epochs})
+    broadcast = Broadcast(round, "federate", {"global": toys.weights()})
+    return encode_models(algorithm.local_update(broadcast, ClientState(), shard, "pi-1", rng_for(1, round, "pi-1"))[0].deltas)
+
+
+def test_a_late_update_is_sent_as_long_as_its_task_says_and_then_the_newest_task_is_done(federate, mosquitto_url, toys, lead):
+    federation = federate(mosquitto_url)
+    aggregator, shard = lead(federation), toys.shard(1)
+    device = federation.device("pi-1", shard)
+    aggregator.next("status")
+    aggregator.task(1, max_staleness=2)
+    first = aggregator.next("begin")
+    aggregator.task(2, nonce="n2", max_staleness=2)
+    aggregator.task(3, nonce="n3", max_staleness=2)
+    again = aggregator.next("begin")
+    assert (again.round, again.sha256, again.nonce) == (1, first.sha256, "n1")
+    assert aggregator.take(again) == trained(federation, toys, shard, 1, 2)
+    third = aggregator.next("begin")
+    while third.round == 1:  # the task of round 3 may have made it announce itself once more
+        aggregator.receipt(third, "ok")
+        third = aggregator.next("begin")
+    assert third.round == 3, "of two tasks that came meanwhile the newest"
+    aggregator.task(6, nonce="n6", max_staleness=2)
+    sixth = aggregator.next("begin")
+    while sixth.round == 3:
+        sixth = aggregator.next("begin")
+    assert sixth.round == 6, "three rounds are too many"
+    assert "round 3: left, it is over" in device.said
+    aggregator.task(7, "personalize", scalars={"baseline_rounds": 0.0})
+    last = aggregator.next("begin")
+    while last.round == 6:
+        last = aggregator.next("begin")
+    assert last.round == 7, "nothing is late for the last phase"
+
+
+def test_a_budget_becomes_epochs_by_the_pace_of_the_round_before(federate, mosquitto_url, toys, lead):
+    federation = federate(mosquitto_url, options={"epochs": 4})
+    aggregator, shard = lead(federation), toys.shard(1)
+    device = federation.device("pi-1", shard)
+    aggregator.next("status")
+    aggregator.task(1, budget_s=25.0)
+    first = aggregator.next("begin")
+    assert first.metrics["epochs"] == 1.0, "nothing is measured yet"
+    assert aggregator.take(first) == trained(federation, toys, shard, 1, 1)
+    for round, budget_s, epochs in ((2, 25.0, 4), (3, 1e-9, 1)):
+        aggregator.task(round, nonce=f"n{round}", budget_s=budget_s)
+        begin = aggregator.next("begin")
+        assert begin.metrics["epochs"] == epochs
+        assert aggregator.take(begin) == trained(federation, toys, shard, round, epochs)
+    aggregator.task(4, nonce="n4")
+    begin = aggregator.next("begin")
+    assert "epochs" not in begin.metrics
+    assert aggregator.take(begin) == trained(federation, toys, shard, 4, 4)
+    device.popen.terminate()
+    assert device.end() == 0

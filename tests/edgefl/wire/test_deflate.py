@@ -1,0 +1,80 @@
+"""Deflated updates: planes by hand, the same bits back, and no bytes that take more memory than an update may."""
+
+import tracemalloc
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgefl.codecs import check_codec
+from edgefl.errors import ConfigError, WireError
+from edgefl.wire.deflate import expand, squeeze
+from edgefl.wire.tensors import decode_models, encode_models, models_limit, specs_of
+
+RNG = np.random.default_rng(5)
+DELTA = {"fc/kernel": RNG.normal(0, 0.01, (60, 50)).astype(np.float32), "fc/bias": np.zeros(50, np.float32)}
+SPECS = {"global": specs_of(DELTA)}
+
+
+def test_planes_by_hand():
+    """Two values of two bytes and one byte that is left over: first bytes, second bytes, the rest."""
+    assert zlib.decompress(squeeze(b"aAbB.", 2)) == b"abAB."
+    assert expand(zlib.compress(b"abAB."), 2, 5, "pi-1") == b"aAbB."
+
+
+@given(st.binary(max_size=300), st.sampled_from([1, 2, 4]))
+def test_what_was_squeezed_expands_to_the_same_bytes(blob, itemsize):
+    assert expand(squeeze(blob, itemsize), itemsize, len(blob), "pi-1") == blob
+
+
+@pytest.mark.parametrize("codec", ["fp32", "fp16", "int8", "top-10", "top-1"])
+def test_an_update_has_the_same_bits_and_fewer_bytes(codec):
+    plain, deflated = (encode_models({"global": DELTA}, each) for each in (codec, f"{codec}+deflate"))
+    assert len(deflated) < len(plain)
+    assert len(deflated) <= models_limit(SPECS, f"{codec}+deflate")
+    one, two = decode_models(plain, SPECS, "pi-1", codec), decode_models(deflated, SPECS, "pi-1", check_codec(f"{codec}+deflate"))
+    assert {name: array.tobytes() for name, array in one["global"].items()} == {n: a.tobytes() for n, a in two["global"].items()}
+
+
+def test_bytes_that_nothing_shortens_are_within_the_limit():
+    noise = {"w": np.frombuffer(np.random.default_rng(1).bytes(4_000_000), np.float32)}
+    noise = {"w": np.nan_to_num(noise["w"])}
+    assert len(encode_models({"global": noise}, "fp32+deflate")) <= models_limit({"global": specs_of(noise)}, "fp32+deflate")
+
+
+def test_an_answer_without_tensors():
+    assert decode_models(encode_models({}, "int8+deflate"), {}, "pi-1", "int8+deflate") == {}
+
+
+def test_a_bomb_is_refused_before_its_memory_is_taken():
+    bomb = zlib.compress(bytes(100_000_000), 9)
+    assert len(bomb) < 100_000
+    tracemalloc.start()
+    try:
+        with pytest.raises(WireError, match=r"pi-1 sent \d+ bytes that unpack to more than \d+, the largest update"):
+            decode_models(bomb, SPECS, "pi-1", "int8+deflate")
+        assert tracemalloc.get_traced_memory()[1] < 300_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda blob: blob[:-3], "end too early or too late"),
+        (lambda blob: blob + b"more", "end too early or too late"),
+        (lambda blob: b"x" + blob, "not deflated"),
+        (lambda blob: zlib.compress(zlib.decompress(blob)[:-8]), "sent"),
+    ],
+)
+def test_damaged_bytes_are_refused(change, says):
+    with pytest.raises(WireError, match=says):
+        decode_models(change(encode_models({"global": DELTA}, "int8+deflate")), SPECS, "pi-1", "int8+deflate")
+
+
+@pytest.mark.parametrize("name", ["deflate", "int8+zstd", "int8+deflate+deflate", "top-51+deflate", "+deflate"])
+def test_other_names_are_refused(name):
+    with pytest.raises(ConfigError, match=r"and \+deflate after it or not"):
+        check_codec(name)
