@@ -57,8 +57,41 @@ class PartitionConfig:
 
 
 @dataclass(frozen=True)
+class PrivacyConfig:
+    """`[privacy]`: DP-FedAvg (`edgefl.privacy`), off while clip is 0.
+
+    clip: the L2 norm that each update is cut to; noise_multiplier: standard deviation of the noise on their sum, in units of it;
+    population: how many clients there are that a cohort is drawn from; delta: at which epsilon is told.
+    """
+
+    clip: float = 0.0
+    noise_multiplier: float = 0.0
+    population: int = 0
+    delta: float = 1e-5
+
+    def __post_init__(self) -> None:
+        for key in ("clip", "noise_multiplier"):
+            if not 0 <= getattr(self, key) < float("inf"):
+                raise ConfigError(f"[privacy] {key} is {getattr(self, key)}, expected a number above 0")
+        if bool(self.clip) != bool(self.noise_multiplier):
+            raise ConfigError(
+                f"[privacy] clip is {self.clip} and noise_multiplier {self.noise_multiplier}, expected both above 0: one without the "
+                "other keeps nothing private; to clip alone, use clip_norm of [algorithm]"
+            )
+        if self.clip and self.population < 1:
+            raise ConfigError(f"[privacy] population is {self.population}, expected the number of clients that cohorts are drawn from")
+        if self.clip and not 0 < self.delta < 1 / self.population:
+            raise ConfigError(f"[privacy] delta is {self.delta}, expected above 0 and below 1 / population = {1 / self.population:.3g}")
+
+    @property
+    def is_on(self) -> bool:
+        """Whether updates are clipped and noise is added."""
+        return self.clip > 0
+
+
+@dataclass(frozen=True)
 class FederationConfig:
-    """`[federation]`, with `[model]`, `[algorithm]` and `[broker]` beside it; `[data]` and `[partition]` are the simulator's.
+    """`[federation]`, with `[model]`, `[algorithm]`, `[privacy]` and `[broker]` beside it; `[data]` and `[partition]` are the simulator's.
 
     clients_per_round: how many of the online devices train in a round; 0 means all. min_clients: how many must be online
     before the first round opens. quorum: the share of a cohort whose updates close a round at the deadline.
@@ -82,6 +115,7 @@ class FederationConfig:
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     partition: PartitionConfig = field(default_factory=PartitionConfig)
+    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z0-9][a-z0-9_.-]{0,63}", self.name):
@@ -98,6 +132,10 @@ class FederationConfig:
             raise ConfigError(f"grace_s is {self.grace_s}, expected seconds of at least 0")
         if not self.deadline_s > 0:
             raise ConfigError(f"deadline_s is {self.deadline_s}, expected seconds above 0")
+        if self.privacy.is_on and self.clients_per_round > self.privacy.population:
+            raise ConfigError(
+                f"clients_per_round is {self.clients_per_round}, expected at most the population of [privacy], {self.privacy.population}"
+            )
 
 
 def nearest(key: str, known: list[str]) -> str:
@@ -130,7 +168,7 @@ def parse_config(text: str) -> FederationConfig:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"not TOML: {error}") from error
-    tables = ["federation", "model", "algorithm", "broker", "data", "partition"]
+    tables = ["federation", "model", "algorithm", "broker", "data", "partition", "privacy"]
     for table, value in raw.items():
         if table not in tables or not isinstance(value, dict):
             raise ConfigError(f"unknown table [{table}]; {nearest(table, tables)}")
@@ -139,7 +177,7 @@ def parse_config(text: str) -> FederationConfig:
     if not isinstance(name, str):
         raise ConfigError(f"[algorithm] name is {name!r}, expected text such as 'fedavg'")
     broker = _check_broker(raw.get("broker", {}))
-    nested = ("broker", "algorithm", "options", "model", "data", "partition")
+    nested = ("broker", "algorithm", "options", "model", "data", "partition", "privacy")
     federation = _check("federation", raw.get("federation", {}), FederationConfig, nested)
     return FederationConfig(
         **federation,
@@ -149,6 +187,7 @@ def parse_config(text: str) -> FederationConfig:
         model=_with_options("model", raw, ModelConfig),
         data=_with_options("data", raw, DataConfig),
         partition=_with_options("partition", raw, PartitionConfig),
+        privacy=PrivacyConfig(**_check("privacy", raw.get("privacy", {}), PrivacyConfig)),
     )
 
 

@@ -30,6 +30,7 @@ ROOMS = (
     {"learner"},
     {"algorithms"},
     {"client", "cohort"},
+    {"privacy"},
     {"wire"},
     {"rounds", "security"},
     {"engines"},
@@ -45,6 +46,7 @@ ROOMS = (
 )
 HEAVY = {
     "tensorflow", "keras", "tf_keras", "sklearn", "scipy", "matplotlib", "amqtt", "tflite_micro", "tensorflow_model_optimization",
+    "dp_accounting",
 }  # fmt: skip
 # Compiled at the aggregator: these may import TensorFlow as they load, for nothing that a device imports loads them.
 COMPILER = ("edgefl/models/", "edgefl/plan/", "edgefl/learner/keras.py")

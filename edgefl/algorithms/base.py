@@ -20,6 +20,9 @@ class Algorithm:
 
     `aggregate` takes any iterable and reads it once, one update at a time: an iterator over files keeps memory at
     O(models), not O(clients). It needs the updates sorted by client id and without duplicates: `canonical` gives that.
+
+    by_sums: whether `aggregate` uses nothing of the updates but weighted means of each model's deltas, so that one update that holds
+    these means has the same effect. Only then can the means alone be released with noise (`edgefl.privacy`).
     """
 
     name: str
@@ -28,6 +31,7 @@ class Algorithm:
     local_update: Callable[[Broadcast, ClientState, Shard, str, np.random.Generator], tuple[Update, ClientState]]
     aggregate: Callable[[ServerState, Iterable[Update]], ServerState]
     personalize: Callable[[Broadcast, ClientState, Shard, np.random.Generator], tuple[Mixture, ClientState]]
+    by_sums: bool = False
 
 
 def canonical(state: ServerState, updates: Iterable[Update]) -> list[Update]:
