@@ -62,17 +62,23 @@ class PrivacyConfig:
 
     clip: the L2 norm that each update is cut to; noise_multiplier: standard deviation of the noise on their sum, in units of it;
     population: how many clients there are that a cohort is drawn from; delta: at which epsilon is told.
+    secure_aggregation: the aggregator sees the sum of a cohort's updates alone (`edgefl.security.summing`); in the simulator only.
     """
 
     clip: float = 0.0
     noise_multiplier: float = 0.0
     population: int = 0
     delta: float = 1e-5
+    secure_aggregation: bool = False
 
     def __post_init__(self) -> None:
         for key in ("clip", "noise_multiplier"):
             if not 0 <= getattr(self, key) < float("inf"):
                 raise ConfigError(f"[privacy] {key} is {getattr(self, key)}, expected a number above 0")
+        if self.clip and self.secure_aggregation:
+            raise ConfigError(
+                "[privacy] has clip and secure_aggregation, expected one of them: the aggregator clips what it then cannot see"
+            )
         if bool(self.clip) != bool(self.noise_multiplier):
             raise ConfigError(
                 f"[privacy] clip is {self.clip} and noise_multiplier {self.noise_multiplier}, expected both above 0: one without the "

@@ -16,6 +16,7 @@ from edgefl.plan.spec import Plan
 from edgefl.privacy.mechanism import draw_cohort, private
 from edgefl.privacy.noise import key_of_seed
 from edgefl.rng import rng_for
+from edgefl.security.summing import summed
 from edgefl.traffic import Traffic
 from edgefl.types import Array, ClientState, Labels, Mixture, Scalars, ServerState, Shard, Update, Weights
 
@@ -107,7 +108,7 @@ def simulate(
     with made as engine:
         while state.round <= config.rounds and state.phase not in (PERSONALIZE, DONE):
             cohort = draw_cohort(config, key, state, shards)
-            state, record = _play(engine, algorithm, state, own, cohort, counted)
+            state, record = _play(engine, summed(algorithm, config, state, cohort), state, own, cohort, counted)
             if progress:
                 progress(state, record)
         state = replace(state, phase=PERSONALIZE)

@@ -16,7 +16,7 @@ from edgefl import rounds
 from edgefl.algorithms import CLUSTER, DONE, PERSONALIZE, make_algorithm
 from edgefl.algorithms.clusters import explain_clusters
 from edgefl.config import FederationConfig
-from edgefl.errors import LinkError, RoundError
+from edgefl.errors import ConfigError, LinkError, RoundError
 from edgefl.mqtt import KEEPALIVE_S, Link, Message
 from edgefl.plan.spec import Plan, encode_plan
 from edgefl.privacy import accountant
@@ -54,6 +54,8 @@ class Aggregator:
         self._trust = Trust(config.name, own.signing_key if own else "", Enrolments(security).key_of if security else None)
         self._algorithm = make_algorithm(plan.spec.algorithm, None, plan.spec.options)
         check_privacy(self._algorithm, config)
+        if config.privacy.secure_aggregation:
+            raise ConfigError("secure_aggregation is not there over MQTT yet, only in `edgefl simulate`; leave it out of [privacy]")
         if config.privacy.is_on:
             accountant.require()
         self._spec = plan.spec

@@ -22,6 +22,7 @@ from edgefl.runs.play import light, play, shared_out
 from edgefl.runs.progress import RoundProgress
 from edgefl.runs.summary import read_summary, summarize
 from edgefl.runs.table import comparison, result_table
+from edgefl.security.summing import check_secure
 
 
 def _open_engine(engine: str, processes: int) -> Callable[[Federation], Engine] | None:
@@ -74,7 +75,9 @@ def simulate(
         config = replace(config, seed=seed)
     if resume and out is None:
         raise ConfigError("--resume needs --out, the directory of the run to go on with")
-    check_privacy(make_algorithm(config.algorithm, None, config.options), config)
+    algorithm = make_algorithm(config.algorithm, None, config.options)
+    check_privacy(algorithm, config)
+    check_secure(algorithm, config)
     if config.privacy.is_on:
         require()
     out = out or Path("runs") / time.strftime(f"{config.name}-%Y%m%d-%H%M%S")
