@@ -16,7 +16,7 @@ from edgefl.plan.spec import Plan
 from edgefl.privacy.mechanism import draw_cohort, private
 from edgefl.privacy.noise import key_of_seed
 from edgefl.rng import rng_for
-from edgefl.security.summing import summed
+from edgefl.security.summing import extra_traffic, summed
 from edgefl.traffic import Traffic
 from edgefl.types import Array, ClientState, Labels, Mixture, Scalars, ServerState, Shard, Update, Weights
 
@@ -108,7 +108,9 @@ def simulate(
     with made as engine:
         while state.round <= config.rounds and state.phase not in (PERSONALIZE, DONE):
             cohort = draw_cohort(config, key, state, shards)
-            state, record = _play(engine, summed(algorithm, config, state, cohort), state, own, cohort, counted)
+            round_algorithm, more = summed(algorithm, config, state, cohort), extra_traffic(config, state, cohort)
+            state, record = _play(engine, round_algorithm, state, own, cohort, counted)
+            record = replace(record, bytes_up=record.bytes_up + more[0], bytes_down=record.bytes_down + more[1])
             if progress:
                 progress(state, record)
         state = replace(state, phase=PERSONALIZE)

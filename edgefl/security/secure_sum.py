@@ -58,6 +58,13 @@ class Revealed:
     keys: Mapping[str, int]
 
 
+def extra_bytes(values: int, clients: int) -> tuple[int, int]:
+    """Return what a client sends (up) and receives (down) above one float32 a value, in bytes, without the messages' headers."""
+    sealed = 12 + 2 * SHARE_BYTES + 16
+    up = 8 * (values + 1) - 4 * values + 64 + clients * sealed + clients * SHARE_BYTES
+    return up, clients * (64 + sealed)
+
+
 def least_threshold(clients: int) -> int:
     """Return the smallest threshold: more than half, so that no two groups can be asked for different things of one client."""
     return clients // 2 + 1

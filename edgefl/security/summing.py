@@ -33,6 +33,8 @@ def check_secure(algorithm: Algorithm, config: FederationConfig) -> None:
             "rank them, or to weigh each by what its client is responsible for); take fedavg or one built on it with mean = 'weighted' "
             "and no clip_norm"
         )
+    if config.codec != "fp32":
+        raise ConfigError(f"codec is {config.codec!r}, expected 'fp32' for secure_aggregation: under a mask nothing can be packed smaller")
     if 0 < config.clients_per_round < LEAST_CLIENTS:
         raise ConfigError(f"clients_per_round is {config.clients_per_round}, expected {LEAST_CLIENTS} or more for secure_aggregation")
 
@@ -58,6 +60,16 @@ def summed(algorithm: Algorithm, config: FederationConfig, state: ServerState, c
         return algorithm.aggregate(state, [] if mean is None else [Update("", state.round, 1, {GLOBAL: mean})])
 
     return replace(algorithm, aggregate=aggregate)
+
+
+def extra_traffic(config: FederationConfig, state: ServerState, cohort: Sequence[str]) -> tuple[int, int]:
+    """Return the bytes (up, down) that secure aggregation adds to a round of this cohort that `summed` takes; none without it."""
+    if not config.privacy.secure_aggregation:
+        return 0, 0
+    from edgefl.security.secure_sum import extra_bytes
+
+    up, down = extra_bytes(sum(array.size for array in state.models[GLOBAL].values()), len(cohort))
+    return up * len(cohort), down * len(cohort)
 
 
 def masked_mean(like: Weights, updates: Iterable[Update], cohort: Sequence[str], context: str) -> Weights | None:
