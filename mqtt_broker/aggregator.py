@@ -20,7 +20,7 @@ from edgefl.errors import ConfigError, LinkError, RoundError
 from edgefl.mqtt import KEEPALIVE_S, Link, Message
 from edgefl.plan.spec import Plan, encode_plan
 from edgefl.privacy import accountant
-from edgefl.privacy.mechanism import check_privacy, draw_cohort, private
+from edgefl.privacy.mechanism import check_privacy, draw_cohort, expected_cohort, private
 from edgefl.rng import rng_for
 from edgefl.security.enrolment import load_enrolment, tls_context
 from edgefl.security.trust import Enrolments, Trust
@@ -190,7 +190,7 @@ class Aggregator:
     def _told_size(self, opened: Opened) -> int:
         """Return the cohort's size for all to read: with `[privacy]` what it is on average, for who was drawn is a secret."""
         secret = self._config.privacy.is_on and opened.phase != PERSONALIZE
-        return (self._config.clients_per_round or self._config.privacy.population) if secret else len(opened.cohort)
+        return expected_cohort(self._config) if secret else len(opened.cohort)
 
     def _close(self, closed: rounds.Round, opened: Opened, sent_before: int) -> None:
         begins = self._spool.begins()

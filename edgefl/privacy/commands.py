@@ -34,7 +34,7 @@ def plan(
     """
     from edgefl.config import FederationConfig, PrivacyConfig
     from edgefl.privacy import accountant
-    from edgefl.privacy.mechanism import sampling_rate
+    from edgefl.privacy.mechanism import expected_cohort, sampling_rate
 
     if (epsilon is None) == (noise_multiplier is None):
         raise ConfigError("give one of --epsilon, to seek the noise, and --noise-multiplier, to see what it spends")
@@ -46,9 +46,8 @@ def plan(
         clients_per_round=per_round, rounds=rounds, privacy=PrivacyConfig(1.0, noise_multiplier, clients, delta)
     )  # fmt: skip
     found = accountant.spent(config, rounds)
-    expected = found["sampling_rate"] * clients
     # the noise on each weight of the mean, as a share of the norm that one client's update may have
-    found = {**found, "noise_on_mean": noise_multiplier / expected}
+    found = {**found, "noise_on_mean": noise_multiplier / expected_cohort(config)}
     del found["clip"]
     if as_json:
         click.echo(json.dumps(found))

@@ -33,9 +33,14 @@ from edgefl.types import ServerState, Update
 Places = dict[tuple[str, str], np.ndarray]
 
 
+def expected_cohort(config: FederationConfig) -> int:
+    """Return how many clients take part in a round on average, q N, when the whole population is online."""
+    return config.clients_per_round or config.privacy.population
+
+
 def sampling_rate(config: FederationConfig) -> float:
     """Return the probability q with which each client takes part in a round."""
-    return (config.clients_per_round or config.privacy.population) / config.privacy.population
+    return expected_cohort(config) / config.privacy.population
 
 
 def draw_cohort(config: FederationConfig, key: bytes, state: ServerState, clients: Iterable[str]) -> tuple[str, ...]:
@@ -67,7 +72,7 @@ def private(algorithm: Algorithm, config: FederationConfig, spec: PlanSpec, key:
         return algorithm
     check_privacy(algorithm, config)
     clip, sigma = config.privacy.clip, config.privacy.clip * config.privacy.noise_multiplier
-    expected = sampling_rate(config) * config.privacy.population
+    expected = expected_cohort(config)
     trained = {each.name for each in spec.signature("train").trained}
 
     def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
