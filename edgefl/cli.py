@@ -24,12 +24,13 @@ CORE = {
     "models": "edgefl.models.commands:models",
     "partitions": "edgefl.data.commands:partitions",
     "plan": "edgefl.plan.commands:plan",
+    "privacy": "edgefl.privacy.commands:privacy",
     "reproduce": "edgefl.reproduce.commands:reproduce",
     "simulate": "edgefl.runs.commands:simulate",
 }
 EXTRAS = {
     "tensorflow": "aggregator", "keras": "aggregator", "scipy": "aggregator", "sklearn": "aggregator", "amqtt": "broker",
-    "tflite_micro": "export", "matplotlib": "plots", "ray": "ray", "PIL": "images",
+    "tflite_micro": "export", "matplotlib": "plots", "ray": "ray", "PIL": "images", "dp_accounting": "dp",
 }  # fmt: skip
 START = """edgefl federates small networks over boards; each board ends with its own int8 model.
 

@@ -9,56 +9,25 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from edgefl.errors import ConfigError
+from edgefl.tables import DataConfig, ModelConfig, PartitionConfig, PrivacyConfig
+
+__all__ = [
+    "DataConfig",
+    "FederationConfig",
+    "ModelConfig",
+    "PartitionConfig",
+    "PrivacyConfig",
+    "load_config",
+    "nearest",
+    "parse_config",
+]
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class ModelConfig:
-    """`[model]`: a name of `edgefl.models`, a `.keras` file or `module:function`, and the shape of one sample."""
-
-    name: str = "lenet5"
-    input_shape: tuple[int, ...] = (28, 28, 1)
-    num_classes: int = 10
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if not self.input_shape or any(type(size) is not int or size < 1 for size in self.input_shape):
-            raise ConfigError(f"input_shape is {list(self.input_shape)}, expected whole numbers above 0 such as [28, 28, 1]")
-        if self.num_classes < 2:
-            raise ConfigError(f"num_classes is {self.num_classes}, expected at least 2")
-
-
-@dataclass(frozen=True)
-class DataConfig:
-    """`[data]`: a name of `edgefl datasets`; num_train, num_test: how many samples to draw of it, 0 means all."""
-
-    name: str = "digits"
-    num_train: int = 0
-    num_test: int = 0
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.num_train < 0 or self.num_test < 0:
-            raise ConfigError(f"num_train {self.num_train} and num_test {self.num_test}, expected 0 (all) or more")
-
-
-@dataclass(frozen=True)
-class PartitionConfig:
-    """`[partition]`: a name of `edgefl partitions`, and how many clients share the data."""
-
-    name: str = "dirichlet"
-    num_clients: int = 10
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.num_clients < 1:
-            raise ConfigError(f"num_clients is {self.num_clients}, expected at least 1")
-
-
-@dataclass(frozen=True)
 class FederationConfig:
-    """`[federation]`, with `[model]`, `[algorithm]` and `[broker]` beside it; `[data]` and `[partition]` are the simulator's.
+    """`[federation]`, with `[model]`, `[algorithm]`, `[privacy]` and `[broker]` beside it; `[data]` and `[partition]` are the simulator's.
 
     clients_per_round: how many of the online devices train in a round; 0 means all. min_clients: how many must be online
     before the first round opens. quorum: the share of a cohort whose updates close a round at the deadline.
@@ -93,6 +62,7 @@ class FederationConfig:
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     partition: PartitionConfig = field(default_factory=PartitionConfig)
+    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z0-9][a-z0-9_.-]{0,63}", self.name):
@@ -112,6 +82,13 @@ class FederationConfig:
         if not 0 <= self.budget_s < self.deadline_s:
             raise ConfigError(f"budget_s is {self.budget_s}, expected 0 (none) or seconds below deadline_s, {self.deadline_s:g}")
         self._check_mode()
+        if self.privacy.is_on and self.clients_per_round > self.privacy.population:
+            raise ConfigError(
+                f"clients_per_round is {self.clients_per_round}, expected at most the population of [privacy], {self.privacy.population}"
+            )
+        private = self.privacy.is_on or self.privacy.secure_aggregation
+        if private and (self.mode == "async" or self.late == "keep" or self.over_selection > 1):
+            raise ConfigError("[privacy] needs rounds of one drawn cohort; leave mode = 'async', late = 'keep' and over_selection out")
 
     def _check_mode(self) -> None:
         for key, known in (("mode", ("sync", "async")), ("late", ("drop", "keep"))):
@@ -167,7 +144,7 @@ def parse_config(text: str) -> FederationConfig:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"not TOML: {error}") from error
-    tables = ["federation", "model", "algorithm", "broker", "data", "partition"]
+    tables = ["federation", "model", "algorithm", "broker", "data", "partition", "privacy"]
     for table, value in raw.items():
         if table not in tables or not isinstance(value, dict):
             raise ConfigError(f"unknown table [{table}]; {nearest(table, tables)}")
@@ -176,7 +153,7 @@ def parse_config(text: str) -> FederationConfig:
     if not isinstance(name, str):
         raise ConfigError(f"[algorithm] name is {name!r}, expected text such as 'fedavg'")
     broker = _check_broker(raw.get("broker", {}))
-    nested = ("broker", "algorithm", "options", "model", "data", "partition")
+    nested = ("broker", "algorithm", "options", "model", "data", "partition", "privacy")
     federation = _check("federation", raw.get("federation", {}), FederationConfig, nested)
     return FederationConfig(
         **federation,
@@ -186,6 +163,7 @@ def parse_config(text: str) -> FederationConfig:
         model=_with_options("model", raw, ModelConfig),
         data=_with_options("data", raw, DataConfig),
         partition=_with_options("partition", raw, PartitionConfig),
+        privacy=PrivacyConfig(**_check("privacy", raw.get("privacy", {}), PrivacyConfig)),
     )
 
 

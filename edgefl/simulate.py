@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 
 from edgefl.algorithms import DONE, PERSONALIZE, make_algorithm
 from edgefl.algorithms.base import Algorithm
-from edgefl.cohort import choose_cohort
 from edgefl.config import FederationConfig
 from edgefl.engines.base import Engine, Serial
 from edgefl.engines.processes import Processes
@@ -14,7 +13,10 @@ from edgefl.engines.site import Ending, Federation, Row
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner
 from edgefl.plan.spec import Plan
+from edgefl.privacy.mechanism import draw_cohort, private
+from edgefl.privacy.noise import key_of_seed
 from edgefl.rng import rng_for
+from edgefl.security.summing import extra_traffic, summed
 from edgefl.traffic import Traffic
 from edgefl.types import Array, ClientState, Labels, Mixture, Scalars, ServerState, Shard, Update, Weights
 
@@ -72,6 +74,7 @@ def simulate(
     traffic: Traffic | None = None,
     progress: Progress | None = None,
     ended: Ended | None = None,
+    noise_key: bytes | None = None,
 ) -> Simulation:
     """Run the federation of `config` over the shards (client id -> shard) and return its end.
 
@@ -79,7 +82,8 @@ def simulate(
     processes=1. test: samples on which every ending is measured too. start: go on from this state, with what the clients keep
     in `states` and were sent in `traffic`; one whose rounds are over is only personalized. progress: called after each round with
     the new state. ended: called with each client's ending, and may return a lighter one to keep (without the mixture's arrays, say).
-    over_selection, late and budget_s are of devices that differ in speed, and change nothing here.
+    noise_key: 32 bytes that the noise and the cohorts of `[privacy]` come from; None makes them of the seed, and they hide nothing from
+    those who know it. over_selection, late and budget_s are of devices that differ in speed, and change nothing here.
     Raises ConfigError when there is no client or the mode is async, DataError that names client and round when a loss is no number,
     EdgeflError when a process is killed.
     """
@@ -92,7 +96,10 @@ def simulate(
     if learner is not None and processes != 1:
         raise ConfigError(f"a learner cannot be shared by {processes} processes; leave one of the two out")
     federation = Federation(plan, config.seed, shards, test, config.codec)
-    algorithm = make_algorithm(plan.spec.algorithm, None, plan.spec.options)
+    if config.privacy.is_on and config.privacy.population != len(shards):
+        raise ConfigError(f"[privacy] population is {config.privacy.population}, expected {len(shards)}, as many as there are clients")
+    key = key_of_seed(config.seed) if noise_key is None else noise_key
+    algorithm = private(make_algorithm(plan.spec.algorithm, None, plan.spec.options), config, plan.spec, key)
     state = algorithm.init(initial, rng_for(config.seed, 0, "init")) if start is None else start
     own: States = {} if states is None else states
     if open_engine is not None:
@@ -102,7 +109,10 @@ def simulate(
     counted = Traffic(codec=config.codec) if traffic is None else traffic
     with made as engine:
         while state.round <= config.rounds and state.phase not in (PERSONALIZE, DONE):
-            state, record = _play(engine, algorithm, state, own, config, sorted(shards), counted)
+            cohort = draw_cohort(config, key, state, shards)
+            round_algorithm, more = summed(algorithm, config, state, cohort), extra_traffic(config, state, cohort)
+            state, record = _play(engine, round_algorithm, state, own, cohort, counted)
+            record = replace(record, bytes_up=record.bytes_up + more[0], bytes_down=record.bytes_down + more[1])
             if progress:
                 progress(state, record)
         state = replace(state, phase=PERSONALIZE)
@@ -116,11 +126,10 @@ def simulate(
 
 
 def _play(
-    engine: Engine, algorithm: Algorithm, state: ServerState, own: States, config: FederationConfig, clients: list[str], traffic: Traffic
+    engine: Engine, algorithm: Algorithm, state: ServerState, own: States, cohort: tuple[str, ...], traffic: Traffic
 ) -> tuple[ServerState, Record]:
     """Play one round. Updates are folded in as they come, so that memory does not grow with the cohort."""
     began = time.perf_counter()
-    cohort = choose_cohort(config.seed, state, clients, config.clients_per_round)
     told: dict[str, dict[str, float]] = {}
     bytes_up = bytes_down = 0
 

@@ -9,6 +9,7 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ from edgefl.algorithms import CLUSTER, DONE, PERSONALIZE, make_algorithm
 from edgefl.algorithms.clusters import explain_clusters
 from edgefl.cohort import enough_of, selected
 from edgefl.config import FederationConfig
-from edgefl.errors import LinkError, RoundError
+from edgefl.errors import ConfigError, LinkError, RoundError
 from edgefl.mqtt import KEEPALIVE_S, Link, Message
 from edgefl.plan.spec import Plan, encode_plan
+from edgefl.privacy import accountant
+from edgefl.privacy.mechanism import check_privacy, draw_cohort, expected_cohort, private
 from edgefl.rng import rng_for
 from edgefl.security.enrolment import load_enrolment, tls_context
 from edgefl.security.trust import Enrolments, Trust
@@ -30,6 +33,7 @@ from edgefl.wire.strict_json import decode_json, encode_json
 from edgefl.wire.topics import Topics
 from mqtt_broker.exchange import Exchange
 from mqtt_broker.journal import Journal, Opened
+from mqtt_broker.noise_key import noise_key
 from mqtt_broker.pauses import paused_clients
 from mqtt_broker.results import client_rows, dropped_of, load_state, result_of, save_result, save_state, summarize
 from mqtt_broker.resume import enter
@@ -54,6 +58,12 @@ class Aggregator:
         own = self._own = load_enrolment(security / "aggregator.enrol") if security else None
         self._trust = Trust(config.name, own.signing_key if own else "", Enrolments(security).key_of if security else None)
         self._algorithm = make_algorithm(plan.spec.algorithm, None, plan.spec.options)
+        check_privacy(self._algorithm, config)
+        if config.privacy.secure_aggregation:
+            raise ConfigError("secure_aggregation is not there over MQTT yet, only in `edgefl simulate`; leave it out of [privacy]")
+        if config.privacy.is_on:
+            accountant.require()
+        self._spec = plan.spec
         self._plan, self._plan_blob = plan.id, encode_plan(plan)
         self._topics = Topics(config.name)
         self._gathered = False
@@ -66,6 +76,8 @@ class Aggregator:
         with Journal(self._out) as self._journal:
             self._started, self._resumed = enter(self._journal, self._config, self._plan, self._out, fresh)
             self._session = self._started.session
+            self._key = noise_key(self._out, self._session) if self._config.privacy.is_on else b""
+            self._algorithm = private(self._algorithm, self._config, self._spec, self._key)
             will = Message(self._topics.state, encode_json(self._trust.signed(self._state(STOPPED, 0, 0))), retained=True)
             # not the session, which every device reads: who knows a client id can throw its owner out of the broker
             name = f"edgefl-aggregator-{secrets.token_hex(8)}"
@@ -174,6 +186,9 @@ class Aggregator:
             self._algorithm, state, config, session=self._session, plan=self._plan, nonces=self._journal.nonces(opened, oldest),
             max_staleness=staleness, offer=self._exchange.offer,
         )  # fmt: skip
+        if not opened.cohort:  # a Poisson sample may be empty; the round is its noise
+            self._journal.close_round(opened, None, [])
+            return opened
         begun = rounds.open_round(
             state.round, opened.cohort, quorum=config.quorum, deadline_s=config.deadline_s, grace_s=config.grace_s, now=time.monotonic(),
             enough=enough_of(config, state, opened.cohort), max_staleness=staleness, late_count=config.mode == "async",
@@ -186,12 +201,17 @@ class Aggregator:
         if opened.closed:
             return opened
         sent_before = self._link.bytes_up
-        self._exchange.publish_state(self._state(state.phase, state.round, len(opened.cohort)))
+        self._exchange.publish_state(self._state(state.phase, state.round, self._told_size(opened)))
         closed = self._exchange.play(begun, tasks, lambda begin: self._journal.accept(opened, begin), open_to_all=open_to_all)
         self._close(closed, opened, sent_before)
         # devices that are late still ask for the blobs of this round; those of the one before are gone
         self._exchange.keep_only(tasks.blobs() | {self._plan})
         return opened
+
+    def _told_size(self, opened: Opened) -> int:
+        """Return the cohort's size for all to read: with `[privacy]` what it is on average, for who was drawn is a secret."""
+        secret = self._config.privacy.is_on and opened.phase != PERSONALIZE
+        return expected_cohort(self._config) if secret else len(opened.cohort)
 
     def _close(self, closed: rounds.Round, opened: Opened, sent_before: int) -> None:
         begins = self._spool.begins()
@@ -200,7 +220,8 @@ class Aggregator:
         dropped = dropped_of(closed, self._exchange.presence.paused())
         summary = summarize(closed, opened.phase, begins, dropped, up, down, seconds)
         self._journal.close_round(opened, summary.loss if math.isfinite(summary.loss) else None, dropped)
-        self._link.publish(self._topics.summary(closed.number), encode_json(summary))
+        if not self._config.privacy.is_on:  # losses have no noise, and who is missing was drawn
+            self._link.publish(self._topics.summary(closed.number), encode_json(summary))
         lost = f", without {', '.join(summary.dropped)}" if summary.dropped else ""
         measured = f"loss {summary.loss:.4f}" if opened.phase != PERSONALIZE else f"accuracy {summary.accuracy_mean:.4f}"
         which = f"round {closed.number}/{self._config.rounds} {opened.phase}" if opened.phase != PERSONALIZE else opened.phase
@@ -209,13 +230,16 @@ class Aggregator:
 
     def _federate(self, state: ServerState) -> ServerState:
         def cohort() -> tuple[str, ...]:
-            return selected(self._config, state, self._available())
+            draw = partial(draw_cohort, self._config, self._key) if self._config.privacy.is_on else partial(selected, self._config)
+            return draw(state, self._available())
 
         self._play(state, cohort, open_to_all=self._config.mode == "async")
         after = self._algorithm.aggregate(state, (as_of(update, state.round) for update in self._spool.updates()))
         for line in filter(None, explain_clusters(after) if state.phase == CLUSTER else ()):
             self._note(line)
         save_state(after, self._out)
+        if self._config.privacy.is_on:
+            self._note(accountant.told(self._config, after.round - 1))
         # what is spooled goes last: killed before, the round is aggregated again, to the same bits
         self._spool.clear()
         return after

@@ -14,6 +14,7 @@ from edgefl.checkpoint import decode_server_state, encode_server_state
 from edgefl.config import FederationConfig
 from edgefl.errors import StateError
 from edgefl.files import write_atomic
+from edgefl.privacy import accountant
 from edgefl.rounds import Round
 from edgefl.types import ServerState
 from edgefl.wire.messages import Begin, Summary
@@ -67,6 +68,7 @@ def result_of(
     losses: Sequence[float | None], seconds: float,
 ) -> dict[str, Any]:  # fmt: skip
     """Return what `result.json` holds."""
+    private = {"privacy": accountant.spent(config, len(losses))} if config.privacy.is_on else {}
     return {
         "federation": config.name,
         "algorithm": config.algorithm,
@@ -78,6 +80,7 @@ def result_of(
         "losses": [loss if loss is not None and math.isfinite(loss) else None for loss in losses],
         "clients": clients,
         "dropped": [{"round": d.round, "id": d.client_id, "reason": d.reason} for d in dropped],
+        **private,
     }
 
 

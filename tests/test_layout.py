@@ -23,13 +23,14 @@ MAY_IMPORT = {
 }
 # The rooms of the core in reading order; a module imports its own row and those above it.
 ROOMS = (
-    {"types", "errors", "files", "rng", "codecs", "config", "checkpoint", "stopping", "memory", "machine", "quiet", "__init__"},
+    {"types", "errors", "files", "rng", "codecs", "config", "tables", "checkpoint", "stopping", "memory", "machine", "quiet", "__init__"},
     {"data"},
     {"models"},
     {"plan", "mixture"},
     {"learner"},
     {"algorithms"},
     {"client", "cohort", "staleness"},
+    {"privacy"},
     {"wire"},
     {"rounds", "security"},
     {"engines"},
@@ -46,6 +47,7 @@ ROOMS = (
 )
 HEAVY = {
     "tensorflow", "keras", "tf_keras", "sklearn", "scipy", "matplotlib", "amqtt", "tflite_micro", "tensorflow_model_optimization",
+    "dp_accounting",
 }  # fmt: skip
 # Compiled at the aggregator: these may import TensorFlow as they load, for nothing that a device imports loads them.
 COMPILER = ("edgefl/models/", "edgefl/plan/", "edgefl/learner/keras.py")

@@ -199,9 +199,10 @@ def aem(
         mixed = {**frozen, **(for_sum(trained, len(received)) if features else trained)}
         return Mixture(mixed, peers, {"best": float(best), "experts_used": float(used), **usage}), state
 
-    return replace(
-        base, name="aem", init=init, broadcast=broadcast, local_update=local_update, aggregate=aggregate, personalize=personalize
-    )
+    return replace(  # with patience, validation losses decide which models are sent
+        base, name="aem", init=init, broadcast=broadcast, local_update=local_update, aggregate=aggregate, personalize=personalize,
+        by_sums=not patience,
+    )  # fmt: skip
 
 
 def _mean_features(learner: Learner, received: Mapping[int, Weights], x: np.ndarray) -> np.ndarray:

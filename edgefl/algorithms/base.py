@@ -20,7 +20,10 @@ class Algorithm:
 
     `aggregate` takes any iterable and reads it once, one update at a time: an iterator over files keeps memory at
     O(models), not O(clients). It needs the updates sorted by client id and without duplicates: `canonical` gives that.
+
     takes_late: a round is a mean of deltas to one global model, so that it may hold a delta to that model's version before.
+    by_sums: whether `aggregate` uses nothing of the updates but weighted means of each model's deltas, so that one update that holds
+    these means has the same effect. Only then can the means alone be released with noise (`edgefl.privacy`).
     """
 
     name: str
@@ -30,6 +33,7 @@ class Algorithm:
     aggregate: Callable[[ServerState, Iterable[Update]], ServerState]
     personalize: Callable[[Broadcast, ClientState, Shard, np.random.Generator], tuple[Mixture, ClientState]]
     takes_late: bool = False
+    by_sums: bool = False
 
 
 def canonical(state: ServerState, updates: Iterable[Update]) -> list[Update]:

@@ -112,7 +112,7 @@ def clustered(
         model = broadcast.models[GLOBAL]
         return Mixture(mixed(state.arrays, model, mixing), {FEDERATED: Peer("predict", model)}), state
 
-    return Algorithm("clustered", init, broadcast, local_update, aggregate, personalize)
+    return Algorithm("clustered", init, broadcast, local_update, aggregate, personalize, by_sums=not clustering)
 
 
 ENTRIES = {"clustered": entry(clustered, fedavg_objectives, "Filippakopoulos et al., Irida Labs: adaptive clustered federated learning")}

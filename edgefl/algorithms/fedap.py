@@ -135,7 +135,7 @@ def fedap(
             peers["local"] = Peer("predict", train(broadcast.models[INITIAL], shard, alone, rng)[0])
         return Mixture(own, peers), state
 
-    return Algorithm("fedap", init, broadcast, local_update, aggregate, personalize)
+    return Algorithm("fedap", init, broadcast, local_update, aggregate, personalize, by_sums=not clustering)
 
 
 ENTRIES = {"fedap": entry(fedap, fedavg_objectives, "Yeganeh et al., arXiv:2207.03448")}

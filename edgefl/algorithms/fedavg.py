@@ -127,7 +127,8 @@ def fedavg(
         model = broadcast.models[GLOBAL]
         return Mixture(model, {FEDERATED: Peer("predict", model)}), state
 
-    return Algorithm("fedavg", init, broadcast, local_update, aggregate, personalize, takes_late=True)
+    by_sums = mean == "weighted" and not clip_norm
+    return Algorithm("fedavg", init, broadcast, local_update, aggregate, personalize, takes_late=True, by_sums=by_sums)
 
 
 def fedavg_objectives(network: "Network", options: Mapping[str, Any]) -> tuple["Objective", ...]:

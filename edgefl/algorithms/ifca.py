@@ -130,7 +130,7 @@ def ifca(
         model = received[best]
         return Mixture(model, {FEDERATED: Peer("predict", model)}, {"best": float(best)}), state
 
-    return Algorithm("ifca", init, broadcast, local_update, aggregate, personalize)
+    return Algorithm("ifca", init, broadcast, local_update, aggregate, personalize, by_sums=True)
 
 
 def ifca_objectives(network: "Network", options: Mapping[str, Any]) -> tuple["Objective", ...]:

@@ -10,15 +10,19 @@ from typing import Any
 
 import click
 
+from edgefl.algorithms import make_algorithm
 from edgefl.config import load_config
 from edgefl.engines.base import Engine
 from edgefl.engines.site import Ending, Federation
 from edgefl.errors import ConfigError
+from edgefl.privacy.accountant import require
+from edgefl.privacy.mechanism import check_privacy
 from edgefl.runs.directory import RunDirectory, command_line
 from edgefl.runs.play import light, play, shared_out
 from edgefl.runs.progress import RoundProgress
 from edgefl.runs.summary import read_summary, summarize
 from edgefl.runs.table import comparison, result_table
+from edgefl.security.summing import check_secure
 
 
 def _open_engine(engine: str, processes: int) -> Callable[[Federation], Engine] | None:
@@ -71,6 +75,11 @@ def simulate(
         config = replace(config, seed=seed)
     if resume and out is None:
         raise ConfigError("--resume needs --out, the directory of the run to go on with")
+    algorithm = make_algorithm(config.algorithm, None, config.options)
+    check_privacy(algorithm, config)
+    check_secure(algorithm, config)
+    if config.privacy.is_on:
+        require()
     out = out or Path("runs") / time.strftime(f"{config.name}-%Y%m%d-%H%M%S")
     with shared_out(config) as shared:
         run = RunDirectory(out, config, command_line(), resume=resume)

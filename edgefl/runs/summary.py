@@ -15,6 +15,7 @@ from edgefl.data.allotment import Allotment
 from edgefl.engines.site import Ending
 from edgefl.errors import StateError
 from edgefl.evaluation import Spread, adjusted_rand_index, global_test, local_test, spread
+from edgefl.privacy.accountant import spent
 from edgefl.runs.directory import read_json
 from edgefl.simulate import Simulation
 
@@ -76,6 +77,8 @@ def summarize(
         "bytes_up": sum(record["bytes_up"] for record in records), "bytes_down": sum(record["bytes_down"] for record in records),
         "figures": figures(rows),
     }  # fmt: skip
+    if config.privacy.is_on:
+        summary["privacy"] = {**spent(config, simulation.state.round - 1), "holds_against": "those who do not know the seed"}
     told = [line for line in explain_clusters(simulation.state) if line]
     if told:
         summary["clustering"] = told

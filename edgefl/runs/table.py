@@ -53,6 +53,11 @@ def result_table(summary: Mapping[str, Any]) -> str:
         columns(rows),
     ]
     lines += summary.get("clustering", [])
+    if spent := summary.get("privacy"):
+        lines.append(
+            f"privacy: epsilon {spent['epsilon']:.3f} at delta {spent['delta']:g} a client, noise multiplier "
+            f"{spent['noise_multiplier']:g}, clip {spent['clip']:g}, against {spent['holds_against']}"
+        )
     if "adjusted_rand_index" in summary:
         lines.append(f"clusters against the truth: adjusted Rand index {summary['adjusted_rand_index']:.3f}")
     used = {key: value for key, value in summary["diagnostics"].items() if value is not None}

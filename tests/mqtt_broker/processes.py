@@ -116,6 +116,7 @@ class Federation:
         self.url, self.directory, self.start = url, directory, start
         self.name = f"t{secrets.token_hex(4)}"
         self.options = settings.pop("options", {})
+        self.tables = settings.pop("tables", "")
         self.settings = {"rounds": 3, "min_clients": 2, "grace_s": 0.3, "deadline_s": 30.0, **settings}
         features = 5_000 if self.settings.pop("wide", False) else 4
         self.algorithm = self.settings.pop("algorithm", "pfl-mfe")
@@ -143,7 +144,7 @@ class Federation:
         rows = "\n".join(f"{key} = {json.dumps(value)}" for key, value in self.settings.items())
         config = self.directory / "federation.toml"
         algorithm = f'[algorithm]\nname = "{self.algorithm}"'
-        config.write_text(f'[federation]\nname = "{self.name}"\n{rows}\n{algorithm}\n[broker]\nurl = "{url}"\n')
+        config.write_text(f'[federation]\nname = "{self.name}"\n{rows}\n{algorithm}\n[broker]\nurl = "{url}"\n{self.tables}')
         return ("aggregator", "start", "--config", config, "--plan", self.directory / "plan", "--out", self.out, *more)
 
     def aggregator(self, *more):

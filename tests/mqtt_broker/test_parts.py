@@ -140,7 +140,7 @@ def test_a_summary_by_hand_and_a_result_that_is_strict_json(tmp_path):
     ]
     assert weighted_loss(begins) == 2.5
     assert math.isnan(weighted_loss([begin("a")]))
-    summary = summarize(closed, "federate", begins, 10, 20, 1.5)
+    summary = summarize(closed, "federate", begins, dropped_of(closed, {}), 10, 20, 1.5)
     assert (summary.updates, summary.accuracy_mean, summary.dropped) == (2, 0.75, ("c", "d"))
     assert (summary.accuracy_p10, summary.accuracy_p90) == (pytest.approx(0.55), pytest.approx(0.95))
     dropped = dropped_of(closed, {})

@@ -1,0 +1,89 @@
+"""The tables of a configuration that stand beside `[federation]`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from edgefl.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """`[model]`: a name of `edgefl.models`, a `.keras` file or `module:function`, and the shape of one sample."""
+
+    name: str = "lenet5"
+    input_shape: tuple[int, ...] = (28, 28, 1)
+    num_classes: int = 10
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.input_shape or any(type(size) is not int or size < 1 for size in self.input_shape):
+            raise ConfigError(f"input_shape is {list(self.input_shape)}, expected whole numbers above 0 such as [28, 28, 1]")
+        if self.num_classes < 2:
+            raise ConfigError(f"num_classes is {self.num_classes}, expected at least 2")
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """`[data]`: a name of `edgefl datasets`; num_train, num_test: how many samples to draw of it, 0 means all."""
+
+    name: str = "digits"
+    num_train: int = 0
+    num_test: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.num_train < 0 or self.num_test < 0:
+            raise ConfigError(f"num_train {self.num_train} and num_test {self.num_test}, expected 0 (all) or more")
+
+
+@dataclass(frozen=True)
+class PartitionConfig:
+    """`[partition]`: a name of `edgefl partitions`, and how many clients share the data."""
+
+    name: str = "dirichlet"
+    num_clients: int = 10
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.num_clients < 1:
+            raise ConfigError(f"num_clients is {self.num_clients}, expected at least 1")
+
+
+@dataclass(frozen=True)
+class PrivacyConfig:
+    """`[privacy]`: DP-FedAvg (`edgefl.privacy`), off while clip is 0.
+
+    clip: the L2 norm that each update is cut to; noise_multiplier: standard deviation of the noise on their sum, in units of it;
+    population: how many clients there are that a cohort is drawn from; delta: at which epsilon is told.
+    secure_aggregation: the aggregator sees the sum of a cohort's updates alone (`edgefl.security.summing`); in the simulator only.
+    """
+
+    clip: float = 0.0
+    noise_multiplier: float = 0.0
+    population: int = 0
+    delta: float = 1e-5
+    secure_aggregation: bool = False
+
+    def __post_init__(self) -> None:
+        for key in ("clip", "noise_multiplier"):
+            if not 0 <= getattr(self, key) < float("inf"):
+                raise ConfigError(f"[privacy] {key} is {getattr(self, key)}, expected a number above 0")
+        if self.clip and self.secure_aggregation:
+            raise ConfigError(
+                "[privacy] has clip and secure_aggregation, expected one of them: the aggregator clips what it then cannot see"
+            )
+        if bool(self.clip) != bool(self.noise_multiplier):
+            raise ConfigError(
+                f"[privacy] clip is {self.clip} and noise_multiplier {self.noise_multiplier}, expected both above 0: one without the "
+                "other keeps nothing private; to clip alone, use clip_norm of [algorithm]"
+            )
+        if self.clip and self.population < 1:
+            raise ConfigError(f"[privacy] population is {self.population}, expected the number of clients that cohorts are drawn from")
+        if self.clip and not 0 < self.delta < 1 / self.population:
+            raise ConfigError(f"[privacy] delta is {self.delta}, expected above 0 and below 1 / population = {1 / self.population:.3g}")
+
+    @property
+    def is_on(self) -> bool:
+        """Whether updates are clipped and noise is added."""
+        return self.clip > 0

@@ -1,0 +1,81 @@
+"""Epsilon against what others have published, and against the closed form of the Gaussian mechanism."""
+
+import json
+import math
+
+import pytest
+from click.testing import CliRunner
+
+from edgefl.config import FederationConfig, PrivacyConfig
+from edgefl.errors import ConfigError
+from edgefl.privacy import accountant
+from edgefl.privacy.commands import privacy
+
+pytest.importorskip("dp_accounting", reason="the extra dp is not installed")
+
+
+@pytest.mark.parametrize(("noise_multiplier", "epochs", "published"), [(1.12, 60, 2.92), (0.6, 30, 9.74), (1.2, 10, 1.20)])
+def test_epsilon_is_that_of_the_mnist_tutorial_of_tensorflow_privacy_or_a_little_better(noise_multiplier, epochs, published):
+    """Its README tells epsilon at delta 1e-5 for batches of 256 of 60,000 samples, by Renyi divergences, whose bound is looser."""
+    found = accountant.epsilon(256 / 60_000, noise_multiplier, epochs * 60_000 // 256, 1e-5)
+    assert 0.65 * published < found <= published
+
+
+def test_epsilon_is_within_the_rdp_accountants():
+    import dp_accounting
+    from dp_accounting.rdp import RdpAccountant
+
+    renyi = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_SPECIAL)
+    renyi.compose(dp_accounting.PoissonSampledDpEvent(0.01, dp_accounting.GaussianDpEvent(1.1)), 1000)
+    above = renyi.get_epsilon(1e-5)
+    assert 0.85 * above < accountant.epsilon(0.01, 1.1, 1000, 1e-5) < above
+
+
+@pytest.mark.parametrize(("noise_multiplier", "rounds"), [(5.0, 1), (5.0, 10), (1.0, 1), (20.0, 100)])
+def test_without_sampling_epsilon_is_the_closed_form(noise_multiplier, rounds):
+    """Balle and Wang, arXiv:1805.06530, theorem 8: delta = Phi(1 / 2s - eps s) - e^eps Phi(-1 / 2s - eps s), s = sigma / sqrt(rounds)."""
+    found = accountant.epsilon(1.0, noise_multiplier, rounds, 1e-5)
+    s = noise_multiplier / math.sqrt(rounds)
+
+    def delta(epsilon):
+        low, high = (math.erfc(-(side / (2 * s) - epsilon * s) / math.sqrt(2)) / 2 for side in (-1, 1))
+        return high - math.exp(epsilon) * low
+
+    assert delta(found) <= 1e-5 < delta(found - 0.01)
+
+
+def test_a_sampled_round_spends_less_than_a_whole_one_and_more_rounds_more():
+    whole, sampled = (accountant.epsilon(rate, 1.0, 5, 1e-5) for rate in (1.0, 0.1))
+    assert sampled < whole / 2
+    assert 0 == accountant.epsilon(0.1, 1.0, 0, 1e-5) < accountant.epsilon(0.1, 1.0, 1, 1e-5) < sampled
+
+
+@pytest.mark.parametrize(("rate", "rounds", "target"), [(0.1, 50, 8.0), (1.0, 3, 0.5), (0.01, 10, 2.0)])
+def test_the_noise_for_a_budget_keeps_it_with_little_to_spare(rate, rounds, target):
+    found = accountant.noise_multiplier_for(rate, rounds, target, 1e-5)
+    assert accountant.epsilon(rate, found, rounds, 1e-5) <= target
+    assert accountant.epsilon(rate, found * 0.985, rounds, 1e-5) > target
+
+
+def test_what_is_spent_says_under_which_assumptions():
+    config = FederationConfig(clients_per_round=5, privacy=PrivacyConfig(0.5, 1.5, 50, 1e-4))
+    spent = accountant.spent(config, 20)
+    assert (spent["sampling"], spent["sampling_rate"], spent["rounds"]) == ("poisson", 0.1, 20)
+    assert list(spent["epsilon_by_round"]) == ["1", "2", "5", "10", "20"]
+    assert spent["epsilon"] == spent["epsilon_by_round"]["20"] == accountant.epsilon(0.1, 1.5, 20, 1e-4)
+    assert accountant.milestones(1) == [1]
+    assert accountant.milestones(30) == [1, 2, 5, 10, 20, 30]
+    assert accountant.spent(config, 0)["epsilon"] == 0
+
+
+def test_the_command_finds_the_noise_and_shows_what_it_spends():
+    def run(*words):
+        return CliRunner().invoke(privacy, ["plan", "--clients", "100", "--per-round", "10", "--rounds", "20", *words])
+
+    found = json.loads(run("--epsilon", "4", "--json").output)
+    assert found["epsilon"] <= 4
+    assert found["noise_on_mean"] == pytest.approx(found["noise_multiplier"] / 10)
+    told = run("--noise-multiplier", str(found["noise_multiplier"])).output
+    assert f"   20    {found['epsilon']:.3f}" in told
+    for words in ((), ("--epsilon", "4", "--noise-multiplier", "1")):
+        assert isinstance(run(*words).exception, ConfigError)

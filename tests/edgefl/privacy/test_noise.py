@@ -1,0 +1,40 @@
+"""Noise that only who holds the key can make again."""
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+
+from edgefl.privacy.noise import key_of_seed, normal, uniform
+
+KEY = bytes(range(32))
+
+
+def test_the_keystream_is_that_of_rfc_8439():
+    """Section 2.4.2: the keystream that the example encrypts with, so that the cipher beneath is the one that we name."""
+    nonce = (1).to_bytes(4, "little") + bytes.fromhex("000000000000004a00000000")
+    stream = Cipher(ChaCha20(KEY, nonce), mode=None).encryptor().update(bytes(16))
+    assert stream.hex() == "224f51f3401bd9e12fde276fb8631ded"
+
+
+def test_draws_are_normal_and_those_of_other_purposes_unrelated():
+    stats = pytest.importorskip("scipy.stats")
+    first, second = (normal(KEY, purpose, (100, 200)) for purpose in ("noise of round 1", "noise of round 2"))
+    assert stats.kstest(first.ravel(), "norm").pvalue > 0.01
+    assert abs(first.std() - 1) < 0.02
+    assert abs(np.corrcoef(first.ravel(), second.ravel())[0, 1]) < 0.03
+    assert abs(np.corrcoef(first.ravel()[:-1], first.ravel()[1:])[0, 1]) < 0.03
+    half = 10_000  # the two numbers of one pair of uniforms lie so far apart
+    assert abs(np.corrcoef(first.ravel()[:half], first.ravel()[half:])[0, 1]) < 0.03
+
+
+def test_the_same_key_and_purpose_give_the_same_bits_another_key_others():
+    assert normal(KEY, "a", (3,)).tobytes() == normal(KEY, "a", (3,)).tobytes()
+    assert normal(KEY, "a", (3,))[0] != normal(bytes(32), "a", (3,))[0]
+    assert normal(KEY, "a", ()).shape == ()
+    assert normal(KEY, "a", (0,)).shape == (0,)
+    assert key_of_seed(1) != key_of_seed(2)
+    drawn = uniform(KEY, "u", 10_000)
+    assert 0 < drawn.min() < 0.001 < 0.999 < drawn.max() < 1
+    with pytest.raises(ValueError, match="expected 32"):
+        uniform(b"short", "a", 1)

@@ -1,0 +1,137 @@
+"""A masked sum: masks cancel, those who drop out are taken off exactly, and what the aggregator holds tells nothing else."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgefl.errors import DataError, RoundError
+from edgefl.security.masking import added, mask, to_mean, to_words
+from edgefl.security.secure_sum import advertise, least_threshold, mask_words, reveal, share, unmask
+
+CONTEXT = "kitchen round 3"
+
+
+class Cohort:
+    """Clients that went through the first two steps, each with words of its own."""
+
+    def __init__(self, count, threshold=None, size=5):
+        self.ids = [f"pi-{i}" for i in range(count)]
+        self.threshold = threshold or least_threshold(count)
+        drawn = {client_id: advertise() for client_id in self.ids}
+        self.own = {client_id: own for client_id, (own, _) in drawn.items()}
+        self.public = {client_id: public for client_id, (_, public) in drawn.items()}
+        self.sealed = {i: share(self.own[i], i, self.public, self.threshold, CONTEXT) for i in self.ids}
+        rng = np.random.default_rng(count)
+        self.words = {i: rng.integers(0, 2**64, size, np.uint64, endpoint=False) for i in self.ids}
+
+    def masked(self, client_id):
+        return mask_words(self.own[client_id], client_id, self.public, self.ids, self.words[client_id], CONTEXT)
+
+    def inbox(self, client_id):
+        return {other: messages[client_id] for other, messages in self.sealed.items()}
+
+    def reveal(self, client_id, came):
+        return reveal(self.own[client_id], client_id, self.public, self.inbox(client_id), came, self.threshold, CONTEXT)
+
+    def total(self, ids):
+        return np.add.reduce([self.masked(i) for i in ids])
+
+    def unmask(self, came, answered):
+        revealed = {i: self.reveal(i, came) for i in answered}
+        return unmask(self.total(came), self.public, self.ids, came, revealed, self.threshold, CONTEXT)
+
+    def plain(self, ids):
+        return np.add.reduce([self.words[i] for i in ids])
+
+
+def test_masks_cancel_by_hand():
+    """Two clients, one mask: (3 + m) + (2^64 - 1 - m) = 2 modulo 2^64."""
+    seed = bytes(range(32))
+    m = mask(seed, 2)
+    assert m.dtype == np.uint64
+    assert (m != 0).all()
+    first, second = np.array([3, 3], np.uint64), np.array([2**64 - 1] * 2, np.uint64)
+    np.testing.assert_array_equal(added(first, [seed], []) + added(second, [], [seed]), [2, 2])
+
+
+def test_the_sum_of_all_is_exact_and_no_message_shows_its_words():
+    cohort = Cohort(4)
+    np.testing.assert_array_equal(cohort.unmask(cohort.ids, cohort.ids), cohort.plain(cohort.ids))
+    for client_id in cohort.ids:
+        assert not (cohort.masked(client_id) == cohort.words[client_id]).any()
+    # the pairwise masks are gone from the sum, each client's own is not: without the last step nothing is known
+    assert not (cohort.total(cohort.ids) == cohort.plain(cohort.ids)).any()
+
+
+@given(st.integers(3, 7), st.data())
+def test_the_sum_of_those_who_came_is_exact_whoever_drops_out_and_whoever_answers(count, data):
+    cohort = Cohort(count, size=2)
+    came = sorted(data.draw(st.sets(st.sampled_from(cohort.ids), min_size=cohort.threshold)))
+    answered = sorted(data.draw(st.sets(st.sampled_from(came), min_size=cohort.threshold)))
+    np.testing.assert_array_equal(cohort.unmask(came, answered), cohort.plain(came))
+
+
+def test_too_few_answers_unmask_nothing():
+    cohort = Cohort(5, threshold=4)
+    came = cohort.ids[:4]
+    with pytest.raises(RoundError, match="3 shares of a secret, expected 4"):
+        cohort.unmask(came, came[:3])
+    with pytest.raises(RoundError, match="asked to unmask a sum of 3 clients, expected 4"):
+        cohort.reveal("pi-0", cohort.ids[:3])
+    with pytest.raises(RoundError, match="nothing is revealed"):
+        cohort.reveal("pi-4", came)  # it did not come
+    with pytest.raises(RoundError, match="nothing is revealed"):
+        cohort.reveal("pi-0", [*came, "stranger"])
+
+
+def test_a_client_reveals_of_each_other_one_of_the_two_secrets_never_both():
+    cohort = Cohort(5)
+    told = cohort.reveal("pi-1", ["pi-0", "pi-1", "pi-2"])
+    assert set(told.seeds) == {"pi-0", "pi-1", "pi-2"}
+    assert set(told.keys) == {"pi-3", "pi-4"}
+
+
+def test_what_was_tampered_with_is_not_used():
+    cohort = Cohort(4)
+    inbox = cohort.inbox("pi-0")
+    for bad in (inbox["pi-1"][:-1] + bytes([inbox["pi-1"][-1] ^ 1]), inbox["pi-2"], b""):
+        with pytest.raises(RoundError, match="the shares of pi-1 for pi-0 are not genuine"):
+            reveal(cohort.own["pi-0"], "pi-0", cohort.public, {**inbox, "pi-1": bad}, cohort.ids, cohort.threshold, CONTEXT)
+    with pytest.raises(RoundError, match="not genuine"):  # of another round
+        reveal(cohort.own["pi-0"], "pi-0", cohort.public, inbox, cohort.ids, cohort.threshold, "kitchen round 4")
+
+
+@pytest.mark.parametrize(("count", "threshold"), [(2, 2), (4, 2), (4, 5)])
+def test_cohorts_and_thresholds_that_keep_nothing_secret(count, threshold):
+    with pytest.raises(RoundError, match="expected 3 to 4096 clients"):
+        Cohort(count, threshold)
+
+
+def test_secrets_do_not_show_in_what_is_printed():
+    own, _ = advertise()
+    assert repr(own) == "Secrets(...)"
+
+
+@given(st.lists(st.tuples(st.lists(st.floats(-64, 64, width=32), min_size=3, max_size=3), st.integers(0, 2**20)), min_size=1, max_size=5))
+def test_the_mean_is_the_weighted_mean_to_a_step_of_the_grid(clients):
+    total = np.add.reduce([to_words(np.array(values), samples) for values, samples in clients])
+    count = sum(samples for _, samples in clients)
+    mean = to_mean(total)
+    if not count:
+        assert mean is None
+        return
+    expected = sum(np.array(values) * samples for values, samples in clients) / count
+    np.testing.assert_allclose(mean, expected, atol=2.0**-25 + 1e-12)
+
+
+def test_as_many_and_as_large_as_allowed_do_not_overflow():
+    for value in (64.0, -64.0):
+        words = to_words(np.array([value]), 2**20)
+        np.testing.assert_array_equal(to_mean(np.add.reduce(np.stack([words] * (2**12 - 1)))), [value])
+
+
+@pytest.mark.parametrize(("value", "samples"), [(64.1, 1), (np.nan, 1), (np.inf, 1), (1.0, 2**20 + 1), (1.0, -1)])
+def test_what_does_not_fit_is_refused(value, samples):
+    with pytest.raises(DataError, match="for secure aggregation"):
+        to_words(np.array([value]), samples)

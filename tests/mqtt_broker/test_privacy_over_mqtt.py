@@ -1,0 +1,106 @@
+"""DP-FedAvg over MQTT: the simulator's bits under the aggregator's key, also after a kill, and nothing without noise for all to read."""
+
+import json
+import stat
+
+import pytest
+
+from edgefl.checkpoint import decode_server_state, encode_server_state
+from edgefl.config import FederationConfig, PrivacyConfig
+from edgefl.errors import StateError
+from edgefl.learner.numpy_softmax import SoftmaxLearner
+from edgefl.privacy.accountant import epsilon
+from edgefl.simulate import simulate
+from mqtt_broker.journal import Journal
+from mqtt_broker.noise_key import noise_key
+
+IDS = ("pi-0", "pi-1", "pi-2")
+ROUNDS = 6
+TABLE = "[privacy]\nclip = 0.5\nnoise_multiplier = 0.8\npopulation = 3\ndelta = 1e-5\n"
+CONFIG = FederationConfig(rounds=ROUNDS, clients_per_round=1, seed=7, privacy=PrivacyConfig(0.5, 0.8, 3, 1e-5))
+
+
+@pytest.mark.parametrize("kill_after", [None, 12], ids=["undisturbed", "killed"])
+def test_the_bits_are_those_of_the_simulator_with_the_aggregators_key(kill_after, federate, mosquitto_url, toys, listen):
+    pytest.importorskip("dp_accounting", reason="the extra dp is not installed")
+    federation = federate(mosquitto_url, rounds=ROUNDS, clients_per_round=1, min_clients=3, seed=7, tables=TABLE, quorum=1.0)
+    heard = listen(federation)
+    shards = {client_id: toys.shard(i, 20 + 10 * i) for i, client_id in enumerate(IDS)}
+    devices = [federation.device(client_id, shard) for client_id, shard in shards.items()]
+    aggregator = federation.aggregator()
+    if kill_after:
+        aggregator.wait_for_lines(kill_after)
+        aggregator.popen.kill()
+        aggregator.popen.wait()
+        aggregator = federation.aggregator()
+    assert aggregator.end() == 0, aggregator.said
+    assert [device.end() for device in devices] == [0, 0, 0], [device.said for device in devices]
+    said = heard.until_phase("done")
+
+    result, file = federation.result(), federation.out / "noise.key"
+    key = noise_key(federation.out, result["session"])
+    end, own = (
+        simulate(federation.plan, toys.weights(), shards, CONFIG, learner=SoftmaxLearner(federation.plan.spec), noise_key=each)
+        for each in (key, None)
+    )
+    state = decode_server_state((federation.out / "server_state.safetensors").read_bytes())
+    assert encode_server_state(state) == encode_server_state(end.state)
+    assert encode_server_state(state) != encode_server_state(own.state)  # which the seed, known to every device, would give
+
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    spent = epsilon(1 / 3, 0.8, ROUNDS, 1e-5)
+    assert result["privacy"]["epsilon"] == spent
+    assert len(result["losses"]) == ROUNDS
+    assert f"privacy: epsilon {spent:.3f} at delta 1e-05 after {ROUNDS} rounds" in aggregator.said
+    assert not [message.topic for message in said if message.topic.endswith("/summary")]
+    states = [json.loads(message.payload) for message in said if message.topic.endswith("/state")]
+    assert {each["cohort_size"] for each in states if each["phase"] == "federate"} == {1}
+    secrets = (file.read_bytes(), key, file.read_bytes().hex().encode(), key.hex().encode())
+    assert not any(secret in message.payload for message in said for secret in secrets)
+
+
+def test_an_algorithm_that_cannot_be_private_says_so_before_anything_is_sent(federate, mosquitto_url):
+    aggregator = federate(mosquitto_url, algorithm="clustered", tables=TABLE).aggregator()
+    assert aggregator.end() == 1
+    assert "[privacy] does not go with clustered" in aggregator.said
+
+
+def test_other_noise_is_another_federation(federate, mosquitto_url):
+    pytest.importorskip("dp_accounting", reason="the extra dp is not installed")
+    federation = federate(mosquitto_url, tables=TABLE)
+    first = federation.aggregator()
+    first.wait_for("waiting for devices")
+    first.popen.kill()
+    first.popen.wait()
+    federation.tables = TABLE.replace("0.8", "0.1")
+    second = federation.aggregator()
+    assert second.end() == 1
+    assert "holds a federation that is not done, with privacy" in second.said
+
+
+def test_a_key_is_kept_for_a_session_and_no_two_sessions_share_one(tmp_path):
+    key = noise_key(tmp_path, "a")
+    assert (noise_key(tmp_path, "a"), len(key)) == (key, 32)
+    assert noise_key(tmp_path, "b") != key
+    assert noise_key(tmp_path / "other", "a") != key
+    assert stat.S_IMODE((tmp_path / "noise.key").stat().st_mode) == 0o600
+    (tmp_path / "noise.key").write_bytes(b"short")
+    with pytest.raises(StateError, match="has 5 bytes, expected 32"):
+        noise_key(tmp_path, "a")
+
+
+def test_a_round_without_a_cohort_is_closed_in_the_journal(tmp_path):
+    from mqtt_broker.journal import Opened, Started
+
+    with Journal(tmp_path) as journal:
+        journal.start(Started("s", "{}", 1.0))
+        opened = journal.open_round(Opened(1, "federate", "n", ()))
+        assert journal.round(1, "federate") == opened
+        journal.close_round(opened, None, [])
+        assert (journal.losses("personalize"), journal.round(1, "federate").closed) == ([None], True)
+
+
+def test_secure_aggregation_is_not_there_over_mqtt_and_says_so(federate, mosquitto_url):
+    aggregator = federate(mosquitto_url, tables="[privacy]\nsecure_aggregation = true\n").aggregator()
+    assert aggregator.end() == 1
+    assert "secure_aggregation is not there over MQTT yet" in aggregator.said
