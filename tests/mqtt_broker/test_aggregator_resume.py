@@ -57,7 +57,7 @@ def test_an_update_that_was_damaged_on_the_aggregators_disk_is_asked_for_again(f
     aggregator.wait_for("pi-1 reported (1 of 2)")
     aggregator.popen.kill()
     aggregator.popen.wait()
-    [kept] = (federation.out / "spool").glob("*/pi-1")
+    [kept] = (path for path in (federation.out / "spool").rglob("*") if path.is_file())
     kept.write_bytes(kept.read_bytes()[:-5])
     again = federation.aggregator()
     again.wait_for("pi-1 reported (1 of 2)")
