@@ -62,7 +62,7 @@ def read_csv_windows(source: DataSource) -> dict[str, NDArray[Any]]:
 
 def _read(path: Path, label: str, channels: tuple[str, ...], names: dict[str, int]) -> tuple[Recording, tuple[str, ...]]:
     """Read one file. `names` gets the labels that are new, in order; the channels are those of the first file for all."""
-    recording = Recording()
+    recording, places = Recording(), list[tuple[str, int]]()
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = csv.reader(file, strict=True)
@@ -75,12 +75,14 @@ def _read(path: Path, label: str, channels: tuple[str, ...], names: dict[str, in
                 where = f"{path}, line {rows.line_num}"
                 if len(row) != len(header):
                     raise DataError(f"{where}: {len(row)} cells, expected {len(header)} as in the header; mend or remove the row")
-                channels = channels or _numeric(where, header, row, at)
+                if not places:
+                    channels = channels or _numeric(where, header, row, at)
+                    places = [(channel, header.index(channel)) for channel in channels]
                 name = row[at].strip()
                 if not name:
                     raise DataError(f"{where}: no label in column {label!r}; fill it, or remove the row")
                 recording.labels.append(names.setdefault(name, len(names)))
-                recording.rows.extend(_number(where, channel, row[header.index(channel)]) for channel in channels)
+                recording.rows.extend(_number(where, channel, row[place]) for channel, place in places)
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path} cannot be read as CSV: {error}; save it as text in UTF-8 with commas") from error
     except OSError as error:
