@@ -183,8 +183,9 @@ def test_a_shard_that_cannot_be_trained_on_ends_its_device_and_nobody_elses(fede
     assert "is empty, expected at least one sample" in empty.said
     assert "expected two classes or more" in one_class.said
     wide = replace(good, x_train=np.ones((30, 9), np.float32), x_test=np.ones((10, 9), np.float32))
-    other_task = federation.device("pi-5", wide)
     fine = federation.device("pi-1", good)
+    aggregator.wait_for("pi-1 is online")  # the round needs both to open, and the other one leaves soon
+    other_task = federation.device("pi-5", wide)
     assert other_task.end() == 1
     assert "a sample of this device is (9,), the plan expects (4,)" in other_task.said
     assert aggregator.end() == 0
