@@ -26,7 +26,7 @@ def device() -> None:
 @device.command(short_help="Join, train, personalize, export.")
 @click.option(
     "--broker",
-    help="mqtt://HOST:PORT or mqtts://USER:PASSWORD@HOST:PORT, several with commas; ?protocol=5 after it: MQTT 5  [default: the enrolment's]",
+    help="mqtt://HOST:PORT or mqtts://USER:PASSWORD@HOST:PORT, several with commas; ?protocol=5 after: MQTT 5  [default: the enrolment's]",
 )
 @click.option("--id", "client_id", help="This client's name: a-z, 0-9, - and _.  [default: the enrolment's]")
 @click.option("--enrol", type=click.Path(path_type=Path), help="The file of `edgefl device enrol`: id, broker and keys.")
