@@ -29,7 +29,10 @@ def device() -> None:
 
 
 @device.command(short_help="Join, train, personalize, export.")
-@click.option("--broker", help="mqtt://HOST:PORT, or mqtts://USER:PASSWORD@HOST:PORT; several with commas  [default: the enrolment's]")
+@click.option(
+    "--broker",
+    help="mqtt://HOST:PORT or mqtts://USER:PASSWORD@HOST:PORT, several with commas; ?protocol=5 after: MQTT 5  [default: the enrolment's]",
+)
 @click.option("--id", "client_id", help="This client's name: a-z, 0-9, - and _.  [default: the enrolment's]")
 @click.option("--enrol", type=click.Path(path_type=Path), help="The file of `edgefl device enrol`: id, broker and keys.")
 @data_options("The samples: .npz, folder of classes, CSV, or MODULE:FUNCTION of yours. They stay here.", required=True)

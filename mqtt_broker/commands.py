@@ -78,7 +78,7 @@ def aggregator() -> None:
 
 @aggregator.command("start", short_help="Start the aggregator.")
 @click.option("--config", type=click.Path(path_type=Path), required=True, help="The federation's TOML file.")
-@click.option("--broker", "url", help="mqtt://HOST:PORT, or several with commas  [default: the configuration's]")
+@click.option("--broker", "url", help="mqtt://HOST:PORT, several with commas; ?protocol=5 after it: MQTT 5  [default: the configuration's]")
 @click.option("--plan", type=click.Path(path_type=Path), help="A plan that is built already  [default: build it]")
 @click.option("--out", type=click.Path(path_type=Path), help="Where state and result go  [default: ./NAME-out]")
 @click.option("--take-over", is_flag=True, help="Lead although another aggregator of this name is said to run.")

@@ -20,7 +20,8 @@ MARKS = {"ok": "ok   ", "warn": "warn ", "fail": "FAIL "}
 
 @click.command(short_help="What is wrong, and the remedy.")
 @click.option(
-    "--broker", help="mqtt://HOST:PORT, or several with commas  [default: the enrolment's; without either the network is left alone]"
+    "--broker",
+    help="mqtt://HOST:PORT, several with commas; ?protocol=5 after it: MQTT 5  [default: the enrolment's; without either no network]",
 )
 @click.option("--enrol", type=click.Path(path_type=Path), help="The file of `edgefl device enrol`.")
 @click.option("--federation", default="", help="Look at this federation  [default: all on the broker]")
