@@ -142,7 +142,9 @@ class Device:
 
     def _end(self, session: str) -> dict[str, Any]:
         if not self._is_personal(session):
-            raise LinkError("the federation ended while this device was away, so it has no model; start the aggregator again")
+            raise LinkError(
+                "the federation ended while this device was away, so it has no model; begin anew with `edgefl aggregator start --fresh`"
+            )
         if self._export_error:
             raise self._export_error
         model = self._settings.state / "model" / MODEL

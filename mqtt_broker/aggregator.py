@@ -18,7 +18,7 @@ from edgefl.algorithms import CLUSTER, DONE, PERSONALIZE, make_algorithm
 from edgefl.algorithms.clusters import explain_clusters
 from edgefl.cohort import enough_of, selected
 from edgefl.config import FederationConfig
-from edgefl.errors import ConfigError, LinkError, RoundError
+from edgefl.errors import ConfigError, RoundError
 from edgefl.mqtt import KEEPALIVE_S, Link, Message
 from edgefl.plan.spec import Plan, encode_plan
 from edgefl.privacy import accountant
@@ -29,18 +29,17 @@ from edgefl.security.trust import Enrolments, Trust
 from edgefl.staleness import as_of, check_rounds
 from edgefl.types import ServerState, Weights
 from edgefl.wire.messages import JOINING, STOPPED, State
-from edgefl.wire.strict_json import decode_json, encode_json
+from edgefl.wire.strict_json import encode_json
 from edgefl.wire.topics import Topics
 from mqtt_broker.exchange import Exchange
 from mqtt_broker.journal import Journal, Opened
 from mqtt_broker.noise_key import noise_key
 from mqtt_broker.pauses import paused_clients
-from mqtt_broker.results import client_rows, dropped_of, load_state, result_of, save_result, save_state, summarize
-from mqtt_broker.resume import enter
+from mqtt_broker.results import RESULT, client_rows, dropped_of, load_result, load_state, result_of, save_result, save_state, summarize
+from mqtt_broker.resume import SETTLE_S, check_alone, enter, rejoin
 from mqtt_broker.spool import Spool
 from mqtt_broker.tasks import Tasks
 
-SETTLE_S = 0.5
 LONELY_DEADLINES = 4
 
 
@@ -71,7 +70,7 @@ class Aggregator:
     def run(self, broker: str, *, take_over: bool = False, fresh: bool = False) -> dict[str, Any]:
         """Lead the federation to its end and return the result. Raises LinkError, RoundError, StateError, ConfigError.
 
-        `fresh`: begin a new federation although the directory holds one that is not done.
+        `fresh`: begin a new federation although the directory holds one; else one that is done is only told of again.
         """
         with Journal(self._out) as self._journal:
             self._started, self._resumed = enter(self._journal, self._config, self._plan, self._out, fresh)
@@ -85,7 +84,9 @@ class Aggregator:
             self._link = Link(broker, name, will=will, keepalive_s=KEEPALIVE_S, context=context)
             leading = False
             try:
-                self._check_alone(take_over)
+                check_alone(self._link, self._topics, self._session, take_over)
+                if self._started.done:
+                    return self._tell_again()
                 self._spool = Spool(self._out / "spool" / self._session)
                 self._exchange = Exchange(
                     self._link, self._topics, self._state(JOINING, 0, 0), upload_slots=self._config.upload_slots, spool=self._spool,
@@ -105,18 +106,6 @@ class Aggregator:
     def _state(self, phase: str, round: int, cohort_size: int) -> State:
         config = self._config
         return State(config.name, self._session, phase, round, config.rounds, cohort_size, config.deadline_s, self._plan, time.time())
-
-    def _check_alone(self, take_over: bool) -> None:
-        self._link.subscribe(self._topics.state)
-        message = self._link.get(SETTLE_S)
-        if not isinstance(message, Message) or not message.payload or take_over:
-            return
-        state = decode_json(State, message.payload)
-        if state.phase not in (STOPPED, DONE) and state.session != self._session:
-            raise LinkError(
-                f"the federation {self._config.name!r} has an aggregator on this broker (phase {state.phase}, round {state.round}); "
-                "give this one another name, or start it with --take-over when the other one is dead"
-            )
 
     def _lead(self, state: ServerState | None) -> dict[str, Any]:
         config = self._config
@@ -139,6 +128,14 @@ class Aggregator:
         self._exchange.keep_only(set())
         self._exchange.publish_state(self._state(DONE, state.round, 0))
         self._note(f"done in {result['seconds']:.1f} s; the result is {path}")
+        return result
+
+    def _tell_again(self) -> dict[str, Any]:
+        """Say once more that the federation is done, for who was away or when this service was killed before it had said so."""
+        result = load_result(self._out)
+        done = self._state(DONE, self._config.rounds + 1, 0)
+        self._link.publish(self._topics.state, encode_json(self._trust.signed(done)), retain=True)
+        self._note(f"this federation is done, its result is {self._out / RESULT}; give another --out, or begin anew with --fresh")
         return result
 
     def _gather(self) -> None:
@@ -194,10 +191,8 @@ class Aggregator:
             enough=enough_of(config, state, opened.cohort), max_staleness=staleness, late_count=config.mode == "async",
             settled=self._journal.settled(opened, oldest),
         )  # fmt: skip
-        for begin in self._journal.accepted(opened):
-            if self._spool.restore(begin, tasks.brief(begin.client_id).expected, config.codec):
-                joined = rounds.admit(begun, begin.client_id) if begin.round == state.round else begun
-                begun, _ = rounds.receive(joined, begin.round, begin.client_id, begin.sha256)
+        accepted = self._journal.accepted(opened)
+        begun = rejoin(begun, accepted, self._spool, lambda client_id: tasks.brief(client_id).expected, config.codec)
         if opened.closed:
             return opened
         sent_before = self._link.bytes_up

@@ -83,7 +83,7 @@ def aggregator() -> None:
 @click.option("--out", type=click.Path(path_type=Path), help="Where state and result go  [default: ./NAME-out]")
 @click.option("--take-over", is_flag=True, help="Lead although another aggregator of this name is said to run.")
 @click.option("--security", type=click.Path(path_type=Path, file_okay=False), help="The directory of `edgefl broker init`.")
-@click.option("--fresh", is_flag=True, help="Begin anew although --out holds a federation that is not done.")
+@click.option("--fresh", is_flag=True, help="Begin anew although --out holds a federation.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; progress goes to stderr.")
 def start_aggregator(
     config: Path, url: str | None, plan: Path | None, out: Path | None, take_over: bool, security: Path | None, fresh: bool,
@@ -100,7 +100,7 @@ def start_aggregator(
     from edgefl.staleness import check_rounds
     from edgefl.wire.url import parse_urls, without_password
     from mqtt_broker.aggregator import Aggregator
-    from mqtt_broker.journal import is_unfinished
+    from mqtt_broker.journal import holds_federation
     from mqtt_broker.plan_source import build_in_child, open_plan
 
     def note(line: str) -> None:
@@ -113,7 +113,7 @@ def start_aggregator(
     out = out or Path(f"{settings.name}-out")
     with stoppable():
         try:
-            if plan is None and is_unfinished(out) and not fresh:
+            if plan is None and holds_federation(out) and not fresh:
                 plan = out / "plan"
             elif plan is None:
                 plan = out / "plan"

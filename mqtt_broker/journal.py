@@ -195,10 +195,9 @@ class Journal:
         return [Dropped(**each) for row in rows for each in json.loads(row[0])]
 
 
-def is_unfinished(directory: Path) -> bool:
-    """Whether the directory holds a federation that began and is not done."""
+def holds_federation(directory: Path) -> bool:
+    """Whether a federation began in the directory."""
     if not (directory / FILE).exists():
         return False
     with Journal(directory) as journal:
-        started = journal.started()
-    return started is not None and not started.done
+        return journal.started() is not None

@@ -105,6 +105,15 @@ def save_result(result: dict[str, Any], out: Path) -> Path:
     return out / RESULT
 
 
+def load_result(out: Path) -> dict[str, Any]:
+    """Return what result.json of a federation that is done says; StateError when it is not there or damaged."""
+    try:
+        result: dict[str, Any] = json.loads((out / RESULT).read_bytes())
+    except (OSError, ValueError) as error:
+        raise StateError(f"cannot read {out / RESULT}: {error}; begin anew with --fresh") from error
+    return result
+
+
 def _write(path: Path, content: bytes) -> None:
     try:
         write_atomic(path, content)

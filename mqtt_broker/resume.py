@@ -3,14 +3,25 @@
 import json
 import secrets
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from edgefl import rounds
+from edgefl.algorithms import DONE
 from edgefl.config import FederationConfig
-from edgefl.errors import ConfigError
+from edgefl.errors import ConfigError, LinkError
+from edgefl.mqtt import Link, Message
+from edgefl.wire.messages import STOPPED, Begin, State
+from edgefl.wire.strict_json import decode_json
+from edgefl.wire.topics import Topics
 from mqtt_broker.journal import Journal, Started
 from mqtt_broker.results import RESULT, STATE
+from mqtt_broker.spool import Expected, Spool
+
+SETTLE_S = 0.5
+"""How long retained messages take to come after a subscription."""
 
 
 def settings_of(config: FederationConfig, plan: str) -> dict[str, Any]:
@@ -21,19 +32,19 @@ def settings_of(config: FederationConfig, plan: str) -> dict[str, Any]:
 
 
 def enter(journal: Journal, config: FederationConfig, plan: str, out: Path, fresh: bool) -> tuple[Started, bool]:
-    """Return the start to go on with, and whether it was there before.
+    """Return the start to go on with, and whether it was there before. One that is done is not begun again, but for `fresh`.
 
-    A federation that is done, or `fresh`, begins anew. Raises ConfigError when the directory holds one with other settings.
+    Raises ConfigError when the directory holds one with other settings.
     """
     settings, known = settings_of(config, plan), journal.started()
-    if known and not known.done and not fresh:
+    if known and not fresh:
         # an older version did not know all keys, and did what their defaults say
         before = {**settings_of(FederationConfig(), plan), **json.loads(known.settings)}
         if differs := sorted(key for key in settings if settings[key] != before.get(key)):
             key = differs[0]
             raise ConfigError(
-                f"{out} holds a federation that is not done, with {key} {str(before.get(key))[:60]!r}, this one has "
-                f"{str(settings[key])[:60]!r}; go on with its own settings, give another --out, or begin anew with --fresh"
+                f"{out} holds a federation that is {'' if known.done else 'not '}done, with {key} {str(before.get(key))[:60]!r}, this one "
+                f"has {str(settings[key])[:60]!r}; give another --out, begin anew with --fresh, or go on with its own settings"
             )
         return known, True
     for name in (STATE, RESULT):
@@ -41,3 +52,26 @@ def enter(journal: Journal, config: FederationConfig, plan: str, out: Path, fres
     started = Started(secrets.token_hex(8), json.dumps(settings), time.time())
     journal.start(started)
     return started, False
+
+
+def rejoin(begun: rounds.Round, accepted: Iterable[Begin], spool: Spool, expected: Callable[[str], Expected], codec: str) -> rounds.Round:
+    """Return a round with the updates that were accepted before a restart and are whole in the spool; the others are asked for again."""
+    for begin in accepted:
+        if spool.restore(begin, expected(begin.client_id), codec):
+            joined = rounds.admit(begun, begin.client_id) if begin.round == begun.number else begun
+            begun, _ = rounds.receive(joined, begin.round, begin.client_id, begin.sha256)
+    return begun
+
+
+def check_alone(link: Link, topics: Topics, session: str, take_over: bool) -> None:
+    """Raise LinkError when another aggregator leads this federation on the broker, or led it and died without a restart."""
+    link.subscribe(topics.state)
+    message = link.get(SETTLE_S)
+    if not isinstance(message, Message) or not message.payload or take_over:
+        return
+    state = decode_json(State, message.payload)
+    if state.phase not in (STOPPED, DONE) and state.session != session:
+        raise LinkError(
+            f"the federation {topics.federation!r} has an aggregator on this broker (phase {state.phase}, round {state.round}); "
+            "give this one another name, or start it with --take-over when the other one is dead"
+        )

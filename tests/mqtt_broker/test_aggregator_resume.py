@@ -71,6 +71,25 @@ def test_an_update_that_was_damaged_on_the_aggregators_disk_is_asked_for_again(f
     assert federation.result()["dropped"] == []
 
 
+def test_a_federation_that_is_done_is_not_begun_again_unless_asked(federate, mosquitto_url, toys):
+    federation = federate(mosquitto_url, rounds=1, min_clients=1)
+    first = federation.aggregator()
+    device = federation.device("pi-1", toys.shard(1))
+    assert (first.end(), device.end()) == (0, 0)
+    result = (federation.out / "result.json").read_bytes()
+    again = federation.aggregator("--json")
+    assert again.end() == 0
+    assert "is done, its result is" in again.said
+    assert json.loads(again.out) == json.loads(result)
+    assert (federation.out / "result.json").read_bytes() == result
+    federation.settings["rounds"] = 2
+    other = federation.aggregator()
+    assert other.end() == 1
+    assert "holds a federation that is done, with rounds '1', this one has '2'; give another --out" in other.said
+    federation.aggregator("--fresh").wait_for("waiting for devices: 0 of 1")
+    assert not (federation.out / "result.json").exists()
+
+
 def test_a_directory_is_for_one_aggregator_and_one_federation(federate, mosquitto_url):
     federation = federate(mosquitto_url)
     first = federation.aggregator()

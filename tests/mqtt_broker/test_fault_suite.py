@@ -90,6 +90,10 @@ def test_an_aggregator_killed_at_the_end_of_the_last_round_goes_on_to_personaliz
     check(fleet, toys, "pfl-mfe", "fp32", [Hazard("aggregator", "killed", "aggregator.py:_close#4")])
 
 
+def test_an_aggregator_killed_when_all_was_done_but_said_only_says_so(fleet, toys):
+    check(fleet, toys, "pfl-mfe", "fp32", [Hazard("aggregator", "killed", "spool.py:clear#5")])
+
+
 @pytest.mark.parametrize("seed", range(RUNS))
 def test_nothing_is_lost_whatever_happens(seed, fleet, toys):
     check(fleet, toys, *draw(seed))
