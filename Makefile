@@ -6,7 +6,7 @@ EXTRAS ?= aggregator,broker,export,plots,dev
 STAMP := $(VENV)/.installed
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: demo test lint install clean
+.PHONY: demo test test-faults lint install clean
 .DEFAULT_GOAL := demo
 
 demo: install  ## four device processes federate, personalize and quantize; about a minute
@@ -14,6 +14,9 @@ demo: install  ## four device processes federate, personalize and quantize; abou
 
 test: install
 	$(BIN)/python -m pytest $(ARGS)
+
+test-faults: install  ## fifty fleets that something happens to; ARGS="-k 'lost[17]'" repeats the one of seed 17
+	EDGEFL_FAULT_RUNS=$${EDGEFL_FAULT_RUNS:-50} $(BIN)/python -m pytest tests/mqtt_broker/test_fault_suite.py $(ARGS)
 
 lint: install
 	$(BIN)/ruff check .

@@ -61,7 +61,7 @@ class Device:
             check_federation(settings.federation)
         self._site: Site | None = None
         self._site_seed = -1
-        self._finished: tuple[str, int] = ("", 0)
+        self._answered = 0
         self._export_error: ExportError | None = None
 
     def run(self) -> dict[str, Any]:
@@ -70,6 +70,8 @@ class Device:
         samples = len(load_shard(settings.data, client_id=settings.client_id).y_train)
         self._store = Store(settings.state, settings.client_id)
         try:
+            if self._store.recovered:
+                self._note(self._store.recovered)
             self._cache = BlobCache(settings.state / "blobs")
             return self._join(samples)
         finally:
@@ -112,7 +114,8 @@ class Device:
         while True:
             session.pump(0.5)
             state, task = session.state, session.task
-            if task and (task.session, task.round) != self._finished and session.is_current(task):
+            # a task that comes again after its answer was received is answered again: the aggregator has lost what it had
+            if task and session.tasks_heard != self._answered and session.is_current(task):
                 try:
                     self._perform(task, federation)
                 except Superseded:
@@ -166,7 +169,8 @@ class Device:
             progress.num_samples, progress.metrics, task.nonce, time.time(),
         )  # fmt: skip
         receipt = upload(session, task, begin, blob)
-        self._finished = (task.session, task.round)
+        if session.is_current(task):
+            self._answered = session.tasks_heard
         if receipt.outcome == "rejected":
             self._note(f"round {task.round}: the aggregator rejected the update: {receipt.reason}")
         else:

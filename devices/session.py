@@ -27,6 +27,7 @@ class Session:
         self.link, self.topics, self._status, self._note, self.trust = link, topics, status, note, trust
         self.state: State | None = None
         self.task: Task | None = None
+        self.tasks_heard = 0
         self.receipts: dict[str, Receipt] = {}
         self.assemblers: dict[str, Assembler | None] = {}
         self.limits: dict[str, int] = {}
@@ -75,6 +76,7 @@ class Session:
                 self.state = self.trust.checked(decode_json(State, message.payload))
             case "task":
                 self.task = self.trust.checked(decode_json(Task, message.payload), self._status.client_id)
+                self.tasks_heard += 1
             case "receipt":
                 received = self.trust.checked(decode_json(Receipt, message.payload), self._status.client_id)
                 self.receipts[received.sha256] = received

@@ -1,4 +1,7 @@
-"""A device's state directory. What belongs together is written under new names first, and `progress.json` last, which names them."""
+"""A device's state directory. What belongs together is written under new names first, and `progress.json` last, which names them.
+
+The round before is kept too: a card that lost power may hold less than it said it had, and a round can be trained again to the same bits.
+"""
 
 import fcntl
 import hashlib
@@ -17,6 +20,7 @@ from edgefl.types import ClientState, Mixture
 from edgefl.wire.strict_json import decode_json, encode_json
 
 PROGRESS = "progress.json"
+BEFORE = "progress.before.json"
 DEVICE = "device.json"
 MIXTURE = "mixture.safetensors"
 
@@ -53,6 +57,34 @@ class Store:
         if owner != client_id:
             self.close()
             raise StateError(f"{directory} belongs to {owner!r}, this device is {client_id!r}; give each device a --state of its own")
+        try:
+            self.recovered = self._recover()
+        except StateError:
+            self.close()
+            raise
+
+    def _recover(self) -> str:
+        """Go back to the round before when the files of the last one are damaged; return what a person should know of it."""
+        try:
+            self._check(PROGRESS)
+            return ""
+        except StateError as error:
+            damage = error
+        before = self._read(BEFORE)
+        if before is None:  # it was the first round
+            (self.directory / PROGRESS).replace(self.directory / f"{PROGRESS}.damaged")
+            return f"{PROGRESS} of the first round is damaged, as after a power cut; this device begins again"
+        try:
+            self._check(BEFORE)
+        except StateError:
+            raise damage from None
+        self._write(PROGRESS, before)
+        return "the files of the last round are damaged, as after a power cut; this device goes on from the round before"
+
+    def _check(self, name: str) -> None:
+        progress = self._progress(name)
+        for file in (progress.update, progress.client_state) if progress else ():
+            self._named(file)
 
     def close(self) -> None:
         """Let others use the directory."""
@@ -76,8 +108,8 @@ class Store:
         """Return what device.json says, empty when it is not there."""
         try:
             found = json.loads(self._read(DEVICE) or b"{}")
-        except ValueError as error:
-            raise StateError(f"{self.directory / DEVICE} is damaged: {error}; remove {self.directory} to start afresh") from error
+        except ValueError:
+            return {}  # cut short by a power cut; it is written again with the next round
         return found if isinstance(found, dict) else {}
 
     def save_note(self, note: Mapping[str, Any]) -> None:
@@ -87,11 +119,14 @@ class Store:
 
     def progress(self) -> Progress | None:
         """Return the last finished round, or None before the first."""
-        content = self._read(PROGRESS)
+        return self._progress(PROGRESS)
+
+    def _progress(self, name: str) -> Progress | None:
+        content = self._read(name)
         try:
             return None if content is None else decode_json(Progress, content)
         except WireError as error:
-            raise StateError(f"{self.directory / PROGRESS} is damaged: {error}; remove {self.directory} to start afresh") from error
+            raise StateError(f"{self.directory / name} is damaged: {error}; remove {self.directory} to start afresh") from error
 
     def update(self, progress: Progress) -> bytes:
         """Return the encoded update of that round."""
@@ -118,11 +153,14 @@ class Store:
         for kind, content in (("update", update), ("client_state", encode_client_state(state))):
             names[kind] = f"{kind}-{hashlib.sha256(content).hexdigest()}"
             self._write(names[kind], content)
-        progress = Progress(session, round, phase, num_samples, metrics, **names)
+        before, progress = self.progress(), Progress(session, round, phase, num_samples, metrics, **names)
+        if before:
+            self._write(BEFORE, encode_json(before))
         self._write(PROGRESS, encode_json(progress))
-        for kind, name in names.items():
+        kept = {name for each in (before, progress) if each for name in (each.update, each.client_state)}
+        for kind in names:
             for path in self.directory.glob(f"{kind}-*"):
-                if path.name != name:
+                if path.name not in kept:
                     path.unlink(missing_ok=True)
         return progress
 

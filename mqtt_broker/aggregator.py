@@ -115,7 +115,7 @@ class Aggregator:
         while state.round <= config.rounds and state.phase not in (PERSONALIZE, DONE):
             state = self._federate(state)
         state = replace(state, phase=PERSONALIZE)
-        # looked up when the round opens: whoever came before that has made another presence
+        # whoever is online when the round opens, not now: after a restart nobody may be known yet
         opened = self._play(state, lambda: self._exchange.presence.online(), open_to_all=True)
         rows, seconds = client_rows(self._journal.accepted(opened)), time.time() - self._started.started
         result = result_of(config, self._plan, self._session, rows, self._journal.dropped(), self._journal.losses(PERSONALIZE), seconds)

@@ -186,7 +186,8 @@ def test_the_state_directory_is_one_devices_own(federate, mosquitto_url, toys, l
     other = federation.device("pi-2", None, "--state", federation.directory / "state-pi-1")
     assert other.end() == 1
     assert "belongs to 'pi-1', this device is 'pi-2'" in other.said
-    (federation.directory / "state-pi-1" / "device.json").write_text("{")
+    for name in ("device.json", "progress.json", "progress.before.json"):
+        (federation.directory / "state-pi-1" / name).write_text("{")
     damaged = federation.device("pi-1")
     assert damaged.end() == 1
     assert "is damaged" in damaged.said

@@ -33,7 +33,8 @@ def test_a_finished_round_survives_a_restart(tmp_path):
     assert state.arrays["gate/kernel"].tobytes() == STATE.arrays["gate/kernel"].tobytes()
     assert state.scalars == {"beta": 0.25}
     assert again.client_state("another session") == ClientState()
-    assert len(list((tmp_path / "a" / "b").glob("update-*"))) == 1
+    finish(again, 3, update=b"third")
+    assert len(list((tmp_path / "a" / "b").glob("update-*"))) == 2  # the last and the one before
 
 
 def test_a_power_cut_before_the_last_step_leaves_the_round_before(tmp_path, monkeypatch):
@@ -65,6 +66,48 @@ def test_damage_is_named_with_a_remedy(tmp_path, name):
         store.progress()
         store.update(progress)
         store.client_state("s")
+
+
+@pytest.mark.parametrize("name", ["progress.json", "update-", "client_state-"])
+@pytest.mark.parametrize("left", [0, 3])
+def test_after_a_power_cut_that_took_the_last_files_it_goes_on_from_the_round_before(tmp_path, name, left):
+    store = Store(tmp_path, "pi-1")
+    before = finish(store, 1)
+    last = finish(store, 2, update=b"second", state=ClientState({}, {"beta": 0.5}))
+    assert store.recovered == ""
+    store.close()
+    path = tmp_path / {"progress.json": name, "update-": last.update, "client_state-": last.client_state}[name]
+    path.write_bytes(path.read_bytes()[:left])
+    again = Store(tmp_path, "pi-1")
+    assert "from the round before" in again.recovered
+    assert again.progress() == before
+    assert again.update(before) == b"update"
+    assert again.client_state("s").scalars == {"beta": 0.25}
+    assert finish(again, 2, update=b"second").round == 2
+
+
+def test_after_a_power_cut_in_the_first_round_it_begins_again_and_keeps_what_is_damaged(tmp_path):
+    store = Store(tmp_path, "pi-1")
+    store.save_note({"id": "pi-1"})
+    finish(store)
+    store.close()
+    for path in (tmp_path / "progress.json", tmp_path / "device.json"):
+        path.write_bytes(path.read_bytes()[:-9])
+    again = Store(tmp_path, "pi-1")
+    assert "begins again" in again.recovered
+    assert again.progress() is None
+    assert (tmp_path / "progress.json.damaged").exists()
+
+
+def test_when_both_rounds_are_damaged_that_is_an_error(tmp_path):
+    store = Store(tmp_path, "pi-1")
+    finish(store, 1)
+    finish(store, 2)
+    store.close()
+    for path in tmp_path.glob("progress*"):
+        path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(StateError, match=r"progress.json.*damaged.*start afresh"):
+        Store(tmp_path, "pi-1")
 
 
 def test_a_directory_has_one_owner_at_a_time_and_one_id_for_ever(tmp_path):

@@ -17,7 +17,7 @@ def load(name):
     return sys.modules[key]
 
 
-processes, actors = load("processes"), load("actors")
+processes, actors, hazards = load("processes"), load("actors"), load("hazards")
 
 
 @pytest.fixture
@@ -85,6 +85,26 @@ def listen():
     yield make
     for each in made:
         each.link.close()
+
+
+@pytest.fixture
+def fleet(tmp_path):
+    made = []
+
+    def make(drawn=(), **settings):
+        broker = hazards.Broker()
+        made.append(broker.kill)
+        federation = processes.Federation("", tmp_path, None, **settings)
+        clients = [f"pi-{i}" for i in range(3)]
+        for i, client_id in enumerate(clients):
+            processes.save_shard(tmp_path / f"{client_id}.npz", processes.toy_shard(i, 20 + 10 * i))
+        each = hazards.Fleet(federation, broker, processes.Process, clients, drawn)
+        made.append(each.close)
+        return each
+
+    yield make
+    for end in reversed(made):
+        end()
 
 
 @pytest.fixture

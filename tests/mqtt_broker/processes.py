@@ -23,9 +23,9 @@ DEADLINE_S = 40.0
 class Process:
     """`python -m edgefl ...`, and what it has said so far."""
 
-    def __init__(self, *arguments):
+    def __init__(self, *arguments, runner=("-m", "edgefl")):
         self.popen = subprocess.Popen(
-            [sys.executable, "-m", "edgefl", *map(str, arguments)],
+            [sys.executable, *runner, *map(str, arguments)],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )  # fmt: skip
@@ -119,26 +119,40 @@ class Federation:
         self.settings = {"rounds": 3, "min_clients": 2, "grace_s": 0.3, "deadline_s": 30.0, **settings}
         features = 5_000 if self.settings.pop("wide", False) else 4
         self.algorithm = self.settings.pop("algorithm", "pfl-mfe")
-        self.plan, self.topics = toy_plan(features, self.algorithm, **self.options), Topics(self.name)
-        save_plan(self.plan, directory / "plan")
-        (directory / "plan" / "initial.safetensors").write_bytes(save(toy_weights(features, self.plan.spec.weights)))
+        self.topics, self._features = Topics(self.name), features
+        self._save_plan()
         self.out = directory / f"out-{self.name}"
 
-    def aggregator(self, *more):
+    def _save_plan(self):
+        self.plan = toy_plan(self._features, self.algorithm, **self.options)
+        save_plan(self.plan, self.directory / "plan")
+        (self.directory / "plan" / "initial.safetensors").write_bytes(save(toy_weights(self._features, self.plan.spec.weights)))
+
+    def upgrade(self, **options):
+        """Compile another plan in the place of the first."""
+        self.options |= options
+        self._save_plan()
+
+    def command(self, name, url, *more):
+        """Return the arguments of the aggregator, or of the device of that name."""
+        if name != "aggregator":
+            return (
+                "device", "start", "--broker", url, "--federation", self.name, "--id", name, "--data", self.directory / f"{name}.npz",
+                "--state", self.directory / f"state-{name}", "--learner", "numpy", "--no-export", "--json", *more,
+            )  # fmt: skip
         rows = "\n".join(f"{key} = {json.dumps(value)}" for key, value in self.settings.items())
         config = self.directory / "federation.toml"
         algorithm = f'[algorithm]\nname = "{self.algorithm}"'
-        config.write_text(f'[federation]\nname = "{self.name}"\n{rows}\n{algorithm}\n[broker]\nurl = "{self.url}"\n')
-        return self.start("aggregator", "start", "--config", config, "--plan", self.directory / "plan", "--out", self.out, *more)
+        config.write_text(f'[federation]\nname = "{self.name}"\n{rows}\n{algorithm}\n[broker]\nurl = "{url}"\n')
+        return ("aggregator", "start", "--config", config, "--plan", self.directory / "plan", "--out", self.out, *more)
+
+    def aggregator(self, *more):
+        return self.start(*self.command("aggregator", self.url, *more))
 
     def device(self, client_id, shard=None, *more):
-        data = self.directory / f"{client_id}.npz"
         if shard is not None:
-            save_shard(data, shard)
-        return self.start(
-            "device", "start", "--broker", self.url, "--federation", self.name, "--id", client_id, "--data", data,
-            "--state", self.directory / f"state-{client_id}", "--learner", "numpy", "--no-export", "--json", *more,
-        )  # fmt: skip
+            save_shard(self.directory / f"{client_id}.npz", shard)
+        return self.start(*self.command(client_id, self.url, *more))
 
     def result(self):
         return json.loads((self.out / "result.json").read_text())

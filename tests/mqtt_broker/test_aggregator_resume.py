@@ -11,6 +11,7 @@ from edgefl.learner.numpy_softmax import SoftmaxLearner
 from edgefl.rng import rng_for
 from edgefl.simulate import simulate
 from edgefl.wire.messages import Begin
+from edgefl.wire.tensors import encode_models
 from mqtt_broker.journal import Dropped, Journal, Opened, Started
 
 BEGIN = Begin("pi-1", "s", 1, "p", "ab" * 32, 10, 1, 65536, 5, {"loss": 0.5}, "n1", 0.0)
@@ -46,6 +47,28 @@ def test_killed_at_any_line_and_started_again_it_gives_the_same_bits(seed, feder
     result = federation.result()
     assert [row["id"] for row in result["clients"]] == sorted(shards)
     assert (len(result["losses"]), result["dropped"]) == (4, [])
+
+
+def test_an_update_that_was_damaged_on_the_aggregators_disk_is_asked_for_again(federate, mosquitto_url, toys, puppet):
+    federation = federate(mosquitto_url, rounds=1, quorum=1.0)
+    aggregator = federation.aggregator()
+    device, other = federation.device("pi-1", toys.shard(1)), puppet(federation, "pi-2")
+    task = other.next("task")
+    aggregator.wait_for("pi-1 reported (1 of 2)")
+    aggregator.popen.kill()
+    aggregator.popen.wait()
+    [kept] = (federation.out / "spool").glob("*/pi-1@1")
+    kept.write_bytes(kept.read_bytes()[:-5])
+    again = federation.aggregator()
+    again.wait_for("pi-1 reported (1 of 2)")
+    assert other.next("task").nonce == task.nonce
+    assert other.send(task, encode_models({"global": {name: 0 * array for name, array in toys.weights().items()}})).outcome == "ok"
+    while (task := other.next("task")).phase != "personalize":
+        pass  # that of the first round, which who is online gets once more
+    assert other.send(task, encode_models({})).outcome == "ok"
+    assert again.end() == 0, again.said
+    assert device.end() == 0, device.said
+    assert federation.result()["dropped"] == []
 
 
 def test_a_directory_is_for_one_aggregator_and_one_federation(federate, mosquitto_url):

@@ -1,0 +1,114 @@
+"""Whatever happens to a fleet at whatever line, it ends with every client's model, to the bits of the rounds as they were played.
+
+`make test-faults` runs fifty seeds, a run of all tests one for each kind. A seed draws what happens, to whom and at which line.
+"""
+
+import os
+from dataclasses import dataclass
+
+import pytest
+
+from edgefl.algorithms import PERSONALIZE, make_algorithm
+from edgefl.checkpoint import decode_mixture, decode_server_state
+from edgefl.cohort import choose_cohort
+from edgefl.engines.site import Federation, Site
+from edgefl.learner.numpy_softmax import SoftmaxLearner
+from edgefl.rng import rng_for
+from edgefl.types import ClientState
+from mqtt_broker.journal import Journal
+
+CLIENTS = ("pi-0", "pi-1", "pi-2")
+DEVICE_KINDS = ("killed", "replaced", "power-cut", "full-disk", "clock", "line-cut", "half-open", "slow-link")
+KINDS = [("aggregator", kind) for kind in ("killed", "full-disk", "clock", "broker-killed", "plan-upgraded")]
+KINDS += [("pi-0", kind) for kind in DEVICE_KINDS]
+LINES = {"aggregator": 12_000, "pi-0": 11_000}
+"""About as many lines as `at_line` counts in a process that nothing happens to; a test holds the figures near the truth."""
+RUNS = int(os.environ.get("EDGEFL_FAULT_RUNS", len(KINDS)))
+RULES = [("pfl-mfe", "fp32"), ("pfl-mfe", "int8"), ("ditto", "fp32")]
+
+
+@dataclass(frozen=True)
+class Hazard:
+    """What happens to whom, at which line. share: what is left of a truncated file; jump: of the clock, seconds."""
+
+    victim: str
+    kind: str
+    line: str
+    share: float = 0.0
+    jump: float = 0.0
+
+
+def draw(seed):
+    """Return the run of a seed: algorithm, codec and what happens; every second run has a second fault."""
+    rng = rng_for(seed, 0, "faults")
+    algorithm, codec = RULES[rng.integers(len(RULES))]
+    drawn = {}
+    for victim, kind in (KINDS[seed % len(KINDS)], KINDS[rng.integers(len(KINDS))])[: 1 + (seed // len(KINDS) + seed) % 2]:
+        jump = float(rng.integers(-(10**6), 10**6))
+        drawn.setdefault(victim, Hazard(victim, kind, str(1 + int(rng.integers(LINES[victim]))), float(rng.random()), jump))
+    if any(hazard.kind in ("replaced", "power-cut") for hazard in drawn.values()):
+        algorithm, codec = RULES[0]  # what a board keeps for itself is lost with it; here it keeps nothing between rounds
+    return algorithm, codec, tuple(drawn.values())
+
+
+def replay(fleet, toys, config):
+    """Return server state and mixtures of the rounds as the journal has them."""
+    plan = fleet.federation.plan
+    shards = {client_id: toys.shard(i, 20 + 10 * i) for i, client_id in enumerate(CLIENTS)}
+    site = Site(Federation(plan, config["seed"], shards, None, config["codec"]), SoftmaxLearner(plan.spec))
+    algorithm, own, cohorts = make_algorithm(plan.spec.algorithm, None, plan.spec.options), {}, []
+    state = algorithm.init(toys.weights(more=plan.spec.weights), rng_for(config["seed"], 0, "init"))
+    with Journal(fleet.federation.out) as journal:
+        while state.round <= config["rounds"]:
+            opened = journal.round(state.round, state.phase)
+            assert [begin.client_id for begin in journal.accepted(opened)] == list(opened.cohort)
+            updates = []
+            for client_id in opened.cohort:
+                broadcast = algorithm.broadcast(state, client_id)
+                update, own[client_id] = site.update(broadcast, own.get(client_id, ClientState()), client_id)
+                updates.append(update)
+            cohorts.append((opened.cohort, choose_cohort(config["seed"], state, CLIENTS, config["clients_per_round"])))
+            state = algorithm.aggregate(state, iter(updates))
+        last = algorithm.broadcast(state.__class__(**{**vars(state), "phase": PERSONALIZE}), CLIENTS[0])
+        assert sorted(begin.client_id for begin in journal.accepted(journal.round(state.round, PERSONALIZE))) == list(CLIENTS)
+    mixtures = {c: site.personalize(last, own.get(c, ClientState()), c)[0].mixture for c in CLIENTS}
+    return state, mixtures, cohorts
+
+
+def same(found, expected):
+    return found.keys() == expected.keys() and all(found[name].tobytes() == array.tobytes() for name, array in expected.items())
+
+
+def test_the_lines_that_a_seed_draws_from_are_those_that_run(fleet):
+    made = fleet([Hazard(victim, "killed", "0") for victim in LINES], min_clients=3, quorum=1.0, rounds=4, clients_per_round=2)
+    made.run()
+    assert made.counts.keys() == LINES.keys()
+    assert all(0.7 < made.counts[victim] / lines < 1.5 for victim, lines in LINES.items()), made.counts
+
+
+def test_an_aggregator_killed_at_the_end_of_the_last_round_goes_on_to_personalize(fleet, toys):
+    check(fleet, toys, "pfl-mfe", "fp32", [Hazard("aggregator", "killed", "aggregator.py:_close#4")])
+
+
+@pytest.mark.parametrize("seed", range(RUNS))
+def test_nothing_is_lost_whatever_happens(seed, fleet, toys):
+    check(fleet, toys, *draw(seed))
+
+
+def check(fleet, toys, algorithm, codec, hazards):
+    config = {"rounds": 4, "seed": 5, "clients_per_round": 2, "codec": codec}
+    made = fleet(hazards, algorithm=algorithm, min_clients=3, quorum=1.0, **config)
+    made.run()
+    state, mixtures, cohorts = replay(made, toys, config)
+    story = made.story()
+    found = decode_server_state((made.federation.out / "server_state.safetensors").read_bytes())
+    assert (found.round, found.phase) == (5, "done"), story
+    for model, weights in state.models.items():
+        assert same(found.models[model], weights), story
+    for client_id, mixture in mixtures.items():
+        kept = decode_mixture((made.federation.directory / f"state-{client_id}" / "mixture.safetensors").read_bytes())
+        assert same(kept.weights, mixture.weights), f"{client_id}; {story}"
+    result = made.federation.result()
+    assert ([row["id"] for row in result["clients"]], result["dropped"]) == (list(CLIENTS), []), story
+    if all(hazard.victim == "aggregator" for hazard in hazards):
+        assert all(played == drawn for played, drawn in cohorts), f"{cohorts}; {story}"
