@@ -39,6 +39,9 @@ class Process:
             with self.changed:
                 self.said += line
                 self.changed.notify_all()
+        self.popen.wait()
+        with self.changed:  # who waits for a line that will not come any more
+            self.changed.notify_all()
 
     def _read_out(self):
         for line in self.popen.stdout:

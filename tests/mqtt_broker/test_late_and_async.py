@@ -140,7 +140,8 @@ LATE = {"clients_per_round": 2, "over_selection": 1.5, "late": "keep"}
 @pytest.mark.parametrize(("seed", "rounds"), [(0, ASYNC), (1, ASYNC), (2, LATE)], ids=["async 0", "async 1", "over-selected and late"])
 def test_killed_at_any_line_it_accepts_nothing_twice_and_what_was_accepted_gives_the_bits(seed, rounds, federate, mosquitto_url, toys):
     """One of the devices is slow: it has so many samples that it answers versions that are over."""
-    federation = federate(mosquitto_url, **{"rounds": 6, "min_clients": 3, **rounds})
+    options = {"baseline_epochs": 0}
+    federation = federate(mosquitto_url, **{"algorithm": "fedavg", "options": options, "rounds": 6, "min_clients": 3, **rounds})
     shards = {f"pi-{i}": toys.shard(i, 4000 if i == 2 else 30) for i in range(3)}
     devices = {client_id: federation.device(client_id, shard) for client_id, shard in shards.items()}
     rng = rng_for(seed, 0, "kills")
