@@ -164,13 +164,19 @@ class Link:
             self._changed.notify_all()
 
     def subscribe(self, *filters: str, qos: int = 1, timeout_s: float = 10.0) -> None:
-        """Subscribe, now and after each reconnect, and wait for the broker's word on it. LinkError when it does not come."""
+        """Subscribe, now and after each reconnect, and wait for the broker's word on it. LinkError when it does not come.
+
+        `timeout_s` 0: do not wait; what is published next reaches the broker after the subscription.
+        """
         new = [topic for topic in filters if topic not in self._filters]
         if not new:
             return
         self._filters.update(dict.fromkeys(new, qos))
+        self._granted.clear()
         before = self._connections
         _, mid = self._client.subscribe([(topic, qos) for topic in new])
+        if not timeout_s:
+            return
         with self._changed:
             # a reconnect in between subscribes to all of them under other numbers
             answered = self._changed.wait_for(

@@ -5,7 +5,7 @@ missing have been offline for `grace_s`. Past the deadline without quorum it is 
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -95,8 +95,8 @@ def missing(round: Round) -> tuple[str, ...]:
     return tuple(client_id for client_id in round.cohort if client_id not in round.received)
 
 
-def _awaited(round: Round) -> list[str]:
-    return [client_id for client_id in missing(round) if client_id not in round.failed]
+def _awaited(round: Round) -> Iterator[str]:
+    return (client_id for client_id in round.cohort if client_id not in round.received and client_id not in round.failed)
 
 
 def has_quorum(round: Round) -> bool:
@@ -114,7 +114,7 @@ def is_closed(round: Round, now: float) -> bool:
 
 def is_overdue(round: Round, now: float) -> bool:
     """Whether quorum was missed: at the deadline, or as soon as nobody is left who could report."""
-    return not has_quorum(round) and (now >= round.closes or not _awaited(round))
+    return not has_quorum(round) and (now >= round.closes or next(_awaited(round), None) is None)
 
 
 def extend(round: Round, now: float) -> Round:

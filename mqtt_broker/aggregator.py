@@ -119,7 +119,7 @@ class Aggregator:
         path = save_result(result, self._out)
         save_state(replace(state, phase=DONE), self._out)
         self._journal.finish()
-        self._spool.clear()
+        self._spool.remove()
         self._exchange.keep_only(set())
         self._exchange.publish_state(self._state(DONE, state.round, 0))
         self._note(f"done in {result['seconds']:.1f} s; the result is {path}")
@@ -168,7 +168,7 @@ class Aggregator:
             return opened
         sent_before = self._link.bytes_up
         self._exchange.publish_state(self._state(state.phase, state.round, len(opened.cohort)))
-        closed = self._exchange.play(begun, tasks, lambda begin: self._journal.accept(opened, begin), open_to_all=open_to_all)
+        closed = self._exchange.play(begun, tasks, lambda begins: self._journal.accept(opened, *begins), open_to_all=open_to_all)
         self._close(closed, opened, sent_before)
         # devices that are late still ask for the blobs of this round; those of the one before are gone
         self._exchange.keep_only(tasks.blobs() | {self._plan})

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from edgefl.wire.chunks import CHUNK_BYTES, chunk, chunk_count, indices_of
 from edgefl.wire.messages import Manifest, Want
 
-WINDOW_S = 0.03
+WINDOW_S = 0.1
 # devices that have a blob need a moment to leave it before it comes again for those who asked late
 REPEAT_S = 0.3
 
@@ -18,6 +18,7 @@ class BlobServer:
         self._blobs: dict[str, bytes] = {}
         self._pending: dict[tuple[str, int], float] = {}
         self._sent: dict[tuple[str, int], float] = {}
+        self._silent: dict[str, set[str]] = {}
 
     def offer(self, sha256: str, content: bytes) -> None:
         """Hold a blob for whoever wants it."""
@@ -35,6 +36,7 @@ class BlobServer:
             del self._blobs[sha256]
         self._pending = {key: since for key, since in self._pending.items() if key[0] in kept}
         self._sent = {key: at for key, at in self._sent.items() if key[0] in kept}
+        self._silent = {key: silent for key, silent in self._silent.items() if key in kept}
         return gone
 
     def manifest(self, sha256: str) -> Manifest:
@@ -42,19 +44,25 @@ class BlobServer:
         size = len(self._blobs[sha256])
         return Manifest(sha256, size, chunk_count(size), CHUNK_BYTES, time.time())
 
-    def want(self, want: Want, now: float) -> bool:
+    def expect(self, sha256: str, client_id: str) -> None:
+        """Note that a device was told of a blob: it may ask for it."""
+        self._silent.setdefault(sha256, set()).add(client_id)
+
+    def want(self, want: Want, now: float, client_id: str = "") -> bool:
         """Note what a device lacks; False for a blob that is not held any more. WireError for ranges outside the blob."""
         if want.sha256 not in self._blobs:
             return False
+        self._silent.get(want.sha256, set()).discard(client_id)
         count = chunk_count(len(self._blobs[want.sha256]))
         for index in indices_of(want.missing or ((0, count),), count):
             self._pending.setdefault((want.sha256, index), now)
         return True
 
     def next_chunk(self, now: float) -> tuple[str, int, bytes] | None:
-        """Take the next (sha256, index, chunk) to publish; a want waits a moment for others that want the same."""
+        """Take the next (sha256, index, chunk) to publish; a want waits a moment for others that may want the same."""
         for key, since in self._pending.items():
-            if now - since >= WINDOW_S and now - self._sent.get(key, -REPEAT_S) >= REPEAT_S:
+            all_asked = self._silent.get(key[0]) == set()
+            if (all_asked or now - since >= WINDOW_S) and now - self._sent.get(key, -REPEAT_S) >= REPEAT_S:
                 del self._pending[key]
                 self._sent[key] = now
                 return *key, chunk(self._blobs[key[0]], key[1])

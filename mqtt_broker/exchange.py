@@ -1,7 +1,7 @@
 """The aggregator's side of the wire: takes messages, serves blobs, receives updates, and plays one round at a time."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from edgefl import rounds
 from edgefl.errors import LinkError, WireError
@@ -19,6 +19,8 @@ from mqtt_broker.tasks import Tasks
 from mqtt_broker.uploads import Uploads, receipt
 
 CHUNK_WINDOW = 8
+SETTLE_S = 0.05
+"""So long at most an update that came whole waits for others, to be synced and journalled with them; not at all when none is coming."""
 MAX_SAMPLES = 10**9
 
 
@@ -31,7 +33,9 @@ class Exchange:
         self._link, self._topics, self._spool, self._trust, self._note = link, topics, spool, trust, note
         self._uploads = Uploads(upload_slots)
         self._tasks: Tasks | None = None
-        self._accepted: Callable[[Begin], None] = lambda begin: None
+        self._accepted: Callable[[Sequence[Begin]], None] = lambda begins: None
+        self._unsettled: dict[str, Begin] = {}
+        self._settle_by = 0.0
         self._open_to_all = False
         self.state = state
         self.presence = Presence()
@@ -62,14 +66,15 @@ class Exchange:
         for sha256 in self.blobs.keep_only(wanted):
             self._link.publish(self._topics.manifest(sha256), b"", retain=True)
 
-    def play(self, round: Round, tasks: Tasks, accepted: Callable[[Begin], None], *, open_to_all: bool = False) -> Round:
+    def play(self, round: Round, tasks: Tasks, accepted: Callable[[Sequence[Begin]], None], *, open_to_all: bool = False) -> Round:
         """Send the tasks and take updates into the spool until the round closes; returns it closed.
 
-        `accepted` is told of an update before its device is. `open_to_all`: whoever comes online meanwhile takes part.
+        `accepted` is told of updates before their devices are. `open_to_all`: whoever comes online meanwhile takes part.
         Raises RoundError when quorum is missed for good.
         """
         self.round, self._tasks, self._accepted, self._open_to_all = round, tasks, accepted, open_to_all
         self._uploads.clear()
+        self._unsettled.clear()
         for client_id in rounds.missing(round):
             self._send_task(client_id)
         while not rounds.is_closed(self.round, now := time.monotonic()):
@@ -80,17 +85,22 @@ class Exchange:
                 for client_id in waiting:
                     self._send_task(client_id)
             self.pump(min(0.5, rounds.next_change(self.round, now)))
+        if self._unsettled:
+            self._settle()
+        self._tasks = None  # what comes late is of no round, and must not be kept among the next one's updates
+        self._uploads.clear()
         return self.round
 
     def _send_task(self, client_id: str) -> None:
         assert self._tasks is not None
-        self._link.publish(
-            self._topics.device(client_id, "task"), encode_json(self._trust.signed(self._tasks.brief(client_id).task, client_id))
-        )
+        task = self._tasks.brief(client_id).task
+        for sha256 in task.models.values():
+            self.blobs.expect(sha256, client_id)
+        self._link.publish(self._topics.device(client_id, "task"), encode_json(self._trust.signed(task, client_id)))
 
     def pump(self, timeout_s: float) -> None:
         """Take one event, if one comes in time, and send what is due."""
-        event = self._link.get(0.004 if self.blobs.is_busy else timeout_s)
+        event = self._link.get(0.0 if self._unsettled else 0.004 if self.blobs.is_busy else timeout_s)
         if isinstance(event, Message):
             self._take(event)
         elif isinstance(event, Connected):
@@ -100,6 +110,8 @@ class Exchange:
             for sha256 in self.blobs.held():
                 self._publish_manifest(sha256)
         now = time.monotonic()
+        if self._unsettled and (event is None or now >= self._settle_by):
+            self._settle()
         self._send(self._uploads.expire(now))
         while self._link.in_flight < CHUNK_WINDOW and (due := self.blobs.next_chunk(now)):
             sha256, index, content = due
@@ -124,7 +136,7 @@ class Exchange:
                 case "status":
                     self._on_status(address, message.payload)
                 case "want":
-                    self._on_want(decode_json(Want, message.payload))
+                    self._on_want(address.client_id, decode_json(Want, message.payload))
                 case "begin":
                     self._on_begin(address, self._trust.checked(decode_json(Begin, message.payload), address.client_id))
                 case "chunk":
@@ -153,7 +165,7 @@ class Exchange:
         online = status.client_id in self.presence.online()
         if online != (status.client_id in before):
             self._note(f"{status.client_id} is {'online' if online else 'offline'} ({len(self.presence.online())} online)")
-        if self.round is None:
+        if self.round is None or self._tasks is None:
             return
         if not online:
             self.round = rounds.offline(self.round, status.client_id, time.monotonic())
@@ -165,8 +177,8 @@ class Exchange:
         if status.client_id in rounds.missing(self.round):
             self._send_task(status.client_id)
 
-    def _on_want(self, want: Want) -> None:
-        if self.blobs.want(want, time.monotonic()) and not want.missing:
+    def _on_want(self, client_id: str, want: Want) -> None:
+        if self.blobs.want(want, time.monotonic(), client_id) and not want.missing:
             self._publish_manifest(want.sha256)
 
     def _on_begin(self, address: Address, begin: Begin) -> None:
@@ -174,10 +186,12 @@ class Exchange:
             raise WireError(f"the update names {begin.client_id!r}, its topic {address.client_id!r}; a device speaks for itself only")
         if begin.session != self.state.session:
             raise WireError(f"the update is of session {begin.session[:8]!r}, this is {self.state.session[:8]!r}; wait for a task")
-        if self.round is None or self._tasks is None:
+        if self.round is None:
             raise WireError("no round is open; wait for a task")
         if begin.plan != self.state.plan:
             raise WireError(f"{begin.client_id} runs the plan {begin.plan[:8] or '(none)'}, expected {self.state.plan[:8]}; restart it")
+        if begin.client_id in self._unsettled:
+            self._settle()
         _, verdict = rounds.receive(self.round, begin.round, begin.client_id, begin.sha256)
         if verdict.kind == "repeated":
             self._send([(begin.client_id, receipt(begin, "ok"))])
@@ -186,6 +200,8 @@ class Exchange:
             # no failure of this round: what is stale or doubled changes nothing
             self._send([(begin.client_id, receipt(begin, "rejected", verdict.reason))])
             return
+        if self._tasks is None:
+            raise WireError(f"round {begin.round} is over; wait for a task")
         brief = self._tasks.brief(begin.client_id)
         if begin.nonce != brief.task.nonce:
             raise WireError(f"the nonce {begin.nonce[:16]!r} is not this round's: a replayed update; answer the task that was sent last")
@@ -204,10 +220,21 @@ class Exchange:
         if expected and not deltas:
             raise WireError(f"{begin.client_id} sent an update without tensors, expected some of {', '.join(expected)}; restart it")
         self._spool.put(begin, expected, codec, blob)
-        self._accepted(begin)
-        self.round, _ = rounds.receive(self.round, begin.round, begin.client_id, begin.sha256)
-        self._send([(begin.client_id, receipt(begin, "ok")), *self._uploads.close(begin.client_id, time.monotonic())])
-        self._note(f"round {begin.round}: {begin.client_id} reported ({len(self.round.received)} of {len(self.round.cohort)})")
+        now = time.monotonic()
+        self._settle_by = self._settle_by if self._unsettled else now + SETTLE_S
+        self._unsettled[begin.client_id] = begin
+        self._send(self._uploads.close(begin.client_id, now))
+
+    def _settle(self) -> None:
+        """Make sure of the updates that came whole, all at once, and only then say so."""
+        assert self.round is not None
+        self._spool.sync()
+        self._accepted(list(self._unsettled.values()))
+        for begin in self._unsettled.values():
+            self.round, _ = rounds.receive(self.round, begin.round, begin.client_id, begin.sha256)
+            self._send([(begin.client_id, receipt(begin, "ok"))])
+            self._note(f"round {begin.round}: {begin.client_id} reported ({len(self.round.received)} of {len(self.round.cohort)})")
+        self._unsettled.clear()
 
     def _refuse(self, address: Address, reason: str) -> None:
         self._note(f"rejected from {address.client_id or address.kind}: {reason}")

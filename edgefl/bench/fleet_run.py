@@ -1,6 +1,7 @@
 """One federation of light clients: `edgefl aggregator start --security`, mosquitto with certificates and access list, real updates."""
 
 import json
+import os
 import sqlite3
 import subprocess
 import sys
@@ -84,7 +85,7 @@ def run_fleet(load: Load, directory: Path) -> dict[str, Any]:
             stack.enter_context(running([sys.executable, "-m", "devices.light", name, *part], directory / "light.log", stdout=subprocess.PIPE))
             for part in parts
         ]
-        summaries, peak_mb = watch.until_personal(aggregator, load.timeout_s)
+        summaries, peak_mb, cpu_s = watch.until_personal(aggregator, load.timeout_s)
         told = [json.loads(_output(light, directory / "light.log")) for light in lights]
         if aggregator.wait(60):
             raise EdgeflError(f"the aggregator ended with {aggregator.returncode}: {_last(directory / 'aggregator.log')}")
@@ -99,6 +100,7 @@ def run_fleet(load: Load, directory: Path) -> dict[str, Any]:
         "first_round_s": times[1] - began,
         "round_s": median(seconds),
         "round_s_range": [min(seconds), max(seconds)],
+        "aggregator_cpu_s": cpu_s,
         "aggregator_mb": peak_mb,
         "client_process_mb": max(process["peak_rss_mb"] for process in told),
         "clients_a_process": len(parts[0]),
@@ -125,15 +127,17 @@ class Watch:
             return None
         return decode_json(Summary, event.payload)
 
-    def until_personal(self, aggregator: "subprocess.Popen[str]", timeout_s: float) -> tuple[list[Summary], float]:
-        """Return the rounds' summaries, that of the personalization last, and the aggregator's peak memory in MB of 10^6 bytes."""
-        until, found, peak = time.monotonic() + timeout_s, list[Summary](), 0.0
+    def until_personal(self, aggregator: "subprocess.Popen[str]", timeout_s: float) -> tuple[list[Summary], float, float]:
+        """Return the rounds' summaries, that of the personalization last, and what the aggregator needed: peak memory in MB, and
+        seconds of processor time a round after the first."""
+        until, found, peak, used = time.monotonic() + timeout_s, list[Summary](), 0.0, list[float]()
         while time.monotonic() < until and aggregator.poll() is None:
             if summary := self._take(0.5):
                 found.append(summary)
+                used.append(cpu_s(aggregator.pid))
             peak = max(peak, peak_mb(aggregator.pid))
             if summary and summary.phase == PERSONALIZE:
-                return found, peak
+                return found, peak, (used[-2] - used[0]) / max(1, len(used) - 2)
         raise EdgeflError(f"the federation was not done after {timeout_s:g} s: {len(found)} rounds; the aggregator ended or a client is lost")
 
     def dropped_by_broker(self) -> int:
@@ -151,6 +155,15 @@ def peak_mb(pid: int) -> float:
         return next(int(row.split()[1]) * 1024 / 1e6 for row in rows if row.startswith("VmHWM:"))
     except (OSError, StopIteration):
         return 0.0
+
+
+def cpu_s(pid: int) -> float:
+    """Return the processor time a process has had, in seconds; 0 when it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _output(light: "subprocess.Popen[str]", log: Path) -> str:

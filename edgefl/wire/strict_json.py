@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import cache
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from edgefl.errors import WireError
@@ -79,6 +80,11 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
+@cache
+def _hints(cls: type) -> Mapping[str, Any]:
+    return get_type_hints(cls)
+
+
 def decode_json(cls: type[T], payload: bytes) -> T:
     """Read a message; WireError names message, field, what was received, what was expected."""
     name = cls.__name__
@@ -88,7 +94,7 @@ def decode_json(cls: type[T], payload: bytes) -> T:
         raw = json.loads(payload, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         raise WireError(f"{name} is not JSON: {str(error)[:200]}; the sender is not edgefl") from error
-    hints = get_type_hints(cls)
+    hints = _hints(cls)
     if not isinstance(raw, dict):
         raise WireError(f"{name} is {type(raw).__name__}, expected an object; the sender is not edgefl")
     remedy = "sender and receiver run different versions of edgefl; update the older one"
