@@ -18,6 +18,7 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
 from edgefl.errors import LinkError
+from edgefl.wire.topics import matches
 from edgefl.wire.url import parse_url, without_password
 
 MAX_PAYLOAD_BYTES = 256 * 1024 - 1024
@@ -135,7 +136,7 @@ class Link:
         message = Message(received.topic, bytes(received.payload), received.retain)
         self.bytes_down += len(message.payload)
         # amqtt 0.12 sends each new client the retained messages of everybody's subscriptions
-        if not any(paho.topic_matches_sub(topic, message.topic) for topic in tuple(self._filters)):
+        if not any(matches(topic, message.topic) for topic in tuple(self._filters)):
             return
         if len(message.payload) > MAX_PAYLOAD_BYTES:
             message = Message(message.topic, b"", message.retained, len(message.payload))
@@ -164,10 +165,7 @@ class Link:
             self._changed.notify_all()
 
     def subscribe(self, *filters: str, qos: int = 1, timeout_s: float = 10.0) -> None:
-        """Subscribe, now and after each reconnect, and wait for the broker's word on it. LinkError when it does not come.
-
-        `timeout_s` 0: do not wait; what is published next reaches the broker after the subscription.
-        """
+        """Subscribe, now and after each reconnect, and wait for the broker's word on it (0: do not). LinkError when it does not come."""
         new = [topic for topic in filters if topic not in self._filters]
         if not new:
             return

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from edgefl.errors import ConfigError, EdgeflError, LinkError
 from edgefl.mqtt import Link
@@ -37,11 +38,17 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def mosquitto_version() -> str:
+    """Return mosquitto's version as it says it."""
+    said = subprocess.run([find_mosquitto(), "-h"], capture_output=True, text=True, check=False).stdout.split()
+    return said[said.index("version") + 1] if "version" in said else "unknown"
+
+
 @contextmanager
-def running(command: Sequence[str], log: Path, **kept: int) -> Iterator["subprocess.Popen[str]"]:
+def running(command: Sequence[str], log: Path, **given: Any) -> Iterator["subprocess.Popen[str]"]:
     """Run a program whose words go to a file, and end it."""
     with log.open("a") as file:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=file, text=True, **{"stdout": file, **kept})  # type: ignore[call-overload]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=file, text=True, **{"stdout": file, **given})
     try:
         yield process
     finally:

@@ -1,4 +1,6 @@
-"""The floor of `edgefl bench fleet`: paho as it is, QoS 1, no chunks, receipts, signatures or journal; `fleet_floor ROLE URL CA BYTES CLIENTS ROUNDS`.
+"""The floor of `edgefl bench fleet`, a process of it: `fleet_floor ROLE URL CA BYTES CLIENTS ROUNDS`, ROLE being serve or answer.
+
+paho as it is, QoS 1: no chunks, receipts, signatures or journal.
 
 In each round the server publishes one message of BYTES and waits until every client, all in one process as the light ones are, has
 answered with one of the same size. What is sent is random bytes; nothing is aggregated or kept.
@@ -17,7 +19,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from edgefl.memory import peak_rss_mb
 
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 READY, DOWN, UP, END = "floor/ready", "floor/down", "floor/up", "floor/end"
 
 
@@ -30,7 +32,7 @@ def connect(url: str, ca: str, name: str, subscribed: list[str], take: Any) -> t
     client.on_subscribe = lambda *_: there.set()
     client.on_connect = lambda client, *_: client.subscribe([(topic, 1) for topic in subscribed])
     where = urlsplit(url)
-    client.connect(str(where.hostname), where.port or 1883)
+    client.connect(str(where.hostname), where.port or 1883, keepalive=20)
     client.loop_start()
     return client, there
 

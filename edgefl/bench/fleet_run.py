@@ -8,6 +8,7 @@ import sys
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -82,7 +83,9 @@ def run_fleet(load: Load, directory: Path) -> dict[str, Any]:
         began = time.time()
         aggregator = stack.enter_context(running(lead, directory / "aggregator.log"))
         lights = [
-            stack.enter_context(running([sys.executable, "-m", "devices.light", name, *part], directory / "light.log", stdout=subprocess.PIPE))
+            stack.enter_context(
+                running([sys.executable, "-m", "devices.light", name, *part], directory / "light.log", stdout=subprocess.PIPE)
+            )
             for part in parts
         ]
         summaries, peak_mb, cpu_s = watch.until_personal(aggregator, load.timeout_s)
@@ -90,14 +93,14 @@ def run_fleet(load: Load, directory: Path) -> dict[str, Any]:
         if aggregator.wait(60):
             raise EdgeflError(f"the aggregator ended with {aggregator.returncode}: {_last(directory / 'aggregator.log')}")
         dropped = watch.dropped_by_broker()
-    times = [began, *(summary.ts for summary in summaries)]
-    seconds = [later - earlier for earlier, later in zip(times[1:-1], times[2:], strict=True)][: load.rounds - 1]
+    times = [summary.ts for summary in summaries if summary.phase != PERSONALIZE]
+    seconds = [later - earlier for earlier, later in pairwise(times)]
     clients = [client for process in told for client in process["clients"]]
     return {
         "clients": load.clients,
         "model_bytes": size,
         "rounds": load.rounds,
-        "first_round_s": times[1] - began,
+        "first_round_s": times[0] - began,
         "round_s": median(seconds),
         "round_s_range": [min(seconds), max(seconds)],
         "aggregator_cpu_s": cpu_s,
@@ -138,7 +141,9 @@ class Watch:
             peak = max(peak, peak_mb(aggregator.pid))
             if summary and summary.phase == PERSONALIZE:
                 return found, peak, (used[-2] - used[0]) / max(1, len(used) - 2)
-        raise EdgeflError(f"the federation was not done after {timeout_s:g} s: {len(found)} rounds; the aggregator ended or a client is lost")
+        raise EdgeflError(
+            f"the federation was not done after {timeout_s:g} s: {len(found)} rounds; the aggregator ended or a client is lost"
+        )
 
     def dropped_by_broker(self) -> int:
         """Return how many messages the broker dropped since it started."""
@@ -186,7 +191,9 @@ def _bytes_a_round(clients: list[dict[str, Any]], rounds: int) -> dict[str, floa
 def _account(out: Path, clients: list[dict[str, Any]], load: Load, dropped: int) -> dict[str, Any]:
     """Return what became of the updates: each client's was to be accepted once a round."""
     with sqlite3.connect(out / "journal.sqlite") as database:
-        rows = database.execute("select number, client_id, count(*) from receipt where phase != ? group by number, client_id", (PERSONALIZE,))
+        rows = database.execute(
+            "select number, client_id, count(*) from receipt where phase != ? group by number, client_id", (PERSONALIZE,)
+        )
         accepted = sum(count == 1 for *_, count in rows)
         left_out = sum(len(json.loads(row[0])) for row in database.execute("select dropped from round"))
     return {

@@ -15,10 +15,13 @@ MAX_ITEMS = 1024
 MAX_INTEGER = 2**63 - 1
 
 T = TypeVar("T")
+_AS_IT_IS = frozenset({str, int, bool})
 
 
 def _plain(value: Any) -> Any:
     """Return the value as JSON knows it: a number that is not finite becomes null, since JSON has none."""
+    if type(value) in _AS_IT_IS:  # most values, and a look at Mapping is slow
+        return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
