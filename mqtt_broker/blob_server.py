@@ -9,6 +9,8 @@ from edgefl.wire.messages import Manifest, Want
 WINDOW_S = 0.1
 # devices that have a blob need a moment to leave it before it comes again for those who asked late
 REPEAT_S = 0.3
+# a manifest is retained, so that who subscribes gets it; who asks without it is told again, but not each of hundreds
+MANIFEST_S = 1.5
 
 
 class BlobServer:
@@ -19,6 +21,7 @@ class BlobServer:
         self._pending: dict[tuple[str, int], float] = {}
         self._sent: dict[tuple[str, int], float] = {}
         self._silent: dict[str, set[str]] = {}
+        self._told: dict[str, float] = {}
 
     def offer(self, sha256: str, content: bytes) -> None:
         """Hold a blob for whoever wants it."""
@@ -37,12 +40,20 @@ class BlobServer:
         self._pending = {key: since for key, since in self._pending.items() if key[0] in kept}
         self._sent = {key: at for key, at in self._sent.items() if key[0] in kept}
         self._silent = {key: silent for key, silent in self._silent.items() if key in kept}
+        self._told = {key: at for key, at in self._told.items() if key in kept}
         return gone
 
     def manifest(self, sha256: str) -> Manifest:
         """Return size and chunks of a blob that is held."""
         size = len(self._blobs[sha256])
         return Manifest(sha256, size, chunk_count(size), CHUNK_BYTES, time.time())
+
+    def is_manifest_due(self, sha256: str, now: float) -> bool:
+        """Whether to publish a manifest again for one who asks without it: not at the first ask, for it was with the offer."""
+        due = now - self._told.setdefault(sha256, now) > MANIFEST_S
+        if due:
+            self._told[sha256] = now
+        return due
 
     def expect(self, sha256: str, client_id: str) -> None:
         """Note that a device was told of a blob: it may ask for it."""

@@ -20,7 +20,7 @@ from mqtt_broker.uploads import Uploads, receipt
 
 CHUNK_WINDOW = 8
 SETTLE_S = 0.05
-"""So long at most an update that came whole waits for others, to be synced and journalled with them; not at all when none is coming."""
+"""So long at most an update that came whole waits for those on their way, to be synced and journalled with them."""
 MAX_SAMPLES = 10**9
 
 
@@ -100,7 +100,9 @@ class Exchange:
 
     def pump(self, timeout_s: float) -> None:
         """Take one event, if one comes in time, and send what is due."""
-        event = self._link.get(0.0 if self._unsettled else 0.004 if self.blobs.is_busy else timeout_s)
+        if self._unsettled:
+            timeout_s = min(timeout_s, self._settle_by - time.monotonic()) if self._uploads.is_busy else 0.0
+        event = self._link.get(min(timeout_s, 0.004) if self.blobs.is_busy else timeout_s)
         if isinstance(event, Message):
             self._take(event)
         elif isinstance(event, Connected):
@@ -110,7 +112,7 @@ class Exchange:
             for sha256 in self.blobs.held():
                 self._publish_manifest(sha256)
         now = time.monotonic()
-        if self._unsettled and (event is None or now >= self._settle_by):
+        if self._unsettled and (now >= self._settle_by or (event is None and not self._uploads.is_busy)):
             self._settle()
         self._send(self._uploads.expire(now))
         while self._link.in_flight < CHUNK_WINDOW and (due := self.blobs.next_chunk(now)):
@@ -178,7 +180,8 @@ class Exchange:
             self._send_task(status.client_id)
 
     def _on_want(self, client_id: str, want: Want) -> None:
-        if self.blobs.want(want, time.monotonic(), client_id) and not want.missing:
+        now = time.monotonic()
+        if self.blobs.want(want, now, client_id) and not want.missing and self.blobs.is_manifest_due(want.sha256, now):
             self._publish_manifest(want.sha256)
 
     def _on_begin(self, address: Address, begin: Begin) -> None:
