@@ -7,6 +7,8 @@ from edgefl.wire.chunks import CHUNK_BYTES, chunk, chunk_count, indices_of
 from edgefl.wire.messages import Manifest, Want
 
 WINDOW_S = 0.1
+LONGEST_S = 1.0
+"""A want waits until all who were told of the blob have asked; else until nobody asked for the first, or it is as old as the second."""
 # devices that have a blob need a moment to leave it before it comes again for those who asked late
 REPEAT_S = 0.3
 # a manifest is retained, so that who subscribes gets it; who asks without it is told again, but not each of hundreds
@@ -22,6 +24,7 @@ class BlobServer:
         self._sent: dict[tuple[str, int], float] = {}
         self._silent: dict[str, set[str]] = {}
         self._told: dict[str, float] = {}
+        self._asked: dict[str, float] = {}
 
     def offer(self, sha256: str, content: bytes) -> None:
         """Hold a blob for whoever wants it."""
@@ -41,6 +44,7 @@ class BlobServer:
         self._sent = {key: at for key, at in self._sent.items() if key[0] in kept}
         self._silent = {key: silent for key, silent in self._silent.items() if key in kept}
         self._told = {key: at for key, at in self._told.items() if key in kept}
+        self._asked = {key: at for key, at in self._asked.items() if key in kept}
         return gone
 
     def manifest(self, sha256: str) -> Manifest:
@@ -64,6 +68,7 @@ class BlobServer:
         if want.sha256 not in self._blobs:
             return False
         self._silent.get(want.sha256, set()).discard(client_id)
+        self._asked[want.sha256] = now
         count = chunk_count(len(self._blobs[want.sha256]))
         for index in indices_of(want.missing or ((0, count),), count):
             self._pending.setdefault((want.sha256, index), now)
@@ -73,7 +78,9 @@ class BlobServer:
         """Take the next (sha256, index, chunk) to publish; a want waits a moment for others that may want the same."""
         for key, since in self._pending.items():
             all_asked = self._silent.get(key[0]) == set()
-            if (all_asked or now - since >= WINDOW_S) and now - self._sent.get(key, -REPEAT_S) >= REPEAT_S:
+            if (all_asked or now - self._asked[key[0]] >= WINDOW_S or now - since >= LONGEST_S) and now - self._sent.get(
+                key, -REPEAT_S
+            ) >= REPEAT_S:
                 del self._pending[key]
                 self._sent[key] = now
                 return *key, chunk(self._blobs[key[0]], key[1])

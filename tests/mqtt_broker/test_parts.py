@@ -16,7 +16,7 @@ from edgefl.plan.spec import save_plan
 from edgefl.wire.chunks import CHUNK_BYTES, chunk, chunk_count
 from edgefl.wire.messages import Begin, Status, Want
 from mqtt_broker import embedded
-from mqtt_broker.blob_server import MANIFEST_S, REPEAT_S, WINDOW_S, BlobServer
+from mqtt_broker.blob_server import LONGEST_S, MANIFEST_S, REPEAT_S, WINDOW_S, BlobServer
 from mqtt_broker.plan_source import build_in_child, open_plan
 from mqtt_broker.presence import Presence, take_status
 from mqtt_broker.results import client_rows, dropped_of, result_of, save_result, summarize, weighted_loss
@@ -42,7 +42,7 @@ def test_chunks_that_several_want_go_out_once_after_a_moment():
     assert blobs.want(Want(A, (), 0.0), now=10.0)
     assert blobs.next_chunk(10.0) is None
     assert blobs.want(Want(A, ((1, 2),), 0.0), now=10.01)
-    later = 10.001 + WINDOW_S
+    later = 10.011 + WINDOW_S
     assert blobs.next_chunk(later) == (A, 0, bytes(CHUNK_BYTES))
     assert blobs.next_chunk(later) == (A, 1, b"\0")
     assert blobs.next_chunk(later) is None
@@ -68,6 +68,21 @@ def test_one_who_was_told_and_never_asks_holds_the_others_up_for_a_moment_only()
     blobs.want(Want(A, (), 0.0), 10.0, "pi-1")
     assert blobs.next_chunk(10.0 + WINDOW_S / 2) is None
     assert blobs.next_chunk(10.001 + WINDOW_S) == (A, 0, b"x")
+
+
+def test_a_blob_waits_for_those_who_keep_asking_but_not_for_ever():
+    blobs = BlobServer()
+    blobs.offer(A, b"x")
+    step, asks = WINDOW_S / 2, round(2 * LONGEST_S / WINDOW_S)
+    for i in range(asks + 1):
+        blobs.expect(A, f"pi-{i}")
+    sent = []
+    for i in range(asks):
+        blobs.want(Want(A, (), 0.0), 10.0 + i * step, f"pi-{i}")
+        if blobs.next_chunk(10.0 + i * step):
+            sent.append(i * step)
+    assert sent == [] or sent[0] >= LONGEST_S - step
+    assert blobs.next_chunk(10.0 + asks * step + 0.001)
 
 
 def test_a_manifest_is_published_again_for_those_who_ask_again_and_not_once_for_each():
