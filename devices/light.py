@@ -7,12 +7,13 @@ takes file numbers below 1,024, three a client: 300 clients a process at most.
 
 import hashlib
 import json
+import os
 import secrets
 import sys
 import threading
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -26,7 +27,7 @@ from devices.session import Session, Superseded
 from devices.upload import upload
 from edgefl import __version__
 from edgefl.algorithms import DONE, PERSONALIZE
-from edgefl.errors import ConfigError
+from edgefl.errors import ConfigError, EdgeflError
 from edgefl.memory import peak_rss_mb
 from edgefl.mqtt import KEEPALIVE_S, Link, Message
 from edgefl.plan.spec import PlanSpec, decode_plan
@@ -43,6 +44,9 @@ MOST = 300
 MAX_PLAN_BYTES = 64 * 1024 * 1024
 NUM_SAMPLES = 10
 LOSS = 1.0
+CONNECT_S = 60.0
+JOINING = threading.BoundedSemaphore(32)
+"""So many join at a time: hundreds of handshakes at once on this machine would wait for each other until they time out."""
 
 
 @dataclass(frozen=True)
@@ -77,15 +81,16 @@ class Client:
         """Take part until the federation is done."""
         client_id, boot_id = self._enrolment.client_id, secrets.token_hex(8)
         name, broker, context = f"edgefl-{client_id}-{boot_id}", self._enrolment.broker, tls_context(self._enrolment)
-        probe = Link(broker, f"{name}-probe", context=context)
-        try:
-            claim(probe, self._topics, client_id, boot_id, KEEPALIVE_S)
-        finally:
-            probe.close()
-        now = time.time()
-        status = Status(client_id, boot_id, False, now, NUM_SAMPLES, __version__, now)
-        will = Message(self._topics.device(client_id, "status"), encode_json(status), retained=True)
-        link = Link(broker, name, will=will, context=context)
+        with JOINING:
+            probe = Link(broker, f"{name}-probe", timeout_s=CONNECT_S, context=context)
+            try:
+                claim(probe, self._topics, client_id, boot_id, KEEPALIVE_S)
+            finally:
+                probe.close()
+            now = time.time()
+            status = Status(client_id, boot_id, False, now, NUM_SAMPLES, __version__, now)
+            will = Message(self._topics.device(client_id, "status"), encode_json(status), retained=True)
+            link = Link(broker, name, will=will, timeout_s=CONNECT_S, context=context)
         session = Session(link, self._topics, status, lambda line: None, self._trust)
         try:
             session.start()
@@ -141,18 +146,28 @@ class Client:
 
 
 def run_clients(federation: str, enrolments: list[Path]) -> list[Tally]:
-    """Run them side by side until the federation is done; raises what the first of them that failed raised."""
+    """Run them side by side until the federation is done; raises what the first of them that fails raised, at once."""
     if len(enrolments) > MOST:
         raise ConfigError(f"{len(enrolments)} clients in one process, expected at most {MOST}; start another")
-    with ThreadPoolExecutor(len(enrolments)) as pool:
-        clients = [Client(load_enrolment(path), federation) for path in enrolments]
-        return list(pool.map(Client.run, clients))
+    clients = [Client(load_enrolment(path), federation) for path in enrolments]
+    pool = ThreadPoolExecutor(len(clients))
+    running = [pool.submit(client.run) for client in clients]
+    wait(running, return_when=FIRST_EXCEPTION)
+    pool.shutdown(wait=False)
+    for each in running:
+        if each.done():
+            each.result()
+    return [each.result() for each in running]
 
 
 def main(federation: str, *enrolments: str) -> None:
     """Run them and print one JSON line."""
     threading.stack_size(256 * 1024)
-    tallies = run_clients(federation, [Path(each) for each in enrolments])
+    try:
+        tallies = run_clients(federation, [Path(each) for each in enrolments])
+    except EdgeflError as error:
+        print(error, file=sys.stderr, flush=True)
+        os._exit(1)  # the threads of the others would go on
     told: dict[str, Any] = {"peak_rss_mb": peak_rss_mb(), "clients": [each.__dict__ for each in tallies]}
     print(json.dumps(told))
 

@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
@@ -88,7 +89,7 @@ def run_fleet(load: Load, directory: Path) -> dict[str, Any]:
             )
             for part in parts
         ]
-        summaries, peak_mb, cpu_s = watch.until_personal(aggregator, load.timeout_s)
+        summaries, peak_mb, cpu_s = watch.until_personal(aggregator, lights, load.timeout_s)
         told = [json.loads(_output(light, directory / "light.log")) for light in lights]
         if aggregator.wait(60):
             raise EdgeflError(f"the aggregator ended with {aggregator.returncode}: {_last(directory / 'aggregator.log')}")
@@ -116,7 +117,7 @@ class Watch:
     """Reads summaries and the broker's own count of dropped messages."""
 
     def __init__(self, directory: Path, federation: str) -> None:
-        own = load_enrolment(directory / f"{WATCH}.enrol")
+        self._directory, own = directory, load_enrolment(directory / f"{WATCH}.enrol")
         self.link = Link(own.broker, "edgefl-watch", context=tls_context(own))
         self.link.subscribe(Topics(federation).root + "/round/+/summary", DROPPED)
         self._dropped = 0
@@ -130,11 +131,13 @@ class Watch:
             return None
         return decode_json(Summary, event.payload)
 
-    def until_personal(self, aggregator: "subprocess.Popen[str]", timeout_s: float) -> tuple[list[Summary], float, float]:
+    def until_personal(
+        self, aggregator: "subprocess.Popen[str]", lights: Sequence["subprocess.Popen[str]"], timeout_s: float
+    ) -> tuple[list[Summary], float, float]:
         """Return the rounds' summaries, that of the personalization last, and what the aggregator needed: peak memory in MB, and
         seconds of processor time a round after the first."""
         until, found, peak, used = time.monotonic() + timeout_s, list[Summary](), 0.0, list[float]()
-        while time.monotonic() < until and aggregator.poll() is None:
+        while time.monotonic() < until and aggregator.poll() is None and not any(light.poll() for light in lights):
             if summary := self._take(0.5):
                 found.append(summary)
                 used.append(cpu_s(aggregator.pid))

@@ -97,7 +97,7 @@ def decode_json(cls: type[T], payload: bytes) -> T:
         raw = json.loads(payload, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         raise WireError(f"{name} is not JSON: {str(error)[:200]}; the sender is not edgefl") from error
-    hints = _hints(cls)
+    hints = _hints(cls)  # type: ignore[arg-type]  # a class is hashable
     if not isinstance(raw, dict):
         raise WireError(f"{name} is {type(raw).__name__}, expected an object; the sender is not edgefl")
     remedy = "sender and receiver run different versions of edgefl; update the older one"
