@@ -9,8 +9,9 @@ from edgefl.wire.messages import Manifest, Want
 WINDOW_S = 0.1
 LONGEST_S = 1.0
 """A want waits until all who were told of the blob have asked; else until nobody asked for the first, or it is as old as the second."""
-# devices that have a blob need a moment to leave it before it comes again for those who asked late
-REPEAT_S = 0.3
+# devices that have a blob need a moment to leave it before it comes again for those who asked late; the wait doubles with each time,
+# for what hundreds still wait for lies in the broker's queues, and more of it would only be slower
+REPEAT_S, LONGEST_REPEAT_S = 0.3, 20.0
 # a manifest is retained, so that who subscribes gets it; who asks without it is told again, but not each of hundreds
 MANIFEST_S = 1.5
 
@@ -21,7 +22,7 @@ class BlobServer:
     def __init__(self) -> None:
         self._blobs: dict[str, bytes] = {}
         self._pending: dict[tuple[str, int], float] = {}
-        self._sent: dict[tuple[str, int], float] = {}
+        self._sent: dict[tuple[str, int], tuple[float, int]] = {}
         self._silent: dict[str, set[str]] = {}
         self._told: dict[str, float] = {}
         self._asked: dict[str, float] = {}
@@ -78,13 +79,19 @@ class BlobServer:
         """Take the next (sha256, index, chunk) to publish; a want waits a moment for others that may want the same."""
         for key, since in self._pending.items():
             all_asked = self._silent.get(key[0]) == set()
-            if (all_asked or now - self._asked[key[0]] >= WINDOW_S or now - since >= LONGEST_S) and now - self._sent.get(
-                key, -REPEAT_S
-            ) >= REPEAT_S:
+            waited = all_asked or now - self._asked[key[0]] >= WINDOW_S or now - since >= LONGEST_S
+            if waited and now >= self._again(key):
                 del self._pending[key]
-                self._sent[key] = now
+                self._sent[key] = (now, self._sent.get(key, (now, 0))[1] + 1)
                 return *key, chunk(self._blobs[key[0]], key[1])
         return None
+
+    def _again(self, key: tuple[str, int]) -> float:
+        """Return when a chunk may go out."""
+        if key not in self._sent:
+            return 0.0
+        at, times = self._sent[key]
+        return at + min(LONGEST_REPEAT_S, REPEAT_S * 2.0 ** (times - 1))
 
     @property
     def is_busy(self) -> bool:

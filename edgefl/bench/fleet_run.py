@@ -29,7 +29,7 @@ from edgefl.wire.tensors import encode_weights
 from edgefl.wire.topics import Topics
 
 INPUTS, CLASSES = 60, 10
-PER_PROCESS = 250
+PER_PROCESS = 125
 DROPPED = "$SYS/broker/publish/messages/dropped"
 SETTLE_S = 2.5
 """For the broker's last word on what it dropped: it says so each second."""

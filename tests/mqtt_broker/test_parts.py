@@ -102,6 +102,9 @@ def test_who_asks_late_gets_a_chunk_again_when_the_others_had_time_to_leave():
     blobs.want(Want(A, (), 0.0), now=sent + 0.05)
     assert blobs.next_chunk(sent + REPEAT_S / 2) is None
     assert blobs.next_chunk(sent + 0.01 + REPEAT_S)
+    blobs.want(Want(A, (), 0.0), now=sent + 0.02 + REPEAT_S)
+    assert blobs.next_chunk(sent + 0.01 + 2.9 * REPEAT_S) is None
+    assert blobs.next_chunk(sent + 0.02 + 3 * REPEAT_S)
 
 
 def test_a_blob_that_is_gone_or_a_range_outside_it():
