@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from edgefl.algorithms import PERSONALIZE, Algorithm
+from edgefl.plan.spec import TensorSpec
 from edgefl.types import ServerState, Weights
 from edgefl.wire.messages import Task
 from edgefl.wire.tensors import encode_weights, model_specs, size_limit, specs_of
@@ -34,6 +35,7 @@ class Tasks:
         self._briefs: dict[str, Brief] = {}
         # the weights are kept beside their hash: an id is only unique while its object lives
         self._hashes: dict[int, tuple[Weights, str]] = {}
+        self._specs: dict[int, tuple[TensorSpec, ...]] = {}
 
     def brief(self, client_id: str) -> Brief:
         """Return the client's brief, the same whenever it is asked for; its blobs are on offer then."""
@@ -45,7 +47,9 @@ class Tasks:
                 self._codec, self.nonce, time.time(),
             )  # fmt: skip
             # what a client personalizes is its own: its answer is metrics and holds no tensor
-            expected = {} if broadcast.phase == PERSONALIZE else {name: specs_of(weights) for name, weights in broadcast.models.items()}
+            expected = (
+                {} if broadcast.phase == PERSONALIZE else {name: self._specs[id(weights)] for name, weights in broadcast.models.items()}
+            )
             limit = 64 + (size_limit(model_specs(expected, self._codec)) if expected else 0)
             self._briefs[client_id] = Brief(task, expected, limit)
         return self._briefs[client_id]
@@ -55,6 +59,7 @@ class Tasks:
             content = encode_weights(weights)
             sha256 = hashlib.sha256(content).hexdigest()
             self._hashes[id(weights)] = (weights, sha256)
+            self._specs[id(weights)] = specs_of(weights)
             self._offer(sha256, content)
         return self._hashes[id(weights)][1]
 
