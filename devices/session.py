@@ -123,7 +123,8 @@ class Session:
         filters = [self.topics.blob(sha256, "+") for sha256 in limits]
         self.limits = limits
         self.assemblers = dict.fromkeys(limits)
-        self.link.subscribe(*filters)
+        # the broker takes one's messages in their order: who asks now is subscribed when the answer comes
+        self.link.subscribe(*filters, timeout_s=0.0)
         patience, asked = 2.0, 0.0
         try:
             while len(found) < len(limits):

@@ -25,6 +25,7 @@ from edgefl.link.brokers import Turns, none_of, refused, unreachable
 from edgefl.link.events import Connected as Connected
 from edgefl.link.events import Message as Message
 from edgefl.link.subscriptions import FOR_GOOD, Subscriptions
+from edgefl.wire.topics import matches
 from edgefl.wire.url import Broker, parse_urls
 
 MAX_PAYLOAD_BYTES = 256 * 1024 - 1024
@@ -156,7 +157,7 @@ class Link:
         message = Message(received.topic, bytes(received.payload), received.retain)
         self.bytes_down += len(message.payload)
         # amqtt 0.12 sends each new client the retained messages of everybody's subscriptions
-        if not any(paho.topic_matches_sub(topic, message.topic) for topic in tuple(self._subscriptions.filters)):
+        if not any(matches(topic, message.topic) for topic in tuple(self._subscriptions.filters)):
             return
         if len(message.payload) > MAX_PAYLOAD_BYTES:
             message = Message(message.topic, b"", message.retained, len(message.payload))
@@ -178,7 +179,7 @@ class Link:
     def subscribe(self, *filters: str, qos: int = 1, timeout_s: float = 60.0) -> None:
         """Subscribe, now and after each reconnect, and wait for the broker's word on it. LinkError when it does not come, or is no.
 
-        A no that may pass is asked again within `timeout_s`; MQTT 3.1.1 does not tell it from one for good.
+        A no that may pass is asked again within `timeout_s`, 0: do not wait; MQTT 3.1.1 does not tell it from one for good.
         """
         if new := {topic: qos for topic in filters if topic not in self._subscriptions.filters}:
             self._subscriptions.add(self.url, new, timeout_s)

@@ -10,7 +10,7 @@ rounds are the versions of an asynchronous federation with a buffer (Nguyen et a
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -134,8 +134,8 @@ def missing(round: Round) -> tuple[str, ...]:
     return tuple(client_id for client_id in round.cohort if client_id not in round.received)
 
 
-def _awaited(round: Round) -> list[str]:
-    return [client_id for client_id in missing(round) if client_id not in round.failed]
+def _awaited(round: Round) -> Iterator[str]:
+    return (client_id for client_id in round.cohort if client_id not in round.received and client_id not in round.failed)
 
 
 def count(round: Round) -> int:
@@ -160,7 +160,7 @@ def is_closed(round: Round, now: float) -> bool:
 
 def is_overdue(round: Round, now: float) -> bool:
     """Whether quorum was missed: at the deadline, or as soon as nobody is left who could report."""
-    return not has_quorum(round) and (now >= round.closes or not _awaited(round))
+    return not has_quorum(round) and (now >= round.closes or next(_awaited(round), None) is None)
 
 
 def extend(round: Round, now: float, *, counts: bool = True) -> Round:

@@ -99,7 +99,7 @@ class Aggregator:
                 return result
             finally:
                 if leading:
-                    self._exchange.keep_only(set())
+                    self._exchange.blobs.keep_only(set())
                     self._link.publish(self._topics.state, encode_json(self._trust.signed(self._state(STOPPED, 0, 0))), retain=True)
                 self._link.close()
 
@@ -113,7 +113,7 @@ class Aggregator:
             state = self._algorithm.init(self._initial, rng_for(config.seed, 0, "init"))
         else:
             self._note(f"going on at round {state.round} of {config.rounds} (session {self._session[:8]})")
-        self._exchange.offer(self._plan, self._plan_blob)
+        self._exchange.blobs.offer(self._plan, self._plan_blob)
         while state.round <= config.rounds and state.phase not in (PERSONALIZE, DONE):
             state = self._federate(state)
         state = replace(state, phase=PERSONALIZE)
@@ -124,8 +124,8 @@ class Aggregator:
         path = save_result(result, self._out)
         save_state(replace(state, phase=DONE), self._out)
         self._journal.finish()
-        self._spool.clear()
-        self._exchange.keep_only(set())
+        self._spool.remove()
+        self._exchange.blobs.keep_only(set())
         self._exchange.publish_state(self._state(DONE, state.round, 0))
         self._note(f"done in {result['seconds']:.1f} s; the result is {path}")
         return result
@@ -181,7 +181,7 @@ class Aggregator:
         oldest = state.round - staleness
         tasks = Tasks(
             self._algorithm, state, config, session=self._session, plan=self._plan, nonces=self._journal.nonces(opened, oldest),
-            max_staleness=staleness, offer=self._exchange.offer,
+            max_staleness=staleness, offer=self._exchange.blobs.offer,
         )  # fmt: skip
         if not opened.cohort:  # a Poisson sample may be empty; the round is its noise
             self._journal.close_round(opened, None, [])
@@ -197,10 +197,10 @@ class Aggregator:
             return opened
         sent_before = self._link.bytes_up
         self._exchange.publish_state(self._state(state.phase, state.round, self._told_size(opened)))
-        closed = self._exchange.play(begun, tasks, lambda begin: self._journal.accept(opened, begin), open_to_all=open_to_all)
+        closed = self._exchange.play(begun, tasks, lambda begins: self._journal.accept(opened, *begins), open_to_all=open_to_all)
         self._close(closed, opened, sent_before)
         # devices that are late still ask for the blobs of this round; those of the one before are gone
-        self._exchange.keep_only(tasks.blobs() | {self._plan})
+        self._exchange.blobs.keep_only(tasks.blobs() | {self._plan})
         return opened
 
     def _told_size(self, opened: Opened) -> int:

@@ -6,9 +6,14 @@ from collections.abc import Iterable
 from edgefl.wire.chunks import CHUNK_BYTES, chunk, chunk_count, indices_of
 from edgefl.wire.messages import Manifest, Want
 
-WINDOW_S = 0.03
-# devices that have a blob need a moment to leave it before it comes again for those who asked late
-REPEAT_S = 0.3
+WINDOW_S = 0.1
+LONGEST_S = 1.0
+"""A want waits until all who were told of the blob have asked; else until nobody asked for the first, or it is as old as the second."""
+# devices that have a blob need a moment to leave it before it comes again for those who asked late; the wait doubles with each time,
+# for what hundreds still wait for lies in the broker's queues, and more of it would only be slower
+REPEAT_S, LONGEST_REPEAT_S = 0.3, 20.0
+# a manifest is retained, so that who subscribes gets it; who asks without it is told again, but not each of hundreds
+MANIFEST_S = 1.5
 
 
 class BlobServer:
@@ -17,7 +22,10 @@ class BlobServer:
     def __init__(self) -> None:
         self._blobs: dict[str, bytes] = {}
         self._pending: dict[tuple[str, int], float] = {}
-        self._sent: dict[tuple[str, int], float] = {}
+        self._sent: dict[tuple[str, int], tuple[float, int]] = {}
+        self._silent: dict[str, set[str]] = {}
+        self._told: dict[str, float] = {}
+        self._asked: dict[str, float] = {}
 
     def offer(self, sha256: str, content: bytes) -> None:
         """Hold a blob for whoever wants it."""
@@ -35,6 +43,9 @@ class BlobServer:
             del self._blobs[sha256]
         self._pending = {key: since for key, since in self._pending.items() if key[0] in kept}
         self._sent = {key: at for key, at in self._sent.items() if key[0] in kept}
+        self._silent = {key: silent for key, silent in self._silent.items() if key in kept}
+        self._told = {key: at for key, at in self._told.items() if key in kept}
+        self._asked = {key: at for key, at in self._asked.items() if key in kept}
         return gone
 
     def manifest(self, sha256: str) -> Manifest:
@@ -42,23 +53,45 @@ class BlobServer:
         size = len(self._blobs[sha256])
         return Manifest(sha256, size, chunk_count(size), CHUNK_BYTES, time.time())
 
-    def want(self, want: Want, now: float) -> bool:
+    def is_manifest_due(self, sha256: str, now: float) -> bool:
+        """Whether to publish a manifest again for one who asks without it: not at the first ask, for it was with the offer."""
+        due = now - self._told.setdefault(sha256, now) > MANIFEST_S
+        if due:
+            self._told[sha256] = now
+        return due
+
+    def expect(self, sha256: str, client_id: str) -> None:
+        """Note that a device was told of a blob: it may ask for it."""
+        self._silent.setdefault(sha256, set()).add(client_id)
+
+    def want(self, want: Want, now: float, client_id: str = "") -> bool:
         """Note what a device lacks; False for a blob that is not held any more. WireError for ranges outside the blob."""
         if want.sha256 not in self._blobs:
             return False
+        self._silent.get(want.sha256, set()).discard(client_id)
+        self._asked[want.sha256] = now
         count = chunk_count(len(self._blobs[want.sha256]))
         for index in indices_of(want.missing or ((0, count),), count):
             self._pending.setdefault((want.sha256, index), now)
         return True
 
     def next_chunk(self, now: float) -> tuple[str, int, bytes] | None:
-        """Take the next (sha256, index, chunk) to publish; a want waits a moment for others that want the same."""
+        """Take the next (sha256, index, chunk) to publish; a want waits a moment for others that may want the same."""
         for key, since in self._pending.items():
-            if now - since >= WINDOW_S and now - self._sent.get(key, -REPEAT_S) >= REPEAT_S:
+            all_asked = self._silent.get(key[0]) == set()
+            waited = all_asked or now - self._asked[key[0]] >= WINDOW_S or now - since >= LONGEST_S
+            if waited and now >= self._again(key):
                 del self._pending[key]
-                self._sent[key] = now
+                self._sent[key] = (now, self._sent.get(key, (now, 0))[1] + 1)
                 return *key, chunk(self._blobs[key[0]], key[1])
         return None
+
+    def _again(self, key: tuple[str, int]) -> float:
+        """Return when a chunk may go out."""
+        if key not in self._sent:
+            return 0.0
+        at, times = self._sent[key]
+        return at + min(LONGEST_REPEAT_S, REPEAT_S * 2.0 ** (times - 1))
 
     @property
     def is_busy(self) -> bool:

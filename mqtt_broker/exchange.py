@@ -1,7 +1,7 @@
 """The aggregator's side of the wire: takes messages, serves blobs, receives updates, and plays one round at a time."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from edgefl import rounds
 from edgefl.errors import LinkError, WireError
@@ -12,13 +12,14 @@ from edgefl.wire.messages import STOPPED, Begin, Receipt, State, Status, Want
 from edgefl.wire.strict_json import decode_json, encode_json
 from edgefl.wire.tensors import decode_models
 from edgefl.wire.topics import Address, Topics, parse_topic
-from mqtt_broker.blob_server import BlobServer
+from mqtt_broker.blob_traffic import BlobTraffic
 from mqtt_broker.presence import Presence, take_status
 from mqtt_broker.spool import Spool
 from mqtt_broker.tasks import Tasks
 from mqtt_broker.uploads import Uploads, receipt
 
-CHUNK_WINDOW = 8
+SETTLE_S = 0.05
+"""So long at most an update that came whole waits for those on their way, to be synced and journalled with them."""
 MAX_SAMPLES = 10**9
 
 
@@ -38,11 +39,13 @@ class Exchange:
         self._held = held
         self._uploads = Uploads(upload_slots)
         self._tasks: Tasks | None = None
-        self._accepted: Callable[[Begin], None] = lambda begin: None
+        self._accepted: Callable[[Sequence[Begin]], None] = lambda begins: None
+        self._unsettled: dict[str, Begin] = {}
+        self._settle_by = 0.0
         self._open_to_all = False
         self.state = state
         self.presence = Presence()
-        self.blobs = BlobServer()
+        self.blobs = BlobTraffic(link, topics)
         self.round: Round | None = None
 
     def start(self) -> None:
@@ -56,28 +59,16 @@ class Exchange:
         self.state = state
         self._link.publish(self._topics.state, encode_json(self._trust.signed(state)), retain=True)
 
-    def offer(self, sha256: str, content: bytes) -> None:
-        """Hold a blob and publish its manifest."""
-        self.blobs.offer(sha256, content)
-        self._publish_manifest(sha256)
-
-    def _publish_manifest(self, sha256: str) -> None:
-        self._link.publish(self._topics.manifest(sha256), encode_json(self.blobs.manifest(sha256)), retain=True)
-
-    def keep_only(self, wanted: set[str]) -> None:
-        """Drop all other blobs, and take their retained manifests from the broker."""
-        for sha256 in self.blobs.keep_only(wanted):
-            self._link.publish(self._topics.manifest(sha256), b"", retain=True)
-
-    def play(self, round: Round, tasks: Tasks, accepted: Callable[[Begin], None], *, open_to_all: bool = False) -> Round:
+    def play(self, round: Round, tasks: Tasks, accepted: Callable[[Sequence[Begin]], None], *, open_to_all: bool = False) -> Round:
         """Send the tasks and take updates into the spool until the round closes; returns it closed.
 
-        `accepted` is told of an update before its device is. `open_to_all`: whoever comes online meanwhile takes part.
+        `accepted` is told of updates before their devices are. `open_to_all`: whoever comes online meanwhile takes part.
         Raises RoundError when quorum is missed for good.
         """
         self.round, self._tasks, self._accepted, self._open_to_all = round, tasks, accepted, open_to_all
         if not round.max_staleness:
             self._uploads.clear()
+        self._unsettled.clear()
         for client_id in rounds.missing(round):
             self._send_task(client_id)
         while not rounds.is_closed(self.round, now := time.monotonic()):
@@ -88,6 +79,10 @@ class Exchange:
                 for client_id in waiting:
                     self._send_task(client_id)
             self.pump(min(0.5, rounds.next_change(self.round, now)))
+        if self._unsettled:
+            self._settle()
+        if not round.max_staleness:
+            self._uploads.clear()
         closed, self.round = self.round, None
         return closed
 
@@ -98,26 +93,28 @@ class Exchange:
             # the round waits for it as for one that is offline; its task goes out when it says that it takes up tasks again
             self.round = rounds.offline(self.round, client_id, time.monotonic())
             return
-        self._link.publish(
-            self._topics.device(client_id, "task"), encode_json(self._trust.signed(self._tasks.brief(client_id).task, client_id))
-        )
+        task = self._tasks.brief(client_id).task
+        for sha256 in task.models.values():
+            self.blobs.expect(sha256, client_id)
+        self._link.publish(self._topics.device(client_id, "task"), encode_json(self._trust.signed(task, client_id)))
 
     def pump(self, timeout_s: float) -> None:
         """Take one event, if one comes in time, and send what is due."""
-        event = self._link.get(0.004 if self.blobs.is_busy else timeout_s)
+        if self._unsettled:
+            timeout_s = min(timeout_s, self._settle_by - time.monotonic()) if self._uploads.is_busy else 0.0
+        event = self._link.get(min(timeout_s, 0.004) if self.blobs.is_busy else timeout_s)
         if isinstance(event, Message):
             self._take(event)
         elif isinstance(event, Connected):
             self._note(f"the link to the broker is up again at {event.url}")
             # a broker that was restarted has forgotten what was retained
             self.publish_state(self.state)
-            for sha256 in self.blobs.held():
-                self._publish_manifest(sha256)
+            self.blobs.publish_manifests()
         now = time.monotonic()
+        if self._unsettled and (now >= self._settle_by or (event is None and not self._uploads.is_busy)):
+            self._settle()
         self._send(self._uploads.expire(now))
-        while self._link.in_flight < CHUNK_WINDOW and (due := self.blobs.next_chunk(now)):
-            sha256, index, content = due
-            self._link.publish(self._topics.blob(sha256, index), content)
+        self.blobs.send_due(now)
 
     def _send(self, receipts: list[tuple[str, Receipt]]) -> None:
         for client_id, each in receipts:
@@ -138,7 +135,7 @@ class Exchange:
                 case "status":
                     self._on_status(address, message.payload)
                 case "want":
-                    self._on_want(decode_json(Want, message.payload))
+                    self.blobs.want(address.client_id, decode_json(Want, message.payload))
                 case "begin":
                     self._on_begin(address, self._trust.checked(decode_json(Begin, message.payload), address.client_id))
                 case "chunk":
@@ -179,10 +176,6 @@ class Exchange:
         if status.client_id in rounds.missing(self.round) and not status.draining:
             self._send_task(status.client_id)
 
-    def _on_want(self, want: Want) -> None:
-        if self.blobs.want(want, time.monotonic()) and not want.missing:
-            self._publish_manifest(want.sha256)
-
     def _on_begin(self, address: Address, begin: Begin) -> None:
         if (begin.client_id, begin.sha256) != (address.client_id, address.sha256):
             raise WireError(f"the update names {begin.client_id!r}, its topic {address.client_id!r}; a device speaks for itself only")
@@ -194,10 +187,14 @@ class Exchange:
             return
         if begin.plan != self.state.plan:
             raise WireError(f"{begin.client_id} runs the plan {begin.plan[:8] or '(none)'}, expected {self.state.plan[:8]}; restart it")
+        if begin.client_id in self._unsettled:
+            self._settle()
         _, verdict = rounds.receive(self.round, begin.round, begin.client_id, begin.sha256)
         if verdict.kind != "accepted":
             self._send([(begin.client_id, _answer(begin, verdict))])
             return
+        if self._tasks is None:
+            raise WireError(f"round {begin.round} is over; wait for a task")
         brief = self._tasks.brief(begin.client_id)
         if begin.nonce != self._tasks.nonces.get(begin.round):
             raise WireError(f"the nonce {begin.nonce[:16]!r} is not this round's: a replayed update; answer the task that was sent last")
@@ -210,7 +207,7 @@ class Exchange:
         if begin is None or self.round is None or self._tasks is None:
             return
         # a late update may have become too old on its way
-        after, verdict = rounds.receive(self.round, begin.round, begin.client_id, begin.sha256)
+        _, verdict = rounds.receive(self.round, begin.round, begin.client_id, begin.sha256)
         if verdict.kind != "accepted":
             self._send([(begin.client_id, _answer(begin, verdict)), *self._uploads.close(begin.client_id, time.monotonic())])
             return
@@ -221,11 +218,24 @@ class Exchange:
         if expected and not deltas:
             raise WireError(f"{begin.client_id} sent an update without tensors, expected some of {', '.join(expected)}; restart it")
         self._spool.put(begin, expected, codec, blob)
-        self._accepted(begin)
-        self.round = after
-        self._send([(begin.client_id, receipt(begin, "ok")), *self._uploads.close(begin.client_id, time.monotonic())])
-        late = f" late, for round {begin.round}" if begin.round < after.number else ""
-        self._note(f"round {after.number}: {begin.client_id} reported{late} ({rounds.count(after)} of {after.enough or len(after.cohort)})")
+        now = time.monotonic()
+        self._settle_by = self._settle_by if self._unsettled else now + SETTLE_S
+        self._unsettled[begin.client_id] = begin
+        self._send(self._uploads.close(begin.client_id, now))
+
+    def _settle(self) -> None:
+        """Make sure of the updates that came whole, all at once, and only then say so."""
+        assert self.round is not None
+        self._spool.sync()
+        self._accepted(list(self._unsettled.values()))
+        for begin in self._unsettled.values():
+            after, _ = rounds.receive(self.round, begin.round, begin.client_id, begin.sha256)
+            self._send([(begin.client_id, receipt(begin, "ok"))])
+            late = f" late, for round {begin.round}" if begin.round < after.number else ""
+            told = f"({rounds.count(after)} of {after.enough or len(after.cohort)})"
+            self._note(f"round {after.number}: {begin.client_id} reported{late} {told}")
+            self.round = after
+        self._unsettled.clear()
 
     def _refuse(self, address: Address, reason: str) -> None:
         self._note(f"rejected from {address.client_id or address.kind}: {reason}")

@@ -140,13 +140,11 @@ class Journal:
             )
         return opened
 
-    def accept(self, opened: Opened, begin: Begin) -> None:
-        """Keep what was said about an update whose tensors are on disk."""
+    def accept(self, opened: Opened, *begins: Begin) -> None:
+        """Keep what was said about updates whose tensors are on disk, all of them or none."""
         with self._transaction() as database:
-            database.execute(
-                "insert or replace into accepted values (?, ?, ?, ?, ?)",
-                (opened.number, opened.phase, begin.client_id, begin.round, encode_json(begin)),
-            )
+            rows = [(opened.number, opened.phase, begin.client_id, begin.round, encode_json(begin)) for begin in begins]
+            database.executemany("insert or replace into accepted values (?, ?, ?, ?, ?)", rows)
 
     def accepted(self, opened: Opened) -> list[Begin]:
         """Return what was said about each update that a round accepted, sorted by client id and the round that it answers."""

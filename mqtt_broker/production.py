@@ -1,8 +1,10 @@
 """mosquitto's configuration for real boards: TLS with a certificate for each device, access by user name, and limits.
 
 Traps that cost days: `listener` stands before the options that belong to it (the other order opens port 1883 on all interfaces in
-2.0.11); the default autosave loses retained messages on kill -9; `message_size_limit` acknowledges and drops, `max_packet_size`
-refuses; the default queue of 1,000 messages drops acknowledged ones.
+2.0.11); the default autosave, each half hour, loses retained messages on kill -9, and `autosave_on_changes` counts every message as
+a change and writes the whole store, chunks on their way included, for each; `message_size_limit` acknowledges and drops,
+`max_packet_size` refuses; the default queue of 1,000 messages drops acknowledged ones. What is lost of the last seconds on kill -9 its
+owners say again: aggregator and devices publish their retained messages whenever their link comes up.
 """
 
 import getpass
@@ -32,8 +34,7 @@ max_keepalive 3600
 set_tcp_nodelay true
 persistence true
 persistence_location {directory}/data/
-autosave_interval 1
-autosave_on_changes true
+autosave_interval 5
 log_dest stderr
 log_type error
 log_type warning

@@ -1,60 +1,92 @@
 """Updates on disk between their receipt and the end of the round: `aggregate` reads one at a time.
 
-A client may be in a round twice, when its answer to an earlier task came late: a file is named by the client and the task's round.
+A client may be in a round twice, when its answer to an earlier task came late: an update is known by its client and the task's round.
+They stand in one file, one after the other, each behind a line of JSON: to sync one file that grew by ten updates costs a twentieth of
+syncing ten files.
 """
 
+import contextlib
 import hashlib
+import json
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from edgefl.errors import StateError
-from edgefl.files import write_atomic
 from edgefl.plan.spec import TensorSpec
 from edgefl.types import Update
 from edgefl.wire.messages import Begin
 from edgefl.wire.tensors import decode_models
 
 Expected = Mapping[str, tuple[TensorSpec, ...]]
+FILE = "updates"
+MAX_LINE = 1024
 
 
 @dataclass(frozen=True)
 class Spooled:
-    """An accepted update: what was said about it, and the tensors that it may hold."""
+    """An update that was checked: what was said about it, the tensors that it may hold, and where its bytes stand."""
 
     begin: Begin
     expected: Expected
     codec: str
+    offset: int
 
 
 class Spool:
-    """The accepted updates of one round, in a directory."""
+    """The updates of one round, in a directory. What was `put` is safe after `sync`. StateError when the disk does not take it."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._entries: dict[tuple[str, int], Spooled] = {}
+        self._file: BinaryIO | None = None
+        self._found: dict[tuple[str, str], tuple[int, int]] = {}
+        self._end = 0
 
-    def _path(self, begin: Begin) -> Path:
-        return self._directory / f"{begin.client_id}@{begin.round}"
-
-    def put(self, begin: Begin, expected: Expected, codec: str, blob: bytes) -> None:
-        """Keep an update whose tensors were checked. StateError when the disk does not take it."""
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[BinaryIO]:
         try:
-            write_atomic(self._path(begin), blob)
+            if self._file is None:
+                self._directory.mkdir(parents=True, exist_ok=True)
+                path = self._directory / FILE
+                self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
+                self._found, self._end = _records(self._file)
+                self._file.truncate(self._end)  # what was being written when the aggregator was killed
+                for each in (self._directory, self._directory.parent):
+                    _sync_directory(each)
+            yield self._file
         except OSError as error:
             raise StateError(f"cannot keep an update in {self._directory}: {error}; free some space or choose another --out") from error
-        self._entries[begin.client_id, begin.round] = Spooled(begin, expected, codec)
+
+    def put(self, begin: Begin, expected: Expected, codec: str, blob: bytes) -> None:
+        """Write an update whose tensors were checked."""
+        line = json.dumps([begin.client_id, begin.sha256, len(blob)]).encode() + b"\n"
+        with self._opened() as file:
+            file.seek(self._end)
+            file.write(line)
+            file.write(blob)
+            file.flush()
+        self._entries[begin.client_id, begin.round] = Spooled(begin, expected, codec, self._end + len(line))
+        self._end += len(line) + len(blob)
+
+    def sync(self) -> None:
+        """Return when all that was put would survive a power cut."""
+        with self._opened() as file:
+            os.fsync(file.fileno())
 
     def restore(self, begin: Begin, expected: Expected, codec: str) -> bool:
         """Take an update again that this directory holds from before a restart; False when its bytes are not there whole."""
-        try:
-            blob = self._path(begin).read_bytes()
-        except OSError:
-            return False
-        if hashlib.sha256(blob).hexdigest() != begin.sha256:
-            return False
-        self._entries[begin.client_id, begin.round] = Spooled(begin, expected, codec)
+        with self._opened() as file:
+            if (begin.client_id, begin.sha256) not in self._found:
+                return False
+            offset, size = self._found[begin.client_id, begin.sha256]
+            file.seek(offset)
+            if hashlib.sha256(file.read(size)).hexdigest() != begin.sha256:
+                return False
+        self._entries[begin.client_id, begin.round] = Spooled(begin, expected, codec, offset)
         return True
 
     def begins(self) -> list[Begin]:
@@ -64,11 +96,52 @@ class Spool:
     def updates(self) -> Iterator[Update]:
         """Yield the updates sorted by client id and round, each read when its turn comes."""
         for key in sorted(self._entries):
-            begin, expected, codec = self._entries[key].begin, self._entries[key].expected, self._entries[key].codec
-            deltas = decode_models(self._path(begin).read_bytes(), expected, begin.client_id, codec)
-            yield Update(begin.client_id, begin.round, begin.num_samples, deltas, begin.metrics)
+            entry = self._entries[key]
+            with self._opened() as file:
+                file.seek(entry.offset)
+                blob = file.read(entry.begin.size)
+            client_id = entry.begin.client_id
+            deltas = decode_models(blob, entry.expected, client_id, entry.codec)
+            yield Update(client_id, entry.begin.round, entry.begin.num_samples, deltas, entry.begin.metrics)
 
     def clear(self) -> None:
         """Forget all updates: their round is aggregated."""
         self._entries.clear()
+        self._found.clear()
+        self._end = 0
+        if self._file:
+            with self._opened() as file:
+                file.truncate(0)
+
+    def remove(self) -> None:
+        """Forget all updates and the directory: the federation is over."""
+        if self._file:
+            self._file.close()
         shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def _records(file: BinaryIO) -> tuple[dict[tuple[str, str], tuple[int, int]], int]:
+    """Return where each whole record's bytes stand, as (client id, sha256) -> (offset, size), and where the last one ends."""
+    found: dict[tuple[str, str], tuple[int, int]] = {}
+    length, end = file.seek(0, os.SEEK_END), 0
+    while end < length:
+        file.seek(end)
+        line = file.readline(MAX_LINE)
+        try:
+            client_id, sha256, size = json.loads(line)
+            following = end + len(line) + int(size)
+        except (ValueError, TypeError):
+            break
+        if not line.endswith(b"\n") or not end < following <= length:
+            break
+        found[str(client_id), str(sha256)] = (end + len(line), int(size))
+        end = following
+    return found, end
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from edgefl.algorithms import PERSONALIZE, Algorithm
 from edgefl.config import FederationConfig
+from edgefl.plan.spec import TensorSpec
 from edgefl.types import ServerState, Weights
 from edgefl.wire.messages import Task
 from edgefl.wire.tensors import encode_weights, models_limit, specs_of
@@ -35,6 +36,7 @@ class Tasks:
         self._briefs: dict[str, Brief] = {}
         # the weights are kept beside their hash: an id is only unique while its object lives
         self._hashes: dict[int, tuple[Weights, str]] = {}
+        self._specs: dict[int, tuple[TensorSpec, ...]] = {}
 
     def brief(self, client_id: str) -> Brief:
         """Return the client's brief, the same whenever it is asked for; its blobs are on offer then."""
@@ -46,7 +48,8 @@ class Tasks:
                 config.codec, self._max_staleness, config.budget_s, self.nonces[broadcast.round], time.time(),
             )  # fmt: skip
             # what a client personalizes is its own: its answer is metrics and holds no tensor
-            expected = {} if broadcast.phase == PERSONALIZE else {name: specs_of(weights) for name, weights in broadcast.models.items()}
+            personal = broadcast.phase == PERSONALIZE
+            expected = {} if personal else {name: self._specs[id(weights)] for name, weights in broadcast.models.items()}
             limit = 64 + (models_limit(expected, config.codec) if expected else 0)
             self._briefs[client_id] = Brief(task, expected, limit)
         return self._briefs[client_id]
@@ -56,6 +59,7 @@ class Tasks:
             content = encode_weights(weights)
             sha256 = hashlib.sha256(content).hexdigest()
             self._hashes[id(weights)] = (weights, sha256)
+            self._specs[id(weights)] = specs_of(weights)
             self._offer(sha256, content)
         return self._hashes[id(weights)][1]
 

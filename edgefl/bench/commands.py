@@ -8,6 +8,8 @@ from pathlib import Path
 import click
 
 from edgefl.bench.device import MODELS, run_device_bench
+from edgefl.bench.fleet import Sizes, run_fleet_bench
+from edgefl.bench.fleet import render as render_fleet
 from edgefl.bench.simulate import render, run_simulate_bench
 from edgefl.bench.wire import CODECS, run_wire_bench
 from edgefl.bench.wire import render as render_wire
@@ -65,6 +67,32 @@ def simulate(repeats: int, torch_python: str | None, out: Path | None, as_json: 
     if out:
         write_atomic(out, text.encode())
     click.echo(text if as_json else render(result))
+
+
+@bench.command()
+@click.option("--quick", is_flag=True, help="Only the ten clients beside their peers.")
+@click.option(
+    "--repeats", type=click.IntRange(1), default=3, show_default=True, help="Runs of each beside the others; the medians are printed."
+)
+@click.option("--flwr-python", help="A Python that has flwr, in a virtual environment of its own  [default: Flower is left out]")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON there too.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def fleet(quick: bool, repeats: int, flwr_python: str | None, out: Path | None, as_json: bool) -> None:
+    """Seconds a round, the aggregator's memory and lost messages with 10, 100 and 500 light clients; beside bare paho, and Flower.
+
+    A light client has a connection, a certificate and keys of its own and speaks the device's protocol; its update is noise.
+
+    \b
+    Example:
+      edgefl bench fleet --repeats 3 --flwr-python ~/flwr/bin/python
+    """
+    given = "".join([" --quick" * quick, f" --repeats {repeats}", f" --flwr-python {flwr_python}" if flwr_python else ""])
+    sizes = Sizes(loads=()) if quick else Sizes()
+    result = run_fleet_bench(sizes, repeats, flwr_python, f"edgefl bench fleet{given}", lambda line: click.echo(line, err=True))
+    text = json.dumps(result, indent=1)
+    if out:
+        write_atomic(out, text.encode())
+    click.echo(text if as_json else render_fleet(result))
 
 
 @bench.command()

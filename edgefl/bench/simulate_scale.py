@@ -68,12 +68,12 @@ def _peak_mb(running: subprocess.Popen[str]) -> float:
     """Return the peak memory of a simulation and its children; not while speed is measured, since looking takes a tenth of a core."""
     peak = 0.0
     while running.poll() is None:
-        peak = max(peak, _tree_mb(running.pid))
+        peak = max(peak, tree_mb(running.pid))
         time.sleep(INTERVAL_S)
     return peak
 
 
-def _tree_mb(pid: int) -> float:
+def tree_mb(pid: int) -> float:
     """Return the memory of a process and its descendants in MB of 10^6 bytes; a page that several share counts once (PSS)."""
     total, pending = 0.0, [pid]
     while pending:

@@ -40,8 +40,11 @@ class Subscriptions:
         self._refused = 0
 
     def add(self, url: str, new: dict[str, int], timeout_s: float) -> None:
-        """Subscribe and wait for the answer. A no that may pass is asked again; LinkError when it stays, or none comes."""
+        """Subscribe and wait for the answer, if at all. A no that may pass is asked again; LinkError when it stays, or none comes."""
         self.filters.update(new)
+        if not timeout_s:
+            self._send(list(new.items()))
+            return
         deadline = time.monotonic() + timeout_s
         while (refusal := self._ask(url, new, deadline - time.monotonic(), timeout_s)) is not None:
             if refusal.value in FOR_GOOD or time.monotonic() + RETRY_S > deadline:

@@ -7,6 +7,7 @@ signature fits another federation, another kind of message or another device.
 import base64
 import binascii
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from cryptography.exceptions import InvalidSignature
@@ -51,6 +52,7 @@ def check(message: Any, public: str, federation: str, client_id: str = "") -> No
         raise WireError(f"{kind} has a wrong signature: it is forged, damaged or of another federation; enrol the sender again") from error
 
 
+@lru_cache(2)
 def _private(key: str) -> Ed25519PrivateKey:
     try:
         return Ed25519PrivateKey.from_private_bytes(base64.b64decode(key, validate=True))

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import cache
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from edgefl.errors import WireError
@@ -14,10 +15,13 @@ MAX_ITEMS = 1024
 MAX_INTEGER = 2**63 - 1
 
 T = TypeVar("T")
+_AS_IT_IS = frozenset({str, int, bool})
 
 
 def _plain(value: Any) -> Any:
     """Return the value as JSON knows it: a number that is not finite becomes null, since JSON has none."""
+    if type(value) in _AS_IT_IS:  # most values, and a look at Mapping is slow
+        return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -84,6 +88,11 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
+@cache
+def _hints(cls: type) -> Mapping[str, Any]:
+    return get_type_hints(cls)
+
+
 def decode_json(cls: type[T], payload: bytes) -> T:
     """Read a message; WireError names message, field, what was received, what was expected."""
     name = cls.__name__
@@ -93,7 +102,7 @@ def decode_json(cls: type[T], payload: bytes) -> T:
         raw = json.loads(payload, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         raise WireError(f"{name} is not JSON: {str(error)[:200]}; the sender is not edgefl") from error
-    hints = get_type_hints(cls)
+    hints = _hints(cls)  # type: ignore[arg-type]  # a class is hashable
     if not isinstance(raw, dict):
         raise WireError(f"{name} is {type(raw).__name__}, expected an object; the sender is not edgefl")
     remedy = "sender and receiver run different versions of edgefl; update the older one"

@@ -91,7 +91,7 @@ def test_an_aggregator_killed_at_the_end_of_the_last_round_goes_on_to_personaliz
 
 
 def test_an_aggregator_killed_when_all_was_done_but_said_only_says_so(fleet, toys):
-    check(fleet, toys, "pfl-mfe", "fp32", [Hazard("aggregator", "killed", "spool.py:clear#5")])
+    check(fleet, toys, "pfl-mfe", "fp32", [Hazard("aggregator", "killed", "spool.py:remove#1")])
 
 
 @pytest.mark.parametrize("seed", range(RUNS))

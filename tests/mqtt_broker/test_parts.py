@@ -16,7 +16,7 @@ from edgefl.plan.spec import save_plan
 from edgefl.wire.chunks import CHUNK_BYTES, chunk, chunk_count
 from edgefl.wire.messages import Begin, Status, Want
 from mqtt_broker import embedded
-from mqtt_broker.blob_server import REPEAT_S, WINDOW_S, BlobServer
+from mqtt_broker.blob_server import LONGEST_S, MANIFEST_S, REPEAT_S, WINDOW_S, BlobServer
 from mqtt_broker.plan_source import build_in_child, open_plan
 from mqtt_broker.presence import Presence, take_status
 from mqtt_broker.results import client_rows, dropped_of, result_of, save_result, summarize, weighted_loss
@@ -42,21 +42,69 @@ def test_chunks_that_several_want_go_out_once_after_a_moment():
     assert blobs.want(Want(A, (), 0.0), now=10.0)
     assert blobs.next_chunk(10.0) is None
     assert blobs.want(Want(A, ((1, 2),), 0.0), now=10.01)
-    later = 10.001 + WINDOW_S
+    later = 10.011 + WINDOW_S
     assert blobs.next_chunk(later) == (A, 0, bytes(CHUNK_BYTES))
     assert blobs.next_chunk(later) == (A, 1, b"\0")
     assert blobs.next_chunk(later) is None
     assert not blobs.is_busy
 
 
+def test_a_blob_goes_out_at_once_when_all_who_were_told_of_it_have_asked():
+    blobs = BlobServer()
+    blobs.offer(A, b"x")
+    blobs.expect(A, "pi-1")
+    blobs.expect(A, "pi-2")
+    blobs.want(Want(A, (), 0.0), 10.0, "pi-1")
+    assert blobs.next_chunk(10.0) is None
+    blobs.want(Want(A, (), 0.0), 10.001, "pi-2")
+    assert blobs.next_chunk(10.001) == (A, 0, b"x")
+
+
+def test_one_who_was_told_and_never_asks_holds_the_others_up_for_a_moment_only():
+    blobs = BlobServer()
+    blobs.offer(A, b"x")
+    blobs.expect(A, "pi-1")
+    blobs.expect(A, "silent")
+    blobs.want(Want(A, (), 0.0), 10.0, "pi-1")
+    assert blobs.next_chunk(10.0 + WINDOW_S / 2) is None
+    assert blobs.next_chunk(10.001 + WINDOW_S) == (A, 0, b"x")
+
+
+def test_a_blob_waits_for_those_who_keep_asking_but_not_for_ever():
+    blobs = BlobServer()
+    blobs.offer(A, b"x")
+    step, asks = WINDOW_S / 2, round(2 * LONGEST_S / WINDOW_S)
+    for i in range(asks + 1):
+        blobs.expect(A, f"pi-{i}")
+    sent = []
+    for i in range(asks):
+        blobs.want(Want(A, (), 0.0), 10.0 + i * step, f"pi-{i}")
+        if blobs.next_chunk(10.0 + i * step):
+            sent.append(i * step)
+    assert sent == [] or sent[0] >= LONGEST_S - step
+    assert blobs.next_chunk(10.0 + asks * step + 0.001)
+
+
+def test_a_manifest_is_published_again_for_those_who_ask_again_and_not_once_for_each():
+    blobs = BlobServer()
+    blobs.offer(A, b"x")
+    assert [blobs.is_manifest_due(A, 10.0 + i / 1000) for i in range(3)] == [False] * 3
+    later = 10.001 + MANIFEST_S
+    assert [blobs.is_manifest_due(A, later), blobs.is_manifest_due(A, later + 0.1)] == [True, False]
+
+
 def test_who_asks_late_gets_a_chunk_again_when_the_others_had_time_to_leave():
     blobs = BlobServer()
     blobs.offer(A, b"x")
     blobs.want(Want(A, (), 0.0), now=1.0)
-    assert blobs.next_chunk(1.1)
-    blobs.want(Want(A, (), 0.0), now=1.15)
-    assert blobs.next_chunk(1.1 + REPEAT_S / 2) is None
-    assert blobs.next_chunk(1.11 + REPEAT_S)
+    sent = 1.01 + WINDOW_S
+    assert blobs.next_chunk(sent)
+    blobs.want(Want(A, (), 0.0), now=sent + 0.05)
+    assert blobs.next_chunk(sent + REPEAT_S / 2) is None
+    assert blobs.next_chunk(sent + 0.01 + REPEAT_S)
+    blobs.want(Want(A, (), 0.0), now=sent + 0.02 + REPEAT_S)
+    assert blobs.next_chunk(sent + 0.01 + 2.9 * REPEAT_S) is None
+    assert blobs.next_chunk(sent + 0.02 + 3 * REPEAT_S)
 
 
 def test_a_blob_that_is_gone_or_a_range_outside_it():

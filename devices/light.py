@@ -1,0 +1,177 @@
+"""Many clients in one process, for `edgefl bench fleet`: `python -m devices.light FEDERATION ENROLMENT...`.
+
+Each has a connection, a thread, certificate and keys of its own, and joins, fetches, uploads and personalizes by the device's protocol;
+only training is left out, its delta being noise of the model's size, and nothing is kept on disk. paho waits with select(2), which
+takes file numbers below 1,024, and a client has up to five: 180 clients a process at most.
+"""
+
+import hashlib
+import json
+import os
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+from devices.identity import claim
+from devices.session import Session, Superseded
+from devices.telemetry import publish_telemetry
+from devices.upload import upload
+from edgefl import __version__
+from edgefl.algorithms import DONE, PERSONALIZE
+from edgefl.errors import ConfigError, EdgeflError
+from edgefl.memory import peak_rss_mb
+from edgefl.mqtt import KEEPALIVE_S, Link, Message
+from edgefl.plan.spec import PlanSpec, decode_plan
+from edgefl.security.enrolment import Enrolment, load_enrolment, tls_context
+from edgefl.security.trust import Trust
+from edgefl.types import Array
+from edgefl.wire.chunks import CHUNK_BYTES, chunk_count
+from edgefl.wire.messages import STOPPED, Begin, Status, Task
+from edgefl.wire.strict_json import encode_json
+from edgefl.wire.tensors import encode_models, size_limit
+from edgefl.wire.topics import Topics
+
+MOST = 180
+MAX_PLAN_BYTES = 64 * 1024 * 1024
+NUM_SAMPLES = 10
+LOSS = 1.0
+CONNECT_S = 60.0
+JOINING = threading.BoundedSemaphore(32)
+"""So many join at a time: hundreds of handshakes at once on this machine would wait for each other until they time out."""
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What one client did: updates that were received and refused, payload bytes, messages that its queue could not hold."""
+
+    client_id: str
+    accepted: int
+    rejected: int
+    bytes_up: int
+    bytes_down: int
+    dropped: int
+
+
+@cache
+def noise(shape: tuple[int, ...]) -> Array:
+    """Return the same noise for all clients of this process: drawing it is not what is measured."""
+    return np.random.default_rng(1).normal(0, 1e-3, shape).astype(np.float32)
+
+
+class Client:
+    """One client on a link of its own."""
+
+    def __init__(self, enrolment: Enrolment, federation: str) -> None:
+        self._enrolment, self._topics = enrolment, Topics(federation)
+        self._trust = Trust(federation, enrolment.signing_key, lambda _: enrolment.aggregator_key)
+        self._known: set[str] = set()
+        self._spec: PlanSpec | None = None
+        self._accepted = self._rejected = 0
+
+    def run(self) -> Tally:
+        """Take part until the federation is done."""
+        client_id, boot_id = self._enrolment.client_id, secrets.token_hex(8)
+        name, broker, context = f"edgefl-{client_id}-{boot_id}", self._enrolment.broker, tls_context(self._enrolment)
+        with JOINING:
+            probe = Link(broker, f"{name}-probe", timeout_s=CONNECT_S, context=context)
+            try:
+                claim(probe, self._topics, client_id, boot_id, KEEPALIVE_S)
+            finally:
+                probe.close()
+            now = time.time()
+            status = Status(client_id, boot_id, False, now, NUM_SAMPLES, __version__, now)
+            will = Message(self._topics.device(client_id, "status"), encode_json(status), retained=True)
+            link = Link(broker, name, will=will, timeout_s=CONNECT_S, context=context)
+        session = Session(link, self._topics, status, lambda line: None, self._trust)
+        try:
+            session.start()
+            self._take_part(session)
+            session.publish_status(online=False)
+            return Tally(client_id, self._accepted, self._rejected, link.bytes_up, link.bytes_down, link.dropped)
+        finally:
+            link.close()
+
+    def _take_part(self, session: Session) -> None:
+        finished, seen = ("", 0), ""
+        while True:
+            session.pump(0.5)
+            state, task = session.state, session.task
+            if task and (task.session, task.round) != finished and session.is_current(task):
+                try:
+                    self._perform(session, task)
+                    finished = (task.session, task.round)
+                except Superseded:
+                    pass
+                continue
+            if state and state.phase == DONE and state.session == seen:
+                return
+            if state and state.phase not in (DONE, STOPPED):
+                seen = state.session
+
+    def _perform(self, session: Session, task: Task) -> None:
+        if self._spec is None:
+            blobs = session.fetch(lambda: session.is_current(task), {task.plan: MAX_PLAN_BYTES})
+            self._spec = decode_plan(blobs[task.plan]).spec
+        lacking = set(task.models.values()) - self._known
+        if lacking:
+            session.fetch(lambda: session.is_current(task), dict.fromkeys(lacking, size_limit(self._spec.weights)))
+            self._known |= lacking
+        blob = encode_models({} if task.phase == PERSONALIZE else self._deltas(task, self._spec))
+        metrics = {"loss": LOSS, "seconds": 0.0, "peak_rss_mb": peak_rss_mb()}
+        client_id = self._enrolment.client_id
+        begin = Begin(
+            client_id, task.session, task.round, task.plan, hashlib.sha256(blob).hexdigest(), len(blob), chunk_count(len(blob)),
+            CHUNK_BYTES, NUM_SAMPLES, metrics, task.nonce, time.time(),
+        )  # fmt: skip
+        if upload(session, task, begin, blob).outcome == "rejected":
+            self._rejected += 1
+            return
+        self._accepted += 1
+        publish_telemetry(session, client_id, task.round, metrics)
+
+    def _deltas(self, task: Task, spec: PlanSpec) -> Mapping[str, Mapping[str, Array]]:
+        # no two updates have the same bytes
+        own = np.float32(1 + crc32(f"{self._enrolment.client_id} {task.round}".encode()) / 2**32)
+        return {model: {each.name: noise(each.shape) * own for each in spec.weights} for model in task.models}
+
+
+def run_clients(federation: str, enrolments: list[Path]) -> list[Tally]:
+    """Run them side by side until the federation is done; raises what the first of them that fails raised, at once."""
+    if len(enrolments) > MOST:
+        raise ConfigError(f"{len(enrolments)} clients in one process, expected at most {MOST}; start another")
+    clients = [Client(load_enrolment(path), federation) for path in enrolments]
+    pool = ThreadPoolExecutor(len(clients))
+    running = [pool.submit(client.run) for client in clients]
+    wait(running, return_when=FIRST_EXCEPTION)
+    pool.shutdown(wait=False)
+    for each in running:
+        if each.done():
+            each.result()
+    return [each.result() for each in running]
+
+
+def main(federation: str, *enrolments: str) -> None:
+    """Run them and print one JSON line."""
+    # whoever waits for the interpreter asks for it this often, and hundreds of threads that ask are all that two cores can do
+    sys.setswitchinterval(0.1)
+    try:
+        tallies = run_clients(federation, [Path(each) for each in enrolments])
+    except EdgeflError as error:
+        print(error, file=sys.stderr, flush=True)
+        os._exit(1)  # the threads of the others would go on
+    told: dict[str, Any] = {"peak_rss_mb": peak_rss_mb(), "clients": [each.__dict__ for each in tallies]}
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

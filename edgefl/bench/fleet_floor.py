@@ -1,0 +1,96 @@
+"""The floor of `edgefl bench fleet`, a process of it: `fleet_floor ROLE URL CA BYTES CLIENTS ROUNDS`, ROLE being serve or answer.
+
+paho as it is, QoS 1: no chunks, receipts, signatures or journal.
+
+In each round the server publishes one message of BYTES and waits until every client, all in one process as the light ones are, has
+answered with one of the same size. What is sent is random bytes; nothing is aggregated or kept.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+from typing import Any
+from urllib.parse import urlsplit
+
+import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion
+
+from edgefl.memory import peak_rss_mb
+
+DEADLINE_S = 120.0
+READY, DOWN, UP, END = "floor/ready", "floor/down", "floor/up", "floor/end"
+
+
+def connect(url: str, ca: str, name: str, subscribed: list[str], take: Any) -> tuple[paho.Client, threading.Event]:
+    """Return a connected client whose messages go to `take`, and an event that is set once the broker took the subscription."""
+    client, there = paho.Client(CallbackAPIVersion.VERSION2, client_id=name, protocol=paho.MQTTv311), threading.Event()
+    if ca:
+        client.tls_set(ca)
+    client.on_message = take
+    client.on_subscribe = lambda *_: there.set()
+    client.on_connect = lambda client, *_: client.subscribe([(topic, 1) for topic in subscribed])
+    where = urlsplit(url)
+    client.connect(str(where.hostname), where.port or 1883, keepalive=20)
+    client.loop_start()
+    return client, there
+
+
+def serve(url: str, ca: str, size: int, clients: int, rounds: int) -> dict[str, Any]:
+    """Play the rounds; returns seconds of each."""
+    changed, counts = threading.Condition(), {READY: 0, UP: 0}
+
+    def take(client: paho.Client, given: Any, message: paho.MQTTMessage) -> None:
+        with changed:
+            counts[message.topic.rpartition("/")[0]] += 1
+            changed.notify_all()
+
+    def wait(topic: str, count: int) -> None:
+        with changed:
+            if not changed.wait_for(lambda: counts[topic] >= count, DEADLINE_S):
+                raise TimeoutError(f"{counts[topic]} of {count} messages on {topic}")
+
+    client, there = connect(url, ca, "floor-server", [f"{READY}/+", f"{UP}/+"], take)
+    there.wait(DEADLINE_S)
+    print("up", flush=True)
+    wait(READY, clients)
+    seconds, model = [], os.urandom(size)
+    for number in range(rounds):
+        began = time.perf_counter()
+        client.publish(DOWN, model, qos=1)
+        wait(UP, clients * (number + 1))
+        seconds.append(time.perf_counter() - began)
+    client.publish(END, b"", qos=1).wait_for_publish(DEADLINE_S)
+    client.disconnect()
+    return {"seconds": seconds}
+
+
+def answer(url: str, ca: str, size: int, clients: int, rounds: int) -> dict[str, Any]:
+    """Run the clients until the server says that it is over; returns the process's peak memory."""
+    ended = [threading.Event() for _ in range(clients)]
+
+    def taker(index: int, update: bytes) -> Any:
+        def take(client: paho.Client, given: Any, message: paho.MQTTMessage) -> None:
+            if message.topic == END:
+                ended[index].set()
+            else:
+                client.publish(f"{UP}/{index}", update, qos=1)
+
+        return take
+
+    links = [connect(url, ca, f"floor-{i}", [DOWN, END], taker(i, os.urandom(size))) for i in range(clients)]
+    for index, (client, there) in enumerate(links):
+        there.wait(DEADLINE_S)
+        client.publish(f"{READY}/{index}", b"", qos=1)
+    for each in ended:
+        if not each.wait(DEADLINE_S):
+            raise TimeoutError("the server did not say that it is over")
+    for client, _ in links:
+        client.disconnect()
+    return {"peak_rss_mb": peak_rss_mb()}
+
+
+if __name__ == "__main__":
+    role, url, ca, *numbers = sys.argv[1:]
+    print(json.dumps((serve if role == "serve" else answer)(url, ca, *map(int, numbers))))
