@@ -5,6 +5,7 @@ A listener hears every message: no private array of any client is among them.
 
 import pytest
 
+from devices.store import last_round
 from edgefl.algorithms import CLUSTER
 from edgefl.checkpoint import decode_client_state, decode_mixture, decode_server_state, encode_server_state
 from edgefl.config import FederationConfig
@@ -51,8 +52,8 @@ def test_the_bits_are_those_of_the_simulator_and_nothing_private_is_said(name, f
         directory = federation.directory / f"state-{client_id}"
         mixture = decode_mixture((directory / "mixture.safetensors").read_bytes())
         assert {n: a.tobytes() for n, a in mixture.weights.items()} == {n: a.tobytes() for n, a in end.mixtures[client_id].weights.items()}
-        own = next(path for path in directory.glob("client_state-*"))
-        found = decode_client_state(own.read_bytes())
+        own = last_round(directory).client_state
+        found = decode_client_state((directory / own).read_bytes())
         assert {n: a.tobytes() for n, a in found.arrays.items()} == {n: a.tobytes() for n, a in kept[client_id].arrays.items()}
         private |= {f"{client_id} {n}": a.tobytes() for n, a in {**mixture.weights, **found.arrays}.items()}
         private |= {f"{client_id} sample {i}": sample.tobytes() for i, sample in enumerate(shards[client_id].x_train[:5])}
