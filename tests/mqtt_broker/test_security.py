@@ -1,6 +1,7 @@
 """A broker with keys: who is enrolled takes part, and speaks for itself alone. In MQTT 3.1.1, and in 5, which says who is denied."""
 
 import json
+import socket
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -127,6 +128,37 @@ def test_a_device_speaks_and_hears_for_itself_alone(secured, links, tmp_path):
         heard.add(more.topic)
     # that other federations are there may be known
     assert {topic for topic in heard if not topic.endswith("/state")} == {f"{root}/thief/task"}
+
+
+def test_no_device_can_throw_another_one_out(secured, federate, toys, links, tmp_path):
+    """A broker ends a connection when another one comes with its client id, so an id is a secret; claims and wills are for one's own."""
+    federation = federate(secured.url)
+    status = federation.topics.device("victim", "status")
+    leader = links(load_enrolment(secured.directory / "aggregator.enrol"))
+    leader.subscribe(status)
+    thief = secured.enrol("thief", tmp_path / "thief")
+    forged = json.dumps({"boot_id": "0" * 16, "ts": 1.0}).encode()
+    ear = links(thief, "ear", will=Message(status, b"", retained=True))
+    ear.subscribe("#", "$SYS/#", f"{federation.topics.root}/device/+/+", status)
+    secured.enrol("victim", tmp_path / "victim")
+    victim = federation.device("victim", toys.shard(1), "--enrol", tmp_path / "victim")
+    said = [json.loads(leader.get(20.0).payload)]
+    boot_id = said[0]["boot_id"]
+    assert said[0]["online"]
+    for name in ("victim", "edgefl-victim", "edgefl-victim-"):
+        links(thief, name).publish(federation.topics.device("victim", "claim"), forged)
+        links(thief, name).publish(status, b"")  # the same name once more: it throws out the thief's own
+    heard = []
+    while (message := ear.get(0.5)) is not None:
+        heard.append(message)
+    assert not [message for message in heard if boot_id.encode() in message.payload or boot_id in message.topic]
+    ear._client.socket().shutdown(socket.SHUT_RDWR)  # its will is not taken
+    assert leader.get(1.0) is None
+    victim.popen.terminate()
+    assert victim.end() == 0
+    said.append(json.loads(leader.get(20.0).payload))
+    assert [(each["boot_id"], each["online"]) for each in said] == [(boot_id, True), (boot_id, False)]
+    assert "up again" not in victim.said
 
 
 def test_who_is_refused_a_connection(secured, tmp_path):
