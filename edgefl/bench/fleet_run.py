@@ -195,7 +195,7 @@ def _account(out: Path, clients: list[dict[str, Any]], load: Load, dropped: int)
     """Return what became of the updates: each client's was to be accepted once a round."""
     with sqlite3.connect(out / "journal.sqlite") as database:
         rows = database.execute(
-            "select number, client_id, count(*) from receipt where phase != ? group by number, client_id", (PERSONALIZE,)
+            "select number, client_id, count(*) from accepted where phase != ? group by number, client_id", (PERSONALIZE,)
         )
         accepted = sum(count == 1 for *_, count in rows)
         left_out = sum(len(json.loads(row[0])) for row in database.execute("select dropped from round"))

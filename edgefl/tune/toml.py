@@ -3,13 +3,13 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any
 
 from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig
 from edgefl.errors import ConfigError
 
-_APART = ("broker", "algorithm", "options", "model", "data", "partition")
+_APART = ("broker", "algorithm", "options", "model", "data", "partition", "privacy")
 
 
 def to_toml(config: FederationConfig) -> str:
@@ -22,6 +22,7 @@ def to_toml(config: FederationConfig) -> str:
         "partition": _with_options(config.partition),
         "algorithm": {"name": config.algorithm, **config.options},
         "broker": {"url": config.broker},
+        "privacy": asdict(config.privacy),
     }
     texts = [f"[{name}]\n" + "".join(f"{_key(key)} = {_value(value)}\n" for key, value in rows.items()) for name, rows in tables.items()]
     return "\n".join(texts)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig, parse_config
+from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig, PrivacyConfig, parse_config
 from edgefl.data.allotment import Allotment, take
 from edgefl.data.dataset import Dataset
 from edgefl.errors import ConfigError, DataError
@@ -133,7 +133,7 @@ def test_a_configuration_is_what_is_read_of_its_text(rounds, quorum, model, data
     config = FederationConfig(
         rounds=rounds, quorum=quorum, algorithm="aem", options=options, broker="mqtts://host:8883",
         model=ModelConfig("lenet5", (28, 28, 1), 10, model), data=DataConfig("digits", 5, 0, data),
-        partition=PartitionConfig("iid", 3, partition),
+        partition=PartitionConfig("iid", 3, partition), privacy=PrivacyConfig(1.0, 0.7, 10, 1e-3),
     )  # fmt: skip
     assert parse_config(to_toml(config)) == config
 

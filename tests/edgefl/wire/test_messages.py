@@ -91,7 +91,7 @@ def test_a_number_that_is_not_finite_arrives_as_nan():
 
 def test_a_message_that_is_too_large_is_not_sent():
     with pytest.raises(WireError, match="at most 65536"):
-        encode_json(Task("s", 1, "federate", "p", {}, {f"m{i}" * 20: 1.0 for i in range(2000)}, 1, 9.0, "fp32", "n", 0.0))
+        encode_json(Task("s", 1, "federate", "p", {}, {f"m{i}" * 20: 1.0 for i in range(2000)}, 1, 9.0, "fp32", 0, 0.0, "n", 0.0))
 
 
 def test_metrics_have_a_limit_of_their_own_both_ways():
