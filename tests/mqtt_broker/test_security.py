@@ -133,20 +133,20 @@ def test_a_device_speaks_and_hears_for_itself_alone(secured, links, tmp_path):
 def test_no_device_can_throw_another_one_out(secured, federate, toys, links, tmp_path):
     """A broker ends a connection when another one comes with its client id, so an id is a secret; claims and wills are for one's own."""
     federation = federate(secured.url)
-    status = federation.topics.device("victim", "status")
+    status = federation.topics.device("target", "status")
     leader = links(load_enrolment(secured.directory / "aggregator.enrol"))
     leader.subscribe(status)
-    thief = secured.enrol("thief", tmp_path / "thief")
+    thief = secured.enrol("burglar", tmp_path / "burglar")
     forged = json.dumps({"boot_id": "0" * 16, "ts": 1.0}).encode()
     ear = links(thief, "ear", will=Message(status, b"", retained=True))
     ear.subscribe("#", "$SYS/#", f"{federation.topics.root}/device/+/+", status)
-    secured.enrol("victim", tmp_path / "victim")
-    victim = federation.device("victim", toys.shard(1), "--enrol", tmp_path / "victim")
+    secured.enrol("target", tmp_path / "target")
+    victim = federation.device("target", toys.shard(1), "--enrol", tmp_path / "target")
     said = [json.loads(leader.get(20.0).payload)]
     boot_id = said[0]["boot_id"]
     assert said[0]["online"]
-    for name in ("victim", "edgefl-victim", "edgefl-victim-"):
-        links(thief, name).publish(federation.topics.device("victim", "claim"), forged)
+    for name in ("target", "edgefl-target", "edgefl-target-"):
+        links(thief, name).publish(federation.topics.device("target", "claim"), forged)
         links(thief, name).publish(status, b"")  # the same name once more: it throws out the thief's own
     heard = []
     while (message := ear.get(0.5)) is not None:
