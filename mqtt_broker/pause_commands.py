@@ -45,7 +45,8 @@ def status(out: Path, as_json: bool) -> None:
 
     Example: edgefl aggregator status --out kitchen
     """
-    from mqtt_broker.pauses import paused_clients
+    from mqtt_broker.pauses import check_directory, paused_clients
 
+    check_directory(out)
     paused = sorted(paused_clients(out))
     click.echo(json.dumps({"paused": paused}) if as_json else f"paused: {', '.join(paused) or 'nobody'}")

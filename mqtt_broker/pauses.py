@@ -34,10 +34,15 @@ def resume_clients(out: Path, client_ids: Iterable[str]) -> None:
     _change(out, client_ids, lambda path: path.unlink(missing_ok=True))
 
 
-def _change(out: Path, client_ids: Iterable[str], change: Callable[[Path], None]) -> None:
-    places = [out / PAUSED / check_client_id(client_id) for client_id in client_ids]
+def check_directory(out: Path) -> None:
+    """Raise StateError when there is no such directory."""
     if not out.is_dir():
         raise StateError(f"no directory {out}; give the --out of `edgefl aggregator start`")
+
+
+def _change(out: Path, client_ids: Iterable[str], change: Callable[[Path], None]) -> None:
+    places = [out / PAUSED / check_client_id(client_id) for client_id in client_ids]
+    check_directory(out)
     for place in places:
         try:
             change(place)

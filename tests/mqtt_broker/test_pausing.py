@@ -79,6 +79,8 @@ def test_the_pauses_of_a_directory(tmp_path):
         pause_clients(tmp_path / "none", ["pi-1"])
     asked = CliRunner().invoke(aggregator_command, ["status", "--out", str(tmp_path), "--json"])
     assert json.loads(asked.stdout) == {"paused": ["pi-2"]}
+    mistaken = CliRunner().invoke(aggregator_command, ["status", "--out", str(tmp_path / "none")])
+    assert "no directory" in str(mistaken.exception)
 
 
 def test_a_board_outside_its_hours_stays_connected_and_is_not_chosen(federate, mosquitto_url, toys, listen):
