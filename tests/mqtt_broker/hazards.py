@@ -133,8 +133,8 @@ class Fleet:
         with contextlib.suppress(OSError):
             while True:
                 connection, _ = self._server.accept()
-                told = connection.makefile().readline().split()
-                self._events.put((*told, connection))
+                with connection.makefile() as said:
+                    self._events.put((*said.readline().split(), connection))
 
     def _start(self, name, *more):
         hazard = self._hazards.get(name) if not self.starts.get(name) else None
@@ -174,6 +174,7 @@ class Fleet:
 
     def _ended(self, name, process):
         code = process.end()
+        process.close()
         self.log.append(f"{name} ended with {code}" + (f" ({process.said.strip().splitlines()[-1]})" if code > 0 else ""))
         if self.processes[name] is not process:
             return
