@@ -15,7 +15,7 @@ demo: install  ## four device processes federate, personalize and quantize; abou
 test: install
 	$(BIN)/python -m pytest $(ARGS)
 
-test-faults: install  ## fifty fleets that something happens to; ARGS="-k 'lost[17]'" repeats the one of seed 17
+test-faults: install  ## fifty fleets that something happens to; ARGS="-k 'happens[17]'" repeats the one of seed 17
 	EDGEFL_FAULT_RUNS=$${EDGEFL_FAULT_RUNS:-50} $(BIN)/python -m pytest tests/mqtt_broker/test_fault_suite.py $(ARGS)
 
 lint: install

@@ -15,12 +15,16 @@ def write_atomic(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(name, path)
-        # the new name is in the directory, which is a file of its own
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        sync_directory(path.parent)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def sync_directory(path: Path) -> None:
+    """Return when a directory's names would survive a power cut: it is a file of its own."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from edgefl.errors import StateError
+from edgefl.files import sync_directory
 from edgefl.plan.spec import TensorSpec
 from edgefl.types import Update
 from edgefl.wire.messages import Begin
@@ -56,7 +57,7 @@ class Spool:
                 self._found, self._end = _records(self._file)
                 self._file.truncate(self._end)  # what was being written when the aggregator was killed
                 for each in (self._directory, self._directory.parent):
-                    _sync_directory(each)
+                    sync_directory(each)
             yield self._file
         except OSError as error:
             raise StateError(f"cannot keep an update in {self._directory}: {error}; free some space or choose another --out") from error
@@ -137,11 +138,3 @@ def _records(file: BinaryIO) -> tuple[dict[tuple[str, str], tuple[int, int]], in
         found[str(client_id), str(sha256)] = (end + len(line), int(size))
         end = following
     return found, end
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
