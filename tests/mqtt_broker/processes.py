@@ -153,6 +153,18 @@ class Federation:
     def aggregator(self, *more):
         return self.start(*self.command("aggregator", self.url, *more))
 
+    def aggregator_killed_at_lines(self, rng, low, high):
+        """Kill the aggregator (-9) after so many of its lines, up to three times, and see it to its end."""
+        for _ in range(3):
+            aggregator = self.aggregator()
+            aggregator.wait_for_lines(int(rng.integers(low, high)))
+            aggregator.popen.kill()
+            aggregator.popen.wait()
+            if "done in" in aggregator.said:
+                return
+        aggregator = self.aggregator()
+        assert aggregator.end() == 0, aggregator.said
+
     def device(self, client_id, shard=None, *more):
         if shard is not None:
             save_shard(self.directory / f"{client_id}.npz", shard)

@@ -144,17 +144,7 @@ def test_killed_at_any_line_it_accepts_nothing_twice_and_what_was_accepted_gives
     federation = federate(mosquitto_url, **{"algorithm": "fedavg", "options": options, "rounds": 6, "min_clients": 3, **rounds})
     shards = {f"pi-{i}": toys.shard(i, 4000 if i == 2 else 30) for i in range(3)}
     devices = {client_id: federation.device(client_id, shard) for client_id, shard in shards.items()}
-    rng = rng_for(seed, 0, "kills")
-    for _ in range(3):
-        aggregator = federation.aggregator()
-        aggregator.wait_for_lines(int(rng.integers(4, 22)))
-        aggregator.popen.kill()
-        aggregator.popen.wait()
-        if "done in" in aggregator.said:
-            break
-    else:
-        aggregator = federation.aggregator()
-        assert aggregator.end() == 0, aggregator.said
+    federation.aggregator_killed_at_lines(rng_for(seed, 0, "kills"), 4, 22)
     assert [device.end() for device in devices.values()] == [0, 0, 0], [device.said for device in devices.values()]
     expected = replayed(federation, toys, shards, rounds.get("max_staleness", 1))
     state = decode_server_state((federation.out / "server_state.safetensors").read_bytes())
