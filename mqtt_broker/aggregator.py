@@ -8,6 +8,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from edgefl.algorithms.clusters import explain_clusters
 from edgefl.cohort import enough_of, selected
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError, RoundError
-from edgefl.mqtt import KEEPALIVE_S, Link, Message
+from edgefl.mqtt import KEEPALIVE_S, Message
 from edgefl.plan.spec import Plan, encode_plan
 from edgefl.privacy import accountant
 from edgefl.privacy.mechanism import check_privacy, draw_cohort, expected_cohort, private
@@ -31,13 +32,14 @@ from edgefl.types import ServerState, Weights
 from edgefl.wire.messages import JOINING, STOPPED, State
 from edgefl.wire.strict_json import encode_json
 from edgefl.wire.topics import Topics
-from mqtt_broker.exchange import Exchange
+from mqtt_broker.control import SharedLink
 from mqtt_broker.journal import Journal, Opened
 from mqtt_broker.noise_key import noise_key
 from mqtt_broker.pauses import paused_clients
 from mqtt_broker.results import RESULT, client_rows, dropped_of, load_result, load_state, result_of, save_result, save_state, summarize
 from mqtt_broker.resume import SETTLE_S, check_alone, enter, rejoin
-from mqtt_broker.spool import Spool
+from mqtt_broker.shared_spool import SharedSpool
+from mqtt_broker.split import check_split, exchange_for
 from mqtt_broker.tasks import Tasks
 
 LONELY_DEADLINES = 4
@@ -47,12 +49,16 @@ class Aggregator:
     """One federation, from the first device to the result. `note` gets a line for a person now and then.
 
     `security`: the directory of `edgefl broker init`; without it nothing is signed and nobody's signature is asked for.
+    `workers`: so many processes take the uploads, 0: this one does.
     """
 
     def __init__(
-        self, config: FederationConfig, plan: Plan, initial: Weights, out: Path, note: Callable[[str], None], security: Path | None = None
-    ) -> None:
+        self, config: FederationConfig, plan: Plan, initial: Weights, out: Path, note: Callable[[str], None], security: Path | None = None,
+        workers: int = 0,
+    ) -> None:  # fmt: skip
         check_rounds(config)
+        check_split(workers, config)
+        self._workers, self._security = workers, security
         self._config, self._initial, self._out, self._note = config, initial, out, note
         own = self._own = load_enrolment(security / "aggregator.enrol") if security else None
         self._trust = Trust(config.name, own.signing_key if own else "", Enrolments(security).key_of if security else None)
@@ -72,7 +78,7 @@ class Aggregator:
 
         `fresh`: begin a new federation although the directory holds one; else one that is done is only told of again.
         """
-        with Journal(self._out) as self._journal:
+        with Journal(self._out) as self._journal, ExitStack() as ending:
             self._started, self._resumed = enter(self._journal, self._config, self._plan, self._out, fresh)
             self._session = self._started.session
             self._key = noise_key(self._out, self._session) if self._config.privacy.is_on else b""
@@ -81,16 +87,17 @@ class Aggregator:
             # not the session, which every device reads: who knows a client id can throw its owner out of the broker
             name = f"edgefl-aggregator-{secrets.token_hex(8)}"
             context = tls_context(self._own) if self._own else None
-            self._link = Link(broker, name, will=will, keepalive_s=KEEPALIVE_S, context=context)
+            self._link = SharedLink(broker, name, will=will, keepalive_s=KEEPALIVE_S, context=context)
             leading = False
             try:
                 check_alone(self._link, self._topics, self._session, take_over)
                 if self._started.done:
                     return self._tell_again()
-                self._spool = Spool(self._out / "spool" / self._session)
-                self._exchange = Exchange(
-                    self._link, self._topics, self._state(JOINING, 0, 0), upload_slots=self._config.upload_slots, spool=self._spool,
-                    trust=self._trust, note=self._note, held=lambda: paused_clients(self._out),
+                self._spool = SharedSpool(self._out / "spool" / self._session)
+                self._exchange = exchange_for(
+                    self._workers, broker, self._security, ending, self._link, self._topics, self._state(JOINING, 0, 0),
+                    upload_slots=self._config.upload_slots, spool=self._spool, trust=self._trust, note=self._note,
+                    held=lambda: paused_clients(self._out),
                 )  # fmt: skip
                 self._exchange.start()
                 leading = True

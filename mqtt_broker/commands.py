@@ -84,10 +84,13 @@ def aggregator() -> None:
 @click.option("--take-over", is_flag=True, help="Lead although another aggregator of this name is said to run.")
 @click.option("--security", type=click.Path(path_type=Path, file_okay=False), help="The directory of `edgefl broker init`.")
 @click.option("--fresh", is_flag=True, help="Begin anew although --out holds a federation.")
+@click.option(
+    "--workers", type=click.IntRange(0, 64), default=0, show_default=True, help="So many processes take the uploads; 0: this one."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; progress goes to stderr.")
 def start_aggregator(
     config: Path, url: str | None, plan: Path | None, out: Path | None, take_over: bool, security: Path | None, fresh: bool,
-    as_json: bool,
+    workers: int, as_json: bool,
 ) -> None:  # fmt: skip
     """Wait for devices, lead the rounds, have each device personalize, write DIR/result.json, and end.
 
@@ -121,7 +124,7 @@ def start_aggregator(
                 build_in_child(config, plan)
             made, initial = open_plan(plan, settings)
             note(f"plan {made.id[:8]}; federation {settings.name!r} at {without_password(url)}")
-            result = Aggregator(settings, made, initial, out, note, security).run(url, take_over=take_over, fresh=fresh)
+            result = Aggregator(settings, made, initial, out, note, security, workers).run(url, take_over=take_over, fresh=fresh)
         except Stopped:
             note("stopped")
             return

@@ -54,7 +54,7 @@ class Spool:
                 self._directory.mkdir(parents=True, exist_ok=True)
                 path = self._directory / FILE
                 self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
-                self._found, self._end = _records(self._file)
+                self._found, self._end = records(self._file)
                 self._file.truncate(self._end)  # what was being written when the aggregator was killed
                 for each in (self._directory, self._directory.parent):
                     sync_directory(each)
@@ -98,12 +98,14 @@ class Spool:
         """Yield the updates sorted by client id and round, each read when its turn comes."""
         for key in sorted(self._entries):
             entry = self._entries[key]
-            with self._opened() as file:
-                file.seek(entry.offset)
-                blob = file.read(entry.begin.size)
             client_id = entry.begin.client_id
-            deltas = decode_models(blob, entry.expected, client_id, entry.codec)
+            deltas = decode_models(self._read(entry), entry.expected, client_id, entry.codec)
             yield Update(client_id, entry.begin.round, entry.begin.num_samples, deltas, entry.begin.metrics)
+
+    def _read(self, entry: Spooled) -> bytes:
+        with self._opened() as file:
+            file.seek(entry.offset)
+            return file.read(entry.begin.size)
 
     def clear(self) -> None:
         """Forget all updates: their round is aggregated."""
@@ -121,7 +123,7 @@ class Spool:
         shutil.rmtree(self._directory, ignore_errors=True)
 
 
-def _records(file: BinaryIO) -> tuple[dict[tuple[str, str], tuple[int, int]], int]:
+def records(file: BinaryIO) -> tuple[dict[tuple[str, str], tuple[int, int]], int]:
     """Return where each whole record's bytes stand, as (client id, sha256) -> (offset, size), and where the last one ends."""
     found: dict[tuple[str, str], tuple[int, int]] = {}
     length, end = file.seek(0, os.SEEK_END), 0

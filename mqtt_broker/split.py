@@ -1,0 +1,158 @@
+"""An aggregator in several processes: this one keeps the rounds and folds, its workers take the uploads (docs/decisions/0010).
+
+What workers have spooled is folded here in the order of client ids, as one process does it: the bits do not depend on how many there are.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from edgefl import rounds
+from edgefl.algorithms import DONE
+from edgefl.config import FederationConfig
+from edgefl.errors import ConfigError
+from edgefl.mqtt import Message
+from edgefl.rounds import Round
+from edgefl.wire.messages import Begin, State
+from edgefl.wire.topics import Address
+from mqtt_broker import control
+from mqtt_broker.control import SharedLink
+from mqtt_broker.crew import CREW, Crew
+from mqtt_broker.exchange import Exchange
+from mqtt_broker.shared_spool import SharedSpool
+from mqtt_broker.tasks import Tasks
+
+
+def check_split(workers: int, config: FederationConfig) -> None:
+    """Raise ConfigError for what cannot be done by several processes."""
+    if workers and config.privacy.secure_aggregation:
+        raise ConfigError("--workers does not go with secure_aggregation: keys and masks of a round are one process's; leave one out")
+
+
+def exchange_for(workers: int, broker: str, security: Path | None, ending: ExitStack, *given: Any, **named: Any) -> Exchange:
+    """Return an `Exchange`, with so many workers when there are any; `ending` ends them."""
+    if not workers:
+        return Exchange(*given, **named)
+    split = SplitExchange(workers, broker, security, *given, **named)
+    ending.callback(split.close)
+    return split
+
+
+class SplitExchange(Exchange):
+    """An exchange whose uploads are taken by workers."""
+
+    _link: SharedLink
+    _spool: SharedSpool
+
+    def __init__(self, workers: int, broker: str, security: Path | None, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._closing = False
+        start = control.Start(
+            broker, self._topics.federation, self.state.session, self.state.plan, str(security.resolve()) if security else "",
+            named["upload_slots"],
+        )  # fmt: skip
+        self._crew = Crew(workers, start, self._link, self._note, self._told_play)
+
+    def start(self) -> None:
+        """Publish the state and listen to devices, but for their uploads."""
+        device = self._topics.device
+        self._link.subscribe(device("+", "status"), device("+", "want"), self._topics.state)
+        self.publish_state(self.state)
+
+    def publish_state(self, state: State) -> None:
+        """Say where the federation stands; that it is done only when the workers have sent their last receipts."""
+        if state.phase == DONE:
+            self._crew.end(orderly=True)
+        super().publish_state(state)
+
+    def close(self) -> None:
+        """End the workers."""
+        self._crew.end(orderly=False)
+
+    def _told_play(self) -> control.Play | None:
+        if self.round is None or self._tasks is None or self._closing:
+            return None
+        (any_of_them, *_), tasks = self.round.cohort, self._tasks
+        task = tasks.brief(any_of_them).task
+        late, settled = (
+            tuple((number, client_id, sha256) for (number, client_id), sha256 in told.items())
+            for told in (self.round.late, self.round.settled)
+        )
+        return control.Play(
+            self.round.number, task.phase, task.codec, self.round.max_staleness, tuple(tasks.nonces.items()),
+            str(self._spool.directory().resolve()), tuple(self.round.received.items()), late, settled,
+        )  # fmt: skip
+
+    def play(self, round: Round, tasks: Tasks, accepted: Callable[[Sequence[Begin]], None], *, open_to_all: bool = False) -> Round:
+        """Play a round as one process does; before it is over, workers report all that reached them whole."""
+        self.round, self._tasks = round, tasks
+        play = self._told_play()
+        assert play is not None
+        self._crew.open(play)
+        for client_id in rounds.missing(round):
+            self._crew.serve(client_id, tasks.brief(client_id))
+        self._crew.flush()
+        self.round = super().play(round, tasks, accepted, open_to_all=open_to_all)
+        self._closing = True
+        self._crew.close()
+        while self._crew.is_closing:
+            self.pump(0.5)
+        self._closing = False
+        closed, self.round = self.round, None
+        return closed
+
+    def _send_task(self, client_id: str) -> None:
+        assert self._tasks is not None
+        self._crew.serve(client_id, self._tasks.brief(client_id))
+        self._crew.flush()
+        if self._crew.is_serving(client_id):
+            super()._send_task(client_id)  # else when its worker hears it, so that no announcement is lost
+
+    def pump(self, timeout_s: float) -> None:
+        """Take one event, if one comes in time, and send what is due."""
+        self._crew.start_due()
+        super().pump(timeout_s)
+
+    def _take(self, message: Message) -> None:
+        if not message.topic.startswith(CREW):
+            super()._take(message)
+            return
+        match self._crew.take(message):
+            case number, control.Arrived() as arrived:
+                self._on_arrived(number, arrived)
+            case _, control.Serving(client_ids):
+                for client_id in client_ids:
+                    if self.round and not self._closing and client_id in rounds.missing(self.round):
+                        super()._send_task(client_id)
+            case _, control.Refused(client_id, reason) if self.round:
+                self.round = rounds.fail(self.round, client_id, reason)
+
+    def _on_status(self, address: Address, payload: bytes) -> None:
+        super()._on_status(address, payload)
+        if address.client_id not in self.presence.online() or self.presence.is_resting(address.client_id):
+            self._crew.gone(address.client_id)
+
+    def _on_arrived(self, number: int, arrived: control.Arrived) -> None:
+        """Journal what counts of it, and have the worker say so."""
+        directory, taken, receipts = Path(arrived.directory), list[Begin](), list[tuple[str, str, str, str]]()
+        self._link.bytes_up += arrived.sent
+        after = self.round
+        for begin in arrived.begins:
+            outcome, reason = "wait", "no round is open"
+            if after is not None and self._tasks is not None and self._spool.holds(directory):
+                after, verdict = rounds.receive(after, begin.round, begin.client_id, begin.sha256)
+                outcome, reason = ("rejected" if verdict.kind == "rejected" else "ok"), verdict.reason
+                if verdict.kind == "accepted":
+                    brief = self._tasks.brief(begin.client_id)
+                    self._spool.take(begin, brief.expected, brief.task.codec, directory)
+                    taken.append(begin)
+            receipts.append((begin.client_id, begin.sha256, outcome, reason))
+        if taken and after is not None:
+            self._accepted(taken)
+            self.round = after
+            for place, begin in enumerate(taken, 1 - len(taken)):
+                late = f" late, for round {begin.round}" if begin.round < after.number else ""
+                told = f"({rounds.count(after) + place} of {after.enough or len(after.cohort)})"
+                self._note(f"round {after.number}: {begin.client_id} reported{late} {told}")
+        self._crew.tell(number, control.Answer(tuple(receipts)))
