@@ -19,6 +19,7 @@ from mqtt_broker.tasks import Brief
 
 CREW = "crew/"
 """Topics under which workers' lines lie in the link's queue; none of a broker begins so."""
+COMMAND = ("-m", "mqtt_broker.worker")
 END_S = 10.0
 MAX_FAILURES = 8
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.25, 5.0
@@ -39,6 +40,7 @@ class Worker:
     due: float = 0.0
     reason: str = ""
     fatal: EdgeflError | None = None
+    is_up: bool = False
     closed: bool = True
     serving: set[str] = field(default_factory=set)
     specs: dict[tuple[TensorSpec, ...], int] = field(default_factory=dict)
@@ -63,9 +65,9 @@ class Crew:
     def _run(self, number: int) -> None:
         worker = self.workers[number]
         known = {**worker.told, **worker.new}
-        worker.popen = subprocess.Popen([sys.executable, "-m", "mqtt_broker.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        worker.popen = subprocess.Popen([sys.executable, *COMMAND], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         worker.starts, worker.due, worker.reason, worker.closed = worker.starts + 1, 0.0, "", True
-        worker.serving, worker.specs, worker.told, worker.new = set(), {}, {}, known
+        worker.is_up, worker.serving, worker.specs, worker.told, worker.new = False, set(), {}, {}, known
         threading.Thread(target=self._read, args=(f"{CREW}{number}/{worker.starts}", worker.popen), daemon=True).start()
         self.tell(number, self._start)
         if (play := self._open_play()) is not None:
@@ -144,6 +146,11 @@ class Crew:
         """Whether a worker may still report for the round that was closed."""
         return not all(worker.closed for worker in self.workers)
 
+    @property
+    def is_up(self) -> bool:
+        """Whether all are connected."""
+        return all(worker.is_up for worker in self.workers)
+
     def take(self, message: Message) -> tuple[int, control.Said] | None:
         """Read what a worker said; returns it with the worker's number when it is for the exchange. Raises what a worker ended of."""
         _, number_text, start = message.topic.split("/")
@@ -156,7 +163,7 @@ class Crew:
         said = from_line(message.payload)
         match said:
             case control.Up():
-                worker.failures = 0
+                worker.failures, worker.is_up = 0, True
             case control.Serving(client_ids):
                 worker.serving.update(client_ids)
                 return number, said

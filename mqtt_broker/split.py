@@ -55,10 +55,12 @@ class SplitExchange(Exchange):
         self._crew = Crew(workers, start, self._link, self._note, self._told_play)
 
     def start(self) -> None:
-        """Publish the state and listen to devices, but for their uploads."""
+        """Publish the state and listen to devices, but for their uploads; returns when the workers are connected."""
         device = self._topics.device
         self._link.subscribe(device("+", "status"), device("+", "want"), self._topics.state)
         self.publish_state(self.state)
+        while not self._crew.is_up:  # else the first round's time would run while they load
+            self.pump(0.5)
 
     def publish_state(self, state: State) -> None:
         """Say where the federation stands; that it is done only when the workers have sent their last receipts."""

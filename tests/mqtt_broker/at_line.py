@@ -2,7 +2,8 @@
 
 A line counts at most thirty times, so that waiting loops do not drown what happens once. N may be a place too: `aggregator.py:183#2`
 is that line the second time, `aggregator.py:_close#4` the fourth call. N = 0: the test is told at the end how many lines there were.
-The test's answer is a number when the clock is to jump by so many seconds.
+The test's answer is a number when the clock is to jump by so many seconds. N = `worker:M`: the aggregator runs untouched, and its
+workers count their lines.
 """
 
 import os
@@ -14,12 +15,19 @@ from collections import Counter
 from pathlib import Path
 
 import edgefl.cli
+import mqtt_broker.crew
+import mqtt_broker.worker
 
 PACKAGES = tuple(str(Path(edgefl.cli.__file__).parents[1] / name) + "/" for name in ("edgefl", "devices", "mqtt_broker"))
 OFTEN = 30
 
 
 def main(port, wanted, arguments):
+    if wanted.startswith("worker:"):
+        mqtt_broker.crew.COMMAND = (__file__, str(port), wanted.removeprefix("worker:"), "worker")
+        sys.argv = ["edgefl", *arguments]
+        edgefl.cli.main()
+        return
     seen, lock, total = Counter(), threading.Lock(), 0
 
     def tell(text):
@@ -52,11 +60,19 @@ def main(port, wanted, arguments):
         passed(frame, frame.f_code.co_name, False)
         return on_line
 
+    leave = os._exit
+
+    def left(code):
+        if wanted == "0":
+            tell(f"count {os.getpid()} {total}")
+        leave(code)
+
+    os._exit = left  # so a worker ends
     threading.settrace(on_call)
     sys.settrace(on_call)
     sys.argv = ["edgefl", *arguments]
     try:
-        edgefl.cli.main()
+        mqtt_broker.worker.main() if arguments == ["worker"] else edgefl.cli.main()
     finally:
         sys.settrace(None)
         threading.settrace(None)  # type: ignore[arg-type]

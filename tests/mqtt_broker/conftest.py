@@ -92,7 +92,7 @@ def fleet(tmp_path):
     made = []
 
     def make(drawn=(), **settings):
-        broker = hazards.Broker()
+        broker = processes.Broker()
         made.append(broker.kill)
         federation = processes.Federation("", tmp_path, None, **settings)
         clients = [f"pi-{i}" for i in range(3)]

@@ -3,6 +3,8 @@
 import json
 import os
 import secrets
+import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -87,6 +89,33 @@ class Process:
         self.popen.stderr.close()
 
 
+class Broker:
+    """A mosquitto without a memory, always on the same port."""
+
+    def __init__(self):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.start()
+
+    def start(self):
+        self.popen = subprocess.Popen(
+            [shutil.which("mosquitto") or "/usr/sbin/mosquitto", "-p", str(self.port)], stderr=subprocess.PIPE, text=True
+        )
+        for line in self.popen.stderr:
+            if "running" in line:
+                break
+        # a pipe that nobody reads would stop it one day
+        self._reader = threading.Thread(target=lambda: [None for _ in self.popen.stderr], daemon=True)
+        self._reader.start()
+
+    def kill(self):
+        self.popen.kill()
+        self.popen.wait()
+        self._reader.join(10)
+        self.popen.stderr.close()
+
+
 def broker_of(kind):
     process = Process("broker", "start", "--port", "0", "--kind", kind, "--json")
     return process, json.loads(process.first_line())["url"]
@@ -120,6 +149,7 @@ class Federation:
         self.name = f"t{secrets.token_hex(4)}"
         self.options = settings.pop("options", {})
         self.tables = settings.pop("tables", "")
+        self.workers = settings.pop("workers", int(os.environ.get("EDGEFL_TEST_WORKERS", "0")))
         self.settings = {"rounds": 3, "min_clients": 2, "grace_s": 0.3, "deadline_s": 30.0, **settings}
         features = 5_000 if self.settings.pop("wide", False) else 4
         self.algorithm = self.settings.pop("algorithm", "pfl-mfe")
@@ -148,7 +178,8 @@ class Federation:
         config = self.directory / "federation.toml"
         algorithm = f'[algorithm]\nname = "{self.algorithm}"'
         config.write_text(f'[federation]\nname = "{self.name}"\n{rows}\n{algorithm}\n[broker]\nurl = "{url}"\n{self.tables}')
-        return ("aggregator", "start", "--config", config, "--plan", self.directory / "plan", "--out", self.out, *more)
+        workers = ("--workers", self.workers) if self.workers else ()
+        return ("aggregator", "start", "--config", config, "--plan", self.directory / "plan", "--out", self.out, *workers, *more)
 
     def aggregator(self, *more):
         return self.start(*self.command("aggregator", self.url, *more))

@@ -1,7 +1,5 @@
 """An aggregator in several processes: the bits of one, and no device that sees a difference."""
 
-import pytest
-
 from edgefl.checkpoint import decode_mixture, decode_server_state
 from edgefl.config import FederationConfig
 from edgefl.learner.numpy_softmax import SoftmaxLearner
