@@ -1,6 +1,6 @@
 """What an aggregator and its worker processes say to each other: one line of JSON a message, over pipes that only these two hold.
 
-aggregator -> worker   Start, then for each round Play, Serve (who, with what), Answer (to Arrived), Gone, Close; at last End
+aggregator -> worker   Start, then for each round Play, Serve (who, with what), Answer (to Arrived), Gone, Leave, Close; at last End
 worker -> aggregator   Up, Serving, Arrived, Refused, Closed; Broke before it ends of an error
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from edgefl.mqtt import Link, Message
 from edgefl.plan.spec import TensorSpec
-from edgefl.wire.messages import Begin
+from edgefl.wire.messages import Begin, Task
 
 
 class SharedLink(Link):
@@ -42,8 +42,6 @@ class Play:
     """
 
     number: int
-    phase: str
-    codec: str
     max_staleness: int
     nonces: tuple[tuple[int, str], ...]
     directory: str
@@ -54,9 +52,11 @@ class Play:
 
 @dataclass(frozen=True)
 class Client:
-    """A client of the open round: the models that its update may hold, as places in `Serve.specs`, and its largest size in bytes."""
+    """A client of the open round: its task without models and scalars, the models that its update may hold, as places in
+    `Serve.specs`, and the update's largest size in bytes."""
 
     client_id: str
+    task: Task
     models: Mapping[str, int]
     limit: int
 
@@ -81,6 +81,13 @@ class Gone:
     """A client is offline: its upload slot is free."""
 
     client_id: str
+
+
+@dataclass(frozen=True)
+class Leave:
+    """Other workers serve these clients now."""
+
+    client_ids: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -135,9 +142,9 @@ class Broke:
     reason: str
 
 
-Said = Start | Play | Serve | Answer | Gone | Close | End | Up | Serving | Arrived | Refused | Closed | Broke
+Said = Start | Play | Serve | Answer | Gone | Leave | Close | End | Up | Serving | Arrived | Refused | Closed | Broke
 _KINDS: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (Start, Play, Serve, Answer, Gone, Close, End, Up, Serving, Arrived, Refused, Closed, Broke)
+    kind.__name__: kind for kind in (Start, Play, Serve, Answer, Gone, Leave, Close, End, Up, Serving, Arrived, Refused, Closed, Broke)
 }
 
 
@@ -150,7 +157,7 @@ def from_line(line: bytes) -> Said:
     """Read what `to_line` wrote, by the same version of this module."""
     kind, fields = json.loads(line)
     if kind == "Serve":
-        fields["clients"] = [Client(**each) for each in fields["clients"]]
+        fields["clients"] = [Client(**{**each, "task": Task(**each["task"])}) for each in fields["clients"]]
         fields["specs"] = [tuple(TensorSpec(s["name"], tuple(s["shape"]), s["dtype"]) for s in specs) for specs in fields["specs"]]
     elif kind == "Arrived":
         fields["begins"] = [Begin(**each) for each in fields["begins"]]

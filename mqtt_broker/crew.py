@@ -5,9 +5,8 @@ import subprocess
 import sys
 import threading
 import time
-import zlib
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 from edgefl import errors
 from edgefl.errors import EdgeflError, LinkError
@@ -15,6 +14,7 @@ from edgefl.mqtt import Message
 from edgefl.plan.spec import TensorSpec
 from mqtt_broker import control
 from mqtt_broker.control import SharedLink, from_line, to_line
+from mqtt_broker.places import Place, placed
 from mqtt_broker.tasks import Brief
 
 CREW = "crew/"
@@ -23,11 +23,6 @@ COMMAND = ("-m", "mqtt_broker.worker")
 END_S = 10.0
 MAX_FAILURES = 8
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.25, 5.0
-
-
-def place_of(client_id: str, count: int) -> int:
-    """Return which of `count` workers serves a client: the same at each start."""
-    return zlib.crc32(client_id.encode()) % count
 
 
 @dataclass
@@ -59,6 +54,7 @@ class Crew:
     ) -> None:
         self._start, self._link, self._note, self._open_play = start, link, note, open_play
         self.workers = [Worker() for _ in range(count)]
+        self._places: dict[str, Place] = {}
         for number in range(count):
             self._run(number)
 
@@ -91,8 +87,19 @@ class Crew:
         except (OSError, ValueError):  # its end comes through the queue, and who starts anew is told all
             pass
 
-    def open(self, play: control.Play) -> None:
-        """Tell all of a round that opens; what clients were told before does not count any more, unless late updates do."""
+    def open(self, play: control.Play, groups: Mapping[str, int | None]) -> None:
+        """Tell all of a round that opens, and where its clients are by their expert groups.
+
+        What clients were told before does not count any more, unless late updates do.
+        """
+        places = placed(self._places, groups, len(self.workers))
+        moved = [client_id for client_id, place in self._places.items() if places[client_id][0] != place[0]]
+        for number, worker in enumerate(self.workers):
+            if left := tuple(client_id for client_id in moved if self._places[client_id][0] == number):
+                self.tell(number, control.Leave(left))
+                worker.serving.difference_update(left)
+                worker.told = {client_id: brief for client_id, brief in worker.told.items() if client_id not in left}
+        self._places = places
         for number, worker in enumerate(self.workers):
             if not play.max_staleness:
                 worker.told = {}
@@ -106,13 +113,18 @@ class Crew:
 
     def serve(self, client_id: str, brief: Brief) -> None:
         """Have a client's worker take its uploads, at the next `flush`."""
-        worker = self.workers[place_of(client_id, len(self.workers))]
+        if client_id not in self._places:
+            self._places = placed(self._places, {client_id: None}, len(self.workers))
+        worker = self._at(client_id)
         if worker.told.get(client_id) is not brief:
             worker.new[client_id] = brief
 
     def is_serving(self, client_id: str) -> bool:
         """Whether the client's worker hears it."""
-        return client_id in self.workers[place_of(client_id, len(self.workers))].serving
+        return client_id in self._at(client_id).serving
+
+    def _at(self, client_id: str) -> Worker:
+        return self.workers[self._places[client_id][0]]
 
     def flush(self) -> None:
         """Tell the workers whom they serve."""
@@ -127,13 +139,15 @@ class Crew:
                 if each not in worker.specs:
                     worker.specs[each] = len(worker.specs)
                     specs.append(each)
-            clients.append(control.Client(client_id, {model: worker.specs[each] for model, each in brief.expected.items()}, brief.limit))
+            models = {model: worker.specs[each] for model, each in brief.expected.items()}
+            clients.append(control.Client(client_id, replace(brief.task, models={}, scalars={}), models, brief.limit))
         worker.told, worker.new = {**worker.told, **worker.new}, {}
         self.tell(number, control.Serve(tuple(clients), tuple(specs)))
 
     def gone(self, client_id: str) -> None:
         """Note that a client is offline."""
-        self.tell(place_of(client_id, len(self.workers)), control.Gone(client_id))
+        if client_id in self._places:
+            self.tell(self._places[client_id][0], control.Gone(client_id))
 
     def close(self) -> None:
         """Have all report what they have, and hold the rest."""

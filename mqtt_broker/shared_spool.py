@@ -51,7 +51,7 @@ class SharedSpool(Spool):
         except OSError as error:
             raise StateError(f"cannot use {path}: {error}; free some space or choose another --out") from error
 
-    def take(self, begin: Begin, expected: Expected, codec: str, directory: Path) -> None:
+    def adopt(self, begin: Begin, expected: Expected, codec: str, directory: Path) -> None:
         """Note an update that a worker has checked and synced in its directory."""
         self._entries[begin.client_id, begin.round] = Spooled(begin, expected, codec, -1)
         self._paths[begin.client_id, begin.round] = directory / FILE
@@ -70,7 +70,7 @@ class SharedSpool(Spool):
                 file.seek(offset)
                 if hashlib.sha256(file.read(size)).hexdigest() != begin.sha256:
                     continue
-            self.take(begin, expected, codec, path.parent)
+            self.adopt(begin, expected, codec, path.parent)
             return True
         return False
 

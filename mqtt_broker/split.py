@@ -20,6 +20,7 @@ from mqtt_broker import control
 from mqtt_broker.control import SharedLink
 from mqtt_broker.crew import CREW, Crew
 from mqtt_broker.exchange import Exchange
+from mqtt_broker.places import Groups, picked_of
 from mqtt_broker.shared_spool import SharedSpool
 from mqtt_broker.tasks import Tasks
 
@@ -48,6 +49,7 @@ class SplitExchange(Exchange):
     def __init__(self, workers: int, broker: str, security: Path | None, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self._closing = False
+        self._picked: dict[str, float] = {}
         start = control.Start(
             broker, self._topics.federation, self.state.session, self.state.plan, str(security.resolve()) if security else "",
             named["upload_slots"],
@@ -75,23 +77,21 @@ class SplitExchange(Exchange):
     def _told_play(self) -> control.Play | None:
         if self.round is None or self._tasks is None or self._closing:
             return None
-        (any_of_them, *_), tasks = self.round.cohort, self._tasks
-        task = tasks.brief(any_of_them).task
         late, settled = (
             tuple((number, client_id, sha256) for (number, client_id), sha256 in told.items())
             for told in (self.round.late, self.round.settled)
         )
         return control.Play(
-            self.round.number, task.phase, task.codec, self.round.max_staleness, tuple(tasks.nonces.items()),
-            str(self._spool.directory().resolve()), tuple(self.round.received.items()), late, settled,
+            self.round.number, self.round.max_staleness, tuple(self._tasks.nonces.items()), str(self._spool.directory()),
+            tuple(self.round.received.items()), late, settled,
         )  # fmt: skip
 
     def play(self, round: Round, tasks: Tasks, accepted: Callable[[Sequence[Begin]], None], *, open_to_all: bool = False) -> Round:
         """Play a round as one process does; before it is over, workers report all that reached them whole."""
         self.round, self._tasks = round, tasks
-        play = self._told_play()
+        play, groups = self._told_play(), Groups(tasks.state, self._picked)
         assert play is not None
-        self._crew.open(play)
+        self._crew.open(play, {client_id: groups.of(client_id) for client_id in round.cohort})
         for client_id in rounds.missing(round):
             self._crew.serve(client_id, tasks.brief(client_id))
         self._crew.flush()
@@ -147,12 +147,13 @@ class SplitExchange(Exchange):
                 outcome, reason = ("rejected" if verdict.kind == "rejected" else "ok"), verdict.reason
                 if verdict.kind == "accepted":
                     brief = self._tasks.brief(begin.client_id)
-                    self._spool.take(begin, brief.expected, brief.task.codec, directory)
+                    self._spool.adopt(begin, brief.expected, brief.task.codec, directory)
                     taken.append(begin)
             receipts.append((begin.client_id, begin.sha256, outcome, reason))
         if taken and after is not None:
             self._accepted(taken)
             self.round = after
+            self._picked |= {begin.client_id: picked_of(begin.metrics) for begin in taken}
             for place, begin in enumerate(taken, 1 - len(taken)):
                 late = f" late, for round {begin.round}" if begin.round < after.number else ""
                 told = f"({rounds.count(after) + place} of {after.enough or len(after.cohort)})"

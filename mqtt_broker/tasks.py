@@ -38,6 +38,11 @@ class Tasks:
         self._hashes: dict[int, tuple[Weights, str]] = {}
         self._specs: dict[int, tuple[TensorSpec, ...]] = {}
 
+    @property
+    def state(self) -> ServerState:
+        """The state that the round began with."""
+        return self._state
+
     def brief(self, client_id: str) -> Brief:
         """Return the client's brief, the same whenever it is asked for; its blobs are on offer then."""
         if client_id not in self._briefs:

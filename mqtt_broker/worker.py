@@ -26,7 +26,7 @@ from edgefl.plan.spec import TensorSpec
 from edgefl.rounds import Round
 from edgefl.security.enrolment import load_enrolment, tls_context
 from edgefl.security.trust import Enrolments, Trust
-from edgefl.wire.messages import JOINING, Begin, State, Task
+from edgefl.wire.messages import JOINING, Begin, State
 from edgefl.wire.topics import Address, Topics
 from mqtt_broker import control
 from mqtt_broker.control import SharedLink, from_line, to_line
@@ -62,11 +62,10 @@ class Intake(Exchange):
         state = State(start.federation, start.session, JOINING, 0, 0, 0, 0.0, start.plan, time.time())
         topics = Topics(start.federation)
         super().__init__(link, topics, state, upload_slots=start.upload_slots, spool=Spool(Path()), trust=trust, note=note)
-        self._start, self._say = start, say
+        self._say = say
         self._name = secrets.token_hex(4)
         self._known: dict[str, Brief] = {}
         self._specs: list[tuple[TensorSpec, ...]] = []
-        self._task: Task | None = None
         self._asked: dict[str, Begin] = {}
         self._waiting: deque[Message] = deque(maxlen=MAX_HELD)
         self._directory, self._sent, self._between = "", 0, True
@@ -91,6 +90,11 @@ class Intake(Exchange):
                 self._answered(answer)
             case control.Gone(client_id):
                 self._send(self._uploads.close(client_id, time.monotonic()))
+            case control.Leave(client_ids):
+                self._link.unsubscribe(*(self._topics.upload(each, "+", "+") for each in client_ids))
+                for each in client_ids:
+                    self._known.pop(each, None)
+                    self._send(self._uploads.close(each, time.monotonic()))
             case control.Close():
                 if self._unsettled:
                     self._settle()
@@ -111,21 +115,16 @@ class Intake(Exchange):
             max_staleness=play.max_staleness, late=late, settled=settled,
         )  # fmt: skip
         self._tasks = Briefs(play, self._known)
-        start = self._start
-        self._task = Task(
-            start.session, play.number, play.phase, start.plan, {}, {}, 0, 0.0, play.codec, play.max_staleness, 0.0, "", 0.0
-        )  # fmt: skip
         if not play.max_staleness:
             self._uploads.clear()
 
     def _serve(self, serve: control.Serve) -> None:
-        assert self._task is not None
         assert self.round is not None
         self._specs += serve.specs
         new = [each.client_id for each in serve.clients if each.client_id not in self._known]
         for each in serve.clients:
             expected = {model: self._specs[place] for model, place in each.models.items()}
-            self._known[each.client_id] = Brief(self._task, expected, each.limit)
+            self._known[each.client_id] = Brief(each.task, expected, each.limit)
         asked = {each.client_id for each in serve.clients}
         self.round = replace(self.round, cohort=tuple(sorted({*self.round.cohort, *asked})))
         if new:

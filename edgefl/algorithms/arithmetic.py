@@ -36,8 +36,11 @@ def weighted_means(terms: Iterable[tuple[str, Weights, float]]) -> dict[str, Wei
         total = totals.setdefault(group, {})
         weights[group] = weights.get(group, 0.0) + n
         for name, array in arrays.items():
-            term = array.astype(np.float64) * n
-            total[name] = total[name] + term if name in total else term
+            term = np.multiply(array, n, dtype=np.float64)
+            if name in total:
+                total[name] += term
+            else:
+                total[name] = term
     return {
         group: {name: (array / weights[group]).astype(np.float32) for name, array in total.items()}
         for group, total in totals.items()

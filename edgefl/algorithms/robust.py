@@ -30,8 +30,7 @@ def l2_norm(delta: Weights) -> float:
 
 def clip(delta: Weights, limit: float) -> Weights:
     """Return the delta, shortened to an L2 norm of `limit` where it is longer; a limit of 0 leaves it as it is."""
-    norm = l2_norm(delta)
-    if not limit or norm <= limit:
+    if not limit or (norm := l2_norm(delta)) <= limit:
         return delta
     return {name: np.asarray(array * (limit / norm), np.float32) for name, array in delta.items()}
 

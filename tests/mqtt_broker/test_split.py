@@ -1,33 +1,250 @@
 """An aggregator in several processes: the bits of one, and no device that sees a difference."""
 
-from edgefl.checkpoint import decode_mixture, decode_server_state
-from edgefl.config import FederationConfig
+import hashlib
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgefl.algorithms.base import with_assignments
+from edgefl.checkpoint import decode_mixture, decode_server_state, encode_server_state
+from edgefl.config import FederationConfig, PrivacyConfig
+from edgefl.errors import ConfigError
 from edgefl.learner.numpy_softmax import SoftmaxLearner
+from edgefl.plan.spec import TensorSpec
 from edgefl.simulate import simulate
+from edgefl.types import ServerState
+from edgefl.wire.chunks import chunk
+from edgefl.wire.messages import Begin, Task
+from edgefl.wire.tensors import encode_models
+from mqtt_broker import control
+from mqtt_broker.places import Groups, picked_of, placed
+from mqtt_broker.shared_spool import SharedSpool
+from mqtt_broker.split import check_split
+from mqtt_broker.spool import Spool
+
+IDS = ("pi-0", "pi-1", "pi-2")
+OPTIONS = {
+    "aem": {"num_experts": 2, "local_epochs": 3, "gate_epochs": 3},
+    "clustered": {"learning_rate": 0.1},
+    "fedavg": {},
+    "fedmix": {"num_experts": 2, "gate_epochs": 2},
+    "ifca": {"num_experts": 2},
+}
+DEADLINE_S = 40.0
+TASK = Task("s", 1, "federate", "p", {}, {}, 1, 30.0, "fp32", 0, 0.0, "n1", 0.0)
+BEGIN = Begin("pi-1", "s", 1, "p", "", 0, 1, 65536, 5, {"loss": 0.5}, "n1", 0.0)
 
 
-def test_two_workers_give_the_bits_of_the_simulator(federate, mosquitto_url, toys):
-    federation = federate(mosquitto_url, rounds=4, min_clients=3, clients_per_round=2, seed=5)
-    shards = {f"pi-{i}": toys.shard(i, 20 + 10 * i) for i in range(3)}
-    aggregator = federation.aggregator("--workers", 2)
-    devices = {client_id: federation.device(client_id, shard) for client_id, shard in shards.items()}
-    assert aggregator.end() == 0, aggregator.said
-    assert [device.end() for device in devices.values()] == [0, 0, 0]
-    check_bits(federation, toys, shards, {"rounds": 4, "min_clients": 3, "clients_per_round": 2, "seed": 5})
-    assert not (federation.out / "spool").exists() or not list((federation.out / "spool").glob("*/*"))
+def children(process):
+    """Return the processes that an aggregator has started, by their ids."""
+    return [int(pid) for path in Path(f"/proc/{process.popen.pid}/task").glob("*/children") for pid in path.read_text().split()]
+
+
+def until_gone(pids):
+    deadline = time.monotonic() + DEADLINE_S
+    while alive := [pid for pid in pids if Path(f"/proc/{pid}").exists() and "(zombie)" not in Path(f"/proc/{pid}/status").read_text()]:
+        assert time.monotonic() < deadline, f"{alive} are still there"
+        os.sched_yield()
 
 
 def check_bits(federation, toys, shards, settings):
-    config = FederationConfig(**settings)
     learner = SoftmaxLearner(federation.plan.spec)
-    end = simulate(federation.plan, toys.weights(more=federation.plan.spec.weights), shards, config, learner=learner)
+    initial = toys.weights(more=federation.plan.spec.weights)
+    end = simulate(federation.plan, initial, shards, FederationConfig(**settings), learner=learner)
     state = decode_server_state((federation.out / "server_state.safetensors").read_bytes())
-    assert (state.round, state.phase) == (end.state.round, end.state.phase)
-    for model, weights in end.state.models.items():
-        for name, array in weights.items():
-            assert state.models[model][name].tobytes() == array.tobytes(), f"{model}/{name}"
+    assert encode_server_state(state) == encode_server_state(end.state)
     for client_id, mixture in end.mixtures.items():
         found = decode_mixture((federation.directory / f"state-{client_id}" / "mixture.safetensors").read_bytes())
         assert all(found.weights[name].tobytes() == array.tobytes() for name, array in mixture.weights.items())
     assert [row["id"] for row in federation.result()["clients"]] == sorted(shards)
     assert federation.result()["dropped"] == []
+
+
+@pytest.mark.parametrize("name", sorted(OPTIONS))
+def test_the_bits_are_those_of_the_simulator(name, federate, any_url, toys):
+    """Three devices, two of them at one worker; the models of several clusters come back, in several updates or in none."""
+    codec = "int8+deflate" if name == "fedavg" else "fp32"
+    settings = {"rounds": 4, "min_clients": 3, "seed": 7, "codec": codec}
+    federation = federate(any_url, algorithm=name, options=OPTIONS[name], workers=2, **settings)
+    shards = {client_id: toys.shard(i, 20 + 10 * i) for i, client_id in enumerate(IDS)}
+    aggregator = federation.aggregator()
+    devices = [federation.device(client_id, shard) for client_id, shard in shards.items()]
+    aggregator.wait_for("reported")
+    workers = children(aggregator)
+    assert len(workers) == 2
+    assert aggregator.end() == 0, aggregator.said
+    assert [device.end() for device in devices] == [0, 0, 0], [device.said for device in devices]
+    until_gone(workers)
+    check_bits(federation, toys, shards, settings)
+    assert not (federation.out / "spool").exists() or not list((federation.out / "spool").glob("*/*"))
+
+
+def test_a_killed_aggregators_workers_end_and_it_goes_on_with_another_number_of_them(federate, mosquitto_url, toys):
+    settings = {"rounds": 6, "min_clients": 3, "seed": 5}
+    federation = federate(mosquitto_url, quorum=1.0, **settings)
+    shards = {client_id: toys.shard(i, 20 + 10 * i) for i, client_id in enumerate(IDS)}
+    devices = [federation.device(client_id, shard) for client_id, shard in shards.items()]
+    for workers, told in ((2, "round 1: "), (0, "round 3: "), (1, "round 4: ")):
+        aggregator = federation.aggregator("--workers", workers)
+        aggregator.wait_for(told)
+        started = children(aggregator)
+        aggregator.popen.kill()
+        aggregator.popen.wait()
+        assert len(started) == workers
+        until_gone(started)
+    last = federation.aggregator("--workers", 3)
+    assert last.end() == 0, last.said
+    assert [device.end() for device in devices] == [0, 0, 0], [device.said for device in devices]
+    check_bits(federation, toys, shards, settings)
+
+
+def test_a_worker_killed_in_the_middle_of_an_upload_is_started_again_and_has_it_sent_again(federate, mosquitto_url, toys, puppet):
+    federation = federate(mosquitto_url, algorithm="fedavg", rounds=1, min_clients=2, quorum=1.0, wide=True, workers=2)
+    aggregator = federation.aggregator()
+    one, other = (puppet(federation, client_id) for client_id in ("pi-0", "pi-1"))
+    blob = encode_models({"global": {name: np.full_like(array, 1.0) for name, array in toys.weights(5_000).items()}})
+    tasks = {each: each.next("task") for each in (one, other)}
+    assert other.send(tasks[other], blob).outcome == "ok"
+    begin = one.begin(tasks[one], blob)
+    assert one.next("receipt").outcome == "missing"
+    one.publish(begin.sha256, 0, chunk(blob, 0))
+    for worker in children(aggregator):
+        os.kill(worker, signal.SIGKILL)
+    again = one.next("task")
+    assert (again.round, again.nonce) == (1, tasks[one].nonce)
+    assert other.send(tasks[other], blob).outcome == "ok", "what was received once is known to the worker that came after"
+    assert one.send(again, blob).outcome == "ok"
+    for each in (one, other):
+        while (task := each.next("task")).phase != "personalize":
+            pass
+        assert each.send(task, encode_models({})).outcome == "ok"
+    assert aggregator.end() == 0, aggregator.said
+    assert aggregator.said.count("it is started again") == 2
+    state = decode_server_state((federation.out / "server_state.safetensors").read_bytes())
+    for name, array in toys.weights(5_000).items():
+        assert np.array_equal(state.models["global"][name], array + 1)
+
+
+def test_what_a_worker_refuses_is_told_and_the_round_does_not_wait_for_it(federate, mosquitto_url, toys, puppet):
+    federation = federate(mosquitto_url, algorithm="fedavg", rounds=1, min_clients=2, quorum=0.5, workers=2)
+    aggregator = federation.aggregator()
+    good, bad = (puppet(federation, client_id) for client_id in ("pi-0", "pi-1"))
+    fine = encode_models({"global": toys.weights()})
+    task = bad.next("task")
+    for changes, reason in (
+        ({"nonce": "0" * 16}, "a replayed update"), ({"num_samples": 0}, "num_samples is 0"), ({"client_id": "pi-0"}, "speaks for itself"),
+        ({"plan": "f" * 64}, "runs the plan"),
+    ):  # fmt: skip
+        assert reason in bad.send(task, fine, **changes).reason
+    nan = encode_models({"global": {name: array * np.float32("nan") for name, array in toys.weights().items()}})
+    assert "NaN" in bad.send(task, nan).reason
+    assert good.send(good.next("task"), fine).outcome == "ok"
+    for each in (good, bad):
+        while (task := each.next("task")).phase != "personalize":
+            pass
+        assert each.send(task, encode_models({})).outcome == "ok"
+    assert aggregator.end() == 0, aggregator.said
+    [dropped] = federation.result()["dropped"]
+    assert (dropped["id"], "NaN" in dropped["reason"]) == ("pi-1", True)
+
+
+def test_a_worker_that_cannot_keep_an_update_ends_the_aggregator_with_the_reason(federate, mosquitto_url, toys, puppet):
+    federation = federate(mosquitto_url, algorithm="fedavg", rounds=1, min_clients=1, workers=1)
+    aggregator = federation.aggregator()
+    one = puppet(federation, "pi-0")
+    task = one.next("task")
+    [directory] = (federation.out / "spool").glob("*/*")
+    directory.rmdir()
+    directory.write_text("no directory")
+    begin = one.begin(task, blob := encode_models({"global": toys.weights()}))
+    assert one.next("receipt").outcome == "missing"
+    one.publish(begin.sha256, 0, blob)
+    assert aggregator.end() == 1
+    assert "cannot keep an update in" in aggregator.said
+    assert "choose another --out" in aggregator.said
+
+
+def test_with_masks_there_is_one_process():
+    config = FederationConfig(privacy=PrivacyConfig(secure_aggregation=True))
+    check_split(0, config)
+    check_split(2, FederationConfig())
+    with pytest.raises(ConfigError, match="--workers does not go with secure_aggregation"):
+        check_split(2, config)
+
+
+def test_clients_are_spread_and_stay():
+    none = dict.fromkeys(("a", "b", "c", "d", "e"))
+    places = placed({}, none, 2)
+    assert places == {"a": (0, None), "b": (1, None), "c": (0, None), "d": (1, None), "e": (0, None)}
+    assert placed(places, {"a": None, "f": None}, 2) == {**places, "f": (1, None)}
+    assert placed(places, {}, 2) == places
+
+
+def test_an_expert_group_is_at_one_worker_where_that_is_no_more_than_its_share():
+    """Of eight clients that were spread at first, four to a cluster; then one changes, and a cluster of six does not fit."""
+    spread = placed({}, dict.fromkeys("abcdefgh"), 2)
+    halves = placed(spread, {c: int(c in "cdgh") for c in "abcdefgh"}, 2)
+    assert halves == {c: (int(c in "cdgh"),) * 2 for c in "abcdefgh"}
+    after = placed(halves, {"a": 1}, 2)
+    assert after["a"] == (0, 1), "the other worker has its share"
+    assert {c: after[c] for c in "bcdefgh"} == {c: halves[c] for c in "bcdefgh"}
+    uneven = placed(spread, {c: int(c in "gh") for c in "abcdefgh"}, 2)
+    assert [uneven[c][0] for c in "abcdefgh"] == [0, 0, 0, 0, 1, 1, 1, 1]
+
+
+def test_which_group_a_client_is_in():
+    w = {"w": np.zeros(1, np.float32)}
+    clusters = with_assignments(ServerState(2, "federate", {"global": w}), {"a": 1})
+    assert [Groups(clusters, {}).of(c) for c in "ab"] == [1, None]
+    two = {"expert0": w, "expert1": w}
+    told = ServerState(2, "federate", two, scalars={"q/a/0": 0.3, "q/a/1": 0.7})
+    assert [Groups(told, {}).of(c) for c in "ab"] == [1, None]
+    picked = {"a": picked_of({"expert": 1.0}), "b": picked_of({"loss": 1.0}), "c": 7.0}
+    assert [Groups(ServerState(2, "federate", two), picked).of(c) for c in "abc"] == [1, None, None]
+    assert Groups(ServerState(2, "federate", {"global": w}), picked).of("a") is None
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        control.Play(3, 1, ((2, "n2"), (3, "n3")), "/d", (("a", "ff"),), ((2, "b", "ee"),), ()),
+        control.Serve((control.Client("pi-1", TASK, {"global": 0}, 99),), ((TensorSpec("head/kernel", (4, 3)),),)),
+        control.Arrived("/d", (replace(BEGIN, metrics={"loss": 0.1}),), 12),
+        control.Answer((("a", "ff", "rejected", "no\nline"),)),
+        control.Close(),
+    ],
+)  # fmt: skip
+def test_what_is_said_between_processes_is_read_as_it_was_meant(said):
+    line = control.to_line(said)
+    assert control.from_line(line) == said
+    assert line.count(b"\n") == 1
+
+
+def test_what_workers_spooled_is_read_in_the_order_of_clients_and_found_again(tmp_path):
+    """Two files in one directory of the round; then a restart, with one update damaged."""
+    specs = {"m": (TensorSpec("w", (2,)),)}
+    spool, begins = SharedSpool(tmp_path / "spool"), {}
+    for client_id, name in (("c", "x"), ("a", "y"), ("b", "x")):
+        blob = encode_models({"m": {"w": np.array([ord(client_id), 0.5], np.float32)}})
+        begins[client_id] = replace(BEGIN, client_id=client_id, sha256=hashlib.sha256(blob).hexdigest(), size=len(blob))
+        worker = Spool(spool.directory() / name)
+        worker.restore(BEGIN, specs, "fp32")  # goes on behind what the file holds
+        worker.put(begins[client_id], specs, "fp32", blob)
+        worker.sync()
+        spool.adopt(begins[client_id], specs, "fp32", spool.directory() / name)
+    assert [(u.client_id, float(u.deltas["m"]["w"][0])) for u in spool.updates()] == [("a", 97.0), ("b", 98.0), ("c", 99.0)]
+    again = SharedSpool(tmp_path / "spool")
+    assert all(again.restore(begin, specs, "fp32") for begin in begins.values())
+    assert [u.client_id for u in again.updates()] == ["a", "b", "c"]
+    assert again.begins() == [begins[c] for c in "abc"]
+    damaged = spool.directory() / "y" / "updates"
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"!")
+    assert not SharedSpool(tmp_path / "spool").restore(begins["a"], specs, "fp32")
+    again.clear()
+    assert list(again.updates()) == []
+    assert not SharedSpool(tmp_path / "spool").restore(begins["b"], specs, "fp32")
