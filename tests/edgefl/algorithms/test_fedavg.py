@@ -64,3 +64,20 @@ def test_the_first_weights_come_down_again_only_for_a_baseline():
         state = algorithm.init({"w": np.ones(2, np.float32)}, rng_for(1, 0, "init"))
         assert set(algorithm.broadcast(state, "a").models) == {GLOBAL}
         assert set(algorithm.broadcast(replace(state, round=4, phase=PERSONALIZE), "a").models) == models
+
+
+def test_a_mean_has_the_bits_of_the_sum_written_out_and_changes_nothing_that_it_reads():
+    rng = np.random.default_rng(3)
+    for _ in range(50):
+        scales = 10.0 ** rng.integers(-30, 20, 7)
+        deltas = [{"w": (scale * rng.normal(size=(3, 2))).astype(np.float32), "s": np.array(scale, np.float32)} for scale in scales]
+        counts = [int(n) for n in rng.integers(1, 10**9, 7)]
+        before = [{name: array.tobytes() for name, array in delta.items()} for delta in deltas]
+        found = weighted_mean(zip(deltas, counts, strict=True))
+        assert found is not None
+        assert before == [{name: array.tobytes() for name, array in delta.items()} for delta in deltas]
+        for name in ("w", "s"):
+            total = deltas[0][name].astype(np.float64) * counts[0]
+            for delta, n in zip(deltas[1:], counts[1:], strict=True):
+                total = total + delta[name].astype(np.float64) * n
+            assert np.asarray(found[name]).tobytes() == (total / float(sum(counts))).astype(np.float32).tobytes()
