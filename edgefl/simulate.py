@@ -110,7 +110,7 @@ def simulate(
     with made as engine:
         while state.round <= config.rounds and state.phase not in (PERSONALIZE, DONE):
             cohort = draw_cohort(config, key, state, shards)
-            round_algorithm, more = summed(algorithm, config, state, cohort), extra_traffic(config, state, cohort)
+            round_algorithm, more = summed(algorithm, config, state, cohort), extra_traffic(config, algorithm, state, cohort)
             state, record = _play(engine, round_algorithm, state, own, cohort, counted)
             record = replace(record, bytes_up=record.bytes_up + more[0], bytes_down=record.bytes_down + more[1])
             if progress:

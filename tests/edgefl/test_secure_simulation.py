@@ -50,8 +50,6 @@ def test_what_looks_at_single_updates_is_refused(name):
 
 
 def test_other_refusals(shards):
-    with pytest.raises(ConfigError, match="does not go with ifca: its clients train one of several models"):
-        play("ifca", shards)
     with pytest.raises(ConfigError, match="clients_per_round is 2, expected 3"):
         play("fedavg", shards, clients_per_round=2)
     with pytest.raises(ConfigError, match="expected 'fp32' for secure_aggregation"):

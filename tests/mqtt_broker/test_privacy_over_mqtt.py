@@ -98,9 +98,3 @@ def test_a_round_without_a_cohort_is_closed_in_the_journal(tmp_path):
         assert journal.round(1, "federate") == opened
         journal.close_round(opened, None, [])
         assert (journal.losses("personalize"), journal.round(1, "federate").closed) == ([None], True)
-
-
-def test_secure_aggregation_is_not_there_over_mqtt_and_says_so(federate, mosquitto_url):
-    aggregator = federate(mosquitto_url, tables="[privacy]\nsecure_aggregation = true\n").aggregator()
-    assert aggregator.end() == 1
-    assert "secure_aggregation is not there over MQTT yet" in aggregator.said
