@@ -7,7 +7,7 @@ for each attempt at a round, and kept in memory until the next; so a step that c
 import hashlib
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -65,7 +65,7 @@ class Delivery:
             step = self._next(session, task)
             receipt = self._answer(session, step)
             if step.phase == UNMASK:
-                break
+                return replace(receipt, outcome="ok", reason="")  # enough others may have revealed theirs before
         return receipt
 
     def answer(self, session: Session) -> None:
