@@ -97,6 +97,13 @@ def masked_puppet(puppet, listen):
 
 
 @pytest.fixture
+def secured_broker(tmp_path):
+    made = load("test_security").Secured(tmp_path / "keys", 4)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
 def masked():
     return masked_actor
 
