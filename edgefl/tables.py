@@ -56,7 +56,7 @@ class PrivacyConfig:
 
     clip: the L2 norm that each update is cut to; noise_multiplier: standard deviation of the noise on their sum, in units of it;
     population: how many clients there are that a cohort is drawn from; delta: at which epsilon is told.
-    secure_aggregation: the aggregator sees the sum of a cohort's updates alone (`edgefl.security.summing`); in the simulator only.
+    secure_aggregation: the aggregator sees the sum of a cohort's updates alone (`edgefl.security.summing`).
     """
 
     clip: float = 0.0
@@ -71,7 +71,8 @@ class PrivacyConfig:
                 raise ConfigError(f"[privacy] {key} is {getattr(self, key)}, expected a number above 0")
         if self.clip and self.secure_aggregation:
             raise ConfigError(
-                "[privacy] has clip and secure_aggregation, expected one of them: the aggregator clips what it then cannot see"
+                "[privacy] has clip and secure_aggregation, expected one of them: the aggregator clips and adds noise "
+                "to what it then cannot see, and devices have no noise of their own; choose whom updates are to be hidden from"
             )
         if bool(self.clip) != bool(self.noise_multiplier):
             raise ConfigError(
