@@ -62,8 +62,7 @@ class Aggregator:
         self._algorithm = make_algorithm(plan.spec.algorithm, None, plan.spec.options)
         check_privacy(self._algorithm, config)
         check_masked(self._algorithm, config)
-        if config.privacy.is_on:
-            accountant.require()
+        self._config = accountant.within_budget(config, note)
         self._spec = plan.spec
         self._plan, self._plan_blob = plan.id, encode_plan(plan)
         self._topics = Topics(config.name)
