@@ -13,12 +13,12 @@ from devices.conditions import Conditions
 from devices.export import MODEL, export_in_child, export_metrics
 from devices.identity import IdTakenError
 from devices.joining import join
+from devices.masked_upload import Delivery, told
 from devices.session import Superseded
 from devices.shard import OwnSamples
 from devices.store import Progress, Store
 from devices.telemetry import publish_telemetry
 from devices.training import Site, check_shard, open_site
-from devices.upload import upload
 from edgefl.algorithms import DONE, PERSONALIZE
 from edgefl.data.device import DataSource
 from edgefl.errors import ExportError, LinkError
@@ -67,6 +67,7 @@ class Device:
         self._answered = 0
         self._export_error: ExportError | None = None
         self._paused = ""
+        self._delivery = Delivery(settings.client_id, settings.enrolment.ca if settings.enrolment else "", note)
         self._availability = Availability(settings.conditions, settings.state, detect().cores)
 
     def run(self) -> dict[str, Any]:
@@ -103,6 +104,7 @@ class Device:
         session, began, seen = self._session, time.monotonic(), ""
         while True:
             session.pump(0.5)
+            self._delivery.answer(session)
             self._look(at_work=False)
             state, task = session.state, session.task
             # a task that comes again after its answer was received is answered again: the aggregator has lost what it had
@@ -173,15 +175,15 @@ class Device:
             settings.client_id, task.session, task.round, task.plan, sha256, len(blob), chunk_count(len(blob)), CHUNK_BYTES,
             progress.num_samples, progress.metrics, task.nonce, time.time(),
         )  # fmt: skip
-        receipt = upload(session, task, begin, blob)
+        receipt = self._delivery.send(session, task, begin, blob)
         if session.is_current(task):
             self._answered = session.tasks_heard
         if receipt.outcome == "rejected":
             self._note(f"round {task.round}: the aggregator rejected the update: {receipt.reason}")
         else:
-            told = ", ".join(f"{key} {value:.4g}" for key, value in progress.metrics.items())
-            self._note(f"round {task.round} {task.phase}: {told}")
-            publish_telemetry(session, settings.client_id, task.round, progress.metrics)
+            listed = ", ".join(f"{key} {value:.4g}" for key, value in progress.metrics.items())
+            self._note(f"round {task.round} {task.phase}: {listed}")
+            publish_telemetry(session, settings.client_id, task.round, told(task, progress.metrics))
 
     def _check_data(self, state: State) -> None:
         """Look at the plan before there is a task, so that a shard that does not fit it ends this device at once. Raises DataError."""

@@ -11,6 +11,7 @@ from edgefl.errors import WireError
 from edgefl.mqtt import Connected, Link, Message
 from edgefl.security.trust import Trust
 from edgefl.wire.chunks import Assembler
+from edgefl.wire.masked import CODEC, STEPS, attempt_of
 from edgefl.wire.messages import Claim, Manifest, Receipt, State, Status, Task, Want
 from edgefl.wire.strict_json import decode_json, encode_json
 from edgefl.wire.topics import Topics, parse_topic
@@ -28,6 +29,9 @@ class Session:
         self.state: State | None = None
         self.task: Task | None = None
         self.tasks_heard = 0
+        self.step: Task | None = None
+        self.steps_heard = 0
+        self._last: Task | None = None
         self.receipts: dict[str, Receipt] = {}
         self.assemblers: dict[str, Assembler | None] = {}
         self.limits: dict[str, int] = {}
@@ -81,8 +85,7 @@ class Session:
             case "state":
                 self.state = self.trust.checked(decode_json(State, message.payload))
             case "task":
-                self.task = self.trust.checked(decode_json(Task, message.payload), self._status.client_id)
-                self.tasks_heard += 1
+                self._on_task(self.trust.checked(decode_json(Task, message.payload), self._status.client_id))
             case "receipt":
                 received = self.trust.checked(decode_json(Receipt, message.payload), self._status.client_id)
                 self.receipts[received.sha256] = received
@@ -97,6 +100,15 @@ class Session:
                 if assembler.add(address.index, message.payload):
                     self.moved = time.monotonic()
 
+    def _on_task(self, task: Task) -> None:
+        self._last = task
+        if task.phase in STEPS:
+            self.step = task
+            self.steps_heard += 1
+        else:
+            self.task = task
+            self.tasks_heard += 1
+
     def _on_status(self, other: Status) -> None:
         if other.boot_id == self._status.boot_id:
             # a cluster may publish the will of a connection that broke after this device is back at another of its machines
@@ -108,8 +120,13 @@ class Session:
         self.publish_status()
 
     def is_current(self, task: Task, within: int = 0) -> bool:
-        """Whether this task is still the one to work on, or one of its phase so many rounds later is."""
+        """Whether this task is still the one to work on, or one of its phase so many rounds later is.
+
+        A task of a masked round: whether nothing was heard since of another attempt.
+        """
         new = self.task
+        if task.codec == CODEC:
+            new = self._last if self._last and attempt_of(self._last.nonce) == attempt_of(task.nonce) else None
         same = new is not None and new.session == task.session and 0 <= new.round - task.round <= (within if new.phase == task.phase else 0)
         ended = self.state is not None and self.state.session == task.session and self.state.phase == "done"
         return same and not ended

@@ -7,7 +7,7 @@ aggregated round, and the journal knows the open round with the updates that wer
 import math
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -19,21 +19,23 @@ from edgefl.algorithms import CLUSTER, DONE, PERSONALIZE, make_algorithm
 from edgefl.algorithms.clusters import explain_clusters
 from edgefl.cohort import enough_of, selected
 from edgefl.config import FederationConfig
-from edgefl.errors import ConfigError, RoundError
+from edgefl.errors import RoundError
 from edgefl.mqtt import KEEPALIVE_S, Message
 from edgefl.plan.spec import Plan, encode_plan
 from edgefl.privacy import accountant
 from edgefl.privacy.mechanism import check_privacy, draw_cohort, expected_cohort, private
 from edgefl.rng import rng_for
 from edgefl.security.enrolment import load_enrolment, tls_context
+from edgefl.security.masking import LEAST_CLIENTS
 from edgefl.security.trust import Enrolments, Trust
 from edgefl.staleness import as_of, check_rounds
 from edgefl.types import ServerState, Weights
-from edgefl.wire.messages import JOINING, STOPPED, State
+from edgefl.wire.messages import JOINING, STOPPED, Begin, State
 from edgefl.wire.strict_json import encode_json
 from edgefl.wire.topics import Topics
 from mqtt_broker.control import SharedLink
 from mqtt_broker.journal import Journal, Opened
+from mqtt_broker.masked_rounds import MaskedRounds, check_masked
 from mqtt_broker.noise_key import noise_key
 from mqtt_broker.pauses import paused_clients
 from mqtt_broker.results import RESULT, client_rows, dropped_of, load_result, load_state, result_of, save_result, save_state, summarize
@@ -61,13 +63,12 @@ class Aggregator:
         self._workers, self._security = workers, security
         self._config, self._initial, self._out, self._note = config, initial, out, note
         own = self._own = load_enrolment(security / "aggregator.enrol") if security else None
-        self._trust = Trust(config.name, own.signing_key if own else "", Enrolments(security).key_of if security else None)
+        self._enrolments = Enrolments(security) if security else None
+        self._trust = Trust(config.name, own.signing_key if own else "", self._enrolments.key_of if self._enrolments else None)
         self._algorithm = make_algorithm(plan.spec.algorithm, None, plan.spec.options)
         check_privacy(self._algorithm, config)
-        if config.privacy.secure_aggregation:
-            raise ConfigError("secure_aggregation is not there over MQTT yet, only in `edgefl simulate`; leave it out of [privacy]")
-        if config.privacy.is_on:
-            accountant.require()
+        check_masked(self._algorithm, config)
+        self._config = accountant.within_budget(config, note)
         self._spec = plan.spec
         self._plan, self._plan_blob = plan.id, encode_plan(plan)
         self._topics = Topics(config.name)
@@ -99,6 +100,8 @@ class Aggregator:
                     upload_slots=self._config.upload_slots, spool=self._spool, trust=self._trust, note=self._note,
                     held=lambda: paused_clients(self._out),
                 )  # fmt: skip
+                introduce = self._enrolments.introduction_of if self._enrolments else None
+                self._masked = MaskedRounds(self._exchange, self._spool, self._trust, introduce, self._out, self._note)
                 self._exchange.start()
                 leading = True
                 result = self._lead(load_state(self._out) if self._resumed else None)
@@ -132,6 +135,7 @@ class Aggregator:
         save_state(replace(state, phase=DONE), self._out)
         self._journal.finish()
         self._spool.remove()
+        self._masked.forget()
         self._exchange.blobs.keep_only(set())
         self._exchange.publish_state(self._state(DONE, state.round, 0))
         self._note(f"done in {result['seconds']:.1f} s; the result is {path}")
@@ -155,7 +159,7 @@ class Aggregator:
             # who was paused meanwhile took part before: it counts, so that a restart waits for no pause to end
             self._wait_for(self._config.min_clients, None, with_paused=self._resumed)
             self._gathered = True
-        self._wait_for(1, LONELY_DEADLINES * self._config.deadline_s)
+        self._wait_for(LEAST_CLIENTS if self._config.privacy.secure_aggregation else 1, LONELY_DEADLINES * self._config.deadline_s)
 
     def _wait_for(self, count: int, timeout_s: float | None, *, with_paused: bool = False) -> None:
         """Wait until so many devices are online and not paused; the time does not run while one is paused, since it comes back."""
@@ -204,8 +208,13 @@ class Aggregator:
             return opened
         sent_before = self._link.bytes_up
         self._exchange.publish_state(self._state(state.phase, state.round, self._told_size(opened)))
-        closed = self._exchange.play(begun, tasks, lambda begins: self._journal.accept(opened, *begins), open_to_all=open_to_all)
-        self._close(closed, opened, sent_before)
+        accept = partial(self._journal.accept, opened)
+        if config.privacy.secure_aggregation and state.phase != PERSONALIZE:
+            closed, begins = self._masked.play(begun, tasks, accept)
+        else:
+            closed = self._exchange.play(begun, tasks, lambda settled: accept(*settled), open_to_all=open_to_all)
+            begins = self._spool.begins()
+        self._close(closed, opened, begins, sent_before)
         # devices that are late still ask for the blobs of this round; those of the one before are gone
         self._exchange.blobs.keep_only(tasks.blobs() | {self._plan})
         return opened
@@ -215,8 +224,7 @@ class Aggregator:
         secret = self._config.privacy.is_on and opened.phase != PERSONALIZE
         return expected_cohort(self._config) if secret else len(opened.cohort)
 
-    def _close(self, closed: rounds.Round, opened: Opened, sent_before: int) -> None:
-        begins = self._spool.begins()
+    def _close(self, closed: rounds.Round, opened: Opened, begins: Sequence[Begin], sent_before: int) -> None:
         seconds = time.monotonic() - closed.opened
         up, down = sum(b.size for b in begins), self._link.bytes_up - sent_before
         dropped = dropped_of(closed, self._exchange.presence.paused())

@@ -10,12 +10,11 @@ from edgefl.rounds import Round, Verdict
 from edgefl.security.trust import Trust
 from edgefl.wire.messages import STOPPED, Begin, Receipt, State, Status, Want
 from edgefl.wire.strict_json import decode_json, encode_json
-from edgefl.wire.tensors import decode_models
 from edgefl.wire.topics import Address, Topics, parse_topic
 from mqtt_broker.blob_traffic import BlobTraffic
 from mqtt_broker.presence import Presence, take_status
 from mqtt_broker.spool import Spool
-from mqtt_broker.tasks import Tasks
+from mqtt_broker.tasks import Asks
 from mqtt_broker.uploads import Uploads, receipt
 
 SETTLE_S = 0.05
@@ -38,7 +37,7 @@ class Exchange:
         self._link, self._topics, self._spool, self._trust, self._note = link, topics, spool, trust, note
         self._held = held
         self._uploads = Uploads(upload_slots)
-        self._tasks: Tasks | None = None
+        self._tasks: Asks | None = None
         self._accepted: Callable[[Sequence[Begin]], None] = lambda begins: None
         self._unsettled: dict[str, Begin] = {}
         self._settle_by = 0.0
@@ -59,7 +58,7 @@ class Exchange:
         self.state = state
         self._link.publish(self._topics.state, encode_json(self._trust.signed(state)), retain=True)
 
-    def play(self, round: Round, tasks: Tasks, accepted: Callable[[Sequence[Begin]], None], *, open_to_all: bool = False) -> Round:
+    def play(self, round: Round, tasks: Asks, accepted: Callable[[Sequence[Begin]], None], *, open_to_all: bool = False) -> Round:
         """Send the tasks and take updates into the spool until the round closes; returns it closed.
 
         `accepted` is told of updates before their devices are. `open_to_all`: whoever comes online meanwhile takes part.
@@ -193,9 +192,10 @@ class Exchange:
         if verdict.kind != "accepted":
             self._send([(begin.client_id, _answer(begin, verdict))])
             return
-        if self._tasks is None:
-            raise WireError(f"round {begin.round} is over; wait for a task")
         brief = self._tasks.brief(begin.client_id)
+        if begin.sha256 in brief.before:  # its receipt was lost
+            self._send([(begin.client_id, receipt(begin, "ok"))])
+            return
         if begin.nonce != self._tasks.nonces.get(begin.round):
             raise WireError(f"the nonce {begin.nonce[:16]!r} is not this round's: a replayed update; answer the task that was sent last")
         if brief.expected and not 1 <= begin.num_samples <= MAX_SAMPLES:
@@ -211,13 +211,11 @@ class Exchange:
         if verdict.kind != "accepted":
             self._send([(begin.client_id, _answer(begin, verdict)), *self._uploads.close(begin.client_id, time.monotonic())])
             return
-        blob = self._uploads.blob(begin.client_id)
-        brief = self._tasks.brief(begin.client_id)
-        expected, codec = brief.expected, brief.task.codec
-        deltas = decode_models(blob, expected, begin.client_id, codec)
-        if expected and not deltas:
-            raise WireError(f"{begin.client_id} sent an update without tensors, expected some of {', '.join(expected)}; restart it")
-        self._spool.put(begin, expected, codec, blob)
+        blob, brief = self._uploads.blob(begin.client_id), self._tasks.brief(begin.client_id)
+        if brief.take:
+            brief.take(begin, blob)
+        else:
+            self._spool.take(begin, brief.expected, brief.task.codec, blob)
         now = time.monotonic()
         self._settle_by = self._settle_by if self._unsettled else now + SETTLE_S
         self._unsettled[begin.client_id] = begin

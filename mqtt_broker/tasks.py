@@ -9,18 +9,38 @@ from edgefl.algorithms import PERSONALIZE, Algorithm
 from edgefl.config import FederationConfig
 from edgefl.plan.spec import TensorSpec
 from edgefl.types import ServerState, Weights
-from edgefl.wire.messages import Task
+from edgefl.wire.messages import Begin, Task
 from edgefl.wire.tensors import encode_weights, models_limit, specs_of
 from mqtt_broker.spool import Expected
 
 
 @dataclass(frozen=True)
 class Brief:
-    """One client's task; `expected`: the tensors an update may hold, by model; `limit`: its largest size in bytes."""
+    """One client's task; `expected`: the tensors an update may hold, by model; `limit`: its largest size in bytes.
+
+    take: what becomes of an answer that is no such update, WireError when it is none either; before: the sha256 of answers that were
+    taken in earlier exchanges of the round.
+    """
 
     task: Task
     expected: Expected
     limit: int
+    take: Callable[[Begin, bytes], None] | None = None
+    before: frozenset[str] = frozenset()
+
+
+class Steps:
+    """The briefs of one exchange of a masked round; `make` is asked once a client."""
+
+    def __init__(self, nonces: Mapping[int, str], make: Callable[[str], Brief]) -> None:
+        self.nonces, self._make = nonces, make
+        self._briefs: dict[str, Brief] = {}
+
+    def brief(self, client_id: str) -> Brief:
+        """Return the client's brief, the same whenever it is asked for."""
+        if client_id not in self._briefs:
+            self._briefs[client_id] = self._make(client_id)
+        return self._briefs[client_id]
 
 
 class Tasks:
@@ -71,3 +91,7 @@ class Tasks:
     def blobs(self) -> set[str]:
         """Return the hashes of all models on offer."""
         return {sha256 for _, sha256 in self._hashes.values()}
+
+
+Asks = Tasks | Steps
+"""What `Exchange.play` asks of clients."""
