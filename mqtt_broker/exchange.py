@@ -200,7 +200,8 @@ class Exchange:
             raise WireError(f"the nonce {begin.nonce[:16]!r} is not this round's: a replayed update; answer the task that was sent last")
         if brief.expected and not 1 <= begin.num_samples <= MAX_SAMPLES:
             raise WireError(f"num_samples is {begin.num_samples}, expected 1 to {MAX_SAMPLES}; give the device a shard")
-        self._send(self._uploads.begin(begin, brief.limit, time.monotonic()))
+        follows = begin.follows and brief.task.granted
+        self._send(self._uploads.begin(begin, brief.limit, time.monotonic(), follows=follows))
 
     def _on_chunk(self, address: Address, payload: bytes) -> None:
         begin = self._uploads.chunk(address.client_id, address.sha256, address.index, payload, time.monotonic())
