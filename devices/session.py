@@ -10,10 +10,13 @@ from devices.identity import IdTakenError, taken, yields_to
 from edgefl.errors import WireError
 from edgefl.mqtt import Connected, Link, Message
 from edgefl.security.trust import Trust
-from edgefl.wire.chunks import Assembler
+from edgefl.wire.chunks import CHUNK_BYTES, Assembler
 from edgefl.wire.messages import Claim, Manifest, Receipt, State, Status, Task, Want
 from edgefl.wire.strict_json import decode_json, encode_json
 from edgefl.wire.topics import Topics, parse_topic
+
+UNCOUNTED_BYTES = 20 * CHUNK_BYTES
+"""As much as a broker has on its way to a device at QoS 1; mosquitto and paho allow 20 messages."""
 
 
 class Superseded(Exception):
@@ -79,7 +82,10 @@ class Session:
             return
         match address.kind:
             case "state":
-                self.state = self.trust.checked(decode_json(State, message.payload))
+                told, known = decode_json(State, message.payload), self.state
+                # most say only that the next round is open, as the task does
+                if known is None or (told.session, told.phase, told.plan) != (known.session, known.phase, known.plan):
+                    self.state = self.trust.checked(told)
             case "task":
                 self.task = self.trust.checked(decode_json(Task, message.payload), self._status.client_id)
                 self.tasks_heard += 1
@@ -123,8 +129,9 @@ class Session:
         filters = [self.topics.blob(sha256, "+") for sha256 in limits]
         self.limits = limits
         self.assemblers = dict.fromkeys(limits)
-        # the broker takes one's messages in their order: who asks now is subscribed when the answer comes
-        self.link.subscribe(*filters, timeout_s=0.0)
+        # the broker takes one's messages in their order: who asks now is subscribed when the answer comes; QoS 1 would keep what the
+        # broker holds for a slow device small, and has no other use in a session that ends with its connection
+        self.link.subscribe(*filters, qos=int(sum(limits.values()) > UNCOUNTED_BYTES), timeout_s=0.0)
         patience, asked = 2.0, 0.0
         try:
             while len(found) < len(limits):

@@ -66,6 +66,7 @@ class Aggregator:
         self._plan, self._plan_blob = plan.id, encode_plan(plan)
         self._topics = Topics(config.name)
         self._gathered = False
+        self._unkept: ServerState | None = None
 
     def run(self, broker: str, *, take_over: bool = False, fresh: bool = False) -> dict[str, Any]:
         """Lead the federation to its end and return the result. Raises LinkError, RoundError, StateError, ConfigError.
@@ -166,6 +167,7 @@ class Aggregator:
                 until = time.monotonic() + timeout_s
             if until is not None and time.monotonic() > until:
                 raise RoundError(f"no device came online within {timeout_s:g} s, expected {count}; look at the devices' logs")
+            self._keep()
             self._exchange.pump(0.5)
 
     def _available(self) -> tuple[str, ...]:
@@ -177,6 +179,8 @@ class Aggregator:
         if opened is None:
             self._gather()
             opened = self._journal.open_round(Opened(state.round, state.phase, secrets.token_hex(8), cohort()))
+        else:
+            self._keep()
         staleness = config.staleness if state.phase != PERSONALIZE else 0
         oldest = state.round - staleness
         tasks = Tasks(
@@ -184,6 +188,7 @@ class Aggregator:
             max_staleness=staleness, offer=self._exchange.blobs.offer,
         )  # fmt: skip
         if not opened.cohort:  # a Poisson sample may be empty; the round is its noise
+            self._keep()
             self._journal.close_round(opened, None, [])
             return opened
         begun = rounds.open_round(
@@ -197,7 +202,7 @@ class Aggregator:
             return opened
         sent_before = self._link.bytes_up
         self._exchange.publish_state(self._state(state.phase, state.round, self._told_size(opened)))
-        closed = self._exchange.play(begun, tasks, lambda begins: self._journal.accept(opened, *begins), open_to_all=open_to_all)
+        closed = self._exchange.play(begun, tasks, partial(self._journal.accept, opened), self._keep, open_to_all=open_to_all)
         self._close(closed, opened, sent_before)
         # devices that are late still ask for the blobs of this round; those of the one before are gone
         self._exchange.blobs.keep_only(tasks.blobs() | {self._plan})
@@ -232,9 +237,14 @@ class Aggregator:
         after = self._algorithm.aggregate(state, (as_of(update, state.round) for update in self._spool.updates()))
         for line in filter(None, explain_clusters(after) if state.phase == CLUSTER else ()):
             self._note(line)
-        save_state(after, self._out)
+        self._unkept = after
         if self._config.privacy.is_on:
             self._note(accountant.told(self._config, after.round - 1))
-        # what is spooled goes last: killed before, the round is aggregated again, to the same bits
-        self._spool.clear()
         return after
+
+    def _keep(self) -> None:
+        """Write the last round's state while the devices work on the next one; killed before, it is aggregated again, to the same bits."""
+        if self._unkept is not None:
+            save_state(self._unkept, self._out)
+            self._unkept = None
+            self._spool.clear()

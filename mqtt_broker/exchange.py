@@ -1,7 +1,7 @@
 """The aggregator's side of the wire: takes messages, serves blobs, receives updates, and plays one round at a time."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from edgefl import rounds
 from edgefl.errors import LinkError, WireError
@@ -39,7 +39,7 @@ class Exchange:
         self._held = held
         self._uploads = Uploads(upload_slots)
         self._tasks: Tasks | None = None
-        self._accepted: Callable[[Sequence[Begin]], None] = lambda begins: None
+        self._accepted: Callable[..., None] = lambda *begins: None
         self._unsettled: dict[str, Begin] = {}
         self._settle_by = 0.0
         self._open_to_all = False
@@ -59,10 +59,13 @@ class Exchange:
         self.state = state
         self._link.publish(self._topics.state, encode_json(self._trust.signed(state)), retain=True)
 
-    def play(self, round: Round, tasks: Tasks, accepted: Callable[[Sequence[Begin]], None], *, open_to_all: bool = False) -> Round:
+    def play(
+        self, round: Round, tasks: Tasks, accepted: Callable[..., None], told: Callable[[], None], *, open_to_all: bool = False
+    ) -> Round:
         """Send the tasks and take updates into the spool until the round closes; returns it closed.
 
-        `accepted` is told of updates before their devices are. `open_to_all`: whoever comes online meanwhile takes part.
+        `accepted` is told of updates before their devices are; `told` when the tasks are on their way and no update was taken yet.
+        `open_to_all`: whoever comes online meanwhile takes part.
         Raises RoundError when quorum is missed for good.
         """
         self.round, self._tasks, self._accepted, self._open_to_all = round, tasks, accepted, open_to_all
@@ -71,6 +74,7 @@ class Exchange:
         self._unsettled.clear()
         for client_id in rounds.missing(round):
             self._send_task(client_id)
+        told()
         while not rounds.is_closed(self.round, now := time.monotonic()):
             if rounds.is_overdue(self.round, now):
                 waiting = rounds.missing(self.round)
@@ -182,7 +186,7 @@ class Exchange:
         if begin.session != self.state.session:
             raise WireError(f"the update is of session {begin.session[:8]!r}, this is {self.state.session[:8]!r}; wait for a task")
         if self.round is None or self._tasks is None:
-            # after a restart, or between two rounds: what is refused here its device would not send again
+            # after a restart, or between rounds: what is refused its device would not send again
             self._send([(begin.client_id, receipt(begin, "wait", "no round is open"))])
             return
         if begin.plan != self.state.plan:
@@ -193,8 +197,6 @@ class Exchange:
         if verdict.kind != "accepted":
             self._send([(begin.client_id, _answer(begin, verdict))])
             return
-        if self._tasks is None:
-            raise WireError(f"round {begin.round} is over; wait for a task")
         brief = self._tasks.brief(begin.client_id)
         if begin.nonce != self._tasks.nonces.get(begin.round):
             raise WireError(f"the nonce {begin.nonce[:16]!r} is not this round's: a replayed update; answer the task that was sent last")
@@ -228,7 +230,7 @@ class Exchange:
         """Make sure of the updates that came whole, all at once, and only then say so."""
         assert self.round is not None
         self._spool.sync()
-        self._accepted(list(self._unsettled.values()))
+        self._accepted(*self._unsettled.values())
         for begin in self._unsettled.values():
             after, _ = rounds.receive(self.round, begin.round, begin.client_id, begin.sha256)
             self._send([(begin.client_id, receipt(begin, "ok"))])

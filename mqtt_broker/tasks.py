@@ -13,7 +13,6 @@ from edgefl.wire.messages import Task
 from edgefl.wire.tensors import encode_weights, models_limit, specs_of
 from mqtt_broker.spool import Expected
 
-
 GRANTED_BYTES = 8 * 1024 * 1024
 """So much of a round's updates may come unasked: the first clients that are told of the round need not ask for a slot."""
 

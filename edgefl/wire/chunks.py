@@ -5,7 +5,7 @@ import hashlib
 from edgefl.errors import WireError
 from edgefl.wire.messages import Ranges
 
-CHUNK_BYTES = 64 * 1024
+CHUNK_BYTES = 120 * 1024
 MAX_BLOB_BYTES = 256 * 1024 * 1024
 MAX_RANGES = 256
 

@@ -38,7 +38,6 @@ def _names(cls: Any) -> tuple[str, ...]:
     return tuple(field.name for field in fields(cls))
 
 
-@cache
 def max_bytes(cls: type) -> int:
     """Return how many bytes such a message may have: 64 KiB, or the class's own MAX_BYTES."""
     return int(getattr(cls, "MAX_BYTES", MAX_JSON_BYTES))
@@ -46,7 +45,7 @@ def max_bytes(cls: type) -> int:
 
 def encode_json(message: Any) -> bytes:
     """Return a dataclass as JSON; WireError when it is larger than such a message may be."""
-    plain = {name: _plain(getattr(message, name)) for name in _names(type(message))}
+    plain = {name: _plain(getattr(message, name)) for name in _names(type(message))}  # type: ignore[arg-type]  # a class is hashable
     payload = _ENCODER.encode(plain).encode()
     if len(payload) > (limit := max_bytes(type(message))):
         raise WireError(f"{type(message).__name__} is {len(payload)} bytes, expected at most {limit}; report fewer metrics")
