@@ -40,6 +40,7 @@ class Exchange:
         self._uploads = Uploads(upload_slots)
         self._tasks: Tasks | None = None
         self._accepted: Callable[..., None] = lambda *begins: None
+        self._ready: Callable[[], None] = lambda: None
         self._unsettled: dict[str, Begin] = {}
         self._settle_by = 0.0
         self._open_to_all = False
@@ -60,21 +61,20 @@ class Exchange:
         self._link.publish(self._topics.state, encode_json(self._trust.signed(state)), retain=True)
 
     def play(
-        self, round: Round, tasks: Tasks, accepted: Callable[..., None], told: Callable[[], None], *, open_to_all: bool = False
+        self, round: Round, tasks: Tasks, accepted: Callable[..., None], ready: Callable[[], None], *, open_to_all: bool = False
     ) -> Round:
         """Send the tasks and take updates into the spool until the round closes; returns it closed.
 
-        `accepted` is told of updates before their devices are; `told` when the tasks are on their way and no update was taken yet.
+        `accepted` is told of updates before their devices are; `ready` returns when the spool may take one.
         `open_to_all`: whoever comes online meanwhile takes part.
         Raises RoundError when quorum is missed for good.
         """
-        self.round, self._tasks, self._accepted, self._open_to_all = round, tasks, accepted, open_to_all
+        self.round, self._tasks, self._accepted, self._ready, self._open_to_all = round, tasks, accepted, ready, open_to_all
         if not round.max_staleness:
             self._uploads.clear()
         self._unsettled.clear()
         for client_id in rounds.missing(round):
             self._send_task(client_id)
-        told()
         while not rounds.is_closed(self.round, now := time.monotonic()):
             if rounds.is_overdue(self.round, now):
                 waiting = rounds.missing(self.round)
@@ -87,6 +87,7 @@ class Exchange:
             self._settle()
         if not round.max_staleness:
             self._uploads.clear()
+        self._ready()
         closed, self.round = self.round, None
         return closed
 
@@ -186,7 +187,7 @@ class Exchange:
         if begin.session != self.state.session:
             raise WireError(f"the update is of session {begin.session[:8]!r}, this is {self.state.session[:8]!r}; wait for a task")
         if self.round is None or self._tasks is None:
-            # after a restart, or between rounds: what is refused its device would not send again
+            # after a restart, or between rounds: it would not be sent again
             self._send([(begin.client_id, receipt(begin, "wait", "no round is open"))])
             return
         if begin.plan != self.state.plan:
@@ -220,6 +221,7 @@ class Exchange:
         deltas = decode_models(blob, expected, begin.client_id, codec)
         if expected and not deltas:
             raise WireError(f"{begin.client_id} sent an update without tensors, expected some of {', '.join(expected)}; restart it")
+        self._ready()
         self._spool.put(begin, expected, codec, blob)
         now = time.monotonic()
         self._settle_by = self._settle_by if self._unsettled else now + SETTLE_S
