@@ -46,13 +46,14 @@ class Exchange:
         self._open_to_all = False
         self.state = state
         self.presence = Presence()
-        self.blobs = BlobTraffic(link, topics)
+        self.blobs = BlobTraffic(link, topics, state.session)
         self.round: Round | None = None
 
     def start(self) -> None:
         """Publish the state and listen to devices."""
         device = self._topics.device
-        self._link.subscribe(device("+", "status"), device("+", "want"), f"{self._topics.root}/device/+/up/+/+", self._topics.state)
+        others = f"{self._topics.root}/device/+/up/+/+", self._topics.state, self._topics.manifest("+")
+        self._link.subscribe(device("+", "status"), device("+", "want"), *others)
         self.publish_state(self.state)
 
     def publish_state(self, state: State) -> None:
@@ -114,7 +115,7 @@ class Exchange:
             self._note(f"the link to the broker is up again at {event.url}")
             # a broker that was restarted has forgotten what was retained
             self.publish_state(self.state)
-            self.blobs.publish_manifests()
+            self.blobs.publish_again()
         now = time.monotonic()
         if self._unsettled and (now >= self._settle_by or (event is None and not self._uploads.is_busy)):
             self._settle()
@@ -139,6 +140,8 @@ class Exchange:
                     self._on_state(message.payload)
                 case "status":
                     self._on_status(address, message.payload)
+                case "manifest" if message.payload:
+                    self.blobs.clear_left(message.payload)
                 case "want":
                     self.blobs.want(address.client_id, decode_json(Want, message.payload))
                 case "begin":

@@ -90,13 +90,18 @@ class Task:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Size in bytes and number of chunks of the blob with that sha256."""
+    """Size in bytes and number of chunks of the blob with that sha256; retained: the broker keeps them all, nobody needs to ask.
+
+    `session`: that of the aggregator that holds it.
+    """
 
     sha256: str
     size: int
     count: int
     chunk_bytes: int
     ts: float
+    retained: bool = False
+    session: str = ""
 
 
 @dataclass(frozen=True)
