@@ -8,7 +8,6 @@ import math
 import secrets
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -36,7 +35,18 @@ from mqtt_broker.exchange import Exchange
 from mqtt_broker.journal import Journal, Opened
 from mqtt_broker.noise_key import noise_key
 from mqtt_broker.pauses import paused_clients
-from mqtt_broker.results import RESULT, client_rows, dropped_of, load_result, load_state, result_of, save_result, save_state, summarize
+from mqtt_broker.results import (
+    RESULT,
+    Saving,
+    client_rows,
+    dropped_of,
+    load_result,
+    load_state,
+    result_of,
+    save_result,
+    save_state,
+    summarize,
+)
 from mqtt_broker.resume import SETTLE_S, check_alone, enter, rejoin
 from mqtt_broker.spool import Spool
 from mqtt_broker.tasks import Tasks
@@ -67,8 +77,7 @@ class Aggregator:
         self._plan, self._plan_blob = plan.id, encode_plan(plan)
         self._topics = Topics(config.name)
         self._gathered = False
-        self._disk = ThreadPoolExecutor(1)
-        self._saved: Future[None] | None = None
+        self._saving = Saving()
 
     def run(self, broker: str, *, take_over: bool = False, fresh: bool = False) -> dict[str, Any]:
         """Lead the federation to its end and return the result. Raises LinkError, RoundError, StateError, ConfigError.
@@ -181,7 +190,7 @@ class Aggregator:
             self._gather()
             opened = self._journal.open_round(Opened(state.round, state.phase, secrets.token_hex(8), cohort()))
         else:
-            self._wait_saved()
+            self._saving.wait()
         staleness = config.staleness if state.phase != PERSONALIZE else 0
         oldest = state.round - staleness
         tasks = Tasks(
@@ -189,7 +198,7 @@ class Aggregator:
             max_staleness=staleness, offer=self._exchange.blobs.offer,
         )  # fmt: skip
         if not opened.cohort:  # a Poisson sample may be empty; the round is its noise
-            self._wait_saved()
+            self._saving.wait()
             self._journal.close_round(opened, None, [])
             return opened
         begun = rounds.open_round(
@@ -203,7 +212,7 @@ class Aggregator:
             return opened
         sent_before = self._link.bytes_up
         self._exchange.publish_state(self._state(state.phase, state.round, self._told_size(opened)))
-        closed = self._exchange.play(begun, tasks, partial(self._journal.accept, opened), self._wait_saved, open_to_all=open_to_all)
+        closed = self._exchange.play(begun, tasks, partial(self._journal.accept, opened), self._saving.wait, open_to_all=open_to_all)
         self._close(closed, opened, sent_before)
         # devices that are late still ask for the blobs of this round; those of the one before are gone
         self._exchange.blobs.keep_only(tasks.blobs() | {self._plan})
@@ -238,17 +247,8 @@ class Aggregator:
         after = self._algorithm.aggregate(state, (as_of(update, state.round) for update in self._spool.updates()))
         for line in filter(None, explain_clusters(after) if state.phase == CLUSTER else ()):
             self._note(line)
-        self._saved = self._disk.submit(self._save, after)
+        # what is spooled goes last: killed before, the round is aggregated again, to the same bits
+        self._saving.begin(after, self._out, self._spool.clear)
         if self._config.privacy.is_on:
             self._note(accountant.told(self._config, after.round - 1))
         return after
-
-    def _save(self, after: ServerState) -> None:
-        save_state(after, self._out)
-        # what is spooled goes last: killed before, the round is aggregated again, to the same bits
-        self._spool.clear()
-
-    def _wait_saved(self) -> None:
-        """Wait until the last round's state is on disk and the spool is free; the next round's tasks are sent meanwhile."""
-        if self._saved:
-            self._saved.result()

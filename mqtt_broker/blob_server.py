@@ -21,7 +21,8 @@ RETAINED_BYTES = 4 * 1024 * 1024
 class BlobServer:
     """Blobs by sha256, and the chunks still to be published, oldest want first. No I/O; `now` in seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, retained_bytes: int = RETAINED_BYTES) -> None:
+        self._retained_bytes = retained_bytes
         self._blobs: dict[str, bytes] = {}
         self._pending: dict[tuple[str, int], float] = {}
         self._sent: dict[tuple[str, int], tuple[float, int]] = {}
@@ -53,7 +54,7 @@ class BlobServer:
     def manifest(self, sha256: str, session: str = "") -> Manifest:
         """Return size and chunks of a blob that is held."""
         size = len(self._blobs[sha256])
-        return Manifest(sha256, size, chunk_count(size), CHUNK_BYTES, time.time(), size <= RETAINED_BYTES, session)
+        return Manifest(sha256, size, chunk_count(size), CHUNK_BYTES, time.time(), size <= self._retained_bytes, session)
 
     def chunks(self, sha256: str) -> Iterator[bytes]:
         """Yield the chunks of a blob that is held."""
@@ -69,7 +70,7 @@ class BlobServer:
 
     def expect(self, sha256: str, client_id: str) -> None:
         """Note that a device was told of a blob: it may ask for it, unless the broker has it."""
-        if len(self._blobs[sha256]) <= RETAINED_BYTES:
+        if len(self._blobs[sha256]) <= self._retained_bytes:
             return
         self._silent.setdefault(sha256, set()).add(client_id)
 

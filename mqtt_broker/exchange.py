@@ -6,7 +6,7 @@ from collections.abc import Callable
 from edgefl import rounds
 from edgefl.errors import LinkError, WireError
 from edgefl.mqtt import Connected, Link, Message
-from edgefl.rounds import Round, Verdict
+from edgefl.rounds import Round
 from edgefl.security.trust import Trust
 from edgefl.wire.messages import STOPPED, Begin, Receipt, State, Status, Want
 from edgefl.wire.strict_json import decode_json, encode_json
@@ -16,16 +16,11 @@ from mqtt_broker.blob_traffic import BlobTraffic
 from mqtt_broker.presence import Presence, take_status
 from mqtt_broker.spool import Spool
 from mqtt_broker.tasks import Tasks
-from mqtt_broker.uploads import Uploads, receipt
+from mqtt_broker.uploads import Uploads, answer, receipt
 
 SETTLE_S = 0.05
 """So long at most an update that came whole waits for those on their way, to be synced and journalled with them."""
 MAX_SAMPLES = 10**9
-
-
-def _answer(begin: Begin, verdict: Verdict) -> Receipt:
-    """Return the receipt of an update that is not taken: it was before, or it changes nothing, and is no failure of its round."""
-    return receipt(begin, "ok" if verdict.kind == "repeated" else "rejected", verdict.reason)
 
 
 class Exchange:
@@ -134,7 +129,7 @@ class Exchange:
             return
         try:
             if message.oversize:
-                raise WireError(f"a message of {message.oversize} bytes on {address.kind}, expected chunks of 64 KiB; update the sender")
+                raise WireError(f"a message of {message.oversize} bytes on {address.kind}, expected smaller chunks; update the sender")
             match address.kind:
                 case "state":
                     self._on_state(message.payload)
@@ -199,7 +194,7 @@ class Exchange:
             self._settle()
         _, verdict = rounds.receive(self.round, begin.round, begin.client_id, begin.sha256)
         if verdict.kind != "accepted":
-            self._send([(begin.client_id, _answer(begin, verdict))])
+            self._send([(begin.client_id, answer(begin, verdict))])
             return
         brief = self._tasks.brief(begin.client_id)
         if begin.nonce != self._tasks.nonces.get(begin.round):
@@ -216,7 +211,7 @@ class Exchange:
         # a late update may have become too old on its way
         _, verdict = rounds.receive(self.round, begin.round, begin.client_id, begin.sha256)
         if verdict.kind != "accepted":
-            self._send([(begin.client_id, _answer(begin, verdict)), *self._uploads.close(begin.client_id, time.monotonic())])
+            self._send([(begin.client_id, answer(begin, verdict)), *self._uploads.close(begin.client_id, time.monotonic())])
             return
         blob = self._uploads.blob(begin.client_id)
         brief = self._tasks.brief(begin.client_id)

@@ -3,6 +3,7 @@
 import time
 from dataclasses import dataclass
 
+from edgefl.rounds import Verdict
 from edgefl.wire.chunks import Assembler, check_manifest
 from edgefl.wire.messages import Begin, Ranges, Receipt
 
@@ -25,6 +26,11 @@ def receipt(begin: Begin, outcome: str, reason: str = "", missing: Ranges = ()) 
 
 def _upload(begin: Begin, limit: int, now: float) -> Upload:
     return Upload(begin, Assembler(begin.sha256, begin.size, begin.count, begin.chunk_bytes, limit), now)
+
+
+def answer(begin: Begin, verdict: Verdict) -> Receipt:
+    """Return the receipt of an update that is not taken: it was before, or it changes nothing, and is no failure of its round."""
+    return receipt(begin, "ok" if verdict.kind == "repeated" else "rejected", verdict.reason)
 
 
 class Uploads:
