@@ -35,19 +35,9 @@ from mqtt_broker.exchange import Exchange
 from mqtt_broker.journal import Journal, Opened
 from mqtt_broker.noise_key import noise_key
 from mqtt_broker.pauses import paused_clients
-from mqtt_broker.results import (
-    RESULT,
-    Saving,
-    client_rows,
-    dropped_of,
-    load_result,
-    load_state,
-    result_of,
-    save_result,
-    save_state,
-    summarize,
-)
+from mqtt_broker.results import RESULT, client_rows, dropped_of, load_result, load_state, result_of, save_result, save_state, summarize
 from mqtt_broker.resume import SETTLE_S, check_alone, enter, rejoin
+from mqtt_broker.saving import Saving
 from mqtt_broker.spool import Spool
 from mqtt_broker.tasks import Tasks
 
@@ -102,7 +92,7 @@ class Aggregator:
                 self._spool = Spool(self._out / "spool" / self._session)
                 self._exchange = Exchange(
                     self._link, self._topics, self._state(JOINING, 0, 0), upload_slots=self._config.upload_slots, spool=self._spool,
-                    trust=self._trust, note=self._note, held=lambda: paused_clients(self._out),
+                    trust=self._trust, note=self._note, held=lambda: paused_clients(self._out), ready=self._saving.wait,
                 )  # fmt: skip
                 self._exchange.start()
                 leading = True
@@ -212,7 +202,7 @@ class Aggregator:
             return opened
         sent_before = self._link.bytes_up
         self._exchange.publish_state(self._state(state.phase, state.round, self._told_size(opened)))
-        closed = self._exchange.play(begun, tasks, partial(self._journal.accept, opened), self._saving.wait, open_to_all=open_to_all)
+        closed = self._exchange.play(begun, tasks, lambda begins: self._journal.accept(opened, *begins), open_to_all=open_to_all)
         self._close(closed, opened, sent_before)
         # devices that are late still ask for the blobs of this round; those of the one before are gone
         self._exchange.blobs.keep_only(tasks.blobs() | {self._plan})

@@ -18,9 +18,10 @@ class BlobTraffic:
         self._link, self._topics, self._session, self._server = link, topics, session, BlobServer()
 
     def offer(self, sha256: str, content: bytes) -> None:
-        """Hold a blob and publish what the broker shall keep of it."""
-        self._server.offer(sha256, content)
-        self._publish(sha256)
+        """Hold a blob and publish what the broker shall keep of it; one that is held already costs nothing."""
+        if sha256 not in self._server.held():
+            self._server.offer(sha256, content)
+            self._publish(sha256)
 
     def _publish(self, sha256: str) -> None:
         manifest = self._publish_manifest(sha256)

@@ -1,7 +1,7 @@
 """The aggregator's side of the wire: takes messages, serves blobs, receives updates, and plays one round at a time."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from edgefl import rounds
 from edgefl.errors import LinkError, WireError
@@ -24,18 +24,20 @@ MAX_SAMPLES = 10**9
 
 
 class Exchange:
-    """One federation's traffic. `note` gets a line for a person now and then; `held`: whom the aggregator's operator has paused."""
+    """One federation's traffic. `note` gets a line for a person now and then; `held`: whom the aggregator's operator has paused.
+
+    `ready` returns when the spool may take an update.
+    """
 
     def __init__(
         self, link: Link, topics: Topics, state: State, *, upload_slots: int, spool: Spool, trust: Trust, note: Callable[[str], None],
-        held: Callable[[], frozenset[str]] = frozenset,
+        held: Callable[[], frozenset[str]] = frozenset, ready: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self._link, self._topics, self._spool, self._trust, self._note = link, topics, spool, trust, note
-        self._held = held
+        self._held, self._ready = held, ready
         self._uploads = Uploads(upload_slots)
         self._tasks: Tasks | None = None
-        self._accepted: Callable[..., None] = lambda *begins: None
-        self._ready: Callable[[], None] = lambda: None
+        self._accepted: Callable[[Sequence[Begin]], None] = lambda begins: None
         self._unsettled: dict[str, Begin] = {}
         self._settle_by = 0.0
         self._open_to_all = False
@@ -56,16 +58,13 @@ class Exchange:
         self.state = state
         self._link.publish(self._topics.state, encode_json(self._trust.signed(state)), retain=True)
 
-    def play(
-        self, round: Round, tasks: Tasks, accepted: Callable[..., None], ready: Callable[[], None], *, open_to_all: bool = False
-    ) -> Round:
+    def play(self, round: Round, tasks: Tasks, accepted: Callable[[Sequence[Begin]], None], *, open_to_all: bool = False) -> Round:
         """Send the tasks and take updates into the spool until the round closes; returns it closed.
 
-        `accepted` is told of updates before their devices are; `ready` returns when the spool may take one.
-        `open_to_all`: whoever comes online meanwhile takes part.
+        `accepted` is told of updates before their devices are. `open_to_all`: whoever comes online meanwhile takes part.
         Raises RoundError when quorum is missed for good.
         """
-        self.round, self._tasks, self._accepted, self._ready, self._open_to_all = round, tasks, accepted, ready, open_to_all
+        self.round, self._tasks, self._accepted, self._open_to_all = round, tasks, accepted, open_to_all
         if not round.max_staleness:
             self._uploads.clear()
         self._unsettled.clear()
@@ -208,6 +207,7 @@ class Exchange:
         begin = self._uploads.chunk(address.client_id, address.sha256, address.index, payload, time.monotonic())
         if begin is None or self.round is None or self._tasks is None:
             return
+        self._ready()
         # a late update may have become too old on its way
         _, verdict = rounds.receive(self.round, begin.round, begin.client_id, begin.sha256)
         if verdict.kind != "accepted":
@@ -219,7 +219,6 @@ class Exchange:
         deltas = decode_models(blob, expected, begin.client_id, codec)
         if expected and not deltas:
             raise WireError(f"{begin.client_id} sent an update without tensors, expected some of {', '.join(expected)}; restart it")
-        self._ready()
         self._spool.put(begin, expected, codec, blob)
         now = time.monotonic()
         self._settle_by = self._settle_by if self._unsettled else now + SETTLE_S
@@ -230,7 +229,7 @@ class Exchange:
         """Make sure of the updates that came whole, all at once, and only then say so."""
         assert self.round is not None
         self._spool.sync()
-        self._accepted(*self._unsettled.values())
+        self._accepted(list(self._unsettled.values()))
         for begin in self._unsettled.values():
             after, _ = rounds.receive(self.round, begin.round, begin.client_id, begin.sha256)
             self._send([(begin.client_id, receipt(begin, "ok"))])

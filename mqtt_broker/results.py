@@ -3,8 +3,7 @@
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,28 +87,6 @@ def result_of(
 def save_state(state: ServerState, out: Path) -> None:
     """Write the server state; StateError when the disk does not take it."""
     _write(out / STATE, encode_server_state(state))
-
-
-class Saving:
-    """The state of the last round on its way to the disk, on a thread of its own: the next round's tasks go out meanwhile."""
-
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1)
-        self._last: Future[None] | None = None
-
-    def begin(self, state: ServerState, out: Path, then: Callable[[], None]) -> None:
-        """Write the server state, then do what may be done once it is written."""
-
-        def save() -> None:
-            save_state(state, out)
-            then()
-
-        self._last = self._thread.submit(save)
-
-    def wait(self) -> None:
-        """Return when all is done; StateError when the disk did not take it."""
-        if self._last:
-            self._last.result()
 
 
 def load_state(out: Path) -> ServerState | None:
