@@ -10,11 +10,15 @@ from devices.identity import IdTakenError, taken, yields_to
 from edgefl.errors import WireError
 from edgefl.mqtt import Connected, Link, Message
 from edgefl.security.trust import Trust
-from edgefl.wire.chunks import Assembler
+from edgefl.wire.chunks import CHUNK_BYTES, Assembler
 from edgefl.wire.masked import CODEC, STEPS, attempt_of
 from edgefl.wire.messages import Claim, Manifest, Receipt, State, Status, Task, Want
 from edgefl.wire.strict_json import decode_json, encode_json
 from edgefl.wire.topics import Topics, parse_topic
+
+PATIENCE_S = 2.0
+UNCOUNTED_BYTES = 20 * CHUNK_BYTES
+"""As much as a broker has on its way to a device at QoS 1; mosquitto and paho allow 20 messages."""
 
 
 class Superseded(Exception):
@@ -35,6 +39,7 @@ class Session:
         self.receipts: dict[str, Receipt] = {}
         self.assemblers: dict[str, Assembler | None] = {}
         self.limits: dict[str, int] = {}
+        self.early: dict[str, dict[int, bytes]] = {}
         self.moved = time.monotonic()
 
     def start(self) -> None:
@@ -83,7 +88,10 @@ class Session:
             return
         match address.kind:
             case "state":
-                self.state = self.trust.checked(decode_json(State, message.payload))
+                told, known = decode_json(State, message.payload), self.state
+                # most say only that the next round is open, as the task does
+                if known is None or (told.session, told.phase, told.plan) != (known.session, known.phase, known.plan):
+                    self.state = self.trust.checked(told)
             case "task":
                 self._on_task(self.trust.checked(decode_json(Task, message.payload), self._status.client_id))
             case "receipt":
@@ -94,11 +102,20 @@ class Session:
             case "manifest" if self.assemblers.get(address.sha256, 0) is None:
                 m = decode_json(Manifest, message.payload)
                 limit = self.limits[address.sha256]
-                self.assemblers[address.sha256] = Assembler(address.sha256, m.size, m.count, m.chunk_bytes, limit)
+                made = self.assemblers[address.sha256] = Assembler(address.sha256, m.size, m.count, m.chunk_bytes, limit)
                 self.moved = time.monotonic()
+                if not m.retained:
+                    self._want(address.sha256, made)
+                for index, content in self.early.pop(address.sha256, {}).items():
+                    made.add(index, content)
             case "blob" if assembler := self.assemblers.get(address.sha256):
                 if assembler.add(address.index, message.payload):
                     self.moved = time.monotonic()
+            case "blob" if address.sha256 in self.assemblers:
+                # a broker gives what it retains in any order; a chunk may come before the size that it is checked by
+                early = self.early.setdefault(address.sha256, {})
+                if sum(map(len, early.values())) + len(message.payload) <= self.limits[address.sha256]:
+                    early[address.index] = message.payload
 
     def _on_task(self, task: Task) -> None:
         self._last = task
@@ -132,7 +149,7 @@ class Session:
         return same and not ended
 
     def fetch(self, is_wanted: Callable[[], bool], limits: dict[str, int]) -> dict[str, bytes]:
-        """Fetch blobs of at most so many bytes each, by sha256; asks again for what does not come.
+        """Fetch blobs of at most so many bytes each, by sha256; asks for what the broker does not have, again for what does not come.
 
         Raises Superseded as soon as `is_wanted` says no.
         """
@@ -140,14 +157,16 @@ class Session:
         filters = [self.topics.blob(sha256, "+") for sha256 in limits]
         self.limits = limits
         self.assemblers = dict.fromkeys(limits)
-        # the broker takes one's messages in their order: who asks now is subscribed when the answer comes
-        self.link.subscribe(*filters, timeout_s=0.0)
-        patience, asked = 2.0, 0.0
+        self.early = {}
+        # the broker takes one's messages in their order: who asks now is subscribed when the answer comes; QoS 1 would keep what the
+        # broker holds for a slow device small, and has no other use in a session that ends with its connection
+        self.link.subscribe(*filters, qos=int(sum(limits.values()) > UNCOUNTED_BYTES), timeout_s=0.0)
+        patience, asked = PATIENCE_S, time.monotonic()
         try:
             while len(found) < len(limits):
                 now = time.monotonic()
-                if now - max(asked, self.moved) > patience or not asked:
-                    patience = min(15.0, patience * (1.5 if asked else 1)) * random.uniform(0.9, 1.1)
+                if now - max(asked, self.moved) > patience:
+                    patience = min(15.0, patience * 1.5) * random.uniform(0.9, 1.1)
                     asked = now
                     for sha256 in limits.keys() - found.keys():
                         assembler = self.assemblers[sha256]
@@ -160,7 +179,7 @@ class Session:
                 if not is_wanted():
                     raise Superseded
         finally:
-            self.assemblers = {}
+            self.assemblers, self.early = {}, {}
             self.link.unsubscribe(*filters)
         return found
 

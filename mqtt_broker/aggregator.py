@@ -40,6 +40,7 @@ from mqtt_broker.noise_key import noise_key
 from mqtt_broker.pauses import paused_clients
 from mqtt_broker.results import RESULT, client_rows, dropped_of, load_result, load_state, result_of, save_result, save_state, summarize
 from mqtt_broker.resume import SETTLE_S, check_alone, enter, rejoin
+from mqtt_broker.saving import Saving
 from mqtt_broker.shared_spool import SharedSpool
 from mqtt_broker.split import check_split, exchange_for
 from mqtt_broker.tasks import Tasks
@@ -73,6 +74,7 @@ class Aggregator:
         self._plan, self._plan_blob = plan.id, encode_plan(plan)
         self._topics = Topics(config.name)
         self._gathered = False
+        self._saving = Saving()
 
     def run(self, broker: str, *, take_over: bool = False, fresh: bool = False) -> dict[str, Any]:
         """Lead the federation to its end and return the result. Raises LinkError, RoundError, StateError, ConfigError.
@@ -98,7 +100,7 @@ class Aggregator:
                 self._exchange = exchange_for(
                     self._workers, broker, self._security, ending, self._link, self._topics, self._state(JOINING, 0, 0),
                     upload_slots=self._config.upload_slots, spool=self._spool, trust=self._trust, note=self._note,
-                    held=lambda: paused_clients(self._out),
+                    held=lambda: paused_clients(self._out), ready=self._saving.wait,
                 )  # fmt: skip
                 introduce = self._enrolments.introduction_of if self._enrolments else None
                 self._masked = MaskedRounds(self._exchange, self._spool, self._trust, introduce, self._out, self._note)
@@ -188,6 +190,8 @@ class Aggregator:
         if opened is None:
             self._gather()
             opened = self._journal.open_round(Opened(state.round, state.phase, secrets.token_hex(8), cohort()))
+        else:
+            self._saving.wait()
         staleness = config.staleness if state.phase != PERSONALIZE else 0
         oldest = state.round - staleness
         tasks = Tasks(
@@ -195,6 +199,7 @@ class Aggregator:
             max_staleness=staleness, offer=self._exchange.blobs.offer,
         )  # fmt: skip
         if not opened.cohort:  # a Poisson sample may be empty; the round is its noise
+            self._saving.wait()
             self._journal.close_round(opened, None, [])
             return opened
         begun = rounds.open_round(
@@ -247,9 +252,8 @@ class Aggregator:
         after = self._algorithm.aggregate(state, (as_of(update, state.round) for update in self._spool.updates()))
         for line in filter(None, explain_clusters(after) if state.phase == CLUSTER else ()):
             self._note(line)
-        save_state(after, self._out)
+        # what is spooled goes last: killed before, the round is aggregated again, to the same bits
+        self._saving.begin(after, self._out, self._spool.clear)
         if self._config.privacy.is_on:
             self._note(accountant.told(self._config, after.round - 1))
-        # what is spooled goes last: killed before, the round is aggregated again, to the same bits
-        self._spool.clear()
         return after

@@ -13,6 +13,9 @@ from edgefl.wire.messages import Begin, Task
 from edgefl.wire.tensors import encode_weights, models_limit, specs_of
 from mqtt_broker.spool import Expected
 
+GRANTED_BYTES = 8 * 1024 * 1024
+"""So much of a round's updates may come unasked: the first clients that are told of the round need not ask for a slot."""
+
 
 @dataclass(frozen=True)
 class Brief:
@@ -54,6 +57,7 @@ class Tasks:
         self._algorithm, self._state, self._config, self._offer = algorithm, state, config, offer
         self._session, self._plan, self.nonces, self._max_staleness = session, plan, nonces, max_staleness
         self._briefs: dict[str, Brief] = {}
+        self._grantable = GRANTED_BYTES
         # the weights are kept beside their hash: an id is only unique while its object lives
         self._hashes: dict[int, tuple[Weights, str]] = {}
         self._specs: dict[int, tuple[TensorSpec, ...]] = {}
@@ -68,14 +72,16 @@ class Tasks:
         if client_id not in self._briefs:
             config, broadcast = self._config, self._algorithm.broadcast(self._state, client_id)
             models = {name: self._hash(weights) for name, weights in broadcast.models.items()}
-            task = Task(
-                self._session, broadcast.round, broadcast.phase, self._plan, models, broadcast.scalars, config.seed, config.deadline_s,
-                config.codec, self._max_staleness, config.budget_s, self.nonces[broadcast.round], time.time(),
-            )  # fmt: skip
             # what a client personalizes is its own: its answer is metrics and holds no tensor
             personal = broadcast.phase == PERSONALIZE
             expected = {} if personal else {name: self._specs[id(weights)] for name, weights in broadcast.models.items()}
             limit = 64 + (models_limit(expected, config.codec) if expected else 0)
+            granted = limit <= self._grantable
+            self._grantable -= limit * granted
+            task = Task(
+                self._session, broadcast.round, broadcast.phase, self._plan, models, broadcast.scalars, config.seed, config.deadline_s,
+                config.codec, self._max_staleness, config.budget_s, self.nonces[broadcast.round], time.time(), granted=granted,
+            )  # fmt: skip
             self._briefs[client_id] = Brief(task, expected, limit)
         return self._briefs[client_id]
 

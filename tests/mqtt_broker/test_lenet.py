@@ -144,7 +144,7 @@ def test_every_topic_and_every_tensor_name_is_public(ran, plan):
             decode_json(PUBLIC[address.kind], message.payload)
         else:
             assert address.kind in ("blob", "chunk") or not message.payload
-    assert kinds >= {"state", "status", "task", "begin", "chunk", "end", "receipt", "want", "manifest", "blob", "summary", "metrics"}
+    assert kinds >= {"state", "status", "task", "begin", "chunk", "receipt", "manifest", "blob", "summary", "metrics"}
     updates, blobs = whole(said, "chunk"), whole(said, "blob")
     assert len(updates) == 2 * len(IDS) + 1  # two rounds, and one empty answer that all share
     for blob in updates.values():

@@ -1,0 +1,30 @@
+"""A TLS socket that reads whole records: an MQTT client asks for a packet's head byte by byte, each time through OpenSSL."""
+
+import ssl
+
+RECORD = 16 * 1024
+"""Most bytes of a TLS record, and so of what one read gives (RFC 8446, 5.1)."""
+
+
+class RecordSocket(ssl.SSLSocket):
+    """For `SSLContext.sslsocket_class`; what is read ahead counts as pending."""
+
+    _ahead = b""
+    _at = 0
+
+    def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
+        """Return at most so many bytes, from what is read ahead where there is any."""
+        if not self._ahead:
+            found = self.read(RECORD)
+            if len(found) <= buflen:
+                return found
+            self._ahead = found
+        found = self._ahead[self._at : self._at + buflen]
+        self._at += len(found)
+        if self._at == len(self._ahead):
+            self._ahead, self._at = b"", 0
+        return found
+
+    def pending(self) -> int:
+        """Return how many bytes can be had without waiting."""
+        return len(self._ahead) - self._at + super().pending()
