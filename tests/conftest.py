@@ -1,9 +1,11 @@
 """What all tests share: quiet TensorFlow, property tests that draw the same examples on every run, a second TFLite runtime."""
 
+import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,14 @@ def pip() -> Callable[..., None]:
     return install
 
 
+@contextmanager
+def alone(packages: Path) -> Iterator[None]:
+    """Only one of the processes that run tests side by side installs into `packages`."""
+    with (packages / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 @pytest.fixture(scope="session")
 def packages(request: pytest.FixtureRequest) -> Path:
     """A directory that outlives the run, for the runtimes that the tests install."""
@@ -42,8 +52,9 @@ def other_python(packages: Path, pip: Callable[..., None]) -> str:
         pytest.skip("tflite-runtime 2.14 ends at Python 3.11")
     home = packages / "tflite-runtime-2.14"
     python = str(home / "bin" / "python")
-    if not (home / "ready-2").exists():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(home)], check=True)
-        pip("numpy<2", "safetensors", "tflite-runtime==2.14.0", python=python)
-        (home / "ready-2").touch()
+    with alone(packages):
+        if not (home / "ready-2").exists():
+            subprocess.run([sys.executable, "-m", "venv", "--clear", str(home)], check=True)
+            pip("numpy<2", "safetensors", "tflite-runtime==2.14.0", python=python)
+            (home / "ready-2").touch()
     return python
