@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,12 +73,13 @@ def digits(lenet: tuple[Plan, Weights]) -> Trained:
 
 
 @pytest.fixture(scope="session")
-def micro_environment(packages: Path, pip: Callable[..., None]) -> dict[str, str]:
+def micro_environment(packages: Path, pip: Callable[..., None], alone: Callable[[], AbstractContextManager[None]]) -> dict[str, str]:
     """Environment variables under which this Python finds tflite-micro."""
     home = packages / "tflite-micro"
-    if not (home / "ready").exists():
-        pip("--pre", "--no-deps", "--upgrade", "--target", str(home), "tflite-micro")
-        (home / "ready").touch()
+    with alone():
+        if not (home / "ready").exists():
+            pip("--pre", "--no-deps", "--upgrade", "--target", str(home), "tflite-micro")
+            (home / "ready").touch()
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(home), str(ROOT)])}
 
 
