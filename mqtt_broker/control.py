@@ -63,10 +63,14 @@ class Client:
 
 @dataclass(frozen=True)
 class Serve:
-    """Take the uploads of these clients, and begin: it comes after each Play. `specs` follow those that were told before."""
+    """Take the uploads of these clients, and begin: it comes after each Play. `specs` follow those that were told before.
+
+    `others`: clients that have no task, and are told so.
+    """
 
     clients: tuple[Client, ...]
     specs: tuple[tuple[TensorSpec, ...], ...]
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

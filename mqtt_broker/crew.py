@@ -41,6 +41,7 @@ class Worker:
     specs: dict[tuple[TensorSpec, ...], int] = field(default_factory=dict)
     told: dict[str, Brief] = field(default_factory=dict)
     new: dict[str, Brief] = field(default_factory=dict)
+    others: set[str] = field(default_factory=set)
 
 
 class Crew:
@@ -64,6 +65,7 @@ class Crew:
         worker.popen = subprocess.Popen([sys.executable, *COMMAND], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         worker.starts, worker.due, worker.reason, worker.closed = worker.starts + 1, 0.0, "", True
         worker.is_up, worker.serving, worker.specs, worker.told, worker.new = False, set(), {}, {}, known
+        worker.others = {client_id for client_id, place in self._places.items() if place[0] == number}
         threading.Thread(target=self._read, args=(f"{CREW}{number}/{worker.starts}", worker.popen), daemon=True).start()
         self.tell(number, self._start)
         if (play := self._open_play()) is not None:
@@ -98,8 +100,11 @@ class Crew:
             if left := tuple(client_id for client_id in moved if self._places[client_id][0] == number):
                 self.tell(number, control.Leave(left))
                 worker.serving.difference_update(left)
+                worker.others.difference_update(left)
                 worker.told = {client_id: brief for client_id, brief in worker.told.items() if client_id not in left}
         self._places = places
+        for client_id in moved:
+            self._at(client_id).others.add(client_id)
         for number, worker in enumerate(self.workers):
             if not play.max_staleness:
                 worker.told = {}
@@ -113,11 +118,16 @@ class Crew:
 
     def serve(self, client_id: str, brief: Brief) -> None:
         """Have a client's worker take its uploads, at the next `flush`."""
-        if client_id not in self._places:
-            self._places = placed(self._places, {client_id: None}, len(self.workers))
+        self.hear(client_id)
         worker = self._at(client_id)
         if worker.told.get(client_id) is not brief:
             worker.new[client_id] = brief
+
+    def hear(self, client_id: str) -> None:
+        """Have some worker hear a client, if only to tell it that it has no task."""
+        if client_id not in self._places:
+            self._places = placed(self._places, {client_id: None}, len(self.workers))
+            self._at(client_id).others.add(client_id)
 
     def is_serving(self, client_id: str) -> bool:
         """Whether the client's worker hears it."""
@@ -129,7 +139,7 @@ class Crew:
     def flush(self) -> None:
         """Tell the workers whom they serve."""
         for number, worker in enumerate(self.workers):
-            if worker.new and not worker.closed:
+            if (worker.new or worker.others) and not worker.closed:
                 self._serve(number)
 
     def _serve(self, number: int) -> None:
@@ -141,8 +151,9 @@ class Crew:
                     specs.append(each)
             models = {model: worker.specs[each] for model, each in brief.expected.items()}
             clients.append(control.Client(client_id, replace(brief.task, models={}, scalars={}), models, brief.limit))
+        others, worker.others = tuple(worker.others), set()
         worker.told, worker.new = {**worker.told, **worker.new}, {}
-        self.tell(number, control.Serve(tuple(clients), tuple(specs)))
+        self.tell(number, control.Serve(tuple(clients), tuple(specs), others))
 
     def gone(self, client_id: str) -> None:
         """Note that a client is offline."""

@@ -92,7 +92,8 @@ class SplitExchange(Exchange):
         play, groups = self._told_play(), Groups(tasks.state, self._picked)
         assert play is not None
         self._crew.open(play, {client_id: groups.of(client_id) for client_id in round.cohort})
-        for client_id in rounds.missing(round):
+        # who is online may answer an earlier round, if that is still taken
+        for client_id in {*rounds.missing(round), *(self.presence.online() if round.max_staleness else ())}:
             self._crew.serve(client_id, tasks.brief(client_id))
         self._crew.flush()
         self.round = super().play(round, tasks, accepted, open_to_all=open_to_all)
@@ -134,6 +135,12 @@ class SplitExchange(Exchange):
         super()._on_status(address, payload)
         if address.client_id not in self.presence.online() or self.presence.is_resting(address.client_id):
             self._crew.gone(address.client_id)
+            return
+        if self.round and self._tasks and self.round.max_staleness:
+            self._crew.serve(address.client_id, self._tasks.brief(address.client_id))
+        else:
+            self._crew.hear(address.client_id)
+        self._crew.flush()
 
     def _on_arrived(self, number: int, arrived: control.Arrived) -> None:
         """Journal what counts of it, and have the worker say so."""

@@ -65,6 +65,7 @@ class Intake(Exchange):
         self._say = say
         self._name = secrets.token_hex(4)
         self._known: dict[str, Brief] = {}
+        self._heard: set[str] = set()
         self._specs: list[tuple[TensorSpec, ...]] = []
         self._asked: dict[str, Begin] = {}
         self._waiting: deque[Message] = deque(maxlen=MAX_HELD)
@@ -92,6 +93,7 @@ class Intake(Exchange):
                 self._send(self._uploads.close(client_id, time.monotonic()))
             case control.Leave(client_ids):
                 self._link.unsubscribe(*(self._topics.upload(each, "+", "+") for each in client_ids))
+                self._heard.difference_update(client_ids)
                 for each in client_ids:
                     self._known.pop(each, None)
                     self._send(self._uploads.close(each, time.monotonic()))
@@ -121,13 +123,13 @@ class Intake(Exchange):
     def _serve(self, serve: control.Serve) -> None:
         assert self.round is not None
         self._specs += serve.specs
-        new = [each.client_id for each in serve.clients if each.client_id not in self._known]
         for each in serve.clients:
             expected = {model: self._specs[place] for model, place in each.models.items()}
             self._known[each.client_id] = Brief(each.task, expected, each.limit)
         asked = {each.client_id for each in serve.clients}
         self.round = replace(self.round, cohort=tuple(sorted({*self.round.cohort, *asked})))
-        if new:
+        if new := sorted((asked | {*serve.others}) - self._heard):
+            self._heard.update(new)
             self._link.subscribe(*(self._topics.upload(client_id, "+", "+") for client_id in new))
             self._say(control.Serving(tuple(new)))
         self._between = False

@@ -15,12 +15,14 @@ from edgefl.checkpoint import decode_mixture, decode_server_state, encode_server
 from edgefl.config import FederationConfig, PrivacyConfig
 from edgefl.errors import ConfigError
 from edgefl.learner.numpy_softmax import SoftmaxLearner
+from edgefl.mqtt import Message
 from edgefl.plan.spec import TensorSpec
 from edgefl.simulate import simulate
 from edgefl.types import ServerState
 from edgefl.wire.chunks import chunk
 from edgefl.wire.messages import Begin, Task
 from edgefl.wire.tensors import encode_models
+from edgefl.wire.topics import parse_topic
 from mqtt_broker import control
 from mqtt_broker.places import Groups, picked_of, placed
 from mqtt_broker.shared_spool import SharedSpool
@@ -50,6 +52,16 @@ def until_gone(pids):
     while alive := [pid for pid in pids if Path(f"/proc/{pid}").exists() and "(zombie)" not in Path(f"/proc/{pid}/status").read_text()]:
         assert time.monotonic() < deadline, f"{alive} are still there"
         os.sched_yield()
+
+
+def announce(puppet, task, blob):
+    """Announce an update as a device does, again until somebody answers; return the receipt."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not puppet.inbox["receipt"] and time.monotonic() < deadline:
+        puppet.begin(task, blob)
+        if isinstance(event := puppet.link.get(4.0), Message):
+            puppet.inbox[parse_topic(event.topic).kind].append(event.payload)
+    return puppet.next("receipt")
 
 
 def check_bits(federation, toys, shards, settings):
@@ -117,7 +129,7 @@ def test_a_worker_killed_in_the_middle_of_an_upload_is_started_again_and_has_it_
         os.kill(worker, signal.SIGKILL)
     again = one.next("task")
     assert (again.round, again.nonce) == (1, tasks[one].nonce)
-    assert other.send(tasks[other], blob).outcome == "ok", "what was received once is known to the worker that came after"
+    assert announce(other, tasks[other], blob).outcome == "ok", "what was received once is known to the worker that came after"
     assert one.send(again, blob).outcome == "ok"
     for each in (one, other):
         while (task := each.next("task")).phase != "personalize":
@@ -151,6 +163,24 @@ def test_what_a_worker_refuses_is_told_and_the_round_does_not_wait_for_it(federa
     assert aggregator.end() == 0, aggregator.said
     [dropped] = federation.result()["dropped"]
     assert (dropped["id"], "NaN" in dropped["reason"]) == ("pi-1", True)
+
+
+def test_who_has_no_task_is_told_so(federate, mosquitto_url, toys, puppet):
+    federation = federate(mosquitto_url, algorithm="fedavg", rounds=1, min_clients=1, quorum=1.0, workers=2)
+    aggregator = federation.aggregator()
+    one = puppet(federation, "pi-0")
+    task = one.next("task")
+    other = puppet(federation, "pi-1")
+    aggregator.wait_for("pi-1 is online")
+    blob = encode_models({"global": toys.weights()})
+    told = announce(other, task, blob)
+    assert (told.outcome, "is not in the cohort of round 1" in told.reason) == ("rejected", True)
+    assert one.send(task, blob).outcome == "ok"
+    for each in (one, other):
+        while (task := each.next("task")).phase != "personalize":
+            pass
+        assert each.send(task, encode_models({})).outcome == "ok"
+    assert aggregator.end() == 0, aggregator.said
 
 
 def test_a_worker_that_cannot_keep_an_update_ends_the_aggregator_with_the_reason(federate, mosquitto_url, toys, puppet):
