@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from safetensors.numpy import load
 
 from devices.session import Session, Superseded
+from devices.store import Progress
 from devices.upload import upload
 from edgefl.errors import ConfigError, DataError, RoundError, WireError
 from edgefl.types import Array
@@ -34,7 +35,7 @@ class Attempt:
     """This client's part of an attempt at a round: what it was asked, and what it has to say."""
 
     task: Task
-    begin: Begin
+    progress: Progress
     participant: "Participant"
     words: Callable[[], "Words"]
 
@@ -52,15 +53,15 @@ class Delivery:
         self._attempt: Attempt | None = None
         self._answered = 0
 
-    def send(self, session: Session, task: Task, begin: Begin, blob: bytes) -> Receipt:
-        """Return the receipt that ends the upload: ok, or rejected with the reason. Raises Superseded."""
+    def send(self, session: Session, task: Task, progress: Progress, blob: bytes) -> Receipt:
+        """Return the receipt that ends the upload of a round's update: ok, or rejected with the reason. Raises Superseded."""
         if task.codec != CODEC:
-            return upload(session, task, begin, blob)
+            return self._say(session, task, blob, progress.metrics, progress.num_samples)
         attempt = self._attempt
         if attempt is None or (attempt.task.session, attempt.task.nonce) != (task.session, task.nonce):
-            attempt = self._attempt = self._begun(session, task, begin, blob)
+            attempt = self._attempt = self._begun(session, task, progress, blob)
             self._answered = session.steps_heard  # a step of an earlier attempt is over
-        receipt = self._say(session, task, attempt.participant.advertise())
+        receipt = self._say(session, task, attempt.participant.advertise(), {}, progress.num_samples)
         while receipt.outcome == "ok":
             step = self._next(session, task)
             receipt = self._answer(session, step)
@@ -77,7 +78,7 @@ class Delivery:
             except Superseded:
                 self._note(f"round {step.round}: left, it is over")
 
-    def _begun(self, session: Session, task: Task, begin: Begin, blob: bytes) -> Attempt:
+    def _begun(self, session: Session, task: Task, progress: Progress, blob: bytes) -> Attempt:
         try:
             from edgefl.security.participant import Participant
             from edgefl.security.vectors import shapes_of, words_of
@@ -94,7 +95,7 @@ class Delivery:
         trained = next(iter(deltas.values()))
         shapes = shapes_of({model: deltas.get(model, trained) for model in task.models})
         participant = Participant(self._client_id, context_of(session.topics.federation, task), session.trust, self._authority)
-        return Attempt(task, begin, participant, partial(words_of, deltas, begin.num_samples, shapes))
+        return Attempt(task, progress, participant, partial(words_of, deltas, progress.num_samples, shapes))
 
     def _next(self, session: Session, task: Task) -> Task:
         """Wait for the next step, or for one that comes again."""
@@ -119,10 +120,10 @@ class Delivery:
         except (RoundError, WireError, DataError) as error:
             self._note(f"round {step.round}: {error}")
             return self._say(session, step, b"")
-        return self._say(session, step, said, told(attempt.task, attempt.begin.metrics) if step.phase == MASK else {})
+        metrics = told(attempt.task, attempt.progress.metrics) if step.phase == MASK else {}
+        return self._say(session, step, said, metrics, attempt.progress.num_samples)
 
-    def _say(self, session: Session, step: Task, blob: bytes, metrics: Mapping[str, float] = {}) -> Receipt:
-        samples = self._attempt.begin.num_samples if self._attempt else 1
+    def _say(self, session: Session, step: Task, blob: bytes, metrics: Mapping[str, float] = {}, samples: int = 1) -> Receipt:
         begin = Begin(
             self._client_id, step.session, step.round, step.plan, hashlib.sha256(blob).hexdigest(), len(blob), chunk_count(len(blob)),
             CHUNK_BYTES, samples, metrics, step.nonce, time.time(),

@@ -1,9 +1,12 @@
 """A client's part of a masked round: each step once, one of two secrets, and keys that somebody vouches for."""
 
+import contextlib
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from edgefl.errors import RoundError, WireError
 from edgefl.security.authority import create, devices, enrol
@@ -172,6 +175,13 @@ def test_a_context_is_of_one_attempt_and_one_model():
     } | {context_of("bath", task)}  # fmt: skip
     assert len(contexts) == 8
     assert context_of("kitchen", replace(task, ts=9.0, nonce=step_nonce("n1", "share"))) == context_of("kitchen", task)
+
+
+@given(st.one_of(st.binary(max_size=400), st.binary(max_size=160).map(lambda rest: b"pi-0 pi-1\n" + rest)))
+def test_whatever_comes_is_read_or_refused(blob):
+    for read in (decode_ids, decode_inbox, decode_keys, lambda each: revealed_of(each, IDS, IDS[1:])):
+        with contextlib.suppress(WireError):
+            read(blob)
 
 
 @pytest.mark.parametrize(
