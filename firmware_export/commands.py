@@ -10,7 +10,9 @@ import numpy as np
 from edgefl.data.device import DataSource, load_source
 from edgefl.data.device.options import data_options
 from edgefl.errors import ExportError
+from firmware_export.options import quantization_options
 from firmware_export.quantize import ExportReport, export_mixture
+from firmware_export.routes import Options
 from firmware_export.run import MICRO, accuracy, load, outputs
 from firmware_export.state import read_state
 
@@ -21,27 +23,30 @@ REPORT = "report.json"
 @click.option("--state", type=click.Path(path_type=Path), required=True, help="What `edgefl device start --state` wrote.")
 @click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="Directory for model.tflite and report.json.")
 @data_options("Other samples than those the device trained on; what `edgefl device start --data` takes.", required=False)
+@quantization_options
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-def export(state: Path, out: Path, source: DataSource | None, as_json: bool) -> None:
+def export(state: Path, out: Path, source: DataSource | None, quantization: Options, as_json: bool) -> None:
     """Quantize a device's mixture to int8, with its own samples, on the device itself."""
     device = read_state(state, source)
-    report = export_mixture(device.plan, device.mixture, device.shard(), out, seed=device.seed, client_id=device.client_id)
+    shard = device.shard()
+    report = export_mixture(device.plan, device.mixture, shard, out, seed=device.seed, client_id=device.client_id, options=quantization)
     click.echo(json.dumps(report.as_dict(), indent=1) if as_json else _describe(report, out))
 
 
 def _describe(report: ExportReport, out: Path) -> str:
+    kind = f"int{report.activation_bits}"
     lines = [
-        f"{out / 'model.tflite'}: int8, {report.tflite_bytes:,} bytes (float {report.float_bytes:,})",
-        f"accuracy on {report.num_test} {report.measured_on} samples: float {report.accuracy_float:.4f}, int8 {report.accuracy_int8:.4f}",
+        f"{out / 'model.tflite'}: {kind}, {report.tflite_bytes:,} bytes (float {report.float_bytes:,})",
+        f"accuracy on {report.num_test} {report.measured_on} samples: float {report.accuracy_float:.4f}, {kind} {report.accuracy_int8:.4f}",
         f"recipe: {report.recipe} ({report.calibration_samples} calibration samples); measured with {report.runtime}",
     ]
     if len(report.tried) > 1:
         tried = ", ".join(f"{a.recipe} {a.accuracy_int8:.4f}" for a in report.tried)
-        lines.append(f"int8 lost more than a point at first; tried: {tried}")
+        lines.append(f"{kind} lost more than a point at first; tried: {tried}")
     if not report.within_one_point:
         loss = 100 * (report.accuracy_float - report.accuracy_int8)
         lines.append(
-            f"WARNING: int8 loses {loss:.1f} points after all remedies; the best model was kept. Collect more samples on this device."
+            f"WARNING: {kind} loses {loss:.1f} points after all remedies; the best model was kept. Collect more samples on this device."
         )
     return "\n".join(lines)
 
