@@ -17,7 +17,12 @@ MODEL = ("model", "model_weights")
 SIZES = re.compile(r"^\s*(\d+)\s+(\d+)\s+(\d+)\s", re.MULTILINE)
 SAMPLE = re.compile(r"^sample \d+: class \d+, ticks (\d+)$", re.MULTILINE)
 LAYER = re.compile(r"^layer (\d+): ticks (\d+)$", re.MULTILINE)
+OVERFLOW = re.compile(r"region `(FLASH|RAM)' overflowed by (\d+) bytes")
 DONE = re.compile(r"^done: samples (\d+), stack (\d+)$", re.MULTILINE)
+
+
+class TooLarge(ExportError):
+    """A program that does not fit into the memory of its target's QEMU machine."""
 
 
 @dataclass(frozen=True)
@@ -82,11 +87,16 @@ def build(model: Mapping[str, str], target: Target, work: Path, *, profile: bool
         objects.append(f"{Path(name).name}.o")
         run([compiler, *flags, *extra, "-Imodel", "-c", f"{name}.c", "-o", objects[-1]], work, what=f"{compiler} for {target.name}")
     link = [] if target.is_host else ["-nostdlib", "-Wl,--gc-sections", "-T", "link.ld"]
-    run(
-        [compiler, *flags, *link, *objects, *([] if target.is_host else ["-lgcc"]), "-o", "firmware.elf"],
-        work,
-        what=f"linker for {target.name}",
-    )
+    command = [compiler, *flags, *link, *objects, *([] if target.is_host else ["-lgcc"]), "-o", "firmware.elf"]
+    try:
+        run(command, work, what=f"linker for {target.name}")
+    except ExportError as error:
+        if found := OVERFLOW.search(str(error)):
+            room = target.flash[1] if found[1] == "FLASH" else target.ram[1]
+            raise TooLarge(f"the program needs {found[2]} bytes more than the {room:,} of {found[1]} of QEMU's {target.machine}") from error
+        if "left for the stack" in str(error):
+            raise TooLarge(f"less than 2 KB of the {target.ram[1]:,} bytes of RAM of QEMU's {target.machine} are left") from error
+        raise
     sizes = [Size(*map(int, found)) for found in SIZES.findall(run([sizer, *objects[:2], "firmware.elf"], work))]
     of_model = Size(*(sum(getattr(size, key) for size in sizes[:2]) for key in ("text", "data", "bss")))
     return Built(target, work / "firmware.elf", of_model, sizes[2], output_bytes(model["model.h"]))

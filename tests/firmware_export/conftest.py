@@ -36,7 +36,13 @@ def load(name):
     return sys.modules[key]
 
 
-mixtures = load("mixtures")
+mixtures, hand_model = load("mixtures"), load("hand_model")
+
+
+@pytest.fixture(scope="session")
+def hand():
+    """A model written by hand to the interface of model.h: FILES, and expected(inputs) in numpy."""
+    return hand_model
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,6 @@ import subprocess
 
 import numpy as np
 import pytest
-from hand_model import FILES, expected
 
 from firmware_export.firmware import not_runnable
 from firmware_export.project import macro, project_files
@@ -17,13 +16,13 @@ INPUTS = np.random.default_rng(2).integers(-128, 128, (5, 3)).astype(np.int8)
 
 
 @pytest.mark.parametrize("name", ["cortex-m0", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m55", "host"])
-def test_the_two_commands_of_the_readme(name, tmp_path) -> None:
+def test_the_two_commands_of_the_readme(name, tmp_path, hand) -> None:
     target = TARGETS[name]
     reason = not_runnable(target) or ("" if shutil.which("cmake") else "cmake is not installed")
     if reason:
         pytest.skip(reason)
     folder = tmp_path / "a folder" / "firmware"
-    for path, text in project_files(FILES, target).items():
+    for path, text in project_files(hand.FILES, target).items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
     (folder / "samples.bin").write_bytes(INPUTS.tobytes())
@@ -34,21 +33,21 @@ def test_the_two_commands_of_the_readme(name, tmp_path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
     told = done.stdout + done.stderr
     outputs = np.frombuffer((folder / "outputs.bin").read_bytes(), np.int8).reshape(-1, 2)
-    np.testing.assert_array_equal(outputs, expected(INPUTS))
-    for number, row in enumerate(expected(INPUTS)):
+    np.testing.assert_array_equal(outputs, hand.expected(INPUTS))
+    for number, row in enumerate(hand.expected(INPUTS)):
         assert re.search(rf"^sample {number}: class {row.argmax()}, ticks \d+$", told, re.MULTILINE), told
 
 
-def test_the_same_model_gives_the_same_text() -> None:
+def test_the_same_model_gives_the_same_text(hand) -> None:
     for target in TARGETS.values():
-        first = project_files(FILES, target)
-        assert first == project_files(dict(FILES), target)
+        first = project_files(hand.FILES, target)
+        assert first == project_files(dict(hand.FILES), target)
         assert not [name for name, text in first.items() if re.search(r"@[A-Z_]+@", text)]
         assert {"README.md", "CMakeLists.txt", "model/model.c", "main.c", "ports/README.md"} <= set(first)
 
 
-def test_every_port_says_that_it_was_not_tested() -> None:
-    for name, text in project_files(FILES, TARGETS["cortex-m4"]).items():
+def test_every_port_says_that_it_was_not_tested(hand) -> None:
+    for name, text in project_files(hand.FILES, TARGETS["cortex-m4"]).items():
         if name.startswith("ports/") and name.endswith((".c", ".ino", "README.md")):
             assert "ot tested on hardware" in text
 
