@@ -38,11 +38,26 @@ __attribute__((section(".vectors"), used)) static void (*const vectors[16])(void
     fault, fault, NULL, fault, SysTick_Handler,
 };
 
-/* The compiler may call these two for copies of structs and arrays. */
+/* The compiler may call these two for copies of structs and arrays. Words where both ends are aligned, else bytes. */
+typedef uint32_t __attribute__((may_alias)) word;
+
 __attribute__((used)) void *memcpy(void *restrict to, const void *restrict from, size_t count)
 {
     char *t = to;
     const char *f = from;
+    if ((((uintptr_t)t | (uintptr_t)f) & 3u) == 0) {
+        for (; count >= 16; count -= 16, t += 16, f += 16) {
+            word *w = (word *)t;
+            const word *v = (const word *)f;
+            w[0] = v[0];
+            w[1] = v[1];
+            w[2] = v[2];
+            w[3] = v[3];
+        }
+        for (; count >= 4; count -= 4, t += 4, f += 4) {
+            *(word *)t = *(const word *)f;
+        }
+    }
     while (count--) {
         *t++ = *f++;
     }
@@ -52,6 +67,12 @@ __attribute__((used)) void *memcpy(void *restrict to, const void *restrict from,
 __attribute__((used)) void *memset(void *to, int value, size_t count)
 {
     char *t = to;
+    const word each = (unsigned char)value * 0x01010101u;
+    if (((uintptr_t)t & 3u) == 0) {
+        for (; count >= 4; count -= 4, t += 4) {
+            *(word *)t = each;
+        }
+    }
     while (count--) {
         *t++ = (char)value;
     }
