@@ -21,7 +21,7 @@ from edgefl.types import Mixture, Shard
 DATA = ("fashion-mnist", "cifar10", "uci-har")
 MODELS: Mapping[str, ModelConfig] = {
     "fashion-mnist": ModelConfig("lenet5", (28, 28, 1), 10),
-    "cifar10": ModelConfig("aem-cnn", (32, 32, 3), 10, {"filters1": 16, "filters2": 16, "hidden": 32, "dropout": 0.2}),
+    "cifar10": ModelConfig("lenet5", (32, 32, 3), 10, {"filters1": 8, "filters2": 16}),
     "uci-har": ModelConfig("cnn1d", (128, 9), 6, {"filters1": 16, "filters2": 32, "hidden": 32}),
 }
 GATES: Mapping[str, dict[str, Any]] = {
@@ -31,12 +31,12 @@ GATES: Mapping[str, dict[str, Any]] = {
 }
 _STEP = {"batch_size": 32, "learning_rate": 0.05}
 _CLUSTERS = {"num_experts": 2, "epochs": 2, **_STEP}
-_PERSONAL = {"epochs": 2, "adapt_epochs": 3, **_STEP}
+_PERSONAL = {"epochs": 3, "adapt_epochs": 3, **_STEP}
 OPTIONS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "aem": ("aem", {**_CLUSTERS, "local_epochs": 6, "local_learning_rate": 1e-3, "gate_epochs": 10}),
     "ensemble": ("aem", {**_CLUSTERS, "local_epochs": 6, "local_learning_rate": 1e-3, "gate_epochs": 10}),
     "ifca": ("ifca", _CLUSTERS),
-    "fedmix": ("fedmix", {"num_experts": 3, "epochs": 2, "batch_size": 32, "gate_epochs": 5}),
+    "fedmix": ("fedmix", {"num_experts": 3, "epochs": 3, "batch_size": 32, "server_learning_rate": 0.01, "gate_epochs": 5}),
     "pfl-mf": ("pfl-mf", {**_PERSONAL, "gate_epochs": 5}),
     "pfl-mfe": ("pfl-mfe", {**_PERSONAL, "gate_epochs": 5}),
     "single": ("fedavg", {"epochs": 2, **_STEP}),
