@@ -68,7 +68,7 @@ def weights(made: Assembled) -> str:
 def source(made: Assembled) -> str:
     """Return model.c: the kernels that are used, a function for each part, and model_invoke."""
     used = {kernel for _, layer in made.layers for kernel in layer.kernels} | ({"fill"} if made.structure.gate else set())
-    lines = ['#include "model.h"', "", template("loops"), template("base")]
+    lines = ['#include "model.h"', "", PROFILE, template("loops"), template("base")]
     lines += [template(name) for name in KERNELS if name in used]
     if made.arena_bytes:
         lines.append(f"static int8_t model_arena[{made.arena_bytes}];")
@@ -89,7 +89,8 @@ def _block(made: Assembled, part: str, layer: Layer, pointer: str) -> str:
     read = [made.network.tensor(i) for i in layer.inputs]
     places = [made.places[i] for i in (*layer.inputs, layer.output)]
     shapes = f"{' and '.join(dimensions(t.shape) for t in read) or 'nothing'} -> {dimensions(made.network.tensor(layer.output).shape)}"
-    return block(layer, part, pointer, places, shapes)
+    number = next(i for i, (_, each) in enumerate(made.layers) if each is layer)
+    return block(layer, part, pointer, places, shapes).removesuffix("    }") + f"        LAYER_ENDS({number});\n    }}"
 
 
 def _blocks(made: Assembled, part: str) -> list[tuple[Layer, str]]:
@@ -149,6 +150,13 @@ def _call(made: Assembled, part: str) -> list[str]:
     return [f"    if (model_gate[{number}] > gate->skip[{number}]) {{", f"        {call}", "    } else {", f"        {fill}", "    }"]
 
 
+PROFILE = """#ifdef MODEL_PROFILE /* a build that measures: its program is told the end of each layer */
+extern void model_profile(int layer);
+#define LAYER_ENDS(number) model_profile(number)
+#else
+#define LAYER_ENDS(number) (void)0
+#endif
+"""
 CLASSIFY = """int model_classify(const int8_t *input)
 {
     static int8_t output[MODEL_OUTPUT_BYTES];
