@@ -30,6 +30,7 @@ REPORT = "report.json"
 @click.option("--ram", help="Bytes that the model may take of the target's RAM, its stack counted: 64K.")
 @click.option("--flash", help="Bytes that the model may take of the target's flash: 256K.")
 @click.option("--samples", type=click.IntRange(1), default=1000, show_default=True, help="Held-out samples to compare, at most.")
+@click.option("--threshold", type=click.FloatRange(0, 1), default=0.0, show_default=True, help="Skip experts of a gate value under this.")
 @data_options("Other samples than those the device trained on; what `edgefl device start --data` takes.", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON; with --target, the certificate.")
 @click.pass_context
@@ -41,6 +42,7 @@ def export(
     ram: str | None,
     flash: str | None,
     samples: int,
+    threshold: float,
     source: DataSource | None,
     as_json: bool,
 ) -> None:
@@ -55,7 +57,8 @@ def export(
         raise click.UsageError(f"Missing option '{'--state' if state is None else '-o'}'.", ctx)
     request = None
     if target is not None:
-        request = Request(find_target(target).name, Budget(parse_bytes(ram) if ram else 0, parse_bytes(flash) if flash else 0))
+        budget = Budget(parse_bytes(ram) if ram else 0, parse_bytes(flash) if flash else 0)
+        request = Request(find_target(target).name, budget, threshold)
         check_measurable(request)
     elif ram or flash:
         raise ExportError("--ram and --flash are of a target, and there is no --target; give one, such as --target cortex-m4")
