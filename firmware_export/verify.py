@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from edgefl.errors import ExportError
-from firmware_export.bundle import GOLDEN, MODEL, MODEL_FLOAT, derived_files
+from firmware_export.bundle import GOLDEN, MODEL, MODEL_FLOAT, REPORT, derived_files
 from firmware_export.certificate import NAME, generate_source, make_certificate, read_certificate, request_of
 from firmware_export.golden import decode_golden, make_golden
 from firmware_export.measured import LayerCost, layer_costs, profile
@@ -41,12 +41,14 @@ def verify_bundle(out: Path) -> Verified:
         raise ExportError(f"{GOLDEN}: the int8 inputs are not those that its samples give; export again")
     if not np.array_equal(again.outputs, golden.outputs):
         raise ExportError(f"{GOLDEN}: the outputs are not those of tflite-micro for model.tflite; export again")
+    derived = derived_files(model, source, golden, request, certificate)
+    for name, content in derived.items():
+        if contents.get(name) != content and name != REPORT:
+            raise ExportError(f"{name} is not what model.tflite gives; it was edited, or written by another edgefl: export again")
     rebuilt = make_certificate(model, model_float, source, again, request)
     unchecked = list(_compare(certificate, rebuilt))
-    figures = {key: value for key, value in certificate.items() if key != "files"}
-    for name, content in derived_files(model, source, golden, request, figures).items():
-        if contents.get(name) != content:
-            raise ExportError(f"{name} is not what model.tflite gives; it was edited, or written by another edgefl: export again")
+    if contents.get(REPORT) != derived[REPORT]:
+        raise ExportError(f"{REPORT} is not what {NAME} gives; it was edited: export again")
     places = [place["place"] for place in rebuilt["parity"] if place["status"] == EQUAL]
     accuracy = rebuilt["accuracy"]
     return Verified(

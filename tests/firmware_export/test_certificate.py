@@ -1,0 +1,252 @@
+"""A real mixture's certificate: every place agrees, verify finds what was changed, budgets name the layer."""
+
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgefl.errors import ExportError
+from firmware_export import parity
+from firmware_export.budget import Budget
+from firmware_export.bundle import write_bundle
+from firmware_export.certificate import Request, generate_source, make_certificate
+from firmware_export.firmware import not_runnable
+from firmware_export.golden import choose, decode_golden, encode_golden
+from firmware_export.quantize import export_mixture
+from firmware_export.targets import TARGETS
+from firmware_export.verify import profile_bundle, verify_bundle
+
+pytest.importorskip("tflite_micro")
+SAMPLES = 30
+
+
+def test_needs_tools(digits) -> None:
+    """The rest of this file runs where these are; .ci/run installs them."""
+    if reason := not_runnable(TARGETS["cortex-m4"]) or not_runnable(TARGETS["host"]):
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="module")
+def bundle(digits, tmp_path_factory) -> Path:
+    if reason := not_runnable(TARGETS["cortex-m4"]) or not_runnable(TARGETS["host"]):
+        pytest.skip(reason)
+    out = tmp_path_factory.mktemp("bundle")
+    export_mixture(digits.plan, digits.mixture, digits.shard, out, client_id="pi-1")
+    write_bundle(out, *choose(digits.shard, SAMPLES, 1), Request("cortex-m4", Budget(64 << 10, 256 << 10)))
+    return out
+
+
+@pytest.fixture
+def copy(bundle, tmp_path) -> Path:
+    return Path(shutil.copytree(bundle, tmp_path / "copy"))
+
+
+def certificate_of(out: Path) -> dict:
+    return json.loads((out / "certificate.json").read_text())
+
+
+def test_every_place_gives_the_same_bytes(bundle) -> None:
+    certificate = certificate_of(bundle)
+    status = {place["place"]: (place["status"], place["samples"]) for place in certificate["parity"]}
+    for name in ("tflite-micro", "host", "cortex-m3", "cortex-m4", "cortex-m7"):
+        assert status[name] == ("equal", SAMPLES), name
+    digests = {place["outputs_sha256"] for place in certificate["parity"] if place["samples"] == SAMPLES}
+    assert digests == {certificate["golden"]["outputs_sha256"]}
+    golden = decode_golden((bundle / "golden.npz").read_bytes())
+    assert sha256(golden.outputs.tobytes()).hexdigest() in digests
+    assert certificate["accuracy"]["accuracy_int8"] == float((golden.outputs.argmax(axis=1) == golden.y).mean())
+    assert sum(row["samples"] for row in certificate["accuracy"]["by_class"]) == SAMPLES
+    cost = {each["target"]: each for each in certificate["cost"]}
+    assert cost["cortex-m4"]["instructions_mean"] < cost["cortex-m3"]["instructions_mean"] < cost["cortex-m0"]["instructions_mean"]
+    assert cost["cortex-m4"]["flash_bytes"] > sum(layer["weight_bytes"] for layer in certificate["layers"])
+    counted = sum(layer["instructions"] for layer in certificate["layers"])
+    assert counted == pytest.approx(cost["cortex-m4"]["instructions_mean"], rel=0.05)
+
+
+def test_what_the_folder_holds(bundle) -> None:
+    certificate = certificate_of(bundle)
+    present = {str(path.relative_to(bundle)) for path in bundle.rglob("*") if path.is_file()}
+    assert present == {*certificate["files"], "certificate.json"}
+    assert {"c/model.c", "tflm/model_ops.h", "firmware/CMakeLists.txt", "report.html", "golden.npz", "model.tflite"} <= present
+    page = (bundle / "report.html").read_text()
+    assert not re.search(r"(src|href)=|https?:", page), "the page needs no other file"
+    assert all(layer["name"] in page for layer in certificate["layers"])
+
+
+def test_it_verifies_and_is_made_the_same_again(bundle) -> None:
+    found = verify_bundle(bundle)
+    assert not found.unchecked and any("cortex-m7" in line for line in found.checked)
+
+
+def changed(out: Path, name: str, change) -> None:
+    (out / name).write_bytes(change((out / name).read_bytes()))
+
+
+def forged(out: Path, name: str, change) -> None:
+    """Change a file and put its new digest into the certificate."""
+    changed(out, name, change)
+    certificate = certificate_of(out)
+    certificate["files"][name] = sha256((out / name).read_bytes()).hexdigest()
+    (out / "certificate.json").write_text(json.dumps(certificate))
+
+
+@pytest.mark.parametrize(
+    "name", ["model.tflite", "c/model_weights.c", "firmware/link.ld", "golden.npz", "report.html", "tflm/model_data.c"]
+)
+def test_a_damaged_file_is_named(copy, name) -> None:
+    changed(copy, name, lambda blob: blob[:-1] + bytes([blob[-1] ^ 1]))
+    with pytest.raises(ExportError, match=f"^{re.escape(name)} is not the file that was exported"):
+        verify_bundle(copy)
+
+
+def test_a_missing_file_is_named(copy) -> None:
+    (copy / "c" / "model.h").unlink()
+    with pytest.raises(ExportError, match=r"c/model\.h cannot be read"):
+        verify_bundle(copy)
+
+
+def test_c_that_was_edited_is_named_though_its_digest_was_changed_too(copy) -> None:
+    forged(copy, "c/model.c", lambda blob: blob.replace(b"return best;", b"return 0;"))
+    with pytest.raises(ExportError, match=r"c/model\.c is not what model\.tflite gives"):
+        verify_bundle(copy)
+
+
+def test_outputs_that_were_edited_are_found(copy) -> None:
+    def flip(blob: bytes) -> bytes:
+        golden = decode_golden(blob)
+        outputs = golden.outputs.copy()
+        outputs[3, 0] ^= 1
+        return encode_golden(replace(golden, outputs=outputs))
+
+    forged(copy, "golden.npz", flip)
+    with pytest.raises(ExportError, match="outputs are not those of tflite-micro"):
+        verify_bundle(copy)
+
+
+@pytest.mark.parametrize("path", [("accuracy", "accuracy_int8"), ("cost", 2, "flash_bytes"), ("tflm", "arena_bytes"), ("model", "bytes")])
+def test_a_figure_that_was_edited_is_named(copy, path) -> None:
+    certificate = certificate_of(copy)
+    place = certificate
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] += 1
+    (copy / "certificate.json").write_text(json.dumps(certificate))
+    with pytest.raises(ExportError, match=path[-1]):
+        verify_bundle(copy)
+
+
+def test_a_damaged_certificate_is_an_error(copy) -> None:
+    for text, word in (
+        ("", "damaged"),
+        ("[]", "damaged"),
+        ('{"certificate": 9}', "format 9"),
+        ('{"certificate": 1, "files": 3}', "damaged"),
+    ):
+        (copy / "certificate.json").write_text(text)
+        with pytest.raises(ExportError, match=word):
+            verify_bundle(copy)
+    certificate = certificate_of_text = {"certificate": 1, "target": "cortex-m4", "files": {}}
+    (copy / "certificate.json").write_text(json.dumps(certificate_of_text))
+    with pytest.raises(ExportError, match=r"does not speak of model\.tflite"):
+        verify_bundle(copy)
+    certificate["files"] = dict.fromkeys(("model.tflite", "model_float.tflite", "golden.npz", "../secret"), "")
+    (copy / "certificate.json").write_text(json.dumps(certificate))
+    with pytest.raises(ExportError, match="not the file|its own folder"):
+        verify_bundle(copy)
+
+
+def test_one_byte_that_differs_fails(bundle, monkeypatch) -> None:
+    model, model_float = ((bundle / name).read_bytes() for name in ("model.tflite", "model_float.tflite"))
+    golden = decode_golden((bundle / "golden.npz").read_bytes())
+    outputs = golden.outputs.copy()
+    outputs[7, 2] ^= 1
+    source = generate_source(model, 0.0)
+    with pytest.raises(ExportError, match=r"host differs .* in 1 of 30 samples, first in sample 7"):
+        make_certificate(model, model_float, source, replace(golden, outputs=outputs), Request("host", Budget()), ["host"])
+
+
+@pytest.mark.parametrize(
+    ("budget", "words"), [(Budget(0, 100_000), ("flash", "fc1", "100,000 at most")), (Budget(1024, 0), ("RAM", "conv1"))]
+)
+def test_a_budget_that_is_exceeded_names_layers_and_three_ways(bundle, budget, words) -> None:
+    model, model_float = ((bundle / name).read_bytes() for name in ("model.tflite", "model_float.tflite"))
+    golden = decode_golden((bundle / "golden.npz").read_bytes())
+    with pytest.raises(ExportError) as caught:
+        make_certificate(model, model_float, generate_source(model, 0.0), golden, Request("cortex-m4", budget), ["cortex-m4"])
+    assert all(word in str(caught.value) for word in (*words, "too many", "  1. ", "  2. ", "  3. "))
+
+
+def test_a_second_export_leaves_nothing_of_the_first(copy, digits) -> None:
+    write_bundle(copy, *choose(digits.shard, 5, 1), Request("host", Budget()))
+    present = {str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file()}
+    assert present == {*certificate_of(copy)["files"], "certificate.json"}
+    assert "firmware/host.c" in present and "firmware/startup.c" not in present
+
+
+def test_an_export_that_fails_leaves_no_certificate(copy, digits, monkeypatch) -> None:
+    def wrong(name, expected, received):
+        raise ExportError(f"{name} differs")
+
+    monkeypatch.setattr(parity, "compare", wrong)
+    with pytest.raises(ExportError, match="differs"):
+        write_bundle(copy, *choose(digits.shard, 5, 1), Request("host", Budget()))
+    assert not (copy / "certificate.json").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_an_error(copy, digits, monkeypatch) -> None:
+    def full(path, content):
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr("firmware_export.bundle.write_atomic", full)
+    with pytest.raises(ExportError, match="No space left on device.*another directory"):
+        write_bundle(copy, *choose(digits.shard, 5, 1), Request("host", Budget()))
+    assert not (copy / "certificate.json").exists()
+
+
+def test_a_place_that_is_not_here_is_listed(bundle, monkeypatch) -> None:
+    monkeypatch.setattr("firmware_export.parity.not_runnable", lambda target: "" if target.is_host else "qemu-system-arm is not installed")
+    monkeypatch.setattr("firmware_export.certificate.version_of", lambda tool: "")
+    monkeypatch.setattr("firmware_export.certificate.missing", lambda *tools: "")
+    found = verify_bundle(bundle)
+    assert [line for line in found.unchecked if line.startswith("cortex-m4: qemu-system-arm is not installed")]
+    assert [line for line in found.unchecked if "sizes and instructions" in line]
+
+
+def test_profile_shares_out_the_instructions(bundle) -> None:
+    target, layers, budget = profile_bundle(bundle, "cortex-m3")
+    assert target == "cortex-m3" and budget == {"ram_bytes": 64 << 10, "flash_bytes": 256 << 10}
+    own = certificate_of(bundle)
+    cost = next(each for each in own["cost"] if each["target"] == "cortex-m3")
+    assert sum(layer.instructions for layer in layers) == pytest.approx(cost["instructions_mean"], rel=0.05)
+    assert max(layers, key=lambda layer: layer.instructions).name.startswith("conv")
+    with pytest.raises(ExportError, match="target is host"):
+        profile_bundle(bundle, "host")
+
+
+def test_a_skip_threshold_says_what_it_costs(bundle, digits, tmp_path) -> None:
+    for name in ("model.tflite", "model_float.tflite", "report.json"):
+        shutil.copy(bundle / name, tmp_path / name)
+    certificate = write_bundle(tmp_path, *choose(digits.shard, SAMPLES, 1), Request("cortex-m4", Budget(), 0.4))
+    cost = next(each for each in certificate["cost"] if each["target"] == "cortex-m4")
+    skipping = certificate["skipping"]
+    assert cost["instructions_mean"] <= skipping["instructions_all_run"]
+    assert 0 <= skipping["agreement"] <= 1
+    assert not verify_bundle(tmp_path).unchecked
+
+
+def test_the_c_array_is_the_model(bundle, tmp_path) -> None:
+    program = (
+        '#include "model_data.h"\n#include <stdio.h>\nint main(void) { return fwrite(model_data, 1, model_data_bytes, stdout) == 0; }\n'
+    )
+    (tmp_path / "main.c").write_text(program)
+    command = ["cc", "-Wall", "-Werror", f"-I{bundle / 'tflm'}", "main.c", str(bundle / "tflm" / "model_data.c"), "-o", "show"]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=120)
+    shown = subprocess.run([tmp_path / "show"], capture_output=True, check=True, timeout=60).stdout
+    assert shown == (bundle / "model.tflite").read_bytes()
+    assert np.array_equal(np.frombuffer((bundle / "firmware" / "samples.bin").read_bytes(), np.int8).size % 784, 0)
