@@ -16,6 +16,9 @@ GEOMETRY = (
     "stride_height", "stride_width", "dilation_height", "dilation_width", "pad_top", "pad_left",
 )  # fmt: skip
 
+TOGETHER = 4
+"""Pixels that the kernel computes at a time; the windows of a fused pooling have so many, or half, or one."""
+
 
 def channel_fields(network: Network, operator: Operator, name: str, weights: Any, *, folded: bool) -> tuple[Field, ...]:
     """Return range, bias, multiplier and shift. weights: int8[channels, ...] in that order. Raises ExportError for what cannot be."""
@@ -66,13 +69,6 @@ def geometry(operator: Operator, source: Tensor, kernel: tuple[int, int], out: t
     return ints((*source.shape[1:], *out, *kernel, *stride, *dilation, *before))
 
 
-def exchange_middle(weights: Any) -> Any:
-    """Exchange the middle two of each four weights of a row, so that one instruction widens neighbours: int8[channels, length]."""
-    whole = weights.shape[1] // 4 * 4
-    quads = weights[:, :whole].reshape(len(weights), -1, 4)[:, :, [0, 2, 1, 3]]
-    return np.concatenate([quads.reshape(len(weights), whole), weights[:, whole:]], axis=1)
-
-
 def conv_2d(network: Network, operator: Operator, name: str, pool: Operator | None = None) -> list[Layer]:
     """CONV_2D; `pool` is a MAX_POOL_2D of whole windows that alone reads its output."""
     source, kernel = (network.tensor(i) for i in operator.inputs[:2])
@@ -81,34 +77,28 @@ def conv_2d(network: Network, operator: Operator, name: str, pool: Operator | No
         raise refuse(network, operator, "has groups", "use a depthwise or an ordinary convolution")
     shape = geometry(operator, source, (kernel.shape[1], kernel.shape[2]), (output.shape[1], output.shape[2], output.shape[3]))
     rows = kernel.data.reshape(kernel.shape[0], -1)
+    padded = np.pad(rows, ((0, 0), (0, -rows.shape[1] % 4)))
     fields = (
         *channel_fields(network, operator, name, rows, folded=True),
-        Field(f"{name}_weights", "int8_t", ints(exchange_middle(rows))),
+        Field(f"{name}_weights", "int8_t", ints(padded)),
     )
-    length = rows.shape[1]
     part = ", ".join(f"{{p}}->{name}_{each}" for each in ("bias", "multiplier", "shift", "weights"))
     note = f"kernel {kernel.shape[1]}x{kernel.shape[2]}, stride {shape[8]}x{shape[9]}, {('SAME', 'VALID')[operator.options['padding']]}"
-    if pool is None:
-        return [
-            Layer(
-                name, "CONV_2D", (source.index,), output.index, ("dsp", "column", "conv_2d"),
-                f"conv_2d(&{name}_shape, &{{p}}->{name}_range, {part}, {{a}}, {{out}}, model_columns);",
-                fields, "struct convolution", tuple(zip(GEOMETRY, ((v,) for v in shape), strict=True)),
-                note, output.size * length, columns=2 * length,
-            )
-        ]  # fmt: skip
-    pooled = network.tensor(pool.outputs[0])
-    window = pool.options["filterHeight"], pool.options["filterWidth"]
-    low, high = limits(pooled, int(pool.options["fusedActivationFunction"]))
-    (_, *zero, least, most) = (0, *fields[0].values)
-    fields = (Field(fields[0].name, fields[0].ctype, (*zero, max(low, least), min(high, most))), *fields[1:])
+    window, op, made, pixels = (1, 1), "CONV_2D", output, output.size
+    if pool is not None:
+        window, made, op = (pool.options["filterHeight"], pool.options["filterWidth"]), network.tensor(pool.outputs[0]), "CONV_2D + MAX_POOL_2D"
+        pixels = made.size * window[0] * window[1]
+        note += f", pool {window[0]}x{window[1]}"
+        low, high = limits(made, int(pool.options["fusedActivationFunction"]))
+        *zeros, least, most = fields[0].values
+        fields = (Field(fields[0].name, fields[0].ctype, (*zeros, max(low, least), min(high, most))), *fields[1:])
+    length = padded.shape[1]
     return [
         Layer(
-            name, "CONV_2D + MAX_POOL_2D", (source.index,), pooled.index, ("dsp", "column", "conv_2d_max_pool"),
-            f"conv_2d_max_pool(&{name}_shape, {window[0]}, {window[1]}, &{{p}}->{name}_range, {part}, "
-            "{a}, {out}, model_columns, model_sums);",
-            fields, "struct convolution", tuple(zip(GEOMETRY, ((v,) for v in shape), strict=True)),
-            f"{note}, pool {window[0]}x{window[1]}", pooled.size * window[0] * window[1] * length, columns=2 * length, sums=output.shape[3],
+            name, op, (source.index,), made.index, ("dsp", "convolution", "column", "conv_2d"),
+            f"conv_2d(&{name}_shape, {window[0]}, {window[1]}, {length}, &{{p}}->{name}_range, {part}, {{a}}, {{out}}, model_columns);",
+            fields, "struct convolution", tuple(zip(GEOMETRY, ((v,) for v in shape), strict=True)), note, pixels * rows.shape[1],
+            columns=(2 * TOGETHER + 1) * length,
         )
     ]  # fmt: skip
 
@@ -124,7 +114,7 @@ def depthwise_conv_2d(network: Network, operator: Operator, name: str) -> list[L
     note = f"kernel {kernel.shape[1]}x{kernel.shape[2]}, stride {shape[8]}x{shape[9]}, {('SAME', 'VALID')[operator.options['padding']]}"
     return [
         Layer(
-            name, operator.name, (source.index,), output.index, ("column", "depthwise_conv_2d"),
+            name, operator.name, (source.index,), output.index, ("convolution", "depthwise_conv_2d"),
             f"depthwise_conv_2d(&{name}_shape, {multiple}, &{{p}}->{name}_range, {part}, {{a}}, {{out}});",
             (*fields, Field(f"{name}_weights", "int8_t", ints(kernel.data))), "struct convolution",
             tuple(zip(GEOMETRY, ((v,) for v in shape), strict=True)), note, output.size * kernel.shape[1] * kernel.shape[2],

@@ -13,7 +13,7 @@ from firmware_export.parts import Structure
 
 @dataclass(frozen=True)
 class Assembled:
-    """All that the text needs. places: the C of each activation's address; columns, sums: values of scratch."""
+    """All that the text needs. places: the C of each activation's address; columns: bytes of scratch."""
 
     network: Network
     structure: Structure
@@ -22,7 +22,6 @@ class Assembled:
     places: Mapping[int, str]
     arena_bytes: int
     columns: int
-    sums: int
     ram_bytes: int
     layout: str
 
@@ -73,9 +72,7 @@ def source(made: Assembled) -> str:
     if made.arena_bytes:
         lines.append(f"static int8_t model_arena[{made.arena_bytes}];")
     if made.columns:
-        lines.append(f"static column_value model_columns[{made.columns}];")
-    if made.sums:
-        lines.append(f"static int32_t model_sums[{made.sums}];")
+        lines.append(f"static uint64_t model_columns[{-(-made.columns // 8)}];")
     if made.structure.gate:
         lines.append("int8_t model_gate[MODEL_EXPERTS];")
     lines.append("")

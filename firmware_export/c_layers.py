@@ -74,6 +74,7 @@ def _fused(network: Network, structure: Structure) -> dict[int, int]:
             continue
         options, size, out = pool.options, network.tensor(output).shape, network.tensor(pool.outputs[0]).shape
         window, stride = (options["filterHeight"], options["filterWidth"]), (options["strideH"], options["strideW"])
-        if window == stride and all(out[axis + 1] * window[axis] <= size[axis + 1] for axis in (0, 1)):
+        inside = all(out[axis + 1] * window[axis] <= size[axis + 1] for axis in (0, 1))
+        if window == stride and inside and window[0] * window[1] in (2, c_convolution.TOGETHER):
             found[i] = reader
     return found

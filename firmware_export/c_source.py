@@ -76,11 +76,10 @@ def generate(model: bytes, *, threshold: float = 0.0) -> CSource:
     packed = {part: tuple(ordered(fields[part])) for part in structure.names}
     places, arena_bytes = _places(network, [layer for _, layer in layers], aliases)
     columns = max((layer.columns for _, layer in layers), default=0)
-    sums = max((layer.sums for _, layer in layers), default=0)
     classify = network.tensor(network.outputs[0]).size
-    ram_bytes = arena_bytes + 2 * columns + 4 * sums + len(structure.gate) + 4 * len(structure.names) + classify
+    ram_bytes = arena_bytes + columns + len(structure.gate) + 4 * len(structure.names) + classify
     layout = _layout(network, structure, layers, packed)
-    assembled = Assembled(network, structure, tuple(layers), packed, places, arena_bytes, columns, sums, ram_bytes, layout)
+    assembled = Assembled(network, structure, tuple(layers), packed, places, arena_bytes, columns, ram_bytes, layout)
     costs = tuple(
         LayerCost(layer.name, layer.op, part, layer.macs, sum(f.bytes for f in layer.fields), network.tensor(layer.output).size)
         for part, layer in layers

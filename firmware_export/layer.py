@@ -40,7 +40,7 @@ class Field:
 @dataclass(frozen=True)
 class Layer:
     """A kernel's call. inputs: activations; call: C with {a}, {b} (inputs), {out}, {p} (the part), {name};
-    shape: the initializer of a constant {name}_shape of type shape_type; scratch in values; in_place: inputs that the output may overwrite.
+    shape: the initializer of a constant {name}_shape of type shape_type; columns: bytes of scratch; in_place: inputs that the output may overwrite.
     """
 
     name: str
@@ -55,7 +55,6 @@ class Layer:
     note: str = ""
     macs: int = 0
     columns: int = 0
-    sums: int = 0
     in_place: tuple[int, ...] = field(default=())
 
 
