@@ -1,6 +1,6 @@
 """The folder of an export for a target: model, C, TensorFlow Lite Micro files, firmware, golden vectors, report; certificate last."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from json import dumps
@@ -23,15 +23,15 @@ SHOWN = 10
 """Samples in the firmware project's samples.bin."""
 
 
-def write_bundle(out: Path, x: Array, y: Labels, request: Request) -> dict[str, Any]:
+def write_bundle(out: Path, x: Array, y: Labels, request: Request, old: Collection[str] = ()) -> dict[str, Any]:
     """Complete a folder that holds model.tflite, model_float.tflite and report.json; returns the certificate.
 
-    x float32[n, *shape], y int64[n]: the device's held-out samples. A certificate of an earlier export is taken away first and the new one
-    is written last: where there is one, all that it speaks of is there. Raises ExportError as `make_certificate` does, or when the
-    folder cannot be written.
+    x float32[n, *shape], y int64[n]: the device's held-out samples. old: files of an earlier export, of `take_away_certificate`. The
+    certificate is written last: where there is one, all that it speaks of is there. Raises ExportError as `make_certificate` does,
+    or when the folder cannot be written.
     """
     try:
-        old = _take_away_certificate(out)
+        old = {*old, *take_away_certificate(out)}
         model, model_float = (out / MODEL).read_bytes(), (out / MODEL_FLOAT).read_bytes()
         source = generate_source(model, request.threshold)
         golden = make_golden(model, x, y)
@@ -42,8 +42,7 @@ def write_bundle(out: Path, x: Array, y: Labels, request: Request) -> dict[str, 
             write_atomic(out / name, content)
         kept = {name: (out / name).read_bytes() for name in (MODEL, MODEL_FLOAT, NOTE)}
         certificate["files"] = {name: sha256(content).hexdigest() for name, content in sorted({**kept, **made}.items())}
-        for name in old - certificate["files"].keys():
-            (out / name).unlink(missing_ok=True)
+        remove_derived(out, old - certificate["files"].keys())
         write_atomic(out / NAME, dumps(certificate, indent=1).encode())
     except OSError as error:
         raise ExportError(f"cannot write the export to {out}: {error}; choose another directory with -o") from error
@@ -61,11 +60,20 @@ def derived_files(model: bytes, source: Source, golden: Golden, request: Request
     return {name: content.encode() for name, content in text.items()} | {"firmware/samples.bin": golden.inputs[:SHOWN].tobytes()}
 
 
-def _take_away_certificate(out: Path) -> set[str]:
-    """Remove the certificate of an earlier export; returns the names of the files that it speaks of."""
+def remove_derived(out: Path, names: Collection[str]) -> None:
+    """Remove what an earlier export made of its model, by name."""
+    for name in set(names) - {MODEL, MODEL_FLOAT, NOTE}:
+        (out / name).unlink(missing_ok=True)
+
+
+def take_away_certificate(out: Path) -> set[str]:
+    """Remove the certificate of an earlier export; returns the names of the files that it speaks of.
+
+    To be done before anything else is written: an export that is killed leaves no certificate.
+    """
     try:
         blob = (out / NAME).read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return set()
     found: set[str] = set()
     with suppress(ExportError):

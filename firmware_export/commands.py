@@ -11,11 +11,13 @@ from edgefl.data.device import DataSource, load_source
 from edgefl.data.device.options import data_options
 from edgefl.errors import ExportError
 from firmware_export.budget import Budget
-from firmware_export.bundle import write_bundle
+from firmware_export.bundle import remove_derived, take_away_certificate, write_bundle
 from firmware_export.certificate import Request, check_measurable
 from firmware_export.certificate_commands import describe_certificate, profile, verify
 from firmware_export.golden import choose
+from firmware_export.options import quantization_options
 from firmware_export.quantize import ExportReport, export_mixture
+from firmware_export.routes import Options
 from firmware_export.run import MICRO, accuracy, load, outputs
 from firmware_export.state import read_state
 from firmware_export.targets import find_target, parse_bytes
@@ -32,6 +34,7 @@ REPORT = "report.json"
 @click.option("--samples", type=click.IntRange(1), default=1000, show_default=True, help="Held-out samples to compare, at most.")
 @click.option("--threshold", type=click.FloatRange(0, 1), default=0.0, show_default=True, help="Skip experts of a gate value under this.")
 @data_options("Other samples than those the device trained on; what `edgefl device start --data` takes.", required=False)
+@quantization_options
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON; with --target, the certificate.")
 @click.pass_context
 def export(
@@ -44,6 +47,7 @@ def export(
     samples: int,
     threshold: float,
     source: DataSource | None,
+    quantization: Options,
     as_json: bool,
 ) -> None:
     """Quantize a device's mixture to int8, with its own samples, on the device itself.
@@ -60,15 +64,19 @@ def export(
         budget = Budget(parse_bytes(ram) if ram else 0, parse_bytes(flash) if flash else 0)
         request = Request(find_target(target).name, budget, threshold)
         check_measurable(request)
-    elif ram or flash:
-        raise ExportError("--ram and --flash are of a target, and there is no --target; give one, such as --target cortex-m4")
+        if quantization.bits != 8:
+            raise ExportError(f"--target with --activations {quantization.bits}, expected 8: the C is of int8; leave out one of them")
+    elif ram or flash or threshold:
+        raise ExportError("--ram, --flash and --threshold are of a target, and there is no --target; give one, such as --target cortex-m4")
     device = read_state(state, source)
     shard = device.shard()
-    report = export_mixture(device.plan, device.mixture, shard, out, seed=device.seed, client_id=device.client_id)
+    old = take_away_certificate(out)
+    report = export_mixture(device.plan, device.mixture, shard, out, seed=device.seed, client_id=device.client_id, options=quantization)
     if request is None:
+        remove_derived(out, old)
         click.echo(json.dumps(report.as_dict(), indent=1) if as_json else _describe(report, out))
         return
-    certificate = write_bundle(out, *choose(shard, samples, device.seed), request)
+    certificate = write_bundle(out, *choose(shard, samples, device.seed), request, old)
     if as_json:
         click.echo(json.dumps(certificate, indent=1))
         return
@@ -82,13 +90,14 @@ export.add_command(profile)
 
 def _describe(report: ExportReport, out: Path) -> str:
     lines = [
-        f"{out / 'model.tflite'}: int8, {report.tflite_bytes:,} bytes (float {report.float_bytes:,})",
-        f"accuracy on {report.num_test} {report.measured_on} samples: float {report.accuracy_float:.4f}, int8 {report.accuracy_int8:.4f}",
+        f"{out / 'model.tflite'}: int{report.activation_bits}, {report.tflite_bytes:,} bytes (float {report.float_bytes:,})",
+        f"accuracy on {report.num_test} {report.measured_on} samples: float {report.accuracy_float:.4f}, "
+        f"int{report.activation_bits} {report.accuracy_int8:.4f}",
         f"recipe: {report.recipe} ({report.calibration_samples} calibration samples); measured with {report.runtime}",
     ]
     if len(report.tried) > 1:
         tried = ", ".join(f"{a.recipe} {a.accuracy_int8:.4f}" for a in report.tried)
-        lines.append(f"int8 lost more than a point at first; tried: {tried}")
+        lines.append(f"integers lost more than a point at first; tried: {tried}")
     if not report.within_one_point:
         loss = 100 * (report.accuracy_float - report.accuracy_int8)
         lines.append(

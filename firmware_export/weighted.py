@@ -40,15 +40,16 @@ def weighted(model: bytes) -> tuple[Weighted, ...]:
     return tuple(found)
 
 
-def kernel_ranges(layers: tuple[Weighted, ...], found: Mapping[str, Any], per_channel: bool, steps: int) -> dict[str, dict[str, Array]]:
+def kernel_ranges(layers: tuple[Weighted, ...], found: Mapping[str, Any], per_channel: bool, bits: int) -> dict[str, dict[str, Array]]:
     """Return the ranges of the kernels that are too small for their biases, in the quantizer's form; of the others none.
 
-    found: the activations' ranges (`ranges`); steps: of an activation's range, 255 for int8 (zero lies in each range).
+    found: the activations' ranges (`ranges`), each with zero in it; bits: of activations; those of 16 have zero in their middle.
     """
     wider = {}
     for layer in layers:
         low, high = (float(found[layer.source][end].item()) for end in ("min", "max"))
-        needed = np.abs(layer.bias) * 127 * steps / (max(high - low, 1e-9) * ROOM)
+        step = max(high - low, 1e-9) / 255 if bits == 8 else max(high, -low, 1e-9) / 32767
+        needed = np.abs(layer.bias) * 127 / (step * ROOM)
         axes = tuple(axis for axis in range(layer.kernel.ndim) if axis != layer.axis)
         largest = np.abs(layer.kernel).max(axis=axes)
         if (needed <= largest).all() or (not per_channel and needed.max() <= largest.max()):

@@ -15,12 +15,12 @@ def test_ranges_by_hand() -> None:
     kernel = np.array([[0.0, 0.0], [0.5, -0.25]], np.float32)
     layer = Weighted("x", "k", 0, kernel, np.array([3.0, 3.0], np.float32))
     found = ranges(Observed({"x": np.array([[0, 2.55]], np.float32)}, {"x": 2}), 1, 100.0, 0.0)
-    limit = kernel_ranges((layer,), found, True, 255)["k"]
+    limit = kernel_ranges((layer,), found, True, 8)["k"]
     np.testing.assert_allclose(limit["max"], [[127 * 3 / (0.01 * ROOM)], [0.5]], rtol=1e-6)
     np.testing.assert_array_equal(limit["min"], -limit["max"])
-    assert kernel_ranges((layer,), found, False, 255) == {}, "as one tensor it is wide enough"
+    assert kernel_ranges((layer,), found, False, 8) == {}, "as one tensor it is wide enough"
     empty = Weighted("x", "k", 0, kernel * 0, layer.bias)
-    assert kernel_ranges((empty,), found, False, 255)["k"]["max"].shape == (1, 1)
+    assert kernel_ranges((empty,), found, False, 8)["k"]["max"].shape == (1, 1)
 
 
 def test_a_tensor_of_zeros_gets_a_width() -> None:
