@@ -1,4 +1,4 @@
-"""The plan of buffers: what lives at the same time shares no byte; a chain needs its two largest neighbours; relu takes its input's place."""
+"""The plan of buffers: what lives at the same time shares no byte; relu takes its input's place."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -85,9 +85,9 @@ def test_newer_schema_and_operator(dense) -> None:
     def unknown(root) -> None:
         root.operatorCodes[0].builtinCode = 4000
 
-    with pytest.raises(ExportError, match="schema version 4, expected 3.*update edgefl"):
+    with pytest.raises(ExportError, match=r"schema version 4, expected 3.*update edgefl"):
         read_network(repacked(dense, newer))
-    with pytest.raises(ExportError, match="builtin operator 4000.*update edgefl"):
+    with pytest.raises(ExportError, match=r"builtin operator 4000.*update edgefl"):
         read_network(repacked(dense, unknown))
 
 
