@@ -86,7 +86,11 @@ def conv_2d(network: Network, operator: Operator, name: str, pool: Operator | No
     note = f"kernel {kernel.shape[1]}x{kernel.shape[2]}, stride {shape[8]}x{shape[9]}, {('SAME', 'VALID')[operator.options['padding']]}"
     window, op, made, pixels = (1, 1), "CONV_2D", output, output.size
     if pool is not None:
-        window, made, op = (pool.options["filterHeight"], pool.options["filterWidth"]), network.tensor(pool.outputs[0]), "CONV_2D + MAX_POOL_2D"
+        window, made, op = (
+            (pool.options["filterHeight"], pool.options["filterWidth"]),
+            network.tensor(pool.outputs[0]),
+            "CONV_2D + MAX_POOL_2D",
+        )
         pixels = made.size * window[0] * window[1]
         note += f", pool {window[0]}x{window[1]}"
         low, high = limits(made, int(pool.options["fusedActivationFunction"]))

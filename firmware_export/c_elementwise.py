@@ -106,15 +106,14 @@ def _overwritable(network: Network, inputs: tuple[int, ...], output: Tensor) -> 
 
 
 def _add_scale(network: Network, operator: Operator) -> tuple[int, ...]:
-    """ADD computes its scales in double, SUB in float."""
+    """Both sides are brought to twice the wider scale with 20 more bits."""
     a, b = (network.tensor(i) for i in operator.inputs[:2])
     output = network.tensor(operator.outputs[0])
-    kind = np.float64 if operator.name == "ADD" else np.float32
-    widest = kind(2) * kind(max(a.scale[0], b.scale[0]))
-    last = widest / (kind(1 << 20) * kind(output.scale[0]))
+    widest = 2 * float(max(a.scale[0], b.scale[0]))
+    last = widest / ((1 << 20) * float(output.scale[0]))
     if last >= 1:
         raise refuse(network, operator, "has an output whose scale is nearly zero beside its inputs'", "calibrate with other samples")
-    scales = [quantize_multiplier(float(each)) for each in (kind(a.scale[0]) / widest, kind(b.scale[0]) / widest, last)]
+    scales = [quantize_multiplier(each) for each in (float(a.scale[0]) / widest, float(b.scale[0]) / widest, last)]
     low, high = limits(output, int(operator.options.get("fusedActivationFunction", 0)))
     sign = 1 if operator.name == "ADD" else -1
     return (a.zero_point, *scales[0], b.zero_point, *scales[1], sign, *scales[2], output.zero_point, low, high)

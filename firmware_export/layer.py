@@ -39,8 +39,8 @@ class Field:
 
 @dataclass(frozen=True)
 class Layer:
-    """A kernel's call. inputs: activations; call: C with {a}, {b} (inputs), {out}, {p} (the part), {name};
-    shape: the initializer of a constant {name}_shape of type shape_type; columns: bytes of scratch; in_place: inputs that the output may overwrite.
+    """A kernel's call. inputs: activations; call: C with {a}, {b} (inputs), {out}, {p} (the part); shape: the initializer of a constant
+    {name}_shape of type shape_type; columns: bytes of scratch; in_place: inputs that the output may overwrite.
     """
 
     name: str

@@ -46,6 +46,18 @@ def hand():
 
 
 @pytest.fixture(scope="session")
+def compiled():
+    """The module compiled.py: generated C on the host, and tflite-micro."""
+    return load("compiled")
+
+
+@pytest.fixture(scope="session")
+def graphs():
+    """The module graphs.py: models of a few operators."""
+    return load("graphs")
+
+
+@pytest.fixture(scope="session")
 def mixture_of():
     """A function of kind and data set, each of `mixtures.KINDS` and `mixtures.DATA`, that gives a `mixtures.Made`."""
     pytest.importorskip("tensorflow")

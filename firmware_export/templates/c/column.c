@@ -67,7 +67,7 @@ static void column_widen(const int8_t *from, int32_t length, int16_t *to)
     }
 }
 
-/* Four columns times one channel's weights. In assembly: the compiler splits the double loads, which costs a quarter. */
+/* Four columns times one channel's weights. In assembly: the compiler splits the loads of two words, which costs a quarter. */
 static inline void column_products(const int16_t *columns, const int8_t *weights, int32_t length, int32_t *sums)
 {
     const int8_t *const end = weights + length;
