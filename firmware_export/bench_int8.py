@@ -17,6 +17,9 @@ from edgefl.rng import rng_for
 from edgefl.runs.directory import versions
 from edgefl.types import Shard
 from firmware_export.device_route import RECIPES, quantize
+from firmware_export.graph import read_graph
+from firmware_export.mixing import agreement as by_formula
+from firmware_export.quantize import mixing_of
 from firmware_export.ranges import observe
 from firmware_export.run import accuracy, load, outputs
 
@@ -44,7 +47,10 @@ KINDS = tuple(OPTIONS)
 
 @dataclass(frozen=True)
 class Row:
-    """A client's accuracies on its own held-out samples, in per cent; agreement: of the device route's answers with float's."""
+    """A client's accuracies on its own held-out samples, in per cent; agreement: of the device route's answers with float's.
+
+    mixing: the agreement by each formula of `firmware_export.mixing`, of mixtures of probabilities.
+    """
 
     kind: str
     data: str
@@ -54,6 +60,7 @@ class Row:
     device: float
     converter: float
     agreement: float
+    mixing: Mapping[str, float]
 
 
 def federation(kind: str, data: str, clients: int, rounds: int) -> FederationConfig:
@@ -87,8 +94,12 @@ def measure(kind: str, data: str, client: str, model: bytes, shard: Shard) -> Ro
     expected, _ = outputs(load(model), x)
     ours, _ = outputs(load(quantize(model, observe(model, calibration), RECIPES[0]), reference=True), x)
     theirs, _ = outputs(load(convert_float(model, calibration), reference=True), x)
+    mixes = mixing_of(read_graph(model)) == "probabilities"
+    formulas = vars(by_formula(model, calibration, x)) if mixes else {}
     floats, device, converter = (100 * accuracy(each, y) for each in (expected, ours, theirs))
-    return Row(kind, data, client, len(y), floats, device, converter, float((ours.argmax(axis=1) == expected.argmax(axis=1)).mean()))
+    return Row(
+        kind, data, client, len(y), floats, device, converter, float((ours.argmax(axis=1) == expected.argmax(axis=1)).mean()), formulas
+    )
 
 
 def run_int8_bench(
@@ -122,9 +133,11 @@ def summaries(rows: Sequence[Row]) -> list[dict[str, Any]]:
     for kind, data in dict.fromkeys((row.kind, row.data) for row in rows):
         own = [row for row in rows if (row.kind, row.data) == (kind, data)]
         device, converter = (np.array([row.accuracy_float - getattr(row, route) for row in own]) for route in ("device", "converter"))
+        formulas = own[0].mixing
         found.append({
             "kind": kind, "data": data, "clients": len(own), "float": float(np.mean([row.accuracy_float for row in own])),
             "device_mean": float(device.mean()), "device_worst": float(device.max()), "converter_mean": float(converter.mean()),
             "converter_worst": float(converter.max()), "agreement": float(np.mean([row.agreement for row in own])),
+            "mixing": {formula: float(np.mean([row.mixing[formula] for row in own])) for formula in formulas},
         })  # fmt: skip
     return found

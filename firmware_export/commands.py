@@ -89,19 +89,19 @@ export.add_command(profile)
 
 
 def _describe(report: ExportReport, out: Path) -> str:
+    kind = f"int{report.activation_bits}"
     lines = [
-        f"{out / 'model.tflite'}: int{report.activation_bits}, {report.tflite_bytes:,} bytes (float {report.float_bytes:,})",
-        f"accuracy on {report.num_test} {report.measured_on} samples: float {report.accuracy_float:.4f}, "
-        f"int{report.activation_bits} {report.accuracy_int8:.4f}",
+        f"{out / 'model.tflite'}: {kind}, {report.tflite_bytes:,} bytes (float {report.float_bytes:,})",
+        f"accuracy on {report.num_test} {report.measured_on} samples: float {report.accuracy_float:.4f}, {kind} {report.accuracy_int8:.4f}",
         f"recipe: {report.recipe} ({report.calibration_samples} calibration samples); measured with {report.runtime}",
     ]
     if len(report.tried) > 1:
         tried = ", ".join(f"{a.recipe} {a.accuracy_int8:.4f}" for a in report.tried)
-        lines.append(f"integers lost more than a point at first; tried: {tried}")
+        lines.append(f"{kind} lost more than a point at first; tried: {tried}")
     if not report.within_one_point:
         loss = 100 * (report.accuracy_float - report.accuracy_int8)
         lines.append(
-            f"WARNING: int8 loses {loss:.1f} points after all remedies; the best model was kept. Collect more samples on this device."
+            f"WARNING: {kind} loses {loss:.1f} points after all remedies; the best model was kept. Collect more samples on this device."
         )
     return "\n".join(lines)
 

@@ -58,7 +58,8 @@ def observe(model: bytes, x: Array) -> Observed:
     interpreter = load_interpreter(model, watch=True)
     interpreter.allocate_tensors()
     place = interpreter.get_input_details()[0]["index"]
-    watched = [i for i, tensor in enumerate(graph.tensors) if tensor.dtype == "FLOAT32" and not tensor.constant]
+    made = {place, *(index for _, outputs in graph.operators for index in outputs)}
+    watched = [i for i, tensor in enumerate(graph.tensors) if tensor.dtype == "FLOAT32" and i in made]
     extremes = np.empty((len(x), len(watched), 2), np.float32)
     for row, sample in enumerate(x):
         interpreter.set_tensor(place, sample[None])

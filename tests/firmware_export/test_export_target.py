@@ -64,9 +64,8 @@ def test_export_verify_profile_one_after_the_other(demo, tmp_path) -> None:
 
 
 def test_without_a_compiler_all_else_is_made(demo, tmp_path) -> None:
-    done = run(
-        "--state", demo / "devices" / "pi-1", "-o", tmp_path, "--target", "cortex-m3", "--samples", 5, path=str(tmp_path / "nothing")
-    )
+    asked = ["--state", demo / "devices" / "pi-1", "-o", tmp_path, "--target", "cortex-m3"]
+    done = run(*asked, "--samples", 5, path=str(tmp_path / "nothing"))
     assert done.returncode == 0, done.stderr
     assert "not run: cortex-m3: arm-none-eabi-gcc and qemu-system-arm are not installed; apt-get install" in done.stdout
     assert (tmp_path / "firmware" / "CMakeLists.txt").exists() and (tmp_path / "report.html").exists()
