@@ -5,6 +5,7 @@ Those of every other kind and data set are in mixtures.py.
 
 import importlib.util
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -37,7 +38,25 @@ def load(name):
     return sys.modules[key]
 
 
-mixtures = load("mixtures")
+mixtures, hand_model = load("mixtures"), load("hand_model")
+
+
+@pytest.fixture(scope="session")
+def hand():
+    """A model written by hand to the interface of model.h: FILES, and expected(inputs) in numpy."""
+    return hand_model
+
+
+@pytest.fixture(scope="session")
+def compiled():
+    """The module compiled.py: generated C on the host, and tflite-micro."""
+    return load("compiled")
+
+
+@pytest.fixture(scope="session")
+def graphs():
+    """The module graphs.py: models of a few operators."""
+    return load("graphs")
 
 
 @pytest.fixture(scope="session")
@@ -102,6 +121,32 @@ def digits(lenet: tuple[Plan, Weights]) -> Trained:
     from edgefl.data import digits as source
 
     return train(*lenet, subsample(source.load(), 800, 300, 1))
+
+
+@pytest.fixture(scope="session")
+def bundle(digits, tmp_path_factory) -> Path:
+    """An export for a Cortex-M4, with a certificate over 30 samples."""
+    pytest.importorskip("tflite_micro")
+    from firmware_export.budget import Budget
+    from firmware_export.bundle import write_bundle
+    from firmware_export.certificate import Request
+    from firmware_export.firmware import not_runnable
+    from firmware_export.golden import choose
+    from firmware_export.quantize import export_mixture
+    from firmware_export.targets import TARGETS
+
+    if reason := not_runnable(TARGETS["cortex-m4"]) or not_runnable(TARGETS["host"]):
+        pytest.skip(reason)
+    out = tmp_path_factory.mktemp("bundle")
+    export_mixture(digits.plan, digits.mixture, digits.shard, out, client_id="pi-1")
+    write_bundle(out, *choose(digits.shard, 30, 1), Request("cortex-m4", Budget(64 << 10, 256 << 10)))
+    return out
+
+
+@pytest.fixture
+def copy(bundle, tmp_path) -> Path:
+    """That export, to be damaged."""
+    return Path(shutil.copytree(bundle, tmp_path / "copy"))
 
 
 @pytest.fixture(scope="session")
