@@ -75,8 +75,8 @@ def make_update(
 ) -> bytes:
     """Return the update that turns a firmware with the parts `old` (None: whatever it has) into one with `new`.
 
-    sign: message -> Ed25519 signature[64]; answer: the new model on int8[inputs] -> int8 outputs, by an interpreter whose bits
-    are the firmware's. Raises ExportError when the layouts differ, nothing changed, or the counter does not fit.
+    sign: message -> Ed25519 signature[64]; answer: the new model's outputs int8[runs, m] for int8[runs, inputs], by an interpreter
+    whose bits are the firmware's. Raises ExportError when the layouts differ, nothing changed, or the counter does not fit.
     """
     if not 1 <= counter <= LAST:
         raise ExportError(f"the counter is {counter}, expected 1 to {LAST}; count the updates of a device from 1")
@@ -89,11 +89,9 @@ def make_update(
     carried = [part for part in new.parts if before.get(part.name) != part.content]
     if not carried:
         raise ExportError("old and new firmware have the same parts; there is nothing to update")
-    digest = hashlib.sha256()
-    for sample in self_test_inputs(seed, RUNS, inputs):
-        digest.update(np.ascontiguousarray(answer(sample), np.int8).tobytes())
+    answers = np.ascontiguousarray(answer(self_test_inputs(seed, RUNS, inputs)), np.int8)
     entries = tuple((len(p.content), p in carried, hashlib.sha256(p.content).digest()) for p in new.parts)
-    manifest = Manifest(counter, new.layout, seed, RUNS, digest.digest(), entries).pack()
+    manifest = Manifest(counter, new.layout, seed, RUNS, hashlib.sha256(answers.tobytes()).digest(), entries).pack()
     return manifest + sign(manifest) + b"".join(part.content for part in carried)
 
 

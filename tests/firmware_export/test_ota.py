@@ -34,9 +34,9 @@ def parts(trunk: int, weight: int) -> Parts:
 
 
 def answer(trunk: int, weight: int) -> Callable[[Any], Any]:
-    def run(sample: Any) -> Any:
-        total = int(sample.astype(int).sum()) + trunk
-        return np.array([total & 127, np.int64(weight * (total & 31)).astype(np.int8)], np.int8)
+    def run(samples: Any) -> Any:
+        total = samples.astype(int).sum(axis=1) + trunk
+        return np.stack([total & 127, weight * (total & 31)], axis=1).astype(np.int8)
 
     return run
 
@@ -91,7 +91,7 @@ def operations(board: Any) -> int:
 
 
 def expected(values: tuple[int, int]) -> list[int]:
-    return [int(v) for v in answer(*values)(SAMPLE)]
+    return [int(v) for v in answer(*values)(SAMPLE[None])[0]]
 
 
 def test_a_changed_expert_alone_travels_and_outlives_a_restart(board: Any) -> None:
