@@ -10,23 +10,71 @@ import numpy as np
 from edgefl.data.device import DataSource, load_source
 from edgefl.data.device.options import data_options
 from edgefl.errors import ExportError
+from firmware_export.budget import Budget
+from firmware_export.bundle import write_bundle
+from firmware_export.certificate import Request, check_measurable
+from firmware_export.certificate_commands import describe_certificate, profile, verify
+from firmware_export.golden import choose
 from firmware_export.quantize import ExportReport, export_mixture
 from firmware_export.run import MICRO, accuracy, load, outputs
 from firmware_export.state import read_state
+from firmware_export.targets import find_target, parse_bytes
 
 REPORT = "report.json"
 
 
-@click.command(epilog="Example: edgefl export --state /var/lib/edgefl -o model/")
-@click.option("--state", type=click.Path(path_type=Path), required=True, help="What `edgefl device start --state` wrote.")
-@click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="Directory for model.tflite and report.json.")
+@click.group(invoke_without_command=True, epilog="Example: edgefl export --state state -o out/ --target cortex-m4 --ram 64K --flash 256K")
+@click.option("--state", type=click.Path(path_type=Path), help="What `edgefl device start --state` wrote.")
+@click.option("-o", "--out", type=click.Path(path_type=Path), help="Directory for model.tflite and report.json, with --target all else.")
+@click.option("--target", help="Firmware too, with a certificate: cortex-m0, -m3, -m4, -m7, -m55, or host.")
+@click.option("--ram", help="Bytes that the model may take of the target's RAM, its stack counted: 64K.")
+@click.option("--flash", help="Bytes that the model may take of the target's flash: 256K.")
+@click.option("--samples", type=click.IntRange(1), default=1000, show_default=True, help="Held-out samples to compare, at most.")
 @data_options("Other samples than those the device trained on; what `edgefl device start --data` takes.", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-def export(state: Path, out: Path, source: DataSource | None, as_json: bool) -> None:
-    """Quantize a device's mixture to int8, with its own samples, on the device itself."""
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON; with --target, the certificate.")
+@click.pass_context
+def export(
+    ctx: click.Context,
+    state: Path | None,
+    out: Path | None,
+    target: str | None,
+    ram: str | None,
+    flash: str | None,
+    samples: int,
+    source: DataSource | None,
+    as_json: bool,
+) -> None:
+    """Quantize a device's mixture to int8, with its own samples, on the device itself.
+
+    With --target, on a computer with a compiler: C99 source, files for TensorFlow Lite Micro, a firmware project, and a certificate that
+    all give the same bytes. The folder then holds samples of the device (golden.npz, firmware/samples.bin): it is as private as these.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    if state is None or out is None:
+        raise click.UsageError(f"Missing option '{'--state' if state is None else '-o'}'.", ctx)
+    request = None
+    if target is not None:
+        request = Request(find_target(target).name, Budget(parse_bytes(ram) if ram else 0, parse_bytes(flash) if flash else 0))
+        check_measurable(request)
+    elif ram or flash:
+        raise ExportError("--ram and --flash are of a target, and there is no --target; give one, such as --target cortex-m4")
     device = read_state(state, source)
-    report = export_mixture(device.plan, device.mixture, device.shard(), out, seed=device.seed, client_id=device.client_id)
-    click.echo(json.dumps(report.as_dict(), indent=1) if as_json else _describe(report, out))
+    shard = device.shard()
+    report = export_mixture(device.plan, device.mixture, shard, out, seed=device.seed, client_id=device.client_id)
+    if request is None:
+        click.echo(json.dumps(report.as_dict(), indent=1) if as_json else _describe(report, out))
+        return
+    certificate = write_bundle(out, *choose(shard, samples, device.seed), request)
+    if as_json:
+        click.echo(json.dumps(certificate, indent=1))
+        return
+    click.echo(_describe(report, out))
+    click.echo(describe_certificate(certificate, out))
+
+
+export.add_command(verify)
+export.add_command(profile)
 
 
 def _describe(report: ExportReport, out: Path) -> str:

@@ -23,6 +23,7 @@ from edgefl.types import Mixture, Shard
 from firmware_export.graph import check_integer, read_graph
 from firmware_export.ranges import Observed, check_calibration, observe, ranges
 from firmware_export.run import accuracy, load, outputs
+from firmware_export.weighted import kernel_ranges
 
 ALLOWED_LOSS = 0.01
 ALL = 1 << 30
@@ -107,6 +108,7 @@ def quantize(model: bytes, observed: Observed, recipe: Recipe) -> bytes:
     try:
         session = quantizer.Quantizer(model, rules.get_quantization_recipe())
         found = ranges(observed, recipe.samples, recipe.percentile, recipe.margin)
+        found |= kernel_ranges(observed.layers, found, recipe.per_channel, 255)
         with warnings.catch_warnings():  # it makes an interpreter that keeps all tensors, which warns of memory
             warnings.simplefilter("ignore")
             result = bytes(session.quantize(found, enable_progress_bar=False, enable_progress_report=False).quantized_model)

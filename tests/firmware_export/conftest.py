@@ -1,6 +1,11 @@
-"""Real mixtures for the export tests: LeNet-5 by FedAvg and PFL-MFE on two clients of Fashion-MNIST, trained by the plan itself."""
+"""Real mixtures for the export tests: LeNet-5 by FedAvg and PFL-MFE on two clients of Fashion-MNIST, trained by the plan itself.
 
+Those of every other kind and data set are in mixtures.py.
+"""
+
+import importlib.util
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +24,39 @@ from edgefl.rng import rng_for
 from edgefl.types import Broadcast, ClientState, Mixture, Shard, Weights
 
 ROOT = Path(__file__).parents[2]
+
+
+def load(name):
+    """Return a module that lies beside this file."""
+    key = f"edgefl_export_tests_{name}"
+    if key not in sys.modules:
+        spec = importlib.util.spec_from_file_location(key, Path(__file__).with_name(f"{name}.py"))
+        sys.modules[key] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[key])
+    return sys.modules[key]
+
+
+mixtures, hand_model = load("mixtures"), load("hand_model")
+
+
+@pytest.fixture(scope="session")
+def hand():
+    """A model written by hand to the interface of model.h: FILES, and expected(inputs) in numpy."""
+    return hand_model
+
+
+@pytest.fixture(scope="session")
+def mixture_of():
+    """A function of kind and data set, each of `mixtures.KINDS` and `mixtures.DATA`, that gives a `mixtures.Made`."""
+    pytest.importorskip("tensorflow")
+
+    def found(kind, data):
+        try:
+            return mixtures.make(kind, data)
+        except DataError as error:
+            pytest.skip(str(error))
+
+    return found
 
 
 @dataclass(frozen=True)
