@@ -1,5 +1,6 @@
 """`edgefl export` and `edgefl infer`: neither needs TensorFlow."""
 
+import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,10 @@ from firmware_export.certificate_commands import describe_certificate, profile, 
 from firmware_export.golden import choose
 from firmware_export.quantize import ExportReport, export_mixture
 from firmware_export.run import MICRO, accuracy, load, outputs
+from firmware_export.signing_key import read_public
 from firmware_export.state import read_state
 from firmware_export.targets import find_target, parse_bytes
+from firmware_export.update_commands import drift, key, update
 
 REPORT = "report.json"
 
@@ -29,6 +32,9 @@ REPORT = "report.json"
 @click.option("--target", help="Firmware too, with a certificate: cortex-m0, -m3, -m4, -m7, -m55, or host.")
 @click.option("--ram", help="Bytes that the model may take of the target's RAM, its stack counted: 64K.")
 @click.option("--flash", help="Bytes that the model may take of the target's flash: 256K.")
+@click.option(
+    "--update-key", type=click.Path(path_type=Path), help="Public key, of `edgefl export key`, that the firmware's updates are signed with."
+)
 @click.option("--samples", type=click.IntRange(1), default=1000, show_default=True, help="Held-out samples to compare, at most.")
 @data_options("Other samples than those the device trained on; what `edgefl device start --data` takes.", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON; with --target, the certificate.")
@@ -40,6 +46,7 @@ def export(
     target: str | None,
     ram: str | None,
     flash: str | None,
+    update_key: Path | None,
     samples: int,
     source: DataSource | None,
     as_json: bool,
@@ -55,10 +62,16 @@ def export(
         raise click.UsageError(f"Missing option '{'--state' if state is None else '-o'}'.", ctx)
     request = None
     if target is not None:
-        request = Request(find_target(target).name, Budget(parse_bytes(ram) if ram else 0, parse_bytes(flash) if flash else 0))
+        request = Request(
+            find_target(target).name,
+            Budget(parse_bytes(ram) if ram else 0, parse_bytes(flash) if flash else 0),
+            update_key=_public(update_key),
+        )
         check_measurable(request)
     elif ram or flash:
         raise ExportError("--ram and --flash are of a target, and there is no --target; give one, such as --target cortex-m4")
+    elif update_key:
+        raise ExportError("--update-key is for a firmware, and there is no --target; give one, such as --target cortex-m4")
     device = read_state(state, source)
     shard = device.shard()
     report = export_mixture(device.plan, device.mixture, shard, out, seed=device.seed, client_id=device.client_id)
@@ -73,8 +86,12 @@ def export(
     click.echo(describe_certificate(certificate, out))
 
 
-export.add_command(verify)
-export.add_command(profile)
+for each in (verify, profile, key, update, drift):
+    export.add_command(each)
+
+
+def _public(path: Path | None) -> str:
+    return base64.b64encode(read_public(path)).decode() if path else ""
 
 
 def _describe(report: ExportReport, out: Path) -> str:

@@ -46,4 +46,6 @@ def usage_of(gates: Any) -> Usage:
     surprise = -p * np.log2(np.where(p > 0, p, 1))
     ties = (gates == gates.max(axis=1, keepdims=True)).sum(axis=1) > 1
     chosen = np.bincount(gates.argmax(axis=1), minlength=gates.shape[1])
-    return Usage(len(gates), tuple(map(int, chosen)), tuple(map(float, p.mean(axis=0))), float(surprise.sum(axis=1).mean()), int(ties.sum()))
+    return Usage(
+        len(gates), tuple(map(int, chosen)), tuple(map(float, p.mean(axis=0))), float(surprise.sum(axis=1).mean()), int(ties.sum())
+    )

@@ -27,7 +27,9 @@ def key(path: Path) -> None:
 @click.argument("new", type=PATH)
 @click.option("--key", "key_file", type=PATH, required=True, help="The private key, of `edgefl export key`.")
 @click.option("-o", "--out", type=PATH, required=True, help="File for the update.")
-@click.option("--counter", type=click.IntRange(1), help="Number of the update; a device takes only higher ones.  [default: one more than OLD's]")
+@click.option(
+    "--counter", type=click.IntRange(1), help="Number of the update; a device takes only higher ones.  [default: one more than OLD's]"
+)
 @click.option("--json", "as_json", is_flag=True, help="Print what the update carries as JSON.")
 def update(old: Path, new: Path, key_file: Path, out: Path, counter: int | None, as_json: bool) -> None:
     """Make a signed update from the export OLD, which a firmware runs, to the export NEW: only the parts that differ.
