@@ -7,17 +7,17 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
-from importlib import import_module
 from typing import Any
 
 from edgefl import __version__
 from edgefl.errors import ExportError
 from firmware_export.budget import Budget, check_budget
+from firmware_export.c_source import generate
 from firmware_export.golden import Golden, accuracies
 from firmware_export.graph import read_graph
 from firmware_export.measured import cost_of, layer_costs, profile
 from firmware_export.micro import arena_bytes, micro_version
-from firmware_export.parity import EQUAL, Place, run_everywhere, sha256_of
+from firmware_export.parity import EQUAL, Place, run_everywhere, run_skipping, sha256_of
 from firmware_export.run import load
 from firmware_export.targets import TARGETS
 from firmware_export.tflm import operators
@@ -51,7 +51,7 @@ class Source:
 
 def generate_source(model: bytes, threshold: float) -> Source:
     """Return the C of an int8 model. ExportError for what a microcontroller cannot run."""
-    made = import_module("firmware_export.c_source").generate(model, threshold=threshold)
+    made = generate(model, threshold=threshold)
     return Source(dict(made.files), made.layers, tuple(made.parts), tuple(len(made.images[part]) for part in made.parts))
 
 
@@ -66,7 +66,12 @@ def make_certificate(
     check_measurable(request)
     graph, loaded = read_graph(model), load(model)
     arena = arena_bytes(model)
-    ran = run_everywhere(source.files, golden, [TARGETS[name] for name in places], request.target)
+    targets = [TARGETS[name] for name in places]
+    exact = generate_source(model, 0.0) if request.threshold else source
+    compared = run_everywhere(exact.files, golden, targets, request.target)
+    ran, skipping = compared, None
+    if request.threshold:
+        ran, skipping = run_skipping(source.files, golden, targets, request.target)
     costs = [cost for cost in map(cost_of, ran) if cost is not None]
     layers = layer_costs(source.layers)
     own = next((cost for cost in costs if cost.target == request.target), None)
@@ -88,7 +93,8 @@ def make_certificate(
             },
             "tools": tools(),
             "golden": {"samples": len(golden.y), "outputs_sha256": sha256_of(golden.outputs)},
-            "parity": [_micro(golden), *map(_of_place, ran)],
+            "parity": [_micro(golden), *map(_of_place, compared)],
+            "skipping": skipping and {**skipping, "instructions_all_run": _worst(compared, request.target)},
             "accuracy": asdict(accuracies(golden, model_float)),
             "cost": [asdict(cost) for cost in costs],
             "tflm": {"arena_bytes": arena, "model_bytes": len(model)},
@@ -140,6 +146,10 @@ def request_of(certificate: Mapping[str, Any]) -> Request:
         return Request(str(certificate["target"]), budget, float(certificate["threshold"]), str(certificate["update_key"]))
     except (ValueError, KeyError, TypeError) as error:
         raise ExportError(f"certificate.json is damaged: {error!r}; export again") from error
+
+
+def _worst(places: Sequence[Place], name: str) -> int:
+    return next((cost.instructions_worst for cost in map(cost_of, places) if cost is not None and cost.target == name), 0)
 
 
 def _micro(golden: Golden) -> dict[str, Any]:

@@ -86,6 +86,11 @@ def describe_certificate(certificate: Mapping[str, Any], out: Path) -> str:
             counted = f", {cost['instructions_mean']:,} instructions an inference" if cost["instructions_mean"] else ""
             ram = f"RAM {cost['ram_bytes']:,} and stack {cost['stack_bytes']:,}"
             lines.append(f"{cost['target']}: flash {cost['flash_bytes']:,} bytes, {ram}{counted}")
+    if skipping := certificate["skipping"]:
+        lines.append(
+            f"experts under {certificate['threshold']:g} are skipped: accuracy {skipping['accuracy_int8']:.4f}, the same answer in "
+            f"{skipping['agreement']:.1%}; {skipping['instructions_all_run']:,} instructions when all run"
+        )
     lines.append(f"TensorFlow Lite Micro's arena for it: {certificate['tflm']['arena_bytes']:,} bytes")
     if not TARGETS[certificate["target"]].is_host:
         lines.append(f"firmware: cd {out / 'firmware'} && cmake -B build && cmake --build build --target run")

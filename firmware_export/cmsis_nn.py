@@ -1,9 +1,9 @@
 """The peer of `edgefl bench firmware`: Arm's CMSIS-NN kernels on the same graph, called one after the other without an interpreter.
 
-`python -m firmware_export.cmsis_nn MODEL DIRECTORY TARGET` prints one JSON line. DIRECTORY holds CMSIS-NN (arm_nnfunctions.h, its Source and
-the CMSIS core's headers) somewhere in it. Convolutions, poolings and dense layers run, nothing else: activation functions, products and sums
-are left out, so that the figure is less than what a whole inference with these kernels takes. Instructions do not depend on values, which
-are all zero here.
+`python -m firmware_export.cmsis_nn MODEL DIRECTORY TARGET` prints one JSON line. Somewhere in DIRECTORY lie CMSIS-NN (arm_nnfunctions.h and
+its sources) and the CMSIS core's headers. Convolutions, poolings and dense layers run, nothing else: activation functions, products and
+sums are left out, so that the figure is less than what a whole inference with these kernels takes. Instructions do not depend on
+values, which are all zero here.
 """
 
 import json
@@ -28,7 +28,7 @@ SAME = 0
 
 
 def measure(model: bytes, directory: Path, target: Target) -> dict[str, Any]:
-    """Return instructions of an inference, bytes of code and constants, and the operators that were left out. ExportError when it cannot be."""
+    """Return instructions of an inference, bytes of code and constants, and the operators left out. ExportError without CMSIS-NN."""
     network = read_network(model)
     calls, left_out = list(_calls(network)), sorted({op.name for op in network.operators} - KERNELS.keys() - {"RESHAPE"})
     with tempfile.TemporaryDirectory(prefix="edgefl-cmsis-nn-") as name:
@@ -47,13 +47,15 @@ def _build(network: Network, calls: Sequence[str], directory: Path, target: Targ
         raise ExportError(f"{directory} holds no {lacking}, expected CMSIS-NN with the CMSIS core's headers; give another --cmsis-nn")
     size_in, size_out = (network.tensor(i).size for i in (network.inputs[0], network.outputs[0]))
     defines = f"#define MODEL_INPUT_BYTES {size_in}\n#define MODEL_OUTPUT_BYTES {size_out}\n"
-    model_h = f"#ifndef MODEL_H\n#define MODEL_H\n#include <stdint.h>\n{defines}void model_invoke(const int8_t *input, int8_t *output);\n#endif\n"
+    model_h = (
+        f"#ifndef MODEL_H\n#define MODEL_H\n#include <stdint.h>\n{defines}void model_invoke(const int8_t *input, int8_t *output);\n#endif\n"
+    )
     for path, text in project_files({"model.h": model_h, "model.c": _source(network, calls)}, target).items():
         if not path.startswith("ports/"):
             (work / path).parent.mkdir(parents=True, exist_ok=True)
             (work / path).write_text(text)
     sources = [each for each in sorted(header.parents[1].rglob("*_s8*.c")) if any(kind in each.parent.name for kind in SOURCES)]
-    sources += [each for each in sorted(header.parents[1].rglob("arm_q7_to_q15_with_offset.c"))]
+    sources += sorted(header.parents[1].rglob("arm_q7_to_q15_with_offset.c"))
     include = [f"-I{header.parent}", f"-I{compiler.parent}", "-Imodel"]
     own = [work / "main.c", work / "semihosting.c", work / "startup.c", work / "model" / "model.c"]
     run([ARM, *target.flags, *FLAGS, "-fno-tree-loop-distribute-patterns", *include, "-c", *map(str, [*own, *sources])], work)
@@ -115,8 +117,10 @@ def _convolution(network: Network, operator: Operator) -> str:
     kind, name = ("conv", "arm_convolve_wrapper_s8") if deep else ("dw_conv", "arm_depthwise_conv_wrapper_s8")
     return (
         f"{many} cmsis_nn_{kind}_params params = {{128, 0, {multiple}{stride}, {pad}, {{1, 1}}, {{-128, 127}}}};"
-        f" cmsis_nn_dims in = {_dims(source.shape)}, filter = {_dims(kernel.shape)}, bias = {{1, 1, 1, {channels}}}, out = {_dims(out.shape)};"
-        f" {name}(&context, &params, &quantized, &in, t{source.index}, &filter, c{kernel.index}, &bias, {_bias(operator)}, &out, t{out.index});"
+        f" cmsis_nn_dims in = {_dims(source.shape)}, filter = {_dims(kernel.shape)}, bias = {{1, 1, 1, {channels}}};"
+        f" cmsis_nn_dims out = {_dims(out.shape)};"
+        f" {name}(&context, &params, &quantized, &in, t{source.index}, &filter, c{kernel.index}, &bias, {_bias(operator)},"
+        f" &out, t{out.index});"
     )
 
 
@@ -126,7 +130,7 @@ def _dense(network: Network, operator: Operator) -> str:
     rows, columns = kernel.shape
     return (
         "cmsis_nn_per_tensor_quant_params quantized = {1 << 30, 0}; cmsis_nn_fc_params params = {128, 0, 0, {-128, 127}};"
-        f" cmsis_nn_dims in = {{1, 1, 1, {columns}}}, filter = {{{columns}, 1, 1, {rows}}}, bias = {{1, 1, 1, {rows}}}, out = {{1, 1, 1, {rows}}};"
+        f" cmsis_nn_dims in = {{1, 1, 1, {columns}}}, filter = {{{columns}, 1, 1, {rows}}}, out = {{1, 1, 1, {rows}}}, bias = out;"
         f" arm_fully_connected_s8(&context, &params, &quantized, &in, t{source.index}, &filter, c{kernel.index}, &bias, {_bias(operator)},"
         f" &out, t{out.index});"
     )

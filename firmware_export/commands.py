@@ -36,6 +36,7 @@ REPORT = "report.json"
     "--update-key", type=click.Path(path_type=Path), help="Public key, of `edgefl export key`, that the firmware's updates are signed with."
 )
 @click.option("--samples", type=click.IntRange(1), default=1000, show_default=True, help="Held-out samples to compare, at most.")
+@click.option("--threshold", type=click.FloatRange(0, 1), default=0.0, show_default=True, help="Skip experts of a gate value under this.")
 @data_options("Other samples than those the device trained on; what `edgefl device start --data` takes.", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON; with --target, the certificate.")
 @click.pass_context
@@ -48,6 +49,7 @@ def export(
     flash: str | None,
     update_key: Path | None,
     samples: int,
+    threshold: float,
     source: DataSource | None,
     as_json: bool,
 ) -> None:
@@ -62,11 +64,8 @@ def export(
         raise click.UsageError(f"Missing option '{'--state' if state is None else '-o'}'.", ctx)
     request = None
     if target is not None:
-        request = Request(
-            find_target(target).name,
-            Budget(parse_bytes(ram) if ram else 0, parse_bytes(flash) if flash else 0),
-            update_key=_public(update_key),
-        )
+        budget = Budget(parse_bytes(ram) if ram else 0, parse_bytes(flash) if flash else 0)
+        request = Request(find_target(target).name, budget, threshold, _public(update_key))
         check_measurable(request)
     elif ram or flash:
         raise ExportError("--ram and --flash are of a target, and there is no --target; give one, such as --target cortex-m4")

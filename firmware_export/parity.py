@@ -4,7 +4,7 @@ import hashlib
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from edgefl.errors import ExportError
 from firmware_export.firmware import Built, Ran, TooLarge, build_and_run, not_runnable
 from firmware_export.golden import Golden
-from firmware_export.targets import Target
+from firmware_export.targets import HOST, TARGETS, Target
 from firmware_export.toolchain import ARM, CC, QEMU, version_of
 
 EQUAL, NOT_RUN = "equal", "not run"
@@ -42,6 +42,23 @@ def run_everywhere(model: Mapping[str, str], golden: Golden, targets: Sequence[T
     """
     with ThreadPoolExecutor(max_workers=2) as pool:
         return tuple(pool.map(lambda target: _run(model, golden, target, target.name == wanted), targets))
+
+
+def run_skipping(
+    model: Mapping[str, str], golden: Golden, targets: Sequence[Target], wanted: str
+) -> tuple[tuple[Place, ...], dict[str, Any]]:
+    """Run C that skips experts, which may change bytes: all places must give what this computer gives.
+
+    Returns the places, and the accuracy, the share of samples answered as without skipping, and the outputs' digest.
+    """
+    if reason := not_runnable(TARGETS[HOST]):
+        raise ExportError(f"a skip threshold needs a compiler for this computer to compare with: {reason}")
+    with tempfile.TemporaryDirectory(prefix="edgefl-firmware-") as work:
+        _, ran = build_and_run(model, TARGETS[HOST], golden.inputs, Path(work))
+    answers, exact = ran.outputs.argmax(axis=1), golden.outputs.argmax(axis=1)
+    figures = {"accuracy_int8": float((answers == golden.y).mean()), "agreement": float((answers == exact).mean())}
+    places = run_everywhere(model, replace(golden, outputs=ran.outputs), targets, wanted)
+    return places, {**figures, "outputs_sha256": sha256_of(ran.outputs)}
 
 
 def tools_of(target: Target) -> str:
@@ -76,6 +93,6 @@ def compare(name: str, expected: Any, received: Any) -> None:
     if len(differ):
         first = int(differ[0])
         raise ExportError(
-            f"{name} differs from tflite-micro in {len(differ)} of {len(expected)} samples, first in sample {first}: expected "
+            f"{name} differs from what was expected in {len(differ)} of {len(expected)} samples, first in sample {first}: expected "
             f"{expected[first].tolist()}, received {received[first].tolist()}; nothing of this export may be used, please report it"
         )

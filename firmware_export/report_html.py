@@ -123,6 +123,15 @@ def _layers(layers: Sequence[Mapping[str, Any]]) -> list[str]:
     return found
 
 
+def _threshold(certificate: Mapping[str, Any]) -> str:
+    if not (skipping := certificate["skipping"]):
+        return "0: an expert is left out only where its gate value is zero, which changes no byte"
+    return (
+        f"{certificate['threshold']:g}: accuracy {_percent(skipping['accuracy_int8'])}, the same answer as without in "
+        f"{_percent(skipping['agreement'])}; {skipping['instructions_all_run']:,} instructions when all experts run"
+    )
+
+
 def _model(certificate: Mapping[str, Any]) -> str:
     model = certificate["model"]
     rows = [
@@ -130,7 +139,7 @@ def _model(certificate: Mapping[str, Any]) -> str:
         ("input", f"int8 {model['input_shape']}, scale {model['input_scale']:g}, zero point {model['input_zero_point']}"),
         ("operators", ", ".join(model["operators"])),
         ("parts", ", ".join(model["parts"])),
-        ("skip threshold", f"{certificate['threshold']:g}"),
+        ("skip threshold", _threshold(certificate)),
         ("golden outputs", f"{certificate['golden']['samples']:,} samples, sha256 {certificate['golden']['outputs_sha256']}"),
     ]
     return f"<h2>The model</h2>\n{_table(('', ''), rows, ())}"

@@ -25,7 +25,7 @@ static column_value *column_copy(column_value *to, const int8_t *from, int32_t c
     while (count >= 4) {
         uint32_t word = load_bytes(from);
         uint32_t even = (uint32_t)__sxtb16((int8x4_t)word);
-        uint32_t odd = (uint32_t)__sxtb16((int8x4_t)__ror(word, 8));
+        uint32_t odd = (uint32_t)__sxtb16((int8x4_t)(word >> 8 | word << 24));
         uint32_t pairs[2];
         pairs[0] = (even & 0xFFFFu) | (odd << 16);
         pairs[1] = (odd & 0xFFFF0000u) | (even >> 16);
@@ -81,9 +81,9 @@ static inline void column_products(const column_value *x0, const column_value *x
         const uint32_t a = load_bytes(w0);
         const uint32_t b = load_bytes(w1);
         const int16x2_t a01 = __sxtb16((int8x4_t)a);
-        const int16x2_t a23 = __sxtb16((int8x4_t)__ror(a, 8));
+        const int16x2_t a23 = __sxtb16((int8x4_t)(a >> 8 | a << 24));
         const int16x2_t b01 = __sxtb16((int8x4_t)b);
-        const int16x2_t b23 = __sxtb16((int8x4_t)__ror(b, 8));
+        const int16x2_t b23 = __sxtb16((int8x4_t)(b >> 8 | b << 24));
         int16x2_t x = load_pair(x0);
         s00 = __smlad(a01, x, s00);
         s10 = __smlad(b01, x, s10);

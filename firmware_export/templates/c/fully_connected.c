@@ -15,11 +15,11 @@ static void fully_connected(int32_t rows, int32_t inputs, int32_t outputs, const
                 const uint32_t a = load_bytes(w0);
                 const uint32_t b = load_bytes(w1);
                 const int16x2_t v02 = __sxtb16((int8x4_t)v);
-                const int16x2_t v13 = __sxtb16((int8x4_t)__ror(v, 8));
+                const int16x2_t v13 = __sxtb16((int8x4_t)(v >> 8 | v << 24));
                 s0 = __smlad(__sxtb16((int8x4_t)a), v02, s0);
                 s1 = __smlad(__sxtb16((int8x4_t)b), v02, s1);
-                s0 = __smlad(__sxtb16((int8x4_t)__ror(a, 8)), v13, s0);
-                s1 = __smlad(__sxtb16((int8x4_t)__ror(b, 8)), v13, s1);
+                s0 = __smlad(__sxtb16((int8x4_t)(a >> 8 | a << 24)), v13, s0);
+                s1 = __smlad(__sxtb16((int8x4_t)(b >> 8 | b << 24)), v13, s1);
 #else
                 for (int32_t i = 0; i < 4; i++) {
                     s0 += x[i] * w0[i];
