@@ -63,11 +63,11 @@ def exported(request: Any, mixture_of: Callable[..., Any], key: Path, tmp_path_f
 
 
 def field(project: Path) -> str:
-    """What the project's README says: its field program."""
+    """What the README says: its field program. A host prints on standard output, QEMU on standard error."""
     for words in (["-B", "build"], ["--build", "build", "--target", "field"]):
         done = subprocess.run(["cmake", *words], cwd=project, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    return done.stdout
+    return done.stdout + done.stderr
 
 
 def test_an_update_reaches_the_firmware(exported: tuple[Path, Path], key: Path, tmp_path: Path) -> None:
