@@ -14,17 +14,19 @@ import pytest
 from click.testing import CliRunner, Result
 
 from edgefl.errors import ExportError
-from firmware_export.budget import Budget
-from firmware_export.bundle import write_bundle
-from firmware_export.certificate import Request
+from edgefl.types import Shard
+from firmware_export.certificate import generate_source
 from firmware_export.commands import export
 from firmware_export.drift import read_counters
+from firmware_export.field import Updates
 from firmware_export.firmware import not_runnable
 from firmware_export.gate_use import gate_values, usage_of
+from firmware_export.golden import encode_golden, make_golden
 from firmware_export.micro import micro_outputs
+from firmware_export.project import project_files
 from firmware_export.quantize import export_mixture
 from firmware_export.signing_key import read_public, read_signer
-from firmware_export.targets import TARGETS
+from firmware_export.targets import TARGETS, Target
 
 pytest.importorskip("tflite_micro")
 SAMPLES = 60
@@ -56,10 +58,20 @@ def exported(request: Any, mixture_of: Callable[..., Any], key: Path, tmp_path_f
     }
     for name, weights in (("old", made.mixture.weights), ("new", moved)):
         export_mixture(made.plan, replace(made.mixture, weights=weights), made.shard, home / name)
-        write_bundle(
-            home / name, made.shard.x_test[:SAMPLES], made.shard.y_test[:SAMPLES], Request(request.param, Budget(0, 0), 0.0, trusted)
-        )
+        _project(home / name, made.shard, TARGETS[request.param], trusted)
     return home / "old", home / "new"
+
+
+def _project(out: Path, shard: Shard, target: Target, trusted: str) -> None:
+    """Beside model.tflite: golden.npz and firmware/, as an export with --target and --update-key leaves them."""
+    model = (out / "model.tflite").read_bytes()
+    golden = make_golden(model, shard.x_test[:SAMPLES], shard.y_test[:SAMPLES])
+    (out / "golden.npz").write_bytes(encode_golden(golden))
+    source = generate_source(model, 0.0)
+    for name, text in project_files(source.files, target, Updates(trusted, source.part_bytes)).items():
+        (out / "firmware" / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / "firmware" / name).write_text(text)
+    (out / "firmware/samples.bin").write_bytes(golden.inputs[:10].tobytes())
 
 
 def field(project: Path) -> str:
