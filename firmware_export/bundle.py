@@ -11,6 +11,7 @@ from edgefl.errors import ExportError
 from edgefl.files import write_atomic
 from edgefl.types import Array, Labels
 from firmware_export.certificate import NAME, Request, Source, generate_source, make_certificate, read_certificate
+from firmware_export.field import Updates
 from firmware_export.golden import Golden, encode_golden, make_golden
 from firmware_export.graph import read_graph
 from firmware_export.project import project_files
@@ -55,7 +56,8 @@ def derived_files(model: bytes, source: Source, golden: Golden, request: Request
     text = {f"c/{name}": content for name, content in source.files.items()}
     tflm = tflm_files(model, read_graph(model), int(certificate["tflm"]["arena_bytes"]), str(certificate["tools"]["tflite-micro"]))
     text |= {f"tflm/{name}": content for name, content in tflm.items()}
-    text |= {f"firmware/{name}": content for name, content in project_files(source.files, target).items()}
+    updates = Updates(request.update_key, source.part_bytes) if request.update_key else None
+    text |= {f"firmware/{name}": content for name, content in project_files(source.files, target, updates).items()}
     text[REPORT] = report_html(certificate)
     return {name: content.encode() for name, content in text.items()} | {"firmware/samples.bin": golden.inputs[:SHOWN].tobytes()}
 

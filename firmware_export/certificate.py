@@ -29,26 +29,30 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Request:
-    """What an export was asked for: the target's name, the budget, and the gate value under which an expert is skipped."""
+    """What an export was asked for: the target's name, the budget, the gate value under which an expert is skipped, and the public key
+    (base64) that the firmware's updates are signed with, "" for none."""
 
     target: str
     budget: Budget
     threshold: float = 0.0
+    update_key: str = ""
 
 
 @dataclass(frozen=True)
 class Source:
-    """The generated C. files: model.h, model.c, model_weights.c; layers: of the generator; parts: names of the mixture's parts."""
+    """The generated C. files: model.h, model.c, model_weights.c; layers: of the generator; parts: names of the mixture's parts;
+    part_bytes: what each takes in flash."""
 
     files: Mapping[str, str]
     layers: Sequence[Any]
     parts: Sequence[str]
+    part_bytes: tuple[int, ...]
 
 
 def generate_source(model: bytes, threshold: float) -> Source:
     """Return the C of an int8 model. ExportError for what a microcontroller cannot run."""
     made = generate(model, threshold=threshold)
-    return Source(dict(made.files), made.layers, tuple(made.parts))
+    return Source(dict(made.files), made.layers, tuple(made.parts), tuple(len(made.images[part]) for part in made.parts))
 
 
 def make_certificate(
@@ -81,6 +85,7 @@ def make_certificate(
             "edgefl": __version__,
             "target": request.target,
             "threshold": request.threshold,
+            "update_key": request.update_key,
             "budget": asdict(request.budget),
             "model": {
                 "sha256": sha256(model).hexdigest(), "bytes": len(model), "input_shape": loaded.shape, "input_scale": loaded.scale,
@@ -138,7 +143,7 @@ def request_of(certificate: Mapping[str, Any]) -> Request:
     """Return what a certificate's export was asked for."""
     try:
         budget = Budget(int(certificate["budget"]["ram_bytes"]), int(certificate["budget"]["flash_bytes"]))
-        return Request(str(certificate["target"]), budget, float(certificate["threshold"]))
+        return Request(str(certificate["target"]), budget, float(certificate["threshold"]), str(certificate["update_key"]))
     except (ValueError, KeyError, TypeError) as error:
         raise ExportError(f"certificate.json is damaged: {error!r}; export again") from error
 

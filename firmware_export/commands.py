@@ -1,5 +1,6 @@
 """`edgefl export` and `edgefl infer`: neither needs TensorFlow."""
 
+import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,10 @@ from firmware_export.options import quantization_options
 from firmware_export.quantize import ExportReport, export_mixture
 from firmware_export.routes import Options
 from firmware_export.run import MICRO, accuracy, load, outputs
+from firmware_export.signing_key import read_public
 from firmware_export.state import read_state
 from firmware_export.targets import find_target, parse_bytes
+from firmware_export.update_commands import drift, key, update
 
 REPORT = "report.json"
 
@@ -31,6 +34,9 @@ REPORT = "report.json"
 @click.option("--target", help="Firmware too, with a certificate: cortex-m0, -m3, -m4, -m7, -m55, or host.")
 @click.option("--ram", help="Bytes that the model may take of the target's RAM, its stack counted: 64K.")
 @click.option("--flash", help="Bytes that the model may take of the target's flash: 256K.")
+@click.option(
+    "--update-key", type=click.Path(path_type=Path), help="Public key, of `edgefl export key`, that the firmware's updates are signed with."
+)
 @click.option("--samples", type=click.IntRange(1), default=1000, show_default=True, help="Held-out samples to compare, at most.")
 @click.option("--threshold", type=click.FloatRange(0, 1), default=0.0, show_default=True, help="Skip experts of a gate value under this.")
 @data_options("Other samples than those the device trained on; what `edgefl device start --data` takes.", required=False)
@@ -44,6 +50,7 @@ def export(
     target: str | None,
     ram: str | None,
     flash: str | None,
+    update_key: Path | None,
     samples: int,
     threshold: float,
     source: DataSource | None,
@@ -62,12 +69,14 @@ def export(
     request = None
     if target is not None:
         budget = Budget(parse_bytes(ram) if ram else 0, parse_bytes(flash) if flash else 0)
-        request = Request(find_target(target).name, budget, threshold)
+        request = Request(find_target(target).name, budget, threshold, _public(update_key))
         check_measurable(request)
         if quantization.bits != 8:
             raise ExportError(f"--target with --activations {quantization.bits}, expected 8: the C is of int8; leave out one of them")
-    elif ram or flash or threshold:
-        raise ExportError("--ram, --flash and --threshold are of a target, and there is no --target; give one, such as --target cortex-m4")
+    elif ram or flash or threshold or update_key:
+        raise ExportError(
+            "--ram, --flash, --threshold and --update-key are of a target, and there is no --target; give one, such as --target cortex-m4"
+        )
     device = read_state(state, source)
     shard = device.shard()
     old = take_away_certificate(out)
@@ -84,8 +93,12 @@ def export(
     click.echo(describe_certificate(certificate, out))
 
 
-export.add_command(verify)
-export.add_command(profile)
+for each in (verify, profile, key, update, drift):
+    export.add_command(each)
+
+
+def _public(path: Path | None) -> str:
+    return base64.b64encode(read_public(path)).decode() if path else ""
 
 
 def _describe(report: ExportReport, out: Path) -> str:

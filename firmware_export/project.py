@@ -6,6 +6,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 
 from edgefl.errors import ExportError
+from firmware_export.field import Updates, field_files
 from firmware_export.targets import OPTIONS, Target
 
 PLACE = re.compile(r"@([A-Z_]+)@")
@@ -14,8 +15,9 @@ PORTABLE = ("board.h", "main.c")
 BARE = ("semihosting.c", "startup.c")
 
 
-def project_files(model: Mapping[str, str], target: Target) -> dict[str, str]:
+def project_files(model: Mapping[str, str], target: Target, updates: Updates | None = None) -> dict[str, str]:
     """Return the project's text files by path, without samples.bin. `model`: model.h, model.c, model_weights.c.
+    `updates`: what firmware that takes updates needs.
 
     The same model and target give the same text.
     """
@@ -30,7 +32,7 @@ def project_files(model: Mapping[str, str], target: Target) -> dict[str, str]:
         for name in ("CMakeLists.txt", "toolchain.cmake", "link.ld"):
             found[name] = fill(template(f"{name}.in"), values)
     found |= {f"ports/{path}": text for path, text in _walk(_root() / "ports")}
-    return found
+    return found | field_files(found, target, updates)
 
 
 def template(name: str) -> str:
