@@ -19,7 +19,6 @@ from edgefl.algorithms import CLUSTER, DONE, PERSONALIZE, make_algorithm
 from edgefl.algorithms.clusters import explain_clusters
 from edgefl.cohort import enough_of, selected
 from edgefl.config import FederationConfig
-from edgefl.errors import RoundError
 from edgefl.mqtt import KEEPALIVE_S, Message
 from edgefl.plan.spec import Plan, encode_plan
 from edgefl.privacy import accountant
@@ -34,6 +33,7 @@ from edgefl.wire.messages import JOINING, STOPPED, Begin, State
 from edgefl.wire.strict_json import encode_json
 from edgefl.wire.topics import Topics
 from mqtt_broker.control import SharedLink
+from mqtt_broker.gathering import wait_for
 from mqtt_broker.journal import Journal, Opened
 from mqtt_broker.masked_rounds import MaskedRounds, check_masked
 from mqtt_broker.noise_key import noise_key
@@ -100,7 +100,7 @@ class Aggregator:
                 self._exchange = exchange_for(
                     self._workers, broker, self._security, ending, self._link, self._topics, self._state(JOINING, 0, 0),
                     upload_slots=self._config.upload_slots, spool=self._spool, trust=self._trust, note=self._note,
-                    held=lambda: paused_clients(self._out), ready=self._saving.wait,
+                    held=self._held, ready=self._saving.wait,
                 )  # fmt: skip
                 introduce = self._enrolments.introduction_of if self._enrolments else None
                 self._masked = MaskedRounds(self._exchange, self._spool, self._trust, introduce, self._out, self._note)
@@ -130,7 +130,7 @@ class Aggregator:
             state = self._federate(state)
         state = replace(state, phase=PERSONALIZE)
         # whoever is online when the round opens, not now: after a restart nobody may be known yet
-        opened = self._play(state, lambda: self._exchange.presence.askable(paused_clients(self._out)), open_to_all=True)
+        opened = self._play(state, lambda: self._exchange.presence.askable(self._held()), open_to_all=True)
         rows, seconds = client_rows(self._journal.accepted(opened)), time.time() - self._started.started
         result = result_of(config, self._plan, self._session, rows, self._journal.dropped(), self._journal.losses(PERSONALIZE), seconds)
         path = save_result(result, self._out)
@@ -159,30 +159,16 @@ class Aggregator:
             while self._resumed and (left := until - time.monotonic()) > 0:
                 self._exchange.pump(left)
             # who was paused meanwhile took part before: it counts, so that a restart waits for no pause to end
-            self._wait_for(self._config.min_clients, None, with_paused=self._resumed)
+            wait_for(self._exchange, self._held, self._note, self._config.min_clients, None, with_paused=self._resumed)
             self._gathered = True
-        self._wait_for(LEAST_CLIENTS if self._config.privacy.secure_aggregation else 1, LONELY_DEADLINES * self._config.deadline_s)
+        least = LEAST_CLIENTS if self._config.privacy.secure_aggregation else 1
+        wait_for(self._exchange, self._held, self._note, least, LONELY_DEADLINES * self._config.deadline_s)
 
-    def _wait_for(self, count: int, timeout_s: float | None, *, with_paused: bool = False) -> None:
-        """Wait until so many devices are online and not paused; the time does not run while one is paused, since it comes back."""
-        until = None if timeout_s is None else time.monotonic() + timeout_s
-        told = ""
-        while True:
-            available = len(self._available())
-            paused = len(self._exchange.presence.online()) - available
-            if available + paused * with_paused >= count:
-                return
-            if (line := f"waiting for devices: {available} of {count} online" + (f", {paused} paused" if paused else "")) != told:
-                self._note(line)
-                told = line
-            if timeout_s is not None and paused:
-                until = time.monotonic() + timeout_s
-            if until is not None and time.monotonic() > until:
-                raise RoundError(f"no device came online within {timeout_s:g} s, expected {count}; look at the devices' logs")
-            self._exchange.pump(0.5)
+    def _held(self) -> frozenset[str]:
+        return paused_clients(self._out)
 
     def _available(self) -> tuple[str, ...]:
-        return self._exchange.presence.available(paused_clients(self._out))
+        return self._exchange.presence.available(self._held())
 
     def _play(self, state: ServerState, cohort: Callable[[], tuple[str, ...]], *, open_to_all: bool = False) -> Opened:
         """Play a round, or what is left of it after a restart; its updates are in the spool then, and it is closed in the journal."""

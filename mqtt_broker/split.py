@@ -22,7 +22,7 @@ from mqtt_broker.crew import CREW, Crew
 from mqtt_broker.exchange import Exchange
 from mqtt_broker.places import Groups, picked_of
 from mqtt_broker.shared_spool import SharedSpool
-from mqtt_broker.tasks import Tasks
+from mqtt_broker.tasks import Asks, Tasks
 
 
 def check_split(workers: int, config: FederationConfig) -> None:
@@ -86,8 +86,9 @@ class SplitExchange(Exchange):
             tuple(self.round.received.items()), late, settled,
         )  # fmt: skip
 
-    def play(self, round: Round, tasks: Tasks, accepted: Callable[[Sequence[Begin]], None], *, open_to_all: bool = False) -> Round:
+    def play(self, round: Round, tasks: Asks, accepted: Callable[[Sequence[Begin]], None], *, open_to_all: bool = False) -> Round:
         """Play a round as one process does; before it is over, workers report all that reached them whole."""
+        assert isinstance(tasks, Tasks)  # masked rounds are refused: check_split
         self.round, self._tasks = round, tasks
         play, groups = self._told_play(), Groups(tasks.state, self._picked)
         assert play is not None
