@@ -2,6 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
+JOBS ?= 2
 EXTRAS ?= aggregator,broker,dp,export,images,plots,dev
 STAMP := $(VENV)/.installed
 export TF_CPP_MIN_LOG_LEVEL ?= 2
@@ -12,8 +13,8 @@ export TF_CPP_MIN_LOG_LEVEL ?= 2
 demo: install  ## four device processes federate, personalize and quantize; about a minute
 	$(BIN)/edgefl demo $(ARGS)
 
-test: install
-	$(BIN)/python -m pytest $(ARGS)
+test: install  ## two processes, a file's tests in one of them; JOBS=0 runs all in this one
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 test-faults: install  ## fifty fleets that something happens to; ARGS="-k 'happens[17]'" repeats the one of seed 17
 	EDGEFL_FAULT_RUNS=$${EDGEFL_FAULT_RUNS:-50} $(BIN)/python -m pytest tests/mqtt_broker/test_fault_suite.py $(ARGS)

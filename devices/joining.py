@@ -3,32 +3,48 @@
 import secrets
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from devices.identity import claim, find_federation
 from devices.session import Session
 from edgefl import __version__
 from edgefl.mqtt import Link, Message
-from edgefl.security.enrolment import tls_context
+from edgefl.security.enrolment import Enrolment, tls_context
 from edgefl.security.trust import Trust
 from edgefl.wire.messages import Status
 from edgefl.wire.strict_json import encode_json
 from edgefl.wire.topics import Topics
 
-if TYPE_CHECKING:
-    from devices.service import Settings
+CONNECT_S = 10.0
 
 
-def join(settings: "Settings", samples: int, paused: str, note: Callable[[str], None]) -> Session:
+class Joining(Protocol):
+    """What must be known to join. `federation`: empty for the one that runs; `wait_s`: seconds to wait for one, 0 for ever."""
+
+    @property
+    def broker(self) -> str: ...
+    @property
+    def client_id(self) -> str: ...
+    @property
+    def federation(self) -> str: ...
+    @property
+    def keepalive_s(self) -> int: ...
+    @property
+    def wait_s(self) -> float: ...
+    @property
+    def enrolment(self) -> Enrolment | None: ...
+
+
+def join(settings: Joining, samples: int, paused: str, note: Callable[[str], None], timeout_s: float = CONNECT_S) -> Session:
     """Return a session that is connected and has not spoken yet. LinkError, IdTakenError.
 
-    paused: why this device takes up no task at first, empty when it does.
+    paused: why this device takes up no task at first, empty when it does; timeout_s: how long the broker may take to answer.
     """
     boot_id = secrets.token_hex(8)
     name = f"edgefl-{settings.client_id}-{boot_id}"
     enrolment = settings.enrolment
     context = tls_context(enrolment) if enrolment else None
-    probe = Link(settings.broker, f"{name}-probe", keepalive_s=settings.keepalive_s, context=context)
+    probe = Link(settings.broker, f"{name}-probe", keepalive_s=settings.keepalive_s, timeout_s=timeout_s, context=context)
     try:
         federation = settings.federation or find_federation(probe, settings.wait_s, note)
         topics = Topics(federation)
@@ -38,7 +54,7 @@ def join(settings: "Settings", samples: int, paused: str, note: Callable[[str], 
     now = time.time()
     status = Status(settings.client_id, boot_id, False, now, samples, __version__, now, paused)
     will = Message(topics.device(settings.client_id, "status"), encode_json(status), retained=True)
-    link = Link(settings.broker, name, will=will, keepalive_s=settings.keepalive_s, context=context)
+    link = Link(settings.broker, name, will=will, keepalive_s=settings.keepalive_s, timeout_s=timeout_s, context=context)
     aggregator = enrolment.aggregator_key if enrolment else ""
     trust = Trust(federation, enrolment.signing_key if enrolment else "", (lambda _: aggregator) if enrolment else None)
     return Session(link, topics, status, note, trust)

@@ -8,12 +8,12 @@ takes file numbers below 1,024, and a client has up to five: 180 clients a proce
 import hashlib
 import json
 import os
-import secrets
 import sys
 import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,24 +22,20 @@ from zlib import crc32
 
 import numpy as np
 
-from devices.identity import claim
+from devices.joining import join
 from devices.session import Session, Superseded
 from devices.telemetry import publish_telemetry
 from devices.upload import upload
-from edgefl import __version__
 from edgefl.algorithms import DONE, PERSONALIZE
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.memory import peak_rss_mb
-from edgefl.mqtt import KEEPALIVE_S, Link, Message
+from edgefl.mqtt import KEEPALIVE_S
 from edgefl.plan.spec import PlanSpec, decode_plan
-from edgefl.security.enrolment import Enrolment, load_enrolment, tls_context
-from edgefl.security.trust import Trust
+from edgefl.security.enrolment import Enrolment, load_enrolment
 from edgefl.types import Array
 from edgefl.wire.chunks import CHUNK_BYTES, chunk_count
-from edgefl.wire.messages import STOPPED, Begin, Status, Task
-from edgefl.wire.strict_json import encode_json
+from edgefl.wire.messages import STOPPED, Begin, Task
 from edgefl.wire.tensors import encode_models, size_limit
-from edgefl.wire.topics import Topics
 
 MOST = 180
 MAX_PLAN_BYTES = 64 * 1024 * 1024
@@ -48,6 +44,18 @@ LOSS = 1.0
 CONNECT_S = 60.0
 JOINING = threading.BoundedSemaphore(32)
 """So many join at a time: hundreds of handshakes at once on this machine would wait for each other until they time out."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a light client joins; see `devices.joining.Joining`."""
+
+    broker: str
+    client_id: str
+    federation: str
+    enrolment: Enrolment
+    keepalive_s: int = KEEPALIVE_S
+    wait_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -72,46 +80,36 @@ class Client:
     """One client on a link of its own."""
 
     def __init__(self, enrolment: Enrolment, federation: str) -> None:
-        self._enrolment, self._topics = enrolment, Topics(federation)
-        self._trust = Trust(federation, enrolment.signing_key, lambda _: enrolment.aggregator_key)
+        self._enrolment, self._federation = enrolment, federation
         self._known: set[str] = set()
         self._spec: PlanSpec | None = None
         self._accepted = self._rejected = 0
 
     def run(self) -> Tally:
         """Take part until the federation is done."""
-        client_id, boot_id = self._enrolment.client_id, secrets.token_hex(8)
-        name, broker, context = f"edgefl-{client_id}-{boot_id}", self._enrolment.broker, tls_context(self._enrolment)
+        own = self._enrolment
         with JOINING:
-            probe = Link(broker, f"{name}-probe", timeout_s=CONNECT_S, context=context)
-            try:
-                claim(probe, self._topics, client_id, boot_id, KEEPALIVE_S)
-            finally:
-                probe.close()
-            now = time.time()
-            status = Status(client_id, boot_id, False, now, NUM_SAMPLES, __version__, now)
-            will = Message(self._topics.device(client_id, "status"), encode_json(status), retained=True)
-            link = Link(broker, name, will=will, timeout_s=CONNECT_S, context=context)
-        session = Session(link, self._topics, status, lambda line: None, self._trust)
+            session = join(Place(own.broker, own.client_id, self._federation, own), NUM_SAMPLES, "", lambda line: None, CONNECT_S)
+        link = session.link
         try:
             session.start()
             self._take_part(session)
             session.publish_status(online=False)
-            return Tally(client_id, self._accepted, self._rejected, link.bytes_up, link.bytes_down, link.dropped)
+            return Tally(own.client_id, self._accepted, self._rejected, link.bytes_up, link.bytes_down, link.dropped)
         finally:
             link.close()
 
     def _take_part(self, session: Session) -> None:
-        finished, seen = ("", 0), ""
+        answered, seen = 0, ""
         while True:
             session.pump(0.5)
             state, task = session.state, session.task
-            if task and (task.session, task.round) != finished and session.is_current(task):
-                try:
+            # a task that comes again is answered again, with the same bytes
+            if task and session.tasks_heard != answered and session.is_current(task):
+                with suppress(Superseded):
                     self._perform(session, task)
-                    finished = (task.session, task.round)
-                except Superseded:
-                    pass
+                    if session.is_current(task):
+                        answered = session.tasks_heard
                 continue
             if state and state.phase == DONE and state.session == seen:
                 return

@@ -13,12 +13,13 @@ from devices.conditions import Conditions
 from devices.export import MODEL, export_in_child, export_metrics
 from devices.identity import IdTakenError
 from devices.joining import join
+from devices.masked_upload import Delivery, told
 from devices.session import Superseded
 from devices.shard import OwnSamples
 from devices.store import Progress, Store
 from devices.telemetry import publish_telemetry
 from devices.training import Site, check_shard, open_site
-from devices.upload import upload
+from devices.unsent import Unsent
 from edgefl.algorithms import DONE, PERSONALIZE
 from edgefl.data.device import DataSource
 from edgefl.errors import ExportError, LinkError
@@ -28,8 +29,7 @@ from edgefl.plan.spec import Plan, decode_plan
 from edgefl.security.enrolment import Enrolment
 from edgefl.types import Weights
 from edgefl.wire.blobs import BlobCache
-from edgefl.wire.chunks import CHUNK_BYTES, chunk_count
-from edgefl.wire.messages import STOPPED, Begin, State, Task
+from edgefl.wire.messages import STOPPED, State, Task
 from edgefl.wire.tensors import decode_part, encode_models, size_limit
 from edgefl.wire.topics import check_client_id, check_federation
 
@@ -67,13 +67,14 @@ class Device:
         self._answered = 0
         self._export_error: ExportError | None = None
         self._paused = ""
+        self._delivery = Delivery(settings.client_id, settings.enrolment.ca if settings.enrolment else "", note)
         self._availability = Availability(settings.conditions, settings.state, detect().cores)
 
     def run(self) -> dict[str, Any]:
         """Take part until the federation is done; returns what was made. Raises an EdgeflError that says what to do."""
         settings = self._settings
         self._samples = OwnSamples(settings.data, settings.client_id)
-        self._store = Store(settings.state, settings.client_id)
+        self._store, self._unsent = Store(settings.state, settings.client_id), Unsent(settings.state)
         try:
             if self._store.recovered:
                 self._note(self._store.recovered)
@@ -103,6 +104,7 @@ class Device:
         session, began, seen = self._session, time.monotonic(), ""
         while True:
             session.pump(0.5)
+            self._delivery.answer(session)
             self._look(at_work=False)
             state, task = session.state, session.task
             # a task that comes again after its answer was received is answered again: the aggregator has lost what it had
@@ -136,29 +138,25 @@ class Device:
         progress = self._store.progress()
         return progress.session if progress else None
 
-    def _is_personal(self, session: str) -> bool:
-        progress = self._store.progress()
-        return progress is not None and (progress.session, progress.phase) == (session, PERSONALIZE)
-
     def _end(self, session: str) -> dict[str, Any]:
-        if not self._is_personal(session):
+        progress = self._store.progress()
+        if progress is None or (progress.session, progress.phase) != (session, PERSONALIZE):
             raise LinkError(
                 "the federation ended while this device was away, so it has no model; begin anew with `edgefl aggregator start --fresh`"
             )
         if self._export_error:
             raise self._export_error
         model = self._settings.state / "model" / MODEL
-        progress = self._store.progress()
-        return {
-            "id": self._settings.client_id,
-            "model": str(model) if model.exists() else None,
-            "metrics": dict(progress.metrics) if progress else {},
-        }
+        return {"id": self._settings.client_id, "model": str(model) if model.exists() else None, "metrics": dict(progress.metrics)}
 
     def _perform(self, task: Task, federation: str) -> None:
         settings, session = self._settings, self._session
         self._look(at_work=True)
         progress = self._store.progress()
+        late = self._unsent.before(task, progress)
+        if late and progress and session.is_current(late, late.max_staleness):
+            self._send(late, progress)
+        self._unsent.keep(task)
         if progress is None or (progress.session, progress.round) != (task.session, task.round):
             site = self._open_site(task)
             settled = {"id": settings.client_id, "federation": federation, "seed": task.seed, **settings.data.as_note()}
@@ -167,21 +165,20 @@ class Device:
             progress = self._personalize(task, site, models) if task.phase == PERSONALIZE else self._train(task, site, models)
         # before the update, so that the aggregator knows it when it draws the next cohort
         self._look(at_work=True)
-        blob = self._store.update(progress)
-        sha256 = progress.update.rpartition("-")[2]
-        begin = Begin(
-            settings.client_id, task.session, task.round, task.plan, sha256, len(blob), chunk_count(len(blob)), CHUNK_BYTES,
-            progress.num_samples, progress.metrics, task.nonce, time.time(),
-        )  # fmt: skip
-        receipt = upload(session, task, begin, blob)
+        self._send(task, progress)
+
+    def _send(self, task: Task, progress: Progress) -> None:
+        settings, session = self._settings, self._session
+        receipt = self._delivery.send(session, task, progress, self._store.update(progress))
+        self._unsent.forget()
         if session.is_current(task):
             self._answered = session.tasks_heard
         if receipt.outcome == "rejected":
             self._note(f"round {task.round}: the aggregator rejected the update: {receipt.reason}")
         else:
-            told = ", ".join(f"{key} {value:.4g}" for key, value in progress.metrics.items())
-            self._note(f"round {task.round} {task.phase}: {told}")
-            publish_telemetry(session, settings.client_id, task.round, progress.metrics)
+            listed = ", ".join(f"{key} {value:.4g}" for key, value in progress.metrics.items())
+            self._note(f"round {task.round} {task.phase}: {listed}")
+            publish_telemetry(session, settings.client_id, task.round, told(task, progress.metrics))
 
     def _check_data(self, state: State) -> None:
         """Look at the plan before there is a task, so that a shard that does not fit it ends this device at once. Raises DataError."""

@@ -10,10 +10,15 @@ from devices.identity import IdTakenError, taken, yields_to
 from edgefl.errors import WireError
 from edgefl.mqtt import Connected, Link, Message
 from edgefl.security.trust import Trust
-from edgefl.wire.chunks import Assembler
+from edgefl.wire.chunks import CHUNK_BYTES, Assembler
+from edgefl.wire.masked import CODEC, STEPS, attempt_of
 from edgefl.wire.messages import Claim, Manifest, Receipt, State, Status, Task, Want
 from edgefl.wire.strict_json import decode_json, encode_json
 from edgefl.wire.topics import Topics, parse_topic
+
+PATIENCE_S = 2.0
+UNCOUNTED_BYTES = 20 * CHUNK_BYTES
+"""As much as a broker has on its way to a device at QoS 1; mosquitto and paho allow 20 messages."""
 
 
 class Superseded(Exception):
@@ -28,9 +33,13 @@ class Session:
         self.state: State | None = None
         self.task: Task | None = None
         self.tasks_heard = 0
+        self.step: Task | None = None
+        self.steps_heard = 0
+        self._last: Task | None = None
         self.receipts: dict[str, Receipt] = {}
         self.assemblers: dict[str, Assembler | None] = {}
         self.limits: dict[str, int] = {}
+        self.early: dict[str, dict[int, bytes]] = {}
         self.moved = time.monotonic()
 
     def start(self) -> None:
@@ -79,10 +88,12 @@ class Session:
             return
         match address.kind:
             case "state":
-                self.state = self.trust.checked(decode_json(State, message.payload))
+                told, known = decode_json(State, message.payload), self.state
+                # most say only that the next round is open, as the task does
+                if known is None or (told.session, told.phase, told.plan) != (known.session, known.phase, known.plan):
+                    self.state = self.trust.checked(told)
             case "task":
-                self.task = self.trust.checked(decode_json(Task, message.payload), self._status.client_id)
-                self.tasks_heard += 1
+                self._on_task(self.trust.checked(decode_json(Task, message.payload), self._status.client_id))
             case "receipt":
                 received = self.trust.checked(decode_json(Receipt, message.payload), self._status.client_id)
                 self.receipts[received.sha256] = received
@@ -91,11 +102,29 @@ class Session:
             case "manifest" if self.assemblers.get(address.sha256, 0) is None:
                 m = decode_json(Manifest, message.payload)
                 limit = self.limits[address.sha256]
-                self.assemblers[address.sha256] = Assembler(address.sha256, m.size, m.count, m.chunk_bytes, limit)
+                made = self.assemblers[address.sha256] = Assembler(address.sha256, m.size, m.count, m.chunk_bytes, limit)
                 self.moved = time.monotonic()
+                if not m.retained:
+                    self._want(address.sha256, made)
+                for index, content in self.early.pop(address.sha256, {}).items():
+                    made.add(index, content)
             case "blob" if assembler := self.assemblers.get(address.sha256):
                 if assembler.add(address.index, message.payload):
                     self.moved = time.monotonic()
+            case "blob" if address.sha256 in self.assemblers:
+                # a broker gives what it retains in any order; a chunk may come before the size that it is checked by
+                early = self.early.setdefault(address.sha256, {})
+                if sum(map(len, early.values())) + len(message.payload) <= self.limits[address.sha256]:
+                    early[address.index] = message.payload
+
+    def _on_task(self, task: Task) -> None:
+        self._last = task
+        if task.phase in STEPS:
+            self.step = task
+            self.steps_heard += 1
+        else:
+            self.task = task
+            self.tasks_heard += 1
 
     def _on_status(self, other: Status) -> None:
         if other.boot_id == self._status.boot_id:
@@ -108,14 +137,19 @@ class Session:
         self.publish_status()
 
     def is_current(self, task: Task, within: int = 0) -> bool:
-        """Whether this task is still the one to work on, or one of its phase so many rounds later is."""
+        """Whether this task is still the one to work on, or one of its phase so many rounds later is.
+
+        A task of a masked round: whether nothing was heard since of another attempt.
+        """
         new = self.task
+        if task.codec == CODEC:
+            new = self._last if self._last and attempt_of(self._last.nonce) == attempt_of(task.nonce) else None
         same = new is not None and new.session == task.session and 0 <= new.round - task.round <= (within if new.phase == task.phase else 0)
         ended = self.state is not None and self.state.session == task.session and self.state.phase == "done"
         return same and not ended
 
     def fetch(self, is_wanted: Callable[[], bool], limits: dict[str, int]) -> dict[str, bytes]:
-        """Fetch blobs of at most so many bytes each, by sha256; asks again for what does not come.
+        """Fetch blobs of at most so many bytes each, by sha256; asks for what the broker does not have, again for what does not come.
 
         Raises Superseded as soon as `is_wanted` says no.
         """
@@ -123,14 +157,16 @@ class Session:
         filters = [self.topics.blob(sha256, "+") for sha256 in limits]
         self.limits = limits
         self.assemblers = dict.fromkeys(limits)
-        # the broker takes one's messages in their order: who asks now is subscribed when the answer comes
-        self.link.subscribe(*filters, timeout_s=0.0)
-        patience, asked = 2.0, 0.0
+        self.early = {}
+        # the broker takes one's messages in their order: who asks now is subscribed when the answer comes; QoS 1 would keep what the
+        # broker holds for a slow device small, and has no other use in a session that ends with its connection
+        self.link.subscribe(*filters, qos=int(sum(limits.values()) > UNCOUNTED_BYTES), timeout_s=0.0)
+        patience, asked = PATIENCE_S, time.monotonic()
         try:
             while len(found) < len(limits):
                 now = time.monotonic()
-                if now - max(asked, self.moved) > patience or not asked:
-                    patience = min(15.0, patience * (1.5 if asked else 1)) * random.uniform(0.9, 1.1)
+                if now - max(asked, self.moved) > patience:
+                    patience = min(15.0, patience * 1.5) * random.uniform(0.9, 1.1)
                     asked = now
                     for sha256 in limits.keys() - found.keys():
                         assembler = self.assemblers[sha256]
@@ -143,7 +179,7 @@ class Session:
                 if not is_wanted():
                     raise Superseded
         finally:
-            self.assemblers = {}
+            self.assemblers, self.early = {}, {}
             self.link.unsubscribe(*filters)
         return found
 

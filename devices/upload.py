@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from devices.session import Session, Superseded
 from edgefl.wire.chunks import chunk
-from edgefl.wire.messages import Begin, End, Receipt, Task
+from edgefl.wire.messages import Begin, End, Ranges, Receipt, Task
 from edgefl.wire.strict_json import encode_json
 
 WINDOW = 2
@@ -23,11 +23,14 @@ def upload(session: Session, task: Task, begin: Begin, blob: bytes) -> Receipt:
     """
     topics, link, heard = session.topics, session.link, session.task
     session.receipts.pop(begin.sha256, None)
-    patience, until = PATIENCE_S, 0.0
+    patience, until, granted = PATIENCE_S, 0.0, task.granted
     while True:
         if time.monotonic() >= until:
-            told = session.trust.signed(replace(begin, ts=time.time()), begin.client_id)
+            told = session.trust.signed(replace(begin, ts=time.time(), follows=granted), begin.client_id)
             link.publish(topics.upload(begin.client_id, begin.sha256, "begin"), encode_json(told))
+            if granted:
+                _send(session, task, begin, blob, ((0, begin.count),))
+            granted = False  # what was lost of it, a receipt says
             until = time.monotonic() + patience
             patience = min(QUEUED_S, patience * random.uniform(1.4, 1.8))
         session.pump(min(0.5, max(0.0, until - time.monotonic())))
@@ -36,17 +39,20 @@ def upload(session: Session, task: Task, begin: Begin, blob: bytes) -> Receipt:
             if receipt.outcome in ("ok", "rejected"):
                 return receipt
             if receipt.outcome == "missing":
-                _send(session, task, begin, blob, receipt)
+                _send(session, task, begin, blob, receipt.missing)
+                end = End(begin.sha256, begin.count, time.time())
+                link.publish(topics.upload(begin.client_id, begin.sha256, "end"), encode_json(end))
             until = time.monotonic() + (QUEUED_S if receipt.outcome == "wait" else PATIENCE_S)
         elif not session.is_current(task, task.max_staleness):
             raise Superseded
         elif session.task is not heard:
             heard, until = session.task, 0.0
+            granted = heard is not None and heard.granted
 
 
-def _send(session: Session, task: Task, begin: Begin, blob: bytes, receipt: Receipt) -> None:
+def _send(session: Session, task: Task, begin: Begin, blob: bytes, missing: Ranges) -> None:
     link, topics = session.link, session.topics
-    for low, high in receipt.missing:
+    for low, high in missing:
         for index in range(max(0, low), min(high, begin.count)):
             # few at a time: on a slow link a heartbeat must not wait behind a whole update
             if not link.wait_in_flight(WINDOW, ACK_S):
@@ -55,5 +61,3 @@ def _send(session: Session, task: Task, begin: Begin, blob: bytes, receipt: Rece
             session.pump(0.0)
             if not session.is_current(task, task.max_staleness):
                 raise Superseded
-    end = End(begin.sha256, begin.count, time.time())
-    link.publish(topics.upload(begin.client_id, begin.sha256, "end"), encode_json(end))

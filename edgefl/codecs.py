@@ -28,6 +28,8 @@ MARK = "#"
 """Between a tensor's name and the part of it that is packed on its own."""
 DEFLATE = "+deflate"
 """Ends the name of a codec whose bytes travel deflated."""
+MASKED = "+masked"
+"""Ends the name of a codec whose values travel under a mask (`wire.masked`); a task says so, no configuration."""
 ITEMSIZES = {"fp16": 2, "int8": 1}
 """Bytes of the values that travel, where they are not 4."""
 
@@ -49,8 +51,8 @@ def check_codec(name: str) -> str:
 
 
 def rounding(codec: str) -> str:
-    """Return the codec without `+deflate`, which changes no value."""
-    return codec.removesuffix(DEFLATE)
+    """Return the codec without `+deflate` or `+masked`, which change no value."""
+    return codec.removesuffix(DEFLATE).removesuffix(MASKED)
 
 
 def parts_of(codec: str, shape: tuple[int, ...]) -> tuple[Part, ...]:

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+STATUS = Path("/proc/self/status")
+
 
 def peak_rss_mb() -> float:
     """Return the most memory this process ever had resident, in MB of 10^6 bytes; NaN where /proc does not say.
@@ -18,7 +20,7 @@ def rss_mb() -> float:
 
 def _status(key: str) -> float:
     try:
-        rows = Path("/proc/self/status").read_text().splitlines()
-        return next(int(row.split()[1]) * 1024 / 1e6 for row in rows if row.startswith(key))
+        with STATUS.open() as rows:
+            return next(int(row.split()[1]) * 1024 / 1e6 for row in rows if row.startswith(key))
     except (OSError, StopIteration):
         return float("nan")

@@ -24,6 +24,7 @@ from edgefl.link.acknowledgements import Acknowledgements
 from edgefl.link.brokers import Turns, none_of, refused, unreachable
 from edgefl.link.events import Connected as Connected
 from edgefl.link.events import Message as Message
+from edgefl.link.records import in_records, send_at_once
 from edgefl.link.subscriptions import FOR_GOOD, Subscriptions
 from edgefl.wire.topics import matches
 from edgefl.wire.url import Broker, parse_urls
@@ -70,7 +71,7 @@ class Link:
         client.max_inflight_messages_set(20)
         client.reconnect_delay_set(random.uniform(0.2, 1.0), random.uniform(10.0, 20.0))  # type: ignore[arg-type]
         if brokers[0].tls:
-            client.tls_set_context(context or ssl.create_default_context())
+            client.tls_set_context(in_records(context or ssl.create_default_context()))
         if will:
             client.will_set(will.topic, will.payload, qos=1, retain=will.retained)
         client.on_connect = self._guard(self._on_connect)
@@ -79,6 +80,7 @@ class Link:
         client.on_subscribe = self._guard(self._on_subscribe)
         client.on_disconnect = self._guard(self._on_disconnect)
         client.on_connect_fail = self._guard(self._on_connect_fail)
+        client.on_socket_open = send_at_once
         self._client, self._thread_name = client, f"paho-mqtt-client-{client_id}"
         self._connect_first(brokers, timeout_s)
 
@@ -228,9 +230,9 @@ class Link:
         if denied := self._acknowledgements.take_refused():
             raise LinkError(f"{self.url} refused to publish {denied}; check the broker's access list")
         try:
-            return self._events.get(timeout=max(0.0, timeout_s))
+            return self._events.get(timeout=timeout_s) if timeout_s > 0 else self._events.get_nowait()
         except queue.Empty:
-            if not any(thread.name == self._thread_name for thread in threading.enumerate()):
+            if timeout_s > 0 and not any(thread.name == self._thread_name for thread in threading.enumerate()):
                 raise LinkError(f"the network thread of {self.url} ended; start again") from None
             return None
 

@@ -13,6 +13,7 @@ from edgefl.engines.site import Ending, Federation, Row
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner
 from edgefl.plan.spec import Plan
+from edgefl.privacy.accountant import within_budget
 from edgefl.privacy.mechanism import draw_cohort, private
 from edgefl.privacy.noise import key_of_seed
 from edgefl.rng import rng_for
@@ -98,6 +99,7 @@ def simulate(
     federation = Federation(plan, config.seed, shards, test, config.codec)
     if config.privacy.is_on and config.privacy.population != len(shards):
         raise ConfigError(f"[privacy] population is {config.privacy.population}, expected {len(shards)}, as many as there are clients")
+    config = within_budget(config) if config.privacy.max_epsilon else config
     key = key_of_seed(config.seed) if noise_key is None else noise_key
     algorithm = private(make_algorithm(plan.spec.algorithm, None, plan.spec.options), config, plan.spec, key)
     state = algorithm.init(initial, rng_for(config.seed, 0, "init")) if start is None else start
@@ -110,7 +112,7 @@ def simulate(
     with made as engine:
         while state.round <= config.rounds and state.phase not in (PERSONALIZE, DONE):
             cohort = draw_cohort(config, key, state, shards)
-            round_algorithm, more = summed(algorithm, config, state, cohort), extra_traffic(config, state, cohort)
+            round_algorithm, more = summed(algorithm, config, state, cohort), extra_traffic(config, algorithm, state, cohort)
             state, record = _play(engine, round_algorithm, state, own, cohort, counted)
             record = replace(record, bytes_up=record.bytes_up + more[0], bytes_down=record.bytes_down + more[1])
             if progress:

@@ -56,7 +56,8 @@ class PrivacyConfig:
 
     clip: the L2 norm that each update is cut to; noise_multiplier: standard deviation of the noise on their sum, in units of it;
     population: how many clients there are that a cohort is drawn from; delta: at which epsilon is told.
-    secure_aggregation: the aggregator sees the sum of a cohort's updates alone (`edgefl.security.summing`); in the simulator only.
+    max_epsilon: rounds end before more than this is spent, 0: no limit.
+    secure_aggregation: the aggregator sees the sum of a cohort's updates alone (`edgefl.security.summing`).
     """
 
     clip: float = 0.0
@@ -64,20 +65,24 @@ class PrivacyConfig:
     population: int = 0
     delta: float = 1e-5
     secure_aggregation: bool = False
+    max_epsilon: float = 0.0
 
     def __post_init__(self) -> None:
-        for key in ("clip", "noise_multiplier"):
+        for key in ("clip", "noise_multiplier", "max_epsilon"):
             if not 0 <= getattr(self, key) < float("inf"):
                 raise ConfigError(f"[privacy] {key} is {getattr(self, key)}, expected a number above 0")
         if self.clip and self.secure_aggregation:
             raise ConfigError(
-                "[privacy] has clip and secure_aggregation, expected one of them: the aggregator clips what it then cannot see"
+                "[privacy] has clip and secure_aggregation, expected one of them: the aggregator clips and adds noise "
+                "to what it then cannot see, and devices have no noise of their own; choose whom updates are to be hidden from"
             )
         if bool(self.clip) != bool(self.noise_multiplier):
             raise ConfigError(
                 f"[privacy] clip is {self.clip} and noise_multiplier {self.noise_multiplier}, expected both above 0: one without the "
                 "other keeps nothing private; to clip alone, use clip_norm of [algorithm]"
             )
+        if self.max_epsilon and not self.clip:
+            raise ConfigError(f"[privacy] max_epsilon is {self.max_epsilon} without clip and noise_multiplier, which spend it; set both")
         if self.clip and self.population < 1:
             raise ConfigError(f"[privacy] population is {self.population}, expected the number of clients that cohorts are drawn from")
         if self.clip and not 0 < self.delta < 1 / self.population:

@@ -1,5 +1,6 @@
 """`edgefl export` and `edgefl infer`: neither needs TensorFlow."""
 
+import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -10,38 +11,110 @@ import numpy as np
 from edgefl.data.device import DataSource, load_source
 from edgefl.data.device.options import data_options
 from edgefl.errors import ExportError
+from firmware_export.budget import Budget
+from firmware_export.bundle import remove_derived, take_away_certificate, write_bundle
+from firmware_export.certificate import Request, check_measurable
+from firmware_export.certificate_commands import describe_certificate, profile, verify
+from firmware_export.golden import choose
+from firmware_export.options import quantization_options
 from firmware_export.quantize import ExportReport, export_mixture
+from firmware_export.routes import Options
 from firmware_export.run import MICRO, accuracy, load, outputs
+from firmware_export.signing_key import read_public
 from firmware_export.state import read_state
+from firmware_export.targets import find_target, parse_bytes
+from firmware_export.update_commands import drift, key, update
 
 REPORT = "report.json"
 
 
-@click.command(epilog="Example: edgefl export --state /var/lib/edgefl -o model/")
-@click.option("--state", type=click.Path(path_type=Path), required=True, help="What `edgefl device start --state` wrote.")
-@click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="Directory for model.tflite and report.json.")
+@click.group(invoke_without_command=True, epilog="Example: edgefl export --state state -o out/ --target cortex-m4 --ram 64K --flash 256K")
+@click.option("--state", type=click.Path(path_type=Path), help="What `edgefl device start --state` wrote.")
+@click.option("-o", "--out", type=click.Path(path_type=Path), help="Directory for model.tflite and report.json, with --target all else.")
+@click.option("--target", help="Firmware too, with a certificate: cortex-m0, -m3, -m4, -m7, -m55, or host.")
+@click.option("--ram", help="Bytes that the model may take of the target's RAM, its stack counted: 64K.")
+@click.option("--flash", help="Bytes that the model may take of the target's flash: 256K.")
+@click.option(
+    "--update-key", type=click.Path(path_type=Path), help="Public key, of `edgefl export key`, that the firmware's updates are signed with."
+)
+@click.option("--samples", type=click.IntRange(1), default=1000, show_default=True, help="Held-out samples to compare, at most.")
+@click.option("--threshold", type=click.FloatRange(0, 1), default=0.0, show_default=True, help="Skip experts of a gate value under this.")
 @data_options("Other samples than those the device trained on; what `edgefl device start --data` takes.", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-def export(state: Path, out: Path, source: DataSource | None, as_json: bool) -> None:
-    """Quantize a device's mixture to int8, with its own samples, on the device itself."""
+@quantization_options
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON; with --target, the certificate.")
+@click.pass_context
+def export(
+    ctx: click.Context,
+    state: Path | None,
+    out: Path | None,
+    target: str | None,
+    ram: str | None,
+    flash: str | None,
+    update_key: Path | None,
+    samples: int,
+    threshold: float,
+    source: DataSource | None,
+    quantization: Options,
+    as_json: bool,
+) -> None:
+    """Quantize a device's mixture to int8, with its own samples, on the device itself.
+
+    With --target, on a computer with a compiler: C99 source, files for TensorFlow Lite Micro, a firmware project, and a certificate that
+    all give the same bytes. The folder then holds samples of the device (golden.npz, firmware/samples.bin): it is as private as these.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    if state is None or out is None:
+        raise click.UsageError(f"Missing option '{'--state' if state is None else '-o'}'.", ctx)
+    request = None
+    if target is not None:
+        budget = Budget(parse_bytes(ram) if ram else 0, parse_bytes(flash) if flash else 0)
+        request = Request(find_target(target).name, budget, threshold, _public(update_key))
+        check_measurable(request)
+        if quantization.bits != 8:
+            raise ExportError(f"--target with --activations {quantization.bits}, expected 8: the C is of int8; leave out one of them")
+    elif ram or flash or threshold or update_key:
+        raise ExportError(
+            "--ram, --flash, --threshold and --update-key are of a target, and there is no --target; give one, such as --target cortex-m4"
+        )
     device = read_state(state, source)
-    report = export_mixture(device.plan, device.mixture, device.shard(), out, seed=device.seed, client_id=device.client_id)
-    click.echo(json.dumps(report.as_dict(), indent=1) if as_json else _describe(report, out))
+    shard = device.shard()
+    old = take_away_certificate(out)
+    report = export_mixture(device.plan, device.mixture, shard, out, seed=device.seed, client_id=device.client_id, options=quantization)
+    if request is None:
+        remove_derived(out, old)
+        click.echo(json.dumps(report.as_dict(), indent=1) if as_json else _describe(report, out))
+        return
+    certificate = write_bundle(out, *choose(shard, samples, device.seed), request, old)
+    if as_json:
+        click.echo(json.dumps(certificate, indent=1))
+        return
+    click.echo(_describe(report, out))
+    click.echo(describe_certificate(certificate, out))
+
+
+for each in (verify, profile, key, update, drift):
+    export.add_command(each)
+
+
+def _public(path: Path | None) -> str:
+    return base64.b64encode(read_public(path)).decode() if path else ""
 
 
 def _describe(report: ExportReport, out: Path) -> str:
+    kind = f"int{report.activation_bits}"
     lines = [
-        f"{out / 'model.tflite'}: int8, {report.tflite_bytes:,} bytes (float {report.float_bytes:,})",
-        f"accuracy on {report.num_test} {report.measured_on} samples: float {report.accuracy_float:.4f}, int8 {report.accuracy_int8:.4f}",
+        f"{out / 'model.tflite'}: {kind}, {report.tflite_bytes:,} bytes (float {report.float_bytes:,})",
+        f"accuracy on {report.num_test} {report.measured_on} samples: float {report.accuracy_float:.4f}, {kind} {report.accuracy_int8:.4f}",
         f"recipe: {report.recipe} ({report.calibration_samples} calibration samples); measured with {report.runtime}",
     ]
     if len(report.tried) > 1:
         tried = ", ".join(f"{a.recipe} {a.accuracy_int8:.4f}" for a in report.tried)
-        lines.append(f"int8 lost more than a point at first; tried: {tried}")
+        lines.append(f"{kind} lost more than a point at first; tried: {tried}")
     if not report.within_one_point:
         loss = 100 * (report.accuracy_float - report.accuracy_int8)
         lines.append(
-            f"WARNING: int8 loses {loss:.1f} points after all remedies; the best model was kept. Collect more samples on this device."
+            f"WARNING: {kind} loses {loss:.1f} points after all remedies; the best model was kept. Collect more samples on this device."
         )
     return "\n".join(lines)
 

@@ -3,7 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from edgefl.errors import ExportError
+from edgefl.types import Array
 
 FORBIDDEN = {
     "SUM": "its int8 reference kernel is wrong; add with ADD",
@@ -22,10 +25,11 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Graph:
-    """Subgraph 0: the operators' names in order with the indices of their outputs, and the tensors by index."""
+    """Subgraph 0: the operators' names in order with the indices of their outputs, the tensors by index, each operator's inputs."""
 
     operators: tuple[tuple[str, tuple[int, ...]], ...]
     tensors: tuple[Tensor, ...]
+    inputs: tuple[tuple[int, ...], ...] = ()
 
 
 def _names(enumeration: Any) -> dict[int, str]:
@@ -52,13 +56,28 @@ def read_graph(model: bytes) -> Graph:
         for index in range(graph.TensorsLength())
         for tensor in [graph.Tensors(index)]
     )
-    operators = []
+    operators, inputs = [], []
     for index in range(graph.OperatorsLength()):
         operator = graph.Operators(index)
         code = root.OperatorCodes(operator.OpcodeIndex())
         name = codes[max(code.BuiltinCode(), code.DeprecatedBuiltinCode())]
         operators.append((name, tuple(operator.Outputs(i) for i in range(operator.OutputsLength()))))
-    return Graph(tuple(operators), tensors)
+        inputs.append(tuple(operator.Inputs(i) for i in range(operator.InputsLength())))
+    return Graph(tuple(operators), tensors, tuple(inputs))
+
+
+def constants(model: bytes) -> dict[int, Array]:
+    """Return the float32 constants of subgraph 0 by tensor index."""
+    from ai_edge_litert import schema_py_generated as schema
+
+    root = schema.Model.GetRootAs(model, 0)
+    graph, found = root.Subgraphs(0), {}
+    for index in range(graph.TensorsLength()):
+        tensor = graph.Tensors(index)
+        data = root.Buffers(tensor.Buffer()).DataAsNumpy()
+        if tensor.Type() == schema.TensorType.FLOAT32 and not isinstance(data, int) and data.size:
+            found[index] = data.view(np.float32).reshape(tuple(tensor.ShapeAsNumpy()) if tensor.ShapeLength() else ())
+    return found
 
 
 def check_integer(graph: Graph) -> None:

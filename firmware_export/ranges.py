@@ -15,14 +15,24 @@ from edgefl.errors import ExportError
 from edgefl.learner.runtime import load_interpreter
 from edgefl.types import Array
 from firmware_export.graph import read_graph
+from firmware_export.weighted import Weighted, weighted
+
+STEEP = ("SOFTMAX", "LOGISTIC")
+NARROWEST = 1e-3
+"""The least width of what these take, for their kernels end the process below 4e-6. So little changes a probability by a thousandth."""
 
 
 @dataclass(frozen=True)
 class Observed:
-    """`extremes` maps a tensor's name to float32[samples, 2]: minimum and maximum in each sample."""
+    """`extremes` maps a tensor's name to float32[samples, 2]: minimum and maximum in each sample.
+
+    ranks: the tensors' numbers of axes. steep: what a softmax or a logistic function takes. layers: those with kernel and bias.
+    """
 
     extremes: Mapping[str, Array]
     ranks: Mapping[str, int]
+    steep: frozenset[str] = frozenset()
+    layers: tuple[Weighted, ...] = ()
 
     @property
     def samples(self) -> int:
@@ -48,7 +58,8 @@ def observe(model: bytes, x: Array) -> Observed:
     interpreter = load_interpreter(model, watch=True)
     interpreter.allocate_tensors()
     place = interpreter.get_input_details()[0]["index"]
-    watched = [i for i, tensor in enumerate(graph.tensors) if tensor.dtype == "FLOAT32" and not tensor.constant]
+    made = {place, *(index for _, outputs in graph.operators for index in outputs)}
+    watched = [i for i, tensor in enumerate(graph.tensors) if tensor.dtype == "FLOAT32" and i in made]
     extremes = np.empty((len(x), len(watched), 2), np.float32)
     for row, sample in enumerate(x):
         interpreter.set_tensor(place, sample[None])
@@ -62,18 +73,22 @@ def observe(model: bytes, x: Array) -> Observed:
         )
     names = [graph.tensors[index].name for index in watched]
     ranks = {name: interpreter.get_tensor(index).ndim for name, index in zip(names, watched, strict=True)}
-    return Observed({name: extremes[:, column] for column, name in enumerate(names)}, ranks)
+    steep = {graph.tensors[i[0]].name for (name, _), i in zip(graph.operators, graph.inputs, strict=True) if name in STEEP}
+    return Observed({name: extremes[:, column] for column, name in enumerate(names)}, ranks, frozenset(steep), weighted(model))
 
 
 def ranges(observed: Observed, samples: int, percentile: float, margin: float) -> dict[str, dict[str, Any]]:
     """Return each tensor's range in the quantizer's form, from the first `samples` samples.
 
     percentile: of the samples' extremes, 100 keeps them all; margin: how much wider than that, 0.1 is a tenth.
+    A tensor that is always zero gets a width too, for the kernels divide by it (an experts' gate of zeros: all weigh alike).
     """
     found = {}
     for name, extremes in observed.extremes.items():
         low = min(0.0, float(np.percentile(extremes[:samples, 0], 100 - percentile)))
         high = max(0.0, float(np.percentile(extremes[:samples, 1], percentile)))
+        if high - low < (NARROWEST if name in observed.steep else 0.0) or high == low:
+            high = low + (NARROWEST if name in observed.steep else 1.0)
         wider = (high - low) * margin / 2
         shape = (1,) * observed.ranks[name]
         found[name] = {

@@ -7,7 +7,7 @@ aggregated round, and the journal knows the open round with the updates that wer
 import math
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -19,25 +19,28 @@ from edgefl.algorithms import CLUSTER, DONE, PERSONALIZE, make_algorithm
 from edgefl.algorithms.clusters import explain_clusters
 from edgefl.cohort import enough_of, selected
 from edgefl.config import FederationConfig
-from edgefl.errors import ConfigError, RoundError
 from edgefl.mqtt import KEEPALIVE_S, Message
 from edgefl.plan.spec import Plan, encode_plan
 from edgefl.privacy import accountant
 from edgefl.privacy.mechanism import check_privacy, draw_cohort, expected_cohort, private
 from edgefl.rng import rng_for
 from edgefl.security.enrolment import load_enrolment, tls_context
+from edgefl.security.masking import LEAST_CLIENTS
 from edgefl.security.trust import Enrolments, Trust
 from edgefl.staleness import as_of, check_rounds
 from edgefl.types import ServerState, Weights
-from edgefl.wire.messages import JOINING, STOPPED, State
+from edgefl.wire.messages import JOINING, STOPPED, Begin, State
 from edgefl.wire.strict_json import encode_json
 from edgefl.wire.topics import Topics
 from mqtt_broker.control import SharedLink
+from mqtt_broker.gathering import wait_for
 from mqtt_broker.journal import Journal, Opened
+from mqtt_broker.masked_rounds import MaskedRounds, check_masked
 from mqtt_broker.noise_key import noise_key
 from mqtt_broker.pauses import paused_clients
 from mqtt_broker.results import RESULT, client_rows, dropped_of, load_result, load_state, result_of, save_result, save_state, summarize
 from mqtt_broker.resume import SETTLE_S, check_alone, enter, rejoin
+from mqtt_broker.saving import Saving
 from mqtt_broker.shared_spool import SharedSpool
 from mqtt_broker.split import check_split, exchange_for
 from mqtt_broker.tasks import Tasks
@@ -61,17 +64,17 @@ class Aggregator:
         self._workers, self._security = workers, security
         self._config, self._initial, self._out, self._note = config, initial, out, note
         own = self._own = load_enrolment(security / "aggregator.enrol") if security else None
-        self._trust = Trust(config.name, own.signing_key if own else "", Enrolments(security).key_of if security else None)
+        self._enrolments = Enrolments(security) if security else None
+        self._trust = Trust(config.name, own.signing_key if own else "", self._enrolments.key_of if self._enrolments else None)
         self._algorithm = make_algorithm(plan.spec.algorithm, None, plan.spec.options)
         check_privacy(self._algorithm, config)
-        if config.privacy.secure_aggregation:
-            raise ConfigError("secure_aggregation is not there over MQTT yet, only in `edgefl simulate`; leave it out of [privacy]")
-        if config.privacy.is_on:
-            accountant.require()
+        check_masked(self._algorithm, config)
+        self._config = accountant.within_budget(config, note)
         self._spec = plan.spec
         self._plan, self._plan_blob = plan.id, encode_plan(plan)
         self._topics = Topics(config.name)
         self._gathered = False
+        self._saving = Saving()
 
     def run(self, broker: str, *, take_over: bool = False, fresh: bool = False) -> dict[str, Any]:
         """Lead the federation to its end and return the result. Raises LinkError, RoundError, StateError, ConfigError.
@@ -97,8 +100,10 @@ class Aggregator:
                 self._exchange = exchange_for(
                     self._workers, broker, self._security, ending, self._link, self._topics, self._state(JOINING, 0, 0),
                     upload_slots=self._config.upload_slots, spool=self._spool, trust=self._trust, note=self._note,
-                    held=lambda: paused_clients(self._out),
+                    held=self._held, ready=self._saving.wait,
                 )  # fmt: skip
+                introduce = self._enrolments.introduction_of if self._enrolments else None
+                self._masked = MaskedRounds(self._exchange, self._spool, self._trust, introduce, self._out, self._note)
                 self._exchange.start()
                 leading = True
                 result = self._lead(load_state(self._out) if self._resumed else None)
@@ -125,13 +130,14 @@ class Aggregator:
             state = self._federate(state)
         state = replace(state, phase=PERSONALIZE)
         # whoever is online when the round opens, not now: after a restart nobody may be known yet
-        opened = self._play(state, lambda: self._exchange.presence.askable(paused_clients(self._out)), open_to_all=True)
+        opened = self._play(state, lambda: self._exchange.presence.askable(self._held()), open_to_all=True)
         rows, seconds = client_rows(self._journal.accepted(opened)), time.time() - self._started.started
         result = result_of(config, self._plan, self._session, rows, self._journal.dropped(), self._journal.losses(PERSONALIZE), seconds)
         path = save_result(result, self._out)
         save_state(replace(state, phase=DONE), self._out)
         self._journal.finish()
         self._spool.remove()
+        self._masked.forget()
         self._exchange.blobs.keep_only(set())
         self._exchange.publish_state(self._state(DONE, state.round, 0))
         self._note(f"done in {result['seconds']:.1f} s; the result is {path}")
@@ -153,30 +159,16 @@ class Aggregator:
             while self._resumed and (left := until - time.monotonic()) > 0:
                 self._exchange.pump(left)
             # who was paused meanwhile took part before: it counts, so that a restart waits for no pause to end
-            self._wait_for(self._config.min_clients, None, with_paused=self._resumed)
+            wait_for(self._exchange, self._held, self._note, self._config.min_clients, None, with_paused=self._resumed)
             self._gathered = True
-        self._wait_for(1, LONELY_DEADLINES * self._config.deadline_s)
+        least = LEAST_CLIENTS if self._config.privacy.secure_aggregation else 1
+        wait_for(self._exchange, self._held, self._note, least, LONELY_DEADLINES * self._config.deadline_s)
 
-    def _wait_for(self, count: int, timeout_s: float | None, *, with_paused: bool = False) -> None:
-        """Wait until so many devices are online and not paused; the time does not run while one is paused, since it comes back."""
-        until = None if timeout_s is None else time.monotonic() + timeout_s
-        told = ""
-        while True:
-            available = len(self._available())
-            paused = len(self._exchange.presence.online()) - available
-            if available + paused * with_paused >= count:
-                return
-            if (line := f"waiting for devices: {available} of {count} online" + (f", {paused} paused" if paused else "")) != told:
-                self._note(line)
-                told = line
-            if timeout_s is not None and paused:
-                until = time.monotonic() + timeout_s
-            if until is not None and time.monotonic() > until:
-                raise RoundError(f"no device came online within {timeout_s:g} s, expected {count}; look at the devices' logs")
-            self._exchange.pump(0.5)
+    def _held(self) -> frozenset[str]:
+        return paused_clients(self._out)
 
     def _available(self) -> tuple[str, ...]:
-        return self._exchange.presence.available(paused_clients(self._out))
+        return self._exchange.presence.available(self._held())
 
     def _play(self, state: ServerState, cohort: Callable[[], tuple[str, ...]], *, open_to_all: bool = False) -> Opened:
         """Play a round, or what is left of it after a restart; its updates are in the spool then, and it is closed in the journal."""
@@ -184,6 +176,8 @@ class Aggregator:
         if opened is None:
             self._gather()
             opened = self._journal.open_round(Opened(state.round, state.phase, secrets.token_hex(8), cohort()))
+        else:
+            self._saving.wait()
         staleness = config.staleness if state.phase != PERSONALIZE else 0
         oldest = state.round - staleness
         tasks = Tasks(
@@ -191,6 +185,7 @@ class Aggregator:
             max_staleness=staleness, offer=self._exchange.blobs.offer,
         )  # fmt: skip
         if not opened.cohort:  # a Poisson sample may be empty; the round is its noise
+            self._saving.wait()
             self._journal.close_round(opened, None, [])
             return opened
         begun = rounds.open_round(
@@ -204,8 +199,13 @@ class Aggregator:
             return opened
         sent_before = self._link.bytes_up
         self._exchange.publish_state(self._state(state.phase, state.round, self._told_size(opened)))
-        closed = self._exchange.play(begun, tasks, lambda begins: self._journal.accept(opened, *begins), open_to_all=open_to_all)
-        self._close(closed, opened, sent_before)
+        accept = partial(self._journal.accept, opened)
+        if config.privacy.secure_aggregation and state.phase != PERSONALIZE:
+            closed, begins = self._masked.play(begun, tasks, accept)
+        else:
+            closed = self._exchange.play(begun, tasks, lambda settled: accept(*settled), open_to_all=open_to_all)
+            begins = self._spool.begins()
+        self._close(closed, opened, begins, sent_before)
         # devices that are late still ask for the blobs of this round; those of the one before are gone
         self._exchange.blobs.keep_only(tasks.blobs() | {self._plan})
         return opened
@@ -215,8 +215,7 @@ class Aggregator:
         secret = self._config.privacy.is_on and opened.phase != PERSONALIZE
         return expected_cohort(self._config) if secret else len(opened.cohort)
 
-    def _close(self, closed: rounds.Round, opened: Opened, sent_before: int) -> None:
-        begins = self._spool.begins()
+    def _close(self, closed: rounds.Round, opened: Opened, begins: Sequence[Begin], sent_before: int) -> None:
         seconds = time.monotonic() - closed.opened
         up, down = sum(b.size for b in begins), self._link.bytes_up - sent_before
         dropped = dropped_of(closed, self._exchange.presence.paused())
@@ -239,9 +238,8 @@ class Aggregator:
         after = self._algorithm.aggregate(state, (as_of(update, state.round) for update in self._spool.updates()))
         for line in filter(None, explain_clusters(after) if state.phase == CLUSTER else ()):
             self._note(line)
-        save_state(after, self._out)
+        # what is spooled goes last: killed before, the round is aggregated again, to the same bits
+        self._saving.begin(after, self._out, self._spool.clear)
         if self._config.privacy.is_on:
             self._note(accountant.told(self._config, after.round - 1))
-        # what is spooled goes last: killed before, the round is aggregated again, to the same bits
-        self._spool.clear()
         return after

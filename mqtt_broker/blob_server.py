@@ -1,7 +1,7 @@
 """The aggregator's blobs and what of them is wanted. Chunks that several devices want go out once: all who lack them listen."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from edgefl.wire.chunks import CHUNK_BYTES, chunk, chunk_count, indices_of
 from edgefl.wire.messages import Manifest, Want
@@ -14,12 +14,15 @@ LONGEST_S = 1.0
 REPEAT_S, LONGEST_REPEAT_S = 0.3, 20.0
 # a manifest is retained, so that who subscribes gets it; who asks without it is told again, but not each of hundreds
 MANIFEST_S = 1.5
+RETAINED_BYTES = 4 * 1024 * 1024
+"""A blob of at most so many bytes is left with the broker, which gives it to whoever subscribes; of a larger one only what is wanted."""
 
 
 class BlobServer:
     """Blobs by sha256, and the chunks still to be published, oldest want first. No I/O; `now` in seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, retained_bytes: int = RETAINED_BYTES) -> None:
+        self._retained_bytes = retained_bytes
         self._blobs: dict[str, bytes] = {}
         self._pending: dict[tuple[str, int], float] = {}
         self._sent: dict[tuple[str, int], tuple[float, int]] = {}
@@ -48,10 +51,15 @@ class BlobServer:
         self._asked = {key: at for key, at in self._asked.items() if key in kept}
         return gone
 
-    def manifest(self, sha256: str) -> Manifest:
+    def manifest(self, sha256: str, session: str = "") -> Manifest:
         """Return size and chunks of a blob that is held."""
         size = len(self._blobs[sha256])
-        return Manifest(sha256, size, chunk_count(size), CHUNK_BYTES, time.time())
+        return Manifest(sha256, size, chunk_count(size), CHUNK_BYTES, time.time(), size <= self._retained_bytes, session)
+
+    def chunks(self, sha256: str) -> Iterator[bytes]:
+        """Yield the chunks of a blob that is held."""
+        blob = self._blobs[sha256]
+        return (chunk(blob, index) for index in range(chunk_count(len(blob))))
 
     def is_manifest_due(self, sha256: str, now: float) -> bool:
         """Whether to publish a manifest again for one who asks without it: not at the first ask, for it was with the offer."""
@@ -61,7 +69,9 @@ class BlobServer:
         return due
 
     def expect(self, sha256: str, client_id: str) -> None:
-        """Note that a device was told of a blob: it may ask for it."""
+        """Note that a device was told of a blob: it may ask for it, unless the broker has it."""
+        if len(self._blobs[sha256]) <= self._retained_bytes:
+            return
         self._silent.setdefault(sha256, set()).add(client_id)
 
     def want(self, want: Want, now: float, client_id: str = "") -> bool:

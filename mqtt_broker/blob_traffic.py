@@ -1,10 +1,10 @@
-"""An aggregator's blobs on the wire: manifests retained, chunks to whoever asked."""
+"""An aggregator's blobs on the wire: manifests and the chunks of small blobs retained, others to whoever asked."""
 
 import time
 
 from edgefl.mqtt import Link
-from edgefl.wire.messages import Want
-from edgefl.wire.strict_json import encode_json
+from edgefl.wire.messages import Manifest, Want
+from edgefl.wire.strict_json import decode_json, encode_json
 from edgefl.wire.topics import Topics
 from mqtt_broker.blob_server import BlobServer
 
@@ -14,26 +14,49 @@ CHUNK_WINDOW = 8
 class BlobTraffic:
     """Publishes what a `BlobServer` says is due."""
 
-    def __init__(self, link: Link, topics: Topics) -> None:
-        self._link, self._topics, self._server = link, topics, BlobServer()
+    def __init__(self, link: Link, topics: Topics, session: str) -> None:
+        self._link, self._topics, self._session, self._server = link, topics, session, BlobServer()
 
     def offer(self, sha256: str, content: bytes) -> None:
-        """Hold a blob and publish its manifest."""
-        self._server.offer(sha256, content)
-        self._publish_manifest(sha256)
+        """Hold a blob and publish what the broker shall keep of it; one that is held already costs nothing."""
+        if sha256 not in self._server.held():
+            self._server.offer(sha256, content)
+            self._publish(sha256)
 
-    def _publish_manifest(self, sha256: str) -> None:
-        self._link.publish(self._topics.manifest(sha256), encode_json(self._server.manifest(sha256)), retain=True)
+    def _publish(self, sha256: str) -> None:
+        manifest = self._publish_manifest(sha256)
+        if manifest.retained:
+            for index, content in enumerate(self._server.chunks(sha256)):
+                self._link.publish(self._topics.blob(sha256, index), content, retain=True)
 
-    def publish_manifests(self) -> None:
-        """Publish all manifests again: a broker that was restarted has forgotten what was retained."""
+    def _publish_manifest(self, sha256: str) -> Manifest:
+        manifest = self._server.manifest(sha256, self._session)
+        self._link.publish(self._topics.manifest(sha256), encode_json(manifest), retain=True)
+        return manifest
+
+    def publish_again(self) -> None:
+        """Publish all of it again: a broker that was restarted has forgotten what was retained."""
         for sha256 in self._server.held():
-            self._publish_manifest(sha256)
+            self._publish(sha256)
 
     def keep_only(self, wanted: set[str]) -> None:
-        """Drop all other blobs, and take their retained manifests from the broker."""
-        for sha256 in self._server.keep_only(wanted):
-            self._link.publish(self._topics.manifest(sha256), b"", retain=True)
+        """Drop all other blobs, and take them from the broker."""
+        manifests = [self._server.manifest(sha256) for sha256 in self._server.held()]
+        gone = set(self._server.keep_only(wanted))
+        for manifest in manifests:
+            if manifest.sha256 in gone:
+                self._clear(manifest)
+
+    def _clear(self, manifest: Manifest) -> None:
+        indices = range(manifest.count if manifest.retained else 0)
+        for topic in (self._topics.manifest(manifest.sha256), *(self._topics.blob(manifest.sha256, index) for index in indices)):
+            self._link.publish(topic, b"", retain=True)
+
+    def clear_left(self, payload: bytes) -> None:
+        """Take from the broker what this aggregator held there before it was killed, and does not hold now."""
+        manifest = decode_json(Manifest, payload)
+        if manifest.session == self._session and manifest.sha256 not in self._server.held():
+            self._clear(manifest)
 
     def expect(self, sha256: str, client_id: str) -> None:
         """Note that a device was told of a blob: it may ask for it."""

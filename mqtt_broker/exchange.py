@@ -6,52 +6,50 @@ from collections.abc import Callable, Sequence
 from edgefl import rounds
 from edgefl.errors import LinkError, WireError
 from edgefl.mqtt import Connected, Link, Message
-from edgefl.rounds import Round, Verdict
+from edgefl.rounds import Round
 from edgefl.security.trust import Trust
 from edgefl.wire.messages import STOPPED, Begin, Receipt, State, Status, Want
 from edgefl.wire.strict_json import decode_json, encode_json
-from edgefl.wire.tensors import decode_models
 from edgefl.wire.topics import Address, Topics, parse_topic
 from mqtt_broker.blob_traffic import BlobTraffic
 from mqtt_broker.presence import Presence, take_status
 from mqtt_broker.spool import Spool
-from mqtt_broker.tasks import Tasks
-from mqtt_broker.uploads import Uploads, receipt
+from mqtt_broker.tasks import Asks
+from mqtt_broker.uploads import Uploads, answer, receipt
 
 SETTLE_S = 0.05
 """So long at most an update that came whole waits for those on their way, to be synced and journalled with them."""
 MAX_SAMPLES = 10**9
 
 
-def _answer(begin: Begin, verdict: Verdict) -> Receipt:
-    """Return the receipt of an update that is not taken: it was before, or it changes nothing, and is no failure of its round."""
-    return receipt(begin, "ok" if verdict.kind == "repeated" else "rejected", verdict.reason)
-
-
 class Exchange:
-    """One federation's traffic. `note` gets a line for a person now and then; `held`: whom the aggregator's operator has paused."""
+    """One federation's traffic. `note` gets a line for a person now and then; `held`: whom the aggregator's operator has paused.
+
+    `ready` returns when the spool may take an update.
+    """
 
     def __init__(
         self, link: Link, topics: Topics, state: State, *, upload_slots: int, spool: Spool, trust: Trust, note: Callable[[str], None],
-        held: Callable[[], frozenset[str]] = frozenset,
+        held: Callable[[], frozenset[str]] = frozenset, ready: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self._link, self._topics, self._spool, self._trust, self._note = link, topics, spool, trust, note
-        self._held = held
+        self._held, self._ready = held, ready
         self._uploads = Uploads(upload_slots)
-        self._tasks: Tasks | None = None
+        self._tasks: Asks | None = None
         self._accepted: Callable[[Sequence[Begin]], None] = lambda begins: None
         self._unsettled: dict[str, Begin] = {}
         self._settle_by = 0.0
         self._open_to_all = False
         self.state = state
         self.presence = Presence()
-        self.blobs = BlobTraffic(link, topics)
+        self.blobs = BlobTraffic(link, topics, state.session)
         self.round: Round | None = None
 
     def start(self) -> None:
         """Publish the state and listen to devices."""
         device = self._topics.device
-        self._link.subscribe(device("+", "status"), device("+", "want"), f"{self._topics.root}/device/+/up/+/+", self._topics.state)
+        others = f"{self._topics.root}/device/+/up/+/+", self._topics.state, self._topics.manifest("+")
+        self._link.subscribe(device("+", "status"), device("+", "want"), *others)
         self.publish_state(self.state)
 
     def publish_state(self, state: State) -> None:
@@ -59,7 +57,7 @@ class Exchange:
         self.state = state
         self._link.publish(self._topics.state, encode_json(self._trust.signed(state)), retain=True)
 
-    def play(self, round: Round, tasks: Tasks, accepted: Callable[[Sequence[Begin]], None], *, open_to_all: bool = False) -> Round:
+    def play(self, round: Round, tasks: Asks, accepted: Callable[[Sequence[Begin]], None], *, open_to_all: bool = False) -> Round:
         """Send the tasks and take updates into the spool until the round closes; returns it closed.
 
         `accepted` is told of updates before their devices are. `open_to_all`: whoever comes online meanwhile takes part.
@@ -83,6 +81,7 @@ class Exchange:
             self._settle()
         if not round.max_staleness:
             self._uploads.clear()
+        self._ready()
         closed, self.round = self.round, None
         return closed
 
@@ -109,7 +108,7 @@ class Exchange:
             self._note(f"the link to the broker is up again at {event.url}")
             # a broker that was restarted has forgotten what was retained
             self.publish_state(self.state)
-            self.blobs.publish_manifests()
+            self.blobs.publish_again()
         now = time.monotonic()
         if self._unsettled and (now >= self._settle_by or (event is None and not self._uploads.is_busy)):
             self._settle()
@@ -128,12 +127,14 @@ class Exchange:
             return
         try:
             if message.oversize:
-                raise WireError(f"a message of {message.oversize} bytes on {address.kind}, expected chunks of 64 KiB; update the sender")
+                raise WireError(f"a message of {message.oversize} bytes on {address.kind}, expected smaller chunks; update the sender")
             match address.kind:
                 case "state":
                     self._on_state(message.payload)
                 case "status":
                     self._on_status(address, message.payload)
+                case "manifest" if message.payload:
+                    self.blobs.clear_left(message.payload)
                 case "want":
                     self.blobs.want(address.client_id, decode_json(Want, message.payload))
                 case "begin":
@@ -182,7 +183,7 @@ class Exchange:
         if begin.session != self.state.session:
             raise WireError(f"the update is of session {begin.session[:8]!r}, this is {self.state.session[:8]!r}; wait for a task")
         if self.round is None or self._tasks is None:
-            # after a restart, or between two rounds: what is refused here its device would not send again
+            # after a restart, or between rounds: it would not be sent again
             self._send([(begin.client_id, receipt(begin, "wait", "no round is open"))])
             return
         if begin.plan != self.state.plan:
@@ -191,33 +192,34 @@ class Exchange:
             self._settle()
         _, verdict = rounds.receive(self.round, begin.round, begin.client_id, begin.sha256)
         if verdict.kind != "accepted":
-            self._send([(begin.client_id, _answer(begin, verdict))])
+            self._send([(begin.client_id, answer(begin, verdict))])
             return
-        if self._tasks is None:
-            raise WireError(f"round {begin.round} is over; wait for a task")
         brief = self._tasks.brief(begin.client_id)
+        if begin.sha256 in brief.before:  # its receipt was lost
+            self._send([(begin.client_id, receipt(begin, "ok"))])
+            return
         if begin.nonce != self._tasks.nonces.get(begin.round):
             raise WireError(f"the nonce {begin.nonce[:16]!r} is not this round's: a replayed update; answer the task that was sent last")
         if brief.expected and not 1 <= begin.num_samples <= MAX_SAMPLES:
             raise WireError(f"num_samples is {begin.num_samples}, expected 1 to {MAX_SAMPLES}; give the device a shard")
-        self._send(self._uploads.begin(begin, brief.limit, time.monotonic()))
+        follows = begin.follows and brief.task.granted
+        self._send(self._uploads.begin(begin, brief.limit, time.monotonic(), follows=follows))
 
     def _on_chunk(self, address: Address, payload: bytes) -> None:
         begin = self._uploads.chunk(address.client_id, address.sha256, address.index, payload, time.monotonic())
         if begin is None or self.round is None or self._tasks is None:
             return
+        self._ready()
         # a late update may have become too old on its way
         _, verdict = rounds.receive(self.round, begin.round, begin.client_id, begin.sha256)
         if verdict.kind != "accepted":
-            self._send([(begin.client_id, _answer(begin, verdict)), *self._uploads.close(begin.client_id, time.monotonic())])
+            self._send([(begin.client_id, answer(begin, verdict)), *self._uploads.close(begin.client_id, time.monotonic())])
             return
-        blob = self._uploads.blob(begin.client_id)
-        brief = self._tasks.brief(begin.client_id)
-        expected, codec = brief.expected, brief.task.codec
-        deltas = decode_models(blob, expected, begin.client_id, codec)
-        if expected and not deltas:
-            raise WireError(f"{begin.client_id} sent an update without tensors, expected some of {', '.join(expected)}; restart it")
-        self._spool.put(begin, expected, codec, blob)
+        blob, brief = self._uploads.blob(begin.client_id), self._tasks.brief(begin.client_id)
+        if brief.take:
+            brief.take(begin, blob)
+        else:
+            self._spool.take(begin, brief.expected, brief.task.codec, blob)
         now = time.monotonic()
         self._settle_by = self._settle_by if self._unsettled else now + SETTLE_S
         self._unsettled[begin.client_id] = begin

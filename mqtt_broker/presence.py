@@ -36,6 +36,10 @@ class Presence:
         """Whether a client is paused and not at work on a task that it had before."""
         return client_id in self.paused() and not self.statuses[client_id].draining
 
+    def is_gone(self, client_id: str) -> bool:
+        """Whether a client said, or the broker for it, that it is not there any more."""
+        return client_id in self.statuses and not self.statuses[client_id].online
+
     def word(self, client_id: str) -> str:
         """Return what a person is told of a client: online, offline, or paused and why."""
         known = self.statuses.get(client_id)

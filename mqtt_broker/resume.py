@@ -39,7 +39,8 @@ def enter(journal: Journal, config: FederationConfig, plan: str, out: Path, fres
     settings, known = settings_of(config, plan), journal.started()
     if known and not fresh:
         # an older version did not know all keys, and did what their defaults say
-        before = {**settings_of(FederationConfig(), plan), **json.loads(known.settings)}
+        before = {**(defaults := settings_of(FederationConfig(), plan)), **json.loads(known.settings)}
+        before["privacy"] = {**defaults["privacy"], **before["privacy"]}
         if differs := sorted(key for key in settings if settings[key] != before.get(key)):
             key = differs[0]
             raise ConfigError(

@@ -22,7 +22,7 @@ from mqtt_broker.crew import CREW, Crew
 from mqtt_broker.exchange import Exchange
 from mqtt_broker.places import Groups, picked_of
 from mqtt_broker.shared_spool import SharedSpool
-from mqtt_broker.tasks import Tasks
+from mqtt_broker.tasks import Asks, Tasks
 
 
 def check_split(workers: int, config: FederationConfig) -> None:
@@ -59,7 +59,7 @@ class SplitExchange(Exchange):
     def start(self) -> None:
         """Publish the state and listen to devices, but for their uploads; returns when the workers are connected."""
         device = self._topics.device
-        self._link.subscribe(device("+", "status"), device("+", "want"), self._topics.state)
+        self._link.subscribe(device("+", "status"), device("+", "want"), self._topics.state, self._topics.manifest("+"))
         self.publish_state(self.state)
         while not self._crew.is_up:  # else the first round's time would run while they load
             self.pump(0.5)
@@ -86,8 +86,10 @@ class SplitExchange(Exchange):
             tuple(self.round.received.items()), late, settled,
         )  # fmt: skip
 
-    def play(self, round: Round, tasks: Tasks, accepted: Callable[[Sequence[Begin]], None], *, open_to_all: bool = False) -> Round:
+    def play(self, round: Round, tasks: Asks, accepted: Callable[[Sequence[Begin]], None], *, open_to_all: bool = False) -> Round:
         """Play a round as one process does; before it is over, workers report all that reached them whole."""
+        assert isinstance(tasks, Tasks)  # masked rounds are refused: check_split
+        self._ready()  # else the last round's spool is cleared after this one's directory was made in it
         self.round, self._tasks = round, tasks
         play, groups = self._told_play(), Groups(tasks.state, self._picked)
         assert play is not None

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from edgefl.errors import StateError
+from edgefl.errors import StateError, WireError
 from edgefl.files import sync_directory
 from edgefl.plan.spec import TensorSpec
 from edgefl.types import Update
@@ -61,6 +61,12 @@ class Spool:
             yield self._file
         except OSError as error:
             raise StateError(f"cannot keep an update in {self._directory}: {error}; free some space or choose another --out") from error
+
+    def take(self, begin: Begin, expected: Expected, codec: str, blob: bytes) -> None:
+        """Check an update's tensors and write it. WireError when they are not those expected."""
+        if not decode_models(blob, expected, begin.client_id, codec) and expected:
+            raise WireError(f"{begin.client_id} sent an update without tensors, expected some of {', '.join(expected)}; restart it")
+        self.put(begin, expected, codec, blob)
 
     def put(self, begin: Begin, expected: Expected, codec: str, blob: bytes) -> None:
         """Write an update whose tensors were checked."""

@@ -9,18 +9,41 @@ from edgefl.algorithms import PERSONALIZE, Algorithm
 from edgefl.config import FederationConfig
 from edgefl.plan.spec import TensorSpec
 from edgefl.types import ServerState, Weights
-from edgefl.wire.messages import Task
+from edgefl.wire.messages import Begin, Task
 from edgefl.wire.tensors import encode_weights, models_limit, specs_of
 from mqtt_broker.spool import Expected
+
+GRANTED_BYTES = 8 * 1024 * 1024
+"""So much of a round's updates may come unasked: the first clients that are told of the round need not ask for a slot."""
 
 
 @dataclass(frozen=True)
 class Brief:
-    """One client's task; `expected`: the tensors an update may hold, by model; `limit`: its largest size in bytes."""
+    """One client's task; `expected`: the tensors an update may hold, by model; `limit`: its largest size in bytes.
+
+    take: what becomes of an answer that is no such update, WireError when it is none either; before: the sha256 of answers that were
+    taken in earlier exchanges of the round.
+    """
 
     task: Task
     expected: Expected
     limit: int
+    take: Callable[[Begin, bytes], None] | None = None
+    before: frozenset[str] = frozenset()
+
+
+class Steps:
+    """The briefs of one exchange of a masked round; `make` is asked once a client."""
+
+    def __init__(self, nonces: Mapping[int, str], make: Callable[[str], Brief]) -> None:
+        self.nonces, self._make = nonces, make
+        self._briefs: dict[str, Brief] = {}
+
+    def brief(self, client_id: str) -> Brief:
+        """Return the client's brief, the same whenever it is asked for."""
+        if client_id not in self._briefs:
+            self._briefs[client_id] = self._make(client_id)
+        return self._briefs[client_id]
 
 
 class Tasks:
@@ -34,6 +57,7 @@ class Tasks:
         self._algorithm, self._state, self._config, self._offer = algorithm, state, config, offer
         self._session, self._plan, self.nonces, self._max_staleness = session, plan, nonces, max_staleness
         self._briefs: dict[str, Brief] = {}
+        self._grantable = GRANTED_BYTES
         # the weights are kept beside their hash: an id is only unique while its object lives
         self._hashes: dict[int, tuple[Weights, str]] = {}
         self._specs: dict[int, tuple[TensorSpec, ...]] = {}
@@ -48,14 +72,16 @@ class Tasks:
         if client_id not in self._briefs:
             config, broadcast = self._config, self._algorithm.broadcast(self._state, client_id)
             models = {name: self._hash(weights) for name, weights in broadcast.models.items()}
-            task = Task(
-                self._session, broadcast.round, broadcast.phase, self._plan, models, broadcast.scalars, config.seed, config.deadline_s,
-                config.codec, self._max_staleness, config.budget_s, self.nonces[broadcast.round], time.time(),
-            )  # fmt: skip
             # what a client personalizes is its own: its answer is metrics and holds no tensor
             personal = broadcast.phase == PERSONALIZE
             expected = {} if personal else {name: self._specs[id(weights)] for name, weights in broadcast.models.items()}
             limit = 64 + (models_limit(expected, config.codec) if expected else 0)
+            granted = limit <= self._grantable
+            self._grantable -= limit * granted
+            task = Task(
+                self._session, broadcast.round, broadcast.phase, self._plan, models, broadcast.scalars, config.seed, config.deadline_s,
+                config.codec, self._max_staleness, config.budget_s, self.nonces[broadcast.round], time.time(), granted=granted,
+            )  # fmt: skip
             self._briefs[client_id] = Brief(task, expected, limit)
         return self._briefs[client_id]
 
@@ -71,3 +97,7 @@ class Tasks:
     def blobs(self) -> set[str]:
         """Return the hashes of all models on offer."""
         return {sha256 for _, sha256 in self._hashes.values()}
+
+
+Asks = Tasks | Steps
+"""What `Exchange.play` asks of clients."""

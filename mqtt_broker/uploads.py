@@ -3,6 +3,7 @@
 import time
 from dataclasses import dataclass
 
+from edgefl.rounds import Verdict
 from edgefl.wire.chunks import Assembler, check_manifest
 from edgefl.wire.messages import Begin, Ranges, Receipt
 
@@ -23,6 +24,15 @@ def receipt(begin: Begin, outcome: str, reason: str = "", missing: Ranges = ()) 
     return Receipt(begin.round, begin.sha256, outcome, missing, reason[:1000], begin.nonce, time.time())
 
 
+def _upload(begin: Begin, limit: int, now: float) -> Upload:
+    return Upload(begin, Assembler(begin.sha256, begin.size, begin.count, begin.chunk_bytes, limit), now)
+
+
+def answer(begin: Begin, verdict: Verdict) -> Receipt:
+    """Return the receipt of an update that is not taken: it was before, or it changes nothing, and is no failure of its round."""
+    return receipt(begin, "ok" if verdict.kind == "repeated" else "rejected", verdict.reason)
+
+
 class Uploads:
     """Grants slots and puts chunks together. No I/O: each call returns the receipts to send, as (client id, receipt)."""
 
@@ -31,14 +41,23 @@ class Uploads:
         self._open: dict[str, Upload] = {}
         self._queue: dict[str, tuple[Begin, int]] = {}
 
-    def begin(self, begin: Begin, limit: int, now: float) -> list[tuple[str, Receipt]]:
-        """Answer a device that has an update of at most `limit` bytes: send (a slot), or wait. WireError for a bad manifest."""
+    def begin(self, begin: Begin, limit: int, now: float, *, follows: bool = False) -> list[tuple[str, Receipt]]:
+        """Answer a device that has an update of at most `limit` bytes: send (a slot), or wait. WireError for a bad manifest.
+
+        follows: its chunks come at once in a place that was kept for it, so there is nothing to say.
+        """
         check_manifest(begin.sha256, begin.size, begin.count, begin.chunk_bytes, limit)
         upload = self._open.get(begin.client_id)
         if upload and upload.begin.sha256 == begin.sha256:
             upload.begin, upload.last = begin, now
+            if follows:
+                return []
             return [(begin.client_id, receipt(begin, "missing", missing=upload.assembler.missing()))]
         self._open.pop(begin.client_id, None)
+        if follows:
+            self._queue.pop(begin.client_id, None)
+            self._open[begin.client_id] = _upload(begin, limit, now)
+            return []
         self._queue[begin.client_id] = (begin, limit)
         granted = self._grant(now)
         if begin.client_id in self._queue:
@@ -50,9 +69,8 @@ class Uploads:
         while self._queue and len(self._open) < self._slots:
             client_id = next(iter(self._queue))
             begin, limit = self._queue.pop(client_id)
-            assembler = Assembler(begin.sha256, begin.size, begin.count, begin.chunk_bytes, limit)
-            self._open[client_id] = Upload(begin, assembler, now)
-            receipts.append((client_id, receipt(begin, "missing", missing=assembler.missing())))
+            opened = self._open[client_id] = _upload(begin, limit, now)
+            receipts.append((client_id, receipt(begin, "missing", missing=opened.assembler.missing())))
         return receipts
 
     def chunk(self, client_id: str, sha256: str, index: int, payload: bytes, now: float) -> Begin | None:

@@ -1,9 +1,11 @@
 """What all tests share: quiet TensorFlow, property tests that draw the same examples on every run, a second TFLite runtime."""
 
+import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -36,14 +38,28 @@ def packages(request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.fixture(scope="session")
-def other_python(packages: Path, pip: Callable[..., None]) -> str:
+def alone(packages: Path) -> Callable[[], AbstractContextManager[None]]:
+    """Only one of the processes that run tests side by side installs into `packages`."""
+
+    @contextmanager
+    def locked() -> Iterator[None]:
+        with (packages / "lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    return locked
+
+
+@pytest.fixture(scope="session")
+def other_python(packages: Path, pip: Callable[..., None], alone: Callable[[], AbstractContextManager[None]]) -> str:
     """The Python of an environment with tflite-runtime 2.14 and numpy 1, as on a 32-bit board."""
     if sys.version_info >= (3, 12):
         pytest.skip("tflite-runtime 2.14 ends at Python 3.11")
     home = packages / "tflite-runtime-2.14"
     python = str(home / "bin" / "python")
-    if not (home / "ready-2").exists():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(home)], check=True)
-        pip("numpy<2", "safetensors", "tflite-runtime==2.14.0", python=python)
-        (home / "ready-2").touch()
+    with alone():
+        if not (home / "ready-2").exists():
+            subprocess.run([sys.executable, "-m", "venv", "--clear", str(home)], check=True)
+            pip("numpy<2", "safetensors", "tflite-runtime==2.14.0", python=python)
+            (home / "ready-2").touch()
     return python

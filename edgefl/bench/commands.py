@@ -8,6 +8,8 @@ from pathlib import Path
 import click
 
 from edgefl.bench.device import MODELS, run_device_bench
+from edgefl.bench.firmware import render as render_firmware
+from edgefl.bench.firmware import run_firmware_bench
 from edgefl.bench.fleet import Sizes, run_fleet_bench
 from edgefl.bench.fleet import render as render_fleet
 from edgefl.bench.simulate import render, run_simulate_bench
@@ -118,3 +120,27 @@ def wire(codecs: tuple[str, ...], rounds: int, seeds: int, data: str, out: Path,
     text = json.dumps(result, indent=1)
     write_atomic(out / "wire.json", text.encode())
     click.echo(text if as_json else render_wire(result))
+
+
+@bench.command()
+@click.option("--samples", type=click.IntRange(1), default=1000, show_default=True, help="Held-out samples that all places must agree on.")
+@click.option("--data", type=click.Choice(["fashion-mnist", "digits"]), default="fashion-mnist", show_default=True)
+@click.option(
+    "--cmsis-nn", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Arm's CMSIS-NN, with the CMSIS core's headers in it."
+)
+@click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Keep states and exports there.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON there too.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def firmware(samples: int, data: str, cmsis_nn: Path | None, keep: Path | None, out: Path | None, as_json: bool) -> None:
+    """Flash, RAM and instructions of two mixtures' C on Cortex-M3, M4 and M7, beside TensorFlow Lite Micro's arena and CMSIS-NN's kernels.
+
+    \b
+    Example:
+      edgefl bench firmware --cmsis-nn CMSIS_5
+    """
+    given = f"--samples {samples} --data {data}" + (" --cmsis-nn PATH" if cmsis_nn else "")
+    result = run_firmware_bench(samples, data, cmsis_nn, keep, f"edgefl bench firmware {given}", partial(click.echo, err=True))
+    text = json.dumps(result, indent=1)
+    if out:
+        write_atomic(out, text.encode())
+    click.echo(text if as_json else render_firmware(result))

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import click
 
-from edgefl.doctor.here import Finding, check_board, check_clock, check_disk, check_enrolment, check_software
+from edgefl.doctor.finding import Finding
+from edgefl.doctor.here import check_board, check_clock, check_disk, check_enrolment, check_software
 from edgefl.doctor.there import check_broker
 from edgefl.security.enrolment import Enrolment, load_enrolment
 from edgefl.wire.topics import check_federation

@@ -7,40 +7,24 @@ import platform
 import shutil
 import sys
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
 
 from edgefl import __version__
+from edgefl.doctor.finding import Finding
+from edgefl.doctor.runtimes import check_runtimes
 from edgefl.machine import ROOT, board_model, memory_mb
 from edgefl.security.enrolment import Enrolment
 
-Level = Literal["ok", "warn", "fail"]
-RUNTIMES = ("ai_edge_litert", "tflite_runtime")
 FREE_MB = 200
 DAYS_LEFT = 30
 RELEASED = datetime(2025, 1, 1, tzinfo=UTC).timestamp()
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One check: what was found, and what to do unless the level is ok."""
-
-    check: str
-    level: Level
-    found: str
-    remedy: str = ""
-
-
 def check_software() -> list[Finding]:
-    """Return versions, and whether there is a runtime that trains."""
-    found = [Finding("versions", "ok", f"edgefl {__version__}, Python {platform.python_version()}, {platform.machine()}")]
-    runtimes = [name for name in RUNTIMES if importlib.util.find_spec(name)]
-    if runtimes:
-        return [*found, Finding("runtime", "ok", ", ".join(runtimes))]
-    remedy = "pip install edgefl-tinyml again; on a 32-bit board in Python 3.11, say linux32 pip install"
-    return [*found, Finding("runtime", "fail", "neither ai-edge-litert nor tflite-runtime", remedy)]
+    """Return versions, and whether there is a runtime that computes."""
+    found = Finding("versions", "ok", f"edgefl {__version__}, Python {platform.python_version()}, {platform.machine()}")
+    return [found, *check_runtimes()]
 
 
 def check_board(root: Path = ROOT) -> Finding:

@@ -4,7 +4,7 @@ import secrets
 import time
 from collections.abc import Iterator
 
-from edgefl.doctor.here import Finding
+from edgefl.doctor.finding import Finding
 from edgefl.errors import LinkError, WireError
 from edgefl.mqtt import Link, Message
 from edgefl.security.enrolment import Enrolment, tls_context

@@ -48,6 +48,8 @@ class Acknowledgements:
 
     def take_refused(self) -> str:
         """Return `TOPIC (REASON), ...` of what was refused since this was asked last, or nothing."""
+        if not self._refused:  # asked for each message, and almost never true
+            return ""
         with self.changed:
             refused, self._refused = self._refused, {}
         told = [f"{topic} ({reason})" for topic, reason in refused.items()]

@@ -7,6 +7,8 @@ Losses are rounded up to a grid, so the epsilon told is at least the true one; t
 """
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from edgefl.config import FederationConfig
@@ -61,6 +63,36 @@ def noise_multiplier_for(rate: float, rounds: int, target: float, delta: float) 
         middle = (low + high) / 2
         low, high = (low, middle) if keeps(middle) else (middle, high)
     return math.ceil(high * 1000) / 1000
+
+
+def within_budget(config: FederationConfig, tell: Callable[[str], None] = lambda line: None) -> FederationConfig:
+    """Return the configuration with as many rounds as `max_epsilon` of `[privacy]` allows; as it is when it allows all, or is not set.
+
+    `tell` hears of it when that is fewer. Raises ConfigError when it does not allow one, ModuleNotFoundError without the extra `dp`.
+    """
+    privacy = config.privacy
+    if not privacy.is_on:
+        return config
+    require()
+    if not privacy.max_epsilon:
+        return config
+
+    def after(rounds: int) -> float:
+        return epsilon(sampling_rate(config), privacy.noise_multiplier, rounds, privacy.delta)
+
+    if after(config.rounds) <= privacy.max_epsilon:
+        return config
+    low, high = 0, config.rounds
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if after(middle) <= privacy.max_epsilon else (low, middle)
+    if not low:
+        raise ConfigError(
+            f"[privacy] max_epsilon is {privacy.max_epsilon}, and the first round spends {after(1):.3f}; raise it, or noise_multiplier: "
+            "`edgefl privacy plan --epsilon` says how far"
+        )
+    tell(f"privacy: max_epsilon {privacy.max_epsilon:g} ends the federation after {low} of {config.rounds} rounds")
+    return replace(config, rounds=low)
 
 
 def milestones(rounds: int) -> list[int]:

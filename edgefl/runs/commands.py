@@ -15,7 +15,7 @@ from edgefl.config import load_config
 from edgefl.engines.base import Engine
 from edgefl.engines.site import Ending, Federation
 from edgefl.errors import ConfigError
-from edgefl.privacy.accountant import require
+from edgefl.privacy.accountant import within_budget
 from edgefl.privacy.mechanism import check_privacy
 from edgefl.runs.directory import RunDirectory, command_line
 from edgefl.runs.play import light, play, shared_out
@@ -78,8 +78,7 @@ def simulate(
     algorithm = make_algorithm(config.algorithm, None, config.options)
     check_privacy(algorithm, config)
     check_secure(algorithm, config)
-    if config.privacy.is_on:
-        require()
+    config = within_budget(config, partial(click.echo, err=True))
     out = out or Path("runs") / time.strftime(f"{config.name}-%Y%m%d-%H%M%S")
     with shared_out(config) as shared:
         run = RunDirectory(out, config, command_line(), resume=resume)

@@ -5,12 +5,12 @@ It stays on the machine of broker and aggregator; `ca.key` may be kept elsewhere
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from edgefl.errors import ConfigError
 from edgefl.files import write_atomic
-from edgefl.security.certificates import Certified, certify_client, certify_server, make_authority, revocation_list, serial_of
+from edgefl.security.certificates import Certified, certify_client, certify_server, make_authority, revocation_list, serial_of, vouch
 from edgefl.security.enrolment import Enrolment, load_enrolment, save_enrolment, write_secret
 from edgefl.security.signing import new_key, public_of
 from edgefl.wire.topics import check_client_id
@@ -22,11 +22,14 @@ REVOCATION_DAYS = 3650
 
 @dataclass(frozen=True)
 class Enrolled:
-    """What the aggregator knows of a device: its certificate's serial number (decimal) and its public Ed25519 key."""
+    """What the aggregator knows of a device: its certificate's serial number (decimal), its public Ed25519 key, and the authority's
+    word for that, which it shows to the other devices (`certificates.vouch`); empty of who was enrolled before there was one.
+    """
 
     serial: str
     signing_key: str
     revoked: bool = False
+    voucher: str = ""
 
 
 def create(directory: Path, hosts: Sequence[str], port: int, days: int) -> None:
@@ -63,7 +66,8 @@ def enrol(directory: Path, client_id: str, days: int) -> Enrolment:
     authority, aggregator = _authority(directory), load_enrolment(directory / "aggregator.enrol")
     certified, signing = certify_client(authority, client_id, days), new_key()
     _revoked(directory, known)
-    entry = Enrolled(str(serial_of(certified.certificate)), public_of(signing))
+    public = public_of(signing)
+    entry = Enrolled(str(serial_of(certified.certificate)), public, voucher=vouch(authority, client_id, public))
     _save(directory, {**known, client_id: entry})
     return Enrolment(
         client_id, aggregator.broker, authority.certificate, certified.certificate, certified.key, signing, aggregator.aggregator_key
@@ -75,7 +79,7 @@ def revoke(directory: Path, client_id: str) -> None:
     known = devices(directory)
     if client_id not in known:
         raise ConfigError(f"{client_id!r} is not enrolled in {directory}; enrolled are {', '.join(sorted(known)) or 'none'}")
-    known = {**known, client_id: Enrolled(known[client_id].serial, known[client_id].signing_key, revoked=True)}
+    known = {**known, client_id: replace(known[client_id], revoked=True)}
     _save(directory, known)
     _revoked(directory, known)
 

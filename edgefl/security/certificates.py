@@ -3,17 +3,20 @@
 A certificate's common name is the MQTT user name (`use_identity_as_username`), so who connects is who the topic says.
 """
 
+import base64
+import binascii
 import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from edgefl.errors import ConfigError
+from edgefl.errors import ConfigError, WireError
 
 BACKDATED = timedelta(days=1)
 """A board without a clock of its own may be behind."""
@@ -59,6 +62,27 @@ def revocation_list(authority: Certified, serials: Sequence[int], days: int) -> 
         revoked = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now - BACKDATED).build()
         built = built.add_revoked_certificate(revoked)
     return built.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
+
+
+def vouch(authority: Certified, client_id: str, signing_key: str) -> str:
+    """Return the authority's signature, base64, over whose an Ed25519 key (public, base64) is: by it devices know each other's."""
+    _, key = _open(authority)
+    return base64.b64encode(key.sign(_vouched(client_id, signing_key), ec.ECDSA(hashes.SHA256()))).decode()
+
+
+def check_voucher(authority: str, client_id: str, signing_key: str, voucher: str) -> None:
+    """Raise WireError unless the authority (its certificate, PEM) said that the key is this client's."""
+    public = _load(authority).public_key()
+    try:
+        if not isinstance(public, ec.EllipticCurvePublicKey):
+            raise ValueError("the authority's key is of another kind")
+        public.verify(base64.b64decode(voucher, validate=True), _vouched(client_id, signing_key), ec.ECDSA(hashes.SHA256()))
+    except (InvalidSignature, ValueError, binascii.Error) as error:
+        raise WireError(f"the authority does not vouch for the key of {client_id}; revoke it and enrol it again") from error
+
+
+def _vouched(client_id: str, signing_key: str) -> bytes:
+    return f"edgefl/v1 {client_id} signs with {signing_key}\n".encode()
 
 
 def serial_of(certificate: str) -> int:

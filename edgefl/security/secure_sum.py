@@ -58,10 +58,10 @@ class Revealed:
     keys: Mapping[str, int]
 
 
-def extra_bytes(values: int, clients: int) -> tuple[int, int]:
+def extra_bytes(words: int, values: int, clients: int) -> tuple[int, int]:
     """Return what a client sends (up) and receives (down) above one float32 a value, in bytes, without the messages' headers."""
     sealed = 12 + 2 * SHARE_BYTES + 16
-    up = 8 * (values + 1) - 4 * values + 64 + clients * sealed + clients * SHARE_BYTES
+    up = 8 * words - 4 * values + 64 + clients * sealed + clients * SHARE_BYTES
     return up, clients * (64 + sealed)
 
 

@@ -40,10 +40,7 @@ def sign(message: T, key: str, federation: str, client_id: str = "") -> T:
 def check(message: Any, public: str, federation: str, client_id: str = "") -> None:
     """Raise WireError unless the message bears the signature of this public key's owner."""
     kind = type(message).__name__
-    try:
-        key = Ed25519PublicKey.from_public_bytes(base64.b64decode(public, validate=True))
-    except (ValueError, binascii.Error) as error:
-        raise ConfigError(f"the public key {public[:12]!r}... is none: {error}; enrol again") from error
+    key = _public(public)
     if not message.signature:
         raise WireError(f"{kind} is not signed; its sender was not enrolled")
     try:
@@ -52,12 +49,20 @@ def check(message: Any, public: str, federation: str, client_id: str = "") -> No
         raise WireError(f"{kind} has a wrong signature: it is forged, damaged or of another federation; enrol the sender again") from error
 
 
-@lru_cache(2)
+@lru_cache(256)
 def _private(key: str) -> Ed25519PrivateKey:
     try:
         return Ed25519PrivateKey.from_private_bytes(base64.b64decode(key, validate=True))
     except (ValueError, binascii.Error) as error:
         raise ConfigError(f"this is no signing key: {error}; enrol again") from error
+
+
+@lru_cache(1024)
+def _public(key: str) -> Ed25519PublicKey:
+    try:
+        return Ed25519PublicKey.from_public_bytes(base64.b64decode(key, validate=True))
+    except (ValueError, binascii.Error) as error:
+        raise ConfigError(f"the public key {key[:12]!r}... is none: {error}; enrol again") from error
 
 
 def _said(message: Any, federation: str, client_id: str) -> bytes:

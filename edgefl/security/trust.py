@@ -44,18 +44,28 @@ class Enrolments:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._read_at = -1
-        self._keys: dict[str, tuple[str, bool]] = {}
+        self._keys: dict[str, tuple[str, bool, str]] = {}
 
     def key_of(self, client_id: str) -> str:
         """Return a device's public key; WireError when it is not enrolled, or was revoked."""
+        return self._entry(client_id)[0]
+
+    def introduction_of(self, client_id: str) -> tuple[str, str]:
+        """Return a device's public key and the authority's word for it. WireError as `key_of`, and when there is no such word."""
+        key, voucher = self._entry(client_id)
+        if not voucher:
+            raise WireError(f"{client_id} was enrolled by an older edgefl, which made no voucher; revoke it and enrol it again")
+        return key, voucher
+
+    def _entry(self, client_id: str) -> tuple[str, str]:
         from edgefl.security.authority import devices
 
         changed = (self._directory / "devices.json").stat().st_mtime_ns
         if changed != self._read_at:
-            self._keys = {name: (entry.signing_key, entry.revoked) for name, entry in devices(self._directory).items()}
+            self._keys = {name: (e.signing_key, e.revoked, e.voucher) for name, e in devices(self._directory).items()}
             self._read_at = changed
-        key, revoked = self._keys.get(client_id, ("", False))
+        key, revoked, voucher = self._keys.get(client_id, ("", False, ""))
         if not key or revoked:
             word = "was revoked" if revoked else "is not enrolled"
             raise WireError(f"{client_id} {word}; enrol it with `edgefl device enrol {client_id}`")
-        return key
+        return key, voucher

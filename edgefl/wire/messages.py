@@ -68,6 +68,7 @@ class Task:
     """What one client shall do in a round. `models`: the sha256 of each model of the broadcast, by name.
 
     max_staleness: so many rounds later the update is still taken; budget_s: train about so long, in whole epochs, 0 for all of them.
+    granted: a place is kept for the update, so that its chunks may follow at once on its Begin.
     """
 
     session: str
@@ -84,22 +85,31 @@ class Task:
     nonce: str
     ts: float
     signature: str = ""
+    granted: bool = False
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """Size in bytes and number of chunks of the blob with that sha256."""
+    """Size in bytes and number of chunks of the blob with that sha256; retained: the broker keeps them all, nobody needs to ask.
+
+    `session`: that of the aggregator that holds it.
+    """
 
     sha256: str
     size: int
     count: int
     chunk_bytes: int
     ts: float
+    retained: bool = False
+    session: str = ""
 
 
 @dataclass(frozen=True)
 class Begin:
-    """An update is ready to be sent: its blob's manifest, and all of the update that is not a tensor."""
+    """An update is ready to be sent: its blob's manifest, and all of the update that is not a tensor.
+
+    `follows`: all of its chunks come right behind, by the task's grant; else a receipt says when and which.
+    """
 
     client_id: str
     session: str
@@ -114,6 +124,7 @@ class Begin:
     nonce: str
     ts: float
     signature: str = ""
+    follows: bool = False
 
 
 @dataclass(frozen=True)

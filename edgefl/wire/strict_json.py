@@ -16,6 +16,8 @@ MAX_INTEGER = 2**63 - 1
 
 T = TypeVar("T")
 _AS_IT_IS = frozenset({str, int, bool})
+# json.dumps and json.loads make a new one for each message
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
 def _plain(value: Any) -> Any:
@@ -31,6 +33,11 @@ def _plain(value: Any) -> Any:
     return value
 
 
+@cache
+def _names(cls: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(cls))
+
+
 def max_bytes(cls: type) -> int:
     """Return how many bytes such a message may have: 64 KiB, or the class's own MAX_BYTES."""
     return int(getattr(cls, "MAX_BYTES", MAX_JSON_BYTES))
@@ -38,8 +45,8 @@ def max_bytes(cls: type) -> int:
 
 def encode_json(message: Any) -> bytes:
     """Return a dataclass as JSON; WireError when it is larger than such a message may be."""
-    plain = {f.name: _plain(getattr(message, f.name)) for f in fields(message)}
-    payload = json.dumps(plain, separators=(",", ":"), allow_nan=False).encode()
+    plain = {name: _plain(getattr(message, name)) for name in _names(type(message))}  # type: ignore[arg-type]  # a class is hashable
+    payload = _ENCODER.encode(plain).encode()
     if len(payload) > (limit := max_bytes(type(message))):
         raise WireError(f"{type(message).__name__} is {len(payload)} bytes, expected at most {limit}; report fewer metrics")
     return payload
@@ -88,6 +95,9 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique)
+
+
 @cache
 def _hints(cls: type) -> Mapping[str, Any]:
     return get_type_hints(cls)
@@ -99,7 +109,7 @@ def decode_json(cls: type[T], payload: bytes) -> T:
     if len(payload) > (limit := max_bytes(cls)):
         raise WireError(f"{name} is {len(payload)} bytes, expected at most {limit}; the sender is not edgefl")
     try:
-        raw = json.loads(payload, object_pairs_hook=_unique)
+        raw = _DECODER.decode(payload.decode())
     except (ValueError, RecursionError) as error:
         raise WireError(f"{name} is not JSON: {str(error)[:200]}; the sender is not edgefl") from error
     hints = _hints(cls)  # type: ignore[arg-type]  # a class is hashable

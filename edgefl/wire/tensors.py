@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save as st_save
 
-from edgefl.codecs import ITEMSIZES, MARK, pack, parts_of, rounding, unpack
+from edgefl.codecs import DEFLATE, ITEMSIZES, MARK, pack, parts_of, rounding, unpack
 from edgefl.errors import WireError
 from edgefl.plan.spec import TensorSpec
 from edgefl.types import Array, Weights
@@ -146,7 +146,7 @@ def encode_models(models: Mapping[str, Weights], codec: str = "fp32") -> bytes:
         blob = encode_weights(flat)
     else:
         blob = _save({_part(name, suffix): part for name, array in flat.items() for suffix, part in pack(base, array).items()})
-    if base == codec:
+    if not codec.endswith(DEFLATE):
         return blob
     return squeeze(blob, ITEMSIZES.get(base, 4), zlib.Z_DEFAULT_STRATEGY if base.startswith("top-") else zlib.Z_RLE)
 

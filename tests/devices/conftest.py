@@ -44,6 +44,15 @@ class Lead:
         self.link.publish(self.topics.manifest(sha256), encode_json(manifest), retain=True)
         return sha256
 
+    def keep(self, content):
+        """Leave a blob with the broker, its size last; a want of it is not answered."""
+        sha256, count = hashlib.sha256(content).hexdigest(), chunk_count(len(content))
+        for index in range(count):
+            self.link.publish(self.topics.blob(sha256, index), chunk(content, index), retain=True)
+        manifest = Manifest(sha256, len(content), count, CHUNK_BYTES, time.time(), retained=True)
+        self.link.publish(self.topics.manifest(sha256), encode_json(manifest), retain=True)
+        return sha256
+
     def say(self, phase, round):
         state = State(self.topics.federation, self.session, phase, round, 3, 1, 30.0, self.plan, time.time())
         self.link.publish(self.topics.state, encode_json(state), retain=True)

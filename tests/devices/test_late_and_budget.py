@@ -65,3 +65,42 @@ def test_a_budget_becomes_epochs_by_the_pace_of_the_round_before(federate, mosqu
     assert aggregator.take(begin) == trained(federation, toys, shard, 4, 4)
     device.popen.terminate()
     assert device.end() == 0
+
+
+def test_a_device_that_was_killed_before_it_sent_its_update_sends_it_late(federate, mosquitto_url, toys, lead):
+    federation = federate(mosquitto_url)
+    aggregator, shard = lead(federation), toys.shard(1)
+    device = federation.device("pi-1", shard)
+
+    def killed():
+        device.popen.kill()
+        assert not aggregator.next("status").online
+        again = federation.device("pi-1")
+        while not aggregator.next("status").online:
+            pass
+        return again
+
+    def begin_of(number):
+        """Return what the device announces for a round, once it is through with the one before."""
+        begin = aggregator.next("begin")
+        while begin.round < number:
+            aggregator.receipt(begin, "ok")
+            begin = aggregator.next("begin")
+        return begin
+
+    aggregator.next("status")
+    aggregator.task(1, max_staleness=1)
+    first = aggregator.next("begin")
+    device = killed()
+    aggregator.task(2, nonce="n2", max_staleness=1)
+    late = aggregator.next("begin")
+    assert (late.round, late.sha256, late.nonce, late.metrics) == (1, first.sha256, "n1", first.metrics)
+    assert aggregator.take(late) == trained(federation, toys, shard, 1, 2)
+    second = begin_of(2)
+    assert second.nonce == "n2"
+    device = killed()
+    aggregator.task(4, nonce="n4", max_staleness=1)
+    assert aggregator.next("begin").round == 4, "two rounds are too many"
+    aggregator.take(begin_of(4))
+    device.wait_for("round 4 federate")
+    assert not (federation.directory / "state-pi-1" / "unsent.json").exists()

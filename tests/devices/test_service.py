@@ -101,11 +101,21 @@ def test_a_lost_chunk_of_a_blob_is_asked_for_alone(federate, mosquitto_url, toys
     while want.sha256 != aggregator.model:
         aggregator.serve(want)
         want = aggregator.next("want")
-    assert want.missing == ()
+    assert want.missing == ((0, 2),)
     aggregator.serve(want, lose={1})
     want = aggregator.next("want")
     assert (want.sha256, want.missing) == (aggregator.model, ((1, 2),))
     aggregator.serve(want)
+    assert aggregator.next("begin").round == 1
+
+
+def test_a_blob_that_the_broker_keeps_is_not_asked_for_in_whatever_order_it_comes(federate, mosquitto_url, toys, lead):
+    federation = federate(mosquitto_url, wide=True)
+    aggregator = lead(federation)
+    federation.device("pi-1", toys.shard(1))
+    aggregator.next("status")
+    aggregator.model = aggregator.keep(encode_weights(toys.weights(5000)))
+    aggregator.task(1)
     assert aggregator.next("begin").round == 1
 
 

@@ -1,5 +1,7 @@
 """Two small federations: blobs for the numpy learner, and real 8x8 digits with a network that is compiled once."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,21 @@ def blobs(seed: int, count: int, classes: tuple[int, ...]) -> tuple[np.ndarray, 
     centres = np.array([[2.0, 0.0, 0.0, 1.0], [0.0, 2.0, 0.0, -1.0], [0.0, 0.0, 2.0, 0.0]])
     y = rng.choice(classes, count)
     return (centres[y] + rng.normal(0, 0.7, (count, 4))).astype(np.float32), y.astype(np.int64)
+
+
+@pytest.fixture
+def until():
+    """Return a function: the first event of a link that is wanted."""
+
+    def wait(link, wanted, timeout_s=40.0):
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            event = link.get(deadline - time.monotonic())
+            if event is not None and wanted(event):
+                return event
+        raise AssertionError("it did not come in time")
+
+    return wait
 
 
 @pytest.fixture

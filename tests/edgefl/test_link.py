@@ -3,7 +3,6 @@
 import contextlib
 import socket
 import threading
-import time
 from dataclasses import dataclass
 
 import pytest
@@ -29,18 +28,9 @@ class Answer:
         return self.value >= 0x80
 
 
-def until(link, wanted, timeout_s=40.0):
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        event = link.get(deadline - time.monotonic())
-        if event is not None and wanted(event):
-            return event
-    raise AssertionError("it did not come in time")
-
-
 @needs_mosquitto
 @pytest.mark.parametrize("protocol", ["", "?protocol=5"])
-def test_a_link_goes_over_to_the_next_broker_with_its_subscriptions_and_what_it_published(protocol):
+def test_a_link_goes_over_to_the_next_broker_with_its_subscriptions_and_what_it_published(protocol, until):
     """Three brokers that know nothing of each other; the first is not there at the start, and the one that is taken then goes."""
     ports = [free_port() for _ in range(3)]
     urls = [f"mqtt://{HOST}:{port}{protocol}" for port in ports]
@@ -77,7 +67,7 @@ def test_without_any_broker_each_is_named_and_no_password():
 
 
 @needs_mosquitto
-def test_a_first_broker_that_says_nothing_is_passed_over():
+def test_a_first_broker_that_says_nothing_is_passed_over(until):
     port = free_port()
     with socket.create_server((HOST, 0)) as silent, mosquitto(port):
         link = Link(f"mqtt://{HOST}:{silent.getsockname()[1]},mqtt://{HOST}:{port}", "one", timeout_s=2.0)

@@ -45,17 +45,7 @@ def link(url):
         each.close(2.0)
 
 
-def until(link, wanted, timeout_s=15.0):
-    """Return the first event that is wanted."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        event = link.get(deadline - time.monotonic())
-        if event is not None and wanted(event):
-            return event
-    raise AssertionError("it did not come in time")
-
-
-def test_messages_arrive_and_payload_bytes_are_counted(link):
+def test_messages_arrive_and_payload_bytes_are_counted(link, until):
     one, two = link("one"), link("two")
     two.subscribe("a/+")
     one.publish("a/b", b"hello")
@@ -65,7 +55,7 @@ def test_messages_arrive_and_payload_bytes_are_counted(link):
     assert one.get(0.0) is None
 
 
-def test_retained_messages_say_so_and_an_unsubscribed_topic_is_silent(link):
+def test_retained_messages_say_so_and_an_unsubscribed_topic_is_silent(link, until):
     one, two = link("one"), link("two")
     one.publish("r/state", b"here", retain=True)
     assert one.wait_in_flight(1, 5.0)
@@ -77,7 +67,7 @@ def test_retained_messages_say_so_and_an_unsubscribed_topic_is_silent(link):
     assert until(two, lambda e: True) == Message("r/end", b"end")
 
 
-def test_the_last_will_speaks_for_a_link_that_breaks_and_not_for_one_that_is_closed(link):
+def test_the_last_will_speaks_for_a_link_that_breaks_and_not_for_one_that_is_closed(link, until):
     watcher = link("watcher")
     watcher.subscribe("will/+")
     closed = Link(watcher.url, "closed", will=Message("will/closed", b"gone"))
@@ -88,7 +78,7 @@ def test_the_last_will_speaks_for_a_link_that_breaks_and_not_for_one_that_is_clo
     broken.close()
 
 
-def test_close_waits_for_all_that_was_published(link):
+def test_close_waits_for_all_that_was_published(link, until):
     reader = link("reader")
     reader.subscribe("bulk/+")
     writer = Link(reader.url, "writer")
@@ -104,7 +94,7 @@ def test_an_oversize_message_is_not_sent(link):
     assert MAX_PAYLOAD_BYTES == 261_120
 
 
-def test_a_reply_is_given_on_the_network_thread_while_the_service_is_busy(link):
+def test_a_reply_is_given_on_the_network_thread_while_the_service_is_busy(link, until):
     asks, answers = link("asks"), link("answers")
     answers.on_network("q/ask", lambda message: answers.publish("q/answer", message.payload + b"!"))
     answers.subscribe("q/ask")
@@ -113,7 +103,7 @@ def test_a_reply_is_given_on_the_network_thread_while_the_service_is_busy(link):
     assert until(asks, lambda e: True).payload == b"there!"
 
 
-def test_an_exception_on_the_network_thread_reaches_the_service(link):
+def test_an_exception_on_the_network_thread_reaches_the_service(link, until):
     one = link("one")
     called = threading.Event()
 
@@ -129,7 +119,7 @@ def test_an_exception_on_the_network_thread_reaches_the_service(link):
         until(one, lambda e: False)
 
 
-def test_a_broker_that_comes_back_finds_subscriptions_and_unsent_messages(protocol):
+def test_a_broker_that_comes_back_finds_subscriptions_and_unsent_messages(protocol, until):
     port = free_port()
     with mosquitto(port):
         one, two = (Link(f"mqtt://{HOST}:{port}{protocol}", name) for name in ("one", "two"))

@@ -22,7 +22,8 @@ def task_of(**models):
     said = ",".join(f'"{name}":"{hashlib.sha256(blob).hexdigest()}"' for name, blob in models.items())
     return (
         f'{{"session":"{"0" * 16}","round":1,"phase":"federate","plan":"{ZEROS}","models":{{{said}}},"scalars":{{}},"seed":1,'
-        f'"deadline_s":120.0,"codec":"fp32","max_staleness":0,"budget_s":0.0,"nonce":"{"0" * 16}","ts":1763737200.1234567,"signature":""}}'
+        f'"deadline_s":120.0,"codec":"fp32","max_staleness":0,"budget_s":0.0,"nonce":"{"0" * 16}","ts":1763737200.1234567,"signature":"",'
+        '"granted":false}'
     )
 
 
@@ -51,7 +52,8 @@ def test_an_update_is_its_tensors_and_its_announcement():
     header = b'{"global/w":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}'  # 64 bytes
     announcement = (
         f'{{"client_id":"pi-1","session":"{"0" * 16}","round":1,"plan":"{ZEROS}","sha256":"{ZEROS}","size":96,"count":1,'
-        f'"chunk_bytes":65536,"num_samples":30,"metrics":{{"loss":0.5}},"nonce":"{"0" * 16}","ts":1763737200.1234567,"signature":""}}'
+        f'"chunk_bytes":122880,"num_samples":30,"metrics":{{"loss":0.5}},"nonce":"{"0" * 16}","ts":1763737200.1234567,"signature":"",'
+        '"follows":false}'
     )
     assert len(header) == 64
     assert Traffic().up(update) == 8 + 64 + 24 + len(announcement)

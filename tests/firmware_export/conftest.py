@@ -1,7 +1,14 @@
-"""Real mixtures for the export tests: LeNet-5 by FedAvg and PFL-MFE on two clients of Fashion-MNIST, trained by the plan itself."""
+"""Real mixtures for the export tests: LeNet-5 by FedAvg and PFL-MFE on two clients of Fashion-MNIST, trained by the plan itself.
 
+Those of every other kind and data set are in mixtures.py.
+"""
+
+import importlib.util
 import os
+import shutil
+import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +26,51 @@ from edgefl.rng import rng_for
 from edgefl.types import Broadcast, ClientState, Mixture, Shard, Weights
 
 ROOT = Path(__file__).parents[2]
+
+
+def load(name):
+    """Return a module that lies beside this file."""
+    key = f"edgefl_export_tests_{name}"
+    if key not in sys.modules:
+        spec = importlib.util.spec_from_file_location(key, Path(__file__).with_name(f"{name}.py"))
+        sys.modules[key] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[key])
+    return sys.modules[key]
+
+
+mixtures, hand_model = load("mixtures"), load("hand_model")
+
+
+@pytest.fixture(scope="session")
+def hand():
+    """A model written by hand to the interface of model.h: FILES, and expected(inputs) in numpy."""
+    return hand_model
+
+
+@pytest.fixture(scope="session")
+def compiled():
+    """The module compiled.py: generated C on the host, and tflite-micro."""
+    return load("compiled")
+
+
+@pytest.fixture(scope="session")
+def graphs():
+    """The module graphs.py: models of a few operators."""
+    return load("graphs")
+
+
+@pytest.fixture(scope="session")
+def mixture_of():
+    """A function of kind and data set, each of `mixtures.KINDS` and `mixtures.DATA`, that gives a `mixtures.Made`."""
+    pytest.importorskip("tensorflow")
+
+    def found(kind, data):
+        try:
+            return mixtures.make(kind, data)
+        except DataError as error:
+            pytest.skip(str(error))
+
+    return found
 
 
 @dataclass(frozen=True)
@@ -72,12 +124,39 @@ def digits(lenet: tuple[Plan, Weights]) -> Trained:
 
 
 @pytest.fixture(scope="session")
-def micro_environment(packages: Path, pip: Callable[..., None]) -> dict[str, str]:
+def bundle(digits, tmp_path_factory) -> Path:
+    """An export for a Cortex-M4, with a certificate over 30 samples."""
+    pytest.importorskip("tflite_micro")
+    from firmware_export.budget import Budget
+    from firmware_export.bundle import write_bundle
+    from firmware_export.certificate import Request
+    from firmware_export.firmware import not_runnable
+    from firmware_export.golden import choose
+    from firmware_export.quantize import export_mixture
+    from firmware_export.targets import TARGETS
+
+    if reason := not_runnable(TARGETS["cortex-m4"]) or not_runnable(TARGETS["host"]):
+        pytest.skip(reason)
+    out = tmp_path_factory.mktemp("bundle")
+    export_mixture(digits.plan, digits.mixture, digits.shard, out, client_id="pi-1")
+    write_bundle(out, *choose(digits.shard, 30, 1), Request("cortex-m4", Budget(64 << 10, 256 << 10)))
+    return out
+
+
+@pytest.fixture
+def copy(bundle, tmp_path) -> Path:
+    """That export, to be damaged."""
+    return Path(shutil.copytree(bundle, tmp_path / "copy"))
+
+
+@pytest.fixture(scope="session")
+def micro_environment(packages: Path, pip: Callable[..., None], alone: Callable[[], AbstractContextManager[None]]) -> dict[str, str]:
     """Environment variables under which this Python finds tflite-micro."""
     home = packages / "tflite-micro"
-    if not (home / "ready").exists():
-        pip("--pre", "--no-deps", "--upgrade", "--target", str(home), "tflite-micro")
-        (home / "ready").touch()
+    with alone():
+        if not (home / "ready").exists():
+            pip("--pre", "--no-deps", "--upgrade", "--target", str(home), "tflite-micro")
+            (home / "ready").touch()
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(home), str(ROOT)])}
 
 

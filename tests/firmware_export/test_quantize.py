@@ -10,7 +10,7 @@ import pytest
 from edgefl.errors import ExportError, PlanError
 from edgefl.mixture import fill_template
 from edgefl.types import Mixture, Shard
-from firmware_export import quantize as module
+from firmware_export.device_route import distinct
 from firmware_export.quantize import RECIPES, Recipe, export_mixture, quantize
 from firmware_export.ranges import observe, ranges
 from firmware_export.run import accuracy, load, outputs
@@ -109,8 +109,8 @@ def test_every_remedy_makes_a_model_that_runs(digits, recipe) -> None:
 
 
 def test_recipes_that_add_nothing_are_left_out() -> None:
-    assert [r.name for r in module._distinct(RECIPES[:3], 100)] == [RECIPES[0].name, RECIPES[2].name]
-    assert len(module._distinct(RECIPES, 1000)) == len(RECIPES)
+    assert [r.name for r in distinct(RECIPES[:3], 100)] == [RECIPES[0].name, RECIPES[2].name]
+    assert len(distinct(RECIPES, 1000)) == len(RECIPES)
 
 
 def changed(shard: Shard, x: np.ndarray) -> Shard:

@@ -88,9 +88,9 @@ class Heard:
         self.link.subscribe(topic)
         self.messages = []
 
-    def until_phase(self, phase):
-        """Listen until the state says that phase; returns every message so far."""
-        return self._until(lambda message: message.topic.endswith("/state") and json.loads(message.payload)["phase"] == phase)
+    def until_phase(self, phase, topic="/state"):
+        """Listen until the state (of the federation with that topic) says that phase; returns every message so far."""
+        return self._until(lambda message: message.topic.endswith(topic) and json.loads(message.payload)["phase"] == phase)
 
     def until(self, leaf):
         """Listen until something is said on a topic that ends so; returns every message so far."""

@@ -17,7 +17,7 @@ def load(name):
     return sys.modules[key]
 
 
-processes, actors, hazards = load("processes"), load("actors"), load("hazards")
+processes, actors, hazards, masked_actor = load("processes"), load("actors"), load("hazards"), load("masked_actor")
 
 
 @pytest.fixture
@@ -85,6 +85,27 @@ def listen():
     yield make
     for each in made:
         each.link.close()
+
+
+@pytest.fixture
+def masked_puppet(puppet, listen):
+    def make(federation, client_id):
+        blobs = listen(federation, f"{federation.topics.root}/blob/+/+")
+        return masked_actor.MaskedPuppet(federation, puppet(federation, client_id), blobs, processes.toy_weights())
+
+    return make
+
+
+@pytest.fixture
+def secured_broker(tmp_path):
+    made = load("test_security").Secured(tmp_path / "keys", 4)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def masked():
+    return masked_actor
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ def test_a_stale_will_takes_no_new_boot_offline():
 
 
 def test_chunks_that_several_want_go_out_once_after_a_moment():
-    blobs = BlobServer()
+    blobs = BlobServer(0)
     blobs.offer(A, bytes(CHUNK_BYTES + 1))
     assert blobs.manifest(A).count == 2
     assert blobs.want(Want(A, (), 0.0), now=10.0)
@@ -50,7 +50,7 @@ def test_chunks_that_several_want_go_out_once_after_a_moment():
 
 
 def test_a_blob_goes_out_at_once_when_all_who_were_told_of_it_have_asked():
-    blobs = BlobServer()
+    blobs = BlobServer(0)
     blobs.offer(A, b"x")
     blobs.expect(A, "pi-1")
     blobs.expect(A, "pi-2")
@@ -61,7 +61,7 @@ def test_a_blob_goes_out_at_once_when_all_who_were_told_of_it_have_asked():
 
 
 def test_one_who_was_told_and_never_asks_holds_the_others_up_for_a_moment_only():
-    blobs = BlobServer()
+    blobs = BlobServer(0)
     blobs.offer(A, b"x")
     blobs.expect(A, "pi-1")
     blobs.expect(A, "silent")
@@ -71,7 +71,7 @@ def test_one_who_was_told_and_never_asks_holds_the_others_up_for_a_moment_only()
 
 
 def test_a_blob_waits_for_those_who_keep_asking_but_not_for_ever():
-    blobs = BlobServer()
+    blobs = BlobServer(0)
     blobs.offer(A, b"x")
     step, asks = WINDOW_S / 2, round(2 * LONGEST_S / WINDOW_S)
     for i in range(asks + 1):
@@ -86,7 +86,7 @@ def test_a_blob_waits_for_those_who_keep_asking_but_not_for_ever():
 
 
 def test_a_manifest_is_published_again_for_those_who_ask_again_and_not_once_for_each():
-    blobs = BlobServer()
+    blobs = BlobServer(0)
     blobs.offer(A, b"x")
     assert [blobs.is_manifest_due(A, 10.0 + i / 1000) for i in range(3)] == [False] * 3
     later = 10.001 + MANIFEST_S
@@ -94,7 +94,7 @@ def test_a_manifest_is_published_again_for_those_who_ask_again_and_not_once_for_
 
 
 def test_who_asks_late_gets_a_chunk_again_when_the_others_had_time_to_leave():
-    blobs = BlobServer()
+    blobs = BlobServer(0)
     blobs.offer(A, b"x")
     blobs.want(Want(A, (), 0.0), now=1.0)
     sent = 1.01 + WINDOW_S
@@ -108,7 +108,7 @@ def test_who_asks_late_gets_a_chunk_again_when_the_others_had_time_to_leave():
 
 
 def test_a_blob_that_is_gone_or_a_range_outside_it():
-    blobs = BlobServer()
+    blobs = BlobServer(0)
     blobs.offer(A, b"x")
     blobs.offer(B, b"y")
     blobs.want(Want(A, (), 0.0), now=0.0)

@@ -100,7 +100,15 @@ def test_a_round_without_a_cohort_is_closed_in_the_journal(tmp_path):
         assert (journal.losses("personalize"), journal.round(1, "federate").closed) == ([None], True)
 
 
-def test_secure_aggregation_is_not_there_over_mqtt_and_says_so(federate, mosquitto_url):
-    aggregator = federate(mosquitto_url, tables="[privacy]\nsecure_aggregation = true\n").aggregator()
-    assert aggregator.end() == 1
-    assert "secure_aggregation is not there over MQTT yet" in aggregator.said
+def test_a_federation_ends_before_it_spends_more_than_it_may(federate, mosquitto_url, toys):
+    pytest.importorskip("dp_accounting", reason="the extra dp is not installed")
+    most = epsilon(1.0, 2.0, 2, 1e-5) + 0.01
+    table = f"[privacy]\nclip = 0.5\nnoise_multiplier = 2.0\npopulation = 1\nmax_epsilon = {most}\n"
+    federation = federate(mosquitto_url, rounds=50, min_clients=1, tables=table)
+    aggregator, device = federation.aggregator(), federation.device("pi-1", toys.shard(1))
+    assert aggregator.end() == 0, aggregator.said
+    assert device.end() == 0, device.said
+    assert "ends the federation after 2 of 50 rounds" in aggregator.said
+    result = federation.result()
+    assert (len(result["losses"]), result["rounds"]) == (2, 2)
+    assert result["privacy"]["epsilon"] < most

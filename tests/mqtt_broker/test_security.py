@@ -214,7 +214,7 @@ def test_a_forged_state_or_task_is_ignored_and_a_forged_update_rejected(secured,
             session = decode_json(State, task.payload).session
         task = leader.get(20.0)
     begin = {"client_id": "signed", "session": session, "round": 1, "plan": "0" * 64, "sha256": "ab" * 32, "size": 1, "count": 1,
-             "chunk_bytes": 65536, "num_samples": 5, "metrics": {}, "nonce": "n", "ts": 0.0, "signature": ""}  # fmt: skip
+             "chunk_bytes": 65536, "num_samples": 5, "metrics": {}, "nonce": "n", "ts": 0.0, "signature": "", "follows": False}  # fmt: skip
     leader.publish(f"{root}/device/signed/up/{'ab' * 32}/begin", json.dumps(begin).encode())
     aggregator.wait_for("rejected from signed: Begin is not signed")
     assert aggregator.end() == 0, aggregator.said

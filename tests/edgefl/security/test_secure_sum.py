@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from edgefl.errors import DataError, RoundError
 from edgefl.security.masking import added, mask, to_mean, to_words
 from edgefl.security.secure_sum import advertise, least_threshold, mask_words, reveal, share, unmask
+from edgefl.security.vectors import means_of, size_of, words_of
 
 CONTEXT = "kitchen round 3"
 
@@ -135,3 +136,16 @@ def test_as_many_and_as_large_as_allowed_do_not_overflow():
 def test_what_does_not_fit_is_refused(value, samples):
     with pytest.raises(DataError, match="for secure aggregation"):
         to_words(np.array([value]), samples)
+
+
+def test_a_vector_of_two_models_of_which_one_was_trained_by_hand():
+    """Weights b (one value) and a (two), three samples: model x is 2^24 x 3 x (a, b), 3; model y, not trained, is all zero."""
+    shapes = {"y": {"a": (1, 2), "b": (1,)}, "x": {"b": (1,), "a": (1, 2)}}
+    delta = {"b": np.array([0.5], np.float32), "a": np.array([[1.0, -2.0]], np.float32)}
+    words = words_of({"x": delta}, 3, shapes)
+    np.testing.assert_array_equal(words.view(np.int64), [3 * 2**24, -6 * 2**24, 3 * 2**23, 3, 0, 0, 0, 0])
+    assert size_of(shapes) == 8
+    means = means_of(words + words_of({"x": {name: -array for name, array in delta.items()}}, 1, shapes), shapes)
+    assert (list(means), list(means["x"])) == (["x"], ["b", "a"])  # in the order of the shapes, as an update's are
+    np.testing.assert_array_equal(means["x"]["a"], [[0.5, -1.0]])
+    np.testing.assert_array_equal(means["x"]["b"], [0.25])

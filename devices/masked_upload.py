@@ -1,0 +1,135 @@
+"""Sending an update, in the clear or under masks, whichever the task says.
+
+Under masks the update that was trained and kept is never sent: only what `edgefl.security.participant` makes of it. Keys are drawn anew
+for each attempt at a round, and kept in memory until the next; so a step that comes again is answered with the same bytes.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from safetensors.numpy import load
+
+from devices.session import Session, Superseded
+from devices.store import Progress
+from devices.upload import upload
+from edgefl.errors import ConfigError, DataError, RoundError, WireError
+from edgefl.types import Array
+from edgefl.wire.chunks import CHUNK_BYTES, chunk_count
+from edgefl.wire.masked import CODEC, MASK, UNMASK, attempt_of, context_of
+from edgefl.wire.messages import Begin, Receipt, Task
+
+if TYPE_CHECKING:
+    from edgefl.security.masking import Words
+    from edgefl.security.participant import Participant
+
+MAX_STEP_BYTES = 16 * 1024 * 1024
+TOLD = ("loss", "epochs", "seconds", "peak_rss_mb")
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """This client's part of an attempt at a round: what it was asked, and what it has to say."""
+
+    task: Task
+    progress: Progress
+    participant: "Participant"
+    words: Callable[[], "Words"]
+
+
+def told(task: Task, metrics: Mapping[str, float]) -> Mapping[str, float]:
+    """Return those of an update's metrics that go on a topic: of a masked one a few, for others may say which model was trained."""
+    return {key: value for key, value in metrics.items() if key in TOLD} if task.codec == CODEC else metrics
+
+
+class Delivery:
+    """Sends the updates of one device. `authority`: that of its enrolment, PEM, empty without one."""
+
+    def __init__(self, client_id: str, authority: str, note: Callable[[str], None]) -> None:
+        self._client_id, self._authority, self._note = client_id, authority, note
+        self._attempt: Attempt | None = None
+        self._answered = 0
+
+    def send(self, session: Session, task: Task, progress: Progress, blob: bytes) -> Receipt:
+        """Return the receipt that ends the upload of a round's update: ok, or rejected with the reason. Raises Superseded."""
+        if task.codec != CODEC:
+            return self._say(session, task, blob, progress.metrics, progress.num_samples)
+        attempt = self._attempt
+        if attempt is None or (attempt.task.session, attempt.task.nonce) != (task.session, task.nonce):
+            attempt = self._attempt = self._begun(session, task, progress, blob)
+            self._answered = session.steps_heard  # a step of an earlier attempt is over
+        receipt = self._say(session, task, attempt.participant.advertise(), {}, progress.num_samples)
+        while receipt.outcome == "ok":
+            step = self._next(session, task)
+            receipt = self._answer(session, step)
+            if step.phase == UNMASK:
+                return replace(receipt, outcome="ok", reason="")  # enough others may have revealed theirs before
+        return receipt
+
+    def answer(self, session: Session) -> None:
+        """Answer a step that comes when nothing is being sent: once more after a restart of the aggregator, or after one of this device."""
+        if session.step and session.steps_heard != self._answered:
+            step = session.step
+            try:
+                self._answer(session, step)
+            except Superseded:
+                self._note(f"round {step.round}: left, it is over")
+
+    def _begun(self, session: Session, task: Task, progress: Progress, blob: bytes) -> Attempt:
+        try:
+            from edgefl.security.participant import Participant
+            from edgefl.security.vectors import shapes_of, words_of
+        except ImportError as error:
+            raise ConfigError(
+                f"round {task.round} is masked, which takes the package cryptography, and it cannot be loaded ({error}); "
+                "pip install 'cryptography>=44', or leave secure_aggregation out of the federation"
+            ) from error
+        deltas: dict[str, dict[str, Array]] = {}
+        for name, array in load(blob).items():
+            model, _, weight = name.partition("/")
+            deltas.setdefault(model, {})[weight] = array
+        # of several models a client trains one, and all have the same weights
+        trained = next(iter(deltas.values()))
+        shapes = shapes_of({model: deltas.get(model, trained) for model in task.models})
+        participant = Participant(self._client_id, context_of(session.topics.federation, task), session.trust, self._authority)
+        return Attempt(task, progress, participant, partial(words_of, deltas, progress.num_samples, shapes))
+
+    def _next(self, session: Session, task: Task) -> Task:
+        """Wait for the next step, or for one that comes again."""
+        while True:
+            if session.step and session.steps_heard != self._answered and _fits(session.step, task):
+                return session.step
+            if not session.is_current(task):
+                raise Superseded
+            session.pump(0.5)
+
+    def _answer(self, session: Session, step: Task) -> Receipt:
+        self._answered = session.steps_heard
+        attempt = self._attempt
+        if attempt is None or not _fits(step, attempt.task):
+            # so that the round does not wait for it: what it drew for this attempt went with the process before this one
+            self._note(f"round {step.round}: the keys of this attempt are gone; the others take this device's masks off")
+            return self._say(session, step, b"")
+        try:
+            [sha256] = step.models.values()
+            asked = session.fetch(lambda: session.is_current(step), {sha256: MAX_STEP_BYTES})[sha256]
+            said = attempt.participant.answer(step.phase, asked, attempt.words)
+        except (RoundError, WireError, DataError) as error:
+            self._note(f"round {step.round}: {error}")
+            return self._say(session, step, b"")
+        metrics = told(attempt.task, attempt.progress.metrics) if step.phase == MASK else {}
+        return self._say(session, step, said, metrics, attempt.progress.num_samples)
+
+    def _say(self, session: Session, step: Task, blob: bytes, metrics: Mapping[str, float] = {}, samples: int = 1) -> Receipt:
+        begin = Begin(
+            self._client_id, step.session, step.round, step.plan, hashlib.sha256(blob).hexdigest(), len(blob), chunk_count(len(blob)),
+            CHUNK_BYTES, samples, metrics, step.nonce, time.time(),
+        )  # fmt: skip
+        return upload(session, step, begin, blob)
+
+
+def _fits(step: Task, task: Task) -> bool:
+    return (step.session, attempt_of(step.nonce)) == (task.session, attempt_of(task.nonce))

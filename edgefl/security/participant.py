@@ -1,0 +1,132 @@
+"""A client's part of one attempt at a masked round, bytes in and bytes out: the protocol is in `secure_sum`, the bytes in `wire.masked`.
+
+Secrets are made with the object and live in memory alone: a device that was started again has none, and is recovered as one that
+dropped out. Each step is answered once: asked again with the same bytes it says the same, asked with others it refuses. So nothing is
+masked twice with the same keys under two sets of clients, and of no other client both secrets are revealed.
+"""
+
+import base64
+import binascii
+from collections.abc import Callable
+
+from edgefl.errors import RoundError, WireError
+from edgefl.security.masking import Words
+from edgefl.security.secure_sum import PublicKeys, advertise, mask_words, reveal, share
+from edgefl.security.summing import threshold_of
+from edgefl.security.trust import Trust
+from edgefl.wire.masked import (
+    MASK,
+    SHARE,
+    SHARE_BYTES,
+    STEPS,
+    UNMASK,
+    Advertised,
+    Introduced,
+    decode_ids,
+    decode_inbox,
+    decode_keys,
+    split_blob,
+)  # fmt: skip
+from edgefl.wire.strict_json import encode_json
+
+
+def told_of(keys: PublicKeys, client_id: str, context: str) -> Advertised:
+    """Return keys as they are advertised, not signed yet."""
+    return Advertised(client_id, context, base64.b64encode(keys.seal).decode(), base64.b64encode(keys.mask).decode())
+
+
+def keys_of(told: Advertised) -> PublicKeys:
+    """Return the keys that were advertised; WireError when they are none."""
+    try:
+        seal, mask = (base64.b64decode(each, validate=True) for each in (told.seal, told.mask))
+    except (ValueError, binascii.Error) as error:
+        raise WireError(f"the keys of {told.client_id} are not base64; update it") from error
+    if len(seal) != 32 or len(mask) != 32:
+        raise WireError(f"the keys of {told.client_id} have {len(seal)} and {len(mask)} bytes, expected 32; update it")
+    return PublicKeys(seal, mask)
+
+
+class Participant:
+    """One client in one attempt. `authority`: PEM, by which the others' signing keys are checked; empty where nobody was enrolled."""
+
+    def __init__(self, client_id: str, context: str, trust: Trust, authority: str = "") -> None:
+        self._client_id, self._context, self._trust, self._authority = client_id, context, trust, authority
+        self._own, public = advertise()
+        self._advertised = encode_json(trust.signed(told_of(public, client_id, context), client_id))
+        self._public: dict[str, PublicKeys] = {}
+        self._inbox: dict[str, bytes] = {}
+        self._answers: dict[str, tuple[bytes, bytes]] = {}
+
+    def advertise(self) -> bytes:
+        """Return the public keys, signed where this client is enrolled."""
+        return self._advertised
+
+    def answer(self, step: str, asked: bytes, words: Callable[[], Words]) -> bytes:
+        """Return what the step (share, mask, unmask) asks for; `words` gives this client's vector.
+
+        Raises RoundError, and reveals nothing, when the step does not follow on the one before, was answered to other bytes before,
+        or when keys or shares are not genuine; WireError for bytes that are none of the protocol's.
+        """
+        if step in self._answers:
+            before, said = self._answers[step]
+            if before != asked:
+                raise RoundError(f"asked to {step} for other clients than before, with the same keys; nothing is said")
+            return said
+        if STEPS.index(step) != len(self._answers):
+            raise RoundError(f"asked to {step} after {len(self._answers)} of the steps {', '.join(STEPS)}; nothing is said")
+        try:
+            said = {SHARE: self._share, MASK: lambda blob: self._mask(blob, words()), UNMASK: self._unmask}[step](asked)
+        except ValueError as error:  # X25519 refuses a public key of low order
+            raise RoundError(f"a key of this round cannot be used: {error}") from error
+        self._answers[step] = asked, said
+        return said
+
+    @property
+    def _threshold(self) -> int:
+        return threshold_of(len(self._public))
+
+    def _share(self, asked: bytes) -> bytes:
+        introduced = decode_keys(asked)
+        for each in introduced:
+            self._check(each)
+        own = [encode_json(each.advertised) for each in introduced if each.advertised.client_id == self._client_id]
+        if own != [self._advertised]:
+            raise RoundError("the keys that are shown of this client are not those that it advertised; nothing is said")
+        public = {each.advertised.client_id: keys_of(each.advertised) for each in introduced}
+        sealed = share(self._own, self._client_id, public, threshold_of(len(public)), self._context)
+        self._public = public
+        return b"".join(sealed[other] for other in sorted(public))
+
+    def _check(self, each: Introduced) -> None:
+        told = each.advertised
+        if told.context != self._context:
+            raise RoundError(f"{told.client_id} advertised keys for another round or another model than this client has; nothing is said")
+        if not self._authority:
+            return
+        from edgefl.security.certificates import check_voucher
+        from edgefl.security.signing import check
+
+        check_voucher(self._authority, told.client_id, each.signing_key, each.voucher)
+        check(told, each.signing_key, self._trust.federation, told.client_id)
+
+    def _mask(self, asked: bytes, words: Words) -> bytes:
+        inbox = decode_inbox(asked)
+        if not inbox.keys() <= self._public.keys() or self._client_id not in inbox or len(inbox) < self._threshold:
+            raise RoundError(
+                f"asked for words masked towards {len(inbox)} clients, expected {self._threshold} or more of those that advertised, "
+                "this one among them; nothing is said"
+            )
+        self._inbox = inbox
+        return mask_words(self._own, self._client_id, self._public, inbox, words, self._context).astype("<u8").tobytes()
+
+    def _unmask(self, asked: bytes) -> bytes:
+        came = decode_ids(asked)
+        told = reveal(self._own, self._client_id, self._public, self._inbox, came, self._threshold, self._context)
+        shares = (told.seeds.get(other, told.keys.get(other, 0)) for other in sorted(self._inbox))
+        return b"".join(each.to_bytes(SHARE_BYTES) for each in shares)
+
+
+def revealed_of(blob: bytes, shared: tuple[str, ...], came: tuple[str, ...]) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the shares that a client revealed: of the own masks of those who came, of the mask keys of the others. WireError."""
+    shares = dict(zip(shared, (int.from_bytes(each) for each in split_blob(blob, len(shared), SHARE_BYTES)), strict=True))
+    return {c: shares[c] for c in shared if c in came}, {c: shares[c] for c in shared if c not in came}

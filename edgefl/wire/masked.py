@@ -1,0 +1,134 @@
+"""What a round of masked updates says beside the ordinary messages, as bytes.
+
+Such a round is four exchanges, each a task and an upload like any other (mqtt.md, topics):
+
+    task `federate`, codec fp32+masked    up: `Advertised`, JSON
+    task `share`,  models {keys: sha256}   down: who advertised, a line each; up: 160 sealed bytes for each of them, by id
+    task `mask`,   models {inbox: sha256}  down: a line of who shared, and what each of them sealed for this client; up: 8 bytes a word
+    task `unmask`, models {came: sha256}   down: a line of whose words came; up: 66 bytes for each who shared, by id
+
+The nonce of an attempt, with the exchange's name behind it, is the task's nonce: an upload says with it what it answers.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from edgefl.codecs import MASKED
+from edgefl.errors import WireError
+from edgefl.wire.messages import Task
+from edgefl.wire.strict_json import decode_json, encode_json
+from edgefl.wire.topics import CLIENT_ID
+
+CODEC = f"fp32{MASKED}"
+SHARE, MASK, UNMASK = "share", "mask", "unmask"
+STEPS = (SHARE, MASK, UNMASK)
+SEALED_BYTES = 160
+SHARE_BYTES = 66
+ADVERTISED_BYTES = 2048
+MOST_CLIENTS = 2**12
+
+
+@dataclass(frozen=True)
+class Advertised:
+    """A client's public keys for one attempt at one round: X25519, base64 of 32 bytes each. context: see `context_of`."""
+
+    MAX_BYTES = ADVERTISED_BYTES
+
+    client_id: str
+    context: str
+    seal: str
+    mask: str
+    signature: str = ""
+
+
+@dataclass(frozen=True)
+class Introduced:
+    """A client as the aggregator presents it to the others: what it advertised, its signing key, and the authority's word for that key.
+
+    The last two are empty where nobody was enrolled.
+    """
+
+    advertised: Advertised
+    signing_key: str = ""
+    voucher: str = ""
+
+
+def attempt_of(nonce: str) -> str:
+    """Return the nonce of the attempt that a task or an upload belongs to."""
+    return nonce.partition("-")[0]
+
+
+def step_nonce(attempt: str, step: str) -> str:
+    """Return the nonce of one exchange of an attempt."""
+    return f"{attempt}-{step}"
+
+
+def context_of(federation: str, task: Task) -> str:
+    """Return what all masks of an attempt are bound to, sha256 in hex: federation, session, round, attempt, plan, and the models.
+
+    A client that was sent another model than the others has another context, and its masks do not cancel (Pasquini et al., Eluding
+    Secure Aggregation in Federated Learning via Model Inconsistency, CCS 2022).
+    """
+    told = [
+        federation, task.session, task.round, task.phase, attempt_of(task.nonce), task.plan, sorted(task.models.items()),
+        sorted(task.scalars.items()), task.seed,
+    ]  # fmt: skip
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+
+
+def encode_keys(introduced: Sequence[Introduced]) -> bytes:
+    """Return a line for each client."""
+    lines = (b"\t".join([encode_json(i.advertised), i.signing_key.encode(), i.voucher.encode()]) for i in introduced)
+    return b"\n".join(lines)
+
+
+def decode_keys(blob: bytes) -> tuple[Introduced, ...]:
+    """Read the lines; WireError for what is none, for an id twice, and when they are not sorted by id."""
+    found = []
+    for line in blob.split(b"\n")[: MOST_CLIENTS + 1]:
+        parts = line.split(b"\t")
+        if len(parts) != 3 or len(line) > 2 * ADVERTISED_BYTES:
+            raise WireError(f"a line of {len(parts)} parts, expected a client's keys in 3; update the older of device and aggregator")
+        key, voucher = (part.decode("ascii", "replace") for part in parts[1:])
+        found.append(Introduced(decode_json(Advertised, parts[0]), key, voucher))
+    _check_ids([each.advertised.client_id for each in found])
+    return tuple(found)
+
+
+def encode_ids(ids: Sequence[str]) -> bytes:
+    """Return client ids in one line."""
+    return " ".join(ids).encode()
+
+
+def decode_ids(line: bytes) -> tuple[str, ...]:
+    """Read client ids; WireError for what is none, and when they are not sorted."""
+    ids = line.decode("ascii", "replace").split(" ")
+    _check_ids(ids)
+    return tuple(ids)
+
+
+def encode_inbox(sealed: Mapping[str, bytes]) -> bytes:
+    """Return what each client sealed for one of them."""
+    ids = sorted(sealed)
+    return encode_ids(ids) + b"\n" + b"".join(sealed[client_id] for client_id in ids)
+
+
+def decode_inbox(blob: bytes) -> dict[str, bytes]:
+    """Read what each client sealed; WireError for what is no such blob."""
+    line, _, content = blob.partition(b"\n")
+    ids = decode_ids(line)
+    return dict(zip(ids, split_blob(content, len(ids), SEALED_BYTES), strict=True))
+
+
+def split_blob(blob: bytes, count: int, size: int) -> list[bytes]:
+    """Return parts of one size; WireError when these are not as many."""
+    if len(blob) != count * size:
+        raise WireError(f"{len(blob)} bytes, expected {size} for each of {count} clients; update the older of device and aggregator")
+    return [blob[place : place + size] for place in range(0, len(blob), size)]
+
+
+def _check_ids(ids: Sequence[str]) -> None:
+    if len(ids) > MOST_CLIENTS or list(ids) != sorted(set(ids)) or not all(CLIENT_ID.fullmatch(each) for each in ids):
+        raise WireError(f"clients {' '.join(ids)[:100]!r}, expected at most {MOST_CLIENTS} ids, sorted, each once")

@@ -1,0 +1,98 @@
+"""`edgefl export verify` and `edgefl export profile`, and what `edgefl export --target` tells."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edgefl.data.device import DataSource
+from edgefl.data.device.options import data_options
+from edgefl.errors import ExportError
+from firmware_export.certificate import NAME
+from firmware_export.measured import LayerCost
+from firmware_export.parity import EQUAL
+from firmware_export.targets import TARGETS, find_target
+
+
+@click.command(epilog="Example: edgefl export verify out/")
+@click.argument("folder", type=click.Path(path_type=Path))
+@data_options("Samples to measure on, for a folder without a certificate.", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print what was checked as JSON.")
+def verify(folder: Path, source: DataSource | None, as_json: bool) -> None:
+    """Build an export again from its files alone, run it again, and compare everything with its certificate.
+
+    A folder without one, such as DIR/clients/ID that `edgefl demo` left: its model.tflite and report.json are checked, and the accuracy
+    where the device's samples are at hand.
+    """
+    from firmware_export.verify import verify_bundle
+    from firmware_export.verify_report import verify_report
+
+    if not folder.is_dir():
+        raise ExportError(f"no directory {folder}; give what `edgefl export -o` wrote")
+    found = verify_bundle(folder) if (folder / NAME).exists() else verify_report(folder, source)
+    if as_json:
+        click.echo(json.dumps({"folder": str(folder), **asdict(found)}, indent=1))
+        return
+    click.echo("\n".join([f"ok           {line}" for line in found.checked] + [f"not checked  {line}" for line in found.unchecked]))
+
+
+@click.command(epilog="Example: edgefl export profile out/")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--target", help="Another core than the export's.")
+@click.option("--json", "as_json", is_flag=True, help="Print the layers as JSON.")
+def profile(folder: Path, target: str | None, as_json: bool) -> None:
+    """RAM, flash and instructions of each layer, counted in QEMU; where the budget goes."""
+    from firmware_export.verify import profile_bundle
+
+    if target is not None:
+        find_target(target)
+    name, layers, budget = profile_bundle(folder, target)
+    if as_json:
+        click.echo(json.dumps({"target": name, "budget": budget, "layers": [asdict(layer) for layer in layers]}, indent=1))
+        return
+    click.echo(describe_layers(name, layers))
+
+
+def describe_layers(target: str, layers: tuple[LayerCost, ...]) -> str:
+    """Return a table of the layers with each one's share of all instructions."""
+    total = sum(layer.instructions for layer in layers)
+    width = max((len(layer.name) for layer in layers), default=5)
+    part = max((len(layer.part) for layer in layers), default=4)
+    lines = [
+        f"{target}: instructions of an inference, bytes of weights (flash), bytes of output (RAM, shared with other layers)",
+        f"{'layer':{width}} {'operator':18} {'part':{part}} {'instructions':>12} {'share':>6} {'flash':>8} {'RAM':>7}",
+    ]
+    for layer in layers:
+        share = layer.instructions / total if total else 0.0
+        lines.append(
+            f"{layer.name:{width}} {layer.op:18} {layer.part:{part}} {layer.instructions:12,} {share:6.1%} {layer.weight_bytes:8,}"
+            f" {layer.output_bytes:7,}"
+        )
+    weights = sum(layer.weight_bytes for layer in layers)
+    lines.append(f"{'all':{width}} {'':18} {'':{part}} {total:12,} {'':6} {weights:8,}")
+    return "\n".join(lines)
+
+
+def describe_certificate(certificate: Mapping[str, Any], out: Path) -> str:
+    """Return what a person wants to know of a certificate: who agrees, and what the model takes of its target."""
+    equal = [place["place"] for place in certificate["parity"] if place["status"] == EQUAL]
+    lines = [f"{out / NAME}: {certificate['golden']['samples']} samples, every output byte the same: {', '.join(equal)}"]
+    lines += [f"not run: {place['place']}: {place['reason']}" for place in certificate["parity"] if place["status"] != EQUAL]
+    for cost in certificate["cost"]:
+        if cost["target"] == certificate["target"]:
+            counted = f", {cost['instructions_mean']:,} instructions an inference" if cost["instructions_mean"] else ""
+            ram = f"RAM {cost['ram_bytes']:,} and stack {cost['stack_bytes']:,}"
+            lines.append(f"{cost['target']}: flash {cost['flash_bytes']:,} bytes, {ram}{counted}")
+    if skipping := certificate["skipping"]:
+        lines.append(
+            f"experts under {certificate['threshold']:g} are skipped: accuracy {skipping['accuracy_int8']:.4f}, the same answer in "
+            f"{skipping['agreement']:.1%}; {skipping['instructions_all_run']:,} instructions when all run"
+        )
+    lines.append(f"TensorFlow Lite Micro's arena for it: {certificate['tflm']['arena_bytes']:,} bytes")
+    if not TARGETS[certificate["target"]].is_host:
+        lines.append(f"firmware: cd {out / 'firmware'} && cmake -B build && cmake --build build --target run")
+    lines.append(f"{out} holds samples of the device (golden.npz, firmware/samples.bin): do not give these away")
+    return "\n".join(lines)

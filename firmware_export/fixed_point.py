@@ -1,0 +1,120 @@
+"""The integer arithmetic of TensorFlow Lite Micro, exactly: multipliers, shifts, and functions of 32-bit fixed-point numbers.
+
+A real multiplier is m * 2^(shift - 31), m an int32 in [2^30, 2^31). A product is rounded twice: the high half of 2ab to nearest
+(a half up), then the right shift to nearest (a half away from zero). exp, logistic and tanh are those of gemmlowp's fixed point:
+a polynomial on [-1/4, 0) and factors for the rest, 1/(1+x) by three Newton steps. Raw numbers are Python integers.
+"""
+
+import math
+
+ONE = (1 << 31) - 1
+FACTORS = ((-2, 1672461947), (-1, 1302514674), (0, 790015084), (1, 290630308), (2, 39332535), (3, 720401), (4, 242))
+
+
+def quantize_multiplier(real: float) -> tuple[int, int]:
+    """Return (multiplier, shift) of a real multiplier >= 0."""
+    if real == 0.0:
+        return 0, 0
+    fraction, shift = math.frexp(real)
+    fixed = math.floor(fraction * (1 << 31) + 0.5)
+    if fixed == 1 << 31:
+        fixed, shift = fixed // 2, shift + 1
+    return (0, 0) if shift < -31 else (fixed, shift)
+
+
+def _int32(value: int) -> int:
+    return (value + (1 << 31)) % (1 << 32) - (1 << 31)
+
+
+def high_multiply(a: int, b: int) -> int:
+    """Return the high half of 2ab, to nearest."""
+    return ONE if a == b == -(1 << 31) else (a * b + (1 << 30)) >> 31
+
+
+def divide_by_power(value: int, exponent: int) -> int:
+    """Return value / 2^exponent, to nearest, a half away from zero."""
+    mask = (1 << exponent) - 1
+    return (value >> exponent) + ((value & mask) > (mask >> 1) + (value < 0))
+
+
+def rescale(value: int, multiplier: int, shift: int) -> int:
+    """Return value * multiplier * 2^(shift - 31)."""
+    return divide_by_power(high_multiply(_int32(value << max(shift, 0)), multiplier), max(-shift, 0))
+
+
+def _saturating_shift(value: int, exponent: int) -> int:
+    if exponent <= 0:
+        return divide_by_power(value, -exponent)
+    limit = (1 << (31 - exponent)) - 1
+    return ONE if value > limit else -(1 << 31) if value < -limit else value << exponent
+
+
+def _exp_near_zero(value: int) -> int:
+    """exp of a Q0.31 number in [-1/4, 0)."""
+    root, third = 1895147668, 715827883
+    x = value + (1 << 28)
+    x2 = high_multiply(x, x)
+    x3, x4 = high_multiply(x2, x), high_multiply(x2, x2)
+    rest = _saturating_shift(high_multiply(_saturating_shift(x4, -2) + x3, third) + x2, -1)
+    return root + high_multiply(root, x + rest)
+
+
+def exp_of_negative(value: int, integer_bits: int) -> int:
+    """exp of a fixed-point number <= 0 with `integer_bits` integer bits (at most 5): Q0.31."""
+    if value == 0:
+        return ONE
+    quarter = 1 << (31 - integer_bits - 2)
+    part = (value & (quarter - 1)) - quarter
+    result = _exp_near_zero(_saturating_shift(part, integer_bits))
+    for exponent, factor in FACTORS:
+        if integer_bits > exponent and (part - value) & (1 << (31 - integer_bits + exponent)):
+            result = high_multiply(result, factor)
+    return result
+
+
+def _two_over_one_plus(value: int) -> int:
+    """2 / (1 + x) of x in [0, 1]: Q2.29."""
+    half = (value + ONE + 1) // 2
+    x = 1515870810 + high_multiply(half, -1010580540)
+    for _ in range(3):
+        x += _saturating_shift(high_multiply(x, (1 << 29) - high_multiply(half, x)), 2)
+    return x
+
+
+def logistic(value: int) -> int:
+    """1 / (1 + exp(-x)) of a Q4.27 number: Q0.31."""
+    if value == 0:
+        return 1 << 30
+    positive = _saturating_shift(_two_over_one_plus(exp_of_negative(-abs(value), 4)), 1)
+    return positive if value > 0 else ONE - positive
+
+
+def tanh(value: int) -> int:
+    """tanh of a Q4.27 number: Q0.31. Twice the Q4.27 number has the same raw value as Q5.26."""
+    if value == 0:
+        return 0
+    positive = _saturating_shift(_two_over_one_plus(exp_of_negative(-abs(value), 5)) - (1 << 29), 2)
+    return positive if value > 0 else -positive
+
+
+def input_radius(integer_bits: int, left_shift: int) -> int:
+    """Return the largest input that still fits `integer_bits` after the shift."""
+    return math.floor(((1 << integer_bits) - 1) * (1 << (31 - integer_bits)) / (1 << left_shift))
+
+
+def inverse_square_root(value: int) -> tuple[int, int]:
+    """Return (multiplier, shift to the right negated) of 1 / sqrt(value), an integer of at least 1, by five Newton steps."""
+    if value <= 1:
+        return ONE, 0
+    shift = 11
+    while value >= 1 << 29:
+        value, shift = value // 4, shift + 1
+    pairs = (31 - value.bit_length()) // 2 - 1
+    shift -= pairs
+    number = (value << 2 * pairs) >> 1
+    half, x = _saturating_shift(number, -1), 1 << 28
+    for _ in range(5):
+        x3 = _saturating_shift(high_multiply(high_multiply(x, x), x), 6)
+        x = _saturating_shift(high_multiply((1 << 28) + (1 << 27), x) - high_multiply(half, x3), 3)
+    multiplier = high_multiply(x, 1518500250)  # the square root of a half
+    return (multiplier << -shift, 0) if shift < 0 else (multiplier, -shift)

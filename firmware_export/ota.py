@@ -1,0 +1,119 @@
+"""Updates of a firmware's parts: made and signed on a host, checked and applied by templates/ota/ota.c.
+
+    mark "EFLU" | version | counter | parts | layout 32 | seed | runs | answers 32      88 bytes; numbers are uint32, little-endian
+    for each part: bytes | carried | sha256 32                                          40 bytes
+    Ed25519 signature (RFC 8032) over all of the above                                  64 bytes
+    the carried parts, one after another
+
+A part is carried when it is not the one that the old firmware has. `layout` names the network's shapes and operators: the code that
+runs the parts. `answers` is the SHA-256 of the outputs for `runs` pseudo-random inputs: an update holds no sample of anybody's.
+"""
+
+import hashlib
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from edgefl.errors import ExportError
+
+MARK, VERSION, SIGNATURE = b"EFLU", 1, 64
+HEAD = struct.Struct("<4sIII32sII32s")
+ENTRY = struct.Struct("<II32s")
+MAX_PARTS, RUNS, LAST = 64, 8, 2**32 - 1
+
+
+@dataclass(frozen=True)
+class Part:
+    """One replaceable piece of a firmware: "trunk", "gate", "expert0" ... and its bytes as they lie in flash."""
+
+    name: str
+    content: bytes
+
+
+@dataclass(frozen=True)
+class Parts:
+    """All parts of a firmware in their order, and the layout (64 hexadecimal digits) of the code that runs them."""
+
+    layout: str
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What an update says of itself. `entries`: for each part its bytes, whether they are carried, and their SHA-256."""
+
+    counter: int
+    layout: str
+    seed: int
+    runs: int
+    answers: bytes
+    entries: tuple[tuple[int, bool, bytes], ...]
+
+    def pack(self) -> bytes:
+        """Return what is signed."""
+        head = HEAD.pack(MARK, VERSION, self.counter, len(self.entries), bytes.fromhex(self.layout), self.seed, self.runs, self.answers)
+        return head + b"".join(ENTRY.pack(*entry) for entry in self.entries)
+
+
+def self_test_inputs(seed: int, runs: int, count: int) -> Any:
+    """Return the self-test's inputs int8[runs, count]: xorshift32 (Marsaglia, 2003), halved once more each run, eight amplitudes."""
+    drawn, state = np.empty(runs * count, np.int32), seed
+    for i in range(runs * count):
+        state ^= state << 13 & LAST
+        state ^= state >> 17
+        state ^= state << 5 & LAST
+        drawn[i] = (state & 255) - 128
+    amplitudes = np.arange(runs)[:, None] % 8
+    return (drawn.reshape(runs, count) >> amplitudes).astype(np.int8)
+
+
+def make_update(
+    old: Parts | None, new: Parts, *, counter: int, sign: Callable[[bytes], bytes], answer: Callable[[Any], Any], inputs: int, seed: int = 1
+) -> bytes:
+    """Return the update that turns a firmware with the parts `old` (None: whatever it has) into one with `new`.
+
+    sign: message -> Ed25519 signature[64]; answer: the new model's outputs int8[runs, m] for int8[runs, inputs], by an interpreter
+    whose bits are the firmware's. Raises ExportError when the layouts differ, nothing changed, or the counter does not fit.
+    """
+    if not 1 <= counter <= LAST:
+        raise ExportError(f"the counter is {counter}, expected 1 to {LAST}; count the updates of a device from 1")
+    if old and old.layout != new.layout:
+        raise ExportError(
+            f"the old firmware has the layout {old.layout[:12]}, the new one {new.layout[:12]}: shapes, operators or parts differ;"
+            " flash the whole new firmware"
+        )
+    before = {part.name: part.content for part in old.parts} if old else {}
+    carried = [part for part in new.parts if before.get(part.name) != part.content]
+    if not carried:
+        raise ExportError("old and new firmware have the same parts; there is nothing to update")
+    answers = np.ascontiguousarray(answer(self_test_inputs(seed, RUNS, inputs)), np.int8)
+    entries = tuple((len(p.content), p in carried, hashlib.sha256(p.content).digest()) for p in new.parts)
+    manifest = Manifest(counter, new.layout, seed, RUNS, hashlib.sha256(answers.tobytes()).digest(), entries).pack()
+    return manifest + sign(manifest) + b"".join(part.content for part in carried)
+
+
+def read_update(update: bytes) -> Manifest:
+    """Return an update's manifest; its signature is not checked. Raises ExportError for what is no update, or not a whole one."""
+    if len(update) < HEAD.size or update[:4] != MARK:
+        raise ExportError(f"{len(update)} bytes that are no update: expected the mark EFLU; make one with `edgefl export update`")
+    _, version, counter, count, layout, seed, runs, answers = HEAD.unpack_from(update)
+    if version != VERSION:
+        raise ExportError(f"the update has version {version}, expected {VERSION}; update edgefl here")
+    signed = HEAD.size + count * ENTRY.size
+    if not 1 <= count <= MAX_PARTS or len(update) < signed + SIGNATURE:
+        raise ExportError(f"the update is truncated or damaged: {len(update)} bytes for {count} parts; copy it again")
+    entries = tuple((n, bool(c), d) for n, c, d in ENTRY.iter_unpack(update[HEAD.size : signed]))
+    payload = sum(n for n, c, _ in entries if c)
+    if len(update) != signed + SIGNATURE + payload:
+        raise ExportError(f"the update has {len(update)} bytes, expected {signed + SIGNATURE + payload}; copy it again")
+    return Manifest(counter, layout.hex(), seed, runs, answers, entries)
+
+
+def describe(manifest: Manifest, names: Sequence[str], size: int) -> str:
+    """Return one line for people: which parts an update of `size` bytes carries."""
+    carried = [name for name, (_, taken, _) in zip(names, manifest.entries, strict=True) if taken]
+    whole = sum(n for n, _, _ in manifest.entries)
+    return f"update {manifest.counter}: {', '.join(carried)} of {', '.join(names)}; {size:,} bytes ({whole:,} are all parts)"

@@ -1,0 +1,56 @@
+"""The key that signs updates, and its public half that firmware trusts: one line of base64 each (Ed25519, RFC 8032)."""
+
+import base64
+import binascii
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from edgefl.errors import ExportError
+
+PUBLIC = ".pub"
+
+
+def make_key(path: Path) -> Path:
+    """Write a new key (mode 0600) and its public half beside it, and return the latter's path. ExportError where one lies already."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    key = Ed25519PrivateKey.generate()
+    public = path.with_name(path.name + PUBLIC)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        place = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(place, "wb") as file:
+            file.write(base64.b64encode(key.private_bytes_raw()) + b"\n")
+        public.write_bytes(base64.b64encode(key.public_key().public_bytes_raw()) + b"\n")
+    except FileExistsError as error:
+        raise ExportError(f"{path} exists: firmware may trust it already; choose another name") from error
+    except OSError as error:
+        raise ExportError(f"cannot write {path}: {error}; choose another place") from error
+    return public
+
+
+def read_signer(path: Path) -> Callable[[bytes], bytes]:
+    """Return what signs with the key of this file: message -> signature[64]. ExportError when it holds none."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    return Ed25519PrivateKey.from_private_bytes(_read(path)).sign
+
+
+def read_public(path: Path) -> bytes:
+    """Return a public key, 32 bytes, from its file. ExportError when it holds none."""
+    if path.suffix != PUBLIC:
+        raise ExportError(f"{path} is not named as a public key, expected *{PUBLIC}; the private key must not get into a firmware")
+    return _read(path)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        key = base64.b64decode(path.read_bytes().strip(), validate=True)
+    except OSError as error:
+        raise ExportError(f"cannot read {path}: {error}; make a key with `edgefl export key`") from error
+    except binascii.Error as error:
+        raise ExportError(f"{path} holds no key: {error}; make one with `edgefl export key`") from error
+    if len(key) != 32:
+        raise ExportError(f"{path} holds {len(key)} bytes, expected a key of 32; make one with `edgefl export key`")
+    return key

@@ -1,0 +1,78 @@
+"""The microcontroller cores that firmware is made for, as GCC and QEMU know them.
+
+Ticks and machines were measured with QEMU 7.2: under `-icount shift=0` one instruction takes one nanosecond of the machine's time,
+and SysTick counts the core's clock, 25 MHz on the MPS2 boards, 32 MHz on the MPS3, 16 MHz on the micro:bit.
+"""
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+from edgefl.config import nearest
+from edgefl.errors import ConfigError
+
+HOST = "host"
+OPTIONS = ("-std=c99", "-O2", "-Wall", "-Wextra", "-Werror", "-pedantic", "-ffunction-sections", "-fdata-sections")
+
+
+@dataclass(frozen=True)
+class Target:
+    """One core. flags: GCC's for the core; machine: QEMU's, "" for none; flash, ram: (origin, bytes) of that machine;
+    tick: instructions of a SysTick tick; dsp: whether it has SMLAD; small: whether its machine is too small or slow for all samples.
+    """
+
+    name: str
+    flags: tuple[str, ...]
+    machine: str
+    flash: tuple[int, int]
+    ram: tuple[int, int]
+    tick: Fraction
+    dsp: bool
+    small: bool = False
+
+    @property
+    def is_host(self) -> bool:
+        """Whether it is this computer rather than a core."""
+        return self.name == HOST
+
+    def qemu(self) -> list[str]:
+        """Return QEMU's options: no window, files and text of the host, one instruction a nanosecond."""
+        shown = ["-display", "none", "-serial", "none", "-monitor", "none"]
+        return ["-machine", self.machine, *shown, "-semihosting-config", "enable=on,target=native", "-icount", "shift=0"]
+
+
+_MPS2 = {"flash": (0, 4 << 20), "ram": (0x20000000, 4 << 20), "tick": Fraction(40)}
+_HARD = ("-mfloat-abi=hard",)
+
+TARGETS = {
+    target.name: target
+    for target in (
+        Target(
+            "cortex-m0", ("-mcpu=cortex-m0", "-mthumb"), "microbit", (0, 256 << 10), (0x20000000, 16 << 10), Fraction(125, 2), False, True
+        ),
+        Target("cortex-m3", ("-mcpu=cortex-m3", "-mthumb"), "mps2-an385", dsp=False, **_MPS2),  # type: ignore[arg-type]
+        Target("cortex-m4", ("-mcpu=cortex-m4", "-mthumb", *_HARD, "-mfpu=fpv4-sp-d16"), "mps2-an386", dsp=True, **_MPS2),  # type: ignore[arg-type]
+        Target("cortex-m7", ("-mcpu=cortex-m7", "-mthumb", *_HARD, "-mfpu=fpv5-sp-d16"), "mps2-an500", dsp=True, **_MPS2),  # type: ignore[arg-type]
+        Target(
+            "cortex-m55", ("-mcpu=cortex-m55", "-mthumb", *_HARD), "mps3-an547", (0, 512 << 10), (0x20000000, 512 << 10),
+            Fraction(125, 4), True, True,
+        ),
+        Target(HOST, (), "", (0, 0), (0, 0), Fraction(1), False),
+    )
+}  # fmt: skip
+
+
+def find_target(name: str) -> Target:
+    """Return the target of that name; ConfigError that names the nearest one."""
+    if name not in TARGETS:
+        raise ConfigError(f"no target {name!r}; {nearest(name, list(TARGETS))}")
+    return TARGETS[name]
+
+
+def parse_bytes(text: str) -> int:
+    """Return the bytes of "64K", "1M", "0x8000" or "65536"; K is 1,024. ConfigError for anything else."""
+    found = re.fullmatch(r"(0x[0-9a-f]+|[0-9]+)\s*([km]?)(?:i?b)?", text.strip().lower())
+    size = int(found[1], 0 if found[1].startswith("0x") else 10) << {"": 0, "k": 10, "m": 20}[found[2]] if found else 0
+    if size < 1:
+        raise ConfigError(f"{text!r} is no size, expected bytes such as 64K, 1M or 65536")
+    return size

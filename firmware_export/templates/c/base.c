@@ -1,0 +1,27 @@
+#if defined(__ARM_FEATURE_DSP) && defined(__ARM_FEATURE_SIMD32) && !defined(__ARM_BIG_ENDIAN)
+#include <arm_acle.h>
+#define MODEL_DSP 1
+#endif
+
+/* value * multiplier * 2^(shift - 31), rounded twice as the interpreter does: high half to nearest, then a half away from zero. */
+static inline int32_t rescale(int32_t value, int32_t multiplier, int32_t shift)
+{
+    if (shift < 0) {
+        int32_t high = (int32_t)(((int64_t)value * multiplier + (1 << 30)) >> 31);
+        high += high >> 31;
+        return ((high >> (-shift - 1)) + 1) >> 1;
+    }
+    value = (int32_t)((uint32_t)value << shift);
+    return (int32_t)(((int64_t)value * multiplier + (1 << 30)) >> 31);
+}
+
+static inline int8_t clamp(int32_t value, int32_t low, int32_t high)
+{
+    if (value < low) {
+        value = low;
+    }
+    if (value > high) {
+        value = high;
+    }
+    return (int8_t)value;
+}

@@ -1,0 +1,122 @@
+static int8_t *column_fill(int8_t *to, int32_t count, int32_t value)
+{
+    while (count > 0) {
+        *to = (int8_t)value;
+        to++;
+        count--;
+    }
+    return to;
+}
+
+static int8_t *column_copy(int8_t *to, const int8_t *from, int32_t count)
+{
+#ifdef __ARM_FEATURE_UNALIGNED
+    while (count >= 4) {
+        __builtin_memcpy(to, from, 4); /* one load, one store */
+        from += 4;
+        to += 4;
+        count -= 4;
+    }
+#endif
+    while (count > 0) {
+        *to = *from;
+        to++;
+        from++;
+        count--;
+    }
+    return to;
+}
+
+/* What the kernel sees at output (y, x): in_channels * kernel_width * kernel_height values, the input's zero outside of the input. */
+static void column_at(const struct convolution *shape, const int8_t *in, int32_t y, int32_t x, int32_t zero, int8_t *to)
+{
+    const int32_t channels = shape->in_channels;
+    const int32_t width = shape->in_width;
+    const int32_t left = x * shape->stride_width - shape->pad_left;
+    int32_t row = y * shape->stride_height - shape->pad_top;
+    const int32_t over = left + shape->kernel_width - width;
+    for (int32_t ky = shape->kernel_height; ky > 0; ky--, row += shape->dilation_height) {
+        const int8_t *const line = in + row * width * channels;
+        if (row < 0 || row >= shape->in_height) {
+            to = column_fill(to, shape->kernel_width * channels, zero);
+        } else if (shape->dilation_width > 1) {
+            for (int32_t kx = 0, column = left; kx < shape->kernel_width; kx++, column += shape->dilation_width) {
+                const int32_t outside = column < 0 || column >= width;
+                to = outside ? column_fill(to, channels, zero) : column_copy(to, line + column * channels, channels);
+            }
+        } else if (left >= 0 && over <= 0) {
+            to = column_copy(to, line + left * channels, shape->kernel_width * channels);
+        } else {
+            const int32_t before = left < 0 ? -left : 0;
+            const int32_t after = over > 0 ? over : 0;
+            to = column_fill(to, before * channels, zero);
+            to = column_copy(to, line + (left + before) * channels, (shape->kernel_width - before - after) * channels);
+            to = column_fill(to, after * channels, zero);
+        }
+    }
+}
+
+#ifdef MODEL_DSP
+/* Four columns as int16, four values of each in turn: of each four the first and third, then the second and fourth. */
+static void column_widen(const int8_t *from, int32_t length, int16_t *to)
+{
+    const int8_t *const end = from + length;
+    for (; from != end; from += 4, to += 16) {
+        const uint32_t word = load_bytes(from);
+        store_pairs(to, even_bytes(word), odd_bytes(word));
+    }
+}
+
+/* Four columns times one channel's weights. In assembly: the compiler splits the loads of two words, which costs a quarter. */
+static inline void column_products(const int16_t *columns, const int8_t *weights, int32_t length, int32_t *sums)
+{
+    const int8_t *const end = weights + length;
+    int32_t s0 = 0, s1 = 0, s2 = 0, s3 = 0;
+    uint32_t even, odd, x, y;
+    __asm__("1:\n\t"
+            "ldr %[even], [%[weights]], #4\n\t"
+            "ldrd %[x], %[y], [%[columns]], #8\n\t"
+            "sxtb16 %[odd], %[even], ror #8\n\t"
+            "sxtb16 %[even], %[even]\n\t"
+            "smlad %[s0], %[even], %[x], %[s0]\n\t"
+            "smlad %[s0], %[odd], %[y], %[s0]\n\t"
+            "ldrd %[x], %[y], [%[columns]], #8\n\t"
+            "smlad %[s1], %[even], %[x], %[s1]\n\t"
+            "smlad %[s1], %[odd], %[y], %[s1]\n\t"
+            "ldrd %[x], %[y], [%[columns]], #8\n\t"
+            "smlad %[s2], %[even], %[x], %[s2]\n\t"
+            "smlad %[s2], %[odd], %[y], %[s2]\n\t"
+            "ldrd %[x], %[y], [%[columns]], #8\n\t"
+            "smlad %[s3], %[even], %[x], %[s3]\n\t"
+            "smlad %[s3], %[odd], %[y], %[s3]\n\t"
+            "cmp %[weights], %[end]\n\t"
+            "bne 1b"
+            : [weights] "+r"(weights), [columns] "+r"(columns), [s0] "+r"(s0), [s1] "+r"(s1), [s2] "+r"(s2), [s3] "+r"(s3),
+              [even] "=&r"(even), [odd] "=&r"(odd), [x] "=&r"(x), [y] "=&r"(y)
+            : [end] "r"(end)
+            : "cc", "memory");
+    sums[0] = s0;
+    sums[1] = s1;
+    sums[2] = s2;
+    sums[3] = s3;
+}
+#else
+/* Four columns, one behind the other, times one channel's weights. */
+static inline void column_products(const int8_t *columns, const int8_t *weights, int32_t length, int32_t *sums)
+{
+    const int8_t *x0 = columns, *x1 = x0 + length, *x2 = x1 + length, *x3 = x2 + length;
+    const int8_t *const end = weights + length;
+    int32_t s0 = 0, s1 = 0, s2 = 0, s3 = 0;
+    while (weights != end) {
+        const int32_t w = *weights++;
+        s0 += w * *x0++;
+        s1 += w * *x1++;
+        s2 += w * *x2++;
+        s3 += w * *x3++;
+    }
+    sums[0] = s0;
+    sums[1] = s1;
+    sums[2] = s2;
+    sums[3] = s3;
+}
+#endif

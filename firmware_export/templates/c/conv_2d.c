@@ -1,0 +1,64 @@
+/* Four columns times all channels: `together` pixels of the output, each the largest of a window of one, two or four columns. Sums are
+   compared before they are rescaled, which keeps their order. */
+static void conv_channels(const void *columns, int32_t length, int32_t channels, int32_t window, int32_t together,
+                          const struct model_range *range, const int32_t *bias, const int32_t *multiplier, const int8_t *shift,
+                          const int8_t *weights, int8_t *out)
+{
+    const int32_t zero = range->output_zero, low = range->low, high = range->high;
+    const int8_t *const end = out + channels;
+    for (; out != end; out++, weights += length) {
+        const int32_t add = *bias++, times = *multiplier++, by = *shift++;
+        int32_t sums[4];
+        column_products(columns, weights, length, sums);
+        if (window > 1) {
+            sums[0] = sums[1] > sums[0] ? sums[1] : sums[0];
+            sums[1] = sums[3] > sums[2] ? sums[3] : sums[2];
+            if (window == 4) {
+                sums[0] = sums[1] > sums[0] ? sums[1] : sums[0];
+            }
+        }
+        int8_t *to = out;
+        for (int32_t i = 0; i < together; i++, to += channels) {
+            *to = clamp(rescale(sums[i] + add, times, by) + zero, low, high);
+        }
+    }
+}
+
+/* A convolution, and the largest of each window of pool_height x pool_width of its pixels (one, two or four of them). Four pixels are
+   computed together. columns: room for the four, and with DSP instructions for one as bytes before it is widened. */
+static void conv_2d(const struct convolution *shape, int32_t pool_height, int32_t pool_width, int32_t length, const struct model_range *range,
+                    const int32_t *bias, const int32_t *multiplier, const int8_t *shift, const int8_t *weights, const int8_t *in, int8_t *out,
+                    void *columns)
+{
+    const int32_t window = pool_height * pool_width;
+    const int32_t channels = shape->out_channels;
+    const int32_t width = shape->out_width / pool_width;
+    int32_t left = width * (shape->out_height / pool_height);
+    int32_t x = 0, y = 0;
+    while (left > 0) {
+        const int32_t together = window == 4 ? 1 : window == 2 ? left > 1 ? 2 : 1 : left > 3 ? 4 : left;
+        int32_t pixel = 0;
+        for (int32_t i = 0; i < together; i++) {
+            for (int32_t row = 0; row < pool_height; row++) {
+                for (int32_t column = 0; column < pool_width; column++, pixel++) {
+#ifdef MODEL_DSP
+                    int16_t *const to = columns;
+                    int8_t *const bytes = (int8_t *)columns + 8 * length;
+                    column_at(shape, in, y * pool_height + row, x * pool_width + column, range->input_zero, bytes);
+                    column_widen(bytes, length, to + 4 * pixel);
+#else
+                    int8_t *const to = columns;
+                    column_at(shape, in, y * pool_height + row, x * pool_width + column, range->input_zero, to + pixel * length);
+#endif
+                }
+            }
+            if (++x == width) {
+                x = 0;
+                y++;
+            }
+        }
+        conv_channels(columns, length, channels, window, together, range, bias, multiplier, shift, weights, out);
+        out += together * channels;
+        left -= together;
+    }
+}

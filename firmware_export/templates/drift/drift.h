@@ -1,0 +1,25 @@
+/* How a mixture's gate is used in the field: a few counters, no sample. Compared with the gate's use at export they show drift. */
+#ifndef DRIFT_H
+#define DRIFT_H
+
+#include <stdint.h>
+
+#include "model.h"
+
+/* 16 + 8 * experts + 8 bytes, little-endian, as `edgefl export drift` reads them. Counting stops at 2^24 inferences, before a sum overflows. */
+struct drift {
+    uint8_t mark[4]; /* "EFLD" */
+    uint32_t experts;
+    uint32_t inferences;
+    uint32_t ties;                    /* inferences in which several experts shared the largest value */
+    uint32_t chosen[MODEL_EXPERTS];   /* in how many inferences the expert had the largest value; the first of a tie */
+    uint32_t weight[MODEL_EXPERTS];   /* sum of its values, in 1/256 */
+    uint64_t entropy;                 /* sum of -p log2 p over experts and inferences, in 2^-16 bit */
+};
+
+void drift_begin(struct drift *drift);
+
+/* Count one inference: call after model_invoke with its model_gate. */
+void drift_add(struct drift *drift, const int8_t gate[MODEL_EXPERTS]);
+
+#endif

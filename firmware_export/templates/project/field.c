@@ -1,0 +1,112 @@
+/* What runs in the field beside the model: updates of its parts (with a key), drift counters (with a gate). It applies update.bin where there
+ * is one, runs samples.bin, and writes outputs.bin and counters.bin. The slots are RAM here, kept in slots.bin from one run to the next; a
+ * product gives its flash's functions instead. */
+#include "board.h"
+#include "model.h"
+#ifdef MODEL_EXPERTS
+#include "drift.h"
+#endif
+#ifdef UPDATE_SLOT_BYTES
+#include "ota.h"
+#include "update_key.h"
+
+enum { SLOT = (UPDATE_SLOT_BYTES + 7) / 8, LARGEST = UPDATE_SLOT_BYTES + 4096 };
+
+static uint64_t slots[2][SLOT];
+static uint8_t update[LARGEST];
+
+static int erase(int slot)
+{
+    for (uint32_t i = 0; i < SLOT; i++) {
+        slots[slot][i] = ~UINT64_C(0);
+    }
+    return 0;
+}
+
+static int write(int slot, uint32_t offset, const uint8_t *bytes, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        ((uint8_t *)slots[slot])[offset + i] = bytes[i];
+    }
+    return 0;
+}
+
+static void print_number(const char *before, uint32_t number)
+{
+    char text[12];
+    int place = 11;
+    text[place] = 0;
+    do {
+        text[--place] = (char)('0' + number % 10);
+        number /= 10;
+    } while (number);
+    board_print(before);
+    board_print(text + place);
+}
+
+static int take_update(void)
+{
+    static const struct ota_flash flash = {{(const uint8_t *)slots[0], (const uint8_t *)slots[1]}, SLOT * 8, erase, write};
+    static const char *const said[] = {"done", "bad format", "bad signature", "old counter", "other layout", "other base",
+                                       "bad digest", "no room", "not written", "self-test failed"};
+    int file = board_open("slots.bin", 0);
+    if (file >= 0) {
+        board_read(file, slots, sizeof slots);
+    }
+    print_number("running update ", ota_boot(&flash));
+    file = board_open("update.bin", 0);
+    if (file >= 0) {
+        int32_t count = board_read(file, update, LARGEST);
+        board_print("\nupdate.bin: ");
+        board_print(said[ota_apply(&flash, update, (uint32_t)count, update_key)]);
+        print_number("\nrunning update ", ota_boot(&flash));
+        file = board_open("slots.bin", 1);
+        if (file < 0 || board_write(file, slots, sizeof slots)) {
+            board_print("\ncannot write slots.bin\n");
+            return 3;
+        }
+    }
+    board_print("\n");
+    return 0;
+}
+#else
+static int take_update(void)
+{
+    return 0;
+}
+#endif
+
+static int8_t input[MODEL_INPUT_BYTES];
+static int8_t output[MODEL_OUTPUT_BYTES];
+
+int main(void)
+{
+    int samples = board_open("samples.bin", 0);
+    int outputs = board_open("outputs.bin", 1);
+    int failed = take_update();
+    if (samples < 0 || outputs < 0) {
+        board_print("cannot open samples.bin or outputs.bin in this directory\n");
+        return 2;
+    }
+#ifdef MODEL_EXPERTS
+    static struct drift drift;
+    drift_begin(&drift);
+#endif
+    while (!failed && board_read(samples, input, MODEL_INPUT_BYTES) == MODEL_INPUT_BYTES) {
+        model_invoke(input, output);
+#ifdef MODEL_EXPERTS
+        drift_add(&drift, model_gate);
+#endif
+        if (board_write(outputs, output, MODEL_OUTPUT_BYTES)) {
+            failed = 3;
+        }
+    }
+#ifdef MODEL_EXPERTS
+    int counters = board_open("counters.bin", 1);
+    if (counters < 0 || board_write(counters, &drift, sizeof drift)) {
+        failed = 3;
+    }
+#endif
+    board_print(failed ? "cannot write in this directory\n" : "done\n");
+    return failed;
+}

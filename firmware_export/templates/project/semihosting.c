@@ -1,0 +1,104 @@
+/* The board as a debugger or QEMU offers it (Arm's semihosting): files and text of the host, SysTick as the clock.
+ * Without a debugger the first call stops the core: a product puts its own functions in place of these. */
+#include "board.h"
+
+#define SYST_CSR (*(volatile uint32_t *)0xE000E010u)
+#define SYST_RVR (*(volatile uint32_t *)0xE000E014u)
+#define SYST_CVR (*(volatile uint32_t *)0xE000E018u)
+#define STACK_PATTERN 0xA5C35A3Cu
+#define OWN 16 /* words that board_mark_stack itself may stand on: not painted, counted as used */
+
+extern uint32_t linker_bss_end[];
+
+static volatile uint32_t wraps;
+static uint32_t *stack_place;
+
+void SysTick_Handler(void);
+void SysTick_Handler(void)
+{
+    wraps++;
+}
+
+static int32_t semihost(int32_t operation, const void *block)
+{
+    register int32_t r0 __asm__("r0") = operation;
+    register const void *r1 __asm__("r1") = block;
+    __asm__ volatile("bkpt 0xab" : "+r"(r0) : "r"(r1) : "memory");
+    return r0;
+}
+
+int board_open(const char *name, int to_write)
+{
+    uint32_t length = 0;
+    while (name[length]) {
+        length++;
+    }
+    uint32_t block[3] = {(uint32_t)name, to_write ? 5u : 1u, length};
+    return (int)semihost(0x01, block);
+}
+
+int32_t board_read(int file, void *bytes, int32_t count)
+{
+    uint32_t block[3] = {(uint32_t)file, (uint32_t)bytes, (uint32_t)count};
+    return count - semihost(0x06, block);
+}
+
+int board_write(int file, const void *bytes, int32_t count)
+{
+    uint32_t block[3] = {(uint32_t)file, (uint32_t)bytes, (uint32_t)count};
+    return semihost(0x05, block) ? -1 : 0;
+}
+
+void board_print(const char *text)
+{
+    semihost(0x04, text);
+}
+
+uint32_t board_ticks(void)
+{
+    uint32_t high, low;
+    if (!(SYST_CSR & 1u)) {
+        SYST_RVR = 0xFFFFFFu;
+        SYST_CVR = 0;
+        SYST_CSR = 7u; /* the core's clock, with an interrupt at each zero */
+        while (SYST_CVR == 0) {
+        }
+    }
+    do {
+        high = wraps;
+        low = SYST_CVR;
+    } while (high != wraps);
+    return (high << 24) + ((0u - low) & 0xFFFFFFu);
+}
+
+/* From the end of the data, or 64 KB lower, up to the caller's frame. */
+static uint32_t *stack_floor(void)
+{
+    uint32_t *lowest = stack_place - 64 * 1024 / 4;
+    return lowest > linker_bss_end ? lowest : linker_bss_end;
+}
+
+__attribute__((noinline)) void board_mark_stack(void)
+{
+    stack_place = __builtin_frame_address(0);
+    for (volatile uint32_t *word = stack_floor(); word < stack_place - OWN; word++) {
+        *word = STACK_PATTERN;
+    }
+}
+
+uint32_t board_stack_used(void)
+{
+    const uint32_t *word = stack_floor();
+    while (word < stack_place - OWN && *word == STACK_PATTERN) {
+        word++;
+    }
+    return (uint32_t)(stack_place - word) * 4u;
+}
+
+void board_exit(int code)
+{
+    const uint32_t block[2] = {0x20026u, (uint32_t)code};
+    for (;;) {
+        semihost(0x20, block);
+    }
+}

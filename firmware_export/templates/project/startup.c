@@ -1,0 +1,80 @@
+/* Vector table and what runs before main: data and bss, the floating point unit where there is one. No C library is needed. */
+#include <stddef.h>
+
+#include "board.h"
+
+extern uint32_t linker_data_begin[], linker_data_end[], linker_data_load[], linker_bss_begin[], linker_bss_end[];
+void linker_stack_top(void); /* an address; a function's, as the vectors are */
+
+int main(void);
+void SysTick_Handler(void);
+void Reset_Handler(void);
+void *memcpy(void *restrict to, const void *restrict from, size_t count);
+void *memset(void *to, int value, size_t count);
+
+__attribute__((noinline)) void Reset_Handler(void)
+{
+#ifdef __ARM_FP
+    *(volatile uint32_t *)0xE000ED88u |= 0xFu << 20; /* CPACR: the unit is off after a reset, and the first use would fault */
+    __asm__ volatile("dsb\n isb");
+#endif
+    for (uint32_t *to = linker_data_begin, *from = linker_data_load; to < linker_data_end;) {
+        *to++ = *from++;
+    }
+    for (uint32_t *to = linker_bss_begin; to < linker_bss_end;) {
+        *to++ = 0;
+    }
+    board_exit(main());
+}
+
+static void fault(void)
+{
+    board_print("fault: the core stopped (hard fault)\n");
+    board_exit(4);
+}
+
+__attribute__((section(".vectors"), used)) static void (*const vectors[16])(void) = {
+    linker_stack_top, Reset_Handler, fault, fault, fault, fault, fault, NULL, NULL, NULL, NULL,
+    fault, fault, NULL, fault, SysTick_Handler,
+};
+
+/* The compiler may call these two for copies of structs and arrays. Words where both ends are aligned, else bytes. */
+typedef uint32_t __attribute__((may_alias)) word;
+
+__attribute__((used)) void *memcpy(void *restrict to, const void *restrict from, size_t count)
+{
+    char *t = to;
+    const char *f = from;
+    if ((((uintptr_t)t | (uintptr_t)f) & 3u) == 0) {
+        for (; count >= 16; count -= 16, t += 16, f += 16) {
+            word *w = (word *)t;
+            const word *v = (const word *)f;
+            w[0] = v[0];
+            w[1] = v[1];
+            w[2] = v[2];
+            w[3] = v[3];
+        }
+        for (; count >= 4; count -= 4, t += 4, f += 4) {
+            *(word *)t = *(const word *)f;
+        }
+    }
+    while (count--) {
+        *t++ = *f++;
+    }
+    return to;
+}
+
+__attribute__((used)) void *memset(void *to, int value, size_t count)
+{
+    char *t = to;
+    const word each = (unsigned char)value * 0x01010101u;
+    if (((uintptr_t)t & 3u) == 0) {
+        for (; count >= 4; count -= 4, t += 4) {
+            *(word *)t = each;
+        }
+    }
+    while (count--) {
+        *t++ = (char)value;
+    }
+    return to;
+}

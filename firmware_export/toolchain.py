@@ -1,0 +1,61 @@
+"""The programs that an export calls: which package brings them, their versions, and how they are run with a deadline."""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from edgefl.errors import ExportError
+
+PACKAGES = {
+    "arm-none-eabi-gcc": "gcc-arm-none-eabi",
+    "arm-none-eabi-size": "binutils-arm-none-eabi",
+    "qemu-system-arm": "qemu-system-arm",
+    "cmake": "cmake",
+    "cc": "gcc",
+}
+ARM = "arm-none-eabi-gcc"
+QEMU = "qemu-system-arm"
+CC = "cc"
+DEADLINE_S = 600.0
+
+
+def missing(*tools: str) -> str:
+    """Return why these tools cannot be used, with the remedy; "" when all are there."""
+    absent = [tool for tool in tools if shutil.which(tool) is None]
+    if not absent:
+        return ""
+    verb = "is" if len(absent) == 1 else "are"
+    return f"{' and '.join(absent)} {verb} not installed; apt-get install {' '.join(PACKAGES[tool] for tool in absent)}"
+
+
+def version_of(tool: str) -> str:
+    """Return the first version number that the tool tells, "" when it is not there."""
+    if shutil.which(tool) is None:
+        return ""
+    told = run([tool, "--version"], Path.cwd(), 60).splitlines()
+    numbers = re.findall(r"\d+\.\d+(?:\.\d+)?", told[0]) if told else []
+    return numbers[-1] if numbers else "unknown"
+
+
+def run(command: Sequence[str], directory: Path, deadline_s: float = DEADLINE_S, what: str = "") -> str:
+    """Run a program and return what it printed, stderr too. Raises ExportError when it is missing, fails, or passes the deadline."""
+    tool = Path(command[0]).name
+    if reason := missing(command[0]) if command[0] in PACKAGES else "":
+        raise ExportError(reason)
+    try:
+        done = subprocess.run(
+            command, cwd=directory, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+            timeout=deadline_s, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise ExportError(
+            f"{what or tool} did not end within {deadline_s:.0f} s; try fewer --samples, or when the machine is idle"
+        ) from error
+    except OSError as error:
+        raise ExportError(f"cannot start {tool}: {error}") from error
+    if done.returncode:
+        last = "\n".join(done.stdout.strip().splitlines()[-15:])
+        raise ExportError(f"{what or tool} failed with exit code {done.returncode}:\n{last or 'it printed nothing'}")
+    return done.stdout

@@ -1,0 +1,129 @@
+"""`edgefl export key`, `edgefl export update` and `edgefl export drift`: what comes after a firmware was flashed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edgefl.errors import ExportError
+from edgefl.files import write_atomic
+from firmware_export.ota import Part, Parts, describe, make_update, read_update
+from firmware_export.signing_key import make_key, read_signer
+
+NOTE = "update.json"
+PATH = click.Path(path_type=Path)
+
+
+@click.command(epilog="Example: edgefl export key keys/updates")
+@click.argument("path", type=PATH)
+def key(path: Path) -> None:
+    """Make the key that signs updates; firmware gets its public half, PATH.pub, by `edgefl export --update-key`."""
+    click.echo(f"{path}: keep it secret; {make_key(path)}: give it to `edgefl export --update-key`")
+
+
+@click.command(epilog="Example: edgefl export update old/ new/ --key keys/updates -o update.bin")
+@click.argument("old", type=PATH)
+@click.argument("new", type=PATH)
+@click.option("--key", "key_file", type=PATH, required=True, help="The private key, of `edgefl export key`.")
+@click.option("-o", "--out", type=PATH, required=True, help="File for the update.")
+@click.option(
+    "--counter", type=click.IntRange(1), help="Number of the update; a device takes only higher ones.  [default: one more than OLD's]"
+)
+@click.option("--json", "as_json", is_flag=True, help="Print what the update carries as JSON.")
+def update(old: Path, new: Path, key_file: Path, out: Path, counter: int | None, as_json: bool) -> None:
+    """Make a signed update from the export OLD, which a firmware runs, to the export NEW: only the parts that differ.
+
+    The update's number is kept in NEW/update.json, so that the next update from NEW goes on from there.
+    """
+    sign = read_signer(key_file)
+    before, after = parts_of(old), parts_of(new)
+    number = counter or counter_of(old) + 1
+    model = _model(new)
+    content = make_update(before, after, counter=number, sign=sign, answer=lambda x: _answers(model, x), inputs=_input_bytes(model))
+    manifest = read_update(content)
+    try:
+        write_atomic(out, content)
+        write_atomic(new / NOTE, json.dumps({"counter": number}).encode())
+    except OSError as error:
+        raise ExportError(f"cannot write the update: {error}; choose another place") from error
+    names = [part.name for part in after.parts]
+    told = {
+        "update": str(out), "bytes": len(content), "counter": number, "layout": manifest.layout,
+        "carries": [name for name, (_, taken, _) in zip(names, manifest.entries, strict=True) if taken], "parts": names,
+    }  # fmt: skip
+    click.echo(json.dumps(told, indent=1) if as_json else f"{out}: {describe(manifest, names, len(content))}")
+
+
+@click.command(epilog="Example: edgefl export drift out/ counters.bin")
+@click.argument("folder", type=PATH)
+@click.argument("counters", type=PATH)
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+def drift(folder: Path, counters: Path, as_json: bool) -> None:
+    """Compare how a firmware uses its gate (COUNTERS, the bytes of its `struct drift`) with the use at export, on the golden samples."""
+    from firmware_export.drift import as_values, compare, read_counters
+    from firmware_export.gate_use import gate_use
+
+    try:
+        now = read_counters(counters.read_bytes())
+    except OSError as error:
+        raise ExportError(f"cannot read {counters}: {error}; dump the firmware's struct drift there") from error
+    before = gate_use(folder)
+    found = compare(now, before)
+    if as_json:
+        click.echo(json.dumps({"now": as_values(now, found), "at_export": list(before.shares)}, indent=1))
+        return
+    for expert, (share, was) in enumerate(zip(now.shares, before.shares, strict=True)):
+        click.echo(f"expert {expert}: share {share:.3f}, at export {was:.3f}; first in {now.chosen[expert]} of {now.inferences} inferences")
+    click.echo(f"entropy {now.entropy_bits:.3f} bits, at export {before.entropy_bits:.3f}; {now.ties} ties")
+    said = "DRIFTED: personalize again on new samples" if found.drifted else "no drift"
+    click.echo(f"population stability index {found.psi:.3f}, by chance up to {found.noise:.3f}: {said}")
+
+
+def parts_of(folder: Path) -> Parts:
+    """Return the parts of an export's firmware, generated again from its model.tflite. Raises ExportError."""
+    from firmware_export.c_source import generate
+
+    source = generate(_model(folder), threshold=_threshold(folder))
+    return Parts(source.layout, tuple(Part(name, source.images[name]) for name in source.parts))
+
+
+def counter_of(folder: Path) -> int:
+    """Return the number of the update that brought this export, 0 for one that was flashed."""
+    try:
+        return int(json.loads((folder / NOTE).read_bytes())["counter"])
+    except FileNotFoundError:
+        return 0
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise ExportError(f"{folder / NOTE} is damaged: {error!r}; give the number by --counter") from error
+
+
+def _model(folder: Path) -> bytes:
+    try:
+        return (folder / "model.tflite").read_bytes()
+    except OSError as error:
+        raise ExportError(f"cannot read the model of {folder}: {error}; give what `edgefl export -o` wrote") from error
+
+
+def _threshold(folder: Path) -> float:
+    from firmware_export.certificate import NAME, read_certificate, request_of
+
+    try:
+        return request_of(read_certificate((folder / NAME).read_bytes())).threshold
+    except FileNotFoundError:
+        return 0.0
+
+
+def _input_bytes(model: bytes) -> int:
+    from firmware_export.network import read_network
+
+    network = read_network(model)
+    return network.tensor(network.inputs[0]).size
+
+
+def _answers(model: bytes, x: Any) -> Any:
+    from firmware_export.micro import micro_outputs
+    from firmware_export.network import read_network
+
+    network = read_network(model)
+    return micro_outputs(model, x.reshape(len(x), *network.tensor(network.inputs[0]).shape[1:]))

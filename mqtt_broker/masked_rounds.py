@@ -1,0 +1,116 @@
+"""A round of which the aggregator learns the sum alone: four exchanges, each a round of its own of the round machine.
+
+Bonawitz et al., Practical Secure Aggregation, CCS 2017, figure 4, as in `edgefl.security.secure_sum`; what is said, in `wire.masked`.
+Devices train first and advertise keys when they have an update, so the deadline and the quorum of the configuration close the first
+exchange, and a slow board costs the others nothing. The three after it take those who answered the one before.
+
+    who dropped out before its words came   its masks are taken off by the others' shares of its key
+    after                                   its words count; the others reveal the seed of its own mask
+    too few answered                        the round is played again from the start, with other keys
+
+Until it is settled whose words the sum holds, an attempt is all in memory: an aggregator that was killed begins the round anew, with
+other keys. Then `masked.sum` has what the last exchange needs, and after a restart that one goes on: two sums of one round, over two
+sets of clients, would tell their difference.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgefl.algorithms.base import Algorithm
+from edgefl.config import FederationConfig
+from edgefl.errors import ConfigError, RoundError
+from edgefl.rounds import Round
+from edgefl.security.masking import LEAST_CLIENTS
+from edgefl.security.summing import check_secure
+from edgefl.security.trust import Trust
+from edgefl.security.vectors import Shapes, means_of, size_of
+from edgefl.wire.chunks import CHUNK_BYTES, chunk_count
+from edgefl.wire.messages import Begin
+from edgefl.wire.tensors import encode_models
+from mqtt_broker.exchange import Exchange
+from mqtt_broker.results import weighted_loss
+from mqtt_broker.spool import Spool
+from mqtt_broker.tasks import Brief, Tasks
+
+if TYPE_CHECKING:
+    from mqtt_broker.masked_state import Held
+
+ATTEMPTS = 4
+SUM = ""
+"""Whose the means of a round are, in spool and journal: nobody's."""
+
+
+def check_masked(algorithm: Algorithm, config: FederationConfig) -> None:
+    """Raise ConfigError when secure aggregation is asked for and cannot be kept, see `check_secure`."""
+    check_secure(algorithm, config)
+    if config.privacy.secure_aggregation and config.min_clients < LEAST_CLIENTS:
+        raise ConfigError(f"min_clients is {config.min_clients}, expected {LEAST_CLIENTS} or more for secure_aggregation")
+
+
+class MaskedRounds:
+    """Plays masked rounds on an exchange, and leaves the means of each in the spool, as one update of nobody.
+
+    introduce: a client's signing key and the authority's voucher for it, where devices are enrolled.
+    """
+
+    def __init__(
+        self, exchange: Exchange, spool: Spool, trust: Trust, introduce: Callable[[str], tuple[str, str]] | None, directory: Path,
+        note: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self._exchange, self._spool, self._trust, self._introduce, self._note = exchange, spool, trust, introduce, note
+        self._path = directory / "masked.sum"
+
+    def play(self, begun: Round, tasks: Tasks, accept: Callable[[Begin], None]) -> tuple[Round, list[Begin]]:
+        """Return the round with whose updates are in the sum, and what these said of theirs. `accept`: journals the means.
+
+        Raises RoundError when quorum is missed for good, or too few came to the end four times.
+        """
+        # these load cryptography, which a federation without keys or masks does without
+        from mqtt_broker.masked_attempt import Attempt, Failed
+        from mqtt_broker.masked_state import load_held, save_held
+
+        begun = replace(begun, cohort=tuple(client_id for client_id in begun.cohort if client_id != SUM), received={})
+        if len(begun.cohort) < LEAST_CLIENTS:
+            raise RoundError(f"round {begun.number} has {len(begun.cohort)} clients, expected {LEAST_CLIENTS} or more for a masked sum")
+        base = tasks.brief(begun.cohort[0])
+        shapes = {model: {spec.name: spec.shape for spec in specs} for model, specs in base.expected.items()}
+        held = load_held(self._path, base.task.session, begun.number, size_of(shapes))
+        for _ in range(ATTEMPTS):
+            attempt = Attempt(self._exchange, self._trust, self._introduce, begun, tasks, shapes)
+            try:
+                if held is None:
+                    held = attempt.gather()
+                    save_held(held, self._path)
+                if not held.unmasked:
+                    held = attempt.unmask(held)
+                    save_held(held, self._path)
+                self._keep(held, shapes, base, accept)
+                return replace(attempt.told, received={begin.client_id: begin.sha256 for begin in held.begins}), list(held.begins)
+            except Failed as error:
+                held = None
+                self._path.unlink(missing_ok=True)
+                self._note(f"round {begun.number}: {error}; it is played again, with other masks")
+        raise RoundError(f"round {begun.number} came to no sum in {ATTEMPTS} attempts; look at the devices' logs, or raise deadline_s")
+
+    def forget(self) -> None:
+        """Remove what is kept of the last round."""
+        self._path.unlink(missing_ok=True)
+
+    def _keep(self, held: "Held", shapes: Shapes, base: Brief, accept: Callable[[Begin], None]) -> None:
+        if gone := sorted(set(held.shared) - set(held.came)):
+            self._note(f"round {held.round}: {', '.join(gone)} dropped out; the others' shares took the masks off")
+        means = means_of(held.total, shapes)
+        if not means:
+            return
+        blob = encode_models(means)
+        begin = Begin(
+            SUM, held.session, held.round, base.task.plan, hashlib.sha256(blob).hexdigest(), len(blob), chunk_count(len(blob)), CHUNK_BYTES,
+            1, {"loss": weighted_loss(held.begins)}, held.attempt, time.time(),
+        )  # fmt: skip
+        self._spool.put(begin, {model: base.expected[model] for model in means}, "fp32", blob)
+        self._spool.sync()
+        accept(begin)

@@ -1,0 +1,72 @@
+"""What the last exchange of a masked round needs, on disk: whose words the sum holds is settled, and after a restart it must not change."""
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from edgefl.errors import StateError, WireError
+from edgefl.files import write_atomic
+from edgefl.security.masking import Words
+from edgefl.security.secure_sum import PublicKeys
+from edgefl.wire.messages import Begin
+from edgefl.wire.strict_json import decode_json, encode_json
+
+
+@dataclass(frozen=True)
+class Held:
+    """One attempt whose masked words have come.
+
+    public: the keys of who advertised; shared: who shared theirs out, sorted; begins: what those whose words came said with them, by id;
+    total: the sum of these words, masked until `unmasked`.
+    """
+
+    session: str
+    round: int
+    attempt: str
+    context: str
+    public: Mapping[str, PublicKeys]
+    shared: tuple[str, ...]
+    begins: tuple[Begin, ...]
+    total: Words
+    unmasked: bool = False
+
+    @property
+    def came(self) -> tuple[str, ...]:
+        """Whose words are in the sum, sorted."""
+        return tuple(begin.client_id for begin in self.begins)
+
+
+def save_held(held: Held, path: Path) -> None:
+    """Write it, a line of JSON and the words; StateError when the disk does not take it."""
+    keys = {client_id: [base64.b64encode(k).decode() for k in (each.seal, each.mask)] for client_id, each in held.public.items()}
+    told = {
+        "session": held.session, "round": held.round, "attempt": held.attempt, "context": held.context, "public": keys,
+        "shared": held.shared, "begins": [encode_json(begin).decode() for begin in held.begins], "unmasked": held.unmasked,
+    }  # fmt: skip
+    try:
+        write_atomic(path, json.dumps(told).encode() + b"\n" + held.total.astype("<u8").tobytes())
+    except OSError as error:
+        raise StateError(f"cannot write {path}: {error}; free some space or choose another --out") from error
+
+
+def load_held(path: Path, session: str, round: int, size: int) -> Held | None:
+    """Return what was saved of this round, a sum of so many words; None when there is nothing of it. StateError when it is damaged."""
+    try:
+        line, _, words = path.read_bytes().partition(b"\n")
+        told = json.loads(line)
+        if (told["session"], told["round"]) != (session, round):
+            return None
+        public = {client_id: PublicKeys(*map(base64.b64decode, keys)) for client_id, keys in told["public"].items()}
+        begins = tuple(decode_json(Begin, text.encode()) for text in told["begins"])
+        total = np.frombuffer(words, "<u8").astype(np.uint64)
+        if len(total) != size:
+            raise ValueError(f"{len(total)} words, expected {size}")
+        return Held(session, round, told["attempt"], told["context"], public, tuple(told["shared"]), begins, total, told["unmasked"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, WireError) as error:
+        raise StateError(f"cannot read {path}: {error}; begin anew with --fresh") from error

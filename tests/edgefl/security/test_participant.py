@@ -1,0 +1,205 @@
+"""A client's part of a masked round: each step once, one of two secrets, and keys that somebody vouches for."""
+
+import contextlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgefl.errors import RoundError, WireError
+from edgefl.security.authority import create, devices, enrol
+from edgefl.security.participant import Participant, keys_of, revealed_of, told_of
+from edgefl.security.secure_sum import Revealed, advertise, unmask
+from edgefl.security.trust import Enrolments, Trust
+from edgefl.wire.masked import (
+    MASK,
+    SEALED_BYTES,
+    SHARE,
+    SHARE_BYTES,
+    UNMASK,
+    Advertised,
+    Introduced,
+    attempt_of,
+    context_of,
+    decode_ids,
+    decode_inbox,
+    decode_keys,
+    encode_ids,
+    encode_inbox,
+    encode_keys,
+    split_blob,
+    step_nonce,
+)  # fmt: skip
+from edgefl.wire.messages import Task
+from edgefl.wire.strict_json import decode_json
+
+CONTEXT = "c0ffee"
+IDS = ("pi-0", "pi-1", "pi-2", "pi-3")
+WORDS = {client_id: np.array([i, 2**63 + i, 7], np.uint64) for i, client_id in enumerate(IDS)}
+
+
+class Relay:
+    """The aggregator's part: it hands on what it is given."""
+
+    def __init__(self, ids=IDS, trusts=None, authority="", introduce=lambda client_id: ("", "")):
+        trusts = trusts or {client_id: Trust("kitchen") for client_id in ids}
+        self.clients = {client_id: Participant(client_id, CONTEXT, trusts[client_id], authority) for client_id in ids}
+        self.told = {client_id: decode_json(Advertised, each.advertise()) for client_id, each in self.clients.items()}
+        self.introduced = [Introduced(self.told[client_id], *introduce(client_id)) for client_id in ids]
+
+    def ask(self, client_id, step, asked):
+        return self.clients[client_id].answer(step, asked, lambda: WORDS[client_id])
+
+    def share(self):
+        keys = encode_keys(self.introduced)
+        return {client_id: split_blob(self.ask(client_id, SHARE, keys), len(self.clients), SEALED_BYTES) for client_id in self.clients}
+
+    def inbox(self, sealed, client_id, shared):
+        place = sorted(self.clients).index(client_id)
+        return encode_inbox({other: sealed[other][place] for other in shared})
+
+
+def test_a_round_by_hand_of_which_one_vanishes_before_and_one_after_its_words():
+    relay = Relay()
+    sealed = relay.share()
+    words = {c: np.frombuffer(relay.ask(c, MASK, relay.inbox(sealed, c, IDS)), "<u8") for c in IDS if c != "pi-0"}
+    came = ("pi-1", "pi-2", "pi-3")
+    said = {c: relay.ask(c, UNMASK, encode_ids(came)) for c in ("pi-2", "pi-1", "pi-3")}
+    revealed = {c: Revealed(*revealed_of(blob, IDS, came)) for c, blob in said.items()}
+    public = {c: keys_of(told) for c, told in relay.told.items()}
+    total = unmask(np.add.reduce(list(words.values())), public, IDS, came, revealed, 3, CONTEXT)
+    np.testing.assert_array_equal(total, np.add.reduce([WORDS[c] for c in came]))
+    for client_id, masked in words.items():
+        assert not (masked == WORDS[client_id]).any()
+
+
+def test_a_step_that_comes_again_gets_the_same_bytes_and_with_other_clients_nothing():
+    relay = Relay()
+    sealed = relay.share()
+    keys = encode_keys(relay.introduced)
+    assert relay.ask("pi-1", SHARE, keys) == b"".join(sealed["pi-1"])  # though each sealing draws a nonce
+    inbox, fewer = relay.inbox(sealed, "pi-1", IDS), relay.inbox(sealed, "pi-1", IDS[:3])
+    masked = relay.ask("pi-1", MASK, inbox)
+    assert relay.ask("pi-1", MASK, inbox) == masked
+    with pytest.raises(RoundError, match="asked to mask for other clients than before"):
+        relay.ask("pi-1", MASK, fewer)
+    with pytest.raises(RoundError, match="asked to share for other clients than before"):
+        relay.ask("pi-1", SHARE, encode_keys(relay.introduced[:3]))
+
+
+def test_of_no_client_both_secrets_are_revealed():
+    """pi-0's own mask's seed when it came, its mask key when it did not; who said the one does not say the other."""
+    relay = Relay()
+    sealed = relay.share()
+    for client_id in IDS:
+        relay.ask(client_id, MASK, relay.inbox(sealed, client_id, IDS))
+    with_it, without = encode_ids(IDS), encode_ids(IDS[1:])
+    seeds, keys = revealed_of(relay.ask("pi-1", UNMASK, with_it), IDS, IDS)
+    assert (set(seeds), set(keys)) == (set(IDS), set())
+    with pytest.raises(RoundError, match="asked to unmask for other clients than before"):
+        relay.ask("pi-1", UNMASK, without)
+    seeds, keys = revealed_of(relay.ask("pi-2", UNMASK, without), IDS, IDS[1:])
+    assert (set(seeds), set(keys)) == (set(IDS[1:]), {"pi-0"})
+    with pytest.raises(RoundError, match="asked to unmask a sum of 2 clients, expected 3"):
+        relay.ask("pi-3", UNMASK, encode_ids(IDS[2:]))
+
+
+def test_steps_in_another_order_and_lists_that_are_too_short():
+    relay = Relay()
+    with pytest.raises(RoundError, match="asked to mask after 0 of the steps"):
+        relay.ask("pi-0", MASK, b"")
+    with pytest.raises(RoundError, match="asked to unmask after 0 of the steps"):
+        relay.ask("pi-0", UNMASK, encode_ids(IDS))
+    with pytest.raises(RoundError, match="a secure sum of 2 clients"):
+        relay.ask("pi-0", SHARE, encode_keys(relay.introduced[:2]))
+    sealed = relay.share()
+    for shared in (IDS[:2], IDS[1:]):
+        with pytest.raises(RoundError, match="expected 3 or more of those that advertised, this one among them"):
+            relay.ask("pi-0", MASK, relay.inbox(sealed, "pi-0", shared))
+
+
+def test_keys_for_another_model_or_instead_of_ones_own_are_refused():
+    relay = Relay()
+    other = replace(relay.introduced[1], advertised=replace(relay.told["pi-1"], context="beef"))
+    with pytest.raises(RoundError, match="pi-1 advertised keys for another round or another model"):
+        relay.ask("pi-0", SHARE, encode_keys([relay.introduced[0], other, *relay.introduced[2:]]))
+    forged = Introduced(told_of(advertise()[1], "pi-0", CONTEXT))
+    with pytest.raises(RoundError, match="not those that it advertised"):
+        relay.ask("pi-0", SHARE, encode_keys([forged, *relay.introduced[1:]]))
+    low = Introduced(replace(relay.told["pi-1"], seal="A" * 43 + "="))  # the point of order 1, with which anyone agrees on zeros
+    with pytest.raises(RoundError, match="cannot be used"):
+        relay.ask("pi-0", SHARE, encode_keys([relay.introduced[0], low, *relay.introduced[2:]]))
+
+
+def test_an_aggregator_between_enrolled_devices_is_found_out(tmp_path):
+    create(tmp_path, ["localhost"], 8883, 30)
+    enrolled = {client_id: enrol(tmp_path, client_id, 30) for client_id in IDS}
+    enrolments = Enrolments(tmp_path)
+    trusts = {client_id: Trust("kitchen", each.signing_key) for client_id, each in enrolled.items()}
+
+    def relay():
+        return Relay(trusts=trusts, authority=enrolled["pi-0"].ca, introduce=enrolments.introduction_of)
+
+    assert len(relay().share()["pi-0"]) == len(IDS)
+    between, honest = advertise()[1], relay()
+    key, voucher = enrolments.introduction_of("pi-1")
+    for forged, match in (
+        (Introduced(told_of(between, "pi-1", CONTEXT), key, voucher), "is not signed"),
+        (Introduced(trusts["pi-2"].signed(told_of(between, "pi-1", CONTEXT), "pi-1"), key, voucher), "wrong signature"),
+        (Introduced(trusts["pi-2"].signed(told_of(between, "pi-1", CONTEXT), "pi-1"), devices(tmp_path)["pi-2"].signing_key, voucher),
+         "does not vouch for the key of pi-1"),
+        (Introduced(honest.told["pi-1"], key, ""), "does not vouch for the key of pi-1"),
+    ):  # fmt: skip
+        with pytest.raises(WireError, match=match):
+            honest.ask("pi-0", SHARE, encode_keys([honest.introduced[0], forged, *honest.introduced[2:]]))
+
+
+def test_who_was_enrolled_without_a_voucher_is_told_so(tmp_path):
+    create(tmp_path, ["localhost"], 8883, 30)
+    enrol(tmp_path, "pi-0", 30)
+    path = tmp_path / "devices.json"
+    path.write_text(path.read_text().replace(devices(tmp_path)["pi-0"].voucher, ""))
+    with pytest.raises(WireError, match="revoke it and enrol it again"):
+        Enrolments(tmp_path).introduction_of("pi-0")
+
+
+def test_a_context_is_of_one_attempt_and_one_model():
+    task = Task("s", 3, "federate", "p", {"global": "ab"}, {}, 1, 30.0, "fp32+masked", 0, 0.0, step_nonce("n1", "advertise"), 0.0)
+    assert attempt_of(task.nonce) == "n1"
+    contexts = {
+        context_of("kitchen", each)
+        for each in (task, replace(task, round=4), replace(task, models={"global": "cd"}), replace(task, nonce="n2-advertise"),
+                     replace(task, session="t"), replace(task, plan="q"), replace(task, scalars={"a": 1.0}))
+    } | {context_of("bath", task)}  # fmt: skip
+    assert len(contexts) == 8
+    assert context_of("kitchen", replace(task, ts=9.0, nonce=step_nonce("n1", "share"))) == context_of("kitchen", task)
+
+
+@given(st.one_of(st.binary(max_size=400), st.binary(max_size=160).map(lambda rest: b"pi-0 pi-1\n" + rest)))
+def test_whatever_comes_is_read_or_refused(blob):
+    for read in (decode_ids, decode_inbox, decode_keys, lambda each: revealed_of(each, IDS, IDS[1:])):
+        with contextlib.suppress(WireError):
+            read(blob)
+
+
+@pytest.mark.parametrize(
+    ("read", "blob", "match"),
+    [
+        (decode_ids, b"pi-1 pi-0", "sorted, each once"),
+        (decode_ids, b"pi-0 pi-0", "sorted, each once"),
+        (decode_ids, b"PI 0", "sorted, each once"),
+        (decode_ids, b"", "sorted, each once"),
+        (decode_inbox, b"pi-0 pi-1\n" + bytes(SEALED_BYTES), "160 for each of 2"),
+        (decode_keys, b"{}", "a line of 1 parts"),
+        (decode_keys, b"{}\t\t", "lacks the field"),
+        (decode_keys, b"x" * 9000 + b"\t\t", "a line of 3 parts"),
+        (lambda blob: keys_of(Advertised("pi-0", "c", "!", "!")), b"", "not base64"),
+        (lambda blob: keys_of(Advertised("pi-0", "c", "", "")), b"", "0 and 0 bytes"),
+        (lambda blob: revealed_of(blob, IDS, IDS), bytes(SHARE_BYTES), "66 for each of 4"),
+    ],
+)
+def test_bytes_that_are_none_of_the_protocols(read, blob, match):
+    with pytest.raises(WireError, match=match):
+        read(blob)

@@ -1,0 +1,67 @@
+"""Generated C on the host, and what it must equal: tflite-micro, sample by sample."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from firmware_export.c_source import CSource
+from firmware_export.inline import with_inline_buffers
+
+STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-Wconversion", "-Wshadow", "-Wcast-qual", "-Wstrict-prototypes")
+MAIN = """
+#include <stdio.h>
+#include "model.h"
+int main(void)
+{
+    static int8_t input[MODEL_INPUT_BYTES], output[MODEL_OUTPUT_BYTES];
+    while (fread(input, 1, sizeof input, stdin) == sizeof input) {
+        model_invoke(input, output);
+        fwrite(output, 1, sizeof output, stdout);
+#ifdef MODEL_EXPERTS
+        fwrite(model_gate, 1, sizeof model_gate, stderr);
+#endif
+    }
+    return 0;
+}
+"""
+
+
+def write(source: CSource, directory: Path) -> list[Path]:
+    """Write the files and return those to compile."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, text in source.files.items():
+        (directory / name).write_text(text)
+    return [directory / "model.c", directory / "model_weights.c"]
+
+
+def build(source: CSource, directory: Path, *flags: str, main: str = MAIN) -> Path:
+    """Compile with strict warnings as errors, and return the program."""
+    files = write(source, directory)
+    (directory / "main.c").write_text(main)
+    program = directory / "program"
+    command = ["gcc", *STRICT, "-O2", *flags, "-o", str(program), str(directory / "main.c"), *map(str, files)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr
+    return program
+
+
+def run(program: Path, samples: Any, out_bytes: int) -> tuple[Any, bytes]:
+    """Return outputs int8[n, out_bytes], and the gates' bytes."""
+    ran = subprocess.run([program], input=samples.tobytes(), capture_output=True, timeout=600)
+    assert ran.returncode == 0, ran.stderr
+    return np.frombuffer(ran.stdout, np.int8).reshape(len(samples), out_bytes), ran.stderr
+
+
+def micro(model: bytes, samples: Any) -> Any:
+    """Return tflite-micro's outputs int8[n, ...]."""
+    from tflite_micro.python.tflite_micro import runtime
+
+    interpreter = runtime.Interpreter.from_bytes(with_inline_buffers(model))
+    rows = []
+    for sample in samples:
+        interpreter.set_input(sample[None], 0)
+        interpreter.invoke()
+        rows.append(interpreter.get_output(0).copy().ravel())
+    return np.stack(rows)

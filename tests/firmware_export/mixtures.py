@@ -1,0 +1,94 @@
+"""A real mixture of every kind on every data set: a short federation of two clients, then the first client's mixture and its int8 model.
+
+`mixture_of(kind, data)` (a fixture of conftest.py) gives each, made once in a test session; skipped where the data are missing.
+"""
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from edgefl.config import DataConfig, FederationConfig, ModelConfig
+from edgefl.data import load_data
+from edgefl.data.dataset import Dataset
+from edgefl.data.shards import make_shards
+from edgefl.plan.spec import Plan
+from edgefl.simulate import simulate
+from edgefl.types import Mixture, Shard
+
+DATA = ("fashion-mnist", "cifar10", "uci-har")
+MODELS: Mapping[str, ModelConfig] = {
+    "fashion-mnist": ModelConfig("lenet5", (28, 28, 1), 10),
+    "cifar10": ModelConfig("lenet5", (32, 32, 3), 10, {"filters1": 8, "filters2": 16}),
+    "uci-har": ModelConfig("cnn1d", (128, 9), 6, {"filters1": 16, "filters2": 32, "hidden": 32}),
+}
+GATES: Mapping[str, dict[str, Any]] = {
+    "fashion-mnist": {"gate": "cnn"},
+    "cifar10": {"gate": "cnn"},
+    "uci-har": {"gate": "cnn1d", "gate_options": {"filters1": 8, "filters2": 8, "hidden": 8}},
+}
+_STEP = {"batch_size": 32, "learning_rate": 0.05}
+_CLUSTERS = {"num_experts": 2, "epochs": 2, **_STEP}
+_PERSONAL = {"epochs": 3, "adapt_epochs": 3, **_STEP}
+OPTIONS: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "aem": ("aem", {**_CLUSTERS, "local_epochs": 6, "local_learning_rate": 1e-3, "gate_epochs": 10}),
+    "ensemble": ("aem", {**_CLUSTERS, "local_epochs": 6, "local_learning_rate": 1e-3, "gate_epochs": 10}),
+    "ifca": ("ifca", _CLUSTERS),
+    "fedmix": ("fedmix", {"num_experts": 3, "epochs": 3, "batch_size": 32, "server_learning_rate": 0.01, "gate_epochs": 5}),
+    "pfl-mf": ("pfl-mf", {**_PERSONAL, "gate_epochs": 5}),
+    "pfl-mfe": ("pfl-mfe", {**_PERSONAL, "gate_epochs": 5}),
+    "single": ("fedavg", {"epochs": 2, **_STEP}),
+    "pfl-ft": ("pfl-ft", _PERSONAL),
+}
+"""Algorithm and options of each kind. aem has three experts: two of the clusters and the local one, under a convolutional gate."""
+KINDS = tuple(OPTIONS)
+
+
+@dataclass(frozen=True)
+class Made:
+    """model: the int8 .tflite; model_float: the filled template that it was made from; report: the `ExportReport`."""
+
+    kind: str
+    data: str
+    plan: Plan
+    mixture: Mixture
+    shard: Shard
+    model: bytes
+    model_float: bytes
+    report: Any
+
+
+@cache
+def dataset(data: str) -> Dataset:
+    """Return 1,600 training and 2,400 test samples (as many as there are): DataError where the data set is not on this machine."""
+    return load_data(DataConfig(data, 1600, 2400), 1)
+
+
+@cache
+def ended(kind: str, data: str) -> tuple[Plan, Mixture, Shard]:
+    """Return plan, mixture and shard of the first of two clients after two rounds."""
+    from edgefl.plan.build import build_plan
+
+    algorithm, options = OPTIONS[kind]
+    own = GATES[data] if algorithm == "aem" else {}
+    config = FederationConfig(rounds=2, algorithm=algorithm, options={**options, **own}, model=MODELS[data])
+    shards = make_shards(dataset(data), num_clients=2, alpha=0.5, seed=1)
+    plan, initial = build_plan(config)
+    made = simulate(plan, initial, {f"client{i}": shard for i, shard in enumerate(shards)}, config)
+    return plan, made.mixtures["client0"], shards[0]
+
+
+@cache
+def make(kind: str, data: str) -> Made:
+    """Return the mixture with its int8 model."""
+    from firmware_export.quantize import export_mixture
+
+    plan, mixture, shard = ended("aem" if kind == "ensemble" else kind, data)
+    if kind == "ensemble":
+        mixture = Mixture(mixture.peers["ensemble"].weights)
+    with tempfile.TemporaryDirectory() as out:
+        report = export_mixture(plan, mixture, shard, Path(out))
+        model, model_float = (Path(out, name).read_bytes() for name in ("model.tflite", "model_float.tflite"))
+    return Made(kind, data, plan, mixture, shard, model, model_float, report)

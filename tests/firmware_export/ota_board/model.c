@@ -1,0 +1,13 @@
+#include "model.h"
+static const int32_t trunk[1] = {7};
+static const int8_t expert[3] = {3, 0, 0};
+const void *model_part[MODEL_PARTS] = {trunk, expert};
+const uint32_t model_part_bytes[MODEL_PARTS] = {4, 3};
+void model_invoke(const int8_t *input, int8_t *output)
+{
+    int32_t sum = *(const int32_t *)model_part[0];
+    for (int i = 0; i < MODEL_INPUT_BYTES; i++)
+        sum += input[i];
+    output[0] = (int8_t)(sum & 127);
+    output[1] = (int8_t)(((const int8_t *)model_part[1])[0] * (sum & 31));
+}

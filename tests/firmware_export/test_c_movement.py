@@ -1,0 +1,135 @@
+"""Views that copy nothing, copies between layouts, and mixtures built by hand: against tflite-micro."""
+
+import numpy as np
+import pytest
+
+from firmware_export.c_source import generate
+from firmware_export.network import read_network
+from firmware_export.parts import find_parts
+
+pytest.importorskip("tflite_micro")
+Q = (0.1, 3)
+
+
+def ints(*values):
+    return np.array(values, np.int32)
+
+
+def check(compiled, tmp_path, model, shape, wanted=None):
+    source = generate(model)
+    x = np.random.default_rng(0).integers(-128, 128, (20, *shape)).astype(np.int8)
+    oracle = compiled.micro(model, x)
+    received, _ = compiled.run(compiled.build(source, tmp_path, "-fsanitize=address,undefined"), x, oracle.shape[1])
+    np.testing.assert_array_equal(received, oracle)
+    if wanted is not None:
+        np.testing.assert_array_equal(received, wanted(x))
+    return source
+
+
+def relu(graphs, shape, source, output):
+    return graphs.T(shape, *Q), graphs.Op("RELU", (source,), (output,))
+
+
+@pytest.mark.parametrize(
+    ("begin", "size", "copies"), [((0, 2, 0), (1, 2, 4), False), ((0, 0, 1), (1, 5, 2), True), ((0, 1, 1), (1, 3, 2), True)]
+)
+def test_slices(compiled, graphs, tmp_path, begin, size, copies) -> None:
+    end = [b + s for b, s in zip(begin, size, strict=True)]
+    tensors = [graphs.T((1, 5, 4), *Q), graphs.T((1, 5, 4), *Q), graphs.T((3,), data=ints(*begin)), graphs.T((3,), data=ints(*end)),
+               graphs.T((3,), data=ints(1, 1, 1)), graphs.T(size, *Q), graphs.T(size, *Q)]  # fmt: skip
+    masks = {"beginMask": 0, "endMask": 0, "ellipsisMask": 0, "newAxisMask": 0, "shrinkAxisMask": 0}
+    operators = [
+        graphs.Op("RELU", (0,), (1,)),
+        graphs.Op("STRIDED_SLICE", (1, 2, 3, 4), (5,), masks, "StridedSlice"),
+        graphs.Op("RELU", (5,), (6,)),
+    ]
+    source = check(compiled, tmp_path, graphs.model_of(tensors, operators), (5, 4))
+    assert ("STRIDED_SLICE" in {layer.op for layer in source.layers}) == copies
+
+
+@pytest.mark.parametrize(("axis", "copies"), [(1, False), (2, True)])
+def test_split_and_join(compiled, graphs, tmp_path, axis, copies) -> None:
+    half = (1, 2, 6) if axis == 1 else (1, 4, 3)
+    tensors = [graphs.T((1, 4, 6), *Q), graphs.T((1, 4, 6), *Q), graphs.T((), data=np.array(axis, np.int32)), graphs.T(half, *Q),
+               graphs.T(half, *Q), graphs.T((1, 4, 6), *Q)]  # fmt: skip
+    operators = [graphs.Op("RELU", (0,), (1,)), graphs.Op("SPLIT", (2, 1), (3, 4), {"numSplits": 2}, "Split"),
+                 graphs.Op("CONCATENATION", (4, 3), (5,), {"axis": axis}, "Concatenation")]  # fmt: skip
+    source = check(compiled, tmp_path, graphs.model_of(tensors, operators), (4, 6))
+    assert ("SPLIT" in {layer.op for layer in source.layers}) == copies
+
+
+def test_pad_and_transpose(compiled, graphs, tmp_path) -> None:
+    tensors = [graphs.T((1, 3, 4, 2), *Q), graphs.T((4, 2), data=ints(0, 0, 1, 2, 0, 1, 0, 0).reshape(4, 2)), graphs.T((1, 6, 5, 2), *Q),
+               graphs.T((4,), data=ints(0, 3, 1, 2)), graphs.T((1, 2, 6, 5), *Q)]  # fmt: skip
+    operators = [graphs.Op("PAD", (0, 1), (2,), {}, "Pad"), graphs.Op("TRANSPOSE", (2, 3), (4,), {}, "Transpose")]
+
+    def wanted(x):
+        padded = np.pad(x, ((0, 0), (1, 2), (0, 1), (0, 0)), constant_values=3)
+        return padded.transpose(0, 3, 1, 2).reshape(len(x), -1)
+
+    check(compiled, tmp_path, graphs.model_of(tensors, operators), (3, 4, 2), wanted)
+
+
+@pytest.mark.parametrize("kind", ["MAXIMUM", "MINIMUM"])
+def test_larger_and_smaller(compiled, graphs, tmp_path, kind) -> None:
+    tensors = [graphs.T((1, 3, 4), *Q), graphs.T((4,), *Q, np.array([-5, 0, 90, 3], np.int8)), graphs.T((1, 3, 4), *Q)]
+    model = graphs.model_of(tensors, [graphs.Op(kind, (0, 1), (2,), {}, "MaximumMinimum")])
+    check(compiled, tmp_path, model, (3, 4))
+
+
+def mixture(graphs, experts, *, shared=True):
+    """x -> [trunk] -> experts of one dense layer, their gate, and the sum; the gate's logits make some values exactly zero."""
+    rng = np.random.default_rng(experts)
+    tensors, operators = [graphs.T((1, 6), 0.05, 0)], []
+
+    def dense(source, outputs, scale, name, size=6):
+        weights = rng.integers(-128, 128, (outputs, size)).astype(np.int8)
+        tensors.extend([graphs.T(weights.shape, 0.01, 0, weights), graphs.T((1, outputs), scale, 0, name=name)])
+        operators.append(graphs.Op("FULLY_CONNECTED", (source, len(tensors) - 2, -1), (len(tensors) - 1,), {}, "FullyConnected"))
+        return len(tensors) - 1
+
+    trunk = dense(0, 6, 0.05, "trunk/fc") if shared else 0
+    outputs = [dense(trunk, 4, 0.05, f"expert{k}/fc") for k in range(experts)]
+    logits = dense(trunk, experts, 0.3, "gate/fc")
+    tensors.append(graphs.T((1, experts), 1 / 256, -128, name="gate/softmax"))
+    gate = len(tensors) - 1
+    operators.append(graphs.Op("SOFTMAX", (logits,), (gate,), {"beta": 1.0}, "Softmax"))
+    tensors.append(graphs.T((), data=np.array(1, np.int32)))
+    axis, columns = len(tensors) - 1, list(range(len(tensors), len(tensors) + experts))
+    tensors.extend(graphs.T((1, 1), 1 / 256, -128) for _ in columns)
+    operators.append(graphs.Op("SPLIT", (axis, gate), tuple(columns), {"numSplits": experts}, "Split"))
+    total = None
+    for column, output in zip(columns, outputs, strict=True):
+        tensors.append(graphs.T((1, 4), 0.04, -5))
+        product = len(tensors) - 1
+        operators.append(graphs.Op("MUL", (output, column), (product,), {}, "Mul"))
+        if total is None:
+            total = product
+            continue
+        tensors.append(graphs.T((1, 4), 0.05, 2))
+        operators.append(graphs.Op("ADD", (total, product), (len(tensors) - 1,), {}, "Add"))
+        total = len(tensors) - 1
+    return graphs.model_of(tensors, operators)
+
+
+@pytest.mark.parametrize("experts", [2, 3, 5])
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_mixture_by_hand(compiled, graphs, tmp_path, experts, shared) -> None:
+    model = mixture(graphs, experts, shared=shared)
+    structure = find_parts(read_network(model))
+    names = [*(["trunk"] if shared else []), "gate", *(f"expert{k}" for k in range(experts)), "mix"]
+    assert list(structure.names) == names and len(structure.gate) == len(structure.products) == experts
+    source = check(compiled, tmp_path, model, (6,))
+    x = np.random.default_rng(0).integers(-128, 128, (20, 6)).astype(np.int8)
+    _, gates = compiled.run(compiled.build(source, tmp_path), x, 4)
+    assert -128 in np.frombuffer(gates, np.int8), "no expert was left out"
+    text = source.files["model.c"]
+    assert text.index("run_gate(") < text.index("run_expert0(") and text.count("gate->skip[") == experts
+    assert {layer.part for layer in source.layers} == set(names)
+
+
+def test_a_sum_that_is_no_mixture(graphs) -> None:
+    """A residual block: its two sides are not experts under a gate."""
+    tensors = [graphs.T((1, 4), 0.1), graphs.T((4, 4), 0.1, 0, np.eye(4, dtype=np.int8)), graphs.T((1, 4), 0.1), graphs.T((1, 4), 0.2)]
+    operators = [graphs.Op("FULLY_CONNECTED", (0, 1, -1), (2,), {}, "FullyConnected"), graphs.Op("ADD", (0, 2), (3,), {}, "Add")]
+    assert find_parts(read_network(graphs.model_of(tensors, operators))).names == ("model",)

@@ -1,0 +1,205 @@
+"""Every kernel of the generated C against tflite-micro: graphs of one operator with random shapes, scales, zero points and values.
+
+Outputs saturate, tie and round; the oracle's own preconditions (a scale below one, a fixed output scale) hold.
+"""
+
+import numpy as np
+import pytest
+
+from firmware_export.c_source import generate
+
+pytest.importorskip("tflite_micro")
+SEEDS = range(6)
+CONV = ("CONV_2D", "DEPTHWISE_CONV_2D")
+
+
+def scale(rng, low=-7.0, high=-2.0):
+    return float(np.float32(2.0 ** rng.uniform(low, high)))
+
+
+def zero(rng):
+    return int(rng.integers(-128, 128))
+
+
+def int8(rng, *shape):
+    return rng.integers(-128, 128, shape).astype(np.int8)
+
+
+def equal(compiled, tmp_path, model, rng, shape, low=-128, samples=30) -> None:
+    source = generate(model)
+    x = rng.integers(low, 128, (samples, *shape)).astype(np.int8)
+    x[0], x[1] = 127, low
+    wanted = compiled.micro(model, x)
+    received, _ = compiled.run(
+        compiled.build(source, tmp_path, "-fsanitize=address,undefined", "-fno-sanitize-recover=all"), x, wanted.shape[1]
+    )
+    np.testing.assert_array_equal(received, wanted)
+    assert len(np.unique(wanted)) > 1, "the test's values give one output"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("kind", CONV)
+def test_convolutions(compiled, graphs, tmp_path, kind, seed) -> None:
+    rng = np.random.default_rng(seed)
+    height, width, channels = (int(rng.integers(3, 11)), int(rng.integers(3, 11)), int(rng.integers(1, 7)))
+    kh, kw, sh, sw = (int(v) for v in rng.integers(1, 4, 4))
+    dh, dw = (2, 2) if seed == 3 and min(height, width) >= 5 else (1, 1)
+    same = bool(rng.integers(2)) or kh * dh > height or kw * dw > width
+    size = [-(-n // s) if same else -(-(n - (k - 1) * d) // s) for n, k, s, d in ((height, kh, sh, dh), (width, kw, sw, dw))]
+    multiple = int(rng.integers(1, 4))
+    out = channels * multiple if kind != "CONV_2D" else int(rng.integers(1, 9))
+    weights = int8(rng, out, kh, kw, channels) if kind == "CONV_2D" else int8(rng, 1, kh, kw, out)
+    per_channel = seed != 5
+    scales = [scale(rng, -9, -5) for _ in range(out)] if per_channel else scale(rng, -9, -5)
+    x, y = scale(rng), scale(rng, -4, -1)
+    bias = rng.integers(-3000, 3000, out).astype(np.int32)
+    options = {"padding": 0 if same else 1, "strideH": sh, "strideW": sw, "dilationHFactor": dh, "dilationWFactor": dw}
+    options["fusedActivationFunction"] = (0, 1, 3)[seed % 3]
+    if kind != "CONV_2D":
+        options["depthMultiplier"] = multiple
+    tensors = [
+        graphs.T((1, height, width, channels), x, zero(rng)),
+        graphs.T(weights.shape, scales, 0, weights, 0 if kind == "CONV_2D" else 3),
+        graphs.T((out,), [x * float(s) for s in np.atleast_1d(scales)], 0, bias),
+        graphs.T((1, *size, out), y, zero(rng)),
+    ]
+    cls = "Conv2D" if kind == "CONV_2D" else "DepthwiseConv2D"
+    model = graphs.model_of(tensors, [graphs.Op(kind, (0, 1, 2), (3,), options, cls)])
+    equal(compiled, tmp_path, model, rng, tensors[0].shape[1:])
+
+
+WINDOWS = [
+    ((2, 2), (9, 8), False),
+    ((2, 2), (8, 8), True),
+    ((1, 2), (1, 11), False),
+    ((2, 2), (7, 7), True),
+    ((3, 3), (9, 9), False),
+    ((4, 1), (8, 3), False),
+]
+MEANS = [
+    ((1, 5, 7, 3), (1, 2), (1, 1, 1, 3)),
+    ((1, 6, 4), (1,), (1, 1, 4)),
+    ((1, 4, 3, 5), (1, 3), (1, 1, 3, 1)),
+    ((1, 5, 6), (-1,), (1, 5, 1)),
+    ((1, 8, 8, 2), (2, 1), (1, 1, 1, 2)),
+]
+
+
+@pytest.mark.parametrize(("window", "size", "same"), WINDOWS)
+def test_pooling_behind_a_convolution(compiled, graphs, tmp_path, window, size, same) -> None:
+    rng = np.random.default_rng(sum(size))
+    weights = int8(rng, 5, 3, 3, 3)
+    pooled = [-(-n // w) if same else n // w for n, w in zip(size, window, strict=True)]
+    out = scale(rng, -4, -2), zero(rng)
+    tensors = [
+        graphs.T((1, *size, 3), 0.02, zero(rng)),
+        graphs.T(weights.shape, [scale(rng, -8, -5) for _ in range(5)], 0, weights),
+        graphs.T((5,), [0.001] * 5, 0, rng.integers(-3000, 3000, 5).astype(np.int32)),
+        graphs.T((1, *size, 5), *out),
+        graphs.T((1, *pooled, 5), *out),
+    ]
+    convolution = {"padding": 0, "strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1, "fusedActivationFunction": 1}
+    pool = {"padding": 0 if same else 1, "filterHeight": window[0], "filterWidth": window[1], "strideH": window[0], "strideW": window[1]}
+    operators = [graphs.Op("CONV_2D", (0, 1, 2), (3,), convolution, "Conv2D"), graphs.Op("MAX_POOL_2D", (3,), (4,), pool, "Pool2D")]
+    model = graphs.model_of(tensors, operators)
+    fused = window[0] * window[1] in (2, 4) and all(p * w <= n for p, w, n in zip(pooled, window, size, strict=True))
+    assert [layer.op for layer in generate(model).layers] == (["CONV_2D + MAX_POOL_2D"] if fused else ["CONV_2D", "MAX_POOL_2D"])
+    equal(compiled, tmp_path, model, rng, tensors[0].shape[1:])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_dense(compiled, graphs, tmp_path, seed) -> None:
+    rng = np.random.default_rng(seed)
+    inputs, outputs = int(rng.integers(1, 40)), (1, 2, 3, 4, 9, 16)[seed]
+    weights = int8(rng, outputs, inputs)
+    scales = [scale(rng, -9, -5) for _ in range(outputs)] if seed % 2 else scale(rng, -9, -5)
+    x, bias = scale(rng), rng.integers(-3000, 3000, outputs).astype(np.int32)
+    tensors = [
+        graphs.T((1, inputs), x, zero(rng)),
+        graphs.T(weights.shape, scales, 0, weights),
+        graphs.T((outputs,), [x * float(s) for s in np.atleast_1d(scales)], 0, bias),
+        graphs.T((1, outputs), scale(rng, -4, -1), zero(rng)),
+    ]
+    has_bias = seed != 4
+    operator = graphs.Op(
+        "FULLY_CONNECTED", (0, 1, 2) if has_bias else (0, 1, -1), (3,), {"fusedActivationFunction": seed % 2}, "FullyConnected"
+    )
+    equal(compiled, tmp_path, graphs.model_of(tensors, [operator]), rng, (inputs,))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("kind", ["MAX_POOL_2D", "AVERAGE_POOL_2D"])
+def test_pooling(compiled, graphs, tmp_path, kind, seed) -> None:
+    rng = np.random.default_rng(seed)
+    height, width = (int(v) for v in rng.integers(3, 9, 2))
+    window, stride = rng.integers(1, 4, 2), rng.integers(1, 4, 2)
+    same = bool(seed % 2)
+    size = [-(-n // int(s)) if same else -(-(n - int(k) + 1) // int(s)) for n, k, s in zip((height, width), window, stride, strict=True)]
+    quantization = scale(rng), zero(rng)
+    options = {"padding": 0 if same else 1, "filterHeight": int(window[0]), "filterWidth": int(window[1]), "strideH": int(stride[0]),
+               "strideW": int(stride[1]), "fusedActivationFunction": seed % 2}  # fmt: skip
+    tensors = [graphs.T((1, height, width, 3), *quantization), graphs.T((1, *size, 3), *quantization)]
+    equal(compiled, tmp_path, graphs.model_of(tensors, [graphs.Op(kind, (0,), (1,), options, "Pool2D")]), rng, tensors[0].shape[1:])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("kind", ["ADD", "SUB", "MUL"])
+def test_arithmetic_of_two(compiled, graphs, tmp_path, kind, seed) -> None:
+    """The second side: the same shape, a scalar, one value a channel, a constant, and the first side itself."""
+    rng = np.random.default_rng(seed)
+    shape = (1, 3, 4, 5)
+    x, y = scale(rng), scale(rng)
+    out = float(np.float32((x * y * 90) if kind == "MUL" else max(x, y) * rng.uniform(0.6, 3)))
+    other = (shape, (), (1, 1, 1, 5), (1, 3, 1, 5), shape, shape)[seed]
+    data = int8(rng, *other) // 8 if seed in (1, 2, 3) else None
+    tensors = [graphs.T(shape, x, 5), graphs.T(other, x if seed >= 4 else y, 3, data), graphs.T(shape, out, zero(rng) // 4)]
+    if data is None:
+        tensors[1] = graphs.T((5,), y, zero(rng), int8(rng, 5))  # the sides: the input, and the input plus a constant
+        tensors.insert(2, graphs.T(shape, y, zero(rng)))
+        widen = graphs.Op("ADD", (0, 1), (2,), {"fusedActivationFunction": 0}, "Add")
+        first, second, result = (0, 2, 3) if seed < 5 or kind == "SUB" else (2, 2, 3)
+    else:
+        widen, (first, second, result) = None, (1, 0, 2) if seed == 3 else (0, 1, 2)
+    operator = graphs.Op(kind, (first, second), (result,), {"fusedActivationFunction": (0, 1, 3)[seed % 3]}, kind.capitalize())
+    equal(compiled, tmp_path, graphs.model_of(tensors, [widen, operator] if widen else [operator]), rng, shape[1:])
+
+
+def single(graphs, kind, source, output, options=None, cls=""):
+    return graphs.model_of([source, output], [graphs.Op(kind, (0,), (1,), options or {}, cls)])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("kind", ["LOGISTIC", "TANH", "RSQRT", "LEAKY_RELU", "RELU", "RELU6", "QUANTIZE"])
+def test_tables_hold_every_int8(compiled, graphs, tmp_path, kind, seed) -> None:
+    rng = np.random.default_rng(seed)
+    shape = (1, 256)
+    x = graphs.T(shape, scale(rng, -9, -1), -128 if kind == "RSQRT" else zero(rng))
+    y = {"LOGISTIC": (1 / 256, -128), "TANH": (1 / 128, 0), "RSQRT": (scale(rng, -7, -3), -128)}.get(kind, (scale(rng, -8, -2), zero(rng)))
+    if kind == "RELU6":
+        y = x.scales, x.zero
+    options = ({"alpha": 0.2}, "LeakyRelu") if kind == "LEAKY_RELU" else ({}, "")
+    model = single(graphs, kind, x, graphs.T(shape, *y), *options)
+    values = np.arange(-128, 128, dtype=np.int8)[None]
+    wanted = compiled.micro(model, values)
+    received, _ = compiled.run(compiled.build(generate(model), tmp_path), values, 256)
+    np.testing.assert_array_equal(received, wanted)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_softmax(compiled, graphs, tmp_path, seed) -> None:
+    rng = np.random.default_rng(seed)
+    classes = (2, 3, 7, 10, 62)[seed % 5]
+    model = single(graphs, "SOFTMAX", graphs.T((1, classes), scale(rng, -7, 1), zero(rng)), graphs.T((1, classes), 1 / 256, -128),
+                   {"beta": (1.0, 0.5)[seed % 2]}, "Softmax")  # fmt: skip
+    equal(compiled, tmp_path, model, rng, (classes,), samples=200)
+
+
+@pytest.mark.parametrize(("shape", "axes", "out"), MEANS)
+@pytest.mark.parametrize("alike", [False, True])
+def test_mean(compiled, graphs, tmp_path, shape, axes, out, alike) -> None:
+    rng = np.random.default_rng(len(shape) + sum(axes))
+    x = scale(rng), zero(rng)
+    y = x if alike else (scale(rng, -9, -4), zero(rng))
+    tensors = [graphs.T(shape, *x), graphs.T((len(axes),), data=np.array(axes, np.int32)), graphs.T(out, *y)]
+    model = graphs.model_of(tensors, [graphs.Op("MEAN", (0, 1), (2,), {"keepDims": True}, "Reducer")])
+    equal(compiled, tmp_path, model, rng, shape[1:])

@@ -1,0 +1,149 @@
+"""The C of real mixtures gives the bytes of tflite-micro; it is strict C99, the same each time, and free of undefined behaviour."""
+
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+from edgefl.errors import ExportError
+from edgefl.mixture import fill_template
+from firmware_export.c_source import generate
+from firmware_export.quantize import RECIPES, quantize
+from firmware_export.ranges import observe
+from firmware_export.run import load, quantize_input
+
+KINDS = ("aem", "ensemble", "ifca", "fedmix", "pfl-mf", "pfl-mfe", "single", "pfl-ft")
+MIXTURES = [*((kind, "uci-har") for kind in KINDS), ("aem", "fashion-mnist"), ("pfl-mfe", "cifar10")]
+GATED = {"aem": 3, "ensemble": 3, "fedmix": 3, "pfl-mf": 2, "pfl-mfe": 2}
+CORES = ("cortex-m0", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m55")
+PARTS_MAIN = """
+#include <stdio.h>
+#include "model.h"
+int main(int argc, char **argv)
+{
+    static uint32_t parts[MODEL_PARTS][1 << 18];
+    static int8_t input[MODEL_INPUT_BYTES], output[MODEL_OUTPUT_BYTES];
+    for (int i = 0; i < MODEL_PARTS; i++) {
+        fwrite(model_part[i], 1, model_part_bytes[i], stderr);
+    }
+    if (argc > 1) {
+        FILE *file = fopen(argv[1], "rb");
+        for (int i = 0; i < MODEL_PARTS; i++) {
+            if (fread(parts[i], 1, model_part_bytes[i], file) != model_part_bytes[i]) {
+                return 1;
+            }
+            model_part[i] = parts[i];
+        }
+        fclose(file);
+    }
+    while (fread(input, 1, sizeof input, stdin) == sizeof input) {
+        model_invoke(input, output);
+        fwrite(output, 1, sizeof output, stdout);
+    }
+    return 0;
+}
+"""
+
+
+@pytest.fixture(scope="module", params=MIXTURES, ids="-".join)
+def made(request, mixture_of):
+    return mixture_of(*request.param)
+
+
+def samples(made, count: int = 1000):
+    x = np.concatenate([made.shard.x_test, made.shard.x_train])[:count]
+    return quantize_input(load(made.model, reference=True), x)
+
+
+def test_a_thousand_samples_are_bit_equal(made, compiled, tmp_path) -> None:
+    pytest.importorskip("tflite_micro")
+    source, x = generate(made.model), samples(made)
+    program = compiled.build(source, tmp_path)
+    wanted = compiled.micro(made.model, x)
+    received, gates = compiled.run(program, x, wanted.shape[1])
+    assert len(x) >= 700
+    np.testing.assert_array_equal(received, wanted)
+    experts = GATED.get(made.kind, 0)
+    assert [f"expert{k}" in source.parts for k in range(4)] == [k < experts for k in range(4)]
+    assert len(gates) == experts * len(x)
+    assert ("gate" in source.parts) == bool(experts)
+
+
+def test_the_same_model_gives_the_same_text_and_ram_that_is_told(made, compiled, tmp_path) -> None:
+    first, second = generate(made.model), generate(made.model)
+    assert first == second and list(first.files) == ["model.h", "model.c", "model_weights.c"]
+    assert f"#define MODEL_RAM_BYTES {first.ram_bytes}\n" in first.files["model.h"]
+    assert len(first.files["model.h"]) > 0 and not re.search(
+        r"\b(float|double|malloc|include <(?!stdint|arm_acle))", first.files["model.c"]
+    )
+    assert first.weight_bytes == sum(map(len, first.images.values()))
+    macs = sum(layer.macs for layer in first.layers)
+    assert macs > 10_000 and all(f", {layer.name}: " in first.files["model.c"] for layer in first.layers)
+
+
+@pytest.fixture(scope="module")
+def lenets(fashion, digits):
+    """Two int8 models of one plan, and samples of the second's."""
+    models = []
+    for trained in (fashion, digits):
+        model = fill_template(trained.plan.template, trained.plan.spec.bindings, trained.mixture.weights)
+        models.append(quantize(model, observe(model, trained.shard.x_train[:60]), RECIPES[0]))
+    return *models, quantize_input(load(models[1], reference=True), digits.shard.x_test[:60])
+
+
+def test_no_undefined_behaviour(lenets, compiled, tmp_path) -> None:
+    first, _, x = lenets
+    program = compiled.build(generate(first), tmp_path, "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    np.testing.assert_array_equal(compiled.run(program, x, 10)[0], compiled.micro(first, x))
+
+
+def test_another_models_parts_make_it_the_other_model(lenets, compiled, tmp_path) -> None:
+    """What an update sends: the images of the parts; all that depends on weights and scales lies in them."""
+    first, second, x = lenets
+    one, other = generate(first), generate(second)
+    assert one.layout == other.layout and one.parts == other.parts and one.images != other.images
+    program = compiled.build(one, tmp_path, main=PARTS_MAIN)
+    (tmp_path / "parts").write_bytes(b"".join(other.images[name] for name in other.parts))
+    ran = subprocess.run([program, tmp_path / "parts"], input=x.tobytes(), capture_output=True, timeout=60)
+    assert ran.stderr == b"".join(one.images[name] for name in one.parts)
+    np.testing.assert_array_equal(np.frombuffer(ran.stdout, np.int8).reshape(-1, 10), compiled.micro(second, x))
+
+
+def test_an_expert_under_the_threshold_does_not_run(mixture_of, compiled, tmp_path) -> None:
+    made = mixture_of("aem", "uci-har")
+    x = samples(made, 300)
+    wanted, gates = compiled.run(compiled.build(generate(made.model), tmp_path / "all"), x, 6)
+    skipping = generate(made.model, threshold=0.3)
+    received, same_gates = compiled.run(compiled.build(skipping, tmp_path / "some"), x, 6)
+    assert gates == same_gates
+    values = (np.frombuffer(gates, np.int8).reshape(-1, 3).astype(int) + 128) / 256
+    every = ((values >= 0.3) | (values == 0)).all(axis=1)
+    assert not every.all() and (received != wanted).any()
+    np.testing.assert_array_equal(received[every], wanted[every])
+    assert skipping.layout == generate(made.model).layout, "the threshold lies in the gate's part"
+    for threshold in (-0.1, 0.34, 1.0):
+        with pytest.raises(ExportError, match=r"expected 0 <= threshold < 0.333"):
+            generate(made.model, threshold=threshold)
+    with pytest.raises(ExportError, match="this model has none"):
+        generate(mixture_of("single", "uci-har").model, threshold=0.1)
+
+
+@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize("level", ["-O2", "-O3", "-Os"])
+def test_arm_cores_need_no_library(mixture_of, compiled, tmp_path, core, level) -> None:
+    if shutil.which("arm-none-eabi-gcc") is None:
+        pytest.skip("no arm-none-eabi-gcc")
+    for data in ("uci-har", "fashion-mnist"):
+        files = compiled.write(generate(mixture_of("aem", data).model), tmp_path / data)
+        target = ["arm-none-eabi-gcc", f"-mcpu={core}", "-mthumb", "-ffreestanding", level, *compiled.STRICT]
+        target += ["-mfloat-abi=hard"] if core == "cortex-m55" else []
+        for file in files:
+            ran = subprocess.run([*target, "-c", file, "-o", file.with_suffix(".o")], capture_output=True, text=True)
+            assert ran.returncode == 0, ran.stderr
+        names = subprocess.run(
+            ["arm-none-eabi-nm", "-u", files[0].with_suffix(".o")], capture_output=True, text=True, check=True
+        ).stdout.split()
+        foreign = {name for name in names if name != "U" and not name.startswith(("model_", "__aeabi_", "__gnu_thumb1_"))}
+        assert not foreign and not any("mem" in name for name in names)

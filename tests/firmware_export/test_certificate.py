@@ -1,0 +1,143 @@
+"""A real mixture's certificate: every place agrees, verify finds what was changed, budgets name the layer."""
+
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from edgefl.errors import ExportError
+from firmware_export import bundle as bundle_of
+from firmware_export import parity
+from firmware_export.budget import Budget
+from firmware_export.bundle import write_bundle
+from firmware_export.certificate import Request, generate_source, make_certificate
+from firmware_export.golden import choose, decode_golden
+from firmware_export.verify import profile_bundle
+
+pytest.importorskip("tflite_micro")
+SAMPLES = 30
+
+
+@pytest.fixture
+def few_places(monkeypatch) -> None:
+    """Only this computer and one core, for tests that ask something else than parity."""
+    monkeypatch.setattr(bundle_of, "make_certificate", partial(make_certificate, places=("host", "cortex-m4")))
+
+
+def certificate_of(out: Path) -> dict:
+    return json.loads((out / "certificate.json").read_text())
+
+
+def test_every_place_gives_the_same_bytes(bundle) -> None:
+    certificate = certificate_of(bundle)
+    status = {place["place"]: (place["status"], place["samples"]) for place in certificate["parity"]}
+    for name in ("tflite-micro", "host", "cortex-m3", "cortex-m4", "cortex-m7"):
+        assert status[name] == ("equal", SAMPLES), name
+    digests = {place["outputs_sha256"] for place in certificate["parity"] if place["samples"] == SAMPLES}
+    assert digests == {certificate["golden"]["outputs_sha256"]}
+    golden = decode_golden((bundle / "golden.npz").read_bytes())
+    assert sha256(golden.outputs.tobytes()).hexdigest() in digests
+    assert certificate["accuracy"]["accuracy_int8"] == float((golden.outputs.argmax(axis=1) == golden.y).mean())
+    assert sum(row["samples"] for row in certificate["accuracy"]["by_class"]) == SAMPLES
+    cost = {each["target"]: each for each in certificate["cost"]}
+    assert cost["cortex-m4"]["instructions_mean"] < cost["cortex-m3"]["instructions_mean"] < cost["cortex-m0"]["instructions_mean"]
+    assert cost["cortex-m4"]["flash_bytes"] > sum(layer["weight_bytes"] for layer in certificate["layers"])
+    counted = sum(layer["instructions"] for layer in certificate["layers"])
+    assert counted == pytest.approx(cost["cortex-m4"]["instructions_mean"], rel=0.05)
+
+
+def test_what_the_folder_holds(bundle) -> None:
+    certificate = certificate_of(bundle)
+    present = {str(path.relative_to(bundle)) for path in bundle.rglob("*") if path.is_file()}
+    assert present == {*certificate["files"], "certificate.json"}
+    assert {"c/model.c", "tflm/model_ops.h", "firmware/CMakeLists.txt", "report.html", "golden.npz", "model.tflite"} <= present
+    page = (bundle / "report.html").read_text()
+    assert not re.search(r"(src|href)=|https?:", page), "the page needs no other file"
+    assert all(layer["name"] in page for layer in certificate["layers"])
+
+
+def test_one_byte_that_differs_fails(bundle, monkeypatch) -> None:
+    model, model_float = ((bundle / name).read_bytes() for name in ("model.tflite", "model_float.tflite"))
+    golden = decode_golden((bundle / "golden.npz").read_bytes())
+    outputs = golden.outputs.copy()
+    outputs[7, 2] ^= 1
+    source = generate_source(model, 0.0)
+    with pytest.raises(ExportError, match=r"host differs .* in 1 of 30 samples, first in sample 7"):
+        make_certificate(model, model_float, source, replace(golden, outputs=outputs), Request("host", Budget()), ["host"])
+
+
+@pytest.mark.parametrize(
+    ("budget", "words"), [(Budget(0, 100_000), ("flash", "fc1", "100,000 at most")), (Budget(1024, 0), ("RAM", "conv1"))]
+)
+def test_a_budget_that_is_exceeded_names_layers_and_three_ways(bundle, budget, words) -> None:
+    model, model_float = ((bundle / name).read_bytes() for name in ("model.tflite", "model_float.tflite"))
+    golden = decode_golden((bundle / "golden.npz").read_bytes())
+    with pytest.raises(ExportError) as caught:
+        make_certificate(model, model_float, generate_source(model, 0.0), golden, Request("cortex-m4", budget), ["cortex-m4"])
+    assert all(word in str(caught.value) for word in (*words, "too many", "  1. ", "  2. ", "  3. "))
+
+
+def test_a_second_export_leaves_nothing_of_the_first(copy, digits, few_places) -> None:
+    write_bundle(copy, *choose(digits.shard, 5, 1), Request("host", Budget()))
+    present = {str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file()}
+    assert present == {*certificate_of(copy)["files"], "certificate.json"}
+    assert "firmware/host.c" in present and "firmware/startup.c" not in present
+
+
+def test_an_export_that_fails_leaves_no_certificate(copy, digits, monkeypatch, few_places) -> None:
+    def wrong(name, expected, received):
+        raise ExportError(f"{name} differs")
+
+    monkeypatch.setattr(parity, "compare", wrong)
+    with pytest.raises(ExportError, match="differs"):
+        write_bundle(copy, *choose(digits.shard, 5, 1), Request("host", Budget()))
+    assert not (copy / "certificate.json").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_an_error(copy, digits, monkeypatch, few_places) -> None:
+    def full(path, content):
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr("firmware_export.bundle.write_atomic", full)
+    with pytest.raises(ExportError, match=r"No space left on device.*another directory"):
+        write_bundle(copy, *choose(digits.shard, 5, 1), Request("host", Budget()))
+    assert not (copy / "certificate.json").exists()
+
+
+def test_profile_shares_out_the_instructions(bundle) -> None:
+    target, layers, budget = profile_bundle(bundle, "cortex-m3")
+    assert target == "cortex-m3" and budget == {"ram_bytes": 64 << 10, "flash_bytes": 256 << 10}
+    own = certificate_of(bundle)
+    cost = next(each for each in own["cost"] if each["target"] == "cortex-m3")
+    assert sum(layer.instructions for layer in layers) == pytest.approx(cost["instructions_mean"], rel=0.05)
+    assert max(layers, key=lambda layer: layer.instructions).name.startswith("conv")
+    with pytest.raises(ExportError, match="target is host"):
+        profile_bundle(bundle, "host")
+
+
+def test_a_skip_threshold_says_what_it_costs(bundle, digits, tmp_path, few_places) -> None:
+    for name in ("model.tflite", "model_float.tflite", "report.json"):
+        shutil.copy(bundle / name, tmp_path / name)
+    certificate = write_bundle(tmp_path, *choose(digits.shard, SAMPLES, 1), Request("cortex-m4", Budget(), 0.4))
+    cost = next(each for each in certificate["cost"] if each["target"] == "cortex-m4")
+    skipping = certificate["skipping"]
+    assert cost["instructions_mean"] <= skipping["instructions_all_run"]
+    assert 0 <= skipping["agreement"] <= 1
+    assert skipping["outputs_sha256"] and certificate["parity"][0]["status"] == "equal"
+
+
+def test_the_c_array_is_the_model(bundle, tmp_path) -> None:
+    program = (
+        '#include "model_data.h"\n#include <stdio.h>\nint main(void) { return fwrite(model_data, 1, model_data_bytes, stdout) == 0; }\n'
+    )
+    (tmp_path / "main.c").write_text(program)
+    command = ["cc", "-Wall", "-Werror", f"-I{bundle / 'tflm'}", "main.c", str(bundle / "tflm" / "model_data.c"), "-o", "show"]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=120)
+    shown = subprocess.run([tmp_path / "show"], capture_output=True, check=True, timeout=60).stdout
+    assert shown == (bundle / "model.tflite").read_bytes()

@@ -1,0 +1,109 @@
+"""`edgefl export --target`, `verify` and `profile` as a user runs them: no traceback, and a folder that a demo left."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from edgefl.checkpoint import encode_mixture
+from edgefl.data.npz import save_shard
+from edgefl.plan.spec import save_plan
+from firmware_export.firmware import not_runnable
+from firmware_export.quantize import export_mixture
+from firmware_export.targets import TARGETS
+from firmware_export.verify_report import verify_report
+
+ROOT = Path(__file__).parents[2]
+pytest.importorskip("tflite_micro")
+
+
+def run(*arguments: object, path: str = "") -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(ROOT), **({"PATH": path} if path else {})}
+    words = [sys.executable, "-m", "firmware_export", "export", *map(str, arguments)]
+    return subprocess.run(words, capture_output=True, text=True, cwd=ROOT, env=env, timeout=280, check=False)
+
+
+def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
+    assert done.returncode != 0, done.stdout
+    assert "Traceback" not in done.stderr
+    assert all(word in done.stderr for word in words), done.stderr
+
+
+@pytest.fixture(scope="module")
+def demo(digits, tmp_path_factory) -> Path:
+    """What `edgefl demo` leaves of one client."""
+    home = tmp_path_factory.mktemp("demo")
+    state = home / "devices" / "pi-1"
+    save_plan(digits.plan, state / "plan")
+    (state / "mixture.safetensors").write_bytes(encode_mixture(digits.mixture))
+    save_shard(home / "shards" / "pi-1.npz", digits.shard)
+    note = {"data": str(home / "shards" / "pi-1.npz"), "id": "pi-1", "federation": "demo", "seed": 1}
+    (state / "device.json").write_text(json.dumps(note))
+    export_mixture(digits.plan, digits.mixture, digits.shard, home / "clients" / "pi-1", client_id="pi-1")
+    return home
+
+
+def test_export_verify_profile_one_after_the_other(demo, tmp_path) -> None:
+    if reason := not_runnable(TARGETS["cortex-m4"]):
+        pytest.skip(reason)
+    asked = ["--state", demo / "devices" / "pi-1", "-o", tmp_path, "--target", "cortex-m4", "--ram", "64K", "--flash", "256K"]
+    done = run(*asked, "--samples", 5, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == json.loads((tmp_path / "certificate.json").read_text())
+    done = run("verify", tmp_path, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["unchecked"] == []
+    done = run("profile", tmp_path)
+    assert done.returncode == 0 and "conv1" in done.stdout and "trunk" in done.stdout
+    (tmp_path / "c" / "model.h").write_text("")
+    refused(run("verify", tmp_path), "c/model.h is not the file that was exported")
+
+
+def test_without_a_compiler_all_else_is_made(demo, tmp_path) -> None:
+    asked = ["--state", demo / "devices" / "pi-1", "-o", tmp_path, "--target", "cortex-m3"]
+    done = run(*asked, "--samples", 5, path=str(tmp_path / "nothing"))
+    assert done.returncode == 0, done.stderr
+    assert "not run: cortex-m3: arm-none-eabi-gcc and qemu-system-arm are not installed; apt-get install" in done.stdout
+    assert (tmp_path / "firmware" / "CMakeLists.txt").exists() and (tmp_path / "report.html").exists()
+    refused(run(*asked, "--flash", "256K", path=str(tmp_path / "nothing")), "gcc-arm-none-eabi")
+
+
+def test_what_is_asked_wrongly_is_said(demo, tmp_path) -> None:
+    asked = ["--state", demo / "devices" / "pi-1", "-o", tmp_path]
+    refused(run(*asked, "--target", "cortex-m44"), "did you mean 'cortex-m4'")
+    refused(run(*asked, "--target", "cortex-m4", "--ram", "64G"), "'64G' is no size")
+    refused(run(*asked, "--ram", "64K"), "no --target")
+    refused(run(*asked, "--target", "host", "--ram", "64K"), "the target is host")
+    refused(run(*asked, "--target", "cortex-m4", "--activations", "16"), "the C is of int8")
+    refused(run("-o", tmp_path), "--state")
+    refused(run("verify", tmp_path / "none"), "no directory")
+    refused(run("verify", tmp_path), "model.tflite cannot be read")
+    refused(run("profile", tmp_path), "certificate.json cannot be read")
+    assert not (tmp_path / "model.tflite").exists()
+
+
+def test_a_demos_folder_is_checked_as_far_as_it_goes(demo, tmp_path) -> None:
+    if reason := not_runnable(TARGETS["host"]):
+        pytest.skip(reason)
+    found = verify_report(demo / "clients" / "pi-1")
+    assert [line for line in found.checked if "every output byte the same: tflite-micro" in line]
+    assert [line for line in found.checked if "accuracy on" in line]
+    alone = Path(shutil.copytree(demo / "clients" / "pi-1", tmp_path / "pi-1"))
+    found = verify_report(alone)
+    assert len(found.checked) == 1 and "give --data" in found.unchecked[0]
+
+
+def test_a_demos_folder_that_was_damaged_is_refused(demo, tmp_path) -> None:
+    broken = Path(shutil.copytree(demo, tmp_path / "demo")) / "clients" / "pi-1"
+    note = json.loads((broken / "report.json").read_text())
+    (broken / "report.json").write_text(json.dumps(note | {"accuracy_int8": 0.5}))
+    refused(run("verify", broken), "accuracy_int8 0.5")
+    (broken / "report.json").write_text("{")
+    refused(run("verify", broken), "report.json is damaged")
+    (broken / "report.json").write_text(json.dumps(note))
+    (broken / "model.tflite").write_bytes((broken / "model.tflite").read_bytes()[:-1])
+    refused(run("verify", broken), "model.tflite is not the file of report.json")

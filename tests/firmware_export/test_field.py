@@ -1,0 +1,163 @@
+"""Updates and drift counters of a real mixture, by the commands and the firmware project's own program, on this computer and in QEMU."""
+
+import base64
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from edgefl.errors import ExportError
+from edgefl.types import Shard
+from firmware_export.certificate import generate_source
+from firmware_export.commands import export
+from firmware_export.drift import read_counters
+from firmware_export.field import Updates
+from firmware_export.firmware import not_runnable
+from firmware_export.gate_use import gate_values, usage_of
+from firmware_export.golden import encode_golden, make_golden
+from firmware_export.micro import micro_outputs
+from firmware_export.project import project_files
+from firmware_export.quantize import export_mixture
+from firmware_export.signing_key import read_public, read_signer
+from firmware_export.targets import TARGETS, Target
+
+pytest.importorskip("tflite_micro")
+SAMPLES = 60
+
+
+def run(*words: Any) -> Result:
+    return CliRunner().invoke(export, [str(word) for word in words])
+
+
+@pytest.fixture(scope="module")
+def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("keys") / "updates"
+    assert run("key", path).exit_code == 0
+    return path
+
+
+@pytest.fixture(scope="module", params=["host", "cortex-m4"])
+def exported(request: Any, mixture_of: Callable[..., Any], key: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The export of a mixture, and one of the same mixture after its personal classifier was trained on."""
+    if reason := not_runnable(TARGETS[request.param]):
+        pytest.skip(reason)
+    made = mixture_of("pfl-mfe", "fashion-mnist")
+    home = tmp_path_factory.mktemp(request.param)
+    trusted = base64.b64encode(read_public(key.with_name("updates.pub"))).decode()
+    rng = np.random.default_rng(1)
+    moved = {
+        name: value + rng.normal(0, 0.003, value.shape).astype(np.float32) * (".fc" in name or "local" in name)
+        for name, value in made.mixture.weights.items()
+    }
+    for name, weights in (("old", made.mixture.weights), ("new", moved)):
+        export_mixture(made.plan, replace(made.mixture, weights=weights), made.shard, home / name)
+        _project(home / name, made.shard, TARGETS[request.param], trusted)
+    return home / "old", home / "new"
+
+
+def _project(out: Path, shard: Shard, target: Target, trusted: str) -> None:
+    """Beside model.tflite: golden.npz and firmware/, as an export with --target and --update-key leaves them."""
+    model = (out / "model.tflite").read_bytes()
+    golden = make_golden(model, shard.x_test[:SAMPLES], shard.y_test[:SAMPLES])
+    (out / "golden.npz").write_bytes(encode_golden(golden))
+    source = generate_source(model, 0.0)
+    for name, text in project_files(source.files, target, Updates(trusted, source.part_bytes)).items():
+        (out / "firmware" / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / "firmware" / name).write_text(text)
+    (out / "firmware/samples.bin").write_bytes(golden.inputs[:10].tobytes())
+
+
+def field(project: Path) -> str:
+    """What the README says: its field program. A host prints on standard output, QEMU on standard error."""
+    for words in (["-B", "build"], ["--build", "build", "--target", "field"]):
+        done = subprocess.run(["cmake", *words], cwd=project, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout + done.stderr
+
+
+def test_an_update_reaches_the_firmware(exported: tuple[Path, Path], key: Path, tmp_path: Path) -> None:
+    old, new = exported
+    update = tmp_path / "update.bin"
+    told = run("update", old, new, "--key", key, "-o", update)
+    assert told.exit_code == 0, told.output
+    assert json.loads((new / "update.json").read_text()) == {"counter": 1}
+    project = tmp_path / "firmware"
+    shutil.copytree(old / "firmware", project)
+    inputs = np.load(new / "golden.npz")["inputs"]
+    (project / "samples.bin").write_bytes(inputs.tobytes())
+    before, after = (micro_outputs((folder / "model.tflite").read_bytes(), inputs).tobytes() for folder in (old, new))
+    assert before != after
+    assert "running update 0" in field(project)
+    assert (project / "outputs.bin").read_bytes() == before
+    shutil.copy(update, project)
+    said = field(project)
+    assert "update.bin: done" in said
+    assert (project / "outputs.bin").read_bytes() == after
+    said = field(project)
+    assert "running update 1\nupdate.bin: old counter\nrunning update 1" in said
+    content = bytearray(update.read_bytes())
+    content[9] ^= 1
+    (project / "update.bin").write_bytes(content)
+    assert "update.bin: bad signature" in field(project)
+    assert (project / "outputs.bin").read_bytes() == after
+    counted = read_counters((project / "counters.bin").read_bytes())
+    expected = usage_of(gate_values((new / "model.tflite").read_bytes(), inputs))
+    assert counted.inferences == len(inputs)
+    assert counted.shares == pytest.approx(expected.shares, abs=0.02)
+
+
+def test_an_update_that_computes_something_else_is_rolled_back(exported: tuple[Path, Path], key: Path, tmp_path: Path) -> None:
+    """Its parts are whole and signed, but this firmware's code does not give the answers that they should."""
+    from firmware_export.ota import make_update
+    from firmware_export.update_commands import parts_of
+
+    old, new = exported
+    project = tmp_path / "firmware"
+    shutil.copytree(old / "firmware", project)
+    before = field(project)
+    outputs = (project / "outputs.bin").read_bytes()
+    wrong = make_update(
+        parts_of(old), parts_of(new), counter=1, sign=read_signer(key), answer=lambda x: np.zeros((len(x), 10), np.int8), inputs=784
+    )
+    (project / "update.bin").write_bytes(wrong)
+    assert "update.bin: self-test failed\nrunning update 0" in field(project)
+    assert (project / "outputs.bin").read_bytes() == outputs
+    assert "running update 0" in before
+
+
+def test_drift_is_told_from_counters(exported: tuple[Path, Path], tmp_path: Path) -> None:
+    old, _ = exported
+    project = tmp_path / "firmware"
+    shutil.copytree(old / "firmware", project)
+    (project / "samples.bin").write_bytes(np.load(old / "golden.npz")["inputs"].tobytes())
+    field(project)
+    told = run("drift", old, project / "counters.bin")
+    assert told.exit_code == 0, told.output
+    assert "no drift" in told.output
+    figures = json.loads(run("drift", old, project / "counters.bin", "--json").output)
+    assert figures["now"]["inferences"] == SAMPLES
+    assert figures["now"]["psi"] < 0.01
+    damaged = tmp_path / "counters.bin"
+    damaged.write_bytes(b"EFLD")
+    for words in (["drift", old, damaged], ["drift", tmp_path, project / "counters.bin"]):
+        assert isinstance(run(*words).exception, ExportError)
+
+
+def test_keys_are_kept_apart(key: Path, tmp_path: Path) -> None:
+    assert key.stat().st_mode & 0o777 == 0o600
+    for bad, said in (
+        (["key", key], "exists"),
+        (["update", tmp_path, tmp_path, "--key", tmp_path / "none", "-o", tmp_path / "u"], "make a key"),
+    ):
+        failed = run(*bad).exception
+        assert isinstance(failed, ExportError)
+        assert said in str(failed)
+    with pytest.raises(ExportError, match="must not get into a firmware"):
+        read_public(key)

@@ -1,0 +1,110 @@
+"""Reading a .tflite: what is in it, and a clear error for each kind of bytes that are not one."""
+
+import numpy as np
+import pytest
+
+from edgefl.errors import ExportError
+from firmware_export.c_source import generate
+from firmware_export.inline import with_inline_buffers
+from firmware_export.network import read_network
+
+
+@pytest.fixture(scope="module")
+def dense(graphs):
+    weights = np.arange(-6, 6, dtype=np.int8).reshape(3, 4)
+    tensors = [
+        graphs.T((1, 4), 0.5, -128, name="x"),
+        graphs.T((3, 4), [0.1, 0.2, 0.3], 0, weights, name="fc/MatMul"),
+        graphs.T((3,), [0.05, 0.1, 0.15], 0, np.array([1, -2, 3], np.int32), name="fc/bias"),
+        graphs.T((1, 3), 0.25, 7, name="fc/Relu;fc/BiasAdd"),
+    ]
+    return graphs.model_of(tensors, [graphs.Op("FULLY_CONNECTED", (0, 1, 2), (3,), {"fusedActivationFunction": 1}, "FullyConnected")])
+
+
+def test_what_it_holds(dense) -> None:
+    network = read_network(dense)
+    (operator,) = network.operators
+    assert (operator.name, operator.version, operator.inputs, operator.outputs) == ("FULLY_CONNECTED", 1, (0, 1, 2), (3,))
+    assert operator.options["fusedActivationFunction"] == 1
+    weights = network.tensor(1)
+    assert weights.data.tolist() == [[-6, -5, -4, -3], [-2, -1, 0, 1], [2, 3, 4, 5]] and weights.data.dtype == np.int8
+    assert weights.scale.tolist() == [np.float32(v) for v in (0.1, 0.2, 0.3)]
+    assert network.tensor(2).data.tolist() == [1, -2, 3]
+    assert (network.tensor(3).zero_point, network.tensor(3).shape, network.tensor(0).data) == (7, (1, 3), None)
+    assert (network.inputs, network.outputs) == ((0,), (3,))
+
+
+def test_a_dense_layer_by_hand(dense) -> None:
+    """Bias 1 + 128 * sum(-6 .. -3) = 1 + 128 * -18 is folded; scale .5 * .1 / .25 = .2 = .8 * 2^-2; ReLU starts at the zero point 7."""
+    source = generate(dense)
+    text = source.files["model_weights.c"]
+    assert ".fc_bias = {-2303, -258, 1795}" in text
+    assert ".fc_range = {.input_zero = -128, .output_zero = 7, .low = 7, .high = 127}" in text
+    assert ".fc_multiplier = {1717986944, 1717986944, 1288490240}" in text and "-2, -1, 0," in text
+    assert source.parts == ("model",) and source.layers[0].macs == 12 and source.layers[0].weight_bytes == 16 + 12 + 12 + 3 + 12
+
+
+def test_every_truncation_is_an_error(dense) -> None:
+    for length in range(0, len(dense) - 1, 7):
+        with pytest.raises(ExportError, match=r"no TFLite model|truncated or damaged|damaged, copy it again"):
+            generate(dense[:length])
+
+
+def test_damaged_bytes_never_end_in_a_traceback(dense) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        spoiled = bytearray(dense)
+        for at in rng.integers(8, len(dense), 3):
+            spoiled[at] = int(rng.integers(256))
+        try:
+            generate(bytes(spoiled))
+        except ExportError as error:
+            assert str(error)
+
+
+def test_foreign_and_newer_bytes() -> None:
+    with pytest.raises(ExportError, match="expected the mark TFL3"):
+        read_network(b"GIF89a" + bytes(40))
+
+
+def repacked(model, change) -> bytes:
+    import flatbuffers
+    from ai_edge_litert import schema_py_generated as schema
+
+    root = schema.ModelT.InitFromObj(schema.Model.GetRootAs(model, 0))
+    change(root)
+    builder = flatbuffers.Builder(1024)
+    builder.Finish(root.Pack(builder), b"TFL3")
+    return bytes(builder.Output())
+
+
+def test_newer_schema_and_operator(dense) -> None:
+    def newer(root) -> None:
+        root.version = 4
+
+    def unknown(root) -> None:
+        root.operatorCodes[0].builtinCode = 4000
+
+    with pytest.raises(ExportError, match=r"schema version 4, expected 3.*update edgefl"):
+        read_network(repacked(dense, newer))
+    with pytest.raises(ExportError, match=r"builtin operator 4000.*update edgefl"):
+        read_network(repacked(dense, unknown))
+
+
+def test_weights_behind_the_flatbuffer(dense) -> None:
+    """Large models keep them there; tflite-micro would read zeros."""
+    weights = read_network(dense).tensor(1).data
+    moved = bytearray()
+
+    def outside(root) -> None:
+        buffer = root.buffers[root.subgraphs[0].tensors[1].buffer]
+        buffer.data, buffer.offset, buffer.size = None, 1 << 20, weights.size
+
+    moved += repacked(dense, outside)
+    moved += bytes((1 << 20) - len(moved)) + weights.tobytes()
+    assert read_network(bytes(moved)).tensor(1).data.tolist() == weights.tolist()
+    inside = with_inline_buffers(bytes(moved))
+    assert len(inside) < 2000 and generate(inside).files == generate(dense).files
+    assert with_inline_buffers(dense) is dense
+    with pytest.raises(ExportError, match="truncated"):
+        read_network(bytes(moved[:-1]))

@@ -1,0 +1,56 @@
+"""What cannot become C is named with operator, layer and remedy."""
+
+import numpy as np
+import pytest
+
+from edgefl.errors import ExportError
+from firmware_export.c_source import generate
+from firmware_export.lint import lint
+from firmware_export.network import read_network
+
+
+def refused(model, *words) -> None:
+    found = lint(read_network(model))
+    assert found and all(word in str(found[0]) for word in words), found
+    with pytest.raises(ExportError, match="cannot become C"):
+        generate(model)
+
+
+def unary(graphs, kind, source=None, output=None, version=1):
+    tensors = [source or graphs.T((1, 4), 0.1, 0), output or graphs.T((1, 4), 0.1, 0, name="block/layer")]
+    return graphs.model_of(tensors, [graphs.Op(kind, (0,), (1,), version=version)])
+
+
+def test_operators_without_a_kernel(graphs) -> None:
+    refused(unary(graphs, "GELU"), "GELU", "block/layer", "ReLU")
+    refused(unary(graphs, "SUM"), "SUM", "block/layer", "ADD")
+    refused(unary(graphs, "COS"), "COS", "block/layer", "CONV_2D")
+    refused(unary(graphs, "LOGISTIC", version=6), "LOGISTIC", "version 6", "update")
+
+
+def test_types(graphs) -> None:
+    refused(unary(graphs, "LOGISTIC", graphs.T((1, 4), kind="FLOAT32"), graphs.T((1, 4), kind="FLOAT32")), "FLOAT32", "INT8")
+    refused(unary(graphs, "QUANTIZE", graphs.T((1, 4), kind="FLOAT32")), "FLOAT32")
+    refused(unary(graphs, "LOGISTIC", graphs.T((2, 4)), graphs.T((2, 4), 1 / 256, -128)), "batch of one")
+    tensors = [graphs.T((1, 4)), graphs.T((4, 4), data=np.zeros((4, 4), np.float32)), graphs.T((1, 4))]
+    refused(graphs.model_of(tensors, [graphs.Op("FULLY_CONNECTED", (0, 1, -1), (2,), {}, "FullyConnected")]), "FULLY_CONNECTED", "FLOAT32")
+
+
+def test_several_inputs(graphs) -> None:
+    tensors = [graphs.T((1, 4)), graphs.T((1, 4)), graphs.T((1, 4), 0.2)]
+    refused(graphs.model_of(tensors, [graphs.Op("ADD", (0, 1), (2,), {}, "Add")], (0, 1)), "2 inputs")
+
+
+def test_parameters_that_the_interpreter_refuses(graphs) -> None:
+    with pytest.raises(ExportError, match=r"LOGISTIC \(p\) has zero point 0, expected -128"):
+        generate(unary(graphs, "LOGISTIC", None, graphs.T((1, 4), 1 / 256, 0, name="p")))
+    join = graphs.Op("CONCATENATION", (0, 0), (1,), {"axis": 1}, "Concatenation")
+    with pytest.raises(ExportError, match="different scales"):
+        generate(graphs.model_of([graphs.T((1, 4), 0.1), graphs.T((1, 8), 0.2)], [join]))
+
+
+def test_a_bias_that_overflows(graphs) -> None:
+    tensors = [graphs.T((1, 2), 0.1), graphs.T((1, 2), 1e-9, 0, np.ones((1, 2), np.int8)),
+               graphs.T((1,), [1e-10], 0, np.array([2**31 - 1], np.int32)), graphs.T((1, 1), 0.1, name="fc")]  # fmt: skip
+    with pytest.raises(ExportError, match=r"FULLY_CONNECTED \(fc\) has a bias of 2147483647 in channel 0"):
+        generate(graphs.model_of(tensors, [graphs.Op("FULLY_CONNECTED", (0, 1, 2), (3,), {}, "FullyConnected")]))

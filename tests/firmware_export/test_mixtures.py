@@ -1,0 +1,37 @@
+"""Mixtures of every kind on real data: their int8 models hold no forbidden operator, run in tflite-micro, and answer as float does."""
+
+import numpy as np
+import pytest
+
+from firmware_export.graph import FORBIDDEN, read_graph
+from firmware_export.run import MICRO, load, outputs
+
+KINDS = ("aem", "ensemble", "ifca", "fedmix", "pfl-mf", "pfl-mfe", "single", "pfl-ft")
+ON_PICTURES = [("aem", "fashion-mnist"), ("pfl-mfe", "cifar10")]
+
+
+@pytest.fixture(scope="module", params=[*((kind, "uci-har") for kind in KINDS), *ON_PICTURES], ids="-".join)
+def made(request, mixture_of):
+    return mixture_of(*request.param)
+
+
+def test_its_operators_are_allowed(made) -> None:
+    graph = read_graph(made.model)
+    assert not {name for name, _ in graph.operators} & FORBIDDEN.keys()
+    assert {tensor.dtype for tensor in graph.tensors} <= {"INT8", "INT32"}
+
+
+def test_int8_answers_as_float(made) -> None:
+    assert made.report.accuracy_float > (0.22 if made.data == "cifar10" else 0.5)
+    assert made.report.accuracy_float - made.report.accuracy_int8 <= 0.015
+    assert made.report.agreement > 0.95
+
+
+def test_tflite_micro_runs_it(made) -> None:
+    pytest.importorskip("tflite_micro")
+    x = made.shard.x_test[:100]
+    micro, _ = outputs(load(made.model, MICRO), x)
+    reference, _ = outputs(load(made.model, reference=True), x)
+    assert micro.dtype == np.int8
+    assert int(np.abs(micro.astype(int) - reference).max()) <= 2
+    assert (micro.argmax(axis=1) == reference.argmax(axis=1)).mean() >= 0.97

@@ -1,0 +1,247 @@
+"""Updates are applied by the firmware's own C, compiled for this machine: flash is an array whose power can be cut."""
+
+import ctypes
+import hashlib
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgefl.errors import ExportError
+from firmware_export.ota import ENTRY, HEAD, Part, Parts, make_update, read_update, self_test_inputs
+
+HERE = Path(__file__).parent / "ota_board"
+SOURCE = Path(__file__).parents[2] / "firmware_export/templates/ota"
+LAYOUT = "00112233445566778899aabbccddeeff" * 2
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+PUBLIC = KEY.public_key().public_bytes_raw()
+DONE, BAD_FORMAT, BAD_SIGNATURE, OLD_COUNTER, OTHER_LAYOUT, OTHER_BASE, BAD_DIGEST, NO_ROOM, NOT_WRITTEN, SELF_TEST_FAILED = range(10)
+SAMPLE = np.array([1, 2, 3, 4, 5], np.int8)
+BUILT_IN = (7, 3)
+
+
+def parts(trunk: int, weight: int) -> Parts:
+    """The parts of ota_board/model.c with other values."""
+    return Parts(LAYOUT, (Part("trunk", trunk.to_bytes(4, "little")), Part("expert0", bytes([weight, 0, 0]))))
+
+
+def answer(trunk: int, weight: int) -> Callable[[Any], Any]:
+    def run(samples: Any) -> Any:
+        total = samples.astype(int).sum(axis=1) + trunk
+        return np.stack([total & 127, weight * (total & 31)], axis=1).astype(np.int8)
+
+    return run
+
+
+def update(
+    values: tuple[int, int], counter: int = 1, old: tuple[int, int] | None = BUILT_IN, computes: tuple[int, int] | None = None
+) -> bytes:
+    return make_update(
+        parts(*old) if old else None, parts(*values), counter=counter, sign=KEY.sign, answer=answer(*(computes or values)), inputs=5
+    )
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    compiler = shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no gcc here; apt install gcc")
+    path = tmp_path_factory.mktemp("ota") / "ota.so"
+    own = [HERE / "board.c", HERE / "model.c", SOURCE / "ota.c", SOURCE / "sha2.c"]
+    flags = ["-std=c99", "-O2", "-fPIC", f"-I{HERE}", f"-I{SOURCE}", f"-I{SOURCE / 'monocypher'}"]
+    strict = ["-Wall", "-Wextra", "-Werror", "-pedantic"]
+    objects = []
+    for source, extra in [*((s, strict) for s in own), (SOURCE / "monocypher/monocypher.c", [])]:
+        objects.append(path.parent / f"{source.stem}.o")
+        subprocess.run([compiler, *flags, *extra, "-c", source, "-o", objects[-1]], check=True)
+    subprocess.run([compiler, "-shared", *objects, "-o", path], check=True)
+    return path
+
+
+@pytest.fixture
+def board(library: Path, tmp_path: Path) -> Iterator[Any]:
+    """A board fresh from the factory: a copy of the library has memory of its own."""
+    loaded = ctypes.CDLL(str(shutil.copy(library, tmp_path / "board.so")))
+    loaded.slot.restype = ctypes.POINTER(ctypes.c_uint8)
+    assert loaded.boot() == 0
+    yield loaded
+
+
+def apply(board: Any, content: bytes, key: bytes = PUBLIC) -> int:
+    return int(board.apply(content, len(content), key))
+
+
+def runs(board: Any) -> list[int]:
+    out = (ctypes.c_int8 * 2)()
+    board.model_invoke(SAMPLE.ctypes.data_as(ctypes.c_char_p), out)
+    return list(out)
+
+
+def operations(board: Any) -> int:
+    """How often flash was erased or written."""
+    return ctypes.c_int.in_dll(board, "operations").value
+
+
+def expected(values: tuple[int, int]) -> list[int]:
+    return [int(v) for v in answer(*values)(SAMPLE[None])[0]]
+
+
+def test_a_changed_expert_alone_travels_and_outlives_a_restart(board: Any) -> None:
+    content = update((7, 5))
+    assert len(content) == HEAD.size + 2 * ENTRY.size + 64 + 3
+    assert runs(board) == expected(BUILT_IN)
+    assert apply(board, content) == DONE
+    assert runs(board) == expected((7, 5))
+    assert board.boot() == 1
+    assert runs(board) == expected((7, 5))
+    assert apply(board, update((9, 5), 2, (7, 5))) == DONE
+    assert board.boot() == 2
+    assert runs(board) == expected((9, 5))
+
+
+def test_the_self_tests_inputs_are_those_of_the_firmware(board: Any) -> None:
+    """By hand: xorshift32 from 1 gives 270369, whose low byte is 33."""
+    assert self_test_inputs(1, 1, 1)[0, 0] == 33 - 128
+    assert abs(int(self_test_inputs(1, 8, 50)[7].min())) <= 1
+    assert apply(board, update((7, 5))) == DONE
+
+
+def test_a_wrong_signature_is_refused(board: Any) -> None:
+    assert apply(board, update((7, 5)), bytes(32)) == BAD_SIGNATURE
+    content = bytearray(update((7, 5)))
+    content[8] = 9
+    assert apply(board, bytes(content)) == BAD_SIGNATURE
+    assert runs(board) == expected(BUILT_IN)
+    assert operations(board) == 0
+
+
+@pytest.mark.parametrize("counter", [1, 3])
+def test_an_older_counter_is_refused(board: Any, counter: int) -> None:
+    assert apply(board, update((7, 5), 3)) == DONE
+    assert apply(board, update((8, 5), counter, (7, 5))) == OLD_COUNTER
+    board.boot()
+    assert apply(board, update((8, 5), counter, (7, 5))) == OLD_COUNTER
+    assert runs(board) == expected((7, 5))
+
+
+def test_another_layout_is_refused(board: Any) -> None:
+    other = replace(parts(7, 5), layout="ab" * 32)
+    sent = make_update(None, other, counter=1, sign=KEY.sign, answer=answer(7, 5), inputs=5)
+    assert apply(board, sent) == OTHER_LAYOUT
+    more = Parts(LAYOUT, (*parts(7, 5).parts, Part("expert1", b"123")))
+    assert apply(board, make_update(None, more, counter=1, sign=KEY.sign, answer=answer(7, 5), inputs=5)) == OTHER_LAYOUT
+    longer = Parts(LAYOUT, (parts(7, 5).parts[0], Part("expert0", b"1234")))
+    assert apply(board, make_update(None, longer, counter=1, sign=KEY.sign, answer=answer(7, 5), inputs=5)) == OTHER_LAYOUT
+    assert operations(board) == 0
+
+
+def test_an_update_for_another_base_is_refused(board: Any) -> None:
+    assert apply(board, update((8, 5), 1, (8, 3))) == OTHER_BASE
+    assert runs(board) == expected(BUILT_IN)
+
+
+def test_a_damaged_part_is_refused(board: Any) -> None:
+    content = bytearray(update((7, 5)))
+    content[-3] ^= 1
+    assert apply(board, bytes(content)) == BAD_DIGEST
+    assert operations(board) == 0
+
+
+def test_a_failed_self_test_rolls_back(board: Any) -> None:
+    assert apply(board, update((7, 5))) == DONE
+    assert apply(board, update((7, 9), 2, (7, 5), computes=(7, 8))) == SELF_TEST_FAILED
+    assert runs(board) == expected((7, 5))
+    assert board.boot() == 1
+    assert runs(board) == expected((7, 5))
+    assert apply(board, update((7, 9), 2, (7, 5))) == DONE
+
+
+def test_slots_that_are_too_small_take_nothing(board: Any) -> None:
+    board.set_slot_bytes(16 + 71)
+    assert apply(board, update((7, 5))) == NO_ROOM
+    board.set_slot_bytes(16 + 72)
+    assert apply(board, update((7, 5))) == DONE
+
+
+def test_power_cut_at_any_operation_leaves_one_of_the_two(board: Any) -> None:
+    assert apply(board, update((7, 5))) == DONE
+    count = operations(board)
+    for cut in range(1, count + 1):
+        ctypes.c_int.in_dll(board, "power").value = cut
+        assert apply(board, update((8, 6), 2, (7, 5))) == NOT_WRITTEN, cut
+        assert runs(board) == expected((7, 5))
+        assert board.boot() == 1
+        assert runs(board) == expected((7, 5))
+    ctypes.c_int.in_dll(board, "power").value = count + 1
+    assert apply(board, update((8, 6), 2, (7, 5))) == DONE
+
+
+def test_a_bit_that_flips_in_the_slot_in_use_is_found_at_the_next_start(board: Any) -> None:
+    assert apply(board, update((7, 5), 1)) == DONE
+    assert apply(board, update((7, 6), 2, (7, 5))) == DONE
+    board.slot(1)[8] ^= 4
+    assert board.boot() == 1
+    assert runs(board) == expected((7, 5))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_no_damaged_update_is_applied(library: Path, data: st.DataObject) -> None:
+    board = ctypes.CDLL(str(library))
+    board.boot()
+    content = bytearray(update((7, 5), 2**31))
+    if data.draw(st.booleans()):
+        del content[data.draw(st.integers(0, len(content) - 1)) :]
+    else:
+        content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    assert apply(board, bytes(content)) != DONE
+    assert runs(board) == expected(BUILT_IN)
+
+
+def test_hashes_are_those_of_the_standard(library: Path) -> None:
+    """Every length around the blocks' ends, against hashlib; SHA-512 through the signature, above."""
+    loaded = ctypes.CDLL(str(library))
+    for length in (*range(130), 1000):
+        message = bytes(i * 7 & 255 for i in range(length))
+        digest = ctypes.create_string_buffer(32)
+        loaded.sha256_of(message, length, digest)
+        assert digest.raw == hashlib.sha256(message).digest(), length
+        third = length // 3
+        pieces = [
+            ctypes.create_string_buffer(p, max(1, len(p))) for p in (message[:third], message[third : 2 * third], message[2 * third :])
+        ]
+        long = ctypes.create_string_buffer(64)
+        counts = (ctypes.c_uint32 * 3)(third, third, length - 2 * third)
+        loaded.sha512_of((ctypes.c_void_p * 3)(*(ctypes.addressof(p) for p in pieces)), counts, long)
+        assert long.raw == hashlib.sha512(message).digest(), length
+
+
+def test_what_makes_no_update_is_named() -> None:
+    with pytest.raises(ExportError, match="nothing to update"):
+        update(BUILT_IN)
+    with pytest.raises(ExportError, match="count the updates"):
+        update((7, 5), 0)
+    with pytest.raises(ExportError, match="flash the whole new firmware"):
+        make_update(replace(parts(7, 5), layout="ab" * 32), parts(7, 6), counter=1, sign=KEY.sign, answer=answer(7, 6), inputs=5)
+
+
+def test_an_updates_manifest_is_read_back() -> None:
+    content = update((7, 5), 3)
+    manifest = read_update(content)
+    assert (manifest.counter, manifest.layout, [taken for _, taken, _ in manifest.entries]) == (3, LAYOUT, [False, True])
+    for bad, said in (
+        (b"x", "no update"),
+        (content[:100], "truncated"),
+        (content[:-1], "expected"),
+        (content[:4] + b"\2" + content[5:], "version"),
+    ):
+        with pytest.raises(ExportError, match=said):
+            read_update(bad)

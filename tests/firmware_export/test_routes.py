@@ -1,0 +1,140 @@
+"""The routes: a clone that computes what the mixture does, TensorFlow's converter beside the device's route, tuning, 16-bit activations."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgefl.errors import ExportError
+from firmware_export.graph import constants, read_graph
+from firmware_export.quantize import Options, export_mixture, mixing_of
+from firmware_export.run import MICRO, accuracy, load, outputs
+from firmware_export.tune import Tuning
+
+KINDS = ("aem", "fedmix", "pfl-mf", "pfl-mfe", "single")
+MIXES = {"aem": "probabilities", "fedmix": "probabilities", "pfl-mf": "logits", "pfl-mfe": "logits", "single": "none"}
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def made(request, mixture_of):
+    pytest.importorskip("tf_keras")
+    return mixture_of(request.param, "uci-har")
+
+
+def test_the_clone_computes_what_the_mixture_does(made) -> None:
+    from firmware_export.flat import clone, tuned_weights, with_constants
+
+    flat = clone(made.model_float)
+    x = made.shard.x_test[:40]
+    expected, _ = outputs(load(made.model_float), x)
+    np.testing.assert_allclose(flat.model.predict(x, verbose=0), expected, rtol=1e-5, atol=1e-5)
+    assert with_constants(made.model_float, tuned_weights(flat, flat.model, constants(made.model_float))) == made.model_float
+
+
+def test_the_two_routes_agree(made) -> None:
+    """Both see the extremes of the same 256 samples."""
+    from edgefl.rng import rng_for
+    from firmware_export.convert import convert_float
+
+    x, y = made.shard.x_test, made.shard.y_test
+    order = rng_for(1, 0, "calibration").permutation(len(made.shard.x_train))
+    theirs, _ = outputs(load(convert_float(made.model_float, made.shard.x_train[order][:256]), reference=True), x)
+    ours, _ = outputs(load(made.model, reference=True), x)
+    expected, _ = outputs(load(made.model_float), x)
+    assert abs(accuracy(ours, y) - accuracy(theirs, y)) <= 0.01
+    assert (ours.argmax(axis=1) == theirs.argmax(axis=1)).mean() > 0.95
+    assert (theirs.argmax(axis=1) == expected.argmax(axis=1)).mean() > 0.95
+
+
+def test_what_is_mixed_is_said(made) -> None:
+    assert mixing_of(read_graph(made.model_float)) == made.report.mixing == MIXES[made.kind]
+
+
+@pytest.mark.parametrize("route", ["device", "tensorflow"])
+def test_sixteen_bits_are_nearer_to_float(mixture_of, route, tmp_path) -> None:
+    made = mixture_of("aem", "uci-har")
+    report = export_mixture(made.plan, made.mixture, made.shard, tmp_path, options=Options(route, 16))
+    assert (report.activation_bits, report.route) == (16, route)
+    assert report.agreement >= max(0.995, made.report.agreement)
+    model = (tmp_path / "model.tflite").read_bytes()
+    assert {tensor.dtype for tensor in read_graph(model).tensors if not tensor.constant} == {"INT16"}
+    if route == "device":
+        pytest.importorskip("tflite_micro")
+    micro, _ = outputs(load(model, MICRO), made.shard.x_test[:200])
+    expected, _ = outputs(load(made.model_float), made.shard.x_test[:200])
+    assert micro.dtype == np.int16
+    assert (micro.argmax(axis=1) == expected.argmax(axis=1)).mean() >= 0.99
+
+
+TUNINGS = [Tuning(qat=True, epochs=1), Tuning(prune=0.5, epochs=1), Tuning(cluster=16, epochs=1), Tuning(prune=0.5, qat=True, epochs=1)]
+
+
+@pytest.mark.parametrize("tuning", TUNINGS, ids=lambda tuning: tuning.name)
+def test_tuning_keeps_the_accuracy(mixture_of, tuning, tmp_path) -> None:
+    pytest.importorskip("tensorflow_model_optimization")
+    made = mixture_of("aem" if tuning.qat else "pfl-mfe", "uci-har")
+    report = export_mixture(made.plan, made.mixture, made.shard, tmp_path, options=Options("tensorflow", 8, tuning))
+    assert report.tried[0].recipe == tuning.name
+    assert report.within_one_point
+    model = (tmp_path / "model.tflite").read_bytes()
+    if report.recipe != tuning.name:
+        return
+    if tuning.prune:
+        assert report.deflated_bytes < made.report.deflated_bytes
+    if tuning.cluster:
+        assert largest_count_of_values(model) <= 16 + 1
+    assert outputs(load(model, MICRO), made.shard.x_test[:3])[0].dtype == np.int8
+
+
+def largest_count_of_values(model: bytes) -> int:
+    """Return how many int8 values a row of a fully connected kernel has at most; rows have a scale each."""
+    from ai_edge_litert import schema_py_generated as schema
+
+    root = schema.ModelT.InitFromObj(schema.Model.GetRootAs(model, 0))
+    graph, counts = root.subgraphs[0], []
+    for (name, _), inputs in zip(read_graph(model).operators, read_graph(model).inputs, strict=True):
+        if name == "FULLY_CONNECTED":
+            kernel = graph.tensors[inputs[1]]
+            values = np.asarray(root.buffers[kernel.buffer].data, np.uint8).view(np.int8).reshape(kernel.shape)
+            counts += [len(np.unique(row)) for row in values]
+    return max(counts)
+
+
+def test_a_tuning_that_spoils_the_model_is_not_kept(mixture_of, tmp_path) -> None:
+    pytest.importorskip("tensorflow_model_optimization")
+    made = mixture_of("pfl-mfe", "uci-har")
+    spoilt = Options("tensorflow", 8, Tuning(prune=0.99, epochs=1))
+    report = export_mixture(made.plan, made.mixture, made.shard, tmp_path, options=spoilt)
+    assert report.tried[0].accuracy_int8 < report.accuracy_float - 0.01
+    assert report.recipe.startswith("converter") and report.within_one_point
+
+
+def test_options_that_do_not_fit() -> None:
+    for make, message in (
+        (lambda: Tuning(prune=1.0), "prune is 1.0"),
+        (lambda: Tuning(cluster=1), "cluster_weights is 1"),
+        (lambda: Tuning(cluster=16, qat=True), "ask for one of the two"),
+        (lambda: Tuning(epochs=0), "0 epochs"),
+        (lambda: Options("device", 8, Tuning(qat=True)), "--route tensorflow"),
+        (lambda: Options("tensorflow", 16, Tuning(qat=True)), "16"),
+        (lambda: Options("vendor"), "'vendor'"),
+    ):
+        with pytest.raises(ExportError, match=message):
+            make()
+
+
+def test_a_host_without_tensorflow_is_told(digits, tmp_path, monkeypatch) -> None:
+    from firmware_export import flat_layers
+
+    monkeypatch.setitem(sys.modules, "tf_keras", None)
+    flat_layers.own_layers.cache_clear()
+    with pytest.raises(ExportError, match="aggregator"):
+        export_mixture(digits.plan, digits.mixture, digits.shard, tmp_path, options=Options("tensorflow"))
+
+
+def test_the_device_route_imports_no_tensorflow() -> None:
+    code = "import sys, firmware_export.commands, firmware_export.tune, firmware_export.convert; assert 'tensorflow' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

@@ -1,0 +1,55 @@
+"""TensorFlow Lite Micro's files: the arena is the smallest that works, the resolver has exactly the operators."""
+
+import re
+
+import numpy as np
+import pytest
+
+from edgefl.errors import ExportError
+from firmware_export.graph import Graph, Tensor, read_graph
+from firmware_export.micro import arena_bytes, micro_outputs
+from firmware_export.quantize import export_mixture
+from firmware_export.tflm import data_c, operators, ops_h
+
+pytest.importorskip("tflite_micro")
+
+
+@pytest.fixture(scope="module")
+def model(digits, tmp_path_factory) -> bytes:
+    out = tmp_path_factory.mktemp("tflm")
+    export_mixture(digits.plan, digits.mixture, digits.shard, out)
+    return (out / "model.tflite").read_bytes()
+
+
+def test_the_arena_is_enough_and_sixteen_bytes_less_are_not(model) -> None:
+    size = arena_bytes(model)
+    inputs = np.random.default_rng(1).integers(-128, 128, (5, 28, 28, 1)).astype(np.int8)
+    np.testing.assert_array_equal(micro_outputs(model, inputs, size), micro_outputs(model, inputs))
+    with pytest.raises(ExportError, match="refuses the model"):
+        micro_outputs(model, inputs, size - 16)
+
+
+def test_the_resolver_has_each_operator_once(model) -> None:
+    used = operators(read_graph(model))
+    text = ops_h(read_graph(model), len(model), 4096, "1")
+    assert len(re.findall(r"resolver\.Add\w+\(\)", text)) == len(used)
+    assert f"MicroMutableOpResolver<{len(used)}>" in text and "kModelArenaBytes = 4096" in text
+    assert "AddConv2D()" in text and "AddMaxPool2D()" in text and "AddSoftmax()" not in text
+
+
+def test_an_operator_without_a_call_is_named() -> None:
+    graph = Graph((("WHERE", (0,)),), (Tensor("a", "INT8", False),))
+    with pytest.raises(ExportError, match="no resolver call is known for WHERE"):
+        ops_h(graph, 1, 1, "1")
+
+
+def test_the_array_holds_every_byte() -> None:
+    blob = bytes(range(40))
+    text = data_c(blob)
+    assert bytes(int(each, 16) for each in re.findall(r"0x([0-9a-f]{2}),", text)) == blob
+    assert "model_data_bytes = 40" in text and "aligned(16)" in text
+
+
+def test_what_is_no_model_is_refused() -> None:
+    with pytest.raises(ExportError, match=r"refuses|no arena"):
+        micro_outputs(b"TFL3" * 10, np.zeros((1, 2), np.int8))

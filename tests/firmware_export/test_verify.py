@@ -1,0 +1,115 @@
+"""`verify_bundle`: what was damaged, edited, forged or cannot be run here is named."""
+
+import json
+import re
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from edgefl.errors import ExportError
+from firmware_export import verify
+from firmware_export.golden import decode_golden, encode_golden
+from firmware_export.verify import verify_bundle
+
+pytest.importorskip("tflite_micro")
+
+
+def certificate_of(out: Path) -> dict:
+    return json.loads((out / "certificate.json").read_text())
+
+
+def test_it_verifies_and_is_made_the_same_again(bundle) -> None:
+    found = verify_bundle(bundle)
+    assert not found.unchecked and any("cortex-m7" in line for line in found.checked)
+
+
+def changed(out: Path, name: str, change) -> None:
+    (out / name).write_bytes(change((out / name).read_bytes()))
+
+
+def forged(out: Path, name: str, change) -> None:
+    """Change a file and put its new digest into the certificate."""
+    changed(out, name, change)
+    certificate = certificate_of(out)
+    certificate["files"][name] = sha256((out / name).read_bytes()).hexdigest()
+    (out / "certificate.json").write_text(json.dumps(certificate))
+
+
+@pytest.mark.parametrize(
+    "name", ["model.tflite", "c/model_weights.c", "firmware/link.ld", "golden.npz", "report.html", "tflm/model_data.c"]
+)
+def test_a_damaged_file_is_named(copy, name) -> None:
+    changed(copy, name, lambda blob: blob[:-1] + bytes([blob[-1] ^ 1]))
+    with pytest.raises(ExportError, match=f"^{re.escape(name)} is not the file that was exported"):
+        verify_bundle(copy)
+
+
+def test_a_missing_file_is_named(copy) -> None:
+    (copy / "c" / "model.h").unlink()
+    with pytest.raises(ExportError, match=r"c/model\.h cannot be read"):
+        verify_bundle(copy)
+
+
+def test_c_that_was_edited_is_named_though_its_digest_was_changed_too(copy) -> None:
+    forged(copy, "c/model.c", lambda blob: blob.replace(b"return best;", b"return 0;"))
+    with pytest.raises(ExportError, match=r"c/model\.c is not what model\.tflite gives"):
+        verify_bundle(copy)
+
+
+def test_outputs_that_were_edited_are_found(copy) -> None:
+    def flip(blob: bytes) -> bytes:
+        golden = decode_golden(blob)
+        outputs = golden.outputs.copy()
+        outputs[3, 0] ^= 1
+        return encode_golden(replace(golden, outputs=outputs))
+
+    forged(copy, "golden.npz", flip)
+    with pytest.raises(ExportError, match="outputs are not those of tflite-micro"):
+        verify_bundle(copy)
+
+
+@pytest.mark.parametrize("path", [("accuracy", "accuracy_int8"), ("cost", 2, "flash_bytes"), ("tflm", "arena_bytes"), ("model", "bytes")])
+def test_a_figure_that_was_edited_is_named(bundle, copy, path, monkeypatch) -> None:
+    certificate = certificate_of(copy)
+    place = certificate
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] += 1
+    (copy / "certificate.json").write_text(json.dumps(certificate))
+    truth = {key: value for key, value in certificate_of(bundle).items() if key != "files"}
+    monkeypatch.setattr(verify, "make_certificate", lambda *arguments: truth)  # made again in test_it_verifies
+    if path[0] == "tflm":
+        monkeypatch.setattr(verify, "derived_files", lambda *arguments: {"report.html": b""})
+    with pytest.raises(ExportError, match=rf"certificate\.json says {path[0]}.*{path[-1]}"):
+        verify_bundle(copy)
+
+
+def test_a_damaged_certificate_is_an_error(copy) -> None:
+    for text, word in (
+        ("", "damaged"),
+        ("[]", "damaged"),
+        ('{"certificate": 9}', "format 9"),
+        ('{"certificate": 1, "files": 3}', "damaged"),
+    ):
+        (copy / "certificate.json").write_text(text)
+        with pytest.raises(ExportError, match=word):
+            verify_bundle(copy)
+    certificate = {"certificate": 1, "target": "cortex-m4", "files": {}}
+    (copy / "certificate.json").write_text(json.dumps(certificate))
+    with pytest.raises(ExportError, match=r"does not speak of model\.tflite"):
+        verify_bundle(copy)
+    certificate["files"] = dict.fromkeys(("model.tflite", "model_float.tflite", "golden.npz", "../secret"), "")
+    (copy / "certificate.json").write_text(json.dumps(certificate))
+    with pytest.raises(ExportError, match=r"not the file|its own folder"):
+        verify_bundle(copy)
+
+
+def test_a_place_that_is_not_here_is_listed(bundle, monkeypatch) -> None:
+    monkeypatch.setattr("firmware_export.parity.not_runnable", lambda target: "" if target.is_host else "qemu-system-arm is not installed")
+    monkeypatch.setattr("firmware_export.certificate.version_of", lambda tool: "")
+    monkeypatch.setattr("firmware_export.certificate.missing", lambda *tools: "")
+    found = verify_bundle(bundle)
+    assert [line for line in found.unchecked if line.startswith("cortex-m4: qemu-system-arm is not installed")]
+    assert [line for line in found.unchecked if "sizes and instructions" in line]

@@ -1,0 +1,47 @@
+"""A kernel that is nearly nothing beside its bias: by hand, and in a model whose filters are dead."""
+
+import numpy as np
+import pytest
+
+from edgefl.mixture import fill_template
+from firmware_export.quantize import RECIPES, quantize
+from firmware_export.ranges import Observed, observe, ranges
+from firmware_export.run import load, outputs
+from firmware_export.weighted import ROOM, Weighted, kernel_ranges
+
+
+def test_ranges_by_hand() -> None:
+    """Input of 0 to 2.55 in 255 steps: scale .01. A bias of 2^30 steps of scale * limit / 127 needs a limit of 127 bias / (.01 * 2^30)."""
+    kernel = np.array([[0.0, 0.0], [0.5, -0.25]], np.float32)
+    layer = Weighted("x", "k", 0, kernel, np.array([3.0, 3.0], np.float32))
+    found = ranges(Observed({"x": np.array([[0, 2.55]], np.float32)}, {"x": 2}), 1, 100.0, 0.0)
+    limit = kernel_ranges((layer,), found, True, 8)["k"]
+    np.testing.assert_allclose(limit["max"], [[127 * 3 / (0.01 * ROOM)], [0.5]], rtol=1e-6)
+    np.testing.assert_array_equal(limit["min"], -limit["max"])
+    assert kernel_ranges((layer,), found, False, 8) == {}, "as one tensor it is wide enough"
+    empty = Weighted("x", "k", 0, kernel * 0, layer.bias)
+    assert kernel_ranges((empty,), found, False, 8)["k"]["max"].shape == (1, 1)
+
+
+def test_a_tensor_of_zeros_gets_a_width() -> None:
+    zeros = np.zeros((4, 2), np.float32)
+    small = np.array([[0.0, 1e-6]] * 4, np.float32)
+    seen = Observed({"a": zeros, "b": small, "logits": small}, {"a": 2, "b": 2, "logits": 2}, frozenset({"logits"}))
+    found = ranges(seen, 4, 100.0, 0.0)
+    assert [found[name]["max"].item() for name in ("a", "b", "logits")] == [1.0, np.float32(1e-6), np.float32(1e-3)]
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-12])
+@pytest.mark.parametrize("recipe", [RECIPES[0], RECIPES[-1]], ids=["by channel", "by tensor"])
+def test_a_dead_filter_keeps_its_bias(digits, scale, recipe) -> None:
+    weights = {name: value.copy() for name, value in digits.mixture.weights.items()}
+    weights["conv1/kernel"][..., 0] *= scale
+    weights["conv1/bias"][0] = 0.5
+    for part in ("global", "local"):
+        weights[f"{part}/fc3/kernel"][:, 2] *= scale
+        weights[f"{part}/fc3/bias"][2] = 3.0
+    model = fill_template(digits.plan.template, digits.plan.spec.bindings, weights)
+    integer = quantize(model, observe(model, digits.shard.x_train[:100]), recipe)
+    expected, _ = outputs(load(model), digits.shard.x_test)
+    received, _ = outputs(load(integer, reference=True), digits.shard.x_test)
+    assert (received.argmax(axis=1) == expected.argmax(axis=1)).mean() > 0.95

@@ -1,0 +1,145 @@
+"""What saves a round its messages: updates that are granted before they are announced, and blobs that the broker keeps."""
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from edgefl.algorithms import full_options, make_algorithm
+from edgefl.config import FederationConfig
+from edgefl.link.events import Message
+from edgefl.mqtt import Link
+from edgefl.rng import rng_for
+from edgefl.wire.chunks import CHUNK_BYTES, chunk
+from edgefl.wire.messages import Begin, Manifest
+from edgefl.wire.strict_json import decode_json, encode_json
+from edgefl.wire.tensors import encode_models
+from edgefl.wire.topics import Topics
+from mqtt_broker.blob_traffic import BlobTraffic
+from mqtt_broker.tasks import GRANTED_BYTES, Tasks
+from mqtt_broker.uploads import IDLE_S, Uploads
+
+A, B = "a" * 64, "b" * 64
+
+
+def begin(client_id, sha256=A, follows=True):
+    return Begin(client_id, "s", 1, "p", sha256, 100, 1, CHUNK_BYTES, 4, {}, "n", 0.0, follows=follows)
+
+
+def said(receipts):
+    return [(client_id, receipt.outcome) for client_id, receipt in receipts]
+
+
+def test_what_was_granted_needs_no_receipt_and_no_slot():
+    uploads = Uploads(slots=1)
+    assert said(uploads.begin(begin("a", follows=False), 1000, 0.0)) == [("a", "missing")]
+    assert said(uploads.begin(begin("b"), 1000, 0.0, follows=True)) == []
+    assert uploads.chunk("b", A, 0, bytes(100), 0.0) == begin("b")
+    assert said(uploads.begin(begin("c", follows=False), 1000, 0.0)) == [("c", "wait")]
+    assert said(uploads.begin(begin("c"), 1000, 0.0, follows=True)) == []
+    assert uploads.close("a", 0.0) == [], "who was granted a place has left the queue"
+
+
+def test_a_granted_update_that_comes_again_says_what_it_lacks_when_it_asks():
+    uploads = Uploads(slots=1)
+    uploads.begin(begin("a"), 1000, 0.0, follows=True)
+    assert uploads.begin(begin("a"), 1000, 1.0, follows=True) == []
+    assert [each.missing for _, each in uploads.begin(begin("a", follows=False), 1000, 2.0)] == [((0, 1),)]
+    uploads.begin(begin("b", follows=False), 1000, 2.0)
+    assert said(uploads.expire(2.1 + IDLE_S)) == [("b", "missing")]
+
+
+@pytest.mark.parametrize(("features", "granted"), [(4, 5), (400_000, 0), (170_000, 1)])
+def test_so_many_are_granted_as_fit(features, granted, toys):
+    plan, config = toys.plan(features), FederationConfig(algorithm="fedavg")
+    algorithm = make_algorithm("fedavg", None, full_options("fedavg", {}))
+    state = algorithm.init(toys.weights(features), rng_for(1, 0, "init"))
+    tasks = Tasks(algorithm, state, config, session="s", plan=plan.id, nonces={1: "n"}, max_staleness=0, offer=lambda *blob: None)
+    briefs = [tasks.brief(f"pi-{i}") for i in range(5)]
+    assert [brief.task.granted for brief in briefs] == [i < granted for i in range(5)]
+    assert sum(brief.limit for brief in briefs if brief.task.granted) <= GRANTED_BYTES
+
+
+def test_a_granted_update_has_one_receipt_and_a_lost_chunk_is_asked_for(federate, any_url, toys, puppet):
+    federation = federate(any_url, rounds=1, min_clients=2, wide=True)
+    aggregator = federation.aggregator()
+    whole, partly = puppet(federation, "pi-1"), puppet(federation, "pi-2")
+    blob = encode_models({"global": toys.weights(5000)})
+    for client, lost in ((whole, ()), (partly, (1,))):
+        task = client.next("task")
+        assert task.granted
+        told = client.begin(task, blob, follows=True)
+        for index in range(told.count):
+            if index not in lost:
+                client.publish(told.sha256, index, chunk(blob, index))
+        if lost:
+            client.begin(task, blob)
+            receipt = client.next("receipt")
+            assert (receipt.outcome, receipt.missing) == ("missing", ((1, 2),))
+            client.publish(told.sha256, 1, chunk(blob, 1))
+        assert client.next("receipt").outcome == "ok"
+    for client in (whole, partly):
+        assert client.send(client.next("task"), encode_models({})).outcome == "ok"
+    assert aggregator.end() == 0, aggregator.said
+
+
+@pytest.fixture
+def link(any_url):
+    made = []
+
+    def make(name):
+        made.append(Link(any_url, f"{name}-{time.monotonic_ns()}"))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def kept(link, topics):
+    """What the broker has of blobs, for one who comes now; the marker comes last."""
+    reader, marker = link("reader"), topics.blob(B, 999)
+    reader.subscribe(topics.blob("+", "+"))
+    reader.publish(marker, b"!")
+    found = {}
+    deadline = time.monotonic() + 40
+    while time.monotonic() < deadline:
+        event = reader.get(deadline - time.monotonic())
+        if isinstance(event, Message) and event.topic == marker:
+            return found
+        if isinstance(event, Message):
+            found[event.topic] = event.payload
+    raise AssertionError("the marker did not come")
+
+
+def test_a_small_blob_stays_with_the_broker_until_it_is_dropped(link):
+    topics, blob = Topics(f"kept-{time.monotonic_ns()}"), bytes(CHUNK_BYTES) + b"end"
+    first = BlobTraffic(link("first"), topics, "session")
+    first.offer(A, blob)
+    first.offer(A, blob)
+    assert first._link.wait_in_flight(1, 40)
+    found = kept(link, topics)
+    assert [found[topics.blob(A, index)] for index in (0, 1)] == [bytes(CHUNK_BYTES), b"end"]
+    manifest = decode_json(Manifest, found[topics.manifest(A)])
+    assert (manifest.size, manifest.retained, manifest.session) == (len(blob), True, "session")
+    first.keep_only(set())
+    assert first._link.wait_in_flight(1, 40)
+    assert kept(link, topics) == {}
+
+
+def test_what_a_killed_aggregator_left_is_cleared_by_its_next_process_alone(link):
+    topics = Topics(f"left-{time.monotonic_ns()}")
+    BlobTraffic(killed := link("killed"), topics, "session").offer(A, b"content")
+    assert killed.wait_in_flight(1, 40)
+    manifest = kept(link, topics)[topics.manifest(A)]
+    again, other = (BlobTraffic(link(session), topics, session) for session in ("session", "other"))
+    other.clear_left(manifest)
+    again.offer(A, b"content")
+    again.clear_left(manifest)  # it is held now
+    for each in (again, other):
+        assert each._link.wait_in_flight(1, 40)
+    assert len(kept(link, topics)) == 2
+    anew = BlobTraffic(link("anew"), topics, "session")
+    anew.clear_left(encode_json(replace(decode_json(Manifest, manifest), ts=1.0)))
+    assert anew._link.wait_in_flight(1, 40)
+    assert kept(link, topics) == {}

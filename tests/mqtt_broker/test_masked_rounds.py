@@ -1,0 +1,201 @@
+"""Secure aggregation over MQTT: the simulator's bits, whoever drops out and when; and no update on any topic."""
+
+import json
+
+import pytest
+
+from edgefl.checkpoint import encode_server_state
+from edgefl.config import FederationConfig, PrivacyConfig
+from edgefl.learner.numpy_softmax import SoftmaxLearner
+from edgefl.rng import rng_for
+from edgefl.simulate import simulate
+from edgefl.wire.tensors import encode_models
+
+SECURE = PrivacyConfig(secure_aggregation=True)
+SETTINGS = {"min_clients": 3, "seed": 5, "tables": "[privacy]\nsecure_aggregation = true\n"}
+
+
+@pytest.mark.parametrize(("algorithm", "options"), [("pfl-mfe", {}), ("ifca", {"num_experts": 2}), ("aem", {"num_experts": 2})])
+def test_the_bits_are_the_simulators_and_no_update_is_on_any_topic(algorithm, options, federate, mosquitto_url, toys, listen, masked):
+    federation = federate(mosquitto_url, rounds=2, quorum=1.0, algorithm=algorithm, options=options, **SETTINGS)
+    heard = listen(federation, "#")
+    shards = {f"pi-{i}": toys.shard(i, 20 + 10 * i) for i in range(3)}
+    aggregator = federation.aggregator()
+    devices = {client_id: federation.device(client_id, shard) for client_id, shard in shards.items()}
+    assert aggregator.end() == 0, aggregator.said
+    assert [device.end() for device in devices.values()] == [0, 0, 0], [device.said for device in devices.values()]
+    said = heard.until_phase("done", federation.topics.state)
+
+    config = FederationConfig(rounds=2, seed=5, privacy=SECURE)
+    initial = toys.weights(more=federation.plan.spec.weights)
+    learner = SoftmaxLearner(federation.plan.spec)
+    end = simulate(federation.plan, initial, shards, config, learner=learner)
+    plain = simulate(federation.plan, initial, shards, FederationConfig(rounds=2, seed=5), learner=learner)
+    assert encode_server_state(masked.state_of(federation)) == encode_server_state(end.state)
+    assert encode_server_state(end.state) != encode_server_state(plain.state)
+
+    assert len({(each.seal, each.mask) for each in masked.advertised(said)}) == 3 * 2
+    payloads = b"\0".join(message.payload for message in said)
+    for client_id in shards:
+        update, blob = masked.update_of(federation, client_id, 2)
+        assert len([each for each in masked.showing(update) if each in blob]) > 2  # as on a topic they would be found
+        assert not [each for each in masked.showing(update) if each in payloads]
+        assert blob not in payloads
+    begins = [json.loads(message.payload) for message in said if message.topic.endswith("/begin")]
+    metrics = [json.loads(message.payload)["values"] for message in said if message.topic.endswith("/metrics")]
+    assert not [each for each in begins if "expert" in each["metrics"]] + [each for each in metrics if "expert" in each]
+    result = federation.result()
+    assert (len(result["losses"]), result["dropped"]) == (2, [])
+    assert all(loss is not None for loss in result["losses"])
+    assert not (federation.out / "masked.sum").exists()
+
+
+@pytest.mark.parametrize("vanishes_before", ["mask", "unmask"])
+def test_who_vanishes_after_sharing_its_keys_is_recovered(vanishes_before, federate, mosquitto_url, toys, masked_puppet, masked):
+    """Before its words came, the sum is that of the others; after, its words are in it."""
+    federation = federate(mosquitto_url, rounds=1, **{**SETTINGS, "min_clients": 4})
+    aggregator = federation.aggregator()
+    other = masked_puppet(federation, "pi-9")
+    ids = [f"pi-{i}" for i in range(3)]
+    devices = [federation.device(client_id, toys.shard(i, 20 + 10 * i)) for i, client_id in enumerate(ids)]
+    other.advertise()
+    other.answer("share")
+    if vanishes_before == "unmask":
+        other.answer("mask")
+    other.next(vanishes_before)
+    other.puppet.close_hard()
+    assert aggregator.end() == 0, aggregator.said
+    assert [device.end() for device in devices] == [0, 0, 0], [device.said for device in devices]
+    updates = [masked.update_of(federation, client_id)[0] for client_id in ids]
+    came = vanishes_before == "unmask"
+    expected = masked.after(federation, toys.weights(), updates + [masked.zero("pi-9", toys.weights())] * came)
+    masked.check_models(federation, expected)
+    assert ("pi-9 dropped out; the others' shares took the masks off" in aggregator.said) == (not came)
+    assert [row["id"] for row in federation.result()["dropped"] if row["round"] == 1] == ([] if came else ["pi-9"])
+
+
+def test_below_the_threshold_a_round_is_played_again_with_other_masks(federate, mosquitto_url, toys, masked_puppet, listen, masked):
+    federation = federate(mosquitto_url, rounds=1, **SETTINGS)
+    heard = listen(federation)
+    aggregator = federation.aggregator()
+    device = federation.device("pi-1", toys.shard(1))
+    others = [masked_puppet(federation, client_id) for client_id in ("pi-2", "pi-3")]
+    first = {other.advertise().nonce for other in others}
+    for other in others:
+        other.answer("share")
+    for other in others:
+        other.cannot("mask")
+    aggregator.wait_for("1 of 3 clients answered to mask, expected 2, without pi-2, pi-3; it is played again, with other masks")
+    assert {other.advertise().nonce for other in others}.isdisjoint(first)
+    for step in ("share", "mask"):
+        for other in others:
+            other.answer(step)
+    others[0].answer("unmask")  # with the device's, two of three
+    for other in others:
+        assert other.puppet.send(other.next("personalize"), encode_models({})).outcome == "ok"
+    assert aggregator.end() == 0, aggregator.said
+    assert device.end() == 0, device.said
+    expected = masked.after(
+        federation,
+        toys.weights(),
+        [masked.update_of(federation, "pi-1")[0], masked.zero("pi-2", toys.weights()), masked.zero("pi-3", toys.weights())],
+    )
+    masked.check_models(federation, expected)
+    keys = [(each.seal, each.mask) for each in masked.advertised(heard.until_phase("done")) if each.client_id == "pi-1"]
+    assert len(set(keys)) == 2
+
+
+def test_an_aggregator_that_is_killed_plays_a_round_with_fresh_keys_until_the_words_came_then_goes_on(
+    federate, mosquitto_url, toys, masked_puppet, masked
+):
+    federation = federate(mosquitto_url, rounds=1, **SETTINGS)
+    others = []
+
+    def again(aggregator=None):
+        if aggregator:
+            aggregator.popen.kill()
+            aggregator.popen.wait()
+        return federation.aggregator()
+
+    aggregator = again()
+    device = federation.device("pi-1", toys.shard(1))
+    others = [masked_puppet(federation, client_id) for client_id in ("pi-2", "pi-3")]
+    first = {other.advertise().nonce for other in others}
+    for step in ("share", "mask"):
+        others[0].answer(step) if step == "mask" else [other.answer(step) for other in others]
+    aggregator = again(aggregator)
+    second = {other.advertise().nonce for other in others}
+    assert second.isdisjoint(first)
+    for step in ("share", "mask"):
+        for other in others:
+            other.answer(step)
+    asked = others[0].next("unmask")
+    aggregator = again(aggregator)
+    same = others[0].answer("unmask")
+    assert (same.nonce, same.models) == (asked.nonce, asked.models)
+    for other in others:
+        assert other.puppet.send(other.next("personalize"), encode_models({})).outcome == "ok"
+    assert aggregator.end() == 0, aggregator.said
+    assert device.end() == 0, device.said
+    expected = masked.after(
+        federation,
+        toys.weights(),
+        [masked.update_of(federation, "pi-1")[0], masked.zero("pi-2", toys.weights()), masked.zero("pi-3", toys.weights())],
+    )
+    masked.check_models(federation, expected)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_killed_at_any_line_an_aggregator_gives_the_bits_of_an_undisturbed_run(seed, federate, mosquitto_url, toys, listen, masked):
+    federation = federate(mosquitto_url, rounds=3, quorum=1.0, **SETTINGS)
+    heard = listen(federation)
+    shards = {f"pi-{i}": toys.shard(i, 20 + 10 * i) for i in range(3)}
+    devices = {client_id: federation.device(client_id, shard) for client_id, shard in shards.items()}
+    federation.aggregator_killed_at_lines(rng_for(seed, 0, "kills"), 4, 24)
+    assert [device.end() for device in devices.values()] == [0, 0, 0], [device.said for device in devices.values()]
+    config = FederationConfig(rounds=3, seed=5, privacy=SECURE)
+    end = simulate(federation.plan, toys.weights(), shards, config, learner=SoftmaxLearner(federation.plan.spec))
+    assert encode_server_state(masked.state_of(federation)) == encode_server_state(end.state)
+    assert (len(federation.result()["losses"]), federation.result()["dropped"]) == (3, [])
+    by_keys = {}
+    for each in masked.advertised(heard.until_phase("done")):
+        by_keys.setdefault((each.seal, each.mask), set()).add(each.context)
+    assert all(len(contexts) == 1 for contexts in by_keys.values())
+
+
+def test_a_device_that_is_killed_in_a_round_says_that_its_keys_are_gone(federate, mosquitto_url, toys, masked_puppet, masked):
+    federation = federate(mosquitto_url, rounds=1, **{**SETTINGS, "min_clients": 4})
+    aggregator = federation.aggregator()
+    other = masked_puppet(federation, "pi-9")
+    ids = [f"pi-{i}" for i in range(3)]
+    devices = {client_id: federation.device(client_id, toys.shard(i, 20 + 10 * i)) for i, client_id in enumerate(ids)}
+    other.advertise()
+    asked = other.next("share")  # and keeps the others waiting
+    [aggregator.wait_for(f"{client_id} reported") for client_id in ids]
+    devices["pi-0"].popen.kill()
+    devices["pi-0"].popen.wait()
+    aggregator.wait_for("pi-0 is offline")
+    devices["pi-0"] = federation.device("pi-0")
+    devices["pi-0"].wait_for("the federation is in phase federate")
+    other.answer_to(asked)
+    devices["pi-0"].wait_for("the keys of this attempt are gone")
+    for step in ("mask", "unmask"):
+        other.answer(step)
+    assert other.puppet.send(other.next("personalize"), encode_models({})).outcome == "ok"
+    assert aggregator.end() == 0, aggregator.said
+    assert [device.end() for device in devices.values()] == [0, 0, 0], [device.said for device in devices.values()]
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        ({"min_clients": 2}, "min_clients is 2, expected 3 or more for secure_aggregation"),
+        ({"algorithm": "clustered"}, "secure_aggregation does not go with clustered"),
+        ({"codec": "int8"}, "codec is 'int8', expected 'fp32' for secure_aggregation"),
+        ({"tables": "[privacy]\nsecure_aggregation = true\nclip = 1.0\nnoise_multiplier = 1.0\npopulation = 5\n"}, "expected one of them"),
+    ],
+)
+def test_what_cannot_be_masked_is_said_before_anything_is_sent(settings, error, federate, mosquitto_url, masked):
+    aggregator = federate(mosquitto_url, **{**SETTINGS, **settings}).aggregator()
+    assert aggregator.end() == 1
+    assert error in aggregator.said
