@@ -2,17 +2,19 @@
 
 import json
 import stat
+from dataclasses import replace
 
 import pytest
 
 from edgefl.checkpoint import decode_server_state, encode_server_state
 from edgefl.config import FederationConfig, PrivacyConfig
-from edgefl.errors import StateError
+from edgefl.errors import ConfigError, StateError
 from edgefl.learner.numpy_softmax import SoftmaxLearner
 from edgefl.privacy.accountant import epsilon
 from edgefl.simulate import simulate
-from mqtt_broker.journal import Journal
+from mqtt_broker.journal import Journal, Opened, Started
 from mqtt_broker.noise_key import noise_key
+from mqtt_broker.resume import enter, settings_of
 
 IDS = ("pi-0", "pi-1", "pi-2")
 ROUNDS = 6
@@ -90,8 +92,6 @@ def test_a_key_is_kept_for_a_session_and_no_two_sessions_share_one(tmp_path):
 
 
 def test_a_round_without_a_cohort_is_closed_in_the_journal(tmp_path):
-    from mqtt_broker.journal import Opened, Started
-
     with Journal(tmp_path) as journal:
         journal.start(Started("s", "{}", 1.0))
         opened = journal.open_round(Opened(1, "federate", "n", ()))
@@ -112,3 +112,13 @@ def test_a_federation_ends_before_it_spends_more_than_it_may(federate, mosquitto
     result = federation.result()
     assert (len(result["losses"]), result["rounds"]) == (2, 2)
     assert result["privacy"]["epsilon"] < most
+
+
+def test_a_federation_of_a_version_that_did_not_know_a_key_of_the_table_is_gone_on_with(tmp_path):
+    settings = settings_of(CONFIG, "p")
+    del settings["privacy"]["max_epsilon"]
+    with Journal(tmp_path) as journal:
+        journal.start(Started("s", json.dumps(settings), 1.0))
+        assert enter(journal, CONFIG, "p", tmp_path, False) == (journal.started(), True)
+        with pytest.raises(ConfigError, match="with privacy"):
+            enter(journal, replace(CONFIG, privacy=PrivacyConfig(0.5, 0.8, 3, 1e-5, max_epsilon=3.0)), "p", tmp_path, False)
