@@ -10,7 +10,6 @@ that nothing of 5 is used, so that both run the same protocol.
 import contextlib
 import queue
 import random
-import socket
 import ssl
 import threading
 import time
@@ -25,7 +24,7 @@ from edgefl.link.acknowledgements import Acknowledgements
 from edgefl.link.brokers import Turns, none_of, refused, unreachable
 from edgefl.link.events import Connected as Connected
 from edgefl.link.events import Message as Message
-from edgefl.link.records import RecordSocket
+from edgefl.link.sockets import send_at_once, whole_records
 from edgefl.link.subscriptions import FOR_GOOD, Subscriptions
 from edgefl.wire.topics import matches
 from edgefl.wire.url import Broker, parse_urls
@@ -33,11 +32,6 @@ from edgefl.wire.url import Broker, parse_urls
 MAX_PAYLOAD_BYTES = 256 * 1024 - 1024
 QUEUE_LIMIT = 20_000
 KEEPALIVE_S = 20
-
-
-def _send_at_once(client: paho.Client, userdata: Any, opened: Any) -> None:
-    # else an acknowledgement or a chunk's end waits for the peer's kernel, which puts its own off by 40 ms (RFC 896 meets RFC 1122)
-    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 class Link:
@@ -77,9 +71,7 @@ class Link:
         client.max_inflight_messages_set(20)
         client.reconnect_delay_set(random.uniform(0.2, 1.0), random.uniform(10.0, 20.0))  # type: ignore[arg-type]
         if brokers[0].tls:
-            context = context or ssl.create_default_context()
-            context.sslsocket_class = RecordSocket
-            client.tls_set_context(context)
+            client.tls_set_context(whole_records(context or ssl.create_default_context()))
         if will:
             client.will_set(will.topic, will.payload, qos=1, retain=will.retained)
         client.on_connect = self._guard(self._on_connect)
@@ -88,7 +80,7 @@ class Link:
         client.on_subscribe = self._guard(self._on_subscribe)
         client.on_disconnect = self._guard(self._on_disconnect)
         client.on_connect_fail = self._guard(self._on_connect_fail)
-        client.on_socket_open = _send_at_once
+        client.on_socket_open = send_at_once
         self._client, self._thread_name = client, f"paho-mqtt-client-{client_id}"
         self._connect_first(brokers, timeout_s)
 
