@@ -24,7 +24,7 @@ from edgefl.link.acknowledgements import Acknowledgements
 from edgefl.link.brokers import Turns, none_of, refused, unreachable
 from edgefl.link.events import Connected as Connected
 from edgefl.link.events import Message as Message
-from edgefl.link.records import in_records, send_at_once
+from edgefl.link.sockets import send_at_once, whole_records
 from edgefl.link.subscriptions import FOR_GOOD, Subscriptions
 from edgefl.wire.topics import matches
 from edgefl.wire.url import Broker, parse_urls
@@ -71,7 +71,7 @@ class Link:
         client.max_inflight_messages_set(20)
         client.reconnect_delay_set(random.uniform(0.2, 1.0), random.uniform(10.0, 20.0))  # type: ignore[arg-type]
         if brokers[0].tls:
-            client.tls_set_context(in_records(context or ssl.create_default_context()))
+            client.tls_set_context(whole_records(context or ssl.create_default_context()))
         if will:
             client.will_set(will.topic, will.payload, qos=1, retain=will.retained)
         client.on_connect = self._guard(self._on_connect)

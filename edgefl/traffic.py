@@ -47,7 +47,7 @@ class Traffic:
         lacking = dict(blobs[name] for name, sha256 in hashes.items() if sha256 not in held)
         task = Task(
             _SESSION, broadcast.round, broadcast.phase, _SHA256, hashes, broadcast.scalars, 1, 120.0, self._codec, 0, 0.0, _SESSION,
-            _TS,
+            _TS, granted=True,
         )  # fmt: skip
         return len(encode_json(task)) + sum(lacking.values())
 
@@ -59,7 +59,7 @@ class Traffic:
         size = len(encode_models(update.deltas, self._codec))
         begin = Begin(
             update.client_id, _SESSION, update.round, _SHA256, _SHA256, size, chunk_count(size), CHUNK_BYTES, update.num_samples,
-            update.metrics, _SESSION, _TS,
+            update.metrics, _SESSION, _TS, follows=True,
         )  # fmt: skip
         return size + len(encode_json(begin))
 

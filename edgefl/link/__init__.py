@@ -1,1 +1,1 @@
-"""What a link remembers: no I/O, and nothing of the MQTT client that it is told by."""
+"""What a link remembers, and its sockets: nothing of the MQTT client that it is told by."""

@@ -23,7 +23,7 @@ def task_of(**models):
     return (
         f'{{"session":"{"0" * 16}","round":1,"phase":"federate","plan":"{ZEROS}","models":{{{said}}},"scalars":{{}},"seed":1,'
         f'"deadline_s":120.0,"codec":"fp32","max_staleness":0,"budget_s":0.0,"nonce":"{"0" * 16}","ts":1763737200.1234567,"signature":"",'
-        '"granted":false}'
+        '"granted":true}'
     )
 
 
@@ -53,7 +53,7 @@ def test_an_update_is_its_tensors_and_its_announcement():
     announcement = (
         f'{{"client_id":"pi-1","session":"{"0" * 16}","round":1,"plan":"{ZEROS}","sha256":"{ZEROS}","size":96,"count":1,'
         f'"chunk_bytes":122880,"num_samples":30,"metrics":{{"loss":0.5}},"nonce":"{"0" * 16}","ts":1763737200.1234567,"signature":"",'
-        '"follows":false}'
+        '"follows":true}'
     )
     assert len(header) == 64
     assert Traffic().up(update) == 8 + 64 + 24 + len(announcement)

@@ -30,7 +30,7 @@ def test_the_simulators_bytes_are_those_of_a_real_federation(federate, mosquitto
         learner=SoftmaxLearner(federation.plan.spec), progress=lambda state, record: records.append(record),
     )  # fmt: skip
     said = [(parse_topic(message.topic), message.payload) for message in heard.until_phase("done")]
-    blobs = {address.sha256: len(payload) for address, payload in said if address.kind in ("blob", "chunk")}  # one chunk each
+    blobs = {address.sha256: len(payload) for address, payload in said if payload and address.kind in ("blob", "chunk")}  # one chunk
     up, down, held = Counter(), Counter(), set()
     for address, payload in said:
         if address.kind == "task":

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.link.records import RECORD, RecordSocket
+from edgefl.link.sockets import RECORD, RecordSocket
 
 
 def socket_of(records):

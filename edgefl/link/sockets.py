@@ -1,7 +1,4 @@
-"""Sockets as an MQTT client of many small messages needs them: sent at once, and with TLS read by whole records.
-
-A packet's head is asked for byte by byte, each time through OpenSSL.
-"""
+"""What an MQTT client does not ask of its sockets: to send at once, and to read TLS records whole."""
 
 import socket
 import ssl
@@ -11,8 +8,19 @@ RECORD = 16 * 1024
 """Most bytes of a TLS record, and so of what one read gives (RFC 8446, 5.1)."""
 
 
+def send_at_once(client: object, userdata: object, opened: Any) -> None:
+    """Set TCP_NODELAY on a socket that was opened.
+
+    Else an acknowledgement or a chunk's end waits for the peer's kernel, which puts its own off by 40 ms (RFC 896 meets RFC 1122, 4.2.3.2).
+    """
+    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
 class RecordSocket(ssl.SSLSocket):
-    """For `SSLContext.sslsocket_class`; what is read ahead counts as pending."""
+    """For `SSLContext.sslsocket_class`: a packet's head, asked for byte by byte, need not go through OpenSSL each time.
+
+    What is read ahead counts as pending.
+    """
 
     _ahead = b""
     _at = 0
@@ -35,13 +43,7 @@ class RecordSocket(ssl.SSLSocket):
         return len(self._ahead) - self._at + super().pending()
 
 
-def in_records(context: ssl.SSLContext) -> ssl.SSLContext:
-    """Return the context, its sockets reading whole records."""
+def whole_records(context: ssl.SSLContext) -> ssl.SSLContext:
+    """Return the context, whose sockets read whole records from now on."""
     context.sslsocket_class = RecordSocket
     return context
-
-
-def send_at_once(client: Any, userdata: Any, opened: Any) -> None:
-    """For paho's `on_socket_open`."""
-    # else an acknowledgement or a chunk's end waits for the peer's kernel, which puts its own off by 40 ms (RFC 896 meets RFC 1122)
-    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
