@@ -132,7 +132,7 @@ def test_data_that_cannot_calibrate(digits, tmp_path) -> None:
     strange = replace(digits.shard, y_test=digits.shard.y_test + 5)
     with pytest.raises(ExportError, match="a label is 14, the mixture has 10 classes"):
         export_mixture(digits.plan, digits.mixture, strange, tmp_path)
-    unmeasurable = replace(digits.shard, x_test=digits.shard.x_test * np.float32(np.inf))
+    unmeasurable = replace(digits.shard, x_test=np.full_like(digits.shard.x_test, np.inf))
     with pytest.raises(ExportError, match="held-out samples hold NaN"):
         export_mixture(digits.plan, digits.mixture, unmeasurable, tmp_path)
     assert not (tmp_path / "model.tflite").exists()
