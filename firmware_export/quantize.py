@@ -56,6 +56,8 @@ def export_mixture(
     x, y = (shard.x_test, shard.y_test) if held_out else (shard.x_train, shard.y_train)
     if not np.isfinite(x).all():
         raise ExportError("the held-out samples hold NaN or infinite values; clean the shard")
+    if len(y) and y.max() >= plan.spec.num_classes:
+        raise ExportError(f"a label is {y.max()}, the mixture has {plan.spec.num_classes} classes; is this shard of another data set?")
     model = fill_template(plan.template, plan.spec.bindings, mixture.weights)
     expected, _ = outputs(load(model), x)
     enough = accuracy(expected, y) - ALLOWED_LOSS - 1e-9

@@ -89,6 +89,8 @@ def tune(model: bytes, x: Array, y: Labels, calibration: Array, tuning: Tuning, 
 
     Raises ExportError when a library is missing, the mixture has a layer that cannot be tuned, or tuning ends in NaN.
     """
+    if len(np.unique(y)) < 2:
+        raise ExportError(f"all {len(y)} training labels are {y[0]}, expected two classes or more; tuning would unlearn the others")
     model = tuned_float(model, x, y, tuning)
     if not tuning.qat:
         return convert_float(model, calibration, bits)
@@ -100,13 +102,16 @@ def _aware(flat: Flat, x: Array, y: Labels, tuning: Tuning) -> Any:
     quantization = _optimization().quantization.keras
 
     def annotate(layer: Any) -> Any:
-        by_output = isinstance(layer, tuple(own.values())) or layer.name.startswith("logistic")
-        return quantization.quantize_annotate_layer(layer, config()) if by_output else quantization.quantize_annotate_layer(layer)
+        given = layer.name.startswith("logistic") or isinstance(layer, own["Slice"])  # the range is the kernel's, or that of the input
+        if given or isinstance(layer, tuple(own.values())):
+            return quantization.quantize_annotate_layer(layer, config(not given))
+        return quantization.quantize_annotate_layer(layer)
 
     with quantization.quantize_scope({**own, config.__name__: config}):
         annotated = keras.models.clone_model(flat.model, clone_function=annotate)
         annotated.set_weights(flat.model.get_weights())
         model = quantization.quantize_apply(annotated)
+    _start_ranges(model, flat, x[:256])
     kernels = [weight for weight in model.trainable_weights if weight.name.endswith("kernel:0")]
     masks = [(weight.numpy() != 0).astype(np.float32) for weight in kernels]
 
@@ -125,6 +130,9 @@ def _output_config() -> Any:
     base = _optimization().quantization.keras.QuantizeConfig
 
     class OutputConfig(base):  # type: ignore[misc, valid-type]
+        def __init__(self, watched: bool) -> None:
+            self.watched = watched
+
         def get_weights_and_quantizers(self, layer: Any) -> list[Any]:
             return []
 
@@ -138,12 +146,35 @@ def _output_config() -> Any:
             pass
 
         def get_output_quantizers(self, layer: Any) -> list[Any]:
-            return [quantizers.MovingAverageQuantizer(num_bits=8, per_axis=False, symmetric=False, narrow_range=False)]
+            one = quantizers.MovingAverageQuantizer(num_bits=8, per_axis=False, symmetric=False, narrow_range=False)
+            return [one] * self.watched
 
         def get_config(self) -> dict[str, Any]:
-            return {}
+            return {"watched": self.watched}
 
     return OutputConfig
+
+
+def _start_ranges(model: Any, flat: Flat, x: Array) -> None:
+    """Set the ranges that training goes on from to those that the layers' values have: they start at -6 and 6, and move slowly."""
+    layers = flat.model.layers[1:]
+    values = tf_keras().Model(flat.model.input, [layer.output for layer in layers])
+    found = {layer.name: array for layer, array in zip(layers, values.predict(x, verbose=0), strict=True)}
+    before = {layer.name: _source(layer) for layer in layers}
+    for layer in model.layers:
+        name = layer.name.removeprefix("quant_")
+        for weight in layer.weights:
+            kind = weight.name.split("/")[-1]
+            if "kernel" in kind or not kind.endswith(("_min:0", "_max:0")):
+                continue
+            array = found.get(before[name], x) if "pre_activation" in kind else found.get(name, x)
+            weight.assign(min(0.0, float(array.min())) if kind.endswith("_min:0") else max(0.0, float(array.max())))
+
+
+def _source(layer: Any) -> str:
+    """Return the name of the layer that a layer of one input takes its values from."""
+    given = layer.input[0] if isinstance(layer.input, list) else layer.input
+    return str(given.node.layer.name)
 
 
 def _wrap(flat: Flat, wrapper: Any) -> Any:

@@ -129,7 +129,22 @@ def test_data_that_cannot_calibrate(digits, tmp_path) -> None:
     ):
         with pytest.raises(ExportError, match=message):
             export_mixture(digits.plan, digits.mixture, changed(digits.shard, data), tmp_path)
+    strange = replace(digits.shard, y_test=digits.shard.y_test + 5)
+    with pytest.raises(ExportError, match="a label is 14, the mixture has 10 classes"):
+        export_mixture(digits.plan, digits.mixture, strange, tmp_path)
+    unmeasurable = replace(digits.shard, x_test=np.full_like(digits.shard.x_test, np.inf))
+    with pytest.raises(ExportError, match="held-out samples hold NaN"):
+        export_mixture(digits.plan, digits.mixture, unmeasurable, tmp_path)
     assert not (tmp_path / "model.tflite").exists()
+
+
+def test_one_class_calibrates_and_measures(digits, tmp_path) -> None:
+    """A client that has seen one class is exported as any other: labels measure, they do not calibrate."""
+    one = digits.shard.y_train == 3
+    shard = replace(digits.shard, x_train=digits.shard.x_train[one], y_train=digits.shard.y_train[one])
+    report = export_mixture(digits.plan, digits.mixture, shard, tmp_path)
+    assert report.calibration_samples == one.sum()
+    assert report.within_one_point == (report.accuracy_float - report.accuracy_int8 <= 0.01 + 1e-9)
 
 
 def test_nothing_held_out_is_said(digits, tmp_path) -> None:

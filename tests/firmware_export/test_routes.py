@@ -72,6 +72,7 @@ def test_sixteen_bits_are_nearer_to_float(mixture_of, route, tmp_path) -> None:
 TUNINGS = [Tuning(qat=True, epochs=1), Tuning(prune=0.5, epochs=1), Tuning(cluster=16, epochs=1), Tuning(prune=0.5, qat=True, epochs=1)]
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("tuning", TUNINGS, ids=lambda tuning: tuning.name)
 def test_tuning_keeps_the_accuracy(mixture_of, tuning, tmp_path) -> None:
     pytest.importorskip("tensorflow_model_optimization")
@@ -103,6 +104,7 @@ def largest_count_of_values(model: bytes) -> int:
     return max(counts)
 
 
+@pytest.mark.timeout(900)
 def test_a_tuning_that_spoils_the_model_is_not_kept(mixture_of, tmp_path) -> None:
     pytest.importorskip("tensorflow_model_optimization")
     made = mixture_of("pfl-mfe", "uci-har")
@@ -133,6 +135,21 @@ def test_a_host_without_tensorflow_is_told(digits, tmp_path, monkeypatch) -> Non
     flat_layers.own_layers.cache_clear()
     with pytest.raises(ExportError, match="aggregator"):
         export_mixture(digits.plan, digits.mixture, digits.shard, tmp_path, options=Options("tensorflow"))
+
+
+def test_one_class_is_not_tuned_on() -> None:
+    from firmware_export.tune import tune
+
+    x, y = np.zeros((4, 2), np.float32), np.full(4, 3, np.int64)
+    with pytest.raises(ExportError, match="all 4 training labels are 3"):
+        tune(b"", x, y, x, Tuning(prune=0.5))
+
+
+def test_the_command_says_what_does_not_fit(tmp_path) -> None:
+    words = [sys.executable, "-m", "firmware_export", "export", "--state", str(tmp_path), "-o", str(tmp_path), "--qat"]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 1
+    assert "--route tensorflow" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_the_device_route_imports_no_tensorflow() -> None:
