@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from firmware_export.c_source import CSource
+from firmware_export.c_source import CSource, generate
 from firmware_export.inline import with_inline_buffers
+from firmware_export.run import load, quantize_input
 
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-Wconversion", "-Wshadow", "-Wcast-qual", "-Wstrict-prototypes")
 MAIN = """
@@ -65,3 +66,10 @@ def micro(model: bytes, samples: Any) -> Any:
         interpreter.invoke()
         rows.append(interpreter.get_output(0).copy().ravel())
     return np.stack(rows)
+
+
+def check(model: bytes, x: Any, directory: Path) -> None:
+    """Fail unless the C of a model gives tflite-micro's bytes for real inputs x."""
+    samples = quantize_input(load(model, reference=True), x)
+    wanted = micro(model, samples)
+    np.testing.assert_array_equal(run(build(generate(model), directory), samples, wanted.shape[1])[0], wanted)

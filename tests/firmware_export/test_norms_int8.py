@@ -13,7 +13,7 @@ keras = pytest.importorskip("keras")
 
 
 @pytest.mark.parametrize("norm", ["GroupNormalization", "LayerNormalization"])
-def test_norms_have_an_int8_form(norm: str) -> None:
+def test_norms_have_an_int8_form(norm: str, compiled, tmp_path) -> None:
     from edgefl.plan import objective as of
     from edgefl.plan.network import Network
     from edgefl.plan.template import build_template
@@ -35,3 +35,5 @@ def test_norms_have_an_int8_form(norm: str) -> None:
     received, _ = outputs(load(integer, reference=True), x)
     assert np.corrcoef(received.ravel(), expected.ravel())[0, 1] > 0.99
     assert (received.argmax(axis=1) == expected.argmax(axis=1)).mean() > 0.9
+    pytest.importorskip("tflite_micro")
+    compiled.check(integer, x, tmp_path)

@@ -1,4 +1,4 @@
-"""The papers' models leave as integers, with the float model's answers."""
+"""The papers' models leave as integers, with the float model's answers, and their C gives tflite-micro's bytes."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_it_has_an_int8_form(name: str) -> None:
+def test_it_has_an_int8_form(name: str, compiled, tmp_path) -> None:
     import keras
 
     from edgefl.models import build_model
@@ -44,3 +44,5 @@ def test_it_has_an_int8_form(name: str) -> None:
     expected, _ = outputs(load(model), x)
     received, _ = outputs(load(integer, reference=True), x)
     assert np.corrcoef(received.ravel(), expected.ravel())[0, 1] > 0.95
+    pytest.importorskip("tflite_micro")
+    compiled.check(integer, x[:20], tmp_path)
