@@ -131,7 +131,7 @@ def test_an_expert_under_the_threshold_does_not_run(mixture_of, compiled, tmp_pa
 
 
 @pytest.mark.parametrize("core", CORES)
-@pytest.mark.parametrize("level", ["-O2", "-O3", "-Os"])
+@pytest.mark.parametrize("level", ["-O0", "-O2"])
 def test_arm_cores_need_no_library(mixture_of, compiled, tmp_path, core, level) -> None:
     if shutil.which("arm-none-eabi-gcc") is None:
         pytest.skip("no arm-none-eabi-gcc")

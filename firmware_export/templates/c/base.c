@@ -3,6 +3,13 @@
 #define MODEL_DSP 1
 #endif
 
+/* A function of its own, so that its variables stay in registers. */
+#if defined(__GNUC__)
+#define MODEL_APART __attribute__((noinline))
+#else
+#define MODEL_APART
+#endif
+
 /* value * multiplier * 2^(shift - 31), rounded twice as the interpreter does: high half to nearest, then a half away from zero. */
 static inline int32_t rescale(int32_t value, int32_t multiplier, int32_t shift)
 {

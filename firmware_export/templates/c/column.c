@@ -8,14 +8,19 @@ static int8_t *column_fill(int8_t *to, int32_t count, int32_t value)
     return to;
 }
 
-static int8_t *column_copy(int8_t *to, const int8_t *from, int32_t count)
+static inline int8_t *column_copy(int8_t *to, const int8_t *from, int32_t count)
 {
 #ifdef __ARM_FEATURE_UNALIGNED
-    while (count >= 4) {
-        __builtin_memcpy(to, from, 4); /* one load, one store */
-        from += 4;
-        to += 4;
-        count -= 4;
+    if (count >= 4) { /* a word is one load and one store; the last may overlap the one before */
+        int8_t *const last = to + count - 4;
+        const int8_t *const from_last = from + count - 4;
+        while (to < last) {
+            __builtin_memcpy(to, from, 4);
+            from += 4;
+            to += 4;
+        }
+        __builtin_memcpy(last, from_last, 4);
+        return last + 4;
     }
 #endif
     while (count > 0) {
@@ -28,13 +33,22 @@ static int8_t *column_copy(int8_t *to, const int8_t *from, int32_t count)
 }
 
 /* What the kernel sees at output (y, x): in_channels * kernel_width * kernel_height values, the input's zero outside of the input. */
-static void column_at(const struct convolution *shape, const int8_t *in, int32_t y, int32_t x, int32_t zero, int8_t *to)
+MODEL_APART static void column_at(const struct convolution *shape, const int8_t *in, int32_t y, int32_t x, int32_t zero, int8_t *to)
 {
     const int32_t channels = shape->in_channels;
     const int32_t width = shape->in_width;
     const int32_t left = x * shape->stride_width - shape->pad_left;
     int32_t row = y * shape->stride_height - shape->pad_top;
     const int32_t over = left + shape->kernel_width - width;
+    const int32_t last = row + (shape->kernel_height - 1) * shape->dilation_height;
+    if (row >= 0 && last < shape->in_height && left >= 0 && over <= 0 && shape->dilation_width == 1) { /* all of it lies inside */
+        const int32_t span = shape->kernel_width * channels, step = shape->dilation_height * width * channels;
+        const int8_t *from = in + (row * width + left) * channels;
+        for (int32_t ky = shape->kernel_height; ky > 0; ky--, from += step) {
+            to = column_copy(to, from, span);
+        }
+        return;
+    }
     for (int32_t ky = shape->kernel_height; ky > 0; ky--, row += shape->dilation_height) {
         const int8_t *const line = in + row * width * channels;
         if (row < 0 || row >= shape->in_height) {
@@ -44,8 +58,6 @@ static void column_at(const struct convolution *shape, const int8_t *in, int32_t
                 const int32_t outside = column < 0 || column >= width;
                 to = outside ? column_fill(to, channels, zero) : column_copy(to, line + column * channels, channels);
             }
-        } else if (left >= 0 && over <= 0) {
-            to = column_copy(to, line + left * channels, shape->kernel_width * channels);
         } else {
             const int32_t before = left < 0 ? -left : 0;
             const int32_t after = over > 0 ? over : 0;

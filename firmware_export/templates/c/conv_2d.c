@@ -1,6 +1,6 @@
 /* Four columns times all channels: `together` pixels of the output, each the largest of a window of one, two or four columns. Sums are
    compared before they are rescaled, which keeps their order. */
-static void conv_channels(const void *columns, int32_t length, int32_t channels, int32_t window, int32_t together,
+MODEL_APART static void conv_channels(const void *columns, int32_t length, int32_t channels, int32_t window, int32_t together,
                           const struct model_range *range, const int32_t *bias, const int32_t *multiplier, const int8_t *shift,
                           const int8_t *weights, int8_t *out)
 {
@@ -10,16 +10,22 @@ static void conv_channels(const void *columns, int32_t length, int32_t channels,
         const int32_t add = *bias++, times = *multiplier++, by = *shift++;
         int32_t sums[4];
         column_products(columns, weights, length, sums);
-        if (window > 1) {
-            sums[0] = sums[1] > sums[0] ? sums[1] : sums[0];
-            sums[1] = sums[3] > sums[2] ? sums[3] : sums[2];
-            if (window == 4) {
-                sums[0] = sums[1] > sums[0] ? sums[1] : sums[0];
+        if (window == 1) {
+            int8_t *to = out;
+            for (int32_t i = 0; i < together; i++, to += channels) {
+                *to = clamp(rescale(sums[i] + add, times, by) + zero, low, high);
             }
+            continue;
         }
-        int8_t *to = out;
-        for (int32_t i = 0; i < together; i++, to += channels) {
-            *to = clamp(rescale(sums[i] + add, times, by) + zero, low, high);
+        const int32_t first = sums[1] > sums[0] ? sums[1] : sums[0];
+        const int32_t second = sums[3] > sums[2] ? sums[3] : sums[2];
+        if (window == 4) {
+            *out = clamp(rescale((second > first ? second : first) + add, times, by) + zero, low, high);
+            continue;
+        }
+        *out = clamp(rescale(first + add, times, by) + zero, low, high);
+        if (together > 1) {
+            out[channels] = clamp(rescale(second + add, times, by) + zero, low, high);
         }
     }
 }
