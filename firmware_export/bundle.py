@@ -10,7 +10,7 @@ from typing import Any
 from edgefl.errors import ExportError
 from edgefl.files import write_atomic
 from edgefl.types import Array, Labels
-from firmware_export.certificate import NAME, Request, Source, generate_source, make_certificate, read_certificate
+from firmware_export.certificate import NAME, Request, Source, generate_source, make_certificate, quantization_of, read_certificate
 from firmware_export.field import Updates
 from firmware_export.golden import Golden, encode_golden, make_golden
 from firmware_export.graph import read_graph
@@ -37,6 +37,7 @@ def write_bundle(out: Path, x: Array, y: Labels, request: Request, old: Collecti
         source = generate_source(model, request.threshold)
         golden = make_golden(model, x, y)
         certificate = make_certificate(model, model_float, source, golden, request)
+        certificate["quantization"] = quantization_of((out / NOTE).read_bytes())
         made = derived_files(model, source, golden, request, certificate)
         made[GOLDEN] = encode_golden(golden)
         for name, content in made.items():

@@ -25,6 +25,7 @@ from firmware_export.toolchain import ARM, CC, QEMU, missing, version_of
 
 NAME = "certificate.json"
 FORMAT = 1
+QUANTIZATION = ("route", "quantizer", "recipe", "calibration_samples", "mixing")
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,15 @@ def read_certificate(blob: bytes) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError) as error:
         raise ExportError(f"certificate.json is damaged: {error!r}; export again") from error
     return dict(found)
+
+
+def quantization_of(note: bytes) -> dict[str, Any]:
+    """Return how the model was quantized and what it mixes, of a report.json; ExportError when that is damaged."""
+    try:
+        found = json.loads(note)
+        return {key: found[key] for key in QUANTIZATION if key in found}
+    except (ValueError, TypeError) as error:
+        raise ExportError(f"report.json is damaged: {error!r}; export again") from error
 
 
 def check_measurable(request: Request) -> None:

@@ -139,6 +139,7 @@ def _model(certificate: Mapping[str, Any]) -> str:
         ("input", f"int8 {model['input_shape']}, scale {model['input_scale']:g}, zero point {model['input_zero_point']}"),
         ("operators", ", ".join(model["operators"])),
         ("parts", ", ".join(model["parts"])),
+        *((key.replace("_", " "), str(value)) for key, value in certificate["quantization"].items()),
         ("skip threshold", _threshold(certificate)),
         ("golden outputs", f"{certificate['golden']['samples']:,} samples, sha256 {certificate['golden']['outputs_sha256']}"),
     ]

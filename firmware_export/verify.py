@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from edgefl.errors import ExportError
-from firmware_export.bundle import GOLDEN, MODEL, MODEL_FLOAT, REPORT, derived_files
-from firmware_export.certificate import NAME, generate_source, make_certificate, read_certificate, request_of
+from firmware_export.bundle import GOLDEN, MODEL, MODEL_FLOAT, NOTE, REPORT, derived_files
+from firmware_export.certificate import NAME, generate_source, make_certificate, quantization_of, read_certificate, request_of
 from firmware_export.golden import decode_golden, make_golden
 from firmware_export.measured import LayerCost, layer_costs, profile
 from firmware_export.parity import EQUAL, NOT_RUN
@@ -46,6 +46,7 @@ def verify_bundle(out: Path) -> Verified:
         if contents.get(name) != content and name != REPORT:
             raise ExportError(f"{name} is not what model.tflite gives; it was edited, or written by another edgefl: export again")
     rebuilt = make_certificate(model, model_float, source, again, request)
+    rebuilt["quantization"] = quantization_of(contents[NOTE])
     unchecked = list(_compare(certificate, rebuilt))
     if contents.get(REPORT) != derived[REPORT]:
         raise ExportError(f"{REPORT} is not what {NAME} gives; it was edited: export again")
@@ -76,7 +77,7 @@ def profile_bundle(out: Path, target: str | None) -> tuple[str, tuple[LayerCost,
 
 def check_files(out: Path, digests: Mapping[str, str]) -> dict[str, bytes]:
     """Return the files' contents by name. ExportError names the first that is missing or has another digest."""
-    for name in (MODEL, MODEL_FLOAT, GOLDEN):
+    for name in (MODEL, MODEL_FLOAT, GOLDEN, NOTE):
         if name not in digests:
             raise ExportError(f"{NAME} does not speak of {name}; it is damaged, export again")
     contents = {}

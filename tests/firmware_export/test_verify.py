@@ -100,7 +100,7 @@ def test_a_damaged_certificate_is_an_error(copy) -> None:
     (copy / "certificate.json").write_text(json.dumps(certificate))
     with pytest.raises(ExportError, match=r"does not speak of model\.tflite"):
         verify_bundle(copy)
-    certificate["files"] = dict.fromkeys(("model.tflite", "model_float.tflite", "golden.npz", "../secret"), "")
+    certificate["files"] = dict.fromkeys(("model.tflite", "model_float.tflite", "golden.npz", "report.json", "../secret"), "")
     (copy / "certificate.json").write_text(json.dumps(certificate))
     with pytest.raises(ExportError, match=r"not the file|its own folder"):
         verify_bundle(copy)
