@@ -1,0 +1,38 @@
+"""Every kind of mixture on every data set: tflite-micro, the C on this computer and the C in QEMU give the same bytes.
+
+A few of them here; `make test-parity` runs all, 1,000 samples each.
+"""
+
+import os
+
+import numpy as np
+import pytest
+
+from firmware_export.c_source import generate
+from firmware_export.firmware import not_runnable
+from firmware_export.golden import make_golden
+from firmware_export.parity import EQUAL, run_everywhere
+from firmware_export.targets import TARGETS
+
+pytest.importorskip("tflite_micro")
+KINDS = ("aem", "ensemble", "ifca", "fedmix", "pfl-mf", "pfl-mfe", "single", "pfl-ft")
+DATA = ("fashion-mnist", "cifar10", "uci-har")
+SAMPLES = int(os.environ.get("EDGEFL_PARITY_SAMPLES", "0"))
+CASES = [(kind, data) for data in DATA for kind in KINDS] if SAMPLES else [("pfl-mfe", "uci-har"), ("fedmix", "fashion-mnist")]
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("kind", "data"), CASES)
+def test_the_same_bytes_everywhere(kind, data, mixture_of) -> None:
+    for target in TARGETS.values():
+        if reason := not_runnable(target):
+            pytest.skip(reason)
+    made, count = mixture_of(kind, data), SAMPLES or 20
+    x, y = (np.concatenate([getattr(made.shard, f"{name}_test"), getattr(made.shard, f"{name}_train")])[:count] for name in "xy")
+    assert len(x) == count
+    golden = make_golden(made.model, x, y)
+    places = run_everywhere(generate(made.model).files, golden, tuple(TARGETS.values()), "cortex-m4")
+    for place in places:
+        assert place.status == EQUAL or place.name == "cortex-m0", place.reason  # the M0's machine has 16 KB of RAM, 256 KB of flash
+        print(f"{kind} {data} {place.name}: {place.samples} samples {place.status} {place.reason}")
+    assert len(np.unique(golden.outputs, axis=0)) > count // 10, "a model of one answer proves nothing"
