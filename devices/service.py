@@ -17,7 +17,7 @@ from devices.masked_upload import Delivery, told
 from devices.session import Superseded
 from devices.shard import OwnSamples
 from devices.store import Progress, Store
-from devices.telemetry import publish_telemetry
+from devices.telemetry import field_figures, publish_telemetry
 from devices.training import Site, check_shard, open_site
 from devices.unsent import Unsent
 from edgefl.algorithms import DONE, PERSONALIZE
@@ -178,7 +178,8 @@ class Device:
         else:
             listed = ", ".join(f"{key} {value:.4g}" for key, value in progress.metrics.items())
             self._note(f"round {task.round} {task.phase}: {listed}")
-            publish_telemetry(session, settings.client_id, task.round, told(task, progress.metrics))
+            metrics = {**told(task, progress.metrics), **field_figures(settings.state)}
+            publish_telemetry(session, settings.client_id, task.round, metrics)
 
     def _check_data(self, state: State) -> None:
         """Look at the plan before there is a task, so that a shard that does not fit it ends this device at once. Raises DataError."""

@@ -1,9 +1,11 @@
 """What a device tells of its board after its part of a round. It is published and forgotten: no result is made of it."""
 
+import json
 import math
 import re
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 from devices.session import Session
 from devices.vitals import temperature_c
@@ -12,6 +14,8 @@ from edgefl.wire.messages import Metrics
 from edgefl.wire.strict_json import encode_json
 
 MAX_VALUES = 32
+FIELD = "field.json"
+"""In a device's state directory: figures of the firmware that was made of its mixture, by `edgefl export drift --state`."""
 NAME = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 
@@ -26,3 +30,12 @@ def telemetry(client_id: str, round: int, metrics: Mapping[str, float]) -> Metri
 def publish_telemetry(session: Session, client_id: str, round: int, metrics: Mapping[str, float]) -> None:
     """Publish on `device/{id}/metrics`, QoS 0: what is lost is not sent again."""
     session.link.publish(session.topics.device(client_id, "metrics"), encode_json(telemetry(client_id, round, metrics)), qos=0)
+
+
+def field_figures(state: Path) -> dict[str, float]:
+    """Return the figures of FIELD, numbers by name; none where there is no such file, or not a whole one."""
+    try:
+        found = json.loads((state / FIELD).read_bytes())
+        return {str(name): float(value) for name, value in found.items()}
+    except (OSError, AttributeError, TypeError, ValueError):
+        return {}

@@ -8,10 +8,13 @@ import click
 
 from edgefl.errors import ExportError
 from edgefl.files import write_atomic
+from firmware_export.drift import Drift, Usage, as_values, compare, read_counters
 from firmware_export.ota import Part, Parts, describe, make_update, read_update
 from firmware_export.signing_key import make_key, read_signer
+from firmware_export.state import DEVICE
 
 NOTE = "update.json"
+FIELD = "field.json"  # devices/telemetry.py publishes it
 PATH = click.Path(path_type=Path)
 
 
@@ -58,10 +61,10 @@ def update(old: Path, new: Path, key_file: Path, out: Path, counter: int | None,
 @click.command(epilog="Example: edgefl export drift out/ counters.bin")
 @click.argument("folder", type=PATH)
 @click.argument("counters", type=PATH)
+@click.option("--state", type=PATH, help="Also leave the figures here, for the device that made the mixture to publish with its metrics.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
-def drift(folder: Path, counters: Path, as_json: bool) -> None:
+def drift(folder: Path, counters: Path, state: Path | None, as_json: bool) -> None:
     """Compare how a firmware uses its gate (COUNTERS, the bytes of its `struct drift`) with the use at export, on the golden samples."""
-    from firmware_export.drift import as_values, compare, read_counters
     from firmware_export.gate_use import gate_use
 
     try:
@@ -70,6 +73,8 @@ def drift(folder: Path, counters: Path, as_json: bool) -> None:
         raise ExportError(f"cannot read {counters}: {error}; dump the firmware's struct drift there") from error
     before = gate_use(folder)
     found = compare(now, before)
+    if state:
+        _leave(state, now, found)
     if as_json:
         click.echo(json.dumps({"now": as_values(now, found), "at_export": list(before.shares)}, indent=1))
         return
@@ -78,6 +83,19 @@ def drift(folder: Path, counters: Path, as_json: bool) -> None:
     click.echo(f"entropy {now.entropy_bits:.3f} bits, at export {before.entropy_bits:.3f}; {now.ties} ties")
     said = "DRIFTED: personalize again on new samples" if found.drifted else "no drift"
     click.echo(f"population stability index {found.psi:.3f}, by chance up to {found.noise:.3f}: {said}")
+
+
+def _leave(state: Path, now: Usage, found: Drift) -> None:
+    figures = {
+        "drift_psi": found.psi, "drift_inferences": now.inferences, "drift_entropy_bits": now.entropy_bits,
+        "drift_entropy_change_bits": found.entropy_change_bits, "drifted": float(found.drifted),
+    }  # fmt: skip
+    if not (state / DEVICE).exists():
+        raise ExportError(f"{state} is no device's state: it holds no {DEVICE}; give the --state of `edgefl device start`")
+    try:
+        write_atomic(state / FIELD, json.dumps(figures).encode())
+    except OSError as error:
+        raise ExportError(f"cannot write {state / FIELD}: {error}; give the --state of `edgefl device start`") from error
 
 
 def parts_of(folder: Path) -> Parts:

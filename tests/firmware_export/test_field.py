@@ -144,9 +144,14 @@ def test_drift_is_told_from_counters(exported: tuple[Path, Path], tmp_path: Path
     figures = json.loads(run("drift", old, project / "counters.bin", "--json").output)
     assert figures["now"]["inferences"] == SAMPLES
     assert figures["now"]["psi"] < 0.01
+    (tmp_path / "device.json").write_text("{}")
+    assert run("drift", old, project / "counters.bin", "--state", tmp_path).exit_code == 0
+    left = json.loads((tmp_path / "field.json").read_text())
+    assert left["drift_inferences"] == SAMPLES and left["drifted"] == 0
     damaged = tmp_path / "counters.bin"
     damaged.write_bytes(b"EFLD")
-    for words in (["drift", old, damaged], ["drift", tmp_path, project / "counters.bin"]):
+    nowhere = ["drift", old, project / "counters.bin", "--state", tmp_path / "none"]
+    for words in (nowhere, ["drift", old, damaged], ["drift", tmp_path, project / "counters.bin"]):
         assert isinstance(run(*words).exception, ExportError)
 
 
