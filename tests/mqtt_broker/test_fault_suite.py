@@ -23,7 +23,7 @@ KINDS = [("aggregator", kind) for kind in ("killed", "full-disk", "clock", "brok
 KINDS += [("pi-0", kind) for kind in DEVICE_KINDS] + [("aggregator", "worker-killed")]
 LINES = {"aggregator": 12_000, "pi-0": 11_000}
 """About as many lines as `at_line` counts in a process that nothing happens to; a test holds the figures near the truth."""
-WORKER_LINES = 6_500
+WORKER_LINES = 3_000
 RUNS = int(os.environ.get("EDGEFL_FAULT_RUNS", len(KINDS)))
 RULES = [("pfl-mfe", "fp32"), ("pfl-mfe", "int8"), ("ditto", "fp32")]
 

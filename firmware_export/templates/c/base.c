@@ -1,4 +1,5 @@
-#if defined(__ARM_FEATURE_DSP) && defined(__ARM_FEATURE_SIMD32) && !defined(__ARM_BIG_ENDIAN)
+/* Not at -O0, where a compiler keeps registers for itself that the assembly needs. */
+#if defined(__ARM_FEATURE_DSP) && defined(__ARM_FEATURE_SIMD32) && !defined(__ARM_BIG_ENDIAN) && defined(__OPTIMIZE__)
 #include <arm_acle.h>
 #define MODEL_DSP 1
 #endif
