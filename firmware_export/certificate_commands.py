@@ -60,19 +60,20 @@ def describe_layers(target: str, layers: tuple[LayerCost, ...]) -> str:
     """Return a table of the layers with each one's share of all instructions."""
     total = sum(layer.instructions for layer in layers)
     width = max((len(layer.name) for layer in layers), default=5)
+    op = max((len(layer.op) for layer in layers), default=8)
     part = max((len(layer.part) for layer in layers), default=4)
     lines = [
         f"{target}: instructions of an inference, bytes of weights (flash), bytes of output (RAM, shared with other layers)",
-        f"{'layer':{width}} {'operator':18} {'part':{part}} {'instructions':>12} {'share':>6} {'flash':>8} {'RAM':>7}",
+        f"{'layer':{width}} {'operator':{op}} {'part':{part}} {'instructions':>12} {'share':>6} {'flash':>8} {'RAM':>7}",
     ]
     for layer in layers:
         share = layer.instructions / total if total else 0.0
         lines.append(
-            f"{layer.name:{width}} {layer.op:18} {layer.part:{part}} {layer.instructions:12,} {share:6.1%} {layer.weight_bytes:8,}"
+            f"{layer.name:{width}} {layer.op:{op}} {layer.part:{part}} {layer.instructions:12,} {share:6.1%} {layer.weight_bytes:8,}"
             f" {layer.output_bytes:7,}"
         )
     weights = sum(layer.weight_bytes for layer in layers)
-    lines.append(f"{'all':{width}} {'':18} {'':{part}} {total:12,} {'':6} {weights:8,}")
+    lines.append(f"{'all':{width}} {'':{op}} {'':{part}} {total:12,} {'':6} {weights:8,}")
     return "\n".join(lines)
 
 
