@@ -111,7 +111,7 @@ class Session:
             case "blob" if assembler := self.assemblers.get(address.sha256):
                 if assembler.add(address.index, message.payload):
                     self.moved = time.monotonic()
-            case "blob" if address.sha256 in self.assemblers:
+            case "blob" if message.payload and address.sha256 in self.assemblers:
                 # a broker gives what it retains in any order; a chunk may come before the size that it is checked by
                 early = self.early.setdefault(address.sha256, {})
                 if sum(map(len, early.values())) + len(message.payload) <= self.limits[address.sha256]:

@@ -2,13 +2,16 @@
 
 import time
 
+from edgefl.errors import WireError
 from edgefl.mqtt import Link
+from edgefl.wire.chunks import chunk_count
 from edgefl.wire.messages import Manifest, Want
 from edgefl.wire.strict_json import decode_json, encode_json
 from edgefl.wire.topics import Topics
-from mqtt_broker.blob_server import BlobServer
+from mqtt_broker.blob_server import RETAINED_BYTES, BlobServer
 
 CHUNK_WINDOW = 8
+MOST_RETAINED = chunk_count(RETAINED_BYTES)
 
 
 class BlobTraffic:
@@ -52,11 +55,18 @@ class BlobTraffic:
         for topic in (self._topics.manifest(manifest.sha256), *(self._topics.blob(manifest.sha256, index) for index in indices)):
             self._link.publish(topic, b"", retain=True)
 
-    def clear_left(self, payload: bytes) -> None:
-        """Take from the broker what this aggregator held there before it was killed, and does not hold now."""
+    def clear_left(self, sha256: str, payload: bytes) -> None:
+        """Take from the broker what this aggregator held there before it was killed, and does not hold now. WireError: it is no such manifest."""
         manifest = decode_json(Manifest, payload)
-        if manifest.session == self._session and manifest.sha256 not in self._server.held():
-            self._clear(manifest)
+        if manifest.session != self._session or sha256 in self._server.held():
+            return
+        # where no access list says who may write it, it may be anybody's: it must not make this one publish without end
+        if manifest.sha256 != sha256 or not 0 <= manifest.count <= MOST_RETAINED:
+            raise WireError(
+                f"a manifest of {manifest.count} chunks, expected those that an aggregator leaves, {MOST_RETAINED} at most; "
+                "let the broker's access list keep others from writing it"
+            )
+        self._clear(manifest)
 
     def expect(self, sha256: str, client_id: str) -> None:
         """Note that a device was told of a blob: it may ask for it."""

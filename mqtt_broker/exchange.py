@@ -134,7 +134,7 @@ class Exchange:
                 case "status":
                     self._on_status(address, message.payload)
                 case "manifest" if message.payload:
-                    self.blobs.clear_left(message.payload)
+                    self.blobs.clear_left(address.sha256, message.payload)
                 case "want":
                     self.blobs.want(address.client_id, decode_json(Want, message.payload))
                 case "begin":

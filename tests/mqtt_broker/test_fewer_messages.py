@@ -133,13 +133,31 @@ def test_what_a_killed_aggregator_left_is_cleared_by_its_next_process_alone(link
     assert killed.wait_in_flight(1, 40)
     manifest = kept(link, topics)[topics.manifest(A)]
     again, other = (BlobTraffic(link(session), topics, session) for session in ("session", "other"))
-    other.clear_left(manifest)
+    other.clear_left(A, manifest)
     again.offer(A, b"content")
-    again.clear_left(manifest)  # it is held now
+    again.clear_left(A, manifest)  # it is held now
     for each in (again, other):
         assert each._link.wait_in_flight(1, 40)
     assert len(kept(link, topics)) == 2
     anew = BlobTraffic(link("anew"), topics, "session")
-    anew.clear_left(encode_json(replace(decode_json(Manifest, manifest), ts=1.0)))
+    anew.clear_left(A, encode_json(replace(decode_json(Manifest, manifest), ts=1.0)))
     assert anew._link.wait_in_flight(1, 40)
     assert kept(link, topics) == {}
+
+
+def test_a_forged_manifest_makes_an_aggregator_publish_nothing(federate, mosquitto_url, toys, listen, puppet):
+    """Its session is no secret. Neither a count without end nor another topic's name gets the aggregator to say anything of it."""
+    federation = federate(mosquitto_url, rounds=1, min_clients=1)
+    heard = listen(federation)
+    aggregator = federation.aggregator()
+    client = puppet(federation, "pi-1")
+    task = client.next("task")
+    forged = Manifest(A, 10**15, 10**9, CHUNK_BYTES, 0.0, True, task.session)
+    for each in (forged, replace(forged, count=-1), replace(forged, sha256="#", count=1), replace(forged, sha256=B, count=1)):
+        client.link.publish(federation.topics.manifest(A), encode_json(each))
+    assert client.send(task, encode_models({"global": toys.weights()})).outcome == "ok"
+    assert client.send(client.next("task"), encode_models({})).outcome == "ok"
+    assert aggregator.end() == 0, aggregator.said
+    topics = [message.topic for message in heard.until_phase("done", federation.topics.state)]
+    assert not [topic for topic in topics if f"/blob/{A}/" in topic and not topic.endswith("/manifest")]
+    assert not [topic for topic in topics if f"/blob/{B}/" in topic]
