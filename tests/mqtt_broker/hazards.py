@@ -138,7 +138,7 @@ class Fleet:
                     with contextlib.suppress(OSError), connection:
                         connection.sendall(f"{jump}\n".encode())
                 case ("count", pid, number, connection):
-                    self.counts[self._named(int(pid))] = int(number)
+                    self.counts.setdefault(self._named(int(pid)), []).append(int(number))
                     with contextlib.suppress(OSError), connection:
                         connection.sendall(b"\n")
                 case ("ended", name, process):

@@ -23,7 +23,7 @@ KINDS = [("aggregator", kind) for kind in ("killed", "full-disk", "clock", "brok
 KINDS += [("pi-0", kind) for kind in DEVICE_KINDS] + [("aggregator", "worker-killed")]
 LINES = {"aggregator": 12_000, "pi-0": 11_000}
 """About as many lines as `at_line` counts in a process that nothing happens to; a test holds the figures near the truth."""
-WORKER_LINES = 4_000
+WORKER_LINES = 5_000
 RUNS = int(os.environ.get("EDGEFL_FAULT_RUNS", len(KINDS)))
 RULES = [("pfl-mfe", "fp32"), ("pfl-mfe", "int8"), ("ditto", "fp32")]
 
@@ -87,14 +87,15 @@ def test_the_lines_that_a_seed_draws_from_are_those_that_run(fleet):
     made = fleet([Hazard(victim, "killed", "0") for victim in LINES], min_clients=3, quorum=1.0, rounds=4, clients_per_round=2)
     made.run()
     assert made.counts.keys() == LINES.keys()
-    assert all(0.7 < made.counts[victim] / lines < 1.5 for victim, lines in LINES.items()), made.counts
+    assert all(0.7 < sum(made.counts[victim]) / lines < 1.5 for victim, lines in LINES.items()), made.counts
 
 
 def test_the_lines_that_a_worker_is_killed_at_are_those_that_run(fleet):
     made = fleet([Hazard("aggregator", "worker-killed", "worker:0")], min_clients=3, quorum=1.0, rounds=4, clients_per_round=2, workers=2)
     made.run()
-    # from one run to the next: it may have one of the three clients, or two
-    assert 1 / 3 < made.counts["aggregator"] / WORKER_LINES < 2, made.counts
+    counted = made.counts["aggregator"]  # one has two of the three clients, so of both together
+    assert len(counted) == 2
+    assert 0.7 < sum(counted) / 2 / WORKER_LINES < 1.3, counted
 
 
 def test_an_aggregator_killed_at_the_end_of_the_last_round_goes_on_to_personalize(fleet, toys):
