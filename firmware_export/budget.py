@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgefl.errors import ExportError
-from firmware_export.measured import LayerCost, TargetCost
+from firmware_export.c_source import LayerCost
+from firmware_export.measured import TargetCost
 
 FLASH_WAYS = (
     "fewer experts (num_experts of [algorithm]), or pfl-mfe, whose experts share their convolutions",

@@ -10,7 +10,8 @@ from typing import Any
 from edgefl.errors import ExportError
 from edgefl.files import write_atomic
 from edgefl.types import Array, Labels
-from firmware_export.certificate import NAME, Request, Source, generate_source, make_certificate, quantization_of, read_certificate
+from firmware_export.c_source import CSource, generate
+from firmware_export.certificate import NAME, Request, make_certificate, quantization_of, read_certificate
 from firmware_export.field import Updates
 from firmware_export.golden import Golden, encode_golden, make_golden
 from firmware_export.graph import read_graph
@@ -34,7 +35,7 @@ def write_bundle(out: Path, x: Array, y: Labels, request: Request, old: Collecti
     try:
         old = {*old, *take_away_certificate(out)}
         model, model_float = (out / MODEL).read_bytes(), (out / MODEL_FLOAT).read_bytes()
-        source = generate_source(model, request.threshold)
+        source = generate(model, threshold=request.threshold)
         golden = make_golden(model, x, y)
         certificate = make_certificate(model, model_float, source, golden, request)
         certificate["quantization"] = quantization_of((out / NOTE).read_bytes())
@@ -51,7 +52,7 @@ def write_bundle(out: Path, x: Array, y: Labels, request: Request, old: Collecti
     return certificate
 
 
-def derived_files(model: bytes, source: Source, golden: Golden, request: Request, certificate: Mapping[str, Any]) -> dict[str, bytes]:
+def derived_files(model: bytes, source: CSource, golden: Golden, request: Request, certificate: Mapping[str, Any]) -> dict[str, bytes]:
     """Return every file that follows from the model, the golden vectors and the certificate's figures."""
     target = TARGETS[request.target]
     text = {f"c/{name}": content for name, content in source.files.items()}

@@ -27,7 +27,9 @@ from firmware_export.parts import Structure, find_parts
 
 @dataclass(frozen=True)
 class LayerCost:
-    """A layer of the generated C: multiply-accumulates of one inference, bytes of its constants, bytes of its output."""
+    """A layer of the generated C: multiply-accumulates of one inference, bytes of its constants and of its output; instructions an
+    inference, 0 where they were not measured.
+    """
 
     name: str
     op: str
@@ -35,6 +37,7 @@ class LayerCost:
     macs: int
     weight_bytes: int
     output_bytes: int
+    instructions: int = 0
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,11 @@ class CSource:
     parts: tuple[str, ...]
     images: Mapping[str, bytes]
     layout: str
+
+    @property
+    def part_bytes(self) -> tuple[int, ...]:
+        """What each part takes in flash."""
+        return tuple(len(self.images[part]) for part in self.parts)
 
 
 def generate(model: bytes, *, threshold: float = 0.0) -> CSource:

@@ -12,10 +12,10 @@ from typing import Any
 from edgefl import __version__
 from edgefl.errors import ExportError
 from firmware_export.budget import Budget, check_budget
-from firmware_export.c_source import generate
+from firmware_export.c_source import CSource, generate
 from firmware_export.golden import Golden, accuracies
 from firmware_export.graph import read_graph
-from firmware_export.measured import cost_of, layer_costs, profile
+from firmware_export.measured import cost_of, profile
 from firmware_export.micro import arena_bytes, micro_version
 from firmware_export.parity import EQUAL, Place, run_everywhere, run_skipping, sha256_of
 from firmware_export.run import load
@@ -39,25 +39,8 @@ class Request:
     update_key: str = ""
 
 
-@dataclass(frozen=True)
-class Source:
-    """The generated C. files: model.h, model.c, model_weights.c; layers: of the generator; parts: names of the mixture's parts;
-    part_bytes: what each takes in flash."""
-
-    files: Mapping[str, str]
-    layers: Sequence[Any]
-    parts: Sequence[str]
-    part_bytes: tuple[int, ...]
-
-
-def generate_source(model: bytes, threshold: float) -> Source:
-    """Return the C of an int8 model. ExportError for what a microcontroller cannot run."""
-    made = generate(model, threshold=threshold)
-    return Source(dict(made.files), made.layers, tuple(made.parts), tuple(len(made.images[part]) for part in made.parts))
-
-
 def make_certificate(
-    model: bytes, model_float: bytes, source: Source, golden: Golden, request: Request, places: Sequence[str] = tuple(TARGETS)
+    model: bytes, model_float: bytes, source: CSource, golden: Golden, request: Request, places: Sequence[str] = tuple(TARGETS)
 ) -> dict[str, Any]:
     """Build, run and measure everything; returns the certificate without `files`, as JSON holds it.
 
@@ -68,13 +51,13 @@ def make_certificate(
     graph, loaded = read_graph(model), load(model)
     arena = arena_bytes(model)
     targets = [TARGETS[name] for name in places]
-    exact = generate_source(model, 0.0) if request.threshold else source
+    exact = generate(model) if request.threshold else source
     compared = run_everywhere(exact.files, golden, targets, request.target)
     ran, skipping = compared, None
     if request.threshold:
         ran, skipping = run_skipping(source.files, golden, targets, request.target)
     costs = [cost for cost in map(cost_of, ran) if cost is not None]
-    layers = layer_costs(source.layers)
+    layers = source.layers
     own = next((cost for cost in costs if cost.target == request.target), None)
     if own is not None:
         check_budget(request.budget, own, layers)

@@ -11,8 +11,8 @@ import click
 from edgefl.data.device import DataSource
 from edgefl.data.device.options import data_options
 from edgefl.errors import ExportError
+from firmware_export.c_source import LayerCost
 from firmware_export.certificate import NAME
-from firmware_export.measured import LayerCost
 from firmware_export.parity import EQUAL
 from firmware_export.targets import TARGETS, find_target
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from firmware_export.c_source import LayerCost
 from firmware_export.firmware import build_and_run
 from firmware_export.parity import Place
 from firmware_export.targets import TARGETS, Target
@@ -33,19 +34,6 @@ class TargetCost:
     program_ram_bytes: int
 
 
-@dataclass(frozen=True)
-class LayerCost:
-    """One layer: operator, the part of the mixture that it is of, multiplications, bytes, instructions an inference (0: not measured)."""
-
-    name: str
-    op: str
-    part: str
-    macs: int
-    weight_bytes: int
-    output_bytes: int
-    instructions: int = 0
-
-
 def cost_of(place: Place) -> TargetCost | None:
     """Return what a place measured; None where nothing ran."""
     built, ran = place.built, place.ran
@@ -56,12 +44,6 @@ def cost_of(place: Place) -> TargetCost | None:
     return TargetCost(
         target.name, built.model.flash, built.model.ram, ran.stack, round(mean), round(worst), built.image.flash, built.image.ram
     )  # fmt: skip
-
-
-def layer_costs(layers: Sequence[Any]) -> tuple[LayerCost, ...]:
-    """Return the generator's layers with no instructions counted yet."""
-    keys = ("name", "op", "part", "macs", "weight_bytes", "output_bytes")
-    return tuple(LayerCost(*(getattr(layer, key) for key in keys)) for layer in layers)
 
 
 def profile(model: Mapping[str, str], layers: Sequence[LayerCost], target: str, inputs: Any) -> tuple[LayerCost, ...]:

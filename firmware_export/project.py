@@ -11,7 +11,7 @@ from firmware_export.targets import OPTIONS, Target
 
 PLACE = re.compile(r"@([A-Z_]+)@")
 PRODUCT = ("CMakeLists.txt.in", "toolchain.cmake.in", "link.ld.in", "README.md.in")
-PORTABLE = ("board.h", "main.c")
+PORTABLE = ("board.h", "main.c", "print.h")
 BARE = ("semihosting.c", "startup.c")
 
 

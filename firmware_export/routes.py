@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
@@ -82,6 +83,4 @@ def _by_device(model: bytes, calibration: Array, options: Options, recipes: tupl
     for recipe in distinct(recipes, len(calibration)):
         if observed.samples < min(recipe.samples, len(calibration)):
             observed = observe(model, calibration)
-        seen = observed
-        samples = min(recipe.samples, seen.samples)
-        yield Candidate(recipe.name, samples, lambda seen=seen, recipe=recipe: quantize(model, seen, recipe, options.bits))  # type: ignore[misc]
+        yield Candidate(recipe.name, min(recipe.samples, observed.samples), partial(quantize, model, observed, recipe, options.bits))

@@ -41,8 +41,13 @@ class Target:
         return ["-machine", self.machine, *shown, "-semihosting-config", "enable=on,target=native", "-icount", "shift=0"]
 
 
-_MPS2 = {"flash": (0, 4 << 20), "ram": (0x20000000, 4 << 20), "tick": Fraction(40)}
 _HARD = ("-mfloat-abi=hard",)
+
+
+def _mps2(name: str, machine: str, dsp: bool, *flags: str) -> Target:
+    """Return a core of Arm's MPS2 board."""
+    return Target(name, (f"-mcpu={name}", "-mthumb", *flags), machine, (0, 4 << 20), (0x20000000, 4 << 20), Fraction(40), dsp)
+
 
 TARGETS = {
     target.name: target
@@ -50,9 +55,9 @@ TARGETS = {
         Target(
             "cortex-m0", ("-mcpu=cortex-m0", "-mthumb"), "microbit", (0, 256 << 10), (0x20000000, 16 << 10), Fraction(125, 2), False, True
         ),
-        Target("cortex-m3", ("-mcpu=cortex-m3", "-mthumb"), "mps2-an385", dsp=False, **_MPS2),  # type: ignore[arg-type]
-        Target("cortex-m4", ("-mcpu=cortex-m4", "-mthumb", *_HARD, "-mfpu=fpv4-sp-d16"), "mps2-an386", dsp=True, **_MPS2),  # type: ignore[arg-type]
-        Target("cortex-m7", ("-mcpu=cortex-m7", "-mthumb", *_HARD, "-mfpu=fpv5-sp-d16"), "mps2-an500", dsp=True, **_MPS2),  # type: ignore[arg-type]
+        _mps2("cortex-m3", "mps2-an385", False),
+        _mps2("cortex-m4", "mps2-an386", True, *_HARD, "-mfpu=fpv4-sp-d16"),
+        _mps2("cortex-m7", "mps2-an500", True, *_HARD, "-mfpu=fpv5-sp-d16"),
         Target(
             "cortex-m55", ("-mcpu=cortex-m55", "-mthumb", *_HARD), "mps3-an547", (0, 512 << 10), (0x20000000, 512 << 10),
             Fraction(125, 4), True, True,

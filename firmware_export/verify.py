@@ -11,9 +11,10 @@ import numpy as np
 
 from edgefl.errors import ExportError
 from firmware_export.bundle import GOLDEN, MODEL, MODEL_FLOAT, NOTE, REPORT, derived_files
-from firmware_export.certificate import NAME, generate_source, make_certificate, quantization_of, read_certificate, request_of
+from firmware_export.c_source import LayerCost, generate
+from firmware_export.certificate import NAME, make_certificate, quantization_of, read_certificate, request_of
 from firmware_export.golden import decode_golden, make_golden
-from firmware_export.measured import LayerCost, layer_costs, profile
+from firmware_export.measured import profile
 from firmware_export.parity import EQUAL, NOT_RUN
 from firmware_export.targets import TARGETS
 
@@ -35,7 +36,7 @@ def verify_bundle(out: Path) -> Verified:
     contents = check_files(out, certificate["files"])
     model, model_float, golden = contents[MODEL], contents[MODEL_FLOAT], decode_golden(contents[GOLDEN])
     request = request_of(certificate)
-    source = generate_source(model, request.threshold)
+    source = generate(model, threshold=request.threshold)
     again = make_golden(model, golden.x, golden.y)
     if not np.array_equal(again.inputs, golden.inputs):
         raise ExportError(f"{GOLDEN}: the int8 inputs are not those that its samples give; export again")
@@ -70,8 +71,8 @@ def profile_bundle(out: Path, target: str | None) -> tuple[str, tuple[LayerCost,
     chosen = target or request.target
     if TARGETS[chosen].is_host:
         raise ExportError("instructions are counted in QEMU, and the target is host; give --target cortex-m4")
-    source = generate_source(contents[MODEL], request.threshold)
-    layers = profile(source.files, layer_costs(source.layers), chosen, decode_golden(contents[GOLDEN]).inputs)
+    source = generate(contents[MODEL], threshold=request.threshold)
+    layers = profile(source.files, source.layers, chosen, decode_golden(contents[GOLDEN]).inputs)
     return chosen, layers, asdict(request.budget)
 
 

@@ -11,7 +11,8 @@ from edgefl.data.device import DataSource, load_source
 from edgefl.errors import ExportError, StateError
 from edgefl.types import Shard
 from firmware_export.bundle import MODEL, MODEL_FLOAT, NOTE
-from firmware_export.certificate import NAME, generate_source
+from firmware_export.c_source import generate
+from firmware_export.certificate import NAME
 from firmware_export.golden import choose, make_golden
 from firmware_export.graph import check_integer, read_graph
 from firmware_export.parity import EQUAL, run_everywhere
@@ -39,7 +40,7 @@ def verify_report(folder: Path, source: DataSource | None = None) -> Verified:
         return Verified(tuple(checked), (f"accuracy and parity: {why}", WITHOUT))
     checked += _accuracies(model, _read(folder, MODEL_FLOAT), shard, note)
     golden = make_golden(model, *choose(shard, SAMPLES, int(note["seed"])))
-    ran = run_everywhere(generate_source(model, 0.0).files, golden, list(TARGETS.values()), HOST)
+    ran = run_everywhere(generate(model).files, golden, list(TARGETS.values()), HOST)
     equal = ["tflite-micro", *(place.name for place in ran if place.status == EQUAL)]
     checked.append(f"{len(golden.y)} samples, every output byte the same: {', '.join(equal)}")
     unchecked = [f"{place.name}: {place.reason}" for place in ran if place.status != EQUAL]

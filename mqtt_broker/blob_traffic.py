@@ -56,7 +56,7 @@ class BlobTraffic:
             self._link.publish(topic, b"", retain=True)
 
     def clear_left(self, sha256: str, payload: bytes) -> None:
-        """Take from the broker what this aggregator held there before it was killed, and does not hold now. WireError: it is no such manifest."""
+        """Take from the broker what this aggregator left there when it was killed and does not hold now; WireError for other manifests."""
         manifest = decode_json(Manifest, payload)
         if manifest.session != self._session or sha256 in self._server.held():
             return

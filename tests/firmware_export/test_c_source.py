@@ -6,6 +6,7 @@ import subprocess
 
 import numpy as np
 import pytest
+from edgefl_export_tests_mixtures import KINDS  # conftest.py has loaded it
 
 from edgefl.errors import ExportError
 from edgefl.mixture import fill_template
@@ -14,7 +15,6 @@ from firmware_export.quantize import RECIPES, quantize
 from firmware_export.ranges import observe
 from firmware_export.run import load, quantize_input
 
-KINDS = ("aem", "ensemble", "ifca", "fedmix", "pfl-mf", "pfl-mfe", "single", "pfl-ft")
 MIXTURES = [*((kind, "uci-har") for kind in KINDS), ("aem", "fashion-mnist"), ("pfl-mfe", "cifar10")]
 GATED = {"aem": 3, "ensemble": 3, "fedmix": 3, "pfl-mf": 2, "pfl-mfe": 2}
 CORES = ("cortex-m0", "cortex-m3", "cortex-m4", "cortex-m7", "cortex-m55")

@@ -16,7 +16,8 @@ from firmware_export import bundle as bundle_of
 from firmware_export import parity
 from firmware_export.budget import Budget
 from firmware_export.bundle import write_bundle
-from firmware_export.certificate import Request, generate_source, make_certificate
+from firmware_export.c_source import generate
+from firmware_export.certificate import Request, make_certificate
 from firmware_export.golden import choose, decode_golden
 from firmware_export.verify import profile_bundle
 
@@ -67,7 +68,7 @@ def test_one_byte_that_differs_fails(bundle, monkeypatch) -> None:
     golden = decode_golden((bundle / "golden.npz").read_bytes())
     outputs = golden.outputs.copy()
     outputs[7, 2] ^= 1
-    source = generate_source(model, 0.0)
+    source = generate(model)
     with pytest.raises(ExportError, match=r"host differs .* in 1 of 30 samples, first in sample 7"):
         make_certificate(model, model_float, source, replace(golden, outputs=outputs), Request("host", Budget()), ["host"])
 
@@ -79,7 +80,7 @@ def test_a_budget_that_is_exceeded_names_layers_and_three_ways(bundle, budget, w
     model, model_float = ((bundle / name).read_bytes() for name in ("model.tflite", "model_float.tflite"))
     golden = decode_golden((bundle / "golden.npz").read_bytes())
     with pytest.raises(ExportError) as caught:
-        make_certificate(model, model_float, generate_source(model, 0.0), golden, Request("cortex-m4", budget), ["cortex-m4"])
+        make_certificate(model, model_float, generate(model), golden, Request("cortex-m4", budget), ["cortex-m4"])
     assert all(word in str(caught.value) for word in (*words, "too many", "  1. ", "  2. ", "  3. "))
 
 

@@ -7,6 +7,7 @@ import os
 
 import numpy as np
 import pytest
+from edgefl_export_tests_mixtures import DATA, KINDS  # conftest.py has loaded it
 
 from firmware_export.c_source import generate
 from firmware_export.firmware import not_runnable
@@ -15,8 +16,6 @@ from firmware_export.parity import EQUAL, run_everywhere
 from firmware_export.targets import TARGETS
 
 pytest.importorskip("tflite_micro")
-KINDS = ("aem", "ensemble", "ifca", "fedmix", "pfl-mf", "pfl-mfe", "single", "pfl-ft")
-DATA = ("fashion-mnist", "cifar10", "uci-har")
 SAMPLES = int(os.environ.get("EDGEFL_PARITY_SAMPLES", "0"))
 CASES = [(kind, data) for data in DATA for kind in KINDS] if SAMPLES else [("pfl-mfe", "uci-har"), ("fedmix", "fashion-mnist")]
 

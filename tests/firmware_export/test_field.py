@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from edgefl.errors import ExportError
 from edgefl.types import Shard
-from firmware_export.certificate import generate_source
+from firmware_export.c_source import generate
 from firmware_export.commands import export
 from firmware_export.drift import read_counters
 from firmware_export.field import Updates
@@ -67,7 +67,7 @@ def _project(out: Path, shard: Shard, target: Target, trusted: str) -> None:
     model = (out / "model.tflite").read_bytes()
     golden = make_golden(model, shard.x_test[:SAMPLES], shard.y_test[:SAMPLES])
     (out / "golden.npz").write_bytes(encode_golden(golden))
-    source = generate_source(model, 0.0)
+    source = generate(model)
     for name, text in project_files(source.files, target, Updates(trusted, source.part_bytes)).items():
         (out / "firmware" / name).parent.mkdir(parents=True, exist_ok=True)
         (out / "firmware" / name).write_text(text)

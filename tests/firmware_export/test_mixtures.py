@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from edgefl_export_tests_mixtures import KINDS  # conftest.py has loaded it
 
 from firmware_export.graph import FORBIDDEN, read_graph
 from firmware_export.run import MICRO, load, outputs
 
-KINDS = ("aem", "ensemble", "ifca", "fedmix", "pfl-mf", "pfl-mfe", "single", "pfl-ft")
 ON_PICTURES = [("aem", "fashion-mnist"), ("pfl-mfe", "cifar10")]
 
 

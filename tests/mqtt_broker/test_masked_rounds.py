@@ -74,6 +74,20 @@ def test_who_vanishes_after_sharing_its_keys_is_recovered(vanishes_before, feder
     assert [row["id"] for row in federation.result()["dropped"] if row["round"] == 1] == ([] if came else ["pi-9"])
 
 
+def check_the_end(federation, aggregator, device, others, toys, masked):
+    """The others personalize, all end well, and the model is that of the device's update and the others' zeros."""
+    for other in others:
+        assert other.puppet.send(other.next("personalize"), encode_models({})).outcome == "ok"
+    assert aggregator.end() == 0, aggregator.said
+    assert device.end() == 0, device.said
+    expected = masked.after(
+        federation,
+        toys.weights(),
+        [masked.update_of(federation, "pi-1")[0], masked.zero("pi-2", toys.weights()), masked.zero("pi-3", toys.weights())],
+    )
+    masked.check_models(federation, expected)
+
+
 def test_below_the_threshold_a_round_is_played_again_with_other_masks(federate, mosquitto_url, toys, masked_puppet, listen, masked):
     federation = federate(mosquitto_url, rounds=1, **SETTINGS)
     heard = listen(federation)
@@ -91,16 +105,7 @@ def test_below_the_threshold_a_round_is_played_again_with_other_masks(federate, 
         for other in others:
             other.answer(step)
     others[0].answer("unmask")  # with the device's, two of three
-    for other in others:
-        assert other.puppet.send(other.next("personalize"), encode_models({})).outcome == "ok"
-    assert aggregator.end() == 0, aggregator.said
-    assert device.end() == 0, device.said
-    expected = masked.after(
-        federation,
-        toys.weights(),
-        [masked.update_of(federation, "pi-1")[0], masked.zero("pi-2", toys.weights()), masked.zero("pi-3", toys.weights())],
-    )
-    masked.check_models(federation, expected)
+    check_the_end(federation, aggregator, device, others, toys, masked)
     keys = [(each.seal, each.mask) for each in masked.advertised(heard.until_phase("done")) if each.client_id == "pi-1"]
     assert len(set(keys)) == 2
 
@@ -133,16 +138,7 @@ def test_an_aggregator_that_is_killed_plays_a_round_with_fresh_keys_until_the_wo
     aggregator = again(aggregator)
     same = others[0].answer("unmask")
     assert (same.nonce, same.models) == (asked.nonce, asked.models)
-    for other in others:
-        assert other.puppet.send(other.next("personalize"), encode_models({})).outcome == "ok"
-    assert aggregator.end() == 0, aggregator.said
-    assert device.end() == 0, device.said
-    expected = masked.after(
-        federation,
-        toys.weights(),
-        [masked.update_of(federation, "pi-1")[0], masked.zero("pi-2", toys.weights()), masked.zero("pi-3", toys.weights())],
-    )
-    masked.check_models(federation, expected)
+    check_the_end(federation, aggregator, device, others, toys, masked)
 
 
 @pytest.mark.parametrize("seed", range(3))

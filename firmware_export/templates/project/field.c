@@ -8,6 +8,7 @@
 #endif
 #ifdef UPDATE_SLOT_BYTES
 #include "ota.h"
+#include "print.h"
 #include "update_key.h"
 
 enum { SLOT = (UPDATE_SLOT_BYTES + 7) / 8, LARGEST = UPDATE_SLOT_BYTES + 4096 };
@@ -29,19 +30,6 @@ static int write(int slot, uint32_t offset, const uint8_t *bytes, uint32_t count
         ((uint8_t *)slots[slot])[offset + i] = bytes[i];
     }
     return 0;
-}
-
-static void print_number(const char *before, uint32_t number)
-{
-    char text[12];
-    int place = 11;
-    text[place] = 0;
-    do {
-        text[--place] = (char)('0' + number % 10);
-        number /= 10;
-    } while (number);
-    board_print(before);
-    board_print(text + place);
 }
 
 static int take_update(void)

@@ -2,6 +2,7 @@
  * samples.bin holds int8 inputs of MODEL_INPUT_BYTES, one after the other; outputs.bin gets MODEL_OUTPUT_BYTES for each. */
 #include "board.h"
 #include "model.h"
+#include "print.h"
 
 static int8_t input[MODEL_INPUT_BYTES];
 static int8_t output[MODEL_OUTPUT_BYTES];
@@ -24,19 +25,6 @@ void model_profile(int layer)
     layer_began = now;
 }
 #endif
-
-static void print_number(const char *before, uint32_t number)
-{
-    char text[12];
-    int place = 11;
-    text[place] = 0;
-    do {
-        text[--place] = (char)('0' + number % 10);
-        number /= 10;
-    } while (number);
-    board_print(before);
-    board_print(text + place);
-}
 
 static int highest(void)
 {

@@ -1,0 +1,20 @@
+#ifndef PRINT_H
+#define PRINT_H
+
+#include "board.h"
+
+/* Without printf: the text, then the number in decimal digits. */
+static void print_number(const char *before, uint32_t number)
+{
+    char text[12];
+    int place = 11;
+    text[place] = 0;
+    do {
+        text[--place] = (char)('0' + number % 10);
+        number /= 10;
+    } while (number);
+    board_print(before);
+    board_print(text + place);
+}
+
+#endif
