@@ -54,7 +54,7 @@ class Link:
         self.url, self._keepalive_s = brokers[0].shown, keepalive_s
         self._turns: Turns | None = None
         self.bytes_up = self.bytes_down = self.dropped = 0
-        self._events: queue.Queue[Message | Connected] = queue.Queue(QUEUE_LIMIT)
+        self._events: queue.SimpleQueue[Message | Connected] = queue.SimpleQueue()
         self._replies: dict[str, Callable[[Message], None]] = {}
         self._acknowledgements = Acknowledgements()
         self._changed = self._acknowledgements.changed
@@ -142,7 +142,7 @@ class Link:
             self._changed.notify_all()
         self._subscriptions.again()
         if again:
-            self._events.put_nowait(Connected(self.url))
+            self._events.put(Connected(self.url))
 
     def _present(self) -> int:
         return self._connections if self._client.is_connected() else 0
@@ -166,10 +166,9 @@ class Link:
         if reply := self._replies.get(message.topic):
             reply(message)
             return
-        try:
-            self._events.put_nowait(message)
-        except queue.Full:
-            # receipts and resends make up for a dropped message; unbounded memory has no cure
+        if self._events.qsize() < QUEUE_LIMIT:
+            self._events.put(message)
+        else:  # receipts and resends make up for a dropped message; unbounded memory has no cure
             self.dropped += 1
 
     def _on_publish(self, client: paho.Client, userdata: Any, mid: int, reason: Any, properties: Any) -> None:

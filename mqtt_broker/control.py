@@ -6,7 +6,7 @@ worker -> aggregator   Up, Serving, Arrived, Refused, Closed; Broke before it en
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from edgefl.mqtt import Link, Message
@@ -18,7 +18,7 @@ class SharedLink(Link):
     """A link whose queue other threads of this process may put messages into."""
 
     def post(self, message: Message) -> None:
-        """Have `get` return this message, as if it had come from the broker; waits while the queue is full."""
+        """Have `get` return this message, as if it had come from the broker."""
         self._events.put(message)
 
 
@@ -152,9 +152,13 @@ _KINDS: dict[str, type[Any]] = {
 }
 
 
+def _fields(record: Any) -> dict[str, Any]:
+    return {field.name: getattr(record, field.name) for field in fields(record)}
+
+
 def to_line(said: Said) -> bytes:
     """Return a message as one line."""
-    return json.dumps([type(said).__name__, vars(said)], default=vars, separators=(",", ":")).encode() + b"\n"
+    return json.dumps([type(said).__name__, vars(said)], default=_fields, separators=(",", ":")).encode() + b"\n"
 
 
 def from_line(line: bytes) -> Said:

@@ -7,17 +7,19 @@ from dataclasses import dataclass
 
 from edgefl.algorithms import PERSONALIZE, Algorithm
 from edgefl.config import FederationConfig
+from edgefl.errors import WireError
 from edgefl.plan.spec import TensorSpec
 from edgefl.types import ServerState, Weights
 from edgefl.wire.messages import Begin, Task
 from edgefl.wire.tensors import encode_weights, models_limit, specs_of
 from mqtt_broker.spool import Expected
 
+MAX_SAMPLES = 10**9
 GRANTED_BYTES = 8 * 1024 * 1024
 """So much of a round's updates may come unasked: the first clients that are told of the round need not ask for a slot."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Brief:
     """One client's task; `expected`: the tensors an update may hold, by model; `limit`: its largest size in bytes.
 
@@ -30,6 +32,14 @@ class Brief:
     limit: int
     take: Callable[[Begin, bytes], None] | None = None
     before: frozenset[str] = frozenset()
+
+
+def check_answer(begin: Begin, brief: Brief, nonce: str | None) -> None:
+    """Raise WireError unless an update answers this round's task, which said `nonce`, and counts samples that it may have."""
+    if begin.nonce != nonce:
+        raise WireError(f"the nonce {begin.nonce[:16]!r} is not this round's: a replayed update; answer the task that was sent last")
+    if brief.expected and not 1 <= begin.num_samples <= MAX_SAMPLES:
+        raise WireError(f"num_samples is {begin.num_samples}, expected 1 to {MAX_SAMPLES}; give the device a shard")
 
 
 class Steps:
@@ -58,6 +68,7 @@ class Tasks:
         self._session, self._plan, self.nonces, self._max_staleness = session, plan, nonces, max_staleness
         self._briefs: dict[str, Brief] = {}
         self._grantable = GRANTED_BYTES
+        self._shared: dict[tuple[tuple[str, str], ...], tuple[Mapping[str, str], Expected]] = {}
         # the weights are kept beside their hash: an id is only unique while its object lives
         self._hashes: dict[int, tuple[Weights, str]] = {}
         self._specs: dict[int, tuple[TensorSpec, ...]] = {}
@@ -71,11 +82,13 @@ class Tasks:
         """Return the client's brief, the same whenever it is asked for; its blobs are on offer then."""
         if client_id not in self._briefs:
             config, broadcast = self._config, self._algorithm.broadcast(self._state, client_id)
-            models = {name: self._hash(weights) for name, weights in broadcast.models.items()}
+            models: Mapping[str, str] = {name: self._hash(weights) for name, weights in broadcast.models.items()}
             # what a client personalizes is its own: its answer is metrics and holds no tensor
             personal = broadcast.phase == PERSONALIZE
-            expected = {} if personal else {name: self._specs[id(weights)] for name, weights in broadcast.models.items()}
+            expected: Expected = {} if personal else {name: self._specs[id(weights)] for name, weights in broadcast.models.items()}
             limit = 64 + (models_limit(expected, config.codec) if expected else 0)
+            # hundreds of clients that are told the same share it
+            models, expected = self._shared.setdefault(tuple(models.items()), (models, expected))
             granted = limit <= self._grantable
             self._grantable -= limit * granted
             task = Task(

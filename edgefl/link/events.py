@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Message:
     """One message from the broker. `oversize`: the bytes of a payload above the limit, which is then left out."""
 
@@ -13,7 +13,7 @@ class Message:
     oversize: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Connected:
     """The link came up again: subscriptions are made, retained messages of one's own must be published again. `url`: where."""
 

@@ -30,13 +30,27 @@ class RecordSocket(ssl.SSLSocket):
         if not self._ahead:
             found = self.read(RECORD)
             if len(found) <= buflen:
-                return found
+                return found if len(found) == buflen else self._more(found, buflen)
             self._ahead = found
         found = self._ahead[self._at : self._at + buflen]
         self._at += len(found)
         if self._at == len(self._ahead):
             self._ahead, self._at = b"", 0
         return found
+
+    def _more(self, found: bytes, wanted: int) -> bytes:
+        """Return what is found and, up to so many bytes, what else can be had without waiting: each read of paho's costs it more."""
+        parts, lacking = [found], wanted - len(found)
+        while lacking and self.gettimeout() == 0.0:
+            try:
+                record = self.read(min(lacking, RECORD))
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                break
+            if not record:  # the next read says so again
+                break
+            parts.append(record)
+            lacking -= len(record)
+        return b"".join(parts)
 
     def pending(self) -> int:
         """Return how many bytes can be had without waiting."""

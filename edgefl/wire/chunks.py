@@ -63,7 +63,7 @@ class Assembler:
     def __init__(self, sha256: str, size: int, count: int, chunk_bytes: int, limit: int = MAX_BLOB_BYTES) -> None:
         check_manifest(sha256, size, count, chunk_bytes, limit)
         self.sha256, self.size, self.count, self.chunk_bytes = sha256, size, count, chunk_bytes
-        self._content = bytearray(size)
+        self._chunks: list[bytes] = [b""] * count
         self._lacking = set(range(count))
 
     def add(self, index: int, payload: bytes) -> bool:
@@ -74,7 +74,7 @@ class Assembler:
         expected = min(self.chunk_bytes, self.size - start)
         if len(payload) != expected:
             raise WireError(f"chunk {index} of blob {self.sha256[:8]} is {len(payload)} bytes, expected {expected}")
-        self._content[start : start + expected] = payload
+        self._chunks[index] = payload
         new = index in self._lacking
         self._lacking.discard(index)
         return new
@@ -89,7 +89,7 @@ class Assembler:
 
     def blob(self) -> bytes:
         """Return the whole blob; WireError when its sha256 is another, and then every chunk is lacking again."""
-        content = bytes(self._content)
+        content = b"".join(self._chunks)
         received = hashlib.sha256(content).hexdigest()
         if received != self.sha256:
             self._lacking = set(range(self.count))

@@ -17,7 +17,7 @@ Outcome = Literal["ok", "wait", "missing", "rejected"]
 OUTCOMES = ("ok", "wait", "missing", "rejected")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class State:
     """Retained on `state`: where the federation stands. `phase`: joining, an algorithm's phase, done or stopped.
 
@@ -36,7 +36,7 @@ class State:
     signature: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Status:
     """Retained on `device/{id}/status`; the last will is the same with `online` false. `born`: seconds since 1970.
 
@@ -55,7 +55,7 @@ class Status:
     draining: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Claim:
     """A device that starts asks whether its id is taken; who has it answers with its status."""
 
@@ -63,7 +63,7 @@ class Claim:
     ts: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Task:
     """What one client shall do in a round. `models`: the sha256 of each model of the broadcast, by name.
 
@@ -88,7 +88,7 @@ class Task:
     granted: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """Size in bytes and number of chunks of the blob with that sha256; retained: the broker keeps them all, nobody needs to ask.
 
@@ -104,7 +104,7 @@ class Manifest:
     session: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Begin:
     """An update is ready to be sent: its blob's manifest, and all of the update that is not a tensor.
 
@@ -127,7 +127,7 @@ class Begin:
     follows: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class End:
     """All chunks that were asked for are sent."""
 
@@ -136,7 +136,7 @@ class End:
     ts: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Receipt:
     """The answer to an update. `outcome`: ok, wait (for an upload slot), missing (send these ranges), rejected (why)."""
 
@@ -150,7 +150,7 @@ class Receipt:
     signature: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Want:
     """A device lacks these chunks of a blob, as half-open ranges; none given means manifest and all chunks."""
 
@@ -159,7 +159,7 @@ class Want:
     ts: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Summary:
     """What a round gave: `loss` and `accuracy` over the updates that report them, else null; traffic in payload bytes."""
 
@@ -177,7 +177,7 @@ class Summary:
     ts: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Metrics:
     """What a device tells of itself after its part of a round, for whoever watches: numbers only, and no result is made of them.
 
