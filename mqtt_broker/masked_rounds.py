@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from edgefl.algorithms.base import Algorithm
 from edgefl.config import FederationConfig
-from edgefl.errors import ConfigError, RoundError
+from edgefl.errors import ConfigError, RoundError, WireError
 from edgefl.rounds import Round
 from edgefl.security.masking import LEAST_CLIENTS
 from edgefl.security.summing import check_secure
@@ -90,7 +90,7 @@ class MaskedRounds:
                     save_held(held, self._path)
                 self._keep(held, shapes, base, accept)
                 return replace(attempt.told, received={begin.client_id: begin.sha256 for begin in held.begins}), list(held.begins)
-            except Failed as error:
+            except (Failed, WireError) as error:
                 held = None
                 self._path.unlink(missing_ok=True)
                 self._note(f"round {begun.number}: {error}; it is played again, with other masks")
@@ -103,7 +103,7 @@ class MaskedRounds:
     def _keep(self, held: "Held", shapes: Shapes, base: Brief, accept: Callable[[Begin], None]) -> None:
         if gone := sorted(set(held.shared) - set(held.came)):
             self._note(f"round {held.round}: {', '.join(gone)} dropped out; the others' shares took the masks off")
-        means = means_of(held.total, shapes)
+        means = means_of(held.total, shapes, sum(begin.num_samples for begin in held.begins))
         if not means:
             return
         blob = encode_models(means)

@@ -84,12 +84,14 @@ def masked_means(shapes: Shapes, updates: Iterable[Update], cohort: Sequence[str
     sealed = {client_id: share(own, client_id, public, threshold, context) for client_id, (own, _) in drawn.items()}
     total: Words = np.zeros(size_of(shapes), np.uint64)
     came: list[str] = []
+    samples = 0
     for update in updates:
         words = words_of(update.deltas, update.num_samples, shapes)
         total += mask_words(drawn[update.client_id][0], update.client_id, public, cohort, words, context)
         came.append(update.client_id)
+        samples += update.num_samples
     revealed: dict[str, Revealed] = {}
     for client_id in came:
         inbox = {other: messages[client_id] for other, messages in sealed.items()}
         revealed[client_id] = reveal(drawn[client_id][0], client_id, public, inbox, came, threshold, context)
-    return means_of(unmask(total, public, cohort, came, revealed, threshold, context), shapes)
+    return means_of(unmask(total, public, cohort, came, revealed, threshold, context), shapes, samples)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from edgefl.errors import WireError
 from edgefl.security.masking import Words, to_mean, to_words
 from edgefl.types import Weights
 
@@ -37,12 +38,17 @@ def words_of(deltas: Mapping[str, Weights], samples: int, shapes: Shapes) -> Wor
     return np.concatenate(parts)
 
 
-def means_of(total: Words, shapes: Shapes) -> dict[str, Weights]:
-    """Return each model's mean delta over samples, float32; without those that nobody trained."""
+def means_of(total: Words, shapes: Shapes, most: int) -> dict[str, Weights]:
+    """Return each model's mean delta over samples, float32; without those that nobody trained.
+
+    Raises WireError when a model counts more samples than `most`, those of all clients: a mask is left on the sum then.
+    """
     found: dict[str, Weights] = {}
     start = 0
     for model, weights in sorted(shapes.items()):
         end = start + _values(weights) + 1
+        if not 0 <= (count := int(total[end - 1])) <= most:
+            raise WireError(f"the sum of {model} counts {count} samples, expected at most {most}: a client's mask is still on it")
         mean = to_mean(total[start:end])
         start = end
         if mean is None:

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from edgefl.checkpoint import encode_server_state
@@ -108,6 +109,26 @@ def test_below_the_threshold_a_round_is_played_again_with_other_masks(federate, 
     check_the_end(federation, aggregator, device, others, toys, masked)
     keys = [(each.seal, each.mask) for each in masked.advertised(heard.until_phase("done")) if each.client_id == "pi-1"]
     assert len(set(keys)) == 2
+
+
+def test_a_sum_that_a_mask_is_left_on_is_not_used(federate, mosquitto_url, toys, masked_puppet, masked):
+    federation = federate(mosquitto_url, rounds=1, **SETTINGS)
+    aggregator = federation.aggregator()
+    clients = [masked_puppet(federation, client_id) for client_id in ("pi-1", "pi-2", "pi-3")]
+    honest = clients[0].words
+    for words in (lambda: honest() + np.uint64(10**15), honest):
+        clients[0].words = words
+        for each in clients:
+            each.advertise()
+        for step, asked in (("share", clients), ("mask", clients), ("unmask", clients[:2])):  # two of three are enough to unmask
+            for each in asked:
+                each.answer(step)
+    aggregator.wait_for("mask is still on it; it is played again, with other masks")
+    for each in clients:
+        assert each.puppet.send(each.next("personalize"), encode_models({})).outcome == "ok"
+    assert aggregator.end() == 0, aggregator.said
+    zeros = [masked.zero(client_id, toys.weights()) for client_id in ("pi-1", "pi-2", "pi-3")]
+    masked.check_models(federation, masked.after(federation, toys.weights(), zeros))
 
 
 def test_an_aggregator_that_is_killed_plays_a_round_with_fresh_keys_until_the_words_came_then_goes_on(

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.errors import DataError, RoundError
+from edgefl.errors import DataError, RoundError, WireError
 from edgefl.security.masking import added, mask, to_mean, to_words
 from edgefl.security.secure_sum import advertise, least_threshold, mask_words, reveal, share, unmask
 from edgefl.security.vectors import means_of, size_of, words_of
@@ -145,7 +145,16 @@ def test_a_vector_of_two_models_of_which_one_was_trained_by_hand():
     words = words_of({"x": delta}, 3, shapes)
     np.testing.assert_array_equal(words.view(np.int64), [3 * 2**24, -6 * 2**24, 3 * 2**23, 3, 0, 0, 0, 0])
     assert size_of(shapes) == 8
-    means = means_of(words + words_of({"x": {name: -array for name, array in delta.items()}}, 1, shapes), shapes)
+    means = means_of(words + words_of({"x": {name: -array for name, array in delta.items()}}, 1, shapes), shapes, 4)
     assert (list(means), list(means["x"])) == (["x"], ["b", "a"])  # in the order of the shapes, as an update's are
     np.testing.assert_array_equal(means["x"]["a"], [[0.5, -1.0]])
     np.testing.assert_array_equal(means["x"]["b"], [0.25])
+
+
+def test_a_sum_that_a_mask_is_left_on_is_no_mean():
+    shapes = {"x": {"a": (2,)}}
+    words = words_of({"x": {"a": np.ones(2, np.float32)}}, 3, shapes)
+    assert list(means_of(words, shapes, 3)) == ["x"]
+    for total, most in ((words, 2), (added(words, [bytes(range(32))], []), 3)):
+        with pytest.raises(WireError, match="mask is still on it"):
+            means_of(total, shapes, most)
