@@ -21,25 +21,26 @@ CORE = {
     "datasets": "edgefl.data.commands:datasets",
     "demo": "edgefl.demo:demo",
     "doctor": "edgefl.doctor.commands:doctor",
+    "init": "edgefl.init.commands:init",
     "models": "edgefl.models.commands:models",
     "partitions": "edgefl.data.commands:partitions",
     "plan": "edgefl.plan.commands:plan",
     "privacy": "edgefl.privacy.commands:privacy",
     "reproduce": "edgefl.reproduce.commands:reproduce",
     "simulate": "edgefl.runs.commands:simulate",
+    "tune": "edgefl.tune.commands:tune",
 }
 EXTRAS = {
     "tensorflow": "aggregator", "keras": "aggregator", "scipy": "aggregator", "sklearn": "aggregator", "amqtt": "broker",
     "tflite_micro": "export", "matplotlib": "plots", "ray": "ray", "PIL": "images", "dp_accounting": "dp",
 }  # fmt: skip
-START = """edgefl federates small networks over boards; each board ends with its own int8 model.
+START = """edgefl federates small networks over boards; each ends with its own int8 model.
 
-  edgefl demo                                                      a whole federation on this machine
-  edgefl simulate federation.toml                                  many clients in one process or N
-  edgefl broker start                                              an MQTT broker
-  edgefl aggregator start --config federation.toml                 lead the rounds
-  edgefl device start --broker mqtt://HOST:1883 --id pi-1 --data shard.npz --state DIR
-  edgefl export --state DIR -o model/                              the board's model again
+  edgefl demo                                      a whole federation, here and now
+  edgefl init                                      four questions, a federation.toml
+  edgefl aggregator start                          lead the rounds
+  edgefl device start --id pi-1 --data pi-1.npz    take part, with a board's own data
+  edgefl simulate federation.toml                  many clients, no boards
 
 All commands: edgefl --help. One command: edgefl COMMAND --help."""
 

@@ -17,23 +17,27 @@ def broker() -> None:
     """
 
 
-@broker.command("start", short_help="Start a broker on loopback.")
+@broker.command("start", short_help="Start a broker for trying out.")
 @click.option("--port", type=click.IntRange(0, 65535), default=1883, show_default=True, help="0: a free one.")
 @click.option("--kind", type=click.Choice(["auto", "mosquitto", "amqtt"]), default="auto", show_default=True)
+@click.option("--bind", default="127.0.0.1", show_default=True, help="The address to listen on; 0.0.0.0: boards reach it too.")
 @click.option("--json", "as_json", is_flag=True, help="Print url and kind as JSON.")
-def start_broker(port: int, kind: str, as_json: bool) -> None:
-    """Run a broker on 127.0.0.1 until SIGTERM or Ctrl-C: mosquitto when it is installed, else amqtt.
+def start_broker(port: int, kind: str, bind: str, as_json: bool) -> None:
+    """Run a broker until SIGTERM or Ctrl-C: mosquitto when it is installed, else amqtt.
 
-    It prints its url once it answers. It is for trying out: no passwords, and other machines do not see it.
+    It prints its url once it answers. It is for trying out: it knows no passwords. Other machines do not see it unless --bind says so.
 
-    Example: edgefl broker start --port 0 --kind amqtt
+    Example: edgefl broker start --bind 0.0.0.0
     """
-    from mqtt_broker.embedded import run_broker
+    from mqtt_broker.embedded import HOST, run_broker
+
+    if bind != HOST:
+        click.echo(f"who reaches {bind} may read and write all of it; keys for each board: edgefl broker init", err=True)
 
     def started(url: str, chosen: str) -> None:
         click.echo(json.dumps({"url": url, "kind": chosen}) if as_json else f"{url} ({chosen})")
 
-    run_broker(kind, port, started)
+    run_broker(kind, port, started, bind)
 
 
 @broker.command("init", short_help="Keys and configuration of a broker for real boards.")
@@ -77,7 +81,13 @@ def aggregator() -> None:
 
 
 @aggregator.command("start", short_help="Start the aggregator.")
-@click.option("--config", type=click.Path(path_type=Path), required=True, help="The federation's TOML file.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    default=Path("federation.toml"),
+    show_default=True,
+    help="The federation's TOML file, see `edgefl init`.",
+)
 @click.option("--broker", "url", help="mqtt://HOST:PORT, several with commas; ?protocol=5 after it: MQTT 5  [default: the configuration's]")
 @click.option("--plan", type=click.Path(path_type=Path), help="A plan that is built already  [default: build it]")
 @click.option("--out", type=click.Path(path_type=Path), help="Where state and result go  [default: ./NAME-out]")

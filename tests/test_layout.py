@@ -23,7 +23,23 @@ MAY_IMPORT = {
 }
 # The rooms of the core in reading order; a module imports its own row and those above it.
 ROOMS = (
-    {"types", "errors", "files", "rng", "codecs", "config", "tables", "checkpoint", "stopping", "memory", "machine", "quiet", "__init__"},
+    {
+        "types",
+        "errors",
+        "files",
+        "rng",
+        "codecs",
+        "config",
+        "tables",
+        "toml",
+        "commented",
+        "checkpoint",
+        "stopping",
+        "memory",
+        "machine",
+        "quiet",
+        "__init__",
+    },
     {"data"},
     {"models"},
     {"plan", "mixture"},
@@ -41,7 +57,7 @@ ROOMS = (
     {"reproduce", "audit"},
     {"link"},
     {"mqtt"},
-    {"monitor", "bench", "demo", "demo_table", "demo_processes", "doctor"},
+    {"monitor", "bench", "demo", "demo_table", "demo_processes", "doctor", "init"},
     {"cli"},
     {"__main__"},
 )
