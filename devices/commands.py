@@ -13,6 +13,7 @@ from edgefl.data.device import DataSource
 from edgefl.data.device.options import data_options
 from edgefl.errors import ConfigError
 from edgefl.stopping import Stopped, stoppable
+from edgefl.telling import Telling
 
 SECURITY = click.option(
     "--security", type=click.Path(path_type=Path, file_okay=False), default=Path("broker"), show_default=True,
@@ -73,9 +74,6 @@ def start(
     from edgefl.security.enrolment import load_enrolment
     from edgefl.wire.topics import check_client_id
 
-    def note(line: str) -> None:
-        click.echo(line, err=True)
-
     enrolment = load_enrolment(enrol) if enrol else None
     if enrolment and client_id not in (None, enrolment.client_id):
         raise ConfigError(f"{enrol} is of {enrolment.client_id!r}, --id says {client_id!r}; leave --id out, or enrol {client_id!r}")
@@ -86,11 +84,11 @@ def start(
     conditions = Conditions("idle" in only_when, "mains" in only_when, parse_window(between) if between else None)
     threads = threads or detect().board.threads
     settings = Settings(broker, client_id, source, state, federation, learner, threads, keepalive, wait_s, export, enrolment, conditions)
-    with stoppable():
+    with Telling() as tell, stoppable():
         try:
-            made = Device(settings, note).run()
+            made = Device(settings, tell).run()
         except Stopped:
-            note("stopped")
+            tell("stopped")
             return
     if as_json:
         click.echo(json.dumps({**made, "tensorflow_loaded": "tensorflow" in sys.modules}))

@@ -229,6 +229,7 @@ class Device:
 
     def _personalize(self, task: Task, site: Site, models: Mapping[str, Weights]) -> Progress:
         began, link = time.monotonic(), self._session.link
+        self._note(f"round {task.round}: personalizing" + (", and an int8 model" if self._settings.export else ""))
         mixture, state, measured = site.personalize(task, models, self._store.client_state(task.session))
         self._store.save_personal(site.plan, mixture)
         metrics = dict(measured)

@@ -34,13 +34,13 @@ EXTRAS = {
     "tensorflow": "aggregator", "keras": "aggregator", "scipy": "aggregator", "sklearn": "aggregator", "amqtt": "broker",
     "tflite_micro": "export", "matplotlib": "plots", "ray": "ray", "PIL": "images", "dp_accounting": "dp",
 }  # fmt: skip
-START = """edgefl federates small networks over boards; each ends with its own int8 model.
+START = """edgefl federates small networks over boards; each ends with an int8 model.
 
-  edgefl demo                                      a whole federation, here and now
-  edgefl init                                      four questions, a federation.toml
-  edgefl aggregator start                          lead the rounds
-  edgefl device start --id pi-1 --data pi-1.npz    take part, with a board's own data
-  edgefl simulate federation.toml                  many clients, no boards
+  edgefl demo                                     a whole federation here and now
+  edgefl init                                     four questions, federation.toml
+  edgefl aggregator start                         lead the rounds
+  edgefl device start --id pi-1 --data pi-1.npz   take part with data of its own
+  edgefl simulate federation.toml                 many clients, no boards
 
 All commands: edgefl --help. One command: edgefl COMMAND --help."""
 
@@ -104,7 +104,10 @@ def lacking(error: ModuleNotFoundError) -> str:
 def run(args: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; an error on purpose becomes one message on stderr."""
     try:
-        result = cli.main(list(args) if args is not None else None, prog_name="edgefl", standalone_mode=False)
+        # NO_COLOR is that of no-color.org; None leaves it to click, which writes colours to a terminal only
+        plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+        words = None if args is None else list(args)
+        result = cli.main(words, prog_name="edgefl", standalone_mode=False, color=False if plain else None)
         return result if isinstance(result, int) and not isinstance(result, bool) else 0
     except click.ClickException as error:
         error.show()

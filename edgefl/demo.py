@@ -16,6 +16,7 @@ from edgefl.demo_processes import Child, Children
 from edgefl.demo_table import client_row, table
 from edgefl.errors import ConfigError, EdgeflError, StateError
 from edgefl.stopping import Stopped, stoppable
+from edgefl.telling import Telling
 
 ALGORITHM = "pfl-mfe"
 FEDERATION = "demo"
@@ -175,8 +176,10 @@ def demo(dataset: str, clients: int, rounds: int | None, out: Path | None, seed:
     prepare(out)
     started = time.monotonic()
     try:
-        with stoppable(), Children(out / "logs", lambda line: click.echo(line, err=True)) as children:
+        with Telling() as tell, stoppable(), Children(out / "logs", tell) as children:
+            tell.doing(f"sharing {dataset} out to {clients} clients")
             write_shards(settings)
+            tell.at("")
             result = federate(settings, children)
     except Stopped:
         click.echo(f"stopped; the processes of the demo have ended, what they wrote is in {out}", err=True)

@@ -11,6 +11,7 @@ import numpy as np
 from edgefl.data.device import DataSource, load_source
 from edgefl.data.device.options import data_options
 from edgefl.errors import ExportError
+from edgefl.telling import Telling
 from firmware_export.budget import Budget
 from firmware_export.bundle import remove_derived, take_away_certificate, write_bundle
 from firmware_export.certificate import Request, check_measurable
@@ -80,17 +81,23 @@ def export(
     device = read_state(state, source)
     shard = device.shard()
     old = take_away_certificate(out)
-    report = export_mixture(device.plan, device.mixture, shard, out, seed=device.seed, client_id=device.client_id, options=quantization)
+    with Telling() as tell:
+        tell.at("quantizing, measuring")
+        report = export_mixture(device.plan, device.mixture, shard, out, seed=device.seed, client_id=device.client_id, options=quantization)
+        certificate = None
+        if request is not None:
+            tell.doing(f"building for {request.target}, comparing with {samples} samples at most")
+            certificate = write_bundle(out, *choose(shard, samples, device.seed), request, old)
     if request is None:
         remove_derived(out, old)
         click.echo(json.dumps(report.as_dict(), indent=1) if as_json else _describe(report, out))
         return
-    certificate = write_bundle(out, *choose(shard, samples, device.seed), request, old)
     if as_json:
         click.echo(json.dumps(certificate, indent=1))
         return
     click.echo(_describe(report, out))
-    click.echo(describe_certificate(certificate, out))
+    if certificate is not None:
+        click.echo(describe_certificate(certificate, out))
 
 
 for each in (verify, profile, key, update, drift):
@@ -140,7 +147,9 @@ def infer(model: Path, source: DataSource, runtime: str, reference: bool, split:
     parts = {"test": [0], "train": [1], "all": [0, 1]}[split]
     x = np.concatenate([(shard.x_test, shard.x_train)[i] for i in parts])
     y = np.concatenate([(shard.y_test, shard.y_train)[i] for i in parts])
-    answers, times = outputs(loaded, x)
+    with Telling() as tell:
+        tell.at(f"running {len(x)} samples")
+        answers, times = outputs(loaded, x)
     if answers.ndim != 2 or answers.shape[1] <= y.max():
         raise ExportError(f"the model gives {answers.shape[1:]} values a sample, the shard's labels go to {y.max()}; is it another task?")
     figures: dict[str, Any] = {

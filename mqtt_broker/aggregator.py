@@ -52,17 +52,17 @@ class Aggregator:
     """One federation, from the first device to the result. `note` gets a line for a person now and then.
 
     `security`: the directory of `edgefl broker init`; without it nothing is signed and nobody's signature is asked for.
-    `workers`: so many processes take the uploads, 0: this one does.
+    `workers`: so many processes take the uploads, 0: this one does. `doing`: gets what is done now, rounds done, and rounds in all.
     """
 
     def __init__(
         self, config: FederationConfig, plan: Plan, initial: Weights, out: Path, note: Callable[[str], None], security: Path | None = None,
-        workers: int = 0,
+        workers: int = 0, doing: Callable[[str, int, int], None] = lambda *_: None,
     ) -> None:  # fmt: skip
         check_rounds(config)
         check_split(workers, config)
         self._workers, self._security = workers, security
-        self._config, self._initial, self._out, self._note = config, initial, out, note
+        self._config, self._initial, self._out, self._note, self._doing = config, initial, out, note, doing
         own = self._own = load_enrolment(security / "aggregator.enrol") if security else None
         self._enrolments = Enrolments(security) if security else None
         self._trust = Trust(config.name, own.signing_key if own else "", self._enrolments.key_of if self._enrolments else None)
@@ -129,6 +129,7 @@ class Aggregator:
         while state.round <= config.rounds and state.phase not in (PERSONALIZE, DONE):
             state = self._federate(state)
         state = replace(state, phase=PERSONALIZE)
+        self._note("personalize: devices make models of their own; this takes longer than a round")
         # whoever is online when the round opens, not now: after a restart nobody may be known yet
         opened = self._play(state, lambda: self._exchange.presence.askable(self._held()), open_to_all=True)
         rows, seconds = client_rows(self._journal.accepted(opened)), time.time() - self._started.started
@@ -198,6 +199,7 @@ class Aggregator:
         if opened.closed:
             return opened
         sent_before = self._link.bytes_up
+        self._doing(f"{state.phase}, round {state.round}, {len(opened.cohort)} devices", state.round - 1, config.rounds)
         self._exchange.publish_state(self._state(state.phase, state.round, self._told_size(opened)))
         accept = partial(self._journal.accept, opened)
         if config.privacy.secure_aggregation and state.phase != PERSONALIZE:

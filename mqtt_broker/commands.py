@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from edgefl.stopping import Stopped, stoppable
+from edgefl.telling import Telling
 from mqtt_broker.pause_commands import pause, resume, status
 
 
@@ -116,27 +117,25 @@ def start_aggregator(
     from mqtt_broker.journal import holds_federation
     from mqtt_broker.plan_source import build_in_child, open_plan
 
-    def note(line: str) -> None:
-        click.echo(line, err=True)
-
     settings = load_config(config)
     check_rounds(settings)
     url = url or (load_enrolment(security / "aggregator.enrol").broker if security else settings.broker)
     parse_urls(url)
     out = out or Path(f"{settings.name}-out")
-    with stoppable():
+    with Telling() as tell, stoppable():
         try:
             if plan is None and holds_federation(out) and not fresh:
                 plan = out / "plan"
             elif plan is None:
                 plan = out / "plan"
-                note(f"building the plan ({settings.model.name}, {settings.algorithm})")
+                tell.doing(f"building the plan ({settings.model.name}, {settings.algorithm})")
                 build_in_child(config, plan)
             made, initial = open_plan(plan, settings)
-            note(f"plan {made.id[:8]}; federation {settings.name!r} at {without_password(url)}")
-            result = Aggregator(settings, made, initial, out, note, security, workers).run(url, take_over=take_over, fresh=fresh)
+            tell.at("")
+            tell(f"plan {made.id[:8]}; federation {settings.name!r} at {without_password(url)}")
+            result = Aggregator(settings, made, initial, out, tell, security, workers, tell.at).run(url, take_over=take_over, fresh=fresh)
         except Stopped:
-            note("stopped")
+            tell("stopped")
             return
     if as_json:
         click.echo(json.dumps(result))

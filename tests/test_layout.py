@@ -35,6 +35,7 @@ ROOMS = (
         "commented",
         "checkpoint",
         "stopping",
+        "telling",
         "memory",
         "machine",
         "quiet",

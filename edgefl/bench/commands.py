@@ -2,7 +2,6 @@
 
 import json
 import os
-from functools import partial
 from pathlib import Path
 
 import click
@@ -17,6 +16,7 @@ from edgefl.bench.wire import CODECS, run_wire_bench
 from edgefl.bench.wire import render as render_wire
 from edgefl.codecs import check_codec
 from edgefl.files import write_atomic
+from edgefl.telling import Telling
 
 
 @click.group()
@@ -36,7 +36,8 @@ def device(repeats: int, models: tuple[str, ...], out: Path | None, as_json: boo
     Example:
       edgefl bench device --repeats 3
     """
-    result = run_device_bench(models or tuple(MODELS), repeats, lambda line: click.echo(line, err=True))
+    with Telling() as tell:
+        result = run_device_bench(models or tuple(MODELS), repeats, tell)
     text = json.dumps(result, indent=1)
     if out:
         write_atomic(out, text.encode())
@@ -64,7 +65,8 @@ def simulate(repeats: int, torch_python: str | None, out: Path | None, as_json: 
     Example:
       edgefl bench simulate --repeats 5 --torch-python ~/torch/bin/python
     """
-    result = run_simulate_bench(repeats, torch_python, lambda line: click.echo(line, err=True))
+    with Telling() as tell:
+        result = run_simulate_bench(repeats, torch_python, tell)
     text = json.dumps(result, indent=1)
     if out:
         write_atomic(out, text.encode())
@@ -90,7 +92,8 @@ def fleet(quick: bool, repeats: int, flwr_python: str | None, out: Path | None, 
     """
     given = "".join([" --quick" * quick, f" --repeats {repeats}", f" --flwr-python {flwr_python}" if flwr_python else ""])
     sizes = Sizes(loads=()) if quick else Sizes()
-    result = run_fleet_bench(sizes, repeats, flwr_python, f"edgefl bench fleet{given}", lambda line: click.echo(line, err=True))
+    with Telling() as tell:
+        result = run_fleet_bench(sizes, repeats, flwr_python, f"edgefl bench fleet{given}", tell)
     text = json.dumps(result, indent=1)
     if out:
         write_atomic(out, text.encode())
@@ -115,8 +118,8 @@ def wire(codecs: tuple[str, ...], rounds: int, seeds: int, data: str, out: Path,
       edgefl bench wire --codec int8 --rounds 60 --seeds 3
     """
     wanted = tuple(check_codec(codec) for codec in codecs) or CODECS
-    say = partial(click.echo, err=True)
-    result = run_wire_bench(wanted, rounds, seeds, out, processes or os.cpu_count() or 1, data, say)
+    with Telling() as tell:
+        result = run_wire_bench(wanted, rounds, seeds, out, processes or os.cpu_count() or 1, data, tell)
     text = json.dumps(result, indent=1)
     write_atomic(out / "wire.json", text.encode())
     click.echo(text if as_json else render_wire(result))
@@ -139,7 +142,8 @@ def firmware(samples: int, data: str, cmsis_nn: Path | None, keep: Path | None, 
       edgefl bench firmware --cmsis-nn CMSIS_5
     """
     given = f"--samples {samples} --data {data}" + (" --cmsis-nn PATH" if cmsis_nn else "")
-    result = run_firmware_bench(samples, data, cmsis_nn, keep, f"edgefl bench firmware {given}", partial(click.echo, err=True))
+    with Telling() as tell:
+        result = run_firmware_bench(samples, data, cmsis_nn, keep, f"edgefl bench firmware {given}", tell)
     text = json.dumps(result, indent=1)
     if out:
         write_atomic(out, text.encode())

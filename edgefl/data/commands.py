@@ -12,6 +12,7 @@ from edgefl.data.heat import class_counts, heat_text, summary, turn_counts, writ
 from edgefl.data.options import parse_options
 from edgefl.data.registry import partition_entry
 from edgefl.data.sources import dataset_options, source_entry
+from edgefl.telling import Telling
 
 
 @click.command()
@@ -88,8 +89,10 @@ def show(
     """
     options = parse_options(f"[partition] {partition}", partition_entry(partition).defaults, pairs)
     data_options = parse_options(f"[data] {data}", dataset_options(source_entry(data)), data_pairs)
-    dataset = load_data(DataConfig(data, num_train, num_test, data_options), seed, scale=False)
-    allotments = make_allotments(dataset, PartitionConfig(partition, clients, options), seed)
+    with Telling() as tell:
+        tell.at(f"reading {data}, sharing it out")
+        dataset = load_data(DataConfig(data, num_train, num_test, data_options), seed, scale=False)
+        allotments = make_allotments(dataset, PartitionConfig(partition, clients, options), seed)
     train, test = (class_counts(dataset, allotments, part) for part in ("train", "test"))
     turns, clusters = turn_counts(allotments), [own.truth for own in allotments.values()]
     title = f"{data}, {partition}({_spelled(options)}), {clients} clients, seed {seed}"

@@ -12,6 +12,7 @@ from edgefl.errors import ConfigError, DataError
 from edgefl.files import write_atomic
 from edgefl.init.questions import Questions, as_count, as_name, place, plain_name
 from edgefl.init.task import Task, check_task, find_task, model_for
+from edgefl.telling import Telling
 
 ALGORITHM = "pfl-mfe"
 
@@ -97,7 +98,9 @@ def _learned(
 ) -> tuple[Task, ModelConfig]:
     def read(text: str) -> tuple[Task, ModelConfig]:
         try:
-            task = find_task(text, num_classes, **csv)
+            with Telling() as tell:
+                tell.at(f"reading {text}")
+                task = find_task(text, num_classes, **csv)
         except DataError as error:
             raise DataError(f"{error}; or say --input-shape and --num-classes") from error
         click.echo(f"    {task.said}", err=True)

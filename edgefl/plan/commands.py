@@ -14,6 +14,7 @@ from edgefl.errors import ConfigError
 from edgefl.files import write_atomic
 from edgefl.plan.spec import load_plan, save_plan
 from edgefl.quiet import quiet_stderr
+from edgefl.telling import Telling
 
 INITIAL = "initial.safetensors"
 
@@ -62,8 +63,8 @@ def build(
         changed["model"] = ModelConfig(**chosen)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     wanted = replace(settings, **changed)
-    click.echo(f"compiling {wanted.model.name} for {wanted.algorithm}; TensorFlow takes some seconds", err=True)
-    with quiet_stderr():
+    with Telling() as tell, quiet_stderr():
+        tell.doing(f"compiling {wanted.model.name} for {wanted.algorithm}; TensorFlow takes some seconds")
         from edgefl.plan.build import build_plan
 
         built, weights = build_plan(wanted)

@@ -18,11 +18,12 @@ from edgefl.errors import ConfigError
 from edgefl.privacy.accountant import within_budget
 from edgefl.privacy.mechanism import check_privacy
 from edgefl.runs.directory import RunDirectory, command_line
-from edgefl.runs.play import light, play, shared_out
+from edgefl.runs.play import light, play, reading
 from edgefl.runs.progress import RoundProgress
 from edgefl.runs.summary import read_summary, summarize
 from edgefl.runs.table import comparison, result_table
 from edgefl.security.summing import check_secure
+from edgefl.telling import Telling
 
 
 def _open_engine(engine: str, processes: int) -> Callable[[Federation], Engine] | None:
@@ -80,14 +81,15 @@ def simulate(
     check_secure(algorithm, config)
     config = within_budget(config, partial(click.echo, err=True))
     out = out or Path("runs") / time.strftime(f"{config.name}-%Y%m%d-%H%M%S")
-    with shared_out(config) as shared:
+    with Telling() as tell, reading(config, tell) as shared:
         run = RunDirectory(out, config, command_line(), resume=resume)
         if run.state is not None:
-            click.echo(f"{out}: {run.state.round - 1} of {config.rounds} rounds are done", err=True)
+            tell(f"{out}: {run.state.round - 1} of {config.rounds} rounds are done")
         if run.plan() is None:
-            click.echo(f"compiling {config.model.name} for {config.algorithm}; TensorFlow takes some seconds", err=True)
+            tell.doing(f"compiling {config.model.name} for {config.algorithm}; TensorFlow takes some seconds")
         simulation = play(
-            run, config, shared, processes=processes, open_engine=_open_engine(engine, processes), progress=RoundProgress(config.rounds),
+            run, config, shared, processes=processes, open_engine=_open_engine(engine, processes),
+            progress=RoundProgress(config.rounds, tell),
             ended=partial(_keep_mixtures, out / "mixtures") if mixtures else light,
         )  # fmt: skip
         records = run.records()

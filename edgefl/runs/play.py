@@ -27,6 +27,7 @@ from edgefl.quiet import quiet_stderr
 from edgefl.runs.directory import INITIAL, RunDirectory
 from edgefl.runs.progress import RoundProgress
 from edgefl.simulate import Record, Simulation, States, simulate
+from edgefl.telling import Telling
 from edgefl.traffic import Traffic
 from edgefl.types import Array, Labels, Mixture, ServerState, Weights
 from edgefl.wire.tensors import encode_weights
@@ -55,6 +56,14 @@ def shared_out(config: FederationConfig) -> Iterator[Shared]:
     allotments = make_allotments(dataset, config.partition, config.seed)
     with tempfile.TemporaryDirectory(prefix="edgefl-data-") as directory:
         yield Shared(map_dataset(dataset, allotments, Path(directory)), allotments)
+
+
+@contextmanager
+def reading(config: FederationConfig, telling: Telling) -> Iterator[Shared]:
+    """Open `shared_out` and tell of it meanwhile."""
+    telling.at(f"reading {config.data.name}, sharing it out to {config.partition.num_clients} clients")
+    with shared_out(config) as shared:
+        yield shared
 
 
 def _build(config: FederationConfig) -> tuple[Plan, Weights]:
@@ -102,6 +111,8 @@ def play(
     """
     plan, initial = open_plan(run, config)
     dataset, traffic = shared.shards.dataset, Traffic(run.held, config.codec)
+    if progress:
+        progress.begin(run.state.round - 1 if run.state else 0)
 
     def save(state: ServerState, record: Record) -> None:
         run.save_round(state, record, traffic.held, last=state.round > config.rounds)
