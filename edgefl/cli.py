@@ -27,6 +27,7 @@ CORE = {
     "privacy": "edgefl.privacy.commands:privacy",
     "reproduce": "edgefl.reproduce.commands:reproduce",
     "simulate": "edgefl.runs.commands:simulate",
+    "watch": "edgefl.monitor.commands:watch",
 }
 EXTRAS = {
     "tensorflow": "aggregator", "keras": "aggregator", "scipy": "aggregator", "sklearn": "aggregator", "amqtt": "broker",
