@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from edgefl.errors import ConfigError, WireError
+from edgefl.monitor.words import printable
 from edgefl.wire import messages
 from edgefl.wire.strict_json import decode_json
 from edgefl.wire.topics import PREFIX, parse_topic
@@ -74,7 +75,7 @@ def text_line(found: dict[str, Any], now_s: float, retained: bool) -> str:
     """Return one line for a person: time of day, `*` for what the broker had kept, topic below the federation, fields."""
     topic = "/".join(_short(each) for each in found["topic"].removeprefix(f"{PREFIX}/").split("/"))
     mark = "*" if retained else " "
-    return f"{time.strftime('%H:%M:%S', time.localtime(now_s))}{mark} {_printable(topic)}  {_printable(_told(found))}"
+    return f"{time.strftime('%H:%M:%S', time.localtime(now_s))}{mark} {printable(topic)}  {printable(_told(found))}"
 
 
 def _told(found: dict[str, Any]) -> str:
@@ -104,8 +105,3 @@ def _field(key: str, value: Any) -> str:
 def _short(text: str) -> str:
     """Return a hash, key or signature as its first digits."""
     return f"{text[:SHOWN]}.." if len(text) >= SHA and " " not in text else text
-
-
-def _printable(text: str) -> str:
-    """Return the text without what would move a terminal's cursor or colour it."""
-    return "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in text)
