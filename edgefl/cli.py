@@ -23,24 +23,27 @@ CORE = {
     "doctor": "edgefl.doctor.commands:doctor",
     "init": "edgefl.init.commands:init",
     "models": "edgefl.models.commands:models",
+    "monitor": "edgefl.monitor.commands:monitor",
     "partitions": "edgefl.data.commands:partitions",
     "plan": "edgefl.plan.commands:plan",
     "privacy": "edgefl.privacy.commands:privacy",
     "reproduce": "edgefl.reproduce.commands:reproduce",
     "simulate": "edgefl.runs.commands:simulate",
     "tune": "edgefl.tune.commands:tune",
+    "watch": "edgefl.monitor.commands:watch",
 }
 EXTRAS = {
     "tensorflow": "aggregator", "keras": "aggregator", "scipy": "aggregator", "sklearn": "aggregator", "amqtt": "broker",
     "tflite_micro": "export", "matplotlib": "plots", "ray": "ray", "PIL": "images", "dp_accounting": "dp",
+    "textual": "monitor", "rich": "monitor",
 }  # fmt: skip
 START = """edgefl federates small networks over boards; each ends with an int8 model.
 
-  edgefl demo                                     a whole federation here and now
+  edgefl demo                                     a whole federation, here
   edgefl init                                     four questions, federation.toml
   edgefl aggregator start                         lead the rounds
-  edgefl device start --id pi-1 --data pi-1.npz   take part with data of its own
-  edgefl simulate federation.toml                 many clients, no boards
+  edgefl device start --id pi-1 --data pi-1.npz   take part with its own data
+  edgefl monitor                                  watch
 
 All commands: edgefl --help. One command: edgefl COMMAND --help."""
 
