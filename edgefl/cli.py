@@ -18,6 +18,7 @@ CORE = {
     "audit": "edgefl.audit.commands:audit",
     "bench": "edgefl.bench.commands:bench",
     "compare": "edgefl.runs.commands:compare",
+    "dashboard": "edgefl.dashboard.commands:dashboard",
     "datasets": "edgefl.data.commands:datasets",
     "demo": "edgefl.demo:demo",
     "doctor": "edgefl.doctor.commands:doctor",

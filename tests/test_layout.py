@@ -41,7 +41,7 @@ ROOMS = (
     {"reproduce", "audit"},
     {"link"},
     {"mqtt"},
-    {"monitor", "bench", "demo", "demo_table", "demo_processes", "doctor"},
+    {"monitor", "dashboard", "bench", "demo", "demo_table", "demo_processes", "doctor"},
     {"cli"},
     {"__main__"},
 )

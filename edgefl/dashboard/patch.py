@@ -15,7 +15,7 @@ def keyed(snapshot: Mapping[str, Any]) -> Json:
     clusters = snapshot.get("clusters") or {}
     rounds = {"rounds": _by(clusters.get("rounds", ()), "round"), "similarity": clusters.get("similarity")}
     lists = {"history": _by(snapshot["history"], "round"), "devices": _by(snapshot["devices"], "id"), "clusters": rounds}
-    return _known({**snapshot, **lists})
+    return {key: _known(value) for key, value in {**snapshot, **lists}.items() if value is not None}
 
 
 def merge_patch(before: Json, after: Json) -> Json:

@@ -58,6 +58,13 @@ def own_names(host: str) -> frozenset[str]:
     return frozenset({"localhost", name, f"{name.partition('.')[0]}.local", host.lower()})
 
 
+def is_loopback(host: str) -> bool:
+    """Whether an address to listen on is reached from this machine alone."""
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
 def page_files() -> dict[str, tuple[bytes, str]]:
     """Return all that is served, content and media type by path."""
     found = {}
@@ -98,9 +105,7 @@ class Request(BaseHTTPRequestHandler):
 
     do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _refuse
 
-    def _answer(
-        self, status: HTTPStatus, body: bytes, kind: str = "text/plain; charset=utf-8", more: dict[str, str] | None = None
-    ) -> None:
+    def _answer(self, status: HTTPStatus, body: bytes, kind: str = "text/plain; charset=utf-8", more: dict[str, str] | None = None) -> None:
         self.send_response(status)
         for name, value in {**HEADERS, **(more or {}), "Content-Type": kind, "Content-Length": str(len(body))}.items():
             self.send_header(name, value)
@@ -130,7 +135,8 @@ class Request(BaseHTTPRequestHandler):
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Answer what cannot be read as a request."""
         self.close_connection = True
-        self._answer(HTTPStatus(code), f"{message or HTTPStatus(code).phrase}\n".encode("ascii", "replace"))
+        self.request_version = self.protocol_version  # what cannot be read counts as HTTP/0.9, which has no headers
+        self._answer(HTTPStatus(code), f"{HTTPStatus(code).phrase}\n".encode())
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing: a terminal full of requests helps nobody."""

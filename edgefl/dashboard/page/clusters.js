@@ -4,7 +4,7 @@ import { $, collator, dataTable, el, fixed } from "./dom.js";
 import { clipped, onWidth, picture } from "./canvas.js";
 import { category, cividis, css, ink, onTheme } from "./palette.js";
 
-const TREE = 96, STRIP = 16, LABELS = 84, ROW = 15;
+const TREE = 96, STRIP = 16, LABELS = 84, ROW = 15, SIDE = 560;
 
 // Leaves of scipy's linkage from left to right: a row is [a, b, height, size]; n + i is the outcome of row i.
 export function leaves(linkage, n) {
@@ -44,8 +44,8 @@ function heat() {
     if (!similarity || !width) return;
     const { clients, matrix, linkage = [], cut } = similarity;
     const n = clients.length, order = leaves(linkage, n);
-    const left = (width - LABELS) / n >= 9 ? LABELS : 0;
-    const cell = Math.min(36, Math.max(2, (width - left - 4) / n)), top = TREE + STRIP + 6, side = cell * n;
+    const left = Math.min(width - LABELS, SIDE) / n >= 9 ? LABELS : 0;
+    const cell = Math.min(36, SIDE / n, Math.max(2, (width - left - 4) / n)), top = TREE + STRIP + 6, side = cell * n;
     const values = matrix.flatMap((row, i) => row.filter((_, j) => i !== j));
     const low = Math.min(1, ...values), high = Math.max(low + 1e-9, ...values);
     const name = (i) => clients[order[i]];

@@ -2,7 +2,7 @@
 
 import { $, bytes, collator, count, dataTable, el, fixed, isNumber, percent, setText, span } from "./dom.js";
 
-const CAP = 48;
+const CAP = innerWidth < 700 ? 16 : 48;
 export const STATES = {
   training: ["▶", "training"], sent: ["✓", "update sent"], idle: ["○", "idle"], paused: ["Ⅱ", "paused"],
   silent: ["?", "silent"], offline: ["×", "offline"], rejected: ["!", "rejected"],
