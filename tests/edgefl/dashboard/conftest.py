@@ -26,6 +26,7 @@ def load(path):
 
 
 processes = load(Path(__file__).parents[2] / "mqtt_broker" / "processes.py")
+browsers = load(Path(__file__).with_name("browsers.py"))
 samples = load(Path(__file__).with_name("samples.py"))
 
 
@@ -152,3 +153,24 @@ def federate(start, tmp_path):
 @pytest.fixture
 def toys():
     return processes.Toys
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    with browsers.chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def visitor(chromium, tmp_path):
+    """Visits pages; what a console complained about fails the test."""
+    made = browsers.Visitor(chromium, tmp_path / "pictures")
+    yield made
+    made.close()
+    assert not made.complaints
+
+
+@pytest.fixture
+def severe():
+    pytest.importorskip("axe_playwright_python")
+    return browsers.severe
