@@ -88,6 +88,7 @@ def _round(fleet: Fleet, session: str, number: int, now: float) -> Iterator[Due]
         number, "federate", came, float(losses.mean()), float(scores.mean()), low, high, came * SIZE, len(asked) * SIZE, deadline_s,
         dropped, now + deadline_s,
     )  # fmt: skip
+    yield deadline_s, topics.summary(number), encode_json(summary), False
     placed = {client_id: (i + number * (i % 10 == 0)) % GROUPS for i, client_id in enumerate(ids)}
     yield deadline_s + 0.05, topics.clusters, encode_json(Clusters(session, number, placed, "", (), (), (), math.nan, now)), True
 
