@@ -18,6 +18,7 @@ CORE = {
     "audit": "edgefl.audit.commands:audit",
     "bench": "edgefl.bench.commands:bench",
     "compare": "edgefl.runs.commands:compare",
+    "dashboard": "edgefl.dashboard.commands:dashboard",
     "datasets": "edgefl.data.commands:datasets",
     "demo": "edgefl.demo:demo",
     "doctor": "edgefl.doctor.commands:doctor",
@@ -40,7 +41,7 @@ EXTRAS = {
 START = """edgefl federates small networks over boards; each ends with an int8 model.
 
   edgefl demo                                     a whole federation, here
-  edgefl init                                     four questions, federation.toml
+  edgefl init                                     four questions, one file
   edgefl aggregator start                         lead the rounds
   edgefl device start --id pi-1 --data pi-1.npz   take part with its own data
   edgefl monitor                                  watch

@@ -58,7 +58,7 @@ ROOMS = (
     {"reproduce", "audit"},
     {"link"},
     {"mqtt"},
-    {"monitor", "bench", "demo", "demo_table", "demo_processes", "doctor", "init"},
+    {"monitor", "dashboard", "bench", "demo", "demo_table", "demo_processes", "doctor", "init"},
     {"cli"},
     {"__main__"},
 )
