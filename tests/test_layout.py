@@ -24,6 +24,7 @@ MAY_IMPORT = {
 # The rooms of the core in reading order; a module imports its own row and those above it.
 ROOMS = (
     {"types", "errors", "files", "rng", "codecs", "config", "tables", "checkpoint", "stopping", "memory", "machine", "quiet", "__init__"},
+    {"drawing"},
     {"data"},
     {"models"},
     {"plan", "mixture"},
@@ -39,6 +40,7 @@ ROOMS = (
     {"runs"},
     {"tune"},
     {"reproduce", "audit"},
+    {"report"},
     {"link"},
     {"mqtt"},
     {"monitor", "bench", "demo", "demo_table", "demo_processes", "doctor"},
