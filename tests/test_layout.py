@@ -36,6 +36,7 @@ ROOMS = (
     {"rounds", "security"},
     {"engines"},
     {"traffic", "evaluation"},
+    {"snapshot"},
     {"simulate"},
     {"runs"},
     {"tune"},

@@ -117,8 +117,8 @@ def draw_matrix(axes: Any, matrix: Matrix, names: Sequence[str], *, low: float |
 
 
 _NO_CLUSTERS = (
-    "the folder has no clusters.json: it is from before edgefl kept it, the clustering round is not over, or there are more than 100 clients; "
-    "simulate again"
+    "the folder has no clusters.json: it is from before edgefl kept it, the clustering round is not over, or there are more than 100 "
+    "clients; simulate again"
 )
 
 

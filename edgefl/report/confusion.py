@@ -93,7 +93,7 @@ def _summed(total: Counts, clients: int) -> Part:
         said += f"; most often class {true} is taken for class {taken}, {int(apart[true, taken])} times"
     head = ("true class", *(f"as {c}" for c in range(classes)))
     rows: list[Any] = [(c, *(int(v) for v in row)) for c, row in enumerate(total)]
-    return Chart("confusion", "Confusion matrix, all clients", f"{said}.", table(head, rows, "summary.json"), draw, height=4.2,
+    return Chart("confusion", "Confusion matrix, all clients", f"{said}.", table(head, rows, "confusion.json"), draw, height=4.2,
                  note="The clients' own models on their own held-out samples, counts summed over clients.")  # fmt: skip
 
 
@@ -119,5 +119,5 @@ def _each(found: dict[str, Counts]) -> Part:
         (client, int(true), int(taken), int(counts[true, taken])) for client, counts in found.items() for true, taken in np.argwhere(counts)
     ]
     note = f"The first {len(shown)} of {len(found)} clients; the table has all." if len(found) > len(shown) else ""
-    made = table(("client", "true class", "predicted", "samples"), cells, "summary.json")
+    made = table(("client", "true class", "predicted", "samples"), cells, "confusion.json")
     return Chart("confusions", "Confusion matrix of each client", said, made, draw, height=0.4 + 1.25 * lines, note=note)

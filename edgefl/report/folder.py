@@ -81,7 +81,9 @@ def _simulation(path: Path) -> Folder:
     facts = _facts(config, summary) | {
         "command": _safe(note.get("command")), "versions": _pairs(note.get("versions")), "machine": note.get("machine"),
     }  # fmt: skip
-    records, clients = read_records(path / "rounds.jsonl"), _clients(summary, path / "summary.json")
+    confused = read_json(path / "confusion.json") if (path / "confusion.json").exists() else {}
+    records = read_records(path / "rounds.jsonl")
+    clients = tuple({**row, "confusion": confused.get(row["id"])} for row in _clients(summary, path / "summary.json"))
     if not summary:
         facts["note"] = "the run is not done: there is no summary.json yet; go on with --resume"
     return Folder(path, SIMULATION, facts, config, records, clients, summary, _optional(path, "clusters"), _optional(path, "layers"))
