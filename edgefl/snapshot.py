@@ -65,7 +65,7 @@ class Watch:
 
     def likeness(self, after: ServerState) -> dict[str, Any] | None:
         """Return how alike the clients were that this round has clustered; None in any other round."""
-        return likeness(self._algorithm, self._layer, self._vectors, after) if self._vectors and assignments(after) else None
+        return likeness(self._algorithm, self._layer, self._vectors, after) if self._vectors else None
 
 
 def evaluated(

@@ -4,15 +4,17 @@ What is compared is what the algorithm itself compares: `clustered` dense layers
 `fedap` whole models by Euclidean distance and Ward's method. Both are told with the cosine similarity, which has a scale.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from edgefl.algorithms.base import assignments
 from edgefl.algorithms.clustering import Matrix, cosine_similarity, euclidean_distance, linkage
 from edgefl.algorithms.fedap import statistics
+from edgefl.algorithms.fedavg import GLOBAL
 from edgefl.algorithms.similarity import compared, layer_of, vector
-from edgefl.types import Array, ServerState, Weights
+from edgefl.types import Array, ServerState, Update, Weights
 
 MOST_CLIENTS = 100
 DIGITS = 3
@@ -42,16 +44,30 @@ def merges_of(algorithm: str, vectors: Sequence[Array]) -> Matrix:
 
 
 def likeness(algorithm: str, layer: str, vectors: Mapping[str, Array], after: ServerState) -> dict[str, Any] | None:
-    """Return round, layer, clients, matrix (three digits), linkage and cut as JSON holds them; None of more than 100 clients.
+    """Return what clusters.json holds: matrix (three digits), linkage, cut and the clusters; None of more than 100 clients.
 
     vectors: by client id, in the order of the updates; after: the state that the clustering gave.
     """
-    if not 0 < len(vectors) <= MOST_CLIENTS:
+    placed = assignments(after)
+    if not 0 < len(vectors) <= MOST_CLIENTS or not placed:
         return None
     found = list(vectors.values())
-    cut = after.scalars.get("cut/at")
     return {
-        "round": after.round - 1, "layer": layer, "clients": list(vectors),
+        "round": after.round - 1, "layer": layer, "clients": list(vectors), "assignment": placed,
         "matrix": np.round(cosine_similarity(found), DIGITS).tolist(),
-        "linkage": [[int(a), int(b), float(height), int(size)] for a, b, height, size in merges_of(algorithm, found)], "cut": cut,
+        "linkage": [[int(a), int(b), float(height), int(size)] for a, b, height, size in merges_of(algorithm, found)],
+        "cut": after.scalars.get("cut/at"),
     }  # fmt: skip
+
+
+def likeness_of(
+    algorithm: str, options: Mapping[str, Any], state: ServerState, updates: Iterable[Update], after: ServerState
+) -> dict[str, Any] | None:
+    """Return what `likeness` does of a clustering round: the state before it, its updates, read once, and the state after it."""
+    layer, vectors = "", dict[str, Array]()
+    for update in updates:
+        found = comparable(algorithm, options, state.models[GLOBAL], update.deltas[GLOBAL])
+        if found is None:
+            return None
+        layer, vectors[update.client_id] = found
+    return likeness(algorithm, layer, vectors, after)
