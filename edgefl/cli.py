@@ -28,6 +28,7 @@ CORE = {
     "partitions": "edgefl.data.commands:partitions",
     "plan": "edgefl.plan.commands:plan",
     "privacy": "edgefl.privacy.commands:privacy",
+    "report": "edgefl.report.commands:report",
     "reproduce": "edgefl.reproduce.commands:reproduce",
     "simulate": "edgefl.runs.commands:simulate",
     "tune": "edgefl.tune.commands:tune",

@@ -38,6 +38,7 @@ from mqtt_broker.journal import Journal, Opened
 from mqtt_broker.masked_rounds import MaskedRounds, check_masked
 from mqtt_broker.noise_key import noise_key
 from mqtt_broker.pauses import paused_clients
+from mqtt_broker.recorded import keep_clusters, keep_round
 from mqtt_broker.results import RESULT, client_rows, dropped_of, load_result, load_state, result_of, save_result, save_state, summarize
 from mqtt_broker.resume import SETTLE_S, check_alone, enter, rejoin
 from mqtt_broker.saving import Saving
@@ -224,6 +225,7 @@ class Aggregator:
         summary = summarize(closed, opened.phase, begins, dropped, up, down, seconds)
         self._journal.close_round(opened, summary.loss if math.isfinite(summary.loss) else None, dropped)
         if not self._config.privacy.is_on:  # losses have no noise, and who is missing was drawn
+            keep_round(summary, begins, self._out)
             self._link.publish(self._topics.summary(closed.number), encode_json(summary))
         lost = f", without {', '.join(summary.dropped)}" if summary.dropped else ""
         measured = f"loss {summary.loss:.4f}" if opened.phase != PERSONALIZE else f"accuracy {summary.accuracy_mean:.4f}"
@@ -238,6 +240,8 @@ class Aggregator:
 
         self._play(state, cohort, open_to_all=self._config.mode == "async")
         after = self._algorithm.aggregate(state, (as_of(update, state.round) for update in self._spool.updates()))
+        if state.phase == CLUSTER:
+            keep_clusters(self._spec, state, self._spool.updates(), after, self._out)
         for line in filter(None, explain_clusters(after) if state.phase == CLUSTER else ()):
             self._note(line)
         # what is spooled goes last: killed before, the round is aggregated again, to the same bits

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from edgefl.engines.site import Ending, Federation, Row, Site
 from edgefl.errors import EdgeflError
-from edgefl.types import Broadcast, ClientState, Update
+from edgefl.types import Broadcast, ClientState, Scalars, Update
 
 T = TypeVar("T")
 AHEAD = 2
@@ -42,6 +42,10 @@ def _update(broadcast: Broadcast, state: ClientState, client_id: str) -> tuple[U
 
 def _personalize(broadcast: Broadcast, state: ClientState, client_id: str) -> tuple[Ending, ClientState]:
     return _site.personalize(broadcast, state, client_id)
+
+
+def _evaluate(broadcast: Broadcast, state: ClientState, client_id: str) -> Scalars:
+    return _site.evaluate(broadcast, state, client_id)
 
 
 class Processes:
@@ -79,6 +83,10 @@ class Processes:
     def personalize(self, rows: Iterable[Row]) -> Iterator[tuple[Ending, ClientState]]:
         """See `Engine.personalize`."""
         return self._run(_personalize, rows)
+
+    def evaluate(self, rows: Iterable[Row]) -> Iterator[Scalars]:
+        """See `Engine.evaluate`."""
+        return self._run(_evaluate, rows)
 
     def __enter__(self) -> "Processes":
         """Processes start with the first rows."""

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from edgefl import snapshot
 from edgefl.config import FederationConfig
 from edgefl.data.allotment import Allotment
 from edgefl.data.dataset import as_float
@@ -20,7 +21,6 @@ from edgefl.engines.base import Engine
 from edgefl.engines.site import Ending, Federation
 from edgefl.errors import EdgeflError
 from edgefl.files import write_atomic
-from edgefl.learner import evaluate
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.spec import Plan, save_plan
 from edgefl.quiet import quiet_stderr
@@ -104,10 +104,11 @@ def play(
     run: RunDirectory, config: FederationConfig, shared: Shared, *, processes: int = 1, measure_test: bool = True,
     open_engine: Callable[[Federation], Engine] | None = None, progress: RoundProgress | None = None,
     ended: Callable[[str, Ending], Ending] = light, start: ServerState | None = None, states: States | None = None,
+    evaluate_every: int = 0,
 ) -> Simulation:  # fmt: skip
     """Play or go on with a run to its end; what each round gave is in the directory as soon as it is over.
 
-    start, states: another run's end, to personalize from, in place of this run's own checkpoint.
+    evaluate_every: see `simulate`. start, states: another run's end, to personalize from, in place of this run's own checkpoint.
     """
     plan, initial = open_plan(run, config)
     dataset, traffic = shared.shards.dataset, Traffic(run.held, config.codec)
@@ -132,12 +133,10 @@ def play(
     return simulate(
         plan, initial, shared.shards, config, processes=processes, open_engine=open_engine, test=test, start=start or run.state,
         states=run.states if states is None else states, traffic=traffic, progress=save, ended=count,
+        evaluate_every=evaluate_every,
     )  # fmt: skip
 
 
 def models_on_test(plan: Plan, state: ServerState, x: Array, y: Labels) -> dict[str, float]:
     """Return the accuracy of each whole model that the server holds, on common samples: `global`, `expert0`, ..."""
-    names = {spec.name for spec in plan.spec.signature("predict").frozen}
-    whole = {name: weights for name, weights in state.models.items() if names <= set(weights) and name != "initial"}
-    learner = LiteRTLearner(plan)
-    return {name: evaluate(learner, "predict", weights, x, y).accuracy for name, weights in whole.items()}
+    return {name: told["accuracy"] for name, told in snapshot.models_on_test(plan, LiteRTLearner(plan), state, x, y).items()}
