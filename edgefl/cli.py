@@ -7,6 +7,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 
 import click
+from click.shell_completion import CompletionItem
 
 from edgefl import __version__
 from edgefl.config import nearest
@@ -17,6 +18,7 @@ CORE = {
     "algorithms": "edgefl.algorithms.commands:algorithms",
     "audit": "edgefl.audit.commands:audit",
     "bench": "edgefl.bench.commands:bench",
+    "completion": "edgefl.completion:completion",
     "compare": "edgefl.runs.commands:compare",
     "dashboard": "edgefl.dashboard.commands:dashboard",
     "datasets": "edgefl.data.commands:datasets",
@@ -65,6 +67,8 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command; ConfigError for a name that no package registers."""
         known = sources()
+        if cmd_name not in known and ctx.resilient_parsing:  # a shell completes a line that is not finished
+            return None
         if cmd_name not in known:
             raise ConfigError(f"no command {cmd_name!r}; {nearest(cmd_name, sorted(known))}")
         module, _, attribute = known[cmd_name].partition(":")
@@ -72,6 +76,12 @@ class Commands(click.Group):
         if not isinstance(command, click.Command):
             raise ConfigError(f"{known[cmd_name]} is a {type(command).__name__}, expected a click command; fix the package it is from")
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the commands that begin so, by name alone: their help would have to be imported."""
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        return [CompletionItem(name) for name in self.list_commands(ctx) if name.startswith(incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one line a command; one that cannot be imported says what it lacks and hides no other."""

@@ -23,8 +23,8 @@ MAY_IMPORT = {
 }
 # The rooms of the core in reading order; a module imports its own row and those above it.
 ROOMS = (
-    {"types", "errors", "files", "rng", "codecs", "config", "tables", "toml", "commented", "checkpoint", "stopping", "telling"},
-    {"memory", "machine", "quiet", "__init__"},
+    {"types", "errors", "files", "rng", "codecs", "config", "tables", "toml", "commented", "checkpoint", "stopping"},
+    {"memory", "machine", "quiet", "telling", "completion", "__init__"},
     {"drawing"},
     {"data"},
     {"models"},

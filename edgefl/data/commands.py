@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from edgefl.completion import dataset_names, known, partition_names
 from edgefl.config import DataConfig, PartitionConfig
 from edgefl.data import PARTITIONS, list_datasets, load_data, make_allotments
 from edgefl.data.heat import class_counts, heat_text, summary, turn_counts, write_png
@@ -57,8 +58,16 @@ def partitions(context: click.Context, as_json: bool) -> None:
 
 
 @partitions.command()
-@click.option("--data", default="digits", show_default=True, help="A name of `edgefl datasets`, or npz:PATH.")
-@click.option("--partition", default="dirichlet", show_default=True, help="A name of `edgefl partitions`.")
+@click.option(
+    "--data",
+    shell_complete=known(dataset_names, or_file=True),
+    default="digits",
+    show_default=True,
+    help="A name of `edgefl datasets`, or npz:PATH.",
+)
+@click.option(
+    "--partition", shell_complete=known(partition_names), default="dirichlet", show_default=True, help="A name of `edgefl partitions`."
+)
 @click.option("--clients", default=10, show_default=True, help="How many clients share the data.")
 @click.option("-o", "--option", "pairs", multiple=True, metavar="KEY=VALUE", help="An option of the partition (may be given again).")
 @click.option(

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from edgefl.commented import commented
+from edgefl.completion import algorithm_names, dataset_names, known, model_names
 from edgefl.config import DEFAULT_BROKER, DataConfig, FederationConfig, ModelConfig
 from edgefl.errors import ConfigError, DataError
 from edgefl.files import write_atomic
@@ -31,11 +32,19 @@ def next_commands(path: Path, config: FederationConfig, task: Task) -> list[str]
 @click.option("--yes", "-y", is_flag=True, help="Ask nothing: take the default of all that no option says.")
 @click.option("--name", help="Question 1: the federation's name, a part of its topics  [default: the directory's]")
 @click.option(
-    "--data", help="Question 2: the data of one device, as `edgefl device start --data` takes them, or a name of `edgefl datasets`."
+    "--data",
+    shell_complete=known(dataset_names, or_file=True),
+    help="Question 2: the data of one device, as `edgefl device start --data` takes them, or a name of `edgefl datasets`.",
 )
-@click.option("--algorithm", help=f"Question 3: a name of `edgefl algorithms`.  [default: {ALGORITHM}]")
+@click.option(
+    "--algorithm", shell_complete=known(algorithm_names), help=f"Question 3: a name of `edgefl algorithms`.  [default: {ALGORITHM}]"
+)
 @click.option("--clients", help="Question 4: how many devices must be online before the first round.  [default: 2]")
-@click.option("--model", help="A name of `edgefl models`, a .keras file or module:function  [default: one that fits the data]")
+@click.option(
+    "--model",
+    shell_complete=known(model_names, or_file=True),
+    help="A name of `edgefl models`, a .keras file or module:function  [default: one that fits the data]",
+)
 @click.option("--input-shape", help="One sample's shape, as 28,28,1, instead of --data.")
 @click.option("--num-classes", type=click.IntRange(2), help="How many classes there are  [default: those in the data]")
 @click.option("--rounds", type=click.IntRange(1), default=20, show_default=True, help="Rounds of training.")
