@@ -43,7 +43,7 @@ def device() -> None:
 @click.option(
     "--learner", type=click.Choice(["litert", "keras", "numpy"]), default="litert", show_default=True, help="keras needs TensorFlow."
 )
-@click.option("--threads", type=click.IntRange(1, 64), help="[default: the board's, see `edgefl device boards`]")
+@click.option("--threads", type=click.IntRange(1, 64), help="Threads that compute  [default: the board's, see `edgefl device boards`]")
 @click.option("--keepalive", type=click.IntRange(2, 3600), default=20, show_default=True, help="Seconds between signs of life.")
 @click.option("--wait", "wait_s", type=click.FloatRange(0), default=0.0, help="Seconds to wait for a federation  [default: no limit]")
 @click.option(

@@ -61,7 +61,7 @@ def completion(ctx: click.Context, shell: str) -> None:
     Example:
       edgefl completion bash > ~/.local/share/bash-completion/completions/edgefl
       edgefl completion fish > ~/.config/fish/completions/edgefl.fish
-      edgefl completion zsh > ~/.edgefl-completion.zsh     # and in .zshrc: source ~/.edgefl-completion.zsh
+      edgefl completion zsh > ~/.edgefl.zsh      # .zshrc: source ~/.edgefl.zsh
     """
     script: Any = get_completion_class(shell)
     click.echo(script(ctx.find_root().command, {}, "edgefl", VARIABLE).source())

@@ -129,7 +129,10 @@ def _describe(report: ExportReport, out: Path) -> str:
 @click.command(epilog="Example: edgefl infer model/model.tflite --data shard.npz")
 @click.argument("model", type=click.Path(path_type=Path))
 @data_options("Samples, as `edgefl device start --data` takes them; those held out are measured.", required=True)
-@click.option("--runtime", type=click.Choice(["auto", "litert", "tflite-runtime", MICRO]), default="auto", show_default=True)
+@click.option(
+    "--runtime", type=click.Choice(["auto", "litert", "tflite-runtime", MICRO]), default="auto", show_default=True,
+    help="auto: the one that is installed.",
+)  # fmt: skip
 @click.option("--reference", is_flag=True, help="Reference kernels: slow, and near the bits of a microcontroller.")
 @click.option("--split", type=click.Choice(["test", "train", "all"]), default="test", show_default=True, help="Which samples to run.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")

@@ -20,7 +20,9 @@ def broker() -> None:
 
 @broker.command("start", short_help="Start a broker for trying out.")
 @click.option("--port", type=click.IntRange(0, 65535), default=1883, show_default=True, help="0: a free one.")
-@click.option("--kind", type=click.Choice(["auto", "mosquitto", "amqtt"]), default="auto", show_default=True)
+@click.option(
+    "--kind", type=click.Choice(["auto", "mosquitto", "amqtt"]), default="auto", show_default=True, help="auto: mosquitto if it is here."
+)
 @click.option("--bind", default="127.0.0.1", show_default=True, help="The address to listen on; 0.0.0.0: boards reach it too.")
 @click.option("--json", "as_json", is_flag=True, help="Print url and kind as JSON.")
 def start_broker(port: int, kind: str, bind: str, as_json: bool) -> None:
@@ -44,7 +46,7 @@ def start_broker(port: int, kind: str, bind: str, as_json: bool) -> None:
 @broker.command("init", short_help="Keys and configuration of a broker for real boards.")
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--host", "hosts", multiple=True, required=True, help="The name or address by which devices reach it; may be given again.")
-@click.option("--port", type=click.IntRange(1, 65535), default=8883, show_default=True)
+@click.option("--port", type=click.IntRange(1, 65535), default=8883, show_default=True, help="The broker's port.")
 @click.option("--bind", default="", help="Listen on this address only  [default: all]")
 @click.option(
     "--days", type=click.IntRange(1, 3650), default=730, show_default=True, help="How long certificates of broker and aggregator count."

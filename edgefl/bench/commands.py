@@ -21,7 +21,10 @@ from edgefl.telling import Telling
 
 @click.group()
 def bench() -> None:
-    """Measure edgefl beside a named peer, in one run."""
+    """Measure edgefl beside a named peer, in one run.
+
+    Example: edgefl bench device --repeats 3
+    """
 
 
 @bench.command()
@@ -102,9 +105,9 @@ def fleet(quick: bool, repeats: int, flwr_python: str | None, out: Path | None, 
 
 @bench.command()
 @click.option("--codec", "codecs", multiple=True, help=f"Measure this beside fp32 (may be given again)  [default: {', '.join(CODECS[1:])}]")
-@click.option("--rounds", type=click.IntRange(1), default=60, show_default=True)
-@click.option("--seeds", type=click.IntRange(1, 20), default=3, show_default=True)
-@click.option("--data", type=click.Choice(["fashion-mnist", "digits"]), default="fashion-mnist", show_default=True)
+@click.option("--rounds", type=click.IntRange(1), default=60, show_default=True, help="Rounds of each run.")
+@click.option("--seeds", type=click.IntRange(1, 20), default=3, show_default=True, help="Seeds 1, 2, ... of each codec.")
+@click.option("--data", type=click.Choice(["fashion-mnist", "digits"]), default="fashion-mnist", show_default=True, help="The data set.")
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), default=Path("runs/wire"), show_default=True, help="Keeps the runs."
 )
@@ -127,7 +130,7 @@ def wire(codecs: tuple[str, ...], rounds: int, seeds: int, data: str, out: Path,
 
 @bench.command()
 @click.option("--samples", type=click.IntRange(1), default=1000, show_default=True, help="Held-out samples that all places must agree on.")
-@click.option("--data", type=click.Choice(["fashion-mnist", "digits"]), default="fashion-mnist", show_default=True)
+@click.option("--data", type=click.Choice(["fashion-mnist", "digits"]), default="fashion-mnist", show_default=True, help="The data set.")
 @click.option(
     "--cmsis-nn", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Arm's CMSIS-NN, with the CMSIS core's headers in it."
 )

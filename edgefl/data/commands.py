@@ -44,7 +44,7 @@ def partitions(context: click.Context, as_json: bool) -> None:
     \b
     Example:
       edgefl partitions
-      edgefl partitions show --data digits --partition dirichlet --clients 10 -o alpha=0.1
+      edgefl partitions show --partition dirichlet --clients 10 -o alpha=0.1
     """
     if context.invoked_subcommand:
         return
@@ -94,7 +94,7 @@ def show(
 
     \b
     Example:
-      edgefl partitions show --data fashion-mnist --partition p-majority --clients 20 -o p=0.8 --out heat.png
+      edgefl partitions show --partition p-majority -o p=0.8 --out heat.png
     """
     options = parse_options(f"[partition] {partition}", partition_entry(partition).defaults, pairs)
     data_options = parse_options(f"[data] {data}", dataset_options(source_entry(data)), data_pairs)

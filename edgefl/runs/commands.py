@@ -68,7 +68,9 @@ def _draw(function: Callable[..., None], *arguments: Any) -> bool:
 @click.argument("config_file", metavar="CONFIG", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--out", type=click.Path(path_type=Path), help="The run's directory  [default: runs/NAME-DATE-TIME]")
 @click.option("--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="Client processes; the result is the same.")
-@click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True)
+@click.option(
+    "--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="ray: a Ray cluster, see RAY_ADDRESS."
+)
 @click.option("--seed", type=click.IntRange(0), help="In place of the configuration's seed.")
 @click.option("--resume", is_flag=True, help="Go on with a run that was interrupted.")
 @click.option("--mixtures", is_flag=True, help="Keep each client's mixture in mixtures/.")
