@@ -87,8 +87,10 @@ def start(
     with Telling() as tell, stoppable():
         try:
             made = Device(settings, tell).run()
-        except Stopped:
+        except Stopped as stopped:
             tell("stopped")
+            if stopped.by_person:  # a service manager's SIGTERM is no failure
+                raise click.Abort from None
             return
     if as_json:
         click.echo(json.dumps({**made, "tensorflow_loaded": "tensorflow" in sys.modules}))

@@ -1,5 +1,6 @@
 """The `edgefl` command. Packages add commands through the entry-point group `edgefl.commands`; only the one asked for is imported."""
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -41,6 +42,19 @@ EXTRAS = {
     "tflite_micro": "export", "matplotlib": "plots", "ray": "ray", "PIL": "images", "dp_accounting": "dp",
     "textual": "monitor", "rich": "monitor",
 }  # fmt: skip
+REMEDIES = {
+    errno.ENOSPC: "free some space, or write to another disk",
+    errno.EDQUOT: "free some of your space, or write to another disk",
+    errno.ENOENT: "is the path right?",
+    errno.EACCES: "give a path that this account may use, or change its rights",
+    errno.EPERM: "give a path that this account may use, or change its rights",
+    errno.EROFS: "write to another disk",
+    errno.EISDIR: "give a file",
+    errno.ENOTDIR: "give a path whose parents are directories",
+    errno.EEXIST: "give another path, or remove it",
+    errno.EMFILE: "allow more open files: ulimit -n",
+    errno.ECONNREFUSED: "is it running, and is the address right?",
+}
 START = """edgefl federates small networks over boards; each ends with an int8 model.
 
   edgefl demo                                     a whole federation, here
@@ -116,6 +130,13 @@ def lacking(error: ModuleNotFoundError) -> str:
     return f"{error}; install edgefl again, or the package that registers this command"
 
 
+def refused(error: OSError) -> str:
+    """Return what the system refused, of which file, and what may be done."""
+    told = error.strerror or str(error)
+    where = f": {error.filename!r}" if error.filename else ""
+    return told + where + (f"; {remedy}" if (remedy := REMEDIES.get(error.errno or 0)) else "")
+
+
 def run(args: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; an error on purpose becomes one message on stderr."""
     try:
@@ -132,7 +153,7 @@ def run(args: Sequence[str] | None = None) -> int:
     except (EdgeflError, ModuleNotFoundError, OSError) as error:
         if os.environ.get("EDGEFL_DEBUG"):
             raise
-        text = lacking(error) if isinstance(error, ModuleNotFoundError) else str(error)
+        text = lacking(error) if isinstance(error, ModuleNotFoundError) else refused(error) if isinstance(error, OSError) else str(error)
         click.echo(f"edgefl: {text}", err=True)
         return 1
 

@@ -6,7 +6,11 @@ from contextlib import contextmanager
 
 
 class Stopped(BaseException):
-    """Somebody asked this service to end. Like KeyboardInterrupt, no `except Exception` swallows it."""
+    """Somebody asked this service to end, by which signal. Like KeyboardInterrupt, no `except Exception` swallows it."""
+
+    def __init__(self, number: int = signal.SIGTERM) -> None:
+        super().__init__(number)
+        self.by_person = number == signal.SIGINT
 
 
 @contextmanager
@@ -16,7 +20,7 @@ def stoppable() -> Iterator[None]:
     def stop(number: int, frame: object) -> None:
         for each in (signal.SIGTERM, signal.SIGINT):
             signal.signal(each, signal.SIG_IGN)
-        raise Stopped
+        raise Stopped(number)
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

@@ -136,8 +136,10 @@ def start_aggregator(
             tell.at("")
             tell(f"plan {made.id[:8]}; federation {settings.name!r} at {without_password(url)}")
             result = Aggregator(settings, made, initial, out, tell, security, workers, tell.at).run(url, take_over=take_over, fresh=fresh)
-        except Stopped:
+        except Stopped as stopped:
             tell("stopped")
+            if stopped.by_person:  # a service manager's SIGTERM is no failure
+                raise click.Abort from None
             return
     if as_json:
         click.echo(json.dumps(result))

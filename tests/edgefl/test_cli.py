@@ -60,7 +60,7 @@ def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]
         (DataError("x is 3, expected 4; fix it"), 1, "edgefl: x is 3, expected 4; fix it\n"),
         (KeyboardInterrupt(), 130, "\n"),
         (click.UsageError("no such thing"), 2, "no such thing"),
-        (OSError(28, "No space left on device", "/tmp/x"), 1, "No space left on device: '/tmp/x'"),
+        (OSError(28, "No space left on device", "/tmp/x"), 1, "No space left on device: '/tmp/x'; free some space"),
         (ModuleNotFoundError("No module named 'tensorflow'", name="tensorflow"), 1, "pip install -e '.[aggregator]'"),
         (ModuleNotFoundError("No module named 'amqtt'", name="amqtt.broker"), 1, "pip install -e '.[broker]'"),
     ],
