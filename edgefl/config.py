@@ -159,7 +159,7 @@ def parse_config(text: str) -> FederationConfig:
     try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"not TOML: {error}") from error
+        raise ConfigError(f"not TOML: {error}; mend that line, or write a new file with `edgefl init`") from error
     tables = ["federation", "model", "algorithm", "broker", "data", "partition", "privacy"]
     for table, value in raw.items():
         if table not in tables or not isinstance(value, dict):
@@ -204,6 +204,6 @@ def load_config(path: Path) -> FederationConfig:
     try:
         return parse_config(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from error
+        raise ConfigError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}; write one with `edgefl init`") from error
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error

@@ -66,7 +66,7 @@ def export(
     if ctx.invoked_subcommand is not None:
         return
     if state is None or out is None:
-        raise click.UsageError(f"Missing option '{'--state' if state is None else '-o'}'.", ctx)
+        raise click.UsageError(f"Missing option '{'--state' if state is None else '-o'}'; give both, --state DIR -o OUT.", ctx)
     request = None
     if target is not None:
         budget = Budget(parse_bytes(ram) if ram else 0, parse_bytes(flash) if flash else 0)

@@ -96,7 +96,7 @@ def load_state(out: Path) -> ServerState | None:
     except FileNotFoundError:
         return None
     except (OSError, StateError) as error:
-        raise StateError(f"cannot read {out / STATE}: {error}") from error
+        raise StateError(f"cannot read {out / STATE}: {error}; begin anew with --fresh") from error
 
 
 def save_result(result: dict[str, Any], out: Path) -> Path:

@@ -48,7 +48,7 @@ def as_name(text: str) -> str:
     try:
         return check_federation(text)
     except ConfigError as error:
-        raise ConfigError(f"{error}, such as {plain_name(text)}") from error
+        raise ConfigError(f"{error}; {plain_name(text)} would do") from error
 
 
 def plain_name(text: str) -> str:

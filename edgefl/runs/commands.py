@@ -103,7 +103,7 @@ def simulate(
     if seed is not None:
         config = replace(config, seed=seed)
     if resume and out is None:
-        raise ConfigError("--resume needs --out, the directory of the run to go on with")
+        raise ConfigError("--resume without --out; give the directory of the run to go on with")
     algorithm = make_algorithm(config.algorithm, None, config.options)
     check_privacy(algorithm, config)
     check_secure(algorithm, config)

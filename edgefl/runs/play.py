@@ -27,6 +27,7 @@ from edgefl.quiet import quiet_stderr
 from edgefl.runs.directory import INITIAL, RunDirectory
 from edgefl.runs.progress import RoundProgress
 from edgefl.simulate import Record, Simulation, States, simulate
+from edgefl.stopping import deaf_children, ended_with_this
 from edgefl.telling import Telling
 from edgefl.traffic import Traffic
 from edgefl.types import Array, Labels, Mixture, ServerState, Weights
@@ -78,9 +79,11 @@ def build_apart(config: FederationConfig) -> tuple[Plan, Weights]:
 
     Raises what `build_plan` raises, and EdgeflError when that process is killed.
     """
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool, ended_with_this():
         try:
-            return pool.submit(_build, config).result()
+            with deaf_children():
+                building = pool.submit(_build, config)
+            return building.result()
         except BrokenProcessPool as error:
             raise EdgeflError("the process that compiles the plan was killed, most often for want of memory; free some") from error
 

@@ -77,7 +77,7 @@ def test_answers_are_checked_as_they_come(here: Path) -> None:
     assert ran.exit_code == 0, ran.output
     config = load_config(here / "x.toml")
     assert (config.name, config.algorithm, config.min_clients, config.model.num_classes) == ("hall", "ifca", 5, 4)
-    for told in ("such as my-hall", "no file, folder or data set 'nothing-here'", "did you mean 'fedavg'", "'0', expected a whole number"):
+    for told in ("my-hall would do", "no file, folder or data set 'nothing-here'", "did you mean 'fedavg'", "'0', expected a whole number"):
         assert told in ran.stderr
     assert "1/4" not in ran.stdout
 
@@ -94,7 +94,7 @@ def test_an_option_leaves_its_question_out(here: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--yes", "--name", "A b"], "such as a-b"),
+        (["--yes", "--name", "A b"], "a-b would do"),
         (["--yes", "--data", "nowhere.npz"], "no file, folder or data set 'nowhere.npz'"),
         (["--yes", "--data", "broken.npz"], "or say --input-shape and --num-classes"),
         (["--yes", "--input-shape", "28,28"], "expected both"),
