@@ -51,10 +51,10 @@ class Monitor(App[str]):
     Screen { background: $background; }
     #head { height: auto; padding: 0 1; }
     #columns { height: 1; padding: 0 1; text-style: bold; }
-    DeviceList { height: 1fr; padding: 0 1; }
+    DeviceList { height: 1fr; padding: 0 1; overflow-x: hidden; scrollbar-size-vertical: 1; }
     #filter { display: none; height: 1; border: none; padding: 0 1; }
     #filter.open { display: block; }
-    #keys { height: 1; padding: 0 1; dock: bottom; text-style: reverse; }
+    #keys { height: 1; padding: 0 1; dock: bottom; text-style: dim; }
     #page { height: 1fr; padding: 0 1; overflow-y: auto; }
     """
     ENABLE_COMMAND_PALETTE = False
@@ -134,7 +134,7 @@ class Monitor(App[str]):
     def on_input_changed(self, event: Input.Changed) -> None:
         """Filter as it is typed."""
         self.wanted = event.value
-        self.show()
+        self._reorder()
 
     def on_input_submitted(self) -> None:
         """Keep the filter and go back to the table."""
@@ -149,11 +149,15 @@ class Monitor(App[str]):
     def action_sort(self, by: int) -> None:
         """Sort by the next column."""
         self.sort = SORTS[(SORTS.index(self.sort) + by) % len(SORTS)]
-        self.show()
+        self._reorder()
 
     def action_reverse(self) -> None:
         """Turn the order around."""
         self.reverse = not self.reverse
+        self._reorder()
+
+    def _reorder(self) -> None:
+        self.query_one(DeviceList).to_top()
         self.show()
 
     def on_device_list_opened(self, event: DeviceList.Opened) -> None:
