@@ -115,6 +115,6 @@ def render(result: dict[str, Any]) -> str:
         (
             f"{result['machine']}; broker {result['broker']}",
             f"{result['devices']} devices, about {result['messages_per_s']} messages a second, for {result['seconds']:g} s",
-            f"edgefl monitor: {result['core_percent']:.1f}% of a core, {result['rss_mb']:.0f} MB resident, {result['peak_rss_mb']:.0f} MB peak",
+            f"edgefl monitor: {result['core_percent']:.1f}% of a core, {result['rss_mb']:.0f} MB, {result['peak_rss_mb']:.0f} MB peak",
         )
     )

@@ -19,7 +19,9 @@ from edgefl.monitor.table import SORTS, head, header, selected
 from edgefl.monitor.words import cut
 
 REFRESH_S = 1.0
-PUMP_S = 0.25
+LARGE = 100
+"""Of more devices every second refresh is left out."""
+PUMP_S = 0.5
 """How often the link's queue is emptied, so that it holds little when much is said."""
 
 
@@ -73,6 +75,7 @@ class Monitor(App[str]):
         self.seen: dict[str, Any] = {}
         self.sort, self.reverse, self.wanted = SORTS[0], False, ""
         self._texts: dict[str, str] = {}
+        self._skipped = False
 
     def compose(self) -> ComposeResult:
         """Lay out."""
@@ -88,7 +91,7 @@ class Monitor(App[str]):
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit)
         self.query_one(DeviceList).focus()
         self.set_interval(PUMP_S, self.listen)
-        self.set_interval(REFRESH_S, self.update)
+        self.set_interval(REFRESH_S, self.refresh_due)
         self.listen()
         self.update()
 
@@ -98,6 +101,12 @@ class Monitor(App[str]):
             self._pump()
         except LinkError as error:
             self.exit(str(error), return_code=1)
+
+    def refresh_due(self) -> None:
+        """Take a snapshot each time, or every second time."""
+        self._skipped = not self._skipped and len(self.seen["devices"]) > LARGE
+        if not self._skipped:
+            self.update()
 
     def update(self) -> None:
         """Take a snapshot and show it."""
