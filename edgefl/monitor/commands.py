@@ -91,7 +91,7 @@ def monitor(broker: str, enrol: Path | None, federation: str, once: bool, wait_s
     live = not (once or as_json) and all(each.isatty() for each in (sys.stdin, sys.stdout, sys.stderr))
     if live:
         from edgefl.monitor.terminal import Monitor  # says what to install before anything is connected
-    link = open_link(broker, enrol)
+    link = open_link(broker, enrol, in_bursts=live)
     try:
         feed = Feed(link, choose_federation(link, federation))
         if live:
