@@ -19,7 +19,7 @@ class News:
     version: int
 
 
-class Feed:
+class Latest:
     """One writer, many readers. Nothing is kept for a reader that is slow: it gets the whole again."""
 
     def __init__(self) -> None:

@@ -1,0 +1,82 @@
+"""The page follows a real federation: processes of the command line, a real broker, a real browser."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from edgefl.algorithms.clustering import cosine_distance, cosine_similarity, cut_widest, linkage
+from edgefl.mqtt import Link
+from edgefl.wire.messages import Clusters, State
+from edgefl.wire.strict_json import encode_json
+from edgefl.wire.topics import Topics
+
+playwright = pytest.importorskip("playwright.sync_api", reason="no playwright; pip install playwright")
+expect = playwright.expect
+expect.set_options(timeout=90_000)
+IDS = ("pi-0", "pi-1", "pi-2")
+
+
+def card(page, client_id):
+    return page.locator(f"#cards li[data-id={client_id}]")
+
+
+def test_rounds_advance_and_a_device_that_stalls_turns_silent_and_killed_offline(broker, federate, toys, dashboard, visitor):
+    federation = federate(broker.url, rounds=100_000, min_clients=3, deadline_s=4.0)
+    aggregator = federation.aggregator()
+    devices = {client_id: federation.device(client_id, toys.shard(i, 30)) for i, client_id in enumerate(IDS)}
+    _, url = dashboard(broker.url)
+    page = visitor.visit(url)
+    expect(page.locator("#federation")).to_have_text(federation.name)
+    expect(page.locator("#table-rounds summary")).to_be_visible()
+    seen = int(page.text_content("#round-number").split()[1])
+    page.click("#table-rounds summary")
+    expect(page.locator("#table-rounds tbody tr").nth(3)).to_contain_text("federate")
+    later = int(page.text_content("#round-number").split()[1])
+    assert later > seen
+    expect(card(page, "pi-1").locator("svg.spark")).to_be_visible()
+    assert "100,000" in page.text_content("#round-number") or "of 100000" in page.text_content("#round-number")
+
+    os.kill(devices["pi-1"].popen.pid, signal.SIGSTOP)
+    expect(card(page, "pi-1")).to_have_attribute("data-state", "silent")
+    assert "silent: no answer to round" in card(page, "pi-1").text_content()
+    visitor.picture(page, "federation-silent")
+    devices["pi-1"].popen.kill()
+    expect(card(page, "pi-1")).to_have_attribute("data-state", "offline")
+    expect(page.locator("#counts li[data-state=offline] strong")).to_have_text("1")
+    now = int(page.text_content("#round-number").split()[1])
+    expect(page.locator("#round-number")).not_to_have_text(f"Round {now} of 100000")
+    assert aggregator.popen.poll() is None, aggregator.said
+
+
+def test_a_cluster_splits(broker, dashboard, visitor):
+    clients = tuple(f"pi-{i}" for i in range(6))
+    vectors = [[1.0, 0.1 * i, 0.0] if i % 2 else [0.0, 0.1 * i, 1.0] for i in range(6)]
+    merges = linkage(cosine_distance(vectors), "average")
+    cut = cut_widest(merges)
+    matrix = tuple(tuple(row) for row in cosine_similarity(vectors).round(3).tolist())
+    rows = tuple((int(a), int(b), float(height), int(size)) for a, b, height, size in merges)
+    link = Link(broker.url, "aggregator")
+    topics = Topics("kitchen")
+
+    def tell(round, placed, *compared):
+        link.publish(topics.state, encode_json(State("kitchen", "s", "federate", round, 9, 6, 60.0, "p", time.time())), retain=True)
+        told = Clusters("s", round, dict(zip(clients, placed, strict=True)), *compared, time.time())
+        link.publish(topics.clusters, encode_json(told), retain=True)
+
+    try:
+        tell(1, [0] * 6, "", (), (), (), float("nan"))
+        _, url = dashboard(broker.url)
+        page = visitor.visit(url)
+        expect(page.locator("#note-members")).to_contain_text("6 clients in 1 cluster;")
+        expect(page.locator("#box-heat")).to_be_hidden()
+        tell(2, cut.labels.tolist(), "head/kernel", clients, matrix, rows, cut.at)
+        expect(page.locator("#note-members")).to_contain_text("6 clients in 2 clusters;")
+        expect(page.locator("#note-heat")).to_contain_text("cosine similarity of head/kernel, 6 clients")
+        page.click("#table-members summary")
+        row = page.locator("#table-members tbody tr", has_text="pi-1")
+        expect(row).to_have_text("pi-101")
+        visitor.picture(page, "federation-split")
+    finally:
+        link.close(1.0)
