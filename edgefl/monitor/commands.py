@@ -87,10 +87,11 @@ def monitor(broker: str, enrol: Path | None, federation: str, once: bool, wait_s
     from edgefl.monitor.connection import choose_federation
     from edgefl.monitor.feed import Feed
 
-    live = not (once or as_json) and sys.stdin.isatty() and sys.stdout.isatty()
+    # Textual draws on stderr
+    live = not (once or as_json) and all(each.isatty() for each in (sys.stdin, sys.stdout, sys.stderr))
     if live:
         from edgefl.monitor.terminal import Monitor  # says what to install before anything is connected
-    link = open_link(broker, enrol)
+    link = open_link(broker, enrol, in_bursts=live)
     try:
         feed = Feed(link, choose_federation(link, federation))
         if live:

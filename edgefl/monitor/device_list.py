@@ -70,8 +70,13 @@ class DeviceList(ScrollView, can_focus=True):
         if not any(device["id"] == self.chosen for device in devices):
             self.chosen = devices[0]["id"] if devices else ""
         if grown:
-            self.virtual_size = Size(self.size.width, len(devices))
+            self.virtual_size = Size(1, len(devices))  # as wide as it is, for nothing is beside it
         self._redraw()
+
+    def to_top(self) -> None:
+        """Choose the first device at the next `show`, and show it: the order is another one."""
+        self.chosen = ""
+        self.scroll_to(y=0, animate=False)
 
     def _redraw(self) -> None:
         top = self.scroll_offset.y
@@ -84,7 +89,7 @@ class DeviceList(ScrollView, can_focus=True):
             return "", "", False
         device = self.devices[y]
         word = "slow" if device["slow"] and device["state"] == "training" else device["state"]
-        return row(device, self.columns, self.size.width, self._now), word, device["id"] == self.chosen
+        return row(device, self.columns, self.scrollable_content_region.width, self._now), word, device["id"] == self.chosen
 
     def render_line(self, y: int) -> Strip:
         """Return a line of the window."""
@@ -94,11 +99,11 @@ class DeviceList(ScrollView, can_focus=True):
             self._drawn.clear()
         style = self.rich_style + STYLES.get(word, Style())
         strip = Strip([Segment(text, style + CURSOR if is_chosen and self.has_focus else style)])
-        return strip.adjust_cell_length(self.size.width, style)
+        return strip.adjust_cell_length(self.scrollable_content_region.width, style)
 
     def on_resize(self) -> None:
         """Draw all lines again."""
-        self.virtual_size = Size(self.size.width, len(self.devices))
+        self.virtual_size = Size(1, len(self.devices))
         self._drawn.clear()
         self.refresh()
 

@@ -9,7 +9,9 @@ from edgefl.monitor import words
 def page(device: Mapping[str, Any], now: float, width: int) -> list[str]:
     """Return the lines of a device's page."""
     told = words.printable(device["why"])
-    lines = [f"{device['id']}: {device['state']}{f', {told}' if told and told != device['state'] else ''}", ""]
+    lines = [f"{device['id']}: {device['state']}{f', {told}' if told and told != device['state'] else ''}"]
+    rejected = f"{device['rejected']} updates rejected; " if device["rejected"] else ""
+    lines += [f"last error: {rejected}{words.printable(device['last_error']) or 'none'}", ""]
     board = {
         "last heard": words.ago(device["last_seen_ts"], now),
         "samples": words.number(device["samples"], 0),
@@ -36,8 +38,6 @@ def page(device: Mapping[str, Any], now: float, width: int) -> list[str]:
         first, last = device["trace"][0][0], device["trace"][-1][0]
         lines.append(f"{device['trace_of']:18} {words.sparkline(values, width - 19)}")
         lines.append(f"{'':18} rounds {first} to {last}, from {words.number(values[0])} to {words.number(values[-1])}")
-    rejected = f"{device['rejected']} updates rejected; " if device["rejected"] else ""
-    lines += ["", f"last error: {rejected}{words.printable(device['last_error']) or 'none'}"]
     return [piece for each in lines for piece in _wrapped(each, width)]
 
 

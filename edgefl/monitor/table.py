@@ -136,15 +136,9 @@ def _standing(tree: Tree, width: int) -> str:
 def _counts(devices: Sequence[Device]) -> str:
     if not devices:
         return "no device heard yet"
-    count = Counter(each["state"] for each in devices)
-    slow = sum(each["slow"] for each in devices)
-    away = count["offline"]
-    parts = [
-        f"{len(devices)} devices",
-        f"{len(devices) - away} online",
-        *(f"{count[word]} {word}" for word in reversed(WORDS) if count[word]),
-    ]
-    return ", ".join([*parts, *([f"{slow} slow"] if slow else [])])
+    count = Counter(_word(each, 0) for each in devices)
+    words_of_it = [f"{count[word]} {word}" for word in (*WORDS[:-3], "slow", *WORDS[-3:]) if count[word]]
+    return f"{len(devices)} devices: {', '.join(words_of_it)}"
 
 
 def _figures(tree: Tree) -> str:

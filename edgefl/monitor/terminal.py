@@ -19,7 +19,9 @@ from edgefl.monitor.table import SORTS, head, header, selected
 from edgefl.monitor.words import cut
 
 REFRESH_S = 1.0
-PUMP_S = 0.25
+LARGE = 100
+"""Of more devices every second refresh is left out."""
+PUMP_S = 0.5
 """How often the link's queue is emptied, so that it holds little when much is said."""
 
 
@@ -51,10 +53,10 @@ class Monitor(App[str]):
     Screen { background: $background; }
     #head { height: auto; padding: 0 1; }
     #columns { height: 1; padding: 0 1; text-style: bold; }
-    DeviceList { height: 1fr; padding: 0 1; }
+    DeviceList { height: 1fr; padding: 0 1; overflow-x: hidden; scrollbar-size-vertical: 1; }
     #filter { display: none; height: 1; border: none; padding: 0 1; }
     #filter.open { display: block; }
-    #keys { height: 1; padding: 0 1; dock: bottom; text-style: reverse; }
+    #keys { height: 1; padding: 0 1; dock: bottom; text-style: dim; }
     #page { height: 1fr; padding: 0 1; overflow-y: auto; }
     """
     ENABLE_COMMAND_PALETTE = False
@@ -73,6 +75,7 @@ class Monitor(App[str]):
         self.seen: dict[str, Any] = {}
         self.sort, self.reverse, self.wanted = SORTS[0], False, ""
         self._texts: dict[str, str] = {}
+        self._skipped = False
 
     def compose(self) -> ComposeResult:
         """Lay out."""
@@ -88,7 +91,7 @@ class Monitor(App[str]):
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit)
         self.query_one(DeviceList).focus()
         self.set_interval(PUMP_S, self.listen)
-        self.set_interval(REFRESH_S, self.update)
+        self.set_interval(REFRESH_S, self.refresh_due)
         self.listen()
         self.update()
 
@@ -98,6 +101,12 @@ class Monitor(App[str]):
             self._pump()
         except LinkError as error:
             self.exit(str(error), return_code=1)
+
+    def refresh_due(self) -> None:
+        """Take a snapshot each time, or every second time."""
+        self._skipped = not self._skipped and len(self.seen["devices"]) > LARGE
+        if not self._skipped:
+            self.update()
 
     def update(self) -> None:
         """Take a snapshot and show it."""
@@ -134,7 +143,7 @@ class Monitor(App[str]):
     def on_input_changed(self, event: Input.Changed) -> None:
         """Filter as it is typed."""
         self.wanted = event.value
-        self.show()
+        self._reorder()
 
     def on_input_submitted(self) -> None:
         """Keep the filter and go back to the table."""
@@ -149,11 +158,15 @@ class Monitor(App[str]):
     def action_sort(self, by: int) -> None:
         """Sort by the next column."""
         self.sort = SORTS[(SORTS.index(self.sort) + by) % len(SORTS)]
-        self.show()
+        self._reorder()
 
     def action_reverse(self) -> None:
         """Turn the order around."""
         self.reverse = not self.reverse
+        self._reorder()
+
+    def _reorder(self) -> None:
+        self.query_one(DeviceList).to_top()
         self.show()
 
     def on_device_list_opened(self, event: DeviceList.Opened) -> None:
