@@ -36,7 +36,7 @@ def dashboard(broker: str, enrol: Path | None, federation: str, port: int, host:
     with contextlib.suppress(Stopped), stoppable(), contextlib.ExitStack() as ends:
         server = Server(latest, host, port)
         ends.callback(server.server_close)
-        link = open_link(broker, enrol)
+        link = open_link(broker, enrol, in_bursts=True)
         ends.callback(link.close, 1.0)
         follower = Follower(link, federation or the_only(link), latest)
         threading.Thread(target=server.serve_forever, name="http", daemon=True).start()

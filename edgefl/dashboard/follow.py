@@ -11,7 +11,8 @@ from edgefl.monitor.feed import Feed
 from edgefl.mqtt import Link, Message
 from edgefl.wire.topics import Topics, parse_topic
 
-EVERY_S = 1.0
+EVERY_S, EVERY_S_OF_MANY = 1.0, 2.0
+MANY = 200
 
 
 def the_only(link: Link) -> str:
@@ -30,16 +31,17 @@ class Follower:
             link.subscribe(Topics("+").state)
 
     def step(self) -> None:
-        """Take what comes until the next snapshot is due, and hand that on when a browser looks. LinkError when the link is dead."""
-        left = max(self._due - time.monotonic(), 0.0)
+        """Rest, take what came meanwhile, and hand a snapshot on when a browser looks. LinkError when the link is dead.
+
+        To wake for each message of a large fleet would cost more than to take them.
+        """
+        time.sleep(max(0.0, self._due - time.monotonic()))
+        self._due = time.monotonic() + (EVERY_S_OF_MANY if self._feed and len(self._feed.view.devices) > MANY else EVERY_S)
         if self._feed:
-            self._feed.pump(left)
-        elif name := _federation_of(self._link.get(left)):
+            self._feed.pump(0.01)
+        elif name := _federation_of(self._link.get(0.01)):
             self._link.unsubscribe(Topics("+").state)
-            self._feed = Feed(self._link, name)
-        if time.monotonic() < self._due:
-            return
-        self._due = time.monotonic() + EVERY_S
+            self._feed, self._due = Feed(self._link, name), 0.0
         if self._link.is_connected != self._connected:
             self._connected, self._since = not self._connected, time.time()
         if self._latest.is_watched:
