@@ -9,7 +9,7 @@ from edgefl.monitor import words
 def page(device: Mapping[str, Any], now: float, width: int) -> list[str]:
     """Return the lines of a device's page."""
     told = words.printable(device["why"])
-    lines = [f"{device['id']}: {device['state']}{f', {told}' if told and told != device['state'] else ''}"]
+    lines = [f"{device['id']}: {told if told.startswith(device['state']) else ', '.join(filter(None, (device['state'], told)))}"]
     rejected = f"{device['rejected']} updates rejected; " if device["rejected"] else ""
     lines += [f"last error: {rejected}{words.printable(device['last_error']) or 'none'}", ""]
     board = {

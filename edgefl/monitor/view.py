@@ -212,7 +212,7 @@ def _similarity(clusters: Clusters | None) -> dict[str, Any] | None:
     if clusters is None:
         return None
     return {
-        "round": clusters.round, "layer": clusters.layer, "clients": list(clusters.clients),
+        "round": clusters.compared, "layer": clusters.layer, "clients": list(clusters.clients),
         "matrix": [[finite(each) for each in row] for row in clusters.matrix],
         "linkage": [[a, b, finite(height), size] for a, b, height, size in clusters.linkage],
         "cut": finite(clusters.cut),

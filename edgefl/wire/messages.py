@@ -203,7 +203,7 @@ class Clusters:
 
     Where the algorithm compared its clients' weights, and there were at most 100: `layer` says which weights, `clients` the order,
     `matrix` float[n, n] their cosine similarity in three digits, `linkage` the merges (one, other, height, size) in the algorithm's own
-    distance, as scipy has them, and `cut` the height above which none was made, else null. Without them these are empty.
+    distance, as scipy has them, `cut` the height above which none was made, and `compared` the round; else these are empty, null and 0.
     """
 
     MAX_BYTES = 200 * 1024
@@ -217,3 +217,4 @@ class Clusters:
     linkage: tuple[tuple[int, int, float, int], ...]
     cut: float
     ts: float
+    compared: int = 0

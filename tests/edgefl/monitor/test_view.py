@@ -182,7 +182,7 @@ def test_clusters_of_a_session_that_is_over_are_forgotten_in_any_order():
 
 def test_a_similarity_stays_until_the_next():
     matrix, linkage = ((1.0, 0.5), (0.5, 1.0)), ((0, 1, 0.5, 2),)
-    message = Clusters("s1", 1, {"a": 0, "b": 0}, "fc1", ("a", "b"), matrix, linkage, math.nan, 1.0)
+    message = Clusters("s1", 1, {"a": 0, "b": 0}, "fc1", ("a", "b"), matrix, linkage, math.nan, 1.0, 1)
     tree = told(state(), (TOPICS.clusters, encode_json(message)), clusters(2, a=0, b=0))
     assert tree["clusters"]["similarity"] == {
         "round": 1, "layer": "fc1", "clients": ["a", "b"], "matrix": [[1.0, 0.5], [0.5, 1.0]], "linkage": [[0, 1, 0.5, 2]], "cut": None,
