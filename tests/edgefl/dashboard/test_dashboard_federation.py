@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -77,3 +78,29 @@ def test_a_cluster_splits(broker, dashboard, visitor):
         visitor.picture(page, "federation-split")
     finally:
         link.close(1.0)
+
+
+def test_a_federation_finds_its_clusters(broker, federate, toys, dashboard, visitor):
+    federation = federate(
+        broker.url, rounds=4, min_clients=4, algorithm="clustered",
+        options={"learning_rate": 0.1, "compare": "deltas", "cut": "auto"},
+    )  # fmt: skip
+    _, url = dashboard(broker.url, "--federation", federation.name)
+    page = visitor.visit(url)
+    expect(page.locator("#waiting")).to_contain_text("Nothing heard of")
+    aggregator = federation.aggregator()
+    devices = []
+    for i in range(4):  # two clients call the classes what they are, two by other names
+        shard = toys.shard(i, 40)
+        other = replace(shard, y_train=(shard.y_train + 1) % 3, y_test=(shard.y_test + 1) % 3)
+        devices.append(federation.device(f"pi-{i}", other if i % 2 else shard))
+    expect(page.locator("#note-members")).to_contain_text("4 clients in 2 clusters;")
+    expect(page.locator("#note-heat")).to_contain_text("4 clients in the order of the dendrogram; dashed: the cut")
+    page.click("#table-members summary")
+    last = [page.locator("#table-members tbody tr", has_text=f"pi-{i}").locator("td").last.text_content() for i in range(4)]
+    assert last == ["0", "1", "0", "1"]
+    assert aggregator.end() == 0, aggregator.said
+    expect(page.locator("#round-phase")).to_contain_text("done")
+    expect(page.locator("#note-cdf")).to_contain_text("4 clients with at most that accuracy")
+    visitor.picture(page, "federation-clustered")
+    assert [device.end() for device in devices] == [0] * 4
