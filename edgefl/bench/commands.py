@@ -175,3 +175,27 @@ def monitor(devices: int, period: float, seconds: float, out: Path | None, as_js
     if out:
         write_atomic(out, text.encode())
     click.echo(text if as_json else render(result))
+
+
+@bench.command("dashboard")
+@click.option("--devices", type=click.IntRange(1, 2000), default=500, show_default=True)
+@click.option("--period", type=click.FloatRange(0.1), default=5.0, show_default=True, help="Seconds between a device's statuses.")
+@click.option("--seconds", type=click.FloatRange(1.0), default=60.0, show_default=True, help="How long to measure.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON there too.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def dashboard(devices: int, period: float, seconds: float, out: Path | None, as_json: bool) -> None:
+    """Processor time and memory of `edgefl dashboard` while hundreds of devices speak and one browser's stream is read.
+
+    \b
+    Example:
+      edgefl bench dashboard --devices 500 --seconds 60
+    """
+    from edgefl.bench.dashboard import render, run_dashboard_bench
+    from edgefl.bench.monitor_fleet import Fleet
+
+    given = f"edgefl bench dashboard --devices {devices} --period {period:g} --seconds {seconds:g}"
+    result = run_dashboard_bench(Fleet(devices=devices, period_s=period), seconds, given, partial(click.echo, err=True))
+    text = json.dumps(result, indent=1)
+    if out:
+        write_atomic(out, text.encode())
+    click.echo(text if as_json else render(result))

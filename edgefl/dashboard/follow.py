@@ -1,89 +1,61 @@
-"""From the broker to the feed: messages are folded as they come, a snapshot is taken once a second while a browser looks on."""
+"""From the broker to the browsers: messages are folded as they come, a snapshot is taken once a second while a browser looks on."""
 
 import contextlib
 import time
 from typing import Any
 
-from edgefl.dashboard.feed import Feed
-from edgefl.errors import ConfigError, WireError
-from edgefl.monitor.view import View, snapshot, subscriptions
+from edgefl.dashboard.latest import Latest
+from edgefl.errors import WireError
+from edgefl.monitor.connection import choose_federation, find_federations
+from edgefl.monitor.feed import Feed
 from edgefl.mqtt import Link, Message
 from edgefl.wire.topics import Topics, parse_topic
 
-EVERY_S = 1.0
-SETTLE_S = 0.5
-LOOK_S = 2.0
+EVERY_S, EVERY_S_OF_MANY = 1.0, 2.0
+MANY = 200
 
 
-def federations(link: Link, look_s: float = LOOK_S, settle_s: float = SETTLE_S) -> list[str]:
-    """Return the federations whose state the broker keeps, sorted: those heard within `settle_s` after the first; none after `look_s`."""
-    link.subscribe(Topics("+").state)
-    names: set[str] = set()
-    until = time.monotonic() + look_s
-    while (left := until - time.monotonic()) > 0:
-        if name := _federation_of(link.get(left)):
-            until = until if names else time.monotonic() + settle_s
-            names.add(name)
-    return sorted(names)
-
-
-def the_only(names: list[str], url: str) -> str:
-    """Return the only federation, "" when there is none yet. ConfigError when it has to be chosen."""
-    if len(names) > 1:
-        raise ConfigError(f"{len(names)} federations at {url}: {', '.join(names)}; say which with --federation {names[0]}")
-    return names[0] if names else ""
+def the_only(link: Link) -> str:
+    """Return the only federation of which the broker keeps a state, or that runs; "" when there is none yet. LinkError for several."""
+    return choose_federation(link, "") if find_federations(link) else ""
 
 
 class Follower:
     """Follows one federation on a link: the one named, or with "" the first that turns up."""
 
-    def __init__(self, link: Link, federation: str, feed: Feed) -> None:
-        self._link, self._feed, self._view = link, feed, View(federation) if federation else None
-        self._connected, self._since = True, time.time()
-        self._due = 0.0
-        if federation:
-            self._subscribe(federation)
-
-    def _subscribe(self, federation: str) -> None:
-        self._link.unsubscribe(Topics("+").state)
-        wanted = subscriptions(federation)
-        for qos in sorted(set(wanted.values())):
-            self._link.subscribe(*(topic for topic, asked in wanted.items() if asked == qos), qos=qos)
+    def __init__(self, link: Link, federation: str, latest: Latest) -> None:
+        self._link, self._latest = link, latest
+        self._feed = Feed(link, federation) if federation else None
+        self._connected, self._since, self._due = True, time.time(), 0.0
+        if not federation:
+            link.subscribe(Topics("+").state)
 
     def step(self) -> None:
-        """Take one message, or wait a while for one; put a snapshot into the feed when it is time. LinkError when the link is dead."""
-        event = self._link.get(min(max(self._due - time.monotonic(), 0.01), EVERY_S))
-        if self._view is None and (name := _federation_of(event)):
-            self._view = View(name)
-            self._subscribe(name)
-        elif self._view is not None and isinstance(event, Message):
-            self._view.take(event.topic, event.payload, time.time())
-        if time.monotonic() >= self._due:
-            self._due = time.monotonic() + EVERY_S
-            self._look_at_the_link()
-            if self._feed.is_watched:
-                self._feed.put(self.snapshot())
+        """Rest, take what came meanwhile, and hand a snapshot on when a browser looks. LinkError when the link is dead.
 
-    def _look_at_the_link(self) -> None:
+        To wake for each message of a large fleet would cost more than to take them.
+        """
+        time.sleep(max(0.0, self._due - time.monotonic()))
+        self._due = time.monotonic() + (EVERY_S_OF_MANY if self._feed and len(self._feed.view.devices) > MANY else EVERY_S)
+        if self._feed:
+            self._feed.pump(0.01)
+        elif name := _federation_of(self._link.get(0.01)):
+            self._link.unsubscribe(Topics("+").state)
+            self._feed, self._due = Feed(self._link, name), 0.0
         if self._link.is_connected != self._connected:
             self._connected, self._since = not self._connected, time.time()
+        if self._latest.is_watched:
+            self._latest.put(self.snapshot())
 
     def snapshot(self) -> dict[str, Any]:
-        """Return what the page shows: the view's snapshot, and `broker`: url, connected, since_ts."""
-        now = time.time()
-        broker = {"url": self._link.url, "connected": self._connected, "since_ts": self._since}
-        if self._view is None:
-            return {
-                "history": [],
-                "devices": [],
-                "notice": f"No federation at {self._link.url} yet; waiting for one.",
-                "ts": now,
-                "broker": broker,
-            }
-        waiting = (
-            {} if self._view.state else {"notice": f"Nothing heard of the federation {self._view.federation} at {self._link.url} yet."}
-        )
-        return {**snapshot(self._view, now), **waiting, "broker": broker}
+        """Return what the page shows: the view's snapshot; `broker`: url, connected, since_ts; `notice`: what is waited for."""
+        url = self._link.url
+        shown = self._feed.snapshot() if self._feed else {"history": [], "devices": [], "ts": time.time()}
+        if self._feed is None:
+            shown["notice"] = f"No federation at {url} yet; waiting for one."
+        elif self._feed.view.state is None:
+            shown["notice"] = f"Nothing heard of the federation {self._feed.view.federation} at {url} yet."
+        return {**shown, "broker": {"url": url, "connected": self._connected, "since_ts": self._since}}
 
 
 def _federation_of(event: object) -> str:

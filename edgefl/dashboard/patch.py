@@ -8,14 +8,22 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 Json = dict[str, Any]
+Kept = dict[str, tuple[Mapping[str, Any], Json]]
 
 
-def keyed(snapshot: Mapping[str, Any]) -> Json:
-    """Return a snapshot (`edgefl.monitor.view`) with its lists of records as objects by key, and without what is None."""
+def keyed(snapshot: Mapping[str, Any], kept: Kept | None = None) -> Json:
+    """Return a snapshot (`edgefl.monitor.view`) with its lists of records as objects by key, and without what is None.
+
+    `kept`: devices of the last time, as they came and as they were made; those that are the same object are not made again.
+    """
     clusters = snapshot.get("clusters") or {}
-    rounds = {"rounds": _by(clusters.get("rounds", ()), "round"), "similarity": clusters.get("similarity")}
-    lists = {"history": _by(snapshot["history"], "round"), "devices": _by(snapshot["devices"], "id"), "clusters": rounds}
-    return {key: _known(value) for key, value in {**snapshot, **lists}.items() if value is not None}
+    made = {key: value for key, value in snapshot.items() if value is not None}
+    made["history"] = {str(row["round"]): _known(row) for row in snapshot["history"]}
+    made["devices"] = _devices(snapshot["devices"], {} if kept is None else kept)
+    made["clusters"] = {"rounds": {str(each["round"]): each for each in clusters.get("rounds", ())}}
+    if similarity := clusters.get("similarity"):
+        made["clusters"]["similarity"] = _known(similarity)
+    return made
 
 
 def merge_patch(before: Json, after: Json) -> Json:
@@ -23,19 +31,20 @@ def merge_patch(before: Json, after: Json) -> Json:
     patch: Json = dict.fromkeys(before.keys() - after.keys())
     for key, value in after.items():
         old = before.get(key)
-        if isinstance(value, dict) and isinstance(old, dict):
-            if inner := merge_patch(old, value):
-                patch[key] = inner
-        elif key not in before or old != value:
-            patch[key] = value
+        if old is value or (key in before and old == value):
+            continue
+        patch[key] = merge_patch(old, value) if isinstance(value, dict) and isinstance(old, dict) else value
     return patch
 
 
-def _by(records: Iterable[Mapping[str, Any]], key: str) -> Json:
-    return {str(record[key]): record for record in records}
+def _devices(devices: Iterable[Mapping[str, Any]], kept: Kept) -> Json:
+    before = dict(kept)
+    kept.clear()
+    for device in devices:
+        found = before.get(device["id"])
+        kept[device["id"]] = found if found and found[0] is device else (device, _known(device))
+    return {client_id: made for client_id, (_, made) in kept.items()}
 
 
-def _known(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _known(item) for key, item in value.items() if item is not None}
-    return value
+def _known(record: Mapping[str, Any]) -> Json:
+    return {key: value for key, value in record.items() if value is not None}

@@ -17,7 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from edgefl.dashboard.feed import Feed
+from edgefl.dashboard.latest import Latest
 from edgefl.errors import ConfigError
 
 PAGE = Path(__file__).with_name("page")
@@ -114,9 +114,9 @@ class Request(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def _stream(self) -> None:
-        feed = self.server.feed
+        latest = self.server.latest
         self.close_connection = True
-        with feed.watched() as count, contextlib.suppress(OSError):
+        with latest.watched() as count, contextlib.suppress(OSError):
             if count > BROWSERS:
                 self._answer(HTTPStatus.SERVICE_UNAVAILABLE, f"{BROWSERS} browsers look on already; close one\n".encode())
                 return
@@ -125,8 +125,8 @@ class Request(BaseHTTPRequestHandler):
                 self.send_header(name, value)
             self.end_headers()
             seen = 0
-            while not feed.is_closed:
-                news = feed.next(seen, TICK_S)
+            while not latest.is_closed:
+                news = latest.next(seen, TICK_S)
                 seen = news.version if news else seen
                 # a tick says that the server is there, and what time it is
                 kind, data = (news.kind, news.data) if news else ("tick", json.dumps({"ts": time.time()}).encode())
@@ -143,14 +143,14 @@ class Request(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """Serves one feed; each connection has a thread that ends with the process."""
+    """Serves one latest; each connection has a thread that ends with the process."""
 
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, feed: Feed, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(self, latest: Latest, host: str = "127.0.0.1", port: int = 0) -> None:
         """Listen, on a free port for 0. ConfigError when that host and port cannot be had."""
-        self.feed, self.files, self.names = feed, page_files(), own_names(host)
+        self.latest, self.files, self.names = latest, page_files(), own_names(host)
         if ":" in host:
             self.address_family = socket.AF_INET6
         try:

@@ -37,7 +37,7 @@ class Chart {
       width: this.width(), height: HEIGHT, bands, scales: { x: { time: false }, ...scales },
       cursor: { y: false, drag: { x: false, y: false } },
       series: [xLabel, ...series.map((one) => ({ width: 2, points: { show: (plot, i) => plot.data[i].filter(isNumber).length < 2 }, ...one }))],
-      axes: [{ ...axis, space: 40, incrs: xLabel.incrs }, { ...axis, size: 68, values: (plot, ticks) => ticks.map(y) }],
+      axes: [{ ...axis, space: 40, incrs: xLabel.incrs, ...(xLabel.show ? { values: (plot, ticks) => ticks.map(xLabel.show) } : {}) }, { ...axis, size: 68, values: (plot, ticks) => ticks.map(y) }],
     };
     this.plot = new window.uPlot(options, this.data, this.box);
     // uPlot would let a mouse hide a line by its legend, a keyboard not: the legend only shows
@@ -77,6 +77,7 @@ export function curves() {
     rows = Object.values(state.history ?? {}).sort((a, b) => a.round - b.round);
     const column = (key) => rows.map((row) => row[key] ?? null);
     const x = column("round");
+    $("chart-accuracy").closest("figure").hidden = !column("accuracy_mean").some(isNumber);
     loss.show([x, column("loss")]);
     accuracy.show([x, column("accuracy_mean"), column("accuracy_p10"), column("accuracy_p90")]);
     traffic.show([x, column("bytes_up"), column("bytes_down")]);
@@ -104,7 +105,7 @@ export function distribution(columns) {
 export function clients() {
   let told = [], devices = [], kinds = KINDS, names = "";
   const chart = () => new Chart("chart-cdf", (styles) => ({
-    xLabel: { label: "accuracy", value: atRest(percent) }, y: (v) => `${Math.round(100 * v)}%`,
+    xLabel: { label: "accuracy", value: atRest(percent), show: (v) => `${Math.round(100 * v)}%`, incrs: [0.01, 0.02, 0.05, 0.1, 0.2, 0.5] }, y: (v) => `${Math.round(100 * v)}%`,
     scales: { y: { range: [0, 1.02] } },
     series: kinds.map(([, label], i) => ({ label, ...styles[i], paths: window.uPlot.paths.stepped({ align: 1 }), value: atRest(percent) })),
   }));
@@ -127,6 +128,8 @@ export function clients() {
     $("note-cdf").textContent = !reporting
       ? "No client has reported an accuracy yet."
       : `Share of ${count(reporting)} clients with at most that accuracy on their own held-out samples${personal.length ? "" : "; mixtures come with the last phase"}.`;
+    $("chart-cdf").hidden = !reporting;
+    if (!reporting) return;
     if (!cdf) cdf = chart();
     const data = distribution(told);
     if (kinds.map(([key]) => key).join() !== names && cdf.plot) {

@@ -22,9 +22,9 @@ export const count = (value) => (isNumber(value) ? value.toLocaleString("en") : 
 
 export function bytes(value) {
   if (!isNumber(value)) return "–";
-  if (value < 1e3) return `${value} B`;
+  if (value < 1e3) return `${value}\u00a0B`;
   const [unit, name] = value < 1e6 ? [1e3, "kB"] : value < 1e9 ? [1e6, "MB"] : [1e9, "GB"];
-  return `${(value / unit).toFixed(value / unit < 10 ? 2 : value / unit < 100 ? 1 : 0)} ${name}`;
+  return `${(value / unit).toFixed(value / unit < 10 ? 2 : value / unit < 100 ? 1 : 0)}\u00a0${name}`;
 }
 
 export function span(seconds) {

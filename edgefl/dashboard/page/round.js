@@ -32,8 +32,8 @@ export function round(clock) {
     }
     const sum = (key) => history.reduce((all, row) => all + (row[key] ?? 0), 0), last = history.reduce((a, b) => (a && a.round > b.round ? a : b), null);
     const rows = [
-      ["up, all rounds seen", bytes(sum("bytes_up"))], ["down, all rounds seen", bytes(sum("bytes_down"))],
-      ["last round", last ? `${bytes(last.bytes_up)} up, ${bytes(last.bytes_down)} down, ${span(last.seconds)}` : "–"],
+      ["up, all seen", bytes(sum("bytes_up"))], ["down, all seen", bytes(sum("bytes_down"))],
+      ["up, last round", bytes(last?.bytes_up)], ["down, last round", bytes(last?.bytes_down)], ["last round took", span(last?.seconds)],
       ["missing in it", last ? last.dropped?.length ?? 0 : "–"],
     ];
     if (state.broken) rows.push(["messages not understood", count(state.broken)]);

@@ -1,4 +1,4 @@
-"""A broker, processes of the command line, made-up snapshots, a server of its own feed."""
+"""A broker, processes of the command line, made-up snapshots, a server of its own latest."""
 
 import contextlib
 import http.client
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from edgefl.dashboard.feed import Feed
+from edgefl.dashboard.latest import Latest
 from edgefl.dashboard.server import Server
 
 DEADLINE_S = 40.0
@@ -88,13 +88,13 @@ def sample():
 
 @pytest.fixture
 def served():
-    """A server of a feed that the test fills."""
-    feed = Feed()
-    server = Server(feed)
+    """A server of a latest that the test fills."""
+    latest = Latest()
+    server = Server(latest)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    yield feed, server.url
-    feed.close()
+    yield latest, server.url
+    latest.close()
     server.shutdown()
     server.server_close()
     thread.join(10)
@@ -139,6 +139,8 @@ def dashboard(start):
 def broker():
     """A broker of this test's own, that it may kill."""
     made = processes.Broker()
+    while made.popen.poll() is not None:  # between the question for a free port and its use another program took it
+        made = processes.Broker()
     made.url = f"mqtt://127.0.0.1:{made.port}"
     yield made
     if made.popen.poll() is None:

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from edgefl.dashboard.feed import Feed
+from edgefl.dashboard.latest import Latest
 from edgefl.dashboard.server import Server
 from edgefl.evaluation import cdf
 
@@ -28,20 +28,20 @@ def now(snapshot):
 
 @pytest.fixture
 def shown(served, sample, visitor):
-    """A page that shows eight devices; returns (feed, snapshot, page)."""
-    feed, url = served
+    """A page that shows eight devices; returns (latest, snapshot, page)."""
+    latest, url = served
     snapshot = now(sample(8))
-    feed.put(snapshot)
-    page = visitor.visit(url)
+    latest.put(snapshot)
+    page = visitor.visit(url, reduced_motion="reduce")
     page.wait_for_selector("#cards li")
-    return feed, snapshot, page
+    return latest, snapshot, page
 
 
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("devices", [8, 500])
 def test_readable_at_three_widths_in_both_themes_and_by_assistive_technology(served, sample, visitor, severe, devices, theme):
-    feed, url = served
-    feed.put(now(sample(devices)))
+    latest, url = served
+    latest.put(now(sample(devices)))
     for width in WIDTHS:
         page = visitor.visit(url, width, theme)
         page.wait_for_selector("#cards li")
@@ -77,17 +77,17 @@ def test_what_is_measured_stands_on_the_page(shown):
 
 
 def test_it_follows_patches_and_another_session(shown):
-    feed, snapshot, page = shown
+    latest, snapshot, page = shown
     snapshot = copy.deepcopy(snapshot)
     snapshot["round"] = 14
     snapshot["devices"][0].update(state="paused", why="paused: by its operator")
     del snapshot["devices"][7]
-    feed.put(snapshot)
+    latest.put(snapshot)
     expect(page).to_have_title("kitchen: round 14 of 20")
     expect(page.locator("#cards li[data-id=pi-8]")).to_have_count(0)
     assert "by its operator" in page.text_content("#cards li[data-id=pi-1]")
     assert page.text_content("#announce").startswith("Round 14 of 20")
-    feed.put({**snapshot, "session": "6a", "phase": "joining", "round": 0, "history": [], "clusters": {"rounds": [], "similarity": None}})
+    latest.put({**snapshot, "session": "6a", "phase": "joining", "round": 0, "history": [], "clusters": {"rounds": [], "similarity": None}})
     expect(page.locator("#clusters")).to_be_hidden()
     expect(page.locator("#curves")).to_be_hidden()
     assert "waiting for devices" in page.text_content("#round-phase")
@@ -95,8 +95,8 @@ def test_it_follows_patches_and_another_session(shown):
 
 
 def test_five_hundred_devices_are_filtered_and_sorted_and_not_all_drawn(served, sample, visitor):
-    feed, url = served
-    feed.put(now(sample(500)))
+    latest, url = served
+    latest.put(now(sample(500)))
     page = visitor.visit(url)
     page.wait_for_selector("#cards li")
     ids = "Array.from(document.querySelectorAll('#cards li'), (card) => card.dataset.id)"
@@ -143,7 +143,7 @@ def test_all_is_reached_by_keyboard_and_pictures_can_be_read(shown):
 
 
 def test_what_devices_say_is_text_and_nothing_else(shown):
-    feed, snapshot, page = shown
+    latest, snapshot, page = shown
     evil, snapshot = "<img src=x onerror='window.hit=1'><script>window.hit=1</script>", copy.deepcopy(snapshot)
     device = snapshot["devices"][0]
     device.update(id="constructor", why=evil, last_error=evil, version=evil, state="silent")
@@ -151,7 +151,7 @@ def test_what_devices_say_is_text_and_nothing_else(shown):
     snapshot.update(phase=evil, federation=evil)
     snapshot["clusters"]["similarity"]["layer"] = evil
     snapshot["broker"]["url"] = evil
-    feed.put(snapshot)
+    latest.put(snapshot)
     page.wait_for_selector("#cards li[data-id=constructor]")
     page.click("#table-devices summary")
     assert evil in page.text_content("#cards li[data-id=constructor]") and evil in page.text_content("#note-heat")
@@ -162,31 +162,31 @@ def test_what_devices_say_is_text_and_nothing_else(shown):
 def test_it_says_when_the_broker_or_the_server_is_gone_and_comes_back_by_itself(sample, visitor):
     snapshot = now(sample(4))
 
-    def serve(feed, port=0):
-        server = Server(feed, port=port)
+    def serve(latest, port=0):
+        server = Server(latest, port=port)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         return server
 
-    feed = Feed()
-    server = serve(feed)
+    latest = Latest()
+    server = serve(latest)
     page = visitor.visit(server.url)
-    feed.put(snapshot)
+    latest.put(snapshot)
     page.wait_for_selector("#link[data-health=good]")
-    feed.put({**snapshot, "broker": {**snapshot["broker"], "connected": False, "since_ts": time.time() - 70}})
+    latest.put({**snapshot, "broker": {**snapshot["broker"], "connected": False, "since_ts": time.time() - 70}})
     expect(page.locator("#link")).to_contain_text("has been gone for 1:1")
-    feed.put(snapshot)
+    latest.put(snapshot)
     page.wait_for_selector("#link[data-health=good]")
-    feed.close()
+    latest.close()
     server.shutdown()
     server.server_close()
     expect(page.locator("#link")).to_contain_text("does not answer")
     assert page.locator("#cards li").count() == 4, "what was known stays"
-    feed = Feed()
-    again = serve(feed, int(server.server_address[1]))
-    feed.put({**snapshot, "round": 17})
+    latest = Latest()
+    again = serve(latest, int(server.server_address[1]))
+    latest.put({**snapshot, "round": 17})
     expect(page).to_have_title("kitchen: round 17 of 20")
     page.wait_for_selector("#link[data-health=good]")
-    feed.close()
+    latest.close()
     again.shutdown()
     again.server_close()
     visitor.complaints[:] = [each for each in visitor.complaints if "ERR_" not in each]  # the browser notes the connection that was lost

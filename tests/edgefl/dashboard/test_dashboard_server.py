@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from edgefl.dashboard.feed import Feed
+from edgefl.dashboard.latest import Latest
 from edgefl.dashboard.server import BROWSERS, PAGE, Server, is_own_host, own_names
 from edgefl.errors import ConfigError
 from edgefl.mqtt import Link
@@ -92,14 +92,14 @@ def test_what_is_no_request_is_answered_without_repeating_it(served):
 
 
 def test_the_stream_begins_with_the_whole_and_goes_on_with_patches(served, stream, sample):
-    feed, url = served
+    latest, url = served
     snapshot = sample(3)
-    feed.put(snapshot)
+    latest.put(snapshot)
     events = stream(url)
     assert events.response.headers["Content-Type"] == "text/event-stream"
     kind, whole = events.next()
     assert kind == "whole" and whole["devices"]["pi-2"]["state"] == "sent"
-    feed.put({**snapshot, "devices": [{**each, "state": "idle"} for each in snapshot["devices"][:2]]})
+    latest.put({**snapshot, "devices": [{**each, "state": "idle"} for each in snapshot["devices"][:2]]})
     assert events.next() == ("patch", {"devices": {"pi-1": {"state": "idle"}, "pi-2": {"state": "idle"}, "pi-3": None}})
     assert stream(url).next()[1]["devices"].keys() == {"pi-1", "pi-2"}, "another browser, or this one again, gets the whole"
 
@@ -119,16 +119,14 @@ def test_a_port_that_is_taken_and_an_address_of_elsewhere_say_the_remedy(served,
     assert process.end() == 1
     assert f"port {port} of 127.0.0.1 is in use; give another --port" in process.said
     with pytest.raises(ConfigError, match=r"cannot listen on 192\.0\.2\.1"):
-        Server(Feed(), "192.0.2.1")
+        Server(Latest(), "192.0.2.1")
 
 
 def test_no_broker_and_no_address_say_the_remedy(start):
     process = start("dashboard", "--broker", "mqtt://127.0.0.1:9", "--port", "0")
     assert process.end() == 1
     assert "no broker at mqtt://127.0.0.1:9" in process.said and "edgefl broker start" in process.said
-    process = start("dashboard")
-    assert process.end() == 1
-    assert "--broker" in process.said
+    assert start("dashboard", "--port", "0", "--federation", "Not A Name").end() == 1
 
 
 def tell(link, name, **changes):
@@ -172,6 +170,6 @@ def test_of_several_federations_one_has_to_be_named(broker, start, dashboard, st
         link.close(1.0)
     process = start("dashboard", "--broker", broker.url, "--port", "0")
     assert process.end() == 1
-    assert "2 federations" in process.said and "garage, kitchen" in process.said and "--federation" in process.said
+    assert "2 federations" in process.said and "garage (federate), kitchen (federate)" in process.said and "--federation" in process.said
     _, url = dashboard(broker.url, "--federation", "kitchen")
     assert stream(url).until(lambda state: state.get("round"))["round"] == 3

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.dashboard.feed import Feed
+from edgefl.dashboard.latest import Latest
 from edgefl.dashboard.patch import keyed, merge_patch
 
 LEAVES = st.none() | st.integers(0, 3) | st.text("ab", max_size=2) | st.lists(st.integers(0, 2), max_size=2)
@@ -55,38 +55,38 @@ def test_lists_become_objects_by_key_and_what_is_unknown_is_absent(sample):
 
 
 def test_who_is_one_behind_gets_a_patch_and_who_is_further_behind_the_whole(sample):
-    feed, snapshot = Feed(), sample(3)
-    assert feed.next(0, 0.0) is None
-    assert feed.put(snapshot)
-    first = feed.next(0, 0.0)
+    latest, snapshot = Latest(), sample(3)
+    assert latest.next(0, 0.0) is None
+    assert latest.put(snapshot)
+    first = latest.next(0, 0.0)
     assert (first.kind, first.version) == ("whole", 1)
-    assert feed.next(1, 0.0) is None
+    assert latest.next(1, 0.0) is None
     for round in (50, 51):
         snapshot = copy.deepcopy(snapshot)
         snapshot["round"] = round
-        assert feed.put(snapshot)
-    assert (feed.next(2, 0.0).kind, feed.next(2, 0.0).data) == ("patch", b'{"round":51}')
-    assert feed.next(1, 0.0).kind == "whole"
-    assert feed.next(0, 0.0).data == feed.next(1, 0.0).data
+        assert latest.put(snapshot)
+    assert (latest.next(2, 0.0).kind, latest.next(2, 0.0).data) == ("patch", b'{"round":51}')
+    assert latest.next(1, 0.0).kind == "whole"
+    assert latest.next(0, 0.0).data == latest.next(1, 0.0).data
 
 
 def test_another_time_alone_is_no_news(sample):
-    feed, snapshot = Feed(), sample(3)
-    assert feed.put(snapshot)
-    assert not feed.put({**snapshot, "ts": snapshot["ts"] + 1})
-    assert feed.put({**snapshot, "ts": snapshot["ts"] + 2, "round": 99})
-    assert feed.next(1, 0.0).data.startswith(b'{"ts":') or b'"ts"' in feed.next(1, 0.0).data
+    latest, snapshot = Latest(), sample(3)
+    assert latest.put(snapshot)
+    assert not latest.put({**snapshot, "ts": snapshot["ts"] + 1})
+    assert latest.put({**snapshot, "ts": snapshot["ts"] + 2, "round": 99})
+    assert latest.next(1, 0.0).data.startswith(b'{"ts":') or b'"ts"' in latest.next(1, 0.0).data
 
 
 def test_a_snapshot_with_nan_is_refused(sample):
     with pytest.raises(ValueError):
-        Feed().put({**sample(2), "deadline_s": float("nan")})
+        Latest().put({**sample(2), "deadline_s": float("nan")})
 
 
 def test_readers_are_counted_and_woken_at_the_end():
-    feed = Feed()
-    with feed.watched() as one, feed.watched() as two:
-        assert (one, two, feed.is_watched) == (1, 2, True)
-    assert not feed.is_watched
-    feed.close()
-    assert feed.next(0, 30.0) is None and feed.is_closed
+    latest = Latest()
+    with latest.watched() as one, latest.watched() as two:
+        assert (one, two, latest.is_watched) == (1, 2, True)
+    assert not latest.is_watched
+    latest.close()
+    assert latest.next(0, 30.0) is None and latest.is_closed

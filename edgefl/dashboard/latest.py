@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from edgefl.dashboard.patch import Json, keyed, merge_patch
+from edgefl.dashboard.patch import Json, Kept, keyed, merge_patch
 
 
 @dataclass(frozen=True)
@@ -19,12 +19,13 @@ class News:
     version: int
 
 
-class Feed:
+class Latest:
     """One writer, many readers. Nothing is kept for a reader that is slow: it gets the whole again."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._latest: Json = {}
+        self._kept: Kept = {}
         self._news = News("patch", b"", 0)
         self._whole: News | None = None
         self._watching = 0
@@ -42,7 +43,7 @@ class Feed:
 
     def put(self, snapshot: Mapping[str, Any]) -> bool:
         """Take a snapshot and wake the readers; False, and nothing done, when only its `ts` is another."""
-        latest = keyed(snapshot)
+        latest = keyed(snapshot, self._kept)
         patch = merge_patch(self._latest, latest)
         if patch.keys() <= {"ts"}:
             return False
