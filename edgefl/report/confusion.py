@@ -12,7 +12,7 @@ from edgefl.report.chart import Chart, Missing, Part, Section, table
 from edgefl.report.folder import SIMULATION, Folder, Row
 
 Counts = NDArray[np.int64]
-MOST_CLIENTS = 12
+MOST_CLIENTS, MOST_CLASSES = 12, 1000
 
 
 def confusions(clients: Sequence[Row]) -> dict[str, Counts]:
@@ -26,7 +26,7 @@ def confusions(clients: Sequence[Row]) -> dict[str, Counts]:
         if told is None:
             continue
         cells = np.asarray(told) if isinstance(told, list) and all(isinstance(each, list) and len(each) == 3 for each in told) else None
-        if cells is None or (len(cells) and (cells.dtype.kind != "i" or cells.min() < 0 or cells[:, :2].max() > 100_000)):
+        if cells is None or (len(cells) and (cells.dtype.kind != "i" or cells.min() < 0 or cells[:, :2].max() >= MOST_CLASSES)):
             raise StateError(f"the confusion of {printable(row['id'])} is no list of [true, predicted, count]; simulate again")
         found[row["id"]] = cells.reshape(-1, 3).astype(np.int64)
     classes = max((int(cells[:, :2].max()) + 1 for cells in found.values() if len(cells)), default=0)

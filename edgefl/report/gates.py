@@ -16,11 +16,14 @@ HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++", "oo", "--")
 
 
 def usage(clients: Sequence[Row], kind: str = "gate") -> tuple[list[str], list[str], Matrix]:
-    """Return (experts, client ids, float64[clients, experts]) of the clients that tell it; a share that is not told is 0."""
+    """Return (experts, client ids, float64[clients, experts]) of the clients that tell it; a share that is not told is 0.
+
+    A simulation's keys are such as gate/local, a device's such as gate_0.
+    """
     rows = {}
     for row in clients:
         told = {**row, **mapping_at(row, "diagnostics")}
-        own = {key.removeprefix(f"{kind}/"): number(value) for key, value in told.items() if key.startswith(f"{kind}/")}
+        own = {key[len(kind) + 1 :]: number(value) for key, value in told.items() if key.startswith((f"{kind}/", f"{kind}_"))}
         if own and np.isfinite(list(own.values())).all():
             rows[row["id"]] = own
     experts = sorted({expert for own in rows.values() for expert in own}, key=lambda name: (not name[-1:].isdecimal(), len(name), name))
