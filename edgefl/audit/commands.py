@@ -11,6 +11,7 @@ import click
 
 from edgefl.audit.scenarios import Finding, Setting, audit_labels, guess
 from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig, load_config
+from edgefl.drawing import form_of
 
 DEFAULT = FederationConfig(
     name="audit",
@@ -61,6 +62,8 @@ def labels(
     from edgefl.learner.litert import LiteRTLearner
     from edgefl.runs.play import build_apart, shared_out
 
+    if out is not None:
+        form_of(out)
     config = DEFAULT if config_file is None else load_config(config_file)
     config = replace(config, seed=config.seed if seed is None else seed, rounds=rounds or config.rounds)
     with shared_out(config) as shared:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.drawing import INK, PALETTE, SEQUENTIAL, printable
+from edgefl.drawing import GROUND, INK, PALETTE, SEQUENTIAL, printable
 from edgefl.errors import StateError
 from edgefl.report.chart import Chart, Missing, Part, Section, table
 from edgefl.report.folder import Folder, Row, index, mapping_at, number
@@ -152,7 +152,8 @@ def _heat_map(folder: Folder) -> Part:
         tree.tick_params(bottom=False, labelbottom=False)
         tree.grid(False)
         image = draw_matrix(heat, matrix, names)
-        figure.colorbar(image, ax=heat, label="cosine similarity", fraction=0.05, pad=0.02)
+        heat.set_aspect("auto")  # as wide as the tree, whose leaves it continues
+        figure.colorbar(image, ax=(tree, heat), label="cosine similarity", fraction=0.05, pad=0.02)
 
     apart = matrix[np.triu_indices(len(names), 1)]
     taken = int((found.merges[:, 2] <= found.cut).sum()) if np.isfinite(found.cut) else 0
@@ -160,7 +161,7 @@ def _heat_map(folder: Folder) -> Part:
     said += f"the dendrogram is cut at a distance of {found.cut:.3g}, which leaves {len(names) - taken} clusters."
     rows: list[Any] = [(name, *(round(float(v), 3) for v in row)) for name, row in zip(names, matrix, strict=True)]
     note = f"Cosine similarity of {found.layer or 'the models'} in round {found.round}, in the order of the dendrogram."
-    return Chart("likeness", title, said, table(("client", *names), rows, "clusters.json"), draw, height=5.0, note=note)
+    return Chart("likeness", title, said, table(("client", *names), rows, "clusters.json"), draw, height=4.6, note=note)
 
 
 def _membership(folder: Folder) -> Part:
@@ -207,7 +208,7 @@ def draw_membership(axes: Any, rounds: Sequence[int], clients: Sequence[str], fo
         for y, row in enumerate(found):
             for x, cluster in zip(rounds, row, strict=True):
                 if cluster != UNKNOWN:
-                    axes.text(x, y, str(cluster), ha="center", va="center", fontsize=6, color="white")
+                    axes.text(x, y, str(cluster), ha="center", va="center", fontsize=6.5, color=GROUND)
     if len(clients) <= 30:
         axes.set_yticks(np.arange(len(clients)), [printable(c, 16) for c in clients], fontsize=7)
     axes.set(xlabel="round", ylabel="" if len(clients) <= 30 else "clients", ylim=(len(clients) - 0.5, -0.5))

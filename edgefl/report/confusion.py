@@ -82,7 +82,7 @@ def _summed(total: Counts, clients: int) -> Part:
         if classes <= 20:
             axes.set_xticks(range(classes))
             axes.set_yticks(range(classes))
-        axes.set(xlabel="predicted class", ylabel="true class")
+        axes.set(xlabel="predicted class", ylabel="true class", aspect="auto")
         figure.colorbar(image, ax=axes, label="per cent of the true class", fraction=0.05, pad=0.02)
 
     right = int(np.trace(total))
@@ -93,7 +93,7 @@ def _summed(total: Counts, clients: int) -> Part:
         said += f"; most often class {true} is taken for class {taken}, {int(apart[true, taken])} times"
     head = ("true class", *(f"as {c}" for c in range(classes)))
     rows: list[Any] = [(c, *(int(v) for v in row)) for c, row in enumerate(total)]
-    return Chart("confusion", "Confusion matrix, all clients", f"{said}.", table(head, rows, "confusion.json"), draw, height=4.2,
+    return Chart("confusion", "Confusion matrix, all clients", f"{said}.", table(head, rows, "confusion.json"), draw, height=3.8,
                  note="The clients' own models on their own held-out samples, counts summed over clients.")  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.drawing import PALETTE, printable
+from edgefl.drawing import GROUND, PALETTE, printable
 from edgefl.report.chart import Chart, Missing, Part, Section, table
 from edgefl.report.folder import SIMULATION, Folder, Row, mapping_at, number
 
@@ -59,7 +59,7 @@ def _bars(folder: Folder, kind: str) -> Part | None:
                 axes.barh(places, part, left=left, height=1, color=face, label=name)
             else:
                 hatch = HATCHES[i % len(HATCHES)]
-                axes.barh(places, part, left=left, color=face, label=name, hatch=hatch, edgecolor="white", linewidth=0.4)
+                axes.barh(places, part, left=left, color=face, label=name, hatch=hatch, edgecolor=GROUND, linewidth=0.4)
             left = left + 100 * found[:, i]
         if len(ids) <= 30:
             axes.set_yticks(places, [printable(each, 16) for each in ids], fontsize=7)
