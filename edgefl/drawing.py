@@ -17,10 +17,10 @@ COLOURS: dict[str, tuple[str, str]] = {
     "ink": ("#1b1f24", "#e8eaed"), "muted": ("#57606a", "#a3acb8"), "grid": ("#d3d9e0", "#3a424d"),
     "blue": ("#0072b2", "#5cb0ee"), "vermilion": ("#d55e00", "#ff8f4d"), "green": ("#008f68", "#3fd0a4"),
     "purple": ("#aa4f86", "#e79ac4"), "orange": ("#b97a00", "#f2c14e"), "sky": ("#3b93c9", "#a8dcff"),
-    "grey": ("#737c87", "#98a2af"), "wine": ("#7a2048", "#f2708f"),
+    "ground": ("#fefefe", "#14171b"), "grey": ("#737c87", "#98a2af"), "wine": ("#7a2048", "#f2708f"),
 }  # fmt: skip
 """Each colour on light and on dark ground."""
-INK, MUTED, GRID = (COLOURS[name][0] for name in ("ink", "muted", "grid"))
+INK, MUTED, GRID, GROUND = (COLOURS[name][0] for name in ("ink", "muted", "grid", "ground"))
 PALETTE = tuple(COLOURS[name][0] for name in ("blue", "vermilion", "green", "purple", "orange", "sky", "grey", "wine"))
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
 MARKS = ("o", "^", "s", "v", "D", "P", "X", "*")
@@ -33,9 +33,10 @@ _METADATA: dict[str, dict[str, str | None]] = {
     "svg": {"Date": None, "Creator": None, "Type": None, "Format": None}, "pdf": {"CreationDate": None}, "png": {},
 }  # fmt: skip
 _LOOK: dict[str, Any] = {
-    "font.size": 9, "axes.titlesize": 9.5, "axes.titlelocation": "left", "axes.labelsize": 9, "xtick.labelsize": 8, "ytick.labelsize": 8,
-    "legend.fontsize": 8, "legend.frameon": False, "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": MUTED,
-    "axes.titlecolor": INK, "xtick.color": MUTED, "ytick.color": MUTED, "xtick.labelcolor": INK, "ytick.labelcolor": INK,
+    "font.size": 9.5, "axes.titlesize": 10, "axes.titlelocation": "left", "axes.labelsize": 9.5, "xtick.labelsize": 8.5,
+    "ytick.labelsize": 8.5, "legend.fontsize": 8.5, "legend.frameon": False, "text.color": INK, "axes.labelcolor": INK,
+    "axes.edgecolor": MUTED, "axes.titlecolor": INK, "xtick.color": MUTED, "ytick.color": MUTED, "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
     "grid.color": GRID, "grid.linewidth": 0.6, "axes.grid": True, "axes.axisbelow": True, "axes.spines.top": False,
     "axes.spines.right": False, "lines.linewidth": 1.6, "lines.markersize": 4, "axes.facecolor": "none", "text.parse_math": False,
     "svg.fonttype": "none", "svg.hashsalt": "edgefl", "image.interpolation": "none", "font.family": "sans-serif",
@@ -76,12 +77,17 @@ def encoded(figure: Any, form: str, ground: str = "white", dpi: int = 150) -> by
     return buffer.getvalue()
 
 
-def save(figure: Any, path: Path) -> None:
-    """Write the figure in the format of the path's ending; ConfigError when that is none of them."""
+def form_of(path: Path) -> str:
+    """Return the format of a path's ending; ConfigError when it is none of them."""
     form = path.suffix.removeprefix(".").lower()
     if form not in FORMATS:
         raise ConfigError(f"{path} ends in {path.suffix or 'nothing'}, expected .{', .'.join(FORMATS)}; give the picture such a name")
-    write_atomic(path, encoded(figure, form))
+    return form
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write the figure in the format of the path's ending; ConfigError when that is none of them."""
+    write_atomic(path, encoded(figure, form_of(path)))
 
 
 def printable(text: object, most: int = 28) -> str:

@@ -11,6 +11,7 @@ import click
 
 from edgefl.audit.scenarios import Finding, Setting, audit_labels, guess
 from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig, load_config
+from edgefl.drawing import form_of
 from edgefl.telling import Telling
 
 DEFAULT = FederationConfig(
@@ -62,6 +63,8 @@ def labels(
     from edgefl.learner.litert import LiteRTLearner
     from edgefl.runs.play import build_apart, reading
 
+    if out is not None:
+        form_of(out)
     config = DEFAULT if config_file is None else load_config(config_file)
     config = replace(config, seed=config.seed if seed is None else seed, rounds=rounds or config.rounds)
     with Telling() as tell, reading(config, tell) as shared:

@@ -25,8 +25,8 @@ class Chart:
     alt: str
     table: Table
     draw: Callable[[Any], None]
-    width: float = 4.7
-    height: float = 3.1
+    width: float = 4.3
+    height: float = 2.9
     note: str = ""
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.drawing import INK, PALETTE, SEQUENTIAL, printable
+from edgefl.drawing import GROUND, INK, PALETTE, SEQUENTIAL, printable
 from edgefl.errors import StateError
 from edgefl.report.chart import Chart, Missing, Part, Section, table
-from edgefl.report.folder import Folder, Row, mapping_at, number
+from edgefl.report.folder import Folder, Row, index, mapping_at, number
 
 Matrix = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -74,10 +74,18 @@ def branches(merges: Matrix) -> list[tuple[Bracket, Bracket]]:
 
 def own_cluster(told: Row) -> int:
     """Return the cluster that a client's update tells of: the model that it chose, or the expert of its largest share; -1 for none."""
-    if np.isfinite(number(told.get("expert"))):
-        return int(told["expert"])
-    shares = {int(key.removeprefix("q/")): number(value) for key, value in told.items() if key.startswith("q/") and key[2:].isdecimal()}
+    if "expert" in told:
+        return index(told["expert"])
+    shares = responsibilities(told)
     return max(sorted(shares), key=lambda k: shares[k]) if shares else UNKNOWN
+
+
+def responsibilities(told: Row) -> dict[int, float]:
+    """Return q(expert given the client) of an update, by expert; empty where it tells none."""
+    found = {
+        int(key[2:]): number(value) for key, value in told.items() if key.startswith("q/") and key[2:].isascii() and key[2:].isdecimal()
+    }
+    return {expert: value for expert, value in found.items() if index(expert) != UNKNOWN and np.isfinite(value)}
 
 
 def membership(records: Sequence[Row]) -> tuple[list[int], list[str], Labels]:
@@ -89,7 +97,7 @@ def membership(records: Sequence[Row]) -> tuple[list[int], list[str], Labels]:
     columns: dict[int, dict[str, int]] = {}
     for record in records:
         told = mapping_at(record, "measured", "clusters")
-        placed = {str(client): int(cluster) for client, cluster in told.items()} if told else placed
+        placed = {str(client): index(cluster) for client, cluster in told.items()} if told else placed
         chosen = {str(client): own_cluster(own) for client, own in mapping_at(record, "updates").items() if isinstance(own, dict)}
         column = placed or {client: cluster for client, cluster in chosen.items() if cluster != UNKNOWN}
         if column:
@@ -144,7 +152,8 @@ def _heat_map(folder: Folder) -> Part:
         tree.tick_params(bottom=False, labelbottom=False)
         tree.grid(False)
         image = draw_matrix(heat, matrix, names)
-        figure.colorbar(image, ax=heat, label="cosine similarity", fraction=0.05, pad=0.02)
+        heat.set_aspect("auto")  # as wide as the tree, whose leaves it continues
+        figure.colorbar(image, ax=(tree, heat), label="cosine similarity", fraction=0.05, pad=0.02)
 
     apart = matrix[np.triu_indices(len(names), 1)]
     taken = int((found.merges[:, 2] <= found.cut).sum()) if np.isfinite(found.cut) else 0
@@ -152,14 +161,14 @@ def _heat_map(folder: Folder) -> Part:
     said += f"the dendrogram is cut at a distance of {found.cut:.3g}, which leaves {len(names) - taken} clusters."
     rows: list[Any] = [(name, *(round(float(v), 3) for v in row)) for name, row in zip(names, matrix, strict=True)]
     note = f"Cosine similarity of {found.layer or 'the models'} in round {found.round}, in the order of the dendrogram."
-    return Chart("likeness", title, said, table(("client", *names), rows, "clusters.json"), draw, height=5.0, note=note)
+    return Chart("likeness", title, said, table(("client", *names), rows, "clusters.json"), draw, height=4.6, note=note)
 
 
 def _membership(folder: Folder) -> Part:
     title = "Who was in which cluster"
     rounds, clients, found = membership(folder.records)
     if not rounds:
-        last = {row["id"]: int(row["cluster"]) for row in folder.clients if np.isfinite(number(row.get("cluster")))}
+        last = {row["id"]: index(row.get("cluster")) for row in folder.clients if index(row.get("cluster")) != UNKNOWN}
         if not last:
             return Missing(title, f"{folder.algorithm or 'the algorithm'} has no clusters, or the folder does not tell of them by round")
         rounds, clients, found = [len(folder.records)], list(last), np.array(list(last.values()), np.int64)[:, None]
@@ -199,7 +208,7 @@ def draw_membership(axes: Any, rounds: Sequence[int], clients: Sequence[str], fo
         for y, row in enumerate(found):
             for x, cluster in zip(rounds, row, strict=True):
                 if cluster != UNKNOWN:
-                    axes.text(x, y, str(cluster), ha="center", va="center", fontsize=6, color="white")
+                    axes.text(x, y, str(cluster), ha="center", va="center", fontsize=6.5, color=GROUND)
     if len(clients) <= 30:
         axes.set_yticks(np.arange(len(clients)), [printable(c, 16) for c in clients], fontsize=7)
     axes.set(xlabel="round", ylabel="" if len(clients) <= 30 else "clients", ylim=(len(clients) - 0.5, -0.5))

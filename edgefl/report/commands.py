@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from edgefl.drawing import FORMATS, drawn, save
+from edgefl.drawing import drawn, form_of, save
 from edgefl.errors import ConfigError, StateError
 from edgefl.files import write_atomic
 from edgefl.report.chart import Chart, Part
@@ -73,8 +73,7 @@ def _figure(name: str, paths: Sequence[Path], out: Path | None, as_json: bool) -
 
     wanted = figure(name)
     path = out or Path(f"{name}.svg")
-    if path.suffix.removeprefix(".").lower() not in FORMATS:
-        raise ConfigError(f"{path} ends in {path.suffix or 'nothing'}, expected .{', .'.join(FORMATS)}; give the picture such a name")
+    form_of(path)
     chart = make_figure(name, [folder for each in paths for folder in _runs_in(each, wanted.algorithms)])
     if as_json:
         click.echo(json.dumps({"figure": name, **_told(chart)}, allow_nan=False))

@@ -12,7 +12,7 @@ from edgefl.report.chart import Chart, Missing, Part, Section, table
 from edgefl.report.folder import SIMULATION, Folder, Row
 
 Counts = NDArray[np.int64]
-MOST_CLIENTS = 12
+MOST_CLIENTS, MOST_CLASSES = 12, 1000
 
 
 def confusions(clients: Sequence[Row]) -> dict[str, Counts]:
@@ -26,7 +26,7 @@ def confusions(clients: Sequence[Row]) -> dict[str, Counts]:
         if told is None:
             continue
         cells = np.asarray(told) if isinstance(told, list) and all(isinstance(each, list) and len(each) == 3 for each in told) else None
-        if cells is None or (len(cells) and (cells.dtype.kind != "i" or cells.min() < 0 or cells[:, :2].max() > 100_000)):
+        if cells is None or (len(cells) and (cells.dtype.kind != "i" or cells.min() < 0 or cells[:, :2].max() >= MOST_CLASSES)):
             raise StateError(f"the confusion of {printable(row['id'])} is no list of [true, predicted, count]; simulate again")
         found[row["id"]] = cells.reshape(-1, 3).astype(np.int64)
     classes = max((int(cells[:, :2].max()) + 1 for cells in found.values() if len(cells)), default=0)
@@ -82,7 +82,7 @@ def _summed(total: Counts, clients: int) -> Part:
         if classes <= 20:
             axes.set_xticks(range(classes))
             axes.set_yticks(range(classes))
-        axes.set(xlabel="predicted class", ylabel="true class")
+        axes.set(xlabel="predicted class", ylabel="true class", aspect="auto")
         figure.colorbar(image, ax=axes, label="per cent of the true class", fraction=0.05, pad=0.02)
 
     right = int(np.trace(total))
@@ -93,7 +93,7 @@ def _summed(total: Counts, clients: int) -> Part:
         said += f"; most often class {true} is taken for class {taken}, {int(apart[true, taken])} times"
     head = ("true class", *(f"as {c}" for c in range(classes)))
     rows: list[Any] = [(c, *(int(v) for v in row)) for c, row in enumerate(total)]
-    return Chart("confusion", "Confusion matrix, all clients", f"{said}.", table(head, rows, "confusion.json"), draw, height=4.2,
+    return Chart("confusion", "Confusion matrix, all clients", f"{said}.", table(head, rows, "confusion.json"), draw, height=3.8,
                  note="The clients' own models on their own held-out samples, counts summed over clients.")  # fmt: skip
 
 

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.drawing import DASHES, PALETTE, colour, printable
+from edgefl.drawing import PALETTE, printable
 from edgefl.evaluation import cdf
 from edgefl.report.chart import Chart, Missing, Part, Section, table
 from edgefl.report.folder import SIMULATION, Folder, Row, number, values
+from edgefl.runs.plots import draw_cdf
 
 Vector = NDArray[np.float64]
 MODELS = {"local": "accuracy_local", "federated": "accuracy_federated", "mixture": "accuracy_mixture", "int8": "accuracy_mixture_int8"}
@@ -39,16 +40,6 @@ def float_and_int8(clients: Sequence[Row]) -> tuple[list[str], Vector, Vector]:
 def section(folder: Folder) -> Section:
     """Return the distributions of a folder."""
     return Section("clients", "Over the clients", (_cdf(folder), *_lacking(folder), _int8(folder)))
-
-
-def draw_cdf(axes: Any, found: Mapping[str, tuple[Vector, Vector]]) -> None:
-    """Draw one step function a model."""
-    for place, (name, (x, share)) in enumerate(found.items()):
-        start = np.concatenate([x[:1], x])
-        axes.step(100 * start, np.concatenate([[0.0], share]), where="post", color=colour(name, place), label=printable(name),
-                  linestyle=DASHES[place % len(DASHES)])  # fmt: skip
-    axes.set(xlabel="accuracy on own held-out samples, per cent", ylabel="share of clients", ylim=(0, 1.02))
-    axes.legend(loc="upper left")
 
 
 def _cdf(folder: Folder) -> Part:

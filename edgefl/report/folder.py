@@ -14,6 +14,7 @@ from edgefl.runs.directory import read_json
 
 Row = Mapping[str, Any]
 SIMULATION, AGGREGATOR, DEMO = "simulation", "aggregator", "demo"
+_MOST, _MOST_GROUPS = 1e21, 10_000
 _SECRET = re.compile(r"(?<=//)[^/@\s]+@")
 
 
@@ -152,9 +153,15 @@ def read_records(path: Path) -> tuple[Row, ...]:
 
 
 def number(value: Any) -> float:
-    """Return a finite number, NaN for anything else."""
-    fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """Return a finite number, NaN for anything else, and for what no federation measures (1e21 and more)."""
+    fits = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _MOST
     return float(value) if fits else math.nan
+
+
+def index(value: Any) -> int:
+    """Return the number of a cluster, an expert or a group, from 0 to 9999; -1 for anything else."""
+    found = number(value)
+    return int(found) if found.is_integer() and 0 <= found < _MOST_GROUPS else -1
 
 
 def values(rows: Iterable[Row], key: str) -> list[float]:

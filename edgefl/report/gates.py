@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.drawing import PALETTE, printable
+from edgefl.drawing import GROUND, PALETTE, printable
 from edgefl.report.chart import Chart, Missing, Part, Section, table
 from edgefl.report.folder import SIMULATION, Folder, Row, mapping_at, number
 
@@ -16,11 +16,14 @@ HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++", "oo", "--")
 
 
 def usage(clients: Sequence[Row], kind: str = "gate") -> tuple[list[str], list[str], Matrix]:
-    """Return (experts, client ids, float64[clients, experts]) of the clients that tell it; a share that is not told is 0."""
+    """Return (experts, client ids, float64[clients, experts]) of the clients that tell it; a share that is not told is 0.
+
+    A simulation's keys are such as gate/local, a device's such as gate_0.
+    """
     rows = {}
     for row in clients:
         told = {**row, **mapping_at(row, "diagnostics")}
-        own = {key.removeprefix(f"{kind}/"): number(value) for key, value in told.items() if key.startswith(f"{kind}/")}
+        own = {key[len(kind) + 1 :]: number(value) for key, value in told.items() if key.startswith((f"{kind}/", f"{kind}_"))}
         if own and np.isfinite(list(own.values())).all():
             rows[row["id"]] = own
     experts = sorted({expert for own in rows.values() for expert in own}, key=lambda name: (not name[-1:].isdecimal(), len(name), name))
@@ -56,7 +59,7 @@ def _bars(folder: Folder, kind: str) -> Part | None:
                 axes.barh(places, part, left=left, height=1, color=face, label=name)
             else:
                 hatch = HATCHES[i % len(HATCHES)]
-                axes.barh(places, part, left=left, color=face, label=name, hatch=hatch, edgecolor="white", linewidth=0.4)
+                axes.barh(places, part, left=left, color=face, label=name, hatch=hatch, edgecolor=GROUND, linewidth=0.4)
             left = left + 100 * found[:, i]
         if len(ids) <= 30:
             axes.set_yticks(places, [printable(each, 16) for each in ids], fontsize=7)

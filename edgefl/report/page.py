@@ -16,6 +16,7 @@ _PREAMBLE = re.compile(r"^.*?(?=<svg )", re.DOTALL)
 _METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
 _NAMESPACES = re.compile(r'\s(?:xmlns(?::\w+)?|version)="[^"]*"')
 _IDS = re.compile(r'(\bid="|url\(#|href="#)')
+_ID, _REFERENCE = re.compile(r'\sid="([^"]*)"'), re.compile(r'(?:url\(#|href="#)([^")]+)')
 _FONT = re.compile(r"font:\s*([^;\"]*?)'DejaVu Sans'[^;\"]*")
 _VARIABLES = {light: f"var(--{name})" for name, (light, _) in COLOURS.items()}
 _COLOUR = re.compile("|".join(_VARIABLES))
@@ -33,8 +34,21 @@ def inline_svg(chart: Chart, prefix: str) -> str:
     text = _NAMESPACES.sub("", text)
     text = re.sub(r'(<svg\b[^>]*?) height="[^"]*"', r"\1", re.sub(r'(<svg\b[^>]*?) width="[^"]*"', r"\1", text, count=1), count=1)
     text = _COLOUR.sub(lambda found: _VARIABLES[found[0]], _FONT.sub(r"font: \1system-ui, sans-serif", text))
-    text = _IDS.sub(rf"\g<1>{prefix}-", text)
+    text = _IDS.sub(rf"\g<1>{prefix}-", _without_ids(text))
     return text.replace("<svg ", f'<svg role="img" aria-label="{escape(chart.title)}: {escape(chart.alt)}" ', 1)
+
+
+def _without_ids(text: str) -> str:
+    """Return an SVG without the ids that nothing in it refers to, each of the others once."""
+    left = set(_REFERENCE.findall(text))
+
+    def kept(found: re.Match[str]) -> str:
+        if found[1] not in left:
+            return ""
+        left.discard(found[1])
+        return found[0]
+
+    return _ID.sub(kept, text)
 
 
 def to_html(folder: Folder) -> str:

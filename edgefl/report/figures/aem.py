@@ -12,7 +12,7 @@ from edgefl.errors import ConfigError
 from edgefl.evaluation import cdf
 from edgefl.report.chart import Chart, table
 from edgefl.report.figures.common import client_mean, data_name, mean_and_spread, needed, options, sorted_values
-from edgefl.report.folder import Folder, mapping_at, number, values
+from edgefl.report.folder import Folder, index, mapping_at, number, values
 
 MODELS = {"MoE": "mixture", "IFCA": "federated", "Ensemble": "ensemble", "Fine-tuned": "tuned", "Local": "local"}
 WAYS = {False: "no exploration", True: "epsilon-greedy"}
@@ -62,7 +62,8 @@ def lines(folders: Sequence[Folder], x_of: Any) -> list[Line]:
 
 def _draw(axes: Any, line: Line, label: str) -> None:
     place = list(MODELS).index(line.model)
-    style = {"color": colour(MODELS[line.model], place), "marker": MARKS[place], "linestyle": "-" if line.explored else DASHES[1]}
+    style = {"color": colour(MODELS[line.model], place), "marker": MARKS[place], "linestyle": "-" if line.explored else DASHES[1],
+             "markerfacecolor": None if line.explored else "white"}  # fmt: skip
     axes.errorbar(line.x, line.mean, yerr=line.std if line.std.any() else None, label=label, capsize=2, **style)
 
 
@@ -121,9 +122,9 @@ def by_models(folders: Sequence[Folder]) -> Chart:
             for line in found:
                 _draw(axes, line, line.model + ("" if line.explored else ", none"))
             axes.set(xlabel="number of cluster models J", title=f"({letter}) p = {p:g}")
-            axes.xaxis.get_major_locator().set_params(integer=True)
+            axes.set_xticks(sorted_values(x for line in found for x in line.x))
         grid[0].set_ylabel("accuracy, per cent")
-        grid[-1].legend(fontsize=6.5, ncols=2)
+        figure.legend(*grid[-1].get_legend_handles_labels(), loc="outside right upper", fontsize=7)
 
     rows = [row for p, found in panels.items() for row in _rows(found, (p,))]
     head = ("p", "way", "model", "J", "mean accuracy, per cent", "std over runs")
@@ -134,9 +135,9 @@ def by_models(folders: Sequence[Folder]) -> Chart:
 
 def sizes(folder: Folder) -> NDArray[np.float64]:
     """Return how many clients end with each cluster model as their best, most first, float64[J]."""
-    best = [number(mapping_at(row, "diagnostics").get("best")) for row in folder.clients]
-    known = np.array([each for each in best if np.isfinite(each) and each >= 0]).astype(int)
-    count = max(int(models(folder)) if np.isfinite(models(folder)) else 0, int(known.max(initial=-1)) + 1)
+    best = [index(mapping_at(row, "diagnostics").get("best")) for row in folder.clients]
+    known = np.array([each for each in best if each >= 0], np.int64)
+    count = max(index(models(folder)), int(known.max(initial=-1)) + 1)
     return np.sort(np.bincount(known, minlength=count))[::-1].astype(np.float64)
 
 
@@ -214,15 +215,17 @@ def distribution(folders: Sequence[Folder]) -> Chart:
                 )
             axes.set(xlabel="client accuracy, per cent", title=f"({letter}) {name}", ylim=(0, 1.02))
         grid[0].set_ylabel("share of clients")
-        grid[-1].legend(fontsize=7)
+        figure.legend(*grid[-1].get_legend_handles_labels(), loc="outside right upper", fontsize=7)
 
     rows: list[Any] = [
         (name, WAYS[way], model, round(float(v), 3), round(float(s), 4))
         for name, found in panels.items() for (model, way), (x, share) in found.items() for v, s in zip(x, share, strict=True)
     ]  # fmt: skip
-    on = (lambda name: f" on {name}") if len(panels) > 1 else (lambda name: "")
+    many = len(panels) > 1
     medians = "; ".join(
-        f"{model} with {WAYS[way]}{on(name)} {np.median(x):.1f}" for name, found in panels.items() for (model, way), (x, _) in found.items()
+        f"{model} with {WAYS[way]}{f' on {name}' if many else ''} {np.median(x):.1f}"
+        for name, found in panels.items()
+        for (model, way), (x, _) in found.items()
     )
     head = ("data", "way", "model", "accuracy, per cent", "share of clients")
     return Chart(

@@ -12,7 +12,7 @@ from edgefl.report.chart import Chart, table
 from edgefl.report.clusters import draw_matrix
 from edgefl.report.curves import client_values, whole
 from edgefl.report.figures.common import options, sorted_values
-from edgefl.report.folder import Folder, labels, number
+from edgefl.report.folder import Folder, index, labels, number
 
 Matrix = NDArray[np.float64]
 MOST_EPOCHS = 5
@@ -144,7 +144,7 @@ def by_mixing(folders: Sequence[Folder], key: str) -> dict[Key, tuple[NDArray[np
     for folder in folders:
         own = options(folder)
         tasks = number(folder.partition("tasks"))
-        place = (int(tasks) if np.isfinite(tasks) else 0, bool(own.get("clustering", True)), number(own.get("mixing")))
+        place = (max(index(tasks), 0), bool(own.get("clustering", True)), number(own.get("mixing")))
         told = {record["round"]: list(client_values(record, key).values()) for record in folder.records}
         if not any(told.values()):
             raise ConfigError(f"{folder.path} was not evaluated between rounds; simulate with --evaluate-every 1")
@@ -157,7 +157,7 @@ def by_mixing(folders: Sequence[Folder], key: str) -> dict[Key, tuple[NDArray[np
     }  # fmt: skip
 
 
-def _over_rounds(folders: Sequence[Folder], name: str, key: str, title: str, label: str, scale: float) -> Chart:
+def _over_rounds(folders: Sequence[Folder], figure_name: str, key: str, title: str, label: str, scale: float) -> Chart:
     found = by_mixing(folders, key)
     tasks = sorted_values(place[0] for place in found)
     rates = sorted_values(place[2] for place in found)
@@ -168,8 +168,8 @@ def _over_rounds(folders: Sequence[Folder], name: str, key: str, title: str, lab
             for (own, clustering, mixing), (x, y) in found.items():
                 if own == count:
                     shade = PALETTE[rates.index(mixing) % len(PALETTE)]
-                    axes.plot(x, scale * y, color=shade, linestyle="-" if clustering else DASHES[1],
-                              label=f"lambda {mixing:g}, {'clusters' if clustering else 'none'}", marker="o" if len(x) < 3 else None)  # fmt: skip
+                    name, dashes = f"lambda {mixing:g}, {'clusters' if clustering else 'none'}", "-" if clustering else DASHES[1]
+                    axes.plot(x, scale * y, color=shade, linestyle=dashes, label=name, marker="o" if len(x) < 3 else None)
             axes.set(xlabel="round", title=f"{count} tasks a client" if count else "")
             whole(axes)
         grid[0].set_ylabel(label)
@@ -185,7 +185,7 @@ def _over_rounds(folders: Sequence[Folder], name: str, key: str, title: str, lab
         for r, v in zip(x, y, strict=True)
     ]  # fmt: skip
     head = ("tasks", "way", "lambda", "round", label)
-    return Chart(name, title, f"In the last round, {said}.", table(head, rows, "rounds.jsonl"), draw, 3.9 * len(tasks) + 0.6, 3.3)
+    return Chart(figure_name, title, f"In the last round, {said}.", table(head, rows, "rounds.jsonl"), draw, 3.9 * len(tasks) + 0.6, 3.3)
 
 
 def loss(folders: Sequence[Folder]) -> Chart:

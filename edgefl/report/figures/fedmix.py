@@ -7,11 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.drawing import DASHES, PALETTE, printable
-from edgefl.errors import ConfigError
+from edgefl.errors import ConfigError, StateError
 from edgefl.report.chart import Chart, table
+from edgefl.report.clusters import responsibilities
 from edgefl.report.curves import whole
 from edgefl.report.figures.common import options
-from edgefl.report.folder import Folder, Row, mapping_at, number
+from edgefl.report.folder import Folder, Row, index, mapping_at, number
 
 Matrix = NDArray[np.float64]
 WINDOW = 10
@@ -30,9 +31,14 @@ def sliding(values: NDArray[np.float64], window: int) -> NDArray[np.float64]:
 
 
 def divergences(records: Sequence[Row], window: int = WINDOW) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return (rounds, sliding mean of the gradient divergence, summed over models) of the rounds that tell it (equations 16, 17)."""
+    """Return (rounds, sliding mean of the gradient divergence) of the rounds that tell it (equations 16, 17).
+
+    It is summed over a model's tensors, as in the paper, and of several experts the mean, so that it compares with that of one model.
+    """
     rows = [
-        (record["round"], sum(map(number, own.values()))) for record in records if (own := mapping_at(record, "measured", "divergence"))
+        (record["round"], float(np.mean([number(value) for value in own.values()])))
+        for record in records
+        if (own := mapping_at(record, "measured", "divergence"))
     ]
     known = [(round, value) for round, value in rows if np.isfinite(value)]
     return np.array([r for r, _ in known], np.int64), sliding(np.array([v for _, v in known], np.float64), window)
@@ -75,14 +81,14 @@ def truth_and_q(folder: Folder, after: int = AFTER) -> tuple[list[str], Matrix, 
     q is what each client has told last until that round, or until the last one of a shorter run. Clients are sorted by group.
     ConfigError when the run has no true groups or tells no q.
     """
-    groups = {row["id"]: int(row["truth"]) for row in folder.clients if np.isfinite(number(row.get("truth")))}
+    groups = {row["id"]: index(row.get("truth")) for row in folder.clients if index(row.get("truth")) >= 0}
     told: dict[str, dict[int, float]] = {}
     last = 0
     for record in folder.records:
         if record["round"] <= after:
             last = record["round"]
             for client, own in mapping_at(record, "updates").items():
-                q = {int(key[2:]): number(value) for key, value in own.items() if key.startswith("q/") and key[2:].isdecimal()}
+                q = responsibilities(own) if isinstance(own, dict) else {}
                 told |= {client: q} if q else {}
     clients = sorted(groups.keys() & told.keys(), key=lambda client: (groups[client], client))
     if not clients:
@@ -120,7 +126,12 @@ def permutations(folders: Sequence[Folder]) -> Chart:
 
 def q_by_round(records: Sequence[Row], most: int = PANELS) -> dict[int, Matrix]:
     """Return q(z|y) float64[labels, experts] by round: the first, the last, and some between, evenly on a logarithmic scale."""
-    known = {record["round"]: np.array(record["measured"]["q"], np.float64) for record in records if "q" in mapping_at(record, "measured")}
+    try:
+        known = {r["round"]: np.array(r["measured"]["q"], np.float64) for r in records if "q" in mapping_at(r, "measured")}
+        if any(q.ndim != 2 or not q.size or q.shape != next(iter(known.values())).shape for q in known.values()):
+            raise ValueError("q of several shapes")
+    except (TypeError, ValueError) as error:
+        raise StateError(f"rounds.jsonl is damaged: {error!r}; simulate again") from error
     if not known:
         return {}
     rounds = np.array(sorted(known))
