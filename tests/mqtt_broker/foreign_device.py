@@ -89,7 +89,7 @@ class ForeignDevice:
     def __init__(self, port, federation, client_id, enrolment=None, context=None):
         self.federation, self.client_id, self.enrolment = federation, client_id, enrolment
         self.root, self.boot_id, self.born = f"edgefl/v1/{federation}", secrets.token_hex(8), time.time()
-        self.events, self.heard, self.stored, self.blobs = queue.Queue(), [], {}, {}
+        self.events, self.waiting, self.heard, self.stored, self.blobs = queue.Queue(), [], [], {}, {}
         self.client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id=f"edgefl-{client_id}-{self.boot_id}")
         self.client.on_message = lambda client, data, message: self.events.put((message.topic, message.payload))
         self.client.on_subscribe = lambda *rest: self.events.put(("subscribed", b""))
@@ -109,11 +109,17 @@ class ForeignDevice:
         return json.dumps(told)
 
     def next(self, wanted):
+        """Return the first event that is wanted; the others wait."""
         deadline = time.monotonic() + DEADLINE_S
+        for event in self.waiting:
+            if wanted(event[0]):
+                self.waiting.remove(event)
+                return event
         while True:
-            topic, payload = self.events.get(timeout=max(0.0, deadline - time.monotonic()))
-            if wanted(topic):
-                return topic, payload
+            event = self.events.get(timeout=max(0.0, deadline - time.monotonic()))
+            if wanted(event[0]):
+                return event
+            self.waiting.append(event)
 
     def say(self, leaf, payload, retain=False):
         self.client.publish(f"{self.root}/device/{self.client_id}/{leaf}", payload, qos=1, retain=retain)
@@ -168,15 +174,21 @@ class ForeignDevice:
                 tensors[f"global/{name}#scale"] = ("F32", [1], struct.pack("<f", scale))
         return deflated(to_safetensors(tensors), 1)
 
-    def send(self, task):
+    def answer(self, task):
+        """Do what a task asks for."""
+        plan = safetensors(self.fetch(task["plan"]))
+        assert json.loads(plan["spec"][2])["format"] == 1
         key = task["session"], task["round"], task["phase"]
-        blob = self.stored.setdefault(key, self.update(task))
-        sha256, personal = hashlib.sha256(blob).hexdigest(), task["phase"] == "personalize"
+        metrics = {"accuracy_mixture": 0.5} if task["phase"] == "personalize" else {"loss": 0.25, "n": None}
+        self.deliver(task, self.stored.setdefault(key, self.update(task)), metrics)
+
+    def deliver(self, task, blob, metrics):
+        """Send an answer until its receipt says ok."""
+        sha256 = hashlib.sha256(blob).hexdigest()
         told = {
             "client_id": self.client_id, "session": task["session"], "round": task["round"], "plan": task["plan"], "sha256": sha256,
-            "size": len(blob), "count": max(1, -(-len(blob) // 122_880)), "chunk_bytes": 122_880, "num_samples": 7,
+            "size": len(blob), "count": max(1, -(-len(blob) // 122_880)), "chunk_bytes": 122_880, "num_samples": 7, "metrics": metrics,
             "nonce": task["nonce"], "ts": time.time(), "follows": False,
-            "metrics": {"accuracy_mixture": 0.5} if personal else {"loss": 0.25, "n": None},
         }  # fmt: skip
         self.say(f"up/{sha256}/begin", self.signed("Begin", told))
         while True:
@@ -184,10 +196,10 @@ class ForeignDevice:
             receipt = self.read("Receipt", payload)
             if receipt["sha256"] != sha256 or receipt["nonce"] not in ("", task["nonce"]):
                 continue
-            if receipt["outcome"] != "missing":
-                assert receipt["outcome"] in ("ok", "wait"), receipt["reason"]
-                if receipt["outcome"] == "ok":
-                    return
+            late = receipt["outcome"] == "rejected" and task["phase"] == "unmask"  # enough others revealed theirs before
+            if receipt["outcome"] == "ok" or late:
+                return
+            assert receipt["outcome"] in ("wait", "missing"), receipt["reason"]
             for low, high in receipt["missing"]:
                 for i in range(low, high):
                     self.say(f"up/{sha256}/{i}", blob[i * 122_880 : (i + 1) * 122_880])
@@ -205,9 +217,7 @@ class ForeignDevice:
             topic, payload = self.next(lambda topic: topic.endswith(("/state", "/task")))
             if topic.endswith("/task"):
                 task = self.read("Task", payload)
-                plan = safetensors(self.fetch(task["plan"]))
-                assert json.loads(plan["spec"][2])["format"] == 1
-                self.send(task)
+                self.answer(task)
                 worked = task["session"]
             elif payload:
                 state = self.read("State", payload)

@@ -8,17 +8,24 @@ from dataclasses import fields
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from edgefl.errors import WireError
 from edgefl.wire import messages
 from edgefl.wire.masked import Advertised
 from edgefl.wire.strict_json import decode_json
 
-SPEC = importlib.util.spec_from_file_location("edgefl_tests_foreign", Path(__file__).with_name("foreign_device.py"))
-assert SPEC
-foreign = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(foreign)
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(f"edgefl_tests_{name}", Path(__file__).with_name(f"{name}.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+foreign, foreign_masked = load("foreign_device"), load("foreign_masked")
 
 TYPES = {
     str: "text", int: "integer", float: "number", bool: "boolean", messages.Ranges: "ranges", tuple[str, ...]: "list of text",
@@ -50,8 +57,8 @@ def port_of(url):
 def stranger():
     made = []
 
-    def make(*arguments):
-        made.append(foreign.ForeignDevice(*arguments))
+    def make(*arguments, kind=foreign.ForeignDevice):
+        made.append(kind(*arguments))
         return made[-1]
 
     yield make
@@ -73,21 +80,52 @@ def test_a_device_written_from_the_page_takes_part(mosquitto_url, federate, toys
     assert {"State", "Task", "Receipt"} <= set(other.heard)
 
 
+def enrolled(secured_broker, directory, client_id):
+    """Return the fields of an enrolment, and the TLS context that they make."""
+    secured_broker.enrol(client_id, directory / f"{client_id}.enrol")
+    enrolment = json.loads((directory / f"{client_id}.enrol").read_text())
+    (directory / "pair.pem").write_text(enrolment["certificate"] + enrolment["key"])
+    context = ssl.create_default_context(cadata=enrolment["ca"])
+    context.load_cert_chain(directory / "pair.pem")
+    return enrolment, context
+
+
 def test_with_keys_too(secured_broker, federate, toys, stranger, tmp_path):
     federation = federate(secured_broker.url, rounds=2, codec="int8+deflate")
     aggregator = federation.aggregator("--security", secured_broker.directory, "--broker", secured_broker.url)
     secured_broker.enrol("own", tmp_path / "own.enrol")
     own = federation.device("own", toys.shard(1), "--enrol", tmp_path / "own.enrol")
-    secured_broker.enrol("stranger", tmp_path / "stranger.enrol")
-    enrolment = json.loads((tmp_path / "stranger.enrol").read_text())
-    (tmp_path / "pair.pem").write_text(enrolment["certificate"] + enrolment["key"])
-    context = ssl.create_default_context(cadata=enrolment["ca"])
-    context.load_cert_chain(tmp_path / "pair.pem")
-    other = stranger(secured_broker.port, federation.name, "stranger", enrolment, context)
+    other = stranger(secured_broker.port, federation.name, "stranger", *enrolled(secured_broker, tmp_path, "stranger"))
     other.run()
     assert aggregator.end() == 0, aggregator.said
     assert own.end() == 0, own.said
     assert not federation.result()["dropped"]
+
+
+@pytest.mark.parametrize("keys", [False, True], ids=["open", "enrolled"])
+def test_its_words_are_in_a_masked_sum(request, mosquitto_url, federate, toys, stranger, tmp_path, keys):
+    broker = request.getfixturevalue("secured_broker") if keys else None
+    url = broker.url if broker else mosquitto_url
+    federation = federate(url, rounds=2, min_clients=3, tables="[privacy]\nsecure_aggregation = true\n", algorithm="fedavg", workers=0)
+    aggregator = federation.aggregator(*(("--security", broker.directory, "--broker", url) if broker else ()))
+    devices = []
+    for client_id in ("one", "two"):
+        if broker:
+            broker.enrol(client_id, tmp_path / f"{client_id}.enrol")
+        more = ("--enrol", tmp_path / f"{client_id}.enrol") if broker else ()
+        devices.append(federation.device(client_id, toys.shard(len(devices)), *more))
+    secret = enrolled(broker, tmp_path, "stranger") if broker else ()
+    other = stranger(port_of(url), federation.name, "stranger", *secret, kind=foreign_masked.MaskedForeignDevice)
+    other.run()
+    assert aggregator.end() == 0, aggregator.said
+    assert [device.end() for device in devices] == [0, 0], [device.said for device in devices]
+    assert "dropped out" not in aggregator.said
+    assert not federation.result()["dropped"]
+    # masks that did not cancel would leave numbers of 2^60 and more
+    state = load_file(federation.out / "server_state.safetensors")
+    largest = [float(np.abs(array).max()) for name, array in state.items() if array.dtype == np.float32]
+    assert largest
+    assert max(largest) < 100, state.keys()
 
 
 def test_a_field_too_many_or_too_few_is_refused():
