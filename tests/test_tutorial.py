@@ -16,7 +16,7 @@ from mqtt_broker.embedded import find_mosquitto, free_port
 
 DOCS = Path(__file__).parents[1] / "docs"
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
-DEADLINE_S = 300
+DEADLINE_S = 600
 
 
 def blocks(page: str, language: str) -> list[str]:

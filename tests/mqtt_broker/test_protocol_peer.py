@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from edgefl.checkpoint import decode_server_state
 from edgefl.errors import WireError
 from edgefl.wire import messages
 from edgefl.wire.masked import Advertised
@@ -106,7 +107,7 @@ def test_with_keys_too(secured_broker, federate, toys, stranger, tmp_path):
 def test_its_words_are_in_a_masked_sum(request, mosquitto_url, federate, toys, stranger, tmp_path, keys):
     broker = request.getfixturevalue("secured_broker") if keys else None
     url = broker.url if broker else mosquitto_url
-    federation = federate(url, rounds=2, min_clients=3, tables="[privacy]\nsecure_aggregation = true\n", algorithm="fedavg", workers=0)
+    federation = federate(url, rounds=1, min_clients=3, tables="[privacy]\nsecure_aggregation = true\n", algorithm="fedavg", workers=0)
     aggregator = federation.aggregator(*(("--security", broker.directory, "--broker", url) if broker else ()))
     devices = []
     for client_id in ("one", "two"):
@@ -121,11 +122,22 @@ def test_its_words_are_in_a_masked_sum(request, mosquitto_url, federate, toys, s
     assert [device.end() for device in devices] == [0, 0], [device.said for device in devices]
     assert "dropped out" not in aggregator.said
     assert not federation.result()["dropped"]
-    # masks that did not cancel would leave numbers of 2^60 and more
-    state = load_file(federation.out / "server_state.safetensors")
-    largest = [float(np.abs(array).max()) for name, array in state.items() if array.dtype == np.float32]
-    assert largest
-    assert max(largest) < 100, state.keys()
+    told = [(7, {name: np.sin(np.arange(array.size) + 1).reshape(array.shape) * 1e-3 for name, array in initial_of(federation).items()})]
+    told += [kept_by(tmp_path / f"state-{client_id}") for client_id in ("one", "two")]
+    after = decode_server_state((federation.out / "server_state.safetensors").read_bytes()).models["global"]
+    for name, before in initial_of(federation).items():
+        mean = sum(samples * delta[name].astype(np.float64) for samples, delta in told) / sum(samples for samples, _ in told)
+        np.testing.assert_allclose(after[name], before + mean, atol=1e-6)
+
+
+def initial_of(federation):
+    return load_file(federation.directory / "plan" / "initial.safetensors")
+
+
+def kept_by(state):
+    """Return samples and delta of the update before a device's last answer, which was its personalization."""
+    before = json.loads((state / "progress.before.json").read_text())
+    return before["num_samples"], {name.removeprefix("global/"): array for name, array in load_file(state / before["update"]).items()}
 
 
 def test_a_field_too_many_or_too_few_is_refused():
