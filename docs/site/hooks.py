@@ -66,3 +66,8 @@ def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files
         return convert(html.unescape(found[2]).strip(), display="block" if found[1] == "div" else "inline")
 
     return EQUATION.sub(mathml, content)
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Name the search for readers of the screen; the theme does not."""
+    return output.replace('data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"')
