@@ -39,7 +39,18 @@ from mqtt_broker.masked_rounds import MaskedRounds, check_masked
 from mqtt_broker.noise_key import noise_key
 from mqtt_broker.pauses import paused_clients
 from mqtt_broker.recorded import keep_clusters, keep_round
-from mqtt_broker.results import RESULT, client_rows, dropped_of, load_result, load_state, result_of, save_result, save_state, summarize
+from mqtt_broker.results import (
+    RESULT,
+    client_rows,
+    dropped_of,
+    load_result,
+    load_state,
+    result_of,
+    round_line,
+    save_result,
+    save_state,
+    summarize,
+)  # fmt: skip
 from mqtt_broker.resume import SETTLE_S, check_alone, enter, rejoin
 from mqtt_broker.saving import Saving
 from mqtt_broker.shared_spool import SharedSpool
@@ -215,8 +226,7 @@ class Aggregator:
         self._exchange.blobs.keep_only(tasks.blobs() | {self._plan})
         return opened
 
-    def _told_size(self, opened: Opened) -> int:
-        """Return the cohort's size for all to read: with `[privacy]` what it is on average, for who was drawn is a secret."""
+    def _told_size(self, opened: Opened) -> int:  # with `[privacy]` what it is on average, for who was drawn is a secret
         secret = self._config.privacy.is_on and opened.phase != PERSONALIZE
         return expected_cohort(self._config) if secret else len(opened.cohort)
 
@@ -229,11 +239,7 @@ class Aggregator:
         if not self._config.privacy.is_on:  # losses have no noise, and who is missing was drawn
             keep_round(summary, begins, self._out)
             self._link.publish(self._topics.summary(closed.number), encode_json(summary))
-        lost = f", without {', '.join(summary.dropped)}" if summary.dropped else ""
-        measured = f"loss {summary.loss:.4f}" if opened.phase != PERSONALIZE else f"accuracy {summary.accuracy_mean:.4f}"
-        which = f"round {closed.number}/{self._config.rounds} {opened.phase}" if opened.phase != PERSONALIZE else opened.phase
-        late = f", {len(closed.late)} of them late" if closed.late else ""
-        self._note(f"{which}: {len(begins)} updates{late}, {measured}, {seconds:.2f} s{lost}")
+        self._note(round_line(summary, closed, opened.phase, self._config.rounds))
 
     def _federate(self, state: ServerState) -> ServerState:
         def cohort() -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from edgefl import rounds
+from edgefl.algorithms import PERSONALIZE
 from edgefl.checkpoint import decode_server_state, encode_server_state
 from edgefl.config import FederationConfig
 from edgefl.errors import StateError
@@ -56,6 +57,15 @@ def summarize(
         closed.number, phase, len(begins), weighted_loss(begins), mean, low, high, bytes_up, bytes_down, seconds,
         tuple(each.client_id for each in dropped), time.time(),
     )  # fmt: skip
+
+
+def round_line(summary: Summary, closed: Round, phase: str, num_rounds: int) -> str:
+    """Return what is told of a round that is over."""
+    lost = f", without {', '.join(summary.dropped)}" if summary.dropped else ""
+    measured = f"loss {summary.loss:.4f}" if phase != PERSONALIZE else f"accuracy {summary.accuracy_mean:.4f}"
+    which = f"round {closed.number}/{num_rounds} {phase}" if phase != PERSONALIZE else phase
+    late = f", {len(closed.late)} of them late" if closed.late else ""
+    return f"{which}: {summary.updates} updates{late}, {measured}, {summary.seconds:.2f} s{lost}"
 
 
 def client_rows(begins: Sequence[Begin]) -> list[dict[str, Any]]:
