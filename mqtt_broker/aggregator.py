@@ -46,11 +46,11 @@ from mqtt_broker.results import (
     load_result,
     load_state,
     result_of,
-    round_line,
     save_result,
     save_state,
     summarize,
-)  # fmt: skip
+    told,
+)
 from mqtt_broker.resume import SETTLE_S, check_alone, enter, rejoin
 from mqtt_broker.saving import Saving
 from mqtt_broker.shared_spool import SharedSpool
@@ -239,7 +239,7 @@ class Aggregator:
         if not self._config.privacy.is_on:  # losses have no noise, and who is missing was drawn
             keep_round(summary, begins, self._out)
             self._link.publish(self._topics.summary(closed.number), encode_json(summary))
-        self._note(round_line(summary, closed, opened.phase, self._config.rounds))
+        self._note(told(summary, closed, opened.phase, self._config.rounds))
 
     def _federate(self, state: ServerState) -> ServerState:
         def cohort() -> tuple[str, ...]:

@@ -51,15 +51,15 @@ def summarize(
 ) -> Summary:
     """Return a round's summary; bytes as the devices sent (up) and the aggregator sent (down)."""
     key = "accuracy_mixture" if any("accuracy_mixture" in b.metrics for b in begins) else "accuracy"
-    told = [b.metrics[key] for b in begins if math.isfinite(b.metrics.get(key, math.nan))]
-    mean, low, high = (float(np.mean(told)), *np.percentile(told, (10, 90)).tolist()) if told else (math.nan,) * 3
+    values = [b.metrics[key] for b in begins if math.isfinite(b.metrics.get(key, math.nan))]
+    mean, low, high = (float(np.mean(values)), *np.percentile(values, (10, 90)).tolist()) if values else (math.nan,) * 3
     return Summary(
         closed.number, phase, len(begins), weighted_loss(begins), mean, low, high, bytes_up, bytes_down, seconds,
         tuple(each.client_id for each in dropped), time.time(),
     )  # fmt: skip
 
 
-def round_line(summary: Summary, closed: Round, phase: str, num_rounds: int) -> str:
+def told(summary: Summary, closed: Round, phase: str, num_rounds: int) -> str:
     """Return what is told of a round that is over."""
     lost = f", without {', '.join(summary.dropped)}" if summary.dropped else ""
     measured = f"loss {summary.loss:.4f}" if phase != PERSONALIZE else f"accuracy {summary.accuracy_mean:.4f}"

@@ -170,7 +170,8 @@ def monitor(devices: int, period: float, seconds: float, out: Path | None, as_js
     from edgefl.bench.monitor_fleet import Fleet
 
     given = f"edgefl bench monitor --devices {devices} --period {period:g} --seconds {seconds:g}"
-    result = run_monitor_bench(Fleet(devices=devices, period_s=period), seconds, given, partial(click.echo, err=True))
+    with Telling() as tell:
+        result = run_monitor_bench(Fleet(devices=devices, period_s=period), seconds, given, tell)
     text = json.dumps(result, indent=1)
     if out:
         write_atomic(out, text.encode())
@@ -194,7 +195,8 @@ def dashboard(devices: int, period: float, seconds: float, out: Path | None, as_
     from edgefl.bench.monitor_fleet import Fleet
 
     given = f"edgefl bench dashboard --devices {devices} --period {period:g} --seconds {seconds:g}"
-    result = run_dashboard_bench(Fleet(devices=devices, period_s=period), seconds, given, partial(click.echo, err=True))
+    with Telling() as tell:
+        result = run_dashboard_bench(Fleet(devices=devices, period_s=period), seconds, given, tell)
     text = json.dumps(result, indent=1)
     if out:
         write_atomic(out, text.encode())
