@@ -32,6 +32,7 @@ from edgefl.types import ServerState, Weights
 from edgefl.wire.messages import JOINING, STOPPED, Begin, State
 from edgefl.wire.strict_json import encode_json
 from edgefl.wire.topics import Topics
+from mqtt_broker import results
 from mqtt_broker.control import SharedLink
 from mqtt_broker.gathering import wait_for
 from mqtt_broker.journal import Journal, Opened
@@ -39,18 +40,7 @@ from mqtt_broker.masked_rounds import MaskedRounds, check_masked
 from mqtt_broker.noise_key import noise_key
 from mqtt_broker.pauses import paused_clients
 from mqtt_broker.recorded import keep_clusters, keep_round
-from mqtt_broker.results import (
-    RESULT,
-    client_rows,
-    dropped_of,
-    load_result,
-    load_state,
-    result_of,
-    save_result,
-    save_state,
-    summarize,
-    told,
-)
+from mqtt_broker.results import RESULT, client_rows, dropped_of, load_result, load_state, result_of, save_result, save_state, summarize
 from mqtt_broker.resume import SETTLE_S, check_alone, enter, rejoin
 from mqtt_broker.saving import Saving
 from mqtt_broker.shared_spool import SharedSpool
@@ -239,7 +229,7 @@ class Aggregator:
         if not self._config.privacy.is_on:  # losses have no noise, and who is missing was drawn
             keep_round(summary, begins, self._out)
             self._link.publish(self._topics.summary(closed.number), encode_json(summary))
-        self._note(told(summary, closed, opened.phase, self._config.rounds))
+        self._note(results.told(summary, closed, opened.phase, self._config.rounds))
 
     def _federate(self, state: ServerState) -> ServerState:
         def cohort() -> tuple[str, ...]:

@@ -81,7 +81,10 @@ def init_broker(directory: Path, hosts: tuple[str, ...], port: int, bind: str, d
     "--security", type=click.Path(path_type=Path, file_okay=False), default=Path("broker"), show_default=True,
     help="The directory of `edgefl broker init`.",
 )  # fmt: skip
-@click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), default=Path("watcher.enrol"), show_default=True)
+@click.option(
+    "-o", "--out", type=click.Path(path_type=Path, dir_okay=False), default=Path("watcher.enrol"), show_default=True,
+    help="Where its file goes.",
+)  # fmt: skip
 @click.option("--days", type=click.IntRange(1, 3650), default=730, show_default=True, help="How long its certificate counts.")
 def watcher(security: Path, out: Path, days: int) -> None:
     """Write one file for monitors: whoever has it may read what is said of rounds and devices, no model and no update, and write nothing.

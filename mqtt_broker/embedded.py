@@ -74,7 +74,7 @@ def reached_at(host: str) -> str:
     return HOST if host == ANY else host
 
 
-def _wait_until_up(port: int, alive: Callable[[], bool], host: str = HOST, timeout_s: float = 10.0) -> None:
+def _wait_until_up(port: int, alive: Callable[[], bool], timeout_s: float = 10.0, host: str = HOST) -> None:
     deadline = time.monotonic() + timeout_s
     while alive() and time.monotonic() < deadline:
         with contextlib.suppress(LinkError):
@@ -121,7 +121,7 @@ def run_mosquitto(port: int, started: Callable[[str], None], host: str = HOST) -
         # a grandchild, so that mosquitto has no child to wait for: it tells when the broker answers, and clears up
         if os.fork() == 0:
             with contextlib.suppress(LinkError, OSError):
-                _wait_until_up(port, lambda: _exists(ours), host)
+                _wait_until_up(port, lambda: _exists(ours), host=host)
                 started(f"mqtt://{reached_at(host)}:{port}")
             shutil.rmtree(directory, ignore_errors=True)
         os._exit(0)

@@ -17,8 +17,8 @@ from edgefl import cli
 WIDTH = 80
 # What these print is no table, and no program asks for it.
 WITHOUT_JSON = {
-    "aggregator pause", "aggregator resume", "completion", "device enrol", "device pause", "device resume", "device revoke",
-    "export key",
+    "aggregator pause", "aggregator resume", "broker watcher", "completion", "device enrol", "device pause", "device resume",
+    "device revoke", "export key",
 }  # fmt: skip
 # By the words of a command, what makes it read a file that is not there.
 MISSING = {

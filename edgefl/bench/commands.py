@@ -154,7 +154,7 @@ def firmware(samples: int, data: str, cmsis_nn: Path | None, keep: Path | None, 
 
 
 @bench.command()
-@click.option("--devices", type=click.IntRange(1, 2000), default=500, show_default=True)
+@click.option("--devices", type=click.IntRange(1, 2000), default=500, show_default=True, help="Simulated devices.")
 @click.option("--period", type=click.FloatRange(0.1), default=5.0, show_default=True, help="Seconds between a device's statuses.")
 @click.option("--seconds", type=click.FloatRange(1.0), default=60.0, show_default=True, help="How long to measure.")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON there too.")
@@ -179,7 +179,7 @@ def monitor(devices: int, period: float, seconds: float, out: Path | None, as_js
 
 
 @bench.command("dashboard")
-@click.option("--devices", type=click.IntRange(1, 2000), default=500, show_default=True)
+@click.option("--devices", type=click.IntRange(1, 2000), default=500, show_default=True, help="Simulated devices.")
 @click.option("--period", type=click.FloatRange(0.1), default=5.0, show_default=True, help="Seconds between a device's statuses.")
 @click.option("--seconds", type=click.FloatRange(1.0), default=60.0, show_default=True, help="How long to measure.")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON there too.")

@@ -52,10 +52,10 @@ def run_dashboard_bench(fleet: Fleet, seconds: float, command: str, note: Callab
         address = told["url"].removeprefix("http://").rstrip("/")
         threading.Thread(target=read_stream, args=(address, got, seen), daemon=True).start()
         if not seen.wait(30):
-            raise LinkError(f"nothing came from {told['url']}events within 30 s")
+            raise LinkError(f"nothing came from {told['url']}events within 30 s, expected a snapshot")
         result = measured(dashboard.pid, seconds, note)
         if dashboard.poll() is not None:
-            raise LinkError("the dashboard ended while it was measured")
+            raise LinkError("the dashboard ended, expected it to run while it was measured")
     rate = round(2 * fleet.devices / fleet.period_s + 3 * fleet.devices / fleet.round_s)
     return {
         "command": command, "machine": machine(), "broker": broker["kind"], "devices": fleet.devices, "messages_per_s": rate,
