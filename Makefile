@@ -7,7 +7,7 @@ EXTRAS ?= aggregator,broker,dp,export,images,plots,dev
 STAMP := $(VENV)/.installed
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
-.PHONY: demo test test-faults test-parity lint install clean
+.PHONY: demo test test-faults test-parity lint docs install clean
 .DEFAULT_GOAL := demo
 
 demo: install  ## four device processes federate, personalize and quantize; about a minute
@@ -27,6 +27,9 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: install $(VENV)/.docs  ## the documentation site, in build/docs; what mkdocs warns of is an error
+	$(BIN)/mkdocs build --config-file docs/site/mkdocs.yml
+
 install: $(STAMP)
 
 # The stamp follows pyproject.toml only: the install is editable, so sources need no second one.
@@ -34,6 +37,10 @@ $(STAMP): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"Python {sys.version.split()[0]} is too old, expected 3.11 or later; say make PYTHON=...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(EXTRAS)]'
+	touch $@
+
+$(VENV)/.docs: pyproject.toml | $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
 	touch $@
 
 clean:

@@ -13,6 +13,7 @@ from edgefl.data.device import DataSource
 from edgefl.data.device.options import data_options
 from edgefl.errors import ConfigError
 from edgefl.stopping import Stopped, stoppable
+from edgefl.telling import Telling
 
 SECURITY = click.option(
     "--security", type=click.Path(path_type=Path, file_okay=False), default=Path("broker"), show_default=True,
@@ -31,17 +32,18 @@ def device() -> None:
 @device.command(short_help="Join, train, personalize, export.")
 @click.option(
     "--broker",
-    help="mqtt://HOST:PORT or mqtts://USER:PASSWORD@HOST:PORT, several with commas; ?protocol=5 after: MQTT 5  [default: the enrolment's]",
+    help="mqtt://HOST:PORT or mqtts://USER:PASSWORD@HOST:PORT, several with commas; ?protocol=5 after: MQTT 5  "
+    "[default: the enrolment's, else mqtt://localhost:1883]",
 )
 @click.option("--id", "client_id", help="This client's name: a-z, 0-9, - and _.  [default: the enrolment's]")
 @click.option("--enrol", type=click.Path(path_type=Path), help="The file of `edgefl device enrol`: id, broker and keys.")
 @data_options("The samples: .npz, folder of classes, CSV, or MODULE:FUNCTION of yours. They stay here.", required=True)
-@click.option("--state", type=click.Path(path_type=Path), required=True, help="What this device keeps; its model ends in DIR/model.")
+@click.option("--state", type=click.Path(path_type=Path), help="What this device keeps; its model ends in DIR/model  [default: ./ID]")
 @click.option("--federation", default="", help="Which federation  [default: the one that runs on the broker]")
 @click.option(
     "--learner", type=click.Choice(["litert", "keras", "numpy"]), default="litert", show_default=True, help="keras needs TensorFlow."
 )
-@click.option("--threads", type=click.IntRange(1, 64), help="[default: the board's, see `edgefl device boards`]")
+@click.option("--threads", type=click.IntRange(1, 64), help="Threads that compute  [default: the board's, see `edgefl device boards`]")
 @click.option("--keepalive", type=click.IntRange(2, 3600), default=20, show_default=True, help="Seconds between signs of life.")
 @click.option("--wait", "wait_s", type=click.FloatRange(0), default=0.0, help="Seconds to wait for a federation  [default: no limit]")
 @click.option(
@@ -52,7 +54,7 @@ def device() -> None:
 @click.option("--export/--no-export", default=True, show_default=True, help="Make model.tflite at the end.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was made as JSON; progress goes to stderr.")
 def start(
-    broker: str | None, client_id: str | None, enrol: Path | None, source: DataSource, state: Path, federation: str, learner: str,
+    broker: str | None, client_id: str | None, enrol: Path | None, source: DataSource, state: Path | None, federation: str, learner: str,
     threads: int | None, keepalive: int, wait_s: float, only_when: tuple[str, ...], between: str | None, export: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Join a federation with this device's own data, and end with an int8 model of its own.
@@ -68,27 +70,27 @@ def start(
     from devices.boards import detect
     from devices.conditions import Conditions, parse_window
     from devices.service import Device, Settings
+    from edgefl.config import DEFAULT_BROKER
     from edgefl.security.enrolment import load_enrolment
-
-    def note(line: str) -> None:
-        click.echo(line, err=True)
+    from edgefl.wire.topics import check_client_id
 
     enrolment = load_enrolment(enrol) if enrol else None
     if enrolment and client_id not in (None, enrolment.client_id):
         raise ConfigError(f"{enrol} is of {enrolment.client_id!r}, --id says {client_id!r}; leave --id out, or enrol {client_id!r}")
     broker, client_id = (broker or enrolment.broker, enrolment.client_id) if enrolment else (broker, client_id)
-    if not broker or not client_id:
-        raise ConfigError(
-            f"no {'--id' if broker else '--broker'}; give --broker and --id, or --enrol with the file of `edgefl device enrol`"
-        )
+    if not client_id:
+        raise ConfigError("no --id; give this device a name such as pi-1, or --enrol with the file of `edgefl device enrol`")
+    broker, state = broker or DEFAULT_BROKER, state or Path(check_client_id(client_id))
     conditions = Conditions("idle" in only_when, "mains" in only_when, parse_window(between) if between else None)
     threads = threads or detect().board.threads
     settings = Settings(broker, client_id, source, state, federation, learner, threads, keepalive, wait_s, export, enrolment, conditions)
-    with stoppable():
+    with Telling() as tell, stoppable():
         try:
-            made = Device(settings, note).run()
-        except Stopped:
-            note("stopped")
+            made = Device(settings, tell).run()
+        except Stopped as stopped:
+            tell("stopped")
+            if stopped.by_person:  # a service manager's SIGTERM is no failure
+                raise click.Abort from None
             return
     if as_json:
         click.echo(json.dumps({**made, "tensorflow_loaded": "tensorflow" in sys.modules}))

@@ -28,6 +28,7 @@ def find_federation(link: Link, timeout_s: float, note: Callable[[str], None]) -
     """
     link.subscribe(Topics("+").state)
     running: dict[str, str] = {}
+    told = False
     began = time.monotonic()
     settled = began + SETTLE_S
     while True:
@@ -40,7 +41,8 @@ def find_federation(link: Link, timeout_s: float, note: Callable[[str], None]) -
         if timeout_s and now - began > timeout_s:
             raise LinkError(f"no federation runs at {link.url} after {timeout_s:g} s; start one with `edgefl aggregator start`")
         event = link.get(max(0.0, settled - now) or 0.5)
-        if event is None and not running and now - began < 2 * SETTLE_S:
+        if event is None and not running and not told:
+            told = True
             note(f"no federation runs at {link.url} yet; waiting for an aggregator")
         if isinstance(event, Message):
             name, phase = _state_of(event)

@@ -125,6 +125,8 @@ def install_of(start: click.Command) -> click.Command:
         if not client_id or not (enrolment or given["broker"]):
             raise ConfigError("no broker or id; give --enrol with the file of `edgefl device enrol`, or --broker and --id")
         check_client_id(client_id)
+        if given["state"] is None:
+            raise ConfigError(f"no --state; a service needs a directory of its own, such as --state {STATES / 'edgefl'}")
         if given["broker"] and parse_url(given["broker"]).password:
             raise ConfigError("--broker has a password in it, which everybody could read in the unit; enrol the board and give --enrol")
         if given["between"]:

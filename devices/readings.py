@@ -29,12 +29,12 @@ def parse_reading(payload: bytes, channels: tuple[str, ...]) -> dict[str, float]
     try:
         raw = json.loads(payload, parse_constant=lambda _: None)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"no JSON: {str(error)[:80]}") from error
+        raise DataError(f"no JSON, expected a number, a list or an object: {str(error)[:80]}") from error
     # sorted: an object's fields have no order, and boards must agree on one
     items = sorted(raw.items()) if isinstance(raw, dict) else enumerate(raw) if isinstance(raw, list) else [("value", raw)]
     found = {str(key): value for key, value in items}
     if missing := [name for name in channels if name not in found]:
-        raise DataError(f"no channel {missing[0]!r}, received {', '.join(found)[:80] or 'none'}")
+        raise DataError(f"no channel {missing[0]!r}, expected it among {', '.join(found)[:80] or 'none'}")
     picked = {name: found[name] for name in channels or found}
     if not 0 < len(picked) <= MAX_CHANNELS:
         raise DataError(f"{len(picked)} values, expected 1 to {MAX_CHANNELS}")
@@ -66,7 +66,9 @@ class Topics:
     def __post_init__(self) -> None:
         for topic in filter(None, (self.readings, self.labels)):
             if not re.fullmatch(r"(\+|[^+#\0/]*)(/(\+|[^+#\0/]*))*(/#)?|#", topic):
-                raise ConfigError(f"the topic {topic!r} is no MQTT filter: + stands for one whole level, # for all at the end")
+                raise ConfigError(
+                    f"the topic {topic!r} is no MQTT filter, expected such as a/+/accel: + is one whole level, # all at the end"
+                )
         wild = [sum(topic.count(mark) for mark in "+#") for topic in (self.readings, self.labels)]
         if self.labels and wild[1] not in (0, wild[0]):
             raise ConfigError(

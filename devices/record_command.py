@@ -7,6 +7,7 @@ import click
 
 from edgefl.errors import ConfigError
 from edgefl.stopping import stoppable
+from edgefl.telling import Telling
 
 
 @click.command(short_help="Record sensor topics as training data.")
@@ -47,7 +48,6 @@ def record(
         broker, Topics(topic, label_topic), window, step or window, capacity, out, label,
         tuple(name.strip() for name in channels.split(",") if name.strip()), read_class_list(classes) if classes else (), save_s, count,
     )  # fmt: skip
-    recorder = Recorder(settings, lambda line: click.echo(line, err=True))
-    with stoppable():
-        counts = recorder.run()
+    with Telling() as tell, stoppable():
+        counts = Recorder(settings, tell).run()
     click.echo(json.dumps(counts) if as_json else described(counts))

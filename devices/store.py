@@ -80,7 +80,7 @@ def _read(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise StateError(f"cannot read {path}: {error.strerror}") from error
+        raise StateError(f"cannot read {path}: {error.strerror}; let this account read it, or give another --state") from error
 
 
 class Store:

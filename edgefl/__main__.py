@@ -1,4 +1,14 @@
-from edgefl.cli import main
+import sys
+
+
+def main() -> None:
+    try:
+        from edgefl.cli import run
+
+        sys.exit(run())
+    except KeyboardInterrupt:  # while Python still imports
+        sys.exit(130)
+
 
 if __name__ == "__main__":
     main()

@@ -1,5 +1,6 @@
 """The `edgefl` command. Packages add commands through the entry-point group `edgefl.commands`; only the one asked for is imported."""
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -7,6 +8,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 
 import click
+from click.shell_completion import CompletionItem
 
 from edgefl import __version__
 from edgefl.config import nearest
@@ -17,29 +19,49 @@ CORE = {
     "algorithms": "edgefl.algorithms.commands:algorithms",
     "audit": "edgefl.audit.commands:audit",
     "bench": "edgefl.bench.commands:bench",
+    "completion": "edgefl.completion:completion",
     "compare": "edgefl.runs.commands:compare",
+    "dashboard": "edgefl.dashboard.commands:dashboard",
     "datasets": "edgefl.data.commands:datasets",
     "demo": "edgefl.demo:demo",
     "doctor": "edgefl.doctor.commands:doctor",
+    "init": "edgefl.init.commands:init",
     "models": "edgefl.models.commands:models",
+    "monitor": "edgefl.monitor.commands:monitor",
     "partitions": "edgefl.data.commands:partitions",
     "plan": "edgefl.plan.commands:plan",
     "privacy": "edgefl.privacy.commands:privacy",
+    "report": "edgefl.report.commands:report",
     "reproduce": "edgefl.reproduce.commands:reproduce",
     "simulate": "edgefl.runs.commands:simulate",
+    "tune": "edgefl.tune.commands:tune",
+    "watch": "edgefl.monitor.commands:watch",
 }
 EXTRAS = {
     "tensorflow": "aggregator", "keras": "aggregator", "scipy": "aggregator", "sklearn": "aggregator", "amqtt": "broker",
     "tflite_micro": "export", "matplotlib": "plots", "ray": "ray", "PIL": "images", "dp_accounting": "dp",
+    "textual": "monitor", "rich": "monitor",
 }  # fmt: skip
-START = """edgefl federates small networks over boards; each board ends with its own int8 model.
+REMEDIES = {
+    errno.ENOSPC: "free some space, or write to another disk",
+    errno.EDQUOT: "free some of your space, or write to another disk",
+    errno.ENOENT: "is the path right?",
+    errno.EACCES: "give a path that this account may use, or change its rights",
+    errno.EPERM: "give a path that this account may use, or change its rights",
+    errno.EROFS: "write to another disk",
+    errno.EISDIR: "give a file",
+    errno.ENOTDIR: "give a path whose parents are directories",
+    errno.EEXIST: "give another path, or remove it",
+    errno.EMFILE: "allow more open files: ulimit -n",
+    errno.ECONNREFUSED: "is it running, and is the address right?",
+}
+START = """edgefl federates small networks over boards; each ends with an int8 model.
 
-  edgefl demo                                                      a whole federation on this machine
-  edgefl simulate federation.toml                                  many clients in one process or N
-  edgefl broker start                                              an MQTT broker
-  edgefl aggregator start --config federation.toml                 lead the rounds
-  edgefl device start --broker mqtt://HOST:1883 --id pi-1 --data shard.npz --state DIR
-  edgefl export --state DIR -o model/                              the board's model again
+  edgefl demo                                     a whole federation, here
+  edgefl init                                     four questions, one file
+  edgefl aggregator start                         lead the rounds
+  edgefl device start --id pi-1 --data pi-1.npz   take part with its own data
+  edgefl monitor                                  watch
 
 All commands: edgefl --help. One command: edgefl COMMAND --help."""
 
@@ -59,6 +81,8 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command; ConfigError for a name that no package registers."""
         known = sources()
+        if cmd_name not in known and ctx.resilient_parsing:  # a shell completes a line that is not finished
+            return None
         if cmd_name not in known:
             raise ConfigError(f"no command {cmd_name!r}; {nearest(cmd_name, sorted(known))}")
         module, _, attribute = known[cmd_name].partition(":")
@@ -66,6 +90,12 @@ class Commands(click.Group):
         if not isinstance(command, click.Command):
             raise ConfigError(f"{known[cmd_name]} is a {type(command).__name__}, expected a click command; fix the package it is from")
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the commands that begin so, by name alone: their help would have to be imported."""
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        return [CompletionItem(name) for name in self.list_commands(ctx) if name.startswith(incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one line a command; one that cannot be imported says what it lacks and hides no other."""
@@ -100,10 +130,20 @@ def lacking(error: ModuleNotFoundError) -> str:
     return f"{error}; install edgefl again, or the package that registers this command"
 
 
+def refused(error: OSError) -> str:
+    """Return what the system refused, of which file, and what may be done."""
+    told = error.strerror or str(error)
+    where = f": {error.filename!r}" if error.filename else ""
+    return told + where + (f"; {remedy}" if (remedy := REMEDIES.get(error.errno or 0)) else "")
+
+
 def run(args: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; an error on purpose becomes one message on stderr."""
     try:
-        result = cli.main(list(args) if args is not None else None, prog_name="edgefl", standalone_mode=False)
+        # NO_COLOR is that of no-color.org; None leaves it to click, which writes colours to a terminal only
+        plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+        words = None if args is None else list(args)
+        result = cli.main(words, prog_name="edgefl", standalone_mode=False, color=False if plain else None)
         return result if isinstance(result, int) and not isinstance(result, bool) else 0
     except click.ClickException as error:
         error.show()
@@ -113,7 +153,7 @@ def run(args: Sequence[str] | None = None) -> int:
     except (EdgeflError, ModuleNotFoundError, OSError) as error:
         if os.environ.get("EDGEFL_DEBUG"):
             raise
-        text = lacking(error) if isinstance(error, ModuleNotFoundError) else str(error)
+        text = lacking(error) if isinstance(error, ModuleNotFoundError) else refused(error) if isinstance(error, OSError) else str(error)
         click.echo(f"edgefl: {text}", err=True)
         return 1
 

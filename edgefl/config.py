@@ -12,6 +12,7 @@ from edgefl.errors import ConfigError
 from edgefl.tables import DataConfig, ModelConfig, PartitionConfig, PrivacyConfig
 
 __all__ = [
+    "DEFAULT_BROKER",
     "DataConfig",
     "FederationConfig",
     "ModelConfig",
@@ -22,6 +23,7 @@ __all__ = [
     "parse_config",
 ]
 
+DEFAULT_BROKER = "mqtt://localhost:1883"
 T = TypeVar("T")
 
 
@@ -29,15 +31,29 @@ T = TypeVar("T")
 class FederationConfig:
     """`[federation]`, with `[model]`, `[algorithm]`, `[privacy]` and `[broker]` beside it; `[data]` and `[partition]` are the simulator's.
 
-    clients_per_round: how many of the online devices train in a round; 0 means all. min_clients: how many must be online
-    before the first round opens. quorum: the share of a cohort whose updates close a round at the deadline.
-    grace_s: how long a round that has its quorum waits for a device that went offline. codec: how updates travel, fp32, fp16, int8
-    or top-K (per cent), and +deflate after it or not; what it rounds away a device adds to its next update.
+    What is said of a key here is what `edgefl init` writes above it. Raises ConfigError when keys do not fit together.
 
-    over_selection: so many times clients_per_round devices get a task, and the round closes when clients_per_round reported.
-    late: whether an update of the round before is dropped or kept, scaled down. mode: sync, or async, where a device always has a
-    task and the model changes with every `buffer` updates, which may be max_staleness versions old. budget_s: for how long a device
-    trains in a round, in whole epochs, 0 for all of the algorithm's. Raises ConfigError when these do not fit together.
+    Attributes:
+        name: part of each MQTT topic; lower case letters, digits and dashes
+        seed: what all draws come from; the same seed gives the same bits
+        rounds: how many rounds of training
+        clients_per_round: how many of the online devices train in a round; 0: all
+        min_clients: how many devices must be online before the first round opens
+        quorum: the share of a round's devices whose updates close it at the deadline
+        deadline_s: seconds after which a round closes with whoever has reported
+        grace_s: seconds that a round which has its quorum waits for a device that went offline
+        upload_slots: how many devices may send their updates at a time
+        codec: how updates travel: fp32, fp16, int8, or top-K (the largest K per cent), each with +deflate or without; what it rounds
+            away a device adds to its next update
+        mode: sync, or async: a device always has a task, and each `buffer` updates make a new model
+        over_selection: so many times clients_per_round devices get a task; the first clients_per_round to report close the round
+        late: drop, or keep: an update of the round before counts too, scaled down
+        buffer: async: how many updates make a new model
+        max_staleness: async: how many models old an update may be
+        budget_s: seconds that a device trains in a round, in whole epochs; 0: all of the algorithm's epochs
+        broker: where the broker listens
+        algorithm: a name of `edgefl algorithms`, or module:name of yours
+        options: what the algorithm takes
     """
 
     name: str = "federation"
@@ -56,7 +72,7 @@ class FederationConfig:
     buffer: int = 0
     max_staleness: int = 10
     budget_s: float = 0.0
-    broker: str = "mqtt://localhost:1883"
+    broker: str = DEFAULT_BROKER
     algorithm: str = "fedavg"
     options: Mapping[str, Any] = field(default_factory=dict)
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -143,7 +159,7 @@ def parse_config(text: str) -> FederationConfig:
     try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"not TOML: {error}") from error
+        raise ConfigError(f"not TOML: {error}; mend that line, or write a new file with `edgefl init`") from error
     tables = ["federation", "model", "algorithm", "broker", "data", "partition", "privacy"]
     for table, value in raw.items():
         if table not in tables or not isinstance(value, dict):
@@ -188,6 +204,6 @@ def load_config(path: Path) -> FederationConfig:
     try:
         return parse_config(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from error
+        raise ConfigError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}; write one with `edgefl init`") from error
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error

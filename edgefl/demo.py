@@ -16,6 +16,7 @@ from edgefl.demo_processes import Child, Children
 from edgefl.demo_table import client_row, table
 from edgefl.errors import ConfigError, EdgeflError, StateError
 from edgefl.stopping import Stopped, stoppable
+from edgefl.telling import Telling
 
 ALGORITHM = "pfl-mfe"
 FEDERATION = "demo"
@@ -152,12 +153,14 @@ def collect(settings: Settings, result: dict[str, Any], seconds: float) -> dict[
 
 
 @click.command(short_help="A whole federation on this machine.")
-@click.option("--dataset", type=click.Choice(list(SCALES)), default="digits", show_default=True)
+@click.option("--dataset", type=click.Choice(list(SCALES)), default="digits", show_default=True, help="What is shared out.")
 @click.option("--clients", type=click.IntRange(2, 16), default=4, show_default=True, help="Device processes.")
 @click.option("--rounds", type=click.IntRange(1), help="Rounds of federated averaging  [default: 10]")
 @click.option("--out", type=click.Path(path_type=Path), help="A new directory  [default: runs/demo-DATE-TIME]")
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True)
-@click.option("--broker", type=click.Choice(["auto", "mosquitto", "amqtt"]), default="auto", show_default=True)
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="What all draws come from.")
+@click.option(
+    "--broker", type=click.Choice(["auto", "mosquitto", "amqtt"]), default="auto", show_default=True, help="auto: mosquitto if it is here."
+)
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="The broker's port  [default: a free one]")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON; progress goes to stderr.")
 def demo(dataset: str, clients: int, rounds: int | None, out: Path | None, seed: int, broker: str, port: int, as_json: bool) -> None:
@@ -175,8 +178,10 @@ def demo(dataset: str, clients: int, rounds: int | None, out: Path | None, seed:
     prepare(out)
     started = time.monotonic()
     try:
-        with stoppable(), Children(out / "logs", lambda line: click.echo(line, err=True)) as children:
+        with Telling() as tell, stoppable(), Children(out / "logs", tell) as children:
+            tell.doing(f"sharing {dataset} out to {clients} clients")
             write_shards(settings)
+            tell.at("")
             result = federate(settings, children)
     except Stopped:
         click.echo(f"stopped; the processes of the demo have ended, what they wrote is in {out}", err=True)

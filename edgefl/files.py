@@ -16,8 +16,10 @@ def write_atomic(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(name, path)
         sync_directory(path.parent)
-    except BaseException:
+    except BaseException as error:
         Path(name).unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:  # a write does not know its file's name
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
 
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from edgefl.algorithms import DONE, PERSONALIZE, make_algorithm
 from edgefl.algorithms.base import Algorithm
@@ -12,12 +13,14 @@ from edgefl.engines.processes import Processes
 from edgefl.engines.site import Ending, Federation, Row
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner
+from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.spec import Plan
 from edgefl.privacy.accountant import within_budget
 from edgefl.privacy.mechanism import draw_cohort, private
 from edgefl.privacy.noise import key_of_seed
 from edgefl.rng import rng_for
 from edgefl.security.summing import extra_traffic, summed
+from edgefl.snapshot import Watch, evaluated, models_on_test
 from edgefl.traffic import Traffic
 from edgefl.types import Array, ClientState, Labels, Mixture, Scalars, ServerState, Shard, Update, Weights
 
@@ -26,7 +29,10 @@ __all__ = ["Ending", "Record", "Simulation", "simulate"]
 
 @dataclass(frozen=True)
 class Record:
-    """What a round gave. loss: mean over samples; bytes: as they would cross MQTT; updates: each client's samples and metrics."""
+    """What a round gave. loss: mean over samples; bytes: as they would cross MQTT; updates: each client's samples and metrics.
+
+    measured, likeness: see `snapshot`.
+    """
 
     round: int
     phase: str
@@ -35,6 +41,8 @@ class Record:
     bytes_up: int
     bytes_down: int
     updates: Mapping[str, Scalars] = field(default_factory=dict)
+    measured: Mapping[str, Any] = field(default_factory=dict)
+    likeness: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -76,6 +84,7 @@ def simulate(
     progress: Progress | None = None,
     ended: Ended | None = None,
     noise_key: bytes | None = None,
+    evaluate_every: int = 0,
 ) -> Simulation:
     """Run the federation of `config` over the shards (client id -> shard) and return its end.
 
@@ -84,7 +93,8 @@ def simulate(
     in `states` and were sent in `traffic`; one whose rounds are over is only personalized. progress: called after each round with
     the new state. ended: called with each client's ending, and may return a lighter one to keep (without the mixture's arrays, say).
     noise_key: 32 bytes that the noise and the cohorts of `[privacy]` come from; None makes them of the seed, and they hide nothing from
-    those who know it. over_selection, late and budget_s are of devices that differ in speed, and change nothing here.
+    those who know it. evaluate_every: after so many rounds, and after the last, every client and the server's models are evaluated, see
+    `snapshot`; 0: never. over_selection, late and budget_s are of devices that differ in speed, and change nothing here.
     Raises ConfigError when there is no client or the mode is async, DataError that names client and round when a loss is no number,
     EdgeflError when a process is killed.
     """
@@ -109,12 +119,21 @@ def simulate(
     else:
         made = Serial(federation, learner) if processes == 1 else Processes(federation, processes)
     counted = Traffic(codec=config.codec) if traffic is None else traffic
+    local: Learner | None = None
     with made as engine:
         while state.round <= config.rounds and state.phase not in (PERSONALIZE, DONE):
             cohort = draw_cohort(config, key, state, shards)
             round_algorithm, more = summed(algorithm, config, state, cohort), extra_traffic(config, algorithm, state, cohort)
-            state, record = _play(engine, round_algorithm, state, own, cohort, counted)
+            watch = Watch(plan, state)
+            state, record = _play(engine, round_algorithm, state, own, cohort, counted, watch)
             record = replace(record, bytes_up=record.bytes_up + more[0], bytes_down=record.bytes_down + more[1])
+            measured = watch.measured(state)
+            if evaluate_every and (record.round % evaluate_every == 0 or record.round == config.rounds):
+                measured["clients"] = evaluated(engine, algorithm, state, own, shards)
+                if test is not None:
+                    local = local or learner or LiteRTLearner(plan)
+                    measured["models"] = models_on_test(plan, local, state, *test)
+            record = replace(record, measured=measured, likeness=watch.likeness(state))
             if progress:
                 progress(state, record)
         state = replace(state, phase=PERSONALIZE)
@@ -128,7 +147,7 @@ def simulate(
 
 
 def _play(
-    engine: Engine, algorithm: Algorithm, state: ServerState, own: States, cohort: tuple[str, ...], traffic: Traffic
+    engine: Engine, algorithm: Algorithm, state: ServerState, own: States, cohort: tuple[str, ...], traffic: Traffic, watch: Watch
 ) -> tuple[ServerState, Record]:
     """Play one round. Updates are folded in as they come, so that memory does not grow with the cohort."""
     began = time.perf_counter()
@@ -147,6 +166,7 @@ def _play(
         for update, kept in engine.update(rows()):
             own[update.client_id] = kept
             bytes_up += traffic.up(update)
+            watch.take(update)
             told[update.client_id] = {"num_samples": float(update.num_samples), **update.metrics}
             yield update
 

@@ -9,7 +9,13 @@ from edgefl.errors import ConfigError
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """`[model]`: a name of `edgefl.models`, a `.keras` file or `module:function`, and the shape of one sample."""
+    """`[model]`: the model that is federated; further keys are the model's own options.
+
+    Attributes:
+        name: a name of `edgefl models`, a .keras file, or module:function of yours
+        input_shape: the shape of one sample: rows, columns, channels of a picture; rows, channels of a window
+        num_classes: how many classes; labels go from 0 to num_classes - 1
+    """
 
     name: str = "lenet5"
     input_shape: tuple[int, ...] = (28, 28, 1)
@@ -25,7 +31,13 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """`[data]`: a name of `edgefl datasets`; num_train, num_test: how many samples to draw of it, 0 means all."""
+    """`[data]`: what `edgefl simulate` shares out; devices bring their own. Further keys are the data set's options.
+
+    Attributes:
+        name: a name of `edgefl datasets`, or npz:PATH
+        num_train: how many training samples to draw of it; 0: all
+        num_test: how many test samples to draw of it; 0: all
+    """
 
     name: str = "digits"
     num_train: int = 0
@@ -39,7 +51,12 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class PartitionConfig:
-    """`[partition]`: a name of `edgefl partitions`, and how many clients share the data."""
+    """`[partition]`: how `edgefl simulate` shares the data out. Further keys are the partition's options.
+
+    Attributes:
+        name: a name of `edgefl partitions`
+        num_clients: how many clients share the data
+    """
 
     name: str = "dirichlet"
     num_clients: int = 10
@@ -52,12 +69,15 @@ class PartitionConfig:
 
 @dataclass(frozen=True)
 class PrivacyConfig:
-    """`[privacy]`: DP-FedAvg (`edgefl.privacy`), off while clip is 0.
+    """`[privacy]`: DP-FedAvg (`edgefl.privacy`), off while clip is 0, or secure aggregation (`edgefl.security.summing`).
 
-    clip: the L2 norm that each update is cut to; noise_multiplier: standard deviation of the noise on their sum, in units of it;
-    population: how many clients there are that a cohort is drawn from; delta: at which epsilon is told.
-    max_epsilon: rounds end before more than this is spent, 0: no limit.
-    secure_aggregation: the aggregator sees the sum of a cohort's updates alone (`edgefl.security.summing`).
+    Attributes:
+        clip: the L2 norm that each update is cut to; 0: no noise is added
+        noise_multiplier: standard deviation of the noise on the sum of updates, in units of clip
+        population: how many clients there are that a round's are drawn from
+        delta: at which epsilon is told; below 1 / population
+        secure_aggregation: the aggregator sees the sum of a round's updates alone
+        max_epsilon: rounds end before more than this is spent; 0: no limit
     """
 
     clip: float = 0.0

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from edgefl.files import write_atomic
+from edgefl.telling import Telling
 from firmware_export.bench_int8 import KINDS, MODELS, run_int8_bench
 
 
@@ -22,7 +23,8 @@ def bench_int8(data: tuple[str, ...], kinds: tuple[str, ...], clients: int, roun
 
     A run that was interrupted goes on: a federation that is in --out is not played again.
     """
-    result = run_int8_bench(kinds or KINDS, data or tuple(MODELS), clients, rounds, out, lambda line: click.echo(line, err=True))
+    with Telling() as tell:
+        result = run_int8_bench(kinds or KINDS, data or tuple(MODELS), clients, rounds, out, tell)
     text = json.dumps(result, indent=1)
     write_atomic(out / "int8.json", text.encode())
     click.echo(text if as_json else render(result))

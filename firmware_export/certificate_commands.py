@@ -11,6 +11,7 @@ import click
 from edgefl.data.device import DataSource
 from edgefl.data.device.options import data_options
 from edgefl.errors import ExportError
+from edgefl.telling import Telling
 from firmware_export.c_source import LayerCost
 from firmware_export.certificate import NAME
 from firmware_export.parity import EQUAL
@@ -32,7 +33,9 @@ def verify(folder: Path, source: DataSource | None, as_json: bool) -> None:
 
     if not folder.is_dir():
         raise ExportError(f"no directory {folder}; give what `edgefl export -o` wrote")
-    found = verify_bundle(folder) if (folder / NAME).exists() else verify_report(folder, source)
+    with Telling() as tell:
+        tell.at("building and running the export again")
+        found = verify_bundle(folder) if (folder / NAME).exists() else verify_report(folder, source)
     if as_json:
         click.echo(json.dumps({"folder": str(folder), **asdict(found)}, indent=1))
         return
@@ -49,7 +52,9 @@ def profile(folder: Path, target: str | None, as_json: bool) -> None:
 
     if target is not None:
         find_target(target)
-    name, layers, budget = profile_bundle(folder, target)
+    with Telling() as tell:
+        tell.at("building the export, counting in QEMU")
+        name, layers, budget = profile_bundle(folder, target)
     if as_json:
         click.echo(json.dumps({"target": name, "budget": budget, "layers": [asdict(layer) for layer in layers]}, indent=1))
         return

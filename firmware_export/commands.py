@@ -11,6 +11,7 @@ import numpy as np
 from edgefl.data.device import DataSource, load_source
 from edgefl.data.device.options import data_options
 from edgefl.errors import ExportError
+from edgefl.telling import Telling
 from firmware_export.budget import Budget
 from firmware_export.bundle import remove_derived, take_away_certificate, write_bundle
 from firmware_export.certificate import Request, check_measurable
@@ -65,7 +66,7 @@ def export(
     if ctx.invoked_subcommand is not None:
         return
     if state is None or out is None:
-        raise click.UsageError(f"Missing option '{'--state' if state is None else '-o'}'.", ctx)
+        raise click.UsageError(f"Missing option '{'--state' if state is None else '-o'}'; give both, --state DIR -o OUT.", ctx)
     request = None
     if target is not None:
         budget = Budget(parse_bytes(ram) if ram else 0, parse_bytes(flash) if flash else 0)
@@ -80,17 +81,23 @@ def export(
     device = read_state(state, source)
     shard = device.shard()
     old = take_away_certificate(out)
-    report = export_mixture(device.plan, device.mixture, shard, out, seed=device.seed, client_id=device.client_id, options=quantization)
+    with Telling() as tell:
+        tell.at("quantizing, measuring")
+        report = export_mixture(device.plan, device.mixture, shard, out, seed=device.seed, client_id=device.client_id, options=quantization)
+        certificate = None
+        if request is not None:
+            tell.doing(f"building for {request.target}, comparing with {samples} samples at most")
+            certificate = write_bundle(out, *choose(shard, samples, device.seed), request, old)
     if request is None:
         remove_derived(out, old)
         click.echo(json.dumps(report.as_dict(), indent=1) if as_json else _describe(report, out))
         return
-    certificate = write_bundle(out, *choose(shard, samples, device.seed), request, old)
     if as_json:
         click.echo(json.dumps(certificate, indent=1))
         return
     click.echo(_describe(report, out))
-    click.echo(describe_certificate(certificate, out))
+    if certificate is not None:
+        click.echo(describe_certificate(certificate, out))
 
 
 for each in (verify, profile, key, update, drift):
@@ -122,7 +129,10 @@ def _describe(report: ExportReport, out: Path) -> str:
 @click.command(epilog="Example: edgefl infer model/model.tflite --data shard.npz")
 @click.argument("model", type=click.Path(path_type=Path))
 @data_options("Samples, as `edgefl device start --data` takes them; those held out are measured.", required=True)
-@click.option("--runtime", type=click.Choice(["auto", "litert", "tflite-runtime", MICRO]), default="auto", show_default=True)
+@click.option(
+    "--runtime", type=click.Choice(["auto", "litert", "tflite-runtime", MICRO]), default="auto", show_default=True,
+    help="auto: the one that is installed.",
+)  # fmt: skip
 @click.option("--reference", is_flag=True, help="Reference kernels: slow, and near the bits of a microcontroller.")
 @click.option("--split", type=click.Choice(["test", "train", "all"]), default="test", show_default=True, help="Which samples to run.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
@@ -140,7 +150,9 @@ def infer(model: Path, source: DataSource, runtime: str, reference: bool, split:
     parts = {"test": [0], "train": [1], "all": [0, 1]}[split]
     x = np.concatenate([(shard.x_test, shard.x_train)[i] for i in parts])
     y = np.concatenate([(shard.y_test, shard.y_train)[i] for i in parts])
-    answers, times = outputs(loaded, x)
+    with Telling() as tell:
+        tell.at(f"running {len(x)} samples")
+        answers, times = outputs(loaded, x)
     if answers.ndim != 2 or answers.shape[1] <= y.max():
         raise ExportError(f"the model gives {answers.shape[1:]} values a sample, the shard's labels go to {y.max()}; is it another task?")
     figures: dict[str, Any] = {

@@ -123,7 +123,9 @@ def run_built(built: Built, inputs: Any, work: Path, deadline_s: float = DEADLIN
 def build_and_run(model: Mapping[str, str], target: Target, inputs: Any, work: Path, *, profile: bool = False) -> tuple[Built, Ran]:
     """Compile for the target in the directory `work` and run the inputs int8[n, ...]."""
     if inputs.size != len(inputs) * input_bytes(model["model.h"]):
-        raise ExportError(f"the inputs are {inputs.shape}, the model takes {input_bytes(model['model.h'])} bytes a sample")
+        raise ExportError(
+            f"the inputs are {inputs.shape}, the model takes {input_bytes(model['model.h'])} bytes a sample; give samples of this model"
+        )
     work.mkdir(parents=True, exist_ok=True)
     built = build(model, target, work, profile=profile)
     return built, run_built(built, inputs, work)

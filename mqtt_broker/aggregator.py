@@ -32,18 +32,21 @@ from edgefl.types import ServerState, Weights
 from edgefl.wire.messages import JOINING, STOPPED, Begin, State
 from edgefl.wire.strict_json import encode_json
 from edgefl.wire.topics import Topics
+from mqtt_broker import results
 from mqtt_broker.control import SharedLink
 from mqtt_broker.gathering import wait_for
 from mqtt_broker.journal import Journal, Opened
 from mqtt_broker.masked_rounds import MaskedRounds, check_masked
 from mqtt_broker.noise_key import noise_key
 from mqtt_broker.pauses import paused_clients
+from mqtt_broker.recorded import keep_clusters, keep_round
 from mqtt_broker.results import RESULT, client_rows, dropped_of, load_result, load_state, result_of, save_result, save_state, summarize
 from mqtt_broker.resume import SETTLE_S, check_alone, enter, rejoin
 from mqtt_broker.saving import Saving
 from mqtt_broker.shared_spool import SharedSpool
 from mqtt_broker.split import check_split, exchange_for
 from mqtt_broker.tasks import Tasks
+from mqtt_broker.told_clusters import ToldClusters
 
 LONELY_DEADLINES = 4
 
@@ -52,17 +55,17 @@ class Aggregator:
     """One federation, from the first device to the result. `note` gets a line for a person now and then.
 
     `security`: the directory of `edgefl broker init`; without it nothing is signed and nobody's signature is asked for.
-    `workers`: so many processes take the uploads, 0: this one does.
+    `workers`: so many processes take the uploads, 0: this one does. `doing`: gets what is done now, rounds done, and rounds in all.
     """
 
     def __init__(
         self, config: FederationConfig, plan: Plan, initial: Weights, out: Path, note: Callable[[str], None], security: Path | None = None,
-        workers: int = 0,
+        workers: int = 0, doing: Callable[[str, int, int], None] = lambda *_: None,
     ) -> None:  # fmt: skip
         check_rounds(config)
         check_split(workers, config)
         self._workers, self._security = workers, security
-        self._config, self._initial, self._out, self._note = config, initial, out, note
+        self._config, self._initial, self._out, self._note, self._doing = config, initial, out, note, doing
         own = self._own = load_enrolment(security / "aggregator.enrol") if security else None
         self._enrolments = Enrolments(security) if security else None
         self._trust = Trust(config.name, own.signing_key if own else "", self._enrolments.key_of if self._enrolments else None)
@@ -75,6 +78,7 @@ class Aggregator:
         self._topics = Topics(config.name)
         self._gathered = False
         self._saving = Saving()
+        self._clusters = ToldClusters(config, plan.spec)
 
     def run(self, broker: str, *, take_over: bool = False, fresh: bool = False) -> dict[str, Any]:
         """Lead the federation to its end and return the result. Raises LinkError, RoundError, StateError, ConfigError.
@@ -129,6 +133,7 @@ class Aggregator:
         while state.round <= config.rounds and state.phase not in (PERSONALIZE, DONE):
             state = self._federate(state)
         state = replace(state, phase=PERSONALIZE)
+        self._note("personalize: devices make models of their own; this takes longer than a round")
         # whoever is online when the round opens, not now: after a restart nobody may be known yet
         opened = self._play(state, lambda: self._exchange.presence.askable(self._held()), open_to_all=True)
         rows, seconds = client_rows(self._journal.accepted(opened)), time.time() - self._started.started
@@ -198,6 +203,7 @@ class Aggregator:
         if opened.closed:
             return opened
         sent_before = self._link.bytes_up
+        self._doing(f"{state.phase}, round {state.round}, {len(opened.cohort)} devices", state.round - 1, config.rounds)
         self._exchange.publish_state(self._state(state.phase, state.round, self._told_size(opened)))
         accept = partial(self._journal.accept, opened)
         if config.privacy.secure_aggregation and state.phase != PERSONALIZE:
@@ -210,8 +216,7 @@ class Aggregator:
         self._exchange.blobs.keep_only(tasks.blobs() | {self._plan})
         return opened
 
-    def _told_size(self, opened: Opened) -> int:
-        """Return the cohort's size for all to read: with `[privacy]` what it is on average, for who was drawn is a secret."""
+    def _told_size(self, opened: Opened) -> int:  # with `[privacy]` what it is on average, for who was drawn is a secret
         secret = self._config.privacy.is_on and opened.phase != PERSONALIZE
         return expected_cohort(self._config) if secret else len(opened.cohort)
 
@@ -222,12 +227,9 @@ class Aggregator:
         summary = summarize(closed, opened.phase, begins, dropped, up, down, seconds)
         self._journal.close_round(opened, summary.loss if math.isfinite(summary.loss) else None, dropped)
         if not self._config.privacy.is_on:  # losses have no noise, and who is missing was drawn
+            keep_round(summary, begins, self._out)
             self._link.publish(self._topics.summary(closed.number), encode_json(summary))
-        lost = f", without {', '.join(summary.dropped)}" if summary.dropped else ""
-        measured = f"loss {summary.loss:.4f}" if opened.phase != PERSONALIZE else f"accuracy {summary.accuracy_mean:.4f}"
-        which = f"round {closed.number}/{self._config.rounds} {opened.phase}" if opened.phase != PERSONALIZE else opened.phase
-        late = f", {len(closed.late)} of them late" if closed.late else ""
-        self._note(f"{which}: {len(begins)} updates{late}, {measured}, {seconds:.2f} s{lost}")
+        self._note(results.told(summary, closed, opened.phase, self._config.rounds))
 
     def _federate(self, state: ServerState) -> ServerState:
         def cohort() -> tuple[str, ...]:
@@ -235,7 +237,10 @@ class Aggregator:
             return draw(state, self._available())
 
         self._play(state, cohort, open_to_all=self._config.mode == "async")
-        after = self._algorithm.aggregate(state, (as_of(update, state.round) for update in self._spool.updates()))
+        after = self._algorithm.aggregate(state, self._clusters.noting(as_of(each, state.round) for each in self._spool.updates()))
+        self._clusters.tell(self._link, self._topics, self._session, state.round, after)
+        if state.phase == CLUSTER:
+            keep_clusters(self._spec, state, self._spool.updates(), after, self._out)
         for line in filter(None, explain_clusters(after) if state.phase == CLUSTER else ()):
             self._note(line)
         # what is spooled goes last: killed before, the round is aggregated again, to the same bits

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from edgefl.stopping import Stopped, stoppable
+from edgefl.telling import Telling
 from mqtt_broker.pause_commands import pause, resume, status
 
 
@@ -17,29 +18,35 @@ def broker() -> None:
     """
 
 
-@broker.command("start", short_help="Start a broker on loopback.")
+@broker.command("start", short_help="Start a broker for trying out.")
 @click.option("--port", type=click.IntRange(0, 65535), default=1883, show_default=True, help="0: a free one.")
-@click.option("--kind", type=click.Choice(["auto", "mosquitto", "amqtt"]), default="auto", show_default=True)
+@click.option(
+    "--kind", type=click.Choice(["auto", "mosquitto", "amqtt"]), default="auto", show_default=True, help="auto: mosquitto if it is here."
+)
+@click.option("--bind", default="127.0.0.1", show_default=True, help="The address to listen on; 0.0.0.0: boards reach it too.")
 @click.option("--json", "as_json", is_flag=True, help="Print url and kind as JSON.")
-def start_broker(port: int, kind: str, as_json: bool) -> None:
-    """Run a broker on 127.0.0.1 until SIGTERM or Ctrl-C: mosquitto when it is installed, else amqtt.
+def start_broker(port: int, kind: str, bind: str, as_json: bool) -> None:
+    """Run a broker until SIGTERM or Ctrl-C: mosquitto when it is installed, else amqtt.
 
-    It prints its url once it answers. It is for trying out: no passwords, and other machines do not see it.
+    It prints its url once it answers. It is for trying out: it knows no passwords. Other machines do not see it unless --bind says so.
 
-    Example: edgefl broker start --port 0 --kind amqtt
+    Example: edgefl broker start --bind 0.0.0.0
     """
-    from mqtt_broker.embedded import run_broker
+    from mqtt_broker.embedded import HOST, run_broker
+
+    if bind != HOST:
+        click.echo(f"who reaches {bind} may read and write all of it; keys for each board: edgefl broker init", err=True)
 
     def started(url: str, chosen: str) -> None:
         click.echo(json.dumps({"url": url, "kind": chosen}) if as_json else f"{url} ({chosen})")
 
-    run_broker(kind, port, started)
+    run_broker(kind, port, started, bind)
 
 
 @broker.command("init", short_help="Keys and configuration of a broker for real boards.")
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--host", "hosts", multiple=True, required=True, help="The name or address by which devices reach it; may be given again.")
-@click.option("--port", type=click.IntRange(1, 65535), default=8883, show_default=True)
+@click.option("--port", type=click.IntRange(1, 65535), default=8883, show_default=True, help="The broker's port.")
 @click.option("--bind", default="", help="Listen on this address only  [default: all]")
 @click.option(
     "--days", type=click.IntRange(1, 3650), default=730, show_default=True, help="How long certificates of broker and aggregator count."
@@ -66,6 +73,40 @@ def init_broker(directory: Path, hosts: tuple[str, ...], port: int, bind: str, d
     click.echo(f"for good   sudo cp {directory / 'mosquitto.service'} {unit} && sudo systemctl enable --now edgefl-broker")
     click.echo(f"a board    edgefl device enrol pi-1 --security {directory} -o pi-1.enrol")
     click.echo(f"lead       edgefl aggregator start --config federation.toml --security {directory}")
+    click.echo(f"watch      edgefl broker watcher --security {directory} -o watcher.enrol")
+
+
+@broker.command("watcher", short_help="Keys that may read and not write.")
+@click.option(
+    "--security", type=click.Path(path_type=Path, file_okay=False), default=Path("broker"), show_default=True,
+    help="The directory of `edgefl broker init`.",
+)  # fmt: skip
+@click.option(
+    "-o", "--out", type=click.Path(path_type=Path, dir_okay=False), default=Path("watcher.enrol"), show_default=True,
+    help="Where its file goes.",
+)  # fmt: skip
+@click.option("--days", type=click.IntRange(1, 3650), default=730, show_default=True, help="How long its certificate counts.")
+def watcher(security: Path, out: Path, days: int) -> None:
+    """Write one file for monitors: whoever has it may read what is said of rounds and devices, no model and no update, and write nothing.
+
+    It may be copied to several machines. `edgefl device revoke watcher` takes its rights away.
+
+    Example: edgefl broker watcher --security broker -o watcher.enrol
+    """
+    from edgefl.errors import ConfigError
+    from edgefl.security.authority import enrol_watcher
+    from edgefl.security.enrolment import save_enrolment
+    from mqtt_broker.production import knows_watcher
+
+    if out.exists():
+        raise ConfigError(f"{out} is there already; give another -o, or remove it")
+    if not knows_watcher(security):
+        raise ConfigError(
+            f"{security / 'acl'} has no account for watchers; copy that part from the acl that `edgefl broker init` makes anew"
+        )
+    save_enrolment(enrol_watcher(security, days), out)
+    click.echo(f"made {out}: whoever has it may watch")
+    click.echo(f"  edgefl monitor --enrol {out}")
 
 
 @click.group(short_help="The service that leads a federation.")
@@ -77,7 +118,13 @@ def aggregator() -> None:
 
 
 @aggregator.command("start", short_help="Start the aggregator.")
-@click.option("--config", type=click.Path(path_type=Path), required=True, help="The federation's TOML file.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    default=Path("federation.toml"),
+    show_default=True,
+    help="The federation's TOML file, see `edgefl init`.",
+)
 @click.option("--broker", "url", help="mqtt://HOST:PORT, several with commas; ?protocol=5 after it: MQTT 5  [default: the configuration's]")
 @click.option("--plan", type=click.Path(path_type=Path), help="A plan that is built already  [default: build it]")
 @click.option("--out", type=click.Path(path_type=Path), help="Where state and result go  [default: ./NAME-out]")
@@ -106,27 +153,27 @@ def start_aggregator(
     from mqtt_broker.journal import holds_federation
     from mqtt_broker.plan_source import build_in_child, open_plan
 
-    def note(line: str) -> None:
-        click.echo(line, err=True)
-
     settings = load_config(config)
     check_rounds(settings)
     url = url or (load_enrolment(security / "aggregator.enrol").broker if security else settings.broker)
     parse_urls(url)
     out = out or Path(f"{settings.name}-out")
-    with stoppable():
+    with Telling() as tell, stoppable():
         try:
             if plan is None and holds_federation(out) and not fresh:
                 plan = out / "plan"
             elif plan is None:
                 plan = out / "plan"
-                note(f"building the plan ({settings.model.name}, {settings.algorithm})")
+                tell.doing(f"building the plan ({settings.model.name}, {settings.algorithm})")
                 build_in_child(config, plan)
             made, initial = open_plan(plan, settings)
-            note(f"plan {made.id[:8]}; federation {settings.name!r} at {without_password(url)}")
-            result = Aggregator(settings, made, initial, out, note, security, workers).run(url, take_over=take_over, fresh=fresh)
-        except Stopped:
-            note("stopped")
+            tell.at("")
+            tell(f"plan {made.id[:8]}; federation {settings.name!r} at {without_password(url)}")
+            result = Aggregator(settings, made, initial, out, tell, security, workers, tell.at).run(url, take_over=take_over, fresh=fresh)
+        except Stopped as stopped:
+            tell("stopped")
+            if stopped.by_person:  # a service manager's SIGTERM is no failure
+                raise click.Abort from None
             return
     if as_json:
         click.echo(json.dumps(result))

@@ -1,4 +1,4 @@
-"""A private broker on loopback for a quick start: mosquitto when it is on PATH, else amqtt in its 3.1.1 mode."""
+"""A broker for a quick start, on loopback unless told otherwise: mosquitto when it is on PATH, else amqtt in its 3.1.1 mode."""
 
 import asyncio
 import contextlib
@@ -19,6 +19,7 @@ from edgefl.errors import ConfigError, LinkError
 from edgefl.mqtt import Link
 
 HOST = "127.0.0.1"
+ANY = "0.0.0.0"
 KINDS = ("auto", "mosquitto", "amqtt")
 # per message as in production: an oversize packet is refused here too, not only on a real broker
 MOSQUITTO_CONF = """listener {port} {host}
@@ -58,29 +59,34 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def check_port(port: int) -> None:
-    """Raise LinkError when somebody listens on that port of loopback."""
+def check_port(port: int, host: str = HOST) -> None:
+    """Raise LinkError when somebody listens on that port of the address."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((HOST, port))
+            probe.bind((host, port))
         except OSError as error:
-            raise LinkError(f"port {port} of {HOST} cannot be used: {error.strerror}; take --port 0 for a free one") from error
+            raise LinkError(f"port {port} of {host} cannot be used: {error.strerror}; take --port 0 for a free one") from error
 
 
-def _wait_until_up(port: int, alive: Callable[[], bool], timeout_s: float = 10.0) -> None:
+def reached_at(host: str) -> str:
+    """Return the address at which this machine reaches what listens on `host`."""
+    return HOST if host == ANY else host
+
+
+def _wait_until_up(port: int, alive: Callable[[], bool], timeout_s: float = 10.0, host: str = HOST) -> None:
     deadline = time.monotonic() + timeout_s
     while alive() and time.monotonic() < deadline:
         with contextlib.suppress(LinkError):
-            Link(f"mqtt://{HOST}:{port}", "edgefl-probe", timeout_s=1.0).close(1.0)
+            Link(f"mqtt://{reached_at(host)}:{port}", "edgefl-probe", timeout_s=1.0).close(1.0)
             return
         time.sleep(0.02)
     raise LinkError(f"the broker did not answer on port {port} within {timeout_s:g} s; choose another with --port, or another --kind")
 
 
-def _write_conf(directory: Path, port: int) -> Path:
+def _write_conf(directory: Path, port: int, host: str = HOST) -> Path:
     conf = directory / "mosquitto.conf"
-    conf.write_text(MOSQUITTO_CONF.format(port=port, host=HOST))
+    conf.write_text(MOSQUITTO_CONF.format(port=port, host=host))
     return conf
 
 
@@ -104,19 +110,19 @@ def mosquitto(port: int) -> Iterator[subprocess.Popen[bytes]]:
                 process.wait()
 
 
-def run_mosquitto(port: int, started: Callable[[str], None]) -> None:
+def run_mosquitto(port: int, started: Callable[[str], None], host: str = HOST) -> None:
     """Become mosquitto: this process is replaced, so that whatever ends it, kill -9 too, ends the broker."""
     program, ours = find_mosquitto(), os.getpid()
     assert program is not None
     directory = Path(tempfile.mkdtemp(prefix="edgefl-broker-"))
     directory.chmod(0o755)
-    conf = _write_conf(directory, port)
+    conf = _write_conf(directory, port, host)
     if os.fork() == 0:
         # a grandchild, so that mosquitto has no child to wait for: it tells when the broker answers, and clears up
         if os.fork() == 0:
             with contextlib.suppress(LinkError, OSError):
-                _wait_until_up(port, lambda: _exists(ours))
-                started(f"mqtt://{HOST}:{port}")
+                _wait_until_up(port, lambda: _exists(ours), host=host)
+                started(f"mqtt://{reached_at(host)}:{port}")
             shutil.rmtree(directory, ignore_errors=True)
         os._exit(0)
     os.wait()
@@ -133,18 +139,18 @@ def _exists(pid: int) -> bool:
     return True
 
 
-def run_amqtt(port: int, started: Callable[[str], None]) -> None:
+def run_amqtt(port: int, started: Callable[[str], None], host: str = HOST) -> None:
     """Run amqtt in this process until SIGTERM or SIGINT."""
     logging.getLogger("amqtt").setLevel(logging.CRITICAL)
     logging.getLogger("transitions").setLevel(logging.CRITICAL)
-    asyncio.run(_amqtt(port, started))
+    asyncio.run(_amqtt(port, started, host))
 
 
-async def _amqtt(port: int, started: Callable[[str], None]) -> None:
+async def _amqtt(port: int, started: Callable[[str], None], host: str) -> None:
     from amqtt.broker import Broker
 
     config: dict[str, Any] = {
-        "listeners": {"default": {"type": "tcp", "bind": f"{HOST}:{port}"}},
+        "listeners": {"default": {"type": "tcp", "bind": f"{host}:{port}"}},
         "plugins": {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}},
     }
     broker = Broker(config)
@@ -154,19 +160,21 @@ async def _amqtt(port: int, started: Callable[[str], None]) -> None:
         loop.add_signal_handler(number, ended.set)
     await broker.start()
     try:
-        started(f"mqtt://{HOST}:{port}")
+        started(f"mqtt://{reached_at(host)}:{port}")
         await ended.wait()
     finally:
         await broker.shutdown()
 
 
-def run_broker(kind: str, port: int, started: Callable[[str, str], None]) -> None:
+def run_broker(kind: str, port: int, started: Callable[[str, str], None], host: str = HOST) -> None:
     """Run a broker until SIGTERM or SIGINT; `started` gets its url and kind once it answers. Port 0: a free one.
+
+    host: the address to listen on; on any but loopback whoever reaches it may read and write.
 
     Raises ConfigError when the kind is not installed, LinkError when the port is taken.
     """
     kind = choose_kind(kind)
     port = port or free_port()
-    check_port(port)
+    check_port(port, host)
     run = run_mosquitto if kind == "mosquitto" else run_amqtt
-    run(port, lambda url: started(url, kind))
+    run(port, lambda url: started(url, kind), host)

@@ -21,7 +21,7 @@ def paused_clients(out: Path) -> frozenset[str]:
     except FileNotFoundError:
         return frozenset()
     except OSError as error:
-        raise StateError(f"cannot read {place}: {error.strerror}") from error
+        raise StateError(f"cannot read {place}: {error.strerror}; let this account read it, or remove it") from error
 
 
 def pause_clients(out: Path, client_ids: Iterable[str]) -> None:

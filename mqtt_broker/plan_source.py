@@ -19,7 +19,8 @@ def build_in_child(config_path: Path, directory: Path) -> None:
     done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if done.returncode:
         words = [line for line in done.stderr.splitlines() if line.strip()]
-        raise PlanError(f"the plan could not be built: {words[-1] if words else f'exit code {done.returncode}'}")
+        said = words[-1].removeprefix("edgefl: ") if words else f"exit code {done.returncode}, no word why; free some memory"
+        raise PlanError(f"the plan could not be built: {said}")
 
 
 def open_plan(directory: Path, config: FederationConfig) -> tuple[Plan, Weights]:

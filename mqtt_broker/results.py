@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from edgefl import rounds
+from edgefl.algorithms import PERSONALIZE
 from edgefl.checkpoint import decode_server_state, encode_server_state
 from edgefl.config import FederationConfig
 from edgefl.errors import StateError
@@ -50,12 +51,21 @@ def summarize(
 ) -> Summary:
     """Return a round's summary; bytes as the devices sent (up) and the aggregator sent (down)."""
     key = "accuracy_mixture" if any("accuracy_mixture" in b.metrics for b in begins) else "accuracy"
-    told = [b.metrics[key] for b in begins if math.isfinite(b.metrics.get(key, math.nan))]
-    mean, low, high = (float(np.mean(told)), *np.percentile(told, (10, 90)).tolist()) if told else (math.nan,) * 3
+    values = [b.metrics[key] for b in begins if math.isfinite(b.metrics.get(key, math.nan))]
+    mean, low, high = (float(np.mean(values)), *np.percentile(values, (10, 90)).tolist()) if values else (math.nan,) * 3
     return Summary(
         closed.number, phase, len(begins), weighted_loss(begins), mean, low, high, bytes_up, bytes_down, seconds,
         tuple(each.client_id for each in dropped), time.time(),
     )  # fmt: skip
+
+
+def told(summary: Summary, closed: Round, phase: str, num_rounds: int) -> str:
+    """Return what is told of a round that is over."""
+    lost = f", without {', '.join(summary.dropped)}" if summary.dropped else ""
+    measured = f"loss {summary.loss:.4f}" if phase != PERSONALIZE else f"accuracy {summary.accuracy_mean:.4f}"
+    which = f"round {closed.number}/{num_rounds} {phase}" if phase != PERSONALIZE else phase
+    late = f", {len(closed.late)} of them late" if closed.late else ""
+    return f"{which}: {summary.updates} updates{late}, {measured}, {summary.seconds:.2f} s{lost}"
 
 
 def client_rows(begins: Sequence[Begin]) -> list[dict[str, Any]]:
@@ -96,7 +106,7 @@ def load_state(out: Path) -> ServerState | None:
     except FileNotFoundError:
         return None
     except (OSError, StateError) as error:
-        raise StateError(f"cannot read {out / STATE}: {error}") from error
+        raise StateError(f"cannot read {out / STATE}: {error}; begin anew with --fresh") from error
 
 
 def save_result(result: dict[str, Any], out: Path) -> Path:

@@ -17,6 +17,7 @@ from edgefl.wire.messages import STOPPED, Begin, State
 from edgefl.wire.strict_json import decode_json
 from edgefl.wire.topics import Topics
 from mqtt_broker.journal import Journal, Started
+from mqtt_broker.recorded import FILES, keep_note
 from mqtt_broker.results import RESULT, STATE
 from mqtt_broker.spool import Expected, Spool
 
@@ -48,9 +49,10 @@ def enter(journal: Journal, config: FederationConfig, plan: str, out: Path, fres
                 f"has {str(settings[key])[:60]!r}; give another --out, begin anew with --fresh, or go on with its own settings"
             )
         return known, True
-    for name in (STATE, RESULT):
+    for name in (STATE, RESULT, *FILES):
         (out / name).unlink(missing_ok=True)
     started = Started(secrets.token_hex(8), json.dumps(settings), time.time())
+    keep_note(config, out)
     journal.start(started)
     return started, False
 

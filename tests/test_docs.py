@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+INDENTED = re.compile(r"^(?: {4}.*\n?)+", re.MULTILINE)
 PLACE = re.compile(r"`((?:edgefl(?!/v1)|devices|mqtt_broker|firmware_export|tests|docs)/[\w./-]*)`")
 
 
@@ -22,7 +23,11 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def commands() -> list[str]:
-    text = "\n".join(body for page in PAGES for body in blocks(page, "sh")) + "\n" + cli.START
+    fenced = [body for page in PAGES for body in blocks(page, "sh")]
+    indented = [
+        body for page in PAGES for body in INDENTED.findall(re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE))
+    ]
+    text = "\n".join([*fenced, *indented, cli.START])
     lines = text.replace("\\\n", " ").splitlines()
     return sorted({line.strip().partition("  ")[0] for line in lines if line.strip().startswith("edgefl ") and "federates" not in line})
 

@@ -23,7 +23,9 @@ MAY_IMPORT = {
 }
 # The rooms of the core in reading order; a module imports its own row and those above it.
 ROOMS = (
-    {"types", "errors", "files", "rng", "codecs", "config", "tables", "checkpoint", "stopping", "memory", "machine", "quiet", "__init__"},
+    {"types", "errors", "files", "rng", "codecs", "config", "tables", "toml", "commented", "checkpoint", "stopping"},
+    {"memory", "machine", "quiet", "telling", "completion", "__init__"},
+    {"drawing"},
     {"data"},
     {"models"},
     {"plan", "mixture"},
@@ -35,13 +37,15 @@ ROOMS = (
     {"rounds", "security"},
     {"engines"},
     {"traffic", "evaluation"},
+    {"snapshot"},
     {"simulate"},
     {"runs"},
     {"tune"},
     {"reproduce", "audit"},
+    {"report"},
     {"link"},
     {"mqtt"},
-    {"monitor", "bench", "demo", "demo_table", "demo_processes", "doctor"},
+    {"monitor", "dashboard", "bench", "demo", "demo_table", "demo_processes", "doctor", "init"},
     {"cli"},
     {"__main__"},
 )

@@ -100,7 +100,10 @@ def pfl_moe(
         hyper = {"learning_rate": gate_learning_rate}
         gate = learner.fit("train_gate", zeros, data, shard.y_train[gated], epochs=gate_epochs, rng=rng, hyper=hyper)[0]
         peers[ADAPTED] = Peer("predict", {**model, **local})
-        return Mixture({**trunk, **_under("global", head), **_under("local", local), **gate}, peers), state
+        everything = features if kind == "mfe" else shard.x_train.reshape(len(features), -1)
+        own_share = float(np.mean(0.5 - 0.5 * np.tanh(0.5 * (everything @ gate["gate/kernel"] + gate["gate/bias"]))))  # 1 - sigmoid
+        usage = {"gate/global": 1 - own_share, "gate/local": own_share}
+        return Mixture({**trunk, **_under("global", head), **_under("local", local), **gate}, peers, usage), state
 
     return replace(fedavg(learner, **federation), name=f"pfl-{kind}", personalize=personalize)
 

@@ -11,6 +11,8 @@ import click
 
 from edgefl.audit.scenarios import Finding, Setting, audit_labels, guess
 from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig, load_config
+from edgefl.drawing import form_of
+from edgefl.telling import Telling
 
 DEFAULT = FederationConfig(
     name="audit",
@@ -59,16 +61,18 @@ def labels(
       edgefl audit labels --rounds 5 --noise 0.03 --out labels.png
     """
     from edgefl.learner.litert import LiteRTLearner
-    from edgefl.runs.play import build_apart, shared_out
+    from edgefl.runs.play import build_apart, reading
 
+    if out is not None:
+        form_of(out)
     config = DEFAULT if config_file is None else load_config(config_file)
     config = replace(config, seed=config.seed if seed is None else seed, rounds=rounds or config.rounds)
-    with shared_out(config) as shared:
-        click.echo(f"compiling {config.model.name} for {config.algorithm}; TensorFlow takes some seconds", err=True)
+    with Telling() as tell, reading(config, tell) as shared:
+        tell.doing(f"compiling {config.model.name} for {config.algorithm}; TensorFlow takes some seconds")
         plan, initial = build_apart(config)
         setting = Setting(plan, initial, shared.shards, config, LiteRTLearner(plan))
         baseline = guess(setting)
-        findings = audit_labels(setting, noises, accuracy=rounds != 0, note=lambda line: click.echo(line, err=True))
+        findings = audit_labels(setting, noises, accuracy=rounds != 0, note=tell.doing)
     if out is not None:
         from edgefl.audit.plot import plot_labels
 

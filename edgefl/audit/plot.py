@@ -2,35 +2,37 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from edgefl.audit.scenarios import Finding
+from edgefl.drawing import PALETTE, drawn, printable, save
 
 MOST_CLIENTS = 8
 
 
 def plot_labels(findings: Sequence[Finding], path: Path) -> None:
-    """Draw the first eight clients into a PNG; the number over each is the distance.
+    """Draw the first eight clients into a picture; the number over each is the distance.
 
     Raises ModuleNotFoundError when matplotlib is not installed.
     """
-    from matplotlib.figure import Figure  # no pyplot: it keeps global state and looks for a display
-
     clients = sorted(findings[0].clients)[:MOST_CLIENTS]
-    figure = Figure(figsize=(1.7 * len(clients) + 0.6, 1.25 * len(findings) + 0.7), layout="constrained", dpi=110)
-    grid = figure.subplots(len(findings), len(clients), squeeze=False, sharex=True, sharey=True)
-    for row, finding in zip(grid, findings, strict=True):
-        for axes, client_id in zip(row, clients, strict=True):
-            leak = finding.clients[client_id]
-            classes = np.arange(len(leak.truth))
-            axes.bar(classes - 0.2, leak.truth, 0.4, color="#b03a2e", label="true")
-            axes.bar(classes + 0.2, leak.reading.shares, 0.4, color="#1f4e79", label="read")
-            axes.set_title(f"{leak.distance:.2f}", loc="right", fontsize="x-small", pad=2)
-            axes.tick_params(labelsize="x-small")
-            axes.set_xticks(classes if len(classes) <= 10 else [0, len(classes) - 1])
-        row[0].set_title(finding.scenario.name, loc="left", fontsize="small", pad=2)
-    for axes, client_id in zip(grid[-1], clients, strict=True):
-        axes.set_xlabel(client_id, fontsize="x-small")
-    grid[0][-1].legend(loc="upper left", fontsize="xx-small", frameon=False)
-    figure.savefig(path)
+
+    def draw(figure: Any) -> None:
+        grid = figure.subplots(len(findings), len(clients), squeeze=False, sharex=True, sharey=True)
+        for row, finding in zip(grid, findings, strict=True):
+            for axes, client_id in zip(row, clients, strict=True):
+                leak = finding.clients[client_id]
+                classes = np.arange(len(leak.truth))
+                axes.bar(classes - 0.2, leak.truth, 0.4, color=PALETTE[1], label="true")
+                axes.bar(classes + 0.2, leak.reading.shares, 0.4, color=PALETTE[0], label="read")
+                axes.set_title(f"{leak.distance:.2f}", loc="right", fontsize="x-small", pad=2)
+                axes.tick_params(labelsize="x-small")
+                axes.set_xticks(classes if len(classes) <= 10 else [0, len(classes) - 1])
+            row[0].set_title(finding.scenario.name, loc="left", fontsize="small", pad=2)
+        for axes, client_id in zip(grid[-1], clients, strict=True):
+            axes.set_xlabel(printable(client_id), fontsize="x-small")
+        grid[0][-1].legend(loc="upper left", fontsize="xx-small", frameon=False)
+
+    save(drawn(draw, 1.7 * len(clients) + 0.6, 1.25 * len(findings) + 0.7), path)

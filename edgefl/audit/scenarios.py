@@ -87,7 +87,7 @@ class Setting:
     def __post_init__(self) -> None:
         if not set(OFF) <= set(entry(self.config.algorithm).defaults):
             raise ConfigError(
-                f"the audit needs an algorithm with the options {', '.join(OFF)}, such as fedavg, not {self.config.algorithm!r}"
+                f"the algorithm is {self.config.algorithm!r}, expected one such as fedavg, with {', '.join(OFF)}; give another --config"
             )
 
     def options(self, scenario: Scenario) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import json
 import os
-from functools import partial
 from pathlib import Path
 
 import click
@@ -17,11 +16,15 @@ from edgefl.bench.wire import CODECS, run_wire_bench
 from edgefl.bench.wire import render as render_wire
 from edgefl.codecs import check_codec
 from edgefl.files import write_atomic
+from edgefl.telling import Telling
 
 
 @click.group()
 def bench() -> None:
-    """Measure edgefl beside a named peer, in one run."""
+    """Measure edgefl beside a named peer, in one run.
+
+    Example: edgefl bench device --repeats 3
+    """
 
 
 @bench.command()
@@ -36,7 +39,8 @@ def device(repeats: int, models: tuple[str, ...], out: Path | None, as_json: boo
     Example:
       edgefl bench device --repeats 3
     """
-    result = run_device_bench(models or tuple(MODELS), repeats, lambda line: click.echo(line, err=True))
+    with Telling() as tell:
+        result = run_device_bench(models or tuple(MODELS), repeats, tell)
     text = json.dumps(result, indent=1)
     if out:
         write_atomic(out, text.encode())
@@ -64,7 +68,8 @@ def simulate(repeats: int, torch_python: str | None, out: Path | None, as_json: 
     Example:
       edgefl bench simulate --repeats 5 --torch-python ~/torch/bin/python
     """
-    result = run_simulate_bench(repeats, torch_python, lambda line: click.echo(line, err=True))
+    with Telling() as tell:
+        result = run_simulate_bench(repeats, torch_python, tell)
     text = json.dumps(result, indent=1)
     if out:
         write_atomic(out, text.encode())
@@ -90,7 +95,8 @@ def fleet(quick: bool, repeats: int, flwr_python: str | None, out: Path | None, 
     """
     given = "".join([" --quick" * quick, f" --repeats {repeats}", f" --flwr-python {flwr_python}" if flwr_python else ""])
     sizes = Sizes(loads=()) if quick else Sizes()
-    result = run_fleet_bench(sizes, repeats, flwr_python, f"edgefl bench fleet{given}", lambda line: click.echo(line, err=True))
+    with Telling() as tell:
+        result = run_fleet_bench(sizes, repeats, flwr_python, f"edgefl bench fleet{given}", tell)
     text = json.dumps(result, indent=1)
     if out:
         write_atomic(out, text.encode())
@@ -99,9 +105,9 @@ def fleet(quick: bool, repeats: int, flwr_python: str | None, out: Path | None, 
 
 @bench.command()
 @click.option("--codec", "codecs", multiple=True, help=f"Measure this beside fp32 (may be given again)  [default: {', '.join(CODECS[1:])}]")
-@click.option("--rounds", type=click.IntRange(1), default=60, show_default=True)
-@click.option("--seeds", type=click.IntRange(1, 20), default=3, show_default=True)
-@click.option("--data", type=click.Choice(["fashion-mnist", "digits"]), default="fashion-mnist", show_default=True)
+@click.option("--rounds", type=click.IntRange(1), default=60, show_default=True, help="Rounds of each run.")
+@click.option("--seeds", type=click.IntRange(1, 20), default=3, show_default=True, help="Seeds 1, 2, ... of each codec.")
+@click.option("--data", type=click.Choice(["fashion-mnist", "digits"]), default="fashion-mnist", show_default=True, help="The data set.")
 @click.option(
     "--out", type=click.Path(path_type=Path, file_okay=False), default=Path("runs/wire"), show_default=True, help="Keeps the runs."
 )
@@ -115,8 +121,8 @@ def wire(codecs: tuple[str, ...], rounds: int, seeds: int, data: str, out: Path,
       edgefl bench wire --codec int8 --rounds 60 --seeds 3
     """
     wanted = tuple(check_codec(codec) for codec in codecs) or CODECS
-    say = partial(click.echo, err=True)
-    result = run_wire_bench(wanted, rounds, seeds, out, processes or os.cpu_count() or 1, data, say)
+    with Telling() as tell:
+        result = run_wire_bench(wanted, rounds, seeds, out, processes or os.cpu_count() or 1, data, tell)
     text = json.dumps(result, indent=1)
     write_atomic(out / "wire.json", text.encode())
     click.echo(text if as_json else render_wire(result))
@@ -124,7 +130,7 @@ def wire(codecs: tuple[str, ...], rounds: int, seeds: int, data: str, out: Path,
 
 @bench.command()
 @click.option("--samples", type=click.IntRange(1), default=1000, show_default=True, help="Held-out samples that all places must agree on.")
-@click.option("--data", type=click.Choice(["fashion-mnist", "digits"]), default="fashion-mnist", show_default=True)
+@click.option("--data", type=click.Choice(["fashion-mnist", "digits"]), default="fashion-mnist", show_default=True, help="The data set.")
 @click.option(
     "--cmsis-nn", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Arm's CMSIS-NN, with the CMSIS core's headers in it."
 )
@@ -139,8 +145,59 @@ def firmware(samples: int, data: str, cmsis_nn: Path | None, keep: Path | None, 
       edgefl bench firmware --cmsis-nn CMSIS_5
     """
     given = f"--samples {samples} --data {data}" + (" --cmsis-nn PATH" if cmsis_nn else "")
-    result = run_firmware_bench(samples, data, cmsis_nn, keep, f"edgefl bench firmware {given}", partial(click.echo, err=True))
+    with Telling() as tell:
+        result = run_firmware_bench(samples, data, cmsis_nn, keep, f"edgefl bench firmware {given}", tell)
     text = json.dumps(result, indent=1)
     if out:
         write_atomic(out, text.encode())
     click.echo(text if as_json else render_firmware(result))
+
+
+@bench.command()
+@click.option("--devices", type=click.IntRange(1, 2000), default=500, show_default=True, help="Simulated devices.")
+@click.option("--period", type=click.FloatRange(0.1), default=5.0, show_default=True, help="Seconds between a device's statuses.")
+@click.option("--seconds", type=click.FloatRange(1.0), default=60.0, show_default=True, help="How long to measure.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON there too.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def monitor(devices: int, period: float, seconds: float, out: Path | None, as_json: bool) -> None:
+    """Processor time and memory of `edgefl monitor` while hundreds of devices speak.
+
+    \b
+    Example:
+      edgefl bench monitor --devices 500 --seconds 60
+    """
+    from edgefl.bench.monitor import render, run_monitor_bench
+    from edgefl.bench.monitor_fleet import Fleet
+
+    given = f"edgefl bench monitor --devices {devices} --period {period:g} --seconds {seconds:g}"
+    with Telling() as tell:
+        result = run_monitor_bench(Fleet(devices=devices, period_s=period), seconds, given, tell)
+    text = json.dumps(result, indent=1)
+    if out:
+        write_atomic(out, text.encode())
+    click.echo(text if as_json else render(result))
+
+
+@bench.command("dashboard")
+@click.option("--devices", type=click.IntRange(1, 2000), default=500, show_default=True, help="Simulated devices.")
+@click.option("--period", type=click.FloatRange(0.1), default=5.0, show_default=True, help="Seconds between a device's statuses.")
+@click.option("--seconds", type=click.FloatRange(1.0), default=60.0, show_default=True, help="How long to measure.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON there too.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def dashboard(devices: int, period: float, seconds: float, out: Path | None, as_json: bool) -> None:
+    """Processor time and memory of `edgefl dashboard` while hundreds of devices speak and one browser's stream is read.
+
+    \b
+    Example:
+      edgefl bench dashboard --devices 500 --seconds 60
+    """
+    from edgefl.bench.dashboard import render, run_dashboard_bench
+    from edgefl.bench.monitor_fleet import Fleet
+
+    given = f"edgefl bench dashboard --devices {devices} --period {period:g} --seconds {seconds:g}"
+    with Telling() as tell:
+        result = run_dashboard_bench(Fleet(devices=devices, period_s=period), seconds, given, tell)
+    text = json.dumps(result, indent=1)
+    if out:
+        write_atomic(out, text.encode())
+    click.echo(text if as_json else render(result))

@@ -1,6 +1,6 @@
 """`edgefl bench wire`: what each codec costs in bytes a round and in accuracy after the rounds, beside fp32 in the same run."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,14 +9,13 @@ from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionCo
 from edgefl.machine import machine
 from edgefl.reproduce.stage import Stage, Stages
 from edgefl.runs.directory import versions
+from edgefl.telling import Telling
 
 CODECS = ("fp32", "fp16", "int8", "top-10", "top-1", "fp32+deflate", "int8+deflate", "top-10+deflate")
 CLIENTS, COHORT, SAMPLES = 50, 10, 15_000
 
 
-def run_wire_bench(
-    codecs: Sequence[str], rounds: int, seeds: int, out: Path, processes: int, data: str, say: Callable[[str], None]
-) -> dict[str, Any]:
+def run_wire_bench(codecs: Sequence[str], rounds: int, seeds: int, out: Path, processes: int, data: str, say: Telling) -> dict[str, Any]:
     """Federate LeNet-5 by Dirichlet(.5) with each codec, and return one row a codec: bytes of an update, accuracies in per cent.
 
     `out` keeps the runs: one that is done is read, one that was interrupted goes on.
@@ -28,7 +27,7 @@ def run_wire_bench(
         partition=PartitionConfig("dirichlet", CLIENTS, {"alpha": 0.5}),
     )  # fmt: skip
     rows = []
-    with Stages(out, "edgefl bench wire", processes) as stages:
+    with Stages(out, "edgefl bench wire", processes, say) as stages:
         for codec in ("fp32", *(codec for codec in codecs if codec != "fp32")):
             results = []
             for seed in range(1, seeds + 1):

@@ -6,12 +6,14 @@ from typing import Any
 
 import click
 
+from edgefl.completion import dataset_names, known, partition_names
 from edgefl.config import DataConfig, PartitionConfig
 from edgefl.data import PARTITIONS, list_datasets, load_data, make_allotments
 from edgefl.data.heat import class_counts, heat_text, summary, turn_counts, write_png
 from edgefl.data.options import parse_options
 from edgefl.data.registry import partition_entry
 from edgefl.data.sources import dataset_options, source_entry
+from edgefl.telling import Telling
 
 
 @click.command()
@@ -42,7 +44,7 @@ def partitions(context: click.Context, as_json: bool) -> None:
     \b
     Example:
       edgefl partitions
-      edgefl partitions show --data digits --partition dirichlet --clients 10 -o alpha=0.1
+      edgefl partitions show --partition dirichlet --clients 10 -o alpha=0.1
     """
     if context.invoked_subcommand:
         return
@@ -56,8 +58,16 @@ def partitions(context: click.Context, as_json: bool) -> None:
 
 
 @partitions.command()
-@click.option("--data", default="digits", show_default=True, help="A name of `edgefl datasets`, or npz:PATH.")
-@click.option("--partition", default="dirichlet", show_default=True, help="A name of `edgefl partitions`.")
+@click.option(
+    "--data",
+    shell_complete=known(dataset_names, or_file=True),
+    default="digits",
+    show_default=True,
+    help="A name of `edgefl datasets`, or npz:PATH.",
+)
+@click.option(
+    "--partition", shell_complete=known(partition_names), default="dirichlet", show_default=True, help="A name of `edgefl partitions`."
+)
 @click.option("--clients", default=10, show_default=True, help="How many clients share the data.")
 @click.option("-o", "--option", "pairs", multiple=True, metavar="KEY=VALUE", help="An option of the partition (may be given again).")
 @click.option(
@@ -84,12 +94,14 @@ def show(
 
     \b
     Example:
-      edgefl partitions show --data fashion-mnist --partition p-majority --clients 20 -o p=0.8 --out heat.png
+      edgefl partitions show --partition p-majority -o p=0.8 --out heat.png
     """
     options = parse_options(f"[partition] {partition}", partition_entry(partition).defaults, pairs)
     data_options = parse_options(f"[data] {data}", dataset_options(source_entry(data)), data_pairs)
-    dataset = load_data(DataConfig(data, num_train, num_test, data_options), seed, scale=False)
-    allotments = make_allotments(dataset, PartitionConfig(partition, clients, options), seed)
+    with Telling() as tell:
+        tell.at(f"reading {data}, sharing it out")
+        dataset = load_data(DataConfig(data, num_train, num_test, data_options), seed, scale=False)
+        allotments = make_allotments(dataset, PartitionConfig(partition, clients, options), seed)
     train, test = (class_counts(dataset, allotments, part) for part in ("train", "test"))
     turns, clusters = turn_counts(allotments), [own.truth for own in allotments.values()]
     title = f"{data}, {partition}({_spelled(options)}), {clients} clients, seed {seed}"

@@ -68,7 +68,7 @@ def download(remote: Remote) -> bytes:
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise DataError(f"{remote.url}: {error}") from error
     if expected not in (-1, size):
-        raise DataError(f"{size} bytes of {expected} came from {remote.url}")
+        raise DataError(f"{size} bytes came from {remote.url}, expected {expected}")
     content = b"".join(pieces)
     kind, _, published = remote.digest.partition(":")
     if kind and (received := hashlib.new(kind, content, usedforsecurity=False).hexdigest()) != published:

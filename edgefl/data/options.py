@@ -23,7 +23,7 @@ def full_options(owner: str, defaults: Mapping[str, Any], options: Mapping[str, 
 
 def _checked(owner: str, defaults: Mapping[str, Any], key: str, value: Any) -> Any:
     if not defaults:
-        raise ConfigError(f"{owner} has no options, received {key!r}")
+        raise ConfigError(f"{owner} has no options, received {key!r}; remove it")
     if key not in defaults:
         raise ConfigError(f"{owner} has no option {key!r}; {nearest(key, list(defaults))}")
     default = defaults[key]

@@ -13,9 +13,11 @@ from edgefl.doctor.finding import Finding
 from edgefl.doctor.here import check_board, check_clock, check_disk, check_enrolment, check_software
 from edgefl.doctor.there import check_broker
 from edgefl.security.enrolment import Enrolment, load_enrolment
+from edgefl.telling import Telling
 from edgefl.wire.topics import check_federation
 from edgefl.wire.url import parse_urls
 
+COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 MARKS = {"ok": "ok   ", "warn": "warn ", "fail": "FAIL "}
 
 
@@ -43,17 +45,22 @@ def doctor(broker: str | None, enrol: Path | None, federation: str, state: Path,
     url = broker or (enrolment.broker if enrolment else None)
     if url:
         parse_urls(url)
-    findings = []
-    for finding in _findings(url, enrolment, federation, state):
+    findings, checks = [], _findings(url, enrolment, federation, state)
+    while finding := _next(checks):
         findings.append(finding)
         if not as_json:
-            click.echo(
-                f"{MARKS[finding.level]} {finding.check:10} {finding.found}" + (f"\n{'':17}{finding.remedy}" if finding.remedy else "")
-            )
+            mark = click.style(MARKS[finding.level], COLOURS[finding.level])
+            click.echo(f"{mark} {finding.check:10} {finding.found}" + (f"\n{'':17}{finding.remedy}" if finding.remedy else ""))
     if as_json:
         click.echo(json.dumps({"findings": [asdict(finding) for finding in findings]}))
     if any(finding.level == "fail" for finding in findings):
         sys.exit(1)
+
+
+def _next(checks: Iterator[Finding]) -> Finding | None:
+    with Telling() as tell:  # for one check at a time: the finding itself goes to stdout
+        tell.at("checking")
+        return next(checks, None)
 
 
 def _findings(url: str | None, enrolment: Enrolment | None, federation: str, state: Path) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from edgefl.engines.site import Ending, Federation, Row, Site
 from edgefl.learner.base import Learner
-from edgefl.types import ClientState, Update
+from edgefl.types import ClientState, Scalars, Update
 
 
 class Engine(Protocol):
@@ -17,6 +17,9 @@ class Engine(Protocol):
 
     def personalize(self, rows: Iterable[Row]) -> Iterator[tuple[Ending, ClientState]]:
         """Have each row's client make and measure its mixture."""
+
+    def evaluate(self, rows: Iterable[Row]) -> Iterator[Scalars]:
+        """Have each row's client measure the mixture that it would make now; nothing is kept."""
 
     def __enter__(self) -> "Engine":
         """Open the engine."""
@@ -38,6 +41,10 @@ class Serial:
     def personalize(self, rows: Iterable[Row]) -> Iterator[tuple[Ending, ClientState]]:
         """See `Engine.personalize`."""
         return (self._site.personalize(*row) for row in rows)
+
+    def evaluate(self, rows: Iterable[Row]) -> Iterator[Scalars]:
+        """See `Engine.evaluate`."""
+        return (self._site.evaluate(*row) for row in rows)
 
     def __enter__(self) -> "Serial":
         """Nothing to open."""

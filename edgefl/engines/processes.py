@@ -6,14 +6,16 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context, parent_process
+from contextlib import nullcontext
+from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.queues import Queue
 from types import TracebackType
 from typing import TypeVar
 
 from edgefl.engines.site import Ending, Federation, Row, Site
 from edgefl.errors import EdgeflError
-from edgefl.types import Broadcast, ClientState, Update
+from edgefl.stopping import Stopped, deaf_children
+from edgefl.types import Broadcast, ClientState, Scalars, Update
 
 T = TypeVar("T")
 AHEAD = 2
@@ -44,6 +46,10 @@ def _personalize(broadcast: Broadcast, state: ClientState, client_id: str) -> tu
     return _site.personalize(broadcast, state, client_id)
 
 
+def _evaluate(broadcast: Broadcast, state: ClientState, client_id: str) -> Scalars:
+    return _site.evaluate(broadcast, state, client_id)
+
+
 class Processes:
     """See `Engine`. EdgeflError when one of the processes is killed."""
 
@@ -55,13 +61,16 @@ class Processes:
         self._federations: Queue[Federation] = context.Queue()
         for _ in range(count):
             self._federations.put(federation)
+        self._started, self._others = False, active_children()
         self._pool = ProcessPoolExecutor(count, context, _open, (self._federations,))
 
     def _run(self, function: Callable[..., T], rows: Iterable[Row]) -> Iterator[T]:
         pending: deque[Future[T]] = deque()
         try:
             for row in rows:
-                pending.append(self._pool.submit(function, *row))
+                with nullcontext() if self._started else deaf_children():
+                    pending.append(self._pool.submit(function, *row))
+                self._started = True
                 if len(pending) >= AHEAD * self._count:
                     yield pending.popleft().result()
             while pending:
@@ -80,12 +89,20 @@ class Processes:
         """See `Engine.personalize`."""
         return self._run(_personalize, rows)
 
+    def evaluate(self, rows: Iterable[Row]) -> Iterator[Scalars]:
+        """See `Engine.evaluate`."""
+        return self._run(_evaluate, rows)
+
     def __enter__(self) -> "Processes":
         """Processes start with the first rows."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """End the processes; rows that have not begun are left."""
+        """End the processes; rows that have not begun are left, and when this process is interrupted those that have, too."""
+        if isinstance(error, KeyboardInterrupt | Stopped):
+            for child in active_children():
+                if child not in self._others:
+                    child.terminate()
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._federations.cancel_join_thread()
         self._federations.close()

@@ -101,6 +101,10 @@ class RayEngine:
         """See `Engine.personalize`."""
         return self._run("personalize", rows)
 
+    def evaluate(self, rows: Iterable[Row]) -> Iterator[Scalars]:
+        """See `Engine.evaluate`."""
+        return self._run("evaluate", rows)
+
     def __enter__(self) -> "RayEngine":
         """Connect to Ray and start the actors."""
         with ExitStack() as stack:

@@ -66,7 +66,7 @@ def check_data(signature: Signature, data: Data, labels: Labels | None = None) -
     count = -1
     for spec in signature.data:
         if spec.name not in data:
-            raise DataError(f"{signature.name} needs data {spec.name!r}, received {', '.join(data)}")
+            raise DataError(f"{signature.name} expected data {spec.name!r}, received {', '.join(data)}; is the plan of another algorithm?")
         array = data[spec.name]
         if array.shape[1:] != spec.shape[1:]:
             raise DataError(f"{spec.name} is {array.shape[1:]} a sample, expected {spec.shape[1:]}; is this shard of another data set?")

@@ -73,7 +73,9 @@ def _call(function: Callable[..., Any], config: ModelConfig) -> Any:
     try:
         return function(tuple(config.input_shape), config.num_classes, **options)
     except TypeError as error:
-        raise ConfigError(f"model {config.name} with options {dict(config.options)}: {error}") from error
+        raise ConfigError(
+            f"model {config.name} with options {dict(config.options)}: {error}; `edgefl models` lists what it takes"
+        ) from error
 
 
 def _check_shapes(model: Any, config: ModelConfig) -> None:

@@ -9,11 +9,13 @@ from typing import Any
 import click
 from safetensors.numpy import save as save_tensors
 
+from edgefl.completion import algorithm_names, known, model_names
 from edgefl.config import FederationConfig, ModelConfig, load_config
 from edgefl.errors import ConfigError
 from edgefl.files import write_atomic
 from edgefl.plan.spec import load_plan, save_plan
 from edgefl.quiet import quiet_stderr
+from edgefl.telling import Telling
 
 INITIAL = "initial.safetensors"
 
@@ -28,8 +30,10 @@ def plan() -> None:
 
 @plan.command(epilog="Example: edgefl plan build --model lenet5 --algorithm pfl-mfe --input-shape 28,28,1 --num-classes 10 -o plan/")
 @click.option("--config", type=click.Path(path_type=Path), help="Read model, algorithm and seed from this federation.toml.")
-@click.option("--model", help="A model's name, a .keras file or module:function.  [default: lenet5]")
-@click.option("--algorithm", help="The algorithm that the plan serves.  [default: fedavg]")
+@click.option(
+    "--model", shell_complete=known(model_names, or_file=True), help="A model's name, a .keras file or module:function.  [default: lenet5]"
+)
+@click.option("--algorithm", shell_complete=known(algorithm_names), help="The algorithm that the plan serves.  [default: fedavg]")
 @click.option("--input-shape", help="One sample's shape.  [default: 28,28,1]")
 @click.option("--num-classes", type=int, help="How many classes the model tells apart.  [default: 10]")
 @click.option("--seed", type=int, help="What the initial weights are drawn from.  [default: 1]")
@@ -62,8 +66,8 @@ def build(
         changed["model"] = ModelConfig(**chosen)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     wanted = replace(settings, **changed)
-    click.echo(f"compiling {wanted.model.name} for {wanted.algorithm}; TensorFlow takes some seconds", err=True)
-    with quiet_stderr():
+    with Telling() as tell, quiet_stderr():
+        tell.doing(f"compiling {wanted.model.name} for {wanted.algorithm}; TensorFlow takes some seconds")
         from edgefl.plan.build import build_plan
 
         built, weights = build_plan(wanted)

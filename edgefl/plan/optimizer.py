@@ -92,7 +92,7 @@ def make_optimizer(name: str, **hyper: Any) -> Optimizer:
     try:
         return known[name](**hyper)
     except TypeError as error:
-        raise PlanError(f"optimizer {name} with {hyper}: {error}") from error
+        raise PlanError(f"optimizer {name} with {hyper}: {error}; leave out what it does not take") from error
 
 
 def _present(**hyper: float) -> dict[str, float]:

@@ -18,10 +18,16 @@ def privacy() -> None:
 @privacy.command("plan", short_help="The noise that a budget asks for.")
 @click.option("--clients", type=click.IntRange(1), required=True, help="How many clients there are.")
 @click.option("--per-round", type=click.IntRange(0), default=0, help="How many take part in a round on average  [default: all]")
-@click.option("--rounds", type=click.IntRange(1), required=True)
+@click.option("--rounds", type=click.IntRange(1), required=True, help="Rounds of training.")
 @click.option("--epsilon", type=click.FloatRange(0, min_open=True), help="The budget: the least noise that keeps it is sought.")
 @click.option("--noise-multiplier", type=click.FloatRange(0, min_open=True), help="Instead of --epsilon: what this much noise spends.")
-@click.option("--delta", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=1e-5, show_default=True)
+@click.option(
+    "--delta",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=1e-5,
+    show_default=True,
+    help="Epsilon is told at this delta.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def plan(
     clients: int, per_round: int, rounds: int, epsilon: float | None, noise_multiplier: float | None, delta: float, as_json: bool

@@ -14,6 +14,7 @@ from edgefl.reproduce.report import Report, plot, to_csv, to_json, to_text
 from edgefl.reproduce.stage import Scale, Stages
 from edgefl.runs.directory import command_line, versions
 from edgefl.runs.summary import finite
+from edgefl.telling import Telling
 
 
 @click.command(short_help="A paper's experiment beside its figures.")
@@ -37,7 +38,7 @@ def reproduce(name: str, scale: Scale, seeds: int, out: Path | None, processes: 
     out = out or Path("runs") / f"{name}-{scale}"
     module, began = experiment(name), time.monotonic()
     results = []
-    with Stages(out, command_line(), processes or os.cpu_count() or 1) as stages:
+    with Telling() as tell, Stages(out, command_line(), processes or os.cpu_count() or 1, tell) as stages:
         for seed in range(1, seeds + 1):
             wanted = module.stages(scale, seed)
             labels = [f"seed {seed} of {seeds}, {stage.name} ({i + 1} of {len(wanted)})" for i, stage in enumerate(wanted)]

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from edgefl.drawing import PALETTE, drawn, save
 from edgefl.runs.table import columns
 
 
@@ -83,22 +84,22 @@ def _heads(report: Report) -> tuple[str, ...]:
 
 def plot(report: Report, path: Path) -> None:
     """Draw the measured figures as bars, with a mark for each seed and, where the reference is a number, one for it."""
-    from matplotlib.figure import Figure as Canvas
-
-    canvas = Canvas(figsize=(8, 0.7 + 0.32 * len(report.figures)), layout="constrained", dpi=110)
-    axes = canvas.subplots()
     places = np.arange(len(report.figures))[::-1]
-    axes.barh(places, [figure.mean for figure in report.figures], color="#9db8d2", label="measured")
-    for place, figure in zip(places, report.figures, strict=True):
-        axes.plot(figure.measured, [place] * len(figure.measured), "k|")
-        known = numbers(figure.reference)
-        axes.plot(known, [place] * len(known), "d", color="#c05020", markersize=5, label="reference" if place == places[0] else None)
-    axes.set_yticks(places, [figure.name for figure in report.figures], fontsize="small")
-    axes.set_title(f"{report.experiment} ({report.scale}), seeds {', '.join(map(str, report.seeds))}")
-    axes.grid(axis="x", alpha=0.3)
-    if any(numbers(figure.reference) for figure in report.figures):
-        axes.legend(fontsize="small")
-    canvas.savefig(path)
+
+    def draw(canvas: Any) -> None:
+        axes = canvas.subplots()
+        axes.barh(places, [figure.mean for figure in report.figures], color=PALETTE[5], alpha=0.6, label="measured")
+        for place, figure in zip(places, report.figures, strict=True):
+            axes.plot(figure.measured, [place] * len(figure.measured), "k|")
+            known = numbers(figure.reference)
+            axes.plot(known, [place] * len(known), "d", color=PALETTE[1], markersize=5, label="reference" if place == places[0] else None)
+        axes.set_yticks(places, [figure.name for figure in report.figures], fontsize="small")
+        axes.set_title(f"{report.experiment} ({report.scale}), seeds {', '.join(map(str, report.seeds))}")
+        axes.grid(axis="x", alpha=0.3)
+        if any(numbers(figure.reference) for figure in report.figures):
+            axes.legend(fontsize="small")
+
+    save(drawn(draw, 8, 0.7 + 0.32 * len(report.figures)), path)
 
 
 def numbers(text: str) -> Sequence[float]:

@@ -13,8 +13,9 @@ from edgefl.data.dataset import as_float
 from edgefl.runs.directory import RunDirectory, read_json
 from edgefl.runs.play import Shared, models_on_test, play, shared_out
 from edgefl.runs.progress import RoundProgress
-from edgefl.runs.summary import summarize
+from edgefl.runs.summary import confusions, summarize
 from edgefl.simulate import States
+from edgefl.telling import Telling
 from edgefl.types import ServerState
 
 Scale = Literal["smoke", "reduced", "full"]
@@ -42,7 +43,8 @@ Result = Mapping[str, Any]
 class Stages:
     """Plays stages in a directory, each in one of its own; one that is done is read, one that was interrupted goes on."""
 
-    def __init__(self, out: Path, command: str, processes: int) -> None:
+    def __init__(self, out: Path, command: str, processes: int, telling: Telling) -> None:
+        self._telling = telling
         self._out, self._command, self._processes = out, command, processes
         self._open = ExitStack()
         self._shared: tuple[Any, Shared] | None = None
@@ -71,6 +73,7 @@ class Stages:
         done = run.path / "summary.json"
         if done.exists():
             return {**read_json(done), "records": run.records()}
+        self._telling.doing(f"{label}: data, and the plan if it is new")
         shared = self._data(config)
         start: ServerState | None = run.state
         states: States = run.states
@@ -79,7 +82,7 @@ class Stages:
             start, states = before.load_state(), ChainMap({}, before.states)
         simulation = play(
             run, config, shared, processes=self._processes, measure_test=stage.on_test, start=start, states=states,
-            progress=RoundProgress(config.rounds, f"{label}: "),
+            progress=RoundProgress(config.rounds, self._telling, f"{label}: "),
         )  # fmt: skip
         records = [] if stage.after else run.records()
         summary = summarize(config, simulation, records, shared.allotments, shared.test_counts)
@@ -87,6 +90,7 @@ class Stages:
             dataset, plan = shared.shards.dataset, run.plan()
             assert plan is not None
             summary["models"] = models_on_test(plan[0], simulation.state, as_float(dataset.x_test), dataset.y_test)
+        run.write("confusion.json", confusions(simulation))
         run.write("summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
         return {**summary, "records": records}
 

@@ -11,18 +11,20 @@ from typing import Any
 import click
 
 from edgefl.algorithms import make_algorithm
-from edgefl.config import load_config
+from edgefl.config import FederationConfig, load_config
 from edgefl.engines.base import Engine
 from edgefl.engines.site import Ending, Federation
 from edgefl.errors import ConfigError
 from edgefl.privacy.accountant import within_budget
 from edgefl.privacy.mechanism import check_privacy
+from edgefl.runs import layers
 from edgefl.runs.directory import RunDirectory, command_line
-from edgefl.runs.play import light, play, shared_out
+from edgefl.runs.play import Shared, light, play, reading
 from edgefl.runs.progress import RoundProgress
-from edgefl.runs.summary import read_summary, summarize
+from edgefl.runs.summary import confusions, read_summary, summarize
 from edgefl.runs.table import comparison, result_table
 from edgefl.security.summing import check_secure
+from edgefl.telling import Telling
 
 
 def _open_engine(engine: str, processes: int) -> Callable[[Federation], Engine] | None:
@@ -41,6 +43,16 @@ def _keep_mixtures(directory: Path, client_id: str, ending: Ending) -> Ending:
     return light(client_id, ending)
 
 
+def _keep_layers(run: RunDirectory, config: FederationConfig, shared: Shared, epochs: int) -> None:
+    from edgefl.learner.litert import LiteRTLearner
+
+    found = run.plan()
+    assert found is not None
+    truth = {client: allotment.truth for client, allotment in shared.allotments.items()}
+    told = layers.layers_over(LiteRTLearner(found[0]), found[1], shared.shards, epochs, truth, config.seed)
+    run.write("layers.json", json.dumps(told, allow_nan=False) + "\n")
+
+
 def _draw(function: Callable[..., None], *arguments: Any) -> bool:
     try:
         function(*arguments)
@@ -56,14 +68,31 @@ def _draw(function: Callable[..., None], *arguments: Any) -> bool:
 @click.argument("config_file", metavar="CONFIG", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--out", type=click.Path(path_type=Path), help="The run's directory  [default: runs/NAME-DATE-TIME]")
 @click.option("--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="Client processes; the result is the same.")
-@click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True)
+@click.option(
+    "--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="ray: a Ray cluster, see RAY_ADDRESS."
+)
 @click.option("--seed", type=click.IntRange(0), help="In place of the configuration's seed.")
 @click.option("--resume", is_flag=True, help="Go on with a run that was interrupted.")
 @click.option("--mixtures", is_flag=True, help="Keep each client's mixture in mixtures/.")
+@click.option(
+    "--evaluate-every",
+    type=click.IntRange(0),
+    default=0,
+    metavar="ROUNDS",
+    help="Measure every client and the server's models after so many rounds, for curves of accuracy  [default: at the end only]",
+)
+@click.option(
+    "--layers-over",
+    type=click.IntRange(0, 100),
+    default=0,
+    metavar="EPOCHS",
+    help="Also train each client alone for so many epochs, and keep how alike their layers are after each.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON; progress goes to stderr.")
 def simulate(
-    config_file: Path, out: Path | None, processes: int, engine: str, seed: int | None, resume: bool, mixtures: bool, as_json: bool
-) -> None:
+    config_file: Path, out: Path | None, processes: int, engine: str, seed: int | None, resume: bool, mixtures: bool,
+    evaluate_every: int, layers_over: int, as_json: bool,
+) -> None:  # fmt: skip
     """Run the federation of a TOML file here: any algorithm, model, data set and partition.
 
     \b
@@ -74,24 +103,30 @@ def simulate(
     if seed is not None:
         config = replace(config, seed=seed)
     if resume and out is None:
-        raise ConfigError("--resume needs --out, the directory of the run to go on with")
+        raise ConfigError("--resume without --out; give the directory of the run to go on with")
     algorithm = make_algorithm(config.algorithm, None, config.options)
     check_privacy(algorithm, config)
     check_secure(algorithm, config)
     config = within_budget(config, partial(click.echo, err=True))
     out = out or Path("runs") / time.strftime(f"{config.name}-%Y%m%d-%H%M%S")
-    with shared_out(config) as shared:
+    if layers_over:
+        layers.check_layers(config.algorithm, config.partition.num_clients)
+    with Telling() as tell, reading(config, tell) as shared:
         run = RunDirectory(out, config, command_line(), resume=resume)
         if run.state is not None:
-            click.echo(f"{out}: {run.state.round - 1} of {config.rounds} rounds are done", err=True)
+            tell(f"{out}: {run.state.round - 1} of {config.rounds} rounds are done")
         if run.plan() is None:
-            click.echo(f"compiling {config.model.name} for {config.algorithm}; TensorFlow takes some seconds", err=True)
+            tell.doing(f"compiling {config.model.name} for {config.algorithm}; TensorFlow takes some seconds")
         simulation = play(
-            run, config, shared, processes=processes, open_engine=_open_engine(engine, processes), progress=RoundProgress(config.rounds),
-            ended=partial(_keep_mixtures, out / "mixtures") if mixtures else light,
+            run, config, shared, processes=processes, open_engine=_open_engine(engine, processes),
+            progress=RoundProgress(config.rounds, tell),
+            ended=partial(_keep_mixtures, out / "mixtures") if mixtures else light, evaluate_every=evaluate_every,
         )  # fmt: skip
+        if layers_over:
+            _keep_layers(run, config, shared, layers_over)
         records = run.records()
         summary = summarize(config, simulation, records, shared.allotments, shared.test_counts)
+    run.write("confusion.json", confusions(simulation))
     summary = {**summary, **{key: run.note()[key] for key in ("command", "versions", "machine")}}
     run.write("summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
     from edgefl.runs.plots import plot_run

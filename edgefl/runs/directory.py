@@ -4,6 +4,8 @@ run.json                 configuration, command, versions, machine
 plan/                    plan and initial weights
 server_state.safetensors the last checkpoint; clients/ holds what clients keep, held.ROUND.json which models they were sent
 rounds.jsonl             one line a round
+clusters.json            how alike clients were when they were clustered; layers.json what --layers-over asked for
+confusion.json           by client, which classes its model takes for which
 summary.json             the result
 """
 
@@ -135,10 +137,13 @@ class RunDirectory:
 
     def save_round(self, state: ServerState, record: Record, held: Mapping[str, list[str]], *, last: bool) -> None:
         """Append the round's line and, every two seconds and at the last round, write a checkpoint. held: see `Traffic`."""
+        line = {name: value for name, value in asdict(record).items() if name != "likeness" and (name != "measured" or value)}
+        if record.likeness is not None:
+            self.write("clusters.json", json.dumps(record.likeness, allow_nan=False) + "\n")
         due = last or time.monotonic() - self._saved >= CHECKPOINT_S
         try:
             with (self.path / "rounds.jsonl").open("a") as file:
-                file.write(json.dumps(asdict(record), allow_nan=True) + "\n")
+                file.write(json.dumps(line, allow_nan=True) + "\n")
                 if due:  # a checkpoint must not outlive the lines of its rounds
                     file.flush()
                     os.fsync(file.fileno())

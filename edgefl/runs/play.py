@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from edgefl import snapshot
 from edgefl.config import FederationConfig
 from edgefl.data.allotment import Allotment
 from edgefl.data.dataset import as_float
@@ -20,13 +21,14 @@ from edgefl.engines.base import Engine
 from edgefl.engines.site import Ending, Federation
 from edgefl.errors import EdgeflError
 from edgefl.files import write_atomic
-from edgefl.learner import evaluate
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.spec import Plan, save_plan
 from edgefl.quiet import quiet_stderr
 from edgefl.runs.directory import INITIAL, RunDirectory
 from edgefl.runs.progress import RoundProgress
 from edgefl.simulate import Record, Simulation, States, simulate
+from edgefl.stopping import deaf_children, ended_with_this
+from edgefl.telling import Telling
 from edgefl.traffic import Traffic
 from edgefl.types import Array, Labels, Mixture, ServerState, Weights
 from edgefl.wire.tensors import encode_weights
@@ -57,6 +59,14 @@ def shared_out(config: FederationConfig) -> Iterator[Shared]:
         yield Shared(map_dataset(dataset, allotments, Path(directory)), allotments)
 
 
+@contextmanager
+def reading(config: FederationConfig, telling: Telling) -> Iterator[Shared]:
+    """Open `shared_out` and tell of it meanwhile."""
+    telling.at(f"reading {config.data.name}, sharing it out to {config.partition.num_clients} clients")
+    with shared_out(config) as shared:
+        yield shared
+
+
 def _build(config: FederationConfig) -> tuple[Plan, Weights]:
     with quiet_stderr():
         from edgefl.plan.build import build_plan
@@ -69,9 +79,11 @@ def build_apart(config: FederationConfig) -> tuple[Plan, Weights]:
 
     Raises what `build_plan` raises, and EdgeflError when that process is killed.
     """
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool, ended_with_this():
         try:
-            return pool.submit(_build, config).result()
+            with deaf_children():
+                building = pool.submit(_build, config)
+            return building.result()
         except BrokenProcessPool as error:
             raise EdgeflError("the process that compiles the plan was killed, most often for want of memory; free some") from error
 
@@ -95,13 +107,16 @@ def play(
     run: RunDirectory, config: FederationConfig, shared: Shared, *, processes: int = 1, measure_test: bool = True,
     open_engine: Callable[[Federation], Engine] | None = None, progress: RoundProgress | None = None,
     ended: Callable[[str, Ending], Ending] = light, start: ServerState | None = None, states: States | None = None,
+    evaluate_every: int = 0,
 ) -> Simulation:  # fmt: skip
     """Play or go on with a run to its end; what each round gave is in the directory as soon as it is over.
 
-    start, states: another run's end, to personalize from, in place of this run's own checkpoint.
+    evaluate_every: see `simulate`. start, states: another run's end, to personalize from, in place of this run's own checkpoint.
     """
     plan, initial = open_plan(run, config)
     dataset, traffic = shared.shards.dataset, Traffic(run.held, config.codec)
+    if progress:
+        progress.begin(run.state.round - 1 if run.state else 0)
 
     def save(state: ServerState, record: Record) -> None:
         run.save_round(state, record, traffic.held, last=state.round > config.rounds)
@@ -121,12 +136,10 @@ def play(
     return simulate(
         plan, initial, shared.shards, config, processes=processes, open_engine=open_engine, test=test, start=start or run.state,
         states=run.states if states is None else states, traffic=traffic, progress=save, ended=count,
+        evaluate_every=evaluate_every,
     )  # fmt: skip
 
 
 def models_on_test(plan: Plan, state: ServerState, x: Array, y: Labels) -> dict[str, float]:
     """Return the accuracy of each whole model that the server holds, on common samples: `global`, `expert0`, ..."""
-    names = {spec.name for spec in plan.spec.signature("predict").frozen}
-    whole = {name: weights for name, weights in state.models.items() if names <= set(weights) and name != "initial"}
-    learner = LiteRTLearner(plan)
-    return {name: evaluate(learner, "predict", weights, x, y).accuracy for name, weights in whole.items()}
+    return {name: told["accuracy"] for name, told in snapshot.models_on_test(plan, LiteRTLearner(plan), state, x, y).items()}

@@ -1,5 +1,6 @@
 """The result of a run: one row a client, and how each figure is spread over clients."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
@@ -90,6 +91,11 @@ def summarize(
     summary["diagnostics"] = {key: sum(values) / len(values) for key, values in means.items()}
     found: dict[str, Any] = finite(summary | {"clients": rows})
     return found
+
+
+def confusions(simulation: Simulation) -> str:
+    """Return what confusion.json holds: by client, how many held-out samples of a class were taken for which, [true, predicted, count]."""
+    return json.dumps({client_id: ending.confusion.tolist() for client_id, ending in simulation.endings.items()}) + "\n"
 
 
 def read_summary(run: Path) -> dict[str, Any]:

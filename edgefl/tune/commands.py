@@ -9,6 +9,7 @@ import click
 
 from edgefl.config import load_config
 from edgefl.runs.table import columns, percent
+from edgefl.telling import Telling
 
 
 def trials_table(found: Any, steps: int) -> str:
@@ -59,10 +60,8 @@ def tune(
         config = replace(config, seed=seed)
     from edgefl.tune.stagewise import tune_federation
 
-    def tell(text: str) -> None:
-        click.echo(text, err=True)
-
-    found, path = tune_federation(config, out, wanted, samples, processes=processes, asha=kind == "asha", tell=tell)
+    with Telling() as tell:
+        found, path = tune_federation(config, out, wanted, samples, processes=processes, asha=kind == "asha", tell=tell)
     if as_json:
         click.echo(json.dumps({"stages": [asdict(each) for each in found], "federation": str(path)}))
         return

@@ -13,6 +13,7 @@ from edgefl.config import FederationConfig
 from edgefl.errors import EdgeflError
 from edgefl.plan.spec import Plan
 from edgefl.quiet import quiet_stderr
+from edgefl.stopping import deaf_children, ended_with_this
 from edgefl.types import Weights
 
 _RATES = ("learning_rate", "weight_decay", "local_learning_rate", "local_weight_decay", "gate_learning_rate", "gate_weight_decay")
@@ -41,15 +42,17 @@ def plan_builder() -> Iterator[Callable[[FederationConfig], Built]]:
     It raises what `build_plan` raises, and EdgeflError when its process is killed.
     """
     built: dict[str, Built] = {}
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool, ended_with_this():
 
         def build(config: FederationConfig) -> Built:
             key = structure(config)
             if key not in built:
                 try:
-                    built[key] = pool.submit(_build, config).result()
+                    with deaf_children():
+                        building = pool.submit(_build, config)
+                    built[key] = building.result()
                 except BrokenProcessPool as error:
-                    raise EdgeflError("the process that compiles plans was killed, most often for want of memory") from error
+                    raise EdgeflError("the process that compiles plans was killed, most often for want of memory; free some") from error
             return built[key]
 
         yield build

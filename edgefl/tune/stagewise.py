@@ -15,12 +15,12 @@ from edgefl.engines.ray_session import ray_session
 from edgefl.errors import ConfigError
 from edgefl.rng import rng_for
 from edgefl.simulate import simulate
+from edgefl.toml import to_toml
 from edgefl.tune.directory import Found, TuneDirectory
 from edgefl.tune.plans import Built, fitted, plan_builder
 from edgefl.tune.search import Candidate, best_of, search
 from edgefl.tune.space import draw, with_options
 from edgefl.tune.stages import STAGES, Stage, experts_setting
-from edgefl.tune.toml import to_toml
 from edgefl.tune.validation import setting_of, validation_shards
 from edgefl.types import ServerState
 

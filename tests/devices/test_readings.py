@@ -42,7 +42,7 @@ BAD = [
     (b"9" * 400, (), "expected a finite number"),
     (b"[[1, 2]]", (), "0 is"),
     (b"[]", (), "0 values, expected 1 to"),
-    (b"{}", ("x",), "no channel 'x', received none"),
+    (b"{}", ("x",), "no channel 'x', expected it among none"),
     (b'{"x": {"y": 1}}', (), "x is"),
     (json.dumps([0] * (MAX_CHANNELS + 1)).encode(), (), f"{MAX_CHANNELS + 1} values"),
 ]

@@ -34,7 +34,8 @@ def command(monkeypatch: pytest.MonkeyPatch, body: Callable[[], Any]) -> None:
 def test_alone_it_prints_the_five_commands_that_matter(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run([]) == 0
     out = capsys.readouterr().out
-    assert out.count("\n  edgefl ") == 6
+    assert out.count("\n  edgefl ") == 5
+    assert max(map(len, out.splitlines())) <= 80
 
 
 def test_alone_it_imports_no_command() -> None:
@@ -59,7 +60,7 @@ def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]
         (DataError("x is 3, expected 4; fix it"), 1, "edgefl: x is 3, expected 4; fix it\n"),
         (KeyboardInterrupt(), 130, "\n"),
         (click.UsageError("no such thing"), 2, "no such thing"),
-        (OSError(28, "No space left on device", "/tmp/x"), 1, "No space left on device: '/tmp/x'"),
+        (OSError(28, "No space left on device", "/tmp/x"), 1, "No space left on device: '/tmp/x'; free some space"),
         (ModuleNotFoundError("No module named 'tensorflow'", name="tensorflow"), 1, "pip install -e '.[aggregator]'"),
         (ModuleNotFoundError("No module named 'amqtt'", name="amqtt.broker"), 1, "pip install -e '.[broker]'"),
     ],
@@ -103,7 +104,7 @@ def test_a_package_cannot_replace_a_command_of_the_core(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    "name", ["aggregator start", "broker start", "demo", "device start", "export", "infer", "plan build", "plan inspect"]
+    "name", ["aggregator start", "broker start", "demo", "device start", "export", "infer", "init", "plan build", "plan inspect", "tune"]
 )
 def test_each_command_has_help_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run([*name.split(), "--help"]) == 0

@@ -39,6 +39,7 @@ def test_the_bits_are_those_of_the_simulator_with_the_aggregators_key(kill_after
     assert [device.end() for device in devices] == [0, 0, 0], [device.said for device in devices]
     said = heard.until_phase("done")
 
+    assert not (federation.out / "rounds.jsonl").exists(), "losses have no noise"
     result, file = federation.result(), federation.out / "noise.key"
     key = noise_key(federation.out, result["session"])
     end, own = (

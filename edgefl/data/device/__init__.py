@@ -87,7 +87,7 @@ def read_source(source: DataSource) -> dict[str, NDArray[Any]]:
     try:
         return dict(read(source))
     except OSError as error:
-        raise DataError(f"{source.data} cannot be read: {error}") from error
+        raise DataError(f"{source.data} cannot be read: {error}; is the path right, and may this account read it?") from error
 
 
 def load_source(source: DataSource, *, seed: int = 1, client_id: str = "", num_classes: int | None = None) -> Shard:

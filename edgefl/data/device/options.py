@@ -16,7 +16,7 @@ def given_source(given: Mapping[str, Any]) -> Any:
     picked = tuple(name.strip() for name in given["channels"].split(",") if name.strip())
     window, step, label = given["window"], given["step"], given["label"]
     if given["data"] is None and (window or step or label or picked):
-        raise click.UsageError("--window, --step, --label and --channels say how to read --data, which is missing")
+        raise click.UsageError("--window, --step, --label and --channels say how to read --data, which is missing; give it")
     return make_source(given["data"], window=window, step=step, label=label, channels=picked) if given["data"] is not None else None
 
 

@@ -105,7 +105,7 @@ def test_head_on_features_is_the_whole_model(case):
         (lambda w, d, y: (w, {"x": d["x"][:0]}, y[:0]), DataError, "no samples"),
         (lambda w, d, y: (w, {"x": d["x"] * np.float32("nan")}, y), DataError, "NaN"),
         (lambda w, d, y: (w, d, y[:3]), DataError, "labels"),
-        (lambda w, d, y: (w, {"z": d["x"]}, y), DataError, "needs data 'x'"),
+        (lambda w, d, y: (w, {"z": d["x"]}, y), DataError, "expected data 'x'"),
         (lambda w, d, y: ({n: a[:1] for n, a in w.items()}, d, y), PlanError, "another plan"),
         (lambda w, d, y: (dict(list(w.items())[1:]), d, y), PlanError, "missing"),
     ],

@@ -60,7 +60,7 @@ def test_an_out_that_is_in_use(fails, prepare, tmp_path):
     for name in ("file", "directory"):
         assert "is in use, expected a new or empty directory" in fails("simulate", config, "--out", str(tmp_path / name))
     assert (tmp_path / "file").read_text() == "mine"
-    assert "--resume needs --out" in fails("simulate", config, "--resume")
+    assert "--resume without --out" in fails("simulate", config, "--resume")
 
 
 def test_partitions_that_leave_a_client_without_samples(fails, prepare, tmp_path):

@@ -9,9 +9,9 @@ from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionCo
 from edgefl.data.allotment import Allotment, take
 from edgefl.data.dataset import Dataset
 from edgefl.errors import ConfigError, DataError
+from edgefl.toml import to_toml
 from edgefl.tune.space import Choice, Range, cluster_space, draw, exploration_space, gate_space, local_space, with_options
 from edgefl.tune.stages import STAGES, chosen, experts_setting
-from edgefl.tune.toml import to_toml
 from edgefl.tune.trial import looks
 from edgefl.tune.validation import held_back, iid_setting, validation_shards
 

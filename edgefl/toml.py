@@ -24,7 +24,9 @@ def to_toml(config: FederationConfig) -> str:
         "broker": {"url": config.broker},
         "privacy": asdict(config.privacy),
     }
-    texts = [f"[{name}]\n" + "".join(f"{_key(key)} = {_value(value)}\n" for key, value in rows.items()) for name, rows in tables.items()]
+    texts = [
+        f"[{name}]\n" + "".join(f"{key_text(key)} = {value_text(value)}\n" for key, value in rows.items()) for name, rows in tables.items()
+    ]
     return "\n".join(texts)
 
 
@@ -37,11 +39,13 @@ def _text(value: str) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _key(key: str) -> str:
+def key_text(key: str) -> str:
+    """Return a key as TOML writes it."""
     return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _text(key)
 
 
-def _value(value: Any) -> str:
+def value_text(value: Any) -> str:
+    """Return a value as TOML writes it; ConfigError for what TOML has no form for."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
@@ -49,7 +53,7 @@ def _value(value: Any) -> str:
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_value, value))}]"
+        return f"[{', '.join(map(value_text, value))}]"
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_key(key)} = {_value(each)}" for key, each in value.items()) + "}"
+        return "{" + ", ".join(f"{key_text(key)} = {value_text(each)}" for key, each in value.items()) + "}"
     raise ConfigError(f"{value!r} is a {type(value).__name__}, expected text, a number, true or false, a list or a table")

@@ -1,0 +1,89 @@
+"""The latest snapshot, between the thread that folds messages and the threads that serve browsers."""
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from edgefl.dashboard.patch import Json, Kept, keyed, merge_patch
+
+
+@dataclass(frozen=True)
+class News:
+    """What a browser is sent: `kind` is whole or patch, `data` JSON, `version` what it has then."""
+
+    kind: str
+    data: bytes
+    version: int
+
+
+class Latest:
+    """One writer, many readers. Nothing is kept for a reader that is slow: it gets the whole again."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._latest: Json = {}
+        self._kept: Kept = {}
+        self._news = News("patch", b"", 0)
+        self._whole: News | None = None
+        self._watching = 0
+        self._closed = False
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether a browser is connected: without one no snapshot is needed."""
+        return self._watching > 0
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the server ends."""
+        return self._closed
+
+    def put(self, snapshot: Mapping[str, Any]) -> bool:
+        """Take a snapshot and wake the readers; False, and nothing done, when only its `ts` is another."""
+        latest = keyed(snapshot, self._kept)
+        patch = merge_patch(self._latest, latest)
+        if patch.keys() <= {"ts"}:
+            return False
+        with self._changed:
+            self._latest, self._whole = latest, None
+            self._news = News("patch", _encoded(patch), self._news.version + 1)
+            self._changed.notify_all()
+        return True
+
+    def next(self, seen: int, timeout_s: float) -> News | None:
+        """Return what follows on version `seen` (0: none yet): a patch when that was the last, else the whole. None after `timeout_s`."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._news.version > seen, timeout_s)
+            version = self._news.version
+            if self._closed or version <= seen:
+                return None
+            if seen and seen == version - 1:
+                return self._news
+            if self._whole is None:
+                self._whole = News("whole", _encoded(self._latest), version)
+            return self._whole
+
+    @contextmanager
+    def watched(self) -> Iterator[int]:
+        """Count a reader while it reads; gives how many there are."""
+        with self._changed:
+            self._watching += 1
+            count = self._watching
+        try:
+            yield count
+        finally:
+            with self._changed:
+                self._watching -= 1
+
+    def close(self) -> None:
+        """Wake all readers for the last time."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+
+def _encoded(value: Json) -> bytes:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()

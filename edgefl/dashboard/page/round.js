@@ -1,0 +1,47 @@
+// The open round: number, phase, time that is left, who is where, bytes.
+
+import { $, bytes, count, el, isNumber, setText, span } from "./dom.js";
+import { sign, STATES } from "./devices.js";
+
+const WORDS = { joining: "waiting for devices", done: "done", stopped: "the aggregator stopped" };
+
+export function round(clock) {
+  let state = {}, told = "";
+
+  function tick() {
+    const open = isNumber(state.round_started_ts) && isNumber(state.deadline_s) && state.deadline_s > 0 && !Object.hasOwn(WORDS, state.phase ?? "joining");
+    const left = open ? state.round_started_ts + state.deadline_s - clock() : 0;
+    setText($("deadline"), !open ? "–" : left >= 0 ? span(left) : `${span(-left)} over`);
+    $("deadline-bar").max = open ? state.deadline_s : 1;
+    $("deadline-bar").value = open ? Math.min(Math.max(left, 0), state.deadline_s) : 0;
+  }
+
+  function update(next) {
+    state = next;
+    const devices = Object.values(state.devices ?? {}), history = Object.values(state.history ?? {});
+    const number = isNumber(state.round) ? state.round : 0, rounds = state.rounds ?? 0;
+    setText($("round-number"), `Round ${Math.min(number, rounds || number)} of ${rounds || "?"}`);
+    setText($("round-phase"), `${WORDS[state.phase] ?? state.phase ?? "nothing heard yet"}${state.cohort_size ? `, cohort of ${count(state.cohort_size)}` : ""}`);
+    $("round-progress").max = rounds || 1;
+    $("round-progress").value = Math.min(state.phase === "done" ? rounds : Math.max(0, number - 1), rounds || 1);
+    const counts = Object.keys(STATES).map((key) => [key, devices.filter((device) => device.state === key).length]);
+    const signature = JSON.stringify(counts);
+    if ($("counts").dataset.signature !== signature) {
+      $("counts").dataset.signature = signature;
+      $("counts").replaceChildren(...counts.filter(([key, n]) => n || key === "sent" || key === "training").map(([key, n]) => el("li", { "data-state": key }, el("strong", {}, count(n)), " ", sign(key))));
+    }
+    const sum = (key) => history.reduce((all, row) => all + (row[key] ?? 0), 0), last = history.reduce((a, b) => (a && a.round > b.round ? a : b), null);
+    const rows = [
+      ["up, all seen", bytes(sum("bytes_up"))], ["down, all seen", bytes(sum("bytes_down"))],
+      ["up, last round", bytes(last?.bytes_up)], ["down, last round", bytes(last?.bytes_down)], ["last round took", span(last?.seconds)],
+      ["missing in it", last ? last.dropped?.length ?? 0 : "–"],
+    ];
+    if (state.broken) rows.push(["messages not understood", count(state.broken)]);
+    $("bytes").replaceChildren(...rows.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
+    const news = `${$("round-number").textContent}, ${$("round-phase").textContent}`;
+    if (news !== told) setText($("announce"), (told = news));
+    tick();
+  }
+
+  return { tick, update };
+}

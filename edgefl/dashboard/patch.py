@@ -1,0 +1,50 @@
+"""What changed from one snapshot to the next, as a JSON merge patch (RFC 7396): the page is sent little, and applies it in ten lines.
+
+A merge patch replaces lists as a whole, so lists of records become objects by key first: devices by id, rounds by number.
+It cannot say null, which means *remove*: a figure that nobody has is absent on the page.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+Json = dict[str, Any]
+Kept = dict[str, tuple[Mapping[str, Any], Json]]
+
+
+def keyed(snapshot: Mapping[str, Any], kept: Kept | None = None) -> Json:
+    """Return a snapshot (`edgefl.monitor.view`) with its lists of records as objects by key, and without what is None.
+
+    `kept`: devices of the last time, as they came and as they were made; those that are the same object are not made again.
+    """
+    clusters = snapshot.get("clusters") or {}
+    made = {key: value for key, value in snapshot.items() if value is not None}
+    made["history"] = {str(row["round"]): _known(row) for row in snapshot["history"]}
+    made["devices"] = _devices(snapshot["devices"], {} if kept is None else kept)
+    made["clusters"] = {"rounds": {str(each["round"]): each for each in clusters.get("rounds", ())}}
+    if similarity := clusters.get("similarity"):
+        made["clusters"]["similarity"] = _known(similarity)
+    return made
+
+
+def merge_patch(before: Json, after: Json) -> Json:
+    """Return the patch that makes `after` of `before`; empty when they are equal."""
+    patch: Json = dict.fromkeys(before.keys() - after.keys())
+    for key, value in after.items():
+        old = before.get(key)
+        if old is value or (key in before and old == value):
+            continue
+        patch[key] = merge_patch(old, value) if isinstance(value, dict) and isinstance(old, dict) else value
+    return patch
+
+
+def _devices(devices: Iterable[Mapping[str, Any]], kept: Kept) -> Json:
+    before = dict(kept)
+    kept.clear()
+    for device in devices:
+        found = before.get(device["id"])
+        kept[device["id"]] = found if found and found[0] is device else (device, _known(device))
+    return {client_id: made for client_id, (_, made) in kept.items()}
+
+
+def _known(record: Mapping[str, Any]) -> Json:
+    return {key: value for key, value in record.items() if value is not None}

@@ -1,0 +1,179 @@
+"""The local server: a few static files and one stream of Server-Sent Events. It only answers GET, and nobody can tell it anything.
+
+A page of another site may send requests to this machine, under a name that it lets point here (DNS rebinding): so a Host header is
+taken when it is an IP address, localhost, or this machine's own name. Nothing inline runs in the page (Content-Security-Policy), since
+device ids and error texts come from strangers.
+"""
+
+import contextlib
+import errno
+import ipaddress
+import json
+import mimetypes
+import socket
+import time
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from edgefl.dashboard.latest import Latest
+from edgefl.errors import ConfigError
+
+PAGE = Path(__file__).with_name("page")
+EVENTS = "/events"
+BROWSERS = 16
+TICK_S = 5.0
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+def host_of(header: str) -> str:
+    """Return the host of a Host header, lower case and without port and brackets."""
+    host = header.strip().lower()
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.rpartition(":")[0] if host.count(":") == 1 else host
+
+
+def is_own_host(header: str, names: frozenset[str]) -> bool:
+    """Whether a Host header is one that no foreign name server can make: an IP address, or one of this machine's own names."""
+    host = host_of(header)
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return host.removesuffix(".") in names
+    return True
+
+
+def own_names(host: str) -> frozenset[str]:
+    """Return the names under which a browser may ask for this machine: localhost, its own, and the one it listens on."""
+    name = socket.gethostname().lower()
+    return frozenset({"localhost", name, f"{name.partition('.')[0]}.local", host.lower()})
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address to listen on is reached from this machine alone."""
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def page_files() -> dict[str, tuple[bytes, str]]:
+    """Return all that is served, content and media type by path."""
+    found = {}
+    for path in sorted(PAGE.rglob("*")):
+        if path.is_file() and path.suffix in (".html", ".css", ".js", ".svg"):
+            kind = mimetypes.types_map.get(path.suffix, "")
+            kind = "text/javascript" if path.suffix == ".js" else kind  # Windows' registry may say text/plain
+            found["/" + path.relative_to(PAGE).as_posix()] = (path.read_bytes(), f"{kind}; charset=utf-8")
+    return found | {"/": found["/index.html"]}
+
+
+class Request(BaseHTTPRequestHandler):
+    """One browser's connection."""
+
+    protocol_version = "HTTP/1.1"
+    server_version = "edgefl"
+    sys_version = ""
+    timeout = 30
+    server: "Server"
+
+    def do_GET(self) -> None:
+        """Answer with a file, or with the stream."""
+        path = self.path.partition("?")[0]
+        if not is_own_host(self.headers.get("Host", ""), self.server.names):
+            self._answer(HTTPStatus.MISDIRECTED_REQUEST, b"this Host header is not this machine's; use its address\n")
+        elif path == EVENTS and self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+            self._answer(HTTPStatus.FORBIDDEN, b"not for a page of another site\n")
+        elif path == EVENTS:
+            self._stream()
+        elif path in self.server.files:
+            self._answer(HTTPStatus.OK, *self.server.files[path])
+        else:
+            self._answer(HTTPStatus.NOT_FOUND, b"there is no such page; the dashboard is at /\n")
+
+    def _refuse(self) -> None:
+        self.close_connection = True  # a body that nobody reads would be taken for the next request
+        self._answer(HTTPStatus.METHOD_NOT_ALLOWED, b"only GET\n", more={"Allow": "GET"})
+
+    do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _refuse
+
+    def _answer(self, status: HTTPStatus, body: bytes, kind: str = "text/plain; charset=utf-8", more: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        for name, value in {**HEADERS, **(more or {}), "Content-Type": kind, "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def _stream(self) -> None:
+        latest = self.server.latest
+        self.close_connection = True
+        with latest.watched() as count, contextlib.suppress(OSError):
+            if count > BROWSERS:
+                self._answer(HTTPStatus.SERVICE_UNAVAILABLE, f"{BROWSERS} browsers look on already; close one\n".encode())
+                return
+            self.send_response(HTTPStatus.OK)
+            for name, value in {**HEADERS, "Content-Type": "text/event-stream", "Connection": "close"}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            seen = 0
+            while not latest.is_closed:
+                news = latest.next(seen, TICK_S)
+                seen = news.version if news else seen
+                # a tick says that the server is there, and what time it is
+                kind, data = (news.kind, news.data) if news else ("tick", json.dumps({"ts": time.time()}).encode())
+                self.wfile.write(b"event: %s\ndata: %s\n\n" % (kind.encode(), data))
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Answer what cannot be read as a request."""
+        self.close_connection = True
+        self.request_version = self.protocol_version  # what cannot be read counts as HTTP/0.9, which has no headers
+        self._answer(HTTPStatus(code), f"{HTTPStatus(code).phrase}\n".encode())
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing: a terminal full of requests helps nobody."""
+
+
+class Server(ThreadingHTTPServer):
+    """Serves one latest; each connection has a thread that ends with the process."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, latest: Latest, host: str = "127.0.0.1", port: int = 0) -> None:
+        """Listen, on a free port for 0. ConfigError when that host and port cannot be had."""
+        self.latest, self.files, self.names = latest, page_files(), own_names(host)
+        if ":" in host:
+            self.address_family = socket.AF_INET6
+        try:
+            super().__init__((host, port), Request)
+        except OSError as error:
+            raise ConfigError(_why_not(error, host, port)) from error
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"http://{shown}:{self.server_address[1]}/"
+
+    def server_bind(self) -> None:
+        """Bind without asking a name server what this machine is called, as HTTPServer does."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a browser that left in the middle."""
+
+
+def _why_not(error: OSError, host: str, port: int) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"port {port} of {host} is in use; give another --port, or --port 0 for a free one"
+    if error.errno == errno.EACCES:
+        return f"port {port} needs root; give a --port of 1024 or above"
+    return f"cannot listen on {host} port {port}: {error.strerror or error}; give an address of this machine as --host, such as 127.0.0.1"

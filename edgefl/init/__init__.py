@@ -1,0 +1,1 @@
+"""`edgefl init`: four questions, one federation.toml."""

@@ -1,0 +1,59 @@
+"""What a page is made of: charts that bring their data as a table, and lines that say why a chart is not there."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+Cell = str | float | int | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of one length; `left` says how many were left out and where they are, empty when none was."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    left: str = ""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A picture and its data. draw takes a matplotlib figure of `width` by `height` inches; alt says what is to be seen."""
+
+    name: str
+    title: str
+    alt: str
+    table: Table
+    draw: Callable[[Any], None]
+    width: float = 4.3
+    height: float = 2.9
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A chart that the folder has no data for: why, and what would record them."""
+
+    title: str
+    why: str
+
+
+Part = Chart | Missing
+
+
+@dataclass(frozen=True)
+class Section:
+    """Parts under one heading."""
+
+    name: str
+    title: str
+    parts: tuple[Part, ...]
+
+
+MOST_ROWS = 1000
+
+
+def table(head: tuple[str, ...], rows: list[tuple[Cell, ...]], where: str) -> Table:
+    """Return a table of at most a thousand rows; `where` names what holds all of them."""
+    left = "" if len(rows) <= MOST_ROWS else f"{MOST_ROWS} of {len(rows):,} rows; all are in {where}"
+    return Table(head, tuple(rows[:MOST_ROWS]), left)

@@ -1,0 +1,52 @@
+"""What an aggregator keeps for `edgefl report`: a line a round, how alike its clients were, and what the federation was started with."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from edgefl.algorithms import full_options
+from edgefl.algorithms.likeness import likeness_of
+from edgefl.config import FederationConfig
+from edgefl.errors import StateError
+from edgefl.files import write_atomic
+from edgefl.machine import machine
+from edgefl.plan.spec import PlanSpec
+from edgefl.runs.directory import versions
+from edgefl.runs.summary import finite
+from edgefl.types import ServerState, Update
+from edgefl.wire.messages import Begin, Summary
+
+ROUNDS, CLUSTERS, NOTE = "rounds.jsonl", "clusters.json", "run.json"
+FILES = (ROUNDS, CLUSTERS, NOTE)
+
+
+def keep_round(summary: Summary, begins: Sequence[Begin], out: Path) -> None:
+    """Append a round to rounds.jsonl, as the simulator writes it; one that is played again after a restart has two lines."""
+    told = {name: value for name, value in asdict(summary).items() if name not in ("updates", "ts")}
+    line = {**told, "updates": {b.client_id: {"num_samples": float(b.num_samples), **b.metrics} for b in begins}}
+    try:
+        with (out / ROUNDS).open("a") as file:
+            file.write(json.dumps(finite(line), allow_nan=False) + "\n")
+    except OSError as error:
+        raise StateError(f"cannot write {out / ROUNDS}: {error}; free some space or choose another --out") from error
+
+
+def keep_note(config: FederationConfig, out: Path) -> None:
+    """Write what the federation was started with; not where its broker is, whose address may hold a password, nor its own command line."""
+    told = {name: value for name, value in asdict(config).items() if name not in ("broker", "data", "partition")}
+    _write(out / NOTE, (json.dumps({"config": told, "versions": versions(), "machine": machine()}, indent=1) + "\n").encode())
+
+
+def keep_clusters(spec: PlanSpec, state: ServerState, updates: Iterable[Update], after: ServerState, out: Path) -> None:
+    """Write how alike the clients were that a round has clustered, where the algorithm compares them and they are not too many."""
+    found = likeness_of(spec.algorithm, full_options(spec.algorithm, spec.options), state, updates, after)
+    if found is not None:
+        _write(out / CLUSTERS, (json.dumps(finite(found), allow_nan=False) + "\n").encode())
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        write_atomic(path, content)
+    except OSError as error:
+        raise StateError(f"cannot write {path}: {error}; free some space or choose another --out") from error

@@ -1,0 +1,72 @@
+"""A headless Chromium, or the reason why there is none."""
+
+import importlib.util
+import os
+import shutil
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+CHROMIUM = "/usr/bin/chromium"
+ARGUMENTS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+WIDTHS, THEMES = (375, 1024, 1920), ("light", "dark")
+
+
+@contextmanager
+def chromium():
+    """Give a browser; skips the test where playwright or Debian's chromium is missing."""
+    if importlib.util.find_spec("playwright") is None:
+        pytest.skip("no playwright; pip install playwright")
+    path = CHROMIUM if Path(CHROMIUM).exists() else shutil.which("chromium")
+    if not path:
+        pytest.skip("no chromium; apt-get install chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class Visitor:
+    """Opens pages and remembers what their consoles complained about."""
+
+    def __init__(self, browser, pictures):
+        self.browser, self.complaints, self.open = browser, [], []
+        self.pictures = Path(os.environ.get("EDGEFL_SCREENSHOTS", pictures))
+
+    def visit(self, url, width=1024, theme="light", **options):
+        page = self.browser.new_page(viewport={"width": width, "height": 900}, color_scheme=theme, **options)
+        page.set_default_timeout(60_000)
+        page.on("console", lambda said: said.type in ("error", "warning") and self.complaints.append(said.text))
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.goto(url)
+        self.open.append(page)
+        return page
+
+    def picture(self, page, name):
+        """Keep a picture of the whole page; EDGEFL_SCREENSHOTS says where."""
+        self.pictures.mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=self.pictures / f"{name}.png", full_page=True, animations="disabled")
+
+    def close(self):
+        for page in self.open:
+            page.close()
+
+
+def severe(page):
+    """Return what axe-core finds serious or critical, a line each."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    found = Axe().run(page).response["violations"]
+    return [
+        f"{each['impact']} {each['id']}: {[node['target'] for node in each['nodes']]}"
+        for each in found
+        if each["impact"] in ("serious", "critical")
+    ]

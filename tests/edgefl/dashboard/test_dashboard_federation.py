@@ -1,0 +1,106 @@
+"""The page follows a real federation: processes of the command line, a real broker, a real browser."""
+
+import os
+import signal
+import time
+from dataclasses import replace
+
+import pytest
+
+from edgefl.algorithms.clustering import cosine_distance, cosine_similarity, cut_widest, linkage
+from edgefl.mqtt import Link
+from edgefl.wire.messages import Clusters, State
+from edgefl.wire.strict_json import encode_json
+from edgefl.wire.topics import Topics
+
+playwright = pytest.importorskip("playwright.sync_api", reason="no playwright; pip install playwright")
+expect = playwright.expect
+expect.set_options(timeout=90_000)
+IDS = ("pi-0", "pi-1", "pi-2")
+
+
+def card(page, client_id):
+    return page.locator(f"#cards li[data-id={client_id}]")
+
+
+def test_rounds_advance_and_a_device_that_stalls_turns_silent_and_killed_offline(broker, federate, toys, dashboard, visitor):
+    federation = federate(broker.url, rounds=100_000, min_clients=3, quorum=1.0, deadline_s=10.0)
+    federation.aggregator()
+    devices = {client_id: federation.device(client_id, toys.shard(i, 30), "--keepalive", "600") for i, client_id in enumerate(IDS)}
+    _, url = dashboard(broker.url)
+    page = visitor.visit(url)
+    expect(page.locator("#federation")).to_have_text(federation.name)
+    expect(page.locator("#table-rounds summary")).to_be_visible()
+    seen = int(page.text_content("#round-number").split()[1])
+    page.click("#table-rounds summary")
+    expect(page.locator("#table-rounds tbody tr").nth(3)).to_contain_text("federate")
+    expect(page.locator("#round-number")).not_to_have_text(f"Round {seen} of 100000")
+    assert int(page.text_content("#round-number").split()[1]) > seen
+    expect(card(page, "pi-1").locator("svg.spark")).to_be_visible()
+
+    os.kill(devices["pi-1"].popen.pid, signal.SIGSTOP)
+    expect(card(page, "pi-1")).to_have_attribute("data-state", "silent")
+    assert "silent: no answer to round" in card(page, "pi-1").text_content()
+    visitor.picture(page, "federation-silent")
+    devices["pi-1"].popen.kill()
+    expect(card(page, "pi-1")).to_have_attribute("data-state", "offline")
+    expect(page.locator("#counts li[data-state=offline] strong")).to_have_text("1")
+    assert card(page, "pi-0").get_attribute("data-state") in ("sent", "idle")
+
+
+def test_a_cluster_splits(broker, dashboard, visitor):
+    clients = tuple(f"pi-{i}" for i in range(6))
+    vectors = [[1.0, 0.1 * i, 0.0] if i % 2 else [0.0, 0.1 * i, 1.0] for i in range(6)]
+    merges = linkage(cosine_distance(vectors), "average")
+    cut = cut_widest(merges)
+    matrix = tuple(tuple(row) for row in cosine_similarity(vectors).round(3).tolist())
+    rows = tuple((int(a), int(b), float(height), int(size)) for a, b, height, size in merges)
+    link = Link(broker.url, "aggregator")
+    topics = Topics("kitchen")
+
+    def tell(round, placed, *compared):
+        link.publish(topics.state, encode_json(State("kitchen", "s", "federate", round, 9, 6, 60.0, "p", time.time())), retain=True)
+        told = Clusters("s", round, dict(zip(clients, placed, strict=True)), *compared, time.time())
+        link.publish(topics.clusters, encode_json(told), retain=True)
+
+    try:
+        tell(1, [0] * 6, "", (), (), (), float("nan"))
+        _, url = dashboard(broker.url)
+        page = visitor.visit(url)
+        expect(page.locator("#note-members")).to_contain_text("6 clients in 1 cluster;")
+        expect(page.locator("#box-heat")).to_be_hidden()
+        tell(2, cut.labels.tolist(), "head/kernel", clients, matrix, rows, cut.at)
+        expect(page.locator("#note-members")).to_contain_text("6 clients in 2 clusters;")
+        expect(page.locator("#note-heat")).to_contain_text("cosine similarity of head/kernel, 6 clients")
+        page.click("#table-members summary")
+        row = page.locator("#table-members tbody tr", has_text="pi-1")
+        expect(row).to_have_text("pi-101")
+        visitor.picture(page, "federation-split")
+    finally:
+        link.close(1.0)
+
+
+def test_a_federation_finds_its_clusters(broker, federate, toys, dashboard, visitor):
+    federation = federate(
+        broker.url, rounds=4, min_clients=4, algorithm="clustered",
+        options={"learning_rate": 0.1, "compare": "deltas", "cut": "auto"},
+    )  # fmt: skip
+    _, url = dashboard(broker.url, "--federation", federation.name)
+    page = visitor.visit(url)
+    expect(page.locator("#waiting")).to_contain_text("Nothing heard of")
+    aggregator = federation.aggregator()
+    devices = []
+    for i in range(4):  # two clients call the classes what they are, two by other names
+        shard = toys.shard(i, 40)
+        other = replace(shard, y_train=(shard.y_train + 1) % 3, y_test=(shard.y_test + 1) % 3)
+        devices.append(federation.device(f"pi-{i}", other if i % 2 else shard))
+    expect(page.locator("#note-members")).to_contain_text("4 clients in 2 clusters;")
+    expect(page.locator("#note-heat")).to_contain_text("4 clients in the order of the dendrogram; dashed: the cut")
+    page.click("#table-members summary")
+    last = [page.locator("#table-members tbody tr", has_text=f"pi-{i}").locator("td").last.text_content() for i in range(4)]
+    assert last == ["0", "1", "0", "1"]
+    assert aggregator.end() == 0, aggregator.said
+    expect(page.locator("#round-phase")).to_contain_text("done")
+    expect(page.locator("#note-cdf")).to_contain_text("4 clients with at most that accuracy")
+    visitor.picture(page, "federation-clustered")
+    assert [device.end() for device in devices] == [0] * 4

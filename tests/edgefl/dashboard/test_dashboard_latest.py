@@ -1,0 +1,92 @@
+"""What changed between two snapshots, and what a browser gets that has seen some of them."""
+
+import copy
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgefl.dashboard.latest import Latest
+from edgefl.dashboard.patch import keyed, merge_patch
+
+LEAVES = st.none() | st.integers(0, 3) | st.text("ab", max_size=2) | st.lists(st.integers(0, 2), max_size=2)
+TREES = st.dictionaries(st.sampled_from(["a", "b", "constructor", "__proto__"]), LEAVES, max_size=4)
+DEVICES = st.dictionaries(st.sampled_from(["pi-1", "pi-2", "constructor"]), TREES, max_size=3)
+SNAPSHOTS = st.builds(
+    lambda devices, rows, more: {"history": [{"round": r} for r in rows], "devices": [{**d, "id": i} for i, d in devices.items()], **more},
+    DEVICES, st.sets(st.integers(1, 4)), TREES,
+)  # fmt: skip
+
+
+def test_a_patch_by_hand():
+    before = {"round": 1, "devices": {"pi-1": {"state": "idle", "why": "x", "loss": 1.0}, "pi-2": {"state": "idle"}}}
+    after = {"round": 2, "devices": {"pi-1": {"state": "sent", "why": "x"}, "pi-3": {"state": "idle"}}}
+    assert merge_patch(before, after) == {
+        "round": 2, "devices": {"pi-1": {"state": "sent", "loss": None}, "pi-2": None, "pi-3": {"state": "idle"}},
+    }  # fmt: skip
+    assert merge_patch(after, after) == {}
+
+
+@given(SNAPSHOTS, SNAPSHOTS)
+def test_a_patch_makes_the_one_of_the_other(before, after):
+    def applied(target, patch):
+        made = dict(target)
+        for key, value in patch.items():
+            if value is None:
+                made.pop(key, None)
+            else:
+                made[key] = applied(made[key], value) if isinstance(value, dict) and isinstance(made.get(key), dict) else value
+        return made
+
+    one, two = keyed(before), keyed(after)
+    patch = merge_patch(one, two)
+    assert applied(one, patch) == two
+    assert bool(patch) == (one != two)
+
+
+def test_lists_become_objects_by_key_and_what_is_unknown_is_absent(sample):
+    snapshot = sample(3)
+    snapshot["devices"][0]["accuracy"] = None
+    made = keyed(snapshot)
+    assert list(made["devices"]) == ["pi-1", "pi-2", "pi-3"]
+    assert made["history"]["4"]["round"] == 4
+    assert made["clusters"]["rounds"]["5"]["assignment"]["pi-2"] == 1
+    assert "accuracy" not in made["devices"]["pi-1"]
+
+
+def test_who_is_one_behind_gets_a_patch_and_who_is_further_behind_the_whole(sample):
+    latest, snapshot = Latest(), sample(3)
+    assert latest.next(0, 0.0) is None
+    assert latest.put(snapshot)
+    first = latest.next(0, 0.0)
+    assert (first.kind, first.version) == ("whole", 1)
+    assert latest.next(1, 0.0) is None
+    for round in (50, 51):
+        snapshot = copy.deepcopy(snapshot)
+        snapshot["round"] = round
+        assert latest.put(snapshot)
+    assert (latest.next(2, 0.0).kind, latest.next(2, 0.0).data) == ("patch", b'{"round":51}')
+    assert latest.next(1, 0.0).kind == "whole"
+    assert latest.next(0, 0.0).data == latest.next(1, 0.0).data
+
+
+def test_another_time_alone_is_no_news(sample):
+    latest, snapshot = Latest(), sample(3)
+    assert latest.put(snapshot)
+    assert not latest.put({**snapshot, "ts": snapshot["ts"] + 1})
+    assert latest.put({**snapshot, "ts": snapshot["ts"] + 2, "round": 99})
+    assert latest.next(1, 0.0).data.startswith(b'{"ts":') or b'"ts"' in latest.next(1, 0.0).data
+
+
+def test_a_snapshot_with_nan_is_refused(sample):
+    with pytest.raises(ValueError):
+        Latest().put({**sample(2), "deadline_s": float("nan")})
+
+
+def test_readers_are_counted_and_woken_at_the_end():
+    latest = Latest()
+    with latest.watched() as one, latest.watched() as two:
+        assert (one, two, latest.is_watched) == (1, 2, True)
+    assert not latest.is_watched
+    latest.close()
+    assert latest.next(0, 30.0) is None and latest.is_closed

@@ -1,0 +1,217 @@
+"""The page in Chromium, on snapshots that the test makes: what it shows, to whom, and how it is reached."""
+
+import copy
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from edgefl.dashboard.latest import Latest
+from edgefl.dashboard.server import Server
+from edgefl.evaluation import cdf
+
+expect = pytest.importorskip("playwright.sync_api", reason="no playwright; pip install playwright").expect
+expect.set_options(timeout=60_000)
+WIDTHS, THEMES = (375, 1024, 1920), ("light", "dark")
+
+
+def now(snapshot):
+    """Return the snapshot as if it were of this moment."""
+    later, made = time.time() - snapshot["ts"], copy.deepcopy(snapshot)
+    made["ts"] += later
+    made["round_started_ts"] += later
+    for device in made["devices"]:
+        device["last_seen_ts"] += later
+    return made
+
+
+@pytest.fixture
+def shown(served, sample, visitor):
+    """A page that shows eight devices; returns (latest, snapshot, page)."""
+    latest, url = served
+    snapshot = now(sample(8))
+    latest.put(snapshot)
+    page = visitor.visit(url, reduced_motion="reduce")
+    page.wait_for_selector("#cards li")
+    return latest, snapshot, page
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("devices", [8, 500])
+def test_readable_at_three_widths_in_both_themes_and_by_assistive_technology(served, sample, visitor, severe, devices, theme):
+    latest, url = served
+    latest.put(now(sample(devices)))
+    for width in WIDTHS:
+        page = visitor.visit(url, width, theme)
+        page.wait_for_selector("#cards li")
+        expect(page.locator(".uplot")).to_have_count(4)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, "nobody scrolls sideways"
+        visitor.picture(page, f"dashboard-{devices}-{width}-{theme}")
+        if devices == 8:
+            for summary in page.query_selector_all("summary"):
+                summary.click()
+            assert severe(page) == []
+        page.close()
+
+
+def test_what_is_measured_stands_on_the_page(shown):
+    _, _, page = shown
+    assert page.text_content("#federation") == "kitchen"
+    assert page.text_content("#round-number") == "Round 13 of 20"
+    assert page.text_content("#round-phase") == "federate, cohort of 8"
+    assert 20 <= int(page.text_content("#deadline").removesuffix(" s")) <= 39
+    assert "live from mqtt://192.168.1.10:1883" in page.text_content("#link")
+    assert page.locator("#counts li[data-state=sent] strong").text_content() == "2"
+    card = page.locator("#cards li[data-id=pi-8]")
+    assert "! rejected" in card.text_content() and "last error: round 12: delta of expert1/kernel is not finite" in card.text_content()
+    assert "round 12" in card.locator("dl").text_content().replace("round12", "round 12")
+    assert card.locator("svg.spark").get_attribute("aria-label").startswith("rounds 1 to 12: from 0.")
+    assert "paused: on battery" in page.text_content("#cards li[data-id=pi-5]")
+    page.click("#table-members summary")
+    assert page.locator("#table-members tbody tr").count() == 8
+    assert page.locator("#table-members tbody tr >> text=pi-2").locator("..").text_content() == "pi-200" + "1" * 9
+    page.click("#table-rounds summary")
+    assert page.locator("#table-rounds tbody tr").first.text_content().startswith("12federate8")
+    assert page.locator("#table-rounds tbody tr").nth(2).text_content().endswith("pi-7")
+
+
+def test_it_follows_patches_and_another_session(shown):
+    latest, snapshot, page = shown
+    snapshot = copy.deepcopy(snapshot)
+    snapshot["round"] = 14
+    snapshot["devices"][0].update(state="paused", why="paused: by its operator")
+    del snapshot["devices"][7]
+    latest.put(snapshot)
+    expect(page).to_have_title("kitchen: round 14 of 20")
+    expect(page.locator("#cards li[data-id=pi-8]")).to_have_count(0)
+    assert "by its operator" in page.text_content("#cards li[data-id=pi-1]")
+    assert page.text_content("#announce").startswith("Round 14 of 20")
+    latest.put({**snapshot, "session": "6a", "phase": "joining", "round": 0, "history": [], "clusters": {"rounds": [], "similarity": None}})
+    expect(page.locator("#clusters")).to_be_hidden()
+    expect(page.locator("#curves")).to_be_hidden()
+    assert "waiting for devices" in page.text_content("#round-phase")
+    assert page.text_content("#deadline") == "\u2013"
+
+
+def test_five_hundred_devices_are_filtered_and_sorted_and_not_all_drawn(served, sample, visitor):
+    latest, url = served
+    latest.put(now(sample(500)))
+    page = visitor.visit(url)
+    page.wait_for_selector("#cards li")
+    ids = "Array.from(document.querySelectorAll('#cards li'), (card) => card.dataset.id)"
+    assert page.text_content("#shown") == "48 of 500 shown"
+    assert page.locator("#cards li").first.get_attribute("data-state") == "rejected", "what needs attention comes first"
+    page.select_option("#sort", "id")
+    assert page.evaluate(ids)[:11] == [f"pi-{i}" for i in range(1, 12)], "10 comes after 9"
+    page.click("#more")
+    assert page.text_content("#shown") == "96 of 500 shown"
+    assert page.evaluate("document.activeElement.dataset.id") == "pi-49", "the keyboard goes on where the new ones begin"
+    page.fill("#filter", "BATTERY pi-2")
+    assert page.text_content("#shown") == "14 of 14 shown, 500 in all"
+    page.fill("#filter", "")
+    page.select_option("#filter-state", "offline")
+    assert page.text_content("#shown") == "48 of 62 shown, 500 in all"
+    assert page.locator("#more").text_content() == "Show 14 more"
+
+
+def test_all_is_reached_by_keyboard_and_pictures_can_be_read(shown):
+    _, snapshot, page = shown
+    similarity = snapshot["clusters"]["similarity"]
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    assert page.evaluate("document.activeElement.getBoundingClientRect().top") >= 0, "it is seen when it has the focus"
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    reached = set()
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        reached.add(
+            page.evaluate("document.activeElement.id || document.activeElement.parentElement?.id || document.activeElement.tagName")
+        )
+    assert {"filter", "filter-state", "sort", "table-rounds", "table-heat", "table-members", "table-gates", "table-devices"} <= reached
+    page.focus("#box-heat canvas")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowRight")
+    assert page.text_content("#box-heat .said") == f"pi-2 and pi-5: {similarity['matrix'][1][4]:.3f}"
+    page.focus("#box-members canvas")
+    for key in ("ArrowDown", "ArrowDown", *["ArrowRight"] * 20):
+        page.keyboard.press(key)
+    assert page.text_content("#box-members .said") == "pi-4, round 12: cluster 0"
+    page.focus("#box-gates canvas")
+    page.keyboard.press("ArrowDown")
+    assert page.text_content("#box-gates .said").startswith("pi-1: expert 0 ")
+
+
+def test_what_devices_say_is_text_and_nothing_else(shown):
+    latest, snapshot, page = shown
+    evil, snapshot = "<img src=x onerror='window.hit=1'><script>window.hit=1</script>", copy.deepcopy(snapshot)
+    device = snapshot["devices"][0]
+    device.update(id="constructor", why=evil, last_error=evil, version=evil, state="silent")
+    snapshot["devices"][1]["state"] = evil
+    snapshot.update(phase=evil, federation=evil)
+    snapshot["clusters"]["similarity"]["layer"] = evil
+    snapshot["broker"]["url"] = evil
+    latest.put(snapshot)
+    page.wait_for_selector("#cards li[data-id=constructor]")
+    page.click("#table-devices summary")
+    assert evil in page.text_content("#cards li[data-id=constructor]") and evil in page.text_content("#note-heat")
+    assert evil in page.text_content("#round-phase") and evil in page.text_content("#link")
+    assert page.evaluate("window.hit") is None and page.locator("img, main script").count() == 0
+
+
+def test_it_says_when_the_broker_or_the_server_is_gone_and_comes_back_by_itself(sample, visitor):
+    snapshot = now(sample(4))
+
+    def serve(latest, port=0):
+        server = Server(latest, port=port)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return server
+
+    latest = Latest()
+    server = serve(latest)
+    page = visitor.visit(server.url)
+    latest.put(snapshot)
+    page.wait_for_selector("#link[data-health=good]")
+    latest.put({**snapshot, "broker": {**snapshot["broker"], "connected": False, "since_ts": time.time() - 70}})
+    expect(page.locator("#link")).to_contain_text("has been gone for 1:1")
+    latest.put(snapshot)
+    page.wait_for_selector("#link[data-health=good]")
+    latest.close()
+    server.shutdown()
+    server.server_close()
+    expect(page.locator("#link")).to_contain_text("does not answer")
+    assert page.locator("#cards li").count() == 4, "what was known stays"
+    latest = Latest()
+    again = serve(latest, int(server.server_address[1]))
+    latest.put({**snapshot, "round": 17})
+    expect(page).to_have_title("kitchen: round 17 of 20")
+    page.wait_for_selector("#link[data-health=good]")
+    latest.close()
+    again.shutdown()
+    again.server_close()
+    visitor.complaints[:] = [each for each in visitor.complaints if "ERR_" not in each]  # the browser notes the connection that was lost
+
+
+def test_motion_only_for_those_who_want_it(served, visitor):
+    still, moving = (visitor.visit(served[1], reduced_motion=wish) for wish in ("reduce", "no-preference"))
+    asked = (
+        "[getComputedStyle(document.documentElement).scrollBehavior, getComputedStyle(document.querySelector('.skip')).transitionDuration]"
+    )
+    assert (still.evaluate(asked), moving.evaluate(asked)) == (["auto", "0s"], ["smooth", "0.15s"])
+
+
+def test_its_arithmetic_is_that_of_the_library(shown, apply, sample):
+    from scipy.cluster.hierarchy import leaves_list
+
+    _, _, page = shown
+    similarity = sample(40, groups=5, seed=3)["clusters"]["similarity"]
+    order = page.evaluate("async ([z, n]) => (await import('/clusters.js')).leaves(z, n)", [similarity["linkage"], 40])
+    assert order == leaves_list(np.asarray(similarity["linkage"])).tolist()
+    assert page.evaluate("async () => (await import('/clusters.js')).leaves([], 2)") == [0, 1]
+    values = np.random.default_rng(2).uniform(0, 1, 30).round(1).tolist()
+    xs, shares = page.evaluate("async (v) => (await import('/curves.js')).distribution([v])", values)
+    known, share = cdf(values)
+    assert xs[1:] == sorted(set(values)) and shares[0] == 0
+    assert np.allclose(shares[1:], [share[known <= x].max() for x in xs[1:]])
+    for before, patch in (({"a": {"constructor": 1}}, {"a": {"constructor": None, "toString": {"x": 1}}}), ({"a": [1]}, {"a": {"b": [2]}})):
+        assert page.evaluate("async ([b, p]) => (await import('/patch.js')).applyPatch(b, p)", [before, patch]) == apply(before, patch)

@@ -1,0 +1,175 @@
+"""The server, asked by the standard library's client: what it gives, what it refuses, what it follows."""
+
+import http.client
+import re
+import socket
+import time
+
+import pytest
+
+from edgefl.dashboard.latest import Latest
+from edgefl.dashboard.server import BROWSERS, PAGE, Server, is_own_host, own_names
+from edgefl.errors import ConfigError
+from edgefl.mqtt import Link
+from edgefl.wire.messages import State, Status
+from edgefl.wire.strict_json import encode_json
+from edgefl.wire.topics import Topics
+
+
+def ask(url, path="/", method="GET", **headers):
+    connection = http.client.HTTPConnection(url.removeprefix("http://").rstrip("/"), timeout=30)
+    connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+    response = connection.getresponse()
+    body = response.read()
+    connection.close()
+    return response, body
+
+
+def test_page_and_all_that_it_names_are_served_with_a_strict_policy(served):
+    _, url = served
+    response, body = ask(url)
+    assert (response.status, response.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    policy = response.headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy and "unsafe" not in policy and "frame-ancestors 'none'" in policy
+    assert response.headers["X-Content-Type-Options"] == "nosniff"
+    page = body.decode()
+    named = re.findall(r'(?:src|href)="([^"#]+)"', page)
+    modules = [f"/{path.name}" for path in PAGE.glob("*.js")]
+    assert {"app.js", "style.css", "vendor/uplot-1.6.32/uPlot.iife.min.js"} <= set(named)
+    for path in [*(f"/{name}" for name in named), *modules]:
+        got, content = ask(url, path)
+        assert got.status == 200 and content, path
+        assert got.headers["Content-Security-Policy"] == policy
+    assert ask(url, "/app.js")[0].headers["Content-Type"].startswith("text/javascript")
+    assert not re.search(r"<script>|<style|\son\w+=|\sstyle=", page), "the policy would stop what is inline"
+
+
+def test_the_page_asks_no_other_machine_and_writes_no_markup():
+    for path in [*PAGE.glob("*.js"), *PAGE.glob("*.html"), *PAGE.glob("*.css")]:
+        text = path.read_text().replace("http://www.w3.org/2000/svg", "")
+        assert not re.search(r"https?://|innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", text), path.name
+    assert "MIT" in (PAGE / "vendor" / "uplot-1.6.32" / "LICENSE").read_text()
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/../server.py", "/%2e%2e/server.py", "/vendor/uplot-1.6.32/LICENSE", "//etc/passwd"])
+def test_only_what_belongs_to_the_page_is_served(served, path):
+    assert ask(served[1], path)[0].status == 404
+
+
+@pytest.mark.parametrize("method", ["HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+def test_only_get_is_answered(served, method):
+    response, _ = ask(served[1], method=method)
+    assert (response.status, response.headers["Allow"]) == (405, "GET")
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("localhost:1", 200), ("127.0.0.1", 200), ("[::1]:8080", 200), ("192.168.1.10:8080", 200), (socket.gethostname(), 200),
+     ("rebound.example:8080", 421), ("127.0.0.1.rebound.example", 421), ("localhost.rebound.example", 421), ("", 421), ("[::1", 200)],
+)  # fmt: skip
+def test_a_name_that_others_can_let_point_here_is_refused(served, host, status):
+    assert ask(served[1], Host=host)[0].status == status
+    assert ask(served[1], "/events", Host="rebound.example")[0].status == 421
+
+
+def test_hosts_by_hand():
+    names = own_names("kitchen.lan")
+    assert is_own_host("KITCHEN.lan:80", names) and is_own_host("localhost.", names)
+    assert not is_own_host("kitchen.lan.example", names)
+
+
+def test_the_page_of_another_site_gets_no_stream(served):
+    assert ask(served[1], "/events", Sec_Fetch_Site="cross-site")[0].status == 403
+    assert ask(served[1], "/events", Sec_Fetch_Site="same-site")[0].status == 403
+
+
+def test_what_is_no_request_is_answered_without_repeating_it(served):
+    port = int(served[1].rsplit(":", 1)[1].rstrip("/"))
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as raw:
+        raw.sendall(b"<script>alert(1)</script>\r\n\r\n")
+        answer = raw.makefile("rb").read()
+    assert b"400" in answer.split(b"\r\n")[0] and b"text/plain" in answer and b"nosniff" in answer and b"alert" not in answer
+
+
+def test_the_stream_begins_with_the_whole_and_goes_on_with_patches(served, stream, sample):
+    latest, url = served
+    snapshot = sample(3)
+    latest.put(snapshot)
+    events = stream(url)
+    assert events.response.headers["Content-Type"] == "text/event-stream"
+    kind, whole = events.next()
+    assert kind == "whole" and whole["devices"]["pi-2"]["state"] == "sent"
+    latest.put({**snapshot, "devices": [{**each, "state": "idle"} for each in snapshot["devices"][:2]]})
+    assert events.next() == ("patch", {"devices": {"pi-1": {"state": "idle"}, "pi-2": {"state": "idle"}, "pi-3": None}})
+    assert stream(url).next()[1]["devices"].keys() == {"pi-1", "pi-2"}, "another browser, or this one again, gets the whole"
+
+
+def test_more_browsers_than_it_has_threads_for_are_told(served, stream):
+    _, url = served
+    held = [stream(url) for _ in range(BROWSERS)]
+    assert all(each.response.status == 200 for each in held)
+    response, body = ask(url, "/events")
+    assert response.status == 503 and str(BROWSERS).encode() in body
+    assert ask(url)[0].status == 200
+
+
+def test_a_port_that_is_taken_and_an_address_of_elsewhere_say_the_remedy(served, start, broker):
+    port = served[1].rsplit(":", 1)[1].rstrip("/")
+    process = start("dashboard", "--broker", broker.url, "--port", port)
+    assert process.end() == 1
+    assert f"port {port} of 127.0.0.1 is in use; give another --port" in process.said
+    with pytest.raises(ConfigError, match=r"cannot listen on 192\.0\.2\.1"):
+        Server(Latest(), "192.0.2.1")
+
+
+def test_no_broker_and_no_address_say_the_remedy(start):
+    process = start("dashboard", "--broker", "mqtt://127.0.0.1:9", "--port", "0")
+    assert process.end() == 1
+    assert "no broker at mqtt://127.0.0.1:9" in process.said and "edgefl broker start" in process.said
+    assert start("dashboard", "--port", "0", "--federation", "Not A Name").end() == 1
+
+
+def tell(link, name, **changes):
+    told = {"phase": "federate", "round": 3, "rounds": 9, "cohort_size": 2, "deadline_s": 60.0, "plan": "p", "ts": time.time(), **changes}
+    link.publish(Topics(name).state, encode_json(State(name, "s1", **told)), retain=True)
+
+
+def test_it_follows_a_broker_through_its_end_and_its_return(broker, dashboard, stream):
+    process, url = dashboard(broker.url)
+    events = stream(url)
+    state = events.until(lambda state: "notice" in state)
+    assert state["notice"] == f"No federation at {broker.url} yet; waiting for one."
+    link = Link(broker.url, "teller")
+    try:
+        tell(link, "kitchen")
+        state = events.until(lambda state: state.get("round") == 3, state)
+        assert state["federation"] == "kitchen" and "notice" not in state
+        status = Status("pi-1", "b1", True, time.time(), 40, "1.0", time.time())
+        link.publish(Topics("kitchen").device("pi-1", "status"), encode_json(status), retain=True)
+        state = events.until(lambda state: "pi-1" in state["devices"], state)
+        assert state["devices"]["pi-1"]["samples"] == 40
+        broker.kill()
+        state = events.until(lambda state: not state["broker"]["connected"], state)
+        broker.start()
+        state = events.until(lambda state: state["broker"]["connected"], state)
+        tell(link, "kitchen", round=4)
+        events.until(lambda state: state["round"] == 4, state)
+    finally:
+        link.close(1.0)
+    process.popen.terminate()
+    assert process.end() == 0, process.said
+
+
+def test_of_several_federations_one_has_to_be_named(broker, start, dashboard, stream):
+    link = Link(broker.url, "teller")
+    try:
+        tell(link, "kitchen")
+        tell(link, "garage", round=5)
+        assert link.wait_in_flight(1, 30)
+    finally:
+        link.close(1.0)
+    process = start("dashboard", "--broker", broker.url, "--port", "0")
+    assert process.end() == 1
+    assert "2 federations" in process.said and "garage (federate), kitchen (federate)" in process.said and "--federation" in process.said
+    _, url = dashboard(broker.url, "--federation", "kitchen")
+    assert stream(url).until(lambda state: state.get("round"))["round"] == 3

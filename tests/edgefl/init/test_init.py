@@ -1,0 +1,141 @@
+"""`edgefl init`: by options, by answers, and what it refuses."""
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from edgefl import cli
+from edgefl.config import load_config
+from edgefl.init.commands import init
+from edgefl.init.questions import plain_name
+from edgefl.init.task import model_for
+from edgefl.wire.topics import check_federation
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def save(path: Path, shape: tuple[int, ...], classes: int = 3) -> None:
+    x = np.random.default_rng(0).random((30, *shape), np.float32)
+    np.savez(path, x=x, y=np.arange(30) % classes)
+
+
+@pytest.mark.parametrize(
+    ("shape", "model"),
+    [((28, 28, 1), "lenet5"), ((32, 32, 3), "lenet5"), ((24, 40, 3), "five-conv"), ((8, 8, 1), "five-conv"), ((7, 8, 1), "softmax"),
+     ((128, 9), "cnn1d"), ((15, 9), "softmax"), ((40,), "softmax")],
+)  # fmt: skip
+def test_the_model_fits_the_shape(shape: tuple[int, ...], model: str) -> None:
+    assert model_for(shape) == model
+
+
+def test_a_name_can_be_made_of_any_text() -> None:
+    for text in ("Küche 7", "..", "", "-a-", "A" * 99, "x/y"):
+        assert check_federation(plain_name(text))
+
+
+def test_yes_takes_the_defaults(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("sklearn")
+    assert cli.run(["init", "kitchen", "--yes"]) == 0
+    config = load_config(here / "kitchen" / "federation.toml")
+    assert (config.name, config.algorithm, config.min_clients, config.rounds) == ("kitchen", "pfl-mfe", 2, 20)
+    assert (config.model.name, config.model.input_shape, config.model.num_classes) == ("lenet5", (28, 28, 1), 10)
+    out = capsys.readouterr().out
+    assert "edgefl aggregator start --config kitchen/federation.toml\n" in out
+    assert out.count("edgefl device start") == 2
+
+
+def test_options_are_answers(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(here / "pi-1.npz", (128, 9), 6)
+    words = "init --yes --name hall --data pi-1.npz --algorithm fedavg --clients 3 --rounds 7 --broker mqtt://pi:1884 --json"
+    assert cli.run(words.split()) == 0
+    told = json.loads(capsys.readouterr().out)
+    config = load_config(here / "federation.toml")
+    assert (config.name, config.algorithm, config.min_clients, config.rounds, config.broker) == ("hall", "fedavg", 3, 7, "mqtt://pi:1884")
+    assert (config.model.name, config.model.input_shape, config.model.num_classes) == ("cnn1d", (128, 9), 6)
+    assert config.data.name == "npz:pi-1.npz"
+    assert told["path"] == "federation.toml"
+    assert told["next"][0] == "edgefl aggregator start"
+    assert told["next"][1] == "edgefl device start --broker mqtt://pi:1884 --id pi-1 --data pi-1.npz"
+    assert len(told["next"]) == 4
+
+
+def test_answers_are_checked_as_they_come(here: Path) -> None:
+    save(here / "mine.npz", (28, 28, 1), 4)
+    answers = "My Hall\nhall\nnothing-here\nmine.npz\nfedavgg\nifca\n0\nmany\n5\n"
+    ran = CliRunner().invoke(init, ["x.toml"], input=answers)
+    assert ran.exit_code == 0, ran.output
+    config = load_config(here / "x.toml")
+    assert (config.name, config.algorithm, config.min_clients, config.model.num_classes) == ("hall", "ifca", 5, 4)
+    for told in ("my-hall would do", "no file, folder or data set 'nothing-here'", "did you mean 'fedavg'", "'0', expected a whole number"):
+        assert told in ran.stderr
+    assert "1/4" not in ran.stdout
+
+
+def test_an_option_leaves_its_question_out(here: Path) -> None:
+    save(here / "mine.npz", (40,))
+    ran = CliRunner().invoke(init, ["--name", "a", "--data", "mine.npz", "--clients", "2"], input="local\n")
+    assert ran.exit_code == 0, ran.output
+    assert "3/4 Algorithm" in ran.stderr
+    assert "1/4" not in ran.stderr
+    assert load_config(here / "federation.toml").algorithm == "local"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--yes", "--name", "A b"], "a-b would do"),
+        (["--yes", "--data", "nowhere.npz"], "no file, folder or data set 'nowhere.npz'"),
+        (["--yes", "--data", "broken.npz"], "or say --input-shape and --num-classes"),
+        (["--yes", "--input-shape", "28,28"], "expected both"),
+        (["--yes", "--input-shape", "28,x", "--num-classes", "3"], "such as 28,28,1"),
+        (["--yes", "--input-shape", "4,4,1", "--num-classes", "3", "--data", "digits"], "expected one of them"),
+        (["--yes", "--input-shape", "8", "--num-classes", "3", "--algorithm", "aemm"], "did you mean 'aem'"),
+        (["--yes", "--input-shape", "8", "--num-classes", "3", "--clients", "0"], "1 or more"),
+        (["--yes", "--input-shape", "8", "--num-classes", "3", "--model", "lenet"], "did you mean 'lenet5'"),
+        (["--yes", "--input-shape", "8", "--num-classes", "3", "--broker", "pi"], "expected mqtt://HOST:PORT"),
+        (["broken.npz", "--yes"], "is a file, expected a directory"),
+        (["there.toml", "--yes"], "is there already, and stays as it is"),
+    ],
+)  # fmt: skip
+def test_what_it_refuses(here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
+    (here / "broken.npz").write_bytes(b"no zip")
+    (here / "there.toml").write_text("mine")
+    assert cli.run(["init", *arguments]) == 1
+    out, err = capsys.readouterr()
+    assert (out, message in err) == ("", True), err
+    assert sorted(path.name for path in here.iterdir()) == ["broken.npz", "there.toml"]
+    assert (here / "there.toml").read_text() == "mine"
+
+
+def test_answers_that_end_are_an_error(here: Path) -> None:
+    ran = subprocess.run([sys.executable, "-m", "edgefl", "init"], input="a\n", capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 1
+    assert "no answer to question 2 of 4; give --data, or --yes for all defaults" in ran.stderr
+    assert not list(here.iterdir())
+
+
+def test_ctrl_c_at_a_question(here: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-m", "edgefl", "init"], stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    said = b""
+    while b"1/4" not in said:
+        said += process.stderr.read1()
+    for _ in range(30):  # again, for a signal between the question and the wait for its answer is seen only after it
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(2)
+            break
+    assert process.returncode == 130
+    assert b"Traceback" not in process.stderr.read()
+    assert not list(here.iterdir())

@@ -1,0 +1,134 @@
+"""The arrays behind the page's charts, worked by hand."""
+
+import numpy as np
+import pytest
+
+from edgefl.errors import StateError
+from edgefl.report.clusters import UNKNOWN, branches, leaves, likeness, membership
+from edgefl.report.confusion import confusions, shares
+from edgefl.report.curves import accuracies, accuracy_against_bytes, cumulated_bytes, losses, model_lines, scaled
+from edgefl.report.distribution import distributions, float_and_int8
+from edgefl.report.gates import usage
+
+KEY = "accuracy_mixture"
+RECORDS = [
+    {"round": 1, "loss": 2.0, "bytes_up": 10, "bytes_down": 30, "measured": {"clients": {"a": {KEY: 0.2}, "b": {KEY: 0.6}}}},
+    {"round": 2, "loss": None, "bytes_up": 20, "bytes_down": 30},
+    {"round": 3, "loss": 1.0, "bytes_up": 5, "bytes_down": 5, "accuracy_mean": 0.7, "accuracy_p10": 0.5, "accuracy_p90": 0.9},
+]  # fmt: skip
+
+
+def test_losses_leave_out_what_is_none():
+    rounds, loss = losses(RECORDS)
+    assert rounds.tolist() == [1, 3]
+    assert loss.tolist() == [2.0, 1.0]
+
+
+def test_accuracy_of_evaluated_clients_and_of_what_devices_told():
+    """Of .2 and .6 the mean is .4, the 10th percentile .24, the 90th .56."""
+    band = accuracies(RECORDS)
+    assert band.rounds.tolist() == [1, 3]
+    np.testing.assert_allclose(np.stack([band.mean, band.p10, band.p90]), [[0.4, 0.7], [0.24, 0.5], [0.56, 0.9]])
+    assert accuracies([{"round": 1}]).mean.shape == (0,)
+
+
+def test_bytes_are_summed_over_rounds():
+    rounds, up, down = cumulated_bytes(RECORDS)
+    assert (rounds.tolist(), up.tolist(), down.tolist()) == ([1, 2, 3], [10, 30, 35], [30, 60, 65])
+    total, band = accuracy_against_bytes(RECORDS)
+    assert total.tolist() == [40, 100]
+    np.testing.assert_allclose(band.mean, [0.4, 0.7])
+    assert (scaled(2_500_000), scaled(999), scaled(4e9)) == ((1e6, "MB"), (1.0, "bytes"), (1e9, "GB"))
+
+
+def test_lines_of_the_servers_models():
+    records = [{"round": r, "measured": {"models": {"expert1": {"accuracy": 0.1 * r}, "expert0": {"accuracy": 0.5}}}} for r in (1, 3)]
+    found = model_lines(records)
+    assert list(found) == ["expert0", "expert1"]
+    assert found["expert1"][0].tolist() == [1, 3]
+    np.testing.assert_allclose(found["expert1"][1], [0.1, 0.3])
+
+
+def test_distributions_and_int8_against_float():
+    clients = [
+        {"id": "a", "accuracy_mixture": 0.9, "accuracy_mixture_int8": 0.8},
+        {"id": "b", "accuracy_mixture": 0.5, "accuracy_mixture_int8": None},
+        {"id": "c", "accuracy_mixture": 0.7, "accuracy_mixture_int8": 0.7},
+    ]
+    found = distributions(clients)
+    assert list(found) == ["mixture", "int8"]
+    np.testing.assert_allclose(found["mixture"][0], [0.5, 0.7, 0.9])
+    np.testing.assert_allclose(found["mixture"][1], [1 / 3, 2 / 3, 1])
+    ids, floats, ints = float_and_int8(clients)
+    assert (ids, floats.tolist(), ints.tolist()) == (["a", "c"], [0.9, 0.7], [0.8, 0.7])
+
+
+MERGES = [[0, 2, 0.1, 2], [1, 3, 0.4, 2], [4, 5, 0.9, 4]]
+"""Clients 0 and 2 merge, then 1 and 3, then both pairs."""
+
+
+def test_a_dendrograms_leaves_and_branches():
+    merges = np.array(MERGES, np.float64)
+    assert leaves(merges) == [0, 2, 1, 3]
+    assert branches(merges) == [
+        ((0.0, 0.0, 1.0, 1.0), (0.0, 0.1, 0.1, 0.0)),
+        ((2.0, 2.0, 3.0, 3.0), (0.0, 0.4, 0.4, 0.0)),
+        ((0.5, 0.5, 2.5, 2.5), (0.1, 0.9, 0.9, 0.4)),
+    ]
+    assert leaves(np.zeros((0, 4))) == [0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"clients": ["a"]}, {"matrix": [[1.0]]}, {"linkage": [[0, 2, 0.1, 2], [0, 3, 0.4, 2], [4, 5, 0.9, 4]]}, {"linkage": 1}, {"round": ""}],
+)  # fmt: skip
+def test_damaged_clusters_are_told(change):
+    whole = {"round": 1, "layer": "fc", "clients": list("abcd"), "matrix": np.eye(4).tolist(), "linkage": MERGES, "cut": 0.5}
+    assert likeness(whole).clients == tuple("abcd")
+    with pytest.raises(StateError, match=r"clusters\.json is damaged"):
+        likeness({**whole, **change})
+
+
+def test_membership_that_a_server_assigns_holds_until_it_assigns_anew():
+    records = [
+        {"round": 1},
+        {"round": 2, "measured": {"clusters": {"b": 1, "a": 0}}},
+        {"round": 3, "updates": {"a": {"loss": 1.0}}},
+        {"round": 4, "measured": {"clusters": {"a": 1, "b": 1}}},
+    ]
+    rounds, clients, found = membership(records)
+    assert (rounds, clients, found.tolist()) == ([2, 3, 4], ["a", "b"], [[0, 0, 1], [1, 1, 1]])
+
+
+def test_membership_that_clients_choose_is_of_the_rounds_that_they_took_part_in():
+    records = [
+        {"round": 1, "updates": {"a": {"expert": 2.0}, "b": {"expert": 0.0}}},
+        {"round": 2, "updates": {"b": {"q/0": 0.2, "q/1": 0.8}}},
+    ]
+    rounds, clients, found = membership(records)
+    assert (rounds, clients, found.tolist()) == ([1, 2], ["a", "b"], [[2, UNKNOWN], [0, 1]])
+    assert membership([{"round": 1, "updates": {"a": {"loss": 1.0}}}])[0] == []
+
+
+def test_confusion_by_client_and_its_shares():
+    clients = [{"id": "a", "confusion": [[0, 0, 3], [0, 2, 1]]}, {"id": "b", "confusion": [[1, 1, 5]]}, {"id": "c"}]
+    found = confusions(clients)
+    assert found["a"].tolist() == [[3, 0, 1], [0, 0, 0], [0, 0, 0]]
+    assert found["b"].tolist() == [[0, 0, 0], [0, 5, 0], [0, 0, 0]]
+    np.testing.assert_allclose(shares(found["a"])[0], [0.75, 0, 0.25])
+    assert np.isnan(shares(found["a"])[1]).all()
+    for damaged in ("x", [[0, 0]], [[0, -1, 2]], [[0, 0, 0.5]], [[0, "a", 1]]):
+        with pytest.raises(StateError, match="the confusion of a is no list"):
+            confusions([{"id": "a", "confusion": damaged}])
+
+
+def test_gate_usage_of_simulations_and_of_devices():
+    clients = [
+        {"id": "a", "diagnostics": {"gate/expert0": 0.25, "gate/local": 0.75}},
+        {"id": "b", "diagnostics": {"gate/local": 1.0}},
+        {"id": "c"},
+    ]
+    experts, ids, found = usage(clients)
+    assert (experts, ids, found.tolist()) == (["expert0", "local"], ["a", "b"], [[0.25, 0.75], [0.0, 1.0]])
+    experts, ids, found = usage([{"id": "pi-1", "gate_1": 0.4, "gate_0": 0.6}])
+    assert (experts, ids, found.tolist()) == (["0", "1"], ["pi-1"], [[0.6, 0.4]])

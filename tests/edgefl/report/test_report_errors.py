@@ -1,0 +1,105 @@
+"""Folders that are none, damaged ones, and a machine without matplotlib: each one message with its remedy, exit code 1."""
+
+import json
+import re
+import sys
+
+import pytest
+
+from edgefl.cli import run as edgefl
+from edgefl.errors import StateError
+from edgefl.report.folder import read_folder, read_records
+
+
+@pytest.fixture
+def says(capsys):
+    """Run `edgefl report` and return the one line that it ends with."""
+
+    def run(*arguments) -> str:
+        assert edgefl(["report", *map(str, arguments)]) == 1
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert "Traceback" not in err
+        return err.strip()
+
+    return run
+
+
+def test_folders_that_hold_no_federation(says, tmp_path, written):
+    assert "is no folder; give the --out of `edgefl simulate`" in says(tmp_path / "none")
+    (tmp_path / "empty").mkdir()
+    assert "holds neither run.json nor result.json" in says(tmp_path / "empty")
+    written("one")
+    assert re.search(r"holds runs and is none: one; give one of them, such as .*/one$", says(tmp_path))
+    assert "0 folders, expected one" in says()
+    assert "2 folders, expected one" in says(tmp_path, tmp_path)
+
+
+def test_damaged_folders(says, written):
+    folder = written(records=[{"round": 1, "loss": 1.0}], clients=[{"id": "a"}])
+    for name, content, told in (
+        ("run.json", "{", "cannot read"), ("run.json", "[]", "expected an object"), ("summary.json", '{"clients": [1]}', "no list of rows"),
+        ("rounds.jsonl", '{"round": "x"}\n', "damaged in line 1"), ("rounds.jsonl", "\0\n{}\n", "damaged in line 1"),
+        ("clusters.json", '{"clients": []}', "clusters.json is damaged"), ("confusion.json", '{"a": [[1]]}', "is no list of"),
+    ):  # fmt: skip
+        before = (folder / name).read_text() if (folder / name).exists() else None
+        (folder / name).write_text(content)
+        assert told in says(folder)
+        if before is None:
+            (folder / name).unlink()
+        else:
+            (folder / name).write_text(before)
+    assert edgefl(["report", str(folder)]) == 0
+    assert (folder / "report.html").exists()
+
+
+def test_any_values_in_the_records_give_a_page_or_an_error(written):
+    """What another program wrote there: never a traceback of another kind."""
+    from edgefl.report.page import to_html
+
+    strange = [None, "x", [], {}, -1, 1e308, True, [[1, 2], [3]], {"a": None}, {"a": {"expert": "x", "q/0": None, "q/x": 1}}]
+    for i, value in enumerate(strange):
+        record = {"round": 1, **dict.fromkeys(("loss", "bytes_up", "bytes_down", "updates", "measured", "accuracy_mean", "phase"), value)}
+        inside = {"round": 2, "measured": dict.fromkeys(("clients", "models", "clusters", "divergence"), value)}
+        clients = [{"id": "a", **dict.fromkeys(("accuracy_mixture", "cluster", "diagnostics", "accuracy_mixture_int8"), value)}]
+        config = {"name": value, "algorithm": "fedavg", "model": value, "data": value, "partition": value, "options": value}
+        try:
+            to_html(read_folder(written(f"strange{i}", records=[record, inside], clients=clients, config=config)))
+        except StateError:
+            continue
+
+
+def test_a_line_that_was_being_written_is_left_out_and_a_round_played_again_counts_once(tmp_path):
+    path = tmp_path / "rounds.jsonl"
+    path.write_text(
+        '{"round": 2, "loss": 5}\n{"round": 1, "loss": 1}\n{"round": 2, "loss": 2}\n{"round": 3, "phase": "personalize"}\n{"round": 3, "lo'
+    )
+    assert [record["loss"] for record in read_records(path)] == [1, 2]
+
+
+def test_without_matplotlib(says, written, monkeypatch):
+    folder = written(records=[{"round": 1, "loss": 1.0}])
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert "this command needs matplotlib, which this environment lacks; install the extra: pip install -e '.[plots]'" in says(folder)
+    assert not (folder / "report.html").exists()
+
+
+def test_a_file_that_cannot_be_written(says, written):
+    folder = written(records=[{"round": 1, "loss": 1.0}])
+    told = says(folder, "-o", folder / "run.json" / "x.html")
+    assert re.search(r"cannot write .*run.json/x.html: .*; free some space, or give another -o", told)
+
+
+def test_figures_that_cannot_be_made(says, written):
+    folder = written(config={"name": "hand", "algorithm": "fedavg"})
+    assert "no figure 'aem-33'; did you mean 'aem-3'" in says("--figure", "aem-33", folder)
+    assert "is a run of fedavg, aem-3 needs runs of aem with several p" in says("--figure", "aem-3", folder)
+    assert "no folder given, aem-3 needs" in says("--figure", "aem-3")
+    assert "ends in .gif, expected .svg, .png, .pdf" in says("--figure", "fedmix-1", folder, "-o", "x.gif")
+    assert "tells no gradient divergence" in says("--figure", "fedmix-1", folder)
+    assert "has no layers.json; simulate with --layers-over 4" in says("--figure", "clustered-3", folder)
+    assert "was not evaluated between rounds; simulate with --evaluate-every 1" in says("--figure", "pfl-moe-2", folder)
+    damaged = written(
+        "damaged", layers=json.loads('{"clients": ["a"], "epochs": [1], "compared": [[1, 2]], "layers": {}, "truth": [0], "dense": []}')
+    )
+    assert "layers.json is damaged" in says("--figure", "clustered-4", damaged)

@@ -1,0 +1,164 @@
+"""The page: of real runs it has every section, it parses, asks for nothing, and is the same bytes each time."""
+
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from html.parser import HTMLParser
+
+import pytest
+
+from edgefl.cli import run as edgefl
+from edgefl.report.folder import read_folder
+from edgefl.report.page import to_html
+
+pytest.importorskip("matplotlib", reason="the plots extra is not installed")
+VOID = {"meta", "br", "hr", "img", "input", "link"}
+SECTIONS = ("curves", "clients", "clusters", "gates", "confusion")
+HOSTILE = "<script>alert(1)</script>\"'&$\\frac{x}$\x00\x1b[31m"
+
+
+class Page(HTMLParser):
+    """Checks that elements are closed in order and collects what a page is made of."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.ids, self.figures, self.attributes = [], [], [], [], []
+        self.feed(text)
+        assert not self.open, f"left open: {self.open}"
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        own = dict(attrs)
+        self.attributes += list(own.items())
+        self.ids += [own["id"]] if "id" in own else []
+        if tag == "svg":
+            self.figures.append(own)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, f"</{tag}> closes another element"
+
+
+def checked(text: str) -> Page:
+    """Return the page, which needs no other file."""
+    page = Page(text)
+    assert "script" not in page.tags
+    assert "http" not in re.sub(r"base64,[^\"]*", "", text)
+    assert "@import" not in text
+    for name, value in page.attributes:
+        if name in ("src", "href", "xlink:href") and value:
+            assert value.startswith(("#", "data:image/png;base64,")), value
+    assert not re.findall(r"url\((?!#)", text)
+    assert len(page.ids) == len(set(page.ids))
+    assert set(SECTIONS) <= set(page.ids)
+    used = set(re.findall(r'(?:url\(#|href="#)([^")]+)', text))
+    assert used <= set(page.ids)
+    assert all(own.get("role") == "img" and own.get("aria-label") for own in page.figures)
+    assert page.tags.count("table") == page.tags.count("figure") == len(page.figures)
+    for svg in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
+        ElementTree.fromstring(svg.replace("xlink:href", "href"))
+    return page
+
+
+def test_a_clustered_run_has_all_but_gates_and_int8(clustered, tmp_path, capsys):
+    out = tmp_path / "report.html"
+    assert edgefl(["report", str(clustered), "-o", str(out)]) == 0
+    text = out.read_text()
+    page = checked(text)
+    assert len(page.figures) == 10
+    for title in ("Training loss", "Accuracy over clients", "Traffic", "Accuracy against bytes", "Distribution over clients",
+                  "How alike clients are", "Who was in which cluster", "Confusion matrix, all clients"):  # fmt: skip
+        assert f"<h3>{title}</h3>" in text
+    missing = re.findall(r'<div class="card missing"><h3>(.*?)</h3><p>Not here: (.*?)\.</p>', text)
+    assert dict(missing).keys() == {"int8 against float", "Gate usage"}
+    assert "python" in text
+    assert "edgefl simulate" in text
+    assert "prefers-color-scheme:dark" in text
+    assert edgefl(["report", str(clustered), "-o", str(tmp_path / "again.html")]) == 0
+    assert out.read_bytes() == (tmp_path / "again.html").read_bytes()
+
+    capsys.readouterr()
+    assert edgefl(["report", str(clustered), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    loss = next(part for part in told["sections"]["curves"] if part["title"] == "Training loss")
+    records = [json.loads(line) for line in (clustered / "rounds.jsonl").read_text().splitlines()]
+    assert loss["rows"] == [[record["round"], record["loss"]] for record in records]
+
+
+def test_a_run_with_gates_that_was_not_evaluated_says_what_it_lacks(aem):
+    text = to_html(read_folder(aem))
+    checked(text)
+    assert "<h3>Gate usage</h3>" in text
+    assert "--evaluate-every 1" in text
+    (summary,) = [json.loads((aem / "summary.json").read_text())]
+    for row in summary["clients"]:
+        assert sum(value for key, value in row["diagnostics"].items() if key.startswith("gate/")) == pytest.approx(1, abs=1e-5)
+
+
+def test_hostile_names_are_text(written):
+    """Of a federation, a client, a machine and an algorithm; `$` is no formula, what cannot be printed is a box in pictures."""
+    clients = [
+        {
+            "id": HOSTILE,
+            "accuracy_mixture": 0.5,
+            "accuracy_mixture_int8": 0.4,
+            "cluster": 1,
+            "confusion": None,
+            "diagnostics": {"gate/<b>": 1.0},
+        }
+    ]
+    folder = written(
+        records=[{"round": 1, "loss": 1.0, "updates": {HOSTILE: {"expert": 0}}}], clients=clients,
+        config={"name": HOSTILE, "algorithm": HOSTILE, "model": {"name": HOSTILE}}, confusion={HOSTILE: [[0, 1, 2]]},
+    )  # fmt: skip
+    text = to_html(read_folder(folder))
+    checked(text)
+    assert "&lt;script&gt;" in text
+    assert "<script" not in text
+    assert "<b>" not in text
+
+
+def test_a_brokers_password_stays_out(written):
+    folder = written(config={"name": "kitchen", "algorithm": "fedavg", "broker": "mqtt://pi:secret@host:1883"})
+    note = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**note, "command": "edgefl x --broker mqtt://pi:secret@host:1883 --port 1"}))
+    text = to_html(read_folder(folder))
+    assert "secret" not in text
+    assert "host:1883 --port 1" in text
+
+
+def test_a_folder_of_before_has_a_page_that_says_what_it_lacks(written):
+    """No confusion, no clusters, no evaluation: what the first version of `edgefl simulate` wrote."""
+    text = to_html(
+        read_folder(
+            written(records=[{"round": 1, "loss": 1.0, "bytes_up": 5, "bytes_down": 5}], clients=[{"id": "a", "accuracy_mixture": 0.5}])
+        )
+    )
+    page = checked(text)
+    assert len(page.figures) == 3
+    assert text.count('class="card missing"') == 7
+
+
+def test_a_demo_and_its_aggregator(tmp_path):
+    """What `edgefl demo` leaves, in small: losses of an aggregator that wrote no rounds.jsonl, and int8 of each device."""
+    rows = [
+        {"id": f"pi-{i}", "accuracy_mixture": 0.9, "accuracy_mixture_int8": 0.88, "accuracy_federated": 0.8, "n_train": 9} for i in (1, 2)
+    ]
+    (tmp_path / "aggregator").mkdir()
+    (tmp_path / "federation.toml").write_text('[federation]\nname = "demo"\nrounds = 2\n[model]\nname = "lenet5"\n')
+    (tmp_path / "summary.json").write_text(json.dumps({"dataset": "digits", "algorithm": "pfl-mfe", "seed": 1, "clients": rows}))
+    result = {"federation": "demo", "algorithm": "pfl-mfe", "rounds": 2, "losses": [0.5, None], "clients": rows, "session": "5e55"}
+    (tmp_path / "aggregator" / "result.json").write_text(json.dumps(result))
+    for folder, kind in ((tmp_path, "demo"), (tmp_path / "aggregator", "aggregator")):
+        found = read_folder(folder)
+        assert (found.kind, found.algorithm, len(found.clients), len(found.records)) == (kind, "pfl-mfe", 2, 2)
+        text = to_html(found)
+        checked(text)
+        assert "Of 2 clients int8 costs 2.00 points on average and 2.00 at most; 0 lose nothing." in text
+        assert "5e55" in text

@@ -1,0 +1,134 @@
+"""The masked rounds of docs/protocol.md, written from that page alone: nothing of edgefl is imported here."""
+
+import base64
+import importlib.util
+import json
+import math
+import secrets
+import struct
+import sys
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+SPEC = importlib.util.spec_from_file_location("edgefl_tests_foreign_plain", Path(__file__).with_name("foreign_device.py"))
+plain = sys.modules.setdefault(SPEC.name, importlib.util.module_from_spec(SPEC))
+SPEC.loader.exec_module(plain)
+
+PRIME = 2**521 - 1
+SAMPLES = 7
+
+
+def base64_of(content):
+    return base64.b64encode(content).decode()
+
+
+def shared(secret, places, threshold):
+    """Return Shamir's share at each place, 66 bytes each."""
+    coefficients = [int.from_bytes(secret), *(secrets.randbelow(PRIME) for _ in range(threshold - 1))]
+    return {p: (sum(c * pow(p, i, PRIME) for i, c in enumerate(coefficients)) % PRIME).to_bytes(66) for p in places}
+
+
+def masked(words, seed, sign):
+    stream = Cipher(ChaCha20(seed, bytes(16)), mode=None).encryptor().update(bytes(8 * len(words)))
+    return [(word + sign * mask) % 2**64 for word, mask in zip(words, struct.unpack(f"<{len(words)}Q", stream), strict=True)]
+
+
+class MaskedForeignDevice(plain.ForeignDevice):
+    """A device that knows masked rounds."""
+
+    def answer(self, task):
+        if not task["codec"].endswith("+masked") or task["phase"] == "personalize":
+            self.personalize(task)
+            return
+        steps = {"share": self.share, "mask": self.mask, "unmask": self.unmask}
+        if task["phase"] not in steps:
+            self.deliver(task, self.advertise(task), {})
+        else:
+            (sha256,) = task["models"].values()
+            metrics = {"loss": 0.25} if task["phase"] == "mask" else {}
+            self.deliver(task, steps[task["phase"]](self.fetch(sha256)), metrics)
+
+    def personalize(self, task):
+        self.deliver(task, plain.to_safetensors({}), {"accuracy_mixture": 0.5})
+
+    def advertise(self, task):
+        """Train, which is to take small numbers, and draw keys."""
+        self.words = []
+        for _, sha256 in sorted(task["models"].items()):
+            for _, (_, _, content) in sorted(plain.safetensors(self.fetch(sha256)).items()):
+                deltas = [1e-3 * math.sin(i + 1) for i in range(len(content) // 4)]
+                self.words += [round(delta * 2**24) * SAMPLES % 2**64 for delta in deltas]
+            self.words.append(SAMPLES)
+        scalars = [[name, float(value)] for name, value in sorted(task["scalars"].items())]
+        told = [
+            self.federation, task["session"], task["round"], task["phase"], task["nonce"].partition("-")[0], task["plan"],
+            sorted(map(list, task["models"].items())), scalars, task["seed"],
+        ]  # fmt: skip
+        self.context = plain.hashlib.sha256(json.dumps(told).encode()).hexdigest()
+        self.seal_key, self.mask_key, self.seed = X25519PrivateKey.generate(), X25519PrivateKey.generate(), secrets.token_bytes(32)
+        keys = (base64_of(key.public_key().public_bytes_raw()) for key in (self.seal_key, self.mask_key))
+        said = {"client_id": self.client_id, "context": self.context, **dict(zip(("seal", "mask"), keys, strict=True))}
+        self.advertised = json.loads(self.signed("Advertised", said))
+        return json.dumps(self.advertised).encode()
+
+    def agreed(self, private, public, purpose):
+        secret = private.exchange(X25519PublicKey.from_public_bytes(base64.b64decode(public)))
+        return HKDF(SHA256(), 32, None, f"{self.context} {purpose}".encode()).derive(secret)
+
+    def share(self, blob):
+        self.others = {}
+        for line in blob.split(b"\n"):
+            told, key, voucher = line.split(b"\t")
+            each = json.loads(told)
+            assert each["context"] == self.context
+            if self.enrolment:
+                authority = x509.load_pem_x509_certificate(self.enrolment["ca"].encode()).public_key()
+                vouched = f"edgefl/v1 {each['client_id']} signs with {key.decode()}\n".encode()
+                authority.verify(base64.b64decode(voucher), vouched, ec.ECDSA(SHA256()))
+                said = plain.signed_bytes("Advertised", each, self.federation, each["client_id"])
+                Ed25519PublicKey.from_public_bytes(base64.b64decode(key)).verify(base64.b64decode(each["signature"]), said)
+            self.others[each["client_id"]] = each
+        assert self.others[self.client_id] == self.advertised
+        ids = sorted(self.others)
+        assert list(self.others) == ids
+        self.threshold = math.ceil(2 * len(ids) / 3)
+        places = range(1, len(ids) + 1)
+        of_key = shared(self.mask_key.private_bytes_raw(), places, self.threshold)
+        of_seed = shared(self.seed, places, self.threshold)
+        sealed = b""
+        for place, other in enumerate(ids, 1):
+            nonce, key = secrets.token_bytes(12), self.agreed(self.seal_key, self.others[other]["seal"], "seal")
+            route = f"{self.context}\n{self.client_id}\n{other}".encode()
+            sealed += nonce + AESGCM(key).encrypt(nonce, of_key[place] + of_seed[place], route)
+        assert len(sealed) == 160 * len(ids)
+        return sealed
+
+    def mask(self, blob):
+        line, _, content = blob.partition(b"\n")
+        ids = line.decode().split(" ")
+        self.inbox = {other: content[160 * i : 160 * (i + 1)] for i, other in enumerate(ids)}
+        assert self.client_id in ids
+        assert len(ids) >= self.threshold
+        words = masked(self.words, self.seed, 1)
+        for other in ids:
+            if other != self.client_id:
+                words = masked(words, self.agreed(self.mask_key, self.others[other]["mask"], "mask"), 1 if other > self.client_id else -1)
+        return struct.pack(f"<{len(words)}Q", *words)
+
+    def unmask(self, blob):
+        came, told = blob.decode().split(" "), b""
+        assert self.client_id in came
+        for other, message in sorted(self.inbox.items()):
+            key, route = self.agreed(self.seal_key, self.others[other]["seal"], "seal"), f"{self.context}\n{other}\n{self.client_id}"
+            both = AESGCM(key).decrypt(message[:12], message[12:], route.encode())
+            told += both[66:] if other in came else both[:66]
+        return told

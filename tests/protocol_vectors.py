@@ -1,0 +1,154 @@
+"""The test vectors of the protocol, made by the project's own code. `python tests/protocol_vectors.py` writes them into docs/."""
+
+import base64
+import json
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from edgefl.codecs import pack
+from edgefl.rng import rng_for
+from edgefl.security.masking import mask, to_words
+from edgefl.security.secure_sum import PublicKeys, Secrets, mask_words
+from edgefl.security.shamir import PRIME, combine
+from edgefl.security.signing import public_of, sign
+from edgefl.types import Array
+from edgefl.wire.chunks import chunk_count, ranges_of
+from edgefl.wire.masked import context_of, encode_ids
+from edgefl.wire.messages import Begin, Receipt, State, Task
+from edgefl.wire.strict_json import encode_json
+from edgefl.wire.tensors import encode_models, encode_weights, models_limit, specs_of
+from edgefl.wire.topics import Topics
+
+PAGE = Path(__file__).parents[1] / "docs" / "protocol-vectors.md"
+KEY = base64.b64encode(bytes(range(32))).decode()
+"""A private Ed25519 key that everybody knows."""
+SHA = "ab" * 32
+STATE = State("kitchen", "0123456789abcdef", "federate", 1, 20, 2, 60.0, SHA, 1700000000.25)
+TASK = Task(
+    "0123456789abcdef", 1, "federate", SHA, {"global": "cd" * 32}, {"step": 1e-05}, 7, 60.0, "fp32", 0, 0.0, "00112233445566ff", 1e16
+)  # fmt: skip
+BEGIN = Begin(
+    "pi-1", "0123456789abcdef", 1, SHA, "ef" * 32, 140, 1, 122880, 188, {"loss": float("nan"), "küche": 0.5}, "00112233445566ff",
+    1700000001.0,
+)  # fmt: skip
+RECEIPT = Receipt(1, "ef" * 32, "missing", ((0, 2), (5, 6)), "", "00112233445566ff", 1700000002.0)
+DELTA: dict[str, Array] = {
+    "fc/bias": np.array([0.5, -0.25, 0.0], np.float32),
+    "fc/kernel": np.array([[1.0, -3.0, 0.1], [1e-3, 2.0, -0.7]], np.float32),
+}
+CODECS = ("fp32", "fp16", "int8", "top-50", "int8+deflate")
+
+
+def signatures() -> list[tuple[str, str]]:
+    """Return messages as they are published, with their signatures."""
+    rows = [("private key, base64", KEY), ("public key, base64", public_of(KEY))]
+    for message, client_id in ((STATE, ""), (TASK, "pi-1"), (BEGIN, "pi-1"), (RECEIPT, "pi-1")):
+        kind = type(message).__name__
+        rows.append((f"{kind}: what is signed", f"edgefl/v1 kitchen {kind} {client_id}\\n{encode_json(message).decode()}"))
+        rows.append((f"{kind}: signature", sign(message, KEY, "kitchen", client_id).signature))
+    return rows
+
+
+def blobs() -> list[tuple[str, str]]:
+    """Return a model and an update in several codecs, in hex."""
+    rows = [("model", encode_weights(DELTA).hex()), ("its sha256", sha256(encode_weights(DELTA)).hexdigest())]
+    rows += [(f"update in {codec}", encode_models({"global": DELTA}, codec).hex()) for codec in CODECS if codec != "int8+deflate"]
+    limits = {codec: models_limit({"global": specs_of(DELTA)}, codec) + 64 for codec in CODECS}
+    return [*rows, ("largest size of such an update, bytes", json.dumps(limits))]
+
+
+def codecs() -> list[tuple[str, str]]:
+    """Return how single values are packed."""
+    kernel = DELTA["fc/kernel"]
+    int8, top = pack("int8", kernel), pack("top-50", kernel)
+    half = pack("fp16", np.array([1e6, -0.0, 1 / 3, 6e-8], np.float32))[""]
+    return [
+        ("int8 of fc/kernel: q", json.dumps(int8[""].ravel().tolist())),
+        ("int8 of fc/kernel: scale, float32, most significant byte first", int8["scale"].astype(">f4").tobytes().hex()),
+        ("top-50 of fc/kernel: places", json.dumps(top["place"].tolist())),
+        ("top-50 of fc/kernel: values", json.dumps([float(x) for x in top[""]])),
+        ("fp16 of 1e6, -0, 1/3, 6e-8, most significant byte first", half.astype(">f2").tobytes().hex()),
+    ]  # fmt: skip
+
+
+def chunks() -> list[tuple[str, str]]:
+    """Return topics and chunk counts."""
+    topics = Topics("kitchen")
+    return [
+        ("topic of a task", topics.device("pi-1", "task")),
+        ("topic of a chunk", topics.upload("pi-1", SHA, 3)),
+        ("chunks of 0, 122880, 122881 and 246827 bytes", json.dumps([chunk_count(size) for size in (0, 122880, 122881, 246827)])),
+        ("ranges of 0, 1, 2, 5, 7, 8", json.dumps(ranges_of([0, 1, 2, 5, 7, 8]))),
+    ]
+
+
+def clients() -> dict[str, tuple[Secrets, PublicKeys]]:
+    """Return three clients whose secrets everybody knows."""
+    made = {}
+    for place, client_id in enumerate(("a", "b", "c"), 1):
+        seal, agree = (X25519PrivateKey.from_private_bytes(bytes([16 * place + i] * 32)) for i in (1, 2))
+        keys = PublicKeys(seal.public_key().public_bytes_raw(), agree.public_key().public_bytes_raw())
+        made[client_id] = Secrets(seal.private_bytes_raw(), agree.private_bytes_raw(), bytes([16 * place + 3] * 32)), keys
+    return made
+
+
+def masked() -> list[tuple[str, str]]:
+    """Return each step of a masked sum of three clients."""
+    told, context = clients(), context_of("kitchen", TASK)
+    public = {client_id: keys for client_id, (_, keys) in told.items()}
+    words = to_words(np.array([0.5, -0.25], np.float64), 3)
+    rows = [
+        ("context, of the Task above", context),
+        *((f"secrets of {client_id}: seal, mask, seed", f"{own.seal.hex()} {own.mask.hex()} {own.own_seed.hex()}")
+          for client_id, (own, _) in told.items()),
+        *((f"public keys of {client_id}: seal, mask", f"{keys.seal.hex()} {keys.mask.hex()}") for client_id, keys in public.items()),
+        ("words of the deltas .5, -.25 at 3 samples, as u64", json.dumps(words.tolist())),
+        ("mask of a's seed, 3 words as bytes", mask(told["a"][0].own_seed, 3).astype("<u8").tobytes().hex()),
+    ]  # fmt: skip
+    total = np.zeros(3, np.uint64)
+    for client_id, (own, _) in told.items():
+        hidden = mask_words(own, client_id, public, public, words, context)
+        rows.append((f"masked words of {client_id}", hidden.astype("<u8").tobytes().hex()))
+        total += hidden
+    rows.append(("their sum", total.astype("<u8").tobytes().hex()))
+    # f(p) = secret + 5 p, so threshold 2
+    secret = int.from_bytes(told["a"][0].own_seed)
+    shares = {place: (secret + 5 * place) % PRIME for place in (1, 3)}
+    assert combine(shares, 2, 32) == told["a"][0].own_seed
+    rows += [(f"share of a's seed at place {place}, polynomial seed + 5 p", share.to_bytes(66).hex()) for place, share in shares.items()]
+    return [*rows, ("ids in a list", encode_ids(["a", "b", "c"]).decode())]
+
+
+def draws() -> list[tuple[str, str]]:
+    """Return the first draws of a client in a round."""
+    return [("seed 7, round 1, client pi-1: two u64", json.dumps(rng_for(7, 1, "pi-1").integers(0, 2**64, 2, np.uint64).tolist()))]
+
+
+SECTIONS = {
+    "Topics and chunks": chunks, "Signatures": signatures, "Blobs": blobs, "Codecs": codecs, "Secure aggregation": masked, "Draws": draws,
+}  # fmt: skip
+HEAD = """# Test vectors
+
+For whoever writes another implementation of [the protocol](protocol.md). Made by edgefl's code (`tests/protocol_vectors.py`); a test
+makes them again and compares, and another checks them with Python's standard library and the package `cryptography` alone. Deflated bytes
+are none of them: any stream that unpacks to the same is right.
+
+The delta is `fc/bias` = [0.5, -0.25, 0] and `fc/kernel` = [[1, -3, 0.1], [0.001, 2, -0.7]]. In what is signed, `\\n` stands for a newline.
+In the masked sum three clients a, b and c send the same words.
+"""
+
+
+def render() -> str:
+    """Return the page."""
+    parts = [HEAD]
+    for title, rows in SECTIONS.items():
+        parts.append(f"\n## {title}\n")
+        parts += [f"\n{name}\n\n    {value}\n" for name, value in rows()]
+    return "".join(parts)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render())

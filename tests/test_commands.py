@@ -1,0 +1,193 @@
+"""Laws of every command: help, exit codes, JSON alone on standard output, and errors without a traceback."""
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from edgefl import cli
+
+WIDTH = 80
+# What these print is no table, and no program asks for it.
+WITHOUT_JSON = {
+    "aggregator pause", "aggregator resume", "broker watcher", "completion", "device enrol", "device pause", "device resume",
+    "device revoke", "export key",
+}  # fmt: skip
+# By the words of a command, what makes it read a file that is not there.
+MISSING = {
+    "aggregator pause": "--out nowhere pi-1",
+    "aggregator resume": "--out nowhere pi-1",
+    "aggregator start": "--config nowhere.toml",
+    "aggregator status": "--out nowhere",
+    "audit labels": "--config nowhere.toml",
+    "compare": "nowhere",
+    "device enrol": "pi-1 --security nowhere",
+    "device install": "--enrol nowhere.enrol --data x.npz --state state",
+    "device pause": "--state nowhere",
+    "device resume": "--state nowhere",
+    "device revoke": "pi-1 --security nowhere",
+    "device start": "--id pi-1 --data nowhere.npz --state state",
+    "device status": "--state nowhere",
+    "doctor": "--enrol nowhere.enrol",
+    "export": "--state nowhere -o out",
+    "export drift": "nowhere nowhere.bin",
+    "export profile": "nowhere",
+    "export update": "nowhere nowhere --key nowhere.key -o out.bin",
+    "export verify": "nowhere",
+    "infer": "nowhere.tflite --data nowhere.npz",
+    "init": "--yes --data nowhere.npz",
+    "monitor": "--enrol nowhere.enrol",
+    "partitions show": "--data npz:nowhere.npz",
+    "plan build": "--config nowhere.toml -o out",
+    "plan inspect": "nowhere",
+    "report": "nowhere",
+    "simulate": "nowhere.toml",
+    "tune": "nowhere.toml --out out",
+    "watch": "--enrol nowhere.enrol",
+}
+TABLES = [
+    "algorithms --json", "datasets --json", "device boards --json", "models --json", "partitions --json",
+    "partitions show --clients 3 --json", "doctor --json", "init --yes --input-shape 8 --num-classes 2 --json",
+    "device install --broker mqtt://b:1 --id pi-1 --data x.npz --state /var/lib/edgefl --json", "broker init keys --host h --json",
+]  # fmt: skip
+
+
+def walk(command: click.Command, words: tuple[str, ...] = (), parent: click.Context | None = None) -> Iterator[tuple[str, click.Context]]:
+    context = click.Context(
+        command, info_name=words[-1] if words else "edgefl", parent=parent, terminal_width=WIDTH, max_content_width=WIDTH
+    )
+    yield " ".join(words), context
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            assert found is not None
+            yield from walk(found, (*words, name), context)
+
+
+COMMANDS = dict(walk(cli.cli))
+LEAVES = [
+    name for name, context in COMMANDS.items() if not isinstance(context.command, click.Group) or context.command.invoke_without_command
+][1:]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_fits_and_has_an_example(name: str) -> None:
+    text = COMMANDS[name].command.get_help(COMMANDS[name])
+    example = re.split(r"Examples?:", text)[-1]
+    assert example != text
+    assert f"edgefl {name}".rstrip() in " ".join(example.split())
+    assert [line for line in text.splitlines() if len(line) > WIDTH] == []
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_option_says_what_it_means(name: str) -> None:
+    options = [option for option in COMMANDS[name].command.params if isinstance(option, click.Option) and not option.hidden]
+    assert [option.opts[-1] for option in options if not re.sub(r"\[.*?\]", "", option.help or "").strip()] == []
+
+
+def test_what_prints_tables_takes_json() -> None:
+    without = {name for name in LEAVES if not any("--json" in option.opts for option in COMMANDS[name].command.params)}
+    assert without == WITHOUT_JSON
+
+
+@pytest.mark.parametrize("words", TABLES)
+def test_json_is_alone_on_standard_output(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    if "show" in words:
+        pytest.importorskip("sklearn")
+    monkeypatch.chdir(tmp_path)
+    with contextlib.suppress(SystemExit):  # doctor's way to say that a check failed
+        assert cli.run(words.split()) == 0
+    assert json.loads(capfd.readouterr().out)
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_a_wrong_option_is_2(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run([*name.split(), "--no-such-option"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, "no such option" in err.lower(), "Traceback" in err) == ("", True, False)
+
+
+def test_each_command_that_reads_a_file_is_asked_for_one_that_is_not_there() -> None:
+    def reads(option: click.Parameter) -> bool:
+        return isinstance(option.type, click.Path) and not {"--out", "--keep", "--output"} & set(option.opts)
+
+    reading = {name for name in LEAVES if any(reads(option) for option in COMMANDS[name].command.params)}
+    makes = {"broker init", "broker watcher", "device record", "bench firmware", "dashboard", "export key"}
+    assert reading - makes <= set(MISSING)
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_a_missing_file_is_1_with_a_message(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    try:
+        code = cli.run([*name.split(), *MISSING[name].split()])
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    out, err = capsys.readouterr()
+    assert code == 1, err
+    assert "Traceback" not in err
+    assert "nowhere" in out + err or name == "device status"
+    assert name == "device status" or out == ""
+
+
+@pytest.mark.parametrize("words", ["", "--help", "algorithms", "models --json", "doctor", "completion bash"])
+def test_a_full_disk_under_standard_output(words: str) -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "edgefl", *words.split()]
+        ran = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    assert (ran.returncode, ran.stderr) == (1, "edgefl: No space left on device; free some space, or write to another disk\n")
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 16 KB that is full."""
+    place = tmp_path / "full"
+    place.mkdir()
+    if (
+        os.geteuid()
+        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", place], check=False, capture_output=True).returncode
+    ):
+        pytest.skip("only who may mount has a full disk to try")
+    try:
+        with contextlib.suppress(OSError):
+            (place / "fill").write_bytes(bytes(16384))
+        yield place
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["init --yes --input-shape 8 --num-classes 2 FULL/x.toml", "broker init FULL/b --host h", "export key FULL/k/k",
+     "partitions show --clients 3 --out FULL/x.png", "demo --out FULL/d"],
+)  # fmt: skip
+def test_a_full_disk_names_the_file_and_the_remedy(words: str, full_disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("sklearn")
+    assert cli.run([word.replace("FULL", str(full_disk)) for word in words.split()]) == 1
+    err = capsys.readouterr().err
+    assert "Traceback" not in err
+    assert str(full_disk) in err
+    assert re.search(r"free some|another (place|disk|directory)", err), err
+
+
+@pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}, {}])
+def test_colours_are_left_out_where_they_are_not_wanted(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for key in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(key, raising=False)
+    for key, value in environment.items():
+        monkeypatch.setenv(key, value)
+    seen = []
+    monkeypatch.setattr(cli.cli, "main", lambda *_, **options: seen.append(options["color"]))
+    cli.run(["doctor"])
+    assert seen == [False if environment else None]

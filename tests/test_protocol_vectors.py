@@ -1,0 +1,131 @@
+"""The page of test vectors: what the code makes today, and right by a second implementation that imports nothing of edgefl."""
+
+import base64
+import importlib.util
+import json
+import re
+import struct
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+TESTS = Path(__file__).parent
+
+
+def load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"edgefl_tests_{path.stem}", path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+foreign = load(TESTS / "mqtt_broker" / "foreign_device.py")
+TEXT = (TESTS.parent / "docs" / "protocol-vectors.md").read_text()
+VECTORS = dict(re.findall(r"^(\S.*)\n\n    (.*)$", TEXT, re.MULTILINE))
+DELTA = {"fc/bias": [0.5, -0.25, 0.0], "fc/kernel": [1.0, -3.0, 0.1, 0.001, 2.0, -0.7]}
+
+
+def test_the_page_is_what_the_code_makes() -> None:
+    made = load(TESTS / "protocol_vectors.py").render()
+    assert made == TEXT, "run python tests/protocol_vectors.py, and say in protocol.md what changed"
+
+
+@pytest.mark.parametrize("kind", ["State", "Task", "Begin", "Receipt"])
+def test_signatures(kind: str) -> None:
+    said = VECTORS[f"{kind}: what is signed"].replace("\\n{", "\n{", 1)
+    key = Ed25519PublicKey.from_public_bytes(base64.b64decode(VECTORS["public key, base64"]))
+    key.verify(base64.b64decode(VECTORS[f"{kind}: signature"]), said.encode())
+    head, _, body = said.partition("\n")
+    assert foreign.signed_bytes(kind, json.loads(body), "kitchen", head.split(" ")[3]) == said.encode()
+
+
+def test_a_model_and_its_update() -> None:
+    for name, prefix in (("model", ""), ("update in fp32", "global/")):
+        found = foreign.safetensors(bytes.fromhex(VECTORS[name]))
+        assert {key: list(struct.unpack(f"<{len(part) // 4}f", part)) for key, (_, _, part) in found.items()} == pytest.approx(
+            {prefix + key: pytest.approx(values) for key, values in DELTA.items()}
+        )
+    assert foreign.hashlib.sha256(bytes.fromhex(VECTORS["model"])).hexdigest() == VECTORS["its sha256"]
+
+
+def test_packed_updates() -> None:
+    for name, values in DELTA.items():
+        single = list(struct.unpack(f"<{len(values)}f", struct.pack(f"<{len(values)}f", *values)))
+        found = foreign.safetensors(bytes.fromhex(VECTORS["update in int8"]))
+        scale, packed = foreign.int8_of(single)
+        assert found[f"global/{name}"][2] == packed
+        assert found[f"global/{name}#scale"][2] == struct.pack("<f", scale)
+        found = foreign.safetensors(bytes.fromhex(VECTORS["update in fp16"]))
+        assert found[f"global/{name}"][2] == struct.pack(f"<{len(values)}e", *values)
+        found = foreign.safetensors(bytes.fromhex(VECTORS["update in top-50"]))
+        places = sorted(sorted(range(len(values)), key=lambda i: (-abs(single[i]), i))[: -(-len(values) // 2)])
+        assert found[f"global/{name}#place"] == ("U32", [len(places)], struct.pack(f"<{len(places)}I", *places))
+        assert found[f"global/{name}"][2] == struct.pack(f"<{len(places)}f", *(single[i] for i in places))
+
+
+def test_deflate_unpacks_to_the_plain_bytes() -> None:
+    from edgefl.wire.deflate import expand, squeeze
+
+    blob = bytes(range(23))
+    assert expand(foreign.deflated(blob, 4), 4, 23, "peer") == blob
+    planes = foreign.zlib.decompress(squeeze(blob, 4))
+    assert planes == bytes([*range(0, 20, 4), *range(1, 20, 4), *range(2, 20, 4), *range(3, 20, 4), 20, 21, 22])
+
+
+def keystream(seed: bytes) -> list[int]:
+    stream = Cipher(ChaCha20(seed, bytes(16)), mode=None).encryptor().update(bytes(24))
+    return list(struct.unpack("<3Q", stream))
+
+
+def test_masked_words() -> None:
+    context, clients = VECTORS["context, of the Task above"], ("a", "b", "c")
+    words = json.loads(VECTORS["words of the deltas .5, -.25 at 3 samples, as u64"])
+    assert words == [3 * 2**23, 2**64 - 3 * 2**22, 3]
+    secret = {each: [bytes.fromhex(part) for part in VECTORS[f"secrets of {each}: seal, mask, seed"].split()] for each in clients}
+    public = {each: bytes.fromhex(VECTORS[f"public keys of {each}: seal, mask"].split()[1]) for each in clients}
+    total = [0, 0, 0]
+    for u in clients:
+        hidden = [x + m for x, m in zip(words, keystream(secret[u][2]), strict=True)]
+        for v in clients:
+            if v != u:
+                shared = X25519PrivateKey.from_private_bytes(secret[u][1]).exchange(X25519PublicKey.from_public_bytes(public[v]))
+                seed = HKDF(SHA256(), 32, None, f"{context} mask".encode()).derive(shared)
+                hidden = [x + (m if v > u else -m) for x, m in zip(hidden, keystream(seed), strict=True)]
+        hidden = [x % 2**64 for x in hidden]
+        assert struct.pack("<3Q", *hidden).hex() == VECTORS[f"masked words of {u}"]
+        total = [(x + y) % 2**64 for x, y in zip(total, hidden, strict=True)]
+    assert struct.pack("<3Q", *total).hex() == VECTORS["their sum"]
+    for each in clients:  # with the own masks off, the sum is three times the words
+        total = [(x - m) % 2**64 for x, m in zip(total, keystream(secret[each][2]), strict=True)]
+    assert total == [3 * x % 2**64 for x in words]
+
+
+def test_shares() -> None:
+    prime = 2**521 - 1
+    at = {place: int(VECTORS[f"share of a's seed at place {place}, polynomial seed + 5 p"], 16) for place in (1, 3)}
+    secret = (at[1] * 3 * pow(2, -1, prime) - at[3] * pow(2, -1, prime)) % prime
+    assert secret.to_bytes(32).hex() == VECTORS["secrets of a: seal, mask, seed"].split()[2]
+
+
+def test_the_context_and_draws() -> None:
+    task = json.loads(VECTORS["Task: what is signed"].partition("\\n")[2])
+    told = [
+        "kitchen", task["session"], task["round"], task["phase"], task["nonce"], task["plan"],
+        sorted(map(list, task["models"].items())), sorted(map(list, task["scalars"].items())), task["seed"],
+    ]  # fmt: skip
+    text = json.dumps(told)
+    assert foreign.hashlib.sha256(text.encode()).hexdigest() == VECTORS["context, of the Task above"]
+    import numpy as np
+
+    entropy = struct.unpack("<4I", foreign.hashlib.sha256(b"pi-1").digest()[:16])
+    drawn = np.random.Generator(np.random.PCG64(np.random.SeedSequence([7, 1, *entropy]))).integers(0, 2**64, 2, np.uint64)
+    assert drawn.tolist() == json.loads(VECTORS["seed 7, round 1, client pi-1: two u64"])
