@@ -55,7 +55,6 @@ class Monitor(App[str]):
     #columns { height: 1; padding: 0 1; text-style: bold; }
     DeviceList { height: 1fr; padding: 0 1; overflow-x: hidden; scrollbar-size-vertical: 1; }
     #filter { display: none; height: 1; border: none; padding: 0 1; }
-    #filter.open { display: block; }
     #keys { height: 1; padding: 0 1; dock: bottom; text-style: dim; }
     #page { height: 1fr; padding: 0 1; overflow-y: auto; }
     """
@@ -138,7 +137,9 @@ class Monitor(App[str]):
 
     def action_filter(self) -> None:
         """Ask for a filter."""
-        self.query_one(Input).add_class("open").focus()
+        asked = self.query_one(Input)
+        asked.display = True
+        self.screen.set_focus(asked)  # at once: what is typed next may be there already
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Filter as it is typed."""
@@ -147,8 +148,12 @@ class Monitor(App[str]):
 
     def on_input_submitted(self) -> None:
         """Keep the filter and go back to the table."""
-        self.query_one(Input).remove_class("open")
-        self.query_one(DeviceList).focus()
+        asked = self.query_one(Input)
+        asked.display = False
+        self.screen.set_focus(self.query_one(DeviceList))
+        if asked.value != self.wanted:
+            self.wanted = asked.value
+            self._reorder()
 
     def action_clear(self) -> None:
         """End the filter."""
