@@ -1,6 +1,7 @@
 """The live terminal view: what `table` and `page` make of a snapshot, once a second, in Textual (extra `monitor`)."""
 
 import asyncio
+import gc
 import signal
 from collections.abc import Callable
 from contextlib import suppress
@@ -55,7 +56,6 @@ class Monitor(App[str]):
     #columns { height: 1; padding: 0 1; text-style: bold; }
     DeviceList { height: 1fr; padding: 0 1; overflow-x: hidden; scrollbar-size-vertical: 1; }
     #filter { display: none; height: 1; border: none; padding: 0 1; }
-    #filter.open { display: block; }
     #keys { height: 1; padding: 0 1; dock: bottom; text-style: dim; }
     #page { height: 1fr; padding: 0 1; overflow-y: auto; }
     """
@@ -89,6 +89,7 @@ class Monitor(App[str]):
         """Begin to listen."""
         with suppress(NotImplementedError, RuntimeError, ValueError):  # not in the main thread
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit)
+        gc.freeze()  # what is loaded by now stays, and need not be looked through again for each few thousand messages
         self.query_one(DeviceList).focus()
         self.set_interval(PUMP_S, self.listen)
         self.set_interval(REFRESH_S, self.refresh_due)
@@ -138,7 +139,9 @@ class Monitor(App[str]):
 
     def action_filter(self) -> None:
         """Ask for a filter."""
-        self.query_one(Input).add_class("open").focus()
+        asked = self.query_one(Input)
+        asked.display = True
+        self.screen.set_focus(asked)  # at once: what is typed next may be there already
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Filter as it is typed."""
@@ -147,8 +150,12 @@ class Monitor(App[str]):
 
     def on_input_submitted(self) -> None:
         """Keep the filter and go back to the table."""
-        self.query_one(Input).remove_class("open")
-        self.query_one(DeviceList).focus()
+        asked = self.query_one(Input)
+        asked.display = False
+        self.screen.set_focus(self.query_one(DeviceList))
+        if asked.value != self.wanted:
+            self.wanted = asked.value
+            self._reorder()
 
     def action_clear(self) -> None:
         """End the filter."""
