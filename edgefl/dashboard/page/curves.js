@@ -35,6 +35,7 @@ class Chart {
     const axis = { stroke: css("--text"), grid: { stroke: css("--line"), width: 1 }, ticks: { stroke: css("--line") }, font: "12px system-ui, sans-serif" };
     const options = {
       width: this.width(), height: HEIGHT, bands, scales: { x: { time: false }, ...scales },
+      legend: { markers: { dash: (plot, i) => (!plot.series[i].dash ? "solid" : plot.series[i].dash[0] > 4 ? "dashed" : "dotted") } },
       cursor: { y: false, drag: { x: false, y: false } },
       series: [xLabel, ...series.map((one) => ({ width: 2, points: { show: (plot, i) => plot.data[i].filter(isNumber).length < 2 }, ...one }))],
       axes: [{ ...axis, space: 40, incrs: xLabel.incrs, ...(xLabel.show ? { values: (plot, ticks) => ticks.map(xLabel.show) } : {}) }, { ...axis, size: 68, values: (plot, ticks) => ticks.map(y) }],

@@ -56,7 +56,7 @@ function pairs(device) {
     ["federated", isNumber(device.accuracy_federated) && percent(device.accuracy_federated)],
     ["mixture", isNumber(device.accuracy_mixture) && percent(device.accuracy_mixture)],
     ["int8", isNumber(device.accuracy_int8) && percent(device.accuracy_int8)], ["loss", isNumber(device.loss) && fixed(device.loss)],
-    ["expert", isNumber(device.expert) && device.expert], ["took", isNumber(device.seconds) && `${fixed(device.seconds, 1)} s`],
+    ["assigned to", isNumber(device.expert) && device.expert], ["took", isNumber(device.seconds) && `${fixed(device.seconds, 1)} s`],
     ["memory", isNumber(device.rss_mb) && `${fixed(device.rss_mb, 0)} MB`], ["board", isNumber(device.temperature_c) && `${fixed(device.temperature_c, 0)} °C`],
     ["sent", isNumber(device.bytes_up) && bytes(device.bytes_up)], ["rejected", device.rejected || false],
   ];
@@ -68,7 +68,7 @@ function card(device) {
   const error = device.last_error ? String(device.last_error) : "";
   const node = el("li", { class: "card", "data-id": device.id, "data-state": device.state },
     el("div", { class: "card-head" }, el("h3", {}, device.id), sign(device.state)),
-    device.why ? el("p", { class: "why" }, device.why) : null,
+    device.why && device.why !== device.state ? el("p", { class: "why" }, device.why) : null,
     el("dl", { class: "pairs" }, ...pairs(device).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))),
     sparkline(device.trace),
     error ? el("p", { class: "error" }, el("strong", {}, "last error: "), error.length > 300 ? `${error.slice(0, 300)}…` : error) : null,
