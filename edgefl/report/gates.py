@@ -56,7 +56,7 @@ def _bars(folder: Folder, kind: str) -> Part | None:
         for i, expert in enumerate(experts):
             part, name, face = 100 * found[:, i], printable(expert), PALETTE[i % len(PALETTE)]
             if len(ids) > 40:
-                axes.barh(places, part, left=left, height=1, color=face, label=name)
+                axes.fill_betweenx(places, left, left + part, step="mid", color=face, label=name, linewidth=0)
             else:
                 hatch = HATCHES[i % len(HATCHES)]
                 axes.barh(places, part, left=left, color=face, label=name, hatch=hatch, edgecolor=GROUND, linewidth=0.4)
