@@ -39,7 +39,8 @@ def cut_by_similarity(updates: Iterable[Update], start: Weights, threshold: floa
     base = vector(start, names) * np.float32(compare == "weights")
     distances = cosine_distance([base + vector(update.deltas[GLOBAL], names) for update in updates])
     merges = linkage(distances, "average")
-    return cut_at(merges, 1.0 - threshold) if cut == "threshold" else cut_widest(merges)
+    made = cut_at(merges, 1.0 - threshold) if cut == "threshold" else cut_widest(merges)
+    return replace(made, similarity=1.0 - distances)
 
 
 def clustered(

@@ -28,13 +28,16 @@ class Cut:
     """Clusters of clients: labels int64[n] from 0 on, numbered by their first client.
 
     at: the height of the cut; below: that of the last merge taken, 0 when there is none; above: that of the next, None when no
-    merge is left. Heights are in units of the distance.
+    merge is left. Heights are in units of the distance. merges: all of them, see `linkage`; similarity: float64[n, n], the cosine of
+    what was compared, where the one who cuts says so.
     """
 
     labels: Labels
     at: float
     below: float
     above: float | None
+    merges: Matrix
+    similarity: Matrix | None = None
 
     @property
     def count(self) -> int:
@@ -130,7 +133,7 @@ def _cut(merges: Matrix, taken: int, at: float | None = None) -> Cut:
     above = float(merges[taken, 2]) if taken < len(merges) else None
     if at is None:
         at = below if above is None else (below + above) / 2
-    return Cut(_labels(merges, taken), at, below, above)
+    return Cut(_labels(merges, taken), at, below, above, merges)
 
 
 def _labels(merges: Matrix, taken: int) -> Labels:

@@ -19,6 +19,8 @@ from edgefl.algorithms.fedavg import GLOBAL, INITIAL
 from edgefl.types import ServerState, Update, Weights
 
 _CUT = "cut/"
+MOST_COMPARED = 100
+SIMILARITY, MATRIX, LINKAGE = "similarity", "matrix", "linkage"
 
 
 def model_name(cluster: int) -> str:
@@ -57,8 +59,27 @@ def divided(state: ServerState, updates: Sequence[Update], cut: Cut) -> ServerSt
     means = weighted_means((model_name(placed[u.client_id]), u.deltas[GLOBAL], u.num_samples) for u in updates)
     models = {name: add(start, means[name]) if name in means else start for name in map(model_name, range(cut.count))}
     told = {f"{_CUT}at": cut.at, f"{_CUT}below": cut.below} | ({} if cut.above is None else {f"{_CUT}above": cut.above})
-    after = replace(state, round=state.round + 1, phase=FEDERATE, models={INITIAL: state.models[INITIAL], **models})
+    told[f"{_CUT}round"] = float(state.round)
+    slots = {**state.slots, **_kept(cut)}
+    after = replace(state, round=state.round + 1, phase=FEDERATE, models={INITIAL: state.models[INITIAL], **models}, slots=slots)
     return with_assignments(replace(after, scalars={**state.scalars, **told}), placed)
+
+
+def _kept(cut: Cut) -> dict[str, Weights]:
+    """Return what is kept of the comparison, of at most 100 clients: their order is that of their ids."""
+    if cut.similarity is None or len(cut.labels) > MOST_COMPARED:
+        return {}
+    return {SIMILARITY: {MATRIX: np.asarray(np.round(cut.similarity, 3), np.float32), LINKAGE: np.asarray(cut.merges, np.float32)}}
+
+
+def compared_in(state: ServerState) -> tuple[int, Weights, float] | None:
+    """Return the round of the clustering, `matrix` float32[n, n] and `linkage` float32[n - 1, 4] (`clustering.linkage`), and the cut.
+
+    Clients are those of `assignments`, sorted. None before the clustering, without one, and above 100 clients.
+    """
+    if SIMILARITY not in state.slots:
+        return None
+    return int(state.scalars.get(f"{_CUT}round", 0)), state.slots[SIMILARITY], float(state.scalars[f"{_CUT}at"])
 
 
 def explain_clusters(state: ServerState) -> tuple[str, str]:

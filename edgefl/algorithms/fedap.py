@@ -16,7 +16,7 @@ import numpy as np
 
 from edgefl.algorithms.arithmetic import subtract
 from edgefl.algorithms.base import CLUSTER, FEDERATE, PERSONALIZE, PRETRAIN, Algorithm
-from edgefl.algorithms.clustering import Cut, cut_at, cut_into, cut_widest, euclidean_distance, linkage
+from edgefl.algorithms.clustering import Cut, cosine_similarity, cut_at, cut_into, cut_widest, euclidean_distance, linkage
 from edgefl.algorithms.clusters import divided, model_of, moved
 from edgefl.algorithms.entry import entry
 from edgefl.algorithms.fedavg import FEDERATED, GLOBAL, INITIAL, fedavg_objectives
@@ -44,10 +44,10 @@ def cut_by_distance(updates: Iterable[Update], cut: str, cut_distance: float, nu
     """Cluster clients that trained from one model by their deltas: Ward's method on the distance of all but statistics."""
     deltas = [update.deltas[GLOBAL] for update in updates]
     names = sorted(deltas[0].keys() - statistics(deltas[0]).keys())
-    merges = linkage(euclidean_distance([vector(delta, names) for delta in deltas]), "ward")
-    if num_clusters:
-        return cut_into(merges, num_clusters)
-    return cut_at(merges, cut_distance) if cut == "distance" else cut_widest(merges)
+    vectors = [vector(delta, names) for delta in deltas]
+    merges = linkage(euclidean_distance(vectors), "ward")
+    by_distance = cut_at(merges, cut_distance) if cut == "distance" else cut_widest(merges)
+    return replace(cut_into(merges, num_clusters) if num_clusters else by_distance, similarity=cosine_similarity(vectors))
 
 
 def fedap(

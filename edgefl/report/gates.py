@@ -11,7 +11,10 @@ from edgefl.report.chart import Chart, Missing, Part, Section, table
 from edgefl.report.folder import SIMULATION, Folder, Row, mapping_at, number
 
 Matrix = NDArray[np.float64]
-KINDS = {"gate": "what the gate gives each expert, mean over a client's training samples", "responsibility": "q(expert given the client)"}
+KINDS = {
+    "gate": "what the gate gives each expert, mean over a client's samples: in a simulation its training, on a device its held-out ones",
+    "responsibility": "q(expert given the client)",
+}
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++", "oo", "--")
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from edgefl.algorithms import full_options
 from edgefl.algorithms.clustering import cosine_similarity
-from edgefl.algorithms.likeness import MOST_CLIENTS
+from edgefl.algorithms.clusters import MOST_COMPARED as MOST_CLIENTS
 from edgefl.algorithms.similarity import compared, layer_similarities, pretrain, vector
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner

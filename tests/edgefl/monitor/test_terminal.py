@@ -1,0 +1,184 @@
+"""The terminal view under Textual's pilot, on the messages of a made-up fleet: keys, widths, and what is drawn again."""
+
+import asyncio
+
+import pytest
+
+pytest.importorskip("textual")
+
+from textual.widgets import Input, Static
+
+from edgefl.bench.monitor_fleet import Fleet, round_messages
+from edgefl.errors import LinkError
+from edgefl.monitor.device_list import DeviceList
+from edgefl.monitor.terminal import DeviceScreen, Monitor
+from edgefl.monitor.view import View, snapshot
+
+OPENED = 1000.0
+
+
+class Scene:
+    """A fleet's first rounds, and a terminal view of them at a moment."""
+
+    def __init__(self, devices=60):
+        self.fleet, self.view, self.now = Fleet(devices=devices, period_s=5.0), View("fleet"), OPENED
+        self.connected = True
+        self.due = [
+            (20.0 * (n - 1) + at, *rest) for n in (1, 2, 3) for at, *rest in round_messages(self.fleet, "s", n, OPENED + 20 * (n - 1))
+        ]
+
+    def until(self, seconds):
+        """Say all that is due by then."""
+        while self.due and self.due[0][0] <= seconds:
+            at, topic, payload, _ = self.due.pop(0)
+            self.view.take(topic, payload, OPENED + at)
+        self.now = OPENED + seconds
+
+    def app(self):
+        return Monitor(lambda: 0, lambda: snapshot(self.view, self.now), lambda: self.connected)
+
+
+def text(app, name):
+    return str(app.screen_stack[0].query_one(f"#{name}", Static).render())
+
+
+def rows(app):
+    """What stands in the table's window."""
+    table = app.query_one(DeviceList)
+    return [table.render_line(y).text.rstrip() for y in range(table.size.height)]
+
+
+def play(scene, script, size=(80, 24)):
+    async def run():
+        app = scene.app()
+        async with app.run_test(size=size) as pilot:
+            await pilot.pause()
+            await script(app, pilot)
+        return app
+
+    return asyncio.run(run())
+
+
+def test_a_round_in_80_columns():
+    scene = Scene()
+    scene.until(50.0)
+
+    async def script(app, pilot):
+        assert text(app, "head").splitlines()[0].startswith("fleet: round 3 of 1000, federate, ")
+        assert "accuracy mean " in text(app, "head")
+        assert text(app, "columns").endswith("why not in the round")
+        assert rows(app)[0].startswith("pi-037         rejected     3")
+        assert [each.split()[0] for each in rows(app)[1:4]] == ["pi-007", "pi-057", "pi-017"]
+        assert "paused: on battery" in rows(app)[3]
+        assert all(len(each) <= 78 for each in rows(app))
+        await pilot.resize_terminal(130, 40)
+        await pilot.pause()
+        await pilot.pause()
+        assert "°C" in text(app, "columns")
+
+    play(scene, script)
+
+
+def test_keys_sort_filter_and_open_a_device():
+    scene = Scene()
+    scene.until(50.0)
+
+    async def script(app, pilot):
+        await pilot.press("s")
+        assert [each.split()[0] for each in rows(app)[:3]] == ["pi-000", "pi-001", "pi-002"]
+        await pilot.press("r")
+        assert rows(app)[0].startswith("pi-059")
+        await pilot.press("r", "S")
+        assert rows(app)[0].startswith("pi-037")
+        await pilot.press("slash", *"pi-01")
+        assert len(app.query_one(DeviceList).devices) == 10
+        assert "10 have 'pi-01'" in text(app, "keys")
+        await pilot.press("enter")
+        assert app.focused is app.query_one(DeviceList)
+        assert rows(app)[0].startswith("pi-017         paused")
+        await pilot.press("down", "d")
+        await pilot.pause()
+        assert isinstance(app.screen, DeviceScreen)
+        assert app.screen.client_id.startswith("pi-01")
+        lines = str(app.screen.query_one("#page", Static).render()).splitlines()
+        assert lines[1] == "last error: none"
+        assert any(each.startswith("gate, expert 3") for each in lines)
+        await pilot.press("escape")
+        assert not isinstance(app.screen, DeviceScreen)
+        await pilot.press("slash", "escape")
+        assert app.query_one(Input).value == ""
+        assert len(app.query_one(DeviceList).devices) == 60
+        await pilot.press("q")
+
+    app = play(scene, script)
+    assert (app.return_value, app.return_code) == (None, 0)
+
+
+def test_what_is_said_later_is_shown_at_the_next_refresh_and_only_that():
+    scene = Scene(8)
+    scene.until(40.15)
+
+    async def script(app, pilot):
+        await pilot.press("s")
+        table = app.query_one(DeviceList)
+        before = rows(app)
+        await pilot.pause()
+        drawn = []
+        table.refresh_line = lambda y: drawn.append(y)
+        app.update()
+        assert drawn == []
+        scene.until(40.2)
+        topic, payload = next((topic, payload) for _, topic, payload, _ in scene.due if topic.endswith("/begin") and "pi-003" in topic)
+        scene.view.take(topic, payload, OPENED + 40.2)
+        app.update()
+        assert drawn == [3]
+        assert ("training" in before[3], "sent" in rows(app)[3]) == (True, True)
+
+    play(scene, script)
+
+
+def test_moving_through_500_devices_keeps_the_chosen_one_in_sight():
+    scene = Scene(500)
+    scene.until(5.0)
+
+    async def script(app, pilot):
+        table = app.query_one(DeviceList)
+        await pilot.press("s", "end")
+        await pilot.pause()
+        assert (table.chosen, rows(app)[-1].split()[0]) == ("pi-499", "pi-499")
+        await pilot.press("home", "pagedown", "down")
+        await pilot.pause()
+        assert table.chosen == "pi-011"
+        assert any(each.startswith("pi-011") for each in rows(app))
+
+    play(scene, script)
+
+
+def test_a_broker_that_is_away_is_told_and_a_broken_link_ends_it():
+    scene = Scene(3)
+
+    async def away(app, pilot):
+        scene.connected = False
+        app.update()
+        assert text(app, "head").startswith("the broker is away, waiting for it; fleet")
+
+    play(scene, away)
+
+    async def broken():
+        def pump():
+            raise LinkError("the link broke; start again")
+
+        app = Monitor(pump, lambda: snapshot(scene.view, 1.0), lambda: True)
+        async with app.run_test(size=(80, 24)) as pilot:
+            await pilot.pause()
+        return app.return_value
+
+    assert asyncio.run(broken()) == "the link broke; start again"
+
+
+def test_an_empty_federation_is_shown():
+    async def script(app, pilot):
+        assert text(app, "head") == "fleet: nothing heard from an aggregator yet\nno device heard yet"
+        await pilot.press("d", "s", "down")
+
+    play(Scene(3), script)

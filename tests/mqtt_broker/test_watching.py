@@ -1,0 +1,259 @@
+"""Real federations in processes on a real broker, and those who watch: lines, a snapshot, the terminal view in a pseudo-terminal."""
+
+import asyncio
+import fcntl
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+
+import pytest
+
+from edgefl.monitor.connection import choose_federation, open_link
+from edgefl.monitor.feed import Feed
+
+DEADLINE_S = 90.0
+ESCAPES = re.compile(rb"\x1b\[[0-9;?<>$]*[A-Za-z]|\x1b\][^\x07]*\x07")
+
+
+class Terminal:
+    """A command in a terminal of 80 x 24 of its own."""
+
+    def __init__(self, *arguments):
+        self.ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        env = {**os.environ, "TERM": "xterm-256color"}
+        command = [sys.executable, "-m", "edgefl", *map(str, arguments)]
+        self.popen = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=env, start_new_session=True)
+        os.close(theirs)
+        self.drawn, self.changed = b"", threading.Condition()
+        self.thread = threading.Thread(target=self._read, daemon=True)
+        self.thread.start()
+
+    def _read(self):
+        while True:
+            try:
+                data = os.read(self.ours, 65536)
+            except OSError:
+                data = b""
+            with self.changed:
+                self.drawn += data
+                self.changed.notify_all()
+            if not data:
+                return
+
+    def wait_for(self, *words, since=0):
+        """Wait until all of the words were drawn, after so many bytes; returns how many bytes were drawn by then."""
+
+        def there():
+            seen = ESCAPES.sub(b"", self.drawn[since:])
+            return all(word.encode() in seen for word in words)
+
+        with self.changed:
+            assert self.changed.wait_for(there, DEADLINE_S), ESCAPES.sub(b"", self.drawn[since:])[-3000:].decode(errors="replace")
+            return len(self.drawn)
+
+    def press(self, keys):
+        os.write(self.ours, keys.encode())
+
+    def end(self):
+        code = self.popen.wait(DEADLINE_S)
+        self.thread.join(10)
+        return code
+
+    def close(self):
+        if self.popen.poll() is None:
+            self.popen.kill()
+            self.popen.wait()
+        self.thread.join(10)
+        os.close(self.ours)
+
+
+@pytest.fixture
+def terminal():
+    made = []
+
+    def make(*arguments):
+        made.append(Terminal(*arguments))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def test_the_terminal_view_follows_a_federation_and_sees_a_killed_device_go(mosquitto_url, federate, toys, terminal):
+    pytest.importorskip("textual")
+    federation = federate(mosquitto_url, rounds=5000, min_clients=3)
+    aggregator = federation.aggregator()
+    aggregator.wait_for("plan")
+    view = terminal("monitor", "--broker", mosquitto_url, "--federation", federation.name)
+    view.wait_for(f"{federation.name}: waiting for devices", "no device heard yet")
+    devices = {name: federation.device(name, toys.shard(i)) for i, name in enumerate(("one", "two", "three"))}
+    view.wait_for("3 devices: ", "one ", "two ", "three ", " of 5000, federate, ", "loss ")
+    before = len(view.drawn)
+    view.wait_for(": loss ", since=before)  # the round goes on
+    before = len(view.drawn)
+    devices["two"].popen.kill()
+    view.wait_for("two            offline", since=before)
+    view.press("/two\r")
+    view.wait_for("1 have 'two'", since=before)
+    view.press("d")
+    at = view.wait_for("two: offline", "last heard ", since=before)
+    view.press("\x1b")
+    view.wait_for("why not in the round", since=at)
+    view.press("q")
+    assert view.end() == 0
+    assert b"Traceback" not in view.drawn
+    aggregator.popen.terminate()
+
+
+def test_sigterm_gives_the_terminal_back(mosquitto_url, terminal):
+    pytest.importorskip("textual")
+    view = terminal("monitor", "--broker", mosquitto_url, "--federation", "nobody")
+    view.wait_for("nobody: nothing heard from an aggregator yet")
+    view.popen.terminate()
+    assert view.end() == 0
+    assert view.drawn.rstrip().endswith(b"\x1b[?1004l") or b"\x1b[?1049l" in view.drawn  # the alternate screen is left
+
+
+def test_lines_and_a_snapshot_of_a_federation(mosquitto_url, federate, toys, start):
+    federation = federate(mosquitto_url, rounds=3, min_clients=2)
+    lines = start("watch", "--broker", mosquitto_url, "--federation", federation.name, "--json")
+    text = start("watch", "device/+/metrics", "--broker", mosquitto_url, "--federation", federation.name, "--count", "4")
+    link = open_link(mosquitto_url, None)
+    try:
+        feed = Feed(link, federation.name)
+        aggregator = federation.aggregator()
+        aggregator.wait_for("plan")
+        with lines.changed:  # both processes listen by the time that something is said, or hear what is retained
+            assert lines.changed.wait_for(lambda: "state" in lines.out, DEADLINE_S)
+        devices = [federation.device(name, toys.shard(i)) for i, name in enumerate(("one", "two"))]
+        assert aggregator.end() == 0, aggregator.said
+        assert [device.end() for device in devices] == [0, 0]
+        until = time.monotonic() + DEADLINE_S
+        while feed.snapshot()["phase"] != "done" or len(feed.snapshot()["history"]) < 4:
+            assert time.monotonic() < until, feed.snapshot()
+            feed.pump(1.0)
+        feed.pump_for(1.0)
+    finally:
+        link.close()
+    assert text.end() == 0
+    assert [line.split()[1].rpartition("/")[2] for line in text.out.splitlines()] == ["metrics"] * 4
+    assert "loss=" in text.out
+    with lines.changed:
+        assert lines.changed.wait_for(lambda: '"phase": "done"' in lines.out, DEADLINE_S)
+    lines.popen.terminate()
+    assert lines.end() == 0, lines.said
+    found = [json.loads(line) for line in lines.out.splitlines()]
+    assert not [each for each in found if "broken" in each]
+    assert {"state", "summary", "status", "metrics", "task", "receipt", "begin", "chunk", "want"} - {each["kind"] for each in found} <= {
+        "want",
+        "chunk",
+    }
+
+    tree, result = feed.snapshot(), federation.result()
+    assert (tree["broken"], tree["round"], [row["round"] for row in tree["history"]]) == (0, 4, [1, 2, 3, 4])
+    told = {row["id"]: row for row in result["clients"]}
+    for device in tree["devices"]:
+        assert device["state"] == "offline"
+        assert device["accuracy_mixture"] == told[device["id"]]["accuracy_mixture"]
+        assert device["gate"] == pytest.approx([told[device["id"]][f"gate_{k}"] for k in range(2)])
+        assert [number for number, _ in device["trace"]] == [1, 2, 3]
+    assert tree["history"][-1]["accuracy_mean"] == pytest.approx(sum(row["accuracy_mixture"] for row in told.values()) / 2)
+
+    once = start("monitor", "--broker", mosquitto_url, "--federation", federation.name, "--once")
+    assert once.end() == 0, once.said
+    assert once.out.splitlines()[0] == f"{federation.name}: done after 3 rounds"
+    assert sum(line.startswith(("one ", "two ")) for line in once.out.splitlines()) == 2
+    as_json = start("monitor", "--broker", mosquitto_url, "--federation", federation.name, "--json")
+    assert as_json.end() == 0
+    assert json.loads(as_json.out)["phase"] == "done"
+
+
+def test_which_federation_is_meant(federate, toys, start, fleet):
+    """On a broker of its own: none, one, and several."""
+    broker = fleet().broker
+    url = f"mqtt://127.0.0.1:{broker.port}"
+    none = start("monitor", "--broker", url, "--once")
+    assert none.end() == 1
+    assert "no federation is on" in none.said
+    first, second = (federate(url, rounds=1, min_clients=9) for _ in range(2))
+    one = first.aggregator()
+    one.wait_for("plan")
+    link = open_link(url, None)
+    try:
+        until = time.monotonic() + DEADLINE_S
+        while not (found := _chosen(link)):
+            assert time.monotonic() < until
+        assert found == first.name
+    finally:
+        link.close()
+    other = second.aggregator()
+    other.wait_for("plan")
+    until, several = time.monotonic() + DEADLINE_S, none
+    while "2 federations are on" not in several.said:
+        assert time.monotonic() < until, several.said
+        several = start("monitor", "--broker", url, "--once")
+        several.end()
+    assert f"{first.name} (joining)" in several.said
+    assert "choose one with --federation" in several.said
+
+
+def _chosen(link):
+    try:
+        return choose_federation(link, "")
+    except Exception:
+        return ""
+
+
+def test_a_pipe_that_nobody_reads_ends_it(mosquitto_url):
+    """As `| head -0` does, at a broker where nothing is said."""
+    command = [sys.executable, "-m", "edgefl", "watch", "state", "--broker", mosquitto_url, "--federation", "quiet"]
+    popen = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    popen.stdout.close()
+    assert popen.wait(DEADLINE_S) == 0
+    assert popen.stderr.read() == b""
+    popen.stderr.close()
+
+
+def test_the_pilot_follows_a_real_federation(mosquitto_url, federate, toys):
+    pytest.importorskip("textual")
+    from edgefl.monitor.device_list import DeviceList
+    from edgefl.monitor.terminal import Monitor
+
+    federation = federate(mosquitto_url, rounds=5000, min_clients=2)
+    aggregator = federation.aggregator()
+    devices = [federation.device(name, toys.shard(i)) for i, name in enumerate(("one", "two"))]
+    link = open_link(mosquitto_url, None, in_bursts=True)
+
+    async def follow():
+        feed = Feed(link, federation.name)
+        app = Monitor(feed.pump, feed.snapshot, lambda: link.is_connected)
+        async with app.run_test(size=(80, 24)) as pilot:
+
+            async def wait_for(condition):
+                until = time.monotonic() + DEADLINE_S
+                while not condition():
+                    assert time.monotonic() < until, app.seen
+                    await pilot.pause(0.2)
+
+            await wait_for(lambda: len(app.seen["history"]) >= 2)
+            assert {each["state"] for each in app.seen["devices"]} <= {"training", "sent", "idle"}
+            devices[0].popen.kill()
+            await wait_for(lambda: any(each["state"] == "offline" for each in app.seen["devices"]))
+            assert app.query_one(DeviceList).devices[0]["id"] == "one"
+            reached = app.seen["round"]
+            await wait_for(lambda: app.seen["round"] > reached)
+
+    try:
+        asyncio.run(follow())
+    finally:
+        link.close()
+    aggregator.popen.terminate()
