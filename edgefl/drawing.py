@@ -49,6 +49,11 @@ def colour(name: str, place: int) -> str:
     return PALETTE[KNOWN.get(name, place) % len(PALETTE)]
 
 
+def fixed(shade: str) -> str:
+    """Return a colour that is the same to the eye and that no page replaces on dark ground: its last bit is another."""
+    return f"#{int(shade[1:], 16) ^ 1:06x}"
+
+
 @contextmanager
 def look() -> Iterator[None]:
     """Draw and save with these settings. ModuleNotFoundError when matplotlib is not installed."""

@@ -17,7 +17,7 @@ from edgefl.algorithms.diagnostics import Divergence
 from edgefl.algorithms.fedavg import BASELINE_ROUNDS, GLOBAL, INITIAL
 from edgefl.algorithms.fedmix_objectives import PHI
 from edgefl.algorithms.ifca import EXPERT
-from edgefl.algorithms.likeness import comparable, likeness
+from edgefl.algorithms.likeness import likeness
 from edgefl.algorithms.responsibility import by_condition
 from edgefl.engines.base import Engine
 from edgefl.engines.site import Row
@@ -37,8 +37,6 @@ class Watch:
         self._state, self._algorithm = state, plan.spec.algorithm
         self._options = full_options(plan.spec.algorithm, plan.spec.options) if state.phase == CLUSTER else {}
         self._divergence = Divergence()
-        self._vectors: dict[str, Array] = {}
-        self._layer = ""
 
     def take(self, update: Update) -> None:
         """Look at an update; it is not kept."""
@@ -46,10 +44,6 @@ class Watch:
             if model == GLOBAL or model.startswith(EXPERT):
                 share = update.metrics.get(f"q/{model.removeprefix(EXPERT)}", 1.0)
                 self._divergence.add(model, delta, update.num_samples * share)
-        if self._state.phase == CLUSTER and (delta_of := update.deltas.get(GLOBAL)) is not None:
-            found = comparable(self._algorithm, self._options, self._state.models[GLOBAL], delta_of)
-            if found is not None:
-                self._layer, self._vectors[update.client_id] = found
 
     def measured(self, after: ServerState) -> dict[str, Any]:
         """Return what the round can be measured by, of what it has."""
@@ -65,7 +59,7 @@ class Watch:
 
     def likeness(self, after: ServerState) -> dict[str, Any] | None:
         """Return how alike the clients were that this round has clustered; None in any other round."""
-        return likeness(self._algorithm, self._layer, self._vectors, after) if self._vectors else None
+        return likeness(self._algorithm, self._options, after) if self._state.phase == CLUSTER else None
 
 
 def evaluated(

@@ -39,7 +39,7 @@ from mqtt_broker.journal import Journal, Opened
 from mqtt_broker.masked_rounds import MaskedRounds, check_masked
 from mqtt_broker.noise_key import noise_key
 from mqtt_broker.pauses import paused_clients
-from mqtt_broker.recorded import keep_clusters, keep_round
+from mqtt_broker.recorded import keep_round
 from mqtt_broker.results import RESULT, client_rows, dropped_of, load_result, load_state, result_of, save_result, save_state, summarize
 from mqtt_broker.resume import SETTLE_S, check_alone, enter, rejoin
 from mqtt_broker.saving import Saving
@@ -78,7 +78,7 @@ class Aggregator:
         self._topics = Topics(config.name)
         self._gathered = False
         self._saving = Saving()
-        self._clusters = ToldClusters(config, plan.spec)
+        self._clusters = ToldClusters(config, plan.spec, out)
 
     def run(self, broker: str, *, take_over: bool = False, fresh: bool = False) -> dict[str, Any]:
         """Lead the federation to its end and return the result. Raises LinkError, RoundError, StateError, ConfigError.
@@ -239,8 +239,6 @@ class Aggregator:
         self._play(state, cohort, open_to_all=self._config.mode == "async")
         after = self._algorithm.aggregate(state, self._clusters.noting(as_of(each, state.round) for each in self._spool.updates()))
         self._clusters.tell(self._link, self._topics, self._session, state.round, after)
-        if state.phase == CLUSTER:
-            keep_clusters(self._spec, state, self._spool.updates(), after, self._out)
         for line in filter(None, explain_clusters(after) if state.phase == CLUSTER else ()):
             self._note(line)
         # what is spooled goes last: killed before, the round is aggregated again, to the same bits

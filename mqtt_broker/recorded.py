@@ -1,12 +1,12 @@
 """What an aggregator keeps for `edgefl report`: a line a round, how alike its clients were, and what the federation was started with."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from edgefl.algorithms import full_options
-from edgefl.algorithms.likeness import likeness_of
+from edgefl.algorithms.likeness import likeness
 from edgefl.config import FederationConfig
 from edgefl.errors import StateError
 from edgefl.files import write_atomic
@@ -14,7 +14,7 @@ from edgefl.machine import machine
 from edgefl.plan.spec import PlanSpec
 from edgefl.runs.directory import versions
 from edgefl.runs.summary import finite
-from edgefl.types import ServerState, Update
+from edgefl.types import ServerState
 from edgefl.wire.messages import Begin, Summary
 
 ROUNDS, CLUSTERS, NOTE = "rounds.jsonl", "clusters.json", "run.json"
@@ -38,9 +38,9 @@ def keep_note(config: FederationConfig, out: Path) -> None:
     _write(out / NOTE, (json.dumps({"config": told, "versions": versions(), "machine": machine()}, indent=1) + "\n").encode())
 
 
-def keep_clusters(spec: PlanSpec, state: ServerState, updates: Iterable[Update], after: ServerState, out: Path) -> None:
+def keep_clusters(spec: PlanSpec, after: ServerState, out: Path) -> None:
     """Write how alike the clients were that a round has clustered, where the algorithm compares them and they are not too many."""
-    found = likeness_of(spec.algorithm, full_options(spec.algorithm, spec.options), state, updates, after)
+    found = likeness(spec.algorithm, full_options(spec.algorithm, spec.options), after)
     if found is not None:
         _write(out / CLUSTERS, (json.dumps(finite(found), allow_nan=False) + "\n").encode())
 

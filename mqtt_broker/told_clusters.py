@@ -4,6 +4,7 @@ import math
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 
 from edgefl.algorithms import full_options
 from edgefl.algorithms.base import assignments
@@ -19,6 +20,7 @@ from edgefl.types import ServerState, Update
 from edgefl.wire.messages import Clusters
 from edgefl.wire.strict_json import MAX_ITEMS, encode_json
 from edgefl.wire.topics import Topics
+from mqtt_broker.recorded import keep_clusters
 
 SHARE = re.compile(r"q/(\d{1,4})")
 EXPERT = re.compile(r"expert(\d{1,4})")
@@ -36,9 +38,9 @@ def expert_of(update: Update) -> int | None:
 class ToldClusters:
     """Remembers where each client was last. Tells nothing where updates are masked or noise is added: it is then nobody's business."""
 
-    def __init__(self, config: FederationConfig, spec: PlanSpec) -> None:
+    def __init__(self, config: FederationConfig, spec: PlanSpec, out: Path | None = None) -> None:
         self._is_told = not (config.privacy.secure_aggregation or config.privacy.is_on)
-        self._spec = spec
+        self._spec, self._out = spec, out
         self._seen: dict[str, int] = {}
 
     def noting(self, updates: Iterable[Update]) -> Iterator[Update]:
@@ -49,7 +51,9 @@ class ToldClusters:
             yield update
 
     def tell(self, link: Link, topics: Topics, session: str, round: int, after: ServerState) -> None:
-        """Publish the message, retained, where there is one."""
+        """Publish the message, retained, where there is one; what a clustering round compared is kept for a report too."""
+        if self._is_told and self._out is not None:
+            keep_clusters(self._spec, after, self._out)
         if (told := self.message(session, round, after)) is not None:
             link.publish(topics.clusters, encode_json(told), retain=True)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.drawing import GROUND, INK, PALETTE, SEQUENTIAL, printable
+from edgefl.drawing import GROUND, INK, PALETTE, SEQUENTIAL, fixed, printable
 from edgefl.errors import StateError
 from edgefl.report.chart import Chart, Missing, Part, Section, table
 from edgefl.report.folder import Folder, Row, index, mapping_at, number
@@ -15,6 +15,7 @@ from edgefl.report.folder import Folder, Row, index, mapping_at, number
 Matrix = NDArray[np.float64]
 Labels = NDArray[np.int64]
 UNKNOWN = -1
+MOST_STRETCHES = 4000
 COMPARING = {"clustered", "fedap"}
 """Algorithms that compare clients' models."""
 
@@ -192,29 +193,39 @@ def _membership(folder: Folder) -> Part:
                  note=f"The number of the cluster, or of the expert that the client chose; blank where it took no part.{note}")  # fmt: skip
 
 
-def draw_membership(axes: Any, rounds: Sequence[int], clients: Sequence[str], found: Labels) -> None:
-    """Draw clients by rounds, a colour a cluster with its number in it where there is room."""
-    from matplotlib.colors import BoundaryNorm, ListedColormap
-    from matplotlib.patches import Patch
+def runs_of(row: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Return the longest stretches of one cluster as (first place, place after the last, cluster); where it is unknown there is none."""
+    ends = [i for i in range(1, len(row) + 1) if i == len(row) or row[i] != row[i - 1]]
+    return [(start, end, int(row[start])) for start, end in zip([0, *ends], ends, strict=False) if row[start] != UNKNOWN]
 
-    count = max(int(found.max()) + 1, 1)
-    colours = [PALETTE[i % len(PALETTE)] for i in range(count)]
-    shown = np.ma.masked_equal(found, UNKNOWN)
+
+def draw_membership(axes: Any, rounds: Sequence[int], clients: Sequence[str], found: Labels) -> None:
+    """Draw clients by rounds, a colour a cluster, with its number where there is room."""
+    from matplotlib.patches import Patch, PathPatch
+    from matplotlib.path import Path
+
     edges = np.array([*rounds, rounds[-1] + 1], np.float64) - 0.5
-    norm = BoundaryNorm(np.arange(count + 1) - 0.5, max(count, 2))
-    many = len(clients) * len(rounds) > 400
-    axes.pcolormesh(edges, np.arange(len(clients) + 1) - 0.5, shown, cmap=ListedColormap(colours), norm=norm, linewidth=0, rasterized=many)
-    if len(clients) * len(rounds) <= 300:
-        for y, row in enumerate(found):
-            for x, cluster in zip(rounds, row, strict=True):
-                if cluster != UNKNOWN:
-                    axes.text(x, y, str(cluster), ha="center", va="center", fontsize=6.5, color=GROUND)
+    stretches = [(y, *stretch) for y, row in enumerate(found.tolist()) for stretch in runs_of(row)]
+    used = sorted({cluster for *_, cluster in stretches})
+    faces = {cluster: PALETTE[cluster % len(PALETTE)] for cluster in used}
+    many = len(stretches) > MOST_STRETCHES
+    if many:  # a picture within the picture does not follow the page's light and dark, so its legend does not either
+        faces = {cluster: fixed(face) for cluster, face in faces.items()}
+    for cluster in used:
+        corners = [
+            Path([(edges[i], y - 0.5), (edges[j], y - 0.5), (edges[j], y + 0.5), (edges[i], y + 0.5), (edges[i], y - 0.5)], closed=True)
+            for y, i, j, own in stretches if own == cluster
+        ]  # fmt: skip
+        axes.add_patch(PathPatch(Path.make_compound_path(*corners), facecolor=faces[cluster], linewidth=0, rasterized=many))
+    if len(stretches) <= 150 and len(clients) <= 30:
+        for y, i, j, cluster in stretches:
+            axes.text((edges[i] + edges[j]) / 2, y, str(cluster), ha="center", va="center", fontsize=6.5, color=GROUND)
     if len(clients) <= 30:
         axes.set_yticks(np.arange(len(clients)), [printable(c, 16) for c in clients], fontsize=7)
-    axes.set(xlabel="round", ylabel="" if len(clients) <= 30 else "clients", ylim=(len(clients) - 0.5, -0.5))
+    axes.set(xlabel="round", ylabel="" if len(clients) <= 30 else "clients", xlim=(edges[0], edges[-1]), ylim=(len(clients) - 0.5, -0.5))
     axes.grid(False)
     axes.xaxis.get_major_locator().set_params(integer=True)
     if len(rounds) == 1:
         axes.set_xticks(rounds)
-    axes.legend(handles=[Patch(color=c, label=str(i)) for i, c in enumerate(colours[: len(PALETTE)])], ncols=8, loc="lower left",
-                bbox_to_anchor=(0, 1.0), handlelength=1, columnspacing=1, borderaxespad=0.2)  # fmt: skip
+    handles = [Patch(facecolor=faces[cluster], label=str(cluster)) for cluster in used[:16]]
+    axes.legend(handles=handles, ncols=8, loc="lower left", bbox_to_anchor=(0, 1.0), handlelength=1, columnspacing=1, borderaxespad=0.2)

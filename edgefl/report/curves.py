@@ -9,11 +9,15 @@ from numpy.typing import NDArray
 
 from edgefl.drawing import DASHES, PALETTE, colour
 from edgefl.report.chart import Chart, Missing, Part, Section, table
-from edgefl.report.folder import AGGREGATOR, DEMO, Folder, Row, mapping_at, number
+from edgefl.report.folder import AGGREGATOR, DEMO, SIMULATION, Folder, Row, mapping_at, number
 
 Rounds = NDArray[np.int64]
 Vector = NDArray[np.float64]
 EVALUATE = "run `edgefl simulate` with --evaluate-every 1"
+_TOGETHER = "All clients together; MB are 1,000,000 bytes."
+_PUBLISHED = (
+    "What devices and what the aggregator have published; a model that the broker retains goes out once for all. MB are 1,000,000 bytes."
+)
 AT_END = "devices measure themselves at the end of a federation only; a simulation of it, with --evaluate-every 1, measures each round"
 
 
@@ -181,10 +185,10 @@ def _bytes(folder: Folder) -> Part:
         draw_lines(axes, {"up": (rounds, up / scale), "down": (rounds, down / scale)}, "round", f"{unit} so far")
         axes.set_ylim(0, None)
 
-    said = f"After round {rounds[-1]} clients have sent {up[-1] / scale:.3g} {unit} and received {down[-1] / scale:.3g} {unit}."
+    said = f"After round {rounds[-1]}, {up[-1] / scale:.3g} {unit} were sent by clients and {down[-1] / scale:.3g} {unit} to them."
     rows: list[Any] = [(int(r), int(u), int(d)) for r, u, d in zip(rounds, up, down, strict=True)]
     return Chart("bytes", "Traffic", said, table(("round", "bytes up so far", "bytes down so far"), rows, "rounds.jsonl"), draw,
-                 note="All clients together; MB are 1,000,000 bytes.")  # fmt: skip
+                 note=_TOGETHER if folder.kind == SIMULATION else _PUBLISHED)  # fmt: skip
 
 
 def _against(folder: Folder) -> Part:

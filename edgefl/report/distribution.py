@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.drawing import PALETTE, printable
+from edgefl.drawing import PALETTE, colour, printable
 from edgefl.evaluation import cdf
 from edgefl.report.chart import Chart, Missing, Part, Section, table
 from edgefl.report.folder import SIMULATION, Folder, Row, number, values
@@ -87,7 +87,7 @@ def _int8(folder: Folder) -> Part:
         places = np.arange(len(ids))
         axes.hlines(places, 100 * floats[order], 100 * ints[order], color=PALETTE[6], linewidth=1)
         axes.plot(100 * floats[order], places, "o", color=PALETTE[0], label="float")
-        axes.plot(100 * ints[order], places, "v", color=PALETTE[2], label="int8")
+        axes.plot(100 * ints[order], places, "v", color=colour("int8", 3), label="int8")
         axes.set(xlabel="accuracy on own held-out samples, per cent", ylim=(-0.7, len(ids) - 0.3))
         if len(ids) <= 30:
             axes.set_yticks(places, [printable(ids[i], 18) for i in order])

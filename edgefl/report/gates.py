@@ -11,7 +11,10 @@ from edgefl.report.chart import Chart, Missing, Part, Section, table
 from edgefl.report.folder import SIMULATION, Folder, Row, mapping_at, number
 
 Matrix = NDArray[np.float64]
-KINDS = {"gate": "what the gate gives each expert, mean over a client's training samples", "responsibility": "q(expert given the client)"}
+KINDS = {
+    "gate": "what the gate gives each expert, mean over a client's samples: in a simulation its training, on a device its held-out ones",
+    "responsibility": "q(expert given the client)",
+}
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++", "oo", "--")
 
 
@@ -56,7 +59,7 @@ def _bars(folder: Folder, kind: str) -> Part | None:
         for i, expert in enumerate(experts):
             part, name, face = 100 * found[:, i], printable(expert), PALETTE[i % len(PALETTE)]
             if len(ids) > 40:
-                axes.barh(places, part, left=left, height=1, color=face, label=name)
+                axes.fill_betweenx(places, left, left + part, step="mid", color=face, label=name, linewidth=0)
             else:
                 hatch = HATCHES[i % len(HATCHES)]
                 axes.barh(places, part, left=left, color=face, label=name, hatch=hatch, edgecolor=GROUND, linewidth=0.4)

@@ -10,7 +10,7 @@ import numpy as np
 
 from edgefl.algorithms import full_options
 from edgefl.algorithms.clustering import cosine_similarity
-from edgefl.algorithms.likeness import DIGITS, MOST_CLIENTS
+from edgefl.algorithms.clusters import MOST_COMPARED as MOST_CLIENTS
 from edgefl.algorithms.similarity import compared, layer_similarities, pretrain, vector
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner
@@ -18,6 +18,8 @@ from edgefl.types import Shard, Weights
 
 TRAINED_AS = {"fedavg", "clustered", "fedap", "ifca", "aem", "local", "pfl-ft", "pfl-fb", "pfl-mf", "pfl-mfe"}
 """Algorithms whose clients train the whole model on their samples, by the plan's signature `train`."""
+DIGITS = 5
+"""Weights that were the same not long ago differ in the fourth."""
 _HYPER = ("learning_rate", "momentum", "weight_decay")
 
 

@@ -18,8 +18,8 @@ def test_a_clustered_federation_has_a_report(federate, mosquitto_url, toys):
         aggregator = federation.aggregator(*more)
         aggregator.wait_for("waiting for devices")  # so that no device takes the end of the one before for its own
         devices = [federation.device(client_id, shard) for client_id, shard in shards.items()]
-        assert aggregator.end() == 0, aggregator.said
-        assert [device.end() for device in devices] == [0, 0, 0], [device.said for device in devices]
+        assert aggregator.end(120) == 0, aggregator.said
+        assert [device.end(120) for device in devices] == [0, 0, 0], [device.said for device in devices]
 
     records, learner = [], SoftmaxLearner(federation.plan.spec)
     config = FederationConfig(rounds=3, min_clients=3, seed=7)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from edgefl.errors import StateError
-from edgefl.report.clusters import UNKNOWN, branches, leaves, likeness, membership
+from edgefl.report.clusters import UNKNOWN, branches, leaves, likeness, membership, runs_of
 from edgefl.report.confusion import confusions, shares
 from edgefl.report.curves import accuracies, accuracy_against_bytes, cumulated_bytes, losses, model_lines, scaled
 from edgefl.report.distribution import distributions, float_and_int8
@@ -108,6 +108,11 @@ def test_membership_that_clients_choose_is_of_the_rounds_that_they_took_part_in(
     rounds, clients, found = membership(records)
     assert (rounds, clients, found.tolist()) == ([1, 2], ["a", "b"], [[2, UNKNOWN], [0, 1]])
     assert membership([{"round": 1, "updates": {"a": {"loss": 1.0}}}])[0] == []
+
+
+def test_stretches_of_one_cluster():
+    assert runs_of([2, 2, UNKNOWN, 0, 2]) == [(0, 2, 2), (3, 4, 0), (4, 5, 2)]
+    assert runs_of([UNKNOWN]) == runs_of([]) == []
 
 
 def test_confusion_by_client_and_its_shares():

@@ -78,7 +78,7 @@ def test_a_clustered_run_has_all_but_gates_and_int8(clustered, tmp_path, capsys)
     missing = re.findall(r'<div class="card missing"><h3>(.*?)</h3><p>Not here: (.*?)\.</p>', text)
     assert dict(missing).keys() == {"int8 against float", "Gate usage"}
     assert "python" in text
-    assert "edgefl simulate" in text
+    assert "<dt>command</dt>" in text
     assert "prefers-color-scheme:dark" in text
     assert edgefl(["report", str(clustered), "-o", str(tmp_path / "again.html")]) == 0
     assert out.read_bytes() == (tmp_path / "again.html").read_bytes()
@@ -142,7 +142,7 @@ def test_a_folder_of_before_has_a_page_that_says_what_it_lacks(written):
     )
     page = checked(text)
     assert len(page.figures) == 3
-    assert text.count('class="card missing"') == 7
+    assert text.count('class="card missing"') == 8
 
 
 def test_a_demo_and_its_aggregator(tmp_path):
