@@ -31,6 +31,7 @@ CORE = {
 EXTRAS = {
     "tensorflow": "aggregator", "keras": "aggregator", "scipy": "aggregator", "sklearn": "aggregator", "amqtt": "broker",
     "tflite_micro": "export", "matplotlib": "plots", "ray": "ray", "PIL": "images", "dp_accounting": "dp",
+    "tensorboardX": "tensorboard", "mlflow": "mlflow", "prometheus_client": "prometheus",
 }  # fmt: skip
 START = """edgefl federates small networks over boards; each board ends with its own int8 model.
 

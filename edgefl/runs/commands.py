@@ -15,6 +15,8 @@ from edgefl.config import load_config
 from edgefl.engines.base import Engine
 from edgefl.engines.site import Ending, Federation
 from edgefl.errors import ConfigError
+from edgefl.loggers import LOG_HELP, about_run, check_log, open_logs
+from edgefl.loggers.scalars import figure_scalars
 from edgefl.privacy.accountant import within_budget
 from edgefl.privacy.mechanism import check_privacy
 from edgefl.runs.directory import RunDirectory, command_line
@@ -60,10 +62,12 @@ def _draw(function: Callable[..., None], *arguments: Any) -> bool:
 @click.option("--seed", type=click.IntRange(0), help="In place of the configuration's seed.")
 @click.option("--resume", is_flag=True, help="Go on with a run that was interrupted.")
 @click.option("--mixtures", is_flag=True, help="Keep each client's mixture in mixtures/.")
+@click.option("--log", "logs", multiple=True, help=LOG_HELP)
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON; progress goes to stderr.")
 def simulate(
-    config_file: Path, out: Path | None, processes: int, engine: str, seed: int | None, resume: bool, mixtures: bool, as_json: bool
-) -> None:
+    config_file: Path, out: Path | None, processes: int, engine: str, seed: int | None, resume: bool, mixtures: bool,
+    logs: tuple[str, ...], as_json: bool,
+) -> None:  # fmt: skip
     """Run the federation of a TOML file here: any algorithm, model, data set and partition.
 
     \b
@@ -75,6 +79,8 @@ def simulate(
         config = replace(config, seed=seed)
     if resume and out is None:
         raise ConfigError("--resume needs --out, the directory of the run to go on with")
+    for wanted in logs:
+        check_log(wanted)
     algorithm = make_algorithm(config.algorithm, None, config.options)
     check_privacy(algorithm, config)
     check_secure(algorithm, config)
@@ -86,12 +92,15 @@ def simulate(
             click.echo(f"{out}: {run.state.round - 1} of {config.rounds} rounds are done", err=True)
         if run.plan() is None:
             click.echo(f"compiling {config.model.name} for {config.algorithm}; TensorFlow takes some seconds", err=True)
-        simulation = play(
-            run, config, shared, processes=processes, open_engine=_open_engine(engine, processes), progress=RoundProgress(config.rounds),
-            ended=partial(_keep_mixtures, out / "mixtures") if mixtures else light,
-        )  # fmt: skip
-        records = run.records()
-        summary = summarize(config, simulation, records, shared.allotments, shared.test_counts)
+        key, resumed = f"{out.resolve()} {run.note()['started']}", run.state is not None
+        with open_logs(logs, config.name, key=key, resumed=resumed, about=about_run(config)) as log:
+            simulation = play(
+                run, config, shared, processes=processes, open_engine=_open_engine(engine, processes),
+                progress=RoundProgress(config.rounds), ended=partial(_keep_mixtures, out / "mixtures") if mixtures else light, log=log,
+            )  # fmt: skip
+            records = run.records()
+            summary = summarize(config, simulation, records, shared.allotments, shared.test_counts)
+            log(len(records), figure_scalars(summary["figures"]))
     summary = {**summary, **{key: run.note()[key] for key in ("command", "versions", "machine")}}
     run.write("summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
     from edgefl.runs.plots import plot_run
