@@ -11,7 +11,7 @@ import getpass
 from pathlib import Path
 
 from edgefl.files import write_atomic
-from edgefl.security.authority import AGGREGATOR
+from edgefl.security.authority import AGGREGATOR, WATCHER
 
 CONF = """# edgefl's broker. Start it with: mosquitto -c {directory}/mosquitto.conf
 # The account that owns the keys; it matters only when this is started as root.
@@ -44,6 +44,19 @@ log_type information
 ACL = """# Who may say what. %u is the user name, which is the certificate's common name.
 user {aggregator}
 topic readwrite edgefl/v1/+/#
+
+# Monitors read what is told of rounds and devices, no model and no update, and write nothing: not what each device may under its own
+# name either.
+user {watcher}
+topic deny edgefl/v1/+/device/{watcher}/#
+topic read edgefl/v1/+/state
+topic read edgefl/v1/+/clusters
+topic read edgefl/v1/+/round/+/summary
+topic read edgefl/v1/+/device/+/status
+topic read edgefl/v1/+/device/+/metrics
+topic read edgefl/v1/+/device/+/task
+topic read edgefl/v1/+/device/+/receipt
+topic read edgefl/v1/+/device/+/up/+/begin
 
 pattern read edgefl/v1/+/state
 pattern read edgefl/v1/+/blob/+/+
@@ -87,6 +100,7 @@ def write_configuration(directory: Path, port: int, mosquitto: str, bind: str = 
         "bind": f" {bind}" if bind else "",
         "mosquitto": mosquitto,
         "aggregator": AGGREGATOR,
+        "watcher": WATCHER,
         "user": getpass.getuser(),
     }
     for name, text in (("mosquitto.conf", CONF), ("acl", ACL), ("mosquitto.service", UNIT)):

@@ -16,6 +16,8 @@ from edgefl.security.signing import new_key, public_of
 from edgefl.wire.topics import check_client_id
 
 AGGREGATOR = "aggregator"
+WATCHER = "watcher"
+"""The account of monitors, which may read and may not write."""
 AUTHORITY_DAYS = 3650
 REVOCATION_DAYS = 3650
 

@@ -195,3 +195,25 @@ class Metrics:
     temperature_c: float
     seconds: float
     ts: float
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """Retained on `clusters`: which cluster or expert each client is with after a round, by client id.
+
+    Where the algorithm compared its clients' weights, and there were at most 100: `layer` says which weights, `clients` the order,
+    `matrix` float[n, n] their cosine similarity in three digits, `linkage` the merges (one, other, height, size) in the algorithm's own
+    distance, as scipy has them, and `cut` the height above which none was made, else null. Without them these are empty.
+    """
+
+    MAX_BYTES = 200 * 1024
+
+    session: str
+    round: int
+    assignment: Mapping[str, int]
+    layer: str
+    clients: tuple[str, ...]
+    matrix: tuple[tuple[float, ...], ...]
+    linkage: tuple[tuple[int, int, float, int], ...]
+    cut: float
+    ts: float

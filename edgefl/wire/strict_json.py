@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
@@ -13,6 +14,7 @@ MAX_JSON_BYTES = 64 * 1024
 MAX_TEXT = 1024
 MAX_ITEMS = 1024
 MAX_INTEGER = 2**63 - 1
+LARGEST = sys.float_info.max
 
 T = TypeVar("T")
 _AS_IT_IS = frozenset({str, int, bool})
@@ -58,7 +60,7 @@ def _fits(kind: Any, value: Any) -> Any:
     if kind is float:
         if value is None:
             return math.nan
-        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 1.8e308:
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST:  # a whole number may be larger
             return float(value)
         raise ValueError("a number")
     if kind is int:

@@ -14,7 +14,9 @@ INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 # `rng_for` draws for these purposes under the same key as for a client
 RESERVED = frozenset({"cohort", "init", "partition"})
 
-Kind = Literal["state", "summary", "manifest", "blob", "status", "metrics", "task", "receipt", "want", "claim", "begin", "chunk", "end"]
+Kind = Literal[
+    "state", "summary", "clusters", "manifest", "blob", "status", "metrics", "task", "receipt", "want", "claim", "begin", "chunk", "end"
+]
 _DEVICE_KINDS: dict[str, Kind] = {
     "status": "status", "metrics": "metrics", "task": "task", "receipt": "receipt", "want": "want", "claim": "claim",
 }  # fmt: skip
@@ -68,6 +70,11 @@ class Topics:
         """Retained: phase, round, plan."""
         return f"{self.root}/state"
 
+    @property
+    def clusters(self) -> str:
+        """Retained: which cluster each client is in."""
+        return f"{self.root}/clusters"
+
     def summary(self, round: int) -> str:
         """What a round gave."""
         return f"{self.root}/round/{round}/summary"
@@ -98,6 +105,8 @@ def parse_topic(topic: str) -> Address:
     match rest:
         case ["state"]:
             return Address(federation, "state")
+        case ["clusters"]:
+            return Address(federation, "clusters")
         case ["round", number, "summary"] if INDEX.fullmatch(number):
             return Address(federation, "summary", round=int(number))
         case ["blob", sha256, "manifest"] if SHA256.fullmatch(sha256):

@@ -101,3 +101,9 @@ def test_metrics_have_a_limit_of_their_own_both_ways():
         encode_json(large)
     with pytest.raises(WireError, match="expected at most 4096"):
         decode_json(Metrics, json.dumps(dataclasses.asdict(large)).encode())
+
+
+@pytest.mark.parametrize("number", [b"1" + b"0" * 400, b"-1" + b"0" * 309, b"1e999", b"Infinity", b"NaN"])
+def test_numbers_beyond_a_double_are_wire_errors(number):
+    with pytest.raises(WireError, match=r"Claim\.ts .* expected a number"):
+        decode_json(Claim, b'{"boot_id": "a", "ts": ' + number + b"}")

@@ -1,0 +1,156 @@
+"""What is known of one device from what was said by it and to it. No I/O; time comes in as an argument, in seconds since 1970."""
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from edgefl.wire.messages import Begin, Metrics, Receipt, Status, Task
+
+TRACE = 60
+MAX_GATES = 64
+MAX_WORDS = 300
+FIGURES = {
+    "loss": "loss",
+    "accuracy": "accuracy",
+    "accuracy_federated": "accuracy_federated",
+    "accuracy_mixture": "accuracy_mixture",
+    "accuracy_mixture_int8": "accuracy_int8",
+    "bytes_up": "bytes_up",
+}
+"""Of a device's metrics those that are kept, and what they are called here."""
+SENT, OK, REJECTED = "sent", "ok", "rejected"
+
+
+def finite(value: float) -> float | None:
+    """Return the number as JSON has it: None for what is not finite."""
+    return value if math.isfinite(value) else None
+
+
+def said(ts: float, now: float) -> float:
+    """Return when a retained message was said: not after now and not before 1970, whatever the sender's clock says."""
+    return min(max(0.0, ts), now) if math.isfinite(ts) else now
+
+
+def short(words: str) -> str:
+    """Return text that is kept or shown, at most 300 characters of it."""
+    return words[:MAX_WORDS]
+
+
+@dataclass
+class DeviceView:
+    """One device. `task`: the last that it was given, (session, round), at `task_at`; `answer`: what came of it, empty while nothing did.
+
+    `trace`: (round, figure) of its last rounds; the figure is `trace_of`: accuracy where rounds have one, else loss.
+    """
+
+    client_id: str
+    status: Status | None = None
+    last_seen: float | None = None
+    task: tuple[str, int] | None = None
+    task_at: float = 0.0
+    answer: str = ""
+    answered_at: float = 0.0
+    reason: str = ""
+    round: int | None = None
+    figures: dict[str, float] = field(default_factory=dict)
+    board: dict[str, float] = field(default_factory=dict)
+    gate: list[float] = field(default_factory=list)
+    expert: int | None = None
+    trace: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=TRACE))
+    trace_of: str = ""
+    announced: str = ""
+    bytes_up: int = 0
+    rejected: int = 0
+    last_error: str = ""
+
+    def on_status(self, status: Status, now: float) -> None:
+        """Fold a status in, unless it is the will of a boot that another one replaced. What is retained may be old: `ts` says how old."""
+        known = self.status
+        if known and not status.online and known.boot_id != status.boot_id:
+            return
+        if status.online:
+            self._seen(said(status.ts, now) if known is None else now)
+        elif known is None:
+            self._seen(said(status.ts, now))
+        self.status = status
+
+    def on_task(self, task: Task, now: float) -> None:
+        """Fold a task in; one that comes again is the same task, unless its update was refused."""
+        if self.task == (task.session, task.round) and self.answer in (SENT, OK) and not task.codec.endswith("+masked"):
+            return
+        if self.task != (task.session, task.round) or self.answer:
+            self.task_at = now
+        self.task, self.answer, self.reason = (task.session, task.round), "", ""
+
+    def on_begin(self, begin: Begin, now: float) -> None:
+        """Fold the announcement of an update in: its size once, though it may be announced again."""
+        self._seen(now)
+        if begin.sha256 != self.announced:
+            self.announced = begin.sha256
+            self.bytes_up += max(0, begin.size)
+        if self.task == (begin.session, begin.round) and self.answer != OK:
+            self.answer, self.answered_at = SENT, now
+        self._measured(begin.round, begin.metrics)
+
+    def on_receipt(self, receipt: Receipt, now: float) -> None:
+        """Fold the aggregator's answer in."""
+        if receipt.outcome == OK and self.task and self.answer != OK:
+            self.answer, self.answered_at = OK, self.answered_at if self.answer == SENT else now
+        elif receipt.outcome == REJECTED:
+            self.rejected += 1
+            self.answer, self.reason = REJECTED, short(receipt.reason)
+            self.last_error = f"round {receipt.round}: {self.reason}"
+
+    def on_metrics(self, metrics: Metrics, now: float) -> None:
+        """Fold in what the device says of itself."""
+        self._seen(now)
+        told = {"rss_mb": metrics.rss_mb, "peak_rss_mb": metrics.peak_rss_mb, "temperature_c": metrics.temperature_c}
+        self.board.update({**told, "seconds": metrics.seconds})
+        self._measured(metrics.round, metrics.values)
+
+    def dropped(self, round: int) -> None:
+        """Note that a round ended without this device's update."""
+        if self.answer != REJECTED:
+            self.last_error = f"round {round} ended without its update"
+
+    def forget_session(self) -> None:
+        """Forget what belongs to a start of the aggregator that is over."""
+        kept = DeviceView(self.client_id, self.status, self.last_seen, board=self.board)
+        self.__dict__.update(kept.__dict__)
+
+    def _seen(self, at: float) -> None:
+        self.last_seen = at if self.last_seen is None else max(self.last_seen, at)
+
+    def _measured(self, round: int, values: Mapping[str, float]) -> None:
+        self.round = round if self.round is None else max(self.round, round)
+        self.figures.update({name: values[key] for key, name in FIGURES.items() if key in values})
+        if "seconds" in values:
+            self.board["seconds"] = values["seconds"]
+        if gate := _numbered(values, "gate_"):
+            self.gate = gate
+        chosen = _numbered(values, "q/") or gate
+        if chosen and all(map(math.isfinite, chosen)):
+            self.expert = chosen.index(max(chosen))
+        if math.isfinite(expert := values.get("expert", math.nan)) and 0 <= expert < 2**31:
+            self.expert = int(expert)
+        self._trace(round, values)
+
+    def _trace(self, round: int, values: Mapping[str, float]) -> None:
+        of = self.trace_of or next((key for key in ("accuracy", "loss") if math.isfinite(values.get(key, math.nan))), "")
+        value = values.get(of, math.nan)
+        if not of or not math.isfinite(value):
+            return
+        self.trace_of = of
+        if self.trace and self.trace[-1][0] == round:
+            self.trace[-1] = (round, value)
+        elif not self.trace or self.trace[-1][0] < round:
+            self.trace.append((round, value))
+
+
+def _numbered(values: Mapping[str, float], prefix: str) -> list[float]:
+    """Return the figures `prefix0`, `prefix1`, ... up to the first that is not there, at most 64."""
+    found: list[float] = []
+    while len(found) < MAX_GATES and f"{prefix}{len(found)}" in values:
+        found.append(values[f"{prefix}{len(found)}"])
+    return found

@@ -1,0 +1,77 @@
+"""What a device does now, and why it is not in the round, in plain words. Pure functions."""
+
+import statistics
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal
+
+from edgefl.monitor.device_view import OK, REJECTED, SENT, DeviceView
+from edgefl.wire.messages import JOINING, PAUSED_BY_OPERATOR, STOPPED, State
+
+Word = Literal["training", "sent", "idle", "paused", "silent", "offline", "rejected"]
+WORDS: tuple[Word, ...] = ("rejected", "silent", "offline", "paused", "training", "sent", "idle")
+"""Those that want a look come first."""
+SLOW = 2.0
+SLOW_S = 5.0
+"""Slow is who takes twice as long as half of those who have reported, and at least this many seconds longer than they did."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """`why` is empty for a device that does what is expected of it."""
+
+    word: Word
+    why: str = ""
+    slow: bool = False
+
+
+def typical_seconds(devices: Collection[DeviceView], state: State | None) -> float | None:
+    """Return how long half of those took who have answered this round's task; None while nobody has."""
+    if state is None:
+        return None
+    took = [each.answered_at - each.task_at for each in devices if _answered(each, state)]
+    return statistics.median(took) if took else None
+
+
+def _answered(device: DeviceView, state: State) -> bool:
+    return device.task == (state.session, state.round) and device.answer in (SENT, OK)
+
+
+def standing(device: DeviceView, state: State | None, typical_s: float | None, began_here: bool, now: float) -> Standing:
+    """Return what the device does. `typical_s`: see `typical_seconds`; `began_here`: whether the view was there when the round began."""
+    status = device.status
+    if status and not status.online:
+        return Standing("offline", "offline")
+    if status and status.paused and not status.draining:
+        by = "by its operator" if status.paused == PAUSED_BY_OPERATOR else status.paused
+        return Standing("paused", f"paused: {by}")
+    if state is None:
+        return Standing("idle", "no aggregator leads this federation")
+    if state.phase == STOPPED:
+        return Standing("idle", "the aggregator has stopped")
+    if state.phase == "done":
+        return Standing("idle", "the federation is done")
+    if state.phase == JOINING:
+        return Standing("idle", "the first round has not begun")
+    if device.task and device.task[0] == state.session and device.task[1] <= state.round:
+        if device.task[1] == state.round or not device.answer:
+            return _at_work(device, state, typical_s, now)
+        if device.answer == REJECTED and device.task[1] == state.round:
+            return Standing("rejected", f"rejected: {device.reason}")
+    return Standing("idle", "not drawn for this round" if began_here else "no task seen: this view came when the round was open")
+
+
+def _at_work(device: DeviceView, state: State, typical_s: float | None, now: float) -> Standing:
+    if device.answer == REJECTED:
+        return Standing("rejected", f"rejected: {device.reason}")
+    if device.answer:
+        return Standing("sent")
+    assert device.task is not None
+    took, earlier = now - device.task_at, device.task[1] < state.round
+    if took > state.deadline_s:
+        return Standing("silent", f"silent: no answer to round {device.task[1]} for {took:.0f} s")
+    if earlier:
+        return Standing("training", f"late: still at work on round {device.task[1]}, for {took:.0f} s", slow=True)
+    if typical_s is not None and took > max(SLOW * typical_s, typical_s + SLOW_S):
+        return Standing("training", f"slow: at work for {took:.0f} s, half of the others took at most {typical_s:.0f} s", slow=True)
+    return Standing("training")

@@ -1,0 +1,203 @@
+"""A federation as its messages tell it: each is folded into a view, of which a snapshot is taken. No I/O, bounded memory.
+
+Whatever comes on whatever topic, nothing is raised: what is none of the protocol is counted. Retained messages come in any order.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from edgefl.errors import WireError
+from edgefl.monitor.device_view import DeviceView, finite, said
+from edgefl.monitor.standing import standing, typical_seconds
+from edgefl.wire.messages import Begin, Clusters, Metrics, Receipt, State, Status, Summary, Task
+from edgefl.wire.strict_json import decode_json
+from edgefl.wire.topics import Address, Topics, check_federation, parse_topic
+
+MAX_DEVICES = 2000
+HISTORY = 500
+CLUSTERINGS = 60
+_SPOKEN = {"status": Status, "metrics": Metrics, "task": Task, "receipt": Receipt, "begin": Begin}
+
+
+def subscriptions(federation: str) -> dict[str, int]:
+    """Return what a view has to hear, QoS by topic filter: no blob, no chunk. QoS 0 for what the next message of its kind makes up for."""
+    topics = Topics(federation)
+    device = topics.device
+    return {
+        topics.state: 1,
+        topics.clusters: 1,
+        f"{topics.root}/round/+/summary": 1,
+        device("+", "status"): 1,
+        device("+", "metrics"): 0,
+        device("+", "task"): 0,
+        device("+", "receipt"): 0,
+        topics.upload("+", "+", "begin"): 0,
+    }
+
+
+class View:
+    """One federation. Not for several threads. `broken`: messages that were none of the protocol, or of another federation."""
+
+    def __init__(self, federation: str) -> None:
+        self.federation = check_federation(federation)
+        self.state: State | None = None
+        self.round_started: float | None = None
+        self.began_here = False
+        self.broken = 0
+        self.devices: dict[str, DeviceView] = {}
+        self.history: deque[Summary] = deque(maxlen=HISTORY)
+        self.clusterings: deque[Clusters] = deque(maxlen=CLUSTERINGS)
+        self.similarity: Clusters | None = None
+
+    def take(self, topic: str, payload: bytes, now_s: float) -> None:
+        """Fold one message in. `now_s`: when it came, seconds since 1970."""
+        try:
+            address = parse_topic(topic)
+            if address.federation != self.federation:
+                raise WireError(f"a message of {address.federation}")
+            self._take(address, payload, now_s)
+        except WireError:
+            self.broken += 1
+
+    def _take(self, address: Address, payload: bytes, now: float) -> None:
+        if not payload:  # a retained message that was cleared
+            if address.kind == "status":
+                self.devices.pop(address.client_id, None)
+            return
+        if address.kind == "state":
+            self._on_state(decode_json(State, payload), now)
+        elif address.kind == "summary":
+            self._on_summary(decode_json(Summary, payload), address.round)
+        elif address.kind == "clusters":
+            self._on_clusters(decode_json(Clusters, payload))
+        elif address.kind in _SPOKEN:
+            message: Any = decode_json(_SPOKEN[address.kind], payload)
+            if getattr(message, "client_id", address.client_id) != address.client_id:
+                raise WireError(f"it names {message.client_id}, its topic {address.client_id}")
+            getattr(self._device(address.client_id), f"on_{address.kind}")(message, now)
+
+    def _device(self, client_id: str) -> DeviceView:
+        known = self.devices.get(client_id)
+        if known is None:
+            if len(self.devices) >= MAX_DEVICES:
+                raise WireError(f"more than {MAX_DEVICES} devices")
+            known = self.devices[client_id] = DeviceView(client_id)
+        return known
+
+    def _on_state(self, state: State, now: float) -> None:
+        if state.federation != self.federation:
+            raise WireError(f"the state names {state.federation}")
+        before = self.state
+        if before and before.session != state.session:
+            self.history.clear()
+            for each in self.devices.values():
+                each.forget_session()
+        if not before or (before.session, before.round, before.phase) != (state.session, state.round, state.phase):
+            self.began_here = before is not None
+            self.round_started = said(state.ts, now)
+        self.state = state
+        self._keep_clusterings()
+
+    def _on_summary(self, summary: Summary, round: int) -> None:
+        if summary.round != round:
+            raise WireError(f"the summary is of round {summary.round}, its topic of {round}")
+        if self.history and self.history[-1].round >= round:  # told again after a restart
+            kept = [each for each in self.history if each.round < round]
+            self.history.clear()
+            self.history.extend(kept)
+        self.history.append(summary)
+        for client_id in summary.dropped:
+            if client_id in self.devices:
+                self.devices[client_id].dropped(round)
+
+    def _on_clusters(self, clusters: Clusters) -> None:
+        while self.clusterings and self.clusterings[-1].round >= clusters.round:
+            self.clusterings.pop()
+        self.clusterings.append(clusters)
+        if clusters.matrix:
+            self.similarity = clusters
+        self._keep_clusterings()
+
+    def _keep_clusterings(self) -> None:
+        # what is retained may come before the state, and may be of a session that is over
+        if self.state is None:
+            return
+        session = self.state.session
+        if any(each.session != session for each in self.clusterings):
+            kept = [each for each in self.clusterings if each.session == session]
+            self.clusterings.clear()
+            self.clusterings.extend(kept)
+        if self.similarity and self.similarity.session != session:
+            self.similarity = None
+
+
+def snapshot(view: View, now_s: float) -> dict[str, Any]:
+    """Return the view as a tree for JSON: no NaN, None instead; times are seconds since 1970. Round `rounds + 1` is the personalization.
+
+    Device: `slow` is who takes much longer than the others, `trace` holds figures of the name `trace_of`.
+    """
+    state = view.state
+    placed = view.clusterings[-1].assignment if view.clusterings else {}
+    typical_s = typical_seconds(view.devices.values(), state)
+    return {
+        "federation": view.federation,
+        "session": state.session if state else "",
+        "phase": state.phase if state else "",
+        "round": state.round if state else 0,
+        "rounds": state.rounds if state else 0,
+        "cohort_size": state.cohort_size if state else 0,
+        "deadline_s": finite(state.deadline_s) if state else None,
+        "round_started_ts": view.round_started,
+        "ts": now_s,
+        "broken": view.broken,
+        "history": [_row(each) for each in view.history],
+        "devices": [
+            _device(view.devices[client_id], view, placed, typical_s, now_s) for client_id in sorted(view.devices)
+        ],
+        "clusters": {
+            "rounds": [{"round": each.round, "assignment": each.assignment} for each in view.clusterings],
+            "similarity": _similarity(view.similarity),
+        },
+    }  # fmt: skip
+
+
+def _row(summary: Summary) -> dict[str, Any]:
+    figures = ("loss", "accuracy_mean", "accuracy_p10", "accuracy_p90", "seconds")
+    return {
+        "round": summary.round, "phase": summary.phase, "updates": summary.updates,
+        **{name: finite(getattr(summary, name)) for name in figures},
+        "bytes_up": summary.bytes_up, "bytes_down": summary.bytes_down, "dropped": list(summary.dropped),
+    }  # fmt: skip
+
+
+def _device(device: DeviceView, view: View, placed: Mapping[str, int], typical_s: float | None, now: float) -> dict[str, Any]:
+    stands = standing(device, view.state, typical_s, view.began_here, now)
+    figures = {name: finite(value) for name, value in device.figures.items()}
+    board = {name: finite(value) for name, value in device.board.items()}
+    accuracy = next((found for key in ("accuracy", "accuracy_mixture") if (found := figures.get(key)) is not None), None)
+    return {
+        "id": device.client_id, "state": stands.word, "why": stands.why, "slow": stands.slow,
+        "samples": device.status.num_samples if device.status else None,
+        "version": device.status.version[:40] if device.status else "",
+        "last_seen_ts": device.last_seen, "round": device.round,
+        "accuracy": accuracy, "loss": figures.get("loss"),
+        **{key: figures.get(key) for key in ("accuracy_federated", "accuracy_mixture", "accuracy_int8")},
+        **{key: board.get(key) for key in ("rss_mb", "peak_rss_mb", "temperature_c", "seconds")},
+        "expert": placed.get(device.client_id, device.expert),
+        "gate": [finite(each) for each in device.gate] or None,
+        "bytes_up": max(device.bytes_up, int(min(figures.get("bytes_up") or 0, 2**53))),
+        "rejected": device.rejected, "last_error": device.last_error,
+        "trace": [list(each) for each in device.trace], "trace_of": device.trace_of,
+    }  # fmt: skip
+
+
+def _similarity(clusters: Clusters | None) -> dict[str, Any] | None:
+    if clusters is None:
+        return None
+    return {
+        "round": clusters.round, "layer": clusters.layer, "clients": list(clusters.clients),
+        "matrix": [[finite(each) for each in row] for row in clusters.matrix],
+        "linkage": [[a, b, finite(height), size] for a, b, height, size in clusters.linkage],
+        "cut": finite(clusters.cut),
+    }  # fmt: skip
