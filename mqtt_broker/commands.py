@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from edgefl.stopping import Stopped, stoppable
+from mqtt_broker.example_commands import examples
 from mqtt_broker.pause_commands import pause, resume, status
 from mqtt_broker.tool_options import Tools, check_tools, tool_options
 
@@ -67,6 +68,9 @@ def init_broker(directory: Path, hosts: tuple[str, ...], port: int, bind: str, d
     click.echo(f"for good   sudo cp {directory / 'mosquitto.service'} {unit} && sudo systemctl enable --now edgefl-broker")
     click.echo(f"a board    edgefl device enrol pi-1 --security {directory} -o pi-1.enrol")
     click.echo(f"lead       edgefl aggregator start --config federation.toml --security {directory}")
+
+
+broker.add_command(examples)
 
 
 @click.group(short_help="The service that leads a federation.")

@@ -219,4 +219,5 @@ class Services:
     """For fixtures that live longer than a test."""
 
     Process = Process
-    save_shard = staticmethod(save_shard)
+    Federation = Federation
+    save_shard, shard = staticmethod(save_shard), staticmethod(toy_shard)
