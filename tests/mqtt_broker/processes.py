@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 from safetensors.numpy import save
@@ -99,15 +100,22 @@ class Broker:
         self.start()
 
     def start(self):
-        self.popen = subprocess.Popen(
-            [shutil.which("mosquitto") or "/usr/sbin/mosquitto", "-p", str(self.port)], stderr=subprocess.PIPE, text=True
-        )
-        for line in self.popen.stderr:
-            if "running" in line:
-                break
+        until = time.monotonic() + DEADLINE_S
+        while not self._runs():  # a connection of another process may have this port as its own for a while
+            assert time.monotonic() < until, f"mosquitto cannot listen on {self.port}"
         # a pipe that nobody reads would stop it one day
         self._reader = threading.Thread(target=lambda: [None for _ in self.popen.stderr], daemon=True)
         self._reader.start()
+
+    def _runs(self):
+        self.popen = subprocess.Popen(
+            [shutil.which("mosquitto") or "/usr/sbin/mosquitto", "-p", str(self.port)], stderr=subprocess.PIPE, text=True
+        )
+        if any("running" in line for line in self.popen.stderr):
+            return True
+        self.popen.wait()
+        self.popen.stderr.close()
+        return False
 
     def kill(self):
         self.popen.kill()
@@ -218,6 +226,5 @@ class Toys:
 class Services:
     """For fixtures that live longer than a test."""
 
-    Process = Process
-    Federation = Federation
+    Process, Broker, Federation = Process, Broker, Federation
     save_shard, shard = staticmethod(save_shard), staticmethod(toy_shard)

@@ -216,3 +216,28 @@ def test_who_is_revoked_goes_at_once_and_the_access_list_lets_the_aggregator_say
     assert {topic.split("/")[3].partition("_")[0] for topic in gone} == {"pi-1"}
     for link in (watcher, thief):
         link.close()
+
+
+def test_a_broker_that_forgot_is_told_again(federate, services, toys):
+    broker = services.Broker()
+    try:
+        federation = federate(f"mqtt://127.0.0.1:{broker.port}", min_clients=3)
+        aggregator = federation.aggregator("--home-assistant")
+        device = federation.device("pi-1", toys.shard(1))
+        aggregator.wait_for("pi-1 is online")
+        broker.kill()
+        broker.start()
+        link = Link(federation.url, "reader")
+        link.subscribe("homeassistant/#")
+        found = set()
+        while len(found) < 13:
+            event = link.get(40.0)
+            assert isinstance(event, Message), (sorted(found), aggregator.said)
+            assert event.payload
+            found.add(event.topic)
+        link.close()
+        for process in (device, aggregator):
+            process.popen.terminate()
+            assert process.end() == 0
+    finally:
+        broker.kill()
