@@ -101,9 +101,10 @@ def observed(tools: Tools, broker: str, federation: str, security: Path | None, 
         context = tls_context(load_enrolment(security / "aggregator.enrol")) if security else None
         link = Link(broker, f"edgefl-observer-{secrets.token_hex(8)}", context=context)
         observer = Observer(link, federation, parts, announcer, note)
-        wanted = subscriptions(federation)
+        topics = Topics(federation)
+        wanted = {topics.state: 1, topics.device("+", "status"): 1} if tools.metrics_port is None else subscriptions(federation)
         try:
-            for qos in (1, 0):
+            for qos in sorted(set(wanted.values()), reverse=True):
                 link.subscribe(*(topic for topic, each in wanted.items() if each == qos), qos=qos)
             observer.start()
             yield

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 
 import numpy as np
 from safetensors.numpy import save
@@ -100,22 +99,15 @@ class Broker:
         self.start()
 
     def start(self):
-        until = time.monotonic() + DEADLINE_S
-        while not self._runs():  # a connection of another process may have this port as its own for a while
-            assert time.monotonic() < until, f"mosquitto cannot listen on {self.port}"
-        # a pipe that nobody reads would stop it one day
-        self._reader = threading.Thread(target=lambda: [None for _ in self.popen.stderr], daemon=True)
-        self._reader.start()
-
-    def _runs(self):
         self.popen = subprocess.Popen(
             [shutil.which("mosquitto") or "/usr/sbin/mosquitto", "-p", str(self.port)], stderr=subprocess.PIPE, text=True
         )
-        if any("running" in line for line in self.popen.stderr):
-            return True
-        self.popen.wait()
-        self.popen.stderr.close()
-        return False
+        for line in self.popen.stderr:
+            if line.rstrip().endswith(" running"):  # a line before it speaks of clients running on this machine
+                break
+        # a pipe that nobody reads would stop it one day
+        self._reader = threading.Thread(target=lambda: [None for _ in self.popen.stderr], daemon=True)
+        self._reader.start()
 
     def kill(self):
         self.popen.kill()
