@@ -41,7 +41,8 @@ def join(settings: Joining, samples: int, paused: str, note: Callable[[str], Non
     paused: why this device takes up no task at first, empty when it does; timeout_s: how long the broker may take to answer.
     """
     boot_id = secrets.token_hex(8)
-    name = f"edgefl-{settings.client_id}-{boot_id}"
+    # not the boot id, which the status tells: who knows the name of a connection can throw its owner out of the broker
+    name = f"edgefl-{settings.client_id}-{secrets.token_hex(8)}"
     enrolment = settings.enrolment
     context = tls_context(enrolment) if enrolment else None
     probe = Link(settings.broker, f"{name}-probe", keepalive_s=settings.keepalive_s, timeout_s=timeout_s, context=context)

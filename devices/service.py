@@ -18,7 +18,7 @@ from devices.session import Superseded
 from devices.shard import OwnSamples
 from devices.store import Progress, Store
 from devices.telemetry import field_figures, publish_telemetry
-from devices.training import Site, check_shard, open_site
+from devices.training import Site, check_shard, open_site, was_masked
 from devices.unsent import Unsent
 from edgefl.algorithms import DONE, PERSONALIZE
 from edgefl.data.device import DataSource
@@ -160,7 +160,7 @@ class Device:
         if progress is None or (progress.session, progress.round) != (task.session, task.round):
             site = self._open_site(task)
             settled = {"id": settings.client_id, "federation": federation, "seed": task.seed, **settings.data.as_note()}
-            self._store.save_note(settled)
+            self._store.save_note(settled | ({"masked": True} if was_masked(task, self._store.note()) else {}))
             models = self._models(task, site)
             progress = self._personalize(task, site, models) if task.phase == PERSONALIZE else self._train(task, site, models)
         # before the update, so that the aggregator knows it when it draws the next cohort
@@ -229,7 +229,8 @@ class Device:
 
     def _personalize(self, task: Task, site: Site, models: Mapping[str, Weights]) -> Progress:
         began, link = time.monotonic(), self._session.link
-        mixture, state, measured = site.personalize(task, models, self._store.client_state(task.session))
+        tell = not was_masked(task, self._store.note())
+        mixture, state, measured = site.personalize(task, models, self._store.client_state(task.session), tell_gate=tell)
         self._store.save_personal(site.plan, mixture)
         metrics = dict(measured)
         if self._settings.export:

@@ -2,15 +2,18 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from devices.shard import OwnSamples
-from edgefl.algorithms import full_options, make_algorithm
+from edgefl.algorithms import PERSONALIZE, full_options, make_algorithm
 from edgefl.algorithms.base import Algorithm
+from edgefl.algorithms.gate_use import gate_figures
 from edgefl.client import client_rng, compressed, epochs_within, personalize_and_measure
 from edgefl.errors import ConfigError, DataError
 from edgefl.learner.base import Learner
 from edgefl.plan.spec import Plan
 from edgefl.types import Broadcast, ClientState, Mixture, Scalars, Shard, Update, Weights
+from edgefl.wire.masked import CODEC
 from edgefl.wire.messages import Task
 
 LEARNERS = ("litert", "keras", "numpy")
@@ -69,11 +72,24 @@ class Site:
         update, state = algorithm.local_update(broadcast, state, self.shard, self.client_id, rng)
         return replace(update, metrics={**update.metrics, "epochs": float(epochs)}), state
 
-    def personalize(self, task: Task, models: Mapping[str, Weights], state: ClientState) -> tuple[Mixture, ClientState, Scalars]:
-        """Make the mixture and measure it; see `personalize_and_measure`."""
+    def personalize(
+        self, task: Task, models: Mapping[str, Weights], state: ClientState, *, tell_gate: bool = True
+    ) -> tuple[Mixture, ClientState, Scalars]:
+        """Make the mixture and measure it; see `personalize_and_measure`. tell_gate: also how its gate is used on held-out samples."""
         broadcast = Broadcast(task.round, task.phase, models, task.scalars)
         rng = client_rng(task.seed, broadcast, self.client_id)
-        return personalize_and_measure(compressed(self.algorithm, task.codec), self.learner, broadcast, state, self.shard, rng)
+        algorithm = compressed(self.algorithm, task.codec)
+        mixture, state, measured = personalize_and_measure(algorithm, self.learner, broadcast, state, self.shard, rng)
+        gate = gate_figures(self.learner, mixture.weights, self.shard.x_test) if tell_gate else {}
+        return mixture, state, {**measured, **gate}
+
+
+def was_masked(task: Task, note: Mapping[str, Any]) -> bool:
+    """Return whether a federation masks its updates, so that it is nobody's business which expert a client leans on.
+
+    The task to personalize does not say so: then it counts what the device's note says of the tasks before it.
+    """
+    return task.codec == CODEC or (task.phase == PERSONALIZE and note.get("masked") is True)
 
 
 def open_site(plan: Plan, samples: OwnSamples, seed: int, client_id: str, learner: str, threads: int, note: Callable[[str], None]) -> Site:

@@ -22,16 +22,19 @@ CORE = {
     "demo": "edgefl.demo:demo",
     "doctor": "edgefl.doctor.commands:doctor",
     "models": "edgefl.models.commands:models",
+    "monitor": "edgefl.monitor.commands:monitor",
     "partitions": "edgefl.data.commands:partitions",
     "plan": "edgefl.plan.commands:plan",
     "privacy": "edgefl.privacy.commands:privacy",
     "reproduce": "edgefl.reproduce.commands:reproduce",
     "simulate": "edgefl.runs.commands:simulate",
+    "watch": "edgefl.monitor.commands:watch",
 }
 EXTRAS = {
     "tensorflow": "aggregator", "keras": "aggregator", "scipy": "aggregator", "sklearn": "aggregator", "amqtt": "broker",
     "tflite_micro": "export", "matplotlib": "plots", "ray": "ray", "PIL": "images", "dp_accounting": "dp",
     "tensorboardX": "tensorboard", "mlflow": "mlflow", "prometheus_client": "prometheus",
+    "textual": "monitor", "rich": "monitor",
 }  # fmt: skip
 START = """edgefl federates small networks over boards; each board ends with its own int8 model.
 

@@ -68,6 +68,37 @@ def init_broker(directory: Path, hosts: tuple[str, ...], port: int, bind: str, d
     click.echo(f"for good   sudo cp {directory / 'mosquitto.service'} {unit} && sudo systemctl enable --now edgefl-broker")
     click.echo(f"a board    edgefl device enrol pi-1 --security {directory} -o pi-1.enrol")
     click.echo(f"lead       edgefl aggregator start --config federation.toml --security {directory}")
+    click.echo(f"watch      edgefl broker watcher --security {directory} -o watcher.enrol")
+
+
+@broker.command("watcher", short_help="Keys that may read and not write.")
+@click.option(
+    "--security", type=click.Path(path_type=Path, file_okay=False), default=Path("broker"), show_default=True,
+    help="The directory of `edgefl broker init`.",
+)  # fmt: skip
+@click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), default=Path("watcher.enrol"), show_default=True)
+@click.option("--days", type=click.IntRange(1, 3650), default=730, show_default=True, help="How long its certificate counts.")
+def watcher(security: Path, out: Path, days: int) -> None:
+    """Write one file for monitors: whoever has it may read what is said of rounds and devices, no model and no update, and write nothing.
+
+    It may be copied to several machines. `edgefl device revoke watcher` takes its rights away.
+
+    Example: edgefl broker watcher --security broker -o watcher.enrol
+    """
+    from edgefl.errors import ConfigError
+    from edgefl.security.authority import enrol_watcher
+    from edgefl.security.enrolment import save_enrolment
+    from mqtt_broker.production import knows_watcher
+
+    if out.exists():
+        raise ConfigError(f"{out} is there already; give another -o, or remove it")
+    if not knows_watcher(security):
+        raise ConfigError(
+            f"{security / 'acl'} has no account for watchers; copy that part from the acl that `edgefl broker init` makes anew"
+        )
+    save_enrolment(enrol_watcher(security, days), out)
+    click.echo(f"made {out}: whoever has it may watch")
+    click.echo(f"  edgefl monitor --enrol {out}")
 
 
 broker.add_command(examples)

@@ -46,10 +46,11 @@ user {aggregator}
 topic readwrite edgefl/v1/+/#
 topic write homeassistant/+/+/+/config
 
-# Monitors read what is told of rounds and devices, no model and no update, and write nothing: not what each device may under its own
-# name either.
+# Monitors read what is told of rounds and devices, no model and no update, and write nothing: the patterns below, which count for
+# everybody, are taken back.
 user {watcher}
 topic deny edgefl/v1/+/device/{watcher}/#
+topic deny edgefl/v1/+/blob/#
 topic read edgefl/v1/+/state
 topic read edgefl/v1/+/clusters
 topic read edgefl/v1/+/round/+/summary
@@ -107,3 +108,11 @@ def write_configuration(directory: Path, port: int, mosquitto: str, bind: str = 
     }
     for name, text in (("mosquitto.conf", CONF), ("acl", ACL), ("mosquitto.service", UNIT)):
         write_atomic(directory / name, text.format(**filled).encode())
+
+
+def knows_watcher(directory: Path) -> bool:
+    """Return whether the access list of `edgefl broker init` there, maybe of an older version, has the account of monitors."""
+    try:
+        return f"user {WATCHER}" in (directory / "acl").read_text().splitlines()
+    except OSError:
+        return True  # there is none: what is missing is said by who needs the keys

@@ -144,3 +144,27 @@ def firmware(samples: int, data: str, cmsis_nn: Path | None, keep: Path | None, 
     if out:
         write_atomic(out, text.encode())
     click.echo(text if as_json else render_firmware(result))
+
+
+@bench.command()
+@click.option("--devices", type=click.IntRange(1, 2000), default=500, show_default=True)
+@click.option("--period", type=click.FloatRange(0.1), default=5.0, show_default=True, help="Seconds between a device's statuses.")
+@click.option("--seconds", type=click.FloatRange(1.0), default=60.0, show_default=True, help="How long to measure.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON there too.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def monitor(devices: int, period: float, seconds: float, out: Path | None, as_json: bool) -> None:
+    """Processor time and memory of `edgefl monitor` while hundreds of devices speak.
+
+    \b
+    Example:
+      edgefl bench monitor --devices 500 --seconds 60
+    """
+    from edgefl.bench.monitor import render, run_monitor_bench
+    from edgefl.bench.monitor_fleet import Fleet
+
+    given = f"edgefl bench monitor --devices {devices} --period {period:g} --seconds {seconds:g}"
+    result = run_monitor_bench(Fleet(devices=devices, period_s=period), seconds, given, partial(click.echo, err=True))
+    text = json.dumps(result, indent=1)
+    if out:
+        write_atomic(out, text.encode())
+    click.echo(text if as_json else render(result))

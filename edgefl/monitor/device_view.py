@@ -42,6 +42,7 @@ class DeviceView:
     """One device. `task`: the last that it was given, (session, round), at `task_at`; `answer`: what came of it, empty while nothing did.
 
     `trace`: (round, figure) of its last rounds; the figure is `trace_of`: accuracy where rounds have one, else loss.
+    `changes` grows with each message.
     """
 
     client_id: str
@@ -63,6 +64,7 @@ class DeviceView:
     bytes_up: int = 0
     rejected: int = 0
     last_error: str = ""
+    changes: int = 0
 
     def on_status(self, status: Status, now: float) -> None:
         """Fold a status in, unless it is the will of a boot that another one replaced. What is retained may be old: `ts` says how old."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from edgefl.errors import WireError
 from edgefl.monitor.device_view import DeviceView, finite, said
-from edgefl.monitor.standing import standing, typical_seconds
+from edgefl.monitor.standing import Standing, standing, typical_seconds
 from edgefl.wire.messages import Begin, Clusters, Metrics, Receipt, State, Status, Summary, Task
 from edgefl.wire.strict_json import decode_json
 from edgefl.wire.topics import Address, Topics, check_federation, parse_topic
@@ -49,6 +49,7 @@ class View:
         self.history: deque[Summary] = deque(maxlen=HISTORY)
         self.clusterings: deque[Clusters] = deque(maxlen=CLUSTERINGS)
         self.similarity: Clusters | None = None
+        self.rows: dict[str, tuple[Any, dict[str, Any]]] = {}
 
     def take(self, topic: str, payload: bytes, now_s: float) -> None:
         """Fold one message in. `now_s`: when it came, seconds since 1970."""
@@ -64,6 +65,7 @@ class View:
         if not payload:  # a retained message that was cleared
             if address.kind == "status":
                 self.devices.pop(address.client_id, None)
+                self.rows.pop(address.client_id, None)
             return
         if address.kind == "state":
             self._on_state(decode_json(State, payload), now)
@@ -75,7 +77,9 @@ class View:
             message: Any = decode_json(_SPOKEN[address.kind], payload)
             if getattr(message, "client_id", address.client_id) != address.client_id:
                 raise WireError(f"it names {message.client_id}, its topic {address.client_id}")
-            getattr(self._device(address.client_id), f"on_{address.kind}")(message, now)
+            device = self._device(address.client_id)
+            device.changes += 1
+            getattr(device, f"on_{address.kind}")(message, now)
 
     def _device(self, client_id: str) -> DeviceView:
         known = self.devices.get(client_id)
@@ -93,6 +97,7 @@ class View:
             self.history.clear()
             for each in self.devices.values():
                 each.forget_session()
+            self.rows.clear()
         if not before or (before.session, before.round, before.phase) != (state.session, state.round, state.phase):
             self.began_here = before is not None
             self.round_started = said(state.ts, now)
@@ -109,6 +114,7 @@ class View:
         self.history.append(summary)
         for client_id in summary.dropped:
             if client_id in self.devices:
+                self.devices[client_id].changes += 1
                 self.devices[client_id].dropped(round)
 
     def _on_clusters(self, clusters: Clusters) -> None:
@@ -135,7 +141,8 @@ class View:
 def snapshot(view: View, now_s: float) -> dict[str, Any]:
     """Return the view as a tree for JSON: no NaN, None instead; times are seconds since 1970. Round `rounds + 1` is the personalization.
 
-    Device: `slow` is who takes much longer than the others, `trace` holds figures of the name `trace_of`.
+    Device: `slow` is who takes much longer than the others, `trace` holds figures of the name `trace_of`. One of which nothing changed is
+    the same dict as in the snapshot before, so change none.
     """
     state = view.state
     placed = view.clusterings[-1].assignment if view.clusterings else {}
@@ -173,6 +180,15 @@ def _row(summary: Summary) -> dict[str, Any]:
 
 def _device(device: DeviceView, view: View, placed: Mapping[str, int], typical_s: float | None, now: float) -> dict[str, Any]:
     stands = standing(device, view.state, typical_s, view.began_here, now)
+    expert = placed.get(device.client_id, device.expert)
+    key = device.changes, stands, expert
+    before = view.rows.get(device.client_id)
+    if before is None or before[0] != key:
+        before = view.rows[device.client_id] = key, _tree_of(device, stands, expert)
+    return before[1]
+
+
+def _tree_of(device: DeviceView, stands: Standing, expert: int | None) -> dict[str, Any]:
     figures = {name: finite(value) for name, value in device.figures.items()}
     board = {name: finite(value) for name, value in device.board.items()}
     accuracy = next((found for key in ("accuracy", "accuracy_mixture") if (found := figures.get(key)) is not None), None)
@@ -184,7 +200,7 @@ def _device(device: DeviceView, view: View, placed: Mapping[str, int], typical_s
         "accuracy": accuracy, "loss": figures.get("loss"),
         **{key: figures.get(key) for key in ("accuracy_federated", "accuracy_mixture", "accuracy_int8")},
         **{key: board.get(key) for key in ("rss_mb", "peak_rss_mb", "temperature_c", "seconds")},
-        "expert": placed.get(device.client_id, device.expert),
+        "expert": expert,
         "gate": [finite(each) for each in device.gate] or None,
         "bytes_up": max(device.bytes_up, int(min(figures.get("bytes_up") or 0, 2**53))),
         "rejected": device.rejected, "last_error": device.last_error,

@@ -60,8 +60,8 @@ def create(directory: Path, hosts: Sequence[str], port: int, days: int) -> None:
 def enrol(directory: Path, client_id: str, days: int) -> Enrolment:
     """Return a new device's enrolment and note it. ConfigError for an id that is taken or no id."""
     check_client_id(client_id)
-    if client_id == AGGREGATOR:
-        raise ConfigError(f"the id {AGGREGATOR!r} is the aggregator's own; take another, such as pi-1")
+    if client_id in (AGGREGATOR, WATCHER):
+        raise ConfigError(f"the id {client_id!r} is the {client_id}'s own; take another, such as pi-1")
     known = devices(directory)
     if client_id in known and not known[client_id].revoked:
         raise ConfigError(f"{client_id} is enrolled already; for a new board in its place, `edgefl device revoke {client_id}` first")
@@ -74,6 +74,21 @@ def enrol(directory: Path, client_id: str, days: int) -> Enrolment:
     return Enrolment(
         client_id, aggregator.broker, authority.certificate, certified.certificate, certified.key, signing, aggregator.aggregator_key
     )
+
+
+def enrol_watcher(directory: Path, days: int) -> Enrolment:
+    """Return the enrolment of the account that only reads, and note it. It has no signing key, so that nothing signed by it counts.
+
+    ConfigError when it is there already.
+    """
+    known = devices(directory)
+    if WATCHER in known and not known[WATCHER].revoked:
+        raise ConfigError(f"the {WATCHER} is enrolled already; copy its file, or `edgefl device revoke {WATCHER}` and make another")
+    authority, aggregator = _authority(directory), load_enrolment(directory / "aggregator.enrol")
+    certified = certify_client(authority, WATCHER, days)
+    _revoked(directory, known)
+    _save(directory, {**known, WATCHER: Enrolled(str(serial_of(certified.certificate)), "")})
+    return Enrolment(WATCHER, aggregator.broker, authority.certificate, certified.certificate, certified.key, "", aggregator.aggregator_key)
 
 
 def revoke(directory: Path, client_id: str) -> None:

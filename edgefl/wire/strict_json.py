@@ -3,7 +3,7 @@
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import cache
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
@@ -17,6 +17,7 @@ MAX_INTEGER = 2**63 - 1
 LARGEST = sys.float_info.max
 
 T = TypeVar("T")
+Reader = Callable[[Any], Any]
 _AS_IT_IS = frozenset({str, int, bool})
 # json.dumps and json.loads make a new one for each message
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
@@ -54,55 +55,83 @@ def encode_json(message: Any) -> bytes:
     return payload
 
 
-def _fits(kind: Any, value: Any) -> Any:
-    """Return the value in the field's type; ValueError says what was expected."""
-    origin = get_origin(kind)
-    if kind is float:
-        if value is None:
-            return math.nan
-        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST:  # a whole number may be larger
-            return float(value)
-        raise ValueError("a number")
-    if kind is int:
-        if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_INTEGER:
-            return value
-        raise ValueError("a whole number")
-    if kind is str:
-        if isinstance(value, str) and len(value) <= MAX_TEXT:
-            return value
-        raise ValueError(f"text of at most {MAX_TEXT} characters")
-    if kind is bool:
-        if isinstance(value, bool):
-            return value
-        raise ValueError("true or false")
+def _number(value: Any) -> float:
+    if value is None:
+        return math.nan
+    if isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST <= value <= LARGEST:  # a whole number may be larger
+        return float(value)
+    raise ValueError("a number")
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_INTEGER:
+        return value
+    raise ValueError("a whole number")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str) and len(value) <= MAX_TEXT:
+        return value
+    raise ValueError(f"text of at most {MAX_TEXT} characters")
+
+
+def _truth(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise ValueError("true or false")
+
+
+_READERS: Mapping[Any, Reader] = {float: _number, int: _whole, str: _text, bool: _truth}
+
+
+@cache
+def _reader(kind: Any) -> Reader:
+    """Return what reads a field of that type: it returns the value in it, or raises ValueError, which says what was expected.
+
+    Made once a type, since to look at the type takes longer than to read the value.
+    """
+    if kind in _READERS:
+        return _READERS[kind]
+    origin, inner = get_origin(kind), get_args(kind)
     if origin is tuple:
-        inner = get_args(kind)
-        if not isinstance(value, list) or len(value) > MAX_ITEMS:
-            raise ValueError(f"a list of at most {MAX_ITEMS}")
-        if len(inner) == 2 and inner[1] is Ellipsis:
-            return tuple(_fits(inner[0], item) for item in value)
-        if len(value) != len(inner):
-            raise ValueError(f"a list of {len(inner)}")
-        return tuple(_fits(part, item) for part, item in zip(inner, value, strict=True))
+        alike = len(inner) == 2 and inner[1] is Ellipsis
+        parts = tuple(_reader(part) for part in inner if part is not Ellipsis)
+
+        def read_list(value: Any) -> Any:
+            if not isinstance(value, list) or len(value) > MAX_ITEMS:
+                raise ValueError(f"a list of at most {MAX_ITEMS}")
+            if alike:
+                return tuple(map(parts[0], value))
+            if len(value) != len(parts):
+                raise ValueError(f"a list of {len(parts)}")
+            return tuple(read(item) for read, item in zip(parts, value, strict=True))
+
+        return read_list
     if origin is Mapping:
-        if not isinstance(value, dict) or len(value) > MAX_ITEMS or any(len(key) > MAX_TEXT for key in value):
-            raise ValueError(f"an object of at most {MAX_ITEMS} fields")
-        return {key: _fits(get_args(kind)[1], item) for key, item in value.items()}
+        read_item = _reader(inner[1])
+
+        def read_object(value: Any) -> Any:
+            if not isinstance(value, dict) or len(value) > MAX_ITEMS or any(len(key) > MAX_TEXT for key in value):
+                raise ValueError(f"an object of at most {MAX_ITEMS} fields")
+            return {key: read_item(item) for key, item in value.items()}
+
+        return read_object
     raise TypeError(f"{kind} has no JSON form")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(dict(pairs)) != len(pairs):
+    found = dict(pairs)
+    if len(found) != len(pairs):
         raise ValueError("a field stands there twice")
-    return dict(pairs)
+    return found
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique)
 
 
 @cache
-def _hints(cls: type) -> Mapping[str, Any]:
-    return get_type_hints(cls)
+def _readers(cls: type) -> Mapping[str, Reader]:
+    return {name: _reader(kind) for name, kind in get_type_hints(cls).items()}
 
 
 def decode_json(cls: type[T], payload: bytes) -> T:
@@ -114,18 +143,19 @@ def decode_json(cls: type[T], payload: bytes) -> T:
         raw = _DECODER.decode(payload.decode())
     except (ValueError, RecursionError) as error:
         raise WireError(f"{name} is not JSON: {str(error)[:200]}; the sender is not edgefl") from error
-    hints = _hints(cls)  # type: ignore[arg-type]  # a class is hashable
+    readers = _readers(cls)  # type: ignore[arg-type]  # a class is hashable
     if not isinstance(raw, dict):
         raise WireError(f"{name} is {type(raw).__name__}, expected an object; the sender is not edgefl")
     remedy = "sender and receiver run different versions of edgefl; update the older one"
-    if unknown := sorted(set(raw) - set(hints)):
-        raise WireError(f"{name} has an unknown field {unknown[0][:80]!r}, expected {', '.join(hints)}; {remedy}")
-    if missing := [key for key in hints if key not in raw]:
+    if raw.keys() != readers.keys():
+        if unknown := sorted(set(raw) - set(readers)):
+            raise WireError(f"{name} has an unknown field {unknown[0][:80]!r}, expected {', '.join(readers)}; {remedy}")
+        missing = [key for key in readers if key not in raw]
         raise WireError(f"{name} lacks the field {missing[0]!r}; {remedy}")
     values = {}
-    for key, kind in hints.items():
+    for key, read in readers.items():
         try:
-            values[key] = _fits(kind, raw[key])
+            values[key] = read(raw[key])
         except ValueError as error:
             raise WireError(f"{name}.{key} is {str(raw[key])[:80]!r}, expected {error}; {remedy}") from error
     return cls(**values)

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from edgefl.errors import ConfigError, WireError
@@ -125,14 +126,22 @@ def parse_topic(topic: str) -> Address:
     raise WireError(f"topic {topic[:200]!r} is none of this protocol; update edgefl on the sender or on this machine")
 
 
+@lru_cache(4096)
+def _levels(topic_filter: str) -> tuple[str, ...]:
+    return tuple(topic_filter.split("/"))
+
+
 def matches(topic_filter: str, topic: str) -> bool:
     """Whether a subscription takes a topic (MQTT 3.1.1, 4.7), ten times as fast as paho's own."""
     if topic_filter == topic:
         return True
-    wanted, given = topic_filter.split("/"), topic.split("/")
+    wanted, given = _levels(topic_filter), topic.split("/")
     if wanted[0] in "+#" and given[0].startswith("$"):
         return False
     if wanted[-1] == "#":
         wanted = wanted[:-1]
         given = given[: len(wanted)]
-    return len(wanted) == len(given) and all(one in ("+", other) for one, other in zip(wanted, given, strict=True))
+    if len(wanted) != len(given):
+        return False
+    # filters differ in their last levels
+    return all(one in ("+", other) for one, other in zip(reversed(wanted), reversed(given), strict=True))

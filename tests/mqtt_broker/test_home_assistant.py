@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from edgefl.mqtt import Link, Message
-from edgefl.security.authority import revoke
+from edgefl.security.authority import enrol_watcher, revoke
 from edgefl.wire.messages import Status
 from edgefl.wire.strict_json import encode_json
 from edgefl.wire.topics import matches
@@ -191,7 +191,7 @@ def test_who_is_revoked_goes_at_once_and_the_access_list_lets_the_aggregator_say
     """The aggregator alone may write discovery messages; a monitor may read them, a device may not."""
     federation = federate(secured_broker.url, min_clients=3)
     aggregator = federation.aggregator("--security", secured_broker.directory, "--broker", secured_broker.url, "--home-assistant")
-    watcher = secured_broker.link(secured_broker.enrol("watcher", federation.directory / "watcher"))
+    watcher = secured_broker.link(enrol_watcher(secured_broker.directory, 30))
     watcher.subscribe("homeassistant/#")
     enrolled = {name: secured_broker.enrol(name, federation.directory / f"{name}.enrol") for name in ("pi-1", "pi-2")}
     federation.device("pi-1", toys.shard(1), "--enrol", federation.directory / "pi-1.enrol")

@@ -1,0 +1,105 @@
+"""How monitors reach a broker: the options that they share, a link that only reads, and which federation is meant."""
+
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from edgefl.errors import LinkError, WireError
+from edgefl.mqtt import Link, Message
+from edgefl.wire.messages import STOPPED, State
+from edgefl.wire.strict_json import decode_json
+from edgefl.wire.topics import Topics, check_federation, parse_topic
+
+DEFAULT_BROKER = "mqtt://localhost:1883"
+SETTLE_S = 0.5
+REST_S, REST_EACH_S = 0.3, 0.1
+"""How long a `BurstLink` rests, and how long it is awake at least in between."""
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def broker_options(federation: str) -> Callable[[Command], Command]:
+    """Return what adds --broker, --enrol and --federation to a command. `federation`: what it takes when none is given."""
+
+    def add(command: Command) -> Command:
+        for option in (
+            click.option("--federation", default="", help=f"Which federation  [default: {federation}]"),
+            click.option(
+                "--enrol", type=click.Path(path_type=Path, dir_okay=False), help="The file of `edgefl broker watcher`: address and keys."
+            ),
+            click.option(
+                "--broker", default="", help=f"mqtt://HOST:PORT, several with commas  [default: the enrolment's, else {DEFAULT_BROKER}]"
+            ),
+        ):
+            command = option(command)
+        return command
+
+    return add
+
+
+class BurstLink(Link):
+    """A link that takes messages in bursts: after one its network thread rests, and what comes meanwhile waits in the socket.
+
+    For who looks at hundreds of devices once a second: to wake for each message takes a third of the time that messages take.
+    """
+
+    _rested = 0.0
+
+    def _on_message(self, client: Any, userdata: Any, received: Any) -> None:
+        super()._on_message(client, userdata, received)
+        if time.monotonic() - self._rested > REST_EACH_S:
+            time.sleep(REST_S)
+            self._rested = time.monotonic()
+
+
+def open_link(broker: str, enrol: Path | None, *, in_bursts: bool = False) -> Link:
+    """Return a link that will only read. LinkError when there is no broker or it refuses, ConfigError for a file that is no enrolment.
+
+    in_bursts: see `BurstLink`; messages come up to 0.3 s late.
+    """
+    from edgefl.security.enrolment import load_enrolment, tls_context  # cryptography, which not every broker needs
+
+    enrolment = load_enrolment(enrol) if enrol else None
+    url = broker or (enrolment.broker if enrolment else DEFAULT_BROKER)
+    kind = BurstLink if in_bursts else Link
+    return kind(url, f"edgefl-watch-{secrets.token_hex(8)}", context=tls_context(enrolment) if enrolment else None)
+
+
+def find_federations(link: Link) -> dict[str, str]:
+    """Return the federations of which the broker keeps a state, phase by name, sorted."""
+    topic = Topics("+").state
+    link.subscribe(topic)
+    found: dict[str, str] = {}
+    until = time.monotonic() + SETTLE_S
+    while (left := until - time.monotonic()) > 0:
+        event = link.get(left)
+        if not isinstance(event, Message) or not event.payload:
+            continue
+        try:
+            found[parse_topic(event.topic).federation] = decode_json(State, event.payload).phase
+        except WireError:
+            continue
+        until = max(until, time.monotonic() + 0.1)
+    link.unsubscribe(topic)
+    return dict(sorted(found.items()))
+
+
+def choose_federation(link: Link, name: str) -> str:
+    """Return the name if there is one, else that of the only federation on the broker, or of the only one that runs.
+
+    LinkError when there is none, or which are there when there are several.
+    """
+    if name:
+        return check_federation(name)
+    found = find_federations(link)
+    running = [each for each, phase in found.items() if phase not in ("done", STOPPED)]
+    for names in (running, list(found)):
+        if len(names) == 1:
+            return names[0]
+    if not found:
+        raise LinkError(f"no federation is on {link.url}; start one with `edgefl aggregator start`, or name it with --federation")
+    told = ", ".join(f"{each} ({phase})" for each, phase in found.items())
+    raise LinkError(f"{len(found)} federations are on {link.url}: {told}; choose one with --federation")

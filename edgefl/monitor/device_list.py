@@ -1,0 +1,123 @@
+"""The table of devices in the terminal: only lines that are seen are made, only lines that changed are drawn."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.binding import Binding, BindingType
+from textual.geometry import Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from edgefl.monitor.table import Column, Device, columns_for, row
+
+STYLES = {
+    "rejected": Style(color="red", bold=True),
+    "silent": Style(color="red"),
+    "offline": Style(dim=True),
+    "paused": Style(color="yellow"),
+    "slow": Style(color="yellow"),
+    "training": Style(color="cyan"),
+    "sent": Style(color="green"),
+}
+"""Colours say again what the words say."""
+CURSOR = Style(reverse=True)
+
+
+class DeviceList(ScrollView, can_focus=True):
+    """Devices in an order, one of them chosen."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "move(-1)", show=False),
+        Binding("down,j", "move(1)", show=False),
+        Binding("pageup", "move(-10)", show=False),
+        Binding("pagedown", "move(10)", show=False),
+        Binding("home", "move(-10000)", show=False),
+        Binding("end", "move(10000)", show=False),
+        Binding("enter,d", "open", show=False),
+    ]
+
+    class Opened(Message):
+        """A device is to be shown alone."""
+
+        def __init__(self, client_id: str) -> None:
+            super().__init__()
+            self.client_id = client_id
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.devices: Sequence[Device] = ()
+        self.chosen = ""
+        self._now = 0.0
+        self._drawn: dict[int, tuple[str, str, bool]] = {}
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns that fit."""
+        return columns_for(self.app.size.width)
+
+    @property
+    def place(self) -> int:
+        """The line of the chosen device, 0 when it is not there."""
+        return next((y for y, device in enumerate(self.devices) if device["id"] == self.chosen), 0)
+
+    def show(self, devices: Sequence[Device], now: float) -> None:
+        """Take other devices, or the same with other figures."""
+        grown = len(devices) != len(self.devices)
+        self.devices, self._now = devices, now
+        if not any(device["id"] == self.chosen for device in devices):
+            self.chosen = devices[0]["id"] if devices else ""
+        if grown:
+            self.virtual_size = Size(1, len(devices))  # as wide as it is, for nothing is beside it
+        self._redraw()
+
+    def to_top(self) -> None:
+        """Choose the first device at the next `show`, and show it: the order is another one."""
+        self.chosen = ""
+        self.scroll_to(y=0, animate=False)
+
+    def _redraw(self) -> None:
+        top = self.scroll_offset.y
+        for y in range(top, top + self.size.height):
+            if self._drawn.get(y) != self._line(y):
+                self.refresh_line(y)
+
+    def _line(self, y: int) -> tuple[str, str, bool]:
+        if y >= len(self.devices):
+            return "", "", False
+        device = self.devices[y]
+        word = "slow" if device["slow"] and device["state"] == "training" else device["state"]
+        return row(device, self.columns, self.scrollable_content_region.width, self._now), word, device["id"] == self.chosen
+
+    def render_line(self, y: int) -> Strip:
+        """Return a line of the window."""
+        at = self.scroll_offset.y + y
+        text, word, is_chosen = self._drawn[at] = self._line(at)
+        if len(self._drawn) > 4096:
+            self._drawn.clear()
+        style = self.rich_style + STYLES.get(word, Style())
+        strip = Strip([Segment(text, style + CURSOR if is_chosen and self.has_focus else style)])
+        return strip.adjust_cell_length(self.scrollable_content_region.width, style)
+
+    def on_resize(self) -> None:
+        """Draw all lines again."""
+        self.virtual_size = Size(1, len(self.devices))
+        self._drawn.clear()
+        self.refresh()
+
+    def action_move(self, by: int) -> None:
+        """Choose another device, so many lines away."""
+        if self.devices:
+            at = min(max(0, self.place + by), len(self.devices) - 1)
+            self.chosen = self.devices[at]["id"]
+            height, top = self.size.height, self.scroll_offset.y
+            if not top <= at < top + height:
+                self.scroll_to(y=at if at < top else at - height + 1, animate=False)
+            self._redraw()
+
+    def action_open(self) -> None:
+        """Open the chosen device."""
+        if self.chosen:
+            self.post_message(self.Opened(self.chosen))

@@ -1,0 +1,48 @@
+"""A view that is kept up to date from a broker. Not for several threads."""
+
+import time
+from typing import Any
+
+from edgefl.monitor.view import View, snapshot, subscriptions
+from edgefl.mqtt import Link, Message
+
+MOST = 20_000
+
+
+class Feed:
+    """One federation on a link; `lost`: messages that came faster than they were taken."""
+
+    def __init__(self, link: Link, federation: str) -> None:
+        """Subscribe; LinkError when the broker refuses that, which a broker that speaks MQTT 3.1.1 does silently."""
+        self.link, self.view = link, View(federation)
+        by_qos: dict[int, list[str]] = {}
+        for topic, qos in subscriptions(federation).items():
+            by_qos.setdefault(qos, []).append(topic)
+        for qos, topics in by_qos.items():
+            link.subscribe(*topics, qos=qos)
+
+    @property
+    def lost(self) -> int:
+        """How many messages came faster than they were taken."""
+        return self.link.dropped
+
+    def pump(self, timeout_s: float = 0.0) -> int:
+        """Take what has come, waiting so long for the first; returns how many messages. LinkError when the link is broken for good."""
+        taken = 0
+        event = self.link.get(timeout_s)
+        while event is not None:
+            if isinstance(event, Message):
+                self.view.take(event.topic, event.payload, time.time())
+                taken += 1
+            event = self.link.get(0.0) if taken < MOST else None
+        return taken
+
+    def pump_for(self, seconds: float) -> None:
+        """Take all that comes in so many seconds."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            self.pump(left)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the view as it is now; see `view.snapshot`."""
+        return snapshot(self.view, time.time())

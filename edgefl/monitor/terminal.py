@@ -1,0 +1,176 @@
+"""The live terminal view: what `table` and `page` make of a snapshot, once a second, in Textual (extra `monitor`)."""
+
+import asyncio
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, ClassVar
+
+from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+from textual.widgets import Input, Static
+
+from edgefl.errors import LinkError
+from edgefl.monitor.device_list import DeviceList
+from edgefl.monitor.page import page
+from edgefl.monitor.table import SORTS, head, header, selected
+from edgefl.monitor.words import cut
+
+REFRESH_S = 1.0
+LARGE = 100
+"""Of more devices every second refresh is left out."""
+PUMP_S = 0.5
+"""How often the link's queue is emptied, so that it holds little when much is said."""
+
+
+class DeviceScreen(Screen[None]):
+    """One device alone."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,d,enter", "app.pop_screen", show=False)]
+
+    def __init__(self, client_id: str) -> None:
+        super().__init__()
+        self.client_id = client_id
+
+    def compose(self) -> ComposeResult:
+        """Lay out."""
+        yield Static(id="page", markup=False)
+        yield Static(Text("Esc back"), id="keys")
+
+    def show(self, tree: dict[str, Any]) -> None:
+        """Show the device as it is in a snapshot."""
+        device = next((each for each in tree["devices"] if each["id"] == self.client_id), None)
+        lines = page(device, tree["ts"], self.app.size.width - 2) if device else [f"{self.client_id} has gone"]
+        self.query_one("#page", Static).update(Text("\n".join(lines)))
+
+
+class Monitor(App[str]):
+    """`pump` takes in what was said, `snapshot` tells what is known; ends with a text that says why, or with none."""
+
+    CSS = """
+    Screen { background: $background; }
+    #head { height: auto; padding: 0 1; }
+    #columns { height: 1; padding: 0 1; text-style: bold; }
+    DeviceList { height: 1fr; padding: 0 1; overflow-x: hidden; scrollbar-size-vertical: 1; }
+    #filter { display: none; height: 1; border: none; padding: 0 1; }
+    #filter.open { display: block; }
+    #keys { height: 1; padding: 0 1; dock: bottom; text-style: dim; }
+    #page { height: 1fr; padding: 0 1; overflow-y: auto; }
+    """
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q,ctrl+c", "quit", show=False),
+        Binding("slash", "filter", show=False),
+        Binding("s", "sort(1)", show=False),
+        Binding("S", "sort(-1)", show=False),
+        Binding("r", "reverse", show=False),
+        Binding("escape", "clear", show=False),
+    ]
+
+    def __init__(self, pump: Callable[[], int], snapshot: Callable[[], dict[str, Any]], is_connected: Callable[[], bool]) -> None:
+        super().__init__()
+        self._pump, self._snapshot, self._is_connected = pump, snapshot, is_connected
+        self.seen: dict[str, Any] = {}
+        self.sort, self.reverse, self.wanted = SORTS[0], False, ""
+        self._texts: dict[str, str] = {}
+        self._skipped = False
+
+    def compose(self) -> ComposeResult:
+        """Lay out."""
+        yield Static(id="head", markup=False)
+        yield Static(id="columns", markup=False)
+        yield DeviceList()
+        yield Input(placeholder="part of an id, state or reason; Enter keeps it, Esc ends it", id="filter")
+        yield Static(id="keys", markup=False)
+
+    def on_mount(self) -> None:
+        """Begin to listen."""
+        with suppress(NotImplementedError, RuntimeError, ValueError):  # not in the main thread
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit)
+        self.query_one(DeviceList).focus()
+        self.set_interval(PUMP_S, self.listen)
+        self.set_interval(REFRESH_S, self.refresh_due)
+        self.listen()
+        self.update()
+
+    def listen(self) -> None:
+        """Take in what was said; ends when the link is broken for good."""
+        try:
+            self._pump()
+        except LinkError as error:
+            self.exit(str(error), return_code=1)
+
+    def refresh_due(self) -> None:
+        """Take a snapshot each time, or every second time."""
+        self._skipped = not self._skipped and len(self.seen["devices"]) > LARGE
+        if not self._skipped:
+            self.update()
+
+    def update(self) -> None:
+        """Take a snapshot and show it."""
+        self.seen = self._snapshot()
+        self.show()
+
+    def show(self) -> None:
+        """Show the last snapshot."""
+        width = self.size.width - 2
+        lines = head(self.seen, width)
+        if not self._is_connected():
+            lines[0] = cut("the broker is away, waiting for it; " + lines[0], width)
+        devices = self.screen_stack[0].query_one(DeviceList)
+        devices.show(selected(self.seen["devices"], self.sort, self.reverse, self.wanted), self.seen["ts"])
+        order = f"{self.sort}{' reversed' if self.reverse else ''}"
+        filtered = f", {len(devices.devices)} have {self.wanted!r}" if self.wanted else ""
+        keys = f"q quit  / filter  s sort: {order}  r reverse  d device{filtered}"
+        for name, text in (("head", "\n".join(lines)), ("columns", header(devices.columns, width)), ("keys", cut(keys, width))):
+            if self._texts.get(name) != text:
+                self._texts[name] = text
+                self.screen_stack[0].query_one(f"#{name}", Static).update(Text(text))
+        if isinstance(self.screen, DeviceScreen):
+            self.screen.show(self.seen)
+
+    def on_resize(self) -> None:
+        """Show in the new width."""
+        if self.seen:
+            self.call_after_refresh(self.show)
+
+    def action_filter(self) -> None:
+        """Ask for a filter."""
+        self.query_one(Input).add_class("open").focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Filter as it is typed."""
+        self.wanted = event.value
+        self._reorder()
+
+    def on_input_submitted(self) -> None:
+        """Keep the filter and go back to the table."""
+        self.query_one(Input).remove_class("open")
+        self.query_one(DeviceList).focus()
+
+    def action_clear(self) -> None:
+        """End the filter."""
+        self.query_one(Input).value = ""
+        self.on_input_submitted()
+
+    def action_sort(self, by: int) -> None:
+        """Sort by the next column."""
+        self.sort = SORTS[(SORTS.index(self.sort) + by) % len(SORTS)]
+        self._reorder()
+
+    def action_reverse(self) -> None:
+        """Turn the order around."""
+        self.reverse = not self.reverse
+        self._reorder()
+
+    def _reorder(self) -> None:
+        self.query_one(DeviceList).to_top()
+        self.show()
+
+    def on_device_list_opened(self, event: DeviceList.Opened) -> None:
+        """Show a device alone."""
+        screen = DeviceScreen(event.client_id)
+        self.push_screen(screen)
+        self.call_after_refresh(lambda: screen.show(self.seen))

@@ -1,0 +1,106 @@
+"""The account of monitors on a broker with keys: it reads what is told of rounds and devices, no model, no update, and writes nothing."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from devices.commands import device as device_commands
+from edgefl.errors import LinkError
+from edgefl.monitor.view import subscriptions
+from edgefl.mqtt import Link, Message
+from edgefl.security.enrolment import load_enrolment, tls_context
+from edgefl.wire.topics import Topics
+from mqtt_broker.commands import broker as broker_commands
+from mqtt_broker.embedded import find_mosquitto
+
+pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
+TOPICS = Topics("f")
+SHA = "ab" * 32
+
+
+@pytest.fixture
+def watcher(secured_broker, tmp_path):
+    path = tmp_path / "watcher.enrol"
+    made = CliRunner().invoke(broker_commands, ["watcher", "--security", str(secured_broker.directory), "-o", str(path)])
+    assert made.exit_code == 0, made.output
+    assert path.stat().st_mode & 0o777 == 0o600
+    return path
+
+
+@pytest.fixture
+def speak(secured_broker):
+    made = []
+
+    def link(path, will=None, protocol=""):
+        enrolment = load_enrolment(path)
+        made.append(Link(secured_broker.url + protocol, f"test-{len(made)}", context=tls_context(enrolment), will=will))
+        return made[-1]
+
+    yield link
+    for each in made:
+        each.close(1.0)
+
+
+READ = [
+    TOPICS.state, TOPICS.clusters, TOPICS.summary(3), *(TOPICS.device("pi-1", leaf) for leaf in ("status", "metrics", "task", "receipt")),
+    TOPICS.upload("pi-1", SHA, "begin"),
+]  # fmt: skip
+HIDDEN = [
+    TOPICS.blob(SHA, 0), TOPICS.manifest(SHA), TOPICS.upload("pi-1", SHA, 0), TOPICS.upload("pi-1", SHA, "end"),
+    TOPICS.device("pi-1", "want"), TOPICS.device("pi-1", "claim"), "other/topic",
+]  # fmt: skip
+
+
+def test_it_reads_what_a_view_needs_and_no_model_and_no_update(secured_broker, watcher, speak):
+    leader, eye = speak(secured_broker.directory / "aggregator.enrol"), speak(watcher)
+    eye.subscribe("#")
+    eye.subscribe(*subscriptions("f"))
+    for topic in [*HIDDEN, *READ]:
+        leader.publish(topic, b"said")
+    heard = set()
+    while READ[-1] not in heard:
+        event = eye.get(20.0)
+        assert event is not None, heard
+        heard.add(event.topic)
+    while (event := eye.get(0.5)) is not None:
+        heard.add(event.topic)
+    assert heard == set(READ)
+
+
+@pytest.mark.parametrize("protocol", ["", "?protocol=5"])
+def test_it_writes_nothing_not_even_under_its_own_name(secured_broker, watcher, speak, protocol):
+    leader = speak(secured_broker.directory / "aggregator.enrol")
+    leader.subscribe("edgefl/v1/f/#")
+    will = Message(TOPICS.device("watcher", "status"), b"will", retained=True)
+    eye = speak(watcher, will=will, protocol=protocol)
+    own = [TOPICS.device("watcher", leaf) for leaf in ("status", "metrics", "want", "claim", "task")]
+    for topic in [*READ, *HIDDEN, *own, TOPICS.upload("watcher", SHA, "begin"), TOPICS.upload("watcher", SHA, 0)]:
+        eye.publish(topic, b"forged", retain=True)
+    assert eye.wait_in_flight(1, 20.0)
+    if protocol:  # MQTT 5 says so
+        with pytest.raises(LinkError, match=r"refused to publish .*check the broker's access list"):
+            eye.get(0.0)
+    eye._client.socket().shutdown(2)  # its will is not taken either
+    leader.publish(TOPICS.state, b"last")
+    assert leader.get(20.0) == Message(TOPICS.state, b"last")
+    assert leader.get(1.0) is None
+
+
+def test_commands_and_their_errors(secured_broker, watcher, tmp_path):
+    run, security = CliRunner().invoke, ["--security", str(secured_broker.directory)]
+    for command, arguments, says in (
+        (broker_commands, ["watcher", *security, "-o", str(watcher)], "is there already"),
+        (broker_commands, ["watcher", *security, "-o", str(tmp_path / "second")], "the watcher is enrolled already; copy its file"),
+        (broker_commands, ["watcher", "--security", str(tmp_path / "none"), "-o", str(tmp_path / "x")], "edgefl broker init"),
+        (device_commands, ["enrol", "watcher", *security], "the watcher's own"),
+    ):
+        assert says in str(run(command, arguments).exception)
+    assert json.loads((secured_broker.directory / "devices.json").read_text())["watcher"]["signing_key"] == ""
+    assert run(device_commands, ["revoke", "watcher", *security]).exit_code == 0
+    assert run(broker_commands, ["watcher", *security, "-o", str(tmp_path / "second")]).exit_code == 0
+    acl = secured_broker.directory / "acl"
+    acl.write_text(acl.read_text().replace("user watcher", "user somebody"))
+    assert run(device_commands, ["revoke", "watcher", *security]).exit_code == 0
+    failed = run(broker_commands, ["watcher", *security, "-o", str(tmp_path / "third")])
+    assert "has no account for watchers" in str(failed.exception)
