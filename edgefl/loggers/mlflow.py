@@ -5,9 +5,10 @@ The experiment bears the federation's name. A run that was interrupted is gone o
 
 import logging
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 from edgefl.errors import ConfigError
@@ -66,7 +67,8 @@ def _ended(client: Any, run_id: str, status: str) -> bool:
     from mlflow.exceptions import MlflowException
 
     try:
-        client.set_terminated(run_id, status)
+        with redirect_stdout(sys.stderr):  # where the run can be seen; stdout may be for a program
+            client.set_terminated(run_id, status)
     except MlflowException:
         return False
     return True
