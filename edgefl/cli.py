@@ -40,6 +40,7 @@ CORE = {
 EXTRAS = {
     "tensorflow": "aggregator", "keras": "aggregator", "scipy": "aggregator", "sklearn": "aggregator", "amqtt": "broker",
     "tflite_micro": "export", "matplotlib": "plots", "ray": "ray", "PIL": "images", "dp_accounting": "dp",
+    "tensorboardX": "tensorboard", "mlflow": "mlflow", "prometheus_client": "prometheus",
     "textual": "monitor", "rich": "monitor",
 }  # fmt: skip
 REMEDIES = {

@@ -29,7 +29,7 @@ from edgefl.security.masking import LEAST_CLIENTS
 from edgefl.security.trust import Enrolments, Trust
 from edgefl.staleness import as_of, check_rounds
 from edgefl.types import ServerState, Weights
-from edgefl.wire.messages import JOINING, STOPPED, Begin, State
+from edgefl.wire.messages import JOINING, STOPPED, Begin, State, Summary
 from edgefl.wire.strict_json import encode_json
 from edgefl.wire.topics import Topics
 from mqtt_broker import results
@@ -56,15 +56,16 @@ class Aggregator:
 
     `security`: the directory of `edgefl broker init`; without it nothing is signed and nobody's signature is asked for.
     `workers`: so many processes take the uploads, 0: this one does. `doing`: gets what is done now, rounds done, and rounds in all.
+    `closed` is told what each round gave.
     """
 
     def __init__(
         self, config: FederationConfig, plan: Plan, initial: Weights, out: Path, note: Callable[[str], None], security: Path | None = None,
-        workers: int = 0, doing: Callable[[str, int, int], None] = lambda *_: None,
+        workers: int = 0, doing: Callable[[str, int, int], None] = lambda *_: None, closed: Callable[[Summary], None] = lambda _: None,
     ) -> None:  # fmt: skip
         check_rounds(config)
         check_split(workers, config)
-        self._workers, self._security = workers, security
+        self._workers, self._security, self._closed = workers, security, closed
         self._config, self._initial, self._out, self._note, self._doing = config, initial, out, note, doing
         own = self._own = load_enrolment(security / "aggregator.enrol") if security else None
         self._enrolments = Enrolments(security) if security else None
@@ -226,6 +227,7 @@ class Aggregator:
         dropped = dropped_of(closed, self._exchange.presence.paused())
         summary = summarize(closed, opened.phase, begins, dropped, up, down, seconds)
         self._journal.close_round(opened, summary.loss if math.isfinite(summary.loss) else None, dropped)
+        self._closed(summary)
         if not self._config.privacy.is_on:  # losses have no noise, and who is missing was drawn
             keep_round(summary, begins, self._out)
             self._link.publish(self._topics.summary(closed.number), encode_json(summary))

@@ -1,13 +1,16 @@
 """`edgefl broker ...` and `edgefl aggregator ...`."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from edgefl.stopping import Stopped, stoppable
 from edgefl.telling import Telling
+from mqtt_broker.example_commands import examples
 from mqtt_broker.pause_commands import pause, resume, status
+from mqtt_broker.tool_options import Tools, check_tools, tool_options
 
 
 @click.group(short_help="An MQTT broker of one's own.")
@@ -109,6 +112,9 @@ def watcher(security: Path, out: Path, days: int) -> None:
     click.echo(f"  edgefl monitor --enrol {out}")
 
 
+broker.add_command(examples)
+
+
 @click.group(short_help="The service that leads a federation.")
 def aggregator() -> None:
     """Lead a federation over MQTT.
@@ -134,10 +140,11 @@ def aggregator() -> None:
 @click.option(
     "--workers", type=click.IntRange(0, 64), default=0, show_default=True, help="So many processes take the uploads; 0: this one."
 )
+@tool_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; progress goes to stderr.")
 def start_aggregator(
     config: Path, url: str | None, plan: Path | None, out: Path | None, take_over: bool, security: Path | None, fresh: bool,
-    workers: int, as_json: bool,
+    workers: int, tools: Tools, as_json: bool,
 ) -> None:  # fmt: skip
     """Wait for devices, lead the rounds, have each device personalize, write DIR/result.json, and end.
 
@@ -146,21 +153,27 @@ def start_aggregator(
     Example: edgefl aggregator start --config federation.toml --broker mqtt://192.168.1.10:1883 --out run-1
     """
     from edgefl.config import load_config
+    from edgefl.loggers import about_run, open_logs
+    from edgefl.loggers.scalars import round_scalars
     from edgefl.security.enrolment import load_enrolment
     from edgefl.staleness import check_rounds
+    from edgefl.wire.messages import Summary
     from edgefl.wire.url import parse_urls, without_password
     from mqtt_broker.aggregator import Aggregator
     from mqtt_broker.journal import holds_federation
+    from mqtt_broker.observer import observed
     from mqtt_broker.plan_source import build_in_child, open_plan
 
     settings = load_config(config)
     check_rounds(settings)
+    check_tools(tools, settings)
     url = url or (load_enrolment(security / "aggregator.enrol").broker if security else settings.broker)
     parse_urls(url)
     out = out or Path(f"{settings.name}-out")
+    resumed = holds_federation(out) and not fresh
     with Telling() as tell, stoppable():
         try:
-            if plan is None and holds_federation(out) and not fresh:
+            if plan is None and resumed:
                 plan = out / "plan"
             elif plan is None:
                 plan = out / "plan"
@@ -169,7 +182,16 @@ def start_aggregator(
             made, initial = open_plan(plan, settings)
             tell.at("")
             tell(f"plan {made.id[:8]}; federation {settings.name!r} at {without_password(url)}")
-            result = Aggregator(settings, made, initial, out, tell, security, workers, tell.at).run(url, take_over=take_over, fresh=fresh)
+            with (
+                open_logs(tools.logs, settings.name, key=str(out.resolve()), resumed=resumed, about=about_run(settings)) as log,
+                observed(tools, url, settings.name, security, tell),
+            ):
+
+                def closed(summary: Summary) -> None:
+                    log(summary.round, round_scalars(asdict(summary)))
+
+                leading = Aggregator(settings, made, initial, out, tell, security, workers, tell.at, closed)
+                result = leading.run(url, take_over=take_over, fresh=fresh)
         except Stopped as stopped:
             tell("stopped")
             if stopped.by_person:  # a service manager's SIGTERM is no failure

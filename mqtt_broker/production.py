@@ -44,6 +44,7 @@ log_type information
 ACL = """# Who may say what. %u is the user name, which is the certificate's common name.
 user {aggregator}
 topic readwrite edgefl/v1/+/#
+topic write homeassistant/+/+/+/config
 
 # Monitors read what is told of rounds and devices, no model and no update, and write nothing: the patterns below, which count for
 # everybody, are taken back.
@@ -58,6 +59,7 @@ topic read edgefl/v1/+/device/+/metrics
 topic read edgefl/v1/+/device/+/task
 topic read edgefl/v1/+/device/+/receipt
 topic read edgefl/v1/+/device/+/up/+/begin
+topic read homeassistant/#
 
 pattern read edgefl/v1/+/state
 pattern read edgefl/v1/+/blob/+/+

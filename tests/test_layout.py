@@ -35,7 +35,7 @@ ROOMS = (
     {"privacy"},
     {"wire"},
     {"rounds", "security"},
-    {"engines"},
+    {"engines", "loggers"},
     {"traffic", "evaluation"},
     {"snapshot"},
     {"simulate"},
@@ -51,7 +51,7 @@ ROOMS = (
 )
 HEAVY = {
     "tensorflow", "keras", "tf_keras", "sklearn", "scipy", "matplotlib", "amqtt", "tflite_micro", "tensorflow_model_optimization",
-    "dp_accounting",
+    "dp_accounting", "tensorboardX", "mlflow", "prometheus_client",
 }  # fmt: skip
 # Compiled at the aggregator: these may import TensorFlow as they load, for nothing that a device imports loads them.
 COMPILER = ("edgefl/models/", "edgefl/plan/", "edgefl/learner/keras.py")

@@ -15,6 +15,8 @@ from edgefl.config import FederationConfig, load_config
 from edgefl.engines.base import Engine
 from edgefl.engines.site import Ending, Federation
 from edgefl.errors import ConfigError
+from edgefl.loggers import LOG_HELP, about_run, check_log, open_logs
+from edgefl.loggers.scalars import figure_scalars
 from edgefl.privacy.accountant import within_budget
 from edgefl.privacy.mechanism import check_privacy
 from edgefl.runs import layers
@@ -88,10 +90,11 @@ def _draw(function: Callable[..., None], *arguments: Any) -> bool:
     metavar="EPOCHS",
     help="Also train each client alone for so many epochs, and keep how alike their layers are after each.",
 )
+@click.option("--log", "logs", multiple=True, help=LOG_HELP)
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON; progress goes to stderr.")
 def simulate(
     config_file: Path, out: Path | None, processes: int, engine: str, seed: int | None, resume: bool, mixtures: bool,
-    evaluate_every: int, layers_over: int, as_json: bool,
+    evaluate_every: int, layers_over: int, logs: tuple[str, ...], as_json: bool,
 ) -> None:  # fmt: skip
     """Run the federation of a TOML file here: any algorithm, model, data set and partition.
 
@@ -104,6 +107,8 @@ def simulate(
         config = replace(config, seed=seed)
     if resume and out is None:
         raise ConfigError("--resume without --out; give the directory of the run to go on with")
+    for wanted in logs:
+        check_log(wanted)
     algorithm = make_algorithm(config.algorithm, None, config.options)
     check_privacy(algorithm, config)
     check_secure(algorithm, config)
@@ -117,15 +122,18 @@ def simulate(
             tell(f"{out}: {run.state.round - 1} of {config.rounds} rounds are done")
         if run.plan() is None:
             tell.doing(f"compiling {config.model.name} for {config.algorithm}; TensorFlow takes some seconds")
-        simulation = play(
-            run, config, shared, processes=processes, open_engine=_open_engine(engine, processes),
-            progress=RoundProgress(config.rounds, tell),
-            ended=partial(_keep_mixtures, out / "mixtures") if mixtures else light, evaluate_every=evaluate_every,
-        )  # fmt: skip
-        if layers_over:
-            _keep_layers(run, config, shared, layers_over)
-        records = run.records()
-        summary = summarize(config, simulation, records, shared.allotments, shared.test_counts)
+        key, resumed = f"{out.resolve()} {run.note()['started']}", run.state is not None
+        with open_logs(logs, config.name, key=key, resumed=resumed, about=about_run(config)) as log:
+            simulation = play(
+                run, config, shared, processes=processes, open_engine=_open_engine(engine, processes),
+                progress=RoundProgress(config.rounds, tell),
+                ended=partial(_keep_mixtures, out / "mixtures") if mixtures else light, evaluate_every=evaluate_every, log=log,
+            )  # fmt: skip
+            if layers_over:
+                _keep_layers(run, config, shared, layers_over)
+            records = run.records()
+            summary = summarize(config, simulation, records, shared.allotments, shared.test_counts)
+            log(len(records), figure_scalars(summary["figures"]))
     run.write("confusion.json", confusions(simulation))
     summary = {**summary, **{key: run.note()[key] for key in ("command", "versions", "machine")}}
     run.write("summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")

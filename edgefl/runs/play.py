@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from edgefl.engines.site import Ending, Federation
 from edgefl.errors import EdgeflError
 from edgefl.files import write_atomic
 from edgefl.learner.litert import LiteRTLearner
+from edgefl.loggers.scalars import Write, round_scalars
 from edgefl.plan.spec import Plan, save_plan
 from edgefl.quiet import quiet_stderr
 from edgefl.runs.directory import INITIAL, RunDirectory
@@ -107,11 +108,12 @@ def play(
     run: RunDirectory, config: FederationConfig, shared: Shared, *, processes: int = 1, measure_test: bool = True,
     open_engine: Callable[[Federation], Engine] | None = None, progress: RoundProgress | None = None,
     ended: Callable[[str, Ending], Ending] = light, start: ServerState | None = None, states: States | None = None,
-    evaluate_every: int = 0,
+    evaluate_every: int = 0, log: Write | None = None,
 ) -> Simulation:  # fmt: skip
     """Play or go on with a run to its end; what each round gave is in the directory as soon as it is over.
 
     evaluate_every: see `simulate`. start, states: another run's end, to personalize from, in place of this run's own checkpoint.
+    log: takes each round's scalars.
     """
     plan, initial = open_plan(run, config)
     dataset, traffic = shared.shards.dataset, Traffic(run.held, config.codec)
@@ -120,6 +122,8 @@ def play(
 
     def save(state: ServerState, record: Record) -> None:
         run.save_round(state, record, traffic.held, last=state.round > config.rounds)
+        if log:
+            log(record.round, round_scalars(asdict(record)))
         if progress:
             progress(state, record)
 

@@ -103,7 +103,7 @@ class Broker:
             [shutil.which("mosquitto") or "/usr/sbin/mosquitto", "-p", str(self.port)], stderr=subprocess.PIPE, text=True
         )
         for line in self.popen.stderr:
-            if "running" in line:
+            if line.rstrip().endswith(" running"):  # a line before it speaks of clients running on this machine
                 break
         # a pipe that nobody reads would stop it one day
         self._reader = threading.Thread(target=lambda: [None for _ in self.popen.stderr], daemon=True)
@@ -218,5 +218,5 @@ class Toys:
 class Services:
     """For fixtures that live longer than a test."""
 
-    Process = Process
-    save_shard = staticmethod(save_shard)
+    Process, Broker, Federation = Process, Broker, Federation
+    save_shard, shard = staticmethod(save_shard), staticmethod(toy_shard)

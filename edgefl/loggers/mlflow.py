@@ -1,0 +1,88 @@
+"""Scalars as metrics of an MLflow run, by MLflow's client: a tracking server, or a database such as sqlite:///mlflow.db.
+
+The experiment bears the federation's name. A run that was interrupted is gone on with: its tag `edgefl.run` says which it is.
+"""
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from typing import Any
+
+from edgefl.errors import ConfigError
+from edgefl.loggers.scalars import Write
+
+TAG = "edgefl.run"
+BATCH = 1000
+"""Metrics in one request, MLflow's own limit."""
+RETRIES = "3"
+"""Of a request, unless the environment says otherwise: some 15 s, where MLflow's own 7 take minutes."""
+
+
+@contextmanager
+def mlflow(uri: str, name: str, *, key: str, resumed: bool, about: Mapping[str, str]) -> Iterator[Write]:
+    """Open a run of the experiment `name`; see `open_logs`. It ends as FINISHED, or FAILED when this ends of an error.
+
+    Raises ConfigError when MLflow cannot use the URI. What it does not take later is told at the end, and ends no federation.
+    """
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", RETRIES)
+    from mlflow.entities import Metric
+    from mlflow.exceptions import MlflowException
+    from mlflow.tracking import MlflowClient
+
+    try:
+        client = MlflowClient(tracking_uri=uri)
+        run_id = _run(client, name, key, resumed, about)
+    except MlflowException as error:
+        raise ConfigError(f"--log mlflow:{uri}: {str(error)[:500]}; is the server up, and the address right?") from error
+    sent: list[Any] = []
+
+    def write(step: int, scalars: Mapping[str, float]) -> None:
+        now = int(time.time() * 1000)
+        metrics = [Metric(each, value, now, step) for each, value in scalars.items()]
+        # from a thread of MLflow's own: no round waits for a server
+        sent.extend(client.log_batch(run_id, metrics[at : at + BATCH], synchronous=False) for at in range(0, len(metrics), BATCH))
+
+    status = "FAILED"
+    try:
+        yield write
+        status = "FINISHED"
+    finally:
+        lost = sum(not _arrived(each) for each in sent)
+        if lost or not _ended(client, run_id, status):
+            logging.getLogger(__name__).warning("MLflow at %s lacks %d of %d batches of this run, or its end", uri, lost, len(sent))
+
+
+def _arrived(operation: Any) -> bool:
+    try:
+        operation.wait()
+    except Exception:  # whatever broke in MLflow's thread; its own log says what
+        return False
+    return True
+
+
+def _ended(client: Any, run_id: str, status: str) -> bool:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        with redirect_stdout(sys.stderr):  # where the run can be seen; stdout may be for a program
+            client.set_terminated(run_id, status)
+    except MlflowException:
+        return False
+    return True
+
+
+def _run(client: Any, name: str, key: str, resumed: bool, about: Mapping[str, str]) -> str:
+    found = client.get_experiment_by_name(name)
+    experiment = found.experiment_id if found else client.create_experiment(name)
+    if resumed:
+        before = client.search_runs([experiment], f"tags.`{TAG}` = '{key}'", max_results=1)
+        if before:
+            client.update_run(before[0].info.run_id, status="RUNNING")
+            return str(before[0].info.run_id)
+    run = client.create_run(experiment, tags={TAG: key})
+    for each, value in about.items():
+        client.log_param(run.info.run_id, each, value)
+    return str(run.info.run_id)

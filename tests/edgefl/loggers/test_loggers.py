@@ -1,0 +1,126 @@
+"""Rounds in TensorBoard and MLflow: scalars by hand, and logs read back with the tools' own readers."""
+
+import math
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgefl.errors import ConfigError
+from edgefl.loggers import check_log, open_logs
+from edgefl.loggers.scalars import figure_scalars, round_scalars
+
+SUMMARY = {
+    "round": 2, "phase": "federate", "updates": 3, "loss": 0.5, "accuracy_mean": math.nan, "accuracy_p10": None, "accuracy_p90": 0.75,
+    "bytes_up": 700, "bytes_down": 1900, "seconds": 1.25, "dropped": ["pi-2"], "ts": 1.7e9,
+}  # fmt: skip
+
+
+def open_one(wanted, **changes):
+    return open_logs([wanted], "kitchen", **{"key": "one", "resumed": False, "about": {"algorithm": "fedavg"}, **changes})
+
+
+def test_scalars_of_a_round_by_hand():
+    told = {"loss": 0.5, "updates": 3.0, "dropped": 1.0, "seconds": 1.25, "bytes_up": 700.0, "bytes_down": 1900.0, "accuracy_p90": 0.75}
+    assert round_scalars(SUMMARY) == {f"round/{name}": value for name, value in told.items()}
+    updates = {
+        "a": {"num_samples": 10.0, "loss": 2.0, "accuracy": 0.5},
+        "b": {"num_samples": 30.0, "loss": 1.0, "accuracy": 0.9, "x": math.nan},
+    }
+    record = {"round": 1, "phase": "federate", "loss": 1.25, "seconds": 0.5, "bytes_up": 8, "bytes_down": 9, "updates": updates}
+    told = {"round/loss": 1.25, "round/seconds": 0.5, "round/bytes_up": 8.0, "round/bytes_down": 9.0, "round/updates": 2.0}
+    assert round_scalars(record) == told | {"clients/accuracy": pytest.approx(0.8)}
+    spread = {"mean": 0.9, "weighted": 0.8, "std": 0.1, "p10": None, "count": 4}
+    assert figure_scalars({"accuracy_mixture": spread}) == {"end/accuracy_mixture/mean": 0.9, "end/accuracy_mixture/std": 0.1}
+
+
+@given(st.dictionaries(st.sampled_from(sorted(SUMMARY)), st.floats() | st.none() | st.integers(-(2**40), 2**40)))
+def test_only_finite_numbers_are_told(changed):
+    record = {**SUMMARY, **{name: value for name, value in changed.items() if name not in ("dropped", "updates")}}
+    assert all(isinstance(value, float) and math.isfinite(value) for value in round_scalars(record).values())
+
+
+@pytest.mark.parametrize("wanted", ["wandb:x", "tensorboard", "tensorboard:", "mlflow", ""])
+def test_what_is_no_log_is_named(wanted):
+    with pytest.raises(ConfigError, match="expected tensorboard:DIR or mlflow:URI"):
+        check_log(wanted)
+    assert check_log("mlflow:http://h:5000") == ("mlflow", "http://h:5000")
+
+
+def read_events(directory):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(directory))
+    events.Reload()
+    return {tag: [(each.step, each.value) for each in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+
+def test_tensorboard_reads_what_was_logged(tmp_path):
+    pytest.importorskip("tensorboardX")
+    pytest.importorskip("tensorboard")
+    with open_one(f"tensorboard:{tmp_path / 'tb'}") as log:
+        log(1, {"round/loss": 0.5, "round/updates": 3.0})
+        until = time.monotonic() + 60
+        while read_events(tmp_path / "tb").keys() != {"round/loss", "round/updates"}:  # before it is closed
+            assert time.monotonic() < until
+        log(2, {"round/loss": 0.25})
+    with open_one(f"tensorboard:{tmp_path / 'tb'}", resumed=True) as log:
+        log(3, {"round/loss": 0.125})
+    assert read_events(tmp_path / "tb") == {"round/loss": [(1, 0.5), (2, 0.25), (3, 0.125)], "round/updates": [(1, 3.0)]}
+
+
+def test_no_log_imports_tensorflow(tmp_path):
+    pytest.importorskip("tensorboardX")
+    pytest.importorskip("mlflow")
+    code = """
+import sys
+from edgefl.loggers import open_logs
+with open_logs(sys.argv[1:], "f", key="k", resumed=False, about={}) as log:
+    log(1, {"x": 1.0})
+assert not {"tensorflow", "keras", "torch"} & sys.modules.keys()
+"""
+    logs = [f"tensorboard:{tmp_path / 'tb'}", f"mlflow:sqlite:///{tmp_path / 'm.db'}"]
+    ran = subprocess.run([sys.executable, "-c", code, *logs], capture_output=True, text=True, timeout=200)
+    assert ran.returncode == 0, ran.stderr
+
+
+def runs_of(uri, name="kitchen"):
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri=uri)
+    found = client.search_runs([client.get_experiment_by_name(name).experiment_id], order_by=["start_time"])
+    return [
+        (run, {key: [(each.step, each.value) for each in client.get_metric_history(run.info.run_id, key)] for key in run.data.metrics})
+        for run in found
+    ]
+
+
+def test_mlflow_reads_what_was_logged_and_a_run_is_gone_on_with(tmp_path):
+    pytest.importorskip("mlflow")
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    with pytest.raises(RuntimeError, match="killed"), open_one(f"mlflow:{uri}", key="a'b") as log:
+        log(1, {"round/loss": 0.5})
+        raise RuntimeError("killed")
+    assert runs_of(uri)[0][0].info.status == "FAILED"
+    with open_one(f"mlflow:{uri}", key="a'b", resumed=True) as log:
+        log(2, {"round/loss": 0.25})
+    with open_one(f"mlflow:{uri}", key="another", resumed=True) as log:  # its beginning was not logged
+        log(7, {"round/loss": 0.125})
+    (first, told), (second, later) = runs_of(uri)
+    assert (first.info.status, second.info.status) == ("FINISHED", "FINISHED")
+    assert told == {"round/loss": [(1, 0.5), (2, 0.25)]}
+    assert later == {"round/loss": [(7, 0.125)]}
+    assert first.data.params == {"algorithm": "fedavg"}
+
+
+def test_a_server_that_is_not_there_is_an_error(tmp_path, monkeypatch):
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with pytest.raises(ConfigError, match="is the server up"), open_one("mlflow:http://127.0.0.1:9"):
+        pass
+    with pytest.raises(ConfigError, match="give a directory"), open_one(f"tensorboard:{Path(__file__)}/x"):
+        pass

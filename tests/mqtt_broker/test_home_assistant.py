@@ -1,0 +1,218 @@
+"""Home Assistant's discovery: by hand, then a real federation whose messages go through the templates that Home Assistant evaluates."""
+
+import json
+import re
+import secrets
+
+import pytest
+
+from edgefl.mqtt import Link, Message
+from edgefl.security.authority import enrol_watcher, revoke
+from edgefl.wire.messages import Status
+from edgefl.wire.strict_json import encode_json
+from edgefl.wire.topics import matches
+from mqtt_broker.home_assistant import Announcer, board_entities, federation_entities, node_id
+
+# what https://www.home-assistant.io/integrations/mqtt/ and its pages on sensor and binary_sensor document
+SENSOR = {
+    "availability", "availability_mode", "device", "device_class", "enabled_by_default", "encoding", "entity_category", "entity_picture",
+    "expire_after", "force_update", "icon", "json_attributes_template", "json_attributes_topic", "last_reset_value_template", "name",
+    "options", "origin", "qos", "state_class", "state_topic", "suggested_display_precision", "unique_id", "unit_of_measurement",
+    "value_template",
+}  # fmt: skip
+BINARY = (SENSOR | {"off_delay", "payload_off", "payload_on"}) - {
+    "state_class",
+    "unit_of_measurement",
+    "options",
+    "last_reset_value_template",
+}
+DEVICE = {
+    "configuration_url", "connections", "hw_version", "identifiers", "manufacturer", "model", "model_id", "name", "serial_number",
+    "suggested_area", "sw_version", "via_device",
+}  # fmt: skip
+TOPIC = re.compile(r"homeassistant/(sensor|binary_sensor)/[a-zA-Z0-9_-]+/[a-zA-Z0-9_-]+/config")
+
+
+def check_entity(topic, entity):
+    found = TOPIC.fullmatch(topic)
+    assert found, topic
+    assert entity.keys() <= (SENSOR if found[1] == "sensor" else BINARY), topic
+    assert {"name", "unique_id", "state_topic", "value_template", "device", "origin"} <= entity.keys()
+    assert entity["device"].keys() <= DEVICE
+    assert entity["device"]["identifiers"]
+    assert entity["origin"].keys() <= {"name", "sw_version", "support_url"}
+    for each in entity.get("availability", ()):
+        assert each.keys() <= {"topic", "payload_available", "payload_not_available", "value_template"}
+    assert ("unit_of_measurement" in entity) <= ("state_class" in entity)
+
+
+def rendered(template, payload):
+    """Return what Home Assistant would: its templates are Jinja's, with the message as `value` and, when it is JSON, `value_json`."""
+    jinja2 = pytest.importorskip("jinja2")
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    environment = ImmutableSandboxedEnvironment(undefined=jinja2.StrictUndefined)
+    return environment.from_string(template).render(value=payload.decode(), value_json=json.loads(payload))
+
+
+def by_key(entities):
+    return {topic.rsplit("/", 2)[1].removeprefix("pi-1_"): entity for topic, entity in entities.items()}
+
+
+def test_entities_are_what_home_assistant_documents():
+    both = federation_entities("a.b_c-1") | board_entities("a.b_c-1", "pi_1", "0.1.0")
+    for topic, entity in both.items():
+        check_entity(topic, entity)
+    assert len({entity["unique_id"] for entity in both.values()}) == len(both) == 13
+    assert node_id("a.b_c-1") == "edgefl_aDb_c-1"
+    names = {node_id(name) for name in ("a.b", "a_b", "a-b", "adb", "ab")}
+    assert len(names) == 5
+    online = board_entities("f", "pi-1", "1", "ha/x")["ha/x/binary_sensor/edgefl_f/pi-1_online/config"]
+    assert online["state_topic"] == "edgefl/v1/f/device/pi-1/status"
+    assert online["device"]["via_device"] in federation_entities("f")["homeassistant/sensor/edgefl_f/round/config"]["device"]["identifiers"]
+
+
+def test_templates_by_hand():
+    board = by_key(board_entities("f", "pi-1", "1"))
+    metrics = {"client_id": "pi-1", "round": 7, "values": {"accuracy": 0.25, "loss": 0.123456}, "rss_mb": 44.44, "temperature_c": 51.25}
+
+    def told(key, **values):
+        message = {**metrics, "values": {**metrics["values"], **values}}
+        return rendered(board[key]["value_template"], json.dumps(message).encode())
+
+    assert [told(key) for key in ("accuracy", "accuracy_int8", "loss", "round", "temperature", "memory")] == [
+        "25.0",
+        "",
+        "0.1235",
+        "7",
+        "51.2",
+        "44.4",
+    ]
+    assert told("accuracy", accuracy_mixture=0.987, accuracy_mixture_int8=0.98) == "98.7"
+    assert told("accuracy_int8", accuracy_mixture_int8=0.98) == "98.0"
+    assert told("accuracy", accuracy_mixture=None) == told("loss", loss=None) == ""
+    nothing = json.dumps({**metrics, "values": {}, "temperature_c": None, "rss_mb": None}).encode()
+    assert {rendered(board[key]["value_template"], nothing) for key in ("accuracy", "accuracy_int8", "loss", "temperature", "memory")} == {
+        ""
+    }
+
+
+def status_of(client_id, version="1", online=True):
+    return encode_json(Status(client_id, "b", online, 1.0, 10, version, 2.0))
+
+
+def test_the_announcer_says_everything_once_and_takes_back_who_is_revoked():
+    revoked = set()
+    announcer = Announcer("f", "homeassistant", revoked.__contains__)
+    assert len(list(announcer.due())) == 6
+    assert not list(announcer.due())
+    for payload in (status_of("pi-1"), status_of("pi-1", online=False), b"", b"{", b"[]"):
+        announcer.take("edgefl/v1/f/device/pi-1/status", payload, 0.0)
+    for topic in ("edgefl/v1/f/state", "else/where", "edgefl/v1/f/device/pi-2/metrics"):
+        announcer.take(topic, b"{}", 0.0)
+    made = list(announcer.due())
+    assert len(made) == 7
+    assert all(message.retained and message.payload for message in made)
+    announcer.take("edgefl/v1/f/device/pi-1/status", status_of("pi-1", "2"), 0.0)
+    assert {json.loads(message.payload)["device"]["sw_version"] for message in announcer.due()} == {"2"}
+    revoked.add("pi-1")
+    assert sorted(message.topic for message in announcer.due() if not message.payload) == sorted(message.topic for message in made)
+    assert not list(announcer.due())
+    revoked.clear()
+    assert len([message for message in announcer.due() if message.payload]) == 7
+    announcer.again()
+    assert len(list(announcer.due())) == 13
+    assert {message.payload for message in announcer.withdrawn()} == {b""}
+
+
+def retained(url, topic):
+    """Return what a broker holds under a filter: all that comes before an answer to a message of one's own."""
+    link, marker = Link(url, f"reader-{secrets.token_hex(4)}"), f"marker/{secrets.token_hex(4)}"
+    try:
+        link.subscribe(topic, marker)
+        link.publish(marker, b"end")
+        found = {}
+        while isinstance(event := link.get(20.0), Message) and event.topic != marker:
+            if event.retained:
+                found[event.topic] = event.payload
+        return found
+    finally:
+        link.close()
+
+
+@pytest.fixture
+def heard_all(federate, mosquitto_url, toys, listen):
+    """A federation of two devices with discovery, and all that was said."""
+    prefix = f"ha-{secrets.token_hex(4)}"
+
+    def play(*more):
+        federation = federate(mosquitto_url, rounds=2)
+        heard = listen(federation)
+        aggregator = federation.aggregator("--home-assistant", prefix, *more)
+        devices = [federation.device(f"pi-{i}", toys.shard(i)) for i in (1, 2)]
+        assert aggregator.end() == 0, aggregator.said
+        assert [device.end() for device in devices] == [0, 0]
+        return federation, retained(mosquitto_url, f"{prefix}/#"), heard.until_phase("done"), prefix
+
+    return play
+
+
+def test_every_entity_of_a_real_federation_gets_its_values(heard_all):
+    federation, found, messages, prefix = heard_all()
+    entities = {topic.replace(prefix, "homeassistant", 1): json.loads(payload) for topic, payload in found.items()}
+    assert len(entities) == 6 + 2 * 7
+    told = {}
+    for topic, entity in entities.items():
+        check_entity(topic, entity)
+        values = [rendered(entity["value_template"], m.payload) for m in messages if m.payload and matches(entity["state_topic"], m.topic)]
+        assert values, f"nothing is said on {entity['state_topic']}"
+        told["/".join(topic.split("/")[3:4])] = [value for value in values if value]  # Home Assistant passes over an empty one
+        for each in entity.get("availability", ()):
+            states = [rendered(each["value_template"], m.payload) for m in messages if m.topic == each["topic"]]
+            assert states
+            assert set(states) <= {"online", "offline"}
+    assert told["phase"] == ["joining", "federate", "federate", "personalize", "done"]
+    assert told["round"] == ["0", "1", "2", "3", "3"]
+    assert [float(value) for value in told["loss"]] == [round(loss, 4) for loss in federation.result()["losses"]]
+    assert told["pi-1_round"] == ["1", "2", "3"]
+    (row,) = (each for each in federation.result()["clients"] if each["id"] == "pi-1")
+    assert [float(value) for value in told["pi-1_accuracy"]] == [round(100 * row["accuracy_mixture"], 1)]
+    assert [20 < float(value) < 100 for value in told["pi-1_memory"]] == [True] * 3
+    assert (told["pi-1_online"][0], len(told["pi-1_loss"])) == ("ON", 2)
+
+
+def test_entities_are_taken_away_at_the_end_where_that_is_asked_for(heard_all):
+    _, found, _, _ = heard_all("--home-assistant-clear")
+    assert found == {}
+
+
+def test_who_is_revoked_goes_at_once_and_the_access_list_lets_the_aggregator_say_so(secured_broker, federate, toys):
+    """The aggregator alone may write discovery messages; a monitor may read them, a device may not."""
+    federation = federate(secured_broker.url, min_clients=3)
+    aggregator = federation.aggregator("--security", secured_broker.directory, "--broker", secured_broker.url, "--home-assistant")
+    watcher = secured_broker.link(enrol_watcher(secured_broker.directory, 30))
+    watcher.subscribe("homeassistant/#")
+    enrolled = {name: secured_broker.enrol(name, federation.directory / f"{name}.enrol") for name in ("pi-1", "pi-2")}
+    federation.device("pi-1", toys.shard(1), "--enrol", federation.directory / "pi-1.enrol")
+    thief = secured_broker.link(enrolled["pi-2"])
+    thief.publish("homeassistant/sensor/edgefl_x/forged/config", b"{}", retain=True)
+    thief.subscribe("homeassistant/#", timeout_s=0)
+
+    def until(ready):
+        found = {}
+        while not ready(found):
+            event = watcher.get(40.0)
+            assert isinstance(event, Message), (sorted(found), aggregator.said)
+            found[event.topic] = event.payload
+        return found
+
+    seen = until(lambda found: len(found) == 13)
+    assert all(seen.values())
+    assert not [topic for topic in seen if "forged" in topic]
+    assert thief.get(0.5) is None
+    revoke(secured_broker.directory, "pi-1")
+    gone = until(lambda found: len(found) == 7)
+    assert set(gone.values()) == {b""}
+    assert {topic.split("/")[3].partition("_")[0] for topic in gone} == {"pi-1"}
+    for link in (watcher, thief):
+        link.close()
