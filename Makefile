@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
-EXTRAS ?= aggregator,broker,dp,export,images,mlflow,plots,prometheus,tensorboard,tools,dev
+EXTRAS ?= aggregator,broker,dp,export,images,mlflow,monitor,plots,prometheus,tensorboard,tools,dev
 STAMP := $(VENV)/.installed
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
