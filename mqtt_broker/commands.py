@@ -1,6 +1,7 @@
 """`edgefl broker ...` and `edgefl aggregator ...`."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -173,7 +174,7 @@ def start_aggregator(
             ):
 
                 def closed(summary: Summary) -> None:
-                    log(summary.round, round_scalars(vars(summary)))
+                    log(summary.round, round_scalars(asdict(summary)))
 
                 leading = Aggregator(settings, made, initial, out, note, security, workers, closed)
                 result = leading.run(url, take_over=take_over, fresh=fresh)
