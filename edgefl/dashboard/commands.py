@@ -36,9 +36,12 @@ def dashboard(broker: str, enrol: Path | None, federation: str, port: int, host:
     with contextlib.suppress(Stopped), stoppable(), contextlib.ExitStack() as ends:
         server = Server(latest, host, port)
         ends.callback(server.server_close)
+        if not federation:  # with a link of its own: one that rests between bursts may hear of the second too late
+            with contextlib.closing(open_link(broker, enrol)) as asking:
+                federation = the_only(asking)
         link = open_link(broker, enrol, in_bursts=True)
         ends.callback(link.close, 1.0)
-        follower = Follower(link, federation or the_only(link), latest)
+        follower = Follower(link, federation, latest)
         threading.Thread(target=server.serve_forever, name="http", daemon=True).start()
         ends.callback(server.shutdown)
         ends.callback(latest.close)
