@@ -16,7 +16,7 @@ from edgefl.wire.topics import Topics, check_federation, parse_topic
 
 DEFAULT_BROKER = "mqtt://localhost:1883"
 SETTLE_S = 0.5
-REST_S, REST_EACH_S = 0.3, 0.1
+REST_S, REST_EACH_S = 0.6, 0.1
 """How long a `BurstLink` rests, and how long it is awake at least in between."""
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -58,7 +58,7 @@ class BurstLink(Link):
 def open_link(broker: str, enrol: Path | None, *, in_bursts: bool = False) -> Link:
     """Return a link that will only read. LinkError when there is no broker or it refuses, ConfigError for a file that is no enrolment.
 
-    in_bursts: see `BurstLink`; messages come up to 0.3 s late.
+    in_bursts: see `BurstLink`; messages come up to 0.6 s late.
     """
     from edgefl.security.enrolment import load_enrolment, tls_context  # cryptography, which not every broker needs
 

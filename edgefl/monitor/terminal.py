@@ -1,6 +1,7 @@
 """The live terminal view: what `table` and `page` make of a snapshot, once a second, in Textual (extra `monitor`)."""
 
 import asyncio
+import gc
 import signal
 from collections.abc import Callable
 from contextlib import suppress
@@ -88,6 +89,7 @@ class Monitor(App[str]):
         """Begin to listen."""
         with suppress(NotImplementedError, RuntimeError, ValueError):  # not in the main thread
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit)
+        gc.freeze()  # what is loaded by now stays, and need not be looked through again for each few thousand messages
         self.query_one(DeviceList).focus()
         self.set_interval(PUMP_S, self.listen)
         self.set_interval(REFRESH_S, self.refresh_due)
@@ -139,7 +141,7 @@ class Monitor(App[str]):
         """Ask for a filter."""
         asked = self.query_one(Input)
         asked.display = True
-        self.screen.set_focus(asked)  # at once: what is typed next may be there already
+        self.screen.set_focus(asked)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Filter as it is typed."""
