@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -191,3 +192,17 @@ def test_colours_are_left_out_where_they_are_not_wanted(environment: dict[str, s
     monkeypatch.setattr(cli.cli, "main", lambda *_, **options: seen.append(options["color"]))
     cli.run(["doctor"])
     assert seen == [False if environment else None]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_a_service_that_is_ended(number: int, code: int, tmp_path: Path) -> None:
+    """Ctrl-C is 130; SIGTERM, by which a service manager ends what it started, is no failure. A terminal's Ctrl-C reaches all processes."""
+    (tmp_path / "federation.toml").write_text("")
+    command = [sys.executable, "-m", "edgefl", "aggregator", "start"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stderr is not None
+    assert "building the plan" in process.stderr.readline()
+    os.killpg(process.pid, number)
+    said = process.stderr.read()
+    assert (process.wait(60), "Traceback" in said) == (code, False), said
+    assert "stopped\n" in said
