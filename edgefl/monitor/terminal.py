@@ -141,7 +141,7 @@ class Monitor(App[str]):
         """Ask for a filter."""
         asked = self.query_one(Input)
         asked.display = True
-        self.screen.set_focus(asked)  # at once: what is typed next may be there already
+        self.screen.set_focus(asked)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Filter as it is typed."""

@@ -18,6 +18,7 @@ def load(name):
 
 
 processes, actors, hazards, masked_actor = load("processes"), load("actors"), load("hazards"), load("masked_actor")
+pseudo_terminal = load("pseudo_terminal")
 
 
 @pytest.fixture
@@ -141,3 +142,16 @@ def services():
 @pytest.fixture(scope="session")
 def ear():
     return lambda url: actors.Heard(url, "#")
+
+
+@pytest.fixture
+def terminal():
+    made = []
+
+    def make(*arguments):
+        made.append(pseudo_terminal.Terminal(*arguments))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
