@@ -122,7 +122,7 @@ def test_each_command_that_reads_a_file_is_asked_for_one_that_is_not_there() -> 
         return isinstance(option.type, click.Path) and not {"--out", "--keep", "--output"} & set(option.opts)
 
     reading = {name for name in LEAVES if any(reads(option) for option in COMMANDS[name].command.params)}
-    makes = {"broker init", "broker watcher", "device record", "bench firmware", "dashboard", "export key"}
+    makes = {"broker examples", "broker init", "broker watcher", "device record", "bench firmware", "dashboard", "export key"}
     assert reading - makes <= set(MISSING)
 
 
