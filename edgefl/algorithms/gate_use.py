@@ -41,7 +41,7 @@ def _gate(learner: Learner, mixture: Weights, x: Array) -> NDArray[np.floating] 
         return gate_probabilities(hidden_of(learner, used, share, x), mixture)
     if name in ("pfl-mf", "pfl-mfe") and "gate/kernel" in mixture:
         inputs = _features(learner, mixture, x) if name == "pfl-mfe" else x.reshape(len(x), -1)
-        of_global = 1 / (1 + np.exp(-(inputs.astype(np.float64) @ mixture["gate/kernel"] + mixture["gate/bias"])))
+        of_global = 0.5 * (1 + np.tanh(0.5 * (inputs.astype(np.float64) @ mixture["gate/kernel"] + mixture["gate/bias"])))
         return np.concatenate([of_global, 1 - of_global], axis=1)
     return None
 

@@ -1,5 +1,6 @@
 """`edgefl watch` and `edgefl monitor`."""
 
+import contextlib
 import json
 import os
 import select
@@ -91,9 +92,12 @@ def monitor(broker: str, enrol: Path | None, federation: str, once: bool, wait_s
     live = not (once or as_json) and all(each.isatty() for each in (sys.stdin, sys.stdout, sys.stderr))
     if live:
         from edgefl.monitor.terminal import Monitor  # says what to install before anything is connected
+    # with a link of its own: one that rests between bursts may hear of a second federation too late
+    with contextlib.closing(open_link(broker, enrol)) as asking:
+        federation = choose_federation(asking, federation)
     link = open_link(broker, enrol, in_bursts=live)
     try:
-        feed = Feed(link, choose_federation(link, federation))
+        feed = Feed(link, federation)
         if live:
             if problem := Monitor(feed.pump, feed.snapshot, lambda: link.is_connected).run():
                 raise LinkError(problem)

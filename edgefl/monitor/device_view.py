@@ -41,6 +41,8 @@ def short(words: str) -> str:
 class DeviceView:
     """One device. `task`: the last that it was given, (session, round), at `task_at`; `answer`: what came of it, empty while nothing did.
 
+    `waiting_since`: when the first task was given of those in a row to which nothing came.
+
     `trace`: (round, figure) of its last rounds; the figure is `trace_of`: accuracy where rounds have one, else loss.
     `changes` grows with each message.
     """
@@ -50,6 +52,7 @@ class DeviceView:
     last_seen: float | None = None
     task: tuple[str, int] | None = None
     task_at: float = 0.0
+    waiting_since: float = 0.0
     answer: str = ""
     answered_at: float = 0.0
     reason: str = ""
@@ -81,6 +84,8 @@ class DeviceView:
         """Fold a task in; one that comes again is the same task, unless its update was refused."""
         if self.task == (task.session, task.round) and self.answer in (SENT, OK) and not task.codec.endswith("+masked"):
             return
+        if self.answer or not self.task or self.task[0] != task.session:
+            self.waiting_since = now
         if self.task != (task.session, task.round) or self.answer:
             self.task_at = now
         self.task, self.answer, self.reason = (task.session, task.round), "", ""
@@ -88,6 +93,7 @@ class DeviceView:
     def on_begin(self, begin: Begin, now: float) -> None:
         """Fold the announcement of an update in: its size once, though it may be announced again."""
         self._seen(now)
+        self.waiting_since = now
         if begin.sha256 != self.announced:
             self.announced = begin.sha256
             self.bytes_up += max(0, begin.size)

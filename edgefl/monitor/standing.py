@@ -68,8 +68,9 @@ def _at_work(device: DeviceView, state: State, typical_s: float | None, now: flo
         return Standing("sent")
     assert device.task is not None
     took, earlier = now - device.task_at, device.task[1] < state.round
-    if took > state.deadline_s:
-        return Standing("silent", f"silent: no answer to round {device.task[1]} for {took:.0f} s")
+    # rounds that close without it give it new tasks
+    if (waited := now - device.waiting_since) > state.deadline_s:
+        return Standing("silent", f"silent: no answer to round {device.task[1]} for {waited:.0f} s")
     if earlier:
         return Standing("training", f"late: still at work on round {device.task[1]}, for {took:.0f} s", slow=True)
     if typical_s is not None and took > max(SLOW * typical_s, typical_s + SLOW_S):

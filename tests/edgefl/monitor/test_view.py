@@ -110,6 +110,8 @@ JOINING = state(phase="joining", round=0)
         ([state(), status(paused="busy", draining=True), task()], 120.0, "training", ""),
         ([state(), status(), task()], 160.0, "training", ""),
         ([state(), status(), task()], 160.5, "silent", "silent: no answer to round 1 for 60 s"),
+        ([state(), status(), task(), 130.0, state(round=2), task(round=2)], 160.5, "silent", "silent: no answer to round 2 for 60 s"),
+        ([state(), status(), task(), 130.0, begin(), state(round=2), task(round=2)], 160.5, "training", ""),
         ([state(), status(), task(), begin(), receipt(outcome="rejected", reason="no kernel")], 120.0, "rejected", "rejected: no kernel"),
         ([state(), status(), task(), begin(), receipt(outcome="rejected"), task()], 120.0, "training", ""),
         ([state(), status(), task(), begin(), task()], 120.0, "sent", ""),
