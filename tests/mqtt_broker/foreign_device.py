@@ -28,7 +28,7 @@ def tables():
     for line in PAGE.read_text().splitlines():
         if line.startswith("#"):
             heading = line.lstrip("# ")
-        row = re.fullmatch(r"\| (\w+) \| (text|integer|number|boolean|ranges|list of text|map of text|map of number) \|.*\|", line)
+        row = re.fullmatch(r"\| (\w+) \| (text|integer|number|boolean|ranges|(?:list|map|rows) [^|]+) \|.*\|", line)
         if row and heading[0].isupper() and " " not in heading:
             found.setdefault(heading, {})[row[1]] = row[2]
     return found
