@@ -1,11 +1,10 @@
 """TensorFlow's converter: a flat tf-keras clone of the mixture -> int8 .tflite, with calibration samples. The peer of the device route."""
 
-import contextlib
-import io
 from collections.abc import Iterator
 from typing import Any
 
 from edgefl.errors import ExportError
+from edgefl.quiet import quiet_stderr
 from edgefl.types import Array
 from firmware_export.flat import clone
 from firmware_export.graph import check_integer, read_graph
@@ -34,7 +33,7 @@ def convert(model: Any, x: Array, bits: int = 8) -> bytes:
     converter.target_spec.supported_ops = [operators]
     converter.inference_input_type = converter.inference_output_type = dtype
     try:
-        with contextlib.redirect_stderr(io.StringIO()):
+        with quiet_stderr():
             made = bytes(converter.convert())
     except Exception as error:  # the converter raises several types, none of its own
         raise ExportError(f"TensorFlow refuses the mixture: {str(error).splitlines()[0]}; export with --route device") from error
