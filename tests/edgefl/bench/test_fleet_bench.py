@@ -14,7 +14,8 @@ pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is n
 
 
 def test_a_small_fleet_beside_the_floor(monkeypatch, tmp_path):
-    small = fleet.Sizes(pair=3, pair_rounds=3, loads=((4, 2),), model_bytes=(20_000,))
+    # sixty: tasks go out fifty at a time
+    small = fleet.Sizes(pair=3, pair_rounds=3, loads=((60, 2),), model_bytes=(20_000,))
     monkeypatch.setattr("edgefl.bench.commands.Sizes", lambda: small)
     out = tmp_path / "fleet.json"
     ran = CliRunner().invoke(bench, ["fleet", "--repeats", "1", "--out", str(out)], catch_exceptions=False)
@@ -28,7 +29,7 @@ def test_a_small_fleet_beside_the_floor(monkeypatch, tmp_path):
         assert (load["clients_left_out"], load["dropped_by_broker"], load["dropped_by_clients"], load["rejected"]) == (0, 0, 0, 0)
         assert load["bytes_a_round"]["up"] > load["model_bytes"] > 19_000
         assert load["aggregator_mb"] > 20 and load["round_s"] > 0 and load["first_round_s"] > 0
-    for told in ("paho, QoS 1, TLS", "edgefl, TLS, signed", "9 of 9", "8 of 8", result["machine"]):
+    for told in ("paho, QoS 1, TLS", "edgefl, TLS, signed", "9 of 9", "120 of 120", result["machine"]):
         assert told in ran.stdout
 
 
