@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.algorithms.fedmix_gate import gate_probabilities, hidden_of
+from edgefl.algorithms.fedmix_objectives import TRAIN_GATE
 from edgefl.algorithms.ifca import name_of
 from edgefl.learner.base import Learner
 from edgefl.types import Array, Weights
@@ -34,7 +35,7 @@ def _gate(learner: Learner, mixture: Weights, x: Array) -> NDArray[np.floating] 
         seen = signature.data[0].name
         data = x if seen == "x" else _sum_of_features(learner, mixture, count, x)  # the kernel holds the mean's division: `for_sum`
         return learner.predict(PREDICT_GATE, {spec.name: mixture[spec.name] for spec in signature.frozen}, {seen: data})
-    if "responsibility/0" in mixture:
+    if "responsibility/0" in mixture and TRAIN_GATE in signatures:  # permuted labels have responsibilities and no gate
         models = {k: _under(name_of(k), mixture) for k in range(count)}
         share = np.array([float(mixture[f"responsibility/{k}"][0]) for k in range(count)])
         used = {k: model for k, model in models.items() if share[k] > 0}

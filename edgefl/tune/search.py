@@ -58,11 +58,19 @@ def _play(choice: dict[str, int], stage: Stage, configs: Sequence[FederationConf
         tune.report({"step": stage.steps(config), "score": 0.0, "diverged": True})
 
 
+def _nobody() -> None:
+    pass
+
+
 class _Ended(tune.Callback):  # type: ignore[misc]
     """Tells of each trial that is over."""
 
     def __init__(self, tell: Callable[[], None]) -> None:
         self._tell = tell
+
+    def __reduce__(self) -> tuple[type["_Ended"], tuple[Callable[[], None]]]:
+        # Ray stores the state of a search, callbacks with it; one that is read back has nobody to tell
+        return _Ended, (_nobody,)
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self._tell()

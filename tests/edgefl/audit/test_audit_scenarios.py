@@ -123,7 +123,7 @@ def test_the_picture(findings, tmp_path):
 
 
 def test_an_algorithm_without_defences_is_an_error(setting):
-    with pytest.raises(ConfigError, match="such as fedavg, not 'local'"):
+    with pytest.raises(ConfigError, match="is 'local', expected one such as fedavg"):
         Setting(setting.plan, setting.initial, setting.shards, FederationConfig(algorithm="local"), setting.learner)
 
 

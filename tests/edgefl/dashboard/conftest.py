@@ -157,8 +157,9 @@ def toys():
     return processes.Toys
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium():
+    """A browser; its driver has an event loop in this thread as long as it runs, beside which other modules' tests cannot have theirs."""
     with browsers.chromium() as browser:
         yield browser
 

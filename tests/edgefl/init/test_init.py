@@ -125,8 +125,15 @@ def test_answers_that_end_are_an_error(here: Path) -> None:
     assert not list(here.iterdir())
 
 
+def heeds_ctrl_c() -> None:
+    """A shell's background jobs, and so what a test that runs in one starts, ignore the signal."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_at_a_question(here: Path) -> None:
-    process = subprocess.Popen([sys.executable, "-m", "edgefl", "init"], stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "edgefl", "init"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=heeds_ctrl_c
+    )
     assert process.stderr is not None
     said = b""
     while b"1/4" not in said:
