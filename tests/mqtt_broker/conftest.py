@@ -130,6 +130,14 @@ def fleet(tmp_path):
 
 
 @pytest.fixture
+def own_broker():
+    """A broker that no other test says anything on."""
+    broker = processes.Broker()
+    yield broker
+    broker.kill()
+
+
+@pytest.fixture
 def toys():
     return processes.Toys
 

@@ -105,10 +105,9 @@ def test_lines_and_a_snapshot_of_a_federation(mosquitto_url, federate, toys, sta
     assert json.loads(as_json.out)["phase"] == "done"
 
 
-def test_which_federation_is_meant(federate, toys, start, fleet):
+def test_which_federation_is_meant(federate, start, own_broker):
     """On a broker of its own: none, one, and several."""
-    broker = fleet().broker
-    url = f"mqtt://127.0.0.1:{broker.port}"
+    url = f"mqtt://127.0.0.1:{own_broker.port}"
     none = start("monitor", "--broker", url, "--once")
     assert none.end() == 1
     assert "no federation is on" in none.said
