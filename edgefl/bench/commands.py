@@ -2,11 +2,14 @@
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
 from edgefl.bench.device import MODELS, run_device_bench
+from edgefl.bench.device import render as render_device
 from edgefl.bench.firmware import render as render_firmware
 from edgefl.bench.firmware import run_firmware_bench
 from edgefl.bench.fleet import Sizes, run_fleet_bench
@@ -18,6 +21,8 @@ from edgefl.codecs import check_codec
 from edgefl.files import write_atomic
 from edgefl.telling import Telling
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 
 @click.group()
 def bench() -> None:
@@ -25,6 +30,13 @@ def bench() -> None:
 
     Example: edgefl bench device --repeats 3
     """
+
+
+def _give(result: dict[str, Any], render: Callable[[dict[str, Any]], str], out: Path | None, as_json: bool) -> None:
+    text = json.dumps(result, indent=1)
+    if out:
+        write_atomic(out, text.encode())
+    click.echo(text if as_json else render(result))
 
 
 @bench.command()
@@ -41,19 +53,7 @@ def device(repeats: int, models: tuple[str, ...], out: Path | None, as_json: boo
     """
     with Telling() as tell:
         result = run_device_bench(models or tuple(MODELS), repeats, tell)
-    text = json.dumps(result, indent=1)
-    if out:
-        write_atomic(out, text.encode())
-    if as_json:
-        click.echo(text)
-        return
-    click.echo(f"{result['machine']}; {', '.join(f'{k} {v}' for k, v in result['versions'].items())}")
-    click.echo(f"{'model':14} {'batch':>5} {'LiteRT ms':>10} {'Keras ms':>9} {'ratio':>6} {'LiteRT MB':>10} {'Keras MB':>9}")
-    for row in result["rows"]:
-        click.echo(
-            f"{row['model']:14} {row['batch_size']:5d} {row['litert_ms']:10.2f} {row['keras_ms']:9.2f} {row['ratio']:6.2f}"
-            f" {row['litert_mb']:10.0f} {row['keras_mb']:9.0f}"
-        )
+    _give(result, render_device, out, as_json)
 
 
 @bench.command()
@@ -70,10 +70,7 @@ def simulate(repeats: int, torch_python: str | None, out: Path | None, as_json: 
     """
     with Telling() as tell:
         result = run_simulate_bench(repeats, torch_python, tell)
-    text = json.dumps(result, indent=1)
-    if out:
-        write_atomic(out, text.encode())
-    click.echo(text if as_json else render(result))
+    _give(result, render, out, as_json)
 
 
 @bench.command()
@@ -97,10 +94,7 @@ def fleet(quick: bool, repeats: int, flwr_python: str | None, out: Path | None, 
     sizes = Sizes(loads=()) if quick else Sizes()
     with Telling() as tell:
         result = run_fleet_bench(sizes, repeats, flwr_python, f"edgefl bench fleet{given}", tell)
-    text = json.dumps(result, indent=1)
-    if out:
-        write_atomic(out, text.encode())
-    click.echo(text if as_json else render_fleet(result))
+    _give(result, render_fleet, out, as_json)
 
 
 @bench.command()
@@ -123,9 +117,7 @@ def wire(codecs: tuple[str, ...], rounds: int, seeds: int, data: str, out: Path,
     wanted = tuple(check_codec(codec) for codec in codecs) or CODECS
     with Telling() as tell:
         result = run_wire_bench(wanted, rounds, seeds, out, processes or os.cpu_count() or 1, data, tell)
-    text = json.dumps(result, indent=1)
-    write_atomic(out / "wire.json", text.encode())
-    click.echo(text if as_json else render_wire(result))
+    _give(result, render_wire, out / "wire.json", as_json)
 
 
 @bench.command()
@@ -147,18 +139,24 @@ def firmware(samples: int, data: str, cmsis_nn: Path | None, keep: Path | None, 
     given = f"--samples {samples} --data {data}" + (" --cmsis-nn PATH" if cmsis_nn else "")
     with Telling() as tell:
         result = run_firmware_bench(samples, data, cmsis_nn, keep, f"edgefl bench firmware {given}", tell)
-    text = json.dumps(result, indent=1)
-    if out:
-        write_atomic(out, text.encode())
-    click.echo(text if as_json else render_firmware(result))
+    _give(result, render_firmware, out, as_json)
+
+
+def _watching(command: F) -> F:
+    """The options of what watches a made-up fleet."""
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+        click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON there too."),
+        click.option("--seconds", type=click.FloatRange(1.0), default=60.0, show_default=True, help="How long to measure."),
+        click.option("--period", type=click.FloatRange(0.1), default=5.0, show_default=True, help="Seconds between a device's statuses."),
+        click.option("--devices", type=click.IntRange(1, 2000), default=500, show_default=True, help="Simulated devices."),
+    ):
+        command = option(command)
+    return command
 
 
 @bench.command()
-@click.option("--devices", type=click.IntRange(1, 2000), default=500, show_default=True, help="Simulated devices.")
-@click.option("--period", type=click.FloatRange(0.1), default=5.0, show_default=True, help="Seconds between a device's statuses.")
-@click.option("--seconds", type=click.FloatRange(1.0), default=60.0, show_default=True, help="How long to measure.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON there too.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@_watching
 def monitor(devices: int, period: float, seconds: float, out: Path | None, as_json: bool) -> None:
     """Processor time and memory of `edgefl monitor` while hundreds of devices speak.
 
@@ -172,18 +170,11 @@ def monitor(devices: int, period: float, seconds: float, out: Path | None, as_js
     given = f"edgefl bench monitor --devices {devices} --period {period:g} --seconds {seconds:g}"
     with Telling() as tell:
         result = run_monitor_bench(Fleet(devices=devices, period_s=period), seconds, given, tell)
-    text = json.dumps(result, indent=1)
-    if out:
-        write_atomic(out, text.encode())
-    click.echo(text if as_json else render(result))
+    _give(result, render, out, as_json)
 
 
-@bench.command("dashboard")
-@click.option("--devices", type=click.IntRange(1, 2000), default=500, show_default=True, help="Simulated devices.")
-@click.option("--period", type=click.FloatRange(0.1), default=5.0, show_default=True, help="Seconds between a device's statuses.")
-@click.option("--seconds", type=click.FloatRange(1.0), default=60.0, show_default=True, help="How long to measure.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON there too.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@bench.command()
+@_watching
 def dashboard(devices: int, period: float, seconds: float, out: Path | None, as_json: bool) -> None:
     """Processor time and memory of `edgefl dashboard` while hundreds of devices speak and one browser's stream is read.
 
@@ -197,7 +188,4 @@ def dashboard(devices: int, period: float, seconds: float, out: Path | None, as_
     given = f"edgefl bench dashboard --devices {devices} --period {period:g} --seconds {seconds:g}"
     with Telling() as tell:
         result = run_dashboard_bench(Fleet(devices=devices, period_s=period), seconds, given, tell)
-    text = json.dumps(result, indent=1)
-    if out:
-        write_atomic(out, text.encode())
-    click.echo(text if as_json else render(result))
+    _give(result, render, out, as_json)

@@ -67,3 +67,19 @@ def run_device_bench(models: tuple[str, ...], repeats: int, say: Callable[[str],
             )
     names = ("ai-edge-litert", "tensorflow", "keras", "numpy")
     return {"machine": machine(), "versions": {n: version(n) for n in names}, "command": "edgefl bench device", "rows": rows}
+
+
+def render(result: dict[str, Any]) -> str:
+    """Return the result as lines."""
+    rows = [
+        f"{row['model']:14} {row['batch_size']:5d} {row['litert_ms']:10.2f} {row['keras_ms']:9.2f} {row['ratio']:6.2f}"
+        f" {row['litert_mb']:10.0f} {row['keras_mb']:9.0f}"
+        for row in result["rows"]
+    ]
+    return "\n".join(
+        (
+            f"{result['machine']}; {', '.join(f'{k} {v}' for k, v in result['versions'].items())}",
+            f"{'model':14} {'batch':>5} {'LiteRT ms':>10} {'Keras ms':>9} {'ratio':>6} {'LiteRT MB':>10} {'Keras MB':>9}",
+            *rows,
+        )
+    )

@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
+from edgefl.bench.process import running
 from edgefl.errors import ConfigError, EdgeflError, LinkError
 from edgefl.mqtt import Link
 from edgefl.security.authority import enrol
@@ -42,24 +42,6 @@ def mosquitto_version() -> str:
     """Return mosquitto's version as it says it."""
     said = subprocess.run([find_mosquitto(), "-h"], capture_output=True, text=True, check=False).stdout.split()
     return said[said.index("version") + 1] if "version" in said else "unknown"
-
-
-@contextmanager
-def running(command: Sequence[str], log: Path, **given: Any) -> Iterator["subprocess.Popen[str]"]:
-    """Run a program whose words go to a file, and end it."""
-    with log.open("a") as file:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=file, text=True, **{"stdout": file, **given})
-    try:
-        yield process
-    finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        if process.stdout:
-            process.stdout.close()
 
 
 def make_keys(directory: Path, clients: Sequence[str]) -> Path:

@@ -8,7 +8,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from edgefl.bench.fleet_broker import bare_broker, running
+from edgefl.bench.fleet_broker import bare_broker
+from edgefl.bench.process import running
 from edgefl.errors import EdgeflError
 
 TIMEOUT_S = 150.0

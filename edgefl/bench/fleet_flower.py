@@ -14,7 +14,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from edgefl.bench.fleet_broker import HOST, free_port, running
+from edgefl.bench.fleet_broker import HOST, free_port
+from edgefl.bench.process import running
 from edgefl.bench.simulate_scale import tree_mb
 from edgefl.errors import ConfigError, EdgeflError
 

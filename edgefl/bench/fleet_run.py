@@ -1,7 +1,6 @@
 """One federation of light clients: `edgefl aggregator start --security`, mosquitto with certificates and access list, real updates."""
 
 import json
-import os
 import sqlite3
 import subprocess
 import sys
@@ -17,9 +16,11 @@ from typing import Any
 import numpy as np
 
 from edgefl.algorithms import PERSONALIZE, full_options
-from edgefl.bench.fleet_broker import WATCH, make_keys, running, secured_broker
+from edgefl.bench.fleet_broker import WATCH, make_keys, secured_broker
+from edgefl.bench.process import cpu_s, running
 from edgefl.errors import EdgeflError
 from edgefl.learner.numpy_softmax import softmax_spec
+from edgefl.memory import peak_rss_mb
 from edgefl.mqtt import Link, Message
 from edgefl.plan.spec import Plan, save_plan
 from edgefl.security.enrolment import load_enrolment, tls_context
@@ -141,7 +142,7 @@ class Watch:
             if summary := self._take(0.5):
                 found.append(summary)
                 used.append(cpu_s(aggregator.pid))
-            peak = max(peak, peak_mb(aggregator.pid))
+            peak = max(peak, peak_rss_mb(aggregator.pid))  # NaN of one that has ended is not larger
             if summary and summary.phase == PERSONALIZE:
                 return found, peak, (used[-2] - used[0]) / max(1, len(used) - 2)
         raise EdgeflError(
@@ -154,24 +155,6 @@ class Watch:
         while (left := until - time.monotonic()) > 0:
             self._take(left)
         return self._dropped
-
-
-def peak_mb(pid: int) -> float:
-    """Return the most memory a process ever had resident, in MB of 10^6 bytes; 0 when it has ended."""
-    try:
-        rows = Path(f"/proc/{pid}/status").read_text().splitlines()
-        return next(int(row.split()[1]) * 1024 / 1e6 for row in rows if row.startswith("VmHWM:"))
-    except (OSError, StopIteration):
-        return 0.0
-
-
-def cpu_s(pid: int) -> float:
-    """Return the processor time a process has had, in seconds; 0 when it has ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _output(light: "subprocess.Popen[str]", log: Path) -> str:

@@ -55,6 +55,11 @@ def round_messages(fleet: Fleet, session: str, number: int, now: float) -> list[
     return sorted(_round(fleet, session, number, now), key=lambda due: due[0])
 
 
+def messages_per_s(fleet: Fleet) -> float:
+    """Return how many messages a second that is, from the second round on."""
+    return len(round_messages(fleet, "", 2, 0.0)) / fleet.round_s
+
+
 def _round(fleet: Fleet, session: str, number: int, now: float) -> Iterator[Due]:
     topics, rng = Topics(fleet.federation), np.random.default_rng([fleet.seed, number])
     deadline_s, ids = 0.9 * fleet.round_s, fleet.ids

@@ -1,0 +1,55 @@
+"""Programs that run beside a measurement, and what /proc says that they take."""
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from edgefl.memory import peak_rss_mb, rss_mb
+
+SETTLE_S = 10.0
+END_S = 20.0
+
+
+@contextmanager
+def running(command: Sequence[str], log: Path | None = None, **given: Any) -> Iterator["subprocess.Popen[str]"]:
+    """Run a program, and end it with the block. Its words go to the log; without one to where this process's go."""
+    file = log.open("a") if log else None
+    try:
+        process = subprocess.Popen(command, text=True, **{"stdin": subprocess.DEVNULL, "stdout": file, "stderr": file, **given})
+    finally:
+        if file:
+            file.close()
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stdout:
+            process.stdout.close()
+
+
+def cpu_s(pid: int) -> float:
+    """Return the processor time a process has had, in seconds; 0 when it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def measured(pid: int, seconds: float, note: Callable[[str], None]) -> dict[str, float]:
+    """Return a process's share of one core in per cent over so many seconds, once it had ten to settle, and its memory in MB."""
+    time.sleep(SETTLE_S)
+    before, began = cpu_s(pid), time.monotonic()
+    note(f"measuring for {seconds:g} s")
+    time.sleep(seconds)
+    share = 100 * (cpu_s(pid) - before) / (time.monotonic() - began)
+    return {"core_percent": round(share, 2), "rss_mb": round(rss_mb(pid), 1), "peak_rss_mb": round(peak_rss_mb(pid), 1)}
