@@ -1,5 +1,8 @@
 """A TLS socket that reads ahead gives the same bytes in the same order."""
 
+import socket
+from types import SimpleNamespace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,18 +17,27 @@ def socket_of(records):
         assert size >= RECORD, "a record is never cut"
         return left.pop(0) if left else b""
 
-    made.read = read
+    made.read, made._sslobj = read, SimpleNamespace(pending=lambda: 0)
     return made, left
 
 
 @given(st.lists(st.binary(min_size=1, max_size=60), max_size=8), st.lists(st.integers(1, 40), min_size=1))
 def test_records_come_in_pieces_of_any_size(records, sizes):
-    socket, left = socket_of(records)
-    socket._sslobj = None
+    tls, left = socket_of(records)
     found, turn = b"", 0
-    while piece := socket.recv(size := sizes[turn % len(sizes)]):
+    while piece := tls.recv(size := sizes[turn % len(sizes)]):
         assert len(piece) <= size
         found, turn = found + piece, turn + 1
-        assert socket.pending() == len(b"".join(records)) - len(found) - len(b"".join(left))
+        assert tls.pending() == len(b"".join(records)) - len(found) - len(b"".join(left))
     assert found == b"".join(records)
-    assert socket.pending() == 0
+    assert tls.pending() == 0
+
+
+def test_a_socket_that_another_thread_shut_down_has_ended():
+    """paho's thread may be about to read then: an error that is no OSError would end it."""
+    mine, _other = socket.socketpair()
+    with RecordSocket.__new__(RecordSocket) as made:
+        socket.socket.__init__(made, fileno=mine.detach())
+        made._sslobj = None
+        made.shutdown(socket.SHUT_RDWR)
+        assert made.recv(1) == b""

@@ -51,11 +51,12 @@ class Process:
                 self.out += line
                 self.changed.notify_all()
 
-    def wait_for(self, text):
+    def wait_for(self, text, times=1):
+        """Wait until it has said so, so many times."""
         with self.changed:
-            assert self.changed.wait_for(lambda: text in self.said or self.popen.poll() is not None, DEADLINE_S), self.said
-            self.changed.wait_for(lambda: text in self.said, 5.0)
-        assert text in self.said, self.said
+            assert self.changed.wait_for(lambda: self.said.count(text) >= times or self.popen.poll() is not None, DEADLINE_S), self.said
+            self.changed.wait_for(lambda: self.said.count(text) >= times, 5.0)
+        assert self.said.count(text) >= times, self.said
 
     def wait_for_lines(self, count):
         """Wait until it has said so many lines, or has ended."""
