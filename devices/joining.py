@@ -14,6 +14,7 @@ from edgefl.security.trust import Trust
 from edgefl.wire.messages import Status
 from edgefl.wire.strict_json import encode_json
 from edgefl.wire.topics import Topics
+from edgefl.wire.url import parse_urls, without_password
 
 CONNECT_S = 10.0
 
@@ -44,6 +45,10 @@ def join(settings: Joining, samples: int, paused: str, note: Callable[[str], Non
     # not the boot id, which the status tells: who knows the name of a connection can throw its owner out of the broker
     name = f"edgefl-{settings.client_id}-{secrets.token_hex(8)}"
     enrolment = settings.enrolment
+    if enrolment and not all(broker.tls for broker in parse_urls(settings.broker)):
+        note(
+            f"{without_password(settings.broker)} is not mqtts: what is signed can be read on the way, and the broker's certificate is not checked"
+        )
     context = tls_context(enrolment) if enrolment else None
     probe = Link(settings.broker, f"{name}-probe", keepalive_s=settings.keepalive_s, timeout_s=timeout_s, context=context)
     try:

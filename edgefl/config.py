@@ -130,6 +130,17 @@ class FederationConfig:
         return self.max_staleness if self.mode == "async" else int(self.late == "keep")
 
 
+def as_shape(text: str) -> tuple[int, ...]:
+    """Read one sample's shape, as `28,28,1`. ConfigError."""
+    try:
+        sizes = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        sizes = ()
+    if not sizes or min(sizes) < 1:
+        raise ConfigError(f"--input-shape is {text!r}, expected sizes above 0 with commas between, such as 28,28,1")
+    return sizes
+
+
 def nearest(key: str, known: list[str]) -> str:
     """Return the end of an error message that names the nearest known key."""
     close = difflib.get_close_matches(key, known, 1)

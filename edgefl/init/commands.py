@@ -8,7 +8,7 @@ import click
 
 from edgefl.commented import commented
 from edgefl.completion import algorithm_names, dataset_names, known, model_names
-from edgefl.config import DEFAULT_BROKER, DataConfig, FederationConfig, ModelConfig
+from edgefl.config import DEFAULT_BROKER, DataConfig, FederationConfig, ModelConfig, as_shape
 from edgefl.errors import ConfigError, DataError
 from edgefl.files import write_atomic
 from edgefl.init.questions import Questions, as_count, as_name, place, plain_name
@@ -118,19 +118,9 @@ def _learned(
     if input_shape is not None and data is None:
         if num_classes is None:
             raise ConfigError("--input-shape without --num-classes, expected both: they stand for the data")
-        task = Task(_shape(input_shape), num_classes)
+        task = Task(as_shape(input_shape), num_classes)
         return questions.answer("", "", "", "--data", lambda _: (task, check_task(task, model or model_for(task.input_shape))))
     if input_shape is not None:
         raise ConfigError("--input-shape and --data, expected one of them: the data have a shape")
     question = "Data of one device (.npz, folder, CSV, module:function), or a name of `edgefl datasets`"
     return questions.answer(data, question, "digits", "--data", read)
-
-
-def _shape(text: str) -> tuple[int, ...]:
-    try:
-        sizes = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        sizes = ()
-    if not sizes or min(sizes) < 1:
-        raise ConfigError(f"--input-shape is {text!r}, expected sizes above 0 with commas between, such as 28,28,1")
-    return sizes

@@ -22,6 +22,7 @@ class RecordSocket(ssl.SSLSocket):
     What is read ahead counts as pending.
     """
 
+    _sslobj: Any  # of SSLSocket; None once it is shut down
     _ahead = b""
     _at = 0
 

@@ -10,7 +10,7 @@ import click
 from safetensors.numpy import save as save_tensors
 
 from edgefl.completion import algorithm_names, known, model_names
-from edgefl.config import FederationConfig, ModelConfig, load_config
+from edgefl.config import FederationConfig, ModelConfig, as_shape, load_config
 from edgefl.errors import ConfigError
 from edgefl.files import write_atomic
 from edgefl.plan.spec import load_plan, save_plan
@@ -56,7 +56,7 @@ def build(
     LayerNormalization, Add, Concatenate, Rescaling, ZeroPadding, Cropping, UpSampling (nearest). Those that do not (grouped and
     transposed convolutions, exact GELU) are named by the error.
     """
-    given = {"name": model, "input_shape": _shape(input_shape), "num_classes": num_classes}
+    given = {"name": model, "input_shape": as_shape(input_shape) if input_shape is not None else None, "num_classes": num_classes}
     settings = load_config(config) if config else FederationConfig()
     changed: dict[str, Any] = {key: value for key, value in (("algorithm", algorithm), ("seed", seed)) if value is not None}
     if config and (changed or any(value is not None for value in given.values())):
@@ -82,18 +82,6 @@ def build(
 def inspect(directory: Path, as_json: bool) -> None:
     """Print a plan's signatures, shapes, ops and sizes. Needs no TensorFlow."""
     _report(directory, as_json)
-
-
-def _shape(text: str | None) -> tuple[int, ...] | None:
-    if text is None:
-        return None
-    try:
-        sizes = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        sizes = ()
-    if not sizes or min(sizes) < 1:
-        raise ConfigError(f"--input-shape is {text!r}, expected sizes above 0 with commas between, such as 28,28,1")
-    return sizes
 
 
 def _report(directory: Path, as_json: bool) -> None:

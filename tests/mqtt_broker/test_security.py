@@ -76,6 +76,12 @@ def links(secured):
         link.close(1.0)
 
 
+def test_who_takes_an_enrolment_into_the_clear_is_told_so(secured, federate, mosquitto_url, toys, tmp_path):
+    secured.enrol("open", tmp_path / "open")
+    device = federate(mosquitto_url).device("open", toys.shard(1), "--enrol", tmp_path / "open")
+    device.wait_for("is not mqtts: what is signed can be read on the way")
+
+
 def test_a_federation_of_enrolled_devices(secured, federate, toys):
     federation = federate(secured.url, rounds=2)
     aggregator = federation.aggregator("--security", secured.directory, "--broker", secured.url)

@@ -67,7 +67,10 @@ def test_who_wants_a_look_comes_first_and_who_lacks_the_figure_last():
         device("c", "offline"),
         device("d", "training", slow=True, loss=0.2),
     ]
-    order = lambda *arguments: [each["id"] for each in selected(devices, *arguments)]  # noqa: E731
+
+    def order(*arguments):
+        return [each["id"] for each in selected(devices, *arguments)]
+
     assert order("state", False, "") == ["c", "d", "b", "a"]
     assert order("loss", False, "") == ["b", "d", "a", "c"]
     assert order("loss", True, "") == ["a", "d", "b", "c"]
