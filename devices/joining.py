@@ -46,9 +46,8 @@ def join(settings: Joining, samples: int, paused: str, note: Callable[[str], Non
     name = f"edgefl-{settings.client_id}-{secrets.token_hex(8)}"
     enrolment = settings.enrolment
     if enrolment and not all(broker.tls for broker in parse_urls(settings.broker)):
-        note(
-            f"{without_password(settings.broker)} is not mqtts: what is signed can be read on the way, and the broker's certificate is not checked"
-        )
+        shown = without_password(settings.broker)
+        note(f"{shown} is not mqtts: what is signed can be read on the way, and the broker's certificate is not checked")
     context = tls_context(enrolment) if enrolment else None
     probe = Link(settings.broker, f"{name}-probe", keepalive_s=settings.keepalive_s, timeout_s=timeout_s, context=context)
     try:

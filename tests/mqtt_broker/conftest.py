@@ -97,9 +97,16 @@ def masked_puppet(puppet, listen):
     return make
 
 
+@pytest.fixture(scope="module", params=[4, 5], ids=["mqtt-3.1.1", "mqtt-5"])
+def secured(request, tmp_path_factory):
+    made = load("secured").Secured(tmp_path_factory.mktemp("broker") / "keys", request.param)
+    yield made
+    made.stop()
+
+
 @pytest.fixture
 def secured_broker(tmp_path):
-    made = load("test_security").Secured(tmp_path / "keys", 4)
+    made = load("secured").Secured(tmp_path / "keys", 4)
     yield made
     made.stop()
 

@@ -1,0 +1,45 @@
+"""A broker with keys."""
+
+import subprocess
+
+from click.testing import CliRunner
+
+from edgefl.mqtt import Link
+from edgefl.security.authority import enrol
+from edgefl.security.enrolment import save_enrolment, tls_context
+from mqtt_broker.commands import broker as broker_commands
+from mqtt_broker.embedded import find_mosquitto, free_port
+
+
+class Secured:
+    """A mosquitto with the configuration of `edgefl broker init`, and the version of MQTT in which the tests speak with it."""
+
+    def __init__(self, directory, protocol):
+        self.directory, self.port, self.protocol = directory, free_port(), protocol
+        self.url = f"mqtts://localhost:{self.port}{'?protocol=5' if protocol == 5 else ''}"
+        made = CliRunner().invoke(
+            broker_commands, ["init", str(directory), "--host", "localhost", "--port", str(self.port), "--bind", "127.0.0.1"]
+        )
+        assert made.exit_code == 0, made.output
+        self.start()
+
+    def start(self):
+        command = [find_mosquitto(), "-c", str(self.directory / "mosquitto.conf")]
+        self.popen = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        for line in self.popen.stderr:
+            if " running" in line:
+                return
+        raise AssertionError("mosquitto did not start")
+
+    def enrol(self, client_id, path, days=30):
+        made = enrol(self.directory, client_id, days)
+        save_enrolment(made, path)
+        return made
+
+    def link(self, enrolment, name="", will=None):
+        return Link(self.url, name or f"test-{enrolment.client_id}", context=tls_context(enrolment), will=will)
+
+    def stop(self):
+        self.popen.terminate()
+        self.popen.wait(10)
+        self.popen.stderr.close()
