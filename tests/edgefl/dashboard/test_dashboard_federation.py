@@ -8,7 +8,10 @@ from dataclasses import replace
 import pytest
 
 from edgefl.algorithms.clustering import cosine_distance, cosine_similarity, cut_widest, linkage
+from edgefl.config import FederationConfig
+from edgefl.learner.numpy_softmax import SoftmaxLearner
 from edgefl.mqtt import Link
+from edgefl.simulate import simulate
 from edgefl.wire.messages import Clusters, State
 from edgefl.wire.strict_json import encode_json
 from edgefl.wire.topics import Topics
@@ -48,7 +51,7 @@ def test_rounds_advance_and_a_device_that_stalls_turns_silent_and_killed_offline
     assert card(page, "pi-0").get_attribute("data-state") in ("sent", "idle")
 
 
-def test_a_cluster_splits(broker, dashboard, visitor):
+def test_clusters_change_as_they_are_told(broker, dashboard, visitor):
     clients = tuple(f"pi-{i}" for i in range(6))
     vectors = [[1.0, 0.1 * i, 0.0] if i % 2 else [0.0, 0.1 * i, 1.0] for i in range(6)]
     merges = linkage(cosine_distance(vectors), "average")
@@ -75,9 +78,46 @@ def test_a_cluster_splits(broker, dashboard, visitor):
         page.click("#table-members summary")
         row = page.locator("#table-members tbody tr", has_text="pi-1")
         expect(row).to_have_text("pi-101")
-        visitor.picture(page, "federation-split")
+        visitor.picture(page, "federation-told")
     finally:
         link.close(1.0)
+
+
+def groups(toys):
+    """Return the shards of four clients: two call the classes what they are, two by other names."""
+    shards = {f"pi-{i}": toys.shard(i, 40) for i in range(4)}
+    for client_id in ("pi-1", "pi-3"):
+        shard = shards[client_id]
+        shards[client_id] = replace(shard, y_train=(shard.y_train + 1) % 3, y_test=(shard.y_test + 1) % 3)
+    return shards
+
+
+def test_a_cluster_splits(broker, federate, toys, dashboard, visitor):
+    """Adaptive expert models: with this seed all begin with one expert, and explorers find the other."""
+    options = {"num_experts": 2, "local_epochs": 3, "gate_epochs": 3, "learning_rate": 0.05}
+    federation = federate(broker.url, rounds=6, min_clients=4, quorum=1.0, seed=7, algorithm="aem", options=options)
+    shards, expected = groups(toys), []
+    plan, config = federation.plan, FederationConfig(rounds=6, seed=7, algorithm="aem")
+
+    def note(state, record):
+        expected.append([int(record.updates[client_id]["expert"]) for client_id in shards])
+
+    simulate(plan, toys.weights(4, plan.spec.weights), shards, config, learner=SoftmaxLearner(plan.spec), progress=note)
+    assert (expected[0], expected[5]) == ([0] * 4, [1, 0, 1, 0])
+    _, url = dashboard(broker.url, "--federation", federation.name)
+    page = visitor.visit(url)
+    expect(page.locator("#waiting")).to_contain_text("Nothing heard of")
+    aggregator = federation.aggregator()
+    devices = [federation.device(client_id, shard) for client_id, shard in shards.items()]
+    assert aggregator.end() == 0, aggregator.said
+    expect(page.locator("#round-phase")).to_contain_text("done")
+    expect(page.locator("#note-members")).to_contain_text("4 clients in 2 clusters;")
+    page.click("#table-members summary")
+    for client_id, row in zip(shards, zip(*expected[:6], strict=True), strict=True):
+        shown = page.locator("#table-members tbody tr", has_text=client_id).locator("td").all_text_contents()
+        assert [int(cell) for cell in shown[-6:]] == list(row)
+    visitor.picture(page, "federation-split")
+    assert [device.end() for device in devices] == [0] * 4
 
 
 def test_a_federation_finds_its_clusters(broker, federate, toys, dashboard, visitor):
@@ -89,11 +129,7 @@ def test_a_federation_finds_its_clusters(broker, federate, toys, dashboard, visi
     page = visitor.visit(url)
     expect(page.locator("#waiting")).to_contain_text("Nothing heard of")
     aggregator = federation.aggregator()
-    devices = []
-    for i in range(4):  # two clients call the classes what they are, two by other names
-        shard = toys.shard(i, 40)
-        other = replace(shard, y_train=(shard.y_train + 1) % 3, y_test=(shard.y_test + 1) % 3)
-        devices.append(federation.device(f"pi-{i}", other if i % 2 else shard))
+    devices = [federation.device(client_id, shard) for client_id, shard in groups(toys).items()]
     expect(page.locator("#note-members")).to_contain_text("4 clients in 2 clusters;")
     expect(page.locator("#note-heat")).to_contain_text("4 clients in the order of the dendrogram; dashed: the cut")
     page.click("#table-members summary")
