@@ -24,7 +24,7 @@ from edgefl.link.acknowledgements import Acknowledgements
 from edgefl.link.brokers import Turns, none_of, refused, unreachable
 from edgefl.link.events import Connected as Connected
 from edgefl.link.events import Message as Message
-from edgefl.link.sockets import send_at_once, whole_records
+from edgefl.link.sockets import read_to_end, send_at_once, whole_records
 from edgefl.link.subscriptions import FOR_GOOD, Subscriptions
 from edgefl.wire.topics import matches
 from edgefl.wire.url import Broker, parse_urls
@@ -81,6 +81,7 @@ class Link:
         client.on_disconnect = self._guard(self._on_disconnect)
         client.on_connect_fail = self._guard(self._on_connect_fail)
         client.on_socket_open = send_at_once
+        client.on_socket_close = lambda client, userdata, opened: read_to_end(opened) if self._closing else None
         self._client, self._thread_name = client, f"paho-mqtt-client-{client_id}"
         self._connect_first(brokers, timeout_s)
 

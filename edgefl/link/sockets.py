@@ -1,7 +1,9 @@
-"""What an MQTT client does not ask of its sockets: to send at once, and to read TLS records whole."""
+"""What an MQTT client does not ask of its sockets: to send at once, to read TLS records whole, and to end without a reset."""
 
+import contextlib
 import socket
 import ssl
+import time
 from typing import Any
 
 RECORD = 16 * 1024
@@ -14,6 +16,21 @@ def send_at_once(client: object, userdata: object, opened: Any) -> None:
     Else an acknowledgement or a chunk's end waits for the peer's kernel, which puts its own off by 40 ms (RFC 896 meets RFC 1122, 4.2.3.2).
     """
     opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def read_to_end(opened: Any, timeout_s: float = 1.0) -> None:
+    """Say that nothing more is sent, and read until the peer has closed too.
+
+    A socket that is closed over unread bytes resets its connection, and what was sent last may be lost with it (RFC 1122, 4.2.2.13): a
+    broker that had not read the DISCONNECT yet then published the will of a client that had left in order.
+    """
+    deadline = time.monotonic() + timeout_s
+    with contextlib.suppress(OSError, ValueError):
+        opened.shutdown(socket.SHUT_WR)
+        while (left := deadline - time.monotonic()) > 0:
+            opened.settimeout(left)
+            if not opened.recv(RECORD):
+                return
 
 
 class RecordSocket(ssl.SSLSocket):

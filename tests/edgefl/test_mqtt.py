@@ -78,6 +78,29 @@ def test_the_last_will_speaks_for_a_link_that_breaks_and_not_for_one_that_is_clo
     broken.close()
 
 
+def test_no_will_speaks_for_links_that_leave_while_they_are_spoken_to(link):
+    """What they have not read yet must not become a reset that overtakes their last word; one of a hundred did."""
+    watcher, speaker, enough = link("watcher"), link("speaker"), threading.Event()
+    watcher.subscribe("will/+")
+
+    def speak():
+        while not enough.is_set():
+            speaker.publish("noise", bytes(200), qos=0)
+
+    speaking = threading.Thread(target=speak)
+    speaking.start()
+    try:
+        for i in range(100):
+            leaving = Link(watcher.url, f"leaving-{i}", will=Message(f"will/{i}", b"gone"))
+            leaving.subscribe("noise")
+            assert leaving.get(20.0)
+            assert leaving.close()
+    finally:
+        enough.set()
+        speaking.join()
+    assert watcher.get(0.5) is None
+
+
 def test_close_waits_for_all_that_was_published(link, until):
     reader = link("reader")
     reader.subscribe("bulk/+")

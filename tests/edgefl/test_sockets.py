@@ -1,12 +1,13 @@
 """A TLS socket that reads ahead gives the same bytes in the same order."""
 
 import socket
+import threading
 from types import SimpleNamespace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.link.sockets import RECORD, RecordSocket
+from edgefl.link.sockets import RECORD, RecordSocket, read_to_end
 
 
 def socket_of(records):
@@ -41,3 +42,19 @@ def test_a_socket_that_another_thread_shut_down_has_ended():
         made._sslobj = None
         made.shutdown(socket.SHUT_RDWR)
         assert made.recv(1) == b""
+
+
+def test_what_was_sent_last_arrives_from_a_socket_that_is_closed_over_unread_bytes():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        mine = socket.create_connection(server.getsockname())
+        peer, _ = server.accept()
+    with mine, peer:
+        peer.sendall(bytes(1_000))
+        mine.recv(1)
+        mine.sendall(b"bye")
+        leaving = threading.Thread(target=lambda: (read_to_end(mine, 20.0), mine.close()))
+        leaving.start()
+        assert (peer.recv(9), peer.recv(9)) == (b"bye", b"")  # a reset would be an error
+        peer.close()
+        leaving.join(20.0)
+        assert not leaving.is_alive()
