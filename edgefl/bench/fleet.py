@@ -85,6 +85,7 @@ def _beside(sizes: Sizes, size: int, repeats: int, flwr_python: str | None, say:
     row: dict[str, Any] = {"model_bytes": size, "clients": sizes.pair}
     for name, each in found.items():
         row[name] = {"round_s": median(run["round_s"] for run in each), "rounds_s": [run["round_s"] for run in each]}
+        row[name]["client_mb"] = median(run["client_process_mb"] for run in each)
     for name in ("floor", "floor_tls"):
         ratios = [ours["round_s"] / theirs["round_s"] for ours, theirs in zip(found["edgefl"], found[name], strict=True)]
         row[f"over_{name}"] = {"ratio": median(ratios), "range": [min(ratios), max(ratios)]}
@@ -93,8 +94,6 @@ def _beside(sizes: Sizes, size: int, repeats: int, flwr_python: str | None, say:
         "aggregator_cpu_s": median(run["aggregator_cpu_s"] for run in found["edgefl"]),
         "runs": found["edgefl"],
     }
-    row["floor"]["client_mb"] = _floor(1, size, 3, False)["client_process_mb"]
-    row["edgefl"]["client_mb"] = _fleet(Load(1, size, 3), lambda line: None)["client_process_mb"]
     row["flower"] = None
     if flwr_python:
         with _directory() as directory:

@@ -1,9 +1,9 @@
-"""The floor of `edgefl bench fleet`, a process of it: `fleet_floor ROLE URL CA BYTES CLIENTS ROUNDS`, ROLE being serve or answer.
+"""The floor of `edgefl bench fleet`, a process of it: `fleet_floor serve|answer URL CA BYTES CLIENTS ROUNDS [FIRST]`.
 
 paho as it is, QoS 1: no chunks, receipts, signatures or journal.
 
-In each round the server publishes one message of BYTES and waits until every client, all in one process as the light ones are, has
-answered with one of the same size. What is sent is random bytes; nothing is aggregated or kept.
+In each round the server publishes one message of BYTES and waits until every client has answered with one of the same size. What is
+sent is random bytes; nothing is aggregated or kept. A process of CLIENTS clients has those from number FIRST on.
 """
 
 import json
@@ -66,24 +66,25 @@ def serve(url: str, ca: str, size: int, clients: int, rounds: int) -> dict[str, 
     return {"seconds": seconds}
 
 
-def answer(url: str, ca: str, size: int, clients: int, rounds: int) -> dict[str, Any]:
+def answer(url: str, ca: str, size: int, clients: int, rounds: int, first: int) -> dict[str, Any]:
     """Run the clients until the server says that it is over; returns the process's peak memory."""
-    ended = [threading.Event() for _ in range(clients)]
+    numbers = range(first, first + clients)
+    ended = {number: threading.Event() for number in numbers}
 
-    def taker(index: int, update: bytes) -> Any:
+    def taker(number: int, update: bytes) -> Any:
         def take(client: paho.Client, given: Any, message: paho.MQTTMessage) -> None:
             if message.topic == END:
-                ended[index].set()
+                ended[number].set()
             else:
-                client.publish(f"{UP}/{index}", update, qos=1)
+                client.publish(f"{UP}/{number}", update, qos=1)
 
         return take
 
-    links = [connect(url, ca, f"floor-{i}", [DOWN, END], taker(i, os.urandom(size))) for i in range(clients)]
-    for index, (client, there) in enumerate(links):
+    links = [connect(url, ca, f"floor-{number}", [DOWN, END], taker(number, os.urandom(size))) for number in numbers]
+    for number, (client, there) in zip(numbers, links, strict=True):
         there.wait(DEADLINE_S)
-        client.publish(f"{READY}/{index}", b"", qos=1)
-    for each in ended:
+        client.publish(f"{READY}/{number}", b"", qos=1)
+    for each in ended.values():
         if not each.wait(DEADLINE_S):
             raise TimeoutError("the server did not say that it is over")
     for client, _ in links:

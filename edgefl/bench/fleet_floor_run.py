@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from edgefl.bench.fleet_broker import bare_broker
-from edgefl.bench.process import running
+from edgefl.bench.process import clients_a_process, running
 from edgefl.errors import EdgeflError
 
 TIMEOUT_S = 150.0
@@ -22,16 +22,16 @@ def run_floor(directory: Path, keys: Path | None, size: int, clients: int, round
         port = stack.enter_context(bare_broker(directory, keys))
         url, ca = (f"mqtts://localhost:{port}", str(keys / "ca.pem")) if keys else (f"mqtt://127.0.0.1:{port}", "")
 
-        def start(role: str) -> "subprocess.Popen[str]":
-            numbers = [str(each) for each in (size, clients, rounds)]
-            command = [sys.executable, "-m", "edgefl.bench.fleet_floor", role, url, ca, *numbers]
+        def start(role: str, *numbers: int) -> "subprocess.Popen[str]":
+            command = [sys.executable, "-m", "edgefl.bench.fleet_floor", role, url, ca, *map(str, numbers)]
             return stack.enter_context(running(command, log, stdout=subprocess.PIPE))
 
-        server = start("serve")
+        server = start("serve", size, clients, rounds)
         assert server.stdout
         server.stdout.readline()  # it listens now
-        answers = start("answer")
-        told = [_last_json(process, log) for process in (server, answers)]
+        each = clients_a_process(clients)
+        answers = [start("answer", size, min(each, clients - first), rounds, first) for first in range(0, clients, each)]
+        told = [_last_json(process, log) for process in (server, *answers)]
     seconds = told[0]["seconds"][1:] or told[0]["seconds"]
     return {"round_s": median(seconds), "round_s_range": [min(seconds), max(seconds)], "client_process_mb": told[1]["peak_rss_mb"]}
 

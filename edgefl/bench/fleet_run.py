@@ -17,7 +17,7 @@ import numpy as np
 
 from edgefl.algorithms import PERSONALIZE, full_options
 from edgefl.bench.fleet_broker import WATCH, make_keys, secured_broker
-from edgefl.bench.process import cpu_s, running
+from edgefl.bench.process import clients_a_process, cpu_s, running
 from edgefl.errors import EdgeflError
 from edgefl.learner.numpy_softmax import softmax_spec
 from edgefl.memory import peak_rss_mb
@@ -30,7 +30,6 @@ from edgefl.wire.tensors import encode_weights
 from edgefl.wire.topics import Topics
 
 INPUTS, CLASSES = 60, 10
-PER_PROCESS = 125
 DROPPED = "$SYS/broker/publish/messages/dropped"
 SETTLE_S = 2.5
 """For the broker's last word on what it dropped: it says so each second."""
@@ -77,7 +76,8 @@ def run_fleet(load: Load, directory: Path) -> dict[str, Any]:
     edgefl = [sys.executable, "-m", "edgefl", "aggregator", "start", "--security", str(broker)]
     lead = [*edgefl, "--config", str(directory / "federation.toml"), "--plan", str(directory / "plan"), "--out", str(out)]
     files = [str(directory / f"{client_id}.enrol") for client_id in ids]
-    parts = [files[i : i + PER_PROCESS] for i in range(0, len(files), PER_PROCESS)]
+    each = clients_a_process(load.clients)
+    parts = [files[i : i + each] for i in range(0, len(files), each)]
     with ExitStack() as stack:
         stack.enter_context(secured_broker(directory, broker))
         watch = Watch(directory, name)

@@ -12,6 +12,12 @@ from edgefl.memory import peak_rss_mb, rss_mb
 
 SETTLE_S = 10.0
 END_S = 20.0
+ALONE, TOGETHER = 10, 125
+
+
+def clients_a_process(count: int) -> int:
+    """Return how many of so many MQTT clients share a process: each of a few has its own, as boards have, and no lock in common."""
+    return 1 if count <= ALONE else TOGETHER
 
 
 @contextmanager
