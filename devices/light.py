@@ -1,4 +1,4 @@
-"""Many clients in one process, for `edgefl bench fleet`: `python -m devices.light FEDERATION ENROLMENT...`.
+"""Many clients, for `edgefl bench fleet`: `python -m devices.light FEDERATION CLIENTS_A_PROCESS ENROLMENT...`.
 
 Each has a connection, a thread, certificate and keys of its own, and joins, fetches, uploads and personalizes by the device's protocol;
 only training is left out, its delta being noise of the model's size, and nothing is kept on disk. paho waits with select(2), which
@@ -7,17 +7,17 @@ takes file numbers below 1,024, and a client has up to five: 180 clients a proce
 
 import hashlib
 import json
-import os
+import multiprocessing
+import signal
 import sys
 import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import asdict, dataclass
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -158,18 +158,26 @@ def run_clients(federation: str, enrolments: list[Path]) -> list[Tally]:
     return [each.result() for each in running]
 
 
-def main(federation: str, *enrolments: str) -> None:
-    """Run them and print one JSON line."""
+def run_part(federation: str, enrolments: list[Path]) -> tuple[float, list[Tally]]:
+    """Return this process's peak memory in MB and what its clients did."""
+    tallies = run_clients(federation, enrolments)
+    return peak_rss_mb(), tallies
+
+
+def main(federation: str, together: int, enrolments: list[Path]) -> None:
+    """Run them, so many in a process, and print one JSON line. A process is a fork: it has imported all before it begins."""
     # whoever waits for the interpreter asks for it this often, and hundreds of threads that ask are all that two cores can do
     sys.setswitchinterval(0.1)
-    try:
-        tallies = run_clients(federation, [Path(each) for each in enrolments])
-    except EdgeflError as error:
-        print(error, file=sys.stderr, flush=True)
-        os._exit(1)  # the threads of the others would go on
-    told: dict[str, Any] = {"peak_rss_mb": peak_rss_mb(), "clients": [each.__dict__ for each in tallies]}
-    print(json.dumps(told))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the pool ends its processes
+    parts = [enrolments[i : i + together] for i in range(0, len(enrolments), together)]
+    with multiprocessing.get_context("fork").Pool(len(parts), signal.signal, (signal.SIGTERM, signal.SIG_DFL)) as pool:
+        try:
+            found = list(pool.imap_unordered(partial(run_part, federation), parts))
+        except EdgeflError as error:
+            sys.exit(str(error))
+    clients = [asdict(tally) for _, tallies in found for tally in tallies]
+    print(json.dumps({"peak_rss_mb": max(peak for peak, _ in found), "clients": clients}), flush=True)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1], int(sys.argv[2]), [Path(each) for each in sys.argv[3:]])

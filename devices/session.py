@@ -48,10 +48,10 @@ class Session:
         link, client_id = self.link, self._status.client_id
         link.on_network(device(client_id, "claim"), self._answer_claim)
         # a task may follow at once on the status, so what it comes on is subscribed before; the status's own topic after, since
-        # it holds that of an earlier boot until then
-        link.subscribe(device(client_id, "claim"), device(client_id, "task"), device(client_id, "receipt"), self.topics.state)
+        # it holds that of an earlier boot until then. QoS 1 would end with the connection, and what is lost with it comes again
+        link.subscribe(device(client_id, "claim"), device(client_id, "task"), device(client_id, "receipt"), self.topics.state, qos=0)
         self.publish_status()
-        link.subscribe(device(client_id, "status"))
+        link.subscribe(device(client_id, "status"), qos=0)
 
     def _answer_claim(self, message: Message) -> None:
         # on the network thread, which an exception would end

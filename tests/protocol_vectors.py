@@ -31,7 +31,7 @@ TASK = Task(
     "0123456789abcdef", 1, "federate", SHA, {"global": "cd" * 32}, {"step": 1e-05}, 7, 60.0, "fp32", 0, 0.0, "00112233445566ff", 1e16
 )  # fmt: skip
 BEGIN = Begin(
-    "pi-1", "0123456789abcdef", 1, SHA, "ef" * 32, 140, 1, 122880, 188, {"loss": float("nan"), "küche": 0.5}, "00112233445566ff",
+    "pi-1", "0123456789abcdef", 1, SHA, "ef" * 32, 140, 1, 245760, 188, {"loss": float("nan"), "küche": 0.5}, "00112233445566ff",
     1700000001.0,
 )  # fmt: skip
 RECEIPT = Receipt(1, "ef" * 32, "missing", ((0, 2), (5, 6)), "", "00112233445566ff", 1700000002.0)
@@ -80,7 +80,7 @@ def chunks() -> list[tuple[str, str]]:
     return [
         ("topic of a task", topics.device("pi-1", "task")),
         ("topic of a chunk", topics.upload("pi-1", SHA, 3)),
-        ("chunks of 0, 122880, 122881 and 246827 bytes", json.dumps([chunk_count(size) for size in (0, 122880, 122881, 246827)])),
+        ("chunks of 0, 245760, 245761 and 492345 bytes", json.dumps([chunk_count(size) for size in (0, 245760, 245761, 492345)])),
         ("ranges of 0, 1, 2, 5, 7, 8", json.dumps(ranges_of([0, 1, 2, 5, 7, 8]))),
     ]
 

@@ -5,7 +5,6 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
@@ -76,28 +75,22 @@ def run_fleet(load: Load, directory: Path) -> dict[str, Any]:
     edgefl = [sys.executable, "-m", "edgefl", "aggregator", "start", "--security", str(broker)]
     lead = [*edgefl, "--config", str(directory / "federation.toml"), "--plan", str(directory / "plan"), "--out", str(out)]
     files = [str(directory / f"{client_id}.enrol") for client_id in ids]
-    each = clients_a_process(load.clients)
-    parts = [files[i : i + each] for i in range(0, len(files), each)]
+    together = clients_a_process(load.clients)
+    clients = [sys.executable, "-m", "devices.light", name, str(together), *files]
     with ExitStack() as stack:
         stack.enter_context(secured_broker(directory, broker))
         watch = Watch(directory, name)
         stack.callback(watch.link.close)
         began = time.time()
         aggregator = stack.enter_context(running(lead, directory / "aggregator.log"))
-        lights = [
-            stack.enter_context(
-                running([sys.executable, "-m", "devices.light", name, *part], directory / "light.log", stdout=subprocess.PIPE)
-            )
-            for part in parts
-        ]
-        summaries, peak_mb, cpu_s = watch.until_personal(aggregator, lights, load.timeout_s)
-        told = [json.loads(_output(light, directory / "light.log")) for light in lights]
+        light = stack.enter_context(running(clients, directory / "light.log", stdout=subprocess.PIPE))
+        summaries, peak_mb, cpu_s = watch.until_personal(aggregator, light, load.timeout_s)
+        told = json.loads(_output(light, directory / "light.log"))
         if aggregator.wait(60):
             raise EdgeflError(f"the aggregator ended with {aggregator.returncode}: {_last(directory / 'aggregator.log')}")
         dropped = watch.dropped_by_broker()
     times = [summary.ts for summary in summaries if summary.phase != PERSONALIZE]
     seconds = [later - earlier for earlier, later in pairwise(times)]
-    clients = [client for process in told for client in process["clients"]]
     return {
         "clients": load.clients,
         "model_bytes": size,
@@ -107,10 +100,10 @@ def run_fleet(load: Load, directory: Path) -> dict[str, Any]:
         "round_s_range": [min(seconds), max(seconds)],
         "aggregator_cpu_s": cpu_s,
         "aggregator_mb": peak_mb,
-        "client_process_mb": max(process["peak_rss_mb"] for process in told),
-        "clients_a_process": len(parts[0]),
-        "bytes_a_round": _bytes_a_round(clients, load.rounds),
-        **_account(out, clients, load, dropped),
+        "client_process_mb": told["peak_rss_mb"],
+        "clients_a_process": together,
+        "bytes_a_round": _bytes_a_round(told["clients"], load.rounds),
+        **_account(out, told["clients"], load, dropped),
     }
 
 
@@ -133,12 +126,12 @@ class Watch:
         return decode_json(Summary, event.payload)
 
     def until_personal(
-        self, aggregator: "subprocess.Popen[str]", lights: Sequence["subprocess.Popen[str]"], timeout_s: float
+        self, aggregator: "subprocess.Popen[str]", light: "subprocess.Popen[str]", timeout_s: float
     ) -> tuple[list[Summary], float, float]:
         """Return the rounds' summaries, that of the personalization last, and what the aggregator needed: peak memory in MB, and
         seconds of processor time a round after the first."""
         until, found, peak, used = time.monotonic() + timeout_s, list[Summary](), 0.0, list[float]()
-        while time.monotonic() < until and aggregator.poll() is None and not any(light.poll() for light in lights):
+        while time.monotonic() < until and aggregator.poll() is None and not light.poll():
             if summary := self._take(0.5):
                 found.append(summary)
                 used.append(cpu_s(aggregator.pid))
@@ -160,7 +153,7 @@ class Watch:
 def _output(light: "subprocess.Popen[str]", log: Path) -> str:
     out, _ = light.communicate(timeout=120)
     if light.returncode:
-        raise EdgeflError(f"a process of light clients ended with {light.returncode}: {_last(log)}")
+        raise EdgeflError(f"the light clients ended with {light.returncode}: {_last(log)}")
     return str(out).splitlines()[-1]
 
 

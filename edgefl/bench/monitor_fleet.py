@@ -79,7 +79,7 @@ def _round(fleet: Fleet, session: str, number: int, now: float) -> Iterator[Due]
             continue
         took, sha256 = float(rng.uniform(0.1, 0.8)) * deadline_s, f"{number:032x}{i:032x}"
         values = {"loss": float(losses[i]), "seconds": took}
-        begin = Begin(client_id, session, number, PLAN, sha256, SIZE, 1, 122880, 40 + i, values, nonce, now + took)
+        begin = Begin(client_id, session, number, PLAN, sha256, SIZE, 1, 245760, 40 + i, values, nonce, now + took)
         yield took, topics.upload(client_id, sha256, "begin"), encode_json(begin), False
         outcome, reason = ("rejected", "global/fc1/kernel is not finite; restart it") if fates[client_id] == "rejected" else ("ok", "")
         came += outcome == "ok"

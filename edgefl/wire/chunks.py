@@ -1,12 +1,12 @@
-"""A blob in chunks of 120 KiB, and the assembler that knows what it lacks."""
+"""A blob in chunks of 240 KiB, and the assembler that knows what it lacks."""
 
 import hashlib
 
 from edgefl.errors import WireError
 from edgefl.wire.messages import Ranges
 
-CHUNK_BYTES = 120 * 1024
-"""As large as AWS IoT takes (128 KB a message, topic included): each message costs both ends the same, however short."""
+CHUNK_BYTES = 240 * 1024
+"""As large as passes in a packet of 256 KiB, topic included: each message costs both ends the same, however short."""
 MAX_BLOB_BYTES = 256 * 1024 * 1024
 MAX_RANGES = 256
 
@@ -48,8 +48,8 @@ def check_manifest(sha256: str, size: int, count: int, chunk_bytes: int, limit: 
     """Raise WireError unless size, count and chunk size fit together and the blob is of at most `limit` bytes."""
     if not 0 <= size <= limit:
         raise WireError(f"blob {sha256[:8]} is {size} bytes, expected at most {limit}; it is of another plan")
-    if not 1024 <= chunk_bytes <= 2 * CHUNK_BYTES:
-        raise WireError(f"chunks of {chunk_bytes} bytes, expected 1024 to {2 * CHUNK_BYTES}; send chunks of {CHUNK_BYTES}")
+    if not 1024 <= chunk_bytes <= CHUNK_BYTES:
+        raise WireError(f"chunks of {chunk_bytes} bytes, expected 1024 to {CHUNK_BYTES}; send chunks of {CHUNK_BYTES}")
     if count != chunk_count(size, chunk_bytes):
         raise WireError(f"{count} chunks for {size} bytes, expected {chunk_count(size, chunk_bytes)} of {chunk_bytes} bytes")
 

@@ -95,7 +95,7 @@ def test_a_lost_chunk_of_a_blob_is_asked_for_alone(federate, mosquitto_url, toys
     aggregator = lead(federation)
     federation.device("pi-1", toys.shard(1))
     aggregator.next("status")
-    aggregator.model = aggregator.offer(encode_weights(toys.weights(5000)))
+    aggregator.model = aggregator.offer(encode_weights(toys.weights(10_000)))
     aggregator.task(1)
     want = aggregator.next("want")
     while want.sha256 != aggregator.model:
@@ -114,7 +114,7 @@ def test_a_blob_that_the_broker_keeps_is_not_asked_for_in_whatever_order_it_come
     aggregator = lead(federation)
     federation.device("pi-1", toys.shard(1))
     aggregator.next("status")
-    aggregator.model = aggregator.keep(encode_weights(toys.weights(5000)))
+    aggregator.model = aggregator.keep(encode_weights(toys.weights(10_000)))
     aggregator.task(1)
     assert aggregator.next("begin").round == 1
 

@@ -52,7 +52,7 @@ def test_an_update_is_its_tensors_and_its_announcement():
     header = b'{"global/w":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}'  # 64 bytes
     announcement = (
         f'{{"client_id":"pi-1","session":"{"0" * 16}","round":1,"plan":"{ZEROS}","sha256":"{ZEROS}","size":96,"count":1,'
-        f'"chunk_bytes":122880,"num_samples":30,"metrics":{{"loss":0.5}},"nonce":"{"0" * 16}","ts":1763737200.1234567,"signature":"",'
+        f'"chunk_bytes":245760,"num_samples":30,"metrics":{{"loss":0.5}},"nonce":"{"0" * 16}","ts":1763737200.1234567,"signature":"",'
         '"follows":true}'
     )
     assert len(header) == 64

@@ -152,7 +152,7 @@ class Federation:
         self.tables = settings.pop("tables", "")
         self.workers = settings.pop("workers", int(os.environ.get("EDGEFL_TEST_WORKERS", "0")))
         self.settings = {"rounds": 3, "min_clients": 2, "grace_s": 0.3, "deadline_s": 30.0, **settings}
-        features = int(self.settings.pop("wide", False)) * 5_000 or 4
+        features = int(self.settings.pop("wide", False)) * 10_000 or 4
         self.algorithm = self.settings.pop("algorithm", "pfl-mfe")
         self.topics, self._features = Topics(self.name), features
         self._save_plan()

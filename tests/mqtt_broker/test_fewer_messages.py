@@ -64,7 +64,7 @@ def test_a_granted_update_has_one_receipt_and_a_lost_chunk_is_asked_for(federate
     federation = federate(any_url, rounds=1, min_clients=2, wide=True)
     aggregator = federation.aggregator()
     whole, partly = puppet(federation, "pi-1"), puppet(federation, "pi-2")
-    blob = encode_models({"global": toys.weights(5000)})
+    blob = encode_models({"global": toys.weights(10_000)})
     for client, lost in ((whole, ()), (partly, (1,))):
         task = client.next("task")
         assert task.granted

@@ -105,7 +105,7 @@ def test_a_worker_killed_in_the_middle_of_an_upload_is_started_again_and_has_it_
     federation = federate(mosquitto_url, algorithm="fedavg", rounds=1, min_clients=2, quorum=1.0, wide=True, workers=2)
     aggregator = federation.aggregator()
     one, other = (puppet(federation, client_id) for client_id in ("pi-0", "pi-1"))
-    blob = encode_models({"global": {name: np.full_like(array, 1.0) for name, array in toys.weights(5_000).items()}})
+    blob = encode_models({"global": {name: np.full_like(array, 1.0) for name, array in toys.weights(10_000).items()}})
     tasks = {each: each.next("task") for each in (one, other)}
     assert other.send(tasks[other], blob).outcome == "ok"
     begin = one.begin(tasks[one], blob)
@@ -124,7 +124,7 @@ def test_a_worker_killed_in_the_middle_of_an_upload_is_started_again_and_has_it_
     assert aggregator.end() == 0, aggregator.said
     assert aggregator.said.count("it is started again") == 2
     state = decode_server_state((federation.out / "server_state.safetensors").read_bytes())
-    for name, array in toys.weights(5_000).items():
+    for name, array in toys.weights(10_000).items():
         assert np.array_equal(state.models["global"][name], array + 1)
 
 
