@@ -16,7 +16,9 @@ from collections.abc import Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import cache, partial
+from functools import cache
+from multiprocessing.connection import Connection
+from multiprocessing.connection import wait as wait_for_any
 from pathlib import Path
 from zlib import crc32
 
@@ -158,24 +160,46 @@ def run_clients(federation: str, enrolments: list[Path]) -> list[Tally]:
     return [each.result() for each in running]
 
 
-def run_part(federation: str, enrolments: list[Path]) -> tuple[float, list[Tally]]:
-    """Return this process's peak memory in MB and what its clients did."""
-    tallies = run_clients(federation, enrolments)
-    return peak_rss_mb(), tallies
+def run_part(federation: str, enrolments: list[Path], told: Connection) -> None:
+    """Run these clients in a process of their own; tells its peak memory in MB and what they did, or what went wrong."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+    try:
+        tallies = run_clients(federation, enrolments)
+    except EdgeflError as error:
+        told.send(str(error))
+        return
+    told.send((peak_rss_mb(), [asdict(tally) for tally in tallies]))
 
 
 def main(federation: str, together: int, enrolments: list[Path]) -> None:
-    """Run them, so many in a process, and print one JSON line. A process is a fork: it has imported all before it begins."""
+    """Run them, so many in a process, and print one JSON line. A process is a fork: it has imported all before it begins.
+
+    Ends with 1 as soon as one of them fails or is killed, and ends the others.
+    """
     # whoever waits for the interpreter asks for it this often, and hundreds of threads that ask are all that two cores can do
     sys.setswitchinterval(0.1)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the pool ends its processes
-    parts = [enrolments[i : i + together] for i in range(0, len(enrolments), together)]
-    with multiprocessing.get_context("fork").Pool(len(parts), signal.signal, (signal.SIGTERM, signal.SIG_DFL)) as pool:
-        try:
-            found = list(pool.imap_unordered(partial(run_part, federation), parts))
-        except EdgeflError as error:
-            sys.exit(str(error))
-    clients = [asdict(tally) for _, tallies in found for tally in tallies]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # multiprocessing ends the processes then
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # Python forgets a signal that comes in the midst of a fork
+    context, waiting, found = multiprocessing.get_context("fork"), list[Connection](), []
+    for i in range(0, len(enrolments), together):
+        told, telling = context.Pipe(duplex=False)
+        context.Process(target=run_part, args=(federation, enrolments[i : i + together], telling), daemon=True).start()
+        telling.close()  # the process alone has that end now, so that it closes with the process
+        waiting.append(told)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+    while waiting:
+        ready = wait_for_any(waiting)
+        for told in [each for each in waiting if each in ready]:
+            try:
+                said = told.recv()
+            except EOFError:
+                said = "a process of light clients was killed; run them again"
+            if isinstance(said, str):
+                sys.exit(said)
+            found.append(said)
+            waiting.remove(told)
+    clients = [client for _, each in found for client in each]
     print(json.dumps({"peak_rss_mb": max(peak for peak, _ in found), "clients": clients}), flush=True)
 
 

@@ -84,7 +84,7 @@ def run_fleet(load: Load, directory: Path) -> dict[str, Any]:
         began = time.time()
         aggregator = stack.enter_context(running(lead, directory / "aggregator.log"))
         light = stack.enter_context(running(clients, directory / "light.log", stdout=subprocess.PIPE))
-        summaries, peak_mb, cpu_s = watch.until_personal(aggregator, light, load.timeout_s)
+        summaries, peak_mb, used_s = watch.until_personal(aggregator, light, load.timeout_s)
         told = json.loads(_output(light, directory / "light.log"))
         if aggregator.wait(60):
             raise EdgeflError(f"the aggregator ended with {aggregator.returncode}: {_last(directory / 'aggregator.log')}")
@@ -98,7 +98,7 @@ def run_fleet(load: Load, directory: Path) -> dict[str, Any]:
         "first_round_s": times[0] - began,
         "round_s": median(seconds),
         "round_s_range": [min(seconds), max(seconds)],
-        "aggregator_cpu_s": cpu_s,
+        "aggregator_cpu_s": used_s,
         "aggregator_mb": peak_mb,
         "client_process_mb": told["peak_rss_mb"],
         "clients_a_process": together,
@@ -138,9 +138,12 @@ class Watch:
             peak = max(peak, peak_rss_mb(aggregator.pid))  # NaN of one that has ended is not larger
             if summary and summary.phase == PERSONALIZE:
                 return found, peak, (used[-2] - used[0]) / max(1, len(used) - 2)
-        raise EdgeflError(
-            f"the federation was not done after {timeout_s:g} s: {len(found)} rounds; the aggregator ended or a client is lost"
-        )
+        for process, name in ((aggregator, "aggregator"), (light, "light")):
+            if process.poll():
+                raise EdgeflError(
+                    f"{name} ended with {process.returncode} after {len(found)} rounds: {_last(self._directory / f'{name}.log')}"
+                )
+        raise EdgeflError(f"the federation was not done after {timeout_s:g} s: {len(found)} rounds; run it on a quieter machine")
 
     def dropped_by_broker(self) -> int:
         """Return how many messages the broker dropped since it started."""
