@@ -17,6 +17,7 @@ from edgefl.machine import ROOT
 from edgefl.wire.messages import PAUSED_BY_OPERATOR
 
 PAUSED = "paused"
+UNCHECKED = "has yet to see whether its data fit the plan"
 LOOK_S = 2.0
 DRAIN_S = 5.0
 
@@ -56,6 +57,7 @@ class Availability:
         self, conditions: Conditions, state: Path, cores: int, *, root: Path = ROOT, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._conditions, self._state, self._cores, self._root, self._clock = conditions, state, cores, root, clock
+        self.unchecked = False  # a device that has done no task takes part as soon as it has seen that its data fit the plan
         self._reason, self._since, self._looked = "", -math.inf, -math.inf
         self._own, self._cpu, self._counted = 0.0, _cpu_s(), clock()
 
@@ -68,7 +70,7 @@ class Availability:
             if found and not self._reason and not first:
                 self._since = now
             self._reason = found
-        return self._reason
+        return self._reason or (UNCHECKED if self.unchecked else "")
 
     def takes_up(self) -> bool:
         """Whether a task that has come is done: always, unless the aggregator knew of the pause when it sent it."""

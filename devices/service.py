@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from devices.availability import Availability
+from devices.availability import UNCHECKED, Availability
 from devices.boards import detect
 from devices.conditions import Conditions
 from devices.export import MODEL, export_in_child, export_metrics
@@ -79,6 +79,7 @@ class Device:
             if self._store.recovered:
                 self._note(self._store.recovered)
             self._cache = BlobCache(settings.state / "blobs")
+            self._availability.unchecked = self._store.progress() is None
             return self._join(len(self._samples.shard().y_train))
         finally:
             self._store.close()
@@ -129,7 +130,7 @@ class Device:
     def _look(self, *, at_work: bool) -> None:
         """See whether this device takes up tasks, and tell the aggregator when that changed."""
         before, reason = self._paused, self._availability.reason(anew=at_work)
-        if reason != before:
+        if reason not in (before, UNCHECKED) and (reason or before != UNCHECKED):
             self._note(f"paused: {reason}" if reason else "takes up tasks again")
         self._paused = reason
         self._session.say_paused(reason, draining=bool(reason) and at_work)
@@ -192,6 +193,8 @@ class Device:
         with contextlib.suppress(Superseded):
             plan = self._plan(state.plan, is_wanted)
             check_shard(self._samples.shard(num_classes=plan.spec.num_classes), plan)
+        self._availability.unchecked = False
+        self._look(at_work=False)
 
     def _plan(self, sha256: str, is_wanted: Callable[[], bool]) -> Plan:
         blob = self._cache.get(sha256)

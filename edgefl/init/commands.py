@@ -22,7 +22,8 @@ def next_commands(path: Path, config: FederationConfig, task: Task) -> list[str]
     """Return the commands that run the federation, in order."""
     where = "" if path == Path("federation.toml") else f" --config {shlex.quote(str(path))}"
     broker = "" if config.broker == DEFAULT_BROKER else f" --broker {shlex.quote(config.broker)}"
-    data = [task.own or "pi-1.npz", *(f"pi-{i}.npz" for i in range(2, min(config.min_clients, 4) + 1))]
+    own = task.own or ("pi-1.npz",)
+    data = [*own, *(f"pi-{i}.npz" for i in range(len(own) + 1, min(config.min_clients, 4) + 1))]
     devices = [f"edgefl device start{broker} --id pi-{i} --data {shlex.quote(each)}" for i, each in enumerate(data, 1)]
     return [*([] if broker else ["edgefl broker start"]), f"edgefl aggregator start{where}", *devices]
 
@@ -33,13 +34,15 @@ def next_commands(path: Path, config: FederationConfig, task: Task) -> list[str]
 @click.option("--name", help="Question 1: the federation's name, a part of its topics  [default: the directory's]")
 @click.option(
     "--data",
+    multiple=True,
     shell_complete=known(dataset_names, or_file=True),
-    help="Question 2: the data of one device, as `edgefl device start --data` takes them, or a name of `edgefl datasets`.",
+    help="Question 2: a device's data, as `edgefl device start --data` takes them, or a name of `edgefl datasets`. Devices often know "
+    "different classes: say it once for each that is at hand, and the classes of all are counted.",
 )
 @click.option(
     "--algorithm", shell_complete=known(algorithm_names), help=f"Question 3: a name of `edgefl algorithms`.  [default: {ALGORITHM}]"
 )
-@click.option("--clients", help="Question 4: how many devices must be online before the first round.  [default: 2]")
+@click.option("--clients", help="Question 4: how many devices must be online before the first round.  [default: 2, or as many as --data]")
 @click.option(
     "--model",
     shell_complete=known(model_names, or_file=True),
@@ -53,7 +56,7 @@ def next_commands(path: Path, config: FederationConfig, task: Task) -> list[str]
 @click.option("--label", default="", help="Data in CSV: the column of labels.")
 @click.option("--json", "as_json", is_flag=True, help="Print path, answers and next commands as JSON.")
 def init(
-    target: Path, yes: bool, name: str | None, data: str | None, algorithm: str | None, clients: str | None, model: str | None,
+    target: Path, yes: bool, name: str | None, data: tuple[str, ...], algorithm: str | None, clients: str | None, model: str | None,
     input_shape: str | None, num_classes: int | None, rounds: int, broker: str, window: int, label: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Ask four questions and write TARGET, or TARGET/federation.toml: every key with what it does, and its default.
@@ -63,7 +66,7 @@ def init(
     \b
     Example:
       edgefl init kitchen
-      edgefl init --yes --name kitchen --data pi-1.npz --clients 2
+      edgefl init --yes --name kitchen --data pi-1.npz --data pi-2.npz --clients 2
     """
     from edgefl.algorithms.registry import full_options
     from edgefl.wire.url import parse_urls
@@ -79,7 +82,8 @@ def init(
     options = questions.answer(
         algorithm, "Algorithm, a name of `edgefl algorithms`", ALGORITHM, "--algorithm", lambda text: (text, full_options(text, {}))
     )
-    count = questions.answer(clients, "Devices that must be online before the first round", "2", "--clients", as_count)
+    most = str(max(2, len(task.own)))
+    count = questions.answer(clients, "Devices that must be online before the first round", most, "--clients", as_count)
     config = FederationConfig(
         name=named, rounds=rounds, min_clients=count, algorithm=options[0], broker=broker, model=table,
         data=DataConfig(task.dataset or "digits"),
@@ -103,19 +107,19 @@ def init(
 
 
 def _learned(
-    questions: Questions, data: str | None, model: str | None, input_shape: str | None, num_classes: int | None, csv: dict[str, object]
+    questions: Questions, data: tuple[str, ...], model: str | None, input_shape: str | None, num_classes: int | None, csv: dict[str, object]
 ) -> tuple[Task, ModelConfig]:
     def read(text: str) -> tuple[Task, ModelConfig]:
         try:
             with Telling() as tell:
-                tell.at(f"reading {text}")
-                task = find_task(text, num_classes, **csv)
+                tell.at(f"reading {', '.join(data) or text}")
+                task = find_task(data or (text.strip(),), num_classes, **csv)
         except DataError as error:
             raise DataError(f"{error}; or say --input-shape and --num-classes") from error
         click.echo(f"    {task.said}", err=True)
         return task, check_task(task, model or model_for(task.input_shape))
 
-    if input_shape is not None and data is None:
+    if input_shape is not None and not data:
         if num_classes is None:
             raise ConfigError("--input-shape without --num-classes, expected both: they stand for the data")
         task = Task(as_shape(input_shape), num_classes)
@@ -123,4 +127,4 @@ def _learned(
     if input_shape is not None:
         raise ConfigError("--input-shape and --data, expected one of them: the data have a shape")
     question = "Data of one device (.npz, folder, CSV, module:function), or a name of `edgefl datasets`"
-    return questions.answer(data, question, "digits", "--data", read)
+    return questions.answer(data[0] if data else None, question, "digits", "--data", read)

@@ -1,5 +1,6 @@
 """What a federation is to learn: the shape of a sample and the number of classes, read off data, and a model that fits them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,14 @@ LENET = ((28, 28), (32, 32))
 class Task:
     """input_shape: of one sample. dataset: a name of `edgefl datasets` or npz:PATH, empty where devices alone have data.
 
-    own: what a device takes as --data. said: what was found, for a person.
+    own: what each device takes as --data. samples: how many are trained on. said: what was found, for a person.
     """
 
     input_shape: tuple[int, ...]
     num_classes: int
     dataset: str = ""
-    own: str = ""
+    own: tuple[str, ...] = ()
+    samples: int = 0
     said: str = ""
 
 
@@ -35,24 +37,34 @@ def model_for(shape: tuple[int, ...]) -> str:
     return "cnn1d" if len(shape) == 2 and shape[0] >= SHORTEST_WINDOW else "softmax"
 
 
-def find_task(text: str, num_classes: int | None = None, **csv: Any) -> Task:
-    """Return the task of a data set's name, or of what a device takes as --data. Raises ConfigError, DataError.
+def find_task(names: Sequence[str], num_classes: int | None = None, **csv: Any) -> Task:
+    """Return the task of a data set's name, or of what one device or several take as --data. Raises ConfigError, DataError.
 
-    num_classes: in place of what the data say; csv: how a CSV is read, see `make_source`.
+    num_classes: in place of what the data say, the most that a device knows; csv: how a CSV is read, see `make_source`.
     """
     from edgefl.data.sources import OWN, SOURCES
 
-    name = text.strip()
-    if name in SOURCES or name.startswith(OWN):
-        return _of_dataset(name, num_classes)
-    return _of_device(name, num_classes, csv)
+    for name in names:
+        if name in SOURCES or name.startswith(OWN):
+            if len(names) > 1:
+                raise ConfigError(f"{name} is a whole data set, expected the data of {len(names)} devices; give it alone, or leave it out")
+            return _of_dataset(name, num_classes)
+    each = [_of_device(name, num_classes, csv) for name in names]
+    first, most = each[0], max(task.num_classes for task in each)
+    for task in each[1:]:
+        if task.input_shape != first.input_shape:
+            raise DataError(
+                f"{task.own[0]} has samples of {_by(task.input_shape)}, {first.own[0]} of {_by(first.input_shape)}; expected one shape"
+            )
+    own = tuple(name for task in each for name in task.own)
+    return _task(sum(task.samples for task in each), first.input_shape, most, dataset=first.dataset, own=own)
 
 
 def _of_dataset(name: str, num_classes: int | None) -> Task:
     from edgefl.data import load_dataset
 
     found = load_dataset(name)
-    return _task(found.x_train.shape, num_classes or found.num_classes, dataset=name)
+    return _task(len(found.x_train), found.x_train.shape[1:], num_classes or found.num_classes, dataset=name)
 
 
 def _of_device(name: str, num_classes: int | None, csv: dict[str, Any]) -> Task:
@@ -67,15 +79,18 @@ def _of_device(name: str, num_classes: int | None, csv: dict[str, Any]) -> Task:
     source = make_source(name, **csv)
     shard = load_source(source)
     dataset = f"npz:{name}" if Path(name).suffix == ".npz" else ""
-    return _task(shard.x_train.shape, num_classes or shard.num_classes, dataset=dataset, own=name)
+    return _task(len(shard.x_train), shard.x_train.shape[1:], num_classes or shard.num_classes, dataset=dataset, own=(name,))
 
 
-def _task(shape: tuple[int, ...], num_classes: int, *, dataset: str = "", own: str = "") -> Task:
-    each = shape[1:]
-    said = f"{shape[0]:,} samples of {'x'.join(map(str, each))} to train on, {num_classes} classes"
+def _task(samples: int, shape: tuple[int, ...], num_classes: int, *, dataset: str = "", own: tuple[str, ...] = ()) -> Task:
+    said = f"{samples:,} samples of {_by(shape)} to train on, {num_classes} classes"
     if own:
-        said += "; --num-classes says so if other devices know more"
-    return Task(each, num_classes, dataset, own, said)
+        said += f" in {'one device' if len(own) == 1 else f'{len(own)} devices'}; --num-classes says so if others know more"
+    return Task(shape, num_classes, dataset, own, samples, said)
+
+
+def _by(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))
 
 
 def check_task(task: Task, model: str) -> ModelConfig:

@@ -148,7 +148,10 @@ def test_a_board_paused_while_it_trains_says_so_before_its_update(federate, mosq
     aggregator.wait_for("round 1/2 federate: 1 updates")
     aggregator.wait_for("waiting for devices: 0 of 1 online, 1 paused")
     device.wait_for("paused: operator")
-    words = [json.loads(message.payload) for message in said._until(lambda m: json.loads(m.payload)["paused"] and m.retained is False)]
+    words = [
+        json.loads(message.payload)
+        for message in said._until(lambda m: json.loads(m.payload)["paused"] == "operator" and m.retained is False)
+    ]
     assert (words[-1]["paused"], words[-1]["draining"]) == ("operator", True)
     assert json.loads((state / "progress.json").read_text())["round"] == 1
     device.popen.terminate()

@@ -70,6 +70,27 @@ def test_options_are_answers(here: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert len(told["next"]) == 4
 
 
+def test_the_classes_of_all_devices_are_counted(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(here / "pi-1.npz", (28, 28, 1), 3)
+    save(here / "pi-2.npz", (28, 28, 1), 5)
+    save(here / "pi-3.npz", (28, 28, 1), 4)
+    data = [word for i in (1, 2, 3) for word in ("--data", f"pi-{i}.npz")]
+    assert cli.run(["init", "--yes", *data, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert load_config(here / "federation.toml").model.num_classes == 5
+    assert load_config(here / "federation.toml").min_clients == 3
+    assert [line.split()[-1] for line in json.loads(out)["next"][2:]] == ["pi-1.npz", "pi-2.npz", "pi-3.npz"]
+    assert "5 classes in 3 devices; --num-classes says so if others know more" in err
+
+
+def test_devices_of_two_shapes_are_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(here / "a.npz", (8, 8, 1))
+    save(here / "b.npz", (7,))
+    assert cli.run(["init", "--yes", "--data", "a.npz", "--data", "b.npz"]) == 1
+    assert "b.npz has samples of 7, a.npz of 8x8x1; expected one shape" in capsys.readouterr().err
+    assert not (here / "federation.toml").exists()
+
+
 def test_answers_are_checked_as_they_come(here: Path) -> None:
     save(here / "mine.npz", (28, 28, 1), 4)
     answers = "My Hall\nhall\nnothing-here\nmine.npz\nfedavgg\nifca\n0\nmany\n5\n"
@@ -97,6 +118,7 @@ def test_an_option_leaves_its_question_out(here: Path) -> None:
         (["--yes", "--name", "A b"], "a-b would do"),
         (["--yes", "--data", "nowhere.npz"], "no file, folder or data set 'nowhere.npz'"),
         (["--yes", "--data", "broken.npz"], "or say --input-shape and --num-classes"),
+        (["--yes", "--data", "digits", "--data", "fashion-mnist"], "digits is a whole data set"),
         (["--yes", "--input-shape", "28,28"], "expected both"),
         (["--yes", "--input-shape", "28,x", "--num-classes", "3"], "such as 28,28,1"),
         (["--yes", "--input-shape", "4,4,1", "--num-classes", "3", "--data", "digits"], "expected one of them"),
