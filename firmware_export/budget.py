@@ -8,9 +8,9 @@ from firmware_export.c_source import LayerCost
 from firmware_export.measured import TargetCost
 
 FLASH_WAYS = (
+    "--weights 3, or 4: of a dense layer's weights the C then keeps so many bits",
     "fewer experts (num_experts of [algorithm]), or pfl-mfe, whose experts share their convolutions",
-    "a smaller layer there (options of [model]: filters, hidden), and a new federation",
-    "a part with more flash",
+    "a smaller layer there (options of [model]: filters, hidden) and a new federation, or a part with more flash",
 )
 RAM_WAYS = (
     "fewer filters, or a larger stride or pooling, in that layer (options of [model]), and a new federation",

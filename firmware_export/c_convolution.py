@@ -1,4 +1,4 @@
-"""Layers with weights: convolution (with or without the max pooling behind it), depthwise convolution, dense.
+"""Layers with weights: convolution (with or without the max pooling behind it), depthwise convolution.
 
 The input's zero point is folded into the bias, b' = b - z * sum(w), so that the inner loop has no offset and padding is z itself.
 """
@@ -122,23 +122,5 @@ def depthwise_conv_2d(network: Network, operator: Operator, name: str) -> list[L
             f"depthwise_conv_2d(&{name}_shape, {multiple}, &{{p}}->{name}_range, {part}, {{a}}, {{out}});",
             (*fields, Field(f"{name}_weights", "int8_t", ints(kernel.data))), "struct convolution",
             tuple(zip(GEOMETRY, ((v,) for v in shape), strict=True)), note, output.size * kernel.shape[1] * kernel.shape[2],
-        )
-    ]  # fmt: skip
-
-
-def fully_connected(network: Network, operator: Operator, name: str) -> list[Layer]:
-    """FULLY_CONNECTED: weights int8[outputs, inputs]."""
-    source, kernel = (network.tensor(i) for i in operator.inputs[:2])
-    output = network.tensor(operator.outputs[0])
-    if operator.options.get("weightsFormat", 0):
-        raise refuse(network, operator, "has shuffled weights", "export the model again")
-    outputs, inputs = kernel.shape
-    fields = channel_fields(network, operator, name, kernel.data, folded=True)
-    part = ", ".join(f"{{p}}->{name}_{each}" for each in ("bias", "multiplier", "shift", "weights"))
-    return [
-        Layer(
-            name, operator.name, (source.index,), output.index, ("dsp", "fully_connected"),
-            f"fully_connected({source.size // inputs}, {inputs}, {outputs}, &{{p}}->{name}_range, {part}, {{a}}, {{out}});",
-            (*fields, Field(f"{name}_weights", "int8_t", ints(kernel.data))), macs=output.size * inputs,
         )
     ]  # fmt: skip

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from edgefl.errors import ExportError
-from firmware_export import c_convolution, c_elementwise, c_movement
+from firmware_export import c_convolution, c_dense, c_elementwise, c_movement
 from firmware_export.c_movement import SAME_ELEMENTS, View
 from firmware_export.layer import Layer, name_of
 from firmware_export.network import Network, Operator
@@ -13,7 +13,7 @@ Builder = Callable[[Network, Operator, str], list[Layer]]
 BUILDERS: Mapping[str, Builder] = {
     "CONV_2D": c_convolution.conv_2d,
     "DEPTHWISE_CONV_2D": c_convolution.depthwise_conv_2d,
-    "FULLY_CONNECTED": c_convolution.fully_connected,
+    "FULLY_CONNECTED": c_dense.fully_connected,
     "MAX_POOL_2D": c_elementwise.pool,
     "AVERAGE_POOL_2D": c_elementwise.pool,
     "SOFTMAX": c_elementwise.softmax,

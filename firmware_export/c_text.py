@@ -6,8 +6,10 @@ from importlib import resources
 from firmware_export.layer import STRUCTS, Field, Layer
 
 WIDTH = 120
-KERNELS = ("dsp", "convolution", "column", "conv_2d", "depthwise_conv_2d", "fully_connected", "pool", "max_pool_2d", "average_pool_2d",
-           "softmax", "lookup", "elementwise", "add", "mul", "select", "mean", "copy", "fill")  # fmt: skip
+KERNELS = (
+    "dsp", "convolution", "column", "conv_2d", "depthwise_conv_2d", "products", "fully_connected", "fully_connected_narrow", "pool",
+    "max_pool_2d", "average_pool_2d", "softmax", "lookup", "elementwise", "add", "mul", "select", "mean", "copy", "fill",
+)  # fmt: skip
 """In the order in which model.c holds them."""
 
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 from edgefl.errors import ExportError
 from edgefl.types import Array, Labels
+from firmware_export.dense_weights import BITS, with_few_values
 from firmware_export.device_route import RECIPES, Recipe, distinct, load_quantizer, quantize
 from firmware_export.ranges import observe
 from firmware_export.tune import Tuning
@@ -20,16 +21,21 @@ CALIBRATION = 256
 class Options:
     """route: the device's own, or TensorFlow's converter on a host that has it; bits: of activations, 8 or 16, where weights have 8.
 
+    dense: bits of a dense layer's weights in the generated C: 8, or 3 or 4 with as many values as they tell apart.
+
     Raises ExportError for a tuning by the device route, or one of 16 bits.
     """
 
     route: Literal["device", "tensorflow"] = "device"
     bits: Literal[8, 16] = 8
     tuning: Tuning = field(default_factory=Tuning)
+    dense: Literal[3, 4, 8] = 8
 
     def __post_init__(self) -> None:
         if self.route not in (DEVICE, TENSORFLOW) or self.bits not in (8, 16):
             raise ExportError(f"route {self.route!r} with {self.bits} bits, expected device or tensorflow, with 8 or 16")
+        if self.dense not in (*BITS, 8):
+            raise ExportError(f"dense weights of {self.dense} bits, expected 3, 4 or 8")
         if self.tuning.name and self.route == DEVICE:
             raise ExportError(f"{self.tuning.name}: the device route tunes nothing; use --route tensorflow on a host that has TensorFlow")
         if self.tuning.qat and self.bits == 16:
@@ -58,6 +64,16 @@ def candidates(
     model: bytes, calibration: Array, labels: Labels, options: Options, recipes: tuple[Recipe, ...] = RECIPES
 ) -> Iterator[Candidate]:
     """Give what is to be tried, the likeliest first. calibration: float32[n, *shape], training samples in drawn order; labels: int64[n]."""
+    for each in _of_bytes(model, calibration, labels, options, recipes):
+        yield each if options.dense == 8 else _narrowed(each, calibration[:CALIBRATION], options.dense)
+
+
+def _narrowed(candidate: Candidate, few: Array, bits: int) -> Candidate:
+    name = f"{candidate.name}, dense weights of {bits} bits"
+    return Candidate(name, candidate.samples, lambda: with_few_values(candidate.make(), few, bits))
+
+
+def _of_bytes(model: bytes, calibration: Array, labels: Labels, options: Options, recipes: tuple[Recipe, ...]) -> Iterator[Candidate]:
     if options.route == DEVICE:
         yield from _by_device(model, calibration, options, recipes)
         return

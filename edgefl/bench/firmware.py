@@ -28,18 +28,21 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Graph:
-    """A mixture to measure: what trains it. The mixture of the first of two clients after two rounds."""
+    """A mixture to measure: what trains it, and bits of its dense weights. The mixture of the first of two clients after two rounds."""
 
     name: str
     algorithm: str
     model: ModelConfig
     options: dict[str, Any]
+    weights: int = 8
 
 
 _STEP = {"batch_size": 32, "learning_rate": 0.05}
 _SMALL = {"filters1": 8, "filters2": 12, "hidden": 16, "dropout": 0.2}
+_MFE: dict[str, Any] = {"epochs": 2, "adapt_epochs": 3, "gate_epochs": 5, **_STEP}
 GRAPHS = (
-    Graph("LeNet-5, pfl-mfe", "pfl-mfe", ModelConfig("lenet5"), {"epochs": 2, "adapt_epochs": 3, "gate_epochs": 5, **_STEP}),
+    Graph("LeNet-5, pfl-mfe", "pfl-mfe", ModelConfig("lenet5"), _MFE),
+    Graph("LeNet-5, pfl-mfe, dense weights of 3 bits", "pfl-mfe", ModelConfig("lenet5"), _MFE, weights=3),
     Graph(
         "aem-cnn 8/12/16, aem of three experts", "aem", ModelConfig("aem-cnn", options=_SMALL),
         {
@@ -60,6 +63,7 @@ def run_firmware_bench(samples: int, data: str, cmsis_nn: Path | None, out: Path
             train(graph, data, home / "state")
             say(f"{graph.name}: trained")
             asked = ["--state", str(home / "state"), "-o", str(home / "export"), "--target", "cortex-m4", "--samples", str(samples)]
+            asked += ["--weights", str(graph.weights)]
             text = _process("edgefl", "export", *asked, "--json")
             certificate = json.loads(text)
             peers = {} if cmsis_nn is None else {core: _peer(home / "export", cmsis_nn, core) for core in CORES}

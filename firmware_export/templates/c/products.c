@@ -1,0 +1,79 @@
+/* The products of one input with four neighbouring rows of weights. */
+MODEL_APART static void four_products(int32_t inputs, const int8_t *x, const int8_t *w, int32_t *sums)
+{
+    const int8_t *w2 = w + 2 * inputs;
+    const int8_t *const end = x + inputs;
+    const int8_t *const quads = x + inputs / 4 * 4;
+    int32_t s0 = 0, s1 = 0, s2 = 0, s3 = 0;
+#ifdef MODEL_DSP
+    if (x != quads) { /* in assembly: the compiler spills registers */
+        uint32_t even, odd, a, b;
+        __asm__("1:\n\t"
+                "ldr %[even], [%[x]], #4\n\t"
+                "ldr %[a], [%[w], %[inputs]]\n\t"
+                "sxtb16 %[odd], %[even], ror #8\n\t"
+                "sxtb16 %[even], %[even]\n\t"
+                "sxtb16 %[b], %[a]\n\t"
+                "sxtb16 %[a], %[a], ror #8\n\t"
+                "smlad %[s1], %[even], %[b], %[s1]\n\t"
+                "smlad %[s1], %[odd], %[a], %[s1]\n\t"
+                "ldr %[a], [%[w]], #4\n\t"
+                "sxtb16 %[b], %[a]\n\t"
+                "sxtb16 %[a], %[a], ror #8\n\t"
+                "smlad %[s0], %[even], %[b], %[s0]\n\t"
+                "smlad %[s0], %[odd], %[a], %[s0]\n\t"
+                "ldr %[a], [%[w2], %[inputs]]\n\t"
+                "sxtb16 %[b], %[a]\n\t"
+                "sxtb16 %[a], %[a], ror #8\n\t"
+                "smlad %[s3], %[even], %[b], %[s3]\n\t"
+                "smlad %[s3], %[odd], %[a], %[s3]\n\t"
+                "ldr %[a], [%[w2]], #4\n\t"
+                "sxtb16 %[b], %[a]\n\t"
+                "sxtb16 %[a], %[a], ror #8\n\t"
+                "smlad %[s2], %[even], %[b], %[s2]\n\t"
+                "smlad %[s2], %[odd], %[a], %[s2]\n\t"
+                "cmp %[x], %[quads]\n\t"
+                "bne 1b"
+                : [x] "+r"(x), [w] "+r"(w), [w2] "+r"(w2), [s0] "+r"(s0), [s1] "+r"(s1), [s2] "+r"(s2), [s3] "+r"(s3),
+                  [even] "=&r"(even), [odd] "=&r"(odd), [a] "=&r"(a), [b] "=&r"(b)
+                : [quads] "r"(quads), [inputs] "r"(inputs)
+                : "cc", "memory");
+    }
+#else
+    for (; x != quads; x += 4, w += 4, w2 += 4) {
+        for (int32_t i = 0; i < 4; i++) {
+            s0 += x[i] * w[i];
+            s1 += x[i] * w[i + inputs];
+            s2 += x[i] * w2[i];
+            s3 += x[i] * w2[i + inputs];
+        }
+    }
+#endif
+    for (; x != end; x++, w++, w2++) {
+        s0 += *x * *w;
+        s1 += *x * w[inputs];
+        s2 += *x * *w2;
+        s3 += *x * w2[inputs];
+    }
+    sums[0] = s0;
+    sums[1] = s1;
+    sums[2] = s2;
+    sums[3] = s3;
+}
+
+static int32_t one_product(int32_t inputs, const int8_t *x, const int8_t *w)
+{
+    const int8_t *const end = x + inputs;
+    int32_t sum = 0;
+#ifdef MODEL_DSP
+    for (const int8_t *const quads = x + inputs / 4 * 4; x != quads; x += 4, w += 4) {
+        const uint32_t four = load_bytes(x);
+        const uint32_t weights = load_bytes(w);
+        sum = __smlad(odd_bytes(four), odd_bytes(weights), __smlad(even_bytes(four), even_bytes(weights), sum));
+    }
+#endif
+    while (x != end) {
+        sum += *x++ * *w++;
+    }
+    return sum;
+}
