@@ -16,15 +16,16 @@ from firmware_export.bench_int8 import KINDS, MODELS, run_int8_bench
 @click.option("--kind", "kinds", multiple=True, type=click.Choice(list(KINDS)), help="Only mixtures of this kind (may be given again).")
 @click.option("--clients", type=click.IntRange(2), default=6, show_default=True, help="Of each federation.")
 @click.option("--rounds", type=click.IntRange(1), default=4, show_default=True)
+@click.option("--weights", type=click.Choice(["8", "4", "3"]), default="8", show_default=True, help="Bits of dense weights, device route.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Keeps the mixtures, and int8.json.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def bench_int8(data: tuple[str, ...], kinds: tuple[str, ...], clients: int, rounds: int, out: Path, as_json: bool) -> None:
+def bench_int8(data: tuple[str, ...], kinds: tuple[str, ...], clients: int, rounds: int, weights: str, out: Path, as_json: bool) -> None:
     """Accuracy of every client's mixture in float and in int8: by the device route, and by TensorFlow's converter.
 
     A run that was interrupted goes on: a federation that is in --out is not played again.
     """
     with Telling() as tell:
-        result = run_int8_bench(kinds or KINDS, data or tuple(MODELS), clients, rounds, out, tell)
+        result = run_int8_bench(kinds or KINDS, data or tuple(MODELS), clients, rounds, int(weights), out, tell)
     text = json.dumps(result, indent=1)
     write_atomic(out / "int8.json", text.encode())
     click.echo(text if as_json else render(result))

@@ -16,6 +16,7 @@ from edgefl.mixture import fill_template
 from edgefl.rng import rng_for
 from edgefl.runs.directory import versions
 from edgefl.types import Shard
+from firmware_export.dense_weights import with_few_values
 from firmware_export.device_route import RECIPES, quantize
 from firmware_export.graph import read_graph
 from firmware_export.mixing import agreement as by_formula
@@ -85,14 +86,19 @@ def play(config: FederationConfig, out: Path) -> None:
         write_atomic(out / f"{client}.tflite", fill_template(plan.template, plan.spec.bindings, mixture.weights))
 
 
-def measure(kind: str, data: str, client: str, model: bytes, shard: Shard) -> Row:
-    """Quantize one client's model by both routes, with the same calibration samples, and measure it on its held-out ones."""
+def measure(kind: str, data: str, client: str, model: bytes, shard: Shard, dense: int = 8) -> Row:
+    """Quantize one client's model by both routes, with the same calibration samples, and measure it on its held-out ones.
+
+    dense: bits of dense weights by the device route.
+    """
     from firmware_export.convert import convert_float
 
     x, y = shard.x_test, shard.y_test
     calibration = shard.x_train[rng_for(1, 0, "calibration").permutation(len(shard.x_train))[:SAMPLES]]
     expected, _ = outputs(load(model), x)
-    ours, _ = outputs(load(quantize(model, observe(model, calibration), RECIPES[0]), reference=True), x)
+    made = quantize(model, observe(model, calibration), RECIPES[0])
+    made = with_few_values(made, calibration, dense) if dense < 8 else made
+    ours, _ = outputs(load(made, reference=True), x)
     theirs, _ = outputs(load(convert_float(model, calibration), reference=True), x)
     mixes = mixing_of(read_graph(model)) == "probabilities"
     formulas = vars(by_formula(model, calibration, x)) if mixes else {}
@@ -103,10 +109,11 @@ def measure(kind: str, data: str, client: str, model: bytes, shard: Shard) -> Ro
 
 
 def run_int8_bench(
-    kinds: Sequence[str], data: Sequence[str], clients: int, rounds: int, out: Path, say: Callable[[str], None]
+    kinds: Sequence[str], data: Sequence[str], clients: int, rounds: int, dense: int, out: Path, say: Callable[[str], None]
 ) -> dict[str, Any]:
     """Return a row a client, and for each federation the mean and the worst loss of each route, in points.
 
+    dense: bits of dense weights by the device route.
     out: keeps each client's float model and shard; a federation that is there is not played again.
     """
     rows: list[Row] = []
@@ -118,11 +125,11 @@ def run_int8_bench(
                 say(f"{kind} on {name}: {clients} clients, {rounds} rounds")
                 play(federation(kind, name, clients, rounds), home)
             for path in sorted(home.glob("*.tflite")):
-                row = measure(kind, name, path.stem, path.read_bytes(), load_shard(path.with_suffix(".npz")))
+                row = measure(kind, name, path.stem, path.read_bytes(), load_shard(path.with_suffix(".npz")), dense)
                 rows.append(row)
                 say(f"  {row.client}: float {row.accuracy_float:.2f}, device {row.device:.2f}, converter {row.converter:.2f}")
     return {
-        "machine": machine(), "versions": versions(), "clients": clients, "rounds": rounds,
+        "machine": machine(), "versions": versions(), "clients": clients, "rounds": rounds, "dense": dense,
         "rows": [vars(row) for row in rows], "federations": summaries(rows),
     }  # fmt: skip
 

@@ -10,6 +10,7 @@ import pytest
 from edgefl_export_tests_mixtures import DATA, KINDS  # conftest.py has loaded it
 
 from firmware_export.c_source import generate
+from firmware_export.dense_weights import with_few_values
 from firmware_export.firmware import not_runnable
 from firmware_export.golden import make_golden
 from firmware_export.parity import EQUAL, run_everywhere
@@ -17,21 +18,24 @@ from firmware_export.targets import TARGETS
 
 pytest.importorskip("tflite_micro")
 SAMPLES = int(os.environ.get("EDGEFL_PARITY_SAMPLES", "0"))
-CASES = [(kind, data) for data in DATA for kind in KINDS] if SAMPLES else [("pfl-mfe", "uci-har"), ("fedmix", "fashion-mnist")]
+FEW = [("pfl-mfe", "uci-har", 8), ("fedmix", "fashion-mnist", 8), ("fedmix", "fashion-mnist", 3)]
+CASES = [(kind, data, 8) for data in DATA for kind in KINDS] + [("pfl-mfe", data, bits) for data in DATA for bits in (3, 4)]
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("kind", "data"), CASES)
-def test_the_same_bytes_everywhere(kind, data, mixture_of) -> None:
+@pytest.mark.parametrize(("kind", "data", "weights"), CASES if SAMPLES else FEW)
+def test_the_same_bytes_everywhere(kind, data, weights, mixture_of) -> None:
     for target in TARGETS.values():
         if reason := not_runnable(target):
             pytest.skip(reason)
     made, count = mixture_of(kind, data), SAMPLES or 20
     x, y = (np.concatenate([getattr(made.shard, f"{name}_test"), getattr(made.shard, f"{name}_train")])[:count] for name in "xy")
     assert len(x) == count
-    golden = make_golden(made.model, x, y)
-    places = run_everywhere(generate(made.model).files, golden, tuple(TARGETS.values()), "cortex-m4")
+    model = made.model if weights == 8 else with_few_values(made.model, made.shard.x_train[:256], weights)
+    assert ("fully_connected_narrow" in generate(model).files["model.c"]) == (weights < 8)
+    golden = make_golden(model, x, y)
+    places = run_everywhere(generate(model).files, golden, tuple(TARGETS.values()), "cortex-m4")
     for place in places:
         assert place.status == EQUAL or place.name == "cortex-m0", place.reason  # the M0's machine has 16 KB of RAM, 256 KB of flash
-        print(f"{kind} {data} {place.name}: {place.samples} samples {place.status} {place.reason}")
+        print(f"{kind} {data}, dense weights of {weights} bits, {place.name}: {place.samples} samples {place.status} {place.reason}")
     assert len(np.unique(golden.outputs, axis=0)) > count // 10, "a model of one answer proves nothing"
