@@ -69,7 +69,9 @@ class Crew:
         threading.Thread(target=self._read, args=(f"{CREW}{number}/{worker.starts}", worker.popen), daemon=True).start()
         self.tell(number, self._start)
         if (play := self._open_play()) is not None:
-            self._play(number, play)
+            worker.closed = False
+            self.tell(number, play)
+            self._serve(number)
 
     def _read(self, topic: str, popen: "subprocess.Popen[bytes]") -> None:
         assert popen.stdout is not None
@@ -90,7 +92,7 @@ class Crew:
             pass
 
     def open(self, play: control.Play, groups: Mapping[str, int | None]) -> None:
-        """Tell all of a round that opens, and where its clients are by their expert groups.
+        """Tell all of a round that opens, and where its clients are by their expert groups; uploads are held until `flush` with `begin`.
 
         What clients were told before does not count any more, unless late updates do.
         """
@@ -108,13 +110,8 @@ class Crew:
         for number, worker in enumerate(self.workers):
             if not play.max_staleness:
                 worker.told = {}
-            worker.new = {}
-            self._play(number, play)
-
-    def _play(self, number: int, play: control.Play) -> None:
-        self.workers[number].closed = False
-        self.tell(number, play)
-        self._serve(number)
+            worker.new, worker.closed = {}, False
+            self.tell(number, play)
 
     def serve(self, client_id: str, brief: Brief) -> None:
         """Have a client's worker take its uploads, at the next `flush`."""
@@ -136,10 +133,10 @@ class Crew:
     def _at(self, client_id: str) -> Worker:
         return self.workers[self._places[client_id][0]]
 
-    def flush(self) -> None:
-        """Tell the workers whom they serve."""
+    def flush(self, *, begin: bool = False) -> None:
+        """Tell the workers whom they serve. `begin`: a round was opened, and all whom it asks were named: before that, none is refused."""
         for number, worker in enumerate(self.workers):
-            if (worker.new or worker.others) and not worker.closed:
+            if (begin or worker.new or worker.others) and not worker.closed:
                 self._serve(number)
 
     def _serve(self, number: int) -> None:

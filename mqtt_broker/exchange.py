@@ -14,7 +14,7 @@ from edgefl.wire.topics import Address, Topics, parse_topic
 from mqtt_broker.blob_traffic import BlobTraffic
 from mqtt_broker.presence import Presence, take_status
 from mqtt_broker.spool import Spool
-from mqtt_broker.tasks import Asks, check_answer
+from mqtt_broker.tasks import Asks, checked_answer
 from mqtt_broker.uploads import Uploads, answer, receipt
 
 SETTLE_S = 0.05
@@ -201,9 +201,8 @@ class Exchange:
         if begin.sha256 in brief.before:  # its receipt was lost
             self._send([(begin.client_id, receipt(begin, "ok"))])
             return
-        check_answer(begin, brief, self._tasks.nonces.get(begin.round))
-        follows = begin.follows and brief.task.granted
-        self._send(self._uploads.begin(begin, brief.limit, time.monotonic(), follows=follows))
+        kept = checked_answer(begin, brief, self._tasks.nonces.get(begin.round))
+        self._send(self._uploads.begin(kept, brief.limit, time.monotonic(), follows=begin.follows and brief.task.granted))
 
     def _on_chunk(self, address: Address, payload: bytes) -> None:
         begin = self._uploads.chunk(address.client_id, address.sha256, address.index, payload, time.monotonic())

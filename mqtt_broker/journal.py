@@ -76,6 +76,7 @@ class Journal:
             self._database = sqlite3.connect(self._path, isolation_level=None)
             self._database.execute("pragma journal_mode=wal")
             self._database.execute("pragma synchronous=full")
+            self._database.execute("pragma cache_size=-128")  # KiB; what is written is hardly ever read
             self._database.executescript(SCHEMA)
 
     @contextmanager
@@ -146,13 +147,14 @@ class Journal:
             rows = [(opened.number, opened.phase, begin.client_id, begin.round, encode_json(begin)) for begin in begins]
             database.executemany("insert or replace into accepted values (?, ?, ?, ?, ?)", rows)
 
-    def accepted(self, opened: Opened) -> list[Begin]:
-        """Return what was said about each update that a round accepted, sorted by client id and the round that it answers."""
+    def accepted(self, opened: Opened) -> Iterator[Begin]:
+        """Yield what was said about each update that a round accepted, sorted by client id and the round that it answers."""
         with self._errors():
             rows = self._database.execute(
                 "select begin from accepted where number = ? and phase = ? order by client_id, answers", (opened.number, opened.phase)
-            ).fetchall()
-        return [decode_json(Begin, row[0]) for row in rows]
+            )
+            for (begin,) in rows:
+                yield decode_json(Begin, begin)
 
     def settled(self, opened: Opened, since: int) -> dict[Answer, str]:
         """Return the sha256 of each update that rounds before this one accepted and that answers round `since` or a later one."""

@@ -24,10 +24,13 @@ FILES = (ROUNDS, CLUSTERS, NOTE)
 def keep_round(summary: Summary, begins: Sequence[Begin], out: Path) -> None:
     """Append a round to rounds.jsonl, as the simulator writes it; one that is played again after a restart has two lines."""
     told = {name: value for name, value in asdict(summary).items() if name not in ("updates", "ts")}
-    line = {**told, "updates": {b.client_id: {"num_samples": float(b.num_samples), **b.metrics} for b in begins}}
     try:
         with (out / ROUNDS).open("a") as file:
-            file.write(json.dumps(finite(line), allow_nan=False) + "\n")
+            file.write(json.dumps(finite(told), allow_nan=False)[:-1] + ', "updates": {')
+            for i, b in enumerate(begins):  # one by one: they may be many
+                figures = json.dumps(finite({"num_samples": float(b.num_samples), **b.metrics}), allow_nan=False)
+                file.write(f"{', ' * (i > 0)}{json.dumps(b.client_id)}: {figures}")
+            file.write("}}\n")
     except OSError as error:
         raise StateError(f"cannot write {out / ROUNDS}: {error}; free some space or choose another --out") from error
 

@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ def told(summary: Summary, closed: Round, phase: str, num_rounds: int) -> str:
     return f"{which}: {summary.updates} updates{late}, {measured}, {summary.seconds:.2f} s{lost}"
 
 
-def client_rows(begins: Sequence[Begin]) -> list[dict[str, Any]]:
+def client_rows(begins: Iterable[Begin]) -> list[dict[str, Any]]:
     """Return one row a client: its id and what it measured of its own mixture; what is not finite is None."""
     return [{"id": b.client_id, **{k: v if math.isfinite(v) else None for k, v in sorted(b.metrics.items())}} for b in begins]
 

@@ -97,7 +97,7 @@ class SplitExchange(Exchange):
         # who is online may answer an earlier round, if that is still taken
         for client_id in {*rounds.missing(round), *(self.presence.online() if round.max_staleness else ())}:
             self._crew.serve(client_id, tasks.brief(client_id))
-        self._crew.flush()
+        self._crew.flush(begin=True)
         self.round = super().play(round, tasks, accepted, open_to_all=open_to_all)
         self._closing = True
         self._crew.close()

@@ -27,7 +27,7 @@ FILE = "updates"
 MAX_LINE = 1024
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Spooled:
     """An update that was checked: what was said about it, the tensors that it may hold, and where its bytes stand."""
 

@@ -3,7 +3,7 @@
 import hashlib
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from edgefl.algorithms import PERSONALIZE, Algorithm
 from edgefl.config import FederationConfig
@@ -34,12 +34,16 @@ class Brief:
     before: frozenset[str] = frozenset()
 
 
-def check_answer(begin: Begin, brief: Brief, nonce: str | None) -> None:
-    """Raise WireError unless an update answers this round's task, which said `nonce`, and counts samples that it may have."""
-    if begin.nonce != nonce:
+def checked_answer(begin: Begin, brief: Brief, nonce: str | None) -> Begin:
+    """Return what is kept for the round of an update's announcement: what all clients say alike once, and no signature.
+
+    Raises WireError unless it answers this round's task, which said `nonce`, and counts samples that it may have.
+    """
+    if nonce is None or begin.nonce != nonce:
         raise WireError(f"the nonce {begin.nonce[:16]!r} is not this round's: a replayed update; answer the task that was sent last")
     if brief.expected and not 1 <= begin.num_samples <= MAX_SAMPLES:
         raise WireError(f"num_samples is {begin.num_samples}, expected 1 to {MAX_SAMPLES}; give the device a shard")
+    return replace(begin, session=brief.task.session, plan=brief.task.plan, nonce=nonce, signature="")
 
 
 class Steps:

@@ -113,7 +113,8 @@ def _reader(kind: Any) -> Reader:
         def read_object(value: Any) -> Any:
             if not isinstance(value, dict) or len(value) > MAX_ITEMS or any(len(key) > MAX_TEXT for key in value):
                 raise ValueError(f"an object of at most {MAX_ITEMS} fields")
-            return {key: read_item(item) for key, item in value.items()}
+            # hundreds of clients report metrics of the same names
+            return {sys.intern(key): read_item(item) for key, item in value.items()}
 
         return read_object
     raise TypeError(f"{kind} has no JSON form")

@@ -109,7 +109,7 @@ def test_a_journal_remembers_what_was_promised(tmp_path):
         assert journal.started() == Started("s", '{"seed": 1}', 12.5)
         assert journal.round(1, "federate") == opened
         assert journal.round(1, "personalize") is None
-        assert journal.accepted(opened) == [BEGIN]
+        assert list(journal.accepted(opened)) == [BEGIN]
         journal.close_round(opened, 0.25, [Dropped(1, "pi-2", "too late")])
         journal.close_round(opened, 9.0, [])  # a second time, after a restart, changes nothing
         assert journal.losses("personalize") == [0.25]
@@ -118,7 +118,7 @@ def test_a_journal_remembers_what_was_promised(tmp_path):
         journal.finish()
         assert journal.started().done
         journal.start(Started("t", "{}", 13.0))
-        assert journal.accepted(opened) == []
+        assert list(journal.accepted(opened)) == []
         assert journal.round(1, "federate") is None
 
 

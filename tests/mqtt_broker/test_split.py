@@ -145,7 +145,8 @@ def test_what_a_worker_refuses_is_told_and_the_round_does_not_wait_for_it(federa
     for each in (good, bad):
         while (task := each.next("task")).phase != "personalize":
             pass
-        assert each.send(task, encode_models({})).outcome == "ok"
+        receipt = each.send(task, encode_models({}))
+        assert receipt.outcome == "ok", receipt
     assert aggregator.end() == 0, aggregator.said
     [dropped] = federation.result()["dropped"]
     assert (dropped["id"], "NaN" in dropped["reason"]) == ("pi-1", True)
