@@ -8,6 +8,8 @@ from edgefl.errors import LinkError
 from edgefl.wire.url import Broker
 
 REMEDY = "start one with `edgefl broker start`, or check host, port and firewall"
+# A broker with keys ends the connection of a revoked or expired certificate without a word.
+KEYS_REMEDY = "if the broker's log speaks of this certificate, it is revoked or expired: enrol again, else check host and port"
 
 
 class Turns:
@@ -35,7 +37,8 @@ def unreachable(url: str, error: OSError) -> LinkError:
 def refused(url: str, problem: str, timeout_s: float) -> LinkError:
     """Return what to raise when a broker took the connection and then said no, or nothing (`problem` is empty)."""
     if not problem:
-        return LinkError(f"{url} took the connection but does not speak MQTT within {timeout_s:g} s; {REMEDY}")
+        remedy = KEYS_REMEDY if url.startswith("mqtts:") else REMEDY
+        return LinkError(f"{url} took the connection but does not speak MQTT within {timeout_s:g} s; {remedy}")
     remedy = "leave ?protocol=5 out of the url" if "protocol" in problem else "check user and password in the url"
     return LinkError(f"the broker at {url} refused: {problem}; {remedy}")
 

@@ -1,0 +1,56 @@
+"""From a device's state to a firmware and its update, as the pages have it typed."""
+
+import json
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from firmware_export.firmware import not_runnable
+from firmware_export.targets import TARGETS
+
+
+@pytest.fixture(autouse=True)
+def _programs() -> None:
+    for module in ("tflite_micro",):
+        pytest.importorskip(module)
+    if reason := not_runnable(TARGETS["cortex-m4"]):
+        pytest.skip(reason)
+    if shutil.which("cmake") is None or shutil.which("cc") is None:
+        pytest.skip("cmake or cc is not on PATH")
+
+
+def federate(desk: Any) -> None:
+    """Play a federation of one board, whose state directory is `state`. Played again, the board has learned on."""
+    (desk / "federation.toml").write_text(
+        '[federation]\nname = "kitchen"\nrounds = 2\nmin_clients = 1\n[model]\nname = "softmax"\ninput_shape = [4]\nnum_classes = 3\n'
+        '[algorithm]\nname = "pfl-mfe"\n'
+    )
+    url = desk.broker()
+    board = desk.start(f"edgefl device start --broker {url} --id pi-1 --data shard.npz --state state")
+    desk.run(f"edgefl aggregator start --broker {url} --fresh")
+    board.ended()
+
+
+def test_to_a_microcontroller_and_an_update(desk: Any, page: Callable[[str], Any]) -> None:
+    go, update = page("docs/how-to/go-to-a-microcontroller.md"), page("docs/how-to/update-firmware.md")
+    desk.deal("shard.npz")
+    federate(desk)
+    assert "cortex-m4: flash" in desk.run(go.take("edgefl export --state"))
+    assert json.loads((desk / "out/certificate.json").read_text())
+    assert "every output byte the same" in desk.run(go.take("edgefl export verify"))
+    assert "FULLY_CONNECTED" in desk.run(go.take("edgefl export profile"))
+
+    desk.run(update.take("edgefl export key"))
+    desk.run(update.take("edgefl export --state"))
+    desk.run("cd old/firmware && " + update.take("cmake -B build"))
+    desk.run("cd old/firmware && " + update.take("cmake --build build --target field"))
+    with np.load(desk / "shard.npz") as shard:
+        np.savez(desk / "shard.npz", x=shard["x"] + 0.1, y=shard["y"])
+    federate(desk)
+    desk.run(update.take("edgefl export --state"))
+    assert desk.run(update.take("edgefl export update"))
+    assert (desk / "update.bin").stat().st_size > 0
+    assert desk.run(update.take("edgefl export drift"))
