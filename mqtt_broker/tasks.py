@@ -72,7 +72,7 @@ class Tasks:
         self._session, self._plan, self.nonces, self._max_staleness = session, plan, nonces, max_staleness
         self._briefs: dict[str, Brief] = {}
         self._grantable = GRANTED_BYTES
-        self._shared: dict[tuple[tuple[str, str], ...], tuple[Mapping[str, str], Expected]] = {}
+        self._shared: dict[object, Brief] = {}
         # the weights are kept beside their hash: an id is only unique while its object lives
         self._hashes: dict[int, tuple[Weights, str]] = {}
         self._specs: dict[int, tuple[TensorSpec, ...]] = {}
@@ -91,15 +91,17 @@ class Tasks:
             personal = broadcast.phase == PERSONALIZE
             expected: Expected = {} if personal else {name: self._specs[id(weights)] for name, weights in broadcast.models.items()}
             limit = 64 + (models_limit(expected, config.codec) if expected else 0)
-            # hundreds of clients that are told the same share it
-            models, expected = self._shared.setdefault(tuple(models.items()), (models, expected))
             granted = limit <= self._grantable
             self._grantable -= limit * granted
-            task = Task(
-                self._session, broadcast.round, broadcast.phase, self._plan, models, broadcast.scalars, config.seed, config.deadline_s,
-                config.codec, self._max_staleness, config.budget_s, self.nonces[broadcast.round], time.time(), granted=granted,
-            )  # fmt: skip
-            self._briefs[client_id] = Brief(task, expected, limit)
+            # hundreds of clients that are told the same share it
+            key = broadcast.phase, broadcast.round, tuple(models.items()), tuple(broadcast.scalars.items()), granted
+            if key not in self._shared:
+                task = Task(
+                    self._session, broadcast.round, broadcast.phase, self._plan, models, broadcast.scalars, config.seed, config.deadline_s,
+                    config.codec, self._max_staleness, config.budget_s, self.nonces[broadcast.round], time.time(), granted=granted,
+                )  # fmt: skip
+                self._shared[key] = Brief(task, expected, limit)
+            self._briefs[client_id] = self._shared[key]
         return self._briefs[client_id]
 
     def _hash(self, weights: Weights) -> str:
