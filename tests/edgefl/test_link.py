@@ -9,7 +9,7 @@ import pytest
 
 from edgefl.errors import LinkError
 from edgefl.link.acknowledgements import Acknowledgements
-from edgefl.link.brokers import Turns
+from edgefl.link.brokers import Turns, refused
 from edgefl.link.subscriptions import Subscriptions
 from edgefl.mqtt import Connected, Link, Message
 from edgefl.wire.url import parse_urls
@@ -154,3 +154,9 @@ def test_a_subscription_that_is_refused_after_a_reconnect_is_asked_again_or_an_e
     assert sent.wait(20.0)
     with pytest.raises(LinkError, match="refused a subscription that it had granted"):
         made.answered(100, [Answer(NOT_AUTHORIZED)])
+
+
+def test_a_broker_with_keys_that_says_nothing_may_have_a_certificate_on_its_list():
+    silent = str(refused("mqtts://a.local:8883", "", 10.0))
+    assert "within 10 s" in silent and "revoked or expired" in silent
+    assert "start one" in str(refused("mqtt://a.local:1883", "", 10.0))

@@ -1,32 +1,26 @@
 """Commands of the documentation, typed: in a shell, in a directory of their own, with real processes."""
 
+import contextlib
 import importlib.util
 import json
 import os
-import re
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 120
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
-SHELLS = {"sh", "bash", "shell", "console", "zsh"}
 JQ = shutil.which("jq")
-# An indented line is a command when it begins with one of these.
-PROGRAMS = {
-    ".", "apt-get", "cmake", "docker", "edgefl", "git", "jq", "make", "mosquitto", "mosquitto_sub", "nats-server", "pip", "python",
-    "python3", "scp", "ssh", "sudo", "systemctl",
-}  # fmt: skip
 
 
 def load(name: str) -> ModuleType:
@@ -40,52 +34,8 @@ def load(name: str) -> ModuleType:
     return sys.modules[key]
 
 
+pages = load("pages")
 NOT_HERE: dict[str, dict[str, str]] = load("not_here").NOT_HERE
-
-
-def joined(text: str) -> list[str]:
-    """Return the commands of a shell's text: what a backslash or a loop spreads over lines is one."""
-    found: list[str] = []
-    for line in text.replace("\\\n", " ").splitlines():
-        if found and found[-1].startswith("for ") and not found[-1].endswith("done") and "; done" not in found[-1]:
-            found[-1] += "\n" + line
-        elif line.strip() and not line.strip().startswith("#"):
-            found.append(re.sub(r"  +", " ", line.strip()))
-    return found
-
-
-def commands(text: str) -> list[str]:
-    """Return the shell commands of a page, those of fences before those of indented blocks."""
-    fenced = [command for kind, body in FENCE.findall(text) if kind in SHELLS for command in joined(body)]
-    indented = re.findall(r"^(?: {4}.*\n?)+", FENCE.sub("", text), re.MULTILINE)
-    return fenced + [command for body in indented for command in joined(body) if command.split()[0] in PROGRAMS]
-
-
-class Page:
-    """A page of the documentation: its commands, of which a test takes one after the other."""
-
-    def __init__(self, name: str) -> None:
-        self.name, self.text = name, (ROOT / name).read_text()
-        self.left = commands(self.text)
-
-    def take(self, start: str) -> str:
-        """Return the next command that begins so."""
-        found = next((line for line in self.left if line.startswith(start)), None)
-        assert found is not None, f"{self.name} has no further command {start!r}; left are {self.left}"
-        self.left.remove(found)
-        return found
-
-    def blocks(self, language: str) -> list[str]:
-        return [body for found, body in FENCE.findall(self.text) if found == language]
-
-    @property
-    def listed(self) -> dict[str, str]:
-        """What not_here.py says of this page."""
-        return NOT_HERE.get(self.name, {})
-
-    def slipped(self) -> list[str]:
-        """Return the commands that no test took and that not_here.py does not list."""
-        return [line for line in self.left if not any(line.startswith(start) for start in self.listed)]
 
 
 class Running:
@@ -134,13 +84,12 @@ class Running:
         return self.ended()
 
     def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(20)
-            except subprocess.TimeoutExpired:
-                os.killpg(self.process.pid, signal.SIGKILL)
-                self.process.wait()
+        """End it and all that it started."""
+        for signal_number in (signal.SIGTERM, signal.SIGKILL):
+            if self.process.poll() is None:
+                os.killpg(self.process.pid, signal_number)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self.process.wait(20)
         self._reader.join(20)
         assert self.process.stdout is not None
         self.process.stdout.close()
@@ -217,20 +166,31 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 
 
 @pytest.fixture
-def read() -> Callable[[str], Page]:
+def read() -> Callable[[str], Any]:
     """Read a page, of which nothing is to be typed."""
-    return Page
+    return lambda name: pages.Page(name, NOT_HERE.get(name, {}))
+
+
+PASSED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.when == "call":
+        item.stash[PASSED] = report.passed
+    return report
 
 
 @pytest.fixture
-def page() -> Iterator[Callable[[str], Page]]:
-    """Open pages; at the end every command of them was taken, or not_here.py says why it was not."""
-    opened: list[Page] = []
+def page(request: pytest.FixtureRequest, read: Callable[[str], Any]) -> Iterator[Callable[[str], Any]]:
+    """Open pages; at the end of a test that passed every command of them was taken, or not_here.py says why it was not."""
+    opened = []
 
-    def open_page(name: str) -> Page:
-        opened.append(Page(name))
+    def open_page(name: str) -> Any:
+        opened.append(read(name))
         return opened[-1]
 
     yield open_page
-    for each in opened:
+    for each in opened if request.node.stash.get(PASSED, False) else ():
         assert not each.slipped(), f"{each.name}: neither typed nor in not_here.py: {each.slipped()}"

@@ -1,78 +1,83 @@
-"""Commands of the documentation that no test types, by page and by how they begin, each with its reason.
+"""Commands of the documentation that no test types, by page, each with its reason; `...` stands for how one goes on.
 
 test_docs.py still looks whether edgefl's own take the options that are shown.
 """
 
 FIVE = "tests/test_readme.py types the five commands of a federation"
 INSTALLS = "installs packages into the environment that runs the tests; .ci/run installs all extras"
-LONG = "takes minutes to hours; tests/edgefl/reproduce runs the same experiments at their smallest size"
+LONG = "takes minutes to hours; tests/edgefl/reproduce runs a small cut of every experiment"
 BENCH = "a measurement of minutes; tests/edgefl/bench runs it with few of everything"
-SYSTEMD = "needs a machine that systemd booted"
+INT8 = "a measurement of minutes; tests/firmware_export/test_bench_int8.py runs it with few of everything"
+AUDIT = "takes minutes; tests/edgefl/audit runs it with few clients"
+FIRMWARE = "test_typed_firmware.py types the same of docs/results/firmware.md"
+SYSTEMD = "needs a machine that systemd booted; mosquitto gets the signal that it would send"
 FAR = "needs a second machine"
 ROOT = "needs root, debootstrap and 35 minutes: a Debian for arm64 in /root"
-FAULTS = "takes minutes; tests/mqtt_broker/test_fault_suite.py, which it runs, is among the tests"
 CLUSTER = "needs three machines; tests/mqtt_broker/test_nats_cluster.py runs three servers with this file"
+FAULTS = "takes minutes; tests/mqtt_broker/test_fault_suite.py, which it runs, is among the tests"
 DOCKER = "needs a docker daemon; tests/devices/test_dockerfile.py and tests/mqtt_broker/test_compose.py check what it reads"
+SUBSCRIBER = "a program of mosquitto's; `edgefl watch`, which reads the same topics, is typed"
+OPENS = "opens this machine to its network; the README's is typed on loopback"
 
 NOT_HERE: dict[str, dict[str, str]] = {
     "docs/how-to/emulate-an-arm-board.md": {
-        "apt-get install -y debootstrap": ROOT,
-        "test -e /proc/sys/fs/binfmt_misc/": ROOT,
-        "debootstrap --arch=arm64": ROOT,
-        "DEBOOTSTRAP_DIR=": ROOT,
-        "mount --bind /proc /root/arm64/proc": ROOT,
-        "cp /etc/resolv.conf": ROOT,
+        "apt-get install -y debootstrap ...": ROOT,
+        "test -e /proc/sys/fs/binfmt_misc/...": ROOT,
+        "debootstrap --arch=arm64 ...": ROOT,
+        "DEBOOTSTRAP_DIR=...": ROOT,
+        "mount --bind /proc /root/arm64/proc ...": ROOT,
+        "cp /etc/resolv.conf ...": ROOT,
         "git clone . /root/arm64/src": ROOT,
-        "chroot /root/arm64 ": ROOT,
-        "for i in 0 1 2 3; do printf": ROOT,
-        "cp shard.npz /root/arm64/root/": ROOT,
-        "export QEMU_CPU=": ROOT,
-        "unshare -m sh -c ": ROOT,
+        "chroot /root/arm64 ...": ROOT,
+        "for i in 0 1 2 3; do printf ...": ROOT,
+        "cp shard.npz /root/arm64/root/...": ROOT,
+        "export QEMU_CPU=...": ROOT,
+        "unshare -m sh -c ...": ROOT,
     },
     "docs/how-to/measure.md": {
-        "edgefl reproduce ": LONG,
-        "edgefl bench device": BENCH,
-        "edgefl bench simulate": BENCH,
-        "edgefl bench wire": BENCH,
-        "edgefl bench fleet": BENCH,
-        "edgefl bench firmware": BENCH,
+        "edgefl reproduce ...": LONG,
+        "edgefl bench device ...": BENCH,
+        "edgefl bench simulate ...": BENCH,
+        "edgefl bench wire ...": BENCH,
+        "edgefl bench fleet ...": BENCH,
+        "edgefl bench firmware ...": FIRMWARE,
     },
-    "docs/how-to/simulate.md": {"edgefl reproduce ": LONG},
-    "docs/how-to/report.md": {"pip install": INSTALLS},
-    "docs/how-to/go-to-a-microcontroller.md": {"apt-get install": INSTALLS, "pip install": INSTALLS},
-    "docs/how-to/dashboard.md": {"ssh -L": FAR},
-    "docs/how-to/enrol-a-fleet.md": {"scp pi-7.enrol": FAR, "systemctl reload": SYSTEMD},
-    "docs/how-to/connect-other-tools.md": {"pip install": INSTALLS, "docker compose": DOCKER},
-    "docs/how-to/run-a-cluster.md": {"nats-server -c": CLUSTER},
-    "docs/how-to/run-on-a-board.md": {"docker ": DOCKER},
-    "docs/how-to/watch-a-federation.md": {"pip install": INSTALLS},
+    "docs/how-to/simulate.md": {"edgefl reproduce ...": LONG},
+    "docs/how-to/report.md": {"pip install ...": INSTALLS},
+    "docs/how-to/go-to-a-microcontroller.md": {"apt-get install ...": INSTALLS, "pip install ...": INSTALLS},
+    "docs/how-to/dashboard.md": {"ssh -L ...": FAR},
+    "docs/how-to/enrol-a-fleet.md": {"scp pi-7.enrol pi-7.local:": FAR, "systemctl reload edgefl-broker": SYSTEMD},
+    "docs/how-to/connect-other-tools.md": {"pip install ...": INSTALLS, "docker compose ...": DOCKER},
+    "docs/how-to/run-a-cluster.md": {"nats-server -c nats.conf": CLUSTER},
+    "docs/how-to/run-on-a-board.md": {"docker ...": DOCKER},
+    "docs/how-to/watch-a-federation.md": {"pip install ...": INSTALLS},
     "docs/how-to/what-a-fleet-survives.md": {"make test-faults": FAULTS},
-    "docs/results/dashboard.md": {"edgefl bench dashboard": BENCH},
-    "docs/results/device.md": {"edgefl bench device": BENCH},
-    "docs/results/firmware.md": {"edgefl bench firmware": BENCH},
-    "docs/results/fleet.md": {"edgefl bench fleet": BENCH},
-    "docs/results/int8.md": {"python -m firmware_export bench-int8": BENCH},
-    "docs/results/label-audit.md": {"edgefl audit labels": BENCH},
-    "docs/results/monitor.md": {"edgefl bench monitor": BENCH},
-    "docs/results/pfl-moe-full.md": {"edgefl reproduce": LONG},
-    "docs/results/reproduce.md": {"edgefl reproduce NAME": LONG},
-    "docs/results/simulate.md": {"edgefl bench simulate": BENCH},
-    "docs/results/wire.md": {"edgefl bench wire": BENCH},
+    "docs/results/dashboard.md": {"edgefl bench dashboard ...": BENCH},
+    "docs/results/device.md": {"edgefl bench device ...": BENCH},
+    "docs/results/fleet.md": {"edgefl bench fleet ...": BENCH},
+    "docs/results/int8.md": {"python -m firmware_export bench-int8 ...": INT8},
+    "docs/results/label-audit.md": {"edgefl audit labels ...": AUDIT},
+    "docs/results/monitor.md": {"edgefl bench monitor ...": BENCH},
+    "docs/results/pfl-moe-full.md": {"edgefl reproduce ...": LONG},
+    "docs/results/reproduce.md": {"edgefl reproduce NAME ...": LONG},
+    "docs/results/simulate.md": {"edgefl bench simulate ...": BENCH},
+    "docs/results/wire.md": {"edgefl bench wire ...": BENCH},
     "docs/tutorial/two-boards.md": {
-        "python3 -m venv": INSTALLS,
+        "python3 -m venv ...": INSTALLS,
         ". .venv/bin/activate": INSTALLS,
-        "pip install": INSTALLS,
-        "mosquitto_sub": "a program of mosquitto's; `edgefl watch`, which reads the same topics, is typed",
-        "edgefl broker start --bind": "opens this machine to its network; the README's is typed on loopback",
+        "pip install ...": INSTALLS,
+        "mosquitto_sub ...": SUBSCRIBER,
+        "edgefl broker start --bind ...": OPENS,
     },
     "README.md": {
         "make install": INSTALLS,
         ". .venv/bin/activate": INSTALLS,
         "make demo": "tests/test_demo.py runs it",
-        "edgefl init": FIVE,
+        "edgefl init --data pi-1.npz --data pi-2.npz": FIVE,
         "edgefl broker start": FIVE,
         "edgefl aggregator start": FIVE,
-        "edgefl device start --id pi-": FIVE,
-        "edgefl reproduce": LONG,
+        "edgefl device start --id pi-1 --data pi-1.npz": FIVE,
+        "edgefl device start --id pi-2 --data pi-2.npz": FIVE,
+        "edgefl reproduce ...": LONG,
     },
 }

@@ -55,3 +55,9 @@ def test_to_a_microcontroller_and_an_update(desk: Any, page: Callable[[str], Any
     assert desk.run(update.take("edgefl export update"))
     assert (desk / "update.bin").stat().st_size > 0
     assert desk.run(update.take("edgefl export drift"))
+
+
+def test_firmware_is_measured(desk: Any, page: Callable[[str], Any]) -> None:
+    measured = page("docs/results/firmware.md").take("edgefl bench firmware")
+    said = desk.run(measured, {"--samples 1000 --cmsis-nn PATH": "--samples 20 --data digits"})
+    assert "20 samples, the same bytes in tflite-micro" in said

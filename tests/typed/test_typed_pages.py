@@ -16,8 +16,8 @@ TYPED = {name for path in Path(__file__).parent.glob("test_*.py") for name in re
 def test_every_command_is_typed_or_listed(name: str, read: Callable[[str], Any]) -> None:
     """A page that a test opens is looked after there: the fixture `page` fails for what is left."""
     opened = read(name)
-    listed = opened.listed
-    assert not [start for start in listed if not any(line.startswith(start) for line in opened.left)], "not_here.py lists what is gone"
+    gone = [each for each in opened.listed if not opened.names(each)]
+    assert not gone, f"not_here.py lists {gone} of {name}, which does not hold them any more; take them out"
     if name not in TYPED:
         assert not opened.slipped(), f"{name}: no test opens this page, and not_here.py does not list {opened.slipped()}"
 
