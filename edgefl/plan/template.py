@@ -44,14 +44,29 @@ def _placeholders(specs: Sequence[TensorSpec]) -> tuple[dict[str, Array], dict[s
 
 def _identity_norms(values: dict[str, Array], epsilons: Mapping[str, float]) -> None:
     for norm, epsilon in epsilons.items():
-        variance = np.float32(1) - np.float32(epsilon)
-        if np.float32(variance + np.float32(epsilon)) != 1:
-            raise PlanError(f"layer {norm}: no float32 makes variance + {epsilon} equal 1; use an epsilon such as 0.001")
-        values[f"{norm}/moving_variance"] = np.full_like(values[f"{norm}/moving_variance"], variance)
+        values[f"{norm}/moving_variance"] = _unit_variance(norm, epsilon, len(values[f"{norm}/moving_variance"]))
         if f"{norm}/gamma" in values:
             values[f"{norm}/gamma"] = np.ones_like(values[f"{norm}/gamma"])
         mean = values[f"{norm}/moving_mean"]
         values[f"{norm}/moving_mean"] = np.zeros_like(mean) if f"{norm}/beta" in values else -mean
+
+
+def _unit_variance(norm: str, epsilon: float, count: int) -> Array:
+    """Return variances float32[count] by which TensorFlow on this processor divides nothing: its 1 / sqrt(v + epsilon) is 1 exactly.
+
+    With AVX-512 that of 1 is 1 - 2^-23, but not for what is left over behind the last eight values.
+    """
+    import tensorflow as tf
+
+    near, step = np.float32(1) - np.float32(epsilon), np.float32(2**-24)
+    found = np.full(count, np.nan, np.float32)
+    for steps in (0, -1, -2, 1, 2, -3, 3):
+        tried = np.full(count, near + np.float32(steps) * step, np.float32)
+        scale = tf.math.rsqrt(tf.constant(tried) + tf.constant(epsilon, tf.float32)).numpy()
+        found = np.where(np.isnan(found) & (scale == 1), tried, found)
+    if np.isnan(found).any():
+        raise PlanError(f"layer {norm}: no variance makes 1 / sqrt(variance + {epsilon}) equal 1; use an epsilon such as 0.001")
+    return found
 
 
 def _logits(objective: Inference, weights: Mapping[str, Any], x: Any) -> Any:
