@@ -205,14 +205,17 @@ class Exchange:
         self._send(self._uploads.begin(kept, brief.limit, time.monotonic(), follows=begin.follows and brief.task.granted))
 
     def _on_chunk(self, address: Address, payload: bytes) -> None:
-        begin = self._uploads.chunk(address.client_id, address.sha256, address.index, payload, time.monotonic())
-        if begin is None or self.round is None or self._tasks is None:
+        begin = self._uploads.chunk(address.client_id, address.sha256, address.index, payload, now := time.monotonic())
+        if begin is None:
+            return
+        if self.round is None or self._tasks is None:  # whole between rounds: it comes again when one is open
+            self._send([(begin.client_id, receipt(begin, "wait", "no round is open")), *self._uploads.close(begin.client_id, now)])
             return
         self._ready()
         # a late update may have become too old on its way
         _, verdict = rounds.receive(self.round, begin.round, begin.client_id, begin.sha256)
         if verdict.kind != "accepted":
-            self._send([(begin.client_id, answer(begin, verdict)), *self._uploads.close(begin.client_id, time.monotonic())])
+            self._send([(begin.client_id, answer(begin, verdict)), *self._uploads.close(begin.client_id, now)])
             return
         blob, brief = self._uploads.blob(begin.client_id), self._tasks.brief(begin.client_id)
         if brief.take:
@@ -241,8 +244,7 @@ class Exchange:
         self._note(f"rejected from {address.client_id or address.kind}: {reason}")
         if address.kind not in ("begin", "chunk", "end"):
             return
-        number = self.round.number if self.round else 0
-        answer = Receipt(number, address.sha256, "rejected", (), reason[:1000], "", time.time())
+        answer = Receipt(self.round.number if self.round else 0, address.sha256, "rejected", (), reason[:1000], "", time.time())
         self._send([(address.client_id, answer), *self._uploads.close(address.client_id, time.monotonic())])
         if self.round:
             self.round = rounds.fail(self.round, address.client_id, reason)

@@ -50,6 +50,10 @@ class Puppet:
         self.publish(begin.sha256, "begin", encode_json(begin))
         return begin
 
+    def say(self, **changes):
+        """Publish the status, with these fields changed."""
+        self.link.publish(self.topics.device(self.client_id, "status"), encode_json(replace(self.status, **changes)), retain=True)
+
     def publish(self, sha256, leaf, payload):
         self.link.publish(self.topics.upload(self.client_id, sha256, leaf), payload)
 

@@ -12,6 +12,7 @@ from edgefl.learner.numpy_softmax import SoftmaxLearner
 from edgefl.rng import rng_for
 from edgefl.staleness import as_of
 from edgefl.types import ClientState, ServerState
+from edgefl.wire.chunks import chunk
 from edgefl.wire.tensors import encode_models
 from mqtt_broker.journal import Journal, Opened
 
@@ -85,6 +86,34 @@ def test_a_late_update_is_kept_for_the_next_round_scaled_and_once(federate, mosq
     assert "round 2: slow reported late, for round 1 (0 of 2)" in aggregator.said
     assert "3 updates, 1 of them late" in aggregator.said
     assert moved(federation, toys) == pytest.approx(1 + (1 + 1 + 3 / np.sqrt(2)) / 3, rel=1e-6)
+
+
+def test_an_update_that_is_whole_between_rounds_comes_again(federate, mosquitto_url, toys, puppet):
+    """Its round closes at the deadline, and nobody is there to open the next one when its last chunk comes."""
+    federation = federate(mosquitto_url, algorithm="fedavg", rounds=2, min_clients=3, quorum=0.6, deadline_s=2.0, late="keep")
+    aggregator = federation.aggregator()
+    fast = [puppet(federation, client_id) for client_id in ("a", "b")]
+    slow = puppet(federation, "slow")
+    first, late = slow.next("task"), update(toys, 3.0)
+    begun = slow.begin(first, late)
+    assert slow.next("receipt").outcome == "missing"
+    for each in fast:
+        assert each.send(each.next("task"), update(toys, 1.0)).outcome == "ok"
+        each.say(paused="busy")
+    slow.say(paused="busy", draining=True)
+    aggregator.wait_for("waiting for devices: 0 of 1 online, 3 paused")
+    slow.publish(begun.sha256, 0, chunk(late, 0))
+    told = slow.next("receipt")
+    assert (told.outcome, told.reason) == ("wait", "no round is open")
+    slow.say()
+    second = slow.next("task")
+    assert second.round == 2
+    assert slow.send(first, late).outcome == "ok"
+    assert slow.send(second, update(toys, 1.0)).outcome == "ok"
+    for each in fast:
+        each.say()
+    end(aggregator, *fast, slow)
+    assert "2 updates, 1 of them late" in aggregator.said
 
 
 def test_a_buffer_of_two_makes_a_version_whoever_reports(federate, mosquitto_url, toys, puppet):
