@@ -69,9 +69,10 @@ def test_what_is_measured_stands_on_the_page(shown):
     assert card.locator("svg.spark").get_attribute("aria-label").startswith("rounds 1 to 12: from 0.")
     assert "paused: on battery" in page.text_content("#cards li[data-id=pi-5]")
     page.click("#table-members summary")
-    assert page.locator("#table-members tbody tr").count() == 8
+    expect(page.locator("#table-members tbody tr")).to_have_count(8)  # a table is filled when it is opened, a moment later
     assert page.locator("#table-members tbody tr >> text=pi-2").locator("..").text_content() == "pi-200" + "1" * 9
     page.click("#table-rounds summary")
+    expect(page.locator("#table-rounds tbody tr").nth(2)).to_be_visible()
     assert page.locator("#table-rounds tbody tr").first.text_content().startswith("12federate8")
     assert page.locator("#table-rounds tbody tr").nth(2).text_content().endswith("pi-7")
 
