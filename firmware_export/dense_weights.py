@@ -13,7 +13,10 @@ from numpy.typing import NDArray
 from edgefl.errors import ExportError
 from edgefl.learner.runtime import load_interpreter
 from edgefl.types import Array
+from firmware_export.graph import with_constants
 from firmware_export.inline import with_inline_buffers
+from firmware_export.network import read_network
+from firmware_export.run import load, quantize_input
 
 LEAST = 1024
 """Kernels of fewer weights stay as they are."""
@@ -69,52 +72,31 @@ def rounded(kernel: NDArray[np.int8], inputs: Array, values: NDArray[np.int8]) -
 
 def with_few_values(model: bytes, x: Array, bits: int) -> bytes:
     """Return an integer .tflite with 2^bits values in each large kernel of a dense layer. x: float32[n, *shape], calibration samples."""
-    import flatbuffers
-    from ai_edge_litert import schema_py_generated as schema
-
-    root = schema.ModelT.InitFromObj(schema.Model.GetRootAs(with_inline_buffers(model), 0))
-    graph = root.subgraphs[0]
-    dense = [each for each in graph.operators if _is_dense(root, each, schema.BuiltinOperator.FULLY_CONNECTED)]
-    kernels = {int(each.inputs[1]): int(each.inputs[0]) for each in dense}
-    large = {kernel: source for kernel, source in kernels.items() if np.prod(graph.tensors[kernel].shape) >= LEAST}
+    inline = with_inline_buffers(model)
+    network = read_network(inline)
+    dense = [each.inputs for each in network.operators if each.name == "FULLY_CONNECTED"]
+    large = {
+        kernel: source for source, kernel, *_ in dense if network.tensor(kernel).data is not None and network.tensor(kernel).size >= LEAST
+    }
     if not large:
         raise ExportError(
             f"no dense layer has {LEAST:,} weights or more, so --weights {bits} changes nothing; leave it out, or give a layer more units"
         )
-    seen = _seen(model, x, set(large.values()))
+    seen, made = _seen(inline, x, set(large.values())), {}
     for kernel, source in large.items():
-        tensor = graph.tensors[kernel]
-        buffer = root.buffers[tensor.buffer]
-        before = np.asarray(buffer.data, np.uint8).view(np.int8).reshape(tensor.shape)
-        zero = int(graph.tensors[source].quantization.zeroPoint[0])
-        after = rounded(before, seen[source].reshape(-1, before.shape[1]) - zero, few_values(before, 1 << bits))
-        buffer.data = after.ravel().view(np.uint8)
-    builder = flatbuffers.Builder(len(model))
-    builder.Finish(root.Pack(builder), b"TFL3")
-    return bytes(builder.Output())
-
-
-def _is_dense(root: Any, operator: Any, code: int) -> bool:
-    known = root.operatorCodes[operator.opcodeIndex]
-    return bool(max(known.builtinCode, known.deprecatedBuiltinCode) == code and root.buffers[_kernel(root, operator)].data is not None)
-
-
-def _kernel(root: Any, operator: Any) -> int:
-    return int(root.subgraphs[0].tensors[operator.inputs[1]].buffer)
+        before, zero = network.tensor(kernel).data, network.tensor(source).zero_point
+        made[kernel] = rounded(before, seen[source].reshape(-1, before.shape[1]) - zero, few_values(before, 1 << bits))
+    return with_constants(inline, made)
 
 
 def _seen(model: bytes, x: Array, watched: set[int]) -> dict[int, Array]:
     """Return what these tensors hold for each sample, as float32[n, size]."""
     interpreter = load_interpreter(model, watch=True)
     interpreter.allocate_tensors()
-    entry = interpreter.get_input_details()[0]
-    scale, zero = entry["quantization"]
-    limits = np.iinfo(entry["dtype"])
+    entry = interpreter.get_input_details()[0]["index"]
     found: dict[int, list[Array]] = {index: [] for index in watched}
-    for sample in x:
-        interpreter.set_tensor(
-            entry["index"], np.clip(np.round(sample[None] / scale) + zero, limits.min, limits.max).astype(entry["dtype"])
-        )
+    for sample in quantize_input(load(model), x):
+        interpreter.set_tensor(entry, sample[None])
         interpreter.invoke()
         for index, rows in found.items():
             rows.append(interpreter.get_tensor(index).ravel().astype(np.float32))

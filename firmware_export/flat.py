@@ -136,18 +136,6 @@ def tuned_weights(flat: Flat, model: Any, places: Mapping[int, Array]) -> dict[i
     return found
 
 
-def with_constants(model: bytes, values: Mapping[int, Array]) -> bytes:
-    """Return the .tflite with other values in these tensors."""
-    from ai_edge_litert import schema_py_generated as schema
-
-    content = bytearray(model)
-    root = schema.Model.GetRootAs(content, 0)
-    for index, value in values.items():
-        place = root.Buffers(root.Subgraphs(0).Tensors(index).Buffer()).DataAsNumpy()
-        place[:] = np.frombuffer(np.ascontiguousarray(value, np.float32).tobytes(), np.uint8)
-    return bytes(content)
-
-
 def _shapes(model: bytes) -> list[tuple[int, ...]]:
     from ai_edge_litert import schema_py_generated as schema
 

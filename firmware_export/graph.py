@@ -1,5 +1,6 @@
 """What a .tflite holds: its operators and tensors, read from the flatbuffer without running it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,6 +79,19 @@ def constants(model: bytes) -> dict[int, Array]:
         if tensor.Type() == schema.TensorType.FLOAT32 and not isinstance(data, int) and data.size:
             found[index] = data.view(np.float32).reshape(tuple(tensor.ShapeAsNumpy()) if tensor.ShapeLength() else ())
     return found
+
+
+def with_constants(model: bytes, values: Mapping[int, Any]) -> bytes:
+    """Return the .tflite with other values in these tensors of subgraph 0: int8 as they are, all else as float32."""
+    from ai_edge_litert import schema_py_generated as schema
+
+    content = bytearray(model)
+    root = schema.Model.GetRootAs(content, 0)
+    for index, value in values.items():
+        place = root.Buffers(root.Subgraphs(0).Tensors(index).Buffer()).DataAsNumpy()
+        kind = np.int8 if value.dtype == np.int8 else np.float32
+        place[:] = np.frombuffer(np.ascontiguousarray(value, kind).tobytes(), np.uint8)
+    return bytes(content)
 
 
 def check_integer(graph: Graph) -> None:

@@ -36,6 +36,8 @@ class Options:
             raise ExportError(f"route {self.route!r} with {self.bits} bits, expected device or tensorflow, with 8 or 16")
         if self.dense not in (*BITS, 8):
             raise ExportError(f"dense weights of {self.dense} bits, expected 3, 4 or 8")
+        if self.dense < 8 and self.bits == 16:
+            raise ExportError("--weights is of the C, which is of 8-bit activations; leave out --weights, or --activations 16")
         if self.tuning.name and self.route == DEVICE:
             raise ExportError(f"{self.tuning.name}: the device route tunes nothing; use --route tensorflow on a host that has TensorFlow")
         if self.tuning.qat and self.bits == 16:

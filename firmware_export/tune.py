@@ -14,9 +14,9 @@ import numpy as np
 from edgefl.errors import ExportError
 from edgefl.types import Array, Labels
 from firmware_export.convert import convert, convert_float
-from firmware_export.flat import Flat, clone, tuned_weights, with_constants
+from firmware_export.flat import Flat, clone, tuned_weights
 from firmware_export.flat_layers import own_layers, tf_keras
-from firmware_export.graph import constants
+from firmware_export.graph import constants, with_constants
 
 LEARNING_RATE, BATCH = 1e-4, 32
 

@@ -10,6 +10,7 @@ from firmware_export.c_dense import packed
 from firmware_export.c_source import generate
 from firmware_export.dense_weights import LEAST, few_values, rounded, with_few_values
 from firmware_export.network import read_network
+from firmware_export.routes import Options
 from tests.firmware_export.test_c_operators import equal
 
 
@@ -110,6 +111,11 @@ def test_a_model_of_small_layers_is_refused(graphs) -> None:
     small = dense(graphs, rng, 16, LEAST // 16 - 1)
     with pytest.raises(ExportError, match="no dense layer has 1,024 weights or more, so --weights 4 changes nothing"):
         with_few_values(small, rng.normal(0, 1, (4, 16)).astype(np.float32), 4)
+
+
+def test_it_is_not_of_sixteen_bit_activations() -> None:
+    with pytest.raises(ExportError, match="leave out --weights, or --activations 16"):
+        Options(bits=16, dense=3)
 
 
 def test_a_kernel_of_other_weights_is_stored_as_it_is(graphs) -> None:

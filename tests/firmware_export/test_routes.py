@@ -25,7 +25,7 @@ def made(request, mixture_of):
 
 
 def test_the_clone_computes_what_the_mixture_does(made) -> None:
-    from firmware_export.flat import clone, tuned_weights, with_constants
+    from firmware_export.flat import clone, tuned_weights
 
     flat = clone(made.model_float)
     x = made.shard.x_test[:40]
