@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edgefl.errors import ExportError
-from firmware_export.graph import constants, read_graph
+from firmware_export.graph import constants, read_graph, with_constants
 from firmware_export.quantize import Options, export_mixture, mixing_of
 from firmware_export.run import MICRO, accuracy, load, outputs
 from firmware_export.tune import Tuning
