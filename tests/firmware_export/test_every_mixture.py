@@ -32,7 +32,8 @@ def test_the_same_bytes_everywhere(kind, data, weights, mixture_of) -> None:
     x, y = (np.concatenate([getattr(made.shard, f"{name}_test"), getattr(made.shard, f"{name}_train")])[:count] for name in "xy")
     assert len(x) == count
     model = made.model if weights == 8 else with_few_values(made.model, made.shard.x_train[:256], weights)
-    assert ("fully_connected_narrow" in generate(model).files["model.c"]) == (weights < 8)
+    # an expert that nobody trained may have few values of its own
+    assert weights == 8 or "fully_connected_narrow" in generate(model).files["model.c"]
     golden = make_golden(model, x, y)
     places = run_everywhere(generate(model).files, golden, tuple(TARGETS.values()), "cortex-m4")
     for place in places:
