@@ -1,6 +1,5 @@
 """Programs that run beside a measurement, and what /proc says that they take."""
 
-import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -45,10 +44,9 @@ def running(command: Sequence[str], log: Path | None = None, **given: Any) -> It
 def cpu_s(pid: int) -> float:
     """Return the processor time a process has had, in seconds; 0 when it has ended."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return time.clock_gettime((~pid << 3) | 2)  # Linux's clock of that process, to the nanosecond: /proc counts ticks of 10 ms
     except OSError:
         return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def measured(pid: int, seconds: float, note: Callable[[str], None]) -> dict[str, float]:
