@@ -54,6 +54,15 @@ def fixed(shade: str) -> str:
     return f"#{int(shade[1:], 16) ^ 1:06x}"
 
 
+def grey(axes: Any, matrix: Any) -> Any:
+    """Draw probabilities as a papers' grey matrix, white 0 and black 1, and return the image."""
+    image = axes.imshow(matrix, cmap="Greys", vmin=0, vmax=1, aspect="auto")
+    axes.grid(False)
+    axes.spines[:].set_visible(True)
+    axes.tick_params(length=0)
+    return image
+
+
 @contextmanager
 def look() -> Iterator[None]:
     """Draw and save with these settings. ModuleNotFoundError when matplotlib is not installed."""

@@ -66,14 +66,20 @@ def expert_means(
     return means, replace(state, scalars=scalars)
 
 
-def step_each(state: ServerState, means: Mapping[str, Weights], learning_rate: float, own_rates: Mapping[str, float] = {}) -> ServerState:
-    """Return the next round's state after a step of Adam on each model that has a mean delta; one that nobody trained stays.
+def step_each(
+    state: ServerState,
+    means: Mapping[str, Weights],
+    learning_rate: float,
+    own_rates: Mapping[str, float] = {},
+    optimizer: str = "adam",
+) -> ServerState:
+    """Return the next round's state after the optimizer's step on each model that has a mean delta; one that nobody trained stays.
 
     own_rates: learning rates of models that have one of their own, by name.
     """
     models, slots = dict(state.models), dict(state.slots)
     for name, delta in means.items():
         models[name], slots[name] = step(
-            "adam", {"learning_rate": own_rates.get(name, learning_rate)}, models[name], delta, slots.get(name, {})
+            optimizer, {"learning_rate": own_rates.get(name, learning_rate)}, models[name], delta, slots.get(name, {})
         )
     return replace(state, round=state.round + 1, models=models, slots=slots)

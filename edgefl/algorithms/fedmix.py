@@ -26,9 +26,11 @@ from edgefl.algorithms.fedavg import FEDERATED
 from edgefl.algorithms.fedmix_gate import GATE, conditions_of, gate_probabilities, hidden_of, mixture_of, private_of, used_of
 from edgefl.algorithms.fedmix_objectives import (
     BIAS,
+    BOUND,
     CHOSEN,
     CONDITION,
     KERNEL,
+    LIKELIHOOD,
     MIXTURE,
     PHI,
     SHARE,
@@ -37,6 +39,7 @@ from edgefl.algorithms.fedmix_objectives import (
     train_name,
 )
 from edgefl.algorithms.ifca import experts, name_of
+from edgefl.algorithms.server_optimizer import check_optimizer
 from edgefl.config import nearest
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner
@@ -50,8 +53,10 @@ def fedmix(
     epochs: int = 1,
     learning_rate: float = 0.05,
     batch_size: int = 64,
-    server_learning_rate: float = 0.001,
+    server_optimizer: str = "adam",
+    server_learning_rate: float = 0.0,
     phi_learning_rate: float = 0.0,
+    objective: str = BOUND,
     prune: float = 0.0,
     condition: str = "label",
     num_sides: int = 8,
@@ -63,18 +68,24 @@ def fedmix(
     """Return FedMix; a client's mixture is its experts under its gate.
 
     Expert 0 starts from the initial weights, the others from further draws; phi starts uniform, the gate at zero.
-    phi_learning_rate: Adam's for phi, 0 is the server's; Adam moves each logit by at most about its rate a round, so that experts part
-    within tens of rounds only at a higher rate than the weights bear. prune: eta, 0 keeps all. condition: "label", or "side" for
-    q(z|side information), of which there are num_sides kinds. entropy: weight of the marginal entropy's gradient. gate: "local", or
-    "federated", whose weights are averaged like a model's while q(k|s) stays the client's. gate_epochs: training of a gate where a
-    client comes to personalization without one. bias: each client adds output biases of its own to all experts' logits; a client
-    that took part in no round has none.
+    server_optimizer: adam, none, momentum, yogi. server_learning_rate: 0 is the usual one, .001 for adam and yogi, else 1.
+    phi_learning_rate: for phi, 0 is the server's; Adam moves each logit by at most about its rate a round, so that experts part
+    within tens of rounds only at a higher rate than the weights bear. objective: "bound", or "likelihood" for equation 3 itself,
+    a mixture of experts without q(z|y): p(s|k) is then of the client's mean gate. It takes no prune and no side.
+    prune: eta, 0 keeps all. condition: "label", or "side" for q(z|side information), of which there are num_sides kinds.
+    entropy: weight of the marginal entropy's gradient. gate: "local", or "federated", whose weights are averaged like a model's
+    while q(k|s) stays the client's. gate_epochs: training of a gate where a client comes to personalization without one. bias:
+    each client adds output biases of its own to all experts' logits; a client that took part in no round has none.
     Raises ConfigError for options that are no such thing.
     """
     del batch_size
     check_experts(num_experts, prune)
     check_choice("condition", condition, ["label", "side"])
     check_choice("gate", gate, ["local", FEDERATED])
+    check_choice("objective", objective, [BOUND, LIKELIHOOD])
+    if objective == LIKELIHOOD and (prune or condition != "label"):
+        raise ConfigError('[algorithm] objective = "likelihood" has no q(z|y) for prune or condition; leave them out, or take "bound"')
+    check_optimizer(server_optimizer, {"learning_rate": server_learning_rate})
     threshold = prune / num_experts
     hyper = {"learning_rate": learning_rate}
 
@@ -110,6 +121,9 @@ def fedmix(
         trained, loss = learner.fit(signature, weights, data, shard.y_train, epochs=epochs, rng=rng, hyper=hyper)
         now = {**weights, **trained}
         after = rs.by_client(rs.by_condition(now[PHI]), shares)
+        if objective == LIKELIHOOD:
+            ended = {k: {name: now[f"expert{k}/{name}"] for name in models[k]} for k in used}
+            after = gate_probabilities(hidden_of(learner, ended, after, shard.x_train), now).mean(axis=0)
         least = min(threshold, max(after[k] for k in used))
         deltas = {
             name_of(k): subtract({name: now[f"expert{slot}/{name}"] for name in models[k]}, models[k])
@@ -129,7 +143,7 @@ def fedmix(
             phi = state.models[PHI][PHI]
             push = entropy * rs.marginal_entropy_gradient(phi, np.full(len(phi), 1 / len(phi)))
             means[PHI] = {PHI: np.asarray(means[PHI][PHI] + push, np.float32)}
-        return step_each(state, means, server_learning_rate, {PHI: phi_learning_rate or server_learning_rate})
+        return step_each(state, means, server_learning_rate, {PHI: phi_learning_rate or server_learning_rate}, server_optimizer)
 
     def personalize(broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator) -> tuple[Mixture, ClientState]:
         assert learner is not None

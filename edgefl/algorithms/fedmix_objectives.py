@@ -4,6 +4,9 @@ Reisser et al., Federated Mixture of Experts, arXiv:2107.06724, equations 6 and 
 A signature for each number of experts that a client may be left with: what is pruned costs no time either. Which are left is
 settled once a round, not before each batch, for a program's shapes are fixed. q(z|s) is computed in the step, from phi and the
 client's p(y|s): so the gate's term moves phi by way of h_s too, and the experts by way of h_k, as the paper's gradients do.
+
+objective = "likelihood" is equation 3 itself: the bound with the true posterior p(z|x,y,s) for q(z|y), held fixed in the gradient,
+and with its entropy, has the value and the gradients of -log sum_z p(z|x,s) p(y|x,z). phi stays uniform, for h_s.
 """
 
 from collections.abc import Mapping
@@ -26,6 +29,7 @@ PHI, KERNEL, BIAS = "phi", "gate/kernel", "gate/bias"
 PERSONAL = "personal"
 """Before the name of the weight that a client adds its own to: the bias of the last layer."""
 SHARE, CHOSEN, CONDITION = "condition_share", "chosen", "condition"
+BOUND, LIKELIHOOD = "bound", "likelihood"
 
 
 def train_name(count: int, num_experts: int) -> str:
@@ -77,6 +81,7 @@ def _train(network: "Network", options: Mapping[str, Any], count: int) -> "Objec
 
     num_experts, batch, output_bias = options["num_experts"], of.batch_of(options, "batch_size"), _output_bias(network, options)
     by_label, conditions = options["condition"] == "label", _conditions(network, options)
+    direct = options["objective"] == LIKELIHOOD
     gate = gate_specs(network.hidden_width, num_experts)
     phi = TensorSpec(PHI, (conditions, num_experts))
 
@@ -98,9 +103,14 @@ def _train(network: "Network", options: Mapping[str, Any], count: int) -> "Objec
             losses.append(tf.reshape(of.cross_entropy(logits, data["y"]), (batch, 1)))
             hidden.append(below)
             assigned |= {f"expert{k}/{name}": value for name, value in updates.items()}
-        gated = tf.matmul(weighted_sum(columns(marginal), hidden), weights[KERNEL]) + weights[BIAS]
-        gate_bound = tf.reduce_sum(for_gate * tf.nn.log_softmax(gated), axis=1)
-        return tf.reshape(weighted_sum(columns(used), losses), (batch,)) - gate_bound, assigned
+        gated = tf.nn.log_softmax(tf.matmul(weighted_sum(columns(marginal), hidden), weights[KERNEL]) + weights[BIAS])
+        entropy: Tensor = 0.0
+        if direct:
+            joint = tf.stop_gradient(gated - tf.concat(losses, axis=1))
+            used = for_gate = tf.nn.softmax(joint)
+            entropy = -tf.reduce_sum(used * tf.nn.log_softmax(joint), axis=1)
+        gate_bound = tf.reduce_sum(for_gate * gated, axis=1)
+        return tf.reshape(weighted_sum(columns(used), losses), (batch,)) - gate_bound - entropy, assigned
 
     fixed = tuple(spec for spec in network.specs if spec.name not in (*network.trainable, *network.statistics))
     moving = network.select((*network.trainable, *network.statistics))
@@ -110,8 +120,9 @@ def _train(network: "Network", options: Mapping[str, Any], count: int) -> "Objec
     federated = gate if options["gate"] == "federated" else ()
     return of.Objective(
         train_name(count, num_experts), "train", batch, (of.samples(network, batch), *side),
-        (*(spec for prefix in prefixes for spec in of.prefixed(prefix, moving)), phi, *gate, *output_bias),
-        (*(spec for prefix in prefixes for spec in of.prefixed(prefix, fixed)), TensorSpec(SHARE, (1, conditions)), *chosen),
+        (*(spec for prefix in prefixes for spec in of.prefixed(prefix, moving)), *(() if direct else (phi,)), *gate, *output_bias),
+        (*(spec for prefix in prefixes for spec in of.prefixed(prefix, fixed)), *((phi,) if direct else ()),
+         TensorSpec(SHARE, (1, conditions)), *chosen),
         tuple(spec for prefix in prefixes for spec in of.prefixed(prefix, network.noise(batch))),
         tuple(f"{prefix}/{name}" for prefix in prefixes for name in network.statistics),
         {spec.name: np.zeros(spec.shape, np.float32) for spec in (phi, *federated)},

@@ -10,7 +10,7 @@ from edgefl.algorithms.fedmix_gate import gate_probabilities, hidden_of
 from edgefl.algorithms.fedmix_objectives import TRAIN_GATE
 from edgefl.algorithms.ifca import name_of
 from edgefl.learner.base import Learner
-from edgefl.types import Array, Weights
+from edgefl.types import Array, Labels, Weights
 
 FIGURE = "gate_"
 PREDICT_GATE = "predict_gate"
@@ -22,11 +22,23 @@ def gate_figures(learner: Learner, mixture: Weights, x: Array) -> dict[str, floa
     In AEM and in PFL-MoE (`gate_0` is the federated classifier) the last is the client's own. Empty for a mixture without a gate,
     and without samples.
     """
-    found = _gate(learner, mixture, x) if len(x) else None
+    found = gate_weights(learner, mixture, x) if len(x) else None
     return {} if found is None else {f"{FIGURE}{k}": float(value) for k, value in enumerate(found.mean(axis=0))}
 
 
-def _gate(learner: Learner, mixture: Weights, x: Array) -> NDArray[np.floating] | None:
+def gate_by_class(learner: Learner, mixture: Weights, x: Array, y: Labels) -> NDArray[np.float64]:
+    """Return (class, samples of it, mean gate weight of each expert): float64[classes that occur, 2 + experts], sorted by class.
+
+    No row without a gate. It tells a client's labels, so it is for a simulation and never sent.
+    """
+    found = gate_weights(learner, mixture, x) if len(x) else None
+    if found is None:
+        return np.zeros((0, 2))
+    classes, counts = np.unique(y, return_counts=True)
+    return np.column_stack([classes, counts, [found[y == label].mean(axis=0, dtype=np.float64) for label in classes]])
+
+
+def gate_weights(learner: Learner, mixture: Weights, x: Array) -> NDArray[np.floating] | None:
     """Return the gate's weight for each sample and expert, [n, experts]; None where the mixture has no gate that is known here."""
     name, signatures = learner.spec.algorithm, {signature.name for signature in learner.spec.signatures}
     count = _count(mixture)

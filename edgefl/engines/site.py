@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from edgefl.algorithms import make_algorithm
 from edgefl.algorithms.fedavg import FEDERATED
+from edgefl.algorithms.gate_use import gate_by_class
 from edgefl.client import client_rng, compressed, personalize_and_measure
 from edgefl.errors import DataError
 from edgefl.learner.base import Learner, evaluate
@@ -42,6 +43,7 @@ class Ending:
 
     metrics: see `personalize_and_measure`, with `balanced_mixture`, the mean over the classes of the client's held-out split.
     confusion: int64[n, 3], how many held-out samples of a class were taken for a class: (true, predicted, count), zeros left out.
+    gates: see `gate_by_class`, on the held-out split.
     on_test: accuracy by class on the federation's test samples, float64[classes], for `mixture` and each peer; NaN where a
     class has no sample. class_share: of the client's training samples, float64[classes].
     """
@@ -51,6 +53,7 @@ class Ending:
     class_share: Accuracies
     on_test: Mapping[str, Accuracies] = field(default_factory=dict)
     confusion: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 3), np.int64))
+    gates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 2)))
 
 
 class Site:
@@ -85,7 +88,8 @@ class Site:
         known = own[np.isfinite(own)]
         metrics = {**metrics, "balanced_mixture": float(known.mean()) if len(known) else float("nan")}
         on_test, told = self._on_test(mixture, shard.num_classes), confusion(shard.y_test, taken)
-        return Ending(mixture, metrics, counts / max(1, counts.sum()), on_test, told), state
+        gates = gate_by_class(self.learner, mixture.weights, shard.x_test, shard.y_test)
+        return Ending(mixture, metrics, counts / max(1, counts.sum()), on_test, told, gates), state
 
     def evaluate(self, broadcast: Broadcast, state: ClientState, client_id: str) -> Scalars:
         """Return accuracy and loss on the client's held-out split of the mixture that it would make now, and of what the federation gives.

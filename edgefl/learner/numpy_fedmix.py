@@ -29,18 +29,19 @@ OUTPUT_BIAS = "personal/head/bias"
 
 @dataclass(frozen=True)
 class _Form:
-    """How many experts there are, on what their responsibility hangs, and whether there is an output bias."""
+    """How many experts there are, on what their responsibility hangs, whether there is an output bias, and whether there is no q(z|y)."""
 
     num_experts: int
     conditions: int
     by_label: bool
     biased: bool
+    direct: bool
 
 
 def _form(sizes: Sizes, options: Mapping[str, Any]) -> _Form:
     by_label = options.get("condition", "label") == "label"
     conditions = sizes.classes if by_label else options.get("num_sides", 8)
-    return _Form(options.get("num_experts", 4), conditions, by_label, options.get("bias", False))
+    return _Form(options.get("num_experts", 4), conditions, by_label, options.get("bias", False), options.get("objective") == "likelihood")
 
 
 def _gate_specs(sizes: Sizes, num_experts: int) -> tuple[TensorSpec, ...]:
@@ -88,7 +89,9 @@ def _train(sizes: Sizes, form: _Form, count: int, output_bias: tuple[TensorSpec,
     phi, share = TensorSpec("phi", (form.conditions, form.num_experts)), TensorSpec("condition_share", (1, form.conditions))
     chosen = (TensorSpec("chosen", (form.num_experts, count)),) * (count < form.num_experts)
     parts = tuple(spec for k in range(count) for spec in under(f"expert{k}", (*sizes.trunk, *sizes.head)))
-    weights = (*parts, phi, *_gate_specs(sizes, form.num_experts), *output_bias)
+    weights = (*parts, *(phi,) * (not form.direct), *_gate_specs(sizes, form.num_experts), *output_bias)
+    if form.direct:
+        return trains(name, sizes, (sizes.x,), weights, partial(_likelihood_slope, form), (phi, share))
     return trains(name, sizes, (sizes.x, *side), weights, partial(_slope, form, count), (share, *chosen))
 
 
@@ -133,6 +136,33 @@ def _slope(form: _Form, count: int, w: Named, data: Named, hyper: Named, share: 
     d_q = d_q + w["condition_share"].T @ (_back_among(d_marginal, marginal, marginal_total) @ chosen.T)
     gradients["phi"] = q * (d_q - (d_q * q).sum(axis=1, keepdims=True))
     return gradients, (used * losses).sum(axis=1) - (for_gate * log_gate).sum(axis=1)
+
+
+def _likelihood_slope(form: _Form, w: Named, data: Named, hyper: Named, share: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Return the slope of -log sum_k g_k p_k(y), of which expert k has the part g_k p_k(y) / sum."""
+    x, y, count = data["x"], data["y"], form.num_experts
+    parts = [_part(w, k) for k in range(count)]
+    hidden = [x @ part[TRUNK] for part in parts]
+    marginal = (w["condition_share"] @ softmax(w["phi"]))[0]
+    seen = np.asarray(sum(marginal[k] * hidden[k] for k in range(count)))
+    gate = softmax(seen @ w["gate/kernel"] + w["gate/bias"])
+    bias = w.get(OUTPUT_BIAS, np.zeros(()))
+    right = np.stack(
+        [softmax(h @ part[HEAD[0]] + part[HEAD[1]] + bias)[np.arange(len(y)), y] for h, part in zip(hidden, parts, strict=True)], 1
+    )
+    mixed = (gate * right).sum(axis=1, keepdims=True)
+    of_expert = gate * right / mixed
+    d_gate = (gate - of_expert) * share[:, None]
+    gradients = {"gate/kernel": seen.T @ d_gate, "gate/bias": d_gate.sum(axis=0)}
+    d_seen, d_bias = d_gate @ w["gate/kernel"].T, np.zeros(w[f"expert0/{HEAD[1]}"].shape)
+    for k, part in enumerate(parts):
+        d, _ = cross_entropy(hidden[k] @ part[HEAD[0]] + part[HEAD[1]] + bias, y, share * of_expert[:, k])
+        d_hidden = d @ part[HEAD[0]].T + marginal[k] * d_seen
+        gradients |= {f"expert{k}/{TRUNK}": x.T @ d_hidden, f"expert{k}/{HEAD[0]}": hidden[k].T @ d, f"expert{k}/{HEAD[1]}": d.sum(axis=0)}
+        d_bias = d_bias + d.sum(axis=0)
+    if form.biased:
+        gradients[OUTPUT_BIAS] = d_bias
+    return gradients, -np.log(mixed[:, 0])
 
 
 def _back_among(d: np.ndarray, scaled: np.ndarray, total: np.ndarray) -> np.ndarray:

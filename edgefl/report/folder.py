@@ -82,9 +82,11 @@ def _simulation(path: Path) -> Folder:
     facts = _facts(config, summary) | {
         "command": _safe(note.get("command")), "versions": _pairs(note.get("versions")), "machine": note.get("machine"),
     }  # fmt: skip
-    confused = read_json(path / "confusion.json") if (path / "confusion.json").exists() else {}
+    confused, gates = (read_json(path / name) if (path / name).exists() else {} for name in ("confusion.json", "gates.json"))
     records = read_records(path / "rounds.jsonl")
-    clients = tuple({**row, "confusion": confused.get(row["id"])} for row in _clients(summary, path / "summary.json"))
+    clients = tuple(
+        {**row, "confusion": confused.get(row["id"]), "gates": gates.get(row["id"])} for row in _clients(summary, path / "summary.json")
+    )
     if not summary:
         facts["note"] = "the run is not done: there is no summary.json yet; go on with --resume"
     return Folder(path, SIMULATION, facts, config, records, clients, summary, _optional(path, "clusters"), _optional(path, "layers"))

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.drawing import GROUND, PALETTE, printable
+from edgefl.drawing import GROUND, PALETTE, grey, printable
+from edgefl.errors import StateError
 from edgefl.report.chart import Chart, Missing, Part, Section, table
 from edgefl.report.folder import SIMULATION, Folder, Row, mapping_at, number
 
@@ -36,7 +37,7 @@ def usage(clients: Sequence[Row], kind: str = "gate") -> tuple[list[str], list[s
 
 def section(folder: Folder) -> Section:
     """Return the gates of a folder."""
-    found = [part for kind in KINDS if (part := _bars(folder, kind)) is not None]
+    found = [part for part in (*(_bars(folder, kind) for kind in KINDS), by_class(folder)) if part is not None]
     if not found:
         where = "" if folder.kind == SIMULATION else ", or its devices did not tell how they use them"
         found = [
@@ -79,3 +80,58 @@ def _bars(folder: Folder, kind: str) -> Part | None:
     rows: list[Any] = [(each, *(round(100 * float(v), 2) for v in row)) for each, row in zip(ids, found, strict=True)]
     return Chart(kind, title, f"Mean over {len(ids)} clients, per cent: {means}.", table(("client", *experts), rows, "summary.json"), draw,
                  height=min(2.0 + 0.16 * len(ids), 6.0), note=f"{KINDS[kind][0].upper()}{KINDS[kind][1:]}.")  # fmt: skip
+
+
+def class_weights(clients: Sequence[Row]) -> tuple[list[int], Matrix]:
+    """Return (classes, mean gate weight of each expert float64[classes, experts]) over all clients' held-out samples.
+
+    Empty where no client tells it. StateError when what one tells is no list of rows [class, samples, weights...] of one length.
+    """
+    told = [row for client in clients for row in _rows(client)]
+    if len({len(row) for row in told}) > 1:
+        raise StateError("gates.json holds rows of several lengths; simulate again")
+    rows = np.array(told, np.float64).reshape(-1, max(map(len, told), default=2))
+    classes = sorted({int(row[0]) for row in rows})
+    return classes, np.array([np.average(own[:, 2:], axis=0, weights=own[:, 1]) for c in classes if len(own := rows[rows[:, 0] == c])])
+
+
+def _rows(client: Row) -> list[list[float]]:
+    told = client.get("gates")
+    if told is None:
+        return []
+    rows = [[number(value) for value in row] if isinstance(row, list) else [] for row in told] if isinstance(told, list) else [[]]
+    if any(len(row) < 3 or not np.isfinite(row).all() or row[1] <= 0 for row in rows):
+        raise StateError(f"the gates of {printable(client['id'])} are no list of [class, samples, weights]; simulate again")
+    return rows
+
+
+def by_class(folder: Folder, name: str = "gate-class", title: str = "Gate by class") -> Chart | None:
+    """Return classes by experts, white 0 and black 1; None where the folder does not tell it."""
+    classes, found = class_weights(folder.clients)
+    if not classes:
+        return None
+    experts = range(found.shape[1])
+
+    def draw(figure: Any) -> None:
+        axes = figure.subplots()
+        image = grey(axes, found)
+        axes.set(xlabel="expert", ylabel="class", xticks=experts)
+        if len(classes) <= 20:
+            axes.set_yticks(range(len(classes)), classes)
+        figure.colorbar(image, ax=axes, label="mean weight", fraction=0.05)
+
+    most = int(found.mean(axis=0).argmax())
+    share, least = 100 * found[:, most].mean(), 100 * found[:, most].min()
+    said = f"Expert {most} has {share:.1f} per cent, mean over classes, and {least:.1f} in the class where it has least."
+    rows: list[Any] = [(label, *(round(float(v), 4) for v in row)) for label, row in zip(classes, found, strict=True)]
+    made = table(("class", *(f"expert {k}" for k in experts)), rows, "gates.json")
+    return Chart(
+        name,
+        title,
+        said,
+        made,
+        draw,
+        2.4 + 0.4 * len(experts),
+        3.2,
+        note="Held-out samples of all clients. In aem and PFL-MoE the last expert is each client's own.",
+    )

@@ -13,7 +13,7 @@ from edgefl.data.dataset import as_float
 from edgefl.runs.directory import RunDirectory, read_json
 from edgefl.runs.play import Shared, models_on_test, play, shared_out
 from edgefl.runs.progress import RoundProgress
-from edgefl.runs.summary import confusions, summarize
+from edgefl.runs.summary import confusions, gates, summarize
 from edgefl.simulate import States
 from edgefl.telling import Telling
 from edgefl.types import ServerState
@@ -91,6 +91,7 @@ class Stages:
             assert plan is not None
             summary["models"] = models_on_test(plan[0], simulation.state, as_float(dataset.x_test), dataset.y_test)
         run.write("confusion.json", confusions(simulation))
+        run.write("gates.json", gates(simulation))
         run.write("summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
         return {**summary, "records": records}
 

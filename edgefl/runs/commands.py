@@ -23,7 +23,7 @@ from edgefl.runs import layers
 from edgefl.runs.directory import RunDirectory, command_line
 from edgefl.runs.play import Shared, light, play, reading
 from edgefl.runs.progress import RoundProgress
-from edgefl.runs.summary import confusions, read_summary, summarize
+from edgefl.runs.summary import confusions, gates, read_summary, summarize
 from edgefl.runs.table import comparison, result_table
 from edgefl.security.summing import check_secure
 from edgefl.telling import Telling
@@ -135,6 +135,7 @@ def simulate(
             summary = summarize(config, simulation, records, shared.allotments, shared.test_counts)
             log(len(records), figure_scalars(summary["figures"]))
     run.write("confusion.json", confusions(simulation))
+    run.write("gates.json", gates(simulation))
     summary = {**summary, **{key: run.note()[key] for key in ("command", "versions", "machine")}}
     run.write("summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
     from edgefl.runs.plots import plot_run

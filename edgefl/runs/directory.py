@@ -5,7 +5,7 @@ plan/                    plan and initial weights
 server_state.safetensors the last checkpoint; clients/ holds what clients keep, held.ROUND.json which models they were sent
 rounds.jsonl             one line a round
 clusters.json            how alike clients were when they were clustered; layers.json what --layers-over asked for
-confusion.json           by client, which classes its model takes for which
+confusion.json           by client, which classes its model takes for which; gates.json how its gate weighs the experts for each class
 summary.json             the result
 """
 

@@ -98,6 +98,11 @@ def confusions(simulation: Simulation) -> str:
     return json.dumps({client_id: ending.confusion.tolist() for client_id, ending in simulation.endings.items()}) + "\n"
 
 
+def gates(simulation: Simulation) -> str:
+    """Return what gates.json holds: by client, a row for each class of its held-out samples, [class, samples, weight of each expert]."""
+    return json.dumps({client_id: ending.gates.round(6).tolist() for client_id, ending in simulation.endings.items()}) + "\n"
+
+
 def read_summary(run: Path) -> dict[str, Any]:
     """Read a run's summary.json; StateError when it is missing, damaged or none."""
     path = run / "summary.json"

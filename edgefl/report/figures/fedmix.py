@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.drawing import DASHES, PALETTE, printable
+from edgefl.drawing import DASHES, PALETTE, grey, printable
 from edgefl.errors import ConfigError, StateError
 from edgefl.report.chart import Chart, table
 from edgefl.report.clusters import responsibilities
 from edgefl.report.curves import whole
 from edgefl.report.figures.common import options
 from edgefl.report.folder import Folder, Row, index, mapping_at, number
+from edgefl.report.gates import by_class
 
 Matrix = NDArray[np.float64]
 WINDOW = 10
@@ -109,7 +110,7 @@ def permutations(folders: Sequence[Folder]) -> Chart:
             (grid[0], truth, "ground truth", "permutation"),
             (grid[1], q, f"q(z|s) after round {round}", "expert"),
         ):
-            image = _grey(axes, matrix)
+            image = grey(axes, matrix)
             axes.set(title=title, xlabel=xlabel, xticks=range(matrix.shape[1]))
         grid[0].set_ylabel("client")
         if len(clients) <= 30:
@@ -140,8 +141,13 @@ def q_by_round(records: Sequence[Row], most: int = PANELS) -> dict[int, Matrix]:
 
 
 def specialization(folders: Sequence[Folder]) -> Chart:
-    """Figure 14a: labels by experts, a panel each round; white 0, black 1."""
+    """Figure 14a: labels by experts, a panel each round; white 0, black 1. Of a run with objective "likelihood" figure 14b, its gate."""
     folder = _only(folders, "fedmix-14")
+    if options(folder).get("objective") == "likelihood":
+        chart = by_class(folder, "fedmix-14", "A mixture of experts without q")
+        if chart is None:
+            raise ConfigError(f"{folder.path} tells no gate by class: it is not done; go on with --resume")
+        return chart
     found = q_by_round(folder.records)
     if not found:
         raise ConfigError(f"{folder.path} tells no q(expert given the label): it is from before edgefl kept it; simulate again")
@@ -149,7 +155,7 @@ def specialization(folders: Sequence[Folder]) -> Chart:
     def draw(figure: Any) -> None:
         grid = figure.subplots(1, len(found), sharey=True, squeeze=False)[0]
         for axes, (round, q) in zip(grid, found.items(), strict=True):
-            image = _grey(axes, q)
+            image = grey(axes, q)
             axes.set(title=f"t = {round}", xlabel="expert", xticks=range(q.shape[1]))
         labels = next(iter(found.values())).shape[0]
         grid[0].set(ylabel="label", **({"yticks": range(labels)} if labels <= 20 else {}))
@@ -160,14 +166,6 @@ def specialization(folders: Sequence[Folder]) -> Chart:
     rows: list[Any] = [(round, label, *(float(v) for v in row)) for round, each in found.items() for label, row in enumerate(each)]
     head = ("round", "label", *(f"expert {k}" for k in range(q.shape[1])))
     return Chart("fedmix-14", "Experts specialize", said, table(head, rows, "rounds.jsonl"), draw, 1.0 + 1.05 * len(found), 3.0)
-
-
-def _grey(axes: Any, matrix: Matrix) -> Any:
-    image = axes.imshow(matrix, cmap="Greys", vmin=0, vmax=1, aspect="auto")
-    axes.grid(False)
-    axes.spines[:].set_visible(True)
-    axes.tick_params(length=0)
-    return image
 
 
 def _only(folders: Sequence[Folder], name: str) -> Folder:

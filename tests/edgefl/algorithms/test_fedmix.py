@@ -186,7 +186,7 @@ def play(options, shards, rounds=25, **more):
 LEARNS = {"num_experts": 2, "learning_rate": 0.2, "server_learning_rate": 0.02, "gate_epochs": 5}
 
 
-@pytest.mark.parametrize("more", [{}, {"gate": "federated"}, {"bias": True}, {"prune": 0.8}])
+@pytest.mark.parametrize("more", [{}, {"gate": "federated"}, {"bias": True}, {"prune": 0.8}, {"objective": "likelihood"}])
 def test_it_learns_and_a_client_that_lost_its_gate_trains_another(more, shards):
     options = LEARNS | more
     algorithm, learner, state, kept = play(options, shards)

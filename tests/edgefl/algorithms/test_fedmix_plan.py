@@ -19,6 +19,7 @@ FORMS = [
     {},
     {"prune": 0.5, "bias": True},
     {"condition": "side", "num_sides": 2, "gate": "federated"},
+    {"objective": "likelihood", "bias": True},
 ]
 
 
@@ -67,7 +68,7 @@ def compare(learners, signature, tolerance):
         assert name == "phi" or not np.array_equal(a[name], weights[name])
 
 
-@pytest.mark.parametrize("more", FORMS, ids=["plain", "pruned and biased", "by side information"])
+@pytest.mark.parametrize("more", FORMS, ids=["plain", "pruned and biased", "by side information", "likelihood"])
 def test_the_numpy_rules_are_the_objectives(more, linear):
     """All gradients worked in numpy, that of phi and the gate's into the experts among them, against TensorFlow's."""
     from edgefl.learner.keras import KerasLearner

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgefl.algorithms import PERSONALIZE, make_algorithm
-from edgefl.algorithms.gate_use import gate_figures
+from edgefl.algorithms.gate_use import gate_by_class, gate_figures
 from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
 from edgefl.rng import rng_for
 from edgefl.types import ClientState
@@ -61,10 +61,21 @@ def test_on_training_samples_it_is_what_the_diagnostics_say(name, options, shard
     assert held_out != figures
 
 
+def test_by_class_by_hand():
+    """Gates of 1/2 for the sample of class 2, of 3/4 and 9/10 for those of class 0."""
+    learner, _ = made("pfl-mf", {})
+    weights = {"gate/kernel": np.array([[np.log(3)], [0], [0], [0]], np.float32), "gate/bias": np.zeros(1, np.float32)}
+    x = np.array([[1, 9, 9, 9], [0, 1, 2, 3], [2, 5, 5, 5]], np.float32)
+    found = gate_by_class(learner, weights, x, np.array([0, 2, 0]))
+    np.testing.assert_allclose(found, [[0, 2, 0.825, 0.175], [2, 1, 0.5, 0.5]], atol=1e-6)
+    assert gate_by_class(learner, weights, x[:0], np.zeros(0, np.int64)).shape == (0, 2)
+
+
 @pytest.mark.parametrize("name", ["fedavg", "ifca", "pfl-fb"])
 def test_a_mixture_without_a_gate_has_none(name, shards):
     learner, mixture = personalized(name, {}, shards["pi-1"])
     assert gate_figures(learner, mixture.weights, shards["pi-1"].x_test) == {}
+    assert not len(gate_by_class(learner, mixture.weights, shards["pi-1"].x_test, shards["pi-1"].y_test))
 
 
 def test_without_samples_there_is_nothing_to_say(shards):

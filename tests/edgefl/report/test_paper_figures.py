@@ -167,6 +167,12 @@ def test_fedmix_and_pfl_moe_of_real_runs(simulated, tmp_path):
         path = tmp_path / f"{name}.png"
         assert edgefl(["report", "--figure", name, str(run), "-o", str(path)]) == 0
         assert path.read_bytes().startswith(b"\x89PNG")
+    moe = simulated("moe", "fedmix", model="lenet5", partition='name = "iid"\nnum_clients = 1', num_experts=3, objective="likelihood",
+                    server_optimizer="none")  # fmt: skip
+    chart = make_figure("fedmix-14", [read_folder(moe)])
+    told = json.loads((moe / "gates.json").read_text())["client-000"]
+    assert [list(row) for row in chart.table.rows] == [[row[0], *(round(share, 4) for share in row[2:])] for row in told]
+    assert edgefl(["report", "--figure", "fedmix-14", str(moe), "-o", str(tmp_path / "moe.svg")]) == 0
     for row in json.loads((mfe / "summary.json").read_text())["clients"]:
         assert sum(row["diagnostics"][f"gate/{part}"] for part in ("global", "local")) == pytest.approx(1)
     alone = simulated("alone", "local", rounds=1, partition=dirichlet, epochs=1)

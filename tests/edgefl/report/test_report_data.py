@@ -8,7 +8,7 @@ from edgefl.report.clusters import UNKNOWN, branches, leaves, likeness, membersh
 from edgefl.report.confusion import confusions, shares
 from edgefl.report.curves import accuracies, accuracy_against_bytes, cumulated_bytes, losses, model_lines, scaled
 from edgefl.report.distribution import distributions, float_and_int8
-from edgefl.report.gates import usage
+from edgefl.report.gates import class_weights, usage
 
 KEY = "accuracy_mixture"
 RECORDS = [
@@ -137,3 +137,12 @@ def test_gate_usage_of_simulations_and_of_devices():
     assert (experts, ids, found.tolist()) == (["expert0", "local"], ["a", "b"], [[0.25, 0.75], [0.0, 1.0]])
     experts, ids, found = usage([{"id": "pi-1", "gate_1": 0.4, "gate_0": 0.6}])
     assert (experts, ids, found.tolist()) == (["0", "1"], ["pi-1"], [[0.6, 0.4]])
+
+
+def test_gates_by_class_count_each_sample_once():
+    """Class 1: three samples of .8 and one of .4 give .7."""
+    clients = [{"id": "a", "gates": [[0, 5, 0.1, 0.9], [1, 3, 0.8, 0.2]]}, {"id": "b", "gates": [[1, 1, 0.4, 0.6]]}, {"id": "c"}]
+    classes, found = class_weights(clients)
+    assert classes == [0, 1]
+    np.testing.assert_allclose(found, [[0.1, 0.9], [0.7, 0.3]])
+    assert class_weights([{"id": "c", "gates": []}])[0] == []

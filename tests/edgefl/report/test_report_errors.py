@@ -41,6 +41,8 @@ def test_damaged_folders(says, written):
         ("run.json", "{", "cannot read"), ("run.json", "[]", "expected an object"), ("summary.json", '{"clients": [1]}', "no list of rows"),
         ("rounds.jsonl", '{"round": "x"}\n', "damaged in line 1"), ("rounds.jsonl", "\0\n{}\n", "damaged in line 1"),
         ("clusters.json", '{"clients": []}', "clusters.json is damaged"), ("confusion.json", '{"a": [[1]]}', "is no list of"),
+        ("gates.json", '{"a": [[1, 2]]}', "the gates of a are no list of"), ("gates.json", '{"a": [[1, 0, 0.5]]}', "are no list of"),
+        ("gates.json", '{"a": [[1, 2, 1], [2, 2, 0.5, 0.5]]}', "of several lengths"), ("gates.json", "[]", "expected an object"),
     ):  # fmt: skip
         before = (folder / name).read_text() if (folder / name).exists() else None
         (folder / name).write_text(content)
