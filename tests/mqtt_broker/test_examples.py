@@ -152,6 +152,26 @@ def test_grafanas_panels_lie_side_by_side():
         assert {"type", "title", "datasource", "targets", "fieldConfig", "options"} <= panel.keys()
 
 
+def test_grafanas_own_model_takes_the_dashboard_and_keeps_all_of_it():
+    dashboard = pytest.importorskip("grafana_foundation_sdk.models.dashboard", reason="the tools extra is not installed")
+    from grafana_foundation_sdk.cog.encoder import JSONEncoder
+    from grafana_foundation_sdk.cog.plugins import register_default_plugins
+
+    register_default_plugins()
+    board = json.loads(TEXTS["grafana/edgefl.json"])
+    kept = json.loads(JSONEncoder().encode(dashboard.Dashboard.from_json(board)))
+
+    def lost(given, found, path=""):
+        if isinstance(given, dict) and isinstance(found, dict):
+            return [each for key in given for each in lost(given[key], found.get(key), f"{path}/{key}")]
+        if isinstance(given, list) and isinstance(found, list) and len(given) == len(found):
+            return [each for i, (one, other) in enumerate(zip(given, found, strict=True)) for each in lost(one, other, f"{path}/{i}")]
+        return [] if given == found else [path]
+
+    assert lost(board, kept) == []
+    assert lost({**board, "panles": []}, kept) == ["/panles"]
+
+
 def test_provisioning_and_prometheus_are_yaml():
     yaml = pytest.importorskip("yaml")
     (source,) = yaml.safe_load(TEXTS["grafana/provisioning/datasources/edgefl.yml"])["datasources"]
