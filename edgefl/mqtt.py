@@ -8,7 +8,6 @@ that nothing of 5 is used, so that both run the same protocol.
 """
 
 import contextlib
-import queue
 import random
 import ssl
 import threading
@@ -24,13 +23,13 @@ from edgefl.link.acknowledgements import Acknowledgements
 from edgefl.link.brokers import Turns, none_of, refused, unreachable
 from edgefl.link.events import Connected as Connected
 from edgefl.link.events import Message as Message
+from edgefl.link.inbox import Inbox
 from edgefl.link.sockets import read_to_end, send_at_once, whole_records
 from edgefl.link.subscriptions import FOR_GOOD, Subscriptions
 from edgefl.wire.topics import matches
 from edgefl.wire.url import Broker, parse_urls
 
 MAX_PAYLOAD_BYTES = 256 * 1024 - 1024
-QUEUE_LIMIT = 20_000
 KEEPALIVE_S = 20
 
 
@@ -53,8 +52,8 @@ class Link:
         brokers = parse_urls(url)
         self.url, self._keepalive_s = brokers[0].shown, keepalive_s
         self._turns: Turns | None = None
-        self.bytes_up = self.bytes_down = self.dropped = 0
-        self._events: queue.SimpleQueue[Message | Connected] = queue.SimpleQueue()
+        self.bytes_up = self.bytes_down = 0
+        self._inbox = Inbox()
         self._replies: dict[str, Callable[[Message], None]] = {}
         self._acknowledgements = Acknowledgements()
         self._changed = self._acknowledgements.changed
@@ -143,7 +142,7 @@ class Link:
             self._changed.notify_all()
         self._subscriptions.again()
         if again:
-            self._events.put(Connected(self.url))
+            self._inbox.put(Connected(self.url))
 
     def _present(self) -> int:
         return self._connections if self._client.is_connected() else 0
@@ -167,10 +166,7 @@ class Link:
         if reply := self._replies.get(message.topic):
             reply(message)
             return
-        if self._events.qsize() < QUEUE_LIMIT:
-            self._events.put(message)
-        else:  # receipts and resends make up for a dropped message; unbounded memory has no cure
-            self.dropped += 1
+        self._inbox.receive(message)
 
     def _on_publish(self, client: paho.Client, userdata: Any, mid: int, reason: Any, properties: Any) -> None:
         self._acknowledgements.answered(mid, str(reason) if reason.value in FOR_GOOD else "")
@@ -216,6 +212,11 @@ class Link:
             return self._changed.wait_for(lambda: len(self._acknowledgements) < below, timeout_s)
 
     @property
+    def dropped(self) -> int:
+        """How many messages came while 20,000 others waited, and are lost."""
+        return self._inbox.dropped
+
+    @property
     def is_connected(self) -> bool:
         """Whether the broker is there now."""
         return self._client.is_connected()
@@ -229,12 +230,10 @@ class Link:
             raise LinkError(f"the link to {self.url} broke: {self._failure!r}; start again") from self._failure
         if denied := self._acknowledgements.take_refused():
             raise LinkError(f"{self.url} refused to publish {denied}; check the broker's access list")
-        try:
-            return self._events.get(timeout=timeout_s) if timeout_s > 0 else self._events.get_nowait()
-        except queue.Empty:
-            if timeout_s > 0 and not any(thread.name == self._thread_name for thread in threading.enumerate()):
-                raise LinkError(f"the network thread of {self.url} ended; start again") from None
-            return None
+        event = self._inbox.get(timeout_s)
+        if event is None and timeout_s > 0 and not any(thread.name == self._thread_name for thread in threading.enumerate()):
+            raise LinkError(f"the network thread of {self.url} ended; start again")
+        return event
 
     def close(self, timeout_s: float = 5.0) -> bool:
         """Wait for what is published but not acknowledged, then leave without a will. Returns whether all was acknowledged."""

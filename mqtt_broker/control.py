@@ -19,7 +19,7 @@ class SharedLink(Link):
 
     def post(self, message: Message) -> None:
         """Have `get` return this message, as if it had come from the broker."""
-        self._events.put(message)
+        self._inbox.put(message)
 
 
 @dataclass(frozen=True)

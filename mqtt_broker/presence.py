@@ -6,11 +6,21 @@ from dataclasses import dataclass, field, replace
 from edgefl.wire.messages import PAUSED_BY_OPERATOR, Status
 
 
+@dataclass(frozen=True, slots=True)
+class Word:
+    """What of a device's last status is needed; an aggregator keeps it for each of hundreds."""
+
+    boot_id: str
+    online: bool
+    paused: str
+    draining: bool
+
+
 @dataclass(frozen=True)
 class Presence:
-    """The last status of each device that was ever seen."""
+    """The last word of each device that was ever seen."""
 
-    statuses: Mapping[str, Status] = field(default_factory=dict)
+    statuses: Mapping[str, Word] = field(default_factory=dict)
 
     def online(self) -> tuple[str, ...]:
         """Return who is online, sorted."""
@@ -53,4 +63,5 @@ def take_status(presence: Presence, status: Status) -> Presence:
     known = presence.statuses.get(status.client_id)
     if known and not status.online and known.boot_id != status.boot_id:
         return presence
-    return replace(presence, statuses={**presence.statuses, status.client_id: status})
+    word = Word(status.boot_id, status.online, status.paused, status.draining)
+    return replace(presence, statuses={**presence.statuses, status.client_id: word})

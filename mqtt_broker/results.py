@@ -1,5 +1,6 @@
 """What the aggregator writes down: a summary of each round, the server state after it, and the result at the end."""
 
+import io
 import json
 import math
 import time
@@ -111,7 +112,9 @@ def load_state(out: Path) -> ServerState | None:
 
 def save_result(result: dict[str, Any], out: Path) -> Path:
     """Write result.json and return where it lies; StateError when the disk does not take it."""
-    _write(out / RESULT, (json.dumps(result, indent=1, allow_nan=False) + "\n").encode())
+    text = io.StringIO()
+    json.dump(result, text, indent=1, allow_nan=False)  # not `dumps`, which holds a string for each number of each client at once
+    _write(out / RESULT, f"{text.getvalue()}\n".encode())
     return out / RESULT
 
 

@@ -44,28 +44,33 @@ class Enrolments:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._read_at = -1
-        self._keys: dict[str, tuple[str, bool, str]] = {}
+        # an aggregator holds this for each of hundreds of devices; empty: revoked
+        self._keys: dict[str, str] = {}
+        self._vouchers: dict[str, str] = {}
 
     def key_of(self, client_id: str) -> str:
         """Return a device's public key; WireError when it is not enrolled, or was revoked."""
-        return self._entry(client_id)[0]
+        self._read()
+        key = self._keys.get(client_id)
+        if not key:
+            word = "is not enrolled" if key is None else "was revoked"
+            raise WireError(f"{client_id} {word}; enrol it with `edgefl device enrol {client_id}`")
+        return key
 
     def introduction_of(self, client_id: str) -> tuple[str, str]:
         """Return a device's public key and the authority's word for it. WireError as `key_of`, and when there is no such word."""
-        key, voucher = self._entry(client_id)
-        if not voucher:
+        from edgefl.security.authority import devices
+
+        key = self.key_of(client_id)
+        self._vouchers = self._vouchers or {name: each.voucher for name, each in devices(self._directory).items()}
+        if not (voucher := self._vouchers.get(client_id)):
             raise WireError(f"{client_id} was enrolled by an older edgefl, which made no voucher; revoke it and enrol it again")
         return key, voucher
 
-    def _entry(self, client_id: str) -> tuple[str, str]:
+    def _read(self) -> None:
         from edgefl.security.authority import devices
 
         changed = (self._directory / "devices.json").stat().st_mtime_ns
         if changed != self._read_at:
-            self._keys = {name: (e.signing_key, e.revoked, e.voucher) for name, e in devices(self._directory).items()}
-            self._read_at = changed
-        key, revoked, voucher = self._keys.get(client_id, ("", False, ""))
-        if not key or revoked:
-            word = "was revoked" if revoked else "is not enrolled"
-            raise WireError(f"{client_id} {word}; enrol it with `edgefl device enrol {client_id}`")
-        return key, voucher
+            self._keys = {name: "" if each.revoked else each.signing_key for name, each in devices(self._directory).items()}
+            self._vouchers, self._read_at = {}, changed
