@@ -67,11 +67,7 @@ def expert_means(
 
 
 def step_each(
-    state: ServerState,
-    means: Mapping[str, Weights],
-    learning_rate: float,
-    own_rates: Mapping[str, float] = {},
-    optimizer: str = "adam",
+    state: ServerState, means: Mapping[str, Weights], learning_rate: float, own_rates: Mapping[str, float] = {}, optimizer: str = "adam"
 ) -> ServerState:
     """Return the next round's state after the optimizer's step on each model that has a mean delta; one that nobody trained stays.
 

@@ -104,13 +104,12 @@ def _train(network: "Network", options: Mapping[str, Any], count: int) -> "Objec
             hidden.append(below)
             assigned |= {f"expert{k}/{name}": value for name, value in updates.items()}
         gated = tf.nn.log_softmax(tf.matmul(weighted_sum(columns(marginal), hidden), weights[KERNEL]) + weights[BIAS])
-        entropy: Tensor = 0.0
         if direct:
             joint = tf.stop_gradient(gated - tf.concat(losses, axis=1))
             used = for_gate = tf.nn.softmax(joint)
-            entropy = -tf.reduce_sum(used * tf.nn.log_softmax(joint), axis=1)
+            gated = gated - tf.nn.log_softmax(joint)  # its entropy
         gate_bound = tf.reduce_sum(for_gate * gated, axis=1)
-        return tf.reshape(weighted_sum(columns(used), losses), (batch,)) - gate_bound - entropy, assigned
+        return tf.reshape(weighted_sum(columns(used), losses), (batch,)) - gate_bound, assigned
 
     fixed = tuple(spec for spec in network.specs if spec.name not in (*network.trainable, *network.statistics))
     moving = network.select((*network.trainable, *network.statistics))
