@@ -1,7 +1,6 @@
 """What came from the broker and waits for the service's thread."""
 
 import queue
-import threading
 
 from edgefl.link.events import Connected, Message
 
@@ -24,8 +23,9 @@ class Inbox:
         self.dropped = 0
         self._events: queue.SimpleQueue[tuple[Message | Connected, int]] = queue.SimpleQueue()
         self._came = self._taken = 0
-        self._room = threading.Event()
-        self._asleep = False
+        # no Event: its lock is Python's, and would stay locked for good when a signal ends the service's thread in the midst of `set`
+        self._room: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._held_up = self._gave_up = False
 
     def __len__(self) -> int:
         """How many events wait."""
@@ -48,10 +48,13 @@ class Inbox:
         size = len(message.payload) + EACH_BYTES
         self._came += size
         self._events.put((message, size))
-        while self.waiting_bytes > ROOM_BYTES and not self._asleep:
-            self._room.clear()
-            if self.waiting_bytes > ROOM_BYTES:
-                self._asleep = not self._room.wait(PATIENCE_S)
+        self._held_up = True
+        while self.waiting_bytes > ROOM_BYTES and not self._gave_up:
+            try:
+                self._room.get(timeout=PATIENCE_S)
+            except queue.Empty:
+                self._gave_up = True
+        self._held_up = False
 
     def get(self, timeout_s: float) -> Message | Connected | None:
         """Return the next event, or None after `timeout_s`."""
@@ -60,6 +63,7 @@ class Inbox:
         except queue.Empty:
             return None
         self._taken += size
-        self._asleep = False
-        self._room.set()
+        self._gave_up = False
+        if self._held_up:
+            self._room.put(None)
         return event
