@@ -114,7 +114,7 @@ class Link:
         except OSError as error:
             raise unreachable(self.url, error) from error
         self._client.loop_start()
-        with self._changed:
+        with self._acknowledgements.lock:
             self._changed.wait_for(lambda: self._connections > 0 or self._refusal, timeout_s)
         if not self._connections:
             self._client.disconnect()
@@ -132,7 +132,7 @@ class Link:
         return guarded
 
     def _on_connect(self, client: paho.Client, userdata: Any, flags: Any, reason: Any, properties: Any) -> None:
-        with self._changed:
+        with self._acknowledgements.lock:
             if reason.is_failure:
                 self._refusal = str(reason)
                 self._changed.notify_all()
@@ -148,7 +148,7 @@ class Link:
         return self._connections if self._client.is_connected() else 0
 
     def _on_disconnect(self, client: paho.Client, userdata: Any, flags: Any, reason: Any, properties: Any) -> None:
-        with self._changed:
+        with self._acknowledgements.lock:
             self._changed.notify_all()
         self._turn_to_next()
 
@@ -208,7 +208,7 @@ class Link:
 
     def wait_in_flight(self, below: int, timeout_s: float) -> bool:
         """Wait until fewer than `below` messages are unacknowledged; return whether that came true in time."""
-        with self._changed:
+        with self._acknowledgements.lock:
             return self._changed.wait_for(lambda: len(self._acknowledgements) < below, timeout_s)
 
     @property
@@ -242,7 +242,7 @@ class Link:
         with contextlib.suppress(OSError, ValueError):
             self._client.disconnect()
         while self._client.is_connected() and time.monotonic() < deadline:
-            with self._changed:
+            with self._acknowledgements.lock:
                 self._changed.wait(0.05)
         self._client.loop_stop()
         return done

@@ -8,11 +8,13 @@ SHOWN = 3
 class Acknowledgements:
     """Told of each message twice, when it is sent and when the broker answers, in either order.
 
-    `changed` is notified at each answer, and guards all of it.
+    `changed` is notified at each answer; its `lock` guards all of it.
     """
 
     def __init__(self) -> None:
-        self.changed = threading.Condition()
+        # taken as it is, not by way of `changed`, whose Python code a signal may end between the lock and the block that gives it back
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
         self._waiting: dict[int, str] = {}
         self._unwatched: dict[int, str] = {}
         self._early: dict[int, str] = {}
@@ -24,7 +26,7 @@ class Acknowledgements:
 
     def sent(self, number: int, topic: str, *, watched: bool) -> None:
         """Note a message; `watched`: of QoS 1, which the broker answers."""
-        with self.changed:
+        with self.lock:
             if number in self._early:
                 self._refuse(topic, self._early.pop(number))
             else:
@@ -32,7 +34,7 @@ class Acknowledgements:
 
     def answered(self, number: int, refusal: str = "") -> None:
         """Note the broker's answer; `refusal`: why it will not have the message, empty when it took it."""
-        with self.changed:
+        with self.lock:
             if number in self._unwatched:
                 del self._unwatched[number]
             elif number in self._waiting:
@@ -50,7 +52,7 @@ class Acknowledgements:
         """Return `TOPIC (REASON), ...` of what was refused since this was asked last, or nothing."""
         if not self._refused:  # asked for each message, and almost never true
             return ""
-        with self.changed:
+        with self.lock:
             refused, self._refused = self._refused, {}
         told = [f"{topic} ({reason})" for topic, reason in refused.items()]
         return ", ".join(told[:SHOWN]) + (" and more" if len(told) > SHOWN else "")

@@ -48,6 +48,8 @@ class Inbox:
         size = len(message.payload) + EACH_BYTES
         self._came += size
         self._events.put((message, size))
+        if self.waiting_bytes <= ROOM_BYTES:
+            return
         self._held_up = True
         while self.waiting_bytes > ROOM_BYTES and not self._gave_up:
             try:
