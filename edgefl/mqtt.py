@@ -1,4 +1,4 @@
-"""The only file that imports paho: one connection to a broker, used from one thread.
+"""One connection to a broker, used from one thread. paho is imported here and in `link/paced.py` alone.
 
 paho runs its own network thread. What arrives there is only put into a queue, which the service empties with `get`
 on its own thread; training and disk never block the network.
@@ -16,7 +16,6 @@ from collections.abc import Callable
 from typing import Any
 
 import paho.mqtt.client as paho
-from paho.mqtt.enums import CallbackAPIVersion
 
 from edgefl.errors import LinkError
 from edgefl.link.acknowledgements import Acknowledgements
@@ -24,6 +23,7 @@ from edgefl.link.brokers import Turns, none_of, refused, unreachable
 from edgefl.link.events import Connected as Connected
 from edgefl.link.events import Message as Message
 from edgefl.link.inbox import Inbox
+from edgefl.link.paced import PacedClient
 from edgefl.link.sockets import read_to_end, send_at_once, whole_records
 from edgefl.link.subscriptions import FOR_GOOD, Subscriptions
 from edgefl.wire.topics import matches
@@ -63,8 +63,8 @@ class Link:
         self._closing = False
         self._failure: BaseException | None = None
         newer = brokers[0].protocol == paho.MQTTv5
-        client = paho.Client(
-            CallbackAPIVersion.VERSION2, client_id=client_id, clean_session=None if newer else True,
+        client = PacedClient(
+            self._inbox, client_id=client_id, clean_session=None if newer else True,
             protocol=paho.MQTTv5 if newer else paho.MQTTv311,
         )  # fmt: skip
         client.max_inflight_messages_set(20)
@@ -198,6 +198,7 @@ class Link:
             raise LinkError(f"{topic} is {len(payload)} bytes, expected at most {MAX_PAYLOAD_BYTES}; send it in chunks")
         # no lock here: paho calls on_publish with its own message lock held, maybe before publish returns
         info = self._client.publish(topic, payload, qos=qos, retain=retain)
+        self._inbox.wake()
         self.bytes_up += len(payload)
         self._acknowledgements.sent(info.mid, topic, watched=qos > 0)
 

@@ -38,8 +38,7 @@ class Exchange:
         self._tasks: Asks | None = None
         self._accepted: Callable[[Sequence[Begin]], None] = lambda begins: None
         self._unsettled: dict[str, Begin] = {}
-        self._settle_by = 0.0
-        self._open_to_all = False
+        self._settle_by, self._open_to_all = 0.0, False
         self.state = state
         self.presence = Presence()
         self.blobs = BlobTraffic(link, topics, state.session)
@@ -119,8 +118,9 @@ class Exchange:
         self.blobs.send_due(now)
 
     def _send(self, receipts: list[tuple[str, Receipt]]) -> None:
-        for client_id, each in receipts:
-            self._link.publish(self._topics.device(client_id, "receipt"), encode_json(self._trust.signed(each, client_id)))
+        for client_id, each in receipts:  # nothing is kept of telling hundreds to wait: who does not hear it asks again
+            topic, qos = self._topics.device(client_id, "receipt"), int(each.outcome != "wait")
+            self._link.publish(topic, encode_json(self._trust.signed(each, client_id)), qos=qos)
 
     def _take(self, message: Message) -> None:
         try:

@@ -1,5 +1,6 @@
 """Who is online, by the retained status of each device. A will of an earlier boot takes nobody offline."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -64,4 +65,4 @@ def take_status(presence: Presence, status: Status) -> Presence:
     if known and not status.online and known.boot_id != status.boot_id:
         return presence
     word = Word(status.boot_id, status.online, status.paused, status.draining)
-    return replace(presence, statuses={**presence.statuses, status.client_id: word})
+    return replace(presence, statuses={**presence.statuses, sys.intern(status.client_id): word})

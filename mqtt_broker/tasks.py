@@ -1,9 +1,11 @@
 """What each client is asked to do in a round: its broadcast as blobs by hash, and what its answer may hold."""
 
 import hashlib
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from edgefl.algorithms import PERSONALIZE, Algorithm
 from edgefl.config import FederationConfig
@@ -12,6 +14,7 @@ from edgefl.plan.spec import TensorSpec
 from edgefl.types import ServerState, Weights
 from edgefl.wire.messages import Begin, Task
 from edgefl.wire.tensors import encode_weights, models_limit, specs_of
+from mqtt_broker.figures import Figures
 from mqtt_broker.spool import Expected
 
 MAX_SAMPLES = 10**9
@@ -34,6 +37,12 @@ class Brief:
     before: frozenset[str] = frozenset()
 
 
+@lru_cache(64)
+def _alike(number: int) -> int:
+    """Return the number, the same object for all who say it: each message that is read has one of its own."""
+    return number
+
+
 def checked_answer(begin: Begin, brief: Brief, nonce: str | None) -> Begin:
     """Return what is kept for the round of an update's announcement: what all clients say alike once, and no signature.
 
@@ -43,7 +52,11 @@ def checked_answer(begin: Begin, brief: Brief, nonce: str | None) -> Begin:
         raise WireError(f"the nonce {begin.nonce[:16]!r} is not this round's: a replayed update; answer the task that was sent last")
     if brief.expected and not 1 <= begin.num_samples <= MAX_SAMPLES:
         raise WireError(f"num_samples is {begin.num_samples}, expected 1 to {MAX_SAMPLES}; give the device a shard")
-    return replace(begin, session=brief.task.session, plan=brief.task.plan, nonce=nonce, signature="")
+    return replace(
+        begin, client_id=sys.intern(begin.client_id), session=brief.task.session, plan=brief.task.plan, nonce=nonce, signature="",
+        size=_alike(begin.size), chunk_bytes=_alike(begin.chunk_bytes), num_samples=_alike(begin.num_samples),
+        metrics=Figures(begin.metrics),
+    )  # fmt: skip
 
 
 class Steps:

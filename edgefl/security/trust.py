@@ -1,5 +1,6 @@
 """What one end of the wire signs, and whose signatures it wants: all of it, or nothing where nobody was enrolled."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,5 +73,5 @@ class Enrolments:
 
         changed = (self._directory / "devices.json").stat().st_mtime_ns
         if changed != self._read_at:
-            self._keys = {name: "" if each.revoked else each.signing_key for name, each in devices(self._directory).items()}
+            self._keys = {sys.intern(name): "" if each.revoked else each.signing_key for name, each in devices(self._directory).items()}
             self._vouchers, self._read_at = {}, changed

@@ -2,6 +2,9 @@
 
 import queue
 import threading
+import time
+
+import pytest
 
 from edgefl.link import inbox
 from edgefl.link.events import Connected, Message
@@ -10,52 +13,107 @@ from edgefl.link.inbox import Inbox
 DEADLINE_S = 30.0
 
 
-def receiving(box, messages):
-    """Start a thread that receives as the network's does."""
-    thread = threading.Thread(target=lambda: [box.receive(each) for each in messages], daemon=True)
-    thread.start()
-    return thread
+@pytest.fixture
+def patient(monkeypatch):
+    """No wait ends by itself in the time that a test has."""
+    monkeypatch.setattr(inbox, "PATIENCE_S", 2 * DEADLINE_S)
+    monkeypatch.setattr(inbox, "SENDING_S", 2 * DEADLINE_S)
 
 
-def test_what_waits_stays_below_the_room_and_one_message_while_somebody_takes(monkeypatch):
-    monkeypatch.setattr(inbox, "PATIENCE_S", DEADLINE_S)
-    box, most = Inbox(), 0
-    messages = [Message(f"t/{i}", bytes(240_000)) for i in range(50)]
-    thread = receiving(box, messages)
-    for each in messages:
-        assert box.get(DEADLINE_S) == each
-        most = max(most, box.waiting_bytes)
-    thread.join(DEADLINE_S)
-    assert not thread.is_alive()
-    assert box.waiting_bytes == 0 and most <= inbox.ROOM_BYTES + 240_000 + inbox.EACH_BYTES
+def full():
+    """Return an inbox with more in it than its room."""
+    box = Inbox()
+    for name in ("a", "b"):
+        box.receive(Message(name, bytes(inbox.ROOM_BYTES)))
+    return box
 
 
-def test_who_takes_nothing_holds_up_the_network_once():
-    """A hundred messages above the room: the first of them waits, and after one was taken the next."""
+def asking(box, is_sending=lambda: False):
+    """Ask as the network's thread does, on one; returns the thread and what it heard."""
+    heard = queue.SimpleQueue()
+    threading.Thread(target=lambda: heard.put(box.may_read(is_sending)), daemon=True).start()
+    return heard
 
-    class Room(queue.SimpleQueue):
+
+def until_held_up(box):
+    deadline = time.monotonic() + DEADLINE_S
+    while not box._held_up:
+        assert time.monotonic() < deadline
+
+
+def test_while_there_is_room_nobody_waits(patient):
+    box = Inbox()
+    assert box.may_read(lambda: False)
+    box.receive(Message("t", bytes(inbox.ROOM_BYTES - inbox.EACH_BYTES)))
+    assert box.waiting_bytes == inbox.ROOM_BYTES and box.may_read(lambda: False)
+
+
+def test_without_room_reading_waits_until_enough_was_taken(patient):
+    box = full()
+    heard = asking(box)
+    until_held_up(box)
+    assert box.get(0).topic == "a" and heard.empty()  # "b" alone, with what it takes beside its payload, is too much
+    assert box.get(0).topic == "b"
+    assert heard.get(timeout=DEADLINE_S) is True and box.waiting_bytes == 0
+
+
+def test_what_is_to_be_sent_ends_the_wait_and_reading_does_not_begin(patient):
+    box = full()
+    heard = asking(box)
+    until_held_up(box)
+    box.wake()
+    assert heard.get(timeout=DEADLINE_S) is False
+    assert len(box) == 2
+
+
+def test_who_has_something_to_send_is_asked_again_soon(monkeypatch):
+    monkeypatch.setattr(inbox, "PATIENCE_S", 2 * DEADLINE_S)
+    assert asking(full(), lambda: True).get(timeout=DEADLINE_S) is False
+
+
+def test_a_wake_while_nobody_waits_is_not_remembered(patient):
+    box = full()
+    box.wake()
+    heard = asking(box)
+    until_held_up(box)
+    assert heard.empty()
+    box.wake()
+    assert heard.get(timeout=DEADLINE_S) is False
+
+
+def test_who_takes_nothing_holds_up_the_network_once(monkeypatch):
+    """After a quarter of a second all is read, for it may be an answer; once something was taken, there is a wait again."""
+    now = [100.0]
+    monkeypatch.setattr(inbox.time, "monotonic", lambda: now[0])
+
+    class Woken(queue.SimpleQueue):
         waits = 0
 
         def get(self, timeout):
             self.waits += 1
+            now[0] += timeout
             raise queue.Empty
 
-    box = Inbox()
-    box._room = Room()
-    for i in range(100):
-        box.receive(Message(f"t/{i}", bytes(240_000)))
-    assert box._room.waits == 1 and len(box) == 100
-    assert box.get(0) == Message("t/0", bytes(240_000))
-    box.receive(Message("t/100", b""))
-    assert box._room.waits == 2
+    box = full()
+    box._woken = Woken()
+    assert box.may_read(lambda: False) is False and box._woken.waits == 1
+    for _ in range(100):
+        assert box.may_read(lambda: False)
+        box.receive(Message("t", b""))
+    assert box._woken.waits == 1
+    assert box.get(0).topic == "a"
+    assert box.may_read(lambda: False) is False and box._woken.waits == 2
 
 
-def test_many_small_messages_count_too(monkeypatch):
-    monkeypatch.setattr(inbox, "PATIENCE_S", 0.0)
+def test_of_small_messages_few_may_wait(patient):
     box = Inbox()
-    for _i in range(3000):
+    while box.may_read(lambda: False) and box.waiting_bytes + 1 + inbox.EACH_BYTES <= inbox.ROOM_BYTES:
         box.receive(Message("t", b"x"))
-    assert box.waiting_bytes == 3000 * (1 + inbox.EACH_BYTES) > inbox.ROOM_BYTES
+    assert len(box) == 31
+    box.receive(Message("t", b"x"))
+    heard = asking(box)
+    until_held_up(box)
+    assert box.get(0).payload == b"x" and heard.get(timeout=DEADLINE_S) is True
 
 
 def test_above_the_limit_messages_are_dropped_and_counted_and_own_events_are_not(monkeypatch):

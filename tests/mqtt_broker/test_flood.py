@@ -1,0 +1,51 @@
+"""A fleet sends more than its aggregator takes: the rest stays with the broker, and the aggregator can still speak."""
+
+import time
+
+import pytest
+
+from edgefl.link import inbox
+from edgefl.mqtt import Link
+from edgefl.security.enrolment import load_enrolment
+from edgefl.wire.topics import Topics
+
+DEADLINE_S = 60.0
+MESSAGES, SIZE = 150, 100_000
+TOPICS = Topics("flooded")
+
+
+@pytest.fixture
+def over_tls(secured_broker, tmp_path):
+    leader = secured_broker.link(load_enrolment(secured_broker.directory / "aggregator.enrol"))
+    return leader, secured_broker.link(secured_broker.enrol("pi-1", tmp_path / "pi-1"))
+
+
+@pytest.fixture
+def plain(mosquitto_url):
+    return Link(mosquitto_url, "flooded"), Link(mosquitto_url, "pi-1")
+
+
+@pytest.mark.parametrize("ends", ["plain", "over_tls"])
+def test_while_nothing_is_taken_only_the_room_is_filled_and_words_go_out(ends, request, monkeypatch):
+    monkeypatch.setattr(inbox, "PATIENCE_S", 2 * DEADLINE_S)
+    aggregator, device = request.getfixturevalue(ends)
+    up = [TOPICS.upload("pi-1", "0" * 64, i) for i in range(MESSAGES)]
+    try:
+        aggregator.subscribe(TOPICS.upload("+", "+", "+"))
+        device.subscribe(TOPICS.device("pi-1", "task"))
+        for topic in up:
+            device.publish(topic, bytes(SIZE))
+            assert device.wait_in_flight(8, DEADLINE_S)
+        assert device.wait_in_flight(1, DEADLINE_S)  # all is with the broker
+        deadline = time.monotonic() + DEADLINE_S
+        while aggregator._inbox.waiting_bytes <= inbox.ROOM_BYTES:
+            assert time.monotonic() < deadline
+        for word in range(5):
+            aggregator.publish(TOPICS.device("pi-1", "task"), b"%d" % word)
+            assert device.get(DEADLINE_S).payload == b"%d" % word
+        assert aggregator._inbox.waiting_bytes <= inbox.ROOM_BYTES + SIZE + inbox.EACH_BYTES
+        assert [aggregator.get(DEADLINE_S).topic for _ in up] == up
+        assert aggregator.dropped == 0
+    finally:
+        for link in (aggregator, device):
+            link.close(1.0)
