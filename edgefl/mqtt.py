@@ -57,7 +57,7 @@ class Link:
         self._replies: dict[str, Callable[[Message], None]] = {}
         self._acknowledgements = Acknowledgements()
         self._changed = self._acknowledgements.changed
-        self._subscriptions = Subscriptions(lambda filters: self._client.subscribe(filters)[1], self._present, self._changed)
+        self._subscriptions = Subscriptions(lambda filters: self._client.subscribe(filters)[1], self._present, self._acknowledgements)
         self._refusal = ""
         self._connections = 0
         self._closing = False

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from edgefl.errors import LinkError
+from edgefl.link.acknowledgements import Acknowledgements
 
 # not authorized, topic name invalid: trying again would not help. Other refusals, such as of a full quota, pass.
 FOR_GOOD = (0x87, 0x90)
@@ -27,14 +28,15 @@ class Reason(Protocol):
 class Subscriptions:
     """`filters`: QoS by topic filter, as it should be. `send` asks for some and returns the packet's number, None when it cannot.
 
-    `present`: a number of the connection that is up, another one after each reconnect, 0 without one. `changed` guards all of it and
-    is notified whenever an answer or a connection comes or goes.
+    `present`: a number of the connection that is up, another one after each reconnect, 0 without one. The lock of `acknowledgements`
+    guards all of it, and its `changed` is notified whenever an answer or a connection comes or goes.
     """
 
     def __init__(
-        self, send: Callable[[list[tuple[str, int]]], int | None], present: Callable[[], int], changed: threading.Condition
+        self, send: Callable[[list[tuple[str, int]]], int | None], present: Callable[[], int], acknowledgements: Acknowledgements
     ) -> None:
-        self._send, self._present, self._changed = send, present, changed
+        self._send, self._present = send, present
+        self._lock, self._changed = acknowledgements.lock, acknowledgements.changed
         self.filters: dict[str, int] = {}
         self._awaited: dict[int, Reason | None] = {}
         self._refused = 0
@@ -54,7 +56,7 @@ class Subscriptions:
             time.sleep(RETRY_S)
 
     def _ask(self, url: str, new: dict[str, int], left_s: float, timeout_s: float) -> Reason | None:
-        with self._changed:
+        with self._lock:
             before, number = self._present(), self._send(list(new.items())) or -1
             self._awaited[number] = None
             # a reconnect in between subscribes to all of them under other numbers
@@ -69,7 +71,7 @@ class Subscriptions:
     def answered(self, number: int, reasons: Sequence[Reason]) -> None:
         """Note the broker's answer. LinkError when it takes back for good, or time and again, what it granted before."""
         refusal = next((reason for reason in reasons if reason.is_failure), None)
-        with self._changed:
+        with self._lock:
             if number in self._awaited:
                 self._awaited[number] = refusal or reasons[0]
                 self._changed.notify_all()

@@ -121,7 +121,7 @@ def answering(*answers, present=1):
             threads[-1].start()
         return len(asked)
 
-    made = Subscriptions(send, lambda: present, threading.Condition())
+    made = Subscriptions(send, lambda: present, Acknowledgements())
     return made, asked
 
 
