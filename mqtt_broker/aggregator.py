@@ -137,12 +137,12 @@ class Aggregator:
         self._note("personalize: devices make models of their own; this takes longer than a round")
         # whoever is online when the round opens, not now: after a restart nobody may be known yet
         opened = self._play(state, lambda: self._exchange.presence.askable(self._held()), open_to_all=True)
+        self._spool.remove()  # all that counts is in the journal, and what was said of hundreds is not kept twice
         rows, seconds = client_rows(self._journal.accepted(opened)), time.time() - self._started.started
         result = result_of(config, self._plan, self._session, rows, self._journal.dropped(), self._journal.losses(PERSONALIZE), seconds)
         path = save_result(result, self._out)
         save_state(replace(state, phase=DONE), self._out)
         self._journal.finish()
-        self._spool.remove()
         self._masked.forget()
         self._exchange.blobs.keep_only(set())
         self._exchange.publish_state(self._state(DONE, state.round, 0))

@@ -153,6 +153,8 @@ _KINDS: dict[str, type[Any]] = {
 
 
 def _fields(record: Any) -> dict[str, Any]:
+    if isinstance(record, Mapping):  # metrics, which are kept as no dict
+        return dict(record)
     return {field.name: getattr(record, field.name) for field in fields(record)}
 
 

@@ -14,6 +14,7 @@ from edgefl.types import ServerState
 from edgefl.wire.messages import Begin, Task
 from edgefl.wire.tensors import encode_models
 from mqtt_broker import control
+from mqtt_broker.figures import Figures
 from mqtt_broker.places import Groups, picked_of, placed
 from mqtt_broker.shared_spool import SharedSpool
 from mqtt_broker.split import check_split
@@ -68,7 +69,7 @@ def test_which_group_a_client_is_in():
     [
         control.Play(3, 1, ((2, "n2"), (3, "n3")), "/d", (("a", "ff"),), ((2, "b", "ee"),), ()),
         control.Serve((control.Client("pi-1", TASK, {"global": 0}, 99),), ((TensorSpec("head/kernel", (4, 3)),),)),
-        control.Arrived("/d", (replace(BEGIN, metrics={"loss": 0.1}),), 12),
+        control.Arrived("/d", (replace(BEGIN, metrics=Figures({"loss": 0.1})),), 12),
         control.Answer((("a", "ff", "rejected", "no\nline"),)),
         control.Close(),
     ],
