@@ -42,9 +42,9 @@ def dropped_of(closed: Round, paused: Mapping[str, str]) -> list[Dropped]:
 
 def weighted_loss(begins: Sequence[Begin]) -> float:
     """Return the mean training loss over samples of the updates that report one, else NaN."""
-    told = [b for b in begins if math.isfinite(b.metrics.get("loss", math.nan))]
-    samples = sum(b.num_samples for b in told)
-    return sum(b.metrics["loss"] * b.num_samples for b in told) / samples if samples else math.nan
+    told = [(b.metrics["loss"], b.num_samples) for b in begins if math.isfinite(b.metrics.get("loss", math.nan))]
+    samples = sum(count for _, count in told)
+    return sum(loss * count for loss, count in told) / samples if samples else math.nan
 
 
 def summarize(
