@@ -36,7 +36,8 @@ def read_to_end(opened: Any, timeout_s: float = 1.0) -> None:
 class RecordSocket(ssl.SSLSocket):
     """For `SSLContext.sslsocket_class`: a packet's head, asked for byte by byte, need not go through OpenSSL each time.
 
-    What is read ahead counts as pending.
+    A record is always read whole, so that OpenSSL never has anything left: what is read ahead is all that is pending, and to ask OpenSSL
+    for it would give the interpreter to another thread each time.
     """
 
     _sslobj: Any  # of SSLSocket; None once it is shut down
@@ -63,18 +64,21 @@ class RecordSocket(ssl.SSLSocket):
         parts, lacking = [found], wanted - len(found)
         while lacking and self.gettimeout() == 0.0:
             try:
-                record = self.read(min(lacking, RECORD))
+                record = self.read(RECORD)
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 break
             if not record:  # the next read says so again
                 break
+            if len(record) > lacking:
+                self._ahead, self._at = record, lacking
+                record = record[:lacking]
             parts.append(record)
             lacking -= len(record)
         return b"".join(parts)
 
     def pending(self) -> int:
         """Return how many bytes can be had without waiting."""
-        return len(self._ahead) - self._at + super().pending()
+        return len(self._ahead) - self._at
 
 
 def whole_records(context: ssl.SSLContext) -> ssl.SSLContext:

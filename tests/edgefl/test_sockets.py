@@ -10,21 +10,21 @@ from hypothesis import strategies as st
 from edgefl.link.sockets import RECORD, RecordSocket, read_to_end
 
 
-def socket_of(records):
-    """A socket without a connection, whose reads give these records and then the end."""
+def socket_of(records, timeout=None):
+    """A socket without a connection, whose reads give these records and then the end; `timeout` 0: one that does not wait."""
     made, left = RecordSocket.__new__(RecordSocket), list(records)
 
     def read(size):
         assert size >= RECORD, "a record is never cut"
         return left.pop(0) if left else b""
 
-    made.read, made._sslobj = read, SimpleNamespace(pending=lambda: 0)
+    made.read, made._sslobj, made.gettimeout = read, SimpleNamespace(), lambda: timeout
     return made, left
 
 
-@given(st.lists(st.binary(min_size=1, max_size=60), max_size=8), st.lists(st.integers(1, 40), min_size=1))
-def test_records_come_in_pieces_of_any_size(records, sizes):
-    tls, left = socket_of(records)
+@given(st.lists(st.binary(min_size=1, max_size=60), max_size=8), st.lists(st.integers(1, 40), min_size=1), st.sampled_from([None, 0.0]))
+def test_records_come_in_pieces_of_any_size(records, sizes, timeout):
+    tls, left = socket_of(records, timeout)
     found, turn = b"", 0
     while piece := tls.recv(size := sizes[turn % len(sizes)]):
         assert len(piece) <= size
