@@ -64,7 +64,7 @@ class Link:
         self._failure: BaseException | None = None
         newer = brokers[0].protocol == paho.MQTTv5
         client = PacedClient(
-            self._inbox, client_id=client_id, clean_session=None if newer else True,
+            self._inbox, self._guard(self._take), client_id=client_id, clean_session=None if newer else True,
             protocol=paho.MQTTv5 if newer else paho.MQTTv311,
         )  # fmt: skip
         client.max_inflight_messages_set(20)
@@ -74,7 +74,6 @@ class Link:
         if will:
             client.will_set(will.topic, will.payload, qos=1, retain=will.retained)
         client.on_connect = self._guard(self._on_connect)
-        client.on_message = self._guard(self._on_message)
         client.on_publish = self._guard(self._on_publish)
         client.on_subscribe = self._guard(self._on_subscribe)
         client.on_disconnect = self._guard(self._on_disconnect)
@@ -155,14 +154,14 @@ class Link:
     def _on_connect_fail(self, client: paho.Client, userdata: Any) -> None:
         self._turn_to_next()
 
-    def _on_message(self, client: paho.Client, userdata: Any, received: paho.MQTTMessage) -> None:
-        message = Message(received.topic, bytes(received.payload), received.retain)
-        self.bytes_down += len(message.payload)
+    def _take(self, topic: str, payload: bytes, retained: bool) -> None:
+        self.bytes_down += len(payload)
         # amqtt 0.12 sends each new client the retained messages of everybody's subscriptions
-        if not any(matches(topic, message.topic) for topic in tuple(self._subscriptions.filters)):
+        filters = self._subscriptions.filters
+        if topic not in filters and not any(matches(each, topic) for each in tuple(filters)):
             return
-        if len(message.payload) > MAX_PAYLOAD_BYTES:
-            message = Message(message.topic, b"", message.retained, len(message.payload))
+        is_small = len(payload) <= MAX_PAYLOAD_BYTES
+        message = Message(topic, payload, retained) if is_small else Message(topic, b"", retained, len(payload))
         if reply := self._replies.get(message.topic):
             reply(message)
             return

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from edgefl.link import inbox
-from edgefl.mqtt import Link
+from edgefl.mqtt import Link, Message
 from edgefl.security.enrolment import load_enrolment
 from edgefl.wire.topics import Topics
 
@@ -49,3 +49,15 @@ def test_while_nothing_is_taken_only_the_room_is_filled_and_words_go_out(ends, r
     finally:
         for link in (aggregator, device):
             link.close(1.0)
+
+
+def test_paho_hands_messages_on_as_they_are(mosquitto_url):
+    """Were paho to call it by another name, messages would come by its own callback."""
+    link = Link(mosquitto_url, "one")
+    try:
+        link._client.on_message = None
+        link.subscribe("a")
+        link.publish("a", b"here")
+        assert link.get(DEADLINE_S) == Message("a", b"here")
+    finally:
+        link.close()
