@@ -26,8 +26,8 @@ def upload(session: Session, task: Task, begin: Begin, blob: bytes) -> Receipt:
     patience, until, granted = PATIENCE_S, 0.0, task.granted
     while True:
         if time.monotonic() >= until:
-            told = session.trust.signed(replace(begin, ts=time.time(), follows=granted), begin.client_id)
-            link.publish(topics.upload(begin.client_id, begin.sha256, "begin"), encode_json(told))
+            told = session.trust.encode(replace(begin, ts=time.time(), follows=granted), begin.client_id)
+            link.publish(topics.upload(begin.client_id, begin.sha256, "begin"), told)
             if granted:
                 _send(session, task, begin, blob, ((0, begin.count),))
             granted = False  # what was lost of it, a receipt says

@@ -91,7 +91,7 @@ class Aggregator:
             self._session = self._started.session
             self._key = noise_key(self._out, self._session) if self._config.privacy.is_on else b""
             self._algorithm = private(self._algorithm, self._config, self._spec, self._key)
-            will = Message(self._topics.state, encode_json(self._trust.signed(self._state(STOPPED, 0, 0))), retained=True)
+            will = Message(self._topics.state, self._trust.encode(self._state(STOPPED, 0, 0)), retained=True)
             # not the session, which every device reads: who knows a client id can throw its owner out of the broker
             name = f"edgefl-aggregator-{secrets.token_hex(8)}"
             context = tls_context(self._own) if self._own else None
@@ -117,7 +117,7 @@ class Aggregator:
             finally:
                 if leading:
                     self._exchange.blobs.keep_only(set())
-                    self._link.publish(self._topics.state, encode_json(self._trust.signed(self._state(STOPPED, 0, 0))), retain=True)
+                    self._link.publish(self._topics.state, self._trust.encode(self._state(STOPPED, 0, 0)), retain=True)
                 self._link.close()
 
     def _state(self, phase: str, round: int, cohort_size: int) -> State:
@@ -153,7 +153,7 @@ class Aggregator:
         """Say once more that the federation is done, for who was away or when this service was killed before it had said so."""
         result = load_result(self._out)
         done = self._state(DONE, self._config.rounds + 1, 0)
-        self._link.publish(self._topics.state, encode_json(self._trust.signed(done)), retain=True)
+        self._link.publish(self._topics.state, self._trust.encode(done), retain=True)
         self._note(f"this federation is done, its result is {self._out / RESULT}; give another --out, or begin anew with --fresh")
         return result
 

@@ -9,7 +9,7 @@ from edgefl.mqtt import Connected, Link, Message
 from edgefl.rounds import Round
 from edgefl.security.trust import Trust
 from edgefl.wire.messages import STOPPED, Begin, Receipt, State, Status, Want
-from edgefl.wire.strict_json import decode_json, encode_json
+from edgefl.wire.strict_json import decode_json
 from edgefl.wire.topics import Address, Topics, parse_topic
 from mqtt_broker.blob_traffic import BlobTraffic
 from mqtt_broker.presence import Presence, take_status
@@ -54,7 +54,7 @@ class Exchange:
     def publish_state(self, state: State) -> None:
         """Say where the federation stands, for all who listen and all who come later."""
         self.state = state
-        self._link.publish(self._topics.state, encode_json(self._trust.signed(state)), retain=True)
+        self._link.publish(self._topics.state, self._trust.encode(state), retain=True)
 
     def play(self, round: Round, tasks: Asks, accepted: Callable[[Sequence[Begin]], None], *, open_to_all: bool = False) -> Round:
         """Send the tasks and take updates into the spool until the round closes; returns it closed.
@@ -97,7 +97,7 @@ class Exchange:
         task = self._tasks.brief(client_id).task
         for sha256 in task.models.values():
             self.blobs.expect(sha256, client_id)
-        self._link.publish(self._topics.device(client_id, "task"), encode_json(self._trust.signed(task, client_id)))
+        self._link.publish(self._topics.device(client_id, "task"), self._trust.encode(task, client_id))
 
     def pump(self, timeout_s: float) -> None:
         """Take one event, if one comes in time, and send what is due."""
@@ -120,7 +120,7 @@ class Exchange:
     def _send(self, receipts: list[tuple[str, Receipt]]) -> None:
         for client_id, each in receipts:  # nothing is kept of telling hundreds to wait: who does not hear it asks again
             topic, qos = self._topics.device(client_id, "receipt"), int(each.outcome != "wait")
-            self._link.publish(topic, encode_json(self._trust.signed(each, client_id)), qos=qos)
+            self._link.publish(topic, self._trust.encode(each, client_id), qos=qos)
 
     def _take(self, message: Message) -> None:
         try:

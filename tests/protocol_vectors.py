@@ -13,12 +13,12 @@ from edgefl.rng import rng_for
 from edgefl.security.masking import mask, to_words
 from edgefl.security.secure_sum import PublicKeys, Secrets, mask_words
 from edgefl.security.shamir import PRIME, combine
-from edgefl.security.signing import public_of, sign
+from edgefl.security.signing import encode_signed, public_of
 from edgefl.types import Array
 from edgefl.wire.chunks import chunk_count, ranges_of
 from edgefl.wire.masked import context_of, encode_ids
 from edgefl.wire.messages import Begin, Receipt, State, Task
-from edgefl.wire.strict_json import encode_json
+from edgefl.wire.strict_json import decode_json, encode_json
 from edgefl.wire.tensors import encode_models, encode_weights, models_limit, specs_of
 from edgefl.wire.topics import Topics
 
@@ -48,7 +48,7 @@ def signatures() -> list[tuple[str, str]]:
     for message, client_id in ((STATE, ""), (TASK, "pi-1"), (BEGIN, "pi-1"), (RECEIPT, "pi-1")):
         kind = type(message).__name__
         rows.append((f"{kind}: what is signed", f"edgefl/v1 kitchen {kind} {client_id}\\n{encode_json(message).decode()}"))
-        rows.append((f"{kind}: signature", sign(message, KEY, "kitchen", client_id).signature))
+        rows.append((f"{kind}: signature", decode_json(type(message), encode_signed(message, KEY, "kitchen", client_id)).signature))
     return rows
 
 

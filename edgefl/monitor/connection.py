@@ -48,8 +48,8 @@ class BurstLink(Link):
 
     _rested = 0.0
 
-    def _on_message(self, client: Any, userdata: Any, received: Any) -> None:
-        super()._on_message(client, userdata, received)
+    def _take(self, topic: str, payload: bytes, retained: bool) -> None:
+        super()._take(topic, payload, retained)
         if time.monotonic() - self._rested > REST_EACH_S:
             time.sleep(REST_S)
             self._rested = time.monotonic()

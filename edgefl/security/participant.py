@@ -52,7 +52,7 @@ class Participant:
     def __init__(self, client_id: str, context: str, trust: Trust, authority: str = "") -> None:
         self._client_id, self._context, self._trust, self._authority = client_id, context, trust, authority
         self._own, public = advertise()
-        self._advertised = encode_json(trust.signed(told_of(public, client_id, context), client_id))
+        self._advertised = trust.encode(told_of(public, client_id, context), client_id)
         self._public: dict[str, PublicKeys] = {}
         self._inbox: dict[str, bytes] = {}
         self._answers: dict[str, tuple[bytes, bytes]] = {}

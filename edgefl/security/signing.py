@@ -8,16 +8,15 @@ import base64
 import binascii
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from edgefl.errors import ConfigError, WireError
-from edgefl.wire.strict_json import encode_json
+from edgefl.wire.strict_json import encode_json, fitting
 
-T = TypeVar("T")
 _RAW = (serialization.Encoding.Raw, serialization.PrivateFormat.Raw, serialization.NoEncryption())
 
 
@@ -32,9 +31,14 @@ def public_of(key: str) -> str:
     return base64.b64encode(public).decode()
 
 
-def sign(message: T, key: str, federation: str, client_id: str = "") -> T:
-    """Return the message (a dataclass with a field `signature`) signed."""
-    return replace(message, signature=base64.b64encode(_private(key).sign(_said(message, federation, client_id))).decode())  # type: ignore[type-var]
+def encode_signed(message: Any, key: str, federation: str, client_id: str = "") -> bytes:
+    """Return the message (a dataclass with a field `signature`, empty yet) as JSON, signed; WireError when it is too large."""
+    assert not message.signature
+    said = encode_json(message)
+    # the last one: a model's name may look the same, but after the field there are only truth values
+    before, field, after = said.rpartition(b'"signature":"')
+    signature = base64.b64encode(_private(key).sign(_head(message, federation, client_id) + said))
+    return fitting(type(message), before + field + signature + after)
 
 
 def check(message: Any, public: str, federation: str, client_id: str = "") -> None:
@@ -44,7 +48,8 @@ def check(message: Any, public: str, federation: str, client_id: str = "") -> No
     if not message.signature:
         raise WireError(f"{kind} is not signed; its sender was not enrolled")
     try:
-        key.verify(base64.b64decode(message.signature, validate=True), _said(message, federation, client_id))
+        said = _head(message, federation, client_id) + encode_json(replace(message, signature=""))
+        key.verify(base64.b64decode(message.signature, validate=True), said)
     except (InvalidSignature, ValueError, binascii.Error) as error:
         raise WireError(f"{kind} has a wrong signature: it is forged, damaged or of another federation; enrol the sender again") from error
 
@@ -65,6 +70,5 @@ def _public(key: str) -> Ed25519PublicKey:
         raise ConfigError(f"the public key {key[:12]!r}... is none: {error}; enrol again") from error
 
 
-def _said(message: Any, federation: str, client_id: str) -> bytes:
-    head = f"edgefl/v1 {federation} {type(message).__name__} {client_id}\n".encode()
-    return head + encode_json(replace(message, signature=""))
+def _head(message: Any, federation: str, client_id: str) -> bytes:
+    return f"edgefl/v1 {federation} {type(message).__name__} {client_id}\n".encode()

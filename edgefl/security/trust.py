@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from edgefl.errors import WireError
+from edgefl.wire.strict_json import encode_json
 
 T = TypeVar("T")
 
@@ -22,13 +23,13 @@ class Trust:
     key: str = ""
     key_of: Callable[[str], str] | None = None
 
-    def signed(self, message: T, client_id: str = "") -> T:
-        """Return the message as it is sent."""
+    def encode(self, message: object, client_id: str = "") -> bytes:
+        """Return the message as it is sent; its field `signature` is empty before. WireError when it is too large."""
         if not self.key:
-            return message
-        from edgefl.security.signing import sign
+            return encode_json(message)
+        from edgefl.security.signing import encode_signed
 
-        return sign(message, self.key, self.federation, client_id)
+        return encode_signed(message, self.key, self.federation, client_id)
 
     def checked(self, message: T, client_id: str = "") -> T:
         """Return the message; WireError when it does not bear the signature that it must."""

@@ -49,9 +49,13 @@ def max_bytes(cls: type) -> int:
 def encode_json(message: Any) -> bytes:
     """Return a dataclass as JSON; WireError when it is larger than such a message may be."""
     plain = {name: _plain(getattr(message, name)) for name in _names(type(message))}  # type: ignore[arg-type]  # a class is hashable
-    payload = _ENCODER.encode(plain).encode()
-    if len(payload) > (limit := max_bytes(type(message))):
-        raise WireError(f"{type(message).__name__} is {len(payload)} bytes, expected at most {limit}; report fewer metrics")
+    return fitting(type(message), _ENCODER.encode(plain).encode())
+
+
+def fitting(cls: type, payload: bytes) -> bytes:
+    """Return a message's JSON; WireError when it is larger than such a message may be."""
+    if len(payload) > (limit := max_bytes(cls)):
+        raise WireError(f"{cls.__name__} is {len(payload)} bytes, expected at most {limit}; report fewer metrics")
     return payload
 
 

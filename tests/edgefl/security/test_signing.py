@@ -8,12 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgefl.errors import ConfigError, WireError
-from edgefl.security.signing import check, new_key, public_of, sign
+from edgefl.security.signing import check, encode_signed, new_key, public_of
 from edgefl.security.trust import Enrolments, Trust
-from edgefl.wire.messages import Begin, Receipt
+from edgefl.wire.messages import Begin, Receipt, Task
+from edgefl.wire.strict_json import MAX_JSON_BYTES, decode_json, encode_json
 
 BEGIN = Begin("pi-1", "s", 3, "p", "ab" * 32, 10, 1, 65536, 5, {"loss": 0.5}, "n1", 1.5)
 KEY = new_key()
+
+
+def signed_begin():
+    return decode_json(Begin, encode_signed(BEGIN, KEY, "kitchen", "pi-1"))
 
 
 def test_a_public_key_is_that_of_rfc_8032():
@@ -25,7 +30,7 @@ def test_a_public_key_is_that_of_rfc_8032():
 
 @given(st.sampled_from([field.name for field in fields(Begin) if field.name != "signature"]))
 def test_no_field_can_be_changed(name):
-    signed = sign(BEGIN, KEY, "kitchen", "pi-1")
+    signed = signed_begin()
     check(signed, public_of(KEY), "kitchen", "pi-1")
     value = getattr(signed, name)
     other = {**value, "loss": 0.6} if isinstance(value, dict) else value + ("x" if isinstance(value, str) else 1)
@@ -34,7 +39,7 @@ def test_no_field_can_be_changed(name):
 
 
 def test_a_signature_is_for_one_federation_device_kind_and_key():
-    signed = sign(BEGIN, KEY, "kitchen", "pi-1")
+    signed = signed_begin()
     receipt = Receipt(3, "ab" * 32, "ok", (), "", "n1", 1.5, signed.signature)
     for message, key, federation, client_id in (
         (signed, KEY, "garden", "pi-1"),
@@ -50,17 +55,36 @@ def test_a_signature_is_for_one_federation_device_kind_and_key():
         check(BEGIN, public_of(KEY), "kitchen", "pi-1")
 
 
+def test_a_signature_stands_in_its_field_alone():
+    named = replace(BEGIN, client_id='"signature":"', metrics={"signature": 1.0, '"signature":""': 2.0})
+    signed = decode_json(Begin, encode_signed(named, KEY, "kitchen"))
+    check(signed, public_of(KEY), "kitchen")
+    assert replace(signed, signature="") == named
+    models = {"a": "1", "signature": ""}
+    task = Task("s", 1, "federate", "p", models, {}, 0, 1.0, "fp32", 0, 0.0, "n", 1.0)
+    assert replace(decode_json(Task, encode_signed(task, KEY, "kitchen")), signature="") == task
+
+
+def test_a_message_may_be_too_large_by_its_signature():
+    large = replace(BEGIN, metrics={f"{i:01000}": 1.0 for i in range(64)})
+    large = replace(large, session="s" * (1 + MAX_JSON_BYTES - len(encode_json(large))))
+    assert len(encode_json(large)) == MAX_JSON_BYTES
+    with pytest.raises(WireError, match=r"Begin is \d+ bytes, expected at most"):
+        encode_signed(large, KEY, "kitchen")
+
+
 def test_what_is_no_key():
     for key in ("", "!!", "AAAA", base64.b64encode(bytes(31)).decode()):
         with pytest.raises(ConfigError, match="enrol again"):
-            sign(BEGIN, key, "f")
+            encode_signed(BEGIN, key, "f")
         with pytest.raises(ConfigError, match="enrol again"):
-            check(sign(BEGIN, KEY, "f"), key, "f")
+            check(signed_begin(), key, "f")
 
 
 def test_without_keys_nothing_is_signed_or_asked_for(tmp_path):
     open_trust = Trust("f")
-    assert open_trust.checked(open_trust.signed(BEGIN)) is BEGIN
+    assert open_trust.checked(BEGIN) is BEGIN
+    assert open_trust.encode(BEGIN) == encode_json(BEGIN)
     (tmp_path / "devices.json").write_text("{}")
     with pytest.raises(WireError, match="pi-1 is not enrolled"):
         Trust("f", key_of=Enrolments(tmp_path).key_of).checked(BEGIN, "pi-1")
