@@ -64,8 +64,8 @@ class Link:
         self._failure: BaseException | None = None
         newer = brokers[0].protocol == paho.MQTTv5
         client = PacedClient(
-            self._inbox, self._guard(self._take), client_id=client_id, clean_session=None if newer else True,
-            protocol=paho.MQTTv5 if newer else paho.MQTTv311,
+            self._inbox, self._guard(self._take), self._guard(self._acknowledged), client_id=client_id,
+            clean_session=None if newer else True, protocol=paho.MQTTv5 if newer else paho.MQTTv311,
         )  # fmt: skip
         client.max_inflight_messages_set(20)
         client.reconnect_delay_set(random.uniform(0.2, 1.0), random.uniform(10.0, 20.0))  # type: ignore[arg-type]
@@ -74,7 +74,6 @@ class Link:
         if will:
             client.will_set(will.topic, will.payload, qos=1, retain=will.retained)
         client.on_connect = self._guard(self._on_connect)
-        client.on_publish = self._guard(self._on_publish)
         client.on_subscribe = self._guard(self._on_subscribe)
         client.on_disconnect = self._guard(self._on_disconnect)
         client.on_connect_fail = self._guard(self._on_connect_fail)
@@ -167,8 +166,8 @@ class Link:
             return
         self._inbox.receive(message)
 
-    def _on_publish(self, client: paho.Client, userdata: Any, mid: int, reason: Any, properties: Any) -> None:
-        self._acknowledgements.answered(mid, str(reason) if reason.value in FOR_GOOD else "")
+    def _acknowledged(self, number: int, reason: Any) -> None:
+        self._acknowledgements.answered(number, str(reason) if reason.value in FOR_GOOD else "")
 
     def _on_subscribe(self, client: paho.Client, userdata: Any, mid: int, reasons: Any, properties: Any) -> None:
         self._subscriptions.answered(mid, reasons)
@@ -195,11 +194,12 @@ class Link:
         """Send a message, now or when the link is up again. LinkError for more than 255 KiB: the broker would drop it."""
         if len(payload) > MAX_PAYLOAD_BYTES:
             raise LinkError(f"{topic} is {len(payload)} bytes, expected at most {MAX_PAYLOAD_BYTES}; send it in chunks")
-        # no lock here: paho calls on_publish with its own message lock held, maybe before publish returns
+        # no lock here: paho says that a message is acknowledged with its own lock held, maybe before publish returns
         info = self._client.publish(topic, payload, qos=qos, retain=retain)
         self._inbox.wake()
         self.bytes_up += len(payload)
-        self._acknowledgements.sent(info.mid, topic, watched=qos > 0)
+        if qos:
+            self._acknowledgements.sent(info.mid, topic)
 
     @property
     def in_flight(self) -> int:

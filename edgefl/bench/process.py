@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from edgefl.memory import peak_rss_mb, rss_mb
+from edgefl.memory import memory_mb
 
 SETTLE_S = 10.0
 END_S = 20.0
@@ -56,4 +56,5 @@ def measured(pid: int, seconds: float, note: Callable[[str], None]) -> dict[str,
     note(f"measuring for {seconds:g} s")
     time.sleep(seconds)
     share = 100 * (cpu_s(pid) - before) / (time.monotonic() - began)
-    return {"core_percent": round(share, 2), "rss_mb": round(rss_mb(pid), 1), "peak_rss_mb": round(peak_rss_mb(pid), 1)}
+    now, most = memory_mb(pid)
+    return {"core_percent": round(share, 2), "rss_mb": round(now, 1), "peak_rss_mb": round(most, 1)}

@@ -16,28 +16,25 @@ class Acknowledgements:
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self._waiting: dict[int, str] = {}
-        self._unwatched: dict[int, str] = {}
         self._early: dict[int, str] = {}
         self._refused: dict[str, str] = {}
 
     def __len__(self) -> int:
-        """How many watched messages lack their answer."""
+        """How many messages lack their answer."""
         return len(self._waiting)
 
-    def sent(self, number: int, topic: str, *, watched: bool) -> None:
-        """Note a message; `watched`: of QoS 1, which the broker answers."""
+    def sent(self, number: int, topic: str) -> None:
+        """Note a message of QoS 1."""
         with self.lock:
             if number in self._early:
                 self._refuse(topic, self._early.pop(number))
             else:
-                (self._waiting if watched else self._unwatched)[number] = topic
+                self._waiting[number] = topic
 
     def answered(self, number: int, refusal: str = "") -> None:
         """Note the broker's answer; `refusal`: why it will not have the message, empty when it took it."""
         with self.lock:
-            if number in self._unwatched:
-                del self._unwatched[number]
-            elif number in self._waiting:
+            if number in self._waiting:
                 self._refuse(self._waiting.pop(number), refusal)
             else:
                 self._early[number] = refusal

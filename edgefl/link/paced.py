@@ -5,20 +5,24 @@ from typing import Any
 
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
 
 from edgefl.link.inbox import Inbox
 
 Take = Callable[[str, bytes, bool], None]
 """Is given topic, payload and whether it is a retained message; must not raise."""
+Acknowledged = Callable[[int, ReasonCode], None]
+"""Is given the number of a message of QoS 1 and the broker's word on it; must not raise."""
 
 
 class PacedClient(paho.Client):
     """Does not read while the inbox lacks room; sends all the while, and answers pings."""
 
-    def __init__(self, inbox: Inbox, take: Take, **given: Any) -> None:
+    def __init__(self, inbox: Inbox, take: Take, acknowledged: Acknowledged, **given: Any) -> None:
         """`given`: as paho.Client takes it."""
         super().__init__(CallbackAPIVersion.VERSION2, **given)
-        self._inbox, self._take = inbox, take
+        self._inbox, self._take, self._acknowledged = inbox, take, acknowledged
         self.on_message = lambda client, userdata, message: take(message.topic, bytes(message.payload), message.retain)
 
     def _sock_recv(self, bufsize: int) -> bytes:
@@ -46,3 +50,8 @@ class PacedClient(paho.Client):
             payload = bytes(view[start + 2 * qos :])
         self._take(topic, payload, bool(head & 1))
         return self._send_puback(number) if qos else MQTTErrorCode.MQTT_ERR_SUCCESS
+
+    def _do_on_publish(self, mid: int, reason_code: ReasonCode, properties: Properties) -> MQTTErrorCode:
+        # not paho's `on_publish`: of QoS 0 it is told too, of each by objects that are made for it
+        self._acknowledged(mid, reason_code)
+        return super()._do_on_publish(mid, reason_code, properties)

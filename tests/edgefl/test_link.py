@@ -90,19 +90,17 @@ def test_turns_visit_every_broker_before_any_again():
 
 def test_acknowledgements_in_either_order():
     made = Acknowledgements()
-    made.sent(1, "a", watched=True)
-    made.sent(2, "b", watched=False)
+    made.sent(1, "a")
     made.answered(3)  # before the publisher's thread could say so
     assert len(made) == 1
-    made.sent(3, "c", watched=True)
-    made.answered(2)
+    made.sent(3, "c")
     assert len(made) == 1
     made.answered(1)
     assert (len(made), made.take_refused()) == (0, "")
     made.answered(4, "no")
-    made.sent(4, "d", watched=True)
+    made.sent(4, "d")
     for number, topic in enumerate("efghi", 5):
-        made.sent(number, topic, watched=True)
+        made.sent(number, topic)
         made.answered(number, "never")
     assert len(made) == 0
     assert made.take_refused() == "d (no), e (never), f (never) and more"

@@ -15,7 +15,7 @@ TOPIC = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"
 def told(head, packet, handle):
     """What `take` is told of a packet, what is acknowledged, and what paho's loop is told."""
     taken, numbers = [], []
-    client = PacedClient(Inbox(), lambda *message: taken.append(message), client_id="a", protocol=paho.MQTTv311)
+    client = PacedClient(Inbox(), lambda *message: taken.append(message), lambda *_: None, client_id="a", protocol=paho.MQTTv311)
     client._send_puback = lambda number: numbers.append(number) or MQTTErrorCode.MQTT_ERR_SUCCESS
     client._in_packet |= {"command": head, "packet": bytearray(packet)}
     return handle(client), taken, numbers
