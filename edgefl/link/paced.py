@@ -1,8 +1,7 @@
 """paho's client, which reads from the broker no faster than the service takes, and hands on what it reads as it is."""
 
-import ssl
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
@@ -10,10 +9,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from edgefl.link.inbox import Inbox
-from edgefl.link.sockets import RECORD
 
-MOST_AT_ONCE = 256 * 1024
-"""Bytes of the largest packet that has its memory before it has come; what is larger is none that a service takes."""
 Take = Callable[[str, bytes, bool], None]
 """Is given topic, payload and whether it is a retained message; must not raise."""
 Acknowledged = Callable[[int, ReasonCode], None]
@@ -31,38 +27,9 @@ class PacedClient(paho.Client):
 
     def _sock_recv(self, bufsize: int) -> bytes:
         # paho's own word for a socket that has nothing yet: it sends what there is to send, and comes back
-        if (bufsize > RECORD and self._is_one_buffer()) or not self._inbox.may_read(self.want_write):
+        if not self._inbox.may_read(self.want_write):
             raise BlockingIOError
         return super()._sock_recv(bufsize)
-
-    def _is_one_buffer(self) -> bool:
-        """Whether the packet that comes is one of several records, whose bytes go where they stay."""
-        packet = self._in_packet
-        return RECORD < packet["remaining_length"] <= MOST_AT_ONCE and packet["to_process"] > 0 and packet["have_remaining"] > 0
-
-    def _packet_read(self) -> MQTTErrorCode:
-        # paho puts a packet together from a piece for each read, which copies it twice: a third of what a chunk costs its receiver
-        if not self._is_one_buffer():
-            code = super()._packet_read()
-            if not self._is_one_buffer():
-                return code
-        packet, opened = self._in_packet, cast(Any, self._sock)
-        if not self._inbox.may_read(self.want_write):
-            return MQTTErrorCode.MQTT_ERR_AGAIN
-        packet["packet"] = packet["packet"] or bytearray(packet["remaining_length"])
-        with memoryview(packet["packet"]) as view:
-            try:
-                came = opened.recv_into(view[-packet["to_process"] :]) if opened else 0
-            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-                return MQTTErrorCode.MQTT_ERR_AGAIN
-            except OSError:
-                came = 0
-        if not came:
-            return MQTTErrorCode.MQTT_ERR_CONN_LOST
-        packet["to_process"] -= came
-        with self._msgtime_mutex:
-            self._last_bytes_received = paho.time_func()
-        return MQTTErrorCode.MQTT_ERR_AGAIN if packet["to_process"] else super()._packet_read()
 
     def _handle_publish(self) -> MQTTErrorCode:
         # paho copies a payload four times on the way to `on_message`, and looks for a callback of each topic: a seventh of all that a

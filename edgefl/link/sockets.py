@@ -51,7 +51,7 @@ class RecordSocket(ssl.SSLSocket):
                 return super().recv(buflen, flags)
             found = self.read(RECORD)
             if len(found) <= buflen:
-                return found
+                return found if len(found) == buflen else self._more(found, buflen)
             self._ahead = found
         found = self._ahead[self._at : self._at + buflen]
         self._at += len(found)
@@ -59,25 +59,22 @@ class RecordSocket(ssl.SSLSocket):
             self._ahead, self._at = b"", 0
         return found
 
-    def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
-        """Fill a buffer from its start with what can be had, record after record, as far as there is no wait; returns how much."""
-        with memoryview(buffer) as view:
-            wanted, have = len(view) if nbytes is None else nbytes, 0
+    def _more(self, found: bytes, wanted: int) -> bytes:
+        """Return what is found and, up to so many bytes, what else can be had without waiting: each read of paho's costs it more."""
+        parts, lacking = [found], wanted - len(found)
+        while lacking and self.gettimeout() == 0.0:
             try:
-                while have < wanted:
-                    if self._ahead or wanted - have < RECORD or self._sslobj is None:
-                        piece = self.recv(wanted - have)
-                        came = len(piece)
-                        view[have : have + came] = piece
-                    else:
-                        came = int(self.read(wanted - have, view[have:]))
-                    have += came
-                    if not came or self.gettimeout() != 0.0:  # the end says so again when it is asked again
-                        break
+                record = self.read(RECORD)
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-                if not have:
-                    raise
-            return have
+                break
+            if not record:  # the next read says so again
+                break
+            if len(record) > lacking:
+                self._ahead, self._at = record, lacking
+                record = record[:lacking]
+            parts.append(record)
+            lacking -= len(record)
+        return b"".join(parts)
 
     def pending(self) -> int:
         """Return how many bytes can be had without waiting."""

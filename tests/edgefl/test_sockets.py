@@ -1,11 +1,9 @@
 """A TLS socket that reads ahead gives the same bytes in the same order."""
 
 import socket
-import ssl
 import threading
 from types import SimpleNamespace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,56 +14,24 @@ def socket_of(records, timeout=None):
     """A socket without a connection, whose reads give these records and then the end; `timeout` 0: one that does not wait."""
     made, left = RecordSocket.__new__(RecordSocket), list(records)
 
-    def read(size, buffer=None):
+    def read(size):
         assert size >= RECORD, "a record is never cut"
-        record = left.pop(0) if left else b""
-        if buffer is None:
-            return record
-        buffer[: len(record)] = record
-        return len(record)
+        return left.pop(0) if left else b""
 
     made.read, made._sslobj, made.gettimeout = read, SimpleNamespace(), lambda: timeout
     return made, left
 
 
-def into(tls, size):
-    room = bytearray(size)
-    return bytes(room[: tls.recv_into(room)])
-
-
-READS = st.tuples(st.sampled_from([RecordSocket.recv, into]), st.integers(1, 40) | st.sampled_from([RECORD, 2 * RECORD]))
-
-
-@given(st.lists(st.binary(min_size=1, max_size=60), max_size=8), st.lists(READS, min_size=1), st.sampled_from([None, 0.0]))
-def test_records_come_in_pieces_of_any_size(records, reads, timeout):
+@given(st.lists(st.binary(min_size=1, max_size=60), max_size=8), st.lists(st.integers(1, 40), min_size=1), st.sampled_from([None, 0.0]))
+def test_records_come_in_pieces_of_any_size(records, sizes, timeout):
     tls, left = socket_of(records, timeout)
     found, turn = b"", 0
-    while True:
-        read, size = reads[turn % len(reads)]
-        if not (piece := read(tls, size)):
-            break
+    while piece := tls.recv(size := sizes[turn % len(sizes)]):
         assert len(piece) <= size
         found, turn = found + piece, turn + 1
         assert tls.pending() == len(b"".join(records)) - len(found) - len(b"".join(left))
     assert found == b"".join(records)
     assert tls.pending() == 0
-
-
-def test_a_buffer_is_filled_as_far_as_there_is_no_wait():
-    def read(size, buffer=None):
-        if len(turns) == 3:
-            raise ssl.SSLWantReadError
-        turns.append(size)
-        buffer[:RECORD] = bytes([len(turns)]) * RECORD
-        return RECORD
-
-    tls, _ = socket_of([], 0.0)
-    tls.read, turns = read, []
-    room = bytearray(5 * RECORD)
-    assert tls.recv_into(room) == 3 * RECORD
-    assert bytes(room) == b"".join(bytes([i]) * RECORD for i in (1, 2, 3, 0, 0))
-    with pytest.raises(ssl.SSLWantReadError):
-        tls.recv_into(room)
 
 
 def test_a_socket_that_another_thread_shut_down_has_ended():
