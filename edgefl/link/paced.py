@@ -36,9 +36,9 @@ class PacedClient(paho.Client):
         # device's processor does in a round without training
         head, packet = self._in_packet["command"], self._in_packet["packet"]
         qos = head >> 1 & 3
-        if self._protocol == paho.MQTTv5 or qos > 1:
-            return super()._handle_publish()
         try:
+            if self._protocol == paho.MQTTv5 or qos > 1:
+                return super()._handle_publish()
             start = 2 + int.from_bytes(packet[:2], "big")
             topic = packet[2:start].decode()
             number = packet[start] << 8 | packet[start + 1] if qos else 0
