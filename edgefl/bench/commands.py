@@ -78,10 +78,11 @@ def simulate(repeats: int, torch_python: str | None, out: Path | None, as_json: 
 @click.option(
     "--repeats", type=click.IntRange(1), default=3, show_default=True, help="Runs of each beside the others; the medians are printed."
 )
+@click.option("--workers", type=click.IntRange(0), default=0, help="Run each larger fleet with so many workers too.  [default: not]")
 @click.option("--flwr-python", help="A Python that has flwr, in a virtual environment of its own  [default: Flower is left out]")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON there too.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def fleet(quick: bool, repeats: int, flwr_python: str | None, out: Path | None, as_json: bool) -> None:
+def fleet(quick: bool, repeats: int, workers: int, flwr_python: str | None, out: Path | None, as_json: bool) -> None:
     """Seconds a round, the aggregator's memory and lost messages with 10, 100 and 500 light clients; beside bare paho, and Flower.
 
     A light client has a connection, a certificate and keys of its own and speaks the device's protocol; its update is noise.
@@ -90,8 +91,11 @@ def fleet(quick: bool, repeats: int, flwr_python: str | None, out: Path | None, 
     Example:
       edgefl bench fleet --repeats 3 --flwr-python ~/flwr/bin/python
     """
-    given = "".join([" --quick" * quick, f" --repeats {repeats}", f" --flwr-python {flwr_python}" if flwr_python else ""])
-    sizes = Sizes(loads=()) if quick else Sizes()
+    if quick and workers:
+        raise click.UsageError("workers are for the larger fleets, which --quick does not run; leave out --quick or --workers")
+    asked = [f" --workers {workers}" if workers else "", f" --flwr-python {flwr_python}" if flwr_python else ""]
+    given = "".join([" --quick" * quick, f" --repeats {repeats}", *asked])
+    sizes = Sizes(loads=(), workers=workers) if quick else Sizes(workers=workers)
     with Telling() as tell:
         result = run_fleet_bench(sizes, repeats, flwr_python, f"edgefl bench fleet{given}", tell)
     _give(result, render_fleet, out, as_json)

@@ -22,13 +22,17 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is run. pair: clients beside the peers; loads: (clients, rounds) of the larger fleets; model_bytes: the models' sizes."""
+    """What is run. pair: clients beside the peers; loads: (clients, rounds) of the larger fleets; model_bytes: the models' sizes.
+
+    workers: so many processes take the uploads of each larger fleet, which is then run a second time; 0: it is not.
+    """
 
     pair: int = 10
     pair_rounds: int = 15
     flower_rounds: int = 4
     loads: tuple[tuple[int, int], ...] = ((100, 5), (500, 3))
     model_bytes: tuple[int, ...] = (240_000, 2_000_000)
+    workers: int = 0
 
 
 def run_fleet_bench(sizes: Sizes, repeats: int, flwr_python: str | None, command: str, say: Say) -> dict[str, Any]:
@@ -41,7 +45,12 @@ def run_fleet_bench(sizes: Sizes, repeats: int, flwr_python: str | None, command
         versions["flwr"] = flower_version(flwr_python)
     before = os.getloadavg()[0]
     beside = [_beside(sizes, each, repeats, flwr_python, say) for each in sizes.model_bytes]
-    fleets = [_fleet(Load(clients, size, rounds), say) for clients, rounds in sizes.loads for size in sizes.model_bytes]
+    fleets = [
+        _fleet(Load(clients, size, rounds, workers=workers), say)
+        for clients, rounds in sizes.loads
+        for size in sizes.model_bytes
+        for workers in sorted({0, sizes.workers})
+    ]
     return {
         "machine": machine(),
         "versions": versions,
@@ -61,7 +70,8 @@ def _directory() -> Iterator[Path]:
 def _fleet(load: Load, say: Say) -> dict[str, Any]:
     with _directory() as directory:
         row = run_fleet(load, directory)
-    say(f"{load.clients} clients x {load.model_bytes // 1000} KB: {row['round_s']:.3f} s a round, {row['aggregator_mb']:.0f} MB")
+    split = f", {load.workers} workers" * (load.workers > 0)
+    say(f"{load.clients} clients x {load.model_bytes // 1000} KB{split}: {row['round_s']:.3f} s a round, {row['aggregator_mb']:.0f} MB")
     return row
 
 
@@ -129,7 +139,7 @@ def render(result: dict[str, Any]) -> str:
     lines += [
         "",
         f"{'clients':>7} {'model KB':>8} {'s a round':>9} {'aggregator MB':>13} {'accepted once':>14} {'left out':>8} {'dropped':>7}"
-        f" {'KB up':>8} {'KB down':>8}",
+        f" {'KB up':>8} {'KB down':>8}  processor s a round: aggregator, workers",
     ]
     for row in [*(run for each in result["beside"] for run in each["edgefl"]["runs"][:1]), *result["fleets"]]:
         once, sent = f"{row['updates_accepted_once']} of {row['updates_expected']}", row["bytes_a_round"]
@@ -137,5 +147,6 @@ def render(result: dict[str, Any]) -> str:
             f"{row['clients']:7d} {row['model_bytes'] // 1000:8d} {row['round_s']:9.3f} {row['aggregator_mb']:13.1f} {once:>14}"
             f" {row['clients_left_out']:8d} {row['dropped_by_broker'] + row['dropped_by_clients']:7d}"
             f" {sent['up'] / 1000:8.1f} {sent['down'] / 1000:8.1f}"
+            f"  {', '.join(f'{used:.3f}' for used in (row['aggregator_cpu_s'], *row['workers_cpu_s']))}"
         )
     return "\n".join(lines)

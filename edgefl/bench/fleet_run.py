@@ -16,7 +16,7 @@ import numpy as np
 
 from edgefl.algorithms import PERSONALIZE, full_options
 from edgefl.bench.fleet_broker import WATCH, make_keys, secured_broker
-from edgefl.bench.process import clients_a_process, cpu_s, running
+from edgefl.bench.process import children, clients_a_process, cpu_s, running
 from edgefl.errors import EdgeflError
 from edgefl.learner.numpy_softmax import softmax_spec
 from edgefl.memory import peak_rss_mb
@@ -36,12 +36,16 @@ SETTLE_S = 2.5
 
 @dataclass(frozen=True)
 class Load:
-    """What is measured: so many clients, a model of so many bytes, so many rounds; `timeout_s` for the whole of it."""
+    """What is measured: so many clients, a model of so many bytes, so many rounds; `timeout_s` for the whole of it.
+
+    `workers`: so many processes take the uploads, 0: the aggregator does.
+    """
 
     clients: int
     model_bytes: int
     rounds: int
     timeout_s: float = 600.0
+    workers: int = 0
 
 
 def client_ids(count: int) -> list[str]:
@@ -74,6 +78,7 @@ def run_fleet(load: Load, directory: Path) -> dict[str, Any]:
     )
     edgefl = [sys.executable, "-m", "edgefl", "aggregator", "start", "--security", str(broker)]
     lead = [*edgefl, "--config", str(directory / "federation.toml"), "--plan", str(directory / "plan"), "--out", str(out)]
+    lead += ["--workers", str(load.workers)] if load.workers else []
     files = [str(directory / f"{client_id}.enrol") for client_id in ids]
     together = clients_a_process(load.clients)
     clients = [sys.executable, "-m", "devices.light", name, str(together), *files]
@@ -84,7 +89,7 @@ def run_fleet(load: Load, directory: Path) -> dict[str, Any]:
         began = time.time()
         aggregator = stack.enter_context(running(lead, directory / "aggregator.log"))
         light = stack.enter_context(running(clients, directory / "light.log", stdout=subprocess.PIPE))
-        summaries, peak_mb, used_s = watch.until_personal(aggregator, light, load.timeout_s)
+        summaries, peaks_mb, used_s = watch.until_personal(aggregator, light, load.timeout_s)
         told = json.loads(_output(light, directory / "light.log"))
         if aggregator.wait(60):
             raise EdgeflError(f"the aggregator ended with {aggregator.returncode}: {_last(directory / 'aggregator.log')}")
@@ -98,8 +103,11 @@ def run_fleet(load: Load, directory: Path) -> dict[str, Any]:
         "first_round_s": times[0] - began,
         "round_s": median(seconds),
         "round_s_range": [min(seconds), max(seconds)],
-        "aggregator_cpu_s": used_s,
-        "aggregator_mb": peak_mb,
+        "workers": load.workers,
+        "aggregator_cpu_s": used_s[0],
+        "aggregator_mb": peaks_mb[0],
+        "workers_cpu_s": used_s[1:],
+        "workers_mb": peaks_mb[1:],
         "client_process_mb": told["peak_rss_mb"],
         "clients_a_process": together,
         "bytes_a_round": _bytes_a_round(told["clients"], load.rounds),
@@ -127,17 +135,21 @@ class Watch:
 
     def until_personal(
         self, aggregator: "subprocess.Popen[str]", light: "subprocess.Popen[str]", timeout_s: float
-    ) -> tuple[list[Summary], float, float]:
-        """Return the rounds' summaries, that of the personalization last, and what the aggregator needed: peak memory in MB, and
-        seconds of processor time a round after the first."""
-        until, found, peak, used = time.monotonic() + timeout_s, list[Summary](), 0.0, list[float]()
+    ) -> tuple[list[Summary], list[float], list[float]]:
+        """Return the rounds' summaries, that of the personalization last, and what the aggregator and then each of its workers needed:
+        peak memory in MB, and seconds of processor time a round after the first."""
+        until, found, used = time.monotonic() + timeout_s, list[Summary](), list[list[float]]()
+        pids, peaks = [aggregator.pid], dict[int, float]()
         while time.monotonic() < until and aggregator.poll() is None and not light.poll():
             if summary := self._take(0.5):
                 found.append(summary)
-                used.append(cpu_s(aggregator.pid))
-            peak = max(peak, peak_rss_mb(aggregator.pid))  # NaN of one that has ended is not larger
+                pids = pids if used else [aggregator.pid, *children(aggregator.pid)]
+                used.append([cpu_s(pid) for pid in pids])
+            for pid in pids:
+                peaks[pid] = max(peaks.get(pid, 0.0), peak_rss_mb(pid))  # NaN of one that has ended is not larger
             if summary and summary.phase == PERSONALIZE:
-                return found, peak, (used[-2] - used[0]) / max(1, len(used) - 2)
+                spent = [(last - first) / max(1, len(used) - 2) for first, last in zip(used[0], used[-2], strict=True)]
+                return found, list(peaks.values()), spent
         for process, name in ((aggregator, "aggregator"), (light, "light")):
             if process.poll():
                 raise EdgeflError(

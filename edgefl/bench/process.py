@@ -1,5 +1,6 @@
 """Programs that run beside a measurement, and what /proc says that they take."""
 
+import contextlib
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -39,6 +40,16 @@ def running(command: Sequence[str], log: Path | None = None, **given: Any) -> It
             process.wait()
         if process.stdout:
             process.stdout.close()
+
+
+def children(pid: int) -> list[int]:
+    """Return the processes that a process has started and that still run."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, IndexError):  # it has ended meanwhile
+            if int((each / "stat").read_text().rpartition(")")[2].split()[1]) == pid:
+                found.append(int(each.name))
+    return sorted(found)
 
 
 def cpu_s(pid: int) -> float:

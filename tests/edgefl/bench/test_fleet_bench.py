@@ -1,6 +1,7 @@
 """`edgefl bench fleet` runs, small: real processes, a real broker with certificates, every update accepted once."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -16,9 +17,9 @@ pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is n
 def test_a_small_fleet_beside_the_floor(monkeypatch, tmp_path):
     # sixty: tasks go out fifty at a time
     small = fleet.Sizes(pair=3, pair_rounds=3, loads=((60, 2),), model_bytes=(20_000,))
-    monkeypatch.setattr("edgefl.bench.commands.Sizes", lambda: small)
+    monkeypatch.setattr("edgefl.bench.commands.Sizes", lambda workers: replace(small, workers=workers))
     out = tmp_path / "fleet.json"
-    ran = CliRunner().invoke(bench, ["fleet", "--repeats", "1", "--out", str(out)], catch_exceptions=False)
+    ran = CliRunner().invoke(bench, ["fleet", "--repeats", "1", "--workers", "2", "--out", str(out)], catch_exceptions=False)
     assert ran.exit_code == 0, ran.output
     result = json.loads(out.read_text())
     (row,) = result["beside"]
@@ -29,8 +30,18 @@ def test_a_small_fleet_beside_the_floor(monkeypatch, tmp_path):
         assert (load["clients_left_out"], load["dropped_by_broker"], load["dropped_by_clients"], load["rejected"]) == (0, 0, 0, 0)
         assert load["bytes_a_round"]["up"] > load["model_bytes"] > 19_000
         assert load["aggregator_mb"] > 20 and load["round_s"] > 0 and load["first_round_s"] > 0
+        assert len(load["workers_cpu_s"]) == len(load["workers_mb"]) == load["workers"]
+        assert min(load["aggregator_cpu_s"], *load["workers_cpu_s"], 1.0) > 0
+        assert min(*load["workers_mb"], 99.0, 99.0) > 20
+    assert [load["workers"] for load in result["fleets"]] == [0, 2]
     for told in ("paho, QoS 1, TLS", "edgefl, TLS, signed", "9 of 9", "120 of 120", result["machine"]):
         assert told in ran.stdout
+
+
+def test_workers_are_for_the_larger_fleets():
+    ran = CliRunner().invoke(bench, ["fleet", "--quick", "--workers", "2"])
+    assert ran.exit_code == 2
+    assert "leave out --quick or --workers" in ran.output
 
 
 def test_a_python_without_flower_is_an_error_with_a_remedy(tmp_path):
