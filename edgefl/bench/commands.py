@@ -95,7 +95,7 @@ def fleet(quick: bool, repeats: int, workers: int, flwr_python: str | None, out:
         raise click.UsageError("workers are for the larger fleets, which --quick does not run; leave out --quick or --workers")
     asked = [f" --workers {workers}" if workers else "", f" --flwr-python {flwr_python}" if flwr_python else ""]
     given = "".join([" --quick" * quick, f" --repeats {repeats}", *asked])
-    sizes = Sizes(loads=(), workers=workers) if quick else Sizes(workers=workers)
+    sizes = Sizes(loads=()) if quick else Sizes(workers=workers)
     with Telling() as tell:
         result = run_fleet_bench(sizes, repeats, flwr_python, f"edgefl bench fleet{given}", tell)
     _give(result, render_fleet, out, as_json)

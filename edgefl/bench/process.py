@@ -43,12 +43,11 @@ def running(command: Sequence[str], log: Path | None = None, **given: Any) -> It
 
 
 def children(pid: int) -> list[int]:
-    """Return the processes that a process has started and that still run."""
-    found = []
-    for each in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError, IndexError):  # it has ended meanwhile
-            if int((each / "stat").read_text().rpartition(")")[2].split()[1]) == pid:
-                found.append(int(each.name))
+    """Return the processes that a process has started and that still run; none of one that has ended."""
+    found = list[int]()
+    for thread in Path(f"/proc/{pid}/task").glob("*"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            found += map(int, (thread / "children").read_text().split())
     return sorted(found)
 
 

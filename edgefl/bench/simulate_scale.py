@@ -1,5 +1,6 @@
 """How a simulation grows: client steps a second from one process to two, peak memory from ten clients to a thousand."""
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from edgefl.bench.process import children
 from edgefl.bench.simulate_steps import ENV
 from edgefl.errors import EdgeflError
 
@@ -77,12 +79,9 @@ def tree_mb(pid: int) -> float:
     """Return the memory of a process and its descendants in MB of 10^6 bytes; a page that several share counts once (PSS)."""
     total, pending = 0.0, [pid]
     while pending:
-        process = Path(f"/proc/{pending.pop()}")
-        try:
-            lines = (process / "smaps_rollup").read_text().splitlines()
+        each = pending.pop()
+        pending += children(each)
+        with contextlib.suppress(OSError, StopIteration):  # it has ended
+            lines = Path(f"/proc/{each}/smaps_rollup").read_text().splitlines()
             total += next(int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith("Pss:"))
-            for thread in (process / "task").iterdir():
-                pending += [int(child) for child in (thread / "children").read_text().split()]
-        except (OSError, StopIteration):  # it has ended
-            continue
     return total

@@ -32,8 +32,8 @@ class PacedClient(paho.Client):
         return super()._sock_recv(bufsize)
 
     def _handle_publish(self) -> MQTTErrorCode:
-        # paho copies a payload four times on the way to `on_message`, and looks for a callback of each topic: a seventh of all that a
-        # device's processor does in a round without training
+        # paho copies a payload four times on the way to `on_message`, and looks for a callback of each topic: 7 of 100 of a device's
+        # processor time in a round without training
         head, packet = self._in_packet["command"], self._in_packet["packet"]
         qos = head >> 1 & 3
         try:

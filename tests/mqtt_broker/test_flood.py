@@ -52,12 +52,16 @@ def test_while_nothing_is_taken_only_the_room_is_filled_and_words_go_out(ends, r
 
 
 def test_paho_hands_messages_on_as_they_are(mosquitto_url):
-    """Were paho to call it by another name, messages would come by its own callback."""
+    """Were paho to call it by another name, messages would come by its own callback. Of one at QoS 0 nothing is kept."""
     link = Link(mosquitto_url, "one")
     try:
         link._client.on_message = None
         link.subscribe("a")
+        link.publish("a", b"lightly", qos=0)
+        assert link.in_flight == 0
         link.publish("a", b"here")
-        assert link.get(DEADLINE_S) == Message("a", b"here")
+        assert [link.get(DEADLINE_S), link.get(DEADLINE_S)] == [Message("a", b"lightly"), Message("a", b"here")]
+        assert link.wait_in_flight(1, DEADLINE_S)
+        assert not link._acknowledgements._early
     finally:
         link.close()

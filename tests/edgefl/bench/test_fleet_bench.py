@@ -31,8 +31,8 @@ def test_a_small_fleet_beside_the_floor(monkeypatch, tmp_path):
         assert load["bytes_a_round"]["up"] > load["model_bytes"] > 19_000
         assert load["aggregator_mb"] > 20 and load["round_s"] > 0 and load["first_round_s"] > 0
         assert len(load["workers_cpu_s"]) == len(load["workers_mb"]) == load["workers"]
-        assert min(load["aggregator_cpu_s"], *load["workers_cpu_s"], 1.0) > 0
-        assert min(*load["workers_mb"], 99.0, 99.0) > 20
+        assert all(used > 0 for used in (load["aggregator_cpu_s"], *load["workers_cpu_s"]))
+        assert all(peak > 20 for peak in load["workers_mb"])
     assert [load["workers"] for load in result["fleets"]] == [0, 2]
     for told in ("paho, QoS 1, TLS", "edgefl, TLS, signed", "9 of 9", "120 of 120", result["machine"]):
         assert told in ran.stdout
