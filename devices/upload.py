@@ -27,7 +27,7 @@ def upload(session: Session, task: Task, begin: Begin, blob: bytes) -> Receipt:
     while True:
         if time.monotonic() >= until:
             told = session.trust.encode(replace(begin, ts=time.time(), follows=granted), begin.client_id)
-            link.publish(topics.upload(begin.client_id, begin.sha256, "begin"), told)
+            link.publish(topics.upload(begin.client_id, begin.sha256, "begin"), told, qos=0)
             if granted:
                 _send(session, task, begin, blob, ((0, begin.count),))
             granted = False  # what was lost of it, a receipt says

@@ -143,6 +143,13 @@ def count(round: Round) -> int:
     return len(round.received) + (len(round.late) if round.late_count else 0)
 
 
+def lacking(round: Round) -> int:
+    """Return how many updates would close the round: not those of clients that are away or whose update was rejected."""
+    if round.enough:
+        return round.enough - count(round)
+    return len(round.cohort) - len({*round.received, *round.failed, *round.away})
+
+
 def has_quorum(round: Round) -> bool:
     """Whether as many updates came as must."""
     return count(round) >= round.needed

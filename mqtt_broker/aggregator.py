@@ -78,7 +78,7 @@ class Aggregator:
         self._plan, self._plan_blob = plan.id, encode_plan(plan)
         self._topics = Topics(config.name)
         self._gathered = False
-        self._saving = Saving()
+        self._saving = Saving(lambda: self._journal.sync())
         self._clusters = ToldClusters(config, plan.spec, out)
 
     def run(self, broker: str, *, take_over: bool = False, fresh: bool = False) -> dict[str, Any]:
@@ -173,9 +173,6 @@ class Aggregator:
     def _held(self) -> frozenset[str]:
         return paused_clients(self._out)
 
-    def _available(self) -> tuple[str, ...]:
-        return self._exchange.presence.available(self._held())
-
     def _play(self, state: ServerState, cohort: Callable[[], tuple[str, ...]], *, open_to_all: bool = False) -> Opened:
         """Play a round, or what is left of it after a restart; its updates are in the spool then, and it is closed in the journal."""
         config, opened = self._config, self._journal.round(state.round, state.phase)
@@ -205,21 +202,24 @@ class Aggregator:
             return opened
         sent_before = self._link.bytes_up
         self._doing(f"{state.phase}, round {state.round}, {len(opened.cohort)} devices", state.round - 1, config.rounds)
-        self._exchange.publish_state(self._state(state.phase, state.round, self._told_size(opened)))
-        accept = partial(self._journal.accept, opened)
+        accept, tasks_out = partial(self._journal.accept, opened), partial(self._tasks_out, opened)
         if config.privacy.secure_aggregation and state.phase != PERSONALIZE:
+            tasks_out()
             closed, begins = self._masked.play(begun, tasks, accept)
         else:
-            closed = self._exchange.play(begun, tasks, lambda settled: accept(*settled), open_to_all=open_to_all)
+            closed = self._exchange.play(begun, tasks, lambda each: accept(*each), open_to_all=open_to_all, tasks_out=tasks_out)
             begins = self._spool.begins()
         self._close(closed, opened, begins, sent_before)
         # devices that are late still ask for the blobs of this round; those of the one before are gone
         self._exchange.blobs.keep_only(tasks.blobs() | {self._plan})
         return opened
 
-    def _told_size(self, opened: Opened) -> int:  # with `[privacy]` what it is on average, for who was drawn is a secret
+    def _tasks_out(self, opened: Opened) -> None:
+        # with `[privacy]` how many are asked on average, for who was drawn is a secret
         secret = self._config.privacy.is_on and opened.phase != PERSONALIZE
-        return expected_cohort(self._config) if secret else len(opened.cohort)
+        size = expected_cohort(self._config) if secret else len(opened.cohort)
+        self._exchange.publish_state(self._state(opened.phase, opened.number, size))
+        self._saving.tasks_out()
 
     def _close(self, closed: rounds.Round, opened: Opened, begins: Sequence[Begin], sent_before: int) -> None:
         seconds = time.monotonic() - closed.opened
@@ -236,7 +236,7 @@ class Aggregator:
     def _federate(self, state: ServerState) -> ServerState:
         def cohort() -> tuple[str, ...]:
             draw = partial(draw_cohort, self._config, self._key) if self._config.privacy.is_on else partial(selected, self._config)
-            return draw(state, self._available())
+            return draw(state, self._exchange.presence.available(self._held()))
 
         self._play(state, cohort, open_to_all=self._config.mode == "async")
         after = self._algorithm.aggregate(state, self._clusters.noting(as_of(each, state.round) for each in self._spool.updates()))

@@ -14,29 +14,27 @@ from edgefl.wire.topics import Address, Topics, parse_topic
 from mqtt_broker.blob_traffic import BlobTraffic
 from mqtt_broker.presence import Presence, take_status
 from mqtt_broker.spool import Spool
-from mqtt_broker.tasks import Asks, checked_answer
+from mqtt_broker.tasks import Accepted, Asks, Then, checked_answer
 from mqtt_broker.uploads import Uploads, answer, receipt
 
 SETTLE_S = 0.05
 """So long at most an update that came whole waits for those on their way, to be synced and journalled with them."""
-MOST_TASKS = 50
 
 
 class Exchange:
-    """One federation's traffic. `note` gets a line for a person now and then; `held`: whom the aggregator's operator has paused.
+    """One federation's traffic. `note` gets lines for a person; `held`: whom the operator has paused.
 
-    `ready` returns when the spool may take an update.
-    """
+    `ready` returns when the spool may take an update."""
 
     def __init__(
         self, link: Link, topics: Topics, state: State, *, upload_slots: int, spool: Spool, trust: Trust, note: Callable[[str], None],
-        held: Callable[[], frozenset[str]] = frozenset, ready: Callable[[], None] = lambda: None,
+        held: Callable[[], frozenset[str]] = frozenset, ready: Then = lambda: None,
     ) -> None:  # fmt: skip
         self._link, self._topics, self._spool, self._trust, self._note = link, topics, spool, trust, note
         self._held, self._ready = held, ready
         self._uploads = Uploads(upload_slots)
         self._tasks: Asks | None = None
-        self._accepted: Callable[[Sequence[Begin]], None] = lambda begins: None
+        self._accepted: Accepted = lambda begins: None
         self._unsettled: dict[str, Begin] = {}
         self._settle_by, self._open_to_all = 0.0, False
         self.state = state
@@ -56,15 +54,16 @@ class Exchange:
         self.state = state
         self._link.publish(self._topics.state, self._trust.encode(state), retain=True)
 
-    def play(self, round: Round, tasks: Asks, accepted: Callable[[Sequence[Begin]], None], *, open_to_all: bool = False) -> Round:
+    def play(self, round: Round, tasks: Asks, accepted: Accepted, *, open_to_all: bool = False, tasks_out: Then = lambda: None) -> Round:
         """Send the tasks and take updates into the spool until the round closes; returns it closed.
 
-        `accepted` is told of updates before their devices are. `open_to_all`: whoever comes online meanwhile takes part.
+        `accepted` is told of updates before their devices are, `tasks_out` called when the tasks are. `open_to_all`: who comes takes part.
         Raises RoundError when quorum is missed for good.
         """
         self.round, self._tasks, self._accepted, self._open_to_all = round, tasks, accepted, open_to_all
         self._unsettled.clear()
         self._send_tasks(rounds.missing(round))
+        tasks_out()
         while not rounds.is_closed(self.round, now := time.monotonic()):
             if rounds.is_overdue(self.round, now):
                 waiting = rounds.missing(self.round)
@@ -82,9 +81,6 @@ class Exchange:
 
     def _send_tasks(self, client_ids: Sequence[str]) -> None:
         for client_id in client_ids:
-            # paho keeps 2 KB of each message that is not acknowledged; a broker that is away acknowledges none
-            while self._link.in_flight >= MOST_TASKS and self._link.is_connected:
-                self.pump(0.01)
             self._send_task(client_id)
 
     def _send_task(self, client_id: str) -> None:
@@ -97,12 +93,12 @@ class Exchange:
         task = self._tasks.brief(client_id).task
         for sha256 in task.models.values():
             self.blobs.expect(sha256, client_id)
-        self._link.publish(self._topics.device(client_id, "task"), self._trust.encode(task, client_id))
+        self._link.publish(self._topics.device(client_id, "task"), self._trust.encode(task, client_id), qos=0)
 
     def pump(self, timeout_s: float) -> None:
         """Take one event, if one comes in time, and send what is due."""
         if self._unsettled:
-            timeout_s = min(timeout_s, self._settle_by - time.monotonic()) if self._uploads.is_busy else 0.0
+            timeout_s = min(timeout_s, self._settle_by - time.monotonic()) if self._lacks_more() else 0.0
         event = self._link.get(min(timeout_s, 0.004) if self.blobs.is_busy else timeout_s)
         if isinstance(event, Message):
             self._take(event)
@@ -111,11 +107,16 @@ class Exchange:
             # a broker that was restarted has forgotten what was retained
             self.publish_state(self.state)
             self.blobs.publish_again()
+            # who is told of its task again announces its update again, if that was lost meanwhile
+            self._send_tasks(rounds.missing(self.round) if self.round else ())
         now = time.monotonic()
-        if self._unsettled and (now >= self._settle_by or (event is None and not self._uploads.is_busy)):
+        if self._unsettled and (now >= self._settle_by or not self._lacks_more()):
             self._settle()
         self._send(self._uploads.expire(now))
         self.blobs.send_due(now)
+
+    def _lacks_more(self) -> bool:  # beside the updates that came whole
+        return self.round is not None and rounds.lacking(self.round) > len(self._unsettled)
 
     def _send(self, receipts: list[tuple[str, Receipt]]) -> None:
         for client_id, each in receipts:  # nothing is kept of them: who does not hear one says again what it has

@@ -6,9 +6,10 @@ it, a receipt's update before the receipt.
 
 import fcntl
 import json
+import os
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -75,7 +76,6 @@ class Journal:
         with self._errors():
             self._database = sqlite3.connect(self._path, isolation_level=None)
             self._database.execute("pragma journal_mode=wal")
-            self._database.execute("pragma synchronous=full")
             self._database.execute("pragma cache_size=-128")  # KiB; what is written is hardly ever read
             self._database.executescript(SCHEMA)
 
@@ -87,8 +87,9 @@ class Journal:
             raise StateError(f"cannot use {self._path}: {error}; free some space, or choose another --out") from error
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, synchronous: str = "full") -> Iterator[sqlite3.Connection]:
         with self._errors():
+            self._database.execute(f"pragma synchronous={synchronous}")
             self._database.execute("begin immediate")
             try:
                 yield self._database
@@ -96,6 +97,11 @@ class Journal:
                 self._database.execute("rollback")
                 raise
             self._database.execute("commit")
+
+    def sync(self) -> None:
+        """Return when all that was noted would survive a power cut; any thread may."""
+        with self._errors(), suppress(FileNotFoundError), self._path.with_name(f"{FILE}-wal").open("rb") as log:
+            os.fsync(log.fileno())
 
     def __enter__(self) -> "Journal":
         return self
@@ -160,7 +166,9 @@ class Journal:
         """Return the sha256 of each update that rounds before this one accepted and that answers round `since` or a later one."""
         with self._errors():
             rows = self._database.execute(
-                "select begin from accepted where number < ? and phase = ? and answers >= ?", (opened.number, opened.phase, since)
+                # what answers such a round was accepted in it or later: else each round would read all before it
+                "select begin from accepted where number between ? and ? and phase = ? and answers >= ?",
+                (since, opened.number - 1, opened.phase, since),
             ).fetchall()
         begins = [decode_json(Begin, row[0]) for row in rows]
         return {(begin.round, begin.client_id): begin.sha256 for begin in begins}
@@ -174,8 +182,11 @@ class Journal:
         return dict(rows)
 
     def close_round(self, opened: Opened, loss: float | None, dropped: Sequence[Dropped]) -> None:
-        """Note that a round takes nothing any more, its loss (None when it has none), and whom it goes without."""
-        with self._transaction() as database:
+        """Note that a round takes nothing any more, its loss (None when it has none), and whom it goes without.
+
+        A power cut may undo it until `sync`: the round is closed once more then, by the updates that it accepted.
+        """
+        with self._transaction(synchronous="normal") as database:
             told = json.dumps([asdict(each) for each in dropped])
             database.execute(
                 "update round set closed = 1, loss = ?, dropped = ? where number = ? and phase = ? and closed = 0",

@@ -6,12 +6,13 @@ It takes updates itself as well, as `Spool` does, so that a federation may go on
 import hashlib
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from edgefl.errors import StateError
 from edgefl.files import sync_directory
+from edgefl.types import Weights
 from edgefl.wire.messages import Begin
 from mqtt_broker.spool import FILE, Expected, Spool, Spooled, records
 
@@ -86,9 +87,9 @@ class SharedSpool(Spool):
             file.seek(self._places[path][key][0])
             return file.read(begin.size)
 
-    def put(self, begin: Begin, expected: Expected, codec: str, blob: bytes) -> None:
-        """Write an update whose tensors were checked."""
-        super().put(begin, expected, codec, blob)
+    def put(self, begin: Begin, expected: Expected, codec: str, blob: bytes, deltas: Mapping[str, Weights] | None = None) -> None:
+        """Write an update whose tensors were checked; `deltas`: what is in it, where that is known."""
+        super().put(begin, expected, codec, blob, deltas)
         self._paths.pop((begin.client_id, begin.round), None)
 
     def clear(self) -> None:

@@ -3,7 +3,6 @@
 What workers have spooled is folded here in the order of client ids, as one process does it: the bits do not depend on how many there are.
 """
 
-from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from mqtt_broker.crew import CREW, Crew
 from mqtt_broker.exchange import Exchange
 from mqtt_broker.places import Groups, picked_of
 from mqtt_broker.shared_spool import SharedSpool
-from mqtt_broker.tasks import Asks, Tasks
+from mqtt_broker.tasks import Accepted, Asks, Tasks, Then
 
 
 def check_split(workers: int, config: FederationConfig) -> None:
@@ -86,7 +85,7 @@ class SplitExchange(Exchange):
             tuple(self.round.received.items()), late, settled,
         )  # fmt: skip
 
-    def play(self, round: Round, tasks: Asks, accepted: Callable[[Sequence[Begin]], None], *, open_to_all: bool = False) -> Round:
+    def play(self, round: Round, tasks: Asks, accepted: Accepted, *, open_to_all: bool = False, tasks_out: Then = lambda: None) -> Round:
         """Play a round as one process does; before it is over, workers report all that reached them whole."""
         assert isinstance(tasks, Tasks)  # masked rounds are refused: check_split
         self._ready()  # else the last round's spool is cleared after this one's directory was made in it
@@ -98,7 +97,7 @@ class SplitExchange(Exchange):
         for client_id in {*rounds.missing(round), *(self.presence.online() if round.max_staleness else ())}:
             self._crew.serve(client_id, tasks.brief(client_id))
         self._crew.flush(begin=True)
-        self.round = super().play(round, tasks, accepted, open_to_all=open_to_all)
+        self.round = super().play(round, tasks, accepted, open_to_all=open_to_all, tasks_out=tasks_out)
         self._closing = True
         self._crew.close()
         while self._crew.is_closing:

@@ -18,23 +18,30 @@ from typing import BinaryIO
 from edgefl.errors import StateError, WireError
 from edgefl.files import sync_directory
 from edgefl.plan.spec import TensorSpec
-from edgefl.types import Update
+from edgefl.types import Update, Weights
 from edgefl.wire.messages import Begin
 from edgefl.wire.tensors import decode_models
 
 Expected = Mapping[str, tuple[TensorSpec, ...]]
 FILE = "updates"
 MAX_LINE = 1024
+KEPT_BYTES = 4 * 1024 * 1024
+"""A round's first updates, so many bytes, are kept in memory too: what few clients sent need not be read and decoded again."""
+WRITE_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Spooled:
-    """An update that was checked: what was said about it, the tensors that it may hold, and where its bytes stand."""
+    """An update that was checked: what was said about it, the tensors that it may hold, and where its bytes stand.
+
+    deltas: what is in it, None where that is to be read.
+    """
 
     begin: Begin
     expected: Expected
     codec: str
     offset: int
+    deltas: Mapping[str, Weights] | None = None
 
 
 class Spool:
@@ -45,7 +52,7 @@ class Spool:
         self._entries: dict[tuple[str, int], Spooled] = {}
         self._file: BinaryIO | None = None
         self._found: dict[tuple[str, str], tuple[int, int]] = {}
-        self._end = 0
+        self._end = self._begun = self._kept_bytes = 0
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[BinaryIO]:
@@ -64,23 +71,29 @@ class Spool:
 
     def take(self, begin: Begin, expected: Expected, codec: str, blob: bytes) -> None:
         """Check an update's tensors and write it. WireError when they are not those expected."""
-        if not decode_models(blob, expected, begin.client_id, codec) and expected:
+        deltas = decode_models(blob, expected, begin.client_id, codec)
+        if not deltas and expected:
             raise WireError(f"{begin.client_id} sent an update without tensors, expected some of {', '.join(expected)}; restart it")
-        self.put(begin, expected, codec, blob)
+        self.put(begin, expected, codec, blob, deltas)
 
-    def put(self, begin: Begin, expected: Expected, codec: str, blob: bytes) -> None:
-        """Write an update whose tensors were checked."""
+    def put(self, begin: Begin, expected: Expected, codec: str, blob: bytes, deltas: Mapping[str, Weights] | None = None) -> None:
+        """Write an update whose tensors were checked; `deltas`: what is in it, where that is known."""
         line = json.dumps([begin.client_id, begin.sha256, len(blob)]).encode() + b"\n"
         with self._opened() as file:
             file.seek(self._end)
             file.write(line)
             file.write(blob)
             file.flush()
-            # Linux begins to write it to the disk then, and keeps it in memory until it is there: `sync` has little left to wait for
-            with contextlib.suppress(AttributeError, OSError):  # not every system has it, and none need follow
-                os.posix_fadvise(file.fileno(), self._end, len(line) + len(blob), os.POSIX_FADV_DONTNEED)
-        self._entries[begin.client_id, begin.round] = Spooled(begin, expected, codec, self._end + len(line))
-        self._end += len(line) + len(blob)
+            offset, self._end = self._end + len(line), self._end + len(line) + len(blob)
+            if self._end - self._begun >= WRITE_BYTES:
+                # Linux begins to write it to the disk then, and keeps it in memory until it is there: `sync` has little left to wait for
+                with contextlib.suppress(AttributeError, OSError):  # not every system has it, and none need follow
+                    os.posix_fadvise(file.fileno(), self._begun, self._end - self._begun, os.POSIX_FADV_DONTNEED)
+                self._begun = self._end
+        size = sum(array.nbytes for weights in (deltas or {}).values() for array in weights.values())
+        kept = deltas if self._kept_bytes + size <= KEPT_BYTES else None
+        self._kept_bytes += size if kept else 0
+        self._entries[begin.client_id, begin.round] = Spooled(begin, expected, codec, offset, kept)
 
     def sync(self) -> None:
         """Return when all that was put would survive a power cut."""
@@ -108,7 +121,9 @@ class Spool:
         for key in sorted(self._entries):
             entry = self._entries[key]
             client_id = entry.begin.client_id
-            deltas = decode_models(self._read(entry), entry.expected, client_id, entry.codec)
+            deltas = entry.deltas
+            if deltas is None:
+                deltas = decode_models(self._read(entry), entry.expected, client_id, entry.codec)
             yield Update(client_id, entry.begin.round, entry.begin.num_samples, deltas, entry.begin.metrics)
 
     def _read(self, entry: Spooled) -> bytes:
@@ -117,13 +132,10 @@ class Spool:
             return file.read(entry.begin.size)
 
     def clear(self) -> None:
-        """Forget all updates: their round is aggregated."""
+        """Forget all updates: their round is aggregated. The next one's are written over them, in space that the disk has given."""
         self._entries.clear()
         self._found.clear()
-        self._end = 0
-        if self._file:
-            with self._opened() as file:
-                file.truncate(0)
+        self._end = self._begun = self._kept_bytes = 0
 
     def remove(self) -> None:
         """Forget all updates and the directory: the federation is over."""

@@ -3,7 +3,7 @@
 import hashlib
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -133,3 +133,5 @@ class Tasks:
 
 Asks = Tasks | Steps
 """What `Exchange.play` asks of clients."""
+Accepted = Callable[[Sequence[Begin]], None]
+Then = Callable[[], None]

@@ -107,11 +107,6 @@ class Uploads:
                 del self._open[client_id]
         return self._grant(now)
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether an update is on its way in."""
-        return bool(self._open)
-
     def clear(self) -> None:
         """Forget all: a round is over."""
         self._open.clear()

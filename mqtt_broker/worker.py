@@ -140,6 +140,10 @@ class Intake(Exchange):
         if address.client_id not in self._asked:  # else its answer is on its way
             super()._on_begin(address, begin)
 
+    def _lacks_more(self) -> bool:
+        # what it has reported is not received before the aggregator says so
+        return self.round is not None and rounds.lacking(self.round) > len(self._unsettled) + len(self._asked)
+
     def _settle(self) -> None:
         self._spool.sync()
         begins = tuple(self._unsettled.values())

@@ -52,6 +52,16 @@ def test_with_quorum_nobody_waits_for_those_who_are_away_longer_than_the_grace()
     assert not rounds.is_closed(rounds.online(round, "d"), 18.0)
 
 
+def test_how_many_updates_would_close_a_round_by_hand():
+    round = with_updates(opened(), "a")
+    assert rounds.lacking(round) == 3
+    round = rounds.offline(rounds.offline(round, "a", 1.0), "b", 1.0)
+    assert rounds.lacking(round) == 2
+    assert rounds.lacking(rounds.fail(round, "c", "NaN")) == 1
+    over_selected = rounds.open_round(3, "abcd", quorum=0.5, deadline_s=100.0, grace_s=10.0, now=0.0, enough=2)
+    assert rounds.lacking(with_updates(over_selected, "d")) == 1
+
+
 def test_a_second_offline_does_not_start_the_grace_anew():
     round = rounds.offline(rounds.offline(opened(), "c", 5.0), "c", 50.0)
     assert round.away == {"c": 5.0}

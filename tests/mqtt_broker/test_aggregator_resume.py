@@ -1,6 +1,7 @@
 """An aggregator that is killed goes on where it was, to the bits of an undisturbed run."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -120,6 +121,36 @@ def test_a_journal_remembers_what_was_promised(tmp_path):
         journal.start(Started("t", "{}", 13.0))
         assert list(journal.accepted(opened)) == []
         assert journal.round(1, "federate") is None
+
+
+def test_a_round_looks_up_late_updates_in_the_rounds_that_may_have_them_alone(tmp_path):
+    steps = {}
+    with Journal(tmp_path) as journal:
+        for number in range(1, 301):
+            opened = journal.open_round(Opened(number, "federate", f"n{number}", ("pi-1",)))
+            steps[number] = 0
+
+            def step(number=number):
+                steps[number] += 1
+
+            journal._database.set_progress_handler(step, 1)
+            late = {(number - 1, "pi-1"): BEGIN.sha256} if number > 1 else {}
+            assert journal.settled(opened, number) == {}
+            assert journal.settled(opened, number - 1) == late
+            journal._database.set_progress_handler(None, 1)
+            journal.accept(opened, replace(BEGIN, round=number))
+    assert steps[300] == steps[10] > 0
+
+
+def test_what_a_journal_noted_is_synced_whatever_file_it_is_in(tmp_path):
+    with Journal(tmp_path) as journal:
+        opened = journal.open_round(Opened(1, "federate", "n1", ("pi-1",)))
+        journal.close_round(opened, 0.25, [])
+        journal.sync()
+        journal._database.execute("pragma journal_mode=delete")  # as where a file system has no shared memory
+        journal.close_round(opened, 0.5, [])
+        journal.sync()
+        assert journal.losses("personalize") == [0.25]
 
 
 def test_a_damaged_journal_is_an_error_with_a_remedy(tmp_path):

@@ -1,15 +1,18 @@
 """The updates of a round on disk: what was put comes back, whatever was being written when the aggregator was killed."""
 
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgefl.errors import WireError
 from edgefl.plan.spec import TensorSpec
 from edgefl.wire.messages import Begin
 from edgefl.wire.tensors import encode_models
+from mqtt_broker import spool as spool_module
 from mqtt_broker.spool import FILE, Spool
 
 EXPECTED = {"global": (TensorSpec("w", (3,)),)}
@@ -38,9 +41,11 @@ def test_updates_come_sorted_and_are_gone_after_the_round(tmp_path):
         put(spool, client_id, value)
     spool.sync()
     assert values(spool) == [("pi-1", 1), ("pi-2", 3)]
+    size = (tmp_path / "spool" / "s" / FILE).stat().st_size
     spool.clear()
-    assert values(spool) == [] and (tmp_path / "spool" / "s" / FILE).stat().st_size == 0
+    assert values(spool) == []
     put(spool, "pi-3", 4)
+    assert (tmp_path / "spool" / "s" / FILE).stat().st_size == size
     assert values(spool) == [("pi-3", 4)]
     spool.remove()
     assert not (tmp_path / "spool" / "s").exists()
@@ -64,6 +69,41 @@ def test_cut_anywhere_the_whole_updates_before_are_restored_and_more_can_follow(
     assert values(again) == [*whole, ("pi-9", 9.0)]
     third = Spool(directory)
     assert third.restore(update("pi-9", 9)[0], EXPECTED, "fp32")
+
+
+@given(old=st.lists(st.integers(1, 9), max_size=4), new=st.lists(st.integers(1, 9), min_size=1, max_size=4), data=st.data())
+def test_killed_while_a_round_is_written_over_the_one_before_its_whole_updates_are_restored(tmp_path_factory, old, new, data):
+    path = tmp_path_factory.mktemp("spool") / FILE
+    spool, before = Spool(path.parent), b""
+    for i, length in enumerate(old):
+        put(spool, f"{'x' * length}-{i}", i)
+        before = path.read_bytes()
+    spool.clear()
+    begins = [put(spool, f"{'y' * length}-{i}", 10 + i) for i, length in enumerate(new)]
+    ends = {each.begin.client_id: each.offset + each.begin.size for each in spool._entries.values()}
+    written = data.draw(st.integers(0, max(ends.values())))
+    path.write_bytes(path.read_bytes()[:written] + before[written:])
+    again = Spool(path.parent)
+    whole = [(begin.client_id, 10.0 + i) for i, begin in enumerate(begins) if again.restore(begin, EXPECTED, "fp32")]
+    assert {client_id for client_id, end in ends.items() if end <= written} <= {client_id for client_id, _ in whole}
+    put(again, "z", 99)
+    assert values(again) == sorted([*whole, ("z", 99.0)])
+
+
+def test_the_first_updates_need_not_be_read_again_and_memory_is_bounded_by_what_is_in_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(spool_module, "KEPT_BYTES", 24)
+    expected, sparse = {"global": (TensorSpec("w", (3,)),)}, "top-40"
+    spool = Spool(tmp_path)
+    for number in range(3):
+        blob = encode_models({"global": {"w": np.float32([number, 0, 0])}}, sparse)
+        begin = replace(update(f"pi-{number}", 0)[0], sha256=hashlib.sha256(blob).hexdigest(), size=len(blob))
+        spool.take(begin, expected, sparse, blob)
+    assert values(spool) == [("pi-0", 0.0), ("pi-1", 1.0), ("pi-2", 2.0)]
+    (tmp_path / FILE).write_bytes(bytes((tmp_path / FILE).stat().st_size))
+    found = spool.updates()
+    assert [float(next(found).deltas["global"]["w"][0]) for _ in range(2)] == [0.0, 1.0]
+    with pytest.raises(WireError):
+        next(found)
 
 
 @pytest.mark.parametrize("damage", [b"x", b"\xff"])
