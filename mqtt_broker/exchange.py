@@ -13,12 +13,14 @@ from edgefl.wire.strict_json import decode_json
 from edgefl.wire.topics import Address, Topics, parse_topic
 from mqtt_broker.blob_traffic import BlobTraffic
 from mqtt_broker.presence import Presence, take_status
+from mqtt_broker.results import reported
 from mqtt_broker.spool import Spool
 from mqtt_broker.tasks import Accepted, Asks, Then, checked_answer
 from mqtt_broker.uploads import Uploads, answer, receipt
 
 SETTLE_S = 0.05
 """So long at most an update that came whole waits for those on their way, to be synced and journalled with them."""
+MOST_TASKS = 50
 
 
 class Exchange:
@@ -37,8 +39,7 @@ class Exchange:
         self._accepted: Accepted = lambda begins: None
         self._unsettled: dict[str, Begin] = {}
         self._settle_by, self._open_to_all = 0.0, False
-        self.state = state
-        self.presence = Presence()
+        self.state, self.presence = state, Presence()
         self.blobs = BlobTraffic(link, topics, state.session)
         self.round: Round | None = None
 
@@ -81,6 +82,9 @@ class Exchange:
 
     def _send_tasks(self, client_ids: Sequence[str]) -> None:
         for client_id in client_ids:
+            # paho keeps 2 KB of each message that is not acknowledged; a broker that is away acknowledges none
+            while self._link.in_flight >= MOST_TASKS and self._link.is_connected:
+                self.pump(0.01)
             self._send_task(client_id)
 
     def _send_task(self, client_id: str) -> None:
@@ -93,7 +97,7 @@ class Exchange:
         task = self._tasks.brief(client_id).task
         for sha256 in task.models.values():
             self.blobs.expect(sha256, client_id)
-        self._link.publish(self._topics.device(client_id, "task"), self._trust.encode(task, client_id), qos=0)
+        self._link.publish(self._topics.device(client_id, "task"), self._trust.encode(task, client_id))
 
     def pump(self, timeout_s: float) -> None:
         """Take one event, if one comes in time, and send what is due."""
@@ -104,10 +108,9 @@ class Exchange:
             self._take(event)
         elif isinstance(event, Connected):
             self._note(f"the link to the broker is up again at {event.url}")
-            # a broker that was restarted has forgotten what was retained
+            # a broker that was restarted has forgotten what was retained; who lost its announcement makes it again at its task
             self.publish_state(self.state)
             self.blobs.publish_again()
-            # who is told of its task again announces its update again, if that was lost meanwhile
             self._send_tasks(rounds.missing(self.round) if self.round else ())
         now = time.monotonic()
         if self._unsettled and (now >= self._settle_by or not self._lacks_more()):
@@ -165,8 +168,7 @@ class Exchange:
         if status.client_id != address.client_id:
             raise WireError(f"the status names {status.client_id!r}, its topic {address.client_id!r}; a device speaks for itself only")
         before, self.presence = self.presence.word(status.client_id), take_status(self.presence, status)
-        word = self.presence.word(status.client_id)
-        if word != before:
+        if (word := self.presence.word(status.client_id)) != before:
             self._note(f"{status.client_id} is {word} ({len(self.presence.online())} online)")
         if self.round is None:
             return
@@ -234,9 +236,7 @@ class Exchange:
         for begin in self._unsettled.values():
             after, _ = rounds.receive(self.round, begin.round, begin.client_id, begin.sha256)
             self._send([(begin.client_id, receipt(begin, "ok"))])
-            late = f" late, for round {begin.round}" if begin.round < after.number else ""
-            told = f"({rounds.count(after)} of {after.enough or len(after.cohort)})"
-            self._note(f"round {after.number}: {begin.client_id} reported{late} {told}")
+            self._note(reported(after, begin, rounds.count(after)))
             self.round = after
         self._unsettled.clear()
 

@@ -95,6 +95,12 @@ def result_of(
     }
 
 
+def reported(round: Round, begin: Begin, count: int) -> str:
+    """Return a line for a person: an update came, the so-and-so-many-th of the round."""
+    late = f" late, for round {begin.round}" if begin.round < round.number else ""
+    return f"round {round.number}: {begin.client_id} reported{late} ({count} of {round.enough or len(round.cohort)})"
+
+
 def save_state(state: ServerState, out: Path) -> None:
     """Write the server state; StateError when the disk does not take it."""
     _write(out / STATE, encode_server_state(state))

@@ -20,6 +20,7 @@ from mqtt_broker.control import SharedLink
 from mqtt_broker.crew import CREW, Crew
 from mqtt_broker.exchange import Exchange
 from mqtt_broker.places import Groups, picked_of
+from mqtt_broker.results import reported
 from mqtt_broker.shared_spool import SharedSpool
 from mqtt_broker.tasks import Accepted, Asks, Tasks, Then
 
@@ -163,7 +164,5 @@ class SplitExchange(Exchange):
             self.round = after
             self._picked |= {begin.client_id: picked_of(begin.metrics) for begin in taken}
             for place, begin in enumerate(taken, 1 - len(taken)):
-                late = f" late, for round {begin.round}" if begin.round < after.number else ""
-                told = f"({rounds.count(after) + place} of {after.enough or len(after.cohort)})"
-                self._note(f"round {after.number}: {begin.client_id} reported{late} {told}")
+                self._note(reported(after, begin, rounds.count(after) + place))
         self._crew.tell(number, control.Answer(tuple(receipts)))

@@ -57,6 +57,8 @@ class Line:
                     each.shutdown(socket.SHUT_RDWR)
 
     def cut(self):
+        """Cut it; return whether there was a connection on it."""
+        were = bool(self._pairs)
         for near, far, frozen in self._pairs:
             frozen.set()
             for each in (near, far):
@@ -64,6 +66,7 @@ class Line:
                     each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
                     each.shutdown(socket.SHUT_RDWR)
         self._drop()
+        return were
 
     def _drop(self):
         for near, far, _ in self._pairs:
@@ -120,16 +123,17 @@ class Fleet:
         process = self.processes[name] = self._make(*command, runner=runner)
         threading.Thread(target=self._watch, args=(name, process), daemon=True).start()
         if name == "pi-0" and self.starts[name] > 1:
-            threading.Thread(target=self._let_go, args=(process,), daemon=True).start()
+            threading.Thread(target=self._let_go, args=(process, "the federation is in phase"), daemon=True).start()
 
     def _hold(self):
-        """Let a board that dies come back in time: a federation takes half a second, a start longer, and who is not there at the end has
-        no model. Nothing ends without pi-1, which stands still until the board is in the federation again."""
+        """Let a board that dies, or loses its link, come back in time: a federation takes half a second, a start longer, a link is made
+        again after up to one, and who is not there at the end has no model. Nothing ends without pi-1, which stands still until the
+        board is in the federation again."""
         self.processes["pi-1"].popen.send_signal(signal.SIGSTOP)
 
-    def _let_go(self, process):
+    def _let_go(self, process, back):
         with contextlib.suppress(AssertionError):
-            process.wait_for("the federation is in phase")
+            process.wait_for(back)
         self.processes["pi-1"].popen.send_signal(signal.SIGCONT)
 
     def _watch(self, name, process):
@@ -209,7 +213,9 @@ class Fleet:
                 self.broker.kill()
                 self.broker.start()
             case "line-cut":
-                self.line.cut()
+                if self.line.cut():
+                    self._hold()
+                    threading.Thread(target=self._let_go, args=(victim, "the link to the broker is up again"), daemon=True).start()
             case "half-open":
                 self.line.freeze()
             case "slow-link":
