@@ -24,9 +24,7 @@ MOST_TASKS = 50
 
 
 class Exchange:
-    """One federation's traffic. `note` gets lines for a person; `held`: whom the operator has paused.
-
-    `ready` returns when the spool may take an update."""
+    """One federation's traffic. `note` gets lines for a person; `held`: who is paused; `ready` returns when the spool takes an update."""
 
     def __init__(
         self, link: Link, topics: Topics, state: State, *, upload_slots: int, spool: Spool, trust: Trust, note: Callable[[str], None],
@@ -97,7 +95,9 @@ class Exchange:
         task = self._tasks.brief(client_id).task
         for sha256 in task.models.values():
             self.blobs.expect(sha256, client_id)
-        self._link.publish(self._topics.device(client_id, "task"), self._trust.encode(task, client_id))
+        # few are told again when a link was lost; many are paced by their acknowledgements
+        qos = int(len(self.round.cohort) > MOST_TASKS)
+        self._link.publish(self._topics.device(client_id, "task"), self._trust.encode(task, client_id), qos=qos)
 
     def pump(self, timeout_s: float) -> None:
         """Take one event, if one comes in time, and send what is due."""

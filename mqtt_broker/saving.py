@@ -9,6 +9,7 @@ from edgefl.types import ServerState
 from mqtt_broker.results import save_state
 
 LATER_S = 0.05
+"""So long at most it waits for that: the next round may have to wait for devices, hours long."""
 
 
 class Saving:

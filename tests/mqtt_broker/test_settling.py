@@ -129,7 +129,7 @@ def test_an_update_that_others_keep_waiting_is_settled_by_itself(play, monkeypat
 
 
 def test_who_is_missing_is_told_of_its_task_again_when_the_aggregators_own_link_is_back(play):
-    """Its announcement may be lost with the connection: it is sent at QoS 0."""
+    """Its announcement, or the task itself, may be lost with the connection: both are sent at QoS 0."""
     play.start(("a", "b"), play.tasks)
     task = play.next("task", "b")
     play.send("a", task, 1)
