@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
@@ -139,6 +139,10 @@ class Intake(Exchange):
     def _on_begin(self, address: Address, begin: Begin) -> None:
         if address.client_id not in self._asked:  # else its answer is on its way
             super()._on_begin(address, begin)
+
+    def _send_tasks(self, client_ids: Sequence[str]) -> None:
+        # this link is back: the aggregator, which knows the tasks, tells them again to all whose announcements may be lost
+        self._say(control.Serving(tuple(client_ids)))
 
     def _lacks_more(self) -> bool:
         # what it has reported is not received before the aggregator says so
