@@ -80,10 +80,11 @@ class Play:
 
 
 @pytest.fixture
-def play(mosquitto_url, toys, tmp_path):
+def play(own_broker, toys, tmp_path):
+    # what an exchange leaves on its broker says that a federation runs there, and devices of other tests would look into it
     config, plan = FederationConfig(algorithm="fedavg"), toys.plan()
     topics = Topics(f"settling-{time.monotonic_ns()}")
-    link, device = Link(mosquitto_url, f"a-{topics.federation}"), Link(mosquitto_url, f"d-{topics.federation}")
+    link, device = (Link(f"mqtt://127.0.0.1:{own_broker.port}", name) for name in ("aggregator", "device"))
     algorithm = make_algorithm("fedavg", None, full_options("fedavg", {}))
     state = algorithm.init(toys.weights(), rng_for(1, 0, "init"))
     told = State(topics.federation, "s", JOINING, 1, 1, 0, 0.0, plan.id, time.time())
