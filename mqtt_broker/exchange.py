@@ -21,6 +21,7 @@ from mqtt_broker.uploads import Uploads, answer, receipt
 SETTLE_S = 0.05
 """So long at most an update that came whole waits for those on their way, to be synced and journalled with them."""
 MOST_TASKS = 50
+"""More at once wait for the broker's word on those before; rounds of so many clients or fewer go without it."""
 
 
 class Exchange:
@@ -95,8 +96,7 @@ class Exchange:
         task = self._tasks.brief(client_id).task
         for sha256 in task.models.values():
             self.blobs.expect(sha256, client_id)
-        # few are told again when a link was lost; many are paced by their acknowledgements
-        qos = int(len(self.round.cohort) > MOST_TASKS)
+        qos = int(len(self.round.cohort) > MOST_TASKS)  # what is lost with a link is told again
         self._link.publish(self._topics.device(client_id, "task"), self._trust.encode(task, client_id), qos=qos)
 
     def pump(self, timeout_s: float) -> None:
