@@ -31,6 +31,19 @@ def pip() -> Callable[..., None]:
     return install
 
 
+@pytest.fixture
+def without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Processes that are started after this call cannot import the package."""
+
+    def hide(package: str) -> None:
+        place = tmp_path / "shadow" / package
+        place.mkdir(parents=True)
+        (place / "__init__.py").write_text("raise ImportError('not here')\n")
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(place.parent), os.environ.get("PYTHONPATH", "")])))
+
+    return hide
+
+
 @pytest.fixture(scope="session")
 def packages(request: pytest.FixtureRequest) -> Path:
     """A directory that outlives the run, for the runtimes that the tests install."""

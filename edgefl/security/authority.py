@@ -5,13 +5,14 @@ It stays on the machine of broker and aggregator; `ca.key` may be kept elsewhere
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from edgefl.errors import ConfigError
 from edgefl.files import write_atomic
 from edgefl.security.certificates import Certified, certify_client, certify_server, make_authority, revocation_list, serial_of, vouch
 from edgefl.security.enrolment import Enrolment, load_enrolment, save_enrolment, write_secret
+from edgefl.security.register import Enrolled, devices, save_devices
 from edgefl.security.signing import new_key, public_of
 from edgefl.wire.topics import check_client_id
 
@@ -20,18 +21,6 @@ WATCHER = "watcher"
 """The account of monitors, which may read and may not write."""
 AUTHORITY_DAYS = 3650
 REVOCATION_DAYS = 3650
-
-
-@dataclass(frozen=True)
-class Enrolled:
-    """What the aggregator knows of a device: its certificate's serial number (decimal), its public Ed25519 key, and the authority's
-    word for that, which it shows to the other devices (`certificates.vouch`); empty of who was enrolled before there was one.
-    """
-
-    serial: str
-    signing_key: str
-    revoked: bool = False
-    voucher: str = ""
 
 
 def create(directory: Path, hosts: Sequence[str], port: int, days: int) -> None:
@@ -53,7 +42,7 @@ def create(directory: Path, hosts: Sequence[str], port: int, days: int) -> None:
         Enrolment(AGGREGATOR, url, authority.certificate, own.certificate, own.key, signing, public_of(signing)),
         directory / "aggregator.enrol",
     )
-    _save(directory, {})
+    save_devices(directory, {})
     write_atomic(directory / "ca.pem", authority.certificate.encode())  # last: its presence says that all is here
 
 
@@ -70,7 +59,7 @@ def enrol(directory: Path, client_id: str, days: int) -> Enrolment:
     _revoked(directory, known)
     public = public_of(signing)
     entry = Enrolled(str(serial_of(certified.certificate)), public, voucher=vouch(authority, client_id, public))
-    _save(directory, {**known, client_id: entry})
+    save_devices(directory, {**known, client_id: entry})
     return Enrolment(
         client_id, aggregator.broker, authority.certificate, certified.certificate, certified.key, signing, aggregator.aggregator_key
     )
@@ -87,7 +76,7 @@ def enrol_watcher(directory: Path, days: int) -> Enrolment:
     authority, aggregator = _authority(directory), load_enrolment(directory / "aggregator.enrol")
     certified = certify_client(authority, WATCHER, days)
     _revoked(directory, known)
-    _save(directory, {**known, WATCHER: Enrolled(str(serial_of(certified.certificate)), "")})
+    save_devices(directory, {**known, WATCHER: Enrolled(str(serial_of(certified.certificate)), "")})
     return Enrolment(WATCHER, aggregator.broker, authority.certificate, certified.certificate, certified.key, "", aggregator.aggregator_key)
 
 
@@ -97,19 +86,8 @@ def revoke(directory: Path, client_id: str) -> None:
     if client_id not in known:
         raise ConfigError(f"{client_id!r} is not enrolled in {directory}; enrolled are {', '.join(sorted(known)) or 'none'}")
     known = {**known, client_id: replace(known[client_id], revoked=True)}
-    _save(directory, known)
+    save_devices(directory, known)
     _revoked(directory, known)
-
-
-def devices(directory: Path) -> Mapping[str, Enrolled]:
-    """Return who was enrolled, by id. ConfigError when this is no directory of keys."""
-    path = directory / "devices.json"
-    try:
-        return {client_id: Enrolled(**entry) for client_id, entry in json.loads(path.read_text()).items()}
-    except FileNotFoundError as error:
-        raise ConfigError(f"{directory} holds no keys; make them with `edgefl broker init {directory} --host NAME`") from error
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise ConfigError(f"cannot read {path}: {error}; restore it from a copy") from error
 
 
 def _authority(directory: Path) -> Certified:
@@ -127,8 +105,3 @@ def _revoked(directory: Path, known: Mapping[str, Enrolled]) -> None:
     write_atomic(path, (json.dumps(serials) + "\n").encode())
     listed = revocation_list(_authority(directory), [int(serial) for serial in serials], REVOCATION_DAYS)
     write_atomic(directory / "crl.pem", listed.encode())
-
-
-def _save(directory: Path, known: Mapping[str, Enrolled]) -> None:
-    text = json.dumps({client_id: asdict(known[client_id]) for client_id in sorted(known)}, indent=1) + "\n"
-    write_atomic(directory / "devices.json", text.encode())

@@ -5,30 +5,26 @@ signature fits another federation, another kind of message or another device.
 """
 
 import base64
-import binascii
+import secrets
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-
 from edgefl.errors import ConfigError, WireError
+from edgefl.security.ed25519 import Sign, checker, public_key, signer
 from edgefl.wire.strict_json import encode_json, fitting
 
-_RAW = (serialization.Encoding.Raw, serialization.PrivateFormat.Raw, serialization.NoEncryption())
+KEY_BYTES = 32
 
 
 def new_key() -> str:
     """Return a new private key, base64 of 32 bytes."""
-    return base64.b64encode(Ed25519PrivateKey.generate().private_bytes(*_RAW)).decode()
+    return base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()
 
 
 def public_of(key: str) -> str:
     """Return the public key of a private one, base64 of 32 bytes; ConfigError when it is none."""
-    public = _private(key).public_key().public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
-    return base64.b64encode(public).decode()
+    return base64.b64encode(public_key(_private(key))).decode()
 
 
 def encode_signed(message: Any, key: str, federation: str, client_id: str = "") -> bytes:
@@ -37,37 +33,42 @@ def encode_signed(message: Any, key: str, federation: str, client_id: str = "") 
     said = encode_json(message)
     # the last one: a model's name may look the same, but after the field there are only truth values
     before, field, after = said.rpartition(b'"signature":"')
-    signature = base64.b64encode(_private(key).sign(_head(message, federation, client_id) + said))
+    signature = base64.b64encode(_signer(key)(_head(message, federation, client_id) + said))
     return fitting(type(message), before + field + signature + after)
 
 
 def check(message: Any, public: str, federation: str, client_id: str = "") -> None:
     """Raise WireError unless the message bears the signature of this public key's owner."""
     kind = type(message).__name__
-    key = _public(public)
+    fits = checker(_raw(public, f"the public key {public[:12]!r}... is none"))
     if not message.signature:
         raise WireError(f"{kind} is not signed; its sender was not enrolled")
+    said = _head(message, federation, client_id) + encode_json(replace(message, signature=""))
     try:
-        said = _head(message, federation, client_id) + encode_json(replace(message, signature=""))
-        key.verify(base64.b64decode(message.signature, validate=True), said)
-    except (InvalidSignature, ValueError, binascii.Error) as error:
-        raise WireError(f"{kind} has a wrong signature: it is forged, damaged or of another federation; enrol the sender again") from error
+        fit = fits(base64.b64decode(message.signature, validate=True), said)
+    except ValueError:
+        fit = False
+    if not fit:
+        raise WireError(f"{kind} has a wrong signature: it is forged, damaged or of another federation; enrol the sender again")
 
 
-@lru_cache(256)
-def _private(key: str) -> Ed25519PrivateKey:
+@lru_cache(256)  # to make one takes as long as to sign
+def _signer(key: str) -> Sign:
+    return signer(_private(key))
+
+
+def _private(key: str) -> bytes:
+    return _raw(key, "this is no signing key")
+
+
+def _raw(key: str, wrong: str) -> bytes:
     try:
-        return Ed25519PrivateKey.from_private_bytes(base64.b64decode(key, validate=True))
-    except (ValueError, binascii.Error) as error:
-        raise ConfigError(f"this is no signing key: {error}; enrol again") from error
-
-
-@lru_cache(16)  # to make one again takes 7 of a check's 200 us; to keep those of a fleet, .4 KB each
-def _public(key: str) -> Ed25519PublicKey:
-    try:
-        return Ed25519PublicKey.from_public_bytes(base64.b64decode(key, validate=True))
-    except (ValueError, binascii.Error) as error:
-        raise ConfigError(f"the public key {key[:12]!r}... is none: {error}; enrol again") from error
+        raw = base64.b64decode(key, validate=True)
+    except ValueError as error:
+        raise ConfigError(f"{wrong}: {error}; enrol again") from error
+    if len(raw) != KEY_BYTES:
+        raise ConfigError(f"{wrong}: it has {len(raw)} bytes, expected {KEY_BYTES}; enrol again")
+    return raw
 
 
 def _head(message: Any, federation: str, client_id: str) -> bytes:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from edgefl.errors import WireError
+from edgefl.security.register import devices
 from edgefl.wire.strict_json import encode_json
 
 T = TypeVar("T")
@@ -61,8 +62,6 @@ class Enrolments:
 
     def introduction_of(self, client_id: str) -> tuple[str, str]:
         """Return a device's public key and the authority's word for it. WireError as `key_of`, and when there is no such word."""
-        from edgefl.security.authority import devices
-
         key = self.key_of(client_id)
         self._vouchers = self._vouchers or {name: each.voucher for name, each in devices(self._directory).items()}
         if not (voucher := self._vouchers.get(client_id)):
@@ -70,8 +69,6 @@ class Enrolments:
         return key, voucher
 
     def _read(self) -> None:
-        from edgefl.security.authority import devices
-
         changed = (self._directory / "devices.json").stat().st_mtime_ns
         if changed != self._read_at:
             self._keys = {sys.intern(name): "" if each.revoked else each.signing_key for name, each in devices(self._directory).items()}

@@ -1,7 +1,5 @@
 """A device in masked rounds against an aggregator that the test plays, with two other clients of its own."""
 
-import os
-
 from edgefl.security.participant import Participant
 from edgefl.security.trust import Trust
 from edgefl.wire.masked import CODEC, SEALED_BYTES, Advertised, Introduced, context_of, encode_ids, encode_inbox, encode_keys, split_blob
@@ -94,11 +92,8 @@ def test_a_device_that_is_started_again_has_no_keys_and_says_so(federate, mosqui
     again.wait_for("the keys of this attempt are gone")
 
 
-def test_a_device_without_cryptography_says_what_to_install(federate, mosquitto_url, toys, lead, monkeypatch, tmp_path):
-    package = tmp_path / "shadow" / "cryptography"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("raise ImportError('not here')\n")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(package.parent), os.environ.get("PYTHONPATH", "")])))
+def test_a_device_without_cryptography_says_what_to_install(federate, mosquitto_url, toys, lead, without):
+    without("cryptography")
     federation = federate(mosquitto_url)
     aggregator = lead(federation)
     device = federation.device("pi-1", toys.shard(1))

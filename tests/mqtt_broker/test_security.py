@@ -40,18 +40,21 @@ def test_who_takes_an_enrolment_into_the_clear_is_told_so(secured, federate, mos
     device.wait_for("is not mqtts: what is signed can be read on the way")
 
 
-def test_a_federation_of_enrolled_devices(secured, federate, toys):
+@pytest.mark.parametrize("absent", ["cryptography", "nacl"])
+def test_a_federation_of_enrolled_devices(secured, federate, toys, absent, without):
+    """Neither the aggregator nor a device loads `cryptography`, which takes five times the memory; without the other they do."""
+    without(absent)
     federation = federate(secured.url, rounds=2)
     aggregator = federation.aggregator("--security", secured.directory, "--broker", secured.url)
-    devices = []
-    for client_id in ("one", "two"):
+    devices, ids = [], [f"one-without-{absent}", f"two-without-{absent}"]
+    for client_id in ids:
         path = federation.directory / f"{client_id}.enrol"
         secured.enrol(client_id, path)
         devices.append(federation.device(client_id, toys.shard(len(client_id)), "--enrol", path))
     assert aggregator.end() == 0, aggregator.said
     assert [device.end() for device in devices] == [0, 0], [device.said for device in devices]
-    assert [row["id"] for row in federation.result()["clients"]] == ["one", "two"]
-    secrets = [line for line in (federation.directory / "one.enrol").read_text().splitlines() if "key" in line]
+    assert [row["id"] for row in federation.result()["clients"]] == ids
+    secrets = [line for line in (federation.directory / f"{ids[0]}.enrol").read_text().splitlines() if "key" in line]
     for line in secrets:
         value = line.split('"')[3]
         assert value[:40] not in aggregator.said + "".join(device.said for device in devices)

@@ -7,9 +7,10 @@ import pytest
 from cryptography import x509
 
 from edgefl.errors import ConfigError, WireError
-from edgefl.security.authority import create, devices, enrol, revoke
+from edgefl.security.authority import create, enrol, revoke
 from edgefl.security.certificates import common_name, serial_of
 from edgefl.security.enrolment import load_enrolment, save_enrolment, tls_context
+from edgefl.security.register import devices
 from edgefl.security.trust import Enrolments
 
 

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgefl.errors import RoundError, WireError
-from edgefl.security.authority import create, devices, enrol
+from edgefl.security.authority import create, enrol
 from edgefl.security.participant import Participant, keys_of, revealed_of, told_of
+from edgefl.security.register import devices
 from edgefl.security.secure_sum import Revealed, advertise, unmask
 from edgefl.security.trust import Enrolments, Trust
 from edgefl.wire.masked import (

@@ -1,0 +1,38 @@
+"""Who was enrolled: what the aggregator reads of the directory of a federation's keys, while it runs, without the keys themselves."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from edgefl.errors import ConfigError
+from edgefl.files import write_atomic
+
+
+@dataclass(frozen=True)
+class Enrolled:
+    """What the aggregator knows of a device: its certificate's serial number (decimal), its public Ed25519 key, and the authority's
+    word for that, which it shows to the other devices (`certificates.vouch`); empty of who was enrolled before there was one.
+    """
+
+    serial: str
+    signing_key: str
+    revoked: bool = False
+    voucher: str = ""
+
+
+def devices(directory: Path) -> Mapping[str, Enrolled]:
+    """Return who was enrolled, by id. ConfigError when this is no directory of keys."""
+    path = directory / "devices.json"
+    try:
+        return {client_id: Enrolled(**entry) for client_id, entry in json.loads(path.read_text()).items()}
+    except FileNotFoundError as error:
+        raise ConfigError(f"{directory} holds no keys; make them with `edgefl broker init {directory} --host NAME`") from error
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise ConfigError(f"cannot read {path}: {error}; restore it from a copy") from error
+
+
+def save_devices(directory: Path, known: Mapping[str, Enrolled]) -> None:
+    """Write who was enrolled, by id."""
+    text = json.dumps({client_id: asdict(known[client_id]) for client_id in sorted(known)}, indent=1) + "\n"
+    write_atomic(directory / "devices.json", text.encode())
