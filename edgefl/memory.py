@@ -1,11 +1,11 @@
 """How much memory a process has and has needed."""
 
+import math
 import re
-from pathlib import Path
 from typing import Literal
 
 Pid = int | Literal["self"]
-ROWS = re.compile(rb"^(Vm\w+):\s*(\d+) kB$", re.MULTILINE)
+ROWS = re.compile(rb"\nVmHWM:\s*(\d+) kB\nVmRSS:\s*(\d+) kB\n")
 
 
 def peak_rss_mb(pid: Pid = "self") -> float:
@@ -19,8 +19,9 @@ def peak_rss_mb(pid: Pid = "self") -> float:
 def memory_mb(pid: Pid = "self") -> tuple[float, float]:
     """Return the memory that a process has resident now and the most it ever had, in MB of 10^6 bytes; NaN where /proc does not say."""
     try:
-        said = dict(ROWS.findall(Path(f"/proc/{pid}/status").read_bytes()))
+        with open(f"/proc/{pid}/status", "rb") as file:
+            found = ROWS.search(file.read())
     except OSError:
-        said = {}
-    now, most = (float(said.get(key, "nan")) * 1024 / 1e6 for key in (b"VmRSS", b"VmHWM"))
+        found = None
+    most, now = (float(each) * 1024 / 1e6 for each in found.groups()) if found else (math.nan, math.nan)
     return now, most

@@ -155,9 +155,9 @@ class Link:
 
     def _take(self, topic: str, payload: bytes, retained: bool) -> None:
         self.bytes_down += len(payload)
-        # amqtt 0.12 sends each new client the retained messages of everybody's subscriptions
+        # amqtt 0.12 sends each new client the retained messages of everybody's subscriptions; what comes now is of the newest ones mostly
         filters = self._subscriptions.filters
-        if topic not in filters and not any(matches(each, topic) for each in tuple(filters)):
+        if topic not in filters and not any(matches(each, topic) for each in reversed(tuple(filters))):
             return
         is_small = len(payload) <= MAX_PAYLOAD_BYTES
         message = Message(topic, payload, retained) if is_small else Message(topic, b"", retained, len(payload))

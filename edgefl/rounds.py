@@ -76,33 +76,34 @@ def open_round(
     )  # fmt: skip
 
 
-def receive(round: Round, number: int, client_id: str, sha256: str) -> tuple[Round, Verdict]:
-    """Take an update into the round, or say why not; an answer to a task counts once, whatever its client sends again."""
+def judge(round: Round, number: int, client_id: str, sha256: str) -> Verdict:
+    """Say whether the round takes an update, or why not; an answer to a task counts once, whatever its client sends again."""
     if number < round.number - round.max_staleness:
-        return round, Verdict("rejected", f"stale: an update of round {number}, round {round.number} is open; wait for its task")
-    if number < round.number:
-        return _receive_late(round, (number, client_id), sha256)
+        return Verdict("rejected", f"stale: an update of round {number}, round {round.number} is open; wait for its task")
     if number > round.number:
-        return round, Verdict("rejected", f"an update of round {number}, round {round.number} is open; wait for its task")
-    if client_id not in round.cohort:
-        return round, Verdict("rejected", f"{client_id} is not in the cohort of round {number}; wait for a task")
-    before = round.received.get(client_id)
+        return Verdict("rejected", f"an update of round {number}, round {round.number} is open; wait for its task")
+    if number < round.number:
+        before, rest = round.late.get((number, client_id)) or round.settled.get((number, client_id)), "wait for a task"
+    elif client_id not in round.cohort:
+        return Verdict("rejected", f"{client_id} is not in the cohort of round {number}; wait for a task")
+    else:
+        before, rest = round.received.get(client_id), "send one update a round"
+    if before is None:
+        return Verdict("accepted")
     if before == sha256:
-        return round, Verdict("repeated")
-    if before is not None:
-        return round, Verdict("rejected", f"duplicate: round {number} has update {before[:8]} of {client_id}; send one update a round")
+        return Verdict("repeated")
+    return Verdict("rejected", f"duplicate: round {number} had update {before[:8]} of {client_id}; {rest}")
+
+
+def receive(round: Round, number: int, client_id: str, sha256: str) -> tuple[Round, Verdict]:
+    """Take an update into the round if it is to be taken (`judge`)."""
+    verdict = judge(round, number, client_id, sha256)
+    if verdict.kind != "accepted":
+        return round, verdict
+    if number < round.number:
+        return replace(round, late={**round.late, (number, client_id): sha256}), verdict
     failed = {key: why for key, why in round.failed.items() if key != client_id}
-    return replace(round, received={**round.received, client_id: sha256}, failed=failed), Verdict("accepted")
-
-
-def _receive_late(round: Round, answer: Answer, sha256: str) -> tuple[Round, Verdict]:
-    before = round.late.get(answer) or round.settled.get(answer)
-    if before == sha256:
-        return round, Verdict("repeated")
-    if before is not None:
-        number, client_id = answer
-        return round, Verdict("rejected", f"duplicate: round {number} had update {before[:8]} of {client_id}; wait for a task")
-    return replace(round, late={**round.late, answer: sha256}), Verdict("accepted")
+    return replace(round, received={**round.received, client_id: sha256}, failed=failed), verdict
 
 
 def fail(round: Round, client_id: str, reason: str) -> Round:

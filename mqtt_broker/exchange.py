@@ -195,7 +195,7 @@ class Exchange:
             raise WireError(f"{begin.client_id} runs the plan {begin.plan[:8] or '(none)'}, expected {self.state.plan[:8]}; restart it")
         if begin.client_id in self._unsettled:
             self._settle()
-        _, verdict = rounds.receive(self.round, begin.round, begin.client_id, begin.sha256)
+        verdict = rounds.judge(self.round, begin.round, begin.client_id, begin.sha256)
         if verdict.kind != "accepted":
             self._send([(begin.client_id, answer(begin, verdict))])
             return
@@ -215,7 +215,7 @@ class Exchange:
             return
         self._ready()
         # a late update may have become too old on its way
-        _, verdict = rounds.receive(self.round, begin.round, begin.client_id, begin.sha256)
+        verdict = rounds.judge(self.round, begin.round, begin.client_id, begin.sha256)
         if verdict.kind != "accepted":
             self._send([(begin.client_id, answer(begin, verdict)), *self._uploads.close(begin.client_id, now)])
             return

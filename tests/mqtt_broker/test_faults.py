@@ -49,7 +49,7 @@ def test_each_bad_update_gets_a_receipt_that_says_why_and_the_round_goes_on(fede
 
     assert bad.send(task, fine).outcome == "ok"
     assert bad.send(task, fine).outcome == "ok"
-    refused(update(toys, **{"head/bias": np.ones(3, np.float32)}), "duplicate: round 1 has update")
+    refused(update(toys, **{"head/bias": np.ones(3, np.float32)}), "duplicate: round 1 had update")
     assert good.send(good_task, fine).outcome == "ok"
     late = good.next("task")
     assert (late.round, late.phase) == (2, "personalize")
