@@ -91,11 +91,11 @@ class Session:
                 told, known = decode_json(State, message.payload), self.state
                 # most say only that the next round is open, as the task does
                 if known is None or (told.session, told.phase, told.plan) != (known.session, known.phase, known.plan):
-                    self.state = self.trust.checked(told)
+                    self.state = self.trust.checked(told, message.payload)
             case "task":
-                self._on_task(self.trust.checked(decode_json(Task, message.payload), self._status.client_id))
+                self._on_task(self.trust.checked(decode_json(Task, message.payload), message.payload, self._status.client_id))
             case "receipt":
-                received = self.trust.checked(decode_json(Receipt, message.payload), self._status.client_id)
+                received = self.trust.checked(decode_json(Receipt, message.payload), message.payload, self._status.client_id)
                 self.receipts[received.sha256] = received
             case "status":
                 self._on_status(decode_json(Status, message.payload))

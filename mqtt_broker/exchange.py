@@ -144,7 +144,7 @@ class Exchange:
                 case "want":
                     self.blobs.want(address.client_id, decode_json(Want, message.payload))
                 case "begin":
-                    self._on_begin(address, self._trust.checked(decode_json(Begin, message.payload), address.client_id))
+                    self._on_begin(address, self._trust.checked(decode_json(Begin, message.payload), message.payload, address.client_id))
                 case "chunk":
                     self._on_chunk(address, message.payload)
                 case "end":

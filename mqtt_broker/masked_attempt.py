@@ -35,7 +35,7 @@ from edgefl.wire.masked import (
     step_nonce,
 )  # fmt: skip
 from edgefl.wire.messages import Begin
-from edgefl.wire.strict_json import decode_json
+from edgefl.wire.strict_json import decode_json, encode_json
 from mqtt_broker.exchange import Exchange
 from mqtt_broker.masked_state import Held
 from mqtt_broker.tasks import Brief, Steps, Tasks
@@ -68,7 +68,8 @@ class Attempt:
             return Brief(task, brief.expected, ADVERTISED_BYTES, take_keys)
 
         def take_keys(begin: Begin, blob: bytes) -> None:
-            told, client_id = self._trust.checked(decode_json(Advertised, blob), begin.client_id), begin.client_id
+            told, client_id = decode_json(Advertised, blob), begin.client_id
+            self._trust.checked(told, encode_json(told), client_id)  # as the others will read it
             context = context_of(self._trust.federation, advertised(client_id).task)
             if (told.client_id, told.context) != (client_id, context):
                 raise WireError(f"{client_id} advertised keys of {told.client_id!r}, or for another round; restart it")

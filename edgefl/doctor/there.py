@@ -89,7 +89,7 @@ def _federation(message: Message, enrolment: Enrolment | None) -> Finding:
         name = parse_topic(message.topic).federation
         state = decode_json(State, message.payload)
         if enrolment:
-            Trust(name, key_of=lambda _: enrolment.aggregator_key).checked(state)
+            Trust(name, key_of=lambda _: enrolment.aggregator_key).checked(state, message.payload)
     except WireError as error:
         problem, _, remedy = str(error).rpartition("; ")
         return Finding("federation", "fail", f"{message.topic}: {problem}", remedy)

@@ -107,7 +107,7 @@ class Participant:
         from edgefl.security.signing import check
 
         check_voucher(self._authority, told.client_id, each.signing_key, each.voucher)
-        check(told, each.signing_key, self._trust.federation, told.client_id)
+        check(told, encode_json(told), each.signing_key, self._trust.federation, told.client_id)
 
     def _mask(self, asked: bytes, words: Words) -> bytes:
         inbox = decode_inbox(asked)

@@ -1,12 +1,11 @@
 """Ed25519 signatures (RFC 8032) over a message of the protocol: every field of it, and the topic's names that it was said under.
 
-What is signed is the message's JSON with an empty signature after a line that names federation, kind and device, so that no
-signature fits another federation, another kind of message or another device.
+What is signed is the message's JSON as it travels, but with an empty signature, after a line that names federation, kind and device,
+so that no signature fits another federation, another kind of message or another device.
 """
 
 import base64
 import secrets
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +14,7 @@ from edgefl.security.ed25519 import Sign, checker, public_key, signer
 from edgefl.wire.strict_json import encode_json, fitting
 
 KEY_BYTES = 32
+FIELD = b'"signature":"'
 
 
 def new_key() -> str:
@@ -32,23 +32,26 @@ def encode_signed(message: Any, key: str, federation: str, client_id: str = "") 
     assert not message.signature
     said = encode_json(message)
     # the last one: a model's name may look the same, but after the field there are only truth values
-    before, field, after = said.rpartition(b'"signature":"')
+    before, field, after = said.rpartition(FIELD)
     signature = base64.b64encode(_signer(key)(_head(message, federation, client_id) + said))
     return fitting(type(message), before + field + signature + after)
 
 
-def check(message: Any, public: str, federation: str, client_id: str = "") -> None:
-    """Raise WireError unless the message bears the signature of this public key's owner."""
+def check(message: Any, payload: bytes, public: str, federation: str, client_id: str = "") -> None:
+    """Raise WireError unless the message, read from this payload, bears the signature of this public key's owner."""
     kind = type(message).__name__
     fits = checker(_raw(public, f"the public key {public[:12]!r}... is none"))
     if not message.signature:
         raise WireError(f"{kind} is not signed; its sender was not enrolled")
-    said = _head(message, federation, client_id) + encode_json(replace(message, signature=""))
     try:
-        fit = fits(base64.b64decode(message.signature, validate=True), said)
+        signature = base64.b64decode(message.signature, validate=True)
     except ValueError:
-        fit = False
-    if not fit:
+        signature = b""
+    before, field, after = payload.rpartition(FIELD)
+    rest = after.removeprefix(message.signature.encode())
+    said = _head(message, federation, client_id) + before + field + rest
+    # signed is what is left of the payload without the signature that was read, and no other text
+    if rest == after or not rest.startswith(b'"') or not fits(signature, said):
         raise WireError(f"{kind} has a wrong signature: it is forged, damaged or of another federation; enrol the sender again")
 
 

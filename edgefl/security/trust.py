@@ -32,12 +32,12 @@ class Trust:
 
         return encode_signed(message, self.key, self.federation, client_id)
 
-    def checked(self, message: T, client_id: str = "") -> T:
-        """Return the message; WireError when it does not bear the signature that it must."""
+    def checked(self, message: T, payload: bytes, client_id: str = "") -> T:
+        """Return the message, which was read from this payload; WireError when it does not bear the signature that it must."""
         if self.key_of is not None:
             from edgefl.security.signing import check
 
-            check(message, self.key_of(client_id), self.federation, client_id)
+            check(message, payload, self.key_of(client_id), self.federation, client_id)
         return message
 
 

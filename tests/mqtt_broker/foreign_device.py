@@ -136,11 +136,17 @@ class ForeignDevice:
         return message
 
     def signed(self, kind, message):
-        signature = ""
-        if self.enrolment:
-            key = Ed25519PrivateKey.from_private_bytes(base64.b64decode(self.enrolment["signing_key"]))
-            signature = base64.b64encode(key.sign(signed_bytes(kind, message, self.federation, self.client_id))).decode()
-        return json.dumps({**message, "signature": signature})
+        """Return the message as it travels: what is signed is that text, whatever its blanks and numbers are; of keys the page's form."""
+        text = json.dumps({**message, "signature": ""}, indent=1).replace('"signature": "', '"signature":"')
+        if not self.enrolment:
+            return text
+        key = Ed25519PrivateKey.from_private_bytes(base64.b64decode(self.enrolment["signing_key"]))
+        said = f"edgefl/v1 {self.federation} {kind} {self.client_id}\n{text}".encode()
+        if kind == "Advertised":
+            said = signed_bytes(kind, message, self.federation, self.client_id)
+        signature = base64.b64encode(key.sign(said)).decode()
+        before, field, after = text.rpartition('"signature":"')
+        return before + field + signature + after
 
     def fetch(self, sha256):
         if sha256 in self.blobs:

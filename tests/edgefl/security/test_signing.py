@@ -1,14 +1,18 @@
 """Signatures: RFC 8032's own vector, and that no byte of what was said may change."""
 
 import base64
+import json
+from contextlib import nullcontext
 from dataclasses import fields, replace
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edgefl.errors import ConfigError, WireError
-from edgefl.security.signing import check, encode_signed, new_key, public_of
+from edgefl.security import signing
+from edgefl.security.signing import encode_signed, new_key, public_of
 from edgefl.security.trust import Enrolments, Trust
 from edgefl.wire.messages import Begin, Receipt, Task
 from edgefl.wire.strict_json import MAX_JSON_BYTES, decode_json, encode_json
@@ -17,8 +21,16 @@ BEGIN = Begin("pi-1", "s", 3, "p", "ab" * 32, 10, 1, 65536, 5, {"loss": 0.5}, "n
 KEY = new_key()
 
 
+SAID = encode_signed(BEGIN, KEY, "kitchen", "pi-1")
+
+
+def check(message, public, *rest):
+    """As the message is written by edgefl."""
+    signing.check(message, encode_json(message), public, *rest)
+
+
 def signed_begin():
-    return decode_json(Begin, encode_signed(BEGIN, KEY, "kitchen", "pi-1"))
+    return decode_json(Begin, SAID)
 
 
 def test_a_public_key_is_that_of_rfc_8032():
@@ -55,6 +67,44 @@ def test_a_signature_is_for_one_federation_device_kind_and_key():
         check(BEGIN, public_of(KEY), "kitchen", "pi-1")
 
 
+def as_travelled(text):
+    """Return a text signed by another program: its blanks, order and numbers are its own."""
+    head, field, rest = text.rpartition('"signature":"')
+    said = f"edgefl/v1 kitchen Begin pi-1\n{text}".encode()
+    key = Ed25519PrivateKey.from_private_bytes(base64.b64decode(KEY))
+    return f"{head}{field}{base64.b64encode(key.sign(said)).decode()}{rest}".encode()
+
+
+def test_what_is_signed_is_what_travels():
+    written = {**json.loads(encode_json(BEGIN)), "ts": 2, "metrics": {"loss": 5e-1}}
+    text = json.dumps(written, indent=1).replace('"signature": "', '"signature":"')
+    payload = as_travelled(text)
+    told = decode_json(Begin, payload)
+    assert (told.ts, told.metrics) == (2.0, {"loss": 0.5})
+    signing.check(told, payload, public_of(KEY), "kitchen", "pi-1")
+    for other in (payload.replace(b"\n", b"\n ", 1), payload.replace(b'"ts": 2', b'"ts": 3')):
+        with pytest.raises(WireError, match="wrong signature"):
+            signing.check(decode_json(Begin, other), other, public_of(KEY), "kitchen", "pi-1")
+
+
+@pytest.mark.parametrize(
+    "change", [('"signature":"', '"signature": "'), ('","follows', 'AAAA","follows'), ("false}", 'false}"signature":"')]
+)
+def test_a_signature_is_not_looked_for_elsewhere(change):
+    """The field with a blank in it; a text behind the signature; the field once more behind the message."""
+    other = SAID.decode().replace(*change).encode()
+    assert other != SAID
+    with pytest.raises(WireError, match="wrong signature"):
+        signing.check(signed_begin(), other, public_of(KEY), "kitchen", "pi-1")
+
+
+@given(st.integers(0, len(SAID) - 1), st.integers(0, 255))
+def test_no_byte_of_a_message_can_be_changed(place, byte):
+    other = bytes([*SAID[:place], byte, *SAID[place + 1 :]])
+    with nullcontext() if other == SAID else pytest.raises(WireError):
+        signing.check(decode_json(Begin, other), other, public_of(KEY), "kitchen", "pi-1")
+
+
 def test_a_signature_stands_in_its_field_alone():
     named = replace(BEGIN, client_id='"signature":"', metrics={"signature": 1.0, '"signature":""': 2.0})
     signed = decode_json(Begin, encode_signed(named, KEY, "kitchen"))
@@ -83,8 +133,8 @@ def test_what_is_no_key():
 
 def test_without_keys_nothing_is_signed_or_asked_for(tmp_path):
     open_trust = Trust("f")
-    assert open_trust.checked(BEGIN) is BEGIN
+    assert open_trust.checked(BEGIN, b"") is BEGIN
     assert open_trust.encode(BEGIN) == encode_json(BEGIN)
     (tmp_path / "devices.json").write_text("{}")
     with pytest.raises(WireError, match="pi-1 is not enrolled"):
-        Trust("f", key_of=Enrolments(tmp_path).key_of).checked(BEGIN, "pi-1")
+        Trust("f", key_of=Enrolments(tmp_path).key_of).checked(BEGIN, b"", "pi-1")
