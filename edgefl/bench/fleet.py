@@ -16,7 +16,7 @@ from edgefl.bench.fleet_flower import flower_version, run_flower
 from edgefl.bench.fleet_run import Load, run_fleet
 from edgefl.machine import machine
 
-PACKAGES = ("paho-mqtt", "cryptography", "safetensors", "numpy")
+PACKAGES = ("paho-mqtt", "pynacl", "safetensors", "numpy")
 Say = Callable[[str], None]
 
 
