@@ -43,15 +43,17 @@ def check(message: Any, payload: bytes, public: str, federation: str, client_id:
     fits = checker(_raw(public, f"the public key {public[:12]!r}... is none"))
     if not message.signature:
         raise WireError(f"{kind} is not signed; its sender was not enrolled")
+    before, field, after = payload.rpartition(FIELD)
     try:
         signature = base64.b64decode(message.signature, validate=True)
     except ValueError:
-        signature = b""
-    before, field, after = payload.rpartition(FIELD)
-    rest = after.removeprefix(message.signature.encode())
-    said = _head(message, federation, client_id) + before + field + rest
-    # signed is what is left of the payload without the signature that was read, and no other text
-    if rest == after or not rest.startswith(b'"') or not fits(signature, said):
+        fit = False
+    else:
+        # signed is what is left of the payload without the signature that was read, and no other text
+        rest = after.removeprefix(message.signature.encode())
+        said = _head(message, federation, client_id) + before + field + rest
+        fit = rest != after and rest.startswith(b'"') and fits(signature, said)
+    if not fit:
         raise WireError(f"{kind} has a wrong signature: it is forged, damaged or of another federation; enrol the sender again")
 
 

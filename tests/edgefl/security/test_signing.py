@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from contextlib import nullcontext
 from dataclasses import fields, replace
 
@@ -96,6 +97,13 @@ def test_a_signature_is_not_looked_for_elsewhere(change):
     assert other != SAID
     with pytest.raises(WireError, match="wrong signature"):
         signing.check(signed_begin(), other, public_of(KEY), "kitchen", "pi-1")
+
+
+@pytest.mark.parametrize("signature", ["\\ud800", "\\u00e9", "%%%", "AAAA", "\\u0041AAA", 'AAAA\\"'])
+def test_a_text_that_is_no_signature(signature):
+    other = re.sub(r'"signature":"[^"]*"', lambda _: f'"signature":"{signature}"', SAID.decode()).encode()
+    with pytest.raises(WireError, match="wrong signature"):
+        signing.check(decode_json(Begin, other), other, public_of(KEY), "kitchen", "pi-1")
 
 
 @given(st.integers(0, len(SAID) - 1), st.integers(0, 255))
