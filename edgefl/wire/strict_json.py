@@ -2,11 +2,12 @@
 
 import json
 import math
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import cache
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeGuard, TypeVar, get_args, get_origin, get_type_hints
 
 from edgefl.errors import WireError
 
@@ -15,6 +16,7 @@ MAX_TEXT = 1024
 MAX_ITEMS = 1024
 MAX_INTEGER = 2**63 - 1
 LARGEST = sys.float_info.max
+SURROGATES = re.compile(r"[\ud800-\udfff]")
 
 T = TypeVar("T")
 Reader = Callable[[Any], Any]
@@ -73,10 +75,15 @@ def _whole(value: Any) -> int:
     raise ValueError("a whole number")
 
 
+def _is_text(value: Any) -> TypeGuard[str]:
+    # an escape may say half a character, which has no bytes: it could be neither printed nor stored
+    return isinstance(value, str) and len(value) <= MAX_TEXT and (value.isascii() or not SURROGATES.search(value))
+
+
 def _text(value: Any) -> str:
-    if isinstance(value, str) and len(value) <= MAX_TEXT:
+    if _is_text(value):
         return value
-    raise ValueError(f"text of at most {MAX_TEXT} characters")
+    raise ValueError(f"text of at most {MAX_TEXT} whole characters")
 
 
 def _truth(value: Any) -> bool:
@@ -115,7 +122,7 @@ def _reader(kind: Any) -> Reader:
         read_item = _reader(inner[1])
 
         def read_object(value: Any) -> Any:
-            if not isinstance(value, dict) or len(value) > MAX_ITEMS or any(len(key) > MAX_TEXT for key in value):
+            if not isinstance(value, dict) or len(value) > MAX_ITEMS or not all(map(_is_text, value)):
                 raise ValueError(f"an object of at most {MAX_ITEMS} fields")
             # hundreds of clients report metrics of the same names
             return {sys.intern(key): read_item(item) for key, item in value.items()}

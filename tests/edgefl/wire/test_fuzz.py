@@ -1,5 +1,6 @@
 """Every decoder of what comes from outside: a hundred thousand damaged inputs, no other error than its own, no memory beyond the limit."""
 
+import base64
 import contextlib
 import json
 import tracemalloc
@@ -12,6 +13,8 @@ import pytest
 from edgefl.checkpoint import decode_client_state, decode_mixture, decode_server_state, encode_server_state
 from edgefl.errors import EdgeflError
 from edgefl.plan.spec import TensorSpec, decode_plan
+from edgefl.security.signing import public_of
+from edgefl.security.trust import Trust
 from edgefl.types import ServerState
 from edgefl.wire import messages
 from edgefl.wire.strict_json import decode_json, encode_json
@@ -37,6 +40,15 @@ SAID = [
     messages.Clusters("s", 1, {"pi-1": 0}, "fc1", ("pi-1", "pi-2"), ((1.0, 0.5), (0.5, 1.0)), ((0, 1, 0.5, 2),), 0.6, 1.0),
 ]
 JSONS = [(partial(decode_json, type(message)), encode_json(message)) for message in SAID]
+KEY = base64.b64encode(bytes(range(32))).decode()
+TRUST = Trust("f", KEY, lambda client_id: public_of(KEY))
+
+
+def read_signed(kind, blob):
+    return TRUST.checked(decode_json(kind, blob), blob, "pi-1")
+
+
+SIGNED = [(partial(read_signed, type(each)), TRUST.encode(each, "pi-1")) for each in SAID if hasattr(each, "signature")]
 TENSORS = [
     (lambda blob, codec=codec: decode_models(blob, SPECS, "pi-1", codec), encode_models({"global": WEIGHTS}, codec))
     for codec in ("fp32", "fp16", "int8", "top-10", "int8+deflate", "top-10+deflate")
@@ -47,7 +59,7 @@ TOPICS = [
     (lambda blob: parse_topic(blob.decode("latin-1")), f"edgefl/v1/f/device/pi-1/up/{SHA}/0".encode()),
     (lambda blob: parse_url(blob.decode("latin-1")), b"mqtts://user:word@host:8883"),
 ]
-EACH = 100_000 // len(JSONS + TENSORS + FILES + TOPICS) + 1
+EACH = 100_000 // len(JSONS + SIGNED + TENSORS + FILES + TOPICS) + 1
 LIMIT = 2_000_000
 NASTY = [
     b"",
@@ -61,6 +73,7 @@ NASTY = [
     b"null",
     b'"' + b"\\u0000" * 40 + b'"',
     b"\xf0\x9f",
+    b"\\ud800",  # half a character, which has no bytes
 ]
 
 
@@ -87,7 +100,9 @@ def damaged(blob: bytes, rng: np.random.Generator) -> bytes:
     return bytes(made)
 
 
-@pytest.mark.parametrize(("name", "cases"), [("json", JSONS), ("tensors", TENSORS), ("files", FILES), ("topics", TOPICS)])
+@pytest.mark.parametrize(
+    ("name", "cases"), [("json", JSONS), ("signed", SIGNED), ("tensors", TENSORS), ("files", FILES), ("topics", TOPICS)]
+)
 def test_damaged_input_is_an_error_of_ours_or_fine(name, cases):
     rng = np.random.default_rng(7)
     refused = 0
@@ -104,7 +119,7 @@ def test_no_input_takes_more_memory_than_the_limit():
     rng = np.random.default_rng(8)
     tracemalloc.start()
     try:
-        for decode, fine in (*JSONS, *TENSORS, *FILES, *TOPICS):
+        for decode, fine in (*JSONS, *SIGNED, *TENSORS, *FILES, *TOPICS):
             for blob in (*NASTY, *(damaged(fine, rng) for _ in range(150))):
                 tracemalloc.reset_peak()
                 before = tracemalloc.get_traced_memory()[0]

@@ -57,6 +57,7 @@ def receipt(**changes):
         ({"ts": "now"}, "a number"),
         ({"reason": None}, "text"),
         ({"reason": "x" * 2000}, "at most 1024"),
+        ({"reason": "half \ud800"}, "whole characters"),
         ({"missing": [[0]]}, "a list of 2"),
         ({"missing": [[0, 1]] * 5000}, "at most 1024"),
         ({"missing": {"0": 1}}, "a list"),
@@ -79,6 +80,13 @@ def test_what_is_no_json_object_is_a_wire_error(payload):
 def test_any_bytes_are_a_wire_error_or_a_message(payload):
     with contextlib.suppress(WireError):
         decode_json(Claim, payload)
+
+
+def test_text_of_any_script_travels_and_half_a_character_does_not():
+    told = Metrics("pi-1", 1, {"Verlust \U0001f600": 1.0, "é": 2.0}, 50.0, 60.0, 1.0, 1.0, 0.0)
+    assert decode_json(Metrics, encode_json(told)) == told
+    with pytest.raises(WireError, match=r"Metrics.values is .*, expected an object"):
+        decode_json(Metrics, encode_json(dataclasses.replace(told, values={"\ude00": 1.0})))
 
 
 def test_a_number_that_is_not_finite_arrives_as_nan():
