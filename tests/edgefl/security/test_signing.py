@@ -102,7 +102,7 @@ def test_a_signature_is_not_looked_for_elsewhere(change):
 @pytest.mark.parametrize("signature", ["\\ud800", "\\u00e9", "%%%", "AAAA", "\\u0041AAA", 'AAAA\\"'])
 def test_a_text_that_is_no_signature(signature):
     other = re.sub(r'"signature":"[^"]*"', lambda _: f'"signature":"{signature}"', SAID.decode()).encode()
-    with pytest.raises(WireError, match="wrong signature|whole characters"):
+    with pytest.raises(WireError, match=r"wrong signature|whole characters"):
         signing.check(decode_json(Begin, other), other, public_of(KEY), "kitchen", "pi-1")
 
 
