@@ -65,6 +65,7 @@ def on_terminal(term: str, **env: str) -> str:
 def test_a_terminal_gets_a_bar_that_is_gone_at_the_end() -> None:
     said = on_terminal("xterm", NO_COLOR="1")
     assert "\r\x1b[K[#####---------------] round 1/4: loss 2, " in said
+    assert said.startswith("begun\r\n")
     # a line is gone with all that stood before the code that clears it; one may be drawn after the last that was told, too
     assert re.sub(r"[^\n]*\r\x1b\[K", "", said) == "begun\r\nover\r\n"
     assert "\x1b[3" not in said

@@ -88,9 +88,8 @@ def play(own_broker, toys, tmp_path):
     algorithm = make_algorithm("fedavg", None, full_options("fedavg", {}))
     state = algorithm.init(toys.weights(), rng_for(1, 0, "init"))
     told = State(topics.federation, "s", JOINING, 1, 1, 0, 0.0, plan.id, time.time())
-    exchange = Exchange(
-        link, topics, told, upload_slots=4, spool=Spool(tmp_path), trust=Trust(topics.federation), note=lambda line: None
-    )  # fmt: skip
+    spool = Spool(tmp_path)
+    exchange = Exchange(link, topics, told, upload_slots=4, spool=spool, trust=Trust(topics.federation), note=lambda line: None)
     device.subscribe(topics.device("+", "task"), topics.device("+", "receipt"))
     exchange.start()
     made = Play(exchange, link, device, topics, toys.weights())
@@ -98,6 +97,7 @@ def play(own_broker, toys, tmp_path):
     yield made
     for each in (link, device):
         each.close(1.0)
+    spool.remove()
 
 
 CASES = {

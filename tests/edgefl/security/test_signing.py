@@ -20,8 +20,6 @@ from edgefl.wire.strict_json import MAX_JSON_BYTES, decode_json, encode_json
 
 BEGIN = Begin("pi-1", "s", 3, "p", "ab" * 32, 10, 1, 65536, 5, {"loss": 0.5}, "n1", 1.5)
 KEY = new_key()
-
-
 SAID = encode_signed(BEGIN, KEY, "kitchen", "pi-1")
 
 
