@@ -213,7 +213,7 @@ class Link:
 
     @property
     def dropped(self) -> int:
-        """How many messages came while 20,000 others waited, and are lost."""
+        """How many messages were dropped because too many, or too many bytes, waited for this thread."""
         return self._inbox.dropped
 
     @property

@@ -41,6 +41,7 @@ class Exchange:
         self.state, self.presence = state, Presence()
         self.blobs = BlobTraffic(link, topics, state.session)
         self.round: Round | None = None
+        self._noted_drops = 0
 
     def start(self) -> None:
         """Publish the state and listen to devices."""
@@ -76,8 +77,14 @@ class Exchange:
         if not round.max_staleness:
             self._uploads.clear()
         self._ready()
+        self._note_drops()
         closed, self.round = self.round, None
         return closed
+
+    def _note_drops(self) -> None:
+        if new := self._link.dropped - self._noted_drops:
+            self._noted_drops += new
+            self._note(f"{new} messages were dropped: more came than the aggregator may hold; a chunk that was among them is sent again")
 
     def _send_tasks(self, client_ids: Sequence[str]) -> None:
         for client_id in client_ids:

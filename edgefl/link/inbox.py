@@ -15,10 +15,15 @@ EACH_BYTES = 32 * 1024
 whose memory is not given back: 32 may wait."""
 PATIENCE_S = 0.25
 SENDING_S = 0.001
+MAX_WAITING_BYTES = 64 * 1024 * 1024
+"""Payload bytes that may wait while the service's thread computes. A larger backlog drops messages, and the protocol repairs a lost chunk:
+its sender hears what is missing and sends it again."""
+SMALL_BYTES = 2 * 1024
+"""Messages up to this size are never dropped for their bytes: a device says its status once. Their number is bounded by LIMIT."""
 
 
 class Inbox:
-    """At most 20,000 events, in order; one thread takes them.
+    """At most 20,000 events with at most 64 MiB of payload, in order; one thread takes them. What exceeds that is dropped and counted.
 
     While more than its room waits, the network thread does not read, so that what a fleet sends at once stays with the broker. It reads
     on when nothing was taken for a quarter of a second: it may be an answer that the service is waiting for.
@@ -28,6 +33,7 @@ class Inbox:
         self.dropped = 0
         self._events: queue.SimpleQueue[tuple[Message | Connected, int]] = queue.SimpleQueue()
         self._came = self._taken = 0
+        self._payload_came = self._payload_taken = 0  # two counters, each written by one thread alone
         # no Event: its lock is Python's, and would stay locked for good when a signal ends the service's thread in the midst of `set`
         self._woken: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._held_up = False
@@ -48,10 +54,13 @@ class Inbox:
 
     def receive(self, message: Message) -> None:
         """Add a message of the broker's, or count it as dropped; the network's thread alone may."""
-        if self._events.qsize() >= LIMIT:  # receipts and resends make up for a dropped message; unbounded memory has no cure
+        payload = len(message.payload)
+        is_too_much = payload > SMALL_BYTES and self._payload_came - self._payload_taken + payload > MAX_WAITING_BYTES
+        if is_too_much or self._events.qsize() >= LIMIT:  # receipts and resends make up for a dropped message
             self.dropped += 1
             return
-        size = len(message.payload) + EACH_BYTES
+        size = payload + EACH_BYTES
+        self._payload_came += payload
         self._came += size
         self._events.put((message, size))
 
@@ -84,6 +93,7 @@ class Inbox:
         except queue.Empty:
             return None
         self._taken += size
+        self._payload_taken += len(event.payload) if isinstance(event, Message) and size else 0
         self._since = 0.0
         if self._held_up and self.waiting_bytes <= ROOM_BYTES:
             self._woken.put(None)

@@ -5,6 +5,8 @@ import threading
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from edgefl.link import inbox
 from edgefl.link.events import Connected, Message
@@ -124,3 +126,37 @@ def test_above_the_limit_messages_are_dropped_and_counted_and_own_events_are_not
     box.put(Connected("mqtt://here"))
     assert (len(box), box.dropped) == (3, 2)
     assert [box.get(0) for _ in range(4)] == [Message("t/0", b""), Message("t/1", b""), Connected("mqtt://here"), None]
+
+
+def test_above_the_limit_of_bytes_large_messages_are_dropped_and_a_status_is_not(monkeypatch):
+    """8,000 bytes may wait: the third chunk of 3,000 is too much, until one was taken."""
+    monkeypatch.setattr(inbox, "MAX_WAITING_BYTES", 8_000)
+    box = Inbox()
+    for i in range(3):
+        box.receive(Message(f"chunk/{i}", bytes(3_000)))
+    box.receive(Message("status", bytes(inbox.SMALL_BYTES)))
+    assert (len(box), box.dropped) == (3, 1)
+    assert box.get(0).topic == "chunk/0"
+    box.receive(Message("chunk/3", bytes(2_952)))  # 3,000 + 2,048 + 2,952 = 8,000
+    box.receive(Message("chunk/4", bytes(inbox.SMALL_BYTES + 1)))
+    assert box.dropped == 2
+    assert [box.get(0).topic for _ in range(3)] == ["chunk/1", "status", "chunk/3"]
+
+
+@given(st.lists(st.integers(0, 5_000) | st.none(), max_size=60))
+def test_payload_that_waits_is_bounded_whatever_comes_and_is_taken(steps):
+    """None takes an event, a number is a message of so many bytes."""
+    box, waiting, dropped = Inbox(), [], 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inbox, "MAX_WAITING_BYTES", 8_000)
+        for step in steps:
+            if step is None:
+                event = box.get(0)
+                assert (event and len(event.payload)) == (waiting.pop(0) if waiting else None)
+            elif step > inbox.SMALL_BYTES and sum(waiting) + step > 8_000:
+                box.receive(Message("t", bytes(step)))
+                dropped += 1
+            else:
+                box.receive(Message("t", bytes(step)))
+                waiting.append(step)
+            assert (len(box), box.dropped) == (len(waiting), dropped)
