@@ -167,12 +167,6 @@ def test_nothing_heavy_at_import(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", sources() + test_sources(), ids=relative)
-def test_files_are_short(path: Path) -> None:
-    lines = len(path.read_text().splitlines())
-    assert lines <= 250, f"{relative(path)} has {lines} lines, expected 250 at most; split it by noun"
-
-
-@pytest.mark.parametrize("path", sources() + test_sources(), ids=relative)
 def test_names(path: Path) -> None:
     defined = [
         node.name for node in ast.walk(tree(path)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
