@@ -8,7 +8,7 @@ import numpy as np
 
 from edgefl.algorithms.arithmetic import add
 from edgefl.algorithms.base import FEDERATE, Algorithm
-from edgefl.algorithms.fedavg import BASELINE_ROUNDS, GLOBAL, INITIAL
+from edgefl.algorithms.fedavg import ALONE, BASELINE_ROUNDS, GLOBAL, INITIAL
 from edgefl.codecs import rounded, rounding
 from edgefl.learner.base import Learner, evaluate
 from edgefl.rng import rng_for
@@ -22,7 +22,7 @@ def train_alone(algorithm: Algorithm, initial: Weights, shard: Shard, rounds: in
     """Return what `rounds` rounds of this client's own updates make of the initial weights: the baseline without a federation."""
     weights = initial
     for _ in range(rounds):
-        received = Broadcast(0, FEDERATE, {GLOBAL: weights})
+        received = Broadcast(ALONE, FEDERATE, {GLOBAL: weights})
         update, _ = algorithm.local_update(received, ClientState(), shard, "alone", rng)
         weights = add(weights, update.deltas[GLOBAL])
     return weights
@@ -31,7 +31,8 @@ def train_alone(algorithm: Algorithm, initial: Weights, shard: Shard, rounds: in
 def compressed(algorithm: Algorithm, codec: str) -> Algorithm:
     """Return the algorithm with updates as they arrive when the codec has rounded them; what was lost is added to the next one.
 
-    What is owed lies in the client's state, under names that the algorithm does not see.
+    What is owed lies in the client's state, under names that the algorithm does not see. The codec does not touch what a client
+    trains alone: nothing of that is sent.
     """
     codec = rounding(codec)
     if codec == "fp32":
@@ -47,6 +48,8 @@ def compressed(algorithm: Algorithm, codec: str) -> Algorithm:
     def local_update(
         broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
     ) -> tuple[Update, ClientState]:
+        if broadcast.round == ALONE:
+            return algorithm.local_update(broadcast, state, shard, client_id, rng)
         own, owed = split(state)
         update, kept = algorithm.local_update(broadcast, own, shard, client_id, rng)
         sent: dict[str, dict[str, Array]] = {}
