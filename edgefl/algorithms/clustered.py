@@ -1,9 +1,10 @@
 """Clustered federated learning on dense layers: one model a cluster of like clients, mixed with each client's own.
 
 Filippakopoulos et al., Personalization in Distributed tinyML Applications via Adaptive Clustered Federated Learning.
-All clients train h_0 for E epochs. Those whose dense layers' weights are alike (cosine similarity, average linkage, merges up to
-distance 1 - t) are one cluster, which starts from h_c = sum_k |D_k| / |D_c| h_k. Then in each round a client trains h_k, the cluster
-takes the weighted mean h_c of its clients', and the client goes on from h_k <- lambda h_k + (1 - lambda) h_c.
+All clients train h_0 for E epochs. Clients with similar dense layers (cosine similarity, average linkage, merges up to distance
+1 - t) form a cluster, which starts from h_c = sum_k |D_k| / |D_c| h_k. Then in each round a client trains h_k, the cluster takes the
+weighted mean h_c of its clients', and the client goes on from h_k <- lambda h_k + (1 - lambda) h_c.
+The paper compares the weights h_k with t = .9; this module compares the deltas h_k - h_0 with t = 0 unless options say otherwise.
 The client holds h_k and mixes, so only h_c comes down; one without h_k (its first round in a cluster, line 34 of the paper's
 algorithm, or after it lost its state) starts from h_c itself.
 
@@ -34,12 +35,15 @@ def mixed(own: Weights, cluster: Weights, mixing: float) -> dict[str, np.ndarray
 
 
 def cut_by_similarity(updates: Iterable[Update], start: Weights, threshold: float, cut: str, compare: str, layers: str) -> Cut:
-    """Cluster clients by the dense layers of their models, `start` plus each update's delta, or of the deltas; at least one update."""
+    """Cluster clients by the dense layers of their models, `start` plus each update's delta, or of the deltas; at least one update.
+
+    The automatic cut never merges clients whose mean similarity is below zero.
+    """
     names = compared(start, layers)
     base = vector(start, names) * np.float32(compare == "weights")
     distances = cosine_distance([base + vector(update.deltas[GLOBAL], names) for update in updates])
     merges = linkage(distances, "average")
-    made = cut_at(merges, 1.0 - threshold) if cut == "threshold" else cut_widest(merges)
+    made = cut_at(merges, 1.0 - threshold) if cut == "threshold" else cut_widest(merges, limit=1.0)
     return replace(made, similarity=1.0 - distances)
 
 
@@ -47,9 +51,9 @@ def clustered(
     learner: Learner | None,
     *,
     clustering: bool = True,
-    threshold: float = 0.9,
+    threshold: float = 0.0,
     cut: str = "threshold",
-    compare: str = "weights",
+    compare: str = "deltas",
     layers: str = "",
     mixing: float = 0.5,
     epochs: int = 2,
@@ -61,11 +65,13 @@ def clustered(
 ) -> Algorithm:
     """Return clustered federated learning; a client's mixture is its own h_k, mixed once more at the end.
 
-    threshold is the similarity t. How alike weights are depends on how large they were at first and on how far clients have moved,
-    so the server state tells the cut's margin (`clusters.explain_clusters`). compare: `weights` as in the paper, or `deltas`, which
-    leave out what all clients began with: those of clients without a common task are about orthogonal (t = 0), whatever the scale.
-    cut: `threshold`, or `auto` for the widest gap. layers: see `similarity.compared`. mixing is lambda: 1 is a client's own, 0 its
-    cluster's model. clustering=False leaves one cluster, the paper's baseline, from round 1 on.
+    compare: `deltas` compares what training changed, `weights` whole weights, as in the paper. Deltas leave out the first weights,
+    which all clients have in common: the deltas of clients without a common task are about orthogonal at every learning rate.
+    threshold is the similarity t: 0 for deltas. The paper's rule is compare = "weights" with threshold = 0.9. It depends on how
+    large the first weights are and on how far clients have moved (`clusters.explain_clusters` reports the cut's margin).
+    cut: `threshold`, or `auto` for the widest gap (`clustering.cut_widest`), which needs no threshold. layers: see
+    `similarity.compared`. mixing is lambda: 1 is a client's own model, 0 its cluster's. clustering=False leaves one cluster, the
+    paper's baseline, from round 1 on.
     batch_size (the paper gives none) is fixed when the plan is built; for baseline_epochs see FedAvg. Raises ConfigError for an
     option out of its range.
     """

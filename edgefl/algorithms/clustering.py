@@ -99,16 +99,24 @@ def cut_into(merges: Matrix, count: int) -> Cut:
     return _cut(merges, min(max(len(merges) + 1 - max(count, 1), 0), len(merges)))
 
 
-def cut_widest(merges: Matrix) -> Cut:
-    """Cut in the widest gap between one merge and the next, the highest of equals.
+def cut_widest(merges: Matrix, limit: float | None = None) -> Cut:
+    """Cut in the widest gap between one merge and the next, the highest of equals, among the upper half of the merges.
 
-    So at least one merge is taken and one is not. Where there is no gap (equal heights, or fewer than three clients) all clients
-    are one cluster.
+    The lower half is always taken, so that n clients give at most (n + 1) / 2 clusters. Without this bound the gap between the two
+    lowest merges may win: chance makes two clients much more similar than all others.
+    Where there is no gap (equal heights, or fewer than three clients) all clients are one cluster.
+
+    Args:
+        merges: see `linkage`.
+        limit: no merge above this height is taken, also of the lower half. None: no limit.
     """
-    gaps = np.diff(merges[:, 2])
-    if not len(gaps) or gaps.max() <= SLACK:
-        return _cut(merges, len(merges))
-    return _cut(merges, len(gaps) - int(np.argmax(gaps[::-1])))
+    heights = merges[:, 2]
+    most = len(merges) if limit is None else int(np.searchsorted(heights, limit + SLACK, "right"))
+    least = (len(merges) + 1) // 2
+    gaps = np.diff(heights)[max(least, 1) - 1 : most]  # the first is the gap above merge `least`
+    if most <= least or not len(gaps) or gaps.max() <= SLACK:
+        return _cut(merges, most)
+    return _cut(merges, least + len(gaps) - 1 - int(np.argmax(gaps[::-1])))
 
 
 def explain(clients: int, clusters: int, at: float, below: float, above: float | None) -> tuple[str, str]:

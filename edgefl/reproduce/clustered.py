@@ -1,6 +1,8 @@
 """Clustered federated learning on dense layers (Filippakopoulos et al.): 16 clients of two or three tasks, with clusters and without.
 
 The paper's set-up is CIFAR-100 with five convolutions; reduced, it is Fashion-MNIST with LeNet-5, 200 samples a client.
+Clients are compared by the algorithm's default, deltas with threshold 0, not by the paper's weights with .9. The full size runs 50
+rounds: after the paper's ten this network is still at chance. It measures lambda = 0, plain averaging, as well.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,6 +13,7 @@ from edgefl.reproduce.report import Figure, Verdict, above
 from edgefl.reproduce.stage import Result, Scale, Stage
 
 MIXING = (0.25, 0.5, 0.75)
+ROUNDS = {"smoke": 3, "reduced": 10, "full": 50}
 TASKS: Mapping[str, Mapping[str, int]] = {
     "2 tasks": {"tasks": 2, "num_tasks": 8, "clusters": 4},
     "3 tasks": {"tasks": 3, "num_tasks": 10, "clusters": 2},
@@ -31,19 +34,18 @@ def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
     full, small = scale == "full", scale == "smoke"
 
     def stage(label: str, clustering: bool, mixing: float) -> Stage:
-        options: dict[str, Any] = {
-            "clustering": clustering, "mixing": mixing, "cut": "auto", "compare": "deltas", "baseline_epochs": 0,
-        }  # fmt: skip
+        options: dict[str, Any] = {"clustering": clustering, "mixing": mixing, "baseline_epochs": 0}
         tasks = {**(FULL if full else TASKS)[label], "samples": 60 if small else 200, "test_samples": 50}
         config = FederationConfig(
-            name="clustered", seed=seed, rounds=3 if small else 10, algorithm="clustered", options=options,
+            name="clustered", seed=seed, rounds=ROUNDS[scale], algorithm="clustered", options=options,
             model=ModelConfig("five-conv", (32, 32, 3), 20) if full else ModelConfig("lenet5", (28, 28, 1), 10),
             data=DataConfig("cifar100", options={"classes": list(range(20))}) if full else DataConfig("fashion-mnist"),
             partition=PartitionConfig("tasks", 8 if small else 16, tasks),
         )  # fmt: skip
         return Stage(_name(label, clustering, mixing), config)
 
-    return tuple(stage(label, clustering, mixing) for label in TASKS for clustering in (True, False) for mixing in _mixing(scale))
+    found = [stage(label, clustering, mixing) for label in TASKS for clustering in (True, False) for mixing in _mixing(scale)]
+    return (*found, *(stage(label, False, 0.0) for label in TASKS if full))
 
 
 def _mixing(scale: Scale) -> tuple[float, ...]:
@@ -65,6 +67,9 @@ def figures(scale: Scale, results: Sequence[Mapping[str, Result]]) -> tuple[Figu
             both[way] = tuple(100 * value for value in means)
             reference = REFERENCE[f"{label}, {way}"] if scale == "reduced" else ""
             found.append(Figure(f"{label}, {way}", both[way], "", reference))
+        if scale == "full":
+            averaged = tuple(100 * each[_name(label, False, 0.0)]["figures"]["accuracy_mixture"]["mean"] for each in results)
+            found.append(Figure(f"{label}, none, lambda 0", averaged))
         gain = tuple(a - b for a, b in zip(both["clusters"], both["none"], strict=True))
         found.append(Figure(f"{label}, gain", gain, GAIN[label]))
         first = _name(label, True, _mixing(scale)[0])
@@ -74,11 +79,11 @@ def figures(scale: Scale, results: Sequence[Mapping[str, Result]]) -> tuple[Figu
 
 def verdicts(scale: Scale, found: Sequence[Figure]) -> tuple[Verdict, ...]:
     """Return whether the lines hold, on means over seeds."""
-    if scale != "reduced":
+    if scale == "smoke":
         return ()
     mean = {figure.name: figure.mean for figure in found}
     gain = (mean["2 tasks, gain"] + mean["3 tasks, gain"]) / 2
     return (
         above("clusters gain at least 2.5 on average", gain, 2.5),
-        above("2 tasks: the clusters are exactly the true ones", mean["2 tasks, adjusted Rand index"], 1.0),
+        *(above(f"{label}: the clusters are exactly the true ones", mean[f"{label}, adjusted Rand index"], 1.0) for label in TASKS),
     )

@@ -19,6 +19,8 @@ from edgefl.types import Broadcast, ClientState, ServerState, Shard, Update
 
 FOUR = {"a": [1, 0], "b": [0.98, 0.199], "c": [0.6, 0.8], "d": [0, 1]}
 """Cosines: a with b .98, c with d .8, b with c .747."""
+PAPER = {"compare": "weights", "threshold": 0.9}
+"""The paper's own rule."""
 
 
 def f32(*values):
@@ -30,8 +32,8 @@ def update(client_id, round, n, **deltas):
 
 
 def clustered_at(options, deltas=FOUR, counts=None):
-    """Return (algorithm, state) after clients moved a dense kernel from zero to the vectors given."""
-    algorithm = make_algorithm("clustered", None, options)
+    """Return (algorithm, state) after clients moved a dense kernel from zero to the vectors given, by the paper's rule."""
+    algorithm = make_algorithm("clustered", None, {**PAPER, **options})
     state = algorithm.init({"fc/kernel": np.zeros((1, 2), np.float32)}, rng_for(1, 0))
     told = [update(c, 1, (counts or {}).get(c, 1), fc_kernel=[d]) for c, d in sorted(deltas.items())]
     return algorithm, algorithm.aggregate(state, told)
@@ -81,7 +83,7 @@ def test_two_clients_one_round_by_hand():
 def test_two_clients_clustered_by_hand(threshold, clusters):
     """With the trunk (1, 0, 0, 1) the models' product is 2 - .5, their squares 3: the cosine is .5."""
     shards, own = two_clients(), {}
-    options = {"epochs": 1, "learning_rate": 1.0, "threshold": threshold}
+    options = {"epochs": 1, "learning_rate": 1.0, "compare": "weights", "threshold": threshold}
     algorithm = make_algorithm("clustered", learner_of(shards), options)
     state = play(algorithm, algorithm.init(INITIAL, rng_for(1, 0)), shards, own)
     assert assignments(state) == clusters
@@ -126,14 +128,37 @@ def test_clients_are_clustered_by_the_cosine_of_their_weights(options, clusters)
 def test_deltas_tell_apart_what_the_first_weights_hide():
     """From (50, 50) the four differ by less than a degree: 1 - .9 is far above the last merge."""
     for compare, clusters in (("weights", [0, 0, 0, 0]), ("deltas", [0, 0, 1, 2])):
-        algorithm = make_algorithm("clustered", None, {"compare": compare})
+        algorithm = make_algorithm("clustered", None, {"compare": compare, "threshold": 0.9})
         state = algorithm.init({"fc/kernel": np.full((1, 2), 50, np.float32)}, rng_for(1, 0))
         after = algorithm.aggregate(state, [update(c, 1, 1, fc_kernel=[d]) for c, d in FOUR.items()])
         assert list(assignments(after).values()) == clusters
 
 
+def after_clustering(options, start, deltas):
+    """Return the state after clients moved a dense kernel from `start` by the vectors given."""
+    algorithm = make_algorithm("clustered", None, options)
+    state = algorithm.init({"fc/kernel": np.asarray([start], np.float32)}, rng_for(1, 0))
+    return algorithm.aggregate(state, [update(c, 1, 1, fc_kernel=[d]) for c, d in sorted(deltas.items())])
+
+
+def test_two_tasks_are_two_clusters_by_default():
+    """The deltas of a and b have the cosine .49, as those of c and d; between the pairs it is below 0 on average. Equal weights hide it."""
+    deltas = {"a": [1.0, 0.8], "b": [1.0, -0.4], "c": [-1.0, 0.4], "d": [-1.0, -0.8]}
+    for start in ([0, 0], [50, 50]):
+        assert list(assignments(after_clustering({}, start, deltas)).values()) == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("compare", ["weights", "deltas"])
+def test_the_automatic_cut_never_joins_clients_that_disagree(compare):
+    """Cosines: 1 for a, b; 1 for c, d; -1 between. Of e and f alone, at -1, nobody joins anybody."""
+    pairs = {"a": [1, 0], "b": [2, 0], "c": [-1, 0], "d": [-3, 0]}
+    assert list(assignments(after_clustering({"cut": "auto", "compare": compare}, [0, 0], pairs)).values()) == [0, 0, 1, 1]
+    opposed = {"e": [1, 0], "f": [-1, 0]}
+    assert list(assignments(after_clustering({"cut": "auto", "compare": compare}, [0, 0], opposed)).values()) == [0, 1]
+
+
 def test_only_dense_layers_count():
-    algorithm = make_algorithm("clustered", None, {})
+    algorithm = make_algorithm("clustered", None, PAPER)
     start = {"conv/kernel": np.ones((1, 1, 1, 2), np.float32), "fc/kernel": np.ones((2, 1), np.float32), "fc/bias": np.zeros(1, np.float32)}
     state = algorithm.init(start, rng_for(1, 0))
     far = [update(c, 1, 1, conv_kernel=[[[[d, -d]]]], fc_kernel=[[1], [1]], fc_bias=[0]) for c, d in (("a", 9), ("b", -9))]

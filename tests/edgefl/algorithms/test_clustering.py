@@ -94,6 +94,33 @@ def test_the_widest_gap_finds_the_groups():
     assert cut.margin == pytest.approx(10.05 - 0.3)
 
 
+def test_the_widest_gap_is_not_sought_between_the_lowest_merges():
+    """Four groups of four: two pairs of clients agree by chance (.10 and .12), all others of a group are .60 apart, groups .90.
+
+    The widest gap, .12 to .60, would leave 14 clusters; the gap from .60 to .90 leaves the four groups.
+    """
+    groups = np.repeat(np.arange(4), 4)
+    distances = np.where(groups[:, None] == groups, 0.60, 0.90)
+    for i, j, near in ((0, 1, 0.10), (4, 5, 0.12)):
+        distances[i, j] = distances[j, i] = near
+    np.fill_diagonal(distances, 0.0)
+    cut = cut_widest(linkage(distances, "average"))
+    assert cut.labels.tolist() == groups.tolist()
+    assert (cut.below, cut.above) == (pytest.approx(0.60), pytest.approx(0.90))
+
+
+def test_a_pair_and_a_client_of_its_own_are_two_clusters():
+    points = np.array([[0.0], [1.0], [9.0]])
+    assert cut_widest(linkage(euclidean_distance(points), "average")).labels.tolist() == [0, 0, 1]
+
+
+@given(VECTORS, st.floats(0.01, 20))
+def test_the_automatic_cut_keeps_its_bounds(vectors, limit):
+    merges = linkage(euclidean_distance(vectors), "average")
+    assert cut_widest(merges).count <= (len(vectors) + 1) // 2 + (len(vectors) == 0)
+    assert cut_widest(merges, limit).below <= limit + 1e-9
+
+
 @pytest.mark.parametrize(
     ("clusters", "at", "below", "above", "words"),
     [

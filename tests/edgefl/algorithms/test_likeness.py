@@ -24,7 +24,7 @@ def test_dense_layers_by_cosine():
     vectors = {"a": (1, 0), "b": (0.98, 0.199), "c": (0.6, 0.8), "d": (0, 1)}
     updates = [update(client, *vector, trunk=9) for client, vector in vectors.items()]
     after = divided(STATE, updates, cut_by_similarity(updates, START, 0.9, "threshold", "weights", ""))
-    told = likeness("clustered", full_options("clustered", {}), after)
+    told = likeness("clustered", full_options("clustered", {"compare": "weights"}), after)
     assert told["clients"] == list("abcd")
     assert told["matrix"][0] == [1.0, 0.98, 0.6, 0.0]
     assert told["linkage"][0][:2] == [0, 1]
