@@ -25,6 +25,9 @@ from firmware_export.targets import TARGETS, find_target
 def verify(folder: Path, source: DataSource | None, as_json: bool) -> None:
     """Build an export again from its files alone, run it again, and compare everything with its certificate.
 
+    This compiles and runs what it verifies: C made from the folder's model, on this computer and in QEMU. It does so in temporary folders,
+    with limits on memory, processor time and file size. The limits are no sandbox: verify a stranger's export in a virtual machine.
+
     A folder without one, such as DIR/clients/ID that `edgefl demo` left: its model.tflite and report.json are checked, and the accuracy
     where the device's samples are at hand.
     """

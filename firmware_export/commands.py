@@ -61,7 +61,9 @@ def export(
     """Quantize a device's mixture to int8, with its own samples, on the device itself.
 
     With --target, on a computer with a compiler: C99 source, files for TensorFlow Lite Micro, a firmware project, and a certificate that
-    all give the same bytes. The folder then holds samples of the device (golden.npz, firmware/samples.bin): it is as private as these.
+    all give the same bytes. For the certificate the model's C is compiled and run, on this computer and in QEMU, in temporary folders and
+    with limits on memory, processor time and file size (no sandbox). The folder then holds samples of the device (golden.npz,
+    firmware/samples.bin): it is as private as these.
     """
     if ctx.invoked_subcommand is not None:
         return

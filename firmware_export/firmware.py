@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from edgefl.errors import ExportError
+from firmware_export.limits import PROGRAM_LIMITS
 from firmware_export.project import input_bytes, output_bytes, project_files
 from firmware_export.targets import OPTIONS, Target
-from firmware_export.toolchain import ARM, CC, DEADLINE_S, QEMU, missing, run
+from firmware_export.toolchain import ARM, CC, DEADLINE_S, QEMU, missing, qemu_sandbox, run
 
 MODEL = ("model", "model_weights")
 SIZES = re.compile(r"^\s*(\d+)\s+(\d+)\s+(\d+)\s", re.MULTILINE)
@@ -106,8 +107,8 @@ def run_built(built: Built, inputs: Any, work: Path, deadline_s: float = DEADLIN
     """Run the program on inputs int8[n, ...] in the directory `work`. Raises ExportError when it stops early or passes the deadline."""
     (work / "samples.bin").write_bytes(np.ascontiguousarray(inputs, np.int8).tobytes())
     target = built.target
-    command = [str(built.program)] if target.is_host else [QEMU, *target.qemu(), "-kernel", str(built.program)]
-    text = run(command, work, deadline_s, f"the firmware of {target.name}")
+    command = [str(built.program)] if target.is_host else [QEMU, *qemu_sandbox(), *target.qemu(), "-kernel", str(built.program)]
+    text = run(command, work, deadline_s, f"the firmware of {target.name}", PROGRAM_LIMITS)
     ticks, done = SAMPLE.findall(text), DONE.search(text)
     blob = (work / "outputs.bin").read_bytes()
     if done is None or int(done[1]) != len(inputs) or len(ticks) != len(inputs) or len(blob) != len(inputs) * built.output_bytes:

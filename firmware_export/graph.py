@@ -8,6 +8,7 @@ import numpy as np
 
 from edgefl.errors import ExportError
 from edgefl.types import Array
+from firmware_export.network import safe_name
 
 FORBIDDEN = {
     "SUM": "its int8 reference kernel is wrong; add with ADD",
@@ -17,7 +18,7 @@ FORBIDDEN = {
 
 @dataclass(frozen=True)
 class Tensor:
-    """Name, type, and whether its values are in the file."""
+    """Name as it is in the file (the quantizer looks it up), type, and whether its values are in the file."""
 
     name: str
     dtype: str
@@ -50,7 +51,7 @@ def read_graph(model: bytes) -> Graph:
     kinds, codes = _names(schema.TensorType), _names(schema.BuiltinOperator)
     tensors = tuple(
         Tensor(
-            tensor.Name().decode() if tensor.Name() else f"tensor {index}",
+            tensor.Name().decode(errors="replace") if tensor.Name() else f"tensor {index}",
             kinds[tensor.Type()],
             root.Buffers(tensor.Buffer()).DataLength() > 0,
         )
@@ -110,4 +111,4 @@ def check_integer(graph: Graph) -> None:
 
 
 def _place(graph: Graph, outputs: tuple[int, ...]) -> str:
-    return graph.tensors[outputs[0]].name if outputs else "?"
+    return safe_name(graph.tensors[outputs[0]].name.encode()) if outputs else "?"

@@ -8,6 +8,8 @@ import numpy as np
 from edgefl.errors import ExportError
 from firmware_export.network import Network, Operator, Tensor
 
+MAX_IDENTIFIER_LENGTH = 48
+"""C99 tells identifiers apart by their first 63 characters; a field adds a suffix to a name."""
 STRUCTS = {
     "struct model_range": ("input_zero", "output_zero", "low", "high"),
     "struct model_add": (
@@ -59,13 +61,13 @@ class Layer:
 
 
 def name_of(tensor: Tensor, operator: Operator) -> str:
-    """Return a C identifier: the tensor's name without what the framework appended."""
+    """Return a C identifier of at most MAX_IDENTIFIER_LENGTH characters: the tensor's name without the framework's suffixes."""
     first = tensor.name.split(";")[0].split(":")[0]
-    pieces = [re.sub(r"\W+", "_", piece).strip("_").lower() for piece in first.split("/")]
+    pieces = [re.sub(r"\W+", "_", piece, flags=re.ASCII).strip("_").lower() for piece in first.split("/")]
     kept = [piece for piece in pieces if piece]
     while len(kept) > 1 and kept[-1] in OF_THE_FRAMEWORK:
         kept.pop()
-    name = "_".join(kept[-3:]) or operator.name.lower()
+    name = "_".join(kept[-3:])[:MAX_IDENTIFIER_LENGTH].strip("_") or operator.name.lower()
     return name if name[0].isalpha() else f"layer_{name}"
 
 

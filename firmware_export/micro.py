@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from edgefl.errors import ExportError
+from firmware_export.limits import TOOL_LIMITS
 
 STEP = 16
 MOST = 64 << 20
@@ -77,7 +78,7 @@ def arena_bytes(model: bytes) -> int:
 
 
 def _child(*words: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "firmware_export.micro", *words]
+    command = TOOL_LIMITS.wrap([sys.executable, "-m", "firmware_export.micro", *words])
     try:
         return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=DEADLINE_S, check=False)
     except subprocess.TimeoutExpired as error:

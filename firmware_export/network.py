@@ -4,6 +4,7 @@
 wrote, raise ExportError: nothing here guesses.
 """
 
+import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,13 +15,32 @@ import numpy as np
 from edgefl.errors import ExportError
 
 SCHEMA = 3
+MAX_NAME_LENGTH = 200
 UNREADABLE = (struct.error, IndexError, KeyError, ValueError, TypeError, AttributeError, OverflowError, MemoryError)
+
+
+def safe_name(raw: bytes) -> str:
+    """Return a name from a model file as text that is safe in C comments, HTML, errors and on a terminal.
+
+    Everything that this package writes uses this form of a name. ASCII letters, digits, space and `_/:.;-` stay, any other character
+    becomes `_`: a name cannot end a comment or a line, hold a trigraph or a terminal escape.
+
+    Args:
+        raw: The name's bytes. They may be invalid UTF-8.
+
+    Returns:
+        At most MAX_NAME_LENGTH characters.
+    """
+    return re.sub(r"[^A-Za-z0-9_/:.; -]", "_", raw[: 4 * MAX_NAME_LENGTH].decode(errors="replace"))[:MAX_NAME_LENGTH]
 
 
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """One tensor. scale: float32[channels or 1], empty where it is not quantized; axis: the dimension that scales belong to;
-    data: its values in `shape`, None for an activation."""
+    """One tensor.
+
+    name: see `safe_name`; scale: float32[channels or 1], empty where it is not quantized; axis: the dimension that scales belong to;
+    data: its values in `shape`, None for an activation.
+    """
 
     index: int
     name: str
@@ -101,7 +121,7 @@ def _names(enumeration: Any) -> dict[int, str]:
 
 def _tensor(model: bytes, root: Any, graph: Any, index: int, schema: Any) -> Tensor:
     tensor = graph.tensors[index]
-    name = tensor.name.decode() if tensor.name else f"tensor {index}"
+    name = safe_name(tensor.name) if tensor.name else f"tensor {index}"
     dtype = _names(schema.TensorType)[tensor.type]
     shape = _indices(tensor.shape)
     quantization = tensor.quantization
@@ -140,7 +160,7 @@ def _operator(root: Any, operator: Any, schema: Any) -> Operator:
             f"the model holds builtin operator {number}, which this edgefl does not know; it is of a newer TFLite: update edgefl"
         )
     options = vars(operator.builtinOptions) if operator.builtinOptions is not None else {}
-    name = names[number] if names[number] != "CUSTOM" else f"CUSTOM {(code.customCode or b'?').decode()}"
+    name = names[number] if names[number] != "CUSTOM" else f"CUSTOM {safe_name(code.customCode or b'?')}"
     return Operator(name, int(code.version), _indices(operator.inputs), _indices(operator.outputs), options)
 
 

@@ -1,5 +1,6 @@
 """The model for TensorFlow Lite Micro: an aligned C array, a resolver of exactly its operators, and the arena that was measured."""
 
+import re
 from collections.abc import Mapping
 
 from edgefl.errors import ExportError
@@ -86,4 +87,5 @@ def ops_h(graph: Graph, size: int, arena: int, version: str) -> str:
     if unknown := [name for name in used if name not in ADD_CALLS]:
         raise ExportError(f"no resolver call is known for {', '.join(unknown)}; build the model of layers that `edgefl plan` lists")
     calls = " &&\n           ".join(f"resolver.Add{ADD_CALLS[name]}() == kTfLiteOk" for name in used)
-    return OPS_H.format(version=version, arena=arena, size=size, count=len(used), calls=calls)
+    plain = re.sub(r"[^\w.+-]", "_", version, flags=re.ASCII)[:40]  # a certificate names it, and a certificate may come from a stranger
+    return OPS_H.format(version=plain, arena=arena, size=size, count=len(used), calls=calls)

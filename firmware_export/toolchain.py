@@ -1,12 +1,15 @@
-"""The programs that an export calls: which package brings them, their versions, and how they are run with a deadline."""
+"""The programs that an export calls: which package brings them, their versions, and how they are run within limits."""
 
 import re
 import shutil
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from edgefl.errors import ExportError
+from firmware_export.limits import TOOL_LIMITS, Limits, run_limited
 
 PACKAGES = {
     "arm-none-eabi-gcc": "gcc-arm-none-eabi",
@@ -39,23 +42,42 @@ def version_of(tool: str) -> str:
     return numbers[-1] if numbers else "unknown"
 
 
-def run(command: Sequence[str], directory: Path, deadline_s: float = DEADLINE_S, what: str = "") -> str:
-    """Run a program and return what it printed, stderr too. Raises ExportError when it is missing, fails, or passes the deadline."""
+def run(command: Sequence[str], directory: Path, deadline_s: float = DEADLINE_S, what: str = "", limits: Limits = TOOL_LIMITS) -> str:
+    """Run a program in `directory` under limits and return what it printed, stderr too.
+
+    Raises ExportError when it is missing, fails, or passes the deadline or a limit.
+    """
     tool = Path(command[0]).name
     if reason := missing(command[0]) if command[0] in PACKAGES else "":
         raise ExportError(reason)
+    if shutil.which(command[0], path=None) is None:
+        raise ExportError(f"cannot start {tool}: there is no program {command[0]}")
     try:
-        done = subprocess.run(
-            command, cwd=directory, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-            timeout=deadline_s, check=False,
-        )  # fmt: skip
+        done = run_limited(command, directory, replace(limits, time_s=deadline_s))
     except subprocess.TimeoutExpired as error:
         raise ExportError(
             f"{what or tool} did not end within {deadline_s:.0f} s; try fewer --samples, or when the machine is idle"
         ) from error
     except OSError as error:
         raise ExportError(f"cannot start {tool}: {error}") from error
+    if done.reason:
+        raise ExportError(f"{what or tool} was stopped: {done.reason}; try fewer --samples or a smaller model")
     if done.returncode:
-        last = "\n".join(done.stdout.strip().splitlines()[-15:])
+        last = "\n".join(done.text.strip().splitlines()[-15:])
         raise ExportError(f"{what or tool} failed with exit code {done.returncode}:\n{last or 'it printed nothing'}")
-    return done.stdout
+    return done.text
+
+
+@cache
+def qemu_sandbox() -> tuple[str, ...]:
+    """Return the options under which QEMU refuses to start other processes, () where this QEMU has no such options.
+
+    Semihosting gives a program in QEMU the host's files and its `system()`. Files are needed for samples and outputs; `system()` is not.
+    """
+    options = ("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny")
+    quit_at_once = [QEMU, "-machine", "none", "-display", "none", "-serial", "none", "-monitor", "stdio", *options]
+    try:
+        done = subprocess.run(quit_at_once, input=b"quit\n", capture_output=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    return () if done.returncode else options

@@ -1,0 +1,182 @@
+"""Names in a model file are data: no name becomes code, in the generated files or in what a certificate runs."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgefl.checkpoint import encode_mixture
+from edgefl.data.npz import save_shard
+from edgefl.errors import ExportError
+from edgefl.plan.spec import save_plan
+from firmware_export.c_source import generate
+from firmware_export.firmware import build, build_and_run, not_runnable, run_built
+from firmware_export.network import read_network
+from firmware_export.targets import TARGETS
+from firmware_export.tflm import ops_h
+
+ROOT = Path(__file__).parents[2]
+PAYLOAD = 'x */\n#include <stdlib.h>\n__attribute__((constructor)) static void owned(void){ system("id > %s"); }\n/* '
+NAMES = (
+    "a */ b",
+    "a\nint b;\n",
+    "a\\\nint b;",
+    "a ??/\nint b;",
+    "模型 é \u202e",
+    "a" * 10_000,
+    "\x1b[31mred",
+    "int",
+    "*/",
+    "\x00",
+    "%s {p} @OPTIONS@",
+)
+
+
+def renamed(model: bytes, rename) -> bytes:
+    """Return the .tflite with `rename(index, old name)` as its tensors' names."""
+    import flatbuffers
+    from ai_edge_litert import schema_py_generated as schema
+
+    root = schema.ModelT.InitFromObj(schema.Model.GetRootAs(model, 0))
+    for index, tensor in enumerate(root.subgraphs[0].tensors):
+        tensor.name = rename(index, tensor.name)
+    for signature in root.signatureDefs or ():
+        for each in (*signature.inputs, *signature.outputs):
+            each.name = each.name or b"x"
+    builder = flatbuffers.Builder(len(model))
+    builder.Finish(root.Pack(builder), b"TFL3")
+    return bytes(builder.Output())
+
+
+def edgefl(*words: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "firmware_export", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=dict(os.environ), timeout=600, check=False)
+
+
+@pytest.fixture
+def hostile(digits, tmp_path) -> tuple[Path, Path]:
+    """A device's state whose template names its input after a C function, and the file that this function would write."""
+    owned, state = tmp_path / "OWNED", tmp_path / "state"
+    save_plan(digits.plan, state / "plan")
+    template = digits.plan.template
+    first = read_network(template).inputs[0]
+    name = (PAYLOAD % owned).encode()
+    save_plan(
+        type(digits.plan)(digits.plan.spec, digits.plan.program, renamed(template, lambda i, old: name if i == first else old)),
+        state / "plan",
+    )
+    (state / "mixture.safetensors").write_bytes(encode_mixture(digits.mixture))
+    save_shard(tmp_path / "shard.npz", digits.shard)
+    note = {"data": str(tmp_path / "shard.npz"), "id": "pi-1", "federation": "demo", "seed": 1}
+    (state / "device.json").write_text(json.dumps(note))
+    return state, owned
+
+
+def test_a_tensor_name_runs_no_code_at_export_and_verify(hostile, tmp_path) -> None:
+    pytest.importorskip("tflite_micro")
+    if reason := not_runnable(TARGETS["host"]):
+        pytest.skip(reason)
+    state, owned = hostile
+    ran = []
+    for words in (("--state", state, "-o", tmp_path / "out", "--target", "host", "--samples", 3), ("verify", tmp_path / "out")):
+        done = edgefl("export", *words)
+        assert done.returncode == 0, done.stderr
+        ran += [words[0]] if owned.exists() else []
+        owned.unlink(missing_ok=True)
+    assert not ran, f"the name of a tensor ran as code in edgefl export {ran}"
+    certificate = json.loads((tmp_path / "out" / "certificate.json").read_text())
+    assert next(place for place in certificate["parity"] if place["place"] == "host")["status"] == "equal"
+    for path in (tmp_path / "out").rglob("*"):
+        assert path.suffix == ".tflite" or not path.is_file() or b"__attribute__((constructor))" not in path.read_bytes(), path
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_any_name_gives_c_that_compiles_and_is_right(name, graphs, compiled, tmp_path) -> None:
+    rng = np.random.default_rng(0)
+    kernel, bias = rng.integers(-9, 9, (4, 6)).astype(np.int8), np.zeros(4, np.int32)
+    weights = graphs.T((4, 6), 0.02, data=kernel, name=name), graphs.T((4,), np.array([0.001]), data=bias, name=name)
+    tensors = [graphs.T((1, 6), name=name), *weights, graphs.T((1, 4), 0.01, name=name), graphs.T((1, 4), 1 / 256, -128, name=name)]
+    operators = [
+        graphs.Op("FULLY_CONNECTED", (0, 1, 2), (3,), {}, "FullyConnected"),
+        graphs.Op("SOFTMAX", (3,), (4,), {"beta": 1.0}, "Softmax"),
+    ]
+    model = graphs.model_of(tensors, operators)
+    source = generate(model)
+    for text in source.files.values():
+        assert text.isascii() and max(map(len, text.splitlines())) < 600
+        comments_removed = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
+        assert "int b;" not in comments_removed and "*/" not in comments_removed
+        assert "??" not in text and "\x1b" not in text
+    samples = rng.integers(-128, 128, (5, 6)).astype(np.int8)
+    got, _ = compiled.run(compiled.build(source, tmp_path), samples, 4)
+    np.testing.assert_array_equal(got, compiled.micro(model, samples))
+
+
+def test_a_version_in_a_certificate_cannot_end_a_comment() -> None:
+    from firmware_export.graph import Graph
+
+    text = ops_h(Graph((("ADD", (0,)),), (), ()), 10, 16, '1.0\nstatic int owned = system("id");\n//')
+    assert "system(" not in text and not [line for line in text.splitlines() if line.startswith("static int owned")]
+
+
+SHELL = """
+static int call(int operation, const void *block)
+{
+    register int r0 __asm__("r0") = operation;
+    register const void *r1 __asm__("r1") = block;
+    __asm__ volatile("bkpt 0xab" : "+r"(r0) : "r"(r1) : "memory");
+    return r0;
+}
+static void owned(void)
+{
+    static const char text[] = "%s";
+    const uint32_t block[2] = {(uint32_t)text, sizeof text - 1};
+    call(0x12, block);
+}
+void model_invoke("""
+
+
+def test_semihosting_starts_no_process_of_this_computer(hand, tmp_path) -> None:
+    target = TARGETS["cortex-m3"]
+    if reason := not_runnable(target):
+        pytest.skip(reason)
+    owned = tmp_path / "OWNED"
+    evil = (
+        hand.FILES["model.c"]
+        .replace("void model_invoke(", SHELL % f"touch {owned}", 1)
+        .replace("    for (int o", "    owned();\n    for (int o", 1)
+    )
+    inputs = np.zeros((1, 3), np.int8)
+    with suppress(ExportError):  # QEMU may end a program that asks for it
+        build_and_run({**hand.FILES, "model.c": evil}, target, inputs, tmp_path / "work")
+    assert not owned.exists()
+
+
+GREEDY = {
+    "memory": "if (malloc((size_t)5 << 30) == NULL) {\n        abort();\n    }",
+    "file": 'FILE *file = fopen("large", "wb");\n    for (;;) {\n        fwrite(text, 1, sizeof text, file);\n    }',
+    "text": "for (;;) {\n        fwrite(text, 1, sizeof text, stdout);\n    }",
+}
+
+
+@pytest.mark.parametrize(("kind", "reason"), [("memory", "failed"), ("file", "67,108,864 bytes"), ("text", "67,108,864 bytes")])
+def test_a_program_that_wants_too_much_is_stopped_by_name(kind, reason, hand, tmp_path) -> None:
+    target = TARGETS["host"]
+    if missing := not_runnable(target):
+        pytest.skip(missing)
+    greedy = f"static void take(void)\n{{\n    static char text[65536];\n    (void)text;\n    {GREEDY[kind]}\n}}\nvoid model_invoke("
+    model = "#include <stdio.h>\n#include <stdlib.h>\n" + hand.FILES["model.c"].replace("void model_invoke(", greedy, 1)
+    model = model.replace("    for (int o", "    take();\n    for (int o", 1)
+    built = build({**hand.FILES, "model.c": model}, target, tmp_path)
+    message = ""
+    try:
+        run_built(built, np.zeros((1, 3), np.int8), tmp_path, deadline_s=5)
+    except ExportError as error:
+        message = str(error)
+    assert reason in message
