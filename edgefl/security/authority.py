@@ -10,7 +10,16 @@ from pathlib import Path
 
 from edgefl.errors import ConfigError
 from edgefl.files import write_atomic
-from edgefl.security.certificates import Certified, certify_client, certify_server, make_authority, revocation_list, serial_of, vouch
+from edgefl.security.certificates import (
+    Certified,
+    certify_client,
+    certify_route,
+    certify_server,
+    make_authority,
+    revocation_list,
+    serial_of,
+    vouch,
+)
 from edgefl.security.enrolment import Enrolment, load_enrolment, save_enrolment, write_secret
 from edgefl.security.register import Enrolled, devices, save_devices
 from edgefl.security.signing import new_key, public_of
@@ -31,9 +40,12 @@ def create(directory: Path, hosts: Sequence[str], port: int, days: int) -> None:
         raise ConfigError("no host, expected the name or address by which devices reach this machine; give --host")
     authority = make_authority("edgefl authority", AUTHORITY_DAYS)
     write_secret(directory / "ca.key", authority.key)
-    server = certify_server(authority, [*hosts, *(each for each in ("localhost", "127.0.0.1") if each not in hosts)], days)
+    names = [*hosts, *(each for each in ("localhost", "127.0.0.1") if each not in hosts)]
+    server, route = certify_server(authority, names, days), certify_route(names, days)
     write_secret(directory / "server.key", server.key)
     write_atomic(directory / "server.pem", server.certificate.encode())
+    write_secret(directory / "route.key", route.key)
+    write_atomic(directory / "route.pem", route.certificate.encode())
     write_atomic(directory / "crl.pem", revocation_list(authority, [], REVOCATION_DAYS).encode())
     signing = new_key()
     own = certify_client(authority, AGGREGATOR, days)

@@ -43,8 +43,28 @@ def make_authority(name: str, days: int) -> Certified:
 
 def certify_server(authority: Certified, hosts: Sequence[str], days: int) -> Certified:
     """Return the broker's certificate for these host names and addresses, the first being its common name."""
-    names = [x509.IPAddress(ipaddress.ip_address(host)) if _is_address(host) else x509.DNSName(host) for host in hosts]
-    return _certify(authority, hosts[0], days, ExtendedKeyUsageOID.SERVER_AUTH, names)
+    return _certify(authority, hosts[0], days, ExtendedKeyUsageOID.SERVER_AUTH, _alternative_names(hosts))
+
+
+def certify_route(hosts: Sequence[str], days: int) -> Certified:
+    """Return the certificate by which the servers of a cluster of brokers recognize each other.
+
+    It signs itself: a server that trusts only this certificate accepts no device's, although the authority signed that one.
+
+    Args:
+        hosts: Names and addresses of all servers of the cluster.
+        days: How long the certificate is valid.
+    """
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = _name("edgefl route")
+    built = _builder(subject, subject, key.public_key(), days)
+    built = built.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    built = built.add_extension(_usage(digital_signature=True), critical=True)
+    # each server is the client of some routes and the server of the others
+    purposes = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    built = built.add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
+    built = built.add_extension(x509.SubjectAlternativeName(_alternative_names(hosts)), critical=False)
+    return _pem(built.sign(key, hashes.SHA256()), key)
 
 
 def certify_client(authority: Certified, name: str, days: int) -> Certified:
@@ -139,6 +159,10 @@ def _usage(*, digital_signature: bool = False, key_cert_sign: bool = False, crl_
 
 def _name(common: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
+
+
+def _alternative_names(hosts: Sequence[str]) -> list[x509.GeneralName]:
+    return [x509.IPAddress(ipaddress.ip_address(host)) if _is_address(host) else x509.DNSName(host) for host in hosts]
 
 
 def _is_address(host: str) -> bool:

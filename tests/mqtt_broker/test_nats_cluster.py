@@ -1,7 +1,10 @@
-"""NATS as the broker: one server, and a federation over a cluster of three of which one is killed."""
+"""NATS as the broker: one server, a federation over a cluster of three of which one is killed, and attacks on a cluster with keys."""
 
+import contextlib
+import json
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -36,12 +39,12 @@ def access(devices):
 class Cluster:
     """nats-servers with the configuration that the project ships."""
 
-    def __init__(self, directory, count, keys=None, devices=()):
-        ports = [[free_port() for _ in range(3)] for _ in range(count)]
+    def __init__(self, directory, count, keys=None, devices=(), address=HOST):
+        ports = self.ports = [[free_port() for _ in range(3)] for _ in range(count)]
         routes = ", ".join(f"nats://{HOST}:{route}" for _, _, route in ports)
         self.urls, self.servers, self.directory = [f"mqtt://{HOST}:{mqtt}" for _, mqtt, _ in ports], [], directory
         for index, (client, mqtt, route) in enumerate(ports):
-            values = {"NAME": f"n{index}", "ADDRESS": HOST, "CLIENT_PORT": client, "MQTT_PORT": mqtt, "ROUTE_PORT": route,
+            values = {"NAME": f"n{index}", "ADDRESS": address, "CLIENT_PORT": client, "MQTT_PORT": mqtt, "ROUTE_PORT": route,
                       "DIRECTORY": directory / f"n{index}", "ROUTES": routes, "REPLICAS": count, "KEYS": keys}  # fmt: skip
             text = (TEMPLATES / "nats.conf").read_text()
             if keys:
@@ -95,6 +98,48 @@ def cluster(tmp_path):
     made = Cluster(tmp_path, 3)
     yield made
     made.close()
+
+
+@pytest.fixture(scope="module")
+def enrolled_cluster(tmp_path_factory):
+    """Three servers with keys, and the connections' contexts of the aggregator and two boards."""
+    tmp_path = tmp_path_factory.mktemp("enrolled")
+    keys, names = tmp_path / "keys", ("one", "two")
+    create(keys, ["localhost"], 8883, 30)
+    contexts = {name: tls_context(enrol(keys, name, 30)) for name in names}
+    contexts["aggregator"] = tls_context(load_enrolment(keys / "aggregator.enrol"))
+    made = Cluster(tmp_path, 3, keys, names)
+    made.urls = [url.replace(f"mqtt://{HOST}", "mqtts://localhost") for url in made.urls]
+    for url in made.urls:
+        made.wait_until_up(url, context=contexts["one"])
+    yield made, contexts
+    made.close()
+
+
+class Nats:
+    """A client of NATS's own protocol."""
+
+    def __init__(self, port, host=HOST):
+        self._socket = socket.create_connection((host, port), 10.0)
+        self.answer = b""
+
+    def send(self, *lines, until=(b"PONG", b"-ERR")):
+        """Send lines, and return all that the server said when one of `until` came or the connection ended."""
+        self._socket.sendall("".join(f"{line}\r\n" for line in lines).encode())
+        with contextlib.suppress(TimeoutError, ConnectionResetError):
+            while not any(each in self.answer for each in until) and (more := self._socket.recv(65536)):
+                self.answer += more
+        return self.answer
+
+    def heard(self, payload):
+        """Return whether a message with this payload has arrived."""
+        self._socket.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            self.answer += self._socket.recv(1 << 20)
+        return payload in self.answer
+
+    def close(self):
+        self._socket.close()
 
 
 def check_bits(federation, toys, shards, settings):
@@ -161,7 +206,7 @@ def test_enrolled_devices_over_nats_and_each_speaks_and_hears_for_itself_alone(t
     made = {name: enrol(keys, name, 30) for name in names}
     for name, enrolment in made.items():
         save_enrolment(enrolment, tmp_path / f"{name}.enrol")
-    alone = Cluster(tmp_path, 1, keys, names)
+    alone = Cluster(tmp_path, 1, keys, names, address="0.0.0.0")
     try:
         url = alone.urls[0].replace(f"mqtt://{HOST}", "mqtts://localhost")
         contexts = {name: tls_context(enrolment) for name, enrolment in made.items()}
@@ -188,10 +233,87 @@ def test_enrolled_devices_over_nats_and_each_speaks_and_hears_for_itself_alone(t
         assert [two.get(PATIENCE_S).payload, two.get(0.5)] == [b"mine", None]
         with pytest.raises(LinkError):
             Link(url, "nobody")
+        # another address of this machine stands for the network: MQTT is there, NATS's own protocol is not
+        client_port, mqtt_port, _ = alone.ports[0]
+        socket.create_connection(("127.0.0.2", mqtt_port), 10.0).close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", client_port), 10.0)
         for link in (leader, one, two):
             link.close(1.0)
     finally:
         alone.close()
+
+
+def test_the_client_port_admits_nobody_without_a_certificate(enrolled_cluster):
+    """Users have no password, and NATS compares an empty password with an empty one. Boards and aggregator work all the while."""
+    cluster, contexts = enrolled_cluster
+    leader = Link(cluster.urls[1], "leader", context=contexts["aggregator"])
+    board = Link(cluster.urls[0], "board", context=contexts["one"])
+    leader.subscribe("edgefl/v1/f/device/+/status")
+    board.subscribe("edgefl/v1/f/device/one/task")
+    logins = {}
+    for user in ("CN=aggregator", "CN=one", "", None):
+        stranger = Nats(cluster.ports[0][0])
+        login = {"verbose": True, "user": user, "pass": ""} if user is not None else {"verbose": True}
+        forged = "PUB edgefl.v1.f.device.one.task 6\r\nforged"
+        stranger.send(f"CONNECT {json.dumps(login)}", "SUB edgefl.v1.> 1", "SUB $MQTT.sub.> 2", forged, "PING")
+        logins[user] = stranger.answer.partition(b"\r\n")[2]
+        stranger.close()
+    board.publish("edgefl/v1/f/device/one/status", b"of the board")
+    leader.publish("edgefl/v1/f/device/one/task", b"of the aggregator")
+    assert leader.get(PATIENCE_S).payload == b"of the board"
+    assert [user for user, answer in logins.items() if b"+OK" in answer or b"Authorization Violation" not in answer] == []
+    assert board.get(PATIENCE_S).payload == b"of the aggregator"
+    with pytest.raises(LinkError, match="refused the subscription"):
+        board.subscribe("$MQTT/sub/#", timeout_s=0.1)
+    for link in (leader, board):
+        link.close(1.0)
+
+
+def test_a_strangers_server_does_not_join_the_cluster(enrolled_cluster, tmp_path):
+    """One without keys, and one with the certificate of a board: at the route port both are refused, and hear nothing."""
+    cluster, contexts = enrolled_cluster
+    made = enrol(cluster.directory / "keys", "thief", 30)
+    for name, text in (("thief.pem", made.certificate), ("thief.key", made.key)):
+        (tmp_path / name).write_text(text)
+    board_keys = f'tls {{ cert_file: "{tmp_path}/thief.pem", key_file: "{tmp_path}/thief.key", insecure: true }}'
+    routes = ", ".join(f"nats://{HOST}:{route}" for _, _, route in cluster.ports)
+    strangers = []
+    leader = Link(cluster.urls[0], "leader", context=contexts["aggregator"])
+    try:
+        for name, tls in (("without-keys", ""), ("with-keys-of-a-board", board_keys)):
+            port, log = free_port(), tmp_path / f"{name}.log"
+            conf = tmp_path / f"{name}.conf"
+            conf.write_text(
+                f'server_name: "{name}"\nlisten: "{HOST}:{port}"\ndebug: true\n'
+                f'cluster {{ name: edgefl, listen: "{HOST}:{free_port()}", routes: [{routes}], {tls} }}\n'
+            )
+            with log.open("w") as file:
+                process = subprocess.Popen([NATS, "-c", str(conf)], stdout=file, stderr=file)
+            deadline, client = time.monotonic() + PATIENCE_S, None
+            strangers.append((name, process, log))
+            while client is None and time.monotonic() < deadline:
+                with contextlib.suppress(ConnectionRefusedError):
+                    client = Nats(port)
+            strangers[-1] += (client,)
+            assert b"PONG" in client.send('CONNECT {"verbose": false}', "SUB edgefl.v1.> 1", "PING")
+        heard, refused = set(), set()
+        while len(heard | refused) < len(strangers) and time.monotonic() < deadline:
+            leader.publish("edgefl/v1/f/device/one/task", b"for the board alone")
+            assert leader.get(0.1) is None
+            for name, _, log, client in strangers:
+                if client.heard(b"for the board alone"):
+                    heard.add(name)
+                elif log.read_text().count("Router connection closed") >= 2 * len(cluster.ports):
+                    refused.add(name)
+        assert heard == set(), "these servers of strangers joined the cluster and heard a task"
+        assert refused == {name for name, *_ in strangers}
+    finally:
+        leader.close(1.0)
+        for _, process, _, client in strangers:
+            client.close()
+            process.kill()
+            process.wait()
 
 
 @pytest.mark.timeout(400)

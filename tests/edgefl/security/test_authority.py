@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from edgefl.errors import ConfigError, WireError
 from edgefl.security.authority import create, enrol, revoke
@@ -29,6 +30,12 @@ def test_what_is_certified(directory):
     names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["broker.local", "localhost"]
     assert [str(each) for each in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.7", "127.0.0.1"]
+    route = x509.load_pem_x509_certificate((directory / "route.pem").read_bytes())
+    route.verify_directly_issued_by(route)  # by itself: no other certificate passes between servers
+    purposes = route.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert set(purposes) == {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH}
+    assert route.extensions.get_extension_for_class(x509.SubjectAlternativeName).value == names
+    assert (directory / "route.key").stat().st_mode & 0o777 == 0o600
     made = enrol(directory, "pi-1", 30)
     assert (common_name(made.certificate), made.broker) == ("pi-1", "mqtts://broker.local:8883")
     assert common_name(load_enrolment(directory / "aggregator.enrol").certificate) == "aggregator"
