@@ -73,7 +73,7 @@ class Device:
     def run(self) -> dict[str, Any]:
         """Take part until the federation is done; returns what was made. Raises an EdgeflError that says what to do."""
         settings = self._settings
-        self._samples = OwnSamples(settings.data, settings.client_id)
+        self._samples = OwnSamples(settings.data)
         self._store, self._unsent = Store(settings.state, settings.client_id), Unsent(settings.state)
         try:
             if self._store.recovered:

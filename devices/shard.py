@@ -11,15 +11,15 @@ from edgefl.types import Shard
 class OwnSamples:
     """The shard of one device; read again only when it is to be split by another seed."""
 
-    def __init__(self, source: DataSource, client_id: str) -> None:
-        self.source, self._client_id = source, client_id
+    def __init__(self, source: DataSource) -> None:
+        self.source = source
         self._shard = self._read(1)
 
     def _read(self, seed: int) -> Shard:
         arrays = read_source(self.source)
         self._names = {key: arrays[key] for key in ("class_names",) if key in arrays}
         self._seed = seed
-        return make_shard(arrays, self.source.data, seed=seed, client_id=self._client_id)
+        return make_shard(arrays, self.source.data, seed=seed)
 
     def shard(self, seed: int | None = None, num_classes: int | None = None) -> Shard:
         """Return the shard as that seed splits it, as one of so many classes; without them as it is. DataError when it has others."""

@@ -8,15 +8,19 @@ from typing import Any
 import click
 import numpy as np
 
-from edgefl.data.device import DataSource, load_source
+from edgefl.data.device import DataSource, read_source
 from edgefl.data.device.options import data_options
+from edgefl.data.npz import make_shard
+from edgefl.data.split import Split, decode_split, split_of
 from edgefl.errors import ExportError
+from edgefl.quiet import quiet_stderr
 from edgefl.telling import Telling
 from firmware_export.budget import Budget
 from firmware_export.bundle import remove_derived, take_away_certificate, write_bundle
 from firmware_export.certificate import Request, check_measurable
 from firmware_export.certificate_commands import describe_certificate, profile, verify
 from firmware_export.golden import choose
+from firmware_export.metadata import SPLIT, read_metadata
 from firmware_export.options import quantization_options
 from firmware_export.quantize import ExportReport, export_mixture
 from firmware_export.routes import Options
@@ -25,8 +29,6 @@ from firmware_export.signing_key import read_public
 from firmware_export.state import read_state
 from firmware_export.targets import find_target, parse_bytes
 from firmware_export.update_commands import drift, key, update
-
-REPORT = "report.json"
 
 
 @click.group(invoke_without_command=True, epilog="Example: edgefl export --state state -o out/ --target cortex-m4 --ram 64K --flash 256K")
@@ -81,11 +83,13 @@ def export(
             "--ram, --flash, --threshold and --update-key are of a target, and there is no --target; give one, such as --target cortex-m4"
         )
     device = read_state(state, source)
-    shard = device.shard()
+    shard, its_split = device.shard_with_split()
     old = take_away_certificate(out)
     with Telling() as tell:
         tell.at("quantizing, measuring")
-        report = export_mixture(device.plan, device.mixture, shard, out, seed=device.seed, client_id=device.client_id, options=quantization)
+        report = export_mixture(
+            device.plan, device.mixture, shard, out, seed=device.seed, client_id=device.client_id, options=quantization, split=its_split
+        )
         certificate = None
         if request is not None:
             tell.doing(f"building for {request.target}, comparing with {samples} samples at most")
@@ -136,19 +140,30 @@ def _describe(report: ExportReport, out: Path) -> str:
     help="auto: the one that is installed.",
 )  # fmt: skip
 @click.option("--reference", is_flag=True, help="Reference kernels: slow, and near the bits of a microcontroller.")
-@click.option("--split", type=click.Choice(["test", "train", "all"]), default="test", show_default=True, help="Which samples to run.")
+@click.option(
+    "--split", type=click.Choice(["test", "train", "all"]), default="test", show_default=True,
+    help="Which samples to run. All of them where the model does not say which ones were held out.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 def infer(model: Path, source: DataSource, runtime: str, reference: bool, split: str, as_json: bool) -> None:
     """Run a .tflite over a shard: accuracy, latency, and the runtime that was used.
 
-    The held-out samples are those of the device that exported the model, when its report.json lies beside it.
+    The model's metadata tell by which rule and seed samples were held out. Where that does not fit these samples, all of them are run,
+    and the answer says that the model may have been trained on some of them.
     """
     try:
         content = model.read_bytes()
     except OSError as error:
         raise ExportError(f"cannot read {model}: {error}; make it with `edgefl export`") from error
-    loaded = load(content, runtime, reference=reference)
-    shard = load_source(source, **_split_of(model))
+    with quiet_stderr():  # the runtime tells of its delegate
+        loaded = load(content, runtime, reference=reference)
+    note = decode_split(read_metadata(content, SPLIT) or b"")
+    arrays = read_source(source)
+    shard = make_shard(arrays, source.data, seed=note.seed if note else 1)
+    unknown = why_unknown(note, split_of(arrays, shard, note.seed if note else 1))
+    if unknown and split == "train":
+        raise ExportError(f"--split train: {unknown}, so the training samples are not known; give --split all")
+    split = "all" if unknown else split
     parts = {"test": [0], "train": [1], "all": [0, 1]}[split]
     x = np.concatenate([(shard.x_test, shard.x_train)[i] for i in parts])
     y = np.concatenate([(shard.y_test, shard.y_train)[i] for i in parts])
@@ -159,24 +174,35 @@ def infer(model: Path, source: DataSource, runtime: str, reference: bool, split:
         raise ExportError(f"the model gives {answers.shape[1:]} values a sample, the shard's labels go to {y.max()}; is it another task?")
     figures: dict[str, Any] = {
         "model": str(model), "runtime": loaded.runtime, "input": str(np.dtype(loaded.dtype)), "samples": len(y), "split": split,
+        "split_unknown": unknown,
         "accuracy": accuracy(answers, y), "latency_ms_median": float(np.median(times)), "latency_ms_p90": float(np.percentile(times, 90)),
         "tflite_bytes": len(content),
     }  # fmt: skip
     click.echo(json.dumps(figures, indent=1) if as_json else _figures(figures))
 
 
-def _split_of(model: Path) -> dict[str, Any]:
-    """Return seed and client id of the split that the export measured on; load_source's own defaults when there is no report."""
-    try:
-        note = json.loads((model.parent / REPORT).read_bytes())
-        return {"seed": int(note["seed"]), "client_id": str(note["client_id"])}
-    except (OSError, KeyError, TypeError, ValueError):
-        return {}
+def why_unknown(note: Split | None, here: Split) -> str:
+    """Return why nobody can tell which of these samples the model was trained on, "" when the model's note tells it."""
+    if note is None:
+        return "the model does not say which samples were held out"
+    if note.covers(here):
+        return ""
+    if note.rule != here.rule:
+        return f"the model's samples were held out by {note.rule}, these are by {here.rule}"
+    return f"the model's device had {note.train + note.test} samples and held out {note.test}, here are {here.train + here.test}"
 
 
 def _figures(f: dict[str, Any]) -> str:
+    if f["split_unknown"]:
+        which = f"all {f['samples']} samples; the model may have been trained on some of them: {f['split_unknown']}"
+    else:
+        which = {
+            "test": f"{f['samples']} held-out samples (test)",
+            "train": f"{f['samples']} samples that it was trained on",
+            "all": f"all {f['samples']} samples; the model was trained on some of them",
+        }[f["split"]]
     return (
-        f"accuracy {f['accuracy']:.4f} on {f['samples']} samples ({f['split']})\n"
+        f"accuracy {f['accuracy']:.4f} on {which}\n"
         f"latency median {f['latency_ms_median']:.3f} ms, 90th percentile {f['latency_ms_p90']:.3f} ms\n"
         f"runtime {f['runtime']}; input {f['input']}; {f['tflite_bytes']:,} bytes"
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from edgefl.data.split import Split, encode_split
 from edgefl.errors import ExportError
 from edgefl.files import write_atomic
 from edgefl.memory import peak_rss_mb
@@ -19,6 +20,7 @@ from edgefl.rng import rng_for
 from edgefl.types import Mixture, Shard
 from firmware_export.device_route import RECIPES, Recipe, load_quantizer, quantize
 from firmware_export.graph import Graph, read_graph
+from firmware_export.metadata import SPLIT, with_metadata
 from firmware_export.ranges import check_calibration
 from firmware_export.report import Attempt, ExportReport
 from firmware_export.routes import DEVICE, Options, candidates
@@ -39,12 +41,14 @@ def export_mixture(
     client_id: str = "",
     recipes: tuple[Recipe, ...] = RECIPES,
     options: Options | None = None,
+    split: Split | None = None,
 ) -> ExportReport:
     """Write model.tflite (integers), model_float.tflite and report.json into `out`, and return the report.
 
     The integer model's accuracy is that of the reference kernels, as on a microcontroller; float runs on the default ones, which differ
     by rounding only. Both are of the held-out split; of the training split where nothing is held out. `seed` draws the calibration
-    samples; it and `client_id` stand in the report, so that `edgefl infer` finds the same split. `recipes` are the device route's.
+    samples; it and `client_id` stand in the report. `split` becomes metadata of both models: by it `edgefl infer` finds the held-out
+    samples, wherever the file is. `recipes` are the device route's.
     A tuned model that loses more than a point against float is not kept while an untuned one does better.
     Raises PlanError for a mixture of another plan, ExportError for data that cannot calibrate or a route that this machine has not.
     """
@@ -79,6 +83,8 @@ def export_mixture(
         if tried[-1][0].accuracy_int8 >= enough:
             break
     best, made = max(tried, key=lambda pair: (pair[0].accuracy_int8, pair[0].agreement))
+    if split is not None:
+        made, model = (with_metadata(each, SPLIT, encode_split(split)) for each in (made, model))
     report = ExportReport(
         accuracy(expected, y), best.accuracy_int8, best.agreement, best.accuracy_int8 >= enough, "held-out" if held_out else "training",
         len(y), len(made), len(model), hashlib.sha256(made).hexdigest(), best.recipe, best.calibration_samples,

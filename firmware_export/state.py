@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgefl.checkpoint import decode_mixture
-from edgefl.data.device import DataSource, load_source, source_of_note
+from edgefl.data.device import DataSource, read_source, source_of_note
+from edgefl.data.npz import make_shard
+from edgefl.data.split import Split, split_of
 from edgefl.errors import EdgeflError, StateError
 from edgefl.plan.spec import Plan, load_plan
 from edgefl.types import Mixture, Shard
@@ -16,7 +18,7 @@ DEVICE = "device.json"
 
 @dataclass(frozen=True)
 class DeviceState:
-    """All that an export needs; `seed` and `client_id` decide which samples are held out."""
+    """All that an export needs; `seed` decides which samples are held out."""
 
     plan: Plan
     mixture: Mixture
@@ -26,7 +28,13 @@ class DeviceState:
 
     def shard(self) -> Shard:
         """Read the device's shard, split as it was in training."""
-        return load_source(self.data, seed=self.seed, client_id=self.client_id, num_classes=self.plan.spec.num_classes)
+        return self.shard_with_split()[0]
+
+    def shard_with_split(self) -> tuple[Shard, Split]:
+        """Read the device's shard, split as it was in training, and return it with the note of its split."""
+        arrays = read_source(self.data)
+        shard = make_shard(arrays, self.data.data, seed=self.seed, num_classes=self.plan.spec.num_classes)
+        return shard, split_of(arrays, shard, self.seed)
 
 
 def read_state(directory: Path, data: DataSource | None = None) -> DeviceState:

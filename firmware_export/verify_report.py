@@ -62,7 +62,7 @@ def _accuracies(model: bytes, model_float: bytes, shard: Shard, note: dict[str, 
 
 def _shard(folder: Path, note: dict[str, Any], source: DataSource | None) -> tuple[Shard | None, str]:
     if source is not None:
-        return load_source(source, seed=int(note["seed"]), client_id=str(note["client_id"])), ""
+        return load_source(source, seed=int(note["seed"])), ""
     state = folder.resolve().parent.parent / "devices" / folder.resolve().name
     try:
         return read_state(state).shard(), ""

@@ -21,20 +21,19 @@ NAMES = ("x", "y", "x_test", "y_test", "num_classes", "class_names", "window_num
 FIX = "write it with numpy.savez(path, x=..., y=...)"
 
 
-def load_shard(path: Path, *, seed: int = 1, client_id: str = "", test_share: float = 0.2, num_classes: int | None = None) -> Shard:
+def load_shard(path: Path, *, seed: int = 1, test_share: float = 0.2, num_classes: int | None = None) -> Shard:
     """Read a shard. uint8 samples are scaled to [0, 1]; other samples stay as they are, shapes too.
 
-    Without `x_test`, a share of the samples is held out: always the same ones for the same seed and client.
+    Without `x_test`, a share of the samples is held out: always the same ones for the same seed and the same file, on every device.
     `num_classes` is taken from the argument, else from the file, else it is the largest label + 1.
     Raises DataError when the file cannot be read or trained on: it says what was expected and what to do.
     """
-    return make_shard(read_shard(Path(path)), str(path), seed=seed, client_id=client_id, test_share=test_share, num_classes=num_classes)
+    return make_shard(read_shard(Path(path)), str(path), seed=seed, test_share=test_share, num_classes=num_classes)
 
 
 def make_shard(
-    arrays: Mapping[str, NDArray[Any]], where: str, *, seed: int = 1, client_id: str = "", test_share: float = 0.2,
-    num_classes: int | None = None,
-) -> Shard:  # fmt: skip
+    arrays: Mapping[str, NDArray[Any]], where: str, *, seed: int = 1, test_share: float = 0.2, num_classes: int | None = None
+) -> Shard:
     """Return the arrays of a `.npz` or of another source as a shard; see `load_shard`. `where` begins each error."""
     try:
         x, y = samples_of(arrays, ""), labels_of(arrays, "")
@@ -45,7 +44,7 @@ def make_shard(
             if x_test.shape[1:] != x.shape[1:]:
                 raise DataError(f"x_test is {x_test.shape[1:]} a sample, expected {x.shape[1:]} as in x")
         else:
-            x, y, x_test, y_test = _split(x, y, seed, client_id, test_share, arrays.get("window_number"))
+            x, y, x_test, y_test = _split(x, y, seed, test_share, arrays.get("window_number"))
         if len(np.unique(y)) < 2:
             raise DataError(f"all {len(y)} training labels are {y[0]}, expected two classes or more; a personal classifier needs two")
         return Shard(x, y, x_test, y_test, num_classes_of(arrays, num_classes, int(max(y.max(), y_test.max()))))
@@ -113,14 +112,12 @@ def check_lengths(x: Array, y: Labels, part: str) -> None:
         raise DataError(f"x{part} is empty, expected at least one sample; collect data before this device joins")
 
 
-def _split(
-    x: Array, y: Labels, seed: int, client_id: str, share: float, number: NDArray[Any] | None
-) -> tuple[Array, Labels, Array, Labels]:
+def _split(x: Array, y: Labels, seed: int, share: float, number: NDArray[Any] | None) -> tuple[Array, Labels, Array, Labels]:
     if not 0 < share < 1:
         raise DataError(f"test_share is {share}, expected a share between 0 and 1")
     if len(y) < 2:
         raise DataError("one sample only, expected two or more: some are held out to measure on; collect more, or give x_test and y_test")
-    rng, wanted = rng_for(seed, 0, f"split:{client_id}"), round(share * len(y))
+    rng, wanted = rng_for(seed, 0, "split:"), round(share * len(y))
     order, wanted = (rng.permutation(len(y)), wanted) if number is None else _split_windows(number, len(y), rng, share)
     held = min(max(1, wanted), len(y) - 1)
     test, train = order[:held], order[held:]

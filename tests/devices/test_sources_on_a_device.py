@@ -60,7 +60,7 @@ def test_a_folder_and_a_function_train_to_the_bits_of_the_npz(trained, toys, tmp
     shas, counts, notes = zip(*(trained("--data", data) for data in ("same.npz", "samples", "own_board:load")), strict=True)
     assert len(set(shas)) == 1
     assert counts == (32, 32, 32)
-    shards = [load_source(source_of_note(note), seed=note["seed"], client_id=note["id"]) for note in notes]
+    shards = [load_source(source_of_note(note), seed=note["seed"]) for note in notes]
     for shard in shards[1:]:
         assert shard.x_test.tobytes() == shards[0].x_test.tobytes()
     assert notes[2]["source"] == {"folder": str(tmp_path)}

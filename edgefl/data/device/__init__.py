@@ -90,6 +90,6 @@ def read_source(source: DataSource) -> dict[str, NDArray[Any]]:
         raise DataError(f"{source.data} cannot be read: {error}; is the path right, and may this account read it?") from error
 
 
-def load_source(source: DataSource, *, seed: int = 1, client_id: str = "", num_classes: int | None = None) -> Shard:
+def load_source(source: DataSource, *, seed: int = 1, num_classes: int | None = None) -> Shard:
     """Read a shard of whatever source; see `edgefl.data.npz.load_shard` for scaling, split and classes."""
-    return make_shard(read_source(source), source.data, seed=seed, client_id=client_id, num_classes=num_classes)
+    return make_shard(read_source(source), source.data, seed=seed, num_classes=num_classes)

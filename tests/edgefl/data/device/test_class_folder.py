@@ -97,8 +97,8 @@ def test_arrays_and_their_scaling_are_those_of_an_npz(tmp_path):
             npy(tmp_path / dtype.__name__ / str(index % 2) / f"{index}.npy", value)
         order = [*range(0, 10, 2), *range(1, 10, 2)]
         np.savez(tmp_path / "same.npz", x=values[order], y=np.array(order) % 2)
-        one = load_source(make_source(str(tmp_path / dtype.__name__)), seed=4, client_id="pi-1", num_classes=2)
-        two = load_shard(tmp_path / "same.npz", seed=4, client_id="pi-1", num_classes=2)
+        one = load_source(make_source(str(tmp_path / dtype.__name__)), seed=4, num_classes=2)
+        two = load_shard(tmp_path / "same.npz", seed=4, num_classes=2)
         for name in ("x_train", "y_train", "x_test", "y_test"):
             np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
             assert getattr(one, name).dtype == getattr(two, name).dtype

@@ -44,13 +44,13 @@ def test_what_is_held_out_stays_held_out_as_the_ring_moves_on(tmp_path):
     for _ in range(5):
         fill(ring, 150)
         ring.save(tmp_path / "r.npz")
-        shard = load_shard(tmp_path / "r.npz", seed=1, client_id="pi-1")
+        shard = load_shard(tmp_path / "r.npz", seed=1)
         assert 0.1 < len(shard.y_test) / len(ring) < 0.3
         for part, x in (("train", shard.x_train), ("test", shard.x_test)):
             for number in x[:, 0, 0].tolist():
                 assert sides.setdefault(number, part) == part
     assert len(sides) == 750
-    other = load_shard(tmp_path / "r.npz", seed=1, client_id="pi-2").x_test
+    other = load_shard(tmp_path / "r.npz", seed=2).x_test
     assert set(other[:, 0, 0].tolist()) != {number for number, side in sides.items() if side == "test" and number >= 450}
 
 

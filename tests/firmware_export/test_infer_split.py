@@ -1,0 +1,172 @@
+"""Which samples `edgefl infer` calls held out: those of the rule in the model, wherever the model lies, and none where it cannot know."""
+
+import json
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgefl.checkpoint import encode_mixture
+from edgefl.plan.spec import save_plan
+
+ROOT = Path(__file__).parents[2]
+COUNT = 200
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-m", "firmware_export", *map(str, arguments)]
+    return subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=False)
+
+
+def infer(model: Path, data: Path, *more: str) -> str:
+    done = run("infer", model, "--data", data, "--reference", *more)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def noise(path: Path, count: int, seed: int) -> Path:
+    """Random pictures with random labels: a model is right on them by chance, and on those that it learned by heart."""
+    rng = np.random.default_rng(seed)
+    np.savez(path, x=rng.random((count, 28, 28, 1), np.float32), y=rng.permutation(np.arange(count) % 10))
+    return path
+
+
+@pytest.fixture(scope="module")
+def home(digits, tmp_path_factory) -> Path:
+    """A device's state, its data of random labels, and the model that it exported."""
+    home = tmp_path_factory.mktemp("device")
+    save_plan(digits.plan, home / "plan")
+    (home / "mixture.safetensors").write_bytes(encode_mixture(digits.mixture))
+    data = noise(home / "pi-1.npz", COUNT, 1)
+    (home / "device.json").write_text(json.dumps({"data": str(data), "id": "pi-1", "federation": "digits", "seed": 3}))
+    done = run("export", "--state", home, "-o", home / "model")
+    assert done.returncode == 0, done.stderr
+    return home
+
+
+def test_a_copied_model_finds_the_samples_that_its_device_held_out(home, tmp_path) -> None:
+    report = json.loads((home / "model/report.json").read_text())
+    copied = Path(shutil.copy(home / "model/model.tflite", tmp_path / "copied.tflite"))
+    shown = infer(copied, home / "pi-1.npz")
+    assert f"accuracy {report['accuracy_int8']:.4f} on 40 held-out samples" in shown
+    float_copy = Path(shutil.copy(home / "model/model_float.tflite", tmp_path / "float.tflite"))
+    assert f"accuracy {report['accuracy_float']:.4f} on 40 held-out samples" in infer(float_copy, home / "pi-1.npz")
+
+
+def test_a_shard_of_another_size_is_measured_whole_and_not_called_test(home, tmp_path) -> None:
+    shown = infer(home / "model/model.tflite", noise(tmp_path / "pi-2.npz", 150, 2))
+    assert "on all 150 samples" in shown and "may have been trained on some of them" in shown
+    assert "200 samples" in shown and "here are 150" in shown
+    assert "test" not in shown and "held-out" not in shown
+
+
+def test_devices_of_one_size_hold_out_the_same_places(home, tmp_path) -> None:
+    """So what is measured of another device's data was not trained on by that device either."""
+    arrays = dict(np.load(home / "pi-1.npz"))
+    arrays["y"] = np.arange(COUNT) // 20  # labels by place: the accuracy tells which places were measured
+    np.savez(tmp_path / "pi-2.npz", **arrays)
+    state = Path(shutil.copytree(home, tmp_path / "state", ignore=shutil.ignore_patterns("model", "*.npz")))
+    (state / "device.json").write_text(json.dumps({"data": str(tmp_path / "pi-2.npz"), "id": "pi-2", "federation": "f", "seed": 3}))
+    done = run("export", "--state", state, "-o", state / "model", "--json")
+    figures = json.loads(done.stdout)
+    shown = infer(home / "model/model.tflite", tmp_path / "pi-2.npz")
+    assert f"accuracy {figures['accuracy_int8']:.4f} on 40 " in shown
+
+
+def test_a_model_without_the_note_is_measured_on_all_samples(home, tmp_path) -> None:
+    content = (home / "model/model.tflite").read_bytes()
+    (tmp_path / "model.tflite").write_bytes(content.replace(b"EDGEFL_SPLIT", b"EDGEFL_OTHER"))
+    shutil.copy(home / "model/report.json", tmp_path)
+    shown = infer(tmp_path / "model.tflite", home / "pi-1.npz")
+    assert "on all 200 samples" in shown and "may have been trained on some of them" in shown
+    figures = json.loads(infer(tmp_path / "model.tflite", home / "pi-1.npz", "--json"))
+    assert figures["split"] == "all" and figures["samples"] == 200 and "does not say" in figures["split_unknown"]
+    refused = run("infer", tmp_path / "model.tflite", "--data", home / "pi-1.npz", "--split", "train")
+    assert refused.returncode == 1 and "--split all" in refused.stderr and "Traceback" not in refused.stderr
+
+
+def test_test_samples_of_the_file_itself(home, tmp_path) -> None:
+    """They are nobody's training samples, but a model that was trained by another rule may know some of them."""
+    arrays = dict(np.load(home / "pi-1.npz"))
+    parts = {"x": arrays["x"][:160], "y": arrays["y"][:160], "x_test": arrays["x"][160:], "y_test": arrays["y"][160:]}
+    np.savez(tmp_path / "own.npz", **parts)
+    shown = infer(home / "model/model.tflite", tmp_path / "own.npz")
+    assert "on all 200 samples" in shown and "may have been trained" in shown
+
+
+def test_the_note_names_no_sample_and_no_device(home) -> None:
+    from edgefl.data.split import decode_split
+    from firmware_export.metadata import SPLIT, read_metadata
+
+    for name in ("model.tflite", "model_float.tflite"):
+        note = read_metadata((home / "model" / name).read_bytes(), SPLIT)
+        assert json.loads(note) == {"version": 1, "rule": "drawn", "seed": 3, "train": 160, "test": 40}
+        assert decode_split(note) is not None
+        assert b"pi-1" not in (home / "model" / name).read_bytes()
+
+
+def test_standard_error_is_silent(home) -> None:
+    done = run("infer", home / "model/model_float.tflite", "--data", home / "pi-1.npz")
+    assert done.returncode == 0
+    assert done.stderr == ""
+
+
+def test_the_note_changes_no_weight_and_keeps_the_alignment(home) -> None:
+    from ai_edge_litert import schema_py_generated as schema
+
+    from firmware_export.graph import constants, read_graph
+    from firmware_export.metadata import with_metadata
+
+    model = (home / "model/model.tflite").read_bytes()
+    again = with_metadata(model, "more", b"\x00\x01")
+    assert read_graph(again) == read_graph(model)
+    assert constants(again).keys() == constants(model).keys()
+    root = schema.Model.GetRootAs(again, 0)
+    for index in range(root.BuffersLength()):
+        data = root.Buffers(index).DataAsNumpy()
+        if not isinstance(data, int) and len(data):
+            start = data.__array_interface__["data"][0] - np.frombuffer(again, np.uint8).__array_interface__["data"][0]
+            assert start % 16 == 0
+
+
+@pytest.fixture(scope="module")
+def tiny() -> bytes:
+    """A model of nothing but a note."""
+    import flatbuffers
+    from ai_edge_litert import schema_py_generated as schema
+
+    from firmware_export.metadata import SPLIT, with_metadata
+
+    root = schema.ModelT()
+    root.version, root.buffers = 3, [schema.BufferT()]
+    builder = flatbuffers.Builder(64)
+    builder.Finish(root.Pack(builder), b"TFL3")
+    return with_metadata(bytes(builder.Output()), SPLIT, b"note")
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 400), st.integers(0, 64))
+def test_a_damaged_model_ends_nothing(tiny: bytes, word: int, place: int, cut: int) -> None:
+    from firmware_export.metadata import SPLIT, read_metadata
+
+    assert read_metadata(tiny, SPLIT) == b"note"
+    model = bytearray(tiny[: len(tiny) - cut])
+    struct.pack_into("<I", model, place % (len(model) - 4), word)
+    note = read_metadata(bytes(model), SPLIT)
+    assert note is None or len(note) < len(model)
+
+
+@pytest.mark.parametrize(
+    "note",
+    [b"", b"[]", b"{", b'{"version":2}', b'{"version":1,"rule":"drawn","seed":-1,"train":1,"test":1}', b"[" * 100_000,
+     b'{"version":1,"rule":"other","seed":1,"train":1,"test":1}', b'{"version":1,"rule":"drawn","seed":1,"train":1,"test":true}'],
+)  # fmt: skip
+def test_a_strange_note_tells_no_split(note: bytes) -> None:
+    from edgefl.data.split import decode_split
+
+    assert decode_split(note) is None
