@@ -128,14 +128,17 @@ def enrol_device(client_id: str, security: Path, out: Path | None, days: int) ->
 @click.argument("client_id")
 @SECURITY
 def revoke_device(client_id: str, security: Path) -> None:
-    """Put a board's certificate on the revocation list; a running aggregator refuses what it signs at once.
+    """Put a board's certificate on the revocation list. A running aggregator ignores the board from then on.
+
+    The broker reads the list for new connections only: restart the broker to end the board's present connection.
 
     Example: edgefl device revoke pi-7 --security broker
     """
     from edgefl.security.authority import revoke
 
     revoke(security, client_id)
-    click.echo(f"revoked {client_id}; make the broker read its list anew: systemctl reload edgefl-broker, or kill -HUP of mosquitto")
+    click.echo(f"revoked {client_id}: a running aggregator ignores it from now on")
+    click.echo("  systemctl restart edgefl-broker      (ends its connection; all other devices reconnect by themselves)")
 
 
 for command in (boards, pause, resume, status, install_of(start)):

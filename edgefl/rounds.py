@@ -130,6 +130,18 @@ def admit(round: Round, client_id: str) -> Round:
     return round if client_id in round.cohort else replace(round, cohort=tuple(sorted((*round.cohort, client_id))))
 
 
+def leave(round: Round, client_id: str) -> Round:
+    """Take a client that has not reported out of an open round. A round never needs more updates than it has clients."""
+    if client_id not in round.cohort or client_id in round.received:
+        return round
+    cohort = tuple(each for each in round.cohort if each != client_id)
+    enough = min(round.enough, len(cohort))
+    needed = min(round.needed, max(1, enough or len(cohort)))
+    if round.late_count:  # late updates of others count too
+        enough, needed = round.enough, round.needed
+    return replace(round, cohort=cohort, enough=enough, needed=needed)
+
+
 def missing(round: Round) -> tuple[str, ...]:
     """Return who has not reported, sorted."""
     return tuple(client_id for client_id in round.cohort if client_id not in round.received)
@@ -167,8 +179,9 @@ def is_closed(round: Round, now: float) -> bool:
 
 
 def is_overdue(round: Round, now: float) -> bool:
-    """Whether quorum was missed: at the deadline, or as soon as nobody is left who could report."""
-    return not has_quorum(round) and (now >= round.closes or next(_awaited(round), None) is None)
+    """Whether quorum was missed: at the deadline, or as soon as nobody of the cohort is left who could report."""
+    is_hopeless = bool(round.cohort) and next(_awaited(round), None) is None
+    return not has_quorum(round) and (now >= round.closes or is_hopeless)
 
 
 def extend(round: Round, now: float, *, counts: bool = True) -> Round:

@@ -12,16 +12,19 @@ from edgefl.wire.messages import STOPPED, Begin, Receipt, State, Status, Want
 from edgefl.wire.strict_json import decode_json
 from edgefl.wire.topics import Address, Topics, parse_topic
 from mqtt_broker.blob_traffic import BlobTraffic
-from mqtt_broker.presence import Presence, take_status
+from mqtt_broker.presence import Presence, forget, take_status
 from mqtt_broker.results import reported
 from mqtt_broker.spool import Spool
-from mqtt_broker.tasks import Accepted, Asks, Then, checked_answer
+from mqtt_broker.tasks import Accepted, Asks, Steps, Then, checked_answer
 from mqtt_broker.uploads import Uploads, answer, receipt
 
 SETTLE_S = 0.05
 """So long at most an update that came whole waits for those on their way, to be synced and journalled with them."""
 MOST_TASKS = 50
 """More at once wait for the broker's word on those before; rounds of so many clients or fewer go without it."""
+
+ENROLMENT_CHECK_S = 1.0
+"""How often the aggregator looks for revoked clients that are silent; one that sends a message is refused at once."""
 
 
 class Exchange:
@@ -42,6 +45,8 @@ class Exchange:
         self.blobs = BlobTraffic(link, topics, state.session)
         self.round: Round | None = None
         self._noted_drops = 0
+        self._refused: set[str] = set()
+        self._enrolment_check_at = 0.0
 
     def start(self) -> None:
         """Publish the state and listen to devices."""
@@ -63,7 +68,8 @@ class Exchange:
         """
         self.round, self._tasks, self._accepted, self._open_to_all = round, tasks, accepted, open_to_all
         self._unsettled.clear()
-        self._send_tasks(rounds.missing(round))
+        self._leave_out_revoked()
+        self._send_tasks(rounds.missing(self.round))
         tasks_out()
         while not rounds.is_closed(self.round, now := time.monotonic()):
             if rounds.is_overdue(self.round, now):
@@ -120,6 +126,9 @@ class Exchange:
             self.blobs.publish_again()
             self._send_tasks(rounds.missing(self.round) if self.round else ())
         now = time.monotonic()
+        if now >= self._enrolment_check_at:
+            self._enrolment_check_at = now + ENROLMENT_CHECK_S
+            self._leave_out_revoked()
         if self._unsettled and (now >= self._settle_by or not self._lacks_more()):
             self._settle()
         self._send(self._uploads.expire(now))
@@ -138,6 +147,12 @@ class Exchange:
         except WireError as error:
             self._note(f"ignored: {error}")
             return
+        if address.client_id and (reason := self._trust.refusal(address.client_id)):
+            self._leave_out(address.client_id, reason)
+            if address.kind == "begin":
+                self._reject(address, reason)
+            return
+        self._refused.discard(address.client_id)
         try:
             if message.oversize:
                 raise WireError(f"a message of {message.oversize} bytes on {address.kind}, expected smaller chunks; update the sender")
@@ -251,7 +266,46 @@ class Exchange:
         self._note(f"rejected from {address.client_id or address.kind}: {reason}")
         if address.kind not in ("begin", "chunk", "end"):
             return
-        answer = Receipt(self.round.number if self.round else 0, address.sha256, "rejected", (), reason[:1000], "", time.time())
-        self._send([(address.client_id, answer), *self._uploads.close(address.client_id, time.monotonic())])
+        self._reject(address, reason)
         if self.round:
             self.round = rounds.fail(self.round, address.client_id, reason)
+
+    def _reject(self, address: Address, reason: str) -> None:
+        answer = Receipt(self.round.number if self.round else 0, address.sha256, "rejected", (), reason[:1000], "", time.time())
+        self._send([(address.client_id, answer), *self._uploads.close(address.client_id, time.monotonic())])
+
+    def _leave_out_revoked(self) -> None:
+        """Leave out each client that was revoked, also one that is silent."""
+        if self._trust.key_of is None:
+            return
+        for client_id in sorted({*self.presence.statuses, *(rounds.missing(self.round) if self.round else ())}):
+            if client_id and (reason := self._trust.refusal(client_id)):
+                self._leave_out(client_id, reason)
+
+    def without_revoked(self, round: Round) -> Round:
+        """Return a round that waits for enrolled clients alone."""
+        for client_id in rounds.missing(round):
+            if client_id and self._trust.refusal(client_id):
+                round = rounds.leave(round, client_id)
+        return round
+
+    def _leave_out(self, client_id: str, reason: str) -> None:
+        """Forget that a client is online, and let the open round go on without it."""
+        if client_id not in self._refused:
+            self._refused.add(client_id)
+            self._note(f"ignored: {reason}. To end its connection, restart the broker: other devices reconnect by themselves")
+        self.presence = forget(self.presence, client_id)
+        if self.round is None:
+            return
+        if client_id in self._unsettled:  # this update was complete, and its client enrolled
+            self._settle()
+        self._send(self._uploads.close(client_id, time.monotonic()))
+        if isinstance(self._tasks, Steps):  # how many must answer a step of a masked round is settled by its keys
+            self.round = rounds.fail(self.round, client_id, reason)
+            return
+        self.round = rounds.leave(self.round, client_id)
+        if not self.round.cohort:  # the round would have nobody to wait for
+            self._open_to_all = True
+            for other in self.presence.available(self._held()):
+                self.round = rounds.admit(self.round, other)
+                self._send_task(other)

@@ -74,6 +74,7 @@ class MaskedRounds:
         from mqtt_broker.masked_state import load_held, save_held
 
         begun = replace(begun, cohort=tuple(client_id for client_id in begun.cohort if client_id != SUM), received={})
+        begun = self._exchange.without_revoked(begun)
         if len(begun.cohort) < LEAST_CLIENTS:
             raise RoundError(f"round {begun.number} has {len(begun.cohort)} clients, expected {LEAST_CLIENTS} or more for a masked sum")
         base = tasks.brief(begun.cohort[0])

@@ -59,6 +59,11 @@ class Presence:
         return f"paused ({known.paused})" if known.paused else "online"
 
 
+def forget(presence: Presence, client_id: str) -> Presence:
+    """Return the presence without a client."""
+    return replace(presence, statuses={key: word for key, word in presence.statuses.items() if key != client_id})
+
+
 def take_status(presence: Presence, status: Status) -> Presence:
     """Note a status, unless it is the will of a boot that another one replaced."""
     known = presence.statuses.get(status.client_id)

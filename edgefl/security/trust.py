@@ -40,6 +40,16 @@ class Trust:
             check(message, payload, self.key_of(client_id), self.federation, client_id)
         return message
 
+    def refusal(self, client_id: str) -> str:
+        """Return why messages of a client count for nothing: it is not enrolled, or it was revoked. Empty: they count."""
+        if self.key_of is None:
+            return ""
+        try:
+            self.key_of(client_id)
+        except WireError as error:
+            return str(error)
+        return ""
+
 
 class Enrolments:
     """The public key of each device, read again when its file changes: a revoked device is out at its next word."""

@@ -116,6 +116,29 @@ def test_a_client_admitted_late_is_waited_for_and_changes_no_quorum():
     assert rounds.is_closed(with_updates(round, "b"), 1.0)
 
 
+def test_a_client_that_leaves_is_not_waited_for_and_lowers_what_cannot_be_reached():
+    """Three of three are needed. One reported, one leaves: two of two. The one that reported stays."""
+    round = with_updates(opened(("a", "b", "c"), quorum=1.0), "a")
+    round = rounds.leave(round, "b")
+    assert (round.cohort, round.needed) == (("a", "c"), 2)
+    assert rounds.leave(round, "a") == round
+    assert rounds.leave(round, "unknown") == round
+    assert not rounds.is_closed(round, 1.0)
+    assert rounds.is_closed(with_updates(round, "c"), 1.0)
+
+
+def test_quorum_stays_while_enough_clients_are_left():
+    round = rounds.leave(opened(("a", "b", "c", "d"), quorum=0.5), "d")
+    assert (len(round.cohort), round.needed) == (3, 2)
+
+
+def test_a_round_that_everybody_left_waits_until_its_deadline_for_another_client():
+    round = rounds.leave(opened(("a",), quorum=1.0, deadline_s=100.0), "a")
+    assert not rounds.is_overdue(round, 99.0) and rounds.is_overdue(round, 100.0)
+    round = rounds.admit(round, "b")
+    assert rounds.is_closed(with_updates(round, "b"), 1.0)
+
+
 def test_an_empty_cohort_is_an_error():
     with pytest.raises(RoundError, match="start a device"):
         opened(())

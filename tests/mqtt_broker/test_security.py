@@ -208,6 +208,8 @@ def test_commands_and_their_errors(tmp_path, secured):
     ):
         failed = run(device_commands, more)
         assert says in str(failed.exception), failed.exception
+    revoked = run(device_commands, ["revoke", "pi-9", "--security", str(secured.directory)])
+    assert "revoked pi-9" in revoked.output and "systemctl restart" in revoked.output
     again = run(broker_commands, ["init", str(secured.directory), "--host", "x"])
     assert "holds an authority already" in str(again.exception)
     out.chmod(0o644)

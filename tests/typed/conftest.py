@@ -73,11 +73,6 @@ class Running:
         self._reader.join(20)
         return self.said
 
-    def reload(self) -> None:
-        """Have a mosquitto read its lists anew, as `systemctl reload` does."""
-        self.process.send_signal(signal.SIGHUP)
-        self.until("Reloading config")
-
     def stop(self) -> str:
         """End it as a service is ended, which is no error."""
         self.process.send_signal(signal.SIGTERM)

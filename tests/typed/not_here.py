@@ -46,7 +46,7 @@ NOT_HERE: dict[str, dict[str, str]] = {
     "docs/how-to/report.md": {"pip install ...": INSTALLS},
     "docs/how-to/go-to-a-microcontroller.md": {"apt-get install ...": INSTALLS, "pip install ...": INSTALLS},
     "docs/how-to/dashboard.md": {"ssh -L ...": FAR},
-    "docs/how-to/enrol-a-fleet.md": {"scp pi-7.enrol pi-7.local:": FAR, "systemctl reload edgefl-broker": SYSTEMD},
+    "docs/how-to/enrol-a-fleet.md": {"scp pi-7.enrol pi-7.local:": FAR, "systemctl restart edgefl-broker": SYSTEMD},
     "docs/how-to/connect-other-tools.md": {"pip install ...": INSTALLS, "docker compose ...": DOCKER},
     "docs/how-to/run-a-cluster.md": {"nats-server -c nats.conf": CLUSTER},
     "docs/how-to/run-on-a-board.md": {"docker ...": DOCKER},
