@@ -8,7 +8,7 @@ from edgefl.config import FederationConfig
 from edgefl.errors import PlanError
 from edgefl.plan.spec import Plan, load_plan
 from edgefl.types import Weights
-from edgefl.wire.tensors import decode_weights
+from edgefl.wire.initial import decode_initial
 
 INITIAL = "initial.safetensors"
 
@@ -35,4 +35,4 @@ def open_plan(directory: Path, config: FederationConfig) -> tuple[Plan, Weights]
         blob = (directory / INITIAL).read_bytes()
     except OSError as error:
         raise PlanError(f"no initial weights: {error}; build the plan again with `edgefl plan build -o {directory}`") from error
-    return plan, decode_weights(blob, plan.spec.weights, str(directory / INITIAL))
+    return plan, decode_initial(blob, plan.spec, str(directory / INITIAL))

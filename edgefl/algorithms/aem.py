@@ -2,11 +2,12 @@
 
 Isaksson et al., Adaptive Expert Models for Personalization in Federated Learning, 2022, algorithms 1 to 4 and equation 5:
 IFCA, where a client takes the model of lowest loss with probability 1 - epsilon, else any of the J, the best among them;
-a model that stopped improving is no longer selectable (optional). Afterwards, on each client: a local model (AdamW), then a gate
+a model that stopped improving is no longer selectable (optional). Only clients that chose a model by its loss count for that.
+Afterwards, on each client: a local model (AdamW), then a gate
 (AdamW), softmax over J + 1, so that p(y|x) = sum_j g_j(x) p_j(y|x) + g_l(x) p_l(y|x); its loss is -log p(y|x).
 
 Traffic: that of IFCA, down only the models still selectable; with early stopping up one more number, the chosen model's loss on
-samples of the client that it never trains on. At the end down all J, the start of the local model and of a gate that has one.
+the client's validation samples, unless the client explored. At the end down all J, the start of the local model and of a gate that has one.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,36 +19,18 @@ import numpy as np
 from edgefl.algorithms.aem_objectives import GATE, LOCAL, aem_objectives, for_sum
 from edgefl.algorithms.arithmetic import prefixed
 from edgefl.algorithms.base import FEDERATE, PERSONALIZE, Algorithm
+from edgefl.algorithms.draws import without_draws
 from edgefl.algorithms.entry import entry
 from edgefl.algorithms.fedavg import FEDERATED
-from edgefl.algorithms.ifca import EXPERT, experts, ifca, label_log_p, lowest, name_of
+from edgefl.algorithms.ifca import EXPERT, MAX_SHARE, experts, ifca, label_log_p, lowest, name_of, split_validation
 from edgefl.algorithms.pfl_moe import split_gate
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner, evaluate
-from edgefl.rng import rng_for
 from edgefl.types import Broadcast, ClientState, Mixture, Peer, ServerState, Shard, Update, Weights
 
 VALIDATION = "validation_loss"
 BEST = "best/"
 WAITED = "waited/"
-
-
-def split_validation(shard: Shard, share: float, client_id: str) -> tuple[Shard, Shard | None]:
-    """Return the shard with less to train on, and one whose training samples are those held back; None of a single sample.
-
-    The same in every round, whatever a client remembers: a sample that validates is never trained on.
-    """
-    count = len(shard.y_train)
-    if count < 2:
-        return shard, None
-    order = rng_for(0, 0, f"validation:{client_id}").permutation(count)
-    held = min(max(1, round(count * share)), count - 1)
-    fit, validate = np.sort(order[held:]), np.sort(order[:held])
-    return _part(shard, fit), _part(shard, validate)
-
-
-def _part(shard: Shard, index: np.ndarray) -> Shard:
-    return replace(shard, x_train=shard.x_train[index], y_train=shard.y_train[index])
 
 
 def explore(received: Mapping[int, Weights], epsilon: float, rng: np.random.Generator) -> dict[int, Weights]:
@@ -61,7 +44,7 @@ def explore(received: Mapping[int, Weights], epsilon: float, rng: np.random.Gene
 def waits(scalars: Mapping[str, float], means: Mapping[int, float]) -> dict[str, float]:
     """Return scalars with each model's lowest mean validation loss and the rounds that it has waited for a lower one.
 
-    A round in which no client validated a model does not count for it.
+    A round in which no client validated a model does not count for that model.
     """
     found = dict(scalars)
     for index, mean in sorted(means.items()):
@@ -94,26 +77,30 @@ def aem(
     gate_learning_rate: float = 1e-3,
     gate_weight_decay: float = 6.88e-4,
     gate_share: float = 0.25,
+    gate_unseen: bool = False,
     baselines: bool = False,
     **federation: Any,
 ) -> Algorithm:
     """Return AEM over IFCA (with the keywords `federation`); epsilon 0 is without exploration.
 
     patience: rounds without a lower validation loss after which a model stops, 0: none does; when all have stopped the federation
-    ends. validation_share: of a client's training samples, held back for that. local_model: a model's name with its options; empty
+    ends. validation_share: of a client's training samples, held back from the cluster models for that and for the choice of the best
+    one at the end. local_model: a model's name with its options; empty
     for the federated architecture. gate: `pixels` (linear), `features` (linear, on the mean of the experts' trunks), `cnn` (the
     paper's, the model gate-cnn) or a model's name, with its options. gate_share: of the training samples, held back from the local
-    model for the gate; 0 trains both on all. baselines: on all samples also the best cluster model fine-tuned as the local one is,
-    and the local model that `local` is then measured by.
+    model for the gate; 0 trains both on all. gate_unseen: the gate trains on the validation samples instead, which neither the local
+    model nor the cluster models trained on; validation_share is then the gate's share too. The peer `local` trains on all samples.
+    baselines: also the best cluster model fine-tuned as the local one is.
     Values are those of the paper for CIFAR-10, but for the gate's. The paper trains it on what the local model has learnt by heart, and
     3e-6 over 200 epochs leave it nearly as it began; a gate that does learn there trusts the local model alone, and loses with IID data.
     Raises ConfigError for shares and probabilities that are none.
     """
     del local_options, gate_options
-    _check_shares(epsilon=epsilon, gate_share=gate_share, validation_share=validation_share)
-    if patience and not validation_share:
-        raise ConfigError("[algorithm] patience needs samples to validate on; set validation_share above 0, such as 0.1")
-    base = ifca(learner, **federation)
+    _check_shares(epsilon=epsilon, gate_share=gate_share)
+    for name, is_on in (("patience", bool(patience)), ("gate_unseen", gate_unseen)):
+        if is_on and not validation_share:
+            raise ConfigError(f"[algorithm] {name} needs samples to validate on; set validation_share above 0, such as 0.1")
+    base = ifca(learner, validation_share=validation_share, **federation)
     local_hyper = {"learning_rate": local_learning_rate, "weight_decay": local_weight_decay}
     gate_hyper = {"learning_rate": gate_learning_rate, "weight_decay": gate_weight_decay}
 
@@ -122,7 +109,7 @@ def aem(
         state = base.init(own, rng)
         starts = {part: {n: a for n, a in weights.items() if n.startswith(f"{part}/")} for part in (LOCAL, GATE)}
         given = {part: start for part, start in starts.items() if start}
-        return replace(state, models={**state.models, LOCAL: own, **given})
+        return replace(state, models={**state.models, LOCAL: without_draws(own), **given})
 
     def broadcast(state: ServerState, client_id: str) -> Broadcast:
         if state.phase == PERSONALIZE:
@@ -135,13 +122,15 @@ def aem(
     ) -> tuple[Update, ClientState]:
         assert learner is not None
         received = experts(broadcast.models)
-        fit, held = split_validation(shard, validation_share, client_id) if patience else (shard, None)
-        offered = {name_of(index): model for index, model in explore(received, epsilon, rng).items()}
-        update, state = base.local_update(replace(broadcast, models=offered), state, fit, client_id, rng)
-        if held is None:
+        offered = explore(received, epsilon, rng)
+        sent = replace(broadcast, models={name_of(index): model for index, model in offered.items()})
+        update, state = base.local_update(sent, state, shard, client_id, rng)
+        _, held_out = split_validation(len(shard.y_train), validation_share)
+        explored = len(offered) < len(received)
+        if not patience or explored or not len(held_out):
             return update, state
         chosen = received[int(update.metrics[EXPERT])]
-        loss = evaluate(learner, "predict", chosen, held.x_train, held.y_train).loss
+        loss = evaluate(learner, "predict", chosen, shard.x_train[held_out], shard.y_train[held_out]).loss
         return replace(update, metrics={**update.metrics, VALIDATION: loss}), state
 
     def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
@@ -165,9 +154,14 @@ def aem(
         assert learner is not None
         received, x, y = experts(broadcast.models), shard.x_train, shard.y_train
         every = np.arange(len(y))
-        own, gated = split_gate(len(y), gate_share, rng) if gate_share else (every, every)
+        train, held_out = split_validation(len(y), validation_share)
+        if gate_unseen and len(held_out):
+            own, gated = train, held_out
+        else:
+            own, gated = split_gate(len(y), gate_share, rng) if gate_share else (every, every)
+        selecting = held_out if len(held_out) else every
         log_p = {index: label_log_p(learner, "predict", model, x, y) for index, model in received.items()}
-        best = lowest({index: -float(each.mean()) for index, each in log_p.items()})
+        best = lowest({index: -float(each[selecting].mean()) for index, each in log_p.items()})
 
         def fit(signature: str, weights: Weights, rows: np.ndarray) -> Weights:
             trained = learner.fit(signature, weights, {"x": x[rows]}, y[rows], epochs=local_epochs, rng=rng, hyper=local_hyper)[0]
@@ -189,7 +183,7 @@ def aem(
         frozen = {name: array for part, model in parts.items() for name, array in prefixed(part, model).items()}
         peers = {
             FEDERATED: Peer("predict", received[best]),
-            LOCAL: Peer(predict_local, fit("train_local", first, every) if baselines and gate_share else local),
+            LOCAL: Peer(predict_local, fit("train_local", first, every) if len(own) < len(every) else local),
             "ensemble": Peer("predict_mixture", {**frozen, **start}),  # a gate of zeros weighs all alike
         }
         if baselines:
@@ -212,10 +206,10 @@ def _mean_features(learner: Learner, received: Mapping[int, Weights], x: np.ndar
 
 def _check_shares(**shares: float) -> None:
     for name, share in shares.items():
-        limit = 1.0 if name == "epsilon" else 0.9
+        limit = 1.0 if name == "epsilon" else MAX_SHARE
         if not 0 <= share <= limit:
             raise ConfigError(f"[algorithm] {name} is {share}, expected a share from 0 to {limit}")
 
 
 _SOURCE = "Isaksson et al., Adaptive Expert Models for Personalization in Federated Learning, 2022"
-ENTRIES = {"aem": entry(aem, aem_objectives, _SOURCE, ifca, aem)}
+ENTRIES = {"aem": entry(aem, aem_objectives, _SOURCE, ifca, aem, models="num_experts")}

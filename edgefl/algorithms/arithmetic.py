@@ -49,13 +49,15 @@ def weighted_means(terms: Iterable[tuple[str, Weights, float]]) -> dict[str, Wei
 
 
 def redraw(weights: Weights, rng: np.random.Generator) -> dict[str, Array]:
-    """Return another draw from what the weights were drawn from: each array of rank 2 and more permuted, the others kept.
+    """Return other first weights with the same values: those of each array are permuted, kernels first, then biases.
 
-    Initializers draw an array's values independently, so their order tells nothing. The order in trained weights does: of those
-    this makes noise. Names are taken in sorted order, so that the draw does not depend on the mapping's.
+    This is a draw from an initializer that draws values independently. It is none for orthogonal kernels, and of trained weights it
+    makes noise: the plan builder makes better draws, see `edgefl.algorithms.draws`. Names are taken in sorted order, so that the
+    draw does not depend on the mapping's.
     """
-    drawn = {name: rng.permuted(weights[name].ravel()).reshape(weights[name].shape) for name in sorted(weights) if weights[name].ndim >= 2}
-    return {name: drawn.get(name, array) for name, array in weights.items()}
+    names = sorted(weights, key=lambda name: (weights[name].ndim < 2, name))
+    drawn = {name: rng.permuted(weights[name].ravel()).reshape(weights[name].shape) for name in names}
+    return {name: drawn[name] for name in weights}
 
 
 def prefixed(prefix: str, weights: Weights) -> dict[str, Array]:

@@ -21,16 +21,18 @@ Objectives = Callable[["Network", Mapping[str, Any]], tuple["Objective", ...]]
 class Entry:
     """`factory(learner, **options)`, its options with their defaults, its source, and `objectives(network, options)`.
 
-    Only `objectives` needs TensorFlow; it runs where the plan is built, never on a device.
+    Only `objectives` needs TensorFlow; it runs where the plan is built, never on a device. models: the option that counts the
+    algorithm's models, each of which starts from weights of its own; empty: one model.
     """
 
     factory: Callable[..., Algorithm]
     objectives: Objectives
     source: str
     defaults: Mapping[str, Any]
+    models: str = ""
 
 
-def entry(factory: Callable[..., Algorithm], objectives: Objectives, source: str, *bases: Callable[..., Any]) -> Entry:
+def entry(factory: Callable[..., Algorithm], objectives: Objectives, source: str, *bases: Callable[..., Any], models: str = "") -> Entry:
     """Return an entry whose options are the keyword-only arguments of the factory and of what it passes the rest on to.
 
     What a `functools.partial` has set already is no option.
@@ -43,4 +45,4 @@ def entry(factory: Callable[..., Algorithm], objectives: Objectives, source: str
         and parameter.default is not parameter.empty
         and parameter.name not in getattr(each, "keywords", {})
     }
-    return Entry(factory, objectives, source, defaults)
+    return Entry(factory, objectives, source, defaults, models)

@@ -18,8 +18,9 @@ from dataclasses import replace
 import numpy as np
 
 from edgefl.algorithms import responsibility as rs
-from edgefl.algorithms.arithmetic import redraw, subtract
+from edgefl.algorithms.arithmetic import subtract
 from edgefl.algorithms.base import FEDERATE, Algorithm
+from edgefl.algorithms.draws import first_weights
 from edgefl.algorithms.entry import entry
 from edgefl.algorithms.expert_averages import broadcast_to, expert_means, metrics_of, step_each
 from edgefl.algorithms.fedavg import FEDERATED
@@ -93,8 +94,8 @@ def fedmix(
         apart = {PHI: (PHI,)} | ({GATE: (KERNEL, BIAS)} if gate == FEDERATED else {})
         own = {model: {name: weights[name] for name in names} for model, names in apart.items()}
         network = {name: array for name, array in weights.items() if not any(name in names for names in apart.values())}
-        drawn = {name_of(k): redraw(network, rng) for k in range(1, num_experts)}
-        return ServerState(1, FEDERATE, {name_of(0): network, **drawn, **own})
+        drawn = {name_of(k): model for k, model in enumerate(first_weights(network, num_experts, rng))}
+        return ServerState(1, FEDERATE, {**drawn, **own})
 
     def broadcast(state: ServerState, client_id: str) -> Broadcast:
         return broadcast_to(state, client_id, num_experts, threshold)
@@ -184,4 +185,4 @@ def check_choice(key: str, value: str, choices: list[str]) -> None:
         raise ConfigError(f"[algorithm] {key} is {value!r}, expected {' or '.join(choices)}; {nearest(value, choices)}")
 
 
-ENTRIES = {"fedmix": entry(fedmix, fedmix_objectives, "Reisser et al., arXiv:2107.06724")}
+ENTRIES = {"fedmix": entry(fedmix, fedmix_objectives, "Reisser et al., arXiv:2107.06724", models="num_experts")}

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edgefl.algorithms import responsibility as rs
-from edgefl.algorithms.arithmetic import redraw, subtract
+from edgefl.algorithms.arithmetic import subtract
 from edgefl.algorithms.base import FEDERATE, Algorithm
+from edgefl.algorithms.draws import first_weights
 from edgefl.algorithms.entry import entry
 from edgefl.algorithms.expert_averages import broadcast_to, expert_means, metrics_of, step_each
 from edgefl.algorithms.fedavg import FEDERATED
@@ -84,8 +85,7 @@ def fedmix_permutation(
         return kept.astype(np.float64) if kept.shape == (num_experts,) else None
 
     def init(weights: Weights, rng: np.random.Generator) -> ServerState:
-        drawn = {name_of(k): redraw(weights, rng) for k in range(1, num_experts)}
-        return ServerState(1, FEDERATE, {name_of(0): weights, **drawn})
+        return ServerState(1, FEDERATE, {name_of(k): model for k, model in enumerate(first_weights(weights, num_experts, rng))})
 
     def broadcast(state: ServerState, client_id: str) -> Broadcast:
         return broadcast_to(state, client_id, num_experts, threshold)
@@ -169,4 +169,8 @@ def permutation_objectives(network: "Network", options: Mapping[str, Any]) -> tu
     return train, predict, whole
 
 
-ENTRIES = {"fedmix-permutation": entry(fedmix_permutation, permutation_objectives, "Reisser et al., arXiv:2107.06724, appendix B")}
+ENTRIES = {
+    "fedmix-permutation": entry(
+        fedmix_permutation, permutation_objectives, "Reisser et al., arXiv:2107.06724, appendix B", models="num_experts"
+    )
+}

@@ -74,6 +74,12 @@ def make_algorithm(name: str, learner: Learner | None, options: Mapping[str, Any
     return entry(name).factory(learner, **full_options(name, options))
 
 
+def further_draws(name: str, options: Mapping[str, Any]) -> int:
+    """Return how many further draws of the first weights the algorithm needs, beside the initial weights: 0 for one model."""
+    option = entry(name).models
+    return max(int(full_options(name, options)[option]) - 1, 0) if option else 0
+
+
 def objectives(name: str, network: "Network", options: Mapping[str, Any]) -> tuple["Objective", ...]:
     """Return what the plan must hold for this algorithm. Imports TensorFlow."""
     return entry(name).objectives(network, full_options(name, options))

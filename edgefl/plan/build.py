@@ -5,12 +5,14 @@ from typing import Any
 
 import keras
 
-from edgefl.algorithms.registry import full_options, objectives
+from edgefl.algorithms.draws import with_draws
+from edgefl.algorithms.registry import full_options, further_draws, objectives
 from edgefl.config import FederationConfig, ModelConfig
 from edgefl.errors import PlanError
 from edgefl.learner.keras import KerasLearner
 from edgefl.models import build_model
 from edgefl.plan.compile import compile_program
+from edgefl.plan.further import further_weights
 from edgefl.plan.network import Network
 from edgefl.plan.spec import Plan, PlanSpec, TensorSpec
 from edgefl.types import Weights
@@ -21,6 +23,7 @@ MIXTURE = "predict_mixture"
 def build_plan(config: FederationConfig) -> tuple[Plan, Weights]:
     """Return the plan of this federation and its initial weights: the same for the same configuration and library versions.
 
+    The initial weights hold further draws for an algorithm with several models, see `edgefl.algorithms.draws`.
     Raises ConfigError for a model or an option that does not exist, PlanError for a layer that cannot compile.
     """
     from edgefl.plan.template import build_template
@@ -38,7 +41,11 @@ def build_plan(config: FederationConfig) -> tuple[Plan, Weights]:
         config.model.name, config.algorithm, options, tuple(config.model.input_shape), config.model.num_classes,
         weights, signatures, tuple(bindings), dict(config.model.options),
     )  # fmt: skip
-    return Plan(spec, program, template), initial
+    draws = further_weights(
+        {name: initial[name] for name in own}, further_draws(config.algorithm, options), config.seed,
+        lambda seed: make_network(replace(config, seed=seed)),
+    )  # fmt: skip
+    return Plan(spec, program, template), with_draws(initial, draws)
 
 
 def make_network(config: FederationConfig) -> Network:

@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from edgefl.errors import PlanError
 from edgefl.plan.layers import call_layer
 from edgefl.plan.spec import TensorSpec
+from edgefl.types import Array
 
 Tensor = Any
 Tensors = Mapping[str, Tensor]
@@ -77,6 +79,16 @@ class Network:
     def initial_weights(self) -> dict[str, Any]:
         """Return the model's present weights: float32 arrays by name."""
         return {name: variable.numpy().astype("float32") for name, variable in self._variables.items()}
+
+    def draw_head(self, rng: np.random.Generator) -> dict[str, Any]:
+        """Return new first weights of the head, kernels and biases, from its layers' initializers: float32 arrays by name."""
+        found = {}
+        for layer in self._head:
+            for part in ("kernel", "bias"):
+                variable, initializer = getattr(layer, part, None), getattr(layer, f"{part}_initializer", None)
+                if variable is not None and initializer is not None:
+                    found[self._names[id(variable)]] = _draw_again(initializer, tuple(variable.shape), int(rng.integers(1 << 31)))
+        return found
 
     def select(self, names: Sequence[str]) -> tuple[TensorSpec, ...]:
         """Return the specs of these weights, in the network's order."""
@@ -192,6 +204,15 @@ class Network:
                 out = tf.matmul(x, run.weights[self._names[id(layer.kernel)]])
                 return out + run.weights[self._names[id(layer.bias)]] if layer.use_bias else out
         return self._call(layer, run, x)
+
+
+def _draw_again(initializer: Any, shape: tuple[int, ...], seed: int) -> Array:
+    """Return a Keras initializer's draw with this seed, whatever seed it was made with: float32[shape]."""
+    if hasattr(initializer, "get_config"):
+        config = initializer.get_config()
+        if "seed" in config:
+            initializer = type(initializer).from_config({**config, "seed": seed})
+    return np.asarray(initializer(shape, dtype="float32"), np.float32)
 
 
 def _flat(layers: Sequence[Any]) -> list[Any]:

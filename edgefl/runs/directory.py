@@ -30,7 +30,7 @@ from edgefl.plan.spec import Plan, load_plan
 from edgefl.runs.states import FileStates
 from edgefl.simulate import Record
 from edgefl.types import ServerState, Weights
-from edgefl.wire.tensors import decode_weights
+from edgefl.wire.initial import decode_initial
 
 CHECKPOINT_S = 2.0
 INITIAL = "initial.safetensors"
@@ -111,7 +111,7 @@ class RunDirectory:
             plan = load_plan(self.path / "plan")
         except PlanError as error:
             raise PlanError(f"{self.path / 'plan'}: {error}") from error
-        return plan, decode_weights(initial.read_bytes(), plan.spec.weights, str(initial))
+        return plan, decode_initial(initial.read_bytes(), plan.spec, str(initial))
 
     def records(self) -> list[dict[str, Any]]:
         """Return one record a round, first to last."""

@@ -8,7 +8,7 @@ import pytest
 from edgefl.algorithms import PERSONALIZE, make_algorithm
 from edgefl.algorithms.aem import explore
 from edgefl.algorithms.check import check_algorithm
-from edgefl.algorithms.ifca import experts, picks
+from edgefl.algorithms.ifca import experts, picks, split_validation
 from edgefl.errors import ConfigError, DataError
 from edgefl.learner import evaluate
 from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
@@ -58,6 +58,40 @@ def test_exploration_includes_the_best():
     chosen = np.array([next(iter(offered)) if len(offered := explore(models, 0.33, rng)) == 1 else 2 for _ in range(20000)])
     shares = np.bincount(chosen, minlength=6) / len(chosen)
     np.testing.assert_allclose(shares, [0.055, 0.055, 0.725, 0.055, 0.055, 0.055], atol=0.01)
+
+
+def test_the_local_model_that_is_measured_trains_on_all_samples():
+    """Labels 0, 0, 0, 1, x = 1, one epoch in one batch at rate 1 from zero: the bias moves by (3 - 1) / 4 of .5 = .25.
+
+    Without one sample, which is the gate's, it would move by .5 or .1667.
+    """
+    options = {"num_experts": 2, "local_epochs": 1, "local_learning_rate": 1.0, "local_weight_decay": 0.0, "gate_epochs": 1}
+    learner = learner_of(options, inputs=1, features=1, classes=2)
+    zeros = {s.name: np.zeros(s.shape, np.float32) for s in learner.spec.signature("predict").frozen}
+    zeros["trunk/kernel"] = np.ones((1, 1), np.float32)
+    device, server = (make_algorithm("aem", each, options) for each in (learner, None))
+    sent = server.broadcast(replace(server.init(zeros, rng_for(1, 0, "init")), phase=PERSONALIZE), "a")
+    x, y = np.ones((4, 1), np.float32), np.array([0, 0, 0, 1])
+    mixture, _ = device.personalize(sent, ClientState(), Shard(x, y, x, y, 2), rng_for(1, 2, "a"))
+    np.testing.assert_allclose(mixture.peers["local"].weights["head/bias"], [0.25, -0.25], atol=1e-6)
+    assert abs(mixture.weights["local/head/bias"][0] - 0.25) > 0.05, "the mixture's own has not seen the gate's sample"
+
+
+def test_a_gate_may_train_on_samples_that_no_expert_has_seen():
+    """Four samples, one of which validates. Only the labels of the others move the local model, only its label moves the gate."""
+    options = {"num_experts": 2, "validation_share": 0.25, "gate_unseen": True, **QUICK}
+    learner = learner_of(options, inputs=1, features=1, classes=2)
+    device, server = (make_algorithm("aem", each, options) for each in (learner, None))
+    sent = server.broadcast(replace(server.init(drawn(learner), rng_for(1, 0, "init")), phase=PERSONALIZE), "a")
+    x, y = np.ones((4, 1), np.float32), np.array([0, 0, 1, 1])
+    _, held_out = split_validation(4, 0.25)
+    other = y.copy()
+    other[held_out] = 1 - other[held_out]
+    one, two = (device.personalize(sent, ClientState(), Shard(x, each, x, each, 2), rng_for(1, 2, "a"))[0].weights for each in (y, other))
+    np.testing.assert_array_equal(one["local/head/bias"], two["local/head/bias"])
+    assert not np.array_equal(one["gate/bias"], two["gate/bias"])
+    with pytest.raises(ConfigError, match="gate_unseen needs samples to validate on"):
+        make_algorithm("aem", None, {"gate_unseen": True, "validation_share": 0.0})
 
 
 def federate(name, learner, weights, shards, options, rounds):
@@ -129,7 +163,7 @@ def test_what_a_client_ends_with(extra, shards):
     assert list(usage) == ["gate/expert0", "gate/expert1", "gate/local"]
     assert 1 <= mixture.diagnostics["experts_used"] <= 3
     own = all(np.array_equal(local[name], array) for name, array in mixture.peers["local"].weights.items())
-    assert own == ("baselines" not in extra)  # as a baseline it is trained on the gate's samples too
+    assert own == ("gate_share" in extra)  # else the peer trains on the gate's samples too
     best = experts(state.models)[int(mixture.diagnostics["best"])]
     assert all(np.array_equal(best[name], array) for name, array in mixture.peers["federated"].weights.items())
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgefl.algorithms import FEDERATE, PERSONALIZE, make_algorithm
-from edgefl.algorithms.aem import selectable, split_validation, waits
-from edgefl.algorithms.ifca import name_of
+from edgefl.algorithms.aem import selectable, waits
+from edgefl.algorithms.ifca import name_of, split_validation
 from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
 from edgefl.rng import rng_for
 from edgefl.types import ClientState, ServerState, Shard, Update
@@ -67,11 +67,19 @@ def test_a_stopped_model_stays_stopped(history, patience):
 
 @given(count=st.integers(2, 300), share=st.floats(0.01, 0.9))
 def test_validation_samples_are_the_same_ones_every_time(count, share):
-    x, y = np.arange(count, dtype=np.float32)[:, None], np.zeros(count, np.int64)
-    (fit, held), (again, _) = (split_validation(Shard(x, y, x[:0], y[:0], 2), share, "pi-1") for _ in range(2))
-    assert sorted([*fit.x_train[:, 0], *held.x_train[:, 0]]) == list(range(count))
-    assert len(fit.y_train) and len(held.y_train)
-    np.testing.assert_array_equal(fit.x_train, again.x_train)
+    (fit, held), (again, _) = (split_validation(count, share) for _ in range(2))
+    assert sorted([*fit, *held]) == list(range(count))
+    assert len(fit) and len(held)
+    np.testing.assert_array_equal(fit, again)
+
+
+def test_only_clients_that_chose_a_model_validate_it():
+    """Epsilon 1: every client explores, so no validation loss counts. Epsilon 0: every client chose its model."""
+    x, y = np.ones((4, 4), np.float32), np.array([0, 1, 2, 0])
+    for epsilon, counts in ((1.0, False), (0.0, True)):
+        device, broadcast = start({"num_experts": 2, "patience": 1, "epsilon": epsilon})
+        update, _ = device.local_update(broadcast, ClientState(), Shard(x, y, x, y, 3), "a", rng_for(1, 1, "a"))
+        assert ("validation_loss" in update.metrics) == counts
 
 
 def test_one_sample_trains_and_validates_nothing():
@@ -84,9 +92,9 @@ def test_one_sample_trains_and_validates_nothing():
 
 def test_validation_samples_train_nothing(shards):
     """Other labels on what validates: the same update, another validation loss."""
-    device, broadcast = start({"num_experts": 2, "patience": 3, "validation_share": 0.2})
+    device, broadcast = start({"num_experts": 2, "patience": 3, "validation_share": 0.2, "epsilon": 0.0})
     shard = shards["pi-3"]
-    order = rng_for(0, 0, "validation:a").permutation(len(shard.y_train))
+    order = rng_for(0, 0, "validation").permutation(len(shard.y_train))
     y = shard.y_train.copy()
     y[order[: round(0.2 * len(y))]] = (y[order[: round(0.2 * len(y))]] + 1) % 3
     pair = [device.local_update(broadcast, ClientState(), each, "a", rng_for(1, 1, "a")) for each in (shard, replace(shard, y_train=y))]

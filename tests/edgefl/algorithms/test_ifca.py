@@ -86,7 +86,22 @@ def test_a_further_draw_holds_the_same_values(rows, columns, seed):
     drawn = redraw(weights, rng_for(seed, 0))
     assert drawn["kernel"].shape == (rows, columns)
     np.testing.assert_array_equal(np.sort(drawn["kernel"], axis=None), np.sort(weights["kernel"], axis=None))
-    np.testing.assert_array_equal(drawn["bias"], weights["bias"])
+    np.testing.assert_array_equal(np.sort(drawn["bias"]), weights["bias"])
+
+
+def test_a_further_draw_has_biases_of_its_own():
+    weights = {"kernel": np.zeros((2, 2), np.float32), "bias": np.arange(99, dtype=np.float32)}
+    models = make_algorithm("ifca", None, {"num_experts": 3}).init(weights, rng_for(1, 0, "init")).models
+    assert len({each["bias"].tobytes() for each in models.values()}) == 3
+
+
+def test_the_draws_of_the_plan_builder_are_the_first_weights():
+    """Draw 1 is there, draw 2 is not: it is made of the initial weights."""
+    initial = {"bias": np.arange(9.0), "draw:1/bias": np.full(9, 7.0)}
+    models = make_algorithm("ifca", None, {"num_experts": 3}).init(initial, rng_for(1, 0, "init")).models
+    assert [sorted(model) for model in models.values()] == [["bias"]] * 3
+    np.testing.assert_array_equal(models["expert1"]["bias"], initial["draw:1/bias"])
+    np.testing.assert_array_equal(np.sort(models["expert2"]["bias"]), initial["bias"])
 
 
 def test_models_start_apart_and_all_are_sent():
@@ -116,11 +131,30 @@ def test_one_expert_is_fedavg(shards):
     learner = SoftmaxLearner(softmax_spec("ifca", inputs=4, features=3, classes=3))
     weights = {s.name: np.random.default_rng(1).normal(size=s.shape).astype(np.float32) for s in learner.spec.weights}
     ends = []
-    for name, options in (("ifca", {**rates, "num_experts": 1}), ("fedavg", rates)):
+    for name, options in (("ifca", {**rates, "num_experts": 1, "validation_share": 0.0}), ("fedavg", rates)):
         device, server = make_algorithm(name, learner, options), make_algorithm(name, None, options)
         ends.append(federate(device, server, server.init(weights, rng_for(1, 0, "init")), shards, 3)[0].models)
     for name, array in ends[0]["expert0"].items():
         np.testing.assert_array_equal(array, ends[1][GLOBAL][name])
+
+
+def test_the_last_choice_is_on_samples_that_never_trained():
+    """Two samples, one validates. Bias (5, 0) costs .0067 on class 0 and 5.0067 on class 1; (0, 1) costs 1.3133 and .3133.
+
+    Over both samples (0, 1) is the better model, by .8133 against 2.5067. Over one sample it depends on the class.
+    """
+    learner = SoftmaxLearner(softmax_spec("ifca", inputs=1, features=1, classes=2, batch_size=1))
+    device, server = make_algorithm("ifca", learner, {"num_experts": 2}), make_algorithm("ifca", None, {"num_experts": 2})
+    state = ServerState(9, PERSONALIZE, {"expert0": model((5.0, 0.0)), "expert1": model((0.0, 1.0))})
+    x = np.ones((2, 1), np.float32)
+    best = {}
+    for labels in ((0, 1), (1, 0)):
+        shard = Shard(x, np.array(labels), x, np.array(labels), 2)
+        mixture, _ = device.personalize(server.broadcast(state, "a"), ClientState(), shard, rng_for(1, 9, "a"))
+        best[labels] = mixture.diagnostics["best"]
+        update, _ = device.local_update(server.broadcast(state, "a"), ClientState(), shard, "a", rng_for(1, 9, "a"))
+        assert (update.num_samples, update.metrics["expert"]) == (1, 1 - best[labels]), "the other sample trains"
+    assert sorted(best.values()) == [0, 1]
 
 
 def permuted(shard):

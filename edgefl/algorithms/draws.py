@@ -1,0 +1,54 @@
+"""The first weights of algorithms with several models: the initial weights, and further draws of them.
+
+Whoever builds the plan draws them with the model's own initializers (`edgefl.plan.further`) and passes them on among the initial
+weights, as `draw:1/conv1/kernel`. They are no part of the plan. Where there are none, `redraw` makes them of the initial weights.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from edgefl.algorithms.arithmetic import prefixed, redraw
+from edgefl.types import Array, Weights
+
+_DRAW = "draw:"
+
+
+def draw_prefix(index: int) -> str:
+    """Return the prefix of a further draw's names; index counts from 1."""
+    return f"{_DRAW}{index}"
+
+
+def with_draws(initial: Weights, draws: Mapping[int, Weights]) -> dict[str, Array]:
+    """Return the initial weights with the further draws, by index from 1 on, under their own names."""
+    found = dict(initial)
+    for index, draw in draws.items():
+        found |= prefixed(draw_prefix(index), draw)
+    return found
+
+
+def without_draws(initial: Weights) -> dict[str, Array]:
+    """Return the initial weights themselves."""
+    return {name: array for name, array in initial.items() if not name.startswith(_DRAW)}
+
+
+def has_draws(names: Mapping[str, object]) -> bool:
+    """Return whether there are further draws among these names."""
+    return any(name.startswith(_DRAW) for name in names)
+
+
+def first_weights(initial: Weights, count: int, rng: np.random.Generator) -> list[dict[str, Array]]:
+    """Return the first weights of `count` models: the initial weights, then one draw each.
+
+    Args:
+        initial: the initial weights, with or without further draws.
+        count: number of models.
+        rng: used for the draws that are not among `initial`.
+    """
+    own = without_draws(initial)
+    models = [own]
+    for index in range(1, count):
+        prefix = f"{draw_prefix(index)}/"
+        draw = {name: initial[prefix + name] for name in own if prefix + name in initial}
+        models.append(draw if len(draw) == len(own) else redraw(own, rng))
+    return models
