@@ -2,16 +2,23 @@
 
 The file is a zip archive of config.json, the layers as Keras writes them, and model.weights.h5. Keras's safe mode refuses the
 code of Lambda layers; here every object that the configuration names must also be one of Keras's own, so no module of this
-machine is imported because a file says so.
+machine is imported because a file says so. A file of a kilobyte can ask for gigabytes, by arrays that HDF5 compresses and by sizes in
+the configuration. So arrays and weights are counted before any of them is made, and loading ends after a limit of processor time.
 """
 
 import json
+import math
+import random
+import signal
+import threading
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from edgefl.errors import ConfigError
+from edgefl.models.weights_file import WEIGHTS, measure_in_child
 
 CONFIG = "config.json"
 MODULES = {
@@ -21,8 +28,13 @@ MODULES = {
 """Packages of Keras whose objects a model is made of; the training settings of a model inside a model are made too."""
 UNSAFE = {"Lambda", "__lambda__", "TorchModuleWrapper", "JaxLayer", "FlaxLayer", "TFSMLayer"}
 """Objects of Keras that hold code, or read other files and programs."""
-LIMITS = {CONFIG: 16 << 20, "all of it": 1 << 30}
-"""Bytes that config.json and a whole archive unpack to at most; an archive can be made that unpacks to a thousand times its size."""
+LIMITS = {CONFIG: 16 << 20, "all of it": 512 << 20, "the arrays in " + WEIGHTS: 512 << 20}
+"""Bytes that config.json, a whole archive and its arrays take at most; each of them can be made to hold a million times its size."""
+MAX_WEIGHTS = 1 << 25
+"""Values in all variables of a model. VGG-16 for CIFAR-10, the largest built-in model, has 15 million."""
+MAX_OBJECTS = 20_000
+"""Layers, initializers and other objects that a configuration names. MobileNetV2 names about 1,000."""
+PROCESSOR_LIMIT_S = 120.0
 FORMATS = {b"\x89HDF\r\n\x1a\n": "an HDF5 file", b"PK\x03\x04": "a truncated or damaged zip archive"}
 
 
@@ -30,9 +42,20 @@ def load_file(path: Path) -> Any:
     """Return the model in a `.keras` file. Raises ConfigError for any other file, and for a model with code or classes of its own."""
     import keras
 
-    _check(path, _read_config(path))
+    config = _read_config(path)
+    _check(path, config)
+    _check_arrays(path)
     try:
-        return keras.models.load_model(path, compile=False, safe_mode=True)
+        with _processor_limit(PROCESSOR_LIMIT_S):
+            _check_weights(path, config)
+            return keras.models.load_model(path, compile=False, safe_mode=True)
+    except ConfigError:
+        raise
+    except TimeoutError as error:
+        raise ConfigError(
+            f"cannot load the model {path}: Keras worked on it for {PROCESSOR_LIMIT_S:g} s; a network for boards takes seconds, "
+            "give a large one of your own as module:function"
+        ) from error
     except Exception as error:  # what is wrong inside an archive comes up as any of a dozen types
         reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no reason given'}"
         raise ConfigError(f"cannot load the model {path}: {reason}; save it again with model.save, by Keras {keras.__version__}") from error
@@ -45,11 +68,7 @@ def _read_config(path: Path) -> Any:
         with zipfile.ZipFile(path) as archive:
             sizes = {CONFIG: archive.getinfo(CONFIG).file_size, "all of it": sum(each.file_size for each in archive.infolist())}
             for part, size in sizes.items():
-                if size > LIMITS[part]:
-                    raise ConfigError(
-                        f"cannot load the model {path}: {part} unpacks to {size:,} bytes, expected at most {LIMITS[part]:,}; "
-                        "a network for boards is far smaller, give a large one of your own as module:function"
-                    )
+                _check_size(path, part, size)
             return json.loads(archive.read(CONFIG))
     except zipfile.BadZipFile as error:
         with path.open("rb") as file:
@@ -64,8 +83,73 @@ def _read_config(path: Path) -> Any:
         ) from error
 
 
+def _check_size(path: Path, part: str, size: int) -> None:
+    if size > LIMITS[part]:
+        raise ConfigError(
+            f"cannot load the model {path}: {part} unpacks to {size:,} bytes, expected at most {LIMITS[part]:,}; "
+            "a network for boards is far smaller, give a large one of your own as module:function"
+        )
+
+
+def _check_arrays(path: Path) -> None:
+    size, problem = measure_in_child(path)
+    if problem:
+        raise ConfigError(f"cannot load the model {path}: {problem}; save it again with model.save")
+    _check_size(path, "the arrays in " + WEIGHTS, size)
+
+
+def _check_weights(path: Path, config: Any) -> None:
+    """Count the weights of the model that the configuration describes. In Keras's stateless scope variables have shapes and no values."""
+    import keras
+
+    drawn = random.getstate()  # making initializers draws their seeds
+    try:
+        with keras.StatelessScope(initialize_variables=False):
+            model = keras.saving.deserialize_keras_object(_without_training(config), safe_mode=True)
+        count = sum(math.prod(int(size) for size in variable.shape) for variable in getattr(model, "variables", ()))
+    finally:
+        keras.utils.clear_session(free_memory=False)  # forget the variables without values
+        random.setstate(drawn)
+    if count > MAX_WEIGHTS:
+        raise ConfigError(
+            f"cannot load the model {path}: {CONFIG} describes {count:,} weights, expected at most {MAX_WEIGHTS:,}; "
+            "a network for boards is far smaller, give a large one of your own as module:function"
+        )
+
+
+def _without_training(config: Any) -> Any:
+    """Return the configuration without the optimizers of the model and of models in it: they make variables at once."""
+    if isinstance(config, dict):
+        return {key: _without_training(value) for key, value in config.items() if key != "compile_config"}
+    return [_without_training(value) for value in config] if isinstance(config, list) else config
+
+
+@contextmanager
+def _processor_limit(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError after this processor time. Only the main thread can set the timer; elsewhere there is no limit."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: Any) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
 def _check(path: Path, config: Any) -> None:
-    for name, module in _objects(config):
+    for count, (name, module) in enumerate(_objects(config), 1):
+        if count > MAX_OBJECTS:
+            raise ConfigError(
+                f"cannot load the model {path}: {CONFIG} names more than {MAX_OBJECTS:,} objects; a network for boards is far smaller, "
+                "give a large one of your own as module:function"
+            )
         if name in UNSAFE:
             raise ConfigError(
                 f"cannot load the model {path}: it holds a {name.strip('_')} layer, whose code would run here; "

@@ -1,17 +1,23 @@
 """Files of strangers: what is no `.keras` file, or would run code, is refused in words before Keras reads it."""
 
+import io
 import json
+import random
+import subprocess
+import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import keras
 import numpy as np
 import pytest
 
 from edgefl.config import ModelConfig
 from edgefl.errors import ConfigError
-from edgefl.models import build_model
+from edgefl.models import build_model, keras_file
 from edgefl.models.keras_file import LIMITS
 
 L = keras.layers
@@ -176,3 +182,112 @@ def test_models_of_keras_own_parts_are_taken_compiled_or_not(tmp_path):
     model.save(tmp_path / "m.keras")
     data = np.random.default_rng(0).random((5, 4), dtype=np.float32)
     np.testing.assert_allclose(load(tmp_path / "m.keras")(data), model(data), atol=1e-6)
+
+
+def peak_of_load(path: Path) -> tuple[str, int]:
+    """Load the file in a process of its own, which the attack may end: its last words, and the most memory it took, in MB."""
+    code = (
+        "import sys, resource, pathlib\n"
+        "import keras\n"
+        "from edgefl.errors import ConfigError\n"
+        "from edgefl.models.keras_file import load_file\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "words = 'loaded'\n"
+        "try:\n    load_file(pathlib.Path(sys.argv[1]))\n"
+        "except ConfigError as error:\n    words = str(error)\n"
+        "children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss\n"
+        "print(max(children, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10, words)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    memory, words = done.stdout.strip().split(" ", 1)
+    return words, int(memory)
+
+
+def with_weights(path: Path, change: Callable[[Any], None]) -> Path:
+    """Change the HDF5 file in an archive of one dense layer."""
+    save(path)
+    with zipfile.ZipFile(path) as archive:
+        content = io.BytesIO(archive.read("model.weights.h5"))
+    with h5py.File(content, "a") as file:
+        change(file)
+    rewrite(path, {"model.weights.h5": content.getvalue()})
+    return path
+
+
+def test_a_bomb_in_the_arrays(tmp_path):
+    """HDF5 compresses zeros a million times: a file of kilobytes, a gigabyte of values."""
+
+    def inflate(file: Any) -> None:
+        group = file["layers/dense/vars"]
+        del group["0"]
+        group.create_dataset("0", (256 << 20,), "f4", chunks=(16 << 20,), compression="gzip", fillvalue=1.0)
+        group["0"][:16] = 0.5
+
+    path = with_weights(tmp_path / "bomb.keras", inflate)
+    assert path.stat().st_size < 200_000
+    words, memory = peak_of_load(path)
+    assert memory < 700, f"{memory} MB"
+    assert "arrays in model.weights.h5" in words and "1,073,7" in words and "module:function" in words
+
+
+def test_a_bomb_in_the_configuration(tmp_path):
+    path = save(tmp_path / "bomb.keras")
+    with zipfile.ZipFile(path) as archive:
+        config = archive.read("config.json")
+    rewrite(path, {"config.json": config.replace(b'"units": 3', b'"units": 100000000')})
+    assert path.stat().st_size < 50_000
+    words, memory = peak_of_load(path)
+    assert memory < 700, f"{memory} MB"
+    assert "500,000,000 weights" in words and "module:function" in words
+
+
+def point_outside(file: Any, kind: str) -> None:
+    group = file["layers/dense/vars"]
+    shape = group["0"].shape
+    del group["0"]
+    if kind == "storage":
+        group.create_dataset("0", shape, "f4", external=[("/etc/hostname", 0, h5py.h5f.UNLIMITED)])
+    elif kind == "link":
+        group["0"] = h5py.ExternalLink("/etc/hostname", "/x")
+    elif kind == "soft":
+        group["0"] = h5py.SoftLink("/layers/dense/vars/1")
+    elif kind == "virtual":
+        layout = h5py.VirtualLayout(shape, "f4")
+        layout[:] = h5py.VirtualSource("/etc/hostname", "x", shape)
+        group.create_virtual_dataset("0", layout)
+    else:
+        group.create_dataset("0", shape, h5py.string_dtype())
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [("storage", "another file"), ("link", "link"), ("soft", "link"), ("virtual", "other arrays"), ("text", "expected numbers")],
+)
+def test_arrays_that_are_elsewhere_are_refused_by_name(tmp_path, kind, words):
+    path = with_weights(tmp_path / "m.keras", lambda file: point_outside(file, kind))
+    with pytest.raises(ConfigError, match=rf"model.weights.h5.*{words}.*save it again"):
+        load(path)
+
+
+def test_loading_ends_after_a_limit_of_processor_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(keras_file, "PROCESSOR_LIMIT_S", 0.05)
+    path = save(tmp_path / "m.keras", *(L.Dense(4) for _ in range(200)))
+    with pytest.raises(ConfigError, match=r"0\.05 s.*module:function"):
+        load(path)
+
+
+def test_more_objects_than_a_network_has(tmp_path, monkeypatch):
+    monkeypatch.setattr(keras_file, "MAX_OBJECTS", 5)
+    with pytest.raises(ConfigError, match="more than 5 objects"):
+        load(save(tmp_path / "m.keras"))
+
+
+def test_loading_draws_nothing(tmp_path):
+    """A federation's other draws are the same whether the model is a file or not."""
+    path = save(tmp_path / "m.keras", L.Dropout(0.1))
+    random.seed(5)
+    expected = random.random()
+    random.seed(5)
+    keras_file._check_weights(path, keras_file._read_config(path))
+    assert random.random() == expected

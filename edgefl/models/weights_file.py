@@ -1,0 +1,106 @@
+"""Measure the HDF5 file of a `.keras` archive without reading its arrays. Run as a program, with limits on memory and time.
+
+HDF5 compresses by itself, so a file of a kilobyte may hold arrays of gigabytes. A file may also point at other files of the machine:
+external links, external storage, virtual datasets. And the HDF5 library is C code that reads a stranger's bytes. So a process of its own
+looks through the file first: `python -m edgefl.models.weights_file MODEL.keras` prints one JSON object.
+"""
+
+import io
+import json
+import os
+import resource
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+WEIGHTS = "model.weights.h5"
+MEMORY_LIMIT_BYTES = 3 << 30
+PROCESSOR_LIMIT_S = 60
+WAIT_LIMIT_S = 300.0
+NUMBERS = "biufV"
+"""Kinds of array elements of a fixed size; V is bfloat16."""
+
+
+def measure_in_child(path: Path) -> tuple[int, str]:
+    """Return how many bytes the arrays of the archive's weights take, and why the file cannot be taken, "" when it can.
+
+    The child process is the one that a damaged or hostile file ends.
+    """
+    command = [sys.executable, "-m", "edgefl.models.weights_file", str(path)]
+    single_threaded = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # a thread's stack and buffers count as memory
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=WAIT_LIMIT_S, env={**os.environ, **single_threaded}
+        )
+        report = json.loads(done.stdout)
+        return int(report["bytes"]), str(report["problem"])
+    except subprocess.TimeoutExpired:
+        return 0, f"looking through {WEIGHTS} took more than {WAIT_LIMIT_S:g} s"
+    except (ValueError, KeyError, TypeError):
+        return (
+            0,
+            f"{WEIGHTS} ended the process that looked through it (exit code {done.returncode}): it is damaged, or needs too much memory",
+        )
+
+
+def _measure(path: str) -> tuple[int, str]:
+    import h5py
+
+    with zipfile.ZipFile(path) as archive:
+        content = archive.read(WEIGHTS)
+    total = 0
+    with h5py.File(io.BytesIO(content), "r") as file:
+        groups, seen = [file], set()
+        while groups:
+            group = groups.pop()
+            for name in group:
+                link = group.get(name, getlink=True)
+                if not isinstance(link, h5py.HardLink):
+                    return total, f"{WEIGHTS} holds a link to another place or file ({name!r})"
+                entry = group[name]
+                place = h5py.h5o.get_info(entry.id).addr
+                if place in seen:
+                    continue
+                seen.add(place)
+                if isinstance(entry, h5py.Group):
+                    groups.append(entry)
+                    continue
+                if problem := _problem(entry):
+                    return total, f"{WEIGHTS}: {name!r} {problem}"
+                total += int(entry.size) * int(entry.dtype.itemsize)
+    return total, ""
+
+
+def _problem(entry: Any) -> str:
+    import h5py
+
+    if not isinstance(entry, h5py.Dataset):
+        return "is no array"
+    if entry.external:
+        return "keeps its values in another file"
+    if entry.is_virtual:
+        return "takes its values from other arrays"
+    if entry.size is None or entry.dtype.kind not in NUMBERS:
+        return f"holds {entry.dtype}, expected numbers"
+    return ""
+
+
+def main() -> None:
+    """Print the report as JSON; the archive is the only argument."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
+    resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR_LIMIT_S, PROCESSOR_LIMIT_S))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        total, problem = _measure(sys.argv[1])
+    except Exception as error:  # whatever a damaged file raises
+        total, problem = (
+            0,
+            f"{WEIGHTS} cannot be read ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason'})",
+        )
+    print(json.dumps({"bytes": total, "problem": problem}))
+
+
+if __name__ == "__main__":
+    main()
