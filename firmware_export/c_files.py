@@ -79,7 +79,7 @@ def source(made: Assembled) -> str:
     for part in made.structure.names:
         if part != "mix":
             lines += [_function(made, part), ""]
-    return "\n".join([*lines, _invoke(made), "", CLASSIFY])
+    return "\n".join([*lines, _invoke(made), "", CLASSIFY, END])
 
 
 def _block(made: Assembled, part: str, layer: Layer, pointer: str) -> str:
@@ -166,4 +166,8 @@ CLASSIFY = """int model_classify(const int8_t *input)
     }
     return best;
 }
+"""
+END = """#ifdef MODEL_WITHOUT_MVE
+#pragma clang attribute pop
+#endif
 """

@@ -63,6 +63,14 @@ def macro(header: str, name: str) -> int:
     return int(found[1])
 
 
+def clang_flags(target: Target) -> tuple[str, ...]:
+    """Return what Clang needs for a core beside GCC's flags.
+
+    For bare metal, Clang loads a word that may be unaligned byte by byte; cores from the M3 on need not. GCC, which links, has short enums.
+    """
+    return ("-fshort-enums", *([] if target.name == "cortex-m0" else ["-munaligned-access"]))
+
+
 def _root() -> Traversable:
     return files("firmware_export") / "templates" / "project"
 
@@ -88,10 +96,12 @@ def _values(header: str, target: Target) -> dict[str, str]:
     return values | {
         "MACHINE": target.machine,
         "FLAGS": " ".join(target.flags),
+        "CLANG_FLAGS": " ".join(clang_flags(target)),
         "QEMU": " ".join(target.qemu()),
         "TICK": tick,
         "WHERE": f" in QEMU's `{target.machine}`",
-        "NEEDS": "They need CMake, Arm's GCC and QEMU\n(Debian: `apt-get install cmake gcc-arm-none-eabi qemu-system-arm`).",
+        "NEEDS": "They need CMake, Arm's GCC and QEMU\n(Debian: `apt-get install cmake gcc-arm-none-eabi qemu-system-arm`)."
+        " `cmake -B build -DCLANG=clang-14` compiles with Clang instead.",
         "FILES": "| `semihosting.c` | the board as a debugger or QEMU offers it; a product has its own |\n"
         "| `startup.c`, `link.ld` | vector table, memory map; a board's own come from its vendor |",
         "TIME": f"A tick is one of SysTick. Under QEMU that is {tick} instructions; on a board, one cycle of the core.",

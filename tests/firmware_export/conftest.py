@@ -60,6 +60,12 @@ def graphs():
 
 
 @pytest.fixture(scope="session")
+def random_models():
+    """The module random_models.py: models of every kernel."""
+    return load("random_models")
+
+
+@pytest.fixture(scope="session")
 def mixture_of():
     """A function of kind and data set, each of `mixtures.KINDS` and `mixtures.DATA`, that gives a `mixtures.Made`."""
     pytest.importorskip("tensorflow")

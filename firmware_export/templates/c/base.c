@@ -7,12 +7,14 @@
 /* A function of its own, so that its variables stay in registers. */
 #if defined(__GNUC__)
 #define MODEL_APART __attribute__((noinline))
+#define MODEL_INLINE static inline __attribute__((unused))
 #else
 #define MODEL_APART
+#define MODEL_INLINE static inline
 #endif
 
 /* value * multiplier * 2^(shift - 31), rounded twice as the interpreter does: high half to nearest, then a half away from zero. */
-static inline int32_t rescale(int32_t value, int32_t multiplier, int32_t shift)
+MODEL_INLINE int32_t rescale(int32_t value, int32_t multiplier, int32_t shift)
 {
     if (shift < 0) {
         int32_t high = (int32_t)(((int64_t)value * multiplier + (1 << 30)) >> 31);
@@ -23,7 +25,7 @@ static inline int32_t rescale(int32_t value, int32_t multiplier, int32_t shift)
     return (int32_t)(((int64_t)value * multiplier + (1 << 30)) >> 31);
 }
 
-static inline int8_t clamp(int32_t value, int32_t low, int32_t high)
+MODEL_INLINE int8_t clamp(int32_t value, int32_t low, int32_t high)
 {
     if (value < low) {
         value = low;

@@ -69,6 +69,14 @@ MODEL_APART static void column_at(const struct convolution *shape, const int8_t 
 }
 
 #ifdef MODEL_DSP
+/* Two pairs of int16 at a multiple of eight bytes, which one instruction stores. */
+typedef uint64_t __attribute__((may_alias)) two_pairs;
+
+static inline void store_pairs(int16_t *to, int16x2_t first, int16x2_t second)
+{
+    *(two_pairs *)(void *)to = (uint32_t)first | (uint64_t)(uint32_t)second << 32;
+}
+
 /* Four columns as int16, four values of each in turn: of each four the first and third, then the second and fourth. */
 static void column_widen(const int8_t *from, int32_t length, int16_t *to)
 {

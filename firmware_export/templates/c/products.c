@@ -5,8 +5,8 @@ MODEL_APART static void four_products(int32_t inputs, const int8_t *x, const int
     const int8_t *const end = x + inputs;
     const int8_t *const quads = x + inputs / 4 * 4;
     int32_t s0 = 0, s1 = 0, s2 = 0, s3 = 0;
-#ifdef MODEL_DSP
-    if (x != quads) { /* in assembly: the compiler spills registers */
+#if defined(MODEL_DSP) && !defined(__clang__)
+    if (x != quads) { /* In assembly: from intrinsics GCC makes code that spills registers. Clang has no 13 registers for it. */
         uint32_t even, odd, a, b;
         __asm__("1:\n\t"
                 "ldr %[even], [%[x]], #4\n\t"
@@ -38,6 +38,19 @@ MODEL_APART static void four_products(int32_t inputs, const int8_t *x, const int
                   [even] "=&r"(even), [odd] "=&r"(odd), [a] "=&r"(a), [b] "=&r"(b)
                 : [quads] "r"(quads), [inputs] "r"(inputs)
                 : "cc", "memory");
+    }
+#elif defined(MODEL_DSP)
+    for (; x != quads; x += 4, w += 4, w2 += 4) {
+        const uint32_t four = load_bytes(x);
+        const int16x2_t even = even_bytes(four), odd = odd_bytes(four);
+        uint32_t row = load_bytes(w);
+        s0 = __smlad(odd, odd_bytes(row), __smlad(even, even_bytes(row), s0));
+        row = load_bytes(w + inputs);
+        s1 = __smlad(odd, odd_bytes(row), __smlad(even, even_bytes(row), s1));
+        row = load_bytes(w2);
+        s2 = __smlad(odd, odd_bytes(row), __smlad(even, even_bytes(row), s2));
+        row = load_bytes(w2 + inputs);
+        s3 = __smlad(odd, odd_bytes(row), __smlad(even, even_bytes(row), s3));
     }
 #else
     for (; x != quads; x += 4, w += 4, w2 += 4) {

@@ -78,3 +78,32 @@ __attribute__((used)) void *memset(void *to, int value, size_t count)
     }
     return to;
 }
+
+#ifdef __clang__
+/* Clang calls the two by the names of Arm's run-time ABI (RTABI32, section 4.3.4). The 4 and 8 promise that alignment. */
+void __aeabi_memcpy(void *restrict to, const void *restrict from, size_t count);
+void __aeabi_memset(void *to, size_t count, int value);
+void __aeabi_memclr(void *to, size_t count);
+
+__attribute__((used)) void __aeabi_memcpy(void *restrict to, const void *restrict from, size_t count)
+{
+    memcpy(to, from, count);
+}
+
+__attribute__((used)) void __aeabi_memset(void *to, size_t count, int value)
+{
+    memset(to, value, count);
+}
+
+__attribute__((used)) void __aeabi_memclr(void *to, size_t count)
+{
+    memset(to, 0, count);
+}
+
+void __aeabi_memcpy4(void *restrict to, const void *restrict from, size_t count) __attribute__((alias("__aeabi_memcpy"), used));
+void __aeabi_memcpy8(void *restrict to, const void *restrict from, size_t count) __attribute__((alias("__aeabi_memcpy"), used));
+void __aeabi_memset4(void *to, size_t count, int value) __attribute__((alias("__aeabi_memset"), used));
+void __aeabi_memset8(void *to, size_t count, int value) __attribute__((alias("__aeabi_memset"), used));
+void __aeabi_memclr4(void *to, size_t count) __attribute__((alias("__aeabi_memclr"), used));
+void __aeabi_memclr8(void *to, size_t count) __attribute__((alias("__aeabi_memclr"), used));
+#endif

@@ -1,0 +1,57 @@
+"""The generated C under Clang: it compiles for every core at every level, and gives tflite-micro's bytes in QEMU."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from firmware_export.c_source import generate
+from firmware_export.c_text import KERNELS, template
+from firmware_export.network import read_network
+from firmware_export.project import project_files
+from firmware_export.targets import OPTIONS, TARGETS
+
+CLANG = "clang-14"
+CORES = ("cortex-m3", "cortex-m4", "cortex-m7", "cortex-m55")
+LEVELS = ("-O0", "-O1", "-O2", "-O3", "-Os")
+
+
+@pytest.fixture(scope="module")
+def model(graphs: Any, random_models: Any) -> bytes:
+    """A model that uses every kernel."""
+    made: bytes = random_models.every_kernel(graphs)
+    text = generate(made).files["model.c"]
+    assert [kernel for kernel in KERNELS if template(kernel) not in text] == []
+    return made
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_every_kernel_compiles_at_every_level(core: str, model: bytes, compiled: Any, tmp_path: Path) -> None:
+    source = compiled.write(generate(model), tmp_path)[0]
+    warnings = [option for option in OPTIONS if option not in ("-O2", "-Werror")]
+    for level in LEVELS:
+        command = [CLANG, "--target=arm-none-eabi", *TARGETS[core].flags, "-ffreestanding", *warnings, level, "-c", str(source)]
+        done = subprocess.run([*command, "-o", str(tmp_path / "model.o")], capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, f"{core} {level}: {done.stderr[:2000]}"
+        assert done.stderr == "", f"{core} {level}"
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_qemu_gives_the_bytes(core: str, model: bytes, compiled: Any, tmp_path: Path) -> None:
+    """By the commands of the project's README: at -O2, with Clang, linked by GCC."""
+    pytest.importorskip("tflite_micro")
+    for name, text in project_files(generate(model).files, TARGETS[core]).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    network = read_network(model)
+    samples = np.random.default_rng(1).integers(-128, 128, (20, *network.tensor(network.inputs[0]).shape[1:])).astype(np.int8)
+    (tmp_path / "samples.bin").write_bytes(samples.tobytes())
+    for arguments in (["-B", "build", f"-DCLANG={CLANG}"], ["--build", "build", "--target", "run"]):
+        done = subprocess.run(["cmake", *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    expected = compiled.micro(model, samples)
+    assert len(np.unique(expected, axis=0)) > 10, "the outputs do not depend on the inputs"
+    assert (tmp_path / "outputs.bin").read_bytes() == expected.tobytes()
+    assert b"clang" in subprocess.run(["strings", "-n", "5", tmp_path / "build/libmodel.a"], capture_output=True, check=True).stdout
