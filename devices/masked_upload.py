@@ -1,7 +1,8 @@
 """Sending an update, in the clear or under masks, whichever the task says.
 
 Under masks the update that was trained and kept is never sent: only what `edgefl.security.participant` makes of it. Keys are drawn anew
-for each attempt at a round, and kept in memory until the next; so a step that comes again is answered with the same bytes.
+for each attempt at a round, and kept in memory until the next; so a step that comes again is answered with the same bytes. Each attempt
+over other clients is another sum, and two sums tell their difference: after MOST_ATTEMPTS at one round a device sends no more keys.
 """
 
 import hashlib
@@ -19,7 +20,7 @@ from devices.upload import upload
 from edgefl.errors import ConfigError, DataError, RoundError, WireError
 from edgefl.types import Array
 from edgefl.wire.chunks import CHUNK_BYTES, chunk_count
-from edgefl.wire.masked import CODEC, MASK, UNMASK, attempt_of, context_of
+from edgefl.wire.masked import CODEC, MASK, MOST_ATTEMPTS, UNMASK, attempt_of, context_of
 from edgefl.wire.messages import Begin, Receipt, Task
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class Delivery:
         self._client_id, self._authority, self._note = client_id, authority, note
         self._attempt: Attempt | None = None
         self._answered = 0
+        self._attempts: tuple[str, int, int] = "", 0, 0  # session, round, and how many attempts at it
 
     def send(self, session: Session, task: Task, progress: Progress, blob: bytes) -> Receipt:
         """Return the receipt that ends the upload of a round's update: ok, or rejected with the reason. Raises Superseded."""
@@ -59,6 +61,11 @@ class Delivery:
             return self._say(session, task, blob, progress.metrics, progress.num_samples)
         attempt = self._attempt
         if attempt is None or (attempt.task.session, attempt.task.nonce) != (task.session, task.nonce):
+            count = self._attempts[2] + 1 if self._attempts[:2] == (task.session, task.round) else 1
+            if count > MOST_ATTEMPTS:
+                self._note(f"round {task.round}: asked for keys of more than {MOST_ATTEMPTS} attempts; look at the aggregator's log")
+                return self._say(session, task, b"")
+            self._attempts = task.session, task.round, count
             attempt = self._attempt = self._begun(session, task, progress, blob)
             self._answered = session.steps_heard  # a step of an earlier attempt is over
         receipt = self._say(session, task, attempt.participant.advertise(), {}, progress.num_samples)

@@ -3,7 +3,7 @@
 import hashlib
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,15 +11,17 @@ import numpy as np
 from edgefl import rounds
 from edgefl.errors import ConfigError, RoundError, WireError
 from edgefl.rounds import Round
+from edgefl.security.disputes import left_out
 from edgefl.security.masking import LEAST_CLIENTS, Words
 from edgefl.security.participant import keys_of, revealed_of
-from edgefl.security.secure_sum import PublicKeys, Revealed, unmask
+from edgefl.security.secure_sum import NotGenuine, PublicKeys, Revealed, check_revealed, unmask
 from edgefl.security.summing import threshold_of
 from edgefl.security.trust import Trust
 from edgefl.security.vectors import Shapes, size_of
 from edgefl.wire.masked import (
     ADVERTISED_BYTES,
     CODEC,
+    DIGESTS_BYTES,
     MASK,
     SEALED_BYTES,
     SHARE,
@@ -27,7 +29,11 @@ from edgefl.wire.masked import (
     UNMASK,
     Advertised,
     Introduced,
+    binding_of,
     context_of,
+    decode_complaint,
+    decode_keys,
+    encode_complaint,
     encode_ids,
     encode_inbox,
     encode_keys,
@@ -42,7 +48,11 @@ from mqtt_broker.tasks import Brief, Steps, Tasks
 
 
 class Failed(Exception):
-    """An attempt that cannot come to a sum, and why."""
+    """An attempt that cannot come to a sum, and why. left_out: who must not take part in the next attempt, with the reason."""
+
+    def __init__(self, message: str, left_out: Mapping[str, str] = {}) -> None:
+        super().__init__(message)
+        self.left_out = dict(left_out)
 
 
 class Attempt:
@@ -68,31 +78,44 @@ class Attempt:
             return Brief(task, brief.expected, ADVERTISED_BYTES, take_keys)
 
         def take_keys(begin: Begin, blob: bytes) -> None:
+            if not blob:
+                raise WireError(f"{begin.client_id} cannot advertise keys: its log says why")
             told, client_id = decode_json(Advertised, blob), begin.client_id
             self._trust.checked(told, encode_json(told), client_id)  # as the others will read it
             context = context_of(self._trust.federation, advertised(client_id).task)
             if (told.client_id, told.context) != (client_id, context):
                 raise WireError(f"{client_id} advertised keys of {told.client_id!r}, or for another round; restart it")
-            public[client_id] = keys_of(told)
+            keys = keys_of(told)
+            introduction = Introduced(told, *(self._introduce(client_id) if self._introduce else ()))
+            decode_keys(encode_keys([introduction]))  # a line that the others cannot read would stop them all
+            public[client_id], introduced[client_id] = keys, introduction
             contexts.add(context)
-            introduced[client_id] = Introduced(told, *(self._introduce(client_id) if self._introduce else ()))
 
         needed = max(begun.needed, LEAST_CLIENTS)
         ids, _ = self._exchange_of(begun.cohort, needed, advertised, strict=False)
         if len(contexts) > 1:
             raise ConfigError("secure_aggregation needs an algorithm that sends all clients of a round the same; take fedavg, say")
         public = {client_id: public[client_id] for client_id in ids}
-        needed = max(begun.needed, threshold_of(len(ids)))
+        threshold = threshold_of(len(ids))
+        needed = max(begun.needed, threshold)
         sealed: dict[str, dict[str, bytes]] = {}
 
         def take_shares(begin: Begin, blob: bytes) -> None:
             sealed[begin.client_id] = dict(zip(ids, split_blob(blob, len(ids), SEALED_BYTES), strict=True))
 
         keys = encode_keys([introduced[client_id] for client_id in ids])
+        binding = binding_of(contexts.pop(), keys)
         shared, _ = self._exchange_of(ids, needed, self._asks(SHARE, "keys", lambda _: keys, SEALED_BYTES * len(ids), take_shares))
         total: Words = np.zeros(size_of(self._shapes), np.uint64)
 
+        complaints: dict[str, tuple[str, ...]] = {}
+
         def take_words(begin: Begin, blob: bytes) -> None:
+            if accused := decode_complaint(blob):
+                if not set(accused) <= set(shared):
+                    raise WireError(f"{begin.client_id} accuses {' '.join(accused)[:100]}, expected clients of its inbox; update it")
+                complaints[begin.client_id] = accused
+                raise WireError(f"{begin.client_id} cannot open what {', '.join(accused)} sealed for it; it sent no words")
             if len(blob) != total.nbytes:
                 raise WireError(f"{begin.client_id} sent {len(blob)} bytes of masked words, expected {total.nbytes}; restart it")
             np.add(total, np.frombuffer(blob, "<u8"), out=total)
@@ -100,26 +123,48 @@ class Attempt:
         def inbox(client_id: str) -> bytes:
             return encode_inbox({other: sealed[other][client_id] for other in shared})
 
-        _, begins = self._exchange_of(shared, needed, self._asks(MASK, "inbox", inbox, total.nbytes, take_words))
-        session = begins[0].session
-        return Held(session, begun.number, self._nonce, contexts.pop(), public, shared, begins, total)
+        limit = max(total.nbytes, len(encode_complaint(shared)))
+        try:
+            came, begins = self._exchange_of(shared, needed, self._asks(MASK, "inbox", inbox, limit, take_words))
+        except Failed as error:
+            raise Failed(str(error), left_out(complaints, len(ids) - threshold)) from error
+        out = left_out(complaints, len(ids) - threshold)
+        # where too few clients would be left for another attempt, those whose words came are enough
+        if out and len(set(begun.cohort) - set(out)) >= LEAST_CLIENTS:
+            raise Failed(f"{', '.join(sorted(complaints))} could not open all shares", out)
+        digests = {each: b"".join(sealed[other][each][:DIGESTS_BYTES] for other in shared) for each in came}
+        return Held(begins[0].session, begun.number, self._nonce, binding, public, shared, begins, total, digests)
 
     def unmask(self, held: Held) -> Held:
-        """Play the last exchange and return the sum. Failed."""
+        """Play the last exchange and return the sum. Failed.
+
+        A client that reveals a share that was not dealt to it is refused at once; the exchange goes on until as many as the threshold
+        revealed theirs.
+        """
         self._nonce, threshold, came = held.attempt, threshold_of(len(held.public)), held.came
         self._said = {begin.client_id: {begin.sha256} for begin in held.begins} | self._said
         revealed: dict[str, Revealed] = {}
+        out: dict[str, str] = {}
 
         def take_shares(begin: Begin, blob: bytes) -> None:
-            revealed[begin.client_id] = Revealed(*revealed_of(blob, held.shared, came))
+            client_id, shares = begin.client_id, Revealed(*revealed_of(blob, held.shared, came))
+            digests = split_blob(held.digests[client_id], len(held.shared), DIGESTS_BYTES)
+            try:
+                check_revealed(client_id, shares, dict(zip(held.shared, digests, strict=True)), held.binding)
+            except NotGenuine as error:
+                out[client_id] = "revealed a share that does not fit"
+                raise WireError(f"{error}; it is not used; update or revoke {client_id}") from error
+            revealed[client_id] = shares
 
         asks = self._asks(UNMASK, "came", lambda _: encode_ids(came), SHARE_BYTES * len(held.shared), take_shares)
-        told, _ = self._exchange_of(came, threshold, asks, enough=threshold)
         try:
-            answers = {client_id: revealed[client_id] for client_id in told}
-            total = unmask(held.total, held.public, held.shared, came, answers, threshold, held.context)
-        except (RoundError, ValueError) as error:
-            raise Failed(str(error)) from error
+            answered, _ = self._exchange_of(came, threshold, asks, enough=threshold)
+            answers = {client_id: revealed[client_id] for client_id in answered}
+            total = unmask(held.total, held.public, held.shared, came, answers, threshold, held.binding)
+        except NotGenuine as error:
+            raise Failed(str(error), out | dict.fromkeys(error.client_ids, "dealt shares that do not give its key")) from error
+        except (Failed, RoundError) as error:
+            raise Failed(str(error), out) from error
         return replace(held, total=total, unmasked=True)
 
     def _asks(

@@ -7,6 +7,7 @@ exchange, and a slow board costs the others nothing. The three after it take tho
     who dropped out before its words came   its masks are taken off by the others' shares of its key
     after                                   its words count; the others reveal the seed of its own mask
     too few answered                        the round is played again from the start, with other keys
+    a share that is not genuine             its sender is named (`edgefl.security.disputes`), and the next attempt goes without it
 
 Until it is settled whose words the sum holds, an attempt is all in memory: an aggregator that was killed begins the round anew, with
 other keys. Then `masked.sum` has what the last exchange needs, and after a restart that one goes on: two sums of one round, over two
@@ -29,6 +30,7 @@ from edgefl.security.summing import check_secure
 from edgefl.security.trust import Trust
 from edgefl.security.vectors import Shapes, means_of, size_of
 from edgefl.wire.chunks import CHUNK_BYTES, chunk_count
+from edgefl.wire.masked import MOST_ATTEMPTS
 from edgefl.wire.messages import Begin
 from edgefl.wire.tensors import encode_models
 from mqtt_broker.exchange import Exchange
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from mqtt_broker.masked_state import Held
 
 ATTEMPTS = 4
+"""Attempts at a round that may fail without anybody who can be left out of the next. In all there are at most MOST_ATTEMPTS."""
 SUM = ""
 """Whose the means of a round are, in spool and journal: nobody's."""
 
@@ -67,7 +70,9 @@ class MaskedRounds:
     def play(self, begun: Round, tasks: Tasks, accept: Callable[[Begin], None]) -> tuple[Round, list[Begin]]:
         """Return the round with whose updates are in the sum, and what these said of theirs. `accept`: journals the means.
 
-        Raises RoundError when quorum is missed for good, or too few came to the end four times.
+        Who sent shares that are not genuine is left out of the following attempts, and quorum is then met by the others at the latest.
+
+        Raises RoundError when quorum is missed for good, when too few came to the end four times, or when too few clients are left.
         """
         # these load cryptography, which a federation without keys or masks does without
         from mqtt_broker.masked_attempt import Attempt, Failed
@@ -80,8 +85,12 @@ class MaskedRounds:
         base = tasks.brief(begun.cohort[0])
         shapes = {model: {spec.name: spec.shape for spec in specs} for model, specs in base.expected.items()}
         held = load_held(self._path, base.task.session, begun.number, size_of(shapes))
-        for _ in range(ATTEMPTS):
-            attempt = Attempt(self._exchange, self._trust, self._introduce, begun, tasks, shapes)
+        out: dict[str, str] = {}
+        failures = 0
+        for number in range(1, MOST_ATTEMPTS + 1):
+            cohort = tuple(client_id for client_id in begun.cohort if client_id not in out)
+            left = replace(begun, cohort=cohort, needed=min(begun.needed, len(cohort)))
+            attempt = Attempt(self._exchange, self._trust, self._introduce, left, tasks, shapes)
             try:
                 if held is None:
                     held = attempt.gather()
@@ -90,12 +99,26 @@ class MaskedRounds:
                     held = attempt.unmask(held)
                     save_held(held, self._path)
                 self._keep(held, shapes, base, accept)
-                return replace(attempt.told, received={begin.client_id: begin.sha256 for begin in held.begins}), list(held.begins)
+                received = {begin.client_id: begin.sha256 for begin in held.begins}
+                closed = replace(attempt.told, cohort=begun.cohort, received=received, failed={**attempt.told.failed, **out})
+                return closed, list(held.begins)
             except (Failed, WireError) as error:
                 held = None
                 self._path.unlink(missing_ok=True)
+                named = error.left_out if isinstance(error, Failed) else {}
+                out |= named
+                failures += not named
+                for client_id, why in sorted(named.items()):
+                    self._note(f"{client_id} {why}; left out of this round's next attempt; update or revoke it")
+                if (count := len(set(begun.cohort) - set(out))) < LEAST_CLIENTS:
+                    raise RoundError(
+                        f"round {begun.number}: {error}; {count} clients are left without {', '.join(sorted(out))}, expected "
+                        f"{LEAST_CLIENTS} or more; update or revoke those, or add clients"
+                    ) from error
+                if failures == ATTEMPTS or number == MOST_ATTEMPTS:
+                    break
                 self._note(f"round {begun.number}: {error}; it is played again, with other masks")
-        raise RoundError(f"round {begun.number} came to no sum in {ATTEMPTS} attempts; look at the devices' logs, or raise deadline_s")
+        raise RoundError(f"round {begun.number} came to no sum in {number} attempts; look at the devices' logs, or raise deadline_s")
 
     def forget(self) -> None:
         """Remove what is kept of the last round."""

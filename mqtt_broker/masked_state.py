@@ -12,6 +12,7 @@ from edgefl.errors import StateError, WireError
 from edgefl.files import write_atomic
 from edgefl.security.masking import Words
 from edgefl.security.secure_sum import PublicKeys
+from edgefl.wire.masked import DIGESTS_BYTES
 from edgefl.wire.messages import Begin
 from edgefl.wire.strict_json import decode_json, encode_json
 
@@ -20,18 +21,20 @@ from edgefl.wire.strict_json import decode_json, encode_json
 class Held:
     """One attempt whose masked words have come.
 
-    public: the keys of who advertised; shared: who shared theirs out, sorted; begins: what those whose words came said with them, by id;
-    total: the sum of these words, masked until `unmasked`.
+    binding: see `wire.masked.binding_of`; public: the keys of who advertised; shared: who shared theirs out, sorted; begins: the
+    announcements of the clients whose words came, by id; total: the sum of these words, masked until `unmasked`; digests: of each client
+    whose words came, the digests of the shares that were dealt to it, 64 bytes for each of `shared`.
     """
 
     session: str
     round: int
     attempt: str
-    context: str
+    binding: str
     public: Mapping[str, PublicKeys]
     shared: tuple[str, ...]
     begins: tuple[Begin, ...]
     total: Words
+    digests: Mapping[str, bytes]
     unmasked: bool = False
 
     @property
@@ -41,14 +44,15 @@ class Held:
 
 
 def save_held(held: Held, path: Path) -> None:
-    """Write it, a line of JSON and the words; StateError when the disk does not take it."""
-    keys = {client_id: [base64.b64encode(k).decode() for k in (each.seal, each.mask)] for client_id, each in held.public.items()}
+    """Write a line of JSON, the digests and the words; StateError when the disk does not take them."""
+    keys = {client_id: [base64.b64encode(k).decode() for k in (each.seal, each.mask, each.seed)] for client_id, each in held.public.items()}
     told = {
-        "session": held.session, "round": held.round, "attempt": held.attempt, "context": held.context, "public": keys,
+        "session": held.session, "round": held.round, "attempt": held.attempt, "binding": held.binding, "public": keys,
         "shared": held.shared, "begins": [encode_json(begin).decode() for begin in held.begins], "unmasked": held.unmasked,
     }  # fmt: skip
+    digests = b"".join(held.digests[client_id] for client_id in held.came)
     try:
-        write_atomic(path, json.dumps(told).encode() + b"\n" + held.total.astype("<u8").tobytes())
+        write_atomic(path, json.dumps(told).encode() + b"\n" + digests + held.total.astype("<u8").tobytes())
     except OSError as error:
         raise StateError(f"cannot write {path}: {error}; free some space or choose another --out") from error
 
@@ -56,16 +60,20 @@ def save_held(held: Held, path: Path) -> None:
 def load_held(path: Path, session: str, round: int, size: int) -> Held | None:
     """Return what was saved of this round, a sum of so many words; None when there is nothing of it. StateError when it is damaged."""
     try:
-        line, _, words = path.read_bytes().partition(b"\n")
+        line, _, content = path.read_bytes().partition(b"\n")
         told = json.loads(line)
         if (told["session"], told["round"]) != (session, round):
             return None
         public = {client_id: PublicKeys(*map(base64.b64decode, keys)) for client_id, keys in told["public"].items()}
         begins = tuple(decode_json(Begin, text.encode()) for text in told["begins"])
+        shared = tuple(told["shared"])
+        one = DIGESTS_BYTES * len(shared)
+        words = content[one * len(begins) :]
+        digests = {begin.client_id: content[one * place : one * (place + 1)] for place, begin in enumerate(begins)}
         total = np.frombuffer(words, "<u8").astype(np.uint64)
         if len(total) != size:
             raise ValueError(f"{len(total)} words, expected {size}")
-        return Held(session, round, told["attempt"], told["context"], public, tuple(told["shared"]), begins, total, told["unmasked"])
+        return Held(session, round, told["attempt"], told["binding"], public, shared, begins, total, digests, told["unmasked"])
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, WireError) as error:

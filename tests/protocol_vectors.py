@@ -11,12 +11,13 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from edgefl.codecs import pack
 from edgefl.rng import rng_for
 from edgefl.security.masking import mask, to_words
+from edgefl.security.participant import told_of
 from edgefl.security.secure_sum import PublicKeys, Secrets, mask_words
 from edgefl.security.shamir import PRIME, combine
 from edgefl.security.signing import encode_signed, public_of
 from edgefl.types import Array
 from edgefl.wire.chunks import chunk_count, ranges_of
-from edgefl.wire.masked import context_of, encode_ids
+from edgefl.wire.masked import Introduced, binding_of, context_of, encode_complaint, encode_ids, encode_keys
 from edgefl.wire.messages import Begin, Receipt, State, Task
 from edgefl.wire.strict_json import decode_json, encode_json
 from edgefl.wire.tensors import encode_models, encode_weights, models_limit, specs_of
@@ -90,8 +91,9 @@ def clients() -> dict[str, tuple[Secrets, PublicKeys]]:
     made = {}
     for place, client_id in enumerate(("a", "b", "c"), 1):
         seal, agree = (X25519PrivateKey.from_private_bytes(bytes([16 * place + i] * 32)) for i in (1, 2))
-        keys = PublicKeys(seal.public_key().public_bytes_raw(), agree.public_key().public_bytes_raw())
-        made[client_id] = Secrets(seal.private_bytes_raw(), agree.private_bytes_raw(), bytes([16 * place + 3] * 32)), keys
+        seed = bytes([16 * place + 3] * 32)
+        keys = PublicKeys(seal.public_key().public_bytes_raw(), agree.public_key().public_bytes_raw(), sha256(seed).digest())
+        made[client_id] = Secrets(seal.private_bytes_raw(), agree.private_bytes_raw(), seed), keys
     return made
 
 
@@ -100,17 +102,22 @@ def masked() -> list[tuple[str, str]]:
     told, context = clients(), context_of("kitchen", TASK)
     public = {client_id: keys for client_id, (_, keys) in told.items()}
     words = to_words(np.array([0.5, -0.25], np.float64), 3)
+    keys = encode_keys([Introduced(told_of(each, client_id, context)) for client_id, each in public.items()])
+    binding = binding_of(context, keys)
     rows = [
         ("context, of the Task above", context),
         *((f"secrets of {client_id}: seal, mask, seed", f"{own.seal.hex()} {own.mask.hex()} {own.own_seed.hex()}")
           for client_id, (own, _) in told.items()),
-        *((f"public keys of {client_id}: seal, mask", f"{keys.seal.hex()} {keys.mask.hex()}") for client_id, keys in public.items()),
+        *((f"public keys of {client_id}: seal, mask, seed", f"{each.seal.hex()} {each.mask.hex()} {each.seed.hex()}")
+          for client_id, each in public.items()),
+        ("key list of a, b and c, not enrolled", keys.decode().replace("\t", "\\t").replace("\n", "\\n")),
+        ("binding, of that context and list", binding),
         ("words of the deltas .5, -.25 at 3 samples, as u64", json.dumps(words.tolist())),
         ("mask of a's seed, 3 words as bytes", mask(told["a"][0].own_seed, 3).astype("<u8").tobytes().hex()),
     ]  # fmt: skip
     total = np.zeros(3, np.uint64)
     for client_id, (own, _) in told.items():
-        hidden = mask_words(own, client_id, public, public, words, context)
+        hidden = mask_words(own, client_id, public, public, words, binding)
         rows.append((f"masked words of {client_id}", hidden.astype("<u8").tobytes().hex()))
         total += hidden
     rows.append(("their sum", total.astype("<u8").tobytes().hex()))
@@ -119,7 +126,11 @@ def masked() -> list[tuple[str, str]]:
     shares = {place: (secret + 5 * place) % PRIME for place in (1, 3)}
     assert combine(shares, 2, 32) == told["a"][0].own_seed
     rows += [(f"share of a's seed at place {place}, polynomial seed + 5 p", share.to_bytes(66).hex()) for place, share in shares.items()]
-    return [*rows, ("ids in a list", encode_ids(["a", "b", "c"]).decode())]
+    digest = sha256(f"{binding}\na\nc\n".encode() + shares[3].to_bytes(66)).hexdigest()
+    rows.append(("digest of the share at place 3, of a for c", digest))
+    rows.append(("ids in a list", encode_ids(["a", "b", "c"]).decode()))
+    rows += [(f"complaint about {' and '.join(ids)}", encode_complaint(ids).hex()) for ids in (["a1", "b"], ["a12", "bcde"])]
+    return rows
 
 
 def draws() -> list[tuple[str, str]]:
@@ -136,7 +147,8 @@ For whoever writes another implementation of [the protocol](protocol.md). Made b
 makes them again and compares, and another checks them with Python's standard library and the package `cryptography` alone. Deflated bytes
 are none of them: any stream that unpacks to the same is right.
 
-The delta is `fc/bias` = [0.5, -0.25, 0] and `fc/kernel` = [[1, -3, 0.1], [0.001, 2, -0.7]]. In what is signed, `\\n` stands for a newline.
+The delta is `fc/bias` = [0.5, -0.25, 0] and `fc/kernel` = [[1, -3, 0.1], [0.001, 2, -0.7]]. In what is signed and in the key
+list, `\\n` stands for a newline, `\\t` for a tab.
 In the masked sum three clients a, b and c send the same words.
 """
 

@@ -91,14 +91,23 @@ def test_masked_words() -> None:
     words = json.loads(VECTORS["words of the deltas .5, -.25 at 3 samples, as u64"])
     assert words == [3 * 2**23, 2**64 - 3 * 2**22, 3]
     secret = {each: [bytes.fromhex(part) for part in VECTORS[f"secrets of {each}: seal, mask, seed"].split()] for each in clients}
-    public = {each: bytes.fromhex(VECTORS[f"public keys of {each}: seal, mask"].split()[1]) for each in clients}
+    keys = {each: [bytes.fromhex(part) for part in VECTORS[f"public keys of {each}: seal, mask, seed"].split()] for each in clients}
+    public = {each: keys[each][1] for each in clients}
+    assert all(foreign.hashlib.sha256(secret[each][2]).digest() == keys[each][2] for each in clients)
+    lines = VECTORS["key list of a, b and c, not enrolled"].replace("\\t", "\t").replace("\\n", "\n")
+    for each, line in zip(clients, lines.split("\n"), strict=True):
+        names = ("client_id", "context", "seal", "mask", "seed", "signature")
+        values = (each, context, *(base64.b64encode(key).decode() for key in keys[each]), "")
+        assert line == json.dumps(dict(zip(names, values, strict=True)), separators=(",", ":")) + "\t\t"
+    binding = foreign.hashlib.sha256(f"{context}\n{lines}".encode()).hexdigest()
+    assert binding == VECTORS["binding, of that context and list"]
     total = [0, 0, 0]
     for u in clients:
         hidden = [x + m for x, m in zip(words, keystream(secret[u][2]), strict=True)]
         for v in clients:
             if v != u:
                 shared = X25519PrivateKey.from_private_bytes(secret[u][1]).exchange(X25519PublicKey.from_public_bytes(public[v]))
-                seed = HKDF(SHA256(), 32, None, f"{context} mask".encode()).derive(shared)
+                seed = HKDF(SHA256(), 32, None, f"{binding} mask".encode()).derive(shared)
                 hidden = [x + (m if v > u else -m) for x, m in zip(hidden, keystream(seed), strict=True)]
         hidden = [x % 2**64 for x in hidden]
         assert struct.pack("<3Q", *hidden).hex() == VECTORS[f"masked words of {u}"]
@@ -114,6 +123,13 @@ def test_shares() -> None:
     at = {place: int(VECTORS[f"share of a's seed at place {place}, polynomial seed + 5 p"], 16) for place in (1, 3)}
     secret = (at[1] * 3 * pow(2, -1, prime) - at[3] * pow(2, -1, prime)) % prime
     assert secret.to_bytes(32).hex() == VECTORS["secrets of a: seal, mask, seed"].split()[2]
+    said = VECTORS["binding, of that context and list"].encode() + b"\na\nc\n" + at[3].to_bytes(66)
+    assert foreign.hashlib.sha256(said).hexdigest() == VECTORS["digest of the share at place 3, of a for c"]
+
+
+def test_complaints_have_no_multiple_of_8_bytes() -> None:
+    assert bytes.fromhex(VECTORS["complaint about a1 and b"]) == b"a1 b"
+    assert bytes.fromhex(VECTORS["complaint about a12 and bcde"]) == b"a12 bcde\n"
 
 
 def test_the_context_and_draws() -> None:

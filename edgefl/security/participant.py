@@ -3,6 +3,9 @@
 Secrets are made with the object and live in memory alone: a device that was started again has none, and is recovered as one that
 dropped out. Each step is answered once: asked again with the same bytes it says the same, asked with others it refuses. So nothing is
 masked twice with the same keys under two sets of clients, and of no other client both secrets are revealed.
+
+Everything after the key list is bound to that list byte by byte (`binding_of`). A client opens the shares of the others before it masks.
+When some are not genuine it sends no words: it answers with a complaint that names their senders, and reveals nothing in this attempt.
 """
 
 import base64
@@ -11,7 +14,7 @@ from collections.abc import Callable
 
 from edgefl.errors import RoundError, WireError
 from edgefl.security.masking import Words
-from edgefl.security.secure_sum import PublicKeys, advertise, mask_words, reveal, share
+from edgefl.security.secure_sum import Opened, PublicKeys, advertise, check_keys, mask_words, open_shares, reveal, share
 from edgefl.security.summing import threshold_of
 from edgefl.security.trust import Trust
 from edgefl.wire.masked import (
@@ -22,9 +25,11 @@ from edgefl.wire.masked import (
     UNMASK,
     Advertised,
     Introduced,
+    binding_of,
     decode_ids,
     decode_inbox,
     decode_keys,
+    encode_complaint,
     split_blob,
 )  # fmt: skip
 from edgefl.wire.strict_json import encode_json
@@ -32,18 +37,23 @@ from edgefl.wire.strict_json import encode_json
 
 def told_of(keys: PublicKeys, client_id: str, context: str) -> Advertised:
     """Return keys as they are advertised, not signed yet."""
-    return Advertised(client_id, context, base64.b64encode(keys.seal).decode(), base64.b64encode(keys.mask).decode())
+    return Advertised(client_id, context, *(base64.b64encode(each).decode() for each in (keys.seal, keys.mask, keys.seed)))
 
 
 def keys_of(told: Advertised) -> PublicKeys:
-    """Return the keys that were advertised; WireError when they are none."""
+    """Return the keys that a client advertised; WireError when they cannot be used."""
     try:
-        seal, mask = (base64.b64decode(each, validate=True) for each in (told.seal, told.mask))
+        keys = PublicKeys(*(base64.b64decode(each, validate=True) for each in (told.seal, told.mask, told.seed)))
     except (ValueError, binascii.Error) as error:
         raise WireError(f"the keys of {told.client_id} are not base64; update it") from error
-    if len(seal) != 32 or len(mask) != 32:
-        raise WireError(f"the keys of {told.client_id} have {len(seal)} and {len(mask)} bytes, expected 32; update it")
-    return PublicKeys(seal, mask)
+    sizes = [len(each) for each in (keys.seal, keys.mask, keys.seed)]
+    if sizes != [32] * 3:
+        raise WireError(f"the keys of {told.client_id} have {', '.join(map(str, sizes))} bytes, expected 32 each; update it")
+    try:
+        check_keys(keys)
+    except ValueError as error:
+        raise WireError(f"a key of {told.client_id} cannot be used, for it is of low order; revoke it") from error
+    return keys
 
 
 class Participant:
@@ -54,7 +64,8 @@ class Participant:
         self._own, public = advertise()
         self._advertised = trust.encode(told_of(public, client_id, context), client_id)
         self._public: dict[str, PublicKeys] = {}
-        self._inbox: dict[str, bytes] = {}
+        self._binding = ""
+        self._opened: dict[str, Opened] = {}
         self._answers: dict[str, tuple[bytes, bytes]] = {}
 
     def advertise(self) -> bytes:
@@ -64,8 +75,9 @@ class Participant:
     def answer(self, step: str, asked: bytes, words: Callable[[], Words]) -> bytes:
         """Return what the step (share, mask, unmask) asks for; `words` gives this client's vector.
 
-        Raises RoundError, and reveals nothing, when the step does not follow on the one before, was answered to other bytes before,
-        or when keys or shares are not genuine; WireError for bytes that are none of the protocol's.
+        The answer to `mask` is a complaint when shares of other clients are not genuine. Raises RoundError, and reveals nothing, when the
+        step does not follow on the one before, or was answered to other bytes before; WireError for bytes that are not the protocol's, and
+        for keys that are not genuine.
         """
         if step in self._answers:
             before, said = self._answers[step]
@@ -74,10 +86,7 @@ class Participant:
             return said
         if STEPS.index(step) != len(self._answers):
             raise RoundError(f"asked to {step} after {len(self._answers)} of the steps {', '.join(STEPS)}; nothing is said")
-        try:
-            said = {SHARE: self._share, MASK: lambda blob: self._mask(blob, words()), UNMASK: self._unmask}[step](asked)
-        except ValueError as error:  # X25519 refuses a public key of low order
-            raise RoundError(f"a key of this round cannot be used: {error}") from error
+        said = {SHARE: self._share, MASK: lambda blob: self._mask(blob, words), UNMASK: self._unmask}[step](asked)
         self._answers[step] = asked, said
         return said
 
@@ -93,8 +102,9 @@ class Participant:
         if own != [self._advertised]:
             raise RoundError("the keys that are shown of this client are not those that it advertised; nothing is said")
         public = {each.advertised.client_id: keys_of(each.advertised) for each in introduced}
-        sealed = share(self._own, self._client_id, public, threshold_of(len(public)), self._context)
-        self._public = public
+        binding = binding_of(self._context, asked)
+        sealed = share(self._own, self._client_id, public, threshold_of(len(public)), binding)
+        self._public, self._binding = public, binding
         return b"".join(sealed[other] for other in sorted(public))
 
     def _check(self, each: Introduced) -> None:
@@ -109,21 +119,23 @@ class Participant:
         check_voucher(self._authority, told.client_id, each.signing_key, each.voucher)
         check(told, encode_json(told), each.signing_key, self._trust.federation, told.client_id)
 
-    def _mask(self, asked: bytes, words: Words) -> bytes:
+    def _mask(self, asked: bytes, words: Callable[[], Words]) -> bytes:
         inbox = decode_inbox(asked)
         if not inbox.keys() <= self._public.keys() or self._client_id not in inbox or len(inbox) < self._threshold:
             raise RoundError(
                 f"asked for words masked towards {len(inbox)} clients, expected {self._threshold} or more of those that advertised, "
                 "this one among them; nothing is said"
             )
-        self._inbox = inbox
-        return mask_words(self._own, self._client_id, self._public, inbox, words, self._context).astype("<u8").tobytes()
+        opened, failed = open_shares(self._own, self._client_id, self._public, inbox, self._binding)
+        if failed:
+            return encode_complaint(failed)
+        self._opened = opened
+        return mask_words(self._own, self._client_id, self._public, inbox, words(), self._binding).astype("<u8").tobytes()
 
     def _unmask(self, asked: bytes) -> bytes:
-        came = decode_ids(asked)
-        told = reveal(self._own, self._client_id, self._public, self._inbox, came, self._threshold, self._context)
-        shares = (told.seeds.get(other, told.keys.get(other, 0)) for other in sorted(self._inbox))
-        return b"".join(each.to_bytes(SHARE_BYTES) for each in shares)
+        revealed = reveal(self._client_id, self._opened, decode_ids(asked), self._threshold)
+        shares = {**revealed.seeds, **revealed.keys}
+        return b"".join(shares[other].to_bytes(SHARE_BYTES) for other in sorted(self._opened))
 
 
 def revealed_of(blob: bytes, shared: tuple[str, ...], came: tuple[str, ...]) -> tuple[dict[str, int], dict[str, int]]:

@@ -1,18 +1,27 @@
-"""A sum of clients' vectors of which the aggregator learns nothing else: pairwise masks, and shares for those who drop out.
+"""A sum of clients' vectors of which the aggregator learns nothing else: pairwise masks, and shares for clients that drop out.
 
-Bonawitz et al., Practical Secure Aggregation for Privacy-Preserving Machine Learning, CCS 2017, figure 4, for an aggregator that is
-curious but keeps to the protocol, so without its signatures and its consistency check. Fresh keys in each round; clients u < v by id:
+Bonawitz et al., Practical Secure Aggregation for Privacy-Preserving Machine Learning, CCS 2017, figure 4, without its consistency
+check. Clients draw fresh keys in each attempt; clients u < v by id:
 
-    advertise  u -> all          two public keys: one to encrypt to u, one to agree on masks with u
-    share      u -> v, sealed    a Shamir share of u's private mask key, and one of the seed of u's own mask b_u
+    advertise  u -> all          two public keys (one to encrypt to u, one to agree on masks with u), and the digest of u's seed
+    share      u -> v, sealed    a Shamir share of u's private mask key, and one of the seed of u's own mask b_u; in the clear their digests
     mask       u -> aggregator   y_u = x_u + m(b_u) + sum_{v > u} m(s_uv) - sum_{v < u} m(s_uv)   modulo 2^64, over all v that shared
     reveal     u -> aggregator   of each v whose y_v came its share of b_v, of each other v its share of the mask key; never both
     unmask     the aggregator takes off m(b_v) of those that came, and what is left of the masks with those that did not
 
-m is a ChaCha20 keystream, s_uv comes from X25519 by HKDF-SHA256, shares are sealed by AES-256-GCM. Functions are pure but for the keys
-and seeds that they draw from the operating system. Each client works as much as the cohort is large, the aggregator with its square.
+m is a ChaCha20 keystream, s_uv comes from X25519 by HKDF-SHA256, shares are sealed by AES-256-GCM. `binding` names federation, round,
+models and the list of all advertised keys (`wire.masked.binding_of`): it is part of every derived key and digest, so clients that were
+shown different lists cannot open each other's shares, and their masks do not cancel.
+
+The digests show who is at fault. A client compares its shares with them before it masks (`open_shares`). The aggregator compares each
+revealed share with them (`check_revealed`): a share that does not fit is the fault of the client that reveals it. Shares that fit, but
+do not give the advertised key or seed, are the fault of the client that dealt them (`unmask`).
+
+Functions are pure but for the keys and seeds that they draw from the operating system. The work of a client grows with the cohort, the
+aggregator's with its square.
 """
 
+import hashlib
 import secrets
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -25,17 +34,27 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from edgefl.errors import RoundError
 from edgefl.security.masking import LEAST_CLIENTS, MOST_CLIENTS, Words, added
-from edgefl.security.shamir import SHARE_BYTES, combine, split
+from edgefl.security.shamir import PRIME, SHARE_BYTES, combine, split
 
 SEED_BYTES = 32
+DIGEST_BYTES = 32
+
+
+class NotGenuine(RoundError):
+    """Shares that do not fit what their sender committed to. client_ids: who is at fault, sorted."""
+
+    def __init__(self, message: str, client_ids: Collection[str]) -> None:
+        super().__init__(message)
+        self.client_ids = tuple(sorted(client_ids))
 
 
 @dataclass(frozen=True)
 class PublicKeys:
-    """What a client advertises; 32 bytes each. seal: to encrypt to it; mask: to agree on masks with it."""
+    """What a client advertises; 32 bytes each. seal: to encrypt to it; mask: to agree on masks with it; seed: sha256 of its own seed."""
 
     seal: bytes
     mask: bytes
+    seed: bytes
 
 
 @dataclass(frozen=True)
@@ -51,6 +70,17 @@ class Secrets:
 
 
 @dataclass(frozen=True)
+class Opened:
+    """The two shares that a client dealt to another, of its mask key and of its seed; repr does not show them."""
+
+    key: int
+    seed: int
+
+    def __repr__(self) -> str:
+        return "Opened(...)"
+
+
+@dataclass(frozen=True)
 class Revealed:
     """A client's shares, by the client that they are of: of its own mask's seed, or of its mask key."""
 
@@ -60,9 +90,9 @@ class Revealed:
 
 def extra_bytes(words: int, values: int, clients: int) -> tuple[int, int]:
     """Return what a client sends (up) and receives (down) above one float32 a value, in bytes, without the messages' headers."""
-    sealed = 12 + 2 * SHARE_BYTES + 16
-    up = 8 * words - 4 * values + 64 + clients * sealed + clients * SHARE_BYTES
-    return up, clients * (64 + sealed)
+    keys, sealed = 96, 2 * DIGEST_BYTES + 12 + 2 * SHARE_BYTES + 16
+    up = 8 * words - 4 * values + keys + clients * sealed + clients * SHARE_BYTES
+    return up, clients * (keys + sealed)
 
 
 def least_threshold(clients: int) -> int:
@@ -71,14 +101,21 @@ def least_threshold(clients: int) -> int:
 
 
 def advertise() -> tuple[Secrets, PublicKeys]:
-    """Return a client's fresh secrets and what it tells of them."""
+    """Return a client's fresh secrets and its public keys."""
     seal, mask = X25519PrivateKey.generate(), X25519PrivateKey.generate()
-    kept = Secrets(seal.private_bytes_raw(), mask.private_bytes_raw(), secrets.token_bytes(SEED_BYTES))
-    return kept, PublicKeys(seal.public_key().public_bytes_raw(), mask.public_key().public_bytes_raw())
+    own = Secrets(seal.private_bytes_raw(), mask.private_bytes_raw(), secrets.token_bytes(SEED_BYTES))
+    return own, PublicKeys(seal.public_key().public_bytes_raw(), mask.public_key().public_bytes_raw(), _sha256(own.own_seed))
 
 
-def share(own: Secrets, client_id: str, public: Mapping[str, PublicKeys], threshold: int, context: str) -> dict[str, bytes]:
-    """Return one sealed message for each client of `public`, itself too. `context` names federation and round.
+def check_keys(keys: PublicKeys) -> None:
+    """Raise ValueError for an X25519 public key of low order: whoever uses it agrees on a secret that everybody knows."""
+    probe = X25519PrivateKey.generate()
+    for public in (keys.seal, keys.mask):
+        probe.exchange(X25519PublicKey.from_public_bytes(public))
+
+
+def share(own: Secrets, client_id: str, public: Mapping[str, PublicKeys], threshold: int, binding: str) -> dict[str, bytes]:
+    """Return one message for each client of `public`, this one included: two digests in the clear, then the sealed shares.
 
     Raises RoundError for fewer than three clients, for too many, or a threshold of not more than half of them.
     """
@@ -92,72 +129,111 @@ def share(own: Secrets, client_id: str, public: Mapping[str, PublicKeys], thresh
     of_key, of_seed = (split(secret, places.values(), threshold) for secret in (own.mask, own.own_seed))
     messages = {}
     for other, keys in public.items():
-        both = b"".join(each[places[other]].to_bytes(SHARE_BYTES) for each in (of_key, of_seed))
-        key, nonce = _agreed(own.seal, keys.seal, f"{context} seal"), secrets.token_bytes(12)
-        messages[other] = nonce + AESGCM(key).encrypt(nonce, both, _route(context, client_id, other))
+        route = _route(binding, client_id, other)
+        shares = [each[places[other]].to_bytes(SHARE_BYTES) for each in (of_key, of_seed)]
+        key, nonce = _agreed(own.seal, keys.seal, f"{binding} seal"), secrets.token_bytes(12)
+        digests = b"".join(_digest(route, each) for each in shares)
+        messages[other] = digests + nonce + AESGCM(key).encrypt(nonce, b"".join(shares), route)
     return messages
 
 
+def open_shares(
+    own: Secrets, client_id: str, public: Mapping[str, PublicKeys], inbox: Mapping[str, bytes], binding: str
+) -> tuple[dict[str, Opened], tuple[str, ...]]:
+    """Open what each client sent to this one by `share`.
+
+    Returns:
+        The shares, by the client that dealt them, and the ids, sorted, of the clients whose message is not genuine.
+    """
+    opened, failed = {}, []
+    for other, message in sorted(inbox.items()):
+        route = _route(binding, other, client_id)
+        digests, nonce, sealed = message[: 2 * DIGEST_BYTES], message[2 * DIGEST_BYTES :][:12], message[2 * DIGEST_BYTES + 12 :]
+        try:
+            both = AESGCM(_agreed(own.seal, public[other].seal, f"{binding} seal")).decrypt(nonce, sealed, route)
+        except (InvalidTag, ValueError):
+            failed.append(other)
+            continue
+        shares = both[:SHARE_BYTES], both[SHARE_BYTES:]
+        if len(both) == 2 * SHARE_BYTES and digests == b"".join(_digest(route, each) for each in shares):
+            opened[other] = Opened(*map(int.from_bytes, shares))
+        else:
+            failed.append(other)
+    return opened, tuple(failed)
+
+
 def mask_words(
-    own: Secrets, client_id: str, public: Mapping[str, PublicKeys], shared: Collection[str], words: Words, context: str
+    own: Secrets, client_id: str, public: Mapping[str, PublicKeys], shared: Collection[str], words: Words, binding: str
 ) -> Words:
     """Return the words under all masks: towards each client in `shared`, whose sealed shares came, and its own."""
-    seeds = {other: _agreed(own.mask, public[other].mask, f"{context} mask") for other in shared if other != client_id}
+    seeds = {other: _agreed(own.mask, public[other].mask, f"{binding} mask") for other in shared if other != client_id}
     plus = [own.own_seed, *(seed for other, seed in seeds.items() if other > client_id)]
     return added(words, plus, (seed for other, seed in seeds.items() if other < client_id))
 
 
-def reveal(
-    own: Secrets, client_id: str, public: Mapping[str, PublicKeys], inbox: Mapping[str, bytes], came: Collection[str], threshold: int,
-    context: str,
-) -> Revealed:  # fmt: skip
-    """Return what the aggregator needs to unmask the sum of the clients in `came`. A client does so once a round.
+def reveal(client_id: str, opened: Mapping[str, Opened], came: Collection[str], threshold: int) -> Revealed:
+    """Return what the aggregator needs to unmask the sum of the clients in `came`. A client does so once in an attempt.
 
-    inbox: the sealed message of each client that shared. Raises RoundError for a sum of fewer than the threshold, of clients that did
-    not share or without this one, and for a message that is not genuine.
+    opened: the shares of each client that shared, from `open_shares`. Raises RoundError for a sum of fewer clients than the threshold,
+    of clients that did not share, or without this client.
     """
-    if len(set(came)) < threshold or not set(came) <= set(inbox) or client_id not in came:
+    if len(set(came)) < threshold or not set(came) <= set(opened) or client_id not in came:
         raise RoundError(
             f"{client_id} is asked to unmask a sum of {len(set(came))} clients, expected {threshold} or more of those that shared, itself "
             "among them; nothing is revealed"
         )
-    seeds, keys = {}, {}
-    for other, message in inbox.items():
-        key = _agreed(own.seal, public[other].seal, f"{context} seal")
-        try:
-            both = AESGCM(key).decrypt(message[:12], message[12:], _route(context, other, client_id))
-        except (InvalidTag, ValueError) as error:
-            raise RoundError(f"the shares of {other} for {client_id} are not genuine, expected what it sealed; leave it out") from error
-        if other in came:
-            seeds[other] = int.from_bytes(both[SHARE_BYTES:])
-        else:
-            keys[other] = int.from_bytes(both[:SHARE_BYTES])
-    return Revealed(seeds, keys)
+    return Revealed(
+        {other: each.seed for other, each in opened.items() if other in came},
+        {other: each.key for other, each in opened.items() if other not in came},
+    )
+
+
+def check_revealed(client_id: str, revealed: Revealed, digests: Mapping[str, bytes], binding: str) -> None:
+    """Raise NotGenuine, naming this client, unless it revealed the shares that were dealt to it.
+
+    digests: the two digests in the clear at the head of each message to this client, 64 bytes, by the client that dealt the shares.
+    """
+    wrong = []
+    for place, shares in enumerate((revealed.keys, revealed.seeds)):
+        for other, each in shares.items():
+            digest = digests[other][place * DIGEST_BYTES :][:DIGEST_BYTES]
+            if each >= PRIME or _digest(_route(binding, other, client_id), each.to_bytes(SHARE_BYTES)) != digest:
+                wrong.append(other)
+    if wrong:
+        raise NotGenuine(f"{client_id} sent a share that is not the one dealt to it by {', '.join(sorted(wrong))}", [client_id])
 
 
 def unmask(
     total: Words, public: Mapping[str, PublicKeys], shared: Collection[str], came: Collection[str], revealed: Mapping[str, Revealed],
-    threshold: int, context: str,
+    threshold: int, binding: str,
 ) -> Words:  # fmt: skip
     """Return the sum of the words of the clients in `came`, from the sum of what they sent masked.
 
-    Raises RoundError when fewer than the threshold revealed their shares, or these do not fit.
+    Raises NotGenuine, naming the clients that dealt them, when shares do not give an advertised key or seed: provided that each client
+    revealed what was dealt to it (`check_revealed`). Raises RoundError when fewer clients than the threshold revealed their shares.
     """
     places = _places(public)
 
     def secret(kind: str, of: str) -> bytes:
-        shares = {places[who]: told for who, each in revealed.items() if (told := getattr(each, kind).get(of)) is not None}
-        return combine(shares, threshold, SEED_BYTES)
+        shares = {places[who]: value for who, each in revealed.items() if (value := getattr(each, kind).get(of)) is not None}
+        if len(shares) < threshold:
+            raise RoundError(f"{len(shares)} shares of a secret, expected {threshold}; more clients have to answer")
+        try:
+            found = combine(shares, threshold, SEED_BYTES)
+        except RoundError:  # it has more bytes than any secret has
+            return b""
+        given = _sha256(found) if kind == "seeds" else X25519PrivateKey.from_private_bytes(found).public_key().public_bytes_raw()
+        return found if given == (public[of].seed if kind == "seeds" else public[of].mask) else b""
 
-    minus = [secret("seeds", client_id) for client_id in sorted(came)]
-    plus: list[bytes] = []
-    for gone in sorted(set(shared) - set(came)):
-        key = secret("keys", gone)
-        if X25519PrivateKey.from_private_bytes(key).public_key().public_bytes_raw() != public[gone].mask:
-            raise RoundError(f"the shares of {gone}'s key do not give it; one of them is not genuine")
+    gone = set(shared) - set(came)
+    seeds, keys = {each: secret("seeds", each) for each in sorted(came)}, {each: secret("keys", each) for each in sorted(gone)}
+    if wrong := [client_id for client_id, found in {**seeds, **keys}.items() if not found]:
+        raise NotGenuine(f"the shares that {', '.join(wrong)} dealt are not those of the advertised keys; not genuine", wrong)
+    minus, plus = list(seeds.values()), list[bytes]()
+    for other, key in keys.items():
         for client_id in sorted(came):
-            seed = _agreed(key, public[client_id].mask, f"{context} mask")
-            (minus if gone > client_id else plus).append(seed)
+            seed = _agreed(key, public[client_id].mask, f"{binding} mask")
+            (minus if other > client_id else plus).append(seed)
     return added(total, plus, minus)
 
 
@@ -170,5 +246,13 @@ def _agreed(private: bytes, public: bytes, info: str) -> bytes:
     return HKDF(SHA256(), SEED_BYTES, None, info.encode()).derive(exchanged)
 
 
-def _route(context: str, sender: str, receiver: str) -> bytes:
-    return f"{context}\n{sender}\n{receiver}".encode()
+def _route(binding: str, sender: str, receiver: str) -> bytes:
+    return f"{binding}\n{sender}\n{receiver}".encode()
+
+
+def _digest(route: bytes, share: bytes) -> bytes:
+    return _sha256(route + b"\n" + share)
+
+
+def _sha256(content: bytes) -> bytes:
+    return hashlib.sha256(content).digest()

@@ -76,22 +76,26 @@ def extra_traffic(config: FederationConfig, algorithm: Algorithm, state: ServerS
 
 def masked_means(shapes: Shapes, updates: Iterable[Update], cohort: Sequence[str], context: str) -> dict[str, Weights]:
     """Play the protocol over the updates of a cohort, sorted by id; return their means by samples, of the models that somebody trained."""
-    from edgefl.security.secure_sum import Revealed, advertise, mask_words, reveal, share, unmask
+    from edgefl.security.participant import told_of
+    from edgefl.security.secure_sum import Revealed, advertise, mask_words, open_shares, reveal, share, unmask
+    from edgefl.wire.masked import Introduced, binding_of, encode_keys
 
     threshold = threshold_of(len(cohort))
     drawn = {client_id: advertise() for client_id in cohort}
     public = {client_id: keys for client_id, (_, keys) in drawn.items()}
-    sealed = {client_id: share(own, client_id, public, threshold, context) for client_id, (own, _) in drawn.items()}
+    binding = binding_of(context, encode_keys([Introduced(told_of(keys, client_id, context)) for client_id, keys in public.items()]))
+    sealed = {client_id: share(own, client_id, public, threshold, binding) for client_id, (own, _) in drawn.items()}
     total: Words = np.zeros(size_of(shapes), np.uint64)
     came: list[str] = []
     samples = 0
     for update in updates:
         words = words_of(update.deltas, update.num_samples, shapes)
-        total += mask_words(drawn[update.client_id][0], update.client_id, public, cohort, words, context)
+        total += mask_words(drawn[update.client_id][0], update.client_id, public, cohort, words, binding)
         came.append(update.client_id)
         samples += update.num_samples
     revealed: dict[str, Revealed] = {}
     for client_id in came:
         inbox = {other: messages[client_id] for other, messages in sealed.items()}
-        revealed[client_id] = reveal(drawn[client_id][0], client_id, public, inbox, came, threshold, context)
-    return means_of(unmask(total, public, cohort, came, revealed, threshold, context), shapes, samples)
+        opened, _ = open_shares(drawn[client_id][0], client_id, public, inbox, binding)
+        revealed[client_id] = reveal(client_id, opened, came, threshold)
+    return means_of(unmask(total, public, cohort, came, revealed, threshold, binding), shapes, samples)

@@ -3,8 +3,9 @@
 Such a round is four exchanges, each a task and an upload like any other (mqtt.md, topics):
 
     task `federate`, codec fp32+masked    up: `Advertised`, JSON
-    task `share`,  models {keys: sha256}   down: who advertised, a line each; up: 160 sealed bytes for each of them, by id
-    task `mask`,   models {inbox: sha256}  down: a line of who shared, and what each of them sealed for this client; up: 8 bytes a word
+    task `share`,  models {keys: sha256}   down: who advertised, a line each; up: 224 bytes (digests, sealed shares) for each, by id
+    task `mask`,   models {inbox: sha256}  down: a line of who shared, and those 224 bytes of each of them for this client;
+                                           up: 8 bytes a word, or a complaint (`encode_complaint`)
     task `unmask`, models {came: sha256}   down: a line of whose words came; up: 66 bytes for each who shared, by id
 
 The nonce of an attempt, with the exchange's name behind it, is the task's nonce: an upload says with it what it answers.
@@ -24,15 +25,22 @@ from edgefl.wire.topics import CLIENT_ID
 CODEC = f"fp32{MASKED}"
 SHARE, MASK, UNMASK = "share", "mask", "unmask"
 STEPS = (SHARE, MASK, UNMASK)
-SEALED_BYTES = 160
+DIGESTS_BYTES = 64
+"""Two digests: of the share of the dealer's mask key, and of the share of its seed."""
+SEALED_BYTES = DIGESTS_BYTES + 160
 SHARE_BYTES = 66
+MOST_ATTEMPTS = 8
+"""A device takes part in at most this many attempts at one round."""
 ADVERTISED_BYTES = 2048
 MOST_CLIENTS = 2**12
 
 
 @dataclass(frozen=True)
 class Advertised:
-    """A client's public keys for one attempt at one round: X25519, base64 of 32 bytes each. context: see `context_of`."""
+    """A client's public keys for one attempt at one round: X25519, base64 of 32 bytes each.
+
+    context: see `context_of`; seed: base64 of the sha256 of the seed of the client's own mask.
+    """
 
     MAX_BYTES = ADVERTISED_BYTES
 
@@ -40,6 +48,7 @@ class Advertised:
     context: str
     seal: str
     mask: str
+    seed: str
     signature: str = ""
 
 
@@ -76,6 +85,14 @@ def context_of(federation: str, task: Task) -> str:
         sorted(task.scalars.items()), task.seed,
     ]  # fmt: skip
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+
+
+def binding_of(context: str, keys: bytes) -> str:
+    """Return what shares, seals and masks of an attempt are bound to, sha256 in hex: its context, and its key list byte by byte.
+
+    Clients that were shown different key lists have different bindings, and cannot open each other's shares.
+    """
+    return hashlib.sha256(context.encode() + b"\n" + keys).hexdigest()
 
 
 def encode_keys(introduced: Sequence[Introduced]) -> bytes:
@@ -120,6 +137,20 @@ def decode_inbox(blob: bytes) -> dict[str, bytes]:
     line, _, content = blob.partition(b"\n")
     ids = decode_ids(line)
     return dict(zip(ids, split_blob(content, len(ids), SEALED_BYTES), strict=True))
+
+
+def encode_complaint(ids: Sequence[str]) -> bytes:
+    """Return the answer to `mask` of a client that cannot open what these clients sealed for it.
+
+    Its length is no multiple of 8, which the length of masked words always is.
+    """
+    line = encode_ids(ids)
+    return line if len(line) % 8 else line + b"\n"
+
+
+def decode_complaint(blob: bytes) -> tuple[str, ...]:
+    """Read an answer to `mask`: the clients that it accuses, empty for masked words. WireError for bytes that are neither."""
+    return decode_ids(blob.removesuffix(b"\n")) if len(blob) % 8 else ()
 
 
 def split_blob(blob: bytes, count: int, size: int) -> list[bytes]:

@@ -74,6 +74,22 @@ def test_a_device_masks_once_and_reveals_once_whatever_it_is_asked_again(federat
     assert sorted(path.name for path in (federation.directory / "state-pi-1").iterdir()) == kept
 
 
+def test_a_device_has_no_keys_for_more_than_8_attempts_at_a_round(federate, mosquitto_url, toys, lead):
+    federation = federate(mosquitto_url)
+    aggregator = lead(federation)
+    device = federation.device("pi-1", toys.shard(1))
+    aggregator.next("status")
+    for attempt in range(8):
+        Round(federation, aggregator, f"{attempt}")
+    aggregator.task(1, codec=CODEC, nonce="8-advertise")
+    begin = aggregator.next("begin")
+    assert begin.size == 0, "keys for a ninth attempt at one round"
+    aggregator.receipt(begin, "rejected", reason="cannot")
+    device.wait_for("asked for keys of more than 8 attempts")
+    aggregator.task(2, codec=CODEC, nonce="9-advertise")
+    assert aggregator.next("begin").size > 0
+
+
 def test_a_device_that_is_started_again_has_no_keys_and_says_so(federate, mosquitto_url, toys, lead):
     federation = federate(mosquitto_url)
     aggregator = lead(federation)

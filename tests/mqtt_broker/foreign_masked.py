@@ -37,6 +37,10 @@ def shared(secret, places, threshold):
     return {p: (sum(c * pow(p, i, PRIME) for i, c in enumerate(coefficients)) % PRIME).to_bytes(66) for p in places}
 
 
+def digest(route, share):
+    return plain.hashlib.sha256(route + b"\n" + share).digest()
+
+
 def masked(words, seed, sign):
     stream = Cipher(ChaCha20(seed, bytes(16)), mode=None).encryptor().update(bytes(8 * len(words)))
     return [(word + sign * mask) % 2**64 for word, mask in zip(words, struct.unpack(f"<{len(words)}Q", stream), strict=True)]
@@ -77,12 +81,13 @@ class MaskedForeignDevice(plain.ForeignDevice):
         self.seal_key, self.mask_key, self.seed = X25519PrivateKey.generate(), X25519PrivateKey.generate(), secrets.token_bytes(32)
         keys = (base64_of(key.public_key().public_bytes_raw()) for key in (self.seal_key, self.mask_key))
         said = {"client_id": self.client_id, "context": self.context, **dict(zip(("seal", "mask"), keys, strict=True))}
+        said["seed"] = base64_of(plain.hashlib.sha256(self.seed).digest())
         self.advertised = json.loads(self.signed("Advertised", said))
         return json.dumps(self.advertised).encode()
 
     def agreed(self, private, public, purpose):
         secret = private.exchange(X25519PublicKey.from_public_bytes(base64.b64decode(public)))
-        return HKDF(SHA256(), 32, None, f"{self.context} {purpose}".encode()).derive(secret)
+        return HKDF(SHA256(), 32, None, f"{self.binding} {purpose}".encode()).derive(secret)
 
     def share(self, blob):
         self.others = {}
@@ -98,6 +103,7 @@ class MaskedForeignDevice(plain.ForeignDevice):
                 Ed25519PublicKey.from_public_bytes(base64.b64decode(key)).verify(base64.b64decode(each["signature"]), said)
             self.others[each["client_id"]] = each
         assert self.others[self.client_id] == self.advertised
+        self.binding = plain.hashlib.sha256(f"{self.context}\n".encode() + blob).hexdigest()
         ids = sorted(self.others)
         assert list(self.others) == ids
         self.threshold = math.ceil(2 * len(ids) / 3)
@@ -107,17 +113,28 @@ class MaskedForeignDevice(plain.ForeignDevice):
         sealed = b""
         for place, other in enumerate(ids, 1):
             nonce, key = secrets.token_bytes(12), self.agreed(self.seal_key, self.others[other]["seal"], "seal")
-            route = f"{self.context}\n{self.client_id}\n{other}".encode()
-            sealed += nonce + AESGCM(key).encrypt(nonce, of_key[place] + of_seed[place], route)
-        assert len(sealed) == 160 * len(ids)
+            route = f"{self.binding}\n{self.client_id}\n{other}".encode()
+            sealed += (
+                digest(route, of_key[place])
+                + digest(route, of_seed[place])
+                + nonce
+                + AESGCM(key).encrypt(nonce, of_key[place] + of_seed[place], route)
+            )
+        assert len(sealed) == 224 * len(ids)
         return sealed
 
     def mask(self, blob):
         line, _, content = blob.partition(b"\n")
         ids = line.decode().split(" ")
-        self.inbox = {other: content[160 * i : 160 * (i + 1)] for i, other in enumerate(ids)}
+        self.inbox = {other: content[224 * i : 224 * (i + 1)] for i, other in enumerate(ids)}
         assert self.client_id in ids
         assert len(ids) >= self.threshold
+        self.opened = {}
+        for other in ids:
+            route, message = f"{self.binding}\n{other}\n{self.client_id}".encode(), self.inbox[other]
+            both = AESGCM(self.agreed(self.seal_key, self.others[other]["seal"], "seal")).decrypt(message[64:76], message[76:], route)
+            assert message[:64] == digest(route, both[:66]) + digest(route, both[66:])
+            self.opened[other] = both
         words = masked(self.words, self.seed, 1)
         for other in ids:
             if other != self.client_id:
@@ -127,8 +144,6 @@ class MaskedForeignDevice(plain.ForeignDevice):
     def unmask(self, blob):
         came, told = blob.decode().split(" "), b""
         assert self.client_id in came
-        for other, message in sorted(self.inbox.items()):
-            key, route = self.agreed(self.seal_key, self.others[other]["seal"], "seal"), f"{self.context}\n{other}\n{self.client_id}"
-            both = AESGCM(key).decrypt(message[:12], message[12:], route.encode())
+        for other, both in sorted(self.opened.items()):
             told += both[66:] if other in came else both[:66]
         return told

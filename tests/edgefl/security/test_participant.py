@@ -1,6 +1,7 @@
 """A client's part of a masked round: each step once, one of two secrets, and keys that somebody vouches for."""
 
 import contextlib
+import hashlib
 from dataclasses import replace
 
 import numpy as np
@@ -23,10 +24,13 @@ from edgefl.wire.masked import (
     Advertised,
     Introduced,
     attempt_of,
+    binding_of,
     context_of,
+    decode_complaint,
     decode_ids,
     decode_inbox,
     decode_keys,
+    encode_complaint,
     encode_ids,
     encode_inbox,
     encode_keys,
@@ -70,7 +74,8 @@ def test_a_round_by_hand_of_which_one_vanishes_before_and_one_after_its_words():
     said = {c: relay.ask(c, UNMASK, encode_ids(came)) for c in ("pi-2", "pi-1", "pi-3")}
     revealed = {c: Revealed(*revealed_of(blob, IDS, came)) for c, blob in said.items()}
     public = {c: keys_of(told) for c, told in relay.told.items()}
-    total = unmask(np.add.reduce(list(words.values())), public, IDS, came, revealed, 3, CONTEXT)
+    binding = binding_of(CONTEXT, encode_keys(relay.introduced))
+    total = unmask(np.add.reduce(list(words.values())), public, IDS, came, revealed, 3, binding)
     np.testing.assert_array_equal(total, np.add.reduce([WORDS[c] for c in came]))
     for client_id, masked in words.items():
         assert not (masked == WORDS[client_id]).any()
@@ -107,6 +112,30 @@ def test_of_no_client_both_secrets_are_revealed():
         relay.ask("pi-3", UNMASK, encode_ids(IDS[2:]))
 
 
+def test_who_cannot_open_what_others_sealed_names_them_and_reveals_nothing():
+    relay = Relay()
+    sealed = relay.share()
+    sealed["pi-2"][0] = sealed["pi-2"][0][:-1] + bytes([sealed["pi-2"][0][-1] ^ 1])
+    sealed["pi-3"][0] = sealed["pi-1"][0]
+    inbox = relay.inbox(sealed, "pi-0", IDS)
+    complaint = relay.ask("pi-0", MASK, inbox)
+    assert complaint == b"pi-2 pi-3"
+    assert relay.ask("pi-0", MASK, inbox) == complaint
+    with pytest.raises(RoundError, match="asked to mask for other clients than before"):
+        relay.ask("pi-0", MASK, relay.inbox({**sealed, "pi-2": sealed["pi-1"]}, "pi-0", IDS))
+    for client_id in IDS[1:]:
+        assert decode_complaint(relay.ask(client_id, MASK, relay.inbox(sealed, client_id, IDS))) == ()
+    with pytest.raises(RoundError, match="nothing is revealed"):
+        relay.ask("pi-0", UNMASK, encode_ids(IDS))
+
+
+@given(st.sets(st.from_regex("[a-z0-9][a-z0-9-]{0,8}", fullmatch=True), min_size=1, max_size=9))
+def test_a_complaint_never_has_the_length_of_words(ids):
+    complaint = encode_complaint(sorted(ids))
+    assert len(complaint) % 8
+    assert decode_complaint(complaint) == tuple(sorted(ids))
+
+
 def test_steps_in_another_order_and_lists_that_are_too_short():
     relay = Relay()
     with pytest.raises(RoundError, match="asked to mask after 0 of the steps"):
@@ -130,7 +159,7 @@ def test_keys_for_another_model_or_instead_of_ones_own_are_refused():
     with pytest.raises(RoundError, match="not those that it advertised"):
         relay.ask("pi-0", SHARE, encode_keys([forged, *relay.introduced[1:]]))
     low = Introduced(replace(relay.told["pi-1"], seal="A" * 43 + "="))  # the point of order 1, with which anyone agrees on zeros
-    with pytest.raises(RoundError, match="cannot be used"):
+    with pytest.raises(WireError, match="a key of pi-1 cannot be used"):
         relay.ask("pi-0", SHARE, encode_keys([relay.introduced[0], low, *relay.introduced[2:]]))
 
 
@@ -167,6 +196,14 @@ def test_who_was_enrolled_without_a_voucher_is_told_so(tmp_path):
         Enrolments(tmp_path).introduction_of("pi-0")
 
 
+def test_a_binding_is_of_one_context_and_one_list_of_keys():
+    """sha256 of `c`, newline, `keys`, by hand."""
+    assert binding_of("c", b"keys") == hashlib.sha256(b"c\nkeys").hexdigest()
+    keys = encode_keys(Relay().introduced)
+    lists = (keys, keys + b" ", keys.replace(b"pi-3", b"pi-4"), encode_keys(Relay().introduced))
+    assert len({binding_of(context, each) for each in lists for context in ("c", "d")}) == 8
+
+
 def test_a_context_is_of_one_attempt_and_one_model():
     task = Task("s", 3, "federate", "p", {"global": "ab"}, {}, 1, 30.0, "fp32+masked", 0, 0.0, step_nonce("n1", "advertise"), 0.0)
     assert attempt_of(task.nonce) == "n1"
@@ -181,7 +218,7 @@ def test_a_context_is_of_one_attempt_and_one_model():
 
 @given(st.one_of(st.binary(max_size=400), st.binary(max_size=160).map(lambda rest: b"pi-0 pi-1\n" + rest)))
 def test_whatever_comes_is_read_or_refused(blob):
-    for read in (decode_ids, decode_inbox, decode_keys, lambda each: revealed_of(each, IDS, IDS[1:])):
+    for read in (decode_ids, decode_inbox, decode_keys, decode_complaint, lambda each: revealed_of(each, IDS, IDS[1:])):
         with contextlib.suppress(WireError):
             read(blob)
 
@@ -193,12 +230,12 @@ def test_whatever_comes_is_read_or_refused(blob):
         (decode_ids, b"pi-0 pi-0", "sorted, each once"),
         (decode_ids, b"PI 0", "sorted, each once"),
         (decode_ids, b"", "sorted, each once"),
-        (decode_inbox, b"pi-0 pi-1\n" + bytes(SEALED_BYTES), "160 for each of 2"),
+        (decode_inbox, b"pi-0 pi-1\n" + bytes(SEALED_BYTES), "224 for each of 2"),
         (decode_keys, b"{}", "a line of 1 parts"),
         (decode_keys, b"{}\t\t", "lacks the field"),
         (decode_keys, b"x" * 9000 + b"\t\t", "a line of 3 parts"),
-        (lambda blob: keys_of(Advertised("pi-0", "c", "!", "!")), b"", "not base64"),
-        (lambda blob: keys_of(Advertised("pi-0", "c", "", "")), b"", "0 and 0 bytes"),
+        (lambda blob: keys_of(Advertised("pi-0", "c", "!", "!", "!")), b"", "not base64"),
+        (lambda blob: keys_of(Advertised("pi-0", "c", "", "", "")), b"", "0, 0, 0 bytes"),
         (lambda blob: revealed_of(blob, IDS, IDS), bytes(SHARE_BYTES), "66 for each of 4"),
     ],
 )

@@ -1,13 +1,28 @@
 """A masked sum: masks cancel, those who drop out are taken off exactly, and what the aggregator holds tells nothing else."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edgefl.errors import DataError, RoundError, WireError
+from edgefl.security import secure_sum
 from edgefl.security.masking import added, mask, to_mean, to_words
-from edgefl.security.secure_sum import advertise, least_threshold, mask_words, reveal, share, unmask
+from edgefl.security.secure_sum import (
+    NotGenuine,
+    Revealed,
+    advertise,
+    check_revealed,
+    least_threshold,
+    mask_words,
+    open_shares,
+    reveal,
+    share,
+    unmask,
+)
+from edgefl.security.shamir import PRIME
 from edgefl.security.vectors import means_of, size_of, words_of
 
 CONTEXT = "kitchen round 3"
@@ -33,7 +48,9 @@ class Cohort:
         return {other: messages[client_id] for other, messages in self.sealed.items()}
 
     def reveal(self, client_id, came):
-        return reveal(self.own[client_id], client_id, self.public, self.inbox(client_id), came, self.threshold, CONTEXT)
+        opened, failed = open_shares(self.own[client_id], client_id, self.public, self.inbox(client_id), CONTEXT)
+        assert failed == ()
+        return reveal(client_id, opened, came, self.threshold)
 
     def total(self, ids):
         return np.add.reduce([self.masked(i) for i in ids])
@@ -93,14 +110,62 @@ def test_a_client_reveals_of_each_other_one_of_the_two_secrets_never_both():
     assert set(told.keys) == {"pi-3", "pi-4"}
 
 
-def test_what_was_tampered_with_is_not_used():
+def test_what_was_tampered_with_is_named():
     cohort = Cohort(4)
     inbox = cohort.inbox("pi-0")
-    for bad in (inbox["pi-1"][:-1] + bytes([inbox["pi-1"][-1] ^ 1]), inbox["pi-2"], b""):
-        with pytest.raises(RoundError, match="the shares of pi-1 for pi-0 are not genuine"):
-            reveal(cohort.own["pi-0"], "pi-0", cohort.public, {**inbox, "pi-1": bad}, cohort.ids, cohort.threshold, CONTEXT)
-    with pytest.raises(RoundError, match="not genuine"):  # of another round
-        reveal(cohort.own["pi-0"], "pi-0", cohort.public, inbox, cohort.ids, cohort.threshold, "kitchen round 4")
+
+    def failed(inbox, binding=CONTEXT):
+        return open_shares(cohort.own["pi-0"], "pi-0", cohort.public, inbox, binding)[1]
+
+    assert failed(inbox) == ()
+    message = inbox["pi-1"]
+    for place in (0, 40, 64, 76, len(message) - 1):  # the digest of either share, the nonce, the sealed bytes, the tag
+        assert failed({**inbox, "pi-1": message[:place] + bytes([message[place] ^ 1]) + message[place + 1 :]}) == ("pi-1",)
+    assert failed({**inbox, "pi-1": inbox["pi-2"]}) == ("pi-1",)
+    assert failed({**inbox, "pi-1": b"", "pi-3": message}) == ("pi-1", "pi-3")
+    assert failed(inbox, "kitchen round 4") == tuple(cohort.ids)
+
+
+def test_a_share_that_was_not_dealt_names_who_revealed_it():
+    cohort = Cohort(4)
+    came = cohort.ids[:3]
+    told = cohort.reveal("pi-1", came)
+    digests = {other: message[:64] for other, message in cohort.inbox("pi-1").items()}
+    check_revealed("pi-1", told, digests, CONTEXT)
+    for wrong, of in (
+        (Revealed({**told.seeds, "pi-2": told.seeds["pi-2"] + 1}, told.keys), "pi-2"),
+        (Revealed(told.seeds, {"pi-3": told.keys["pi-3"] - 1}), "pi-3"),
+        (Revealed({**told.seeds, "pi-2": told.seeds["pi-0"]}, told.keys), "pi-2"),
+        (Revealed({**told.seeds, "pi-2": told.seeds["pi-2"] + PRIME}, told.keys), "pi-2"),  # the same share modulo the prime
+        (Revealed({**told.seeds, "pi-2": 2**528 - 1}, told.keys), "pi-2"),
+    ):
+        with pytest.raises(NotGenuine, match=f"pi-1 sent a share that is not the one dealt to it by {of}$") as raised:
+            check_revealed("pi-1", wrong, digests, CONTEXT)
+        assert raised.value.client_ids == ("pi-1",)
+
+
+def test_shares_of_other_secrets_than_advertised_name_who_dealt_them():
+    """pi-1 deals shares of another seed, pi-3, which does not come, of another mask key; all of them have the right digests."""
+    cohort = Cohort(4)
+    other, _ = advertise()
+    for client_id, secrets in (("pi-1", replace(cohort.own["pi-1"], own_seed=other.own_seed)),
+                               ("pi-3", replace(cohort.own["pi-3"], mask=other.mask))):  # fmt: skip
+        cohort.sealed[client_id] = share(secrets, client_id, cohort.public, cohort.threshold, CONTEXT)
+    came = cohort.ids[:3]
+    with pytest.raises(NotGenuine, match="the shares that pi-1, pi-3 dealt") as raised:
+        cohort.unmask(came, came)
+    assert raised.value.client_ids == ("pi-1", "pi-3")
+
+
+def test_shares_on_no_polynomial_name_who_dealt_them():
+    """What they give is larger than any seed, or is not the one whose digest was advertised."""
+    cohort = Cohort(4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(secure_sum, "split", lambda secret, places, threshold: {place: 7**place * 2**300 for place in places})
+        cohort.sealed["pi-2"] = share(cohort.own["pi-2"], "pi-2", cohort.public, cohort.threshold, CONTEXT)
+    with pytest.raises(NotGenuine) as raised:
+        cohort.unmask(cohort.ids, cohort.ids)
+    assert raised.value.client_ids == ("pi-2",)
 
 
 @pytest.mark.parametrize(("count", "threshold"), [(2, 2), (4, 2), (4, 5)])

@@ -1,0 +1,44 @@
+"""Who is left out of the next attempt at a masked round when clients say that they cannot open each other's shares.
+
+The aggregator relays sealed shares and cannot open them. A complaint says "v cannot open what u sealed for it"; u or v is at fault. The
+proof would be a key that also opens genuine shares, so nobody is asked for it.
+"""
+
+from collections.abc import Collection, Mapping
+
+
+def left_out(complaints: Mapping[str, Collection[str]], tolerated: int) -> dict[str, str]:
+    """Return who is left out of the next attempt, and why.
+
+    1. A client that more than `tolerated` others accuse is out alone, and so is a client that accuses more than `tolerated` others.
+    2. Of each other accusation both ends are out, in order of id, unless one of them is out already: one of the two is at fault.
+
+    With at most `tolerated` clients at fault, rule 1 never hits an honest client, and rule 2 takes at most one honest client out for each
+    client at fault. So at least half of those who are out are at fault, every attempt with a complaint puts at least one out, and f
+    clients in league can put at most f honest ones out of a round, with all of themselves.
+
+    Args:
+        complaints: The clients that a client accuses, by the client that complains.
+        tolerated: How many clients a sum can do without: n that advertised less the threshold.
+
+    Returns:
+        The reason by client id, a clause without its subject.
+
+    Source: elimination of pairs after Hirt, Maurer and Przydatek, Efficient Secure Multi-party Computation, ASIACRYPT 2000.
+    """
+    edges = sorted({(accuser, accused) for accuser, all_accused in complaints.items() for accused in all_accused})
+    out: dict[str, str] = {}
+    for client_id in sorted({end for edge in edges for end in edge}):
+        accusers = [one for one, other in edges if other == client_id != one]
+        accused_ones = [other for one, other in edges if one == client_id != other]
+        if len(accusers) > tolerated:
+            out[client_id] = f"sealed shares that are not genuine for {', '.join(accusers)}"
+        elif len(accused_ones) > tolerated:
+            out[client_id] = f"says of {len(accused_ones)} clients, more than {tolerated}, that their shares are not genuine"
+    for accuser, accused in edges:
+        if accuser == accused:
+            out.setdefault(accuser, "cannot open its own shares")
+        elif accuser not in out and accused not in out:
+            out[accuser] = f"says that {accused} sealed a share that is not genuine, and one of the two is at fault"
+            out[accused] = f"sealed a share that is not genuine, says {accuser}, and one of the two is at fault"
+    return out

@@ -1,0 +1,44 @@
+"""Who is left out after complaints about shares that are not genuine."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgefl.security.disputes import left_out
+
+
+def test_by_hand():
+    """Six clients, threshold 4, so two may be at fault."""
+    assert left_out({}, 2) == {}
+    assert set(left_out({"a": ["f"], "b": ["f"], "c": ["f"]}, 2)) == {"f"}  # three cannot all be at fault
+    assert set(left_out({"f": ["a", "b", "c"]}, 2)) == {"f"}
+    assert set(left_out({"a": ["f"]}, 2)) == {"a", "f"}  # either of the two
+    assert set(left_out({"a": ["f"], "b": ["f"]}, 2)) == {"a", "f"}  # f is out already when b's turn comes
+    assert set(left_out({"a": ["f"], "b": ["e"]}, 2)) == {"a", "b", "e", "f"}
+    assert set(left_out({"a": ["f"], "b": ["f", "a"], "c": ["f"], "d": ["b"]}, 2)) == {"f", "a", "b"}
+    assert left_out({"a": ["a"]}, 2) == {"a": "cannot open its own shares"}
+
+
+def test_the_reasons_name_the_other_end():
+    out = left_out({"a": ["f"]}, 2)
+    assert out["a"] == "says that f sealed a share that is not genuine, and one of the two is at fault"
+    assert out["f"] == "sealed a share that is not genuine, says a, and one of the two is at fault"
+    assert left_out({each: ["f"] for each in "abc"}, 2)["f"] == "sealed shares that are not genuine for a, b, c"
+
+
+@given(st.integers(3, 12), st.data())
+def test_with_as_many_at_fault_as_are_tolerated_no_more_honest_clients_are_out_than_others(count, data):
+    """Honest clients complain of nobody honest; those at fault complain of whom they like, and seal what they like for whom they like."""
+    tolerated = count // 3
+    clients = list(range(count))
+    at_fault = data.draw(st.sets(st.sampled_from(clients), max_size=tolerated))
+    complaints = {}
+    for client in clients:
+        possible = clients if client in at_fault else sorted(at_fault)
+        accused = data.draw(st.sets(st.sampled_from(possible))) if possible else set()
+        if accused:
+            complaints[f"{client:02}"] = [f"{each:02}" for each in accused]
+    out = {int(each) for each in left_out(complaints, tolerated)}
+    assert len(out - at_fault) <= len(out & at_fault)
+    assert bool(out) == bool(complaints)
+    # every accusation has an end that is out, so the next attempt has none of them
+    assert all(int(one) in out or int(other) in out for one, all_others in complaints.items() for other in all_others)

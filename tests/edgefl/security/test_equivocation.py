@@ -1,0 +1,136 @@
+"""An aggregator that shows devices different lists, played against the devices' own code: enrolled, all signatures and vouchers checked.
+
+Only what devices answer is used. Every attack ends with the victim's single update, or with nothing.
+"""
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from edgefl.errors import EdgeflError
+from edgefl.security.authority import create, enrol
+from edgefl.security.masking import mask
+from edgefl.security.participant import Participant, keys_of
+from edgefl.security.shamir import SHARE_BYTES, combine
+from edgefl.security.trust import Enrolments, Trust
+from edgefl.wire.masked import (
+    MASK,
+    SEALED_BYTES,
+    SHARE,
+    UNMASK,
+    Advertised,
+    Introduced,
+    encode_ids,
+    encode_inbox,
+    encode_keys,
+    split_blob,
+)  # fmt: skip
+from edgefl.wire.strict_json import decode_json
+
+CONTEXT = "c0ffee"
+SIZE = 5
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory):
+    """Return the trust of twelve enrolled devices, the authority, and what introduces a device to the others."""
+    directory = tmp_path_factory.mktemp("keys")
+    create(directory, ["localhost"], 8883, 30)
+    enrolled = {f"pi-{i:02}": enrol(directory, f"pi-{i:02}", 30) for i in range(12)}
+    trusts = {client_id: Trust("kitchen", each.signing_key) for client_id, each in enrolled.items()}
+    return trusts, enrolled["pi-00"].ca, Enrolments(directory).introduction_of
+
+
+class Liar:
+    """The aggregator; it relays as it likes and keeps every answer."""
+
+    def __init__(self, fleet, ids):
+        trusts, authority, introduce = fleet
+        self.ids = ids
+        self.clients = {client_id: Participant(client_id, CONTEXT, trusts[client_id], authority) for client_id in ids}
+        told = {client_id: decode_json(Advertised, each.advertise()) for client_id, each in self.clients.items()}
+        self.public = {client_id: keys_of(each) for client_id, each in told.items()}
+        self.introduced = {client_id: Introduced(each, *introduce(client_id)) for client_id, each in told.items()}
+        rng = np.random.default_rng(len(ids))
+        self.words = {client_id: rng.integers(0, 2**62, SIZE, np.uint64) for client_id in ids}
+        self.refusals = []
+
+    def ask(self, client_id, step, asked):
+        try:
+            return self.clients[client_id].answer(step, asked, lambda: self.words[client_id])
+        except EdgeflError as error:
+            self.refusals.append(str(error))
+            return None
+
+    def shares(self, client_id, shown):
+        """Return what a client seals when it is shown these clients' keys."""
+        blob = self.ask(client_id, SHARE, encode_keys([self.introduced[other] for other in shown]))
+        return dict(zip(shown, split_blob(blob, len(shown), SEALED_BYTES), strict=True))
+
+    def masked(self, client_id, inbox):
+        blob = self.ask(client_id, MASK, encode_inbox(inbox))
+        return np.frombuffer(blob, "<u8") if blob and len(blob) == 8 * SIZE else None
+
+    def revealed(self, client_id, inbox, came):
+        """Return one share of each client of the inbox: of its seed when it came, else of its mask key."""
+        blob = self.ask(client_id, UNMASK, encode_ids(came))
+        return dict(zip(sorted(inbox), map(int.from_bytes, split_blob(blob, len(inbox), SHARE_BYTES)), strict=True)) if blob else None
+
+    def agreed(self, private, other):
+        exchanged = X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(self.public[other].mask))
+        return HKDF(SHA256(), 32, None, f"{CONTEXT} mask".encode()).derive(exchanged)
+
+
+def take_one_update(liar, victim, helper, other):
+    """Show the victim three clients (threshold 2), all others everyone; return the victim's words, None when a device refuses.
+
+    The victim masks towards the helper alone. The two of them reveal the victim's seed; the others, who are told that the helper did not
+    come, reveal the helper's mask key.
+    """
+    everyone, few = sorted(liar.ids), sorted([victim, helper, other])
+    sealed = {client_id: liar.shares(client_id, few if client_id == victim else everyone) for client_id in everyone}
+    pair = sorted([victim, helper])
+    masked = liar.masked(victim, {client_id: sealed[client_id][victim] for client_id in pair})
+    of_seed = liar.revealed(victim, pair, pair)
+    liar.masked(helper, {client_id: sealed[client_id][helper] for client_id in everyone})
+    of_all = liar.revealed(helper, everyone, everyone)
+    of_key, known = {}, [client_id for client_id in everyone if client_id != victim]
+    for place, client_id in enumerate(everyone, 1):
+        if client_id not in pair:
+            liar.masked(client_id, {each: sealed[each][client_id] for each in known})
+            if answer := liar.revealed(client_id, known, [each for each in known if each != helper]):
+                of_key[place] = answer[helper]
+    if masked is None or of_seed is None or of_all is None:
+        return None
+    places = {client_id: place for place, client_id in enumerate(few, 1)}
+    seed = combine({places[victim]: of_seed[victim], places[helper]: of_all[victim]}, 2, 32)
+    key = combine(of_key, -(-2 * len(everyone) // 3), 32)
+    towards = mask(liar.agreed(key, victim), SIZE)
+    return masked - mask(seed, SIZE) - (towards if helper > victim else -towards)
+
+
+@pytest.mark.parametrize("count", [6, 9, 10, 12])
+def test_different_key_lists_give_no_clients_update(fleet, count):
+    ids = [f"pi-{i:02}" for i in range(count)]
+    liar = Liar(fleet, ids)
+    found = take_one_update(liar, *ids[:3])
+    assert found is None or not (found == liar.words[ids[0]]).all(), "the aggregator has the exact update of one client"
+    assert found is None
+
+
+@pytest.mark.parametrize("changed", ["fewer clients", "other keys of one client"])
+def test_clients_that_were_shown_different_lists_cannot_open_each_others_shares(fleet, changed):
+    ids = [f"pi-{i:02}" for i in range(6)]
+    liar, other = Liar(fleet, ids), Liar(fleet, ids)
+    introduced = dict(liar.introduced)
+    if changed == "fewer clients":
+        del introduced["pi-05"]
+    else:
+        introduced["pi-05"] = other.introduced["pi-05"]
+    sealed = {client_id: liar.shares(client_id, ids) for client_id in ids[1:]}
+    blob = liar.ask("pi-00", SHARE, encode_keys(list(introduced.values())))
+    sealed["pi-00"] = dict(zip(introduced, split_blob(blob, len(introduced), SEALED_BYTES), strict=True))
+    for client_id in ("pi-00", "pi-01"):  # no inbox of five, the threshold being 4, has words of either
+        assert liar.masked(client_id, {each: sealed[each][client_id] for each in ids[:5]}) is None
