@@ -19,6 +19,7 @@ SECURITY = click.option(
     "--security", type=click.Path(path_type=Path, file_okay=False), default=Path("broker"), show_default=True,
     help="The directory of `edgefl broker init`.",
 )  # fmt: skip
+CA = click.option("--ca", type=click.Path(path_type=Path, file_okay=False), help="The directory of ca.key  [default: that of --security]")
 
 
 @click.group(short_help="The service of one board.")
@@ -106,7 +107,8 @@ device.add_command(record)
 @SECURITY
 @click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), help="Where the board's file goes  [default: ID.enrol]")
 @click.option("--days", type=click.IntRange(1, 3650), default=730, show_default=True, help="How long its certificate counts.")
-def enrol_device(client_id: str, security: Path, out: Path | None, days: int) -> None:
+@CA
+def enrol_device(client_id: str, security: Path, out: Path | None, days: int, ca: Path | None) -> None:
     """Write one file for a board: its certificate and keys, the broker's address and authority, the aggregator's public key.
 
     Example: edgefl device enrol pi-7 --security broker -o pi-7.enrol
@@ -117,7 +119,7 @@ def enrol_device(client_id: str, security: Path, out: Path | None, days: int) ->
     out = out or Path(f"{client_id}.enrol")
     if out.exists():
         raise ConfigError(f"{out} is there already; give another -o, or remove it")
-    made = enrol(security, client_id, days)
+    made = enrol(security, client_id, days, ca)
     save_enrolment(made, out)
     click.echo(f"made {out}: whoever has it is {client_id}; copy it to the board and remove it here")
     click.echo(f"  scp {out} {client_id}.local:")
@@ -127,7 +129,8 @@ def enrol_device(client_id: str, security: Path, out: Path | None, days: int) ->
 @device.command("revoke", short_help="Take a board's rights away.")
 @click.argument("client_id")
 @SECURITY
-def revoke_device(client_id: str, security: Path) -> None:
+@CA
+def revoke_device(client_id: str, security: Path, ca: Path | None) -> None:
     """Put a board's certificate on the revocation list. A running aggregator ignores the board from then on.
 
     The broker reads the list for new connections only: restart the broker to end the board's present connection.
@@ -136,7 +139,7 @@ def revoke_device(client_id: str, security: Path) -> None:
     """
     from edgefl.security.authority import revoke
 
-    revoke(security, client_id)
+    revoke(security, client_id, ca)
     click.echo(f"revoked {client_id}: a running aggregator ignores it from now on")
     click.echo("  systemctl restart edgefl-broker      (ends its connection; all other devices reconnect by themselves)")
 

@@ -14,8 +14,9 @@ from click.core import ParameterSource
 
 from edgefl.errors import ConfigError
 
-# no PrivateDevices: data may come from a sensor; no MemoryDenyWriteExecute: a runtime may compile its kernels
+# no MemoryDenyWriteExecute: a runtime may compile its kernels. A forbidden call fails with EPERM, which a library may handle.
 UNIT = """# {board}. Written by: edgefl device install
+# The account {user} runs the device and owns its state. It reads its enrolment and its data, which only this account should be able to.
 [Unit]
 Description=edgefl device {client_id}
 After=network-online.target time-sync.target
@@ -29,7 +30,7 @@ Restart=on-failure
 RestartSec=10
 TimeoutStopSec=30
 Nice=10
-{memory}{place}
+{memory}{place}{devices}
 NoNewPrivileges=true
 ProtectSystem=strict
 ProtectHome=read-only
@@ -46,6 +47,10 @@ RestrictRealtime=true
 ProtectHostname=true
 ProtectKernelLogs=true
 SystemCallArchitectures=native
+SystemCallFilter=@system-service
+SystemCallErrorNumber=EPERM
+RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX AF_NETLINK
+ProtectClock=true
 
 [Install]
 WantedBy=multi-user.target
@@ -71,16 +76,26 @@ def path_setting(key: str, path: str) -> str:
     return f"{key}={escaped}" if " " not in path else f'{key}="{escaped}"'
 
 
-def unit_text(client_id: str, words: list[str], state: Path, user: str, board: str, memory_mb: int, folder: str = "/") -> str:
+def unit_text(client_id: str, words: list[str], state: Path, user: str, board: str, memory_mb: int, folder: str = "") -> str:
     """Return the unit.
 
-    `words`: the command; `state`: absolute; `memory_mb`: the most memory, in MB of 2^20 bytes, 0 for no limit; `folder`: to start in.
+    Args:
+        client_id: The device's id.
+        words: The command.
+        state: Its state directory, absolute.
+        user: The account that runs it.
+        board: The board's name.
+        memory_mb: The most memory, in MB of 2^20 bytes; 0 for no limit.
+        folder: Where a data function of the owner is imported from, empty without one. Such a function may read a sensor, so
+            the devices of the machine stay visible to it.
     """
     in_var_lib = state != STATES and state.is_relative_to(STATES)
     place = path_setting("StateDirectory", str(state.relative_to(STATES))) if in_var_lib else path_setting("ReadWritePaths", str(state))
     return UNIT.format(
-        board=board, client_id=client_id, user=user, command=" ".join(map(quoted, words)), folder=path_setting("WorkingDirectory", folder),
+        board=board, client_id=client_id, user=user, command=" ".join(map(quoted, words)),
+        folder=path_setting("WorkingDirectory", folder or "/"),
         memory=f"MemoryMax={memory_mb}M\n" if memory_mb else "",
+        devices="" if folder else "\nPrivateDevices=true",
         place=f"{place}\nStateDirectoryMode=0700" if in_var_lib else place,
     )  # fmt: skip
 
@@ -140,7 +155,7 @@ def install_of(start: click.Command) -> click.Command:
         if user == "root":
             click.echo("it runs as root; --user names an account that can do less", err=True)
         # a function of the owner's is imported from the folder in which this is called
-        text = unit_text(client_id, words, state, user, board.title, int(has / 1.048576 * 3 / 4), source.folder or "/")
+        text = unit_text(client_id, words, state, user, board.title, int(has / 1.048576 * 3 / 4), source.folder or "")
         name = f"edgefl-{client_id}.service"
         path = (given["out"] / name).resolve() if given["out"] else Path(name)
         commands = [] if path.parent == SYSTEM else [f"sudo install -m 644 {path} {SYSTEM / name}"]

@@ -5,12 +5,19 @@ import tempfile
 from pathlib import Path
 
 
-def write_atomic(path: Path, content: bytes) -> None:
-    """Replace the file by the content, wholly or not at all; its mode is 0600, so that a secret is one from its first byte on."""
+def write_atomic(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Replace the file by the content, wholly or not at all.
+
+    Args:
+        path: The file; directories above it are made.
+        content: What it shall hold.
+        mode: Its permissions. A secret is one from its first byte on: only its owner can read the default.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, mode)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

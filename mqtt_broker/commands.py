@@ -12,6 +12,10 @@ from mqtt_broker.example_commands import examples
 from mqtt_broker.pause_commands import pause, resume, status
 from mqtt_broker.tool_options import Tools, check_tools, tool_options
 
+CA = click.option(
+    "--ca", type=click.Path(path_type=Path, file_okay=False), help="The directory of ca.key  [default: that of the other keys]"
+)
+
 
 @click.group(short_help="An MQTT broker of one's own.")
 def broker() -> None:
@@ -54,23 +58,48 @@ def start_broker(port: int, kind: str, bind: str, as_json: bool) -> None:
 @click.option(
     "--days", type=click.IntRange(1, 3650), default=730, show_default=True, help="How long certificates of broker and aggregator count."
 )
+@CA
+@click.option("--user", default="", help="The broker's account  [default: mosquitto where root can give it the files, else yours]")
+@click.option(
+    "--memory-mb",
+    type=click.IntRange(64),
+    help="What the broker may store for all clients, MB of 2^20 bytes  [default: half of this machine's]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print what was made as JSON.")
-def init_broker(directory: Path, hosts: tuple[str, ...], port: int, bind: str, days: int, as_json: bool) -> None:
+def init_broker(
+    directory: Path,
+    hosts: tuple[str, ...],
+    port: int,
+    bind: str,
+    days: int,
+    ca: Path | None,
+    user: str,
+    memory_mb: int | None,
+    as_json: bool,
+) -> None:
     """Make an authority, the broker's and the aggregator's keys, mosquitto.conf, its access list and a systemd unit.
+
+    With --ca the authority's key goes into a directory of its own, such as a stick: only enrolling, revoking and vouching need it.
 
     Example: edgefl broker init broker --host aggregator.local
     """
     from edgefl.security.authority import create
     from mqtt_broker.embedded import find_mosquitto
-    from mqtt_broker.production import write_configuration
+    from mqtt_broker.production import Limits, choose_account, default_limits, write_configuration
 
-    create(directory, hosts, port, days)
-    write_configuration(directory, port, find_mosquitto() or "/usr/sbin/mosquitto", bind)
-    url = f"mqtts://{hosts[0]}:{port}"
+    account = choose_account(directory, user)
+    limits = Limits(memory_mb) if memory_mb else default_limits()
+    create(directory, hosts, port, days, ca)
+    write_configuration(directory, port, find_mosquitto() or "/usr/sbin/mosquitto", bind, account, limits, ca)
+    if account == "root":
+        click.echo("the broker runs as root; --user names an account that can do less, in a directory that it can reach", err=True)
+    url, key = f"mqtts://{hosts[0]}:{port}", (ca or directory) / "ca.key"
     if as_json:
-        click.echo(json.dumps({"directory": str(directory), "url": url, "configuration": str(directory / "mosquitto.conf")}))
+        made = {"directory": str(directory), "url": url, "configuration": str(directory / "mosquitto.conf")}
+        click.echo(json.dumps({**made, "authority_key": str(key), "user": account, "memory_mb": limits.memory_mb}))
         return
-    click.echo(f"made {directory}: authority, keys, mosquitto.conf, acl, mosquitto.service; keep {directory / 'ca.key'} secret")
+    click.echo(f"made {directory}: authority, keys, mosquitto.conf, acl, mosquitto.service; keep {key} secret")
+    click.echo(f"account    {account} runs the broker, which may store {limits.memory_mb} MB")
     click.echo(f"start      mosquitto -c {directory / 'mosquitto.conf'}")
     unit = "/etc/systemd/system/edgefl-broker.service"
     click.echo(f"for good   sudo cp {directory / 'mosquitto.service'} {unit} && sudo systemctl enable --now edgefl-broker")
@@ -89,7 +118,8 @@ def init_broker(directory: Path, hosts: tuple[str, ...], port: int, bind: str, d
     help="Where its file goes.",
 )  # fmt: skip
 @click.option("--days", type=click.IntRange(1, 3650), default=730, show_default=True, help="How long its certificate counts.")
-def watcher(security: Path, out: Path, days: int) -> None:
+@CA
+def watcher(security: Path, out: Path, days: int, ca: Path | None) -> None:
     """Write one file for monitors: whoever has it may read what is said of rounds and devices, no model and no update, and write nothing.
 
     It may be copied to several machines. `edgefl device revoke watcher` takes its rights away.
@@ -107,9 +137,32 @@ def watcher(security: Path, out: Path, days: int) -> None:
         raise ConfigError(
             f"{security / 'acl'} has no account for watchers; copy that part from the acl that `edgefl broker init` makes anew"
         )
-    save_enrolment(enrol_watcher(security, days), out)
+    save_enrolment(enrol_watcher(security, days, ca), out)
     click.echo(f"made {out}: whoever has it may watch")
     click.echo(f"  edgefl monitor --enrol {out}")
+
+
+@broker.command("vouch", short_help="Renew the vouchers for the devices' signing keys.")
+@click.option(
+    "--security", type=click.Path(path_type=Path, file_okay=False), default=Path("broker"), show_default=True,
+    help="The directory of `edgefl broker init`.",
+)  # fmt: skip
+@CA
+@click.option("--days", type=click.IntRange(1, 3650), default=90, show_default=True, help="How long the new vouchers are valid.")
+@click.option("--json", "as_json", is_flag=True, help="Print the devices as JSON.")
+def vouch(security: Path, ca: Path | None, days: int, as_json: bool) -> None:
+    """Have the authority vouch again for the signing key of every device that is not revoked.
+
+    Under secure aggregation a device accepts another's keys only while the authority vouches for them. The aggregator holds the vouchers:
+    no device is touched, and a running aggregator reads the new ones. The shorter they are valid, the sooner the key of a revoked device
+    is worth nothing, also to an aggregator that lies.
+
+    Example: edgefl broker vouch --security broker --days 90
+    """
+    from edgefl.security.authority import vouch_again
+
+    ids = vouch_again(security, days, ca)
+    click.echo(json.dumps({"devices": ids, "days": days}) if as_json else f"vouched for {len(ids)} devices for {days} days")
 
 
 broker.add_command(examples)

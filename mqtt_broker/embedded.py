@@ -17,16 +17,20 @@ from typing import Any
 
 from edgefl.errors import ConfigError, LinkError
 from edgefl.mqtt import Link
+from mqtt_broker.production import MAX_QUEUED_BYTES, default_limits
 
 HOST = "127.0.0.1"
 ANY = "0.0.0.0"
 KINDS = ("auto", "mosquitto", "amqtt")
 # per message as in production: an oversize packet is refused here too, not only on a real broker
-MOSQUITTO_CONF = """listener {port} {host}
+MOSQUITTO_CONF = """memory_limit {memory_limit}
+listener {port} {host}
 allow_anonymous true
 persistence false
 max_packet_size 262144
 max_queued_messages 100000
+max_queued_bytes {max_queued_bytes}
+persistent_client_expiration 1h
 max_inflight_messages 20
 set_tcp_nodelay true
 log_dest stderr
@@ -86,7 +90,8 @@ def _wait_until_up(port: int, alive: Callable[[], bool], timeout_s: float = 10.0
 
 def _write_conf(directory: Path, port: int, host: str = HOST) -> Path:
     conf = directory / "mosquitto.conf"
-    conf.write_text(MOSQUITTO_CONF.format(port=port, host=host))
+    values = {"memory_limit": default_limits().memory_mb * 2**20, "max_queued_bytes": MAX_QUEUED_BYTES}
+    conf.write_text(MOSQUITTO_CONF.format(port=port, host=host, **values))
     return conf
 
 

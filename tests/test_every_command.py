@@ -28,6 +28,7 @@ MISSING = {
     "aggregator start": "--config nowhere.toml",
     "aggregator status": "--out nowhere",
     "audit labels": "--config nowhere.toml",
+    "broker vouch": "--security nowhere",
     "compare": "nowhere",
     "device enrol": "pi-1 --security nowhere",
     "device install": "--enrol nowhere.enrol --data x.npz --state state",

@@ -1,5 +1,6 @@
 """mosquitto for `edgefl bench fleet`: as `edgefl broker init` configures it, or bare for the floor."""
 
+import getpass
 import shutil
 import socket
 import subprocess
@@ -49,6 +50,7 @@ def make_keys(directory: Path, clients: Sequence[str]) -> Path:
     broker = directory / "broker"
     port = str(free_port())
     command = [sys.executable, "-m", "edgefl", "broker", "init", str(broker), "--host", "localhost", "--port", port, "--bind", HOST]
+    command += ["--user", getpass.getuser()]  # the benchmark makes the broker's data directory anew
     made = subprocess.run(command, capture_output=True, text=True, check=False)
     if made.returncode:
         raise EdgeflError(f"the broker's keys could not be made: {made.stderr.strip()[-300:]}")

@@ -6,6 +6,8 @@ A certificate's common name is the MQTT user name (`use_identity_as_username`), 
 import base64
 import binascii
 import ipaddress
+import re
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -84,25 +86,57 @@ def revocation_list(authority: Certified, serials: Sequence[int], days: int) -> 
     return built.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
 
 
-def vouch(authority: Certified, client_id: str, signing_key: str) -> str:
-    """Return the authority's signature, base64, over whose an Ed25519 key (public, base64) is: by it devices know each other's."""
+def vouch(authority: Certified, client_id: str, signing_key: str, until: float) -> str:
+    """Return the authority's voucher for a device's signing key: by it devices trust each other's keys.
+
+    Args:
+        authority: Who vouches.
+        client_id: The device.
+        signing_key: Its public Ed25519 key, base64.
+        until: When the voucher ends, seconds since 1970.
+
+    Returns:
+        The whole second at which it ends, a full stop, and the signature over id, key and end in base64.
+    """
     _, key = _open(authority)
-    return base64.b64encode(key.sign(_vouched(client_id, signing_key), ec.ECDSA(hashes.SHA256()))).decode()
+    end = int(until)
+    return f"{end}.{base64.b64encode(key.sign(_vouched(client_id, signing_key, end), ec.ECDSA(hashes.SHA256()))).decode()}"
 
 
-def check_voucher(authority: str, client_id: str, signing_key: str, voucher: str) -> None:
-    """Raise WireError unless the authority (its certificate, PEM) said that the key is this client's."""
+def check_voucher(authority: str, client_id: str, signing_key: str, voucher: str, now: float | None = None) -> None:
+    """Raise WireError unless the authority vouches for a key at this time.
+
+    Args:
+        authority: Its certificate, PEM.
+        client_id: Whose key it shall be.
+        signing_key: The public key, base64.
+        voucher: What `vouch` returned.
+        now: Seconds since 1970; the clock without it.
+    """
     public = _load(authority).public_key()
+    ending, mark, signature = voucher.partition(".")
+    if not mark or not re.fullmatch(r"[0-9]{1,12}", ending, re.ASCII):
+        raise WireError(f"the authority does not vouch for the key of {client_id} in this version; renew all with `edgefl broker vouch`")
+    until, now = int(ending), time.time() if now is None else now
     try:
         if not isinstance(public, ec.EllipticCurvePublicKey):
             raise ValueError("the authority's key is of another kind")
-        public.verify(base64.b64decode(voucher, validate=True), _vouched(client_id, signing_key), ec.ECDSA(hashes.SHA256()))
+        public.verify(base64.b64decode(signature, validate=True), _vouched(client_id, signing_key, until), ec.ECDSA(hashes.SHA256()))
     except (InvalidSignature, ValueError, binascii.Error) as error:
         raise WireError(f"the authority does not vouch for the key of {client_id}; revoke it and enrol it again") from error
+    if now >= until:
+        raise WireError(
+            f"the authority vouched for the key of {client_id} until {_date(until)}, and this device's clock says {_date(now)}; "
+            "renew all with `edgefl broker vouch`, or set the clock"
+        )
 
 
-def _vouched(client_id: str, signing_key: str) -> bytes:
-    return f"edgefl/v1 {client_id} signs with {signing_key}\n".encode()
+def _date(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _vouched(client_id: str, signing_key: str, until: int) -> bytes:
+    return f"edgefl/v1 {client_id} signs with {signing_key} until {until}\n".encode()
 
 
 def serial_of(certificate: str) -> int:

@@ -21,6 +21,12 @@ class Enrolled:
     voucher: str = ""
 
 
+def voucher_until(voucher: str) -> float:
+    """Return when a voucher says that it ends, seconds since 1970; 0 for none and for one of an older edgefl."""
+    ending, mark, _ = voucher.partition(".")
+    return float(ending) if mark and ending.isdecimal() else 0.0
+
+
 def devices(directory: Path) -> Mapping[str, Enrolled]:
     """Return who was enrolled, by id. ConfigError when this is no directory of keys."""
     path = directory / "devices.json"

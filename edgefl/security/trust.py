@@ -1,13 +1,14 @@
 """What one end of the wire signs, and whose signatures it wants: all of it, or nothing where nobody was enrolled."""
 
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from edgefl.errors import WireError
-from edgefl.security.register import devices
+from edgefl.security.register import devices, voucher_until
 from edgefl.wire.strict_json import encode_json
 
 T = TypeVar("T")
@@ -71,11 +72,17 @@ class Enrolments:
         return key
 
     def introduction_of(self, client_id: str) -> tuple[str, str]:
-        """Return a device's public key and the authority's word for it. WireError as `key_of`, and when there is no such word."""
+        """Return a device's public key and the authority's voucher for it.
+
+        Raises:
+            WireError: As `key_of`; the device has no voucher, or one that ended.
+        """
         key = self.key_of(client_id)
         self._vouchers = self._vouchers or {name: each.voucher for name, each in devices(self._directory).items()}
-        if not (voucher := self._vouchers.get(client_id)):
-            raise WireError(f"{client_id} was enrolled by an older edgefl, which made no voucher; revoke it and enrol it again")
+        voucher = self._vouchers.get(client_id, "")
+        if voucher_until(voucher) <= time.time():
+            found = "ended" if voucher_until(voucher) else "is missing, or is one of an older edgefl"
+            raise WireError(f"the authority's voucher for the key of {client_id} {found}; renew all with `edgefl broker vouch`")
         return key, voucher
 
     def _read(self) -> None:

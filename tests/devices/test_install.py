@@ -54,6 +54,12 @@ def test_a_unit_by_hand(tmp_path, monkeypatch):
         "User": "pi", "Restart": "on-failure", "NoNewPrivileges": "true", "ProtectSystem": "strict", "StateDirectory": "edgefl",
         "Nice": "10",
     }  # fmt: skip
+    hardened = {
+        "SystemCallFilter": "@system-service",
+        "PrivateDevices": "true",
+        "RestrictAddressFamilies": "AF_INET AF_INET6 AF_UNIX AF_NETLINK",
+    }
+    assert hardened.items() <= dict(service).items()
     assert service["MemoryMax"] == f"{int(detect().memory_mb * 1e6 / 2**20 * 3 / 4)}M"
     assert unit["Install"]["WantedBy"] == "multi-user.target"
     assert told["path"] is None

@@ -7,6 +7,7 @@ import math
 import secrets
 import struct
 import sys
+import time
 from pathlib import Path
 
 from cryptography import x509
@@ -97,8 +98,10 @@ class MaskedForeignDevice(plain.ForeignDevice):
             assert each["context"] == self.context
             if self.enrolment:
                 authority = x509.load_pem_x509_certificate(self.enrolment["ca"].encode()).public_key()
-                vouched = f"edgefl/v1 {each['client_id']} signs with {key.decode()}\n".encode()
-                authority.verify(base64.b64decode(voucher), vouched, ec.ECDSA(SHA256()))
+                until, _, signature = voucher.decode().partition(".")
+                assert time.time() < int(until)
+                vouched = f"edgefl/v1 {each['client_id']} signs with {key.decode()} until {until}\n".encode()
+                authority.verify(base64.b64decode(signature), vouched, ec.ECDSA(SHA256()))
                 said = plain.signed_bytes("Advertised", each, self.federation, each["client_id"])
                 Ed25519PublicKey.from_public_bytes(base64.b64decode(key)).verify(base64.b64decode(each["signature"]), said)
             self.others[each["client_id"]] = each

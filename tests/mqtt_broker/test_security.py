@@ -215,4 +215,6 @@ def test_commands_and_their_errors(tmp_path, secured):
     out.chmod(0o644)
     start = run(device_commands, ["start", "--enrol", str(out), "--data", "x", "--state", str(tmp_path / "s")])
     assert "can be read by others" in str(start.exception)
-    assert Path(secured.directory / "mosquitto.service").read_text().count(str(secured.directory.resolve())) == 2
+    unit = Path(secured.directory / "mosquitto.service").read_text().splitlines()
+    assert f"ReadWritePaths={secured.directory.resolve()}/data" in unit
+    assert next(line for line in unit if line.startswith("ExecStart=")).endswith(f"-c {secured.directory.resolve()}/mosquitto.conf")

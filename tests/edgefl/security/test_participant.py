@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgefl.errors import RoundError, WireError
-from edgefl.security.authority import create, enrol
+from edgefl.security import authority
+from edgefl.security.authority import create, enrol, revoke
 from edgefl.security.participant import Participant, keys_of, revealed_of, told_of
 from edgefl.security.register import devices
 from edgefl.security.secure_sum import Revealed, advertise, unmask
@@ -187,13 +189,66 @@ def test_an_aggregator_between_enrolled_devices_is_found_out(tmp_path):
             honest.ask("pi-0", SHARE, encode_keys([honest.introduced[0], said, *honest.introduced[2:]]))
 
 
+DAY_S = 86400.0
+
+
+def relay_of(directory, revoked=()):
+    """Return a relay of enrolled clients. It hands on the vouchers of revoked clients too: the aggregator lies."""
+    create(directory, ["localhost"], 8883, 30)
+    enrolled = {client_id: enrol(directory, client_id, 3650) for client_id in IDS}
+    for client_id in revoked:
+        revoke(directory, client_id)
+    known = devices(directory)
+    trusts = {client_id: Trust("kitchen", each.signing_key) for client_id, each in enrolled.items()}
+    return Relay(trusts=trusts, authority=enrolled["pi-0"].ca, introduce=lambda c: (known[c].signing_key, known[c].voucher))
+
+
+def test_the_key_of_a_revoked_device_is_worth_nothing_after_a_while(tmp_path, monkeypatch):
+    """A hostile aggregator has the key of a revoked device, and kept its voucher. Time bounds for how long the others accept it."""
+    relay, late, now = relay_of(tmp_path / "keys", ["pi-3"]), relay_of(tmp_path / "late", ["pi-3"]), time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 89 * DAY_S)
+    assert len(relay.share()) == len(IDS)
+    monkeypatch.setattr(time, "time", lambda: now + 91 * DAY_S)
+    with pytest.raises(WireError, match=r"vouched for the key of pi-\d until .*this device's clock says"):
+        late.share()
+
+
+def test_vouchers_are_renewed_for_all_but_the_revoked(tmp_path, monkeypatch):
+    relay_of(tmp_path, ["pi-3"])
+    before, now = devices(tmp_path), time.time()
+    assert authority.vouch_again(tmp_path, 365) == ("pi-0", "pi-1", "pi-2")
+    after = devices(tmp_path)
+    assert [client_id for client_id in IDS if after[client_id].voucher != before[client_id].voucher] == ["pi-0", "pi-1", "pi-2"]
+    enrolments = Enrolments(tmp_path)
+    monkeypatch.setattr(time, "time", lambda: now + 200 * DAY_S)
+    assert enrolments.introduction_of("pi-1") == (after["pi-1"].signing_key, after["pi-1"].voucher)
+    with pytest.raises(WireError, match="pi-3 was revoked"):
+        enrolments.introduction_of("pi-3")
+    monkeypatch.setattr(time, "time", lambda: now + 366 * DAY_S)
+    with pytest.raises(WireError, match=r"voucher for the key of pi-1 ended; renew all with `edgefl broker vouch`"):
+        enrolments.introduction_of("pi-1")
+
+
+def test_no_voucher_counts_for_another_time(tmp_path):
+    """Its end is signed: who moves it, or leaves it out, has no voucher."""
+    relay = relay_of(tmp_path)
+    own, other = relay.introduced[:2]
+    until, _, signature = other.voucher.partition(".")
+    for voucher in (f"{int(until) + 1}.{signature}", f"0{until}.x{signature}", signature, f".{signature}", f"-1.{signature}", f"{until}."):
+        with pytest.raises(WireError, match="does not vouch for the key of pi-1"):
+            relay.ask("pi-0", SHARE, encode_keys([own, replace(other, voucher=voucher), *relay.introduced[2:]]))
+    assert len(relay.share()) == len(IDS)
+
+
 def test_who_was_enrolled_without_a_voucher_is_told_so(tmp_path):
     create(tmp_path, ["localhost"], 8883, 30)
     enrol(tmp_path, "pi-0", 30)
     path = tmp_path / "devices.json"
     path.write_text(path.read_text().replace(devices(tmp_path)["pi-0"].voucher, ""))
-    with pytest.raises(WireError, match="revoke it and enrol it again"):
+    with pytest.raises(WireError, match=r"is missing, or is one of an older edgefl; renew all with `edgefl broker vouch`"):
         Enrolments(tmp_path).introduction_of("pi-0")
+    assert authority.vouch_again(tmp_path, 1) == ("pi-0",)
+    assert Enrolments(tmp_path).introduction_of("pi-0")[1]
 
 
 def test_a_binding_is_of_one_context_and_one_list_of_keys():

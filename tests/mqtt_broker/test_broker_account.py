@@ -1,0 +1,166 @@
+"""The broker's account: it runs the broker, and reads neither the authority's key nor the aggregator's."""
+
+import contextlib
+import os
+import pwd
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from devices.commands import device as device_commands
+from edgefl.errors import ConfigError, LinkError
+from edgefl.mqtt import Link
+from edgefl.security.authority import enrol, revoke
+from edgefl.security.enrolment import load_enrolment, tls_context
+from mqtt_broker.commands import broker as broker_commands
+from mqtt_broker.embedded import find_mosquitto, free_port
+
+SECRETS = ("ca.key", "aggregator.enrol", "devices.json", "route.key")
+PATIENCE_S = 30.0
+
+
+@pytest.fixture
+def open_directory():
+    """A directory that every account of this machine can reach, unlike pytest's own."""
+    with tempfile.TemporaryDirectory(prefix="edgefl-account-") as made:
+        Path(made).chmod(0o755)
+        yield Path(made)
+
+
+def init(directory, *arguments):
+    port = str(free_port())
+    words = ["init", str(directory), "--host", "localhost", "--port", port, "--bind", "127.0.0.1", *arguments]
+    made = CliRunner().invoke(broker_commands, words)
+    if made.exception and not isinstance(made.exception, SystemExit):
+        raise made.exception
+    return made, port
+
+
+def readable_by(user, path):
+    """Return whether a process of this account can read a file."""
+    return subprocess.run(["cat", path], user=user, group=pwd.getpwnam(user).pw_gid, extra_groups=[], capture_output=True).returncode == 0
+
+
+def connects(port, context):
+    """Return whether the broker takes a client within the time that its start may take."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        with contextlib.suppress(LinkError):
+            Link(f"mqtts://localhost:{port}", "probe", timeout_s=2.0, context=context).close(1.0)
+            return True
+    return False
+
+
+@pytest.mark.skipif(
+    find_mosquitto() is None or os.getuid() != 0, reason="mosquitto and root are needed to run a process of another account"
+)
+def test_the_brokers_account_cannot_read_the_authoritys_key(open_directory):
+    """As systemd starts it, by the unit's own User= and ExecStart=."""
+    directory = open_directory / "keys"
+    made, port = init(directory)
+    assert made.exit_code == 0, made.output
+    unit = (directory / "mosquitto.service").read_text()
+    user = re.search(r"^User=(.+)$", unit, re.MULTILINE)[1]
+    assert [name for name in SECRETS if (directory / name).exists() and readable_by(user, directory / name)] == []
+    entry = pwd.getpwnam(user)
+    board = tls_context(enrol(directory, "pi-1", 30))
+    command = shlex.split(re.search(r"^ExecStart=(.+)$", unit, re.MULTILINE)[1])
+    with (open_directory / "log").open("w") as log:
+        process = subprocess.Popen(command, stderr=log, user=user, group=entry.pw_gid, extra_groups=[])
+    try:
+        assert connects(port, board), (open_directory / "log").read_text()
+        # it reads the list that root wrote anew, and what it stores is its own
+        revoke(directory, "pi-1")
+        other = tls_context(enrol(directory, "pi-2", 30))
+        process.send_signal(1)
+        assert connects(port, other)
+        deadline = time.monotonic() + PATIENCE_S
+        refused = False
+        while not refused and time.monotonic() < deadline:
+            try:
+                Link(f"mqtts://localhost:{port}", "revoked", timeout_s=2.0, context=board).close(0.0)
+            except LinkError:
+                refused = True
+        assert refused
+    finally:
+        process.terminate()
+        process.wait()
+    stored = directory / "data/mosquitto.db"
+    assert stored.stat().st_uid == entry.pw_uid
+
+
+@pytest.mark.skipif(
+    find_mosquitto() is None or os.getuid() != 0, reason="mosquitto and root are needed to run a process of another account"
+)
+def test_root_starts_the_broker_by_hand_and_it_is_not_roots(open_directory):
+    directory = open_directory / "keys"
+    _, port = init(directory)
+    process = subprocess.Popen([find_mosquitto(), "-c", str(directory / "mosquitto.conf")], stderr=subprocess.DEVNULL)
+    try:
+        assert connects(port, tls_context(load_enrolment(directory / "aggregator.enrol")))
+        uids = re.search(r"^Uid:\s+(.+)$", Path(f"/proc/{process.pid}/status").read_text(), re.MULTILINE)[1].split()
+        assert "0" not in uids
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def test_accounts_that_cannot_run_it_are_refused(tmp_path, open_directory):
+    with pytest.raises(ConfigError, match="no account 'nobody-of-this-name'"):
+        init(tmp_path / "keys", "--user", "nobody-of-this-name")
+    tmp_path.chmod(0o700)
+    if os.getuid() == 0:
+        with pytest.raises(ConfigError, match=r"'nobody' cannot reach .*/srv/edgefl"):
+            init(tmp_path / "keys", "--user", "nobody")
+        made, _ = init(tmp_path / "keys")
+        assert "runs as root; --user names an account" in made.stderr
+    else:
+        with pytest.raises(ConfigError, match=r"only root can give server.key to 'nobody'"):
+            init(tmp_path / "keys", "--user", "nobody")
+    assert not (open_directory / "keys").exists()
+
+
+def test_the_authoritys_key_lies_elsewhere(tmp_path):
+    """With --ca it is never in the broker's directory, and each command that needs it says so."""
+    keys, stick = tmp_path / "keys", tmp_path / "stick"
+    made, _ = init(keys, "--ca", str(stick))
+    assert made.exit_code == 0, made.output
+    assert [path.name for path in (*keys.rglob("ca.key"), *stick.iterdir())] == ["ca.key"]
+    assert (stick / "ca.key").stat().st_mode & 0o777 == 0o600
+    assert f"InaccessiblePaths=-{stick}/ca.key" in (keys / "mosquitto.service").read_text()
+    run, security = CliRunner().invoke, ["--security", str(keys)]
+    board = ["enrol", "pi-1", *security, "-o", str(tmp_path / "pi-1.enrol")]
+    for group, words in (
+        (device_commands, board),
+        (broker_commands, ["watcher", *security, "-o", str(tmp_path / "w.enrol")]),
+        (broker_commands, ["vouch", *security]),
+    ):
+        failed = run(group, words)
+        assert failed.exit_code and "name the directory of ca.key with --ca" in str(failed.exception)
+        again = run(group, [*words, "--ca", str(stick)])
+        assert again.exit_code == 0, again.output
+    failed = run(device_commands, ["revoke", "pi-1", *security])
+    assert "the broker still admits it" in str(failed.exception) and "--ca" in str(failed.exception)
+    assert run(device_commands, ["revoke", "pi-1", *security, "--ca", str(stick)]).exit_code == 0
+    shutil.rmtree(keys)
+    with pytest.raises(ConfigError, match="the key of another authority"):
+        init(keys, "--ca", str(stick))
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_systemd_takes_the_unit(tmp_path):
+    init(tmp_path / "keys")
+    unit = tmp_path / "keys" / "mosquitto.service"
+    checked = subprocess.run(["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=60)
+    assert (checked.returncode, [line for line in checked.stderr.splitlines() if "mosquitto.service" in line]) == (0, [])
+    service = unit.read_text().splitlines()
+    hidden = [line.rpartition("/")[2] for line in service if line.startswith("InaccessiblePaths=")]
+    assert set(SECRETS) <= set(hidden)
+    assert {"SystemCallFilter=@system-service", "NoNewPrivileges=true", "PrivateDevices=true", "TasksMax=16"} <= set(service)

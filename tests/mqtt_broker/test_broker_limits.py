@@ -1,0 +1,168 @@
+"""What one enrolled board can make the broker store: mosquitto as `edgefl broker init` configures it, with small limits."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import paho.mqtt.client as paho
+import pytest
+from click.testing import CliRunner
+
+from edgefl.errors import LinkError
+from edgefl.mqtt import Link
+from edgefl.security.authority import enrol
+from edgefl.security.enrolment import load_enrolment, tls_context
+from mqtt_broker.commands import broker as broker_commands
+from mqtt_broker.embedded import find_mosquitto, free_port
+
+pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
+MIB = 2**20
+MESSAGE_BYTES = 255 * 1024
+PATIENCE_S = 30.0
+OVERHEAD_MB = 48
+"""mosquitto itself, what it sends and receives at the moment, and the buffers of TLS."""
+
+
+class Broker:
+    """The project's configuration; `limits` replace values in it, where it has such a limit."""
+
+    def __init__(self, directory, **limits):
+        self.directory, self.port = directory, free_port()
+        arguments = ["init", str(directory), "--host", "localhost", "--port", str(self.port), "--bind", "127.0.0.1"]
+        made = CliRunner().invoke(broker_commands, arguments)
+        assert made.exit_code == 0, made.output
+        conf = directory / "mosquitto.conf"
+        text = conf.read_text()
+        for name, value in limits.items():
+            text = re.sub(rf"^{name} \d+$", f"{name} {value}", text, flags=re.MULTILINE)
+        conf.write_text(text)
+        self.log = (directory / "log").open("w+")
+        self.process = subprocess.Popen([find_mosquitto(), "-c", str(conf)], stderr=self.log)
+        deadline = time.monotonic() + PATIENCE_S
+        leader = tls_context(load_enrolment(directory / "aggregator.enrol"))
+        while True:
+            with contextlib.suppress(LinkError):
+                self.leader = Link(f"mqtts://localhost:{self.port}", "leader", context=leader)
+                break
+            assert time.monotonic() < deadline and self.process.poll() is None
+        self.leader.subscribe("edgefl/+/f/device/+/status")
+
+    def enrol(self, client_id):
+        return tls_context(enrol(self.directory, client_id, 30))
+
+    def resident_mb(self):
+        return int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{self.process.pid}/status").read_text())[1]) / 1024
+
+    def delivers(self, context, client_id):
+        """Return whether a status of this board reaches the aggregator."""
+        link = Link(f"mqtts://localhost:{self.port}", "other", context=context)
+        try:
+            link.publish(f"{prefix()}/f/device/{client_id}/status", b"still here")
+            return self.leader.get(PATIENCE_S).payload == b"still here"
+        finally:
+            link.close(1.0)
+
+    def close(self):
+        self.leader.close(0.0)
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        self.log.close()
+
+
+def prefix():
+    """Return the first two levels of every topic."""
+    from edgefl.wire.topics import Topics
+
+    return "/".join(Topics("f").state.split("/")[:2])
+
+
+@pytest.fixture
+def small_broker(tmp_path):
+    made = []
+
+    def make(**limits):
+        made.append(Broker(tmp_path / "keys", **limits))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+class Flooder:
+    """A board that does what its certificate allows, as fast as it can."""
+
+    def __init__(self, port, context, name, *, clean=True):
+        self.connected, self.ended = threading.Event(), threading.Event()
+        self.client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id=name, clean_session=clean)
+        self.client.tls_set_context(context)
+        self.client.max_inflight_messages_set(100)
+        self.client.on_connect = lambda *_: self.connected.set()
+        self.client.on_disconnect = lambda *_: self.ended.set()
+        self.client.connect("localhost", port)
+        self.client.loop_start()
+        assert self.connected.wait(PATIENCE_S)
+
+    def publish(self, topics, *, retain=False):
+        """Publish a message of 255 KB on each topic; return when all are acknowledged or the broker ended the connection."""
+        payload = os.urandom(MESSAGE_BYTES)
+        for sent in [self.client.publish(topic, payload, qos=1, retain=retain) for topic in topics]:
+            while not sent.is_published() and not self.ended.wait(0.01):
+                pass
+
+    def close(self):
+        self.client.disconnect()
+        self.client.loop_stop()
+
+
+def test_one_board_cannot_fill_the_memory_with_retained_messages(small_broker):
+    """600 retained messages of 255 KB: 149 MB, without a limit in less than a second."""
+    broker = small_broker(memory_limit=64 * MIB)
+    thief, other = broker.enrol("thief"), broker.enrol("other")
+    flooder = Flooder(broker.port, thief, "flooder")
+    flooder.publish([f"{prefix()}/f/device/thief/up/{i:064x}/0" for i in range(600)], retain=True)
+    assert broker.resident_mb() < 64 + OVERHEAD_MB
+    assert flooder.ended.is_set()
+    flooder.close()
+    assert broker.delivers(other, "other")
+    said = (broker.directory / "log").read_text()
+    assert "flooder disconnected due to out of memory" in said and "u'thief'" in said  # the operator learns whom to revoke
+
+
+def test_one_board_cannot_fill_the_memory_with_queues(small_broker):
+    """Messages for a session whose client is away: above `max_queued_bytes` the broker drops them, and nobody else notices."""
+    broker = small_broker(max_queued_bytes=16 * MIB)
+    thief, other = broker.enrol("thief"), broker.enrol("other")
+    topic = f"{prefix()}/q/device/thief/status"
+    for number in range(3):
+        away = Flooder(broker.port, thief, f"away-{number}", clean=False)
+        subscribed = threading.Event()
+        away.client.on_subscribe = lambda *_, done=subscribed: done.set()
+        away.client.subscribe(topic, 1)
+        assert subscribed.wait(PATIENCE_S)
+        away.close()
+    flooder = Flooder(broker.port, thief, "flooder")
+    for _ in range(4):
+        flooder.publish([topic] * 100)
+    assert broker.resident_mb() < 16 + OVERHEAD_MB
+    flooder.close()
+    assert broker.delivers(other, "other")
+
+
+def test_connections_are_counted_and_sessions_end(small_broker):
+    broker = small_broker(max_connections=3)
+    context, links = broker.enrol("thief"), []
+    try:
+        with pytest.raises(LinkError):
+            for number in range(3):
+                links.append(Link(f"mqtts://localhost:{broker.port}", f"link-{number}", context=context))
+        assert len(links) == 2  # the aggregator has the third
+    finally:
+        for link in links:
+            link.close(0.0)
+    assert "persistent_client_expiration 1h" in (broker.directory / "mosquitto.conf").read_text().splitlines()
