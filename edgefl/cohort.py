@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable
 
-from edgefl.algorithms.base import CLUSTER, PERSONALIZE, assignments, largest_cluster
+from edgefl.algorithms.base import CLUSTER, PERSONALIZE, assignments
 from edgefl.config import FederationConfig
 from edgefl.rng import rng_for
 from edgefl.types import ServerState
@@ -12,9 +12,9 @@ from edgefl.types import ServerState
 def choose_cohort(seed: int, state: ServerState, clients: Iterable[str], count: int) -> tuple[str, ...]:
     """Draw `count` of the clients without replacement (0, or more than there are: all), sorted by id.
 
-    Once clients are assigned to clusters, `count` of each cluster; one that came later counts to the largest. In the
-    clustering round all take part, since each has to be placed. Pure: the same seed, state and set of ids give the same
-    cohort in the simulator and at the aggregator.
+    Once clients are assigned to clusters, `count` of each cluster. In the clustering round all take part, since each has to be
+    placed, and later each client that arrives, until it is placed. Pure: the same seed, state and set of ids give the same cohort in
+    the simulator and at the aggregator.
     """
     ids = sorted(set(clients))
     if state.phase == CLUSTER:
@@ -22,11 +22,12 @@ def choose_cohort(seed: int, state: ServerState, clients: Iterable[str], count: 
     placed = assignments(state)
     if not placed:
         return tuple(_draw(seed, state.round, "cohort", ids, count))
-    largest = largest_cluster(placed.values())
     groups: dict[int, list[str]] = {}
     for client_id in ids:
-        groups.setdefault(placed.get(client_id, largest), []).append(client_id)
-    drawn = [each for cluster in sorted(groups) for each in _draw(seed, state.round, f"cohort:{cluster}", groups[cluster], count)]
+        if client_id in placed:
+            groups.setdefault(placed[client_id], []).append(client_id)
+    drawn = [client_id for client_id in ids if client_id not in placed]
+    drawn += [each for cluster in sorted(groups) for each in _draw(seed, state.round, f"cohort:{cluster}", groups[cluster], count)]
     return tuple(sorted(drawn))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from edgefl.algorithms import full_options
 from edgefl.algorithms.base import assignments
-from edgefl.algorithms.clusters import LINKAGE, MATRIX, compared_in
+from edgefl.algorithms.clusters import LINKAGE, MATRIX, compared_clients, compared_in
 from edgefl.algorithms.fedavg import INITIAL
 from edgefl.algorithms.similarity import compared as names_compared
 from edgefl.algorithms.similarity import layer_of
@@ -62,13 +62,13 @@ class ToldClusters:
         placed: Mapping[str, int] = (assignments(after) or self._seen) if self._is_told else {}
         if not placed or len(placed) > MAX_ITEMS:
             return None
-        assignment, found = dict(sorted(placed.items())), compared_in(after)
-        if found is None or len(found[1][MATRIX]) != len(assignment):
+        assignment, found, clients = dict(sorted(placed.items())), compared_in(after), tuple(compared_clients(after))
+        if found is None or len(found[1][MATRIX]) != len(clients):
             return Clusters(session, round, assignment, "", (), (), (), math.nan, time.time())
         compared, kept, cut = found
         matrix = tuple(tuple(_digits(value) for value in row) for row in kept[MATRIX].tolist())
         linkage = tuple((int(a), int(b), _digits(height, 6), int(size)) for a, b, height, size in kept[LINKAGE].tolist())
-        return Clusters(session, round, assignment, self._layers(after), tuple(assignment), matrix, linkage, cut, time.time(), compared)
+        return Clusters(session, round, assignment, self._layers(after), clients, matrix, linkage, cut, time.time(), compared)
 
     def _layers(self, after: ServerState) -> str:
         layers = full_options(self._spec.algorithm, self._spec.options).get("layers")

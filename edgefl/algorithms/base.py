@@ -59,7 +59,12 @@ def with_assignments(state: ServerState, placed: Mapping[str, int]) -> ServerSta
     return replace(state, scalars={**others, **{f"{_PLACE}{client_id}": float(cluster) for client_id, cluster in placed.items()}})
 
 
+def is_arriving(state: ServerState, client_id: str) -> bool:
+    """Return whether the clients have been clustered without this one: its first update places it."""
+    return f"{_PLACE}{client_id}" not in state.scalars and any(key.startswith(_PLACE) for key in state.scalars)
+
+
 def largest_cluster(clusters: Iterable[int]) -> int:
-    """Return the cluster that most clients are in, the lowest of several: where a client goes that came after the clustering."""
+    """Return the cluster that most clients are in, the lowest of several."""
     counted = sorted(clusters)
     return max(dict.fromkeys(counted), key=counted.count)

@@ -13,13 +13,14 @@ Traffic: down one model; up one delta and one count.
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from edgefl.algorithms.arithmetic import subtract
 from edgefl.algorithms.base import CLUSTER, FEDERATE, PERSONALIZE, Algorithm
-from edgefl.algorithms.clustering import Cut, cosine_distance, cut_at, cut_widest, linkage
-from edgefl.algorithms.clusters import divided, model_of, moved
+from edgefl.algorithms.clustering import Cut, Matrix, cosine_distance, cut_at, cut_widest, linkage, mean_units, most_similar
+from edgefl.algorithms.clusters import START, divided, moved, sent_to
 from edgefl.algorithms.entry import entry
 from edgefl.algorithms.fedavg import BASELINE_ROUNDS, FEDERATED, GLOBAL, INITIAL, fedavg_objectives
 from edgefl.algorithms.similarity import compared, vector
@@ -41,10 +42,11 @@ def cut_by_similarity(updates: Iterable[Update], start: Weights, threshold: floa
     """
     names = compared(start, layers)
     base = vector(start, names) * np.float32(compare == "weights")
-    distances = cosine_distance([base + vector(update.deltas[GLOBAL], names) for update in updates])
+    vectors = [base + vector(update.deltas[GLOBAL], names) for update in updates]
+    distances = cosine_distance(vectors)
     merges = linkage(distances, "average")
     made = cut_at(merges, 1.0 - threshold) if cut == "threshold" else cut_widest(merges, limit=1.0)
-    return replace(made, similarity=1.0 - distances)
+    return replace(made, similarity=1.0 - distances, centers=mean_units(vectors, made.labels))
 
 
 def clustered(
@@ -90,9 +92,10 @@ def clustered(
         return ServerState(1, CLUSTER if clustering else FEDERATE, {GLOBAL: weights, INITIAL: weights})
 
     def broadcast(state: ServerState, client_id: str) -> Broadcast:
-        model = {GLOBAL: model_of(state, client_id)}
+        phase, received = sent_to(state, client_id)
+        model = {GLOBAL: received}
         if state.phase != PERSONALIZE:
-            return Broadcast(state.round, state.phase, model)
+            return Broadcast(state.round, phase, model)
         alone = min(state.round - 1, baseline_epochs // max(epochs, 1))
         return Broadcast(state.round, state.phase, {**model, INITIAL: state.models[INITIAL]}, {BASELINE_ROUNDS: float(alone)})
 
@@ -107,9 +110,14 @@ def clustered(
         update = Update(client_id, broadcast.round, len(shard.y_train), {GLOBAL: subtract(own, received)}, {"loss": loss})
         return update, ClientState() if broadcast.phase == CLUSTER else ClientState(own)
 
+    def place(start: Weights, update: Update, centers: Matrix) -> int:
+        names = compared(start, layers)
+        base = vector(start, names) * np.float32(compare == "weights")
+        return most_similar(base + vector(update.deltas[GLOBAL], names), centers)
+
     def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
         if state.phase != CLUSTER:
-            return replace(state, round=state.round + 1, models=moved(state, updates))
+            return replace(moved(state, updates, partial(place, state.slots.get(START, {}))), round=state.round + 1)
         held = list(updates)
         if not held:  # nobody to place: the next round tries again
             return replace(state, round=state.round + 1)

@@ -29,7 +29,7 @@ class Cut:
 
     at: the height of the cut; below: that of the last merge taken, 0 when there is none; above: that of the next, None when no
     merge is left. Heights are in units of the distance. merges: all of them, see `linkage`; similarity: float64[n, n], the cosine of
-    what was compared, where the one who cuts says so.
+    what was compared, where the one who cuts says so. centers: float64[clusters, d], by which a client that arrives later is placed.
     """
 
     labels: Labels
@@ -38,6 +38,7 @@ class Cut:
     above: float | None
     merges: Matrix
     similarity: Matrix | None = None
+    centers: Matrix | None = None
 
     @property
     def count(self) -> int:
@@ -73,6 +74,33 @@ def euclidean_distance(vectors: Sequence[Array]) -> Matrix:
 
     matrix = np.asarray(vectors, np.float64).reshape(len(vectors), -1)
     return np.asarray(squareform(pdist(matrix))) if len(matrix) > 1 else np.zeros((len(matrix), len(matrix)))
+
+
+def mean_units(vectors: Sequence[Array], labels: Labels) -> Matrix:
+    """Return the mean of each cluster's vectors, each scaled to length 1: float64[clusters, d].
+
+    A vector's dot product with it is the vector's length times its mean cosine similarity to the cluster's members: the measure of
+    average linkage.
+    """
+    matrix = np.asarray(vectors, np.float64).reshape(len(vectors), -1)
+    norms = np.linalg.norm(matrix, axis=1, keepdims=True)
+    return means(np.divide(matrix, norms, out=np.zeros_like(matrix), where=norms > 0), labels)
+
+
+def means(vectors: Sequence[Array] | Matrix, labels: Labels) -> Matrix:
+    """Return the mean of each cluster's vectors: float64[clusters, d]."""
+    matrix = np.asarray(vectors, np.float64).reshape(len(vectors), -1)
+    return np.stack([matrix[labels == label].mean(axis=0) for label in range(int(labels.max()) + 1)])
+
+
+def most_similar(vector: Array, centers: Matrix) -> int:
+    """Return the cluster of highest mean cosine similarity, by `mean_units`; the lowest of several."""
+    return int(np.argmax(np.round(centers @ vector.astype(np.float64) / max(float(np.linalg.norm(vector)), 1e-30), DECIMALS)))
+
+
+def nearest(vector: Array, centers: Matrix) -> int:
+    """Return the cluster of the nearest mean, by Euclidean distance; the lowest of several."""
+    return int(np.argmin(np.round(np.linalg.norm(centers - vector.astype(np.float64), axis=1), DECIMALS)))
 
 
 def linkage(distances: Matrix, method: Literal["average", "ward"]) -> Matrix:

@@ -16,8 +16,19 @@ import numpy as np
 
 from edgefl.algorithms.arithmetic import subtract
 from edgefl.algorithms.base import CLUSTER, FEDERATE, PERSONALIZE, PRETRAIN, Algorithm
-from edgefl.algorithms.clustering import Cut, cosine_similarity, cut_at, cut_into, cut_widest, euclidean_distance, linkage
-from edgefl.algorithms.clusters import divided, model_of, moved
+from edgefl.algorithms.clustering import (
+    Cut,
+    Matrix,
+    cosine_similarity,
+    cut_at,
+    cut_into,
+    cut_widest,
+    euclidean_distance,
+    linkage,
+    means,
+    nearest,
+)
+from edgefl.algorithms.clusters import divided, moved, sent_to
 from edgefl.algorithms.entry import entry
 from edgefl.algorithms.fedavg import FEDERATED, GLOBAL, INITIAL, fedavg_objectives
 from edgefl.algorithms.similarity import vector
@@ -42,12 +53,17 @@ def statistics(weights: Weights) -> dict[str, Array]:
 
 def cut_by_distance(updates: Iterable[Update], cut: str, cut_distance: float, num_clusters: int) -> Cut:
     """Cluster clients that trained from one model by their deltas: Ward's method on the distance of all but statistics."""
-    deltas = [update.deltas[GLOBAL] for update in updates]
-    names = sorted(deltas[0].keys() - statistics(deltas[0]).keys())
-    vectors = [vector(delta, names) for delta in deltas]
+    vectors = [distance_vector(update) for update in updates]
     merges = linkage(euclidean_distance(vectors), "ward")
     by_distance = cut_at(merges, cut_distance) if cut == "distance" else cut_widest(merges)
-    return replace(cut_into(merges, num_clusters) if num_clusters else by_distance, similarity=cosine_similarity(vectors))
+    made = cut_into(merges, num_clusters) if num_clusters else by_distance
+    return replace(made, similarity=cosine_similarity(vectors), centers=means(vectors, made.labels))
+
+
+def distance_vector(update: Update) -> Array:
+    """Return what clients are compared by: all of the delta but moving statistics, float32[d]."""
+    delta = update.deltas[GLOBAL]
+    return vector(delta, sorted(delta.keys() - statistics(delta).keys()))
 
 
 def fedap(
@@ -96,9 +112,10 @@ def fedap(
         return ServerState(1, next_phase(1), {GLOBAL: weights, INITIAL: weights})
 
     def broadcast(state: ServerState, client_id: str) -> Broadcast:
-        model = {GLOBAL: model_of(state, client_id)}
+        phase, received = sent_to(state, client_id)
+        model = {GLOBAL: received}
         if state.phase != PERSONALIZE:
-            return Broadcast(state.round, state.phase, model)
+            return Broadcast(state.round, phase, model)
         alone = min((state.round - 1) * epochs, baseline_epochs)
         return Broadcast(state.round, state.phase, {**model, INITIAL: state.models[INITIAL]}, {ALONE_EPOCHS: float(alone)})
 
@@ -114,6 +131,9 @@ def fedap(
         delta = subtract({**trained, **{name: received[name] for name in own}}, received)
         return Update(client_id, broadcast.round, len(shard.y_train), {GLOBAL: delta}, {"loss": loss}), ClientState(own)
 
+    def place(update: Update, centers: Matrix) -> int:
+        return nearest(distance_vector(update), centers)
+
     def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
         if state.phase == CLUSTER:
             held = list(updates)
@@ -121,10 +141,10 @@ def fedap(
                 return replace(state, round=state.round + 1)
             return divided(state, held, cut_by_distance(held, cut, cut_distance, num_clusters))
         if state.phase == PRETRAIN:
-            return replace(state, round=state.round + 1, phase=next_phase(state.round + 1), models=moved(state, updates))
+            return replace(moved(state, updates, place), round=state.round + 1, phase=next_phase(state.round + 1))
         done = int(state.scalars.get(FEDERATED_ROUNDS, 0))
-        models = moved(state, updates, beta(done, beta_start, beta_end, decay_rounds))
-        return replace(state, round=state.round + 1, models=models, scalars={**state.scalars, FEDERATED_ROUNDS: float(done + 1)})
+        after = moved(state, updates, place, beta(done, beta_start, beta_end, decay_rounds))
+        return replace(after, round=state.round + 1, scalars={**after.scalars, FEDERATED_ROUNDS: float(done + 1)})
 
     def personalize(broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator) -> tuple[Mixture, ClientState]:
         model = begun(broadcast.models[GLOBAL], state)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from edgefl.algorithms.base import assignments
-from edgefl.algorithms.clusters import LINKAGE, MATRIX, compared_in
+from edgefl.algorithms.clusters import LINKAGE, MATRIX, compared_clients, compared_in
 from edgefl.algorithms.fedavg import INITIAL
 from edgefl.algorithms.similarity import compared, layer_of
 from edgefl.types import ServerState
@@ -18,7 +18,7 @@ def likeness(algorithm: str, options: Mapping[str, Any], after: ServerState) -> 
     options: all of the algorithm's, with their defaults. None but for the state that a clustering round has given.
     """
     found, placed = compared_in(after), assignments(after)
-    if found is None or found[0] != after.round - 1 or len(found[1][MATRIX]) != len(placed):
+    if found is None or found[0] != after.round - 1 or len(found[1][MATRIX]) != len(compared_clients(after)):
         return None
     round, kept, cut = found
     return {

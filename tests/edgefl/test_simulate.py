@@ -80,8 +80,8 @@ def test_a_cohort_is_drawn_from_each_cluster_and_takes_all_to_place_them():
     ids = [f"pi-{i}" for i in range(9)]
     state = with_assignments(ServerState(5, FEDERATE, {}), {name: i // 3 for i, name in enumerate(ids[:8])})
     cohort = choose_cohort(1, state, ids, 2)
-    groups = ([*ids[:3], "pi-8"], ids[3:6], ids[6:8])  # pi-8 came later: it counts to the first of the largest
-    assert [sum(name in cohort for name in group) for group in groups] == [2, 2, 2]
+    groups = (ids[:3], ids[3:6], ids[6:8], ["pi-8"])  # pi-8 arrives later and has to be placed
+    assert [sum(name in cohort for name in group) for group in groups] == [2, 2, 2, 1]
     assert choose_cohort(1, replace(state, phase=CLUSTER), ids, 2) == tuple(ids)
 
 

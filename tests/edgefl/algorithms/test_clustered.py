@@ -176,14 +176,39 @@ def test_a_cluster_moves_by_its_own_clients_and_rests_without_them():
     np.testing.assert_allclose(after.models["cluster2"]["fc/kernel"], [[0, 6]], atol=1e-6)
 
 
-def test_each_client_receives_its_cluster_only_and_a_late_one_the_largest():
+def test_each_client_receives_its_cluster_only():
     algorithm, state = clustered_at({})
-    for client_id, cluster in {"a": 0, "b": 0, "c": 1, "d": 2, "late": 0}.items():
+    for client_id, cluster in {"a": 0, "b": 0, "c": 1, "d": 2}.items():
         sent = algorithm.broadcast(state, client_id)
         assert list(sent.models) == ["global"]
         np.testing.assert_array_equal(sent.models["global"]["fc/kernel"], state.models[f"cluster{cluster}"]["fc/kernel"])
-    after = algorithm.aggregate(state, [update("late", 2, 1, fc_kernel=[[0, 1]])])
-    assert after.models["cluster0"]["fc/kernel"][0, 1] == state.models["cluster0"]["fc/kernel"][0, 1] + 1
+
+
+@pytest.mark.parametrize("start", [[0, 0], [50, 50]])
+def test_a_client_that_arrives_later_is_placed_by_its_first_update(start):
+    """Deltas (1, 0) and (1, .2) are one cluster, the largest; (-1, 0) is another. The late client's (-9, 1) is like the second."""
+    algorithm, deltas = make_algorithm("clustered", None, {}), {"a": [1, 0], "b": [1, 0.2], "c": [-1, 0]}
+    state = after_clustering({}, start, deltas)
+    assert assignments(state) == {"a": 0, "b": 0, "c": 1}
+    sent = algorithm.broadcast(state, "late")
+    np.testing.assert_array_equal(sent.models["global"]["fc/kernel"], [start], "it begins where all began")
+    assert (sent.round, sent.phase) == (2, CLUSTER)
+    after = algorithm.aggregate(state, [update("a", 2, 1, fc_kernel=[[1, 1]]), update("late", 2, 1, fc_kernel=[[-9, 1]])])
+    assert assignments(after) == {"a": 0, "b": 0, "c": 1, "late": 1}
+    np.testing.assert_array_equal(after.models["cluster1"]["fc/kernel"], state.models["cluster1"]["fc/kernel"])
+    np.testing.assert_allclose(after.models["cluster0"]["fc/kernel"], state.models["cluster0"]["fc/kernel"] + 1, atol=1e-5)
+    after = decode_server_state(encode_server_state(after))
+    sent = algorithm.broadcast(after, "late")
+    assert (sent.round, sent.phase) == (3, FEDERATE)
+    np.testing.assert_array_equal(sent.models["global"]["fc/kernel"], after.models["cluster1"]["fc/kernel"])
+    assert explain_clusters(after)[0].startswith("2 clusters of 3 clients")
+    assert "1 clients arrived later" in explain_clusters(after)[0]
+
+
+def test_a_client_without_an_update_ends_with_the_largest_cluster():
+    algorithm, state = make_algorithm("clustered", None, {}), after_clustering({}, [0, 0], {"a": [1, 0], "b": [1, 0.2], "c": [-1, 0]})
+    sent = algorithm.broadcast(replace(state, phase=PERSONALIZE), "late")
+    np.testing.assert_array_equal(sent.models["global"]["fc/kernel"], state.models["cluster0"]["fc/kernel"])
 
 
 def test_the_clustering_waits_until_there_is_somebody():

@@ -92,6 +92,19 @@ def test_clients_are_clustered_by_how_far_apart_they_went(options, clusters):
     assert explain_clusters(after)[0].startswith(f"{max(clusters) + 1} clusters of 4 clients")
 
 
+def test_a_client_that_arrives_later_goes_to_the_nearest_cluster():
+    """Clusters at (.5, 0) and (4, 1.5). From (7, 7), where the clustering round began, the late client moves by (4, 2)."""
+    algorithm = make_algorithm("fedap", None, {"pretrain_rounds": 0})
+    state = algorithm.init({"fc/kernel": np.full((1, 2), 7, np.float32)}, rng_for(1, 0))
+    state = algorithm.aggregate(state, [update(c, 1, 1, point) for c, point in POINTS.items()])
+    sent = algorithm.broadcast(state, "late")
+    assert sent.phase == CLUSTER
+    np.testing.assert_array_equal(sent.models["global"]["fc/kernel"], [[7, 7]])
+    after = algorithm.aggregate(state, [update("late", 2, 1, (4, 2))])
+    assert assignments(after) == {**assignments(state), "late": 1}
+    assert after.models["cluster1"] is state.models["cluster1"]
+
+
 def test_a_cluster_starts_from_its_weighted_mean():
     algorithm = make_algorithm("fedap", None, {"pretrain_rounds": 0})
     state = algorithm.init({"fc/kernel": np.full((1, 2), 7, np.float32)}, rng_for(1, 0))
