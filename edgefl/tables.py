@@ -26,7 +26,7 @@ class ModelConfig:
         if not self.input_shape or any(type(size) is not int or size < 1 for size in self.input_shape):
             raise ConfigError(f"input_shape is {list(self.input_shape)}, expected whole numbers above 0 such as [28, 28, 1]")
         if self.num_classes < 2:
-            raise ConfigError(f"num_classes is {self.num_classes}, expected at least 2")
+            raise ConfigError(f"num_classes is {self.num_classes}, expected at least 2: for yes or no take Dense(2), labels 0 and 1")
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,10 @@ def _by(shape: tuple[int, ...]) -> str:
 def check_task(task: Task, model: str) -> ModelConfig:
     """Return the table [model]; ConfigError for a model that is not known, DataError for a task of one class."""
     from edgefl.models import list_models
+    from edgefl.models.keras_file import explain_format
 
+    if explanation := explain_format(model):
+        raise ConfigError(explanation)
     if model not in list_models() and ":" not in model and not model.endswith(".keras"):
         raise ConfigError(f"no model {model!r}; {nearest(model, list(list_models()))}; a .keras file or module:function is taken too")
     if task.num_classes < 2:

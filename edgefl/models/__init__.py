@@ -1,13 +1,14 @@
 """Models by name, from a `.keras` file, or from anyone's `module:function`. One file a model; Keras is imported when one is built."""
 
 import importlib
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from edgefl.config import ModelConfig, nearest
 from edgefl.errors import ConfigError
-from edgefl.models.keras_file import load_file
+from edgefl.models.keras_file import explain_format, load_file
 from edgefl.models.options import check_options
 
 _SOURCES = {
@@ -22,6 +23,10 @@ _SOURCES = {
     "gate-cnn": "gate of Adaptive Expert Models (Isaksson et al. 2022), one class an expert: 6,995 weights at 32x32x3 over seven",
     "softmax": "multinomial logistic regression: one dense layer on the flattened sample",
 }
+
+
+MANY_VALUES = 64
+"""A model with as many outputs as inputs, this many or more, is taken for an autoencoder unless it ends with softmax."""
 
 
 def list_models() -> dict[str, str]:
@@ -57,6 +62,8 @@ def _find(name: str) -> Callable[..., Any]:
         module = f"edgefl.models.{function}"
     elif ":" in name:
         module, function = name.split(":", 1)
+    elif explanation := explain_format(name):
+        raise ConfigError(explanation)
     else:
         raise ConfigError(f"unknown model {name!r}; {nearest(name, list(_SOURCES))}; a .keras file or module:function is taken too")
     try:
@@ -79,13 +86,51 @@ def _call(function: Callable[..., Any], config: ModelConfig) -> Any:
 
 
 def _check_shapes(model: Any, config: ModelConfig) -> None:
-    if not model.built or not getattr(model, "inputs", None) or len(model.inputs) != 1 or len(model.outputs) != 1:
-        raise ConfigError(f"model {config.name} needs one input and one output of known shape; start a Sequential with keras.Input")
+    if not model.built or not getattr(model, "inputs", None):
+        raise ConfigError(f"model {config.name} has no input of known shape, expected one; start a Sequential with keras.Input")
+    if len(model.inputs) != 1:
+        raise ConfigError(
+            f"model {config.name} has {len(model.inputs)} inputs ({', '.join(each.name for each in model.inputs)}), expected one; "
+            "join them in the data, and take them apart by layers behind one keras.Input"
+        )
+    if len(model.outputs) != 1:
+        raise ConfigError(
+            f"model {config.name} has {len(model.outputs)} outputs, expected one, a row of class scores; "
+            "give the part that classifies, keras.Model(inputs, scores)"
+        )
     received, expected = tuple(model.inputs[0].shape[1:]), tuple(config.input_shape)
     if received != expected:
         raise ConfigError(f"model {config.name} takes samples of {received}, the configuration says input_shape {expected}; change one")
-    if tuple(model.outputs[0].shape[1:]) != (config.num_classes,):
+    given = tuple(model.outputs[0].shape[1:])
+    if given == (1,):
         raise ConfigError(
-            f"model {config.name} gives {tuple(model.outputs[0].shape[1:])} a sample, the configuration says num_classes "
-            f"{config.num_classes}; change one"
+            f"model {config.name} gives one value a sample, expected one for each class: edgefl trains classifiers; "
+            "for yes or no end it with Dense(2), logits or softmax, and number the labels 0 and 1"
         )
+    if len(given) != 1 or (config.name not in _SOURCES and _reconstructs(model)):
+        raise ConfigError(
+            f"model {config.name} gives {given} a sample for {received}, as an autoencoder does; edgefl trains classifiers: "
+            f"end it with Dense(num_classes), logits or softmax (a softmax also says that this is a classifier of {given[-1]} classes)"
+        )
+    if given != (config.num_classes,):
+        raise ConfigError(
+            f"model {config.name} gives {given} a sample, the configuration says num_classes {config.num_classes}; change one: "
+            "the last layer is Dense(num_classes), with logits or softmax"
+        )
+
+
+def _flat(model: Any) -> list[Any]:
+    return [part for layer in model.layers for part in (_flat(layer) if hasattr(layer, "layers") else [layer])]
+
+
+def _reconstructs(model: Any) -> bool:
+    """Whether the outputs seem to be the inputs again: as many values, no softmax, and many of them or a narrower layer between."""
+    import keras
+
+    size = math.prod(model.outputs[0].shape[1:])
+    layer = model.outputs[0]._keras_history[0]
+    softmax = isinstance(layer, keras.layers.Softmax) or getattr(layer, "activation", None) is keras.activations.softmax
+    if size != math.prod(model.inputs[0].shape[1:]) or softmax:
+        return False
+    dense = [each for each in _flat(model) if isinstance(each, keras.layers.Dense)]
+    return size >= MANY_VALUES or any(each.units < size for each in dense)

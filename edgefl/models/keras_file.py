@@ -38,6 +38,19 @@ PROCESSOR_LIMIT_S = 120.0
 FORMATS = {b"\x89HDF\r\n\x1a\n": "an HDF5 file", b"PK\x03\x04": "a truncated or damaged zip archive"}
 
 
+def explain_format(name: str) -> str:
+    """Return the error for the name of a model file in another format than `.keras`, "" for any other name."""
+    path = Path(name)
+    if path.suffix in (".h5", ".hdf5"):
+        kind = "an HDF5 file"
+    elif (path / "saved_model.pb").is_file() or path.name == "saved_model.pb":
+        kind = "a SavedModel"
+    else:
+        return ""
+    there = "" if path.exists() else ", and it does not exist"
+    return f"the model {name} is {kind}{there}, expected a .keras file; load it with Keras and save it as .keras: model.save('model.keras')"
+
+
 def load_file(path: Path) -> Any:
     """Return the model in a `.keras` file. Raises ConfigError for any other file, and for a model with code or classes of its own."""
     import keras

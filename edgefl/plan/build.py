@@ -13,7 +13,7 @@ from edgefl.learner.keras import KerasLearner
 from edgefl.models import build_model
 from edgefl.plan.compile import compile_program
 from edgefl.plan.further import further_weights
-from edgefl.plan.network import Network
+from edgefl.plan.network import Network, check_exportable
 from edgefl.plan.spec import Plan, PlanSpec, TensorSpec
 from edgefl.types import Weights
 
@@ -34,8 +34,10 @@ def build_plan(config: FederationConfig) -> tuple[Plan, Weights]:
     initial = network.initial_weights() | {name: value for each in found for name, value in each.initial.items()}
     own = {spec.name for spec in network.specs}
     weights = (*network.specs, *(TensorSpec(name, value.shape) for name, value in initial.items() if name not in own))
-    program, signatures = compile_program(found)
     mixture = next((replace(each, out=each.exported or each.out) for each in found if each.name == MIXTURE), None)
+    if mixture is not None:
+        check_exportable(network)
+    program, signatures = compile_program(found)
     template, bindings = (b"", ()) if mixture is None else build_template(mixture, network.epsilons)
     spec = PlanSpec(
         config.model.name, config.algorithm, options, tuple(config.model.input_shape), config.model.num_classes,

@@ -53,8 +53,8 @@ def build(
 
     Layers that compile: Conv1D, Conv2D, DepthwiseConv2D, SeparableConv1D and 2D, MaxPooling, AveragePooling and global poolings (1D, 2D),
     Dense, Flatten, Reshape, ReLU, LeakyReLU, ELU, Softmax and other activations, Dropout, BatchNormalization, GroupNormalization,
-    LayerNormalization, Add, Concatenate, Rescaling, ZeroPadding, Cropping, UpSampling (nearest). Those that do not (grouped and
-    transposed convolutions, exact GELU) are named by the error.
+    LayerNormalization, Normalization, Add, Concatenate, Rescaling, ZeroPadding, Cropping, UpSampling (nearest), and with unroll=True LSTM
+    and SimpleRNN. Those that do not (loops over time, grouped and transposed convolutions, exact GELU) are named by the error.
     """
     given = {"name": model, "input_shape": as_shape(input_shape) if input_shape is not None else None, "num_classes": num_classes}
     settings = load_config(config) if config else FederationConfig()

@@ -5,6 +5,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from edgefl.plan.convolution import BUILTIN, convolve, fits, turn, turned
@@ -19,6 +20,27 @@ Called = tuple[Tensor, Sequence[tuple[Any, Tensor]]]
 
 EXPORTED: ContextVar[bool] = ContextVar("EXPORTED", default=False)
 """Whether what is traced is the graph that devices quantize."""
+
+
+CONSTANT = (keras.layers.Normalization,)
+"""Layers whose variables are constants of the plan: they are adapted before the federation and never trained."""
+
+
+def normalize(layer: Any, x: Tensor) -> Tensor:
+    """Apply a Normalization layer, its mean and variance folded into one factor and one offset.
+
+    In the exported graph a factor for each channel is a depthwise convolution: int8 keeps a scale for each channel of its weights, but a
+    single scale for the constants of a multiplication, where the factors of channels with a large spread would round to zero.
+    """
+    mean, spread = np.asarray(layer.mean, np.float64), np.sqrt(np.asarray(layer.variance, np.float64))
+    spread = np.maximum(spread, keras.config.epsilon())
+    factor, offset = (spread, mean) if layer.invert else (1 / spread, -mean / spread)
+    channels = x.shape[-1]
+    if not EXPORTED.get() or channels == 1 or {factor.size, offset.size} != {channels} or factor.shape[-1] != channels:
+        return x * tf.constant(factor, tf.float32) + tf.constant(offset, tf.float32)
+    filters = tf.constant(factor.reshape(1, 1, channels, 1), tf.float32)
+    image = tf.reshape(x, (x.shape[0], -1, 1, channels))
+    return tf.reshape(tf.nn.depthwise_conv2d(image, filters, (1, 1, 1, 1), "VALID") + tf.constant(offset.ravel(), tf.float32), x.shape)
 
 
 def call_layer(layer: Any, read: Read, x: Tensor, training: bool) -> Called | None:

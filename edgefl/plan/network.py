@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from edgefl.errors import PlanError
-from edgefl.plan.layers import call_layer
+from edgefl.plan.layers import CONSTANT, call_layer, normalize
 from edgefl.plan.spec import TensorSpec
 from edgefl.types import Array
 
@@ -24,6 +24,8 @@ Tensors = Mapping[str, Tensor]
 _HEAD_LAYERS = (keras.layers.Dense, keras.layers.Dropout, keras.layers.ReLU, keras.layers.Activation, keras.layers.Softmax)
 _NORMS = keras.layers.BatchNormalization
 _LINEAR = ("linear", "softmax")
+_CONVOLUTIONAL_RNNS = (keras.layers.ConvLSTM1D, keras.layers.ConvLSTM2D, keras.layers.ConvLSTM3D)
+_TRACING_ERRORS = (RuntimeError, ValueError, TypeError, NotImplementedError, AttributeError, tf.errors.OpError)
 
 
 @dataclass
@@ -53,15 +55,19 @@ class Network:
         inputs, outputs = getattr(model, "inputs", None) or [], getattr(model, "outputs", None) or []
         if len(inputs) != 1 or len(outputs) != 1 or len(outputs[0].shape) != 2:
             raise PlanError(
-                f"model {model.name} needs one input and one output [batch, classes]; start a Sequential with keras.Input, split others"
+                f"model {model.name} has {len(inputs)} inputs and {len(outputs)} outputs, expected one input and one output; "
+                "start a Sequential with keras.Input, and end the model with Dense(num_classes)"
             )
         functional = keras.Model(model.inputs[0], model.outputs[0], name=model.name)
         self.input_shape = tuple(int(size) for size in model.inputs[0].shape[1:])
         self.num_classes = int(model.outputs[0].shape[1])
+        for layer in _flat(functional.layers):
+            _check_recurrent(layer)
         self._names: dict[int, str] = {}
         self._name_weights(functional.layers, "")
         trainable = {id(v) for v in functional.trainable_variables}
-        variables = [v for v in functional.weights if id(v) in trainable] + [v for v in functional.weights if id(v) not in trainable]
+        weights = [v for v in functional.weights if id(v) in self._names]  # without constants
+        variables = [v for v in weights if id(v) in trainable] + [v for v in weights if id(v) not in trainable]
         self._variables = {self._names[id(v)]: v for v in variables}
         self.specs = tuple(TensorSpec(name, tuple(v.shape)) for name, v in self._variables.items())
         self.trainable = tuple(self._names[id(v)] for v in variables if id(v) in trainable)
@@ -74,6 +80,7 @@ class Network:
         trial = self._trial(1)
         self.statistics = tuple(trial.updates)
         self.hidden_width = int(trial.hidden.shape[-1])
+        self.recurrent = tuple((layer.name, part) for layer in _flat(functional.layers) for part in _recurrent_parts(layer))
         self.epsilons = {layer.name: float(layer.epsilon) for layer in _flat(functional.layers) if isinstance(layer, _NORMS)}
 
     def initial_weights(self) -> dict[str, Any]:
@@ -131,7 +138,7 @@ class Network:
             if isinstance(layer, keras.Model) and layer.layers:
                 self._name_weights(layer.layers, f"{prefix}{layer.name}/")
                 continue
-            for variable in layer.weights:
+            for variable in () if isinstance(layer, CONSTANT) else layer.weights:
                 name = f"{prefix}{layer.name}/{variable.path.split(f'{layer.name}/', 1)[-1]}"
                 if name in self._names.values() and self._names.get(id(variable)) != name:
                     raise PlanError(f"two weights of the model are named {name}; give its layers different names")
@@ -165,6 +172,16 @@ class Network:
         return functional._run_through_graph(x, operation_fn=operation)
 
     def _call(self, layer: Any, run: _Run, *args: Any, **kwargs: Any) -> Tensor:
+        try:
+            return self._call_layer(layer, run, *args, **kwargs)
+        except _TRACING_ERRORS as error:
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise PlanError(
+                f"layer {layer.name} ({type(layer).__name__}) cannot become a part of a plan: {reason}; "
+                "replace it by a layer that `edgefl plan build --help` lists"
+            ) from error
+
+    def _call_layer(self, layer: Any, run: _Run, *args: Any, **kwargs: Any) -> Tensor:
         with tf.name_scope(layer.name):
             if not isinstance(layer, keras.Layer):
                 return layer(*args, **kwargs)
@@ -172,6 +189,8 @@ class Network:
                 return self._run_graph(layer, args[0], run)
             if type(layer) is keras.layers.Dropout:
                 return _dropout(layer, run, args[0])
+            if isinstance(layer, CONSTANT):
+                return normalize(layer, args[0])
             called = call_layer(layer, lambda v: self._read(v, run), args[0], run.training)
             if called is None:
                 return self._call_stateless(layer, run, *args, **kwargs)
@@ -217,6 +236,42 @@ def _draw_again(initializer: Any, shape: tuple[int, ...], seed: int) -> Array:
 
 def _flat(layers: Sequence[Any]) -> list[Any]:
     return [part for layer in layers for part in (_flat(layer.layers) if isinstance(layer, keras.Model) else [layer])]
+
+
+def _recurrent_parts(layer: Any) -> tuple[Any, ...]:
+    """Return the recurrent layers in a layer: itself, or both directions of a Bidirectional."""
+    if isinstance(layer, keras.layers.Bidirectional):
+        return (layer.forward_layer, layer.backward_layer)
+    return (layer,) if isinstance(layer, keras.layers.RNN) else ()
+
+
+def _check_recurrent(layer: Any) -> None:
+    for part in _recurrent_parts(layer):
+        kind = type(part).__name__
+        if isinstance(part, _CONVOLUTIONAL_RNNS):
+            raise PlanError(
+                f"layer {layer.name} ({kind}) has no form that a device can run; use LSTM(unroll=True), or Conv layers over time"
+            )
+        if not part.unroll:
+            raise PlanError(
+                f"layer {layer.name} ({kind}) loops over time, which a device's program cannot; give it unroll=True "
+                "(LSTM and SimpleRNN compile then, GRU does not)"
+            )
+        cells = getattr(part.cell, "cells", (part.cell,))
+        if any(getattr(cell, name, 0) for cell in cells for name in ("dropout", "recurrent_dropout")):
+            raise PlanError(
+                f"layer {layer.name} ({kind}) draws its own random numbers; leave out its dropout, and put a Dropout layer before it"
+            )
+
+
+def check_exportable(network: Network) -> None:
+    """Raise PlanError for a layer that trains on a device but whose weights cannot be filled into the exported model."""
+    for name, part in network.recurrent:
+        if any(isinstance(cell, keras.layers.GRUCell) for cell in getattr(part.cell, "cells", (part.cell,))):
+            raise PlanError(
+                f"layer {name} (GRU) cannot be exported: the converter cuts its weights into pieces that a device cannot fill in; "
+                "use LSTM(unroll=True) or SimpleRNN(unroll=True)"
+            )
 
 
 def _dropout(layer: Any, run: _Run, x: Tensor) -> Tensor:

@@ -56,6 +56,13 @@ CHAINS: dict[str, tuple[tuple[int, ...], Callable[[], Callable[[Any], Any]]]] = 
             L.GlobalAveragePooling1D(), L.Dense(5, "softplus"), L.BatchNormalization(),
         ),
     ),
+    "normalised": (
+        (4, 2),
+        lambda: chain(
+            L.Normalization(mean=[3.0, -1.0], variance=[100.0, 0.01]),
+            L.LSTM(3, unroll=True, return_sequences=True), L.SimpleRNN(3, unroll=True),
+        ),
+    ),
     "recurrent": ((3, 2), lambda: chain(L.GRU(3, unroll=True))),
     "joined": ((6, 6, 4), lambda: squeezed),
 }  # fmt: skip
