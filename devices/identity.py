@@ -10,9 +10,11 @@ from collections.abc import Callable
 
 from edgefl.errors import LinkError, WireError
 from edgefl.mqtt import Link, Message
+from edgefl.wire import version1
 from edgefl.wire.messages import STOPPED, Claim, State, Status
 from edgefl.wire.strict_json import decode_json, encode_json
-from edgefl.wire.topics import Topics, parse_topic
+from edgefl.wire.topics import PROTOCOL_VERSION, Topics, parse_topic
+from edgefl.wire.version1 import is_version1
 
 SETTLE_S = 0.5
 
@@ -24,17 +26,19 @@ class IdTakenError(LinkError):
 def find_federation(link: Link, timeout_s: float, note: Callable[[str], None]) -> str:
     """Return the name of the one federation that runs on the broker, waiting until there is one.
 
-    LinkError when there are several, or none within `timeout_s` (0: no limit).
+    An aggregator that speaks version 1 of the protocol is named once. LinkError when there are several federations, or none within
+    `timeout_s` (0: no limit).
     """
-    link.subscribe(Topics("+").state)
+    link.subscribe(Topics("+").state, version1.state_topic("+"))
     running: dict[str, str] = {}
+    current, older = set[str](), set[str]()
     told = False
     began = time.monotonic()
     settled = began + SETTLE_S
     while True:
         now = time.monotonic()
         if now >= settled and len(running) == 1:
-            link.unsubscribe(Topics("+").state)
+            link.unsubscribe(Topics("+").state, version1.state_topic("+"))
             return next(iter(running))
         if now >= settled and running:
             raise LinkError(f"{len(running)} federations run at {link.url}: {', '.join(sorted(running))}; choose one with --federation")
@@ -44,12 +48,35 @@ def find_federation(link: Link, timeout_s: float, note: Callable[[str], None]) -
         if event is None and not running and not told:
             told = True
             note(f"no federation runs at {link.url} yet; waiting for an aggregator")
-        if isinstance(event, Message):
+        for name in sorted(older - current) if now >= settled else ():
+            note(older_aggregator(name, link.url))
+            current.add(name)  # once
+        if isinstance(event, Message) and is_version1(event.topic):
+            older |= _running_version1(event)
+        elif isinstance(event, Message):
             name, phase = _state_of(event)
+            current.add(name)
             running.pop(name, None)
             if phase not in ("", "done", STOPPED):
                 running[name] = phase
                 settled = max(settled, time.monotonic() + 0.1)
+
+
+def older_aggregator(federation: str, url: str) -> str:
+    """Return the message for a person whose aggregator speaks version 1 of the protocol."""
+    return (
+        f"the aggregator of {federation!r} at {url} speaks version {version1.VERSION} of the protocol, this device version "
+        f"{PROTOCOL_VERSION}; update edgefl on the aggregator's machine"
+    )
+
+
+def _running_version1(message: Message) -> set[str]:
+    """Return the name of the federation that a version 1 aggregator leads, as a set that is empty when none runs."""
+    try:
+        state = decode_json(version1.State, message.payload) if message.payload else None
+    except WireError:
+        return set()
+    return {state.federation} if state and state.phase not in ("done", STOPPED) else set()
 
 
 def _state_of(message: Message) -> tuple[str, str]:

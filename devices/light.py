@@ -35,7 +35,7 @@ from edgefl.mqtt import KEEPALIVE_S
 from edgefl.plan.spec import PlanSpec, decode_plan
 from edgefl.security.enrolment import Enrolment, load_enrolment
 from edgefl.types import Array
-from edgefl.wire.chunks import CHUNK_BYTES, chunk_count
+from edgefl.wire.chunks import chunk_count
 from edgefl.wire.messages import STOPPED, Begin, Task
 from edgefl.wire.tensors import encode_models, size_limit
 
@@ -130,8 +130,8 @@ class Client:
         metrics = {"loss": LOSS, "seconds": 0.0, "peak_rss_mb": peak_rss_mb()}
         client_id = self._enrolment.client_id
         begin = Begin(
-            client_id, task.session, task.round, task.plan, hashlib.sha256(blob).hexdigest(), len(blob), chunk_count(len(blob)),
-            CHUNK_BYTES, NUM_SAMPLES, metrics, task.nonce, time.time(),
+            client_id, task.session, task.round, task.plan, hashlib.sha256(blob).hexdigest(), len(blob),
+            chunk_count(len(blob), task.chunk_bytes), task.chunk_bytes, NUM_SAMPLES, metrics, task.nonce, time.time(),
         )  # fmt: skip
         if upload(session, task, begin, blob).outcome == "rejected":
             self._rejected += 1

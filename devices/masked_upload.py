@@ -19,7 +19,7 @@ from devices.store import Progress
 from devices.upload import upload
 from edgefl.errors import ConfigError, DataError, RoundError, WireError
 from edgefl.types import Array
-from edgefl.wire.chunks import CHUNK_BYTES, chunk_count
+from edgefl.wire.chunks import chunk_count
 from edgefl.wire.masked import CODEC, MASK, MOST_ATTEMPTS, UNMASK, attempt_of, context_of
 from edgefl.wire.messages import Begin, Receipt, Task
 
@@ -132,8 +132,8 @@ class Delivery:
 
     def _say(self, session: Session, step: Task, blob: bytes, metrics: Mapping[str, float] = {}, samples: int = 1) -> Receipt:
         begin = Begin(
-            self._client_id, step.session, step.round, step.plan, hashlib.sha256(blob).hexdigest(), len(blob), chunk_count(len(blob)),
-            CHUNK_BYTES, samples, metrics, step.nonce, time.time(),
+            self._client_id, step.session, step.round, step.plan, hashlib.sha256(blob).hexdigest(), len(blob),
+            chunk_count(len(blob), step.chunk_bytes), step.chunk_bytes, samples, metrics, step.nonce, time.time(),
         )  # fmt: skip
         return upload(session, step, begin, blob)
 

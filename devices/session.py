@@ -1,20 +1,23 @@
 """A device's side of the wire: its link, and the last that it heard of each kind."""
 
 import contextlib
+import math
 import random
 import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from devices.identity import IdTakenError, taken, yields_to
+from devices.identity import IdTakenError, older_aggregator, taken, yields_to
 from edgefl.errors import WireError
 from edgefl.mqtt import Connected, Link, Message
 from edgefl.security.trust import Trust
-from edgefl.wire.chunks import CHUNK_BYTES, Assembler
+from edgefl.wire import version1
+from edgefl.wire.chunks import CHUNK_BYTES, Assembler, check_chunk_bytes
 from edgefl.wire.masked import CODEC, STEPS, attempt_of
 from edgefl.wire.messages import Claim, Manifest, Receipt, State, Status, Task, Want
 from edgefl.wire.strict_json import decode_json, encode_json
 from edgefl.wire.topics import Topics, parse_topic
+from edgefl.wire.version1 import is_version1
 
 PATIENCE_S = 2.0
 UNCOUNTED_BYTES = 20 * CHUNK_BYTES
@@ -41,6 +44,7 @@ class Session:
         self.limits: dict[str, int] = {}
         self.early: dict[str, dict[int, bytes]] = {}
         self.moved = time.monotonic()
+        self._older_since = 0.0
 
     def start(self) -> None:
         """Say that this device is here, and listen."""
@@ -49,7 +53,8 @@ class Session:
         link.on_network(device(client_id, "claim"), self._answer_claim)
         # a task may follow at once on the status, so what it comes on is subscribed before; the status's own topic after, since
         # it holds that of an earlier boot until then. QoS 1 would end with the connection, and what is lost with it comes again
-        link.subscribe(device(client_id, "claim"), device(client_id, "task"), device(client_id, "receipt"), self.topics.state, qos=0)
+        own = (device(client_id, leaf) for leaf in ("claim", "task", "receipt"))
+        link.subscribe(*own, self.topics.state, version1.state_topic(self.topics.federation), qos=0)
         self.publish_status()
         link.subscribe(device(client_id, "status"), qos=0)
 
@@ -76,11 +81,17 @@ class Session:
         if isinstance(event, Connected):
             self._note(f"the link to the broker is up again at {event.url}")
             self.publish_status()
+        elif isinstance(event, Message) and is_version1(event.topic):
+            self._older_since = self._older_since or (time.monotonic() if event.payload else 0.0)
         elif isinstance(event, Message):
             try:
                 self._take(event)
             except WireError as error:
                 self._note(f"ignored: {error}")
+
+        if self._older_since and self.state is None and time.monotonic() - self._older_since > PATIENCE_S:
+            self._note(older_aggregator(self.topics.federation, self.link.url))
+            self._older_since = math.inf  # once
 
     def _take(self, message: Message) -> None:
         address = parse_topic(message.topic)
@@ -93,7 +104,9 @@ class Session:
                 if known is None or (told.session, told.phase, told.plan) != (known.session, known.phase, known.plan):
                     self.state = self.trust.checked(told, message.payload)
             case "task":
-                self._on_task(self.trust.checked(decode_json(Task, message.payload), message.payload, self._status.client_id))
+                task = self.trust.checked(decode_json(Task, message.payload), message.payload, self._status.client_id)
+                check_chunk_bytes(task.chunk_bytes)
+                self._on_task(task)
             case "receipt":
                 received = self.trust.checked(decode_json(Receipt, message.payload), message.payload, self._status.client_id)
                 self.receipts[received.sha256] = received

@@ -43,6 +43,8 @@ class FederationConfig:
         deadline_s: seconds after which a round closes with whoever has reported
         grace_s: seconds that a round which has its quorum waits for a device that went offline
         upload_slots: how many devices may send their updates at a time
+        chunk_bytes: the size of the messages that models and updates travel in, in bytes, a multiple of 1024; a broker that passes 128 KB
+            a message, such as AWS IoT Core, needs 122880
         codec: how updates travel: fp32, fp16, int8, or top-K (the largest K per cent), each with +deflate or without; what it rounds
             away a device adds to its next update
         mode: sync, or async: a device always has a task, and each `buffer` updates make a new model
@@ -65,6 +67,7 @@ class FederationConfig:
     deadline_s: float = 120.0
     grace_s: float = 10.0
     upload_slots: int = 4
+    chunk_bytes: int = 245760
     codec: str = "fp32"
     mode: str = "sync"
     over_selection: float = 1.0
@@ -86,6 +89,8 @@ class FederationConfig:
         for key, low in (("rounds", 1), ("clients_per_round", 0), ("min_clients", 1), ("upload_slots", 1)):
             if getattr(self, key) < low:
                 raise ConfigError(f"{key} is {getattr(self, key)}, expected at least {low}")
+        if not 1024 <= self.chunk_bytes <= 245760 or self.chunk_bytes % 1024:
+            raise ConfigError(f"chunk_bytes is {self.chunk_bytes}, expected a multiple of 1024 from 1024 to 245760")
         from edgefl.codecs import check_codec  # numpy, which `edgefl` alone does not load
 
         check_codec(self.codec)

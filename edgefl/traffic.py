@@ -13,6 +13,7 @@ _SHA256 = "0" * 64
 _SESSION = "0" * 16
 _TS = 1763737200.1234567
 """When every message is sent: the digits of a time must not differ from run to run. A real one has as many, or a few less."""
+_STARTED = 1763737200123
 
 
 class Traffic:
@@ -47,7 +48,7 @@ class Traffic:
         lacking = dict(blobs[name] for name, sha256 in hashes.items() if sha256 not in held)
         task = Task(
             _SESSION, broadcast.round, broadcast.phase, _SHA256, hashes, broadcast.scalars, 1, 120.0, self._codec, 0, 0.0, _SESSION,
-            _TS, granted=True,
+            _TS, granted=True, started=_STARTED,
         )  # fmt: skip
         return len(encode_json(task)) + sum(lacking.values())
 

@@ -89,6 +89,7 @@ class Aggregator:
         with Journal(self._out) as self._journal, ExitStack() as ending:
             self._started, self._resumed = enter(self._journal, self._config, self._plan, self._out, fresh)
             self._session = self._started.session
+            self._run_started = self._journal.begin_run(time.time_ns() // 10**6)
             self._key = noise_key(self._out, self._session) if self._config.privacy.is_on else b""
             self._algorithm = private(self._algorithm, self._config, self._spec, self._key)
             will = Message(self._topics.state, self._trust.encode(self._state(STOPPED, 0, 0)), retained=True)
@@ -105,7 +106,7 @@ class Aggregator:
                 self._exchange = exchange_for(
                     self._workers, broker, self._security, ending, self._link, self._topics, self._state(JOINING, 0, 0),
                     upload_slots=self._config.upload_slots, spool=self._spool, trust=self._trust, note=self._note,
-                    held=self._held, ready=self._saving.wait,
+                    held=self._held, ready=self._saving.wait, chunk_bytes=self._config.chunk_bytes,
                 )  # fmt: skip
                 introduce = self._enrolments.introduction_of if self._enrolments else None
                 self._masked = MaskedRounds(self._exchange, self._spool, self._trust, introduce, self._out, self._note)
@@ -117,12 +118,16 @@ class Aggregator:
             finally:
                 if leading:
                     self._exchange.blobs.keep_only(set())
+                    self._exchange.older.clear()
                     self._link.publish(self._topics.state, self._trust.encode(self._state(STOPPED, 0, 0)), retain=True)
                 self._link.close()
 
     def _state(self, phase: str, round: int, cohort_size: int) -> State:
         config = self._config
-        return State(config.name, self._session, phase, round, config.rounds, cohort_size, config.deadline_s, self._plan, time.time())
+        return State(
+            config.name, self._session, phase, round, config.rounds, cohort_size, config.deadline_s, self._plan, time.time(),
+            started=self._run_started,
+        )  # fmt: skip
 
     def _lead(self, state: ServerState | None) -> dict[str, Any]:
         config = self._config
@@ -145,6 +150,7 @@ class Aggregator:
         self._journal.finish()
         self._masked.forget()
         self._exchange.blobs.keep_only(set())
+        self._exchange.older.clear()
         self._exchange.publish_state(self._state(DONE, state.round, 0))
         self._note(f"done in {result['seconds']:.1f} s; the result is {path}")
         return result
@@ -185,7 +191,7 @@ class Aggregator:
         oldest = state.round - staleness
         tasks = Tasks(
             self._algorithm, state, config, session=self._session, plan=self._plan, nonces=self._journal.nonces(opened, oldest),
-            max_staleness=staleness, offer=self._exchange.blobs.offer,
+            max_staleness=staleness, offer=self._exchange.blobs.offer, started=self._run_started,
         )  # fmt: skip
         if not opened.cohort:  # a Poisson sample may be empty; the round is its noise
             self._saving.wait()

@@ -21,8 +21,8 @@ RETAINED_BYTES = 4 * 1024 * 1024
 class BlobServer:
     """Blobs by sha256, and the chunks still to be published, oldest want first. No I/O; `now` in seconds."""
 
-    def __init__(self, retained_bytes: int = RETAINED_BYTES) -> None:
-        self._retained_bytes = retained_bytes
+    def __init__(self, retained_bytes: int = RETAINED_BYTES, chunk_bytes: int = CHUNK_BYTES) -> None:
+        self._retained_bytes, self._chunk_bytes = retained_bytes, chunk_bytes
         self._blobs: dict[str, bytes] = {}
         self._pending: dict[tuple[str, int], float] = {}
         self._sent: dict[tuple[str, int], tuple[float, int]] = {}
@@ -54,12 +54,13 @@ class BlobServer:
     def manifest(self, sha256: str, session: str = "") -> Manifest:
         """Return size and chunks of a blob that is held."""
         size = len(self._blobs[sha256])
-        return Manifest(sha256, size, chunk_count(size), CHUNK_BYTES, time.time(), size <= self._retained_bytes, session)
+        count = chunk_count(size, self._chunk_bytes)
+        return Manifest(sha256, size, count, self._chunk_bytes, time.time(), size <= self._retained_bytes, session)
 
     def chunks(self, sha256: str) -> Iterator[bytes]:
         """Yield the chunks of a blob that is held."""
         blob = self._blobs[sha256]
-        return (chunk(blob, index) for index in range(chunk_count(len(blob))))
+        return (chunk(blob, index, self._chunk_bytes) for index in range(chunk_count(len(blob), self._chunk_bytes)))
 
     def is_manifest_due(self, sha256: str, now: float) -> bool:
         """Whether to publish a manifest again for one who asks without it: not at the first ask, for it was with the offer."""
@@ -80,7 +81,7 @@ class BlobServer:
             return False
         self._silent.get(want.sha256, set()).discard(client_id)
         self._asked[want.sha256] = now
-        count = chunk_count(len(self._blobs[want.sha256]))
+        count = chunk_count(len(self._blobs[want.sha256]), self._chunk_bytes)
         for index in indices_of(want.missing or ((0, count),), count):
             self._pending.setdefault((want.sha256, index), now)
         return True
@@ -93,7 +94,7 @@ class BlobServer:
             if waited and now >= self._again(key):
                 del self._pending[key]
                 self._sent[key] = (now, self._sent.get(key, (now, 0))[1] + 1)
-                return *key, chunk(self._blobs[key[0]], key[1])
+                return *key, chunk(self._blobs[key[0]], key[1], self._chunk_bytes)
         return None
 
     def _again(self, key: tuple[str, int]) -> float:

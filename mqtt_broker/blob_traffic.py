@@ -4,21 +4,21 @@ import time
 
 from edgefl.errors import WireError
 from edgefl.mqtt import Link
-from edgefl.wire.chunks import chunk_count
+from edgefl.wire.chunks import CHUNK_BYTES, chunk_count
 from edgefl.wire.messages import Manifest, Want
 from edgefl.wire.strict_json import decode_json, encode_json
 from edgefl.wire.topics import Topics
 from mqtt_broker.blob_server import RETAINED_BYTES, BlobServer
 
 CHUNK_WINDOW = 8
-MOST_RETAINED = chunk_count(RETAINED_BYTES)
 
 
 class BlobTraffic:
     """Publishes what a `BlobServer` says is due."""
 
-    def __init__(self, link: Link, topics: Topics, session: str) -> None:
-        self._link, self._topics, self._session, self._server = link, topics, session, BlobServer()
+    def __init__(self, link: Link, topics: Topics, session: str, chunk_bytes: int = CHUNK_BYTES) -> None:
+        self._link, self._topics, self._session = link, topics, session
+        self._server, self._max_retained = BlobServer(chunk_bytes=chunk_bytes), chunk_count(RETAINED_BYTES, chunk_bytes)
 
     def offer(self, sha256: str, content: bytes) -> None:
         """Hold a blob and publish what the broker shall keep of it; one that is held already costs nothing."""
@@ -61,9 +61,9 @@ class BlobTraffic:
         if manifest.session != self._session or sha256 in self._server.held():
             return
         # where no access list says who may write it, it may be anybody's: it must not make this one publish without end
-        if manifest.sha256 != sha256 or not 0 <= manifest.count <= MOST_RETAINED:
+        if manifest.sha256 != sha256 or not 0 <= manifest.count <= self._max_retained:
             raise WireError(
-                f"a manifest of {manifest.count} chunks, expected those that an aggregator leaves, {MOST_RETAINED} at most; "
+                f"a manifest of {manifest.count} chunks, expected those that an aggregator leaves, {self._max_retained} at most; "
                 "let the broker's access list keep others from writing it"
             )
         self._clear(manifest)

@@ -212,6 +212,7 @@ def start_aggregator(
     from edgefl.staleness import check_rounds
     from edgefl.wire.messages import Summary
     from edgefl.wire.url import parse_urls, without_password
+    from mqtt_broker.access_list import check_access_list
     from mqtt_broker.aggregator import Aggregator
     from mqtt_broker.journal import holds_federation
     from mqtt_broker.observer import observed
@@ -220,6 +221,8 @@ def start_aggregator(
     settings = load_config(config)
     check_rounds(settings)
     check_tools(tools, settings)
+    if security:
+        check_access_list(security)
     url = url or (load_enrolment(security / "aggregator.enrol").broker if security else settings.broker)
     parse_urls(url)
     out = out or Path(f"{settings.name}-out")

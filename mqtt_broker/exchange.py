@@ -8,10 +8,13 @@ from edgefl.errors import LinkError, WireError
 from edgefl.mqtt import Connected, Link, Message
 from edgefl.rounds import Round
 from edgefl.security.trust import Trust
+from edgefl.wire.chunks import CHUNK_BYTES
 from edgefl.wire.messages import STOPPED, Begin, Receipt, State, Status, Want
 from edgefl.wire.strict_json import decode_json
 from edgefl.wire.topics import Address, Topics, parse_topic
+from edgefl.wire.version1 import is_version1
 from mqtt_broker.blob_traffic import BlobTraffic
+from mqtt_broker.older_devices import OlderDevices
 from mqtt_broker.presence import Presence, forget, take_status
 from mqtt_broker.results import reported
 from mqtt_broker.spool import Spool
@@ -32,7 +35,7 @@ class Exchange:
 
     def __init__(
         self, link: Link, topics: Topics, state: State, *, upload_slots: int, spool: Spool, trust: Trust, note: Callable[[str], None],
-        held: Callable[[], frozenset[str]] = frozenset, ready: Then = lambda: None,
+        held: Callable[[], frozenset[str]] = frozenset, ready: Then = lambda: None, chunk_bytes: int = CHUNK_BYTES,
     ) -> None:  # fmt: skip
         self._link, self._topics, self._spool, self._trust, self._note = link, topics, spool, trust, note
         self._held, self._ready = held, ready
@@ -42,7 +45,8 @@ class Exchange:
         self._unsettled: dict[str, Begin] = {}
         self._settle_by, self._open_to_all = 0.0, False
         self.state, self.presence = state, Presence()
-        self.blobs = BlobTraffic(link, topics, state.session)
+        self.older = OlderDevices(link, topics.federation, state.session, trust, note)
+        self.blobs = BlobTraffic(link, topics, state.session, chunk_bytes)
         self.round: Round | None = None
         self._noted_drops = 0
         self._refused: set[str] = set()
@@ -54,6 +58,7 @@ class Exchange:
         others = f"{self._topics.root}/device/+/up/+/+", self._topics.state, self._topics.manifest("+")
         self._link.subscribe(device("+", "status"), device("+", "want"), *others)
         self.publish_state(self.state)
+        self.older.start()
 
     def publish_state(self, state: State) -> None:
         """Say where the federation stands, for all who listen and all who come later."""
@@ -123,6 +128,7 @@ class Exchange:
             self._note(f"the link to the broker is up again at {event.url}")
             # a broker that was restarted has forgotten what was retained; who lost its announcement makes it again at its task
             self.publish_state(self.state)
+            self._answer_older()
             self.blobs.publish_again()
             self._send_tasks(rounds.missing(self.round) if self.round else ())
         now = time.monotonic()
@@ -134,6 +140,9 @@ class Exchange:
         self._send(self._uploads.expire(now))
         self.blobs.send_due(now)
 
+    def _answer_older(self) -> None:
+        self.older.publish()
+
     def _lacks_more(self) -> bool:  # beside the updates that came whole
         return self.round is not None and rounds.lacking(self.round) > len(self._unsettled)
 
@@ -142,6 +151,9 @@ class Exchange:
             self._link.publish(self._topics.device(client_id, "receipt"), self._trust.encode(each, client_id), qos=0)
 
     def _take(self, message: Message) -> None:
+        if is_version1(message.topic):
+            self.older.take(message)
+            return
         try:
             address = parse_topic(message.topic)
         except WireError as error:

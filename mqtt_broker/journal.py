@@ -21,6 +21,7 @@ from edgefl.wire.strict_json import decode_json, encode_json
 FILE = "journal.sqlite"
 SCHEMA = """
 create table if not exists session (id text not null, settings text not null, started real not null, done integer not null default 0);
+create table if not exists run (started integer not null);
 create table if not exists round (
     number integer not null, phase text not null, nonce text not null, cohort text not null, closed integer not null default 0,
     loss real, dropped text not null default '[]', primary key (number, phase));
@@ -124,6 +125,18 @@ class Journal:
             database.execute(
                 "insert into session (id, settings, started) values (?, ?, ?)", (started.session, started.settings, started.started)
             )
+
+    def begin_run(self, now_ms: int) -> int:
+        """Return when this run of the aggregator began, in milliseconds since 1970: later than each run before it, whatever the clock says.
+
+        Devices order tasks by it. It is on the disk when this returns, and `start` does not forget it.
+        """
+        with self._transaction() as database:
+            (last,) = database.execute("select max(started) from run").fetchone()
+            started = now_ms if last is None else max(now_ms, last + 1)
+            database.execute("delete from run")
+            database.execute("insert into run (started) values (?)", (started,))
+        return int(started)
 
     def finish(self) -> None:
         """Note that the federation came to its end."""

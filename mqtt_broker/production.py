@@ -20,6 +20,8 @@ from edgefl.errors import ConfigError
 from edgefl.files import write_atomic
 from edgefl.machine import memory_mb
 from edgefl.security.authority import AGGREGATOR, PUBLIC_MODE, WATCHER
+from edgefl.wire import version1
+from edgefl.wire.topics import PREFIX
 
 BROKER_ACCOUNT = "mosquitto"
 """The account that mosquitto's package makes."""
@@ -68,36 +70,47 @@ log_type information
 """
 ACL = """# Who may say what. %u is the user name, which is the certificate's common name.
 user {aggregator}
-topic readwrite edgefl/v1/+/#
+topic readwrite {prefix}/+/#
+# Who still speaks version 1 of the protocol is told to update.
+topic write {version1}/+/state
+topic read {version1}/+/device/+/status
 topic write homeassistant/+/+/+/config
 
 # Monitors read what is told of rounds and devices, no model and no update, and write nothing: the patterns below, which count for
 # everybody, are taken back.
 user {watcher}
-topic deny edgefl/v1/+/device/{watcher}/#
-topic deny edgefl/v1/+/blob/#
-topic read edgefl/v1/+/state
-topic read edgefl/v1/+/clusters
-topic read edgefl/v1/+/round/+/summary
-topic read edgefl/v1/+/device/+/status
-topic read edgefl/v1/+/device/+/metrics
-topic read edgefl/v1/+/device/+/task
-topic read edgefl/v1/+/device/+/receipt
-topic read edgefl/v1/+/device/+/up/+/begin
+topic deny {prefix}/+/device/{watcher}/#
+topic deny {prefix}/+/blob/#
+topic deny {version1}/#
+topic read {prefix}/+/state
+topic read {prefix}/+/clusters
+topic read {prefix}/+/verdict
+topic read {prefix}/+/round/+/summary
+topic read {prefix}/+/device/+/status
+topic read {prefix}/+/device/+/metrics
+topic read {prefix}/+/device/+/anomaly
+topic read {prefix}/+/device/+/task
+topic read {prefix}/+/device/+/receipt
+topic read {prefix}/+/device/+/up/+/begin
 topic read homeassistant/#
 
-pattern read edgefl/v1/+/state
-pattern read edgefl/v1/+/blob/+/+
-pattern read edgefl/v1/+/round/+/summary
-pattern read edgefl/v1/+/device/%u/status
-pattern read edgefl/v1/+/device/%u/task
-pattern read edgefl/v1/+/device/%u/receipt
-pattern read edgefl/v1/+/device/%u/claim
-pattern write edgefl/v1/+/device/%u/status
-pattern write edgefl/v1/+/device/%u/metrics
-pattern write edgefl/v1/+/device/%u/want
-pattern write edgefl/v1/+/device/%u/claim
-pattern write edgefl/v1/+/device/%u/up/+/+
+pattern read {prefix}/+/state
+pattern read {prefix}/+/blob/+/+
+pattern read {prefix}/+/round/+/summary
+pattern read {prefix}/+/verdict
+pattern read {prefix}/+/device/%u/status
+pattern read {prefix}/+/device/%u/task
+pattern read {prefix}/+/device/%u/receipt
+pattern read {prefix}/+/device/%u/claim
+pattern write {prefix}/+/device/%u/status
+pattern write {prefix}/+/device/%u/metrics
+pattern write {prefix}/+/device/%u/anomaly
+pattern write {prefix}/+/device/%u/want
+pattern write {prefix}/+/device/%u/claim
+pattern write {prefix}/+/device/%u/up/+/+
+# Of version 1: enough to be told to update.
+pattern read {version1}/+/state
+pattern write {version1}/+/device/%u/status
 """
 UNIT = """# The account {user} runs the broker and reads server.key.
 # The account {owner} ran `edgefl broker init`. It owns ca.key, aggregator.enrol and devices.json, and runs the aggregator and
@@ -247,6 +260,8 @@ def write_configuration(
         "files": 2 * limits.connections,
         "inaccessible": "\n".join(f"InaccessiblePaths=-{path}" for path in hidden),
         "capabilities": "CAP_NET_BIND_SERVICE" if port < 1024 else "",
+        "prefix": PREFIX,
+        "version1": version1.PREFIX,
     }
     for name, text in (("mosquitto.conf", CONF), ("acl", ACL), ("mosquitto.service", UNIT)):
         write_atomic(directory / name, text.format(**filled).encode(), PUBLIC_MODE)

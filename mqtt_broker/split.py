@@ -61,6 +61,7 @@ class SplitExchange(Exchange):
         device = self._topics.device
         self._link.subscribe(device("+", "status"), device("+", "want"), self._topics.state, self._topics.manifest("+"))
         self.publish_state(self.state)
+        self.older.start()
         while not self._crew.is_up:  # else the first round's time would run while they load
             self.pump(0.5)
 

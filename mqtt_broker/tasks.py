@@ -52,6 +52,10 @@ def checked_answer(begin: Begin, brief: Brief, nonce: str | None) -> Begin:
         raise WireError(f"the nonce {begin.nonce[:16]!r} is not this round's: a replayed update; answer the task that was sent last")
     if brief.expected and not 1 <= begin.num_samples <= MAX_SAMPLES:
         raise WireError(f"num_samples is {begin.num_samples}, expected 1 to {MAX_SAMPLES}; give the device a shard")
+    if begin.chunk_bytes != brief.task.chunk_bytes:
+        raise WireError(
+            f"the update comes in chunks of {begin.chunk_bytes} bytes, expected the task's {brief.task.chunk_bytes}; update the device"
+        )
     return replace(
         begin, client_id=sys.intern(begin.client_id), session=brief.task.session, plan=brief.task.plan, nonce=nonce, signature="",
         size=_alike(begin.size), chunk_bytes=_alike(begin.chunk_bytes), num_samples=_alike(begin.num_samples),
@@ -78,11 +82,11 @@ class Tasks:
 
     def __init__(
         self, algorithm: Algorithm, state: ServerState, config: FederationConfig, *, session: str, plan: str, nonces: Mapping[int, str],
-        max_staleness: int, offer: Callable[[str, bytes], None],
+        max_staleness: int, offer: Callable[[str, bytes], None], started: int = 0,
     ) -> None:  # fmt: skip
         """`nonces`: of this round, and of those before it that a late update may answer."""
         self._algorithm, self._state, self._config, self._offer = algorithm, state, config, offer
-        self._session, self._plan, self.nonces, self._max_staleness = session, plan, nonces, max_staleness
+        self._session, self._started, self._plan, self.nonces, self._max_staleness = session, started, plan, nonces, max_staleness
         self._briefs: dict[str, Brief] = {}
         self._grantable = GRANTED_BYTES
         self._shared: dict[object, Brief] = {}
@@ -112,6 +116,7 @@ class Tasks:
                 task = Task(
                     self._session, broadcast.round, broadcast.phase, self._plan, models, broadcast.scalars, config.seed, config.deadline_s,
                     config.codec, self._max_staleness, config.budget_s, self.nonces[broadcast.round], time.time(), granted=granted,
+                    started=self._started, chunk_bytes=config.chunk_bytes,
                 )  # fmt: skip
                 self._shared[key] = Brief(task, expected, limit)
             self._briefs[client_id] = self._shared[key]

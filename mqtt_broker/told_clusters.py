@@ -18,7 +18,7 @@ from edgefl.mqtt import Link
 from edgefl.plan.spec import PlanSpec
 from edgefl.types import ServerState, Update
 from edgefl.wire.messages import Clusters
-from edgefl.wire.strict_json import MAX_ITEMS, encode_json
+from edgefl.wire.strict_json import MAX_ITEMS, MAX_JSON_BYTES, encode_json
 from edgefl.wire.topics import Topics
 from mqtt_broker.recorded import keep_clusters
 
@@ -40,7 +40,7 @@ class ToldClusters:
 
     def __init__(self, config: FederationConfig, spec: PlanSpec, out: Path | None = None) -> None:
         self._is_told = not (config.privacy.secure_aggregation or config.privacy.is_on)
-        self._spec, self._out = spec, out
+        self._spec, self._out, self._chunk_bytes = spec, out, config.chunk_bytes
         self._seen: dict[str, int] = {}
 
     def noting(self, updates: Iterable[Update]) -> Iterator[Update]:
@@ -55,7 +55,10 @@ class ToldClusters:
         if self._is_told and self._out is not None:
             keep_clusters(self._spec, after, self._out)
         if (told := self.message(session, round, after)) is not None:
-            link.publish(topics.clusters, encode_json(told), retain=True)
+            payload = encode_json(told)
+            if len(payload) > max(MAX_JSON_BYTES, self._chunk_bytes):  # a broker that passes small messages only
+                payload = encode_json(_without_comparison(told))
+            link.publish(topics.clusters, payload, retain=True)
 
     def message(self, session: str, round: int, after: ServerState) -> Clusters | None:
         """Return what is told after a round; None where there are no clusters, or more than 1,024 clients."""
@@ -64,7 +67,7 @@ class ToldClusters:
             return None
         assignment, found, clients = dict(sorted(placed.items())), compared_in(after), tuple(compared_clients(after))
         if found is None or len(found[1][MATRIX]) != len(clients):
-            return Clusters(session, round, assignment, "", (), (), (), math.nan, time.time())
+            return _assignment_only(session, round, assignment)
         compared, kept, cut = found
         matrix = tuple(tuple(_digits(value) for value in row) for row in kept[MATRIX].tolist())
         linkage = tuple((int(a), int(b), _digits(height, 6), int(size)) for a, b, height, size in kept[LINKAGE].tolist())
@@ -78,6 +81,14 @@ class ToldClusters:
             return ", ".join(dict.fromkeys(layer_of(name) for name in names_compared(after.models[INITIAL], layers)))
         except ConfigError:
             return ""
+
+
+def _assignment_only(session: str, round: int, assignment: Mapping[str, int]) -> Clusters:
+    return Clusters(session, round, assignment, "", (), (), (), math.nan, time.time())
+
+
+def _without_comparison(told: Clusters) -> Clusters:
+    return _assignment_only(told.session, told.round, told.assignment)
 
 
 def _digits(value: float, count: int = 3) -> float:

@@ -75,6 +75,9 @@ class Intake(Exchange):
     def publish_state(self, state: State) -> None:
         """Say nothing: the state is the aggregator's to tell."""
 
+    def _answer_older(self) -> None:
+        """Publish nothing: the aggregator answers devices of version 1."""
+
     def _take(self, message: Message) -> None:
         if message.topic != CONTROL:
             if self._between:

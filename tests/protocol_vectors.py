@@ -21,15 +21,16 @@ from edgefl.wire.masked import Introduced, binding_of, context_of, encode_compla
 from edgefl.wire.messages import Begin, Receipt, State, Task
 from edgefl.wire.strict_json import decode_json, encode_json
 from edgefl.wire.tensors import encode_models, encode_weights, models_limit, specs_of
-from edgefl.wire.topics import Topics
+from edgefl.wire.topics import PREFIX, Topics
 
 PAGE = Path(__file__).parents[1] / "docs" / "protocol-vectors.md"
 KEY = base64.b64encode(bytes(range(32))).decode()
 """A private Ed25519 key that everybody knows."""
 SHA = "ab" * 32
-STATE = State("kitchen", "0123456789abcdef", "federate", 1, 20, 2, 60.0, SHA, 1700000000.25)
+STATE = State("kitchen", "0123456789abcdef", "federate", 1, 20, 2, 60.0, SHA, 1700000000.25, started=1700000000000)
 TASK = Task(
-    "0123456789abcdef", 1, "federate", SHA, {"global": "cd" * 32}, {"step": 1e-05}, 7, 60.0, "fp32", 0, 0.0, "00112233445566ff", 1e16
+    "0123456789abcdef", 1, "federate", SHA, {"global": "cd" * 32}, {"step": 1e-05}, 7, 60.0, "fp32", 0, 0.0, "00112233445566ff", 1e16,
+    started=1700000000000, chunk_bytes=122880, settings={"evaluate": 1.0},
 )  # fmt: skip
 BEGIN = Begin(
     "pi-1", "0123456789abcdef", 1, SHA, "ef" * 32, 140, 1, 245760, 188, {"loss": float("nan"), "küche": 0.5}, "00112233445566ff",
@@ -48,7 +49,7 @@ def signatures() -> list[tuple[str, str]]:
     rows = [("private key, base64", KEY), ("public key, base64", public_of(KEY))]
     for message, client_id in ((STATE, ""), (TASK, "pi-1"), (BEGIN, "pi-1"), (RECEIPT, "pi-1")):
         kind = type(message).__name__
-        rows.append((f"{kind}: what is signed", f"edgefl/v1 kitchen {kind} {client_id}\\n{encode_json(message).decode()}"))
+        rows.append((f"{kind}: what is signed", f"{PREFIX} kitchen {kind} {client_id}\\n{encode_json(message).decode()}"))
         rows.append((f"{kind}: signature", decode_json(type(message), encode_signed(message, KEY, "kitchen", client_id)).signature))
     return rows
 

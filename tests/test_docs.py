@@ -15,7 +15,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 INDENTED = re.compile(r"^(?: {4}.*\n?)+", re.MULTILINE)
-PLACE = re.compile(r"`((?:edgefl(?!/v1)|devices|mqtt_broker|firmware_export|tests|docs)/[\w./-]*)`")
+PLACE = re.compile(r"`((?:edgefl(?!/v[12]/?)|devices|mqtt_broker|firmware_export|tests|docs)/[\w./-]*)`")
 
 
 def blocks(page: Path, language: str) -> list[str]:

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from edgefl.errors import ConfigError, WireError
+from edgefl.wire.topics import PREFIX
 
 BACKDATED = timedelta(days=1)
 """A board without a clock of its own may be behind."""
@@ -136,7 +137,7 @@ def _date(seconds: float) -> str:
 
 
 def _vouched(client_id: str, signing_key: str, until: int) -> bytes:
-    return f"edgefl/v1 {client_id} signs with {signing_key} until {until}\n".encode()
+    return f"{PREFIX} {client_id} signs with {signing_key} until {until}\n".encode()
 
 
 def serial_of(certificate: str) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 from edgefl.errors import ConfigError, WireError
 from edgefl.security.ed25519 import Sign, checker, public_key, signer
 from edgefl.wire.strict_json import encode_json, fitting
+from edgefl.wire.topics import PREFIX
 
 KEY_BYTES = 32
 FIELD = b'"signature":"'
@@ -27,13 +28,17 @@ def public_of(key: str) -> str:
     return base64.b64encode(public_key(_private(key))).decode()
 
 
-def encode_signed(message: Any, key: str, federation: str, client_id: str = "") -> bytes:
-    """Return the message (a dataclass with a field `signature`, empty yet) as JSON, signed; WireError when it is too large."""
+def encode_signed(message: Any, key: str, federation: str, client_id: str = "", prefix: str = PREFIX) -> bytes:
+    """Return the message (a dataclass with a field `signature`, empty yet) as JSON, signed; WireError when it is too large.
+
+    Args:
+        prefix: The version that the message belongs to, such as `edgefl/v2`.
+    """
     assert not message.signature
     said = encode_json(message)
     # the last one: a model's name may look the same, but after the field there are only truth values
     before, field, after = said.rpartition(FIELD)
-    signature = base64.b64encode(_signer(key)(_head(message, federation, client_id) + said))
+    signature = base64.b64encode(_signer(key)(_head(message, federation, client_id, prefix) + said))
     return fitting(type(message), before + field + signature + after)
 
 
@@ -76,5 +81,5 @@ def _raw(key: str, wrong: str) -> bytes:
     return raw
 
 
-def _head(message: Any, federation: str, client_id: str) -> bytes:
-    return f"edgefl/v1 {federation} {type(message).__name__} {client_id}\n".encode()
+def _head(message: Any, federation: str, client_id: str, prefix: str = PREFIX) -> bytes:
+    return f"{prefix} {federation} {type(message).__name__} {client_id}\n".encode()

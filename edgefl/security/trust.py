@@ -10,6 +10,7 @@ from typing import TypeVar
 from edgefl.errors import WireError
 from edgefl.security.register import devices, voucher_until
 from edgefl.wire.strict_json import encode_json
+from edgefl.wire.topics import PREFIX
 
 T = TypeVar("T")
 
@@ -19,11 +20,13 @@ class Trust:
     """`key`: this end's private key, empty signs nothing. `key_of`: a client id -> the public key of who speaks under it.
 
     Without `key_of` nothing is checked. The aggregator speaks to a device under the device's id, to all under the empty one.
+    `prefix`: the version of the protocol that outgoing messages belong to.
     """
 
     federation: str
     key: str = ""
     key_of: Callable[[str], str] | None = None
+    prefix: str = PREFIX
 
     def encode(self, message: object, client_id: str = "") -> bytes:
         """Return the message as it is sent; its field `signature` is empty before. WireError when it is too large."""
@@ -31,7 +34,7 @@ class Trust:
             return encode_json(message)
         from edgefl.security.signing import encode_signed
 
-        return encode_signed(message, self.key, self.federation, client_id)
+        return encode_signed(message, self.key, self.federation, client_id, self.prefix)
 
     def checked(self, message: T, payload: bytes, client_id: str = "") -> T:
         """Return the message, which was read from this payload; WireError when it does not bear the signature that it must."""

@@ -1,4 +1,4 @@
-"""A blob in chunks of 240 KiB, and the assembler that knows what it lacks."""
+"""A blob in chunks of 240 KiB or less, and the assembler that knows what it lacks."""
 
 import hashlib
 
@@ -6,7 +6,8 @@ from edgefl.errors import WireError
 from edgefl.wire.messages import Ranges
 
 CHUNK_BYTES = 240 * 1024
-"""As large as passes in a packet of 256 KiB, topic included: each message costs both ends the same, however short."""
+"""The default, and the most: it passes in a packet of 256 KiB, topic included. Each message costs both ends the same, however short."""
+MIN_CHUNK_BYTES = 1024
 MAX_BLOB_BYTES = 256 * 1024 * 1024
 MAX_RANGES = 256
 
@@ -44,12 +45,17 @@ def indices_of(ranges: Ranges, count: int) -> list[int]:
     return sorted(wanted)
 
 
+def check_chunk_bytes(chunk_bytes: int) -> None:
+    """Raise WireError for a size of chunks that no side may ask for."""
+    if not MIN_CHUNK_BYTES <= chunk_bytes <= CHUNK_BYTES:
+        raise WireError(f"chunks of {chunk_bytes} bytes, expected {MIN_CHUNK_BYTES} to {CHUNK_BYTES}; set chunk_bytes in [federation]")
+
+
 def check_manifest(sha256: str, size: int, count: int, chunk_bytes: int, limit: int) -> None:
     """Raise WireError unless size, count and chunk size fit together and the blob is of at most `limit` bytes."""
     if not 0 <= size <= limit:
         raise WireError(f"blob {sha256[:8]} is {size} bytes, expected at most {limit}; it is of another plan")
-    if not 1024 <= chunk_bytes <= CHUNK_BYTES:
-        raise WireError(f"chunks of {chunk_bytes} bytes, expected 1024 to {CHUNK_BYTES}; send chunks of {CHUNK_BYTES}")
+    check_chunk_bytes(chunk_bytes)
     if count != chunk_count(size, chunk_bytes):
         raise WireError(f"{count} chunks for {size} bytes, expected {chunk_count(size, chunk_bytes)} of {chunk_bytes} bytes")
 

@@ -2,10 +2,14 @@
 
 `nonce` is fresh in each round and comes back with each update; `signature` is empty until messages are signed.
 Numbers that are not finite travel as null and arrive as NaN.
+
+A message must have all of its fields. `OPTIONAL` of a class names the exceptions: a field that may be missing, and then has its default.
+
+`started` orders the runs of an aggregator: it is larger in each later run. Unit: milliseconds since 1970.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 Ranges = tuple[tuple[int, int], ...]
@@ -21,8 +25,11 @@ OUTCOMES = ("ok", "wait", "missing", "rejected")
 class State:
     """Retained on `state`: where the federation stands. `phase`: joining, an algorithm's phase, done or stopped.
 
-    `session` names one start of the aggregator: what a device kept of another session is not continued.
+    `session` names one start of the federation: what a device kept of another session is not continued.
+    settings: numbers of the configuration, for programs that watch; a reader ignores the names that it does not know.
     """
+
+    OPTIONAL = frozenset({"settings"})
 
     federation: str
     session: str
@@ -34,6 +41,8 @@ class State:
     plan: str
     ts: float
     signature: str = ""
+    started: int = 0
+    settings: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +78,11 @@ class Task:
 
     max_staleness: so many rounds later the update is still taken; budget_s: train about so long, in whole epochs, 0 for all of them.
     granted: a place is kept for the update, so that its chunks may follow at once on its Begin.
+    chunk_bytes: the size of the chunks that the device sends its update in.
+    settings: numbers of the configuration; a device ignores the names that it does not know, and none may change the update.
     """
+
+    OPTIONAL = frozenset({"settings"})
 
     session: str
     round: int
@@ -86,6 +99,9 @@ class Task:
     ts: float
     signature: str = ""
     granted: bool = False
+    started: int = 0
+    chunk_bytes: int = 240 * 1024
+    settings: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +177,12 @@ class Want:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a round gave: `loss` and `accuracy` over the updates that report them, else null; traffic in payload bytes."""
+    """What a round gave: `loss` and `accuracy` over the updates that report them, else null; traffic in payload bytes.
+
+    metrics: further figures of the round by name.
+    """
+
+    OPTIONAL = frozenset({"metrics"})
 
     round: int
     phase: str
@@ -175,6 +196,7 @@ class Summary:
     seconds: float
     dropped: tuple[str, ...]
     ts: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

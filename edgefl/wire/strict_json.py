@@ -1,4 +1,7 @@
-"""Frozen dataclasses <-> JSON, strictly: a field that is unknown, missing or of another type raises WireError."""
+"""Frozen dataclasses <-> JSON, strictly: a field that is unknown, missing or of another type raises WireError.
+
+Fields that a class names in `OPTIONAL` may be missing. They then have their defaults.
+"""
 
 import json
 import math
@@ -52,6 +55,10 @@ def encode_json(message: Any) -> bytes:
     """Return a dataclass as JSON; WireError when it is larger than such a message may be."""
     plain = {name: _plain(getattr(message, name)) for name in _names(type(message))}  # type: ignore[arg-type]  # a class is hashable
     return fitting(type(message), _ENCODER.encode(plain).encode())
+
+
+def _optional(cls: type) -> frozenset[str]:
+    return getattr(cls, "OPTIONAL", frozenset())
 
 
 def fitting(cls: type, payload: bytes) -> bytes:
@@ -162,12 +169,12 @@ def decode_json(cls: type[T], payload: bytes) -> T:
     if raw.keys() != readers.keys():
         if unknown := sorted(set(raw) - set(readers)):
             raise WireError(f"{name} has an unknown field {unknown[0][:80]!r}, expected {', '.join(readers)}; {remedy}")
-        missing = [key for key in readers if key not in raw]
-        raise WireError(f"{name} lacks the field {missing[0]!r}; {remedy}")
+        if missing := [key for key in readers if key not in raw and key not in _optional(cls)]:
+            raise WireError(f"{name} lacks the field {missing[0]!r}; {remedy}")
     values = {}
-    for key, read in readers.items():
+    for key, value in raw.items():
         try:
-            values[key] = read(raw[key])
+            values[key] = readers[key](value)
         except ValueError as error:
-            raise WireError(f"{name}.{key} is {str(raw[key])[:80]!r}, expected {error}; {remedy}") from error
+            raise WireError(f"{name}.{key} is {str(value)[:80]!r}, expected {error}; {remedy}") from error
     return cls(**values)

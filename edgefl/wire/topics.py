@@ -1,4 +1,4 @@
-"""Every topic of a federation, built and parsed: `edgefl/v1/{federation}/...`, lower case, no leading slash."""
+"""Every topic of a federation, built and parsed: `edgefl/v2/{federation}/...`, lower case, no leading slash."""
 
 import re
 from dataclasses import dataclass
@@ -7,7 +7,10 @@ from typing import Literal
 
 from edgefl.errors import ConfigError, WireError
 
-PREFIX = "edgefl/v1"
+PROTOCOL_VERSION = 2
+"""The version of the protocol. Topics and signatures of two versions differ, so neither side can mistake a message of the other."""
+PREFIX = f"edgefl/v{PROTOCOL_VERSION}"
+"""The first two levels of every topic, and the first word of whatever is signed."""
 CLIENT_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 FEDERATION = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 SHA256 = re.compile(r"[0-9a-f]{64}")

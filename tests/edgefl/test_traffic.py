@@ -23,7 +23,7 @@ def task_of(**models):
     return (
         f'{{"session":"{"0" * 16}","round":1,"phase":"federate","plan":"{ZEROS}","models":{{{said}}},"scalars":{{}},"seed":1,'
         f'"deadline_s":120.0,"codec":"fp32","max_staleness":0,"budget_s":0.0,"nonce":"{"0" * 16}","ts":1763737200.1234567,"signature":"",'
-        '"granted":true}'
+        '"granted":true,"started":1763737200123,"chunk_bytes":245760,"settings":{}}'
     )
 
 

@@ -49,7 +49,7 @@ def written(value, kind, between=","):
 def signed_bytes(kind, message, federation, client_id):
     told = {**message, "signature": ""}
     body = ",".join(f'"{name}":{written(told[name], of)}' for name, of in TABLES[kind].items())
-    return f"edgefl/v1 {federation} {kind} {client_id}\n{{{body}}}".encode()
+    return f"edgefl/v2 {federation} {kind} {client_id}\n{{{body}}}".encode()
 
 
 def safetensors(blob):
@@ -88,7 +88,7 @@ class ForeignDevice:
 
     def __init__(self, port, federation, client_id, enrolment=None, context=None):
         self.federation, self.client_id, self.enrolment = federation, client_id, enrolment
-        self.root, self.boot_id, self.born = f"edgefl/v1/{federation}", secrets.token_hex(8), time.time()
+        self.root, self.boot_id, self.born = f"edgefl/v2/{federation}", secrets.token_hex(8), time.time()
         self.events, self.waiting, self.heard, self.stored, self.blobs = queue.Queue(), [], [], {}, {}
         self.client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id=f"edgefl-{client_id}-{self.boot_id}")
         self.client.on_message = lambda client, data, message: self.events.put((message.topic, message.payload))
@@ -141,7 +141,7 @@ class ForeignDevice:
         if not self.enrolment:
             return text
         key = Ed25519PrivateKey.from_private_bytes(base64.b64decode(self.enrolment["signing_key"]))
-        said = f"edgefl/v1 {self.federation} {kind} {self.client_id}\n{text}".encode()
+        said = f"edgefl/v2 {self.federation} {kind} {self.client_id}\n{text}".encode()
         if kind == "Advertised":
             said = signed_bytes(kind, message, self.federation, self.client_id)
         signature = base64.b64encode(key.sign(said)).decode()
@@ -190,10 +190,10 @@ class ForeignDevice:
 
     def deliver(self, task, blob, metrics):
         """Send an answer until its receipt says ok."""
-        sha256 = hashlib.sha256(blob).hexdigest()
+        sha256, step = hashlib.sha256(blob).hexdigest(), task["chunk_bytes"]
         told = {
             "client_id": self.client_id, "session": task["session"], "round": task["round"], "plan": task["plan"], "sha256": sha256,
-            "size": len(blob), "count": max(1, -(-len(blob) // 122_880)), "chunk_bytes": 122_880, "num_samples": 7, "metrics": metrics,
+            "size": len(blob), "count": max(1, -(-len(blob) // step)), "chunk_bytes": step, "num_samples": 7, "metrics": metrics,
             "nonce": task["nonce"], "ts": time.time(), "follows": False,
         }  # fmt: skip
         self.say(f"up/{sha256}/begin", self.signed("Begin", told))
@@ -208,7 +208,7 @@ class ForeignDevice:
             assert receipt["outcome"] in ("wait", "missing"), receipt["reason"]
             for low, high in receipt["missing"]:
                 for i in range(low, high):
-                    self.say(f"up/{sha256}/{i}", blob[i * 122_880 : (i + 1) * 122_880])
+                    self.say(f"up/{sha256}/{i}", blob[i * step : (i + 1) * step])
             if receipt["outcome"] == "missing":
                 self.say(f"up/{sha256}/end", json.dumps({"sha256": sha256, "count": told["count"], "ts": time.time()}))
 

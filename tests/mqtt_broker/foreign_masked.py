@@ -100,7 +100,7 @@ class MaskedForeignDevice(plain.ForeignDevice):
                 authority = x509.load_pem_x509_certificate(self.enrolment["ca"].encode()).public_key()
                 until, _, signature = voucher.decode().partition(".")
                 assert time.time() < int(until)
-                vouched = f"edgefl/v1 {each['client_id']} signs with {key.decode()} until {until}\n".encode()
+                vouched = f"edgefl/v2 {each['client_id']} signs with {key.decode()} until {until}\n".encode()
                 authority.verify(base64.b64decode(signature), vouched, ec.ECDSA(SHA256()))
                 said = plain.signed_bytes("Advertised", each, self.federation, each["client_id"])
                 Ed25519PublicKey.from_public_bytes(base64.b64decode(key)).verify(base64.b64decode(each["signature"]), said)

@@ -44,7 +44,7 @@ def test_no_broker():
 @pytest.mark.parametrize("protocol", ["", "?protocol=5"])
 def test_a_broker_that_takes_small_packets_only_or_lets_nobody_write(protocol, tmp_path):
     port = free_port()
-    (tmp_path / "acl").write_text("topic read edgefl/v1/+/state\n")
+    (tmp_path / "acl").write_text("topic read edgefl/v2/+/state\n")
     for extra, check in (("max_packet_size 20000", "packets"), (f"acl_file {tmp_path}/acl", "access")):
         user = f"user {tmp_path.owner()}"
         (tmp_path / "conf").write_text(f"{user}\nlistener {port} 127.0.0.1\nallow_anonymous true\nlog_dest stderr\nlog_type all\n{extra}\n")

@@ -202,7 +202,7 @@ def test_node_reds_functions_say_what_was_said(said):
     nodes = {node["id"]: node for node in json.loads(TEXTS["node-red/flow.json"])}
     calls = []
     hot = json.dumps({"temperature_c": 81.5, "values": {}})
-    for topic, payload in [*said, ("edgefl/v1/f/device/pi-9/metrics", hot.encode())]:
+    for topic, payload in [*said, ("edgefl/v2/f/device/pi-9/metrics", hot.encode())]:
         for source in (node for node in nodes.values() if node["type"] == "mqtt in" and matches(node["topic"], topic)):
             calls += [(nodes[target], topic, payload.decode()) for target in source["wires"][0]]
     given = json.dumps({"calls": [(node["func"], topic, payload) for node, topic, payload in calls]})

@@ -68,7 +68,7 @@ def test_entities_are_what_home_assistant_documents():
     names = {node_id(name) for name in ("a.b", "a_b", "a-b", "adb", "ab")}
     assert len(names) == 5
     online = board_entities("f", "pi-1", "1", "ha/x")["ha/x/binary_sensor/edgefl_f/pi-1_online/config"]
-    assert online["state_topic"] == "edgefl/v1/f/device/pi-1/status"
+    assert online["state_topic"] == "edgefl/v2/f/device/pi-1/status"
     assert online["device"]["via_device"] in federation_entities("f")["homeassistant/sensor/edgefl_f/round/config"]["device"]["identifiers"]
 
 
@@ -107,13 +107,13 @@ def test_the_announcer_says_everything_once_and_takes_back_who_is_revoked():
     assert len(list(announcer.due())) == 6
     assert not list(announcer.due())
     for payload in (status_of("pi-1"), status_of("pi-1", online=False), b"", b"{", b"[]"):
-        announcer.take("edgefl/v1/f/device/pi-1/status", payload, 0.0)
-    for topic in ("edgefl/v1/f/state", "else/where", "edgefl/v1/f/device/pi-2/metrics"):
+        announcer.take("edgefl/v2/f/device/pi-1/status", payload, 0.0)
+    for topic in ("edgefl/v2/f/state", "else/where", "edgefl/v2/f/device/pi-2/metrics"):
         announcer.take(topic, b"{}", 0.0)
     made = list(announcer.due())
     assert len(made) == 7
     assert all(message.retained and message.payload for message in made)
-    announcer.take("edgefl/v1/f/device/pi-1/status", status_of("pi-1", "2"), 0.0)
+    announcer.take("edgefl/v2/f/device/pi-1/status", status_of("pi-1", "2"), 0.0)
     assert {json.loads(message.payload)["device"]["sw_version"] for message in announcer.due()} == {"2"}
     revoked.add("pi-1")
     assert sorted(message.topic for message in announcer.due() if not message.payload) == sorted(message.topic for message in made)

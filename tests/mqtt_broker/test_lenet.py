@@ -77,7 +77,7 @@ def ran(plan, tmp_path_factory, request):
             heard.until("begin")
         maps = [Path(f"/proc/{process.popen.pid}/maps").read_text() for process in processes]
         everything = heard.until_phase("done")  # the broker holds what federations of other tests left, too
-        foreign = ("edgefl/v1/", "ha-")  # the second: what their aggregators tell Home Assistant
+        foreign = ("edgefl/v2/", "ha-")  # the second: what their aggregators tell Home Assistant
         said = [each for each in everything if each.topic.split("/")[:3] == OWN or not each.topic.startswith(foreign)]
         assert [process.end() for process in processes] == [0, 0, 0], [process.said for process in processes]
         yield directory, said, maps, [json.loads(process.out) for process in processes[1:]]

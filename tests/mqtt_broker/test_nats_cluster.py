@@ -173,7 +173,7 @@ def test_what_nats_does_not_take(alone):
         Link(f"{alone.urls[0]}?protocol=5", "five")
     link = Link(alone.urls[0], "dots")
     try:
-        link.publish("edgefl/v1/with.dot/state", b"never")
+        link.publish("edgefl/v2/with.dot/state", b"never")
         version = subprocess.run([NATS, "--version"], capture_output=True, text=True, check=True).stdout
         if "v2.9." in version:
             assert isinstance(link.get(PATIENCE_S), Connected)
@@ -217,7 +217,7 @@ def test_enrolled_devices_over_nats_and_each_speaks_and_hears_for_itself_alone(t
         assert aggregator.end(PATIENCE_S) == 0, aggregator.said
         assert [device.end(PATIENCE_S) for device in devices] == [0, 0], [device.said for device in devices]
 
-        root = "edgefl/v1/f"
+        root = "edgefl/v2/f"
         leader = Link(url, "leader", context=tls_context(load_enrolment(keys / "aggregator.enrol")))
         one, two = (Link(url, name, context=contexts[name]) for name in names)
         leader.subscribe(f"{root}/#")
@@ -249,18 +249,18 @@ def test_the_client_port_admits_nobody_without_a_certificate(enrolled_cluster):
     cluster, contexts = enrolled_cluster
     leader = Link(cluster.urls[1], "leader", context=contexts["aggregator"])
     board = Link(cluster.urls[0], "board", context=contexts["one"])
-    leader.subscribe("edgefl/v1/f/device/+/status")
-    board.subscribe("edgefl/v1/f/device/one/task")
+    leader.subscribe("edgefl/v2/f/device/+/status")
+    board.subscribe("edgefl/v2/f/device/one/task")
     logins = {}
     for user in ("CN=aggregator", "CN=one", "", None):
         stranger = Nats(cluster.ports[0][0])
         login = {"verbose": True, "user": user, "pass": ""} if user is not None else {"verbose": True}
-        forged = "PUB edgefl.v1.f.device.one.task 6\r\nforged"
-        stranger.send(f"CONNECT {json.dumps(login)}", "SUB edgefl.v1.> 1", "SUB $MQTT.sub.> 2", forged, "PING")
+        forged = "PUB edgefl.v2.f.device.one.task 6\r\nforged"
+        stranger.send(f"CONNECT {json.dumps(login)}", "SUB edgefl.v2.> 1", "SUB $MQTT.sub.> 2", forged, "PING")
         logins[user] = stranger.answer.partition(b"\r\n")[2]
         stranger.close()
-    board.publish("edgefl/v1/f/device/one/status", b"of the board")
-    leader.publish("edgefl/v1/f/device/one/task", b"of the aggregator")
+    board.publish("edgefl/v2/f/device/one/status", b"of the board")
+    leader.publish("edgefl/v2/f/device/one/task", b"of the aggregator")
     assert leader.get(PATIENCE_S).payload == b"of the board"
     assert [user for user, answer in logins.items() if b"+OK" in answer or b"Authorization Violation" not in answer] == []
     assert board.get(PATIENCE_S).payload == b"of the aggregator"
@@ -296,10 +296,10 @@ def test_a_strangers_server_does_not_join_the_cluster(enrolled_cluster, tmp_path
                 with contextlib.suppress(ConnectionRefusedError):
                     client = Nats(port)
             strangers[-1] += (client,)
-            assert b"PONG" in client.send('CONNECT {"verbose": false}', "SUB edgefl.v1.> 1", "PING")
+            assert b"PONG" in client.send('CONNECT {"verbose": false}', "SUB edgefl.v2.> 1", "PING")
         heard, refused = set(), set()
         while len(heard | refused) < len(strangers) and time.monotonic() < deadline:
-            leader.publish("edgefl/v1/f/device/one/task", b"for the board alone")
+            leader.publish("edgefl/v2/f/device/one/task", b"for the board alone")
             assert leader.get(0.1) is None
             for name, _, log, client in strangers:
                 if client.heard(b"for the board alone"):

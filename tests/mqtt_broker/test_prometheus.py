@@ -55,7 +55,7 @@ def test_a_refusal_is_counted_by_its_kind():
     figures = Figures("f")
     refused = Receipt(1, "a" * 64, "rejected", (), "duplicate: round 1", "", 1.0)
     for payload in (encode_json(refused), encode_json(refused), b"{", encode_json(Receipt(1, "a" * 64, "ok", (), "", "", 1.0))):
-        figures.take("edgefl/v1/f/device/pi-1/receipt", payload, 2.0)
+        figures.take("edgefl/v2/f/device/pi-1/receipt", payload, 2.0)
     pytest.importorskip("prometheus_client")
     (family,) = (family for family in figures.collect() if family.name == "edgefl_rejected_updates")
     assert {sample.labels["reason"]: sample.value for sample in family.samples} == {**dict.fromkeys(KINDS, 0.0), "duplicate": 2.0}

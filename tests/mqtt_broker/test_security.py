@@ -63,15 +63,15 @@ def test_a_federation_of_enrolled_devices(secured, federate, toys, absent, witho
 def test_a_device_speaks_and_hears_for_itself_alone(secured, links, tmp_path):
     """What is not allowed is dropped, in MQTT 3.1.1 without an error: nothing of it reaches the aggregator or the other device."""
     thief, victim = (secured.enrol(name, tmp_path / name) for name in ("thief", "victim"))
-    root = "edgefl/v1/f/device"
+    root = "edgefl/v2/f/device"
     leader = links(load_enrolment(secured.directory / "aggregator.enrol"))
-    leader.subscribe("edgefl/v1/f/#")
+    leader.subscribe("edgefl/v2/f/#")
     at_home = links(victim)
     at_home.subscribe(f"{root}/victim/task")
     away = links(thief)
     for topic in ("victim/status", "victim/up/aa/begin", "victim/metrics", "victim/want", "victim/task", "thief/task", "thief/receipt"):
         away.publish(f"{root}/{topic}", b"forged")
-    for topic in ("edgefl/v1/f/state", "edgefl/v1/f/blob/aa/0", "edgefl/v1/f/round/1/summary", "other/topic"):
+    for topic in ("edgefl/v2/f/state", "edgefl/v2/f/blob/aa/0", "edgefl/v2/f/round/1/summary", "other/topic"):
         away.publish(topic, b"forged")
     away.publish(f"{root}/thief/status", b"own")
     assert away.wait_in_flight(1, 10.0)
@@ -83,13 +83,13 @@ def test_a_device_speaks_and_hears_for_itself_alone(secured, links, tmp_path):
             away.get(0.0)
     assert [leader.get(5.0).topic, leader.get(0.5)] == [f"{root}/thief/status", None]
 
-    away.subscribe(f"{root}/thief/task", f"{root}/+/task", "edgefl/v1/f/#", "#")
+    away.subscribe(f"{root}/thief/task", f"{root}/+/task", "edgefl/v2/f/#", "#")
     leader.publish(f"{root}/victim/task", b"secret")
     leader.publish(f"{root}/thief/task", b"mine")
-    leader.publish("edgefl/v1/f/state", b"state")
+    leader.publish("edgefl/v2/f/state", b"state")
     assert at_home.get(5.0) == Message(f"{root}/victim/task", b"secret")
     heard = set()
-    while not {f"{root}/thief/task", "edgefl/v1/f/state"} <= heard:
+    while not {f"{root}/thief/task", "edgefl/v2/f/state"} <= heard:
         heard.add(away.get(5.0).topic)
     while (more := away.get(0.3)) is not None:
         heard.add(more.topic)
@@ -166,9 +166,9 @@ def test_a_forged_state_or_task_is_ignored_and_a_forged_update_rejected(secured,
     leader = links(load_enrolment(secured.directory / "aggregator.enrol"))
     device = federation.device("signed", toys.shard(1), "--enrol", path, "--federation", federation.name)
     device.wait_for("joined")
-    root = f"edgefl/v1/{federation.name}"
+    root = f"edgefl/v2/{federation.name}"
     told = {"federation": federation.name, "session": "x", "phase": "federate", "round": 1, "rounds": 1, "cohort_size": 1,
-            "deadline_s": 9.0, "plan": "0" * 64, "ts": 0.0, "signature": ""}  # fmt: skip
+            "deadline_s": 9.0, "plan": "0" * 64, "ts": 0.0, "signature": "", "started": 0}  # fmt: skip
     leader.publish(f"{root}/state", json.dumps(told).encode())
     device.wait_for("ignored: State is not signed")
     leader.publish(f"{root}/state", json.dumps({**told, "signature": own.signing_key}).encode())
@@ -181,7 +181,8 @@ def test_a_forged_state_or_task_is_ignored_and_a_forged_update_rejected(secured,
             session = decode_json(State, task.payload).session
         task = leader.get(20.0)
     begin = {"client_id": "signed", "session": session, "round": 1, "plan": "0" * 64, "sha256": "ab" * 32, "size": 1, "count": 1,
-             "chunk_bytes": 65536, "num_samples": 5, "metrics": {}, "nonce": "n", "ts": 0.0, "signature": "", "follows": False}  # fmt: skip
+             "chunk_bytes": 245760, "num_samples": 5, "metrics": {}, "nonce": "n", "ts": 0.0, "signature": "",
+             "follows": False}  # fmt: skip
     leader.publish(f"{root}/device/signed/up/{'ab' * 32}/begin", json.dumps(begin).encode())
     aggregator.wait_for("rejected from signed: Begin is not signed")
     assert aggregator.end() == 0, aggregator.said

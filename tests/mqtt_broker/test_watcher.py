@@ -71,7 +71,7 @@ def test_it_reads_what_a_view_needs_and_no_model_and_no_update(secured_broker, w
 @pytest.mark.parametrize("protocol", ["", "?protocol=5"])
 def test_it_writes_nothing_not_even_under_its_own_name(secured_broker, watcher, speak, protocol):
     leader = speak(secured_broker.directory / "aggregator.enrol")
-    leader.subscribe("edgefl/v1/f/#")
+    leader.subscribe("edgefl/v2/f/#")
     will = Message(TOPICS.device("watcher", "status"), b"will", retained=True)
     eye = speak(watcher, will=will, protocol=protocol)
     own = [TOPICS.device("watcher", leaf) for leaf in ("status", "metrics", "want", "claim", "task")]

@@ -45,7 +45,7 @@ def kept(url: str, *topics: str) -> Iterator[None]:
     try:
         for payload in (b"{}", b""):
             for topic in topics:
-                link.publish(f"edgefl/v1/kitchen/{topic}", payload, retain=True)
+                link.publish(f"edgefl/v2/kitchen/{topic}", payload, retain=True)
             assert link.wait_in_flight(1, 60)
             if payload:
                 yield

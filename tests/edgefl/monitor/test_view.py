@@ -201,7 +201,7 @@ def test_another_session_begins_anew_and_keeps_who_is_there():
 @pytest.mark.parametrize(
     "message",
     [
-        (TOPICS.state, b"{"), (TOPICS.state, b"\xff"), ("edgefl/v1/kitchen/what", b"1"), ("x", b""), ("edgefl/v1/other/state", state()[1]),
+        (TOPICS.state, b"{"), (TOPICS.state, b"\xff"), ("edgefl/v2/kitchen/what", b"1"), ("x", b""), ("edgefl/v2/other/state", state()[1]),
         (TOPICS.device("pi-1", "status"), status("pi-2")[1]), (TOPICS.summary(2), summary(1)[1]), (TOPICS.device("pi-1", "task"), b"[]"),
         (TOPICS.device("pi-1", "metrics"), b'{"ts": 1' + b"0" * 400 + b"}"),
     ],

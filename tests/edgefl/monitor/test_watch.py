@@ -45,7 +45,7 @@ def test_lines_by_hand():
 
 def test_what_a_stranger_says_does_not_move_the_cursor():
     status = encode_json(Status("pi-1", "b1", True, 900.0, 40, "\x1b[2J\x1b]0;owned\x07", 1000.0))
-    for text in (line(TOPICS.device("pi-1", "status"), status), line("edgefl/v1/f/\x1b[2J", b"\x1b"), line("x\ny", b"")):
+    for text in (line(TOPICS.device("pi-1", "status"), status), line("edgefl/v2/f/\x1b[2J", b"\x1b"), line("x\ny", b"")):
         assert text.isprintable()
 
 
@@ -53,7 +53,7 @@ def test_a_json_line_by_hand():
     payload = encode_json(Metrics("pi-1", 3, {"loss": 0.5}, 45.0, 70.0, float("nan"), 1.5, 1000.0))
     found = json.loads(json_line(decoded(TOPICS.device("pi-1", "metrics"), payload), 12.5, True))
     assert found == {
-        "received": 12.5, "retained": True, "topic": "edgefl/v1/kitchen/device/pi-1/metrics", "kind": "metrics",
+        "received": 12.5, "retained": True, "topic": "edgefl/v2/kitchen/device/pi-1/metrics", "kind": "metrics",
         "message": {"client_id": "pi-1", "round": 3, "values": {"loss": 0.5}, "rss_mb": 45.0, "peak_rss_mb": 70.0, "temperature_c": None,
                     "seconds": 1.5, "ts": 1000.0},
     }  # fmt: skip
@@ -63,8 +63,8 @@ def test_a_json_line_by_hand():
 @pytest.mark.parametrize(
     ("asked", "federation", "wanted"),
     [
-        ("device/+/metrics", "", "edgefl/v1/+/device/+/metrics"), ("device/+/metrics", "kitchen", "edgefl/v1/kitchen/device/+/metrics"),
-        ("#", "", "edgefl/v1/+/#"), ("edgefl/v1/hall/state", "kitchen", "edgefl/v1/hall/state"),
+        ("device/+/metrics", "", "edgefl/v2/+/device/+/metrics"), ("device/+/metrics", "kitchen", "edgefl/v2/kitchen/device/+/metrics"),
+        ("#", "", "edgefl/v2/+/#"), ("edgefl/v2/hall/state", "kitchen", "edgefl/v2/hall/state"),
     ],
 )  # fmt: skip
 def test_a_topic_is_below_the_federation(asked, federation, wanted):

@@ -69,7 +69,7 @@ def test_a_signature_is_for_one_federation_device_kind_and_key():
 def as_travelled(text):
     """Return a text signed by another program: its blanks, order and numbers are its own."""
     head, field, rest = text.rpartition('"signature":"')
-    said = f"edgefl/v1 kitchen Begin pi-1\n{text}".encode()
+    said = f"edgefl/v2 kitchen Begin pi-1\n{text}".encode()
     key = Ed25519PrivateKey.from_private_bytes(base64.b64decode(KEY))
     return f"{head}{field}{base64.b64encode(key.sign(said)).decode()}{rest}".encode()
 

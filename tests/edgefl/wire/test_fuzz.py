@@ -26,9 +26,11 @@ WEIGHTS = {"fc/kernel": np.arange(12, dtype=np.float32).reshape(3, 4), "fc/bias"
 SPECS = {"global": tuple(TensorSpec(name, array.shape) for name, array in WEIGHTS.items())}
 SHA = "ab" * 32
 SAID = [
-    messages.State("f", "s", "federate", 1, 3, 2, 9.0, SHA, 1.0),
+    messages.State("f", "s", "federate", 1, 3, 2, 9.0, SHA, 1.0, started=17 * 10**11, settings={"a": 1.0}),
     messages.Status("pi-1", "b", True, 1.0, 5, "0.1.0", 1.0),
-    messages.Task("s", 1, "federate", SHA, {"global": SHA}, {"a": 1.0}, 1, 9.0, "fp32", 1, 2.5, "n", 1.0),
+    messages.Task(
+        "s", 1, "federate", SHA, {"global": SHA}, {"a": 1.0}, 1, 9.0, "fp32", 1, 2.5, "n", 1.0, started=1700000000000, settings={"b": 1.0}
+    ),
     messages.Manifest(SHA, 10, 1, 65536, 1.0),
     messages.Begin("pi-1", "s", 1, SHA, SHA, 10, 1, 65536, 5, {"loss": 0.5}, "n", 1.0),
     messages.End(SHA, 1, 1.0),
@@ -36,7 +38,7 @@ SAID = [
     messages.Want(SHA, ((0, 1), (2, 3)), 1.0),
     messages.Claim("b", 1.0),
     messages.Metrics("pi-1", 1, {"loss": 0.5}, 50.0, 60.0, 45.5, 1.5, 1.0),
-    messages.Summary(1, "federate", 2, 0.5, 0.9, 0.8, 1.0, 100, 200, 3.5, ("pi-2",), 1.0),
+    messages.Summary(1, "federate", 2, 0.5, 0.9, 0.8, 1.0, 100, 200, 3.5, ("pi-2",), 1.0, {"auc": 0.5}),
     messages.Clusters("s", 1, {"pi-1": 0}, "fc1", ("pi-1", "pi-2"), ((1.0, 0.5), (0.5, 1.0)), ((0, 1, 0.5, 2),), 0.6, 1.0),
 ]
 JSONS = [(partial(decode_json, type(message)), encode_json(message)) for message in SAID]
@@ -56,7 +58,7 @@ TENSORS = [
 STATE = encode_server_state(ServerState(1, "federate", {"global": WEIGHTS}))
 FILES = [(decode, STATE) for decode in (decode_server_state, decode_client_state, decode_mixture, decode_plan)]
 TOPICS = [
-    (lambda blob: parse_topic(blob.decode("latin-1")), f"edgefl/v1/f/device/pi-1/up/{SHA}/0".encode()),
+    (lambda blob: parse_topic(blob.decode("latin-1")), f"edgefl/v2/f/device/pi-1/up/{SHA}/0".encode()),
     (lambda blob: parse_url(blob.decode("latin-1")), b"mqtts://user:word@host:8883"),
 ]
 EACH = 100_000 // len(JSONS + SIGNED + TENSORS + FILES + TOPICS) + 1

@@ -115,3 +115,16 @@ def test_metrics_have_a_limit_of_their_own_both_ways():
 def test_numbers_beyond_a_double_are_wire_errors(number):
     with pytest.raises(WireError, match=r"Claim\.ts .* expected a number"):
         decode_json(Claim, b'{"boot_id": "a", "ts": ' + number + b"}")
+
+
+def test_an_optional_field_may_be_missing_and_a_required_one_may_not():
+    """Also where Python has a default: a message without `started` has no place in the order of tasks."""
+    task = json.loads(encode_json(Task("s", 1, "federate", "p", {}, {}, 1, 9.0, "fp32", 0, 0.0, "n", 0.0, settings={"evaluate": 1.0})))
+    assert decode_json(Task, json.dumps(task).encode()).settings == {"evaluate": 1.0}
+    without = {name: value for name, value in task.items() if name != "settings"}
+    assert decode_json(Task, json.dumps(without).encode()).settings == {}
+    for name in without:
+        with pytest.raises(WireError, match=f"lacks the field '{name}'"):
+            decode_json(Task, json.dumps({key: value for key, value in without.items() if key != name}).encode())
+    with pytest.raises(WireError, match=r"Summary\.metrics is '1', expected an object"):
+        decode_json(Summary, encode_json(Summary(1, "p", 0, 0.0, 0.0, 0.0, 0.0, 0, 0, 0.0, (), 0.0)).replace(b"{}", b"1"))

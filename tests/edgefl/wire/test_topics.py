@@ -15,9 +15,9 @@ HASHES = st.from_regex(r"[0-9a-f]{64}", fullmatch=True)
 
 def test_the_topics_of_the_design():
     topics = Topics("home")
-    assert topics.state == "edgefl/v1/home/state"
-    assert topics.device("pi-1", "status") == "edgefl/v1/home/device/pi-1/status"
-    assert topics.upload("pi-1", "ab" * 32, "begin") == f"edgefl/v1/home/device/pi-1/up/{'ab' * 32}/begin"
+    assert topics.state == "edgefl/v2/home/state"
+    assert topics.device("pi-1", "status") == "edgefl/v2/home/device/pi-1/status"
+    assert topics.upload("pi-1", "ab" * 32, "begin") == f"edgefl/v2/home/device/pi-1/up/{'ab' * 32}/begin"
 
 
 @given(name=IDS, client=IDS, sha=HASHES, number=st.integers(0, 10**8))
@@ -35,7 +35,7 @@ def test_what_is_built_parses_back(name, client, sha, number):
     assert parse_topic(topics.upload(client, sha, "end")) == Address(name, "end", client, sha)
 
 
-@given(st.text(max_size=80) | st.from_regex(r"edgefl/v1/[a-z+#/]{0,30}", fullmatch=True))
+@given(st.text(max_size=80) | st.from_regex(r"edgefl/v2/[a-z+#/]{0,30}", fullmatch=True))
 @settings(deadline=None, max_examples=200)
 def test_any_text_parses_or_is_a_wire_error(text):
     with contextlib.suppress(WireError):
@@ -45,9 +45,9 @@ def test_any_text_parses_or_is_a_wire_error(text):
 @pytest.mark.parametrize(
     "topic",
     [
-        "edgefl/v1/home", "edgefl/v2/home/state", "edgefl/v1/home/state/", "/edgefl/v1/home/state", "edgefl/v1/Home/state",
-        "edgefl/v1/home/device/../status", "edgefl/v1/home/device/pi-1/secrets", "edgefl/v1/home/round/x/summary",
-        "edgefl/v1/home/round/01/summary", f"edgefl/v1/home/blob/{'A' * 64}/0", f"edgefl/v1/home/device/pi-1/up/{'a' * 63}/0",
+        "edgefl/v2/home", "edgefl/v3/home/state", "edgefl/v2/home/state/", "/edgefl/v2/home/state", "edgefl/v2/Home/state",
+        "edgefl/v2/home/device/../status", "edgefl/v2/home/device/pi-1/secrets", "edgefl/v2/home/round/x/summary",
+        "edgefl/v2/home/round/01/summary", f"edgefl/v2/home/blob/{'A' * 64}/0", f"edgefl/v2/home/device/pi-1/up/{'a' * 63}/0",
     ],
 )  # fmt: skip
 def test_foreign_topics_are_wire_errors(topic):

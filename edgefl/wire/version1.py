@@ -1,0 +1,37 @@
+"""What is left of version 1 of the protocol: enough to tell a device or an aggregator of that version which side must be updated."""
+
+from dataclasses import dataclass
+
+VERSION = 1
+PREFIX = f"edgefl/v{VERSION}"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The State of version 1. Its programs show `phase` to a person, whatever it says."""
+
+    federation: str
+    session: str
+    phase: str
+    round: int
+    rounds: int
+    cohort_size: int
+    deadline_s: float
+    plan: str
+    ts: float
+    signature: str = ""
+
+
+def state_topic(federation: str) -> str:
+    """Return the topic on which a version 1 aggregator publishes its retained state; `+` stands for any federation."""
+    return f"{PREFIX}/{federation}/state"
+
+
+def status_topic(federation: str) -> str:
+    """Return the subscription for the status of all devices of version 1."""
+    return f"{PREFIX}/{federation}/device/+/status"
+
+
+def is_version1(topic: str) -> bool:
+    """Return whether a topic belongs to version 1."""
+    return topic.startswith(f"{PREFIX}/")
