@@ -8,6 +8,7 @@ from edgefl.quiet import quiet_stderr
 from edgefl.types import Array
 from firmware_export.flat import clone
 from firmware_export.graph import check_integer, read_graph
+from firmware_export.portable import to_portable
 
 
 def convert(model: Any, x: Array, bits: int = 8) -> bytes:
@@ -34,7 +35,7 @@ def convert(model: Any, x: Array, bits: int = 8) -> bytes:
     converter.inference_input_type = converter.inference_output_type = dtype
     try:
         with quiet_stderr():
-            made = bytes(converter.convert())
+            made = to_portable(bytes(converter.convert()))
     except Exception as error:  # the converter raises several types, none of its own
         raise ExportError(f"TensorFlow refuses the mixture: {str(error).splitlines()[0]}; export with --route device") from error
     check_integer(read_graph(made))

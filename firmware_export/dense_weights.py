@@ -14,8 +14,8 @@ from edgefl.errors import ExportError
 from edgefl.learner.runtime import load_interpreter
 from edgefl.types import Array
 from firmware_export.graph import with_constants
-from firmware_export.inline import with_inline_buffers
 from firmware_export.network import read_network
+from firmware_export.portable import to_portable
 from firmware_export.run import load, quantize_input
 
 LEAST = 1024
@@ -72,7 +72,7 @@ def rounded(kernel: NDArray[np.int8], inputs: Array, values: NDArray[np.int8]) -
 
 def with_few_values(model: bytes, x: Array, bits: int) -> bytes:
     """Return an integer .tflite with 2^bits values in each large kernel of a dense layer. x: float32[n, *shape], calibration samples."""
-    inline = with_inline_buffers(model)
+    inline = to_portable(model)
     network = read_network(inline)
     dense = [each.inputs for each in network.operators if each.name == "FULLY_CONNECTED"]
     large = {

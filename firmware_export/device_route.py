@@ -6,6 +6,7 @@ from typing import Any
 
 from edgefl.errors import ExportError
 from firmware_export.graph import check_integer, read_graph
+from firmware_export.portable import to_portable
 from firmware_export.ranges import Observed, ranges
 from firmware_export.weighted import kernel_ranges
 
@@ -42,7 +43,7 @@ RECIPES = (
 
 
 def quantize(model: bytes, observed: Observed, recipe: Recipe, bits: int = 8) -> bytes:
-    """Return the integer form of a float .tflite: activations, input and output int8 or int16 by `bits`, weights int8.
+    """Return the integer form of a float .tflite: activations, input and output int8 or int16 by `bits`, weights int8; see `to_portable`.
 
     Raises ExportError when an operator cannot be an integer one.
     """
@@ -63,6 +64,7 @@ def quantize(model: bytes, observed: Observed, recipe: Recipe, bits: int = 8) ->
             result = bytes(session.quantize(found, enable_progress_bar=False, enable_progress_report=False).quantized_model)
     except (ValueError, RuntimeError, KeyError) as error:
         raise ExportError(f"the quantizer refuses the mixture ({recipe.name}): {error}; use layers that `edgefl plan` lists") from error
+    result = to_portable(result)
     check_integer(read_graph(result))
     return result
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from edgefl.errors import ExportError
 from firmware_export.limits import TOOL_LIMITS
+from firmware_export.portable import check_inside
 
 STEP = 16
 MOST = 64 << 20
@@ -36,8 +37,12 @@ def micro_version() -> str:
 
 
 def micro_outputs(model: bytes, inputs: Any, arena_bytes: int = 0) -> Any:
-    """Return the outputs int8[n, m] of inputs int8[n, *shape]; arena_bytes 0: as much as it likes. ExportError when it refuses."""
+    """Return the outputs int8[n, m] of inputs int8[n, *shape]; arena_bytes 0: as much as it likes.
+
+    Raises ExportError when tflite-micro refuses the model or would read its weights as zeros.
+    """
     micro_version()
+    check_inside(model)
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         (work / "model.tflite").write_bytes(model)

@@ -12,6 +12,7 @@ import numpy as np
 from edgefl.errors import ExportError
 from edgefl.learner.runtime import describe, installed, load_interpreter
 from edgefl.types import Array, Labels
+from firmware_export.portable import check_inside
 
 MICRO = "tflite-micro"
 
@@ -55,6 +56,7 @@ def load(model: bytes, runtime: str = "auto", *, reference: bool = False, thread
 def _load_micro(model: bytes) -> Loaded:
     if importlib.util.find_spec("tflite_micro") is None:
         raise ExportError("tflite-micro is not installed; `pip install --pre tflite-micro`, or the extra `export`")
+    check_inside(model)
     if installed():
         load_interpreter(model)  # tflite-micro trusts its input: a damaged model would end the process
     from tflite_micro.python.tflite_micro import runtime as micro

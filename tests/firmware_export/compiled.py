@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from firmware_export.c_source import CSource, generate
-from firmware_export.inline import with_inline_buffers
+from firmware_export.portable import to_portable
 from firmware_export.run import load, quantize_input
 
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-Wconversion", "-Wshadow", "-Wcast-qual", "-Wstrict-prototypes")
@@ -59,7 +59,7 @@ def micro(model: bytes, samples: Any) -> Any:
     """Return tflite-micro's outputs int8[n, ...]."""
     from tflite_micro.python.tflite_micro import runtime
 
-    interpreter = runtime.Interpreter.from_bytes(with_inline_buffers(model))
+    interpreter = runtime.Interpreter.from_bytes(to_portable(model))
     rows = []
     for sample in samples:
         interpreter.set_input(sample[None], 0)

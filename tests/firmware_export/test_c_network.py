@@ -5,8 +5,8 @@ import pytest
 
 from edgefl.errors import ExportError
 from firmware_export.c_source import generate
-from firmware_export.inline import with_inline_buffers
 from firmware_export.network import read_network
+from firmware_export.portable import to_portable
 
 
 @pytest.fixture(scope="module")
@@ -103,8 +103,8 @@ def test_weights_behind_the_flatbuffer(dense) -> None:
     moved += repacked(dense, outside)
     moved += bytes((1 << 20) - len(moved)) + weights.tobytes()
     assert read_network(bytes(moved)).tensor(1).data.tolist() == weights.tolist()
-    inside = with_inline_buffers(bytes(moved))
+    inside = to_portable(bytes(moved))
     assert len(inside) < 2000 and generate(inside).files == generate(dense).files
-    assert with_inline_buffers(dense) is dense
+    assert to_portable(inside) == inside
     with pytest.raises(ExportError, match="truncated"):
         read_network(bytes(moved[:-1]))

@@ -1,0 +1,115 @@
+"""Exports name the operator versions that TensorFlow's own converter names, and a strict importer takes them."""
+
+import numpy as np
+import pytest
+
+from firmware_export.device_route import RECIPES, quantize
+from firmware_export.network import read_network
+from firmware_export.ranges import observe
+
+X = np.random.default_rng(0).normal(size=(30, 8, 8, 3)).astype(np.float32)
+INT8 = {
+    "CONV_2D": 3, "DEPTHWISE_CONV_2D": 3, "FULLY_CONNECTED": 4, "ADD": 2, "MAX_POOL_2D": 2, "AVERAGE_POOL_2D": 2, "PAD": 2, "RESHAPE": 1,
+}  # fmt: skip
+"""The versions that bakenn 1.0.0 asks for; the same as LiteRT's op_version.cc for int8."""
+
+
+@pytest.fixture(scope="module")
+def network(graphs) -> bytes:
+    """A float network of the operators that the strict importer has, written by hand as the converter writes it."""
+    rng = np.random.default_rng(3)
+    t, op = graphs.T, graphs.Op
+
+    def weight(*shape: int) -> object:
+        return t(shape, data=rng.normal(size=shape).astype(np.float32) / 3)
+
+    def flow(*shape: int) -> object:
+        return t((1, *shape), kind="FLOAT32")
+
+    tensors = [
+        flow(8, 8, 3), t((4, 2), data=np.array([[0, 0], [1, 1], [1, 1], [0, 0]], np.int32), scales=()), flow(10, 10, 3),
+        weight(4, 3, 3, 3), weight(4), flow(8, 8, 4), weight(1, 3, 3, 4), weight(4), flow(8, 8, 4), flow(8, 8, 4), flow(4, 4, 4),
+        flow(2, 2, 4), t((2,), data=np.array([1, 16], np.int32), scales=()), flow(16), weight(5, 16), weight(5), flow(5),
+    ]  # fmt: skip
+    for number, tensor in enumerate(tensors):
+        object.__setattr__(tensor, "name", f"layer{number}")
+    conv = {"padding": 1, "strideW": 1, "strideH": 1, "dilationWFactor": 1, "dilationHFactor": 1, "fusedActivationFunction": 1}
+    pool = {"padding": 1, "strideW": 2, "strideH": 2, "filterWidth": 2, "filterHeight": 2}
+    operators = [
+        op("PAD", (0, 1), (2,), {}, "Pad"), op("CONV_2D", (2, 3, 4), (5,), conv, "Conv2D"),
+        op("DEPTHWISE_CONV_2D", (5, 6, 7), (8,), {**conv, "padding": 0, "depthMultiplier": 1}, "DepthwiseConv2D"),
+        op("ADD", (5, 8), (9,), {}, "Add"), op("MAX_POOL_2D", (9,), (10,), pool, "Pool2D"),
+        op("AVERAGE_POOL_2D", (10,), (11,), pool, "Pool2D"), op("RESHAPE", (11, 12), (13,)),
+        op("FULLY_CONNECTED", (13, 14, 15), (16,), {}, "FullyConnected"),
+    ]  # fmt: skip
+    return graphs.model_of(tensors, operators)
+
+
+def test_the_device_route_names_the_schemas_versions(network) -> None:
+    exported = quantize(network, observe(network, X), RECIPES[0])
+    assert {operator.name: operator.version for operator in read_network(exported).operators} == INT8
+
+
+def test_a_strict_importer_takes_an_export_and_computes_the_same(network, compiled, tmp_path) -> None:
+    bakenn = pytest.importorskip("bakenn")
+    pytest.importorskip("tflite")
+    exported = quantize(network, observe(network, X), RECIPES[0])
+    refusal = ""
+    try:
+        imported = bakenn.import_tflite(exported)
+    except bakenn.CompileError as error:
+        refusal = str(error)
+    assert refusal == ""
+    samples = np.random.default_rng(1).integers(-128, 128, (6, 8, 8, 3)).astype(np.int8)
+    from bakenn.reference import run_reference
+
+    plan = bakenn.compile(imported, tmp_path).plan
+    rows = [run_reference(plan, sample[None]).ravel() for sample in samples]
+    np.testing.assert_array_equal(np.stack(rows), compiled.micro(exported, samples))
+
+
+def test_the_versions_are_those_of_tensorflows_own_converter() -> None:
+    tf = pytest.importorskip("tensorflow")
+    from firmware_export.portable import to_portable
+
+    rng = np.random.default_rng(5)
+    kernel, deep, dense = (rng.normal(size=shape).astype(np.float32) for shape in ((3, 3, 4, 4), (3, 3, 4, 1), (64, 8)))
+
+    @tf.function(input_signature=[tf.TensorSpec((1, 4, 4, 4), tf.float32)])
+    def everything(x):
+        convolved = tf.nn.conv2d(x, kernel, 1, "SAME") + 0.5
+        a = tf.nn.relu6(tf.nn.depthwise_conv2d(convolved, deep, [1, 1, 1, 1], "SAME") + 0.25)
+        a = tf.tanh(a) + tf.sigmoid(a * 1.5) - tf.nn.leaky_relu(convolved, 0.1)
+        a = tf.maximum(a, convolved * 0.5) + tf.minimum(a, x)
+        first, second = tf.split(a, 2, axis=3)
+        a = tf.concat([tf.transpose(first, [0, 2, 1, 3]), second], axis=3)
+        a = tf.pad(a, [[0, 0], [1, 1], [1, 1], [0, 0]])
+        a = tf.nn.max_pool2d(a, 2, 1, "VALID")
+        a = tf.nn.avg_pool2d(a, 2, 1, "VALID")
+        rows = tf.unstack(a, axis=1)
+        a = tf.stack([rows[0], rows[1], rows[2], rows[3]], axis=1)
+        spread = tf.math.rsqrt(tf.reduce_mean(tf.math.squared_difference(a, 0.1), axis=[1, 2]) + 0.5)
+        flat = tf.reshape(a, (1, 64)) @ dense + 0.1
+        return tf.nn.softmax(flat[:, 1:5] + spread)
+
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([everything.get_concrete_function()])
+    converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    converter.representative_dataset = lambda: ([rng.normal(size=(1, 4, 4, 4)).astype(np.float32)] for _ in range(8))
+    converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
+    converter.inference_input_type = converter.inference_output_type = tf.int8
+    import flatbuffers
+    from ai_edge_litert import schema_py_generated as schema
+
+    wanted = bytes(converter.convert())
+    root = schema.ModelT.InitFromObj(schema.Model.GetRootAs(wanted, 0))
+    for code in root.operatorCodes:
+        code.version = 1
+    builder = flatbuffers.Builder(1024)
+    builder.Finish(root.Pack(builder), b"TFL3")
+    found = to_portable(bytes(builder.Output()))
+
+    def versions(model: bytes) -> list[tuple[str, int]]:
+        return [(operator.name, operator.version) for operator in read_network(model).operators]
+
+    assert len({name for name, _ in versions(wanted)}) > 15
+    assert versions(found) == versions(wanted)
