@@ -59,6 +59,7 @@ class Availability:
         self._conditions, self._state, self._cores, self._root, self._clock = conditions, state, cores, root, clock
         self.unchecked = False  # a device that has done no task takes part as soon as it has seen that its data fit the plan
         self._reason, self._since, self._looked = "", -math.inf, -math.inf
+        self._refusal, self._refused_until = "", -math.inf
         self._own, self._cpu, self._counted = 0.0, _cpu_s(), clock()
 
     def reason(self, *, anew: bool = False) -> str:
@@ -70,7 +71,16 @@ class Availability:
             if found and not self._reason and not first:
                 self._since = now
             self._reason = found
-        return self._reason or (UNCHECKED if self.unchecked else "")
+        refusal = self._refusal if now < self._refused_until else ""
+        return self._reason or refusal or (UNCHECKED if self.unchecked else "")
+
+    def refuse(self, reason: str, for_s: float = math.inf) -> None:
+        """Take up no task for so many seconds, or until `accept`. The reason goes into the device's status."""
+        self._refusal, self._refused_until = reason, self._clock() + for_s
+
+    def accept(self) -> None:
+        """End what `refuse` began."""
+        self._refusal, self._refused_until = "", -math.inf
 
     def takes_up(self) -> bool:
         """Whether a task that has come is done: always, unless the aggregator knew of the pause when it sent it."""

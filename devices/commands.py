@@ -44,6 +44,14 @@ def device() -> None:
 @click.option(
     "--learner", type=click.Choice(["litert", "keras", "numpy"]), default="litert", show_default=True, help="keras needs TensorFlow."
 )
+@click.option(
+    "--algorithm", "algorithms", multiple=True,
+    help="An algorithm of yours, MODULE:NAME, that a plan may name beside those of `edgefl algorithms`; may be given again.",
+)  # fmt: skip
+@click.option(
+    "--model", "models", multiple=True,
+    help="With --learner keras: a model of yours, MODULE:FUNCTION or FILE.keras, that a plan may name; may be given again.",
+)  # fmt: skip
 @click.option("--threads", type=click.IntRange(1, 64), help="Threads that compute  [default: the board's, see `edgefl device boards`]")
 @click.option("--keepalive", type=click.IntRange(2, 3600), default=20, show_default=True, help="Seconds between signs of life.")
 @click.option("--wait", "wait_s", type=click.FloatRange(0), default=0.0, help="Seconds to wait for a federation  [default: no limit]")
@@ -56,6 +64,7 @@ def device() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print what was made as JSON; progress goes to stderr.")
 def start(
     broker: str | None, client_id: str | None, enrol: Path | None, source: DataSource, state: Path | None, federation: str, learner: str,
+    algorithms: tuple[str, ...], models: tuple[str, ...],
     threads: int | None, keepalive: int, wait_s: float, only_when: tuple[str, ...], between: str | None, export: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Join a federation with this device's own data, and end with an int8 model of its own.
@@ -70,6 +79,7 @@ def start(
     """
     from devices.boards import detect
     from devices.conditions import Conditions, parse_window
+    from devices.plan_check import Allowed
     from devices.service import Device, Settings
     from edgefl.config import DEFAULT_BROKER
     from edgefl.security.enrolment import load_enrolment
@@ -84,7 +94,10 @@ def start(
     broker, state = broker or DEFAULT_BROKER, state or Path(check_client_id(client_id))
     conditions = Conditions("idle" in only_when, "mains" in only_when, parse_window(between) if between else None)
     threads = threads or detect().board.threads
-    settings = Settings(broker, client_id, source, state, federation, learner, threads, keepalive, wait_s, export, enrolment, conditions)
+    settings = Settings(
+        broker, client_id, source, state, federation, learner, threads, keepalive, wait_s, export, enrolment, conditions,
+        Allowed(algorithms, models),
+    )  # fmt: skip
     with Telling() as tell, stoppable():
         try:
             made = Device(settings, tell).run()

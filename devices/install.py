@@ -154,8 +154,9 @@ def install_of(start: click.Command) -> click.Command:
         user = given["user"] or os.environ.get("SUDO_USER") or getpass.getuser()
         if user == "root":
             click.echo("it runs as root; --user names an account that can do less", err=True)
-        # a function of the owner's is imported from the folder in which this is called
-        text = unit_text(client_id, words, state, user, board.title, int(has / 1.048576 * 3 / 4), source.folder or "")
+        # code of the owner's is imported from the folder in which this is called
+        folder = source.folder or (str(Path.cwd()) if given["algorithms"] or given["models"] else "")
+        text = unit_text(client_id, words, state, user, board.title, int(has / 1.048576 * 3 / 4), folder)
         name = f"edgefl-{client_id}.service"
         path = (given["out"] / name).resolve() if given["out"] else Path(name)
         commands = [] if path.parent == SYSTEM else [f"sudo install -m 644 {path} {SYSTEM / name}"]

@@ -14,6 +14,7 @@ from devices.export import MODEL, export_in_child, export_metrics
 from devices.identity import IdTakenError
 from devices.joining import join
 from devices.masked_upload import Delivery, told
+from devices.plan_check import Allowed, PlanTrials, check_names
 from devices.session import Superseded
 from devices.shard import OwnSamples
 from devices.store import Progress, Store
@@ -22,7 +23,7 @@ from devices.training import Site, check_shard, open_site, was_masked
 from devices.unsent import Unsent
 from edgefl.algorithms import DONE, PERSONALIZE
 from edgefl.data.device import DataSource
-from edgefl.errors import ExportError, LinkError
+from edgefl.errors import ConfigError, DataError, ExportError, LinkError, PlanError, WireError
 from edgefl.memory import peak_rss_mb
 from edgefl.mqtt import KEEPALIVE_S
 from edgefl.plan.spec import Plan, decode_plan
@@ -34,6 +35,13 @@ from edgefl.wire.tensors import decode_part, encode_models, size_limit
 from edgefl.wire.topics import check_client_id, check_federation
 
 MAX_PLAN_BYTES = 64 * 1024 * 1024
+FIRST_RETRY_S, LONGEST_RETRY_S = 5.0, 300.0
+"""How long a device that refused a task takes up no other; twice as long each time, until a task succeeds."""
+SHOWN_REASON = 300
+
+
+class TaskRefusedError(Exception):
+    """A task whose models this device cannot train on."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +60,7 @@ class Settings:
     export: bool = True
     enrolment: Enrolment | None = None
     conditions: Conditions = field(default_factory=Conditions)
+    allowed: Allowed = field(default_factory=Allowed)
 
 
 class Device:
@@ -69,6 +78,9 @@ class Device:
         self._paused = ""
         self._delivery = Delivery(settings.client_id, settings.enrolment.ca if settings.enrolment else "", note)
         self._availability = Availability(settings.conditions, settings.state, detect().cores)
+        self._trials = PlanTrials(settings.state)
+        self._refused_plan = ""
+        self._retry_s = FIRST_RETRY_S
 
     def run(self) -> dict[str, Any]:
         """Take part until the federation is done; returns what was made. Raises an EdgeflError that says what to do."""
@@ -78,10 +90,13 @@ class Device:
         try:
             if self._store.recovered:
                 self._note(self._store.recovered)
+            if crashed := self._trials.start():
+                self._note(f"the plan {crashed[:8]} crashed this device's last process; this plan is refused from now on")
             self._cache = BlobCache(settings.state / "blobs")
             self._availability.unchecked = self._store.progress() is None
             return self._join(len(self._samples.shard().y_train))
         finally:
+            self._trials.close()
             self._store.close()
 
     def _join(self, samples: int) -> dict[str, Any]:
@@ -110,22 +125,53 @@ class Device:
             state, task = session.state, session.task
             # a task that comes again after its answer was received is answered again: the aggregator has lost what it had
             is_new = task and session.tasks_heard != self._answered and session.is_current(task)
-            if task and is_new and self._availability.takes_up():
+            if task and is_new and task.plan != self._refused_plan and self._availability.takes_up():
                 try:
                     self._perform(task, federation)
+                    self._accept()
                 except Superseded:
                     self._note(f"round {task.round}: left, it is over")
+                except TaskRefusedError as error:
+                    self._refuse_task(task, str(error))
+                except (PlanError, ConfigError) as error:
+                    self._refuse_plan(task.plan, str(error))
                 continue
-            if state and state.phase == DONE and state.session in (seen, self._last_session()):
+            is_ours = state and state.session in (seen, self._last_session()) and state.plan != self._refused_plan
+            if state and state.phase == DONE and is_ours:
                 return self._end(state.session)
             if state and state.phase not in (DONE, STOPPED) and state.session != seen:
                 seen = state.session
                 self._note(f"the federation is in phase {state.phase}, round {state.round}")
-                self._check_data(state)
+                try:
+                    self._check_data(state)
+                except (PlanError, ConfigError) as error:
+                    self._refuse_plan(state.plan, str(error))
             if not seen and self._settings.wait_s and time.monotonic() - began > self._settings.wait_s:
                 raise LinkError(
                     f"the federation {federation!r} did not run within {self._settings.wait_s:g} s; start it with `edgefl aggregator start`"
                 )
+
+    def _refuse_plan(self, sha256: str, reason: str) -> None:
+        """Take up no task with this plan. The device stays, and tries the plan of a later federation."""
+        self._refused_plan = sha256
+        self._note(f"the plan is refused, and this device waits for another one: {reason}")
+        self._availability.refuse(f"refuses the plan: {reason}"[:SHOWN_REASON])
+        self._look(at_work=False)
+
+    def _refuse_task(self, task: Task, reason: str) -> None:
+        """Leave this task, and take up no other for a while: the next model may be a good one."""
+        self._answered = self._session.tasks_heard
+        self._note(
+            f"round {task.round}: the task is refused: {reason}; this device tries another task in {self._retry_s:g} s. "
+            "If every round does so, look at the aggregator's log and start it with an earlier state or --fresh"
+        )
+        self._availability.refuse(f"refused round {task.round}: {reason}"[:SHOWN_REASON], self._retry_s)
+        self._retry_s = min(LONGEST_RETRY_S, 2 * self._retry_s)
+        self._look(at_work=False)
+
+    def _accept(self) -> None:
+        self._refused_plan, self._retry_s = "", FIRST_RETRY_S
+        self._availability.accept()
 
     def _look(self, *, at_work: bool) -> None:
         """See whether this device takes up tasks, and tell the aggregator when that changed."""
@@ -162,8 +208,13 @@ class Device:
             site = self._open_site(task)
             settled = {"id": settings.client_id, "federation": federation, "seed": task.seed, **settings.data.as_note()}
             self._store.save_note(settled | ({"masked": True} if was_masked(task, self._store.note()) else {}))
-            models = self._models(task, site)
-            progress = self._personalize(task, site, models) if task.phase == PERSONALIZE else self._train(task, site, models)
+            try:
+                models = self._models(task, site)
+                progress = self._personalize(task, site, models) if task.phase == PERSONALIZE else self._train(task, site, models)
+            except (DataError, WireError, PlanError) as error:  # the samples were checked before: it is the models
+                raise TaskRefusedError(str(error)) from error
+            except (LookupError, TypeError, ValueError, ArithmeticError) as error:  # such as a model that the task lacks
+                raise TaskRefusedError(f"its models do not fit the plan: {error!r}") from error
         # before the update, so that the aggregator knows it when it draws the next cohort
         self._look(at_work=True)
         self._send(task, progress)
@@ -193,6 +244,7 @@ class Device:
         with contextlib.suppress(Superseded):
             plan = self._plan(state.plan, is_wanted)
             check_shard(self._samples.shard(num_classes=plan.spec.num_classes), plan)
+            self._accept()
         self._availability.unchecked = False
         self._look(at_work=False)
 
@@ -201,11 +253,16 @@ class Device:
         if blob is None:
             blob = self._session.fetch(is_wanted, {sha256: MAX_PLAN_BYTES})[sha256]
             self._cache.put(blob)
-        return decode_plan(blob)
+        plan = decode_plan(blob)
+        check_names(plan.spec, self._settings.learner, self._settings.allowed)
+        if self._settings.learner == "litert":
+            self._trials.check(sha256, self._cache.path(sha256))
+        return plan
 
     def _open_site(self, task: Task) -> Site:
         if self._site is None or (self._site.plan.id, self._site_seed) != (task.plan, task.seed):
             settings, plan = self._settings, self._plan(task.plan, lambda: self._session.is_current(task))
+            self._trials.note_open(task.plan)
             self._site = None  # its shard goes before another one comes
             self._site = open_site(plan, self._samples, task.seed, settings.client_id, settings.learner, settings.threads, self._note)
             self._site_seed = task.seed

@@ -17,14 +17,15 @@ class BlobCache:
     def __init__(self, directory: Path, limit_bytes: int = LIMIT_BYTES) -> None:
         self._directory, self._limit = directory, limit_bytes
 
-    def _path(self, sha256: str) -> Path:
+    def path(self, sha256: str) -> Path:
+        """Return where a blob is, or would be. StateError for a name that is no sha256."""
         if not SHA256.fullmatch(sha256):
             raise StateError(f"blob name {sha256[:80]!r}, expected 64 hex digits")
         return self._directory / sha256
 
     def get(self, sha256: str) -> bytes | None:
         """Return the blob, or None when it is not there or was damaged on disk."""
-        path = self._path(sha256)
+        path = self.path(sha256)
         try:
             content = path.read_bytes()
         except FileNotFoundError:
@@ -40,7 +41,7 @@ class BlobCache:
     def put(self, content: bytes) -> str:
         """Keep a blob and return its sha256; StateError when the disk does not take it."""
         sha256 = hashlib.sha256(content).hexdigest()
-        path = self._path(sha256)
+        path = self.path(sha256)
         try:
             write_atomic(path, content)
             self._shrink(keep=path)

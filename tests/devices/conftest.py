@@ -21,6 +21,9 @@ _spec = importlib.util.spec_from_file_location("broker_conftest", Path(__file__)
 _shared = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_shared)
 start, mosquitto_url, federate, toys, listen = _shared.start, _shared.mosquitto_url, _shared.federate, _shared.toys, _shared.listen
+programs_spec = importlib.util.spec_from_file_location("device_programs", Path(__file__).with_name("programs.py"))
+programs_module = importlib.util.module_from_spec(programs_spec)
+programs_spec.loader.exec_module(programs_module)
 KINDS = {"status": Status, "want": Want, "begin": Begin, "state": State}
 
 
@@ -113,6 +116,12 @@ def lead():
 
 def progress_of(federation, client_id="pi-1"):
     return json.loads((federation.directory / f"state-{client_id}" / "progress.json").read_text())
+
+
+@pytest.fixture
+def program():
+    """Makes TFLite programs without TensorFlow, see `programs`."""
+    return programs_module.program
 
 
 @pytest.fixture

@@ -91,6 +91,14 @@ def test_the_command_line_of_a_unit_is_one_that_start_takes(tmp_path):
     assert not parsed["as_json"]  # --json is install's own
 
 
+def test_names_that_a_plan_may_use_stand_in_the_unit_and_are_looked_for_where_install_was_called(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = (*HERE, "--data", "x.npz", "--state", "/var/lib/edgefl", "--algorithm", "mine:rounds", "--model", "mine:net", "--json")
+    service = settings_of(json.loads(install(*given).stdout)["unit"])["Service"]
+    assert service["WorkingDirectory"] == str(tmp_path)
+    assert "--algorithm mine:rounds --model mine:net" in service["ExecStart"]
+
+
 def test_samples_of_a_function_are_looked_for_where_install_was_called(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     unit = settings_of(json.loads(install(*HERE, "--data", "mine:load", "--state", "/var/lib/edgefl", "--json").stdout)["unit"])

@@ -7,8 +7,6 @@ import signal
 import time
 from dataclasses import replace
 
-import pytest
-
 from edgefl.algorithms import make_algorithm
 from edgefl.learner.numpy_softmax import SoftmaxLearner
 from edgefl.rng import rng_for
@@ -160,25 +158,6 @@ def test_a_status_left_by_a_dead_device_is_waited_out(federate, mosquitto_url, t
     federation.device("pi-1", toys.shard(1), "--keepalive", "2")
     assert aggregator.next("status").boot_id != ghost.boot_id
     assert time.monotonic() - began > 2.9
-
-
-@pytest.mark.parametrize(
-    ("damage", "says"),
-    [
-        (lambda lead: {"plan": lead.offer(b"no plan at all")}, "is not a plan"),
-        (lambda lead: {"models": {"global": lead.offer(b"no tensors, but of a size that fits the plan")}}, "sent no safetensors"),
-    ],
-)
-def test_a_plan_or_model_that_cannot_be_read_ends_the_device_with_one_line(federate, mosquitto_url, toys, lead, damage, says):
-    federation = federate(mosquitto_url)
-    aggregator = lead(federation)
-    device = federation.device("pi-1", toys.shard(1))
-    aggregator.next("status")
-    aggregator.task(1, **damage(aggregator))
-    while aggregator.next("status").online:
-        pass
-    assert device.end() == 1
-    assert says in device.said
 
 
 def test_the_state_directory_is_one_devices_own(federate, mosquitto_url, toys, lead, start):

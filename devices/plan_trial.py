@@ -1,0 +1,71 @@
+"""The child process that tries a plan: `python -m devices.plan_trial BLOB LIMIT_MB`, see `plan_check`.
+
+It runs every signature once on noise. It imports no algorithm and no TensorFlow, and has limits on memory and processor time.
+"""
+
+import contextlib
+import re
+import resource
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from edgefl.errors import EdgeflError
+from edgefl.learner.litert import LiteRTLearner
+from edgefl.learner.runtime import load_interpreter
+from edgefl.plan.spec import Plan, Signature, decode_plan
+
+CPU_S = 240
+
+
+def noise_arguments(signature: Signature, num_classes: int) -> dict[str, np.ndarray]:
+    """Return arguments of a signature: numbers in [0, 1), labels of every class in turn, slots of zeros."""
+    rng = np.random.default_rng(0)
+    arguments = {f"d_{spec.name}": rng.random(spec.shape).astype(spec.dtype) for spec in signature.data}
+    for letter, specs in (("t", signature.trained), ("f", signature.frozen), ("n", signature.noise)):
+        arguments |= {f"{letter}_{i}": rng.random(spec.shape).astype(spec.dtype) for i, spec in enumerate(specs)}
+    arguments |= {f"s_{i}": np.zeros(spec.shape, spec.dtype) for i, spec in enumerate(signature.slots)}
+    arguments |= {f"h_{name}": np.asarray(value, np.float32) for name, value in signature.hyper.items()}
+    if signature.kind == "train":
+        arguments["d_y"] = (np.arange(signature.batch_size) % num_classes).astype(np.int32)
+        arguments["d_sample_weight"] = np.ones(signature.batch_size, np.float32)
+    return arguments
+
+
+def run_once(plan: Plan) -> None:
+    """Run each signature of a plan once. PlanError, or what the runtime raises."""
+    learner = LiteRTLearner(plan)
+    for signature in plan.spec.signatures:
+        learner.step(signature.name, noise_arguments(signature, plan.spec.num_classes))
+
+
+def set_limits(limit_mb: int) -> None:
+    """Let this process allocate so many MB (2^20 bytes) more than it has now, and write no file."""
+    [size] = re.findall(r"VmSize:\s*(\d+) kB", Path("/proc/self/status").read_text()) or ["0"]
+    most = int(size) * 1024 + limit_mb * 2**20
+    for kind, value in ((resource.RLIMIT_AS, most), (resource.RLIMIT_CPU, CPU_S), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_CORE, 0)):
+        resource.setrlimit(kind, (value, value))
+
+
+def main(blob: str, limit_mb: str) -> int:
+    """Try the plan; return the exit code. What is wrong with the plan is the last line on standard error."""
+    content = Path(blob).read_bytes()
+    with contextlib.suppress(EdgeflError):
+        load_interpreter(b"\0\0\0\0TFL3")  # is refused, and has loaded the runtime's libraries, which the limit does not count
+    set_limits(int(limit_mb))
+    try:
+        run_once(decode_plan(content))
+    except MemoryError:
+        print(f"its program needs more than {limit_mb} MB", file=sys.stderr)
+    except EdgeflError as error:
+        print(str(error), file=sys.stderr)
+    except Exception as error:  # a spec and a program that do not fit together fail in many ways
+        print(f"its program does not run: {error!r}".replace("\n", " "), file=sys.stderr)
+    else:
+        return 0
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,126 @@
+"""What a device checks of a plan before it runs it: the names in it, by hand, and its program in a child process."""
+
+import json
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from devices.plan_check import Allowed, PlanTrials, check_names, try_in_child
+from edgefl.errors import PlanError
+from edgefl.plan.spec import Plan, encode_plan
+
+SHA256 = "ab" * 32
+
+
+@pytest.mark.parametrize(
+    ("changes", "learner", "allowed", "says"),
+    [
+        ({}, "litert", Allowed(), ""),
+        ({"algorithm": "mine:name"}, "litert", Allowed(), "algorithm 'mine:name'"),
+        ({"algorithm": "mine:name"}, "litert", Allowed(("other:name",)), "algorithm 'mine:name'"),
+        ({"algorithm": "mine:name"}, "litert", Allowed(("mine:name",)), ""),
+        ({"algorithm": 3}, "litert", Allowed(), "algorithm '3'"),
+        ({"model": "os:system"}, "litert", Allowed(), ""),  # a label only: no model is built
+        ({"model": "os:system"}, "keras", Allowed(), "model 'os:system'"),
+        ({"model": "os:system"}, "keras", Allowed(("os:system",)), "model 'os:system'"),
+        ({"model": "mine:net"}, "keras", Allowed((), ("mine:net",)), ""),
+        ({"model": "/etc/own.keras"}, "keras", Allowed(), "model '/etc/own.keras'"),
+        ({"options": {"gate": "os:system"}}, "keras", Allowed(), "model 'os:system'"),
+        ({"options": {"gate": "gate-cnn"}}, "keras", Allowed(), ""),
+        ({"num_classes": "3"}, "litert", Allowed(), "num_classes"),
+        ({"input_shape": (4, 0)}, "litert", Allowed(), "input_shape"),
+    ],
+)
+def test_which_names_a_plan_may_say(toys, changes, learner, allowed, says):
+    spec = replace(toys.plan(algorithm="fedavg").spec, **changes)
+    if not says:
+        check_names(spec, learner, allowed)
+        return
+    with pytest.raises(PlanError, match=says):
+        check_names(spec, learner, allowed)
+
+
+@pytest.fixture
+def blob(toys, program, tmp_path):
+    def make(**kind):
+        spec = toys.plan(algorithm="fedavg").spec
+        (tmp_path / "blob").write_bytes(encode_plan(Plan(spec, program(spec, **kind), b"")))
+        return tmp_path / "blob"
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("kind", "limit_mb", "says"),
+    [({}, 256, ""), ({"huge": True}, 256, "does not run"), ({"crashes": True}, 256, None)],
+    ids=["good", "more memory than the limit", "crash"],
+)
+def test_a_trial_in_a_child(blob, kind, limit_mb, says):
+    done = subprocess.run([sys.executable, "-m", "devices.plan_trial", blob(**kind), str(limit_mb)], capture_output=True, text=True)
+    assert done.returncode == (-signal.SIGSEGV if says is None else int(bool(says))), done.stderr
+    assert (says or "") in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_trial_loads_no_tensorflow_and_no_algorithm(blob):
+    code = (
+        "import sys; from devices.plan_trial import main; code = main(*sys.argv[1:]); "
+        "sys.exit(code or any(name in sys.modules for name in ('tensorflow', 'keras', 'edgefl.algorithms', 'paho')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code, blob(), "256"], check=False).returncode == 0
+
+
+def test_what_a_trial_that_ends_otherwise_says(tmp_path):
+    def trial(code):
+        return try_in_child(tmp_path, (sys.executable, "-c", code))
+
+    assert trial("import os, signal; os.kill(os.getpid(), signal.SIGBUS)") == ("its program crashed the TFLite runtime (SIGBUS)", True)
+    reason, is_final = trial("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    assert "SIGKILL" in reason and not is_final  # perhaps the kernel had no memory left: it is tried again
+    assert trial("import sys; print('why', file=sys.stderr); sys.exit(1)") == ("why", True)
+    assert try_in_child(tmp_path, ("/no/such/program",))[1] is False
+
+
+CRASH = """
+import os, signal, sys
+from pathlib import Path
+from devices.plan_check import PlanTrials
+trials = PlanTrials(Path(sys.argv[1]))
+print(trials.start())
+trials.note_open("{plan}")
+os.kill(os.getpid(), signal.{signal})
+"""
+
+
+def test_a_plan_that_crashes_the_device_in_spite_of_its_trial_is_refused_from_the_next_start_on(tmp_path):
+    """So a service manager that starts the device again does not run the plan again. A kill is not the plan's doing."""
+
+    def run(name):
+        code = CRASH.format(plan=SHA256, signal=name)
+        return subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
+
+    assert run("SIGKILL").stdout == "\n"
+    assert run("SIGSEGV").stdout == "\n"
+    trials = PlanTrials(tmp_path)
+    assert trials.start() == SHA256
+    trials.close()
+    with pytest.raises(PlanError, match=r"crashed this device's process \(Fatal Python error: Segmentation fault\)"):
+        trials.check(SHA256, tmp_path / "not read")
+
+
+def test_verdicts_are_kept_by_runtime_and_bounded(blob, tmp_path, monkeypatch):
+    trials, path = PlanTrials(tmp_path), blob(crashes=True)
+    with pytest.raises(PlanError, match="SIGSEGV"):
+        trials.check(SHA256, path)
+    with pytest.raises(PlanError, match="SIGSEGV"):
+        trials.check(SHA256, tmp_path / "not read")  # from the file
+    monkeypatch.setattr("devices.plan_check.RUNTIME", "a newer one")
+    trials.check(SHA256, blob())
+    trials.check(SHA256, tmp_path / "not read")
+    for i in range(40):
+        trials._keep(f"{i:064}", "")
+    assert len(json.loads((tmp_path / "plans.json").read_text())["verdicts"]) == 32
+    (tmp_path / "plans.json").write_text("{")  # cut short by a power cut: tried again
+    trials.check(SHA256, blob())
