@@ -39,6 +39,7 @@ class FederationConfig:
         rounds: how many rounds of training
         clients_per_round: how many of the online devices train in a round; 0: all
         min_clients: how many devices must be online before the first round opens
+        clients: the ids of the devices that may take part; empty: every device that the broker admits. It may change with a restart
         quorum: the share of a round's devices whose updates close it at the deadline
         deadline_s: seconds after which a round closes with whoever has reported
         grace_s: seconds that a round which has its quorum waits for a device that went offline
@@ -63,6 +64,7 @@ class FederationConfig:
     rounds: int = 10
     clients_per_round: int = 0
     min_clients: int = 2
+    clients: tuple[str, ...] = ()
     quorum: float = 0.5
     deadline_s: float = 120.0
     grace_s: float = 10.0
@@ -91,6 +93,10 @@ class FederationConfig:
                 raise ConfigError(f"{key} is {getattr(self, key)}, expected at least {low}")
         if not 1024 <= self.chunk_bytes <= 245760 or self.chunk_bytes % 1024:
             raise ConfigError(f"chunk_bytes is {self.chunk_bytes}, expected a multiple of 1024 from 1024 to 245760")
+        if not all(isinstance(client_id, str) for client_id in self.clients):
+            raise ConfigError(f"clients is {list(self.clients)!r}, expected ids of devices such as 'pi-1'")
+        if self.clients and self.min_clients > len(set(self.clients)):
+            raise ConfigError(f"min_clients is {self.min_clients}, expected at most the number of clients listed, {len(set(self.clients))}")
         from edgefl.codecs import check_codec  # numpy, which `edgefl` alone does not load
 
         check_codec(self.codec)

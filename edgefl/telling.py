@@ -37,6 +37,11 @@ def clock(seconds: float) -> str:
     return f"{minutes} min" if hours == 0 else f"{hours} h {round(seconds / 60) % 60:02d} min"
 
 
+def printable(text: str) -> str:
+    """Return text from the network without what would break a line, move a terminal's cursor or colour it."""
+    return text if text.isprintable() else "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in text)
+
+
 class Telling:
     """`telling(line)` tells a line; `telling.doing(text, done, total)` what is being done; a context, at whose end nothing is left.
 
@@ -68,7 +73,8 @@ class Telling:
             self._stream = None
 
     def __call__(self, line: str) -> None:
-        """Tell a line that stays."""
+        """Print a line that stays, as one line: a message from the network cannot forge a second one."""
+        line = printable(line)
         with self._lock:
             self._since = time.monotonic()
             if self._stream is None:
@@ -88,6 +94,7 @@ class Telling:
 
     def at(self, text: str, done: int = 0, total: int = 0) -> None:
         """Say what is being done where it can be drawn again, and nowhere else: the lines that are told say it too."""
+        text = printable(text)
         with self._lock:
             if text.partition(":")[0] != self._text.partition(":")[0]:
                 self._since = time.monotonic()

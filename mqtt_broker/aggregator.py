@@ -69,7 +69,8 @@ class Aggregator:
         self._config, self._initial, self._out, self._note, self._doing = config, initial, out, note, doing
         own = self._own = load_enrolment(security / "aggregator.enrol") if security else None
         self._enrolments = Enrolments(security) if security else None
-        self._trust = Trust(config.name, own.signing_key if own else "", self._enrolments.key_of if self._enrolments else None)
+        key_of = self._enrolments.key_of if self._enrolments else None
+        self._trust = Trust(config.name, own.signing_key if own else "", key_of, clients=frozenset(config.clients))
         self._algorithm = make_algorithm(plan.spec.algorithm, None, plan.spec.options)
         check_privacy(self._algorithm, config)
         check_masked(self._algorithm, config)

@@ -214,7 +214,7 @@ def start_aggregator(
     from edgefl.wire.url import parse_urls, without_password
     from mqtt_broker.access_list import check_access_list
     from mqtt_broker.aggregator import Aggregator
-    from mqtt_broker.journal import holds_federation
+    from mqtt_broker.journal import holds_federation, make_private
     from mqtt_broker.observer import observed
     from mqtt_broker.plan_source import build_in_child, open_plan
 
@@ -227,6 +227,7 @@ def start_aggregator(
     parse_urls(url)
     out = out or Path(f"{settings.name}-out")
     resumed = holds_federation(out) and not fresh
+    make_private(out)
     with Telling() as tell, stoppable():
         try:
             if plan is None and resumed:

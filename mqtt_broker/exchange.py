@@ -15,7 +15,7 @@ from edgefl.wire.topics import Address, Topics, parse_topic
 from edgefl.wire.version1 import is_version1
 from mqtt_broker.blob_traffic import BlobTraffic
 from mqtt_broker.older_devices import OlderDevices
-from mqtt_broker.presence import Presence, forget, take_status
+from mqtt_broker.presence import ClientLines, Presence, forget, take_status
 from mqtt_broker.results import reported
 from mqtt_broker.spool import Spool
 from mqtt_broker.tasks import Accepted, Asks, Steps, Then, checked_answer
@@ -39,6 +39,7 @@ class Exchange:
     ) -> None:  # fmt: skip
         self._link, self._topics, self._spool, self._trust, self._note = link, topics, spool, trust, note
         self._held, self._ready = held, ready
+        self._client_lines = ClientLines(note)
         self._uploads = Uploads(upload_slots)
         self._tasks: Asks | None = None
         self._accepted: Accepted = lambda begins: None
@@ -164,6 +165,9 @@ class Exchange:
             if address.kind == "begin":
                 self._reject(address, reason)
             return
+        if address.client_id and not self._trust.admits(address.client_id):
+            self._client_lines(address.client_id, f"ignored: {address.client_id} is not one of [federation] clients", time.monotonic())
+            return
         self._refused.discard(address.client_id)
         try:
             if message.oversize:
@@ -203,7 +207,8 @@ class Exchange:
             raise WireError(f"the status names {status.client_id!r}, its topic {address.client_id!r}; a device speaks for itself only")
         before, self.presence = self.presence.word(status.client_id), take_status(self.presence, status)
         if (word := self.presence.word(status.client_id)) != before:
-            self._note(f"{status.client_id} is {word} ({len(self.presence.online())} online)")
+            line = f"{status.client_id} is {word} ({len(self.presence.online())} online)"
+            self._client_lines(status.client_id, line, time.monotonic())
         if self.round is None:
             return
         if word == "offline" or self.presence.is_resting(status.client_id):
@@ -275,7 +280,8 @@ class Exchange:
         self._unsettled.clear()
 
     def _refuse(self, address: Address, reason: str) -> None:
-        self._note(f"rejected from {address.client_id or address.kind}: {reason}")
+        sender = address.client_id or address.kind
+        self._client_lines(sender, f"rejected from {sender}: {reason}", time.monotonic())
         if address.kind not in ("begin", "chunk", "end"):
             return
         self._reject(address, reason)

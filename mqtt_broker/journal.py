@@ -61,13 +61,24 @@ class Dropped:
     reason: str
 
 
+def make_private(directory: Path) -> None:
+    """Make a directory that only its owner can read, unless it is there: an aggregator keeps each client's figures in it.
+
+    They have no noise, also where `[privacy]` hides them from everybody else. Raises StateError.
+    """
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StateError(f"cannot make {directory}: {error.strerror}; choose another --out") from error
+
+
 class Journal:
     """The file in a directory, for one process at a time. StateError when it is in use, or cannot be read or written."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / FILE
         with self._errors():
-            directory.mkdir(parents=True, exist_ok=True)
+            make_private(directory)
             self._lock = (directory / "lock").open("a")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -75,6 +86,8 @@ class Journal:
             self._lock.close()
             raise StateError(f"another aggregator uses {directory}; give each federation an --out of its own") from error
         with self._errors():
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite gives its other files the same mode
+            self._path.chmod(0o600)
             self._database = sqlite3.connect(self._path, isolation_level=None)
             self._database.execute("pragma journal_mode=wal")
             self._database.execute("pragma cache_size=-128")  # KiB; what is written is hardly ever read

@@ -1,7 +1,7 @@
 """Who is online, by the retained status of each device. A will of an earlier boot takes nobody offline."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from edgefl.wire.messages import PAUSED_BY_OPERATOR, Status
@@ -71,3 +71,30 @@ def take_status(presence: Presence, status: Status) -> Presence:
         return presence
     word = Word(status.boot_id, status.online, status.paused, status.draining)
     return replace(presence, statuses={**presence.statuses, sys.intern(status.client_id): word})
+
+
+LINES_A_MINUTE = 20
+"""How many lines of the log one client may cause in a minute: a client can send statuses and wrong messages as fast as its link is."""
+
+
+class ClientLines:
+    """Bounds the lines of the log that each client causes.
+
+    Args:
+        note: Gets a line for a person.
+    """
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self._note = note
+        self._counted: dict[str, tuple[float, int]] = {}
+
+    def __call__(self, client_id: str, line: str, now: float) -> None:
+        """Log a line about a client, unless it has caused too many within a minute; the first that is left out is announced."""
+        since, count = self._counted.get(client_id, (now, 0))
+        if now - since >= 60.0:
+            since, count = now, 0
+        self._counted[client_id] = since, count + 1
+        if count < LINES_A_MINUTE:
+            self._note(line)
+        elif count == LINES_A_MINUTE:
+            self._note(f"{client_id} caused {LINES_A_MINUTE} lines within a minute; further ones about it are left out for a minute")

@@ -1,6 +1,7 @@
 """What an aggregator keeps for `edgefl report`: a line a round, how alike its clients were, and what the federation was started with."""
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -25,7 +26,7 @@ def keep_round(summary: Summary, begins: Sequence[Begin], out: Path) -> None:
     """Append a round to rounds.jsonl, as the simulator writes it; one that is played again after a restart has two lines."""
     told = {name: value for name, value in asdict(summary).items() if name not in ("updates", "ts")}
     try:
-        with (out / ROUNDS).open("a") as file:
+        with open(os.open(out / ROUNDS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "a") as file:  # figures of each client
             file.write(json.dumps(finite(told), allow_nan=False)[:-1] + ', "updates": {')
             for i, b in enumerate(begins):  # one by one: they may be many
                 figures = json.dumps(finite({"num_samples": float(b.num_samples), **b.metrics}), allow_nan=False)

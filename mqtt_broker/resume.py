@@ -26,8 +26,11 @@ SETTLE_S = 0.5
 
 
 def settings_of(config: FederationConfig, plan: str) -> dict[str, Any]:
-    """Return what must be the same to go on with a federation: all but where the broker is and what only the simulator reads."""
-    told = {key: value for key, value in asdict(config).items() if key not in ("broker", "data", "partition")}
+    """Return what must be the same to go on with a federation.
+
+    That is all but where the broker is, which devices may take part, and what only the simulator reads.
+    """
+    told = {key: value for key, value in asdict(config).items() if key not in ("broker", "clients", "data", "partition")}
     settings: dict[str, Any] = json.loads(json.dumps({**told, "plan": plan}))
     return settings
 

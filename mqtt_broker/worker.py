@@ -26,6 +26,7 @@ from edgefl.plan.spec import TensorSpec
 from edgefl.rounds import Round
 from edgefl.security.enrolment import load_enrolment, tls_context
 from edgefl.security.trust import Enrolments, Trust
+from edgefl.telling import printable
 from edgefl.wire.messages import JOINING, Begin, State
 from edgefl.wire.topics import Address, Topics
 from mqtt_broker import control
@@ -187,7 +188,7 @@ def run(start: control.Start, lines: BinaryIO, say: Callable[[control.Said], Non
     trust = Trust(start.federation, own.signing_key if own else "", Enrolments(security).key_of if security else None)
     context = tls_context(own) if own else None
     link = SharedLink(start.broker, f"edgefl-worker-{secrets.token_hex(8)}", keepalive_s=KEEPALIVE_S, context=context)
-    intake = Intake(link, start, trust, say, lambda line: print(line, file=sys.stderr, flush=True))
+    intake = Intake(link, start, trust, say, lambda line: print(printable(line), file=sys.stderr, flush=True))
     threading.Thread(target=_listen, args=(lines, link), daemon=True).start()
     say(control.Up())
     while not intake.ended:

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Sequence
 
+from edgefl.telling import printable as printable
+
 NONE = "-"
 BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -70,11 +72,6 @@ def percentile(values: Sequence[float], share: float) -> float | None:
     low = int(at)
     high = min(low + 1, len(ordered) - 1)
     return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
-
-
-def printable(text: str) -> str:
-    """Return text from the network without what would move a terminal's cursor or colour it."""
-    return text if text.isprintable() else "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in text)
 
 
 def cut(text: str, width: int) -> str:

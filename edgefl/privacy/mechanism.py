@@ -14,6 +14,7 @@ when one client's update is replaced by zeros. All that `aggregate` does with th
 The aggregator clips, so a device runs unchanged, and one that cheats moves the sum by C as well.
 """
 
+import hashlib
 import math
 from collections.abc import Collection, Iterable
 from dataclasses import replace
@@ -80,8 +81,9 @@ def private(algorithm: Algorithm, config: FederationConfig, spec: PlanSpec, key:
         places = [(model, name) for model, weights in sent.items() for name in weights if _is_released(name, trained)]
         total = clipped_sum(places, {place: sent[place[0]][place[1]].shape for place in places}, updates, clip)
         deltas = {model: {name: np.zeros_like(array) for name, array in weights.items()} for model, weights in sent.items()}
+        digest = digest_of(total)
         for model, name in places:
-            noise = normal(key, f"noise of round {state.round} on {model}/{name}", total[model, name].shape)
+            noise = normal(key, f"noise of round {state.round} on {model}/{name} for {digest}", total[model, name].shape)
             deltas[model][name] = np.asarray((total[model, name] + sigma * noise) / expected, np.float32)
         return algorithm.aggregate(state, [Update("", state.round, 1, deltas)])
 
@@ -105,6 +107,20 @@ def clipped_sum(
         for place, array in own.items():
             total[place] += array * scale
     return total
+
+
+def digest_of(total: Places) -> str:
+    """Return the sha256, in hexadecimal, of a sum: its places in order, each as its name, a newline and float64 little-endian.
+
+    Noise is drawn for this sum alone. Two sums of one round, as after a restored backup or a lost update, get unrelated noise, so that
+    the difference of the two releases is not the exact difference of the sums. The same sum gets the same noise, so that a restart
+    comes to the same bits.
+    """
+    digest = hashlib.sha256()
+    for (model, name), array in total.items():
+        digest.update(f"{model}/{name}\n".encode())
+        digest.update(array.astype("<f8").tobytes())
+    return digest.hexdigest()
 
 
 def _is_released(name: str, trained: Collection[str]) -> bool:

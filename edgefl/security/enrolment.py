@@ -1,8 +1,11 @@
 """One file for a board: who it is, where the broker is, and all keys that it needs. Whoever has the file is the board."""
 
+import contextlib
 import json
+import os
 import ssl
 import tempfile
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -51,15 +54,30 @@ def tls_context(enrolment: Enrolment) -> ssl.SSLContext:
     """Return the context that proves who this is and trusts this authority alone. ConfigError for keys that do not fit."""
     try:
         context = ssl.create_default_context(cadata=enrolment.ca)
-        # OpenSSL reads a chain from a file only
-        with tempfile.NamedTemporaryFile("w", prefix="edgefl-", suffix=".pem") as file:
-            file.write(enrolment.certificate + enrolment.key)
-            file.flush()
-            context.load_cert_chain(file.name)
+        with _readable(enrolment.certificate + enrolment.key) as path:
+            context.load_cert_chain(path)
     except (ssl.SSLError, ValueError, OSError) as error:
         raise ConfigError(f"the keys of {enrolment.client_id!r} cannot be used: {error}; enrol it again") from error
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
+
+
+@contextlib.contextmanager
+def _readable(text: str) -> Iterator[str]:
+    """Yield the path of a file with this text, because OpenSSL reads a chain from a file only.
+
+    It lies in memory where the system has such files (Linux). A private key that was written to a card leaves a trace there.
+    """
+    if hasattr(os, "memfd_create"):
+        with os.fdopen(os.memfd_create("edgefl"), "w") as file:
+            file.write(text)
+            file.flush()
+            yield f"/proc/self/fd/{file.fileno()}"
+        return
+    with tempfile.NamedTemporaryFile("w", prefix="edgefl-", suffix=".pem") as file:
+        file.write(text)
+        file.flush()
+        yield file.name
 
 
 def write_secret(path: Path, text: str) -> None:

@@ -21,12 +21,14 @@ class Trust:
 
     Without `key_of` nothing is checked. The aggregator speaks to a device under the device's id, to all under the empty one.
     `prefix`: the version of the protocol that outgoing messages belong to.
+    `clients`: the ids of the devices that may take part; empty for all.
     """
 
     federation: str
     key: str = ""
     key_of: Callable[[str], str] | None = None
     prefix: str = PREFIX
+    clients: frozenset[str] = frozenset()
 
     def encode(self, message: object, client_id: str = "") -> bytes:
         """Return the message as it is sent; its field `signature` is empty before. WireError when it is too large."""
@@ -43,6 +45,10 @@ class Trust:
 
             check(message, payload, self.key_of(client_id), self.federation, client_id)
         return message
+
+    def admits(self, client_id: str) -> bool:
+        """Whether a client may take part in this federation; who is enrolled is another question, see `refusal`."""
+        return not self.clients or client_id in self.clients
 
     def refusal(self, client_id: str) -> str:
         """Return why messages of a client count for nothing: it is not enrolled, or it was revoked. Empty: they count."""

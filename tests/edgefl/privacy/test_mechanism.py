@@ -1,5 +1,6 @@
 """DP-FedAvg by hand, how far one client can move a round, and which algorithms may have it."""
 
+import hashlib
 from dataclasses import replace
 from functools import partial
 
@@ -23,6 +24,8 @@ from edgefl.types import ClientState, ServerState, Update
 
 KEY = key_of_seed(7)
 CONFIG = FederationConfig(clients_per_round=2, privacy=PrivacyConfig(1.0, 0.5, 4, 1e-5))
+QUIET = FederationConfig(clients_per_round=2, privacy=PrivacyConfig(1.0, 1e-12, 4, 1e-5))
+"""So little noise that the change of a model is that of the sum."""
 SUMS = {
     "aem": {"num_experts": 2}, "apfl": {}, "biased-fedavg": {}, "clustered": {"clustering": False}, "ditto": {},
     "fedap": {"clustering": False}, "fedavg": {}, "fedprox": {}, "ifca": {"num_experts": 2}, "lg-fedavg": {},
@@ -44,12 +47,12 @@ def initial(spec):
     return {each.name: rng.normal(0, 0.3, each.shape).astype(np.float32) for each in spec.weights}
 
 
-def two_weights(first, second):
+def two_weights(first, second, dtype=np.float32):
     """A delta whose head bias and kernel hold these values, and are zero otherwise."""
     delta = {
-        "trunk/kernel": np.zeros((4, 4), np.float32),
-        "head/kernel": np.zeros((4, 3), np.float32),
-        "head/bias": np.zeros(3, np.float32),
+        "trunk/kernel": np.zeros((4, 4), dtype),
+        "head/kernel": np.zeros((4, 3), dtype),
+        "head/bias": np.zeros(3, dtype),
     }
     delta["head/kernel"][0, 0], delta["head/bias"][0] = first, second
     return delta
@@ -75,16 +78,31 @@ def test_a_round_of_two_clients_by_hand():
     """(3, 4) has norm 5 and is cut to (.6, .8); (.3, .4) has .5 and stays; q N = 2, so the mean is (.45, .6), whatever the counts are."""
     updates = [Update("a", 1, 999, {"global": two_weights(3.0, 4.0)}), Update("b", 1, 1, {"global": two_weights(0.3, 0.4)})]
     change = moved_by(*aggregated(updates))
+    fifth = 1.0 / 5.0
+    total = two_weights(3.0 * fifth + float(np.float32(0.3)), 4.0 * fifth + float(np.float32(0.4)), np.float64)
+    written = b"".join(f"global/{name}\n".encode() + total[name].tobytes() for name in ("trunk/kernel", "head/kernel", "head/bias"))
+    digest = hashlib.sha256(written).hexdigest()
     for name in ("trunk/kernel", "head/kernel", "head/bias"):
-        noise = 0.5 * 1.0 / 2 * normal(KEY, f"noise of round 1 on global/{name}", change[f"global/{name}"].shape)
+        noise = 0.5 * 1.0 / 2 * normal(KEY, f"noise of round 1 on global/{name} for {digest}", change[f"global/{name}"].shape)
         mean = {"head/kernel": 0.45, "head/bias": 0.6, "trunk/kernel": 0.0}[name]
         expected = noise + np.where(np.arange(noise.size).reshape(noise.shape) == 0, mean, 0.0)
         np.testing.assert_allclose(change[f"global/{name}"], expected, atol=1e-6)
     # the denominator is what was expected, not who came; nobody is a round too
-    alone = moved_by(*aggregated(updates[:1]))
-    np.testing.assert_allclose(change["global/head/bias"][0] - alone["global/head/bias"][0], 0.4 / 2, atol=1e-6)
+    both, alone = (moved_by(*aggregated(each, QUIET)) for each in (updates, updates[:1]))
+    np.testing.assert_allclose(both["global/head/bias"][0] - alone["global/head/bias"][0], 0.4 / 2, atol=1e-6)
     nobody = moved_by(*aggregated([]))
     assert np.abs(nobody["global/head/bias"]).max() > 0
+
+
+def test_two_releases_of_one_round_have_unrelated_noise():
+    """A backup is restored, and the round is played again without a client: the difference of the models is not that client's update."""
+    updates = [Update("a", 1, 1, {"global": two_weights(0.3, 0.4)}), Update("b", 1, 1, {"global": two_weights(0.1, 0.2)})]
+    both, alone = (moved_by(*aggregated(each)) for each in (updates, updates[:1]))
+    for name, exact in two_weights(0.1, 0.2).items():
+        noisy = both[f"global/{name}"] - alone[f"global/{name}"]
+        assert np.abs(noisy - exact / 2).max() > 0.05, "without noise"
+    again = moved_by(*aggregated(updates))
+    assert all(again[name].tobytes() == both[name].tobytes() for name in both)
 
 
 @given(
@@ -101,7 +119,7 @@ def test_one_client_moves_all_models_together_by_no_more_than_the_clip(scale, se
     model = "global" if name == "fedavg" else f"expert{expert}"
     others = [update("a", 0.5, "global" if name == "fedavg" else "expert0"), update("b", 3.0, model)]
     options = {} if name == "fedavg" else {"num_experts": 2}
-    changes = [moved_by(*aggregated(each, name=name, **options)) for each in (others, [*others, update("c", scale, model)])]
+    changes = [moved_by(*aggregated(each, QUIET, name, **options)) for each in (others, [*others, update("c", scale, model)])]
     distance = np.sqrt(sum(np.square(changes[0][key] - changes[1][key]).sum() for key in changes[0]))
     assert distance <= 1.0 / 2 * (1 + 1e-5)
     if scale >= 30:

@@ -1,6 +1,8 @@
 """The authority's directory: who is enrolled, who was, and that a serial number once revoked stays so."""
 
 import ssl
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -59,6 +61,29 @@ def test_a_board_is_replaced_under_the_same_id(directory):
     revoke(directory, "pi-1")
     assert revoked(directory) == {serial_of(first.certificate), serial_of(second.certificate)}
     assert devices(directory)["pi-1"].revoked
+
+
+OPENED = """
+import sys, tempfile
+tempfile.tempdir = sys.argv[2]
+written = []
+def hook(event, arguments):
+    if event == "open" and str(arguments[0]).startswith(tempfile.tempdir):
+        written.append(arguments[0])
+sys.addaudithook(hook)
+from pathlib import Path
+from edgefl.security.enrolment import load_enrolment, tls_context
+tls_context(load_enrolment(Path(sys.argv[1])))
+print(len(written))
+"""
+
+
+def test_no_private_key_is_written_to_the_disk_of_a_board(directory, tmp_path):
+    """OpenSSL reads keys from a file only; it lies in memory. What Python opens below the folder of temporary files is counted."""
+    save_enrolment(enrol(directory, "pi-1", 30), tmp_path / "pi.enrol")
+    (tmp_path / "temporary").mkdir()
+    command = [sys.executable, "-c", OPENED, tmp_path / "pi.enrol", tmp_path / "temporary"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "0\n"
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"format": "edgefl enrolment 1"}', b"\xff"])
