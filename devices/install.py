@@ -164,8 +164,7 @@ def install_of(start: click.Command) -> click.Command:
         if not state.is_relative_to(STATES):
             commands = [f"mkdir -p {state}", *commands]
         if given["out"]:
-            write_atomic(path, text.encode())
-            path.chmod(0o644)
+            write_atomic(path, text.encode(), 0o644)
         if given["as_json"]:
             click.echo(json.dumps({"name": name, "path": str(path) if given["out"] else None, "unit": text, "commands": commands}))
             return

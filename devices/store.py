@@ -15,7 +15,7 @@ from typing import Any
 
 from edgefl.checkpoint import decode_client_state, encode_client_state, encode_mixture
 from edgefl.errors import StateError, WireError
-from edgefl.files import write_atomic
+from edgefl.files import SECRET, write_atomic
 from edgefl.plan.spec import Plan, save_plan
 from edgefl.types import ClientState, Mixture
 from edgefl.wire.strict_json import decode_json, encode_json
@@ -135,7 +135,7 @@ class Store:
 
     def _write(self, name: str, content: bytes) -> None:
         try:
-            write_atomic(self.directory / name, content)
+            write_atomic(self.directory / name, content, SECRET)
         except OSError as error:
             raise StateError(f"cannot write {self.directory / name}: {error.strerror}; free some space") from error
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from devices.store import Progress
 from edgefl.errors import StateError, WireError
-from edgefl.files import write_atomic
+from edgefl.files import SECRET, write_atomic
 from edgefl.wire.messages import Task
 from edgefl.wire.strict_json import decode_json, encode_json
 
@@ -22,7 +22,7 @@ class Unsent:
         if not task.max_staleness:
             return
         try:
-            write_atomic(self._path, encode_json(task))
+            write_atomic(self._path, encode_json(task), SECRET)
         except OSError as error:
             raise StateError(f"cannot write {self._path}: {error.strerror}; free some space") from error
 

@@ -1,30 +1,35 @@
 """Files that survive a power cut: written beside their place, synced, then renamed over it."""
 
 import os
-import tempfile
+import secrets
 from pathlib import Path
 
+SECRET = 0o600
+"""Mode of a file that its owner alone may read: keys, personal weights, samples, and the state that holds them."""
 
-def write_atomic(path: Path, content: bytes, mode: int = 0o600) -> None:
+
+def write_atomic(path: Path, content: bytes, mode: int | None = None) -> None:
     """Replace the file by the content, wholly or not at all.
 
     Args:
-        path: The file; directories above it are made.
-        content: What it shall hold.
-        mode: Its permissions. A secret is one from its first byte on: only its owner can read the default.
+        path: the file; its directory is made where it is missing.
+        content: all of it.
+        mode: the file's mode from its first byte on, `SECRET` for a secret. None: the umask decides, as for any other program's files.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    name = path.parent / f".{path.name}.{secrets.token_hex(6)}"
     try:
+        descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else SECRET)
         with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(descriptor, mode)
+            if mode is not None and mode != SECRET:
+                os.fchmod(descriptor, mode)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(name, path)
         sync_directory(path.parent)
     except BaseException as error:
-        Path(name).unlink(missing_ok=True)
+        name.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename is None:  # a write does not know its file's name
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.errors import ExportError
-from edgefl.files import write_atomic
+from edgefl.files import SECRET, write_atomic
 from edgefl.types import Array, Labels
 from firmware_export.c_source import CSource, generate
 from firmware_export.certificate import NAME, Request, make_certificate, quantization_of, read_certificate
@@ -21,6 +21,8 @@ from firmware_export.targets import TARGETS
 from firmware_export.tflm import tflm_files
 
 MODEL, MODEL_FLOAT, GOLDEN, REPORT, NOTE = "model.tflite", "model_float.tflite", "golden.npz", "report.html", "report.json"
+PRIVATE = (GOLDEN, "firmware/samples.bin")
+"""Files that hold samples of the device."""
 SHOWN = 10
 """Samples in the firmware project's samples.bin."""
 
@@ -42,7 +44,7 @@ def write_bundle(out: Path, x: Array, y: Labels, request: Request, old: Collecti
         made = derived_files(model, source, golden, request, certificate)
         made[GOLDEN] = encode_golden(golden)
         for name, content in made.items():
-            write_atomic(out / name, content)
+            write_atomic(out / name, content, SECRET if name in PRIVATE else None)
         kept = {name: (out / name).read_bytes() for name in (MODEL, MODEL_FLOAT, NOTE)}
         certificate["files"] = {name: sha256(content).hexdigest() for name, content in sorted({**kept, **made}.items())}
         remove_derived(out, old - certificate["files"].keys())

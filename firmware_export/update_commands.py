@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from edgefl.errors import ExportError
-from edgefl.files import write_atomic
+from edgefl.files import SECRET, write_atomic
 from firmware_export.drift import Drift, Usage, as_values, compare, read_counters
 from firmware_export.ota import Part, Parts, describe, make_update, read_update
 from firmware_export.signing_key import make_key, read_signer
@@ -93,7 +93,7 @@ def _leave(state: Path, now: Usage, found: Drift) -> None:
     if not (state / DEVICE).exists():
         raise ExportError(f"{state} is no device's state: it holds no {DEVICE}; give the --state of `edgefl device start`")
     try:
-        write_atomic(state / FIELD, json.dumps(figures).encode())
+        write_atomic(state / FIELD, json.dumps(figures).encode(), SECRET)
     except OSError as error:
         raise ExportError(f"cannot write {state / FIELD}: {error}; give the --state of `edgefl device start`") from error
 

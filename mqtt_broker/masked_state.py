@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from edgefl.errors import StateError, WireError
-from edgefl.files import write_atomic
+from edgefl.files import SECRET, write_atomic
 from edgefl.security.masking import Words
 from edgefl.security.secure_sum import PublicKeys
 from edgefl.wire.masked import DIGESTS_BYTES
@@ -52,7 +52,7 @@ def save_held(held: Held, path: Path) -> None:
     }  # fmt: skip
     digests = b"".join(held.digests[client_id] for client_id in held.came)
     try:
-        write_atomic(path, json.dumps(told).encode() + b"\n" + digests + held.total.astype("<u8").tobytes())
+        write_atomic(path, json.dumps(told).encode() + b"\n" + digests + held.total.astype("<u8").tobytes(), SECRET)
     except OSError as error:
         raise StateError(f"cannot write {path}: {error}; free some space or choose another --out") from error
 

@@ -5,7 +5,7 @@ import secrets
 from pathlib import Path
 
 from edgefl.errors import StateError
-from edgefl.files import write_atomic
+from edgefl.files import SECRET, write_atomic
 from edgefl.privacy.noise import KEY_BYTES
 
 FILE = "noise.key"
@@ -20,7 +20,7 @@ def noise_key(out: Path, session: str) -> bytes:
     path = out / FILE
     try:
         if not path.exists():
-            write_atomic(path, secrets.token_bytes(KEY_BYTES))
+            write_atomic(path, secrets.token_bytes(KEY_BYTES), SECRET)
         secret = path.read_bytes()
     except OSError as error:
         raise StateError(f"cannot use {path}: {error}; free some space or choose another --out") from error

@@ -10,7 +10,7 @@ from edgefl.algorithms import full_options
 from edgefl.algorithms.likeness import likeness
 from edgefl.config import FederationConfig
 from edgefl.errors import StateError
-from edgefl.files import write_atomic
+from edgefl.files import SECRET, write_atomic
 from edgefl.machine import machine
 from edgefl.plan.spec import PlanSpec
 from edgefl.runs.directory import versions
@@ -51,6 +51,6 @@ def keep_clusters(spec: PlanSpec, after: ServerState, out: Path) -> None:
 
 def _write(path: Path, content: bytes) -> None:
     try:
-        write_atomic(path, content)
+        write_atomic(path, content, SECRET)
     except OSError as error:
         raise StateError(f"cannot write {path}: {error}; free some space or choose another --out") from error

@@ -15,7 +15,7 @@ from edgefl.algorithms import PERSONALIZE
 from edgefl.checkpoint import decode_server_state, encode_server_state
 from edgefl.config import FederationConfig
 from edgefl.errors import StateError
-from edgefl.files import write_atomic
+from edgefl.files import SECRET, write_atomic
 from edgefl.privacy import accountant
 from edgefl.rounds import Round
 from edgefl.types import ServerState
@@ -135,6 +135,6 @@ def load_result(out: Path) -> dict[str, Any]:
 
 def _write(path: Path, content: bytes) -> None:
     try:
-        write_atomic(path, content)
+        write_atomic(path, content, SECRET)
     except OSError as error:
         raise StateError(f"cannot write {path}: {error}; free some space or choose another --out") from error

@@ -14,7 +14,7 @@ from typing import Any
 from edgefl.checkpoint import encode_mixture
 from edgefl.config import DataConfig, FederationConfig, ModelConfig
 from edgefl.errors import EdgeflError
-from edgefl.files import write_atomic
+from edgefl.files import SECRET, write_atomic
 from edgefl.machine import machine
 
 CORES = ("cortex-m3", "cortex-m4", "cortex-m7")
@@ -87,10 +87,10 @@ def train(graph: Graph, data: str, state: Path) -> None:
     plan, initial = build_plan(config)
     made = simulate(plan, initial, {f"client{i}": shard for i, shard in enumerate(shards)}, config)
     save_plan(plan, state / "plan")
-    write_atomic(state / "mixture.safetensors", encode_mixture(made.mixtures["client0"]))
+    write_atomic(state / "mixture.safetensors", encode_mixture(made.mixtures["client0"]), SECRET)
     save_shard(state / "shard.npz", shards[0])
     note = {"data": str((state / "shard.npz").resolve()), "id": "client0", "federation": config.name, "seed": SEED}
-    write_atomic(state / "device.json", json.dumps(note).encode())
+    write_atomic(state / "device.json", json.dumps(note).encode(), SECRET)
 
 
 def _row(graph: Graph, certificate: dict[str, Any], peers: dict[str, Any]) -> dict[str, Any]:

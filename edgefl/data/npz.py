@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from edgefl.data.arrays import read_arrays
 from edgefl.errors import DataError
-from edgefl.files import write_atomic
+from edgefl.files import SECRET, write_atomic
 from edgefl.rng import rng_for
 from edgefl.types import Array, Labels, Shard
 
@@ -63,7 +63,7 @@ def save_shard(path: Path, shard: Shard) -> None:
         y_test=shard.y_test,
         num_classes=np.int64(shard.num_classes),
     )
-    write_atomic(path, buffer.getvalue())
+    write_atomic(path, buffer.getvalue(), SECRET)
 
 
 def read_shard(path: Path) -> dict[str, NDArray[Any]]:

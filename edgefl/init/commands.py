@@ -93,7 +93,6 @@ def init(
         "broker": {"url"}, "data": {"name"} if task.dataset else set(),
     }  # fmt: skip
     write_atomic(path, commented(config, chosen, {"algorithm": options[1]}).encode())
-    path.chmod(0o644)
     commands = next_commands(path, config, task)
     if as_json:
         told = {"name": named, "algorithm": config.algorithm, "model": table.name, "input_shape": list(table.input_shape)}

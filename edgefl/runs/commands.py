@@ -39,9 +39,9 @@ def _open_engine(engine: str, processes: int) -> Callable[[Federation], Engine] 
 
 def _keep_mixtures(directory: Path, client_id: str, ending: Ending) -> Ending:
     from edgefl.checkpoint import encode_mixture
-    from edgefl.files import write_atomic
+    from edgefl.files import SECRET, write_atomic
 
-    write_atomic(directory / f"{client_id}.safetensors", encode_mixture(ending.mixture))
+    write_atomic(directory / f"{client_id}.safetensors", encode_mixture(ending.mixture), SECRET)
     return light(client_id, ending)
 
 

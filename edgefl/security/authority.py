@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from edgefl.errors import ConfigError
-from edgefl.files import write_atomic
+from edgefl.files import SECRET, write_atomic
 from edgefl.security.certificates import (
     Certified,
     certify_client,
@@ -177,6 +177,6 @@ def _revoked(directory: Path, known: Mapping[str, Enrolled], signer: Certified) 
     path = directory / "revoked.json"
     before = set(json.loads(path.read_text())) if path.exists() else set()
     serials = sorted(before | {entry.serial for entry in known.values() if entry.revoked}, key=int)
-    write_atomic(path, (json.dumps(serials) + "\n").encode())
+    write_atomic(path, (json.dumps(serials) + "\n").encode(), SECRET)
     listed = revocation_list(signer, [int(serial) for serial in serials], REVOCATION_DAYS)
     write_atomic(directory / "crl.pem", listed.encode(), PUBLIC_MODE)

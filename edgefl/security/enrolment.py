@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from edgefl.errors import ConfigError
-from edgefl.files import write_atomic
+from edgefl.files import SECRET, write_atomic
 
 FORMAT = "edgefl enrolment 1"
 
@@ -81,8 +81,8 @@ def _readable(text: str) -> Iterator[str]:
 
 
 def write_secret(path: Path, text: str) -> None:
-    """Write a file that its owner alone can read, as `write_atomic` makes them; ConfigError when it cannot be written."""
+    """Write a file that its owner alone can read; ConfigError when it cannot be written."""
     try:
-        write_atomic(path, text.encode())
+        write_atomic(path, text.encode(), SECRET)
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}; choose another place") from error

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from edgefl.errors import ConfigError
-from edgefl.files import write_atomic
+from edgefl.files import SECRET, write_atomic
 
 
 @dataclass(frozen=True)
@@ -41,4 +41,4 @@ def devices(directory: Path) -> Mapping[str, Enrolled]:
 def save_devices(directory: Path, known: Mapping[str, Enrolled]) -> None:
     """Write who was enrolled, by id."""
     text = json.dumps({client_id: asdict(known[client_id]) for client_id in sorted(known)}, indent=1) + "\n"
-    write_atomic(directory / "devices.json", text.encode())
+    write_atomic(directory / "devices.json", text.encode(), SECRET)

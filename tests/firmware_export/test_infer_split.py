@@ -1,6 +1,7 @@
 """Which samples `edgefl infer` calls held out: those of the rule in the model, wherever the model lies, and none where it cannot know."""
 
 import json
+import os
 import shutil
 import struct
 import subprocess
@@ -109,6 +110,13 @@ def test_the_note_names_no_sample_and_no_device(home) -> None:
         assert json.loads(note) == {"version": 1, "rule": "drawn", "seed": 3, "train": 160, "test": 40}
         assert decode_split(note) is not None
         assert b"pi-1" not in (home / "model" / name).read_bytes()
+
+
+def test_models_and_report_follow_the_umask(home) -> None:
+    umask = os.umask(0)
+    os.umask(umask)
+    for name in ("model.tflite", "model_float.tflite", "report.json"):
+        assert (home / "model" / name).stat().st_mode & 0o777 == 0o666 & ~umask, name
 
 
 def test_standard_error_is_silent(home) -> None:

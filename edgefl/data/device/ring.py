@@ -18,7 +18,7 @@ import numpy as np
 from edgefl.data.arrays import read_arrays
 from edgefl.data.device.classes import names_array
 from edgefl.errors import ConfigError, DataError, StateError
-from edgefl.files import write_atomic
+from edgefl.files import SECRET, write_atomic
 from edgefl.types import Array
 
 MAX_BYTES = 1 << 30
@@ -62,7 +62,7 @@ class Ring:
         arrays |= {"channel_names": np.array(self.channels), **names_array(self.classes)}
         np.savez(buffer, **arrays)
         try:
-            write_atomic(path, buffer.getvalue())
+            write_atomic(path, buffer.getvalue(), SECRET)
         except OSError as error:
             raise StateError(f"cannot write {path}: {error.strerror}; free some space, or take a smaller --capacity") from error
 
