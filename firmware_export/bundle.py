@@ -60,7 +60,7 @@ def derived_files(model: bytes, source: CSource, golden: Golden, request: Reques
     text = {f"c/{name}": content for name, content in source.files.items()}
     tflm = tflm_files(model, read_graph(model), int(certificate["tflm"]["arena_bytes"]), str(certificate["tools"]["tflite-micro"]))
     text |= {f"tflm/{name}": content for name, content in tflm.items()}
-    updates = Updates(request.update_key, source.part_bytes) if request.update_key else None
+    updates = Updates(request.update_key, source.part_bytes, request.update_device) if request.update_key else None
     text |= {f"firmware/{name}": content for name, content in project_files(source.files, target, updates).items()}
     text[REPORT] = report_html(certificate)
     return {name: content.encode() for name, content in text.items()} | {"firmware/samples.bin": golden.inputs[:SHOWN].tobytes()}

@@ -31,12 +31,13 @@ QUANTIZATION = ("route", "quantizer", "recipe", "calibration_samples", "mixing")
 @dataclass(frozen=True)
 class Request:
     """What an export was asked for: the target's name, the budget, the gate value under which an expert is skipped, and the public key
-    (base64) that the firmware's updates are signed with, "" for none."""
+    (base64) that the firmware's updates are signed with, "" for none, and the id of the device that takes them."""
 
     target: str
     budget: Budget
     threshold: float = 0.0
     update_key: str = ""
+    update_device: str = ""
 
 
 def make_certificate(
@@ -70,6 +71,7 @@ def make_certificate(
             "target": request.target,
             "threshold": request.threshold,
             "update_key": request.update_key,
+            "update_device": request.update_device,
             "budget": asdict(request.budget),
             "model": {
                 "sha256": sha256(model).hexdigest(), "bytes": len(model), "input_shape": loaded.shape, "input_scale": loaded.scale,
@@ -136,7 +138,8 @@ def request_of(certificate: Mapping[str, Any]) -> Request:
     """Return what a certificate's export was asked for."""
     try:
         budget = Budget(int(certificate["budget"]["ram_bytes"]), int(certificate["budget"]["flash_bytes"]))
-        return Request(str(certificate["target"]), budget, float(certificate["threshold"]), str(certificate["update_key"]))
+        key, device = str(certificate["update_key"]), str(certificate.get("update_device", ""))
+        return Request(str(certificate["target"]), budget, float(certificate["threshold"]), key, device)
     except (ValueError, KeyError, TypeError) as error:
         raise ExportError(f"certificate.json is damaged: {error!r}; export again") from error
 

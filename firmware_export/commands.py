@@ -2,6 +2,7 @@
 
 import base64
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,8 @@ def export(
             "--ram, --flash, --threshold and --update-key are of a target, and there is no --target; give one, such as --target cortex-m4"
         )
     device = read_state(state, source)
+    if request is not None and update_key is not None:
+        request = replace(request, update_device=device.client_id)
     shard, its_split = device.shard_with_split()
     old = take_away_certificate(out)
     with Telling() as tell:

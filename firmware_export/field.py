@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from importlib.resources import files
 
 from edgefl.errors import ExportError
+from firmware_export.ota import device_digest
 from firmware_export.targets import OPTIONS, Target
 
-RECORD = 72
+RECORD = 80
 OTA = ("ota.c", "ota.h", "sha2.c", "sha2.h", "monocypher/monocypher.c", "monocypher/monocypher.h", "monocypher/LICENSE")
 CMAKE = """
 # What runs in the field: updates of the model's parts, drift counters.
@@ -23,6 +24,18 @@ target_link_libraries(field.elf PRIVATE model{libraries})
 """
 LINK = """target_link_options(field.elf PRIVATE -nostdlib -Wl,--gc-sections -T ${CMAKE_CURRENT_SOURCE_DIR}/link.ld)
 """
+KEY_HEADER = """#include <stdint.h>
+
+/* The Ed25519 key that signs this firmware's updates. */
+static const uint8_t update_key[32] = {{
+{key}
+}};
+
+/* SHA-256 of the device's id; zeros: only updates for all devices are taken. */
+static const uint8_t update_device[32] = {{
+{device}
+}};
+"""
 MONOCYPHER = """# Clang 14 crashes when it makes vectors of its loops for the M55.
 set_source_files_properties(ota/monocypher/monocypher.c PROPERTIES COMPILE_OPTIONS "-w$<$<BOOL:${CLANG}>:;-fno-vectorize>")
 """
@@ -33,16 +46,22 @@ README = """
 
 runs `field.c`: {what}. A product takes the folders {folders} and the calls of `field.c`.
 """
-UPDATES = "it applies the signed `update.bin` of `edgefl export update`, where one lies here, to the slots in `slots.bin`"
+UPDATES = (
+    "it applies the signed `update.bin` of `edgefl export update`, where one lies here, to the slots in `slots.bin`, and keeps the highest"
+    " counter in `update_counter.bin`"
+)
 COUNTERS = "it counts how the gate is used into `counters.bin`, which `edgefl export drift` compares with the use at export"
 
 
 @dataclass(frozen=True)
 class Updates:
-    """What a firmware needs to take updates: the public key that it trusts (base64), and the bytes of each part."""
+    """What a firmware needs to take updates: the public key that it trusts (base64), the bytes of each part, and the id of the device
+    that it is for ("": it takes updates for all devices only).
+    """
 
     key: str
     part_bytes: tuple[int, ...]
+    device: str = ""
 
     @property
     def slot_bytes(self) -> int:
@@ -61,7 +80,7 @@ def field_files(project: Mapping[str, str], target: Target, updates: Updates | N
         found |= {f"drift/{name}": (root / "drift" / name).read_text() for name in ("drift.c", "drift.h")}
     if updates:
         found |= {f"ota/{name}": (root / "ota" / name).read_text() for name in OTA}
-        found["ota/update_key.h"] = _key_header(updates.key)
+        found["ota/update_key.h"] = _key_header(updates.key, updates.device)
     found["CMakeLists.txt"] = project["CMakeLists.txt"] + _cmake(target, gate, updates)
     what = "; ".join([UPDATES] * (updates is not None) + [COUNTERS] * gate)
     folders = " and ".join(f"`{name}/`" for name, taken in (("ota", updates), ("drift", gate)) if taken)
@@ -87,10 +106,12 @@ def _cmake(target: Target, gate: bool, updates: Updates | None) -> str:
     )  # fmt: skip
 
 
-def _key_header(key: str) -> str:
+def _key_header(key: str, device: str) -> str:
     raw = base64.b64decode(key)
     if len(raw) != 32:
         raise ExportError(f"the update key has {len(raw)} bytes, expected 32; make one with `edgefl export key`")
-    rows = "\n".join("    " + " ".join(f"0x{byte:02x}," for byte in raw[i : i + 8]) for i in range(0, 32, 8))
-    head = "/* The Ed25519 key that signs this firmware's updates. */\n#include <stdint.h>\n"
-    return f"{head}\nstatic const uint8_t update_key[32] = {{\n{rows}\n}};\n"
+    return KEY_HEADER.format(key=_rows(raw), device=_rows(device_digest(device)))
+
+
+def _rows(raw: bytes) -> str:
+    return "\n".join("    " + " ".join(f"0x{byte:02x}," for byte in raw[i : i + 8]) for i in range(0, 32, 8))

@@ -14,6 +14,7 @@ from firmware_export.signing_key import make_key, read_signer
 from firmware_export.state import DEVICE
 
 NOTE = "update.json"
+REPORT = "report.json"
 FIELD = "field.json"  # devices/telemetry.py publishes it
 PATH = click.Path(path_type=Path)
 
@@ -33,17 +34,28 @@ def key(path: Path) -> None:
 @click.option(
     "--counter", type=click.IntRange(1), help="Number of the update; a device takes only higher ones.  [default: one more than OLD's]"
 )
+@click.option("--device", help="Id of the device that takes the update.  [default: the device that NEW was exported from]")
+@click.option("--all-devices", is_flag=True, help="Every device that trusts the key takes the update. A personal model is for one device.")
 @click.option("--json", "as_json", is_flag=True, help="Print what the update carries as JSON.")
-def update(old: Path, new: Path, key_file: Path, out: Path, counter: int | None, as_json: bool) -> None:
+def update(
+    old: Path, new: Path, key_file: Path, out: Path, counter: int | None, device: str | None, all_devices: bool, as_json: bool
+) -> None:
     """Make a signed update from the export OLD, which a firmware runs, to the export NEW: only the parts that differ.
 
-    The update's number is kept in NEW/update.json, so that the next update from NEW goes on from there.
+    Only the device that NEW was exported from takes it. The update's number is kept in NEW/update.json, so that the next update from NEW
+    goes on from there.
     """
+    if device is not None and (all_devices or not device):
+        raise click.UsageError("--device with --all-devices or without an id; give --device ID or --all-devices")
     sign = read_signer(key_file)
+    receiver = "" if all_devices else device or _device_of(old, new)
     before, after = parts_of(old), parts_of(new)
     number = counter or counter_of(old) + 1
     model = _model(new)
-    content = make_update(before, after, counter=number, sign=sign, answer=lambda x: _answers(model, x), inputs=_input_bytes(model))
+    content = make_update(
+        before, after, counter=number, sign=sign, answer=lambda x: _answers(model, x), inputs=_input_bytes(model),
+        device=receiver,
+    )  # fmt: skip
     manifest = read_update(content)
     try:
         write_atomic(out, content)
@@ -52,10 +64,10 @@ def update(old: Path, new: Path, key_file: Path, out: Path, counter: int | None,
         raise ExportError(f"cannot write the update: {error}; choose another place") from error
     names = [part.name for part in after.parts]
     told = {
-        "update": str(out), "bytes": len(content), "counter": number, "layout": manifest.layout,
+        "update": str(out), "bytes": len(content), "counter": number, "layout": manifest.layout, "device": receiver or None,
         "carries": [name for name, (_, taken, _) in zip(names, manifest.entries, strict=True) if taken], "parts": names,
     }  # fmt: skip
-    click.echo(json.dumps(told, indent=1) if as_json else f"{out}: {describe(manifest, names, len(content))}")
+    click.echo(json.dumps(told, indent=1) if as_json else f"{out}: {describe(manifest, names, len(content), receiver)}")
 
 
 @click.command(epilog="Example: edgefl export drift out/ counters.bin")
@@ -114,6 +126,27 @@ def counter_of(folder: Path) -> int:
         return 0
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise ExportError(f"{folder / NOTE} is damaged: {error!r}; give the number by --counter") from error
+
+
+def _device_of(old: Path, new: Path) -> str:
+    """Return the id of the device that both exports are from."""
+    ids = [_client_id(folder) for folder in (old, new)]
+    if ids[0] != ids[1]:
+        raise ExportError(
+            f"{old} was exported from the device {ids[0]!r}, {new} from {ids[1]!r}, expected one device; give its id with --device, or"
+            " --all-devices for an update that every device takes"
+        )
+    return ids[1]
+
+
+def _client_id(folder: Path) -> str:
+    try:
+        found = str(json.loads((folder / REPORT).read_bytes())["client_id"])
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise ExportError(f"{folder / REPORT} names no device: {error!r}; export again, or give --device ID or --all-devices") from error
+    if not found:
+        raise ExportError(f"{folder / REPORT} names no device; give its id with --device, or --all-devices")
+    return found
 
 
 def _model(folder: Path) -> bytes:

@@ -57,7 +57,7 @@ def exported(request: Any, mixture_of: Callable[..., Any], key: Path, tmp_path_f
         for name, value in made.mixture.weights.items()
     }
     for name, weights in (("old", made.mixture.weights), ("new", moved)):
-        export_mixture(made.plan, replace(made.mixture, weights=weights), made.shard, home / name)
+        export_mixture(made.plan, replace(made.mixture, weights=weights), made.shard, home / name, client_id="pi-1")
         _project(home / name, made.shard, TARGETS[request.param], trusted)
     return home / "old", home / "new"
 
@@ -68,7 +68,7 @@ def _project(out: Path, shard: Shard, target: Target, trusted: str) -> None:
     golden = make_golden(model, shard.x_test[:SAMPLES], shard.y_test[:SAMPLES])
     (out / "golden.npz").write_bytes(encode_golden(golden))
     source = generate(model)
-    for name, text in project_files(source.files, target, Updates(trusted, source.part_bytes)).items():
+    for name, text in project_files(source.files, target, Updates(trusted, source.part_bytes, "pi-1")).items():
         (out / "firmware" / name).parent.mkdir(parents=True, exist_ok=True)
         (out / "firmware" / name).write_text(text)
     (out / "firmware/samples.bin").write_bytes(golden.inputs[:10].tobytes())
@@ -101,7 +101,7 @@ def test_an_update_reaches_the_firmware(exported: tuple[Path, Path], key: Path, 
     assert "update.bin: done" in said
     assert (project / "outputs.bin").read_bytes() == after
     said = field(project)
-    assert "running update 1\nupdate.bin: old counter\nrunning update 1" in said
+    assert "running update 1, highest counter 1\nupdate.bin: old counter\nrunning update 1" in said
     content = bytearray(update.read_bytes())
     content[9] ^= 1
     (project / "update.bin").write_bytes(content)
@@ -124,8 +124,9 @@ def test_an_update_that_computes_something_else_is_rolled_back(exported: tuple[P
     before = field(project)
     outputs = (project / "outputs.bin").read_bytes()
     wrong = make_update(
-        parts_of(old), parts_of(new), counter=1, sign=read_signer(key), answer=lambda x: np.zeros((len(x), 10), np.int8), inputs=784
-    )
+        parts_of(old), parts_of(new), counter=1, sign=read_signer(key), answer=lambda x: np.zeros((len(x), 10), np.int8), inputs=784,
+        device="pi-1",
+    )  # fmt: skip
     (project / "update.bin").write_bytes(wrong)
     assert "update.bin: self-test failed\nrunning update 0" in field(project)
     assert (project / "outputs.bin").read_bytes() == outputs

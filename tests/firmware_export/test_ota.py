@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgefl.errors import ExportError
-from firmware_export.ota import ENTRY, HEAD, Part, Parts, make_update, read_update, self_test_inputs
+from firmware_export.ota import ENTRY, HEAD, Part, Parts, device_digest, make_update, read_update, self_test_inputs
 
 HERE = Path(__file__).parent / "ota_board"
 SOURCE = Path(__file__).parents[2] / "firmware_export/templates/ota"
@@ -24,6 +24,9 @@ LAYOUT = "00112233445566778899aabbccddeeff" * 2
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 PUBLIC = KEY.public_key().public_bytes_raw()
 DONE, BAD_FORMAT, BAD_SIGNATURE, OLD_COUNTER, OTHER_LAYOUT, OTHER_BASE, BAD_DIGEST, NO_ROOM, NOT_WRITTEN, SELF_TEST_FAILED = range(10)
+OTHER_DEVICE, OTHER_VERSION = 10, 11
+SLOT, COUNTER_PAGES, RECORD = (0, 1), (2, 3), 80
+DEVICE = "pi-1"
 SAMPLE = np.array([1, 2, 3, 4, 5], np.int8)
 BUILT_IN = (7, 3)
 
@@ -42,11 +45,16 @@ def answer(trunk: int, weight: int) -> Callable[[Any], Any]:
 
 
 def update(
-    values: tuple[int, int], counter: int = 1, old: tuple[int, int] | None = BUILT_IN, computes: tuple[int, int] | None = None
+    values: tuple[int, int],
+    counter: int = 1,
+    old: tuple[int, int] | None = BUILT_IN,
+    computes: tuple[int, int] | None = None,
+    device: str = DEVICE,
 ) -> bytes:
     return make_update(
-        parts(*old) if old else None, parts(*values), counter=counter, sign=KEY.sign, answer=answer(*(computes or values)), inputs=5
-    )
+        parts(*old) if old else None, parts(*values), counter=counter, sign=KEY.sign, answer=answer(*(computes or values)), inputs=5,
+        device=device,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="session")
@@ -70,13 +78,21 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def board(library: Path, tmp_path: Path) -> Iterator[Any]:
     """A board fresh from the factory: a copy of the library has memory of its own."""
     loaded = ctypes.CDLL(str(shutil.copy(library, tmp_path / "board.so")))
-    loaded.slot.restype = ctypes.POINTER(ctypes.c_uint8)
+    for name in ("area", "everything"):
+        getattr(loaded, name).restype = ctypes.POINTER(ctypes.c_uint8)
     assert loaded.boot() == 0
     yield loaded
+    assert ctypes.c_int.in_dll(loaded, "violations").value == 0, "a write outside of an area, unaligned, or to bytes that are not erased"
 
 
-def apply(board: Any, content: bytes, key: bytes = PUBLIC) -> int:
-    return int(board.apply(content, len(content), key))
+def apply(board: Any, content: bytes, key: bytes = PUBLIC, device: str = DEVICE) -> int:
+    return int(board.apply(content, len(content), key, device_digest(device)))
+
+
+def damage_slots(board: Any) -> None:
+    """Flip a bit in each slot's parts."""
+    for slot in SLOT:
+        board.area(slot)[0] ^= 1
 
 
 def runs(board: Any) -> list[int]:
@@ -165,29 +181,173 @@ def test_a_failed_self_test_rolls_back(board: Any) -> None:
 
 
 def test_slots_that_are_too_small_take_nothing(board: Any) -> None:
-    board.set_slot_bytes(16 + 71)
+    board.set_slot_bytes(16 + RECORD - 1)
     assert apply(board, update((7, 5))) == NO_ROOM
-    board.set_slot_bytes(16 + 72)
+    board.set_slot_bytes(16 + RECORD)
+    board.set_counter_bytes(15)
+    assert apply(board, update((7, 5))) == NO_ROOM
+    board.set_counter_bytes(16)
     assert apply(board, update((7, 5))) == DONE
 
 
-def test_power_cut_at_any_operation_leaves_one_of_the_two(board: Any) -> None:
-    assert apply(board, update((7, 5))) == DONE
-    count = operations(board)
+def snapshot(board: Any) -> bytes:
+    """All that the flash holds."""
+    return ctypes.string_at(board.everything(), board.everything_bytes())
+
+
+def restore(board: Any, content: bytes) -> None:
+    ctypes.memmove(board.everything(), content, len(content))
+    board.boot()
+
+
+@pytest.mark.parametrize("torn", range(5))
+@pytest.mark.parametrize("taken", range(1, 6))
+def test_power_cut_at_any_operation_keeps_a_model_and_the_counter(board: Any, torn: int, taken: int) -> None:
+    """After `taken` updates, with counter pages of two records: pages begin, fill up, and are erased while the other one counts."""
+    board.set_counter_bytes(32)
+    values = [BUILT_IN, *((7, weight) for weight in range(4, 11))]
+    for number in range(1, taken + 1):
+        before = operations(board)
+        assert apply(board, update(values[number], number, values[number - 1])) == DONE
+    last, wanted = values[taken], values[taken + 1]
+    following = update(wanted, taken + 1, last)
+    flash = snapshot(board)
+    count = operations(board) - before + 2  # an erase of a counter page may come on top, and one cut after the end
+    ctypes.c_int.in_dll(board, "torn").value = torn
+    done = 0
     for cut in range(1, count + 1):
+        restore(board, flash)
         ctypes.c_int.in_dll(board, "power").value = cut
-        assert apply(board, update((8, 6), 2, (7, 5))) == NOT_WRITTEN, cut
-        assert runs(board) == expected((7, 5))
-        assert board.boot() == 1
-        assert runs(board) == expected((7, 5))
-    ctypes.c_int.in_dll(board, "power").value = count + 1
-    assert apply(board, update((8, 6), 2, (7, 5))) == DONE
+        result = apply(board, following)
+        whole = result == DONE or (torn == 4 and board.boot() == taken + 1)
+        done += whole
+        assert result in (DONE, NOT_WRITTEN), cut
+        assert runs(board) == expected(wanted if whole else last), cut
+        assert board.boot() == taken + whole, cut
+        assert runs(board) == expected(wanted if whole else last), cut
+        assert board.highest() in (taken, taken + 1) and board.highest() >= board.boot(), cut
+        assert apply(board, update(values[taken], taken, None)) == OLD_COUNTER, cut
+        if not whole:
+            assert apply(board, following) == DONE, cut
+        assert board.boot() == board.highest() == taken + 1, cut
+        assert runs(board) == expected(wanted), cut
+        damage_slots(board)
+        assert (board.boot(), board.highest()) == (0, taken + 1), cut
+    assert done, "no cut came after the last operation"
+
+
+def test_the_loss_of_both_slots_runs_the_built_in_model_and_keeps_the_counter(board: Any) -> None:
+    sent = [update((7, 4 + number), number, (7, 3 + number) if number > 1 else BUILT_IN) for number in (1, 2, 3)]
+    for each in sent:
+        assert apply(board, each) == DONE
+    damage_slots(board)
+    assert (board.boot(), board.highest()) == (0, 3)
+    assert runs(board) == expected(BUILT_IN)
+    assert apply(board, sent[0]) == OLD_COUNTER
+    assert apply(board, update((7, 9), 2, None)) == OLD_COUNTER
+    assert runs(board) == expected(BUILT_IN)
+    assert apply(board, update((7, 7), 3, None)) == DONE, "the newest one may come again: it brings the board back"
+    assert (board.boot(), board.highest()) == (3, 3)
+    assert apply(board, update((7, 7), 3, None)) == OLD_COUNTER
+
+
+@pytest.mark.parametrize("record", range(3))
+def test_the_loss_of_a_counter_page_keeps_the_counter_of_the_slots(board: Any, record: int) -> None:
+    """The pages lose each record in turn: what the slots hold counts too."""
+    for number in (1, 2, 3):
+        assert apply(board, update((7, 3 + number), number, (7, 2 + number))) == DONE
+    board.area(COUNTER_PAGES[0])[16 * record + 9] ^= 1
+    assert (board.boot(), board.highest()) == (3, 3)
+    assert apply(board, update((7, 9), 3, None)) == OLD_COUNTER
+    assert apply(board, update((7, 9), 4, None)) == DONE
+    assert (board.boot(), board.highest()) == (4, 4)
+
+
+def test_counter_pages_fill_up_and_take_turns(board: Any) -> None:
+    board.set_counter_bytes(48)
+    for number in range(1, 20):
+        assert apply(board, update((7, number), number, None)) == DONE
+        damage_slots(board)
+        assert (board.boot(), board.highest()) == (0, number)
+
+
+def test_counter_pages_that_hold_anything_else_are_used(board: Any) -> None:
+    """A page that was never erased: its bytes are no counters, and it is erased before it is written."""
+    for page in COUNTER_PAGES:
+        for at in range(128):
+            board.area(page)[at] = at * 37 & 255
+    assert (board.boot(), board.highest()) == (0, 0)
+    assert apply(board, update((7, 5), 5)) == DONE
+    damage_slots(board)
+    assert (board.boot(), board.highest()) == (0, 5)
+
+
+def test_an_update_for_another_device_is_refused(board: Any) -> None:
+    personal = update((7, 5))
+    assert apply(board, personal, device="pi-2") == OTHER_DEVICE
+    assert apply(board, personal, device="") == OTHER_DEVICE
+    assert operations(board) == 0
+    assert board.highest() == 0, "the device's own update 1 must stay possible"
+    assert runs(board) == expected(BUILT_IN)
+    changed = bytearray(personal)
+    changed[48:80] = bytes(32)
+    assert apply(board, bytes(changed), device="pi-2") == BAD_SIGNATURE, "the device is signed"
+    assert apply(board, update((7, 5), device="pi-2"), device="pi-2") == DONE
+
+
+@pytest.mark.parametrize("device", ["pi-1", "pi-2", ""])
+def test_an_update_for_all_devices_is_taken_by_each(board: Any, device: str) -> None:
+    assert apply(board, update((7, 5), device=""), device=device) == DONE
+
+
+def old_format(values: tuple[int, int]) -> bytes:
+    """An update as version 1 of the format had it: without the device."""
+    content = update(values)
+    head = bytearray(content[:48] + content[80 : 120 + 2 * ENTRY.size])
+    head[4] = 1
+    return bytes(head) + KEY.sign(bytes(head)) + content[120 + 2 * ENTRY.size + 64 :]
+
+
+def test_an_update_of_the_old_format_is_refused(board: Any) -> None:
+    assert apply(board, old_format((7, 5))) == OTHER_VERSION
+    assert operations(board) == 0
+    with pytest.raises(ExportError, match=r"format version 1, expected 2.*make it again with `edgefl export update`"):
+        read_update(old_format((7, 5)))
+
+
+def test_a_slot_of_the_old_format_is_ignored_and_written_over(board: Any) -> None:
+    """Version 1 had mark, counter, layout, digest of counter, layout and parts."""
+    content = (7).to_bytes(4, "little") + bytes(4) + bytes([9, 0, 0]) + bytes(5)
+    counter, layout = (2).to_bytes(4, "little"), bytes.fromhex(LAYOUT)
+    record = b"EFLS" + counter + layout + hashlib.sha256(counter + layout + content).digest()
+    for slot in SLOT:
+        ctypes.memmove(board.area(slot), content + record, len(content + record))
+    assert (board.boot(), board.highest()) == (0, 0)
+    assert runs(board) == expected(BUILT_IN)
+    assert apply(board, update((7, 5), 1)) == DONE
+    assert board.boot() == 1
+
+
+def test_a_slot_of_a_newer_format_is_ignored(board: Any) -> None:
+    assert apply(board, update((7, 5))) == DONE
+    assert board.area(0)[16 + 4] == 2
+    board.area(0)[16 + 4] = 3
+    assert board.boot() == 0
+    assert runs(board) == expected(BUILT_IN)
+
+
+def test_an_endless_self_test_is_refused(board: Any) -> None:
+    """It would stop the board, though it is signed."""
+    content = update((7, 5))
+    head = bytearray(content[: 120 + 2 * ENTRY.size])
+    head[84:88] = (2**32 - 1).to_bytes(4, "little")
+    assert apply(board, bytes(head) + KEY.sign(bytes(head)) + content[len(head) + 64 :]) == BAD_FORMAT
 
 
 def test_a_bit_that_flips_in_the_slot_in_use_is_found_at_the_next_start(board: Any) -> None:
     assert apply(board, update((7, 5), 1)) == DONE
     assert apply(board, update((7, 6), 2, (7, 5))) == DONE
-    board.slot(1)[8] ^= 4
+    board.area(1)[8] ^= 4
     assert board.boot() == 1
     assert runs(board) == expected((7, 5))
 
@@ -239,9 +399,10 @@ def test_an_updates_manifest_is_read_back() -> None:
     assert (manifest.counter, manifest.layout, [taken for _, taken, _ in manifest.entries]) == (3, LAYOUT, [False, True])
     for bad, said in (
         (b"x", "no update"),
-        (content[:100], "truncated"),
+        (content[:130], "truncated"),
         (content[:-1], "expected"),
-        (content[:4] + b"\2" + content[5:], "version"),
+        (content[:4] + b"\3" + content[5:], "update edgefl"),
+        (content[:4] + b"\1" + content[5:], "make it again with `edgefl export update`"),
     ):
         with pytest.raises(ExportError, match=said):
             read_update(bad)

@@ -4,14 +4,21 @@
 #include "monocypher.h"
 #include "sha2.h"
 
-enum { HEAD = 16 + 32 + 8 + 32, ENTRY = 8 + 32, SIGNATURE = 64, RECORD = 8 + 32 + 32, VERSION = 1, MAX_PARTS = 64 };
+/* An update: mark, version, counter, parts, layout, device, seed, runs, answers; then for each part its bytes, whether it is carried, digest.
+   A slot's record: mark, version, counter, zeros, layout, digest. A counter record: mark, version, counter, the counter's complement. */
+enum { LAYOUT = 16, DEVICE = LAYOUT + 32, SEED = DEVICE + 32, RUNS = SEED + 4, ANSWERS = RUNS + 4, HEAD = ANSWERS + 32 };
+enum { ENTRY = 8 + 32, SIGNATURE = 64, RECORD = 16 + 32 + 32, VERSION = 2, MAX_PARTS = 64, MAX_RUNS = 64 };
 
 static const uint8_t UPDATE_MARK[4] = {'E', 'F', 'L', 'U'};
 static const uint8_t RECORD_MARK[4] = {'E', 'F', 'L', 'S'};
+static const uint8_t COUNTER_MARK[4] = {'E', 'F', 'L', 'C'};
 
 static const void *built_in[MODEL_PARTS];
 static uint32_t counter_in_use;
+static uint32_t highest_counter;
 static int slot_in_use = -1;
+static int counter_page;         /* the page whose log goes on: 0 or 1 */
+static uint32_t counter_offset;  /* of the next record in it */
 
 static int same(const uint8_t *a, const uint8_t *b, uint32_t count)
 {
@@ -24,6 +31,12 @@ static int same(const uint8_t *a, const uint8_t *b, uint32_t count)
 static uint32_t read32(const uint8_t *bytes)
 {
     return (uint32_t)bytes[0] | (uint32_t)bytes[1] << 8 | (uint32_t)bytes[2] << 16 | (uint32_t)bytes[3] << 24;
+}
+
+static void write32(uint8_t *bytes, uint32_t value)
+{
+    for (unsigned i = 0; i < 4; i++)
+        bytes[i] = (uint8_t)(value >> 8 * i);
 }
 
 static uint32_t padded(uint32_t bytes) { return (bytes + 7) & ~UINT32_C(7); }
@@ -45,30 +58,83 @@ static void read_layout(uint8_t layout[32])
     }
 }
 
-/* A slot's digest is of its counter, the layout and all parts. */
-static void slot_digest(const uint8_t *slot, uint32_t parts, const uint8_t counter[4], uint8_t digest[32])
+/* A slot's digest is of its record up to the digest, and of all parts. */
+static void slot_digest(const uint8_t *slot, uint32_t parts, const uint8_t *record, uint8_t digest[32])
 {
     struct sha256 hash;
-    uint8_t layout[32];
-    read_layout(layout);
     sha256_begin(&hash);
-    sha256_add(&hash, counter, 4);
-    sha256_add(&hash, layout, 32);
+    sha256_add(&hash, record, RECORD - 32);
     sha256_add(&hash, slot, parts);
     sha256_end(&hash, digest);
 }
 
-/* The counter of a whole slot of this layout, 0 of any other. */
+/* The counter of a whole slot of this format version and layout, 0 of any other. */
 static uint32_t counter_of(const uint8_t *slot)
 {
     uint8_t digest[32], layout[32];
     uint32_t parts = slot_needs();
     const uint8_t *record = slot + parts;
     read_layout(layout);
-    if (!same(record, RECORD_MARK, 4) || !same(record + 8, layout, 32))
+    if (!same(record, RECORD_MARK, 4) || read32(record + 4) != VERSION || !same(record + 16, layout, 32))
         return 0;
-    slot_digest(slot, parts, record + 4, digest);
-    return same(record + 40, digest, 32) ? read32(record + 4) : 0;
+    slot_digest(slot, parts, record, digest);
+    return same(record + 48, digest, 32) ? read32(record + 8) : 0;
+}
+
+/* The counter of a whole record, 0 of any other. */
+static uint32_t counter_at(const uint8_t *record)
+{
+    uint32_t counter = read32(record + 8);
+    return same(record, COUNTER_MARK, 4) && read32(record + 4) == VERSION && counter == ~read32(record + 12) ? counter : 0;
+}
+
+static int erased(const uint8_t *bytes, uint32_t count)
+{
+    while (count--)
+        if (*bytes++ != 0xff)
+            return 0;
+    return 1;
+}
+
+/* Set the highest counter of the two pages, and where the next record goes: behind all that was written to the page of the highest. */
+static void read_counters(const struct ota_flash *flash)
+{
+    highest_counter = 0;
+    counter_page = 0;
+    for (int page = 0; page < 2; page++)
+        for (uint32_t at = 0; at + OTA_COUNTER_RECORD <= flash->counter_bytes; at += OTA_COUNTER_RECORD) {
+            uint32_t counter = counter_at(flash->area[OTA_COUNTER_0 + page] + at);
+            if (counter > highest_counter) {
+                highest_counter = counter;
+                counter_page = page;
+            }
+        }
+    counter_offset = flash->counter_bytes / OTA_COUNTER_RECORD * OTA_COUNTER_RECORD;
+    while (counter_offset
+           && erased(flash->area[OTA_COUNTER_0 + counter_page] + counter_offset - OTA_COUNTER_RECORD, OTA_COUNTER_RECORD))
+        counter_offset -= OTA_COUNTER_RECORD;
+}
+
+/* Write the highest counter to its page; where that is full, to the other one, which holds lower counters only. */
+static enum ota_result keep_counter(const struct ota_flash *flash, uint32_t counter)
+{
+    uint8_t record[OTA_COUNTER_RECORD];
+    int page = counter_page;
+    uint32_t offset = counter_offset;
+    if (offset + OTA_COUNTER_RECORD > flash->counter_bytes) {
+        page = 1 - page;
+        offset = 0;
+        if (flash->erase((enum ota_area)(OTA_COUNTER_0 + page)))
+            return OTA_NOT_WRITTEN;
+    }
+    for (unsigned i = 0; i < 4; i++)
+        record[i] = COUNTER_MARK[i];
+    write32(record + 4, VERSION);
+    write32(record + 8, counter);
+    write32(record + 12, ~counter);
+    int failed = flash->write((enum ota_area)(OTA_COUNTER_0 + page), offset, record, OTA_COUNTER_RECORD);
+    read_counters(flash);
+    return !failed && highest_counter == counter ? OTA_DONE : OTA_NOT_WRITTEN;
 }
 
 static void use_slot(const uint8_t *slot)
@@ -86,17 +152,20 @@ uint32_t ota_boot(const struct ota_flash *flash)
         built_in[i] = model_part[i];
     counter_in_use = 0;
     slot_in_use = -1;
+    read_counters(flash);
     if (flash->slot_bytes >= slot_needs() + RECORD)
         for (int slot = 0; slot < 2; slot++) {
-            uint32_t counter = counter_of(flash->slot[slot]);
+            uint32_t counter = counter_of(flash->area[slot]);
             if (counter > counter_in_use) {
                 counter_in_use = counter;
                 slot_in_use = slot;
             }
         }
-    use_slot(slot_in_use < 0 ? 0 : flash->slot[slot_in_use]);
+    use_slot(slot_in_use < 0 ? 0 : flash->area[slot_in_use]);
     return counter_in_use;
 }
+
+uint32_t ota_counter(void) { return highest_counter > counter_in_use ? highest_counter : counter_in_use; }
 
 /* Inputs of a self-test are pseudo-random (xorshift32) in eight amplitudes, so that an update carries no sample of anybody's. */
 static void self_test(uint32_t seed, uint32_t runs, uint8_t digest[32])
@@ -133,23 +202,23 @@ static int write_part(const struct ota_flash *flash, int slot, uint32_t offset, 
     uint32_t whole = count & ~UINT32_C(7);
     for (uint32_t i = whole; i < count; i++)
         tail[i - whole] = bytes[i];
-    if (whole && flash->write(slot, offset, bytes, whole))
+    if (whole && flash->write((enum ota_area)slot, offset, bytes, whole))
         return 1;
-    return whole < count ? flash->write(slot, offset + whole, tail, 8) : 0;
+    return whole < count ? flash->write((enum ota_area)slot, offset + whole, tail, 8) : 0;
 }
 
 /* Fill the slot with the update's parts, and with those in use where it carries none. */
 static enum ota_result fill(const struct ota_flash *flash, int slot, const uint8_t *entry, const uint8_t *payload)
 {
     uint32_t offset = 0;
-    if (flash->erase(slot))
+    if (flash->erase((enum ota_area)slot))
         return OTA_NOT_WRITTEN;
     for (unsigned i = 0; i < MODEL_PARTS; i++, entry += ENTRY) {
         uint8_t digest[32];
         const uint8_t *bytes = read32(entry + 4) ? payload : (const uint8_t *)model_part[i];
         if (write_part(flash, slot, offset, bytes, model_part_bytes[i]))
             return OTA_NOT_WRITTEN;
-        sha256_of(flash->slot[slot] + offset, model_part_bytes[i], digest);
+        sha256_of(flash->area[slot] + offset, model_part_bytes[i], digest);
         if (!same(digest, entry + 8, 32))
             return OTA_NOT_WRITTEN;
         if (read32(entry + 4))
@@ -179,37 +248,53 @@ static enum ota_result check_parts(const uint8_t *entry, const uint8_t *payload,
     return left ? OTA_BAD_FORMAT : OTA_DONE;
 }
 
-static enum ota_result write_record(const struct ota_flash *flash, int slot, const uint8_t counter[4])
+static enum ota_result write_record(const struct ota_flash *flash, int slot, uint32_t counter)
 {
-    uint8_t record[RECORD];
+    uint8_t record[RECORD] = {0};
     uint32_t parts = slot_needs();
-    for (unsigned i = 0; i < 4; i++) {
+    for (unsigned i = 0; i < 4; i++)
         record[i] = RECORD_MARK[i];
-        record[4 + i] = counter[i];
-    }
-    read_layout(record + 8);
-    slot_digest(flash->slot[slot], parts, counter, record + 40);
-    if (flash->write(slot, parts, record, RECORD) || counter_of(flash->slot[slot]) != read32(counter))
+    write32(record + 4, VERSION);
+    write32(record + 8, counter);
+    read_layout(record + 16);
+    slot_digest(flash->area[slot], parts, record, record + 48);
+    if (flash->write((enum ota_area)slot, parts, record, RECORD) || counter_of(flash->area[slot]) != counter)
         return OTA_NOT_WRITTEN;
     return OTA_DONE;
 }
 
-enum ota_result ota_apply(const struct ota_flash *flash, const uint8_t *update, uint32_t count, const uint8_t key[32])
+/* Whether a counter goes forward. The highest may come again where it does not run: after a cut of power, or the loss of both slots. */
+static int is_newer(uint32_t counter)
 {
+    return counter > ota_counter() || (counter == ota_counter() && counter > counter_in_use);
+}
+
+enum ota_result ota_apply(const struct ota_flash *flash, const uint8_t *update, uint32_t count, const uint8_t key[32],
+                          const uint8_t device[32])
+{
+    static const uint8_t all_devices[32];
     uint8_t layout[32], digest[32];
-    uint32_t parts = count >= HEAD ? read32(update + 12) : 0;
+    if (count < HEAD || !same(update, UPDATE_MARK, 4))
+        return OTA_BAD_FORMAT;
+    if (read32(update + 4) != VERSION)
+        return OTA_OTHER_VERSION;
+    uint32_t counter = read32(update + 8);
+    uint32_t parts = read32(update + 12);
+    if (parts < 1 || parts > MAX_PARTS || read32(update + RUNS) > MAX_RUNS)
+        return OTA_BAD_FORMAT;
     uint32_t head = HEAD + parts * ENTRY;
-    if (count < HEAD || !same(update, UPDATE_MARK, 4) || read32(update + 4) != VERSION || parts < 1 || parts > MAX_PARTS
-        || count < head + SIGNATURE)
+    if (count < head + SIGNATURE)
         return OTA_BAD_FORMAT;
     if (!signed_by(key, update + head, update, head))
         return OTA_BAD_SIGNATURE;
+    if (!same(update + DEVICE, device, 32) && !same(update + DEVICE, all_devices, 32))
+        return OTA_OTHER_DEVICE;
     read_layout(layout);
-    if (parts != MODEL_PARTS || !same(update + 16, layout, 32))
+    if (parts != MODEL_PARTS || !same(update + LAYOUT, layout, 32))
         return OTA_OTHER_LAYOUT;
-    if (read32(update + 8) <= counter_in_use)
+    if (!is_newer(counter))
         return OTA_OLD_COUNTER;
-    if (flash->slot_bytes < slot_needs() + RECORD)
+    if (flash->slot_bytes < slot_needs() + RECORD || flash->counter_bytes < OTA_COUNTER_RECORD)
         return OTA_NO_ROOM;
     enum ota_result result = check_parts(update + HEAD, update + head + SIGNATURE, count - head - SIGNATURE);
     if (result != OTA_DONE)
@@ -217,15 +302,19 @@ enum ota_result ota_apply(const struct ota_flash *flash, const uint8_t *update, 
     int slot = slot_in_use == 0 ? 1 : 0;
     result = fill(flash, slot, update + HEAD, update + head + SIGNATURE);
     if (result == OTA_DONE) {
-        use_slot(flash->slot[slot]);
-        self_test(read32(update + 48), read32(update + 52), digest);
-        result = same(digest, update + 56, 32) ? write_record(flash, slot, update + 8) : OTA_SELF_TEST_FAILED;
+        use_slot(flash->area[slot]);
+        self_test(read32(update + SEED), read32(update + RUNS), digest);
+        result = same(digest, update + ANSWERS, 32) ? OTA_DONE : OTA_SELF_TEST_FAILED;
     }
+    if (result == OTA_DONE && counter > highest_counter) /* before the record, so that no slot is ahead of the pages */
+        result = keep_counter(flash, counter);
+    if (result == OTA_DONE)
+        result = write_record(flash, slot, counter);
     if (result != OTA_DONE) {
-        use_slot(slot_in_use < 0 ? 0 : flash->slot[slot_in_use]);
+        use_slot(slot_in_use < 0 ? 0 : flash->area[slot_in_use]);
         return result;
     }
     slot_in_use = slot;
-    counter_in_use = read32(update + 8);
+    counter_in_use = counter;
     return OTA_DONE;
 }

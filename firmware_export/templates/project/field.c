@@ -1,6 +1,6 @@
 /* What runs in the field beside the model: updates of its parts (with a key), drift counters (with a gate). It applies update.bin where there
- * is one, runs samples.bin, and writes outputs.bin and counters.bin. The slots are RAM here, kept in slots.bin from one run to the next; a
- * product gives its flash's functions instead. */
+ * is one, runs samples.bin, and writes outputs.bin and counters.bin. Slots and counter pages are RAM here, kept in slots.bin and
+ * update_counter.bin from one run to the next; a product gives its flash's functions instead. */
 #include "board.h"
 #include "model.h"
 #ifdef MODEL_EXPERTS
@@ -11,46 +11,73 @@
 #include "print.h"
 #include "update_key.h"
 
-enum { SLOT = (UPDATE_SLOT_BYTES + 7) / 8, LARGEST = UPDATE_SLOT_BYTES + 4096 };
+enum { SLOT = (UPDATE_SLOT_BYTES + 7) / 8, COUNTERS = 16, LARGEST = UPDATE_SLOT_BYTES + 4096 };
 
 static uint64_t slots[2][SLOT];
+static uint64_t counters[2][COUNTERS];
 static uint8_t update[LARGEST];
 
-static int erase(int slot)
+static uint64_t *words_of(enum ota_area area)
 {
-    for (uint32_t i = 0; i < SLOT; i++) {
-        slots[slot][i] = ~UINT64_C(0);
+    return area < OTA_COUNTER_0 ? slots[area] : counters[area - OTA_COUNTER_0];
+}
+
+static int erase(enum ota_area area)
+{
+    uint32_t count = area < OTA_COUNTER_0 ? SLOT : COUNTERS;
+    for (uint32_t i = 0; i < count; i++) {
+        words_of(area)[i] = ~UINT64_C(0);
     }
     return 0;
 }
 
-static int write(int slot, uint32_t offset, const uint8_t *bytes, uint32_t count)
+static int write(enum ota_area area, uint32_t offset, const uint8_t *bytes, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
-        ((uint8_t *)slots[slot])[offset + i] = bytes[i];
+        ((uint8_t *)words_of(area))[offset + i] = bytes[i];
     }
     return 0;
+}
+
+static void load(const char *name, void *bytes, int32_t count)
+{
+    int file = board_open(name, 0);
+    if (file >= 0) {
+        board_read(file, bytes, count);
+    }
+}
+
+static int save(const char *name, const void *bytes, int32_t count)
+{
+    int file = board_open(name, 1);
+    return file < 0 || board_write(file, bytes, count);
 }
 
 static int take_update(void)
 {
-    static const struct ota_flash flash = {{(const uint8_t *)slots[0], (const uint8_t *)slots[1]}, SLOT * 8, erase, write};
-    static const char *const said[] = {"done", "bad format", "bad signature", "old counter", "other layout", "other base",
-                                       "bad digest", "no room", "not written", "self-test failed"};
-    int file = board_open("slots.bin", 0);
-    if (file >= 0) {
-        board_read(file, slots, sizeof slots);
+    static const struct ota_flash flash = {
+        {(const uint8_t *)slots[0], (const uint8_t *)slots[1], (const uint8_t *)counters[0], (const uint8_t *)counters[1]},
+        SLOT * 8, COUNTERS * 8, erase, write};
+    static const char *const results[] = {
+        "done", "bad format", "bad signature", "old counter", "other layout", "other base", "bad digest", "no room", "not written",
+        "self-test failed", "made for another device",
+        "other format version; make it again with the edgefl that made this firmware"};
+    int file;
+    for (enum ota_area area = OTA_SLOT_0; area < OTA_AREAS; area++) {
+        erase(area);
     }
+    load("slots.bin", slots, sizeof slots);
+    load("update_counter.bin", counters, sizeof counters);
     print_number("running update ", ota_boot(&flash));
+    print_number(", highest counter ", ota_counter());
     file = board_open("update.bin", 0);
     if (file >= 0) {
         int32_t count = board_read(file, update, LARGEST);
         board_print("\nupdate.bin: ");
-        board_print(said[ota_apply(&flash, update, (uint32_t)count, update_key)]);
+        board_print(results[ota_apply(&flash, update, (uint32_t)count, update_key, update_device)]);
         print_number("\nrunning update ", ota_boot(&flash));
-        file = board_open("slots.bin", 1);
-        if (file < 0 || board_write(file, slots, sizeof slots)) {
-            board_print("\ncannot write slots.bin\n");
+        if (save("slots.bin", slots, sizeof slots) || save("update_counter.bin", counters, sizeof counters)) {
+            board_print("\ncannot write slots.bin or update_counter.bin\n");
             return 3;
         }
     }

@@ -6,12 +6,12 @@
 #include <stdlib.h>
 #include <time.h>
 
-static FILE *files[8];
+static FILE *files[16];
 static int opened;
 
 int board_open(const char *name, int to_write)
 {
-    FILE *file = opened < 8 ? fopen(name, to_write ? "wb" : "rb") : NULL;
+    FILE *file = opened < 16 ? fopen(name, to_write ? "wb" : "rb") : NULL;
     if (file == NULL) {
         return -1;
     }

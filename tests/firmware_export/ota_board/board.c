@@ -1,12 +1,20 @@
-/* Flash in memory, whose power can be cut: after `power` more operations it takes nothing, and tears the last write in the middle. */
+/* NOR flash in memory, whose power can be cut: after `power` more operations it takes nothing, and leaves `torn` quarters of the last one.
+   An erase sets all bits of an area, a write clears bits. `violations` counts writes that real flash refuses. */
 #include "ota.h"
 #include "model.h"
 
-enum { SLOT = 4096 };
-static uint64_t memory[2][SLOT / 8];
-static uint8_t *const bytes[2] = {(uint8_t *)memory[0], (uint8_t *)memory[1]};
+enum { SLOT = 4096, COUNTERS = 128 };
+static uint64_t memory[(2 * SLOT + 2 * COUNTERS) / 8];
+static uint8_t *const bytes = (uint8_t *)memory;
 int power = -1;
+int torn = 2;
 int operations;
+int violations;
+
+static struct ota_flash flash;
+
+static uint8_t *start(int area) { return bytes + (area < 2 ? area * SLOT : 2 * SLOT + (area - 2) * COUNTERS); }
+static uint32_t size(int area) { return area < 2 ? flash.slot_bytes : flash.counter_bytes; }
 
 static int powered(void)
 {
@@ -16,25 +24,54 @@ static int powered(void)
     return power != 0;
 }
 
-static int erase(int slot)
+static int off(void) { return power == 0; }
+
+static int erase(enum ota_area area)
 {
+    if (off())
+        return 1;
     int on = powered();
-    for (int i = 0; i < (on ? SLOT : SLOT / 2); i++)
-        bytes[slot][i] = 0xff;
+    uint32_t count = area < 2 ? SLOT : COUNTERS;
+    for (uint32_t i = 0; i < (on ? count : count / 4 * (uint32_t)torn); i++)
+        start(area)[i] = 0xff;
     return !on;
 }
 
-static int write(int slot, uint32_t offset, const uint8_t *from, uint32_t count)
+static int write(enum ota_area area, uint32_t offset, const uint8_t *from, uint32_t count)
 {
+    if (off())
+        return 1;
     int on = powered();
-    for (uint32_t i = 0; i < (on ? count : count / 2); i++)
-        bytes[slot][offset + i] = from[i];
+    if (offset % 8 || count % 8 || offset > size(area) || count > size(area) - offset)
+        violations++;
+    for (uint32_t i = 0; i < (on ? count : count / 4 * (uint32_t)torn); i++) {
+        uint8_t *to = start(area) + offset + i;
+        if (*to != 0xff)
+            violations++; /* written twice without an erase */
+        *to &= from[i];
+    }
     return !on;
 }
-
-static struct ota_flash flash = {{(const uint8_t *)memory[0], (const uint8_t *)memory[1]}, SLOT, erase, write};
 
 void set_slot_bytes(uint32_t count) { flash.slot_bytes = count; }
-uint8_t *slot(int which) { return bytes[which]; }
-uint32_t boot(void) { power = -1; return ota_boot(&flash); }
-int apply(const uint8_t *update, uint32_t count, const uint8_t *key) { return ota_apply(&flash, update, count, key); }
+void set_counter_bytes(uint32_t count) { flash.counter_bytes = count; }
+uint8_t *area(int which) { return start(which); }
+uint8_t *everything(void) { return bytes; }
+uint32_t everything_bytes(void) { return sizeof memory; }
+uint32_t highest(void) { return ota_counter(); }
+
+uint32_t boot(void)
+{
+    power = -1;
+    if (!flash.erase) {
+        for (uint32_t i = 0; i < sizeof memory; i++)
+            bytes[i] = 0xff;
+        flash = (struct ota_flash){{start(0), start(1), start(2), start(3)}, SLOT, COUNTERS, erase, write};
+    }
+    return ota_boot(&flash);
+}
+
+int apply(const uint8_t *update, uint32_t count, const uint8_t *key, const uint8_t *device)
+{
+    return ota_apply(&flash, update, count, key, device);
+}
