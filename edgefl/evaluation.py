@@ -1,6 +1,6 @@
 """How a personalized federation is measured: over clients, over classes, and against true groups. Pure functions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,9 +80,3 @@ def adjusted_rand_index(truth: Sequence[int], found: Sequence[int]) -> float:
     chance = rows * columns / max(pairs(np.array([float(len(one))])), 1.0)
     most = (rows + columns) / 2
     return 1.0 if most == chance else (both - chance) / (most - chance)
-
-
-def majority_agreement(truth: Sequence[int], found: Sequence[int]) -> int:
-    """Return how many clients were put where most of their true group were put."""
-    groups: Mapping[int, list[int]] = {t: [f for u, f in zip(truth, found, strict=True) if u == t] for t in set(truth)}
-    return sum(max(own.count(f) for f in set(own)) for own in groups.values())

@@ -14,5 +14,9 @@ EXPERIMENTS = {
 
 
 def experiment(name: str) -> ModuleType:
-    """Return the module of an experiment: PAPER, REFERENCE, `stages(scale, seed)` and `figures(results)`, `verdicts(figures)`."""
+    """Return the module of an experiment: `stages(scale, seed)`, `figures(results)`, `verdicts(figures)`.
+
+    PAPER, REFERENCE: figures to stand beside. ABOUT: by scale, how the set-up differs from the paper's. REFUSED: by scale, why it
+    cannot be run.
+    """
     return import_module(f"edgefl.reproduce.{name.replace('-', '_')}")

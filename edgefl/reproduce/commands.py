@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from edgefl.errors import ConfigError
 from edgefl.files import write_atomic
 from edgefl.machine import machine
 from edgefl.reproduce import EXPERIMENTS, experiment
@@ -20,7 +21,7 @@ from edgefl.telling import Telling
 @click.command(short_help="A paper's experiment beside its figures.")
 @click.argument("name", type=click.Choice(list(EXPERIMENTS)))
 @click.option("--reduced", "scale", flag_value="reduced", default="reduced", help="Minutes on two cores (the default).")
-@click.option("--full", "scale", flag_value="full", help="The paper's own set-up: hours.")
+@click.option("--full", "scale", flag_value="full", help="The paper's sizes: hours. The report says what differs from the paper.")
 @click.option("--smoke", "scale", flag_value="smoke", help="A minute, to see that all of it runs; its figures say little.")
 @click.option("--seeds", type=click.IntRange(1, 20), default=1, show_default=True, help="Seeds 1, 2, ...")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Stages done here are read  [default: runs/NAME-SCALE]")
@@ -37,6 +38,8 @@ def reproduce(name: str, scale: Scale, seeds: int, out: Path | None, processes: 
     """
     out = out or Path("runs") / f"{name}-{scale}"
     module, began = experiment(name), time.monotonic()
+    if refusal := getattr(module, "REFUSED", {}).get(scale):
+        raise ConfigError(f"{name} --{scale}: {refusal}")
     results = []
     with Telling() as tell, Stages(out, command_line(), processes or os.cpu_count() or 1, tell) as stages:
         for seed in range(1, seeds + 1):
@@ -46,7 +49,8 @@ def reproduce(name: str, scale: Scale, seeds: int, out: Path | None, processes: 
     found = module.figures(scale, results)
     note = {"command": command_line(), "versions": versions(), "machine": machine()}
     numbers = tuple(range(1, seeds + 1))
-    report = Report(name, scale, numbers, found, module.verdicts(scale, found), round(time.monotonic() - began, 1), note)
+    seconds = round(time.monotonic() - began, 1)
+    report = Report(name, scale, numbers, found, module.verdicts(scale, found), seconds, note, module.ABOUT.get(scale, ""))
     text = json.dumps(finite(to_json(report)), indent=1, allow_nan=False)
     write_atomic(out / "report.json", (text + "\n").encode())
     write_atomic(out / "report.csv", to_csv(report).encode())

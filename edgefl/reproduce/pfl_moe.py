@@ -24,6 +24,10 @@ LOCAL = {"smoke": 1, "reduced": 0, "full": 20}
 """Rounds of five epochs of a client alone. The paper takes 300 epochs with a rate that falls from .1, we 100 with .01."""
 SAMPLES = {"smoke": 2000, "reduced": 30_000, "full": 0}
 """Training samples, 0 for all."""
+ABOUT = {
+    "reduced": "paper: 60,000 samples, 1,000 rounds, images cropped and flipped at random; here: 30,000 samples, 20 rounds, plain images",
+    "full": "paper: images cropped and flipped at random, best of 1,000 models; here: plain images, the last model",
+}
 PAPER = {
     "Local, local test": "84.87", "Local, global test": "57.77", "FedAvg, global test": "90.00", "FT, local test": "",
     "FB, local test": "92.84", "MF, local test": "92.85", "MFE, local test": "92.89",

@@ -39,7 +39,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Report:
-    """An experiment's end."""
+    """An experiment's end. about: how its set-up differs from the paper's, whose figures stand beside."""
 
     experiment: str
     scale: str
@@ -48,6 +48,7 @@ class Report:
     verdicts: tuple[Verdict, ...]
     seconds: float
     note: Mapping[str, Any]
+    about: str = ""
 
 
 def to_json(report: Report) -> dict[str, Any]:
@@ -71,7 +72,7 @@ def to_text(report: Report) -> str:
     for figure in report.figures:
         each = tuple(f"{value:.2f}" for value in figure.measured) if len(report.seeds) > 1 else ()
         rows.append((figure.name, figure.paper or "-", figure.reference or "-", f"{figure.mean:.2f}", *each))
-    lines = [columns(rows)]
+    lines = [columns(rows), *([report.about] if report.about else [])]
     if report.verdicts:
         marks = [f"{'holds ' if verdict.holds else 'FAILS '} {verdict.line}: {verdict.measured}" for verdict in report.verdicts]
         lines.append("must hold\n" + "\n".join(marks))

@@ -19,7 +19,7 @@ from edgefl.telling import Telling
 from edgefl.types import ServerState
 
 Scale = Literal["smoke", "reduced", "full"]
-"""smoke: a minute or two, to see that all of it runs; reduced: minutes, with the lines that must hold; full: the paper's set-up."""
+"""smoke: a minute or two, to see that all of it runs; reduced: minutes, with the lines that must hold; full: the paper's sizes."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.evaluation import adjusted_rand_index, balanced, cdf, global_test, local_test, majority_agreement, spread
+from edgefl.evaluation import adjusted_rand_index, balanced, cdf, global_test, local_test, spread
 
 
 def test_local_test_by_hand():
@@ -54,7 +54,3 @@ def test_adjusted_rand_index_is_that_of_scikit_learn(pairs):
     metrics = pytest.importorskip("sklearn.metrics", reason="the aggregator extra is not installed")
     truth, found = zip(*pairs, strict=True)
     assert adjusted_rand_index(truth, found) == pytest.approx(metrics.adjusted_rand_score(truth, found))
-
-
-def test_majority_agreement_by_hand():
-    assert majority_agreement([0, 0, 0, 1, 1, 1], [2, 2, 5, 5, 5, 5]) == 5

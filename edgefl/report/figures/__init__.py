@@ -44,7 +44,7 @@ _ROWS: Sequence[tuple[str, str, str, str, tuple[str, ...], Make]] = (
      ("fedmix",), fedmix.specialization),
     ("clustered-3", _CLUSTERED, "similarity of convolutional and dense layers, by epochs of pretraining", _LAYERS, (), clustered.heat_maps),
     ("clustered-4", _CLUSTERED, "similarity of dense layers, pair by pair, a line each epoch", _LAYERS, (), clustered.pair_lines),
-    ("clustered-5", _CLUSTERED, "validation loss by lambda, with clusters and without", _EVALUATED, ("clustered",), clustered.loss),
+    ("clustered-5", _CLUSTERED, "test loss by lambda, with clusters and without", _EVALUATED, ("clustered",), clustered.loss),
     ("clustered-6", _CLUSTERED, "test accuracy by lambda, with clusters and without", _EVALUATED, ("clustered",), clustered.accuracy),
     ("pfl-moe-1", _PFL, "local and global test of models trained alone, by alpha", "runs of local with several alpha", ("local",),
      pfl_moe.alone),

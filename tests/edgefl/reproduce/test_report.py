@@ -72,3 +72,61 @@ def test_stages_are_configurations_that_parse(name, scale):
         assert stage.name not in seen
         assert stage.after == "" or stage.after in seen
         seen.append(stage.name)
+
+
+def permutation_run(clusters):
+    """Return a stage's result: 20 clients of four permutations, each with the expert that `clusters` names for its permutation."""
+    from edgefl.evaluation import adjusted_rand_index
+
+    truth = [i % 4 for i in range(20)]
+    rows = [{"id": f"c{i}", "truth": t, "cluster": clusters[t]} for i, t in enumerate(truth)]
+    updates = {row["id"]: {f"q/{k}": float(k == row["cluster"]) for k in range(4)} for row in rows}
+    return {
+        "clients": rows, "records": [{"round": 1, "updates": updates}], "figures": {"accuracy_mixture": {"mean": 0.5}},
+        "adjusted_rand_index": adjusted_rand_index(truth, [row["cluster"] for row in rows]),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("clusters", "holds"), [((0, 1, 2, 3), True), ((0, 1, 2, 2), False), ((0, 0, 0, 0), False)])
+def test_permutations_that_share_an_expert_are_no_success(clusters, holds):
+    """All clients agree with their permutation's majority in each of the three, also with one expert for all."""
+    module = experiment("fedmix-permutation")
+    exact, tried = permutation_run((0, 1, 2, 3)), permutation_run(clusters)
+    found = module.figures("reduced", [{"k4-start0": tried, **{f"k6-start{start}": exact for start in range(3)}}])
+    assert all(verdict.holds for verdict in module.verdicts("reduced", found)) == holds
+    assert {"K 4: adjusted Rand index", "K 4: accuracy"} <= {figure.name for figure in found}
+
+
+def test_the_clustering_round_is_none_of_those_in_clusters():
+    """40 rounds before, one that clusters, 260 in clusters."""
+    for stage in experiment("fedap").stages("reduced", 1):
+        options = stage.config.options
+        assert stage.config.rounds == 300 + options["clustering"]
+        assert options["decay_rounds"] == (260 if options["clustering"] else 300)
+
+
+def test_clusters_are_checked_wherever_the_true_ones_are_known():
+    module = experiment("clustered")
+    result = {"figures": {"accuracy_mixture": {"mean": 0.9}}, "adjusted_rand_index": 0.13}
+    for scale in ("reduced", "full"):
+        found = module.figures(scale, [{stage.name: result for stage in module.stages(scale, 1)}])
+        failing = [verdict.line for verdict in module.verdicts(scale, found) if not verdict.holds]
+        assert {line.split(":")[0] for line in failing if "exactly" in line} == {"2 tasks", "3 tasks"}
+
+
+def test_an_experiment_that_cannot_work_is_refused_before_it_begins(tmp_path, capsys):
+    from edgefl.cli import run
+
+    assert run(["reproduce", "fedap", "--full", "--out", str(tmp_path / "out")]) != 0
+    said = capsys.readouterr().err
+    assert "ImageNet" in said
+    assert "--reduced" in said
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_a_report_says_how_it_differs_from_the_paper(name):
+    about = experiment(name).ABOUT["reduced"]
+    assert about.startswith("paper: ")
+    assert "; here: " in about
+    assert about in to_text(Report(name, "reduced", (1,), (Figure("one", (1.0,), "2.0"),), (), 1.0, {}, about))
