@@ -11,7 +11,7 @@ import numpy as np
 from edgefl import rounds
 from edgefl.errors import ConfigError, RoundError, WireError
 from edgefl.rounds import Round
-from edgefl.security.disputes import left_out
+from edgefl.security.disputes import Fault, left_out
 from edgefl.security.masking import LEAST_CLIENTS, Words
 from edgefl.security.participant import keys_of, revealed_of
 from edgefl.security.secure_sum import NotGenuine, PublicKeys, Revealed, check_revealed, unmask
@@ -48,9 +48,9 @@ from mqtt_broker.tasks import Brief, Steps, Tasks
 
 
 class Failed(Exception):
-    """An attempt that cannot come to a sum, and why. left_out: who must not take part in the next attempt, with the reason."""
+    """An attempt that cannot come to a sum, and why. left_out: who must not take part in the next attempt, and why."""
 
-    def __init__(self, message: str, left_out: Mapping[str, str] = {}) -> None:
+    def __init__(self, message: str, left_out: Mapping[str, Fault] = {}) -> None:
         super().__init__(message)
         self.left_out = dict(left_out)
 
@@ -144,7 +144,7 @@ class Attempt:
         self._nonce, threshold, came = held.attempt, threshold_of(len(held.public)), held.came
         self._said = {begin.client_id: {begin.sha256} for begin in held.begins} | self._said
         revealed: dict[str, Revealed] = {}
-        out: dict[str, str] = {}
+        out: dict[str, Fault] = {}
 
         def take_shares(begin: Begin, blob: bytes) -> None:
             client_id, shares = begin.client_id, Revealed(*revealed_of(blob, held.shared, came))
@@ -152,7 +152,7 @@ class Attempt:
             try:
                 check_revealed(client_id, shares, dict(zip(held.shared, digests, strict=True)), held.binding)
             except NotGenuine as error:
-                out[client_id] = "revealed a share that does not fit"
+                out[client_id] = Fault("revealed a share that does not fit")
                 raise WireError(f"{error}; it is not used; update or revoke {client_id}") from error
             revealed[client_id] = shares
 
@@ -162,7 +162,7 @@ class Attempt:
             answers = {client_id: revealed[client_id] for client_id in answered}
             total = unmask(held.total, held.public, held.shared, came, answers, threshold, held.binding)
         except NotGenuine as error:
-            raise Failed(str(error), out | dict.fromkeys(error.client_ids, "dealt shares that do not give its key")) from error
+            raise Failed(str(error), out | dict.fromkeys(error.client_ids, Fault("dealt shares that do not give its key"))) from error
         except (Failed, RoundError) as error:
             raise Failed(str(error), out) from error
         return replace(held, total=total, unmasked=True)

@@ -25,6 +25,7 @@ from edgefl.algorithms.base import Algorithm
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError, RoundError, WireError
 from edgefl.rounds import Round
+from edgefl.security.disputes import Fault
 from edgefl.security.masking import LEAST_CLIENTS
 from edgefl.security.summing import check_secure
 from edgefl.security.trust import Trust
@@ -85,7 +86,7 @@ class MaskedRounds:
         base = tasks.brief(begun.cohort[0])
         shapes = {model: {spec.name: spec.shape for spec in specs} for model, specs in base.expected.items()}
         held = load_held(self._path, base.task.session, begun.number, size_of(shapes))
-        out: dict[str, str] = {}
+        out: dict[str, Fault] = {}
         failures = 0
         for number in range(1, MOST_ATTEMPTS + 1):
             cohort = tuple(client_id for client_id in begun.cohort if client_id not in out)
@@ -100,7 +101,8 @@ class MaskedRounds:
                     save_held(held, self._path)
                 self._keep(held, shapes, base, accept)
                 received = {begin.client_id: begin.sha256 for begin in held.begins}
-                closed = replace(attempt.told, cohort=begun.cohort, received=received, failed={**attempt.told.failed, **out})
+                failed = {**attempt.told.failed, **{client_id: fault.reason for client_id, fault in out.items()}}
+                closed = replace(attempt.told, cohort=begun.cohort, received=received, failed=failed)
                 return closed, list(held.begins)
             except (Failed, WireError) as error:
                 held = None
@@ -108,8 +110,8 @@ class MaskedRounds:
                 named = error.left_out if isinstance(error, Failed) else {}
                 out |= named
                 failures += not named
-                for client_id, why in sorted(named.items()):
-                    self._note(f"{client_id} {why}; left out of this round's next attempt; update or revoke it")
+                for client_id, fault in sorted(named.items()):
+                    self._note(f"{client_id} {fault.reason}; left out of this round's next attempt; {fault.remedy}")
                 if (count := len(set(begun.cohort) - set(out))) < LEAST_CLIENTS:
                     raise RoundError(
                         f"round {begun.number}: {error}; {count} clients are left without {', '.join(sorted(out))}, expected "

@@ -5,9 +5,18 @@ proof would be a key that also opens genuine shares, so nobody is asked for it.
 """
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 
-def left_out(complaints: Mapping[str, Collection[str]], tolerated: int) -> dict[str, str]:
+@dataclass(frozen=True)
+class Fault:
+    """Why a client is left out of the next attempt, a clause without its subject, and what the operator can do."""
+
+    reason: str
+    remedy: str = "update or revoke it"
+
+
+def left_out(complaints: Mapping[str, Collection[str]], tolerated: int) -> dict[str, Fault]:
     """Return who is left out of the next attempt, and why.
 
     1. A client that more than `tolerated` others accuse is out alone, and so is a client that accuses more than `tolerated` others.
@@ -22,23 +31,24 @@ def left_out(complaints: Mapping[str, Collection[str]], tolerated: int) -> dict[
         tolerated: How many clients a sum can do without: n that advertised less the threshold.
 
     Returns:
-        The reason by client id, a clause without its subject.
+        The fault by client id.
 
     Source: elimination of pairs after Hirt, Maurer and Przydatek, Efficient Secure Multi-party Computation, ASIACRYPT 2000.
     """
     edges = sorted({(accuser, accused) for accuser, all_accused in complaints.items() for accused in all_accused})
-    out: dict[str, str] = {}
+    out: dict[str, Fault] = {}
     for client_id in sorted({end for edge in edges for end in edge}):
         accusers = [one for one, other in edges if other == client_id != one]
         accused_ones = [other for one, other in edges if one == client_id != other]
         if len(accusers) > tolerated:
-            out[client_id] = f"sealed shares that are not genuine for {', '.join(accusers)}"
+            out[client_id] = Fault(f"sealed shares that are not genuine for {', '.join(accusers)}")
         elif len(accused_ones) > tolerated:
-            out[client_id] = f"says of {len(accused_ones)} clients, more than {tolerated}, that their shares are not genuine"
+            out[client_id] = Fault(f"says of {len(accused_ones)} clients, more than {tolerated}, that their shares are not genuine")
     for accuser, accused in edges:
         if accuser == accused:
-            out.setdefault(accuser, "cannot open its own shares")
+            out.setdefault(accuser, Fault("cannot open its own shares"))
         elif accuser not in out and accused not in out:
-            out[accuser] = f"says that {accused} sealed a share that is not genuine, and one of the two is at fault"
-            out[accused] = f"sealed a share that is not genuine, says {accuser}, and one of the two is at fault"
+            both = "one of the two is at fault: look at the logs of both"
+            out[accuser] = Fault(f"says that {accused} sealed a share that is not genuine", both)
+            out[accused] = Fault(f"sealed a share that is not genuine, says {accuser}", both)
     return out

@@ -132,9 +132,14 @@ def test_seals_that_nobody_can_open_leave_their_sender_out(play):
 
 
 def test_of_a_seal_that_one_client_cannot_open_both_ends_are_left_out(play):
-    said, _ = play(out=(LIAR, "pi-4"), changed=lambda phase, blob: spoiled(blob, 4, SEALED_BYTES) if phase == "share" else blob)
-    assert f"{LIAR} sealed a share that is not genuine, says pi-4, and one of the two is at fault; left out" in said
-    assert f"pi-4 says that {LIAR} sealed a share that is not genuine" in said
+    said, dropped = play(out=(LIAR, "pi-4"), changed=lambda phase, blob: spoiled(blob, 4, SEALED_BYTES) if phase == "share" else blob)
+    left = "left out of this round's next attempt; one of the two is at fault: look at the logs of both"
+    assert f"{LIAR} sealed a share that is not genuine, says pi-4; {left}" in said
+    assert f"pi-4 says that {LIAR} sealed a share that is not genuine; {left}" in said
+    assert dropped == {
+        LIAR: "sealed a share that is not genuine, says pi-4",
+        "pi-4": f"says that {LIAR} sealed a share that is not genuine",
+    }
 
 
 def test_a_share_that_is_off_by_one_is_not_used(play):

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.security.disputes import left_out
+from edgefl.security.disputes import Fault, left_out
 
 
 def test_by_hand():
@@ -15,14 +15,20 @@ def test_by_hand():
     assert set(left_out({"a": ["f"], "b": ["f"]}, 2)) == {"a", "f"}  # f is out already when b's turn comes
     assert set(left_out({"a": ["f"], "b": ["e"]}, 2)) == {"a", "b", "e", "f"}
     assert set(left_out({"a": ["f"], "b": ["f", "a"], "c": ["f"], "d": ["b"]}, 2)) == {"f", "a", "b"}
-    assert left_out({"a": ["a"]}, 2) == {"a": "cannot open its own shares"}
+    assert left_out({"a": ["a"]}, 2) == {"a": Fault("cannot open its own shares")}
 
 
 def test_the_reasons_name_the_other_end():
     out = left_out({"a": ["f"]}, 2)
-    assert out["a"] == "says that f sealed a share that is not genuine, and one of the two is at fault"
-    assert out["f"] == "sealed a share that is not genuine, says a, and one of the two is at fault"
-    assert left_out({each: ["f"] for each in "abc"}, 2)["f"] == "sealed shares that are not genuine for a, b, c"
+    both = "one of the two is at fault: look at the logs of both"
+    assert out == {
+        "a": Fault("says that f sealed a share that is not genuine", both),
+        "f": Fault("sealed a share that is not genuine, says a", both),
+    }
+    assert left_out({each: ["f"] for each in "abc"}, 2)["f"] == Fault(
+        "sealed shares that are not genuine for a, b, c", "update or revoke it"
+    )
+    assert left_out({"f": "abc"}, 2)["f"].reason == "says of 3 clients, more than 2, that their shares are not genuine"
 
 
 @given(st.integers(3, 12), st.data())
