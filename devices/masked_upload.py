@@ -20,7 +20,7 @@ from devices.upload import upload
 from edgefl.errors import ConfigError, DataError, RoundError, WireError
 from edgefl.types import Array
 from edgefl.wire.chunks import chunk_count
-from edgefl.wire.masked import CODEC, MASK, MOST_ATTEMPTS, UNMASK, attempt_of, context_of
+from edgefl.wire.masked import AGREE, CODEC, MASK, MOST_ATTEMPTS, UNMASK, attempt_of, context_of
 from edgefl.wire.messages import Begin, Receipt, Task
 
 if TYPE_CHECKING:
@@ -74,6 +74,8 @@ class Delivery:
             receipt = self._answer(session, step)
             if step.phase == UNMASK:
                 return replace(receipt, outcome="ok", reason="")  # enough others may have revealed theirs before
+            if step.phase == AGREE:
+                receipt = replace(receipt, outcome="ok", reason="")  # enough others may have agreed before
         return receipt
 
     def answer(self, session: Session) -> None:

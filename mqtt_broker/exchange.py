@@ -242,6 +242,9 @@ class Exchange:
         if begin.sha256 in brief.before:  # its receipt was lost
             self._send([(begin.client_id, receipt(begin, "ok"))])
             return
+        if isinstance(self._tasks, Steps) and begin.nonce in self._tasks.over:  # enough others answered before; the next step is under way
+            self._send([(begin.client_id, receipt(begin, "rejected", "enough others answered this step"))])
+            return
         kept = checked_answer(begin, brief, self._tasks.nonces.get(begin.round))
         self._send(self._uploads.begin(kept, brief.limit, time.monotonic(), follows=begin.follows and brief.task.granted))
 

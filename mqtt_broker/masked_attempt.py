@@ -20,6 +20,8 @@ from edgefl.security.trust import Trust
 from edgefl.security.vectors import Shapes, size_of
 from edgefl.wire.masked import (
     ADVERTISED_BYTES,
+    AGREE,
+    AGREED_BYTES,
     CODEC,
     DIGESTS_BYTES,
     MASK,
@@ -28,15 +30,17 @@ from edgefl.wire.masked import (
     SHARE_BYTES,
     UNMASK,
     Advertised,
+    Agreed,
     Introduced,
     binding_of,
     context_of,
     decode_complaint,
     decode_keys,
+    encode_agreed,
     encode_complaint,
-    encode_ids,
     encode_inbox,
     encode_keys,
+    encode_lists,
     split_blob,
     step_nonce,
 )  # fmt: skip
@@ -65,6 +69,7 @@ class Attempt:
         self._exchange, self._trust, self._introduce, self._tasks, self._shapes = exchange, trust, introduce, tasks, shapes
         self._nonce = secrets.token_hex(8)
         self._said: dict[str, set[str]] = {}
+        self._steps = set[str]()
         self.told = begun
 
     def gather(self) -> Held:
@@ -135,14 +140,32 @@ class Attempt:
         digests = {each: b"".join(sealed[other][each][:DIGESTS_BYTES] for other in shared) for each in came}
         return Held(begins[0].session, begun.number, self._nonce, binding, public, shared, begins, total, digests)
 
+    def agree(self, held: Held) -> Held:
+        """Play the exchange in which clients sign whose words came; return what as many as the threshold signed. Failed."""
+        self._resume(held)
+        threshold, lists = threshold_of(len(held.public)), encode_lists(held.shared, held.came)
+        digest = hashlib.sha256(lists).hexdigest()
+        agreed: dict[str, Agreed] = {}
+
+        def take_agreed(begin: Begin, blob: bytes) -> None:
+            answer, client_id = decode_json(Agreed, blob), begin.client_id
+            self._trust.checked(answer, encode_json(answer), client_id)  # as the others will read it
+            if (answer.client_id, answer.binding, answer.lists) != (client_id, held.binding, digest):
+                raise WireError(f"{client_id} agreed to other lists than it was shown; restart it")
+            agreed[client_id] = answer
+
+        asks = self._asks(AGREE, "lists", lambda _: lists, AGREED_BYTES, take_agreed)
+        ids, _ = self._exchange_of(held.came, threshold, asks, enough=threshold)
+        return replace(held, agreed=encode_agreed(lists, [agreed[client_id] for client_id in ids[:threshold]]))
+
     def unmask(self, held: Held) -> Held:
         """Play the last exchange and return the sum. Failed.
 
         A client that reveals a share that was not dealt to it is refused at once; the exchange goes on until as many as the threshold
         revealed theirs.
         """
-        self._nonce, threshold, came = held.attempt, threshold_of(len(held.public)), held.came
-        self._said = {begin.client_id: {begin.sha256} for begin in held.begins} | self._said
+        self._resume(held)
+        threshold, came = threshold_of(len(held.public)), held.came
         revealed: dict[str, Revealed] = {}
         out: dict[str, Fault] = {}
 
@@ -156,7 +179,7 @@ class Attempt:
                 raise WireError(f"{error}; it is not used; update or revoke {client_id}") from error
             revealed[client_id] = shares
 
-        asks = self._asks(UNMASK, "came", lambda _: encode_ids(came), SHARE_BYTES * len(held.shared), take_shares)
+        asks = self._asks(UNMASK, "agreed", lambda _: held.agreed, SHARE_BYTES * len(held.shared), take_shares)
         try:
             answered, _ = self._exchange_of(came, threshold, asks, enough=threshold)
             answers = {client_id: revealed[client_id] for client_id in answered}
@@ -166,6 +189,11 @@ class Attempt:
         except (Failed, RoundError) as error:
             raise Failed(str(error), out) from error
         return replace(held, total=total, unmasked=True)
+
+    def _resume(self, held: Held) -> None:
+        """Go on with the attempt of these words, which may be one of the process before this one."""
+        self._nonce = held.attempt
+        self._said = {begin.client_id: {begin.sha256} for begin in held.begins} | self._said
 
     def _asks(
         self, step: str, name: str, content: Callable[[str], bytes], limit: int, take: Callable[[Begin, bytes], None]
@@ -204,7 +232,9 @@ class Attempt:
         for client_id in cohort:
             if self._exchange.presence.is_gone(client_id):
                 opened = rounds.offline(opened, client_id, now)
-        steps = Steps({begun.number: brief(cohort[0]).task.nonce}, brief)
+        nonce = brief(cohort[0]).task.nonce
+        steps = Steps({begun.number: nonce}, brief, frozenset(self._steps - {nonce}))
+        self._steps.add(nonce)
         try:
             closed = self._exchange.play(opened, steps, accepted)
         except RoundError as error:

@@ -1,8 +1,8 @@
-"""A round of which the aggregator learns the sum alone: four exchanges, each a round of its own of the round machine.
+"""A round of which the aggregator learns the sum alone: five exchanges, each a round of its own of the round machine.
 
 Bonawitz et al., Practical Secure Aggregation, CCS 2017, figure 4, as in `edgefl.security.secure_sum`; what is said, in `wire.masked`.
 Devices train first and advertise keys when they have an update, so the deadline and the quorum of the configuration close the first
-exchange, and a slow board costs the others nothing. The three after it take those who answered the one before.
+exchange, and a slow board costs the others nothing. The others take those who answered the one before.
 
     who dropped out before its words came   its masks are taken off by the others' shares of its key
     after                                   its words count; the others reveal the seed of its own mask
@@ -10,7 +10,7 @@ exchange, and a slow board costs the others nothing. The three after it take tho
     a share that is not genuine             its sender is named (`edgefl.security.disputes`), and the next attempt goes without it
 
 Until it is settled whose words the sum holds, an attempt is all in memory: an aggregator that was killed begins the round anew, with
-other keys. Then `masked.sum` has what the last exchange needs, and after a restart that one goes on: two sums of one round, over two
+other keys. Then `masked.sum` has what the last two exchanges need, and after a restart those go on: two sums of one round, over two
 sets of clients, would tell their difference.
 """
 
@@ -95,6 +95,9 @@ class MaskedRounds:
             try:
                 if held is None:
                     held = attempt.gather()
+                    save_held(held, self._path)
+                if not held.agreed:
+                    held = attempt.agree(held)
                     save_held(held, self._path)
                 if not held.unmasked:
                     held = attempt.unmask(held)

@@ -1,4 +1,4 @@
-"""What the last exchange of a masked round needs, on disk: whose words the sum holds is settled, and after a restart it must not change."""
+"""What the last two exchanges of a masked round need, on disk: it is settled whose words the sum holds, also after a restart."""
 
 import base64
 import json
@@ -23,7 +23,8 @@ class Held:
 
     binding: see `wire.masked.binding_of`; public: the keys of who advertised; shared: who shared theirs out, sorted; begins: the
     announcements of the clients whose words came, by id; total: the sum of these words, masked until `unmasked`; digests: of each client
-    whose words came, the digests of the shares that were dealt to it, 64 bytes for each of `shared`.
+    whose words came, the digests of the shares that were dealt to it, 64 bytes for each of `shared`; agreed: the blob of `unmask`, empty
+    before clients agreed.
     """
 
     session: str
@@ -35,6 +36,7 @@ class Held:
     begins: tuple[Begin, ...]
     total: Words
     digests: Mapping[str, bytes]
+    agreed: bytes = b""
     unmasked: bool = False
 
     @property
@@ -48,7 +50,8 @@ def save_held(held: Held, path: Path) -> None:
     keys = {client_id: [base64.b64encode(k).decode() for k in (each.seal, each.mask, each.seed)] for client_id, each in held.public.items()}
     told = {
         "session": held.session, "round": held.round, "attempt": held.attempt, "binding": held.binding, "public": keys,
-        "shared": held.shared, "begins": [encode_json(begin).decode() for begin in held.begins], "unmasked": held.unmasked,
+        "shared": held.shared, "begins": [encode_json(begin).decode() for begin in held.begins], "agreed": held.agreed.decode(),
+        "unmasked": held.unmasked,
     }  # fmt: skip
     digests = b"".join(held.digests[client_id] for client_id in held.came)
     try:
@@ -73,7 +76,19 @@ def load_held(path: Path, session: str, round: int, size: int) -> Held | None:
         total = np.frombuffer(words, "<u8").astype(np.uint64)
         if len(total) != size:
             raise ValueError(f"{len(total)} words, expected {size}")
-        return Held(session, round, told["attempt"], told["binding"], public, shared, begins, total, digests, told["unmasked"])
+        return Held(
+            session,
+            round,
+            told["attempt"],
+            told["binding"],
+            public,
+            shared,
+            begins,
+            total,
+            digests,
+            told["agreed"].encode(),
+            told["unmasked"],
+        )
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, WireError) as error:

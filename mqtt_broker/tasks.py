@@ -64,10 +64,10 @@ def checked_answer(begin: Begin, brief: Brief, nonce: str | None) -> Begin:
 
 
 class Steps:
-    """The briefs of one exchange of a masked round; `make` is asked once a client."""
+    """The briefs of one exchange of a masked round; `make` is asked once a client. over: the nonces of the exchanges before it."""
 
-    def __init__(self, nonces: Mapping[int, str], make: Callable[[str], Brief]) -> None:
-        self.nonces, self._make = nonces, make
+    def __init__(self, nonces: Mapping[int, str], make: Callable[[str], Brief], over: frozenset[str] = frozenset()) -> None:
+        self.nonces, self.over, self._make = nonces, over, make
         self._briefs: dict[str, Brief] = {}
 
     def brief(self, client_id: str) -> Brief:

@@ -6,10 +6,14 @@ masked twice with the same keys under two sets of clients, and of no other clien
 
 Everything after the key list is bound to that list byte by byte (`binding_of`). A client opens the shares of the others before it masks.
 When some are not genuine it sends no words: it answers with a complaint that names their senders, and reveals nothing in this attempt.
+
+A client signs the lists of who shared and whose words came. It reveals shares only when as many clients as the threshold signed the same
+lists. The threshold is two thirds of the clients, and each signs once, so an attempt has one sum, of as many clients or more.
 """
 
 import base64
 import binascii
+import hashlib
 from collections.abc import Callable
 
 from edgefl.errors import RoundError, WireError
@@ -18,17 +22,20 @@ from edgefl.security.secure_sum import Opened, PublicKeys, advertise, check_keys
 from edgefl.security.summing import threshold_of
 from edgefl.security.trust import Trust
 from edgefl.wire.masked import (
+    AGREE,
     MASK,
     SHARE,
     SHARE_BYTES,
     STEPS,
     UNMASK,
     Advertised,
+    Agreed,
     Introduced,
     binding_of,
-    decode_ids,
+    decode_agreed,
     decode_inbox,
     decode_keys,
+    decode_lists,
     encode_complaint,
     split_blob,
 )  # fmt: skip
@@ -65,6 +72,7 @@ class Participant:
         self._advertised = trust.encode(told_of(public, client_id, context), client_id)
         self._public: dict[str, PublicKeys] = {}
         self._binding = ""
+        self._signing_keys: dict[str, str] = {}
         self._opened: dict[str, Opened] = {}
         self._answers: dict[str, tuple[bytes, bytes]] = {}
 
@@ -73,7 +81,7 @@ class Participant:
         return self._advertised
 
     def answer(self, step: str, asked: bytes, words: Callable[[], Words]) -> bytes:
-        """Return what the step (share, mask, unmask) asks for; `words` gives this client's vector.
+        """Return what the step (share, mask, agree, unmask) asks for; `words` gives this client's vector.
 
         The answer to `mask` is a complaint when shares of other clients are not genuine. Raises RoundError, and reveals nothing, when the
         step does not follow on the one before, or was answered to other bytes before; WireError for bytes that are not the protocol's, and
@@ -84,9 +92,11 @@ class Participant:
             if before != asked:
                 raise RoundError(f"asked to {step} for other clients than before, with the same keys; nothing is said")
             return said
-        if STEPS.index(step) != len(self._answers):
+        # a client whose agreement came too late, or was not asked for, unmasks what enough others signed
+        if {*self._answers, *((AGREE,) if step == UNMASK else ())} != set(STEPS[: STEPS.index(step)]):
             raise RoundError(f"asked to {step} after {len(self._answers)} of the steps {', '.join(STEPS)}; nothing is said")
-        said = {SHARE: self._share, MASK: lambda blob: self._mask(blob, words), UNMASK: self._unmask}[step](asked)
+        steps = {SHARE: self._share, MASK: lambda blob: self._mask(blob, words), AGREE: self._agree, UNMASK: self._unmask}
+        said = steps[step](asked)
         self._answers[step] = asked, said
         return said
 
@@ -105,6 +115,7 @@ class Participant:
         binding = binding_of(self._context, asked)
         sealed = share(self._own, self._client_id, public, threshold_of(len(public)), binding)
         self._public, self._binding = public, binding
+        self._signing_keys = {each.advertised.client_id: each.signing_key for each in introduced}
         return b"".join(sealed[other] for other in sorted(public))
 
     def _check(self, each: Introduced) -> None:
@@ -132,8 +143,38 @@ class Participant:
         self._opened = opened
         return mask_words(self._own, self._client_id, self._public, inbox, words(), self._binding).astype("<u8").tobytes()
 
+    def _agree(self, asked: bytes) -> bytes:
+        self._came_of(asked)
+        return self._trust.encode(Agreed(self._client_id, self._binding, hashlib.sha256(asked).hexdigest()), self._client_id)
+
+    def _came_of(self, lists: bytes) -> tuple[str, ...]:
+        shared, came = decode_lists(lists)
+        if set(shared) != set(self._opened):
+            raise RoundError(
+                f"{len(shared)} clients are said to have shared, expected the {len(self._opened)} of the inbox; nothing is said"
+            )
+        if len(came) < self._threshold or not set(came) <= set(shared) or self._client_id not in came:
+            raise RoundError(
+                f"asked for a sum of {len(came)} clients, expected {self._threshold} or more of those that shared, this one among them; "
+                "nothing is said"
+            )
+        return came
+
     def _unmask(self, asked: bytes) -> bytes:
-        revealed = reveal(self._client_id, self._opened, decode_ids(asked), self._threshold)
+        lists, agreed = decode_agreed(asked)
+        if lists != self._answers.get(AGREE, (lists,))[0]:
+            raise RoundError("asked to unmask for other clients than this one agreed to; nothing is revealed")
+        came, digest = self._came_of(lists), hashlib.sha256(lists).hexdigest()
+        for each in agreed:
+            if (each.binding, each.lists) != (self._binding, digest) or each.client_id not in came:
+                raise RoundError(f"{each.client_id} agreed to other lists than this client was shown; nothing is revealed")
+            if self._authority:
+                from edgefl.security.signing import check
+
+                check(each, encode_json(each), self._signing_keys[each.client_id], self._trust.federation, each.client_id)
+        if len(agreed) < self._threshold:
+            raise RoundError(f"{len(agreed)} clients agreed to these lists, expected {self._threshold} or more; nothing is revealed")
+        revealed = reveal(self._client_id, self._opened, came, self._threshold)
         shares = {**revealed.seeds, **revealed.keys}
         return b"".join(shares[other].to_bytes(SHARE_BYTES) for other in sorted(self._opened))
 

@@ -1,7 +1,7 @@
 """A sum of clients' vectors of which the aggregator learns nothing else: pairwise masks, and shares for clients that drop out.
 
-Bonawitz et al., Practical Secure Aggregation for Privacy-Preserving Machine Learning, CCS 2017, figure 4, without its consistency
-check. Clients draw fresh keys in each attempt; clients u < v by id:
+Bonawitz et al., Practical Secure Aggregation for Privacy-Preserving Machine Learning, CCS 2017, figure 4. Its consistency
+check is in `participant`. Clients draw fresh keys in each attempt; clients u < v by id:
 
     advertise  u -> all          two public keys (one to encrypt to u, one to agree on masks with u), and the digest of u's seed
     share      u -> v, sealed    a Shamir share of u's private mask key, and one of the seed of u's own mask b_u; in the clear their digests
@@ -88,11 +88,11 @@ class Revealed:
     keys: Mapping[str, int]
 
 
-def extra_bytes(words: int, values: int, clients: int) -> tuple[int, int]:
+def extra_bytes(words: int, values: int, clients: int, threshold: int) -> tuple[int, int]:
     """Return what a client sends (up) and receives (down) above one float32 a value, in bytes, without the messages' headers."""
-    keys, sealed = 96, 2 * DIGEST_BYTES + 12 + 2 * SHARE_BYTES + 16
-    up = 8 * words - 4 * values + keys + clients * sealed + clients * SHARE_BYTES
-    return up, clients * (keys + sealed)
+    keys, signature, sealed = 96, 64, 2 * DIGEST_BYTES + 12 + 2 * SHARE_BYTES + 16
+    up = 8 * words - 4 * values + keys + clients * sealed + signature + clients * SHARE_BYTES
+    return up, clients * (keys + sealed) + threshold * signature
 
 
 def least_threshold(clients: int) -> int:

@@ -1,12 +1,14 @@
 """What a round of masked updates says beside the ordinary messages, as bytes.
 
-Such a round is four exchanges, each a task and an upload like any other (mqtt.md, topics):
+Such a round is five exchanges, each a task and an upload like any other (mqtt.md, topics):
 
     task `federate`, codec fp32+masked    up: `Advertised`, JSON
     task `share`,  models {keys: sha256}   down: who advertised, a line each; up: 224 bytes (digests, sealed shares) for each, by id
     task `mask`,   models {inbox: sha256}  down: a line of who shared, and those 224 bytes of each of them for this client;
                                            up: 8 bytes a word, or a complaint (`encode_complaint`)
-    task `unmask`, models {came: sha256}   down: a line of whose words came; up: 66 bytes for each who shared, by id
+    task `agree`,  models {lists: sha256}  down: a line of who shared, a line of whose words came; up: `Agreed`, JSON
+    task `unmask`, models {agreed: sha256} down: those lists, and `Agreed` of enough of them, a line each;
+                                           up: 66 bytes for each who shared, by id
 
 The nonce of an attempt, with the exchange's name behind it, is the task's nonce: an upload says with it what it answers.
 """
@@ -23,8 +25,8 @@ from edgefl.wire.strict_json import decode_json, encode_json
 from edgefl.wire.topics import CLIENT_ID
 
 CODEC = f"fp32{MASKED}"
-SHARE, MASK, UNMASK = "share", "mask", "unmask"
-STEPS = (SHARE, MASK, UNMASK)
+SHARE, MASK, AGREE, UNMASK = "share", "mask", "agree", "unmask"
+STEPS = (SHARE, MASK, AGREE, UNMASK)
 DIGESTS_BYTES = 64
 """Two digests: of the share of the dealer's mask key, and of the share of its seed."""
 SEALED_BYTES = DIGESTS_BYTES + 160
@@ -32,6 +34,7 @@ SHARE_BYTES = 66
 MOST_ATTEMPTS = 8
 """A device takes part in at most this many attempts at one round."""
 ADVERTISED_BYTES = 2048
+AGREED_BYTES = 512
 MOST_CLIENTS = 2**12
 
 
@@ -49,6 +52,18 @@ class Advertised:
     seal: str
     mask: str
     seed: str
+    signature: str = ""
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """A client's word that it was shown these lists of who shared and whose words came: the sha256, in hex, of the blob of `agree`."""
+
+    MAX_BYTES = AGREED_BYTES
+
+    client_id: str
+    binding: str
+    lists: str
     signature: str = ""
 
 
@@ -124,6 +139,30 @@ def decode_ids(line: bytes) -> tuple[str, ...]:
     ids = line.decode("ascii", "replace").split(" ")
     _check_ids(ids)
     return tuple(ids)
+
+
+def encode_lists(shared: Sequence[str], came: Sequence[str]) -> bytes:
+    """Return a line of the clients that shared, and one of those whose words came."""
+    return encode_ids(shared) + b"\n" + encode_ids(came)
+
+
+def decode_lists(blob: bytes) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Read the two lists; WireError for other bytes."""
+    shared, _, came = blob.partition(b"\n")
+    return decode_ids(shared), decode_ids(came)
+
+
+def encode_agreed(lists: bytes, agreed: Sequence[Agreed]) -> bytes:
+    """Return the blob of `agree`, and a line for each client that agreed to it."""
+    return b"\n".join([lists, *map(encode_json, agreed)])
+
+
+def decode_agreed(blob: bytes) -> tuple[bytes, tuple[Agreed, ...]]:
+    """Read the blob of `agree` and the lines; WireError for other bytes, for an id twice, and for lines that are not sorted by id."""
+    parts = blob.split(b"\n")
+    found = tuple(decode_json(Agreed, line) for line in parts[2 : MOST_CLIENTS + 3])
+    _check_ids([each.client_id for each in found])
+    return b"\n".join(parts[:2]), found
 
 
 def encode_inbox(sealed: Mapping[str, bytes]) -> bytes:

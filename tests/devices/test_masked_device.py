@@ -1,8 +1,23 @@
 """A device in masked rounds against an aggregator that the test plays, with two other clients of its own."""
 
+import hashlib
+
 from edgefl.security.participant import Participant
 from edgefl.security.trust import Trust
-from edgefl.wire.masked import CODEC, SEALED_BYTES, Advertised, Introduced, context_of, encode_ids, encode_inbox, encode_keys, split_blob
+from edgefl.wire.masked import (
+    CODEC,
+    SEALED_BYTES,
+    Advertised,
+    Agreed,
+    Introduced,
+    binding_of,
+    context_of,
+    encode_agreed,
+    encode_inbox,
+    encode_keys,
+    encode_lists,
+    split_blob,
+)  # fmt: skip
 from edgefl.wire.messages import Task
 from edgefl.wire.strict_json import decode_json
 
@@ -19,12 +34,12 @@ class Round:
         task = Task(
             lead.session, 1, "federate", lead.plan, {"global": lead.model}, {}, 1, 30.0, CODEC, 0, 0.0, f"{attempt}-advertise", 0.0
         )  # fmt: skip
-        context = context_of(federation.name, task)
-        self.others = {client_id: Participant(client_id, context, Trust(federation.name)) for client_id in IDS[1:]}
+        self.context = context_of(federation.name, task)
+        self.others = {client_id: Participant(client_id, self.context, Trust(federation.name)) for client_id in IDS[1:]}
 
     def step(self, phase, content):
         """Ask for a step; returns what the device announces."""
-        name = {"share": "keys", "mask": "inbox", "unmask": "came"}[phase]
+        name = {"share": "keys", "mask": "inbox", "agree": "lists", "unmask": "agreed"}[phase]
         self.lead.task(1, phase, f"{self.attempt}-{phase}", codec=CODEC, models={name: self.lead.offer(content)})
         return self.lead.next("begin")
 
@@ -32,8 +47,14 @@ class Round:
         told = [self.own, *(decode_json(Advertised, each.advertise()) for each in self.others.values())]
         keys = encode_keys([Introduced(each) for each in told])
         sealed = {client_id: each.answer("share", keys, list) for client_id, each in self.others.items()}
+        self.keys = keys
         sealed["pi-1"] = self.lead.take(self.step("share", keys))
         self.sealed = {client_id: split_blob(blob, 3, SEALED_BYTES) for client_id, blob in sealed.items()}
+
+    def agreed(self, lists):
+        """Return the blob of `unmask`: the two others, threshold enough, agreed to these lists."""
+        binding, digest = binding_of(self.context, self.keys), hashlib.sha256(lists).hexdigest()
+        return encode_agreed(lists, [Agreed(client_id, binding, digest) for client_id in IDS[:2]])
 
     def inbox(self, *shared):
         return encode_inbox({client_id: self.sealed[client_id][0] for client_id in shared})
@@ -57,13 +78,17 @@ def test_a_device_masks_once_and_reveals_once_whatever_it_is_asked_again(federat
     aggregator.receipt(other, "rejected", reason="cannot")
     device.wait_for("asked to mask for other clients than before, with the same keys; nothing is said")
 
-    revealed = aggregator.take(first.step("unmask", encode_ids(IDS)))
+    lists, others = encode_lists(IDS, IDS), encode_lists(IDS, IDS[:2])
+    agreed = aggregator.take(first.step("agree", lists))
+    assert aggregator.take(first.step("agree", lists)) == agreed
+    revealed = aggregator.take(first.step("unmask", first.agreed(lists)))
     assert len(revealed) == 66 * 3
-    assert aggregator.take(first.step("unmask", encode_ids(IDS))) == revealed
-    other = first.step("unmask", encode_ids(IDS[:2]))
-    assert other.size == 0
-    aggregator.receipt(other, "rejected", reason="cannot")
-    device.wait_for("asked to unmask for other clients than before")
+    assert aggregator.take(first.step("unmask", first.agreed(lists))) == revealed
+    for step, asked in (("agree", others), ("unmask", first.agreed(others))):
+        other = first.step(step, asked)
+        assert other.size == 0
+        aggregator.receipt(other, "rejected", reason="cannot")
+        device.wait_for(f"asked to {step} for other clients than before")
 
     kept = sorted(path.name for path in (federation.directory / "state-pi-1").iterdir())
     second = Round(federation, aggregator, "b")

@@ -38,10 +38,13 @@ def test_the_masked_federation_ends_where_the_plain_one_does(name, shards):
 
 
 def test_bytes_are_those_of_words_of_eight_bytes_with_keys_and_shares(shards):
-    """31 weights: 8 x 32 bytes for 4 x 31; 96 of keys, and towards each of 3 clients 224 sealed, 66 revealed; down 96 + 224 of each."""
+    """31 weights: 8 x 32 bytes for 4 x 31; 96 of keys, 64 to agree; and towards each of 3 clients 224 sealed, 66 revealed.
+
+    Down 96 + 224 of each, and what two of them agreed to.
+    """
     masked, plain = play("fedavg", shards)[1], play("fedavg", shards, PrivacyConfig())[1]
-    assert masked.bytes_up - plain.bytes_up == 3 * (8 * 32 - 4 * 31 + 96 + 3 * (224 + 66))
-    assert masked.bytes_down - plain.bytes_down == 3 * 3 * (96 + 224)
+    assert masked.bytes_up - plain.bytes_up == 3 * (8 * 32 - 4 * 31 + 96 + 64 + 3 * (224 + 66))
+    assert masked.bytes_down - plain.bytes_down == 3 * (3 * (96 + 224) + 2 * 64)
 
 
 @pytest.mark.parametrize("name", ["clustered", "fedap", "fedmix", "fedmix-permutation"])

@@ -142,7 +142,7 @@ class ForeignDevice:
             return text
         key = Ed25519PrivateKey.from_private_bytes(base64.b64decode(self.enrolment["signing_key"]))
         said = f"edgefl/v2 {self.federation} {kind} {self.client_id}\n{text}".encode()
-        if kind == "Advertised":
+        if kind in ("Advertised", "Agreed"):
             said = signed_bytes(kind, message, self.federation, self.client_id)
         signature = base64.b64encode(key.sign(said)).decode()
         before, field, after = text.rpartition('"signature":"')
@@ -202,7 +202,7 @@ class ForeignDevice:
             receipt = self.read("Receipt", payload)
             if receipt["sha256"] != sha256 or receipt["nonce"] not in ("", task["nonce"]):
                 continue
-            late = receipt["outcome"] == "rejected" and task["phase"] == "unmask"  # enough others revealed theirs before
+            late = receipt["outcome"] == "rejected" and task["phase"] in ("agree", "unmask")  # enough others answered before
             if receipt["outcome"] == "ok" or late:
                 return
             assert receipt["outcome"] in ("wait", "missing"), receipt["reason"]

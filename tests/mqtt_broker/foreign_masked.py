@@ -54,7 +54,7 @@ class MaskedForeignDevice(plain.ForeignDevice):
         if not task["codec"].endswith("+masked") or task["phase"] == "personalize":
             self.personalize(task)
             return
-        steps = {"share": self.share, "mask": self.mask, "unmask": self.unmask}
+        steps = {"share": self.share, "mask": self.mask, "agree": self.agree, "unmask": self.unmask}
         if task["phase"] not in steps:
             self.deliver(task, self.advertise(task), {})
         else:
@@ -67,7 +67,7 @@ class MaskedForeignDevice(plain.ForeignDevice):
 
     def advertise(self, task):
         """Train, which is to take small numbers, and draw keys."""
-        self.words = []
+        self.words, self.lists = [], None
         for _, sha256 in sorted(task["models"].items()):
             for _, (_, _, content) in sorted(plain.safetensors(self.fetch(sha256)).items()):
                 deltas = [1e-3 * math.sin(i + 1) for i in range(len(content) // 4)]
@@ -91,7 +91,7 @@ class MaskedForeignDevice(plain.ForeignDevice):
         return HKDF(SHA256(), 32, None, f"{self.binding} {purpose}".encode()).derive(secret)
 
     def share(self, blob):
-        self.others = {}
+        self.others, self.signing_keys = {}, {}
         for line in blob.split(b"\n"):
             told, key, voucher = line.split(b"\t")
             each = json.loads(told)
@@ -105,6 +105,7 @@ class MaskedForeignDevice(plain.ForeignDevice):
                 said = plain.signed_bytes("Advertised", each, self.federation, each["client_id"])
                 Ed25519PublicKey.from_public_bytes(base64.b64decode(key)).verify(base64.b64decode(each["signature"]), said)
             self.others[each["client_id"]] = each
+            self.signing_keys[each["client_id"]] = key.decode()
         assert self.others[self.client_id] == self.advertised
         self.binding = plain.hashlib.sha256(f"{self.context}\n".encode() + blob).hexdigest()
         ids = sorted(self.others)
@@ -144,9 +145,33 @@ class MaskedForeignDevice(plain.ForeignDevice):
                 words = masked(words, self.agreed(self.mask_key, self.others[other]["mask"], "mask"), 1 if other > self.client_id else -1)
         return struct.pack(f"<{len(words)}Q", *words)
 
-    def unmask(self, blob):
-        came, told = blob.decode().split(" "), b""
+    def agree(self, blob):
+        shared, came = (line.decode().split(" ") for line in blob.split(b"\n"))
+        assert shared == list(self.inbox)
+        assert set(came) <= set(shared)
         assert self.client_id in came
+        assert len(came) >= self.threshold
+        self.came, self.lists = came, plain.hashlib.sha256(blob).hexdigest()
+        said = {"client_id": self.client_id, "binding": self.binding, "lists": self.lists}
+        return self.signed("Agreed", said).encode()
+
+    def unmask(self, blob):
+        shared, came, *lines = blob.split(b"\n")
+        if self.lists is None:
+            self.agree(shared + b"\n" + came)
+        assert plain.hashlib.sha256(shared + b"\n" + came).hexdigest() == self.lists
+        agreed = [json.loads(line) for line in lines]
+        ids = [each["client_id"] for each in agreed]
+        assert ids == sorted(set(ids))
+        assert len(ids) >= self.threshold
+        for each in agreed:
+            assert each["client_id"] in self.came
+            assert (each["binding"], each["lists"]) == (self.binding, self.lists)
+            if self.enrolment:
+                said = plain.signed_bytes("Agreed", each, self.federation, each["client_id"])
+                key = base64.b64decode(self.signing_keys[each["client_id"]])
+                Ed25519PublicKey.from_public_bytes(key).verify(base64.b64decode(each["signature"]), said)
+        told = b""
         for other, both in sorted(self.opened.items()):
-            told += both[66:] if other in came else both[:66]
+            told += both[66:] if other in self.came else both[:66]
         return told

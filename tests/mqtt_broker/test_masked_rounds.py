@@ -51,7 +51,7 @@ def test_the_bits_are_the_simulators_and_no_update_is_on_any_topic(algorithm, op
     assert not (federation.out / "masked.sum").exists()
 
 
-@pytest.mark.parametrize("vanishes_before", ["mask", "unmask"])
+@pytest.mark.parametrize("vanishes_before", ["mask", "agree", "unmask"])
 def test_who_vanishes_after_sharing_its_keys_is_recovered(vanishes_before, federate, mosquitto_url, toys, masked_puppet, masked):
     """Before its words came, the sum is that of the others; after, its words are in it."""
     federation = federate(mosquitto_url, rounds=1, **{**SETTINGS, "min_clients": 4})
@@ -61,14 +61,14 @@ def test_who_vanishes_after_sharing_its_keys_is_recovered(vanishes_before, feder
     devices = [federation.device(client_id, toys.shard(i, 20 + 10 * i)) for i, client_id in enumerate(ids)]
     other.advertise()
     other.answer("share")
-    if vanishes_before == "unmask":
-        other.answer("mask")
+    if vanishes_before != "mask":
+        other.answer("mask")  # the other three are enough to agree
     other.next(vanishes_before)
     other.puppet.close_hard()
     assert aggregator.end() == 0, aggregator.said
     assert [device.end() for device in devices] == [0, 0, 0], [device.said for device in devices]
     updates = [masked.update_of(federation, client_id)[0] for client_id in ids]
-    came = vanishes_before == "unmask"
+    came = vanishes_before != "mask"
     expected = masked.after(federation, toys.weights(), updates + [masked.zero("pi-9", toys.weights())] * came)
     masked.check_models(federation, expected)
     assert ("pi-9 dropped out; the others' shares took the masks off" in aggregator.said) == (not came)
@@ -105,7 +105,8 @@ def test_below_the_threshold_a_round_is_played_again_with_other_masks(federate, 
     for step in ("share", "mask"):
         for other in others:
             other.answer(step)
-    others[0].answer("unmask")  # with the device's, two of three
+    for step in ("agree", "unmask"):
+        others[0].answer(step)  # with the device's, two of three
     check_the_end(federation, aggregator, device, others, toys, masked)
     keys = [(each.seal, each.mask) for each in masked.advertised(heard.until_phase("done")) if each.client_id == "pi-1"]
     assert len(set(keys)) == 2
@@ -120,7 +121,7 @@ def test_a_sum_that_a_mask_is_left_on_is_not_used(federate, mosquitto_url, toys,
         clients[0].words = words
         for each in clients:
             each.advertise()
-        for step, asked in (("share", clients), ("mask", clients), ("unmask", clients[:2])):  # two of three are enough to unmask
+        for step, asked in (("share", clients), ("mask", clients), ("agree", clients[:2]), ("unmask", clients[:2])):
             for each in asked:
                 each.answer(step)
     aggregator.wait_for("mask is still on it; it is played again, with other masks")
@@ -155,10 +156,11 @@ def test_an_aggregator_that_is_killed_plays_a_round_with_fresh_keys_until_the_wo
     for step in ("share", "mask"):
         for other in others:
             other.answer(step)
-    asked = others[0].next("unmask")
-    aggregator = again(aggregator)
-    same = others[0].answer("unmask")
-    assert (same.nonce, same.models) == (asked.nonce, asked.models)
+    for step in ("agree", "unmask"):
+        asked = others[0].next(step)
+        aggregator = again(aggregator)
+        same = others[0].answer(step)
+        assert (same.nonce, same.models) == (asked.nonce, asked.models)
     check_the_end(federation, aggregator, device, others, toys, masked)
 
 
@@ -196,7 +198,7 @@ def test_a_device_that_is_killed_in_a_round_says_that_its_keys_are_gone(federate
     devices["pi-0"].wait_for("the federation is in phase federate")
     other.answer_to(asked)
     devices["pi-0"].wait_for("the keys of this attempt are gone")
-    for step in ("mask", "unmask"):
+    for step in ("mask", "agree", "unmask"):
         other.answer(step)
     assert other.puppet.send(other.next("personalize"), encode_models({})).outcome == "ok"
     assert aggregator.end() == 0, aggregator.said

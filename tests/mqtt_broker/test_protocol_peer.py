@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from edgefl.checkpoint import decode_server_state
 from edgefl.errors import WireError
 from edgefl.wire import messages
-from edgefl.wire.masked import Advertised
+from edgefl.wire.masked import Advertised, Agreed
 from edgefl.wire.strict_json import decode_json
 
 
@@ -39,7 +39,7 @@ TYPES = {
 def spoken():
     """Every message of the wire."""
     found = {name: each for name, each in vars(messages).items() if isinstance(each, type) and each.__module__ == messages.__name__}
-    return {**found, "Advertised": Advertised}
+    return {**found, "Advertised": Advertised, "Agreed": Agreed}
 
 
 @pytest.mark.parametrize("name", sorted(spoken()))

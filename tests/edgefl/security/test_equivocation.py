@@ -15,6 +15,7 @@ from edgefl.security.masking import mask
 from edgefl.security.participant import Participant, keys_of
 from edgefl.security.shamir import SHARE_BYTES, combine
 from edgefl.security.trust import Enrolments, Trust
+from edgefl.wire import masked
 from edgefl.wire.masked import (
     MASK,
     SEALED_BYTES,
@@ -30,6 +31,7 @@ from edgefl.wire.masked import (
 from edgefl.wire.strict_json import decode_json
 
 CONTEXT = "c0ffee"
+AGREE = getattr(masked, "AGREE", "")
 SIZE = 5
 
 
@@ -77,6 +79,24 @@ class Liar:
         """Return one share of each client of the inbox: of its seed when it came, else of its mask key."""
         blob = self.ask(client_id, UNMASK, encode_ids(came))
         return dict(zip(sorted(inbox), map(int.from_bytes, split_blob(blob, len(inbox), SHARE_BYTES)), strict=True)) if blob else None
+
+    def revealed_by_all(self, came):
+        """Ask each client to unmask with a list of its own of whose words came; all clients shared.
+
+        Where clients have to agree first, each gets what others said of its list.
+        """
+        if AGREE:
+            from edgefl.wire.masked import Agreed, encode_agreed, encode_lists
+
+            lists = {client_id: encode_lists(self.ids, came[client_id]) for client_id in self.ids}
+            told = {client_id: self.ask(client_id, AGREE, lists[client_id]) for client_id in self.ids}
+            agreed = {client_id: decode_json(Agreed, blob) for client_id, blob in told.items()}
+            same = {one: [agreed[other] for other in self.ids if lists[other] == lists[one]] for one in self.ids}
+            blobs = {client_id: self.ask(client_id, UNMASK, encode_agreed(lists[client_id], same[client_id])) for client_id in self.ids}
+        else:
+            blobs = {client_id: self.ask(client_id, UNMASK, encode_ids(came[client_id])) for client_id in self.ids}
+        parts = {client_id: split_blob(blob, len(self.ids), SHARE_BYTES) for client_id, blob in blobs.items() if blob}
+        return {client_id: dict(zip(self.ids, map(int.from_bytes, each), strict=True)) for client_id, each in parts.items()}
 
     def agreed(self, private, other):
         exchanged = X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(self.public[other].mask))
@@ -134,3 +154,34 @@ def test_clients_that_were_shown_different_lists_cannot_open_each_others_shares(
     sealed["pi-00"] = dict(zip(introduced, split_blob(blob, len(introduced), SEALED_BYTES), strict=True))
     for client_id in ("pi-00", "pi-01"):  # no inbox of five, the threshold being 4, has words of either
         assert liar.masked(client_id, {each: sealed[each][client_id] for each in ids[:5]}) is None
+
+
+def test_different_lists_of_whose_words_came_give_no_sum_of_half_the_clients(fleet):
+    """Six clients, threshold 4. Each of the first three is told that two of the last three did not come, each of the last three that the
+    other two did not.
+
+    So all clients reveal the seeds of the first three, and four of them the mask key of each other: the sum of three clients, where the
+    threshold promises four.
+    """
+    ids = [f"pi-{i:02}" for i in range(6)]
+    first, rest = ids[:3], ids[3:]
+    liar = Liar(fleet, ids)
+    sealed = {client_id: liar.shares(client_id, ids) for client_id in ids}
+    words = {client_id: liar.masked(client_id, {other: sealed[other][client_id] for other in ids}) for client_id in ids}
+    kept = dict(zip(first, rest, strict=True)) | {client_id: client_id for client_id in rest}
+    came = {client_id: sorted([*first, kept[client_id]]) for client_id in ids}
+    revealed = liar.revealed_by_all(came)
+    places = {client_id: place for place, client_id in enumerate(ids, 1)}
+    total = sum((words[client_id] for client_id in first), np.zeros(SIZE, np.uint64))
+    if revealed:
+        for client_id in first:
+            total = total - mask(combine({places[who]: shares[client_id] for who, shares in revealed.items()}, 4, 32), SIZE)
+        for other in rest:
+            of_key = {places[who]: shares[other] for who, shares in revealed.items() if other not in came[who]}
+            key = combine(of_key, 4, 32)
+            for client_id in first:
+                pair = mask(liar.agreed(key, client_id), SIZE)
+                total = total - pair if other > client_id else total + pair
+    wanted = sum((liar.words[client_id] for client_id in first), np.zeros(SIZE, np.uint64))
+    assert not (total == wanted).all(), "the aggregator has the sum of three clients, and the threshold is four"
+    assert revealed == {}

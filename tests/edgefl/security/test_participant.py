@@ -18,24 +18,29 @@ from edgefl.security.register import devices
 from edgefl.security.secure_sum import Revealed, advertise, unmask
 from edgefl.security.trust import Enrolments, Trust
 from edgefl.wire.masked import (
+    AGREE,
     MASK,
     SEALED_BYTES,
     SHARE,
     SHARE_BYTES,
     UNMASK,
     Advertised,
+    Agreed,
     Introduced,
     attempt_of,
     binding_of,
     context_of,
+    decode_agreed,
     decode_complaint,
     decode_ids,
     decode_inbox,
     decode_keys,
+    decode_lists,
+    encode_agreed,
     encode_complaint,
-    encode_ids,
     encode_inbox,
     encode_keys,
+    encode_lists,
     split_blob,
     step_nonce,
 )  # fmt: skip
@@ -63,6 +68,15 @@ class Relay:
         keys = encode_keys(self.introduced)
         return {client_id: split_blob(self.ask(client_id, SHARE, keys), len(self.clients), SEALED_BYTES) for client_id in self.clients}
 
+    def masked(self, ids=IDS):
+        """Play the first two steps with these clients, all of which share."""
+        sealed = self.share()
+        return {client_id: self.ask(client_id, MASK, self.inbox(sealed, client_id, IDS)) for client_id in ids}
+
+    def agreed(self, lists, by):
+        """Return the blob of `unmask` with the agreement of these clients."""
+        return encode_agreed(lists, [decode_json(Agreed, self.ask(client_id, AGREE, lists)) for client_id in by])
+
     def inbox(self, sealed, client_id, shared):
         place = sorted(self.clients).index(client_id)
         return encode_inbox({other: sealed[other][place] for other in shared})
@@ -70,10 +84,10 @@ class Relay:
 
 def test_a_round_by_hand_of_which_one_vanishes_before_and_one_after_its_words():
     relay = Relay()
-    sealed = relay.share()
-    words = {c: np.frombuffer(relay.ask(c, MASK, relay.inbox(sealed, c, IDS)), "<u8") for c in IDS if c != "pi-0"}
     came = ("pi-1", "pi-2", "pi-3")
-    said = {c: relay.ask(c, UNMASK, encode_ids(came)) for c in ("pi-2", "pi-1", "pi-3")}
+    words = {client_id: np.frombuffer(blob, "<u8") for client_id, blob in relay.masked(came).items()}
+    agreed = relay.agreed(encode_lists(IDS, came), came)
+    said = {c: relay.ask(c, UNMASK, agreed) for c in ("pi-2", "pi-1", "pi-3")}
     revealed = {c: Revealed(*revealed_of(blob, IDS, came)) for c, blob in said.items()}
     public = {c: keys_of(told) for c, told in relay.told.items()}
     binding = binding_of(CONTEXT, encode_keys(relay.introduced))
@@ -99,19 +113,72 @@ def test_a_step_that_comes_again_gets_the_same_bytes_and_with_other_clients_noth
 
 def test_of_no_client_both_secrets_are_revealed():
     """pi-0's own mask's seed when it came, its mask key when it did not; who said the one does not say the other."""
+    with_it, without = encode_lists(IDS, IDS), encode_lists(IDS, IDS[1:])
     relay = Relay()
-    sealed = relay.share()
+    relay.masked()
+    with_agreed = relay.agreed(with_it, IDS[:3])  # pi-3 is not asked to agree, and unmasks what the others agreed to
     for client_id in IDS:
-        relay.ask(client_id, MASK, relay.inbox(sealed, client_id, IDS))
-    with_it, without = encode_ids(IDS), encode_ids(IDS[1:])
-    seeds, keys = revealed_of(relay.ask("pi-1", UNMASK, with_it), IDS, IDS)
-    assert (set(seeds), set(keys)) == (set(IDS), set())
-    with pytest.raises(RoundError, match="asked to unmask for other clients than before"):
-        relay.ask("pi-1", UNMASK, without)
-    seeds, keys = revealed_of(relay.ask("pi-2", UNMASK, without), IDS, IDS[1:])
+        seeds, keys = revealed_of(relay.ask(client_id, UNMASK, with_agreed), IDS, IDS)
+        assert (set(seeds), set(keys)) == (set(IDS), set())
+        with pytest.raises(RoundError, match="asked to agree"):
+            relay.ask(client_id, AGREE, without)
+        with pytest.raises(RoundError, match="asked to unmask for other clients than before"):
+            relay.ask(client_id, UNMASK, encode_agreed(without, []))
+    relay = Relay()
+    relay.masked()
+    seeds, keys = revealed_of(relay.ask("pi-2", UNMASK, relay.agreed(without, IDS[1:])), IDS, IDS[1:])
     assert (set(seeds), set(keys)) == (set(IDS[1:]), {"pi-0"})
-    with pytest.raises(RoundError, match="asked to unmask a sum of 2 clients, expected 3"):
-        relay.ask("pi-3", UNMASK, encode_ids(IDS[2:]))
+
+
+def test_clients_reveal_only_what_enough_of_them_agreed_to():
+    """Two of four were told that pi-0 came, two that it did not: neither list has three signatures, so nobody reveals anything."""
+    relay = Relay()
+    relay.masked()
+    with_it, without = encode_lists(IDS, IDS), encode_lists(IDS, IDS[1:])
+    some = {with_it: ("pi-0", "pi-1"), without: ("pi-2", "pi-3")}
+    blobs = {lists: relay.agreed(lists, by) for lists, by in some.items()}
+    for lists, by in some.items():
+        for client_id in by:
+            with pytest.raises(RoundError, match="2 clients agreed to these lists, expected 3"):
+                relay.ask(client_id, UNMASK, blobs[lists])
+            with pytest.raises(RoundError, match="asked to agree for other clients than before"):
+                relay.ask(client_id, AGREE, without if lists == with_it else with_it)
+    with pytest.raises(RoundError, match="asked to unmask for other clients than this one agreed to"):
+        relay.ask("pi-2", UNMASK, blobs[with_it])
+    mixed = sorted([*decode_agreed(blobs[with_it])[1], *decode_agreed(blobs[without])[1]], key=lambda each: each.client_id)
+    with pytest.raises(RoundError, match="pi-0 agreed to other lists"):
+        relay.ask("pi-2", UNMASK, encode_agreed(without, mixed))
+
+
+def test_agreements_of_other_keys_lists_or_strangers_do_not_count():
+    relay, other = Relay(), Relay()
+    relay.masked()
+    other.masked()
+    lists = encode_lists(IDS, IDS[1:])
+    good = relay.agreed(lists, IDS[1:])
+    _, [one, two, three] = decode_agreed(good)
+    _, [foreign, *_] = decode_agreed(other.agreed(lists, IDS[1:]))
+    for wrong in ([foreign, two, three], [replace(one, lists="0" * 64), two, three], [replace(one, client_id="pi-0"), two, three]):
+        with pytest.raises(RoundError, match="agreed to other lists than this client was shown"):
+            relay.ask("pi-1", UNMASK, encode_agreed(lists, wrong))
+    with pytest.raises(WireError, match="sorted, each once"):
+        relay.ask("pi-1", UNMASK, encode_agreed(lists, [one, one, two]))
+    assert relay.ask("pi-1", UNMASK, good)
+
+
+def test_lists_that_do_not_follow_on_the_inbox_are_refused():
+    for lists, match in (
+        (encode_lists(IDS, IDS[2:]), "a sum of 2 clients, expected 3 or more"),
+        (encode_lists(IDS, IDS[1:]), "this one among them"),
+        (encode_lists(IDS, [*IDS[:3], "stranger"]), "of those that shared"),
+        (encode_lists(IDS[:3], IDS[:3]), "3 clients are said to have shared, expected the 4 of the inbox"),
+    ):
+        relay = Relay()
+        relay.masked()
+        with pytest.raises(RoundError, match=match):
+            relay.ask("pi-0", AGREE, lists)
+        with pytest.raises(RoundError, match=match):
+            relay.ask("pi-0", UNMASK, encode_agreed(lists, []))
 
 
 def test_who_cannot_open_what_others_sealed_names_them_and_reveals_nothing():
@@ -127,8 +194,9 @@ def test_who_cannot_open_what_others_sealed_names_them_and_reveals_nothing():
         relay.ask("pi-0", MASK, relay.inbox({**sealed, "pi-2": sealed["pi-1"]}, "pi-0", IDS))
     for client_id in IDS[1:]:
         assert decode_complaint(relay.ask(client_id, MASK, relay.inbox(sealed, client_id, IDS))) == ()
-    with pytest.raises(RoundError, match="nothing is revealed"):
-        relay.ask("pi-0", UNMASK, encode_ids(IDS))
+    agreed = relay.agreed(encode_lists(IDS, IDS), IDS[1:])
+    with pytest.raises(RoundError, match="expected the 0 of the inbox"):
+        relay.ask("pi-0", UNMASK, agreed)
 
 
 @given(st.sets(st.from_regex("[a-z0-9][a-z0-9-]{0,8}", fullmatch=True), min_size=1, max_size=9))
@@ -143,7 +211,7 @@ def test_steps_in_another_order_and_lists_that_are_too_short():
     with pytest.raises(RoundError, match="asked to mask after 0 of the steps"):
         relay.ask("pi-0", MASK, b"")
     with pytest.raises(RoundError, match="asked to unmask after 0 of the steps"):
-        relay.ask("pi-0", UNMASK, encode_ids(IDS))
+        relay.ask("pi-0", UNMASK, encode_lists(IDS, IDS))
     with pytest.raises(RoundError, match="a secure sum of 2 clients"):
         relay.ask("pi-0", SHARE, encode_keys(relay.introduced[:2]))
     sealed = relay.share()
@@ -240,6 +308,22 @@ def test_no_voucher_counts_for_another_time(tmp_path):
     assert len(relay.share()) == len(IDS)
 
 
+def test_enrolled_devices_want_signatures_under_what_was_agreed(tmp_path):
+    create(tmp_path, ["localhost"], 8883, 30)
+    enrolled = {client_id: enrol(tmp_path, client_id, 30) for client_id in IDS}
+    trusts = {client_id: Trust("kitchen", each.signing_key) for client_id, each in enrolled.items()}
+    relay = Relay(trusts=trusts, authority=enrolled["pi-0"].ca, introduce=Enrolments(tmp_path).introduction_of)
+    relay.masked()
+    lists = encode_lists(IDS, IDS)
+    good = relay.agreed(lists, IDS[:3])
+    _, [one, two, three] = decode_agreed(good)
+    by_another = decode_json(Agreed, trusts["pi-3"].encode(replace(one, signature=""), "pi-0"))
+    for wrong, match in ((replace(one, signature=""), "is not signed"), (by_another, "wrong signature")):
+        with pytest.raises(WireError, match=match):
+            relay.ask("pi-3", UNMASK, encode_agreed(lists, [wrong, two, three]))
+    assert len(relay.ask("pi-3", UNMASK, good)) == 4 * SHARE_BYTES
+
+
 def test_who_was_enrolled_without_a_voucher_is_told_so(tmp_path):
     create(tmp_path, ["localhost"], 8883, 30)
     enrol(tmp_path, "pi-0", 30)
@@ -273,7 +357,15 @@ def test_a_context_is_of_one_attempt_and_one_model():
 
 @given(st.one_of(st.binary(max_size=400), st.binary(max_size=160).map(lambda rest: b"pi-0 pi-1\n" + rest)))
 def test_whatever_comes_is_read_or_refused(blob):
-    for read in (decode_ids, decode_inbox, decode_keys, decode_complaint, lambda each: revealed_of(each, IDS, IDS[1:])):
+    for read in (
+        decode_ids,
+        decode_inbox,
+        decode_keys,
+        decode_complaint,
+        decode_lists,
+        decode_agreed,
+        lambda each: revealed_of(each, IDS, IDS[1:]),
+    ):
         with contextlib.suppress(WireError):
             read(blob)
 
@@ -285,6 +377,8 @@ def test_whatever_comes_is_read_or_refused(blob):
         (decode_ids, b"pi-0 pi-0", "sorted, each once"),
         (decode_ids, b"PI 0", "sorted, each once"),
         (decode_ids, b"", "sorted, each once"),
+        (decode_lists, b"pi-0 pi-1", "sorted, each once"),
+        (decode_agreed, b"pi-0\npi-0\n{}", "lacks the field"),
         (decode_inbox, b"pi-0 pi-1\n" + bytes(SEALED_BYTES), "224 for each of 2"),
         (decode_keys, b"{}", "a line of 1 parts"),
         (decode_keys, b"{}\t\t", "lacks the field"),
