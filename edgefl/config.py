@@ -43,6 +43,7 @@ class FederationConfig:
         quorum: the share of a round's devices whose updates close it at the deadline
         deadline_s: seconds after which a round closes with whoever has reported
         grace_s: seconds that a round which has its quorum waits for a device that went offline
+        max_samples: how many samples a device may count in a mean; an update that says more is rejected
         upload_slots: how many devices may send their updates at a time
         chunk_bytes: the size of the messages that models and updates travel in, in bytes, a multiple of 1024; a broker that passes 128 KB
             a message, such as AWS IoT Core, needs 122880
@@ -68,6 +69,7 @@ class FederationConfig:
     quorum: float = 0.5
     deadline_s: float = 120.0
     grace_s: float = 10.0
+    max_samples: int = 100_000
     upload_slots: int = 4
     chunk_bytes: int = 245760
     codec: str = "fp32"
@@ -88,7 +90,7 @@ class FederationConfig:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z0-9][a-z0-9_.-]{0,63}", self.name):
             raise ConfigError(f"federation name {self.name!r}: expected lower case letters, digits and dashes; it is part of each topic")
-        for key, low in (("rounds", 1), ("clients_per_round", 0), ("min_clients", 1), ("upload_slots", 1)):
+        for key, low in (("rounds", 1), ("clients_per_round", 0), ("min_clients", 1), ("upload_slots", 1), ("max_samples", 1)):
             if getattr(self, key) < low:
                 raise ConfigError(f"{key} is {getattr(self, key)}, expected at least {low}")
         if not 1024 <= self.chunk_bytes <= 245760 or self.chunk_bytes % 1024:

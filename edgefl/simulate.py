@@ -15,6 +15,7 @@ from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.spec import Plan
+from edgefl.plausible import guarded, left_out
 from edgefl.privacy.accountant import within_budget
 from edgefl.privacy.mechanism import draw_cohort, private
 from edgefl.privacy.noise import key_of_seed
@@ -85,6 +86,7 @@ def simulate(
     ended: Ended | None = None,
     noise_key: bytes | None = None,
     evaluate_every: int = 0,
+    note: Callable[[str], None] = lambda _: None,
 ) -> Simulation:
     """Run the federation of `config` over the shards (client id -> shard) and return its end.
 
@@ -94,7 +96,8 @@ def simulate(
     the new state. ended: called with each client's ending, and may return a lighter one to keep (without the mixture's arrays, say).
     noise_key: 32 bytes that the noise and the cohorts of `[privacy]` come from; None makes them of the seed, and they hide nothing from
     those who know it. evaluate_every: after so many rounds, and after the last, every client and the server's models are evaluated, see
-    `snapshot`; 0: never. over_selection, late and budget_s are of devices that differ in speed, and change nothing here.
+    `snapshot`; 0: never. note: gets a line about each round that is skipped, see `plausible`.
+    over_selection, late and budget_s are of devices that differ in speed, and change nothing here.
     Raises ConfigError when there is no client or the mode is async, DataError that names client and round when a loss is no number,
     EdgeflError when a process is killed.
     """
@@ -122,8 +125,9 @@ def simulate(
     local: Learner | None = None
     with made as engine:
         while state.round <= config.rounds and state.phase not in (PERSONALIZE, DONE):
-            cohort = draw_cohort(config, key, state, shards)
-            round_algorithm, more = summed(algorithm, config, state, cohort), extra_traffic(config, algorithm, state, cohort)
+            cohort = draw_cohort(config, key, state, shards.keys() - left_out(state))
+            round_algorithm = guarded(summed(algorithm, config, state, cohort), config, note)
+            more = extra_traffic(config, algorithm, state, cohort)
             watch = Watch(plan, state)
             state, record = _play(engine, round_algorithm, state, own, cohort, counted, watch)
             record = replace(record, bytes_up=record.bytes_up + more[0], bytes_down=record.bytes_down + more[1])

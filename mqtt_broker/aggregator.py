@@ -21,6 +21,7 @@ from edgefl.cohort import enough_of, selected
 from edgefl.config import FederationConfig
 from edgefl.mqtt import KEEPALIVE_S, Message
 from edgefl.plan.spec import Plan, encode_plan
+from edgefl.plausible import guarded, left_out
 from edgefl.privacy import accountant
 from edgefl.privacy.mechanism import check_privacy, draw_cohort, expected_cohort, private
 from edgefl.rng import rng_for
@@ -79,6 +80,7 @@ class Aggregator:
         self._plan, self._plan_blob = plan.id, encode_plan(plan)
         self._topics = Topics(config.name)
         self._gathered = False
+        self._left_out: frozenset[str] = frozenset()
         self._saving = Saving(lambda: self._journal.sync())
         self._clusters = ToldClusters(config, plan.spec, out)
 
@@ -92,7 +94,7 @@ class Aggregator:
             self._session = self._started.session
             self._run_started = self._journal.begin_run(time.time_ns() // 10**6)
             self._key = noise_key(self._out, self._session) if self._config.privacy.is_on else b""
-            self._algorithm = private(self._algorithm, self._config, self._spec, self._key)
+            self._algorithm = guarded(private(self._algorithm, self._config, self._spec, self._key), self._config, self._note)
             will = Message(self._topics.state, self._trust.encode(self._state(STOPPED, 0, 0)), retained=True)
             # not the session, which every device reads: who knows a client id can throw its owner out of the broker
             name = f"edgefl-aggregator-{secrets.token_hex(8)}"
@@ -106,8 +108,8 @@ class Aggregator:
                 self._spool = SharedSpool(self._out / "spool" / self._session)
                 self._exchange = exchange_for(
                     self._workers, broker, self._security, ending, self._link, self._topics, self._state(JOINING, 0, 0),
-                    upload_slots=self._config.upload_slots, spool=self._spool, trust=self._trust, note=self._note,
-                    held=self._held, ready=self._saving.wait, chunk_bytes=self._config.chunk_bytes,
+                    upload_slots=self._config.upload_slots, max_samples=self._config.max_samples, spool=self._spool, trust=self._trust,
+                    note=self._note, held=self._held, ready=self._saving.wait, chunk_bytes=self._config.chunk_bytes,
                 )  # fmt: skip
                 introduce = self._enrolments.introduction_of if self._enrolments else None
                 self._masked = MaskedRounds(self._exchange, self._spool, self._trust, introduce, self._out, self._note)
@@ -140,6 +142,7 @@ class Aggregator:
         while state.round <= config.rounds and state.phase not in (PERSONALIZE, DONE):
             state = self._federate(state)
         state = replace(state, phase=PERSONALIZE)
+        self._left_out = frozenset()  # whoever took part badly may still have a model of its own
         self._note("personalize: devices make models of their own; this takes longer than a round")
         # whoever is online when the round opens, not now: after a restart nobody may be known yet
         opened = self._play(state, lambda: self._exchange.presence.askable(self._held()), open_to_all=True)
@@ -178,7 +181,7 @@ class Aggregator:
         wait_for(self._exchange, self._held, self._note, least, LONELY_DEADLINES * self._config.deadline_s)
 
     def _held(self) -> frozenset[str]:
-        return paused_clients(self._out)
+        return paused_clients(self._out) | self._left_out
 
     def _play(self, state: ServerState, cohort: Callable[[], tuple[str, ...]], *, open_to_all: bool = False) -> Opened:
         """Play a round, or what is left of it after a restart; its updates are in the spool then, and it is closed in the journal."""
@@ -241,6 +244,8 @@ class Aggregator:
         self._note(results.told(summary, closed, opened.phase, self._config.rounds))
 
     def _federate(self, state: ServerState) -> ServerState:
+        self._left_out = left_out(state)
+
         def cohort() -> tuple[str, ...]:
             draw = partial(draw_cohort, self._config, self._key) if self._config.privacy.is_on else partial(selected, self._config)
             return draw(state, self._exchange.presence.available(self._held()))

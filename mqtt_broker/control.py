@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from edgefl.config import FederationConfig
 from edgefl.mqtt import Link, Message
 from edgefl.plan.spec import TensorSpec
 from edgefl.wire.messages import Begin, Task
@@ -32,6 +33,7 @@ class Start:
     plan: str
     security: str
     upload_slots: int
+    max_samples: int = FederationConfig.max_samples
 
 
 @dataclass(frozen=True)

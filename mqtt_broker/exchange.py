@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from edgefl import rounds
+from edgefl.config import FederationConfig
 from edgefl.errors import LinkError, WireError
 from edgefl.mqtt import Connected, Link, Message
 from edgefl.rounds import Round
@@ -36,9 +37,10 @@ class Exchange:
     def __init__(
         self, link: Link, topics: Topics, state: State, *, upload_slots: int, spool: Spool, trust: Trust, note: Callable[[str], None],
         held: Callable[[], frozenset[str]] = frozenset, ready: Then = lambda: None, chunk_bytes: int = CHUNK_BYTES,
+        max_samples: int = FederationConfig.max_samples,
     ) -> None:  # fmt: skip
         self._link, self._topics, self._spool, self._trust, self._note = link, topics, spool, trust, note
-        self._held, self._ready = held, ready
+        self._held, self._ready, self._max_samples = held, ready, max_samples
         self._client_lines = ClientLines(note)
         self._uploads = Uploads(upload_slots)
         self._tasks: Asks | None = None
@@ -245,7 +247,7 @@ class Exchange:
         if isinstance(self._tasks, Steps) and begin.nonce in self._tasks.over:  # enough others answered before; the next step is under way
             self._send([(begin.client_id, receipt(begin, "rejected", "enough others answered this step"))])
             return
-        kept = checked_answer(begin, brief, self._tasks.nonces.get(begin.round))
+        kept = checked_answer(begin, brief, self._tasks.nonces.get(begin.round), self._max_samples)
         self._send(self._uploads.begin(kept, brief.limit, time.monotonic(), follows=begin.follows and brief.task.granted))
 
     def _on_chunk(self, address: Address, payload: bytes) -> None:

@@ -52,7 +52,7 @@ class SplitExchange(Exchange):
         self._picked: dict[str, float] = {}
         start = control.Start(
             broker, self._topics.federation, self.state.session, self.state.plan, str(security.resolve()) if security else "",
-            named["upload_slots"],
+            named["upload_slots"], named["max_samples"],
         )  # fmt: skip
         self._crew = Crew(workers, start, self._link, self._note, self._told_play)
 

@@ -17,7 +17,6 @@ from edgefl.wire.tensors import encode_weights, models_limit, specs_of
 from mqtt_broker.figures import Figures
 from mqtt_broker.spool import Expected
 
-MAX_SAMPLES = 10**9
 GRANTED_BYTES = 8 * 1024 * 1024
 """So much of a round's updates may come unasked: the first clients that are told of the round need not ask for a slot."""
 
@@ -43,15 +42,18 @@ def _alike(number: int) -> int:
     return number
 
 
-def checked_answer(begin: Begin, brief: Brief, nonce: str | None) -> Begin:
+def checked_answer(begin: Begin, brief: Brief, nonce: str | None, max_samples: int) -> Begin:
     """Return what is kept for the round of an update's announcement: what all clients say alike once, and no signature.
 
     Raises WireError unless it answers this round's task, which said `nonce`, and counts samples that it may have.
     """
     if nonce is None or begin.nonce != nonce:
         raise WireError(f"the nonce {begin.nonce[:16]!r} is not this round's: a replayed update; answer the task that was sent last")
-    if brief.expected and not 1 <= begin.num_samples <= MAX_SAMPLES:
-        raise WireError(f"num_samples is {begin.num_samples}, expected 1 to {MAX_SAMPLES}; give the device a shard")
+    if brief.expected and not 1 <= begin.num_samples <= max_samples:
+        raise WireError(
+            f"num_samples is {begin.num_samples}, expected 1 to {max_samples}; "
+            "give the device a shard, or raise max_samples of [federation]"
+        )
     if begin.chunk_bytes != brief.task.chunk_bytes:
         raise WireError(
             f"the update comes in chunks of {begin.chunk_bytes} bytes, expected the task's {brief.task.chunk_bytes}; update the device"

@@ -62,7 +62,9 @@ class Intake(Exchange):
     ) -> None:
         state = State(start.federation, start.session, JOINING, 0, 0, 0, 0.0, start.plan, time.time())
         topics = Topics(start.federation)
-        super().__init__(link, topics, state, upload_slots=start.upload_slots, spool=Spool(Path()), trust=trust, note=note)
+        super().__init__(
+            link, topics, state, upload_slots=start.upload_slots, max_samples=start.max_samples, spool=Spool(Path()), trust=trust, note=note
+        )
         self._say = say
         self._name = secrets.token_hex(4)
         self._known: dict[str, Brief] = {}

@@ -31,7 +31,7 @@ ROOMS = (
     {"plan", "mixture"},
     {"learner"},
     {"algorithms"},
-    {"client", "cohort", "staleness"},
+    {"client", "cohort", "plausible", "staleness"},
     {"privacy"},
     {"wire"},
     {"rounds", "security"},

@@ -140,7 +140,7 @@ def play(
     return simulate(
         plan, initial, shared.shards, config, processes=processes, open_engine=open_engine, test=test, start=start or run.state,
         states=run.states if states is None else states, traffic=traffic, progress=save, ended=count,
-        evaluate_every=evaluate_every,
+        evaluate_every=evaluate_every, note=progress.skipped if progress else lambda _: None,
     )  # fmt: skip
 
 

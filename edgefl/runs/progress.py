@@ -25,6 +25,10 @@ class RoundProgress:
         told = f"loss {record.loss:.4f}, {record.seconds:.1f} s; {clock(left)} left"
         self._telling.doing(f"{self._label}round {record.round}/{self._rounds}{phase}: {told}", record.round, self._rounds)
 
+    def skipped(self, line: str) -> None:
+        """Take the line about a round that was skipped."""
+        self._telling(f"{self._label}{line}")
+
     def ending(self, done: int, clients: int) -> None:
         """Take a client that has ended."""
         now = time.monotonic()

@@ -4,12 +4,19 @@ import signal
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from edgefl.algorithms import make_algorithm
+from edgefl.config import FederationConfig
+from edgefl.rng import rng_for
 from edgefl.security.authority import revoke
+from edgefl.types import Update
 from edgefl.wire.messages import Status, Task
 from edgefl.wire.strict_json import decode_json, encode_json
 from edgefl.wire.tensors import encode_models
+from edgefl.wire.topics import parse_topic
+from mqtt_broker.results import load_state
 
 MB = 1024 * 1024
 DEADLINE_S = 60.0
@@ -123,3 +130,86 @@ def test_a_round_whose_only_client_is_revoked_goes_on_with_the_next_that_comes(s
     device = enrolled_device(secured_broker, federation, toys, "honest")
     assert aggregator.end() == 0, aggregator.said
     assert device.end() == 0, device.said
+
+
+ABSURD = np.float32(3.4e38)
+
+
+def deltas(toys, value):
+    """Return an update that moves every weight by so much."""
+    return {"global": {name: np.full(array.shape, value, np.float32) for name, array in toys.weights().items()}}
+
+
+def first_task(member, seconds):
+    """Return the next task of a client that may get none, or None."""
+    deadline = time.monotonic() + seconds
+    while not member.inbox["task"] and time.monotonic() < deadline:
+        event = member.link.get(max(0.0, deadline - time.monotonic()))
+        if event is not None:
+            member.inbox[parse_topic(event.topic).kind].append(event.payload)
+    return member.next("task") if member.inbox["task"] else None
+
+
+@pytest.mark.parametrize("samples", [10**9, 100])
+def test_one_absurd_update_among_nine_ruins_nothing(federate, own_broker, puppet, toys, samples):
+    """At the end the model is one that a device can train on: the device ends well, and its own training did improve the model."""
+    federation = federate(f"mqtt://127.0.0.1:{own_broker.port}", algorithm="fedavg", rounds=3, min_clients=10, quorum=0.5)
+    hostile, *honest = (puppet(federation, name) for name in ("a-hostile", *(f"pi-{i}" for i in range(8))))
+    aggregator, device = federation.aggregator(), federation.device("real", toys.shard(1))
+    for round in range(1, 4):
+        if task := hostile.next("task") if round == 1 else first_task(hostile, 0.5):
+            hostile.send(task, encode_models(deltas(toys, ABSURD)), num_samples=samples)
+        for each in honest:
+            assert each.send(each.next("task"), encode_models(deltas(toys, 0.01))).outcome == "ok"
+    for each in (hostile, *honest):
+        if task := first_task(each, 20.0):
+            each.send(task, encode_models({}))
+    assert aggregator.end() == 0, aggregator.said
+    assert device.end() == 0, device.said
+    model = load_state(federation.out).models["global"]
+    assert all(np.isfinite(array).all() and np.abs(array).max() < 100 for array in model.values())
+    if samples == 100:
+        assert "round 1: skipped" in aggregator.said and "Left out from now on: a-hostile" in aggregator.said
+        assert aggregator.said.count("skipped") == 1
+    else:
+        assert "num_samples is 1000000000, expected 1 to 100000" in aggregator.said
+
+
+def test_an_aggregator_that_is_killed_after_an_absurd_update_goes_on_from_the_good_state_to_the_same_bits(
+    federate, own_broker, puppet, toys
+):
+    from edgefl.plausible import guarded, left_out
+
+    federation = federate(f"mqtt://127.0.0.1:{own_broker.port}", algorithm="fedavg", rounds=2, min_clients=3, quorum=0.5)
+    members = {name: puppet(federation, name) for name in ("a-hostile", "pi-1", "pi-2")}
+    sent = {"a-hostile": ABSURD, "pi-1": 0.25, "pi-2": 0.5}
+    aggregator = federation.aggregator()
+    for name, member in members.items():
+        assert member.send(member.next("task"), encode_models(deltas(toys, sent[name]))).outcome == "ok"
+    aggregator.wait_for("round 1: skipped")
+    aggregator.popen.kill()
+    aggregator.popen.wait()
+    for member in members.values():  # a task of the process that is gone has nobody who waits for its answer
+        while first_task(member, 0.3):
+            pass
+    aggregator = federation.aggregator()
+    for name in ("pi-1", "pi-2"):
+        task = members[name].next("task")
+        assert task.round == 2
+        assert members[name].send(task, encode_models(deltas(toys, sent[name]))).outcome == "ok"
+    for member in members.values():
+        task = member.next("task")
+        while task.phase != "personalize":
+            task = member.next("task")
+        member.send(task, encode_models({}))
+    assert aggregator.end() == 0, aggregator.said
+    algorithm = guarded(make_algorithm("fedavg", None, federation.plan.spec.options), FederationConfig(), lambda line: None)
+    state = algorithm.init(toys.weights(), rng_for(1, 0, "init"))
+    state = algorithm.aggregate(state, [Update(name, 1, 10, deltas(toys, sent[name])) for name in sorted(sent)])
+    assert left_out(state) == {"a-hostile"}
+    state = algorithm.aggregate(state, [Update(name, 2, 10, deltas(toys, sent[name])) for name in ("pi-1", "pi-2")])
+    found = load_state(federation.out)
+    assert left_out(found) == {"a-hostile"}
+    assert {key: array.tobytes() for key, array in found.models["global"].items()} == {
+        key: array.tobytes() for key, array in state.models["global"].items()
+    }

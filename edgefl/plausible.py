@@ -1,0 +1,124 @@
+"""Whether a federation can go on from the state that a round made: one finite but absurd update must not ruin it.
+
+A round is skipped when an array of its new state holds NaN or infinity, or when a model moved too far:
+
+    |w' - w| > 10 (|w| + m) + sqrt(n)
+
+|.| is the L2 norm over all n weights of a model, w the model before the round (zero for a new model), w' after it, and m the lower median
+of the norms of the round's updates. The state before the round then stays, and the next round begins.
+
+The bound is wide on purpose, because it must never stop honest training. A mean of updates moves a model by no more than the largest
+update, and m measures what an update of this round is: a step beyond ten times the model and m together means that training diverged.
+sqrt(n) is one for each weight: an optimizer at the server with a rate of up to 1 may leave a model of zeros.
+
+Source: Sun et al., Can You Really Backdoor Federated Learning?, arXiv:1911.07963, bounds the norms of updates; Andrew et al.,
+Differentially Private Learning with Adaptive Clipping, arXiv:1905.03871, takes the bound from a quantile of the norms. Fewer than half of
+the clients cannot move the median.
+
+A client whose own update is beyond the bound is named, and takes part in no later round: else it would have every round skipped.
+
+Under secure aggregation single updates are not seen: m is 0 and nobody is named. With `[privacy]` only NaN and infinity count: updates are
+clipped there, and a rule on their norms would tell of them what the noise hides.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgefl.algorithms.base import Algorithm
+from edgefl.config import FederationConfig
+from edgefl.errors import ConfigError
+from edgefl.types import ServerState, Update, Weights
+
+FACTOR = 10.0
+_LEFT_OUT = "left-out/"
+
+
+def norm(weights: Mapping[str, NDArray[np.floating]]) -> float:
+    """Return the L2 norm over all arrays, in float64."""
+    return math.sqrt(sum(float(np.square(array, dtype=np.float64).sum()) for array in weights.values()))
+
+
+def step_limit(before: Weights | None, after: Weights, median: float) -> float:
+    """Return how far a model may move in a round; see above. before: None for a new model; median: of the norms of the round's updates."""
+    size = sum(array.size for array in after.values())
+    return FACTOR * ((norm(before) if before else 0.0) + median) + math.sqrt(size)
+
+
+def problem_of(before: ServerState, after: ServerState, median: float, *, finite_only: bool = False) -> str:
+    """Return why a federation cannot go on from the state after a round, empty when it can."""
+    for named in (after.models, after.slots):
+        for name, weights in named.items():
+            for key, array in weights.items():
+                if bad := int(array.size - np.isfinite(array).sum()):
+                    return f"{name}/{key} would hold {bad} NaN or infinite values"
+    for name, weights in () if finite_only else after.models.items():
+        known = before.models.get(name)
+        if known is weights:
+            continue
+        if known is not None and any(known[key].shape != array.shape for key, array in weights.items() if key in known):
+            known = None
+        moved = {key: array.astype(np.float64) - (known or {}).get(key, 0.0) for key, array in weights.items()}
+        step, limit = norm(moved), step_limit(known, weights, median)
+        if step > limit:
+            return f"{name} would move by {step:.3g} (L2 norm), expected {limit:.3g} at most"
+    return ""
+
+
+def check_samples(client_id: str, count: int, most: int) -> None:
+    """Raise ConfigError for a client that counts more samples than a federation allows."""
+    if count > most:
+        raise ConfigError(f"{client_id} has {count} samples, expected {most} at most; raise max_samples of [federation]")
+
+
+def left_out(state: ServerState) -> frozenset[str]:
+    """Return the clients whose update was absurd in an earlier round. They take part in no later one."""
+    return frozenset(key.removeprefix(_LEFT_OUT) for key in state.scalars if key.startswith(_LEFT_OUT))
+
+
+def guarded(algorithm: Algorithm, config: FederationConfig, note: Callable[[str], None]) -> Algorithm:
+    """Return the algorithm with the check after its `aggregate`. Simulator and aggregator use the same one.
+
+    Args:
+        algorithm: as the round plays it, with noise or sums already in its `aggregate`.
+        config: says whether single updates are seen.
+        note: gets a line about each skipped round.
+    """
+    sees_updates = not (config.privacy.is_on or config.privacy.secure_aggregation)
+
+    def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
+        norms: dict[str, float] = {}
+
+        def noted() -> Iterator[Update]:
+            for update in updates:
+                check_samples(update.client_id, update.num_samples, config.max_samples)
+                if sees_updates:
+                    own = math.sqrt(sum(norm(deltas) ** 2 for deltas in update.deltas.values()))
+                    norms[update.client_id] = max(own, norms.get(update.client_id, 0.0))
+                yield update
+
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found below
+            after = algorithm.aggregate(state, noted())
+        median = sorted(norms.values())[(len(norms) - 1) // 2] if norms else 0.0
+        kept = {key: value for key, value in state.scalars.items() if key.startswith(_LEFT_OUT)}
+        problem = problem_of(state, after, median, finite_only=config.privacy.is_on)
+        if not problem:
+            return replace(after, scalars={**after.scalars, **kept}) if kept else after
+        limit = max((step_limit(model, model, median) for model in state.models.values()), default=math.inf)
+        absurd = sorted(client_id for client_id, own in norms.items() if not own <= limit)
+        note(skipped(state.round, problem, {client_id: norms[client_id] for client_id in absurd}))
+        named = {f"{_LEFT_OUT}{client_id}": float(state.round) for client_id in absurd}
+        return replace(state, round=state.round + 1, scalars={**state.scalars, **named})
+
+    return replace(algorithm, aggregate=aggregate)
+
+
+def skipped(round: int, problem: str, absurd: Mapping[str, float]) -> str:
+    """Return the line about a skipped round."""
+    if not absurd:
+        return f"round {round}: skipped, the models stay as they were: {problem}; lower the learning rate, or use a robust mean"
+    named = ", ".join(f"{client_id} (norm {own:.3g})" for client_id, own in absurd.items())
+    return f"round {round}: skipped, the models stay as they were: {problem}. Left out from now on: {named}; look at their logs and data"
