@@ -1,8 +1,22 @@
 """Files that survive a power cut: written beside their place, synced, then renamed over it."""
 
+import json
 import os
 import secrets
 from pathlib import Path
+from typing import Any
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return the value of a JSON text from a file.
+
+    Raises:
+        ValueError: The text is not JSON, or is nested deeper than Python reads it.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
 
 SECRET = 0o600
 """Mode of a file that its owner alone may read: keys, personal weights, samples, and the state that holds them."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from edgefl import __version__
 from edgefl.errors import ExportError
+from edgefl.files import parse_json
 from firmware_export.budget import Budget, check_budget
 from firmware_export.c_source import CSource, generate
 from firmware_export.golden import Golden, accuracies
@@ -104,7 +105,7 @@ def plain(value: Any) -> Any:
 def read_certificate(blob: bytes) -> dict[str, Any]:
     """Return a certificate; ExportError when it is damaged or of another format."""
     try:
-        found = json.loads(blob)
+        found = parse_json(blob)
         if found["certificate"] != FORMAT:
             raise ExportError(f"certificate.json is of format {found['certificate']!r}, expected {FORMAT}; update edgefl, or export again")
         if not isinstance(found["files"], dict) or found["target"] not in TARGETS:
@@ -117,7 +118,7 @@ def read_certificate(blob: bytes) -> dict[str, Any]:
 def quantization_of(note: bytes) -> dict[str, Any]:
     """Return how the model was quantized and what it mixes, of a report.json; ExportError when that is damaged."""
     try:
-        found = json.loads(note)
+        found = parse_json(note)
         return {key: found[key] for key in QUANTIZATION if key in found}
     except (ValueError, TypeError) as error:
         raise ExportError(f"report.json is damaged: {error!r}; export again") from error

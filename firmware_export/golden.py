@@ -90,11 +90,12 @@ def decode_golden(blob: bytes) -> Golden:
     try:
         with np.load(io.BytesIO(blob), allow_pickle=False) as file:
             golden = Golden(file["x"], file["y"], file["inputs"], file["outputs"])
+        # a member without the header of .npy comes as bytes
+        x, count, inputs, outputs = (each.shape[0] for each in (golden.x, golden.y, golden.inputs, golden.outputs))
     except Exception as error:  # zipfile and zlib raise many kinds
         raise ExportError(f"golden.npz cannot be read: {error!r}; export again") from error
-    count = len(golden.y)
     if golden.inputs.dtype != np.int8 or golden.outputs.dtype != np.int8 or golden.outputs.ndim != 2:
         raise ExportError("golden.npz holds other types than int8; export again")
-    if not count or not (len(golden.x) == len(golden.inputs) == len(golden.outputs) == count):
+    if not count or not x == inputs == outputs == count:
         raise ExportError("golden.npz holds as many inputs as outputs and labels no more; export again")
     return golden

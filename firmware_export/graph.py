@@ -8,7 +8,7 @@ import numpy as np
 
 from edgefl.errors import ExportError
 from edgefl.types import Array
-from firmware_export.network import safe_name
+from firmware_export.network import UNREADABLE, safe_name
 
 FORBIDDEN = {
     "SUM": "its int8 reference kernel is wrong; add with ADD",
@@ -40,10 +40,19 @@ def _names(enumeration: Any) -> dict[int, str]:
 
 def read_graph(model: bytes) -> Graph:
     """Return the first subgraph. Raises ExportError for bytes that are no model."""
-    from ai_edge_litert import schema_py_generated as schema
-
     if model[4:8] != b"TFL3":
         raise ExportError(f"{len(model)} bytes that are no TFLite model: expected the mark TFL3 at byte 4")
+    try:
+        return _graph(model)
+    except UNREADABLE as error:
+        raise ExportError(
+            f"the model's {len(model)} bytes cannot be read ({error!r}); it is truncated or damaged, copy it again"
+        ) from error
+
+
+def _graph(model: bytes) -> Graph:
+    from ai_edge_litert import schema_py_generated as schema
+
     root = schema.Model.GetRootAs(model, 0)
     if root.SubgraphsLength() != 1:
         raise ExportError(f"the model has {root.SubgraphsLength()} subgraphs, expected one; remove loops and conditions from it")

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from edgefl.errors import StateError, WireError
-from edgefl.files import SECRET, write_atomic
+from edgefl.files import SECRET, parse_json, write_atomic
 from edgefl.security.masking import Words
 from edgefl.security.secure_sum import PublicKeys
 from edgefl.wire.masked import DIGESTS_BYTES
@@ -64,7 +64,7 @@ def load_held(path: Path, session: str, round: int, size: int) -> Held | None:
     """Return what was saved of this round, a sum of so many words; None when there is nothing of it. StateError when it is damaged."""
     try:
         line, _, content = path.read_bytes().partition(b"\n")
-        told = json.loads(line)
+        told = parse_json(line)
         if (told["session"], told["round"]) != (session, round):
             return None
         public = {client_id: PublicKeys(*map(base64.b64decode, keys)) for client_id, keys in told["public"].items()}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from edgefl.errors import StateError, WireError
-from edgefl.files import sync_directory
+from edgefl.files import parse_json, sync_directory
 from edgefl.plan.spec import TensorSpec
 from edgefl.types import Update, Weights
 from edgefl.wire.messages import Begin
@@ -152,7 +152,7 @@ def records(file: BinaryIO) -> tuple[dict[tuple[str, str], tuple[int, int]], int
         file.seek(end)
         line = file.readline(MAX_LINE)
         try:
-            client_id, sha256, size = json.loads(line)
+            client_id, sha256, size = parse_json(line)
             following = end + len(line) + int(size)
         except (ValueError, TypeError):
             break

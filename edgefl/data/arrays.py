@@ -1,7 +1,5 @@
 """Arrays out of an `.npz` file; nothing is unpickled."""
 
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +23,16 @@ def read_arrays(path: Path, names: tuple[str, ...], *, some: bool = False, remed
             missing = [name for name in names if name not in file.files]
             if missing and not some:
                 raise DataError(f"{path} has no array {missing[0]}, received {', '.join(file.files) or 'none'}; {remedy}")
-            return {name: file[name] for name in names if name not in missing}
+            arrays = {name: file[name] for name in names if name not in missing}
+        for name, array in arrays.items():
+            if not isinstance(array, np.ndarray):  # a member without the header of .npy comes as bytes
+                raise ValueError(f"{name} is no array")
+            if array.dtype.kind == "U":
+                array.tolist()  # fails here, and not at first use, for code points that do not exist
+        return arrays
     except DataError:
         raise
-    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
+    except Exception as error:  # numpy, zipfile and zlib raise a dozen types for damaged archives
         raise DataError(f"{path} cannot be read as .npz: {error}; {remedy}") from error
 
 

@@ -17,7 +17,7 @@ from safetensors.numpy import load as st_load
 from safetensors.numpy import save as st_save
 
 from edgefl.errors import PlanError
-from edgefl.files import write_atomic
+from edgefl.files import parse_json, write_atomic
 
 FORMAT = 1
 FILES = {"spec": "plan.json", "program": "plan.tflite", "template": "template.tflite"}
@@ -124,7 +124,7 @@ def spec_to_json(spec: PlanSpec) -> str:
 def spec_from_json(text: str) -> PlanSpec:
     """Read a spec; PlanError when the text is of another format or lacks a field."""
     try:
-        raw = json.loads(text)
+        raw = parse_json(text)
         if raw["format"] != FORMAT:
             raise PlanError(f"plan format {raw['format']}, expected {FORMAT}; update edgefl on this device or rebuild the plan")
         signatures = tuple(

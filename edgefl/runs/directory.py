@@ -24,7 +24,7 @@ from typing import Any
 from edgefl.checkpoint import decode_server_state, encode_server_state
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError, PlanError, StateError
-from edgefl.files import write_atomic
+from edgefl.files import parse_json, write_atomic
 from edgefl.machine import machine
 from edgefl.plan.spec import Plan, load_plan
 from edgefl.runs.states import FileStates
@@ -166,7 +166,7 @@ class RunDirectory:
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object; StateError when it is missing or damaged."""
     try:
-        found = json.loads(path.read_text())
+        found = parse_json(path.read_text())
     except (OSError, ValueError) as error:
         raise StateError(f"cannot read {path}: {error}; is this the directory of a run?") from error
     if not isinstance(found, dict):

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from edgefl.errors import ConfigError
-from edgefl.files import SECRET, write_atomic
+from edgefl.files import SECRET, parse_json, write_atomic
 
 FORMAT = "edgefl enrolment 1"
 
@@ -39,7 +39,7 @@ def load_enrolment(path: Path) -> Enrolment:
     try:
         if path.stat().st_mode & 0o077:
             raise ConfigError(f"{path} can be read by others, and it is this device's identity; chmod 600 {path}")
-        raw = json.loads(path.read_text())
+        raw = parse_json(path.read_text())
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}; make it with `edgefl device enrol`") from error
     except ValueError as error:

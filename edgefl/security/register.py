@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from edgefl.errors import ConfigError
-from edgefl.files import SECRET, write_atomic
+from edgefl.files import SECRET, parse_json, write_atomic
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ def devices(directory: Path) -> Mapping[str, Enrolled]:
     """Return who was enrolled, by id. ConfigError when this is no directory of keys."""
     path = directory / "devices.json"
     try:
-        return {client_id: Enrolled(**entry) for client_id, entry in json.loads(path.read_text()).items()}
+        return {client_id: Enrolled(**entry) for client_id, entry in parse_json(path.read_text()).items()}
     except FileNotFoundError as error:
         raise ConfigError(f"{directory} holds no keys; make them with `edgefl broker init {directory} --host NAME`") from error
     except (OSError, ValueError, TypeError, AttributeError) as error:
