@@ -7,12 +7,20 @@ a polynomial on [-1/4, 0) and factors for the rest, 1/(1+x) by three Newton step
 
 import math
 
+from edgefl.errors import ExportError
+
 ONE = (1 << 31) - 1
 FACTORS = ((-2, 1672461947), (-1, 1302514674), (0, 790015084), (1, 290630308), (2, 39332535), (3, 720401), (4, 242))
 
 
 def quantize_multiplier(real: float) -> tuple[int, int]:
-    """Return (multiplier, shift) of a real multiplier >= 0."""
+    """Return (multiplier, shift) of a real multiplier >= 0.
+
+    Raises:
+        ExportError: The multiplier is not finite, or too large for a shift of 32-bit integers.
+    """
+    if not 0 <= real < 2.0**31:
+        raise ExportError(f"the scales of a layer give the multiplier {real:.3g}, expected 0 to 2^31; quantize the model again")
     if real == 0.0:
         return 0, 0
     fraction, shift = math.frexp(real)

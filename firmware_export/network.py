@@ -173,5 +173,5 @@ def _check(network: Network) -> None:
         if not operator.outputs or not all(-1 <= i < count for i in used) or not all(i in ready for i in operator.inputs):
             raise ExportError(f"operator {operator.name} names a tensor that is not there; the model is damaged, copy it again")
         ready.update(operator.outputs)
-    if not network.outputs or not all(i in ready for i in (*network.inputs, *network.outputs)):
+    if not network.outputs or not all(0 <= i < count and i in ready for i in (*network.inputs, *network.outputs)):
         raise ExportError("the model has no output, or one that no operator makes; it is damaged, copy it again")

@@ -50,7 +50,18 @@ from edgefl.types import ClientState, Mixture, ServerState, Shard
 from edgefl.wire import messages
 from edgefl.wire.chunks import Assembler, indices_of
 from edgefl.wire.deflate import squeeze
-from edgefl.wire.masked import Advertised, Introduced, decode_ids, decode_inbox, decode_keys, encode_inbox, encode_keys
+from edgefl.wire.masked import (
+    DIGESTS_BYTES,
+    SEALED_BYTES,
+    Advertised,
+    Introduced,
+    decode_complaint,
+    decode_ids,
+    decode_inbox,
+    decode_keys,
+    encode_inbox,
+    encode_keys,
+)
 from edgefl.wire.strict_json import decode_json, encode_json
 from edgefl.wire.tensors import decode_models, decode_part, encode_models, encode_weights
 from edgefl.wire.topics import parse_topic
@@ -104,9 +115,11 @@ WEIGHTS = {"fc/kernel": np.arange(12, dtype=np.float32).reshape(3, 4), "fc/bias"
 SPECS = tuple(TensorSpec(name, array.shape) for name, array in WEIGHTS.items())
 MODELS = {"global": SPECS}
 SEEDS = [
-    messages.State("f", "s", "federate", 1, 3, 2, 9.0, SHA, 1.0),
+    messages.State("f", "s", "federate", 1, 3, 2, 9.0, SHA, 1.0, started=17 * 10**11, settings={"a": 1.0}),
     messages.Status("pi-1", "b", True, 1.0, 5, "0.1.0", 1.0),
-    messages.Task("s", 1, "federate", SHA, {"global": SHA}, {"a": 1.0}, 1, 9.0, "fp32", 1, 2.5, "n", 1.0),
+    messages.Task(
+        "s", 1, "federate", SHA, {"global": SHA}, {"a": 1.0}, 1, 9.0, "fp32", 1, 2.5, "n", 1.0, started=1700000000000, settings={"b": 1.0}
+    ),
     messages.Manifest(SHA, 10, 1, 65536, 1.0),
     messages.Begin("pi-1", "s", 1, SHA, SHA, 10, 1, 65536, 5, {"loss": 0.5}, "n", 1.0),
     messages.End(SHA, 1, 1.0),
@@ -114,7 +127,7 @@ SEEDS = [
     messages.Want(SHA, ((0, 1), (2, 3)), 1.0),
     messages.Claim("b", 1.0),
     messages.Metrics("pi-1", 1, {"loss": 0.5}, 50.0, 60.0, 45.5, 1.5, 1.0),
-    messages.Summary(1, "federate", 2, 0.5, 0.9, 0.8, 1.0, 100, 200, 3.5, ("pi-2",), 1.0),
+    messages.Summary(1, "federate", 2, 0.5, 0.9, 0.8, 1.0, 100, 200, 3.5, ("pi-2",), 1.0, {"auc": 0.5}),
     messages.Clusters("s", 1, {"pi-1": 0}, "fc1", ("pi-1", "pi-2"), ((1.0, 0.5), (0.5, 1.0)), ((0, 1, 0.5, 2),), 0.6, 1.0),
 ]
 KEY = base64.b64encode(bytes(range(32))).decode()
@@ -221,9 +234,9 @@ def masked_parsers() -> list[Parser]:
     """What the exchanges of secure aggregation carry, with signatures and vouchers made anew."""
     authority = make_authority("a", 10)
     key = base64.b64encode(bytes(32)).decode()
-    seed = Advertised("pi-1", "ab" * 32, key, key)
-    others = [Introduced(Advertised(f"pi-{i}", "ab" * 32, key, key), KEY, "") for i in range(1, 5)]
-    tree, voucher = json.loads(encode_json(seed)), vouch(authority, "pi-1", public_of(KEY))
+    seed = Advertised("pi-1", "ab" * 32, key, key, key)
+    others = [Introduced(Advertised(f"pi-{i}", "ab" * 32, key, key, key), KEY, "") for i in range(1, 5)]
+    tree, voucher = json.loads(encode_json(seed)), vouch(authority, "pi-1", public_of(KEY), 4e9)
 
     def read_keys(blob: bytes) -> None:
         for each in decode_keys(blob):
@@ -237,11 +250,12 @@ def masked_parsers() -> list[Parser]:
             return damage_lines(encode_keys([Introduced(signed, public_of(KEY), voucher)]), b"\t")(rng)
         return damage_lines(encode_keys(others))(rng)
 
-    inbox = encode_inbox({f"pi-{i}": bytes(160) for i in range(1, 5)})
+    inbox = encode_inbox({f"pi-{i}": bytes(SEALED_BYTES) for i in range(1, 5)})
     ids = b"pi-1 pi-2 pi-3"
     return [
         Parser("masked keys", read_keys, make_keys, LEAST),
         Parser("masked inbox", decode_inbox, damage_list(inbox, b"\n"), 20_000),
+        Parser("masked complaint", decode_complaint, damage_list(ids, b" "), 20_000),
         Parser("masked ids", decode_ids, damage_list(ids, b" "), 20_000),
     ]
 
@@ -351,8 +365,8 @@ def file_parsers(folder: Path) -> list[Parser]:
     for label in range(3):
         ring.add(np.ones((2, 2), np.float32), label)
     rung = written(ring.save, "ring.npz")
-    public = {client_id: PublicKeys(bytes(32), bytes(32)) for client_id in ("pi-1", "pi-2", "pi-3")}
-    held = Held("s", 1, "a", "c", public, tuple(public), (SEEDS[4],), np.arange(4, dtype=np.uint64))
+    public = {client_id: PublicKeys(bytes(32), bytes(32), bytes(32)) for client_id in ("pi-1", "pi-2", "pi-3")}
+    held = Held("s", 1, "a", "c", public, tuple(public), (SEEDS[4],), np.arange(4, dtype=np.uint64), {"pi-1": bytes(3 * DIGESTS_BYTES)})
     kept = written(lambda path: save_held(held, path))
     line, _, words = kept.partition(b"\n")
     damaged_line = damage_json(line)
