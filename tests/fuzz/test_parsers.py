@@ -477,6 +477,7 @@ GROUPS = ("messages", "tensors", "masked", "texts", "files", "exports")
 
 @pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.timeout(3600)
+@pytest.mark.filterwarnings("ignore:Reading `.npy`:UserWarning")  # numpy's remark on a header as Python 2 wrote it
 def test_damaged_input_is_refused_by_an_error_of_the_project_or_read(group, parsers):
     for number, parser in enumerate(parsers[group]):
         rng = np.random.default_rng([7, number])
@@ -495,6 +496,7 @@ def test_damaged_input_is_refused_by_an_error_of_the_project_or_read(group, pars
 
 
 @pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.filterwarnings("ignore:Reading `.npy`:UserWarning")
 def test_no_input_takes_more_memory_than_the_limit(group, parsers):
     for number, parser in enumerate(parsers[group]):
         rng = np.random.default_rng([8, number])
