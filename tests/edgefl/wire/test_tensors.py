@@ -2,6 +2,7 @@
 
 import json
 import struct
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -131,3 +132,16 @@ def test_a_claimed_size_takes_no_memory():
         decode_weights(huge, (TensorSpec("w", (10**6, 10**6)),), "pi-3")
     assert tracemalloc.get_traced_memory()[1] < 1_000_000
     tracemalloc.stop()
+
+
+def test_a_header_that_promises_terabytes_is_refused_before_memory_is_taken():
+    header = {"global/conv/kernel": {"dtype": "F32", "shape": [2**40, 2**20], "data_offsets": [0, 2**62]}}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    tracemalloc.start()
+    try:
+        with pytest.raises(WireError):
+            decode_models(len(text).to_bytes(8, "little") + text, {"global": SPECS}, "pi-1")
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    finally:
+        tracemalloc.stop()
