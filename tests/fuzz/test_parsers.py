@@ -176,7 +176,7 @@ def damage_signed(seed: object) -> Make:
 
 def show(blob: bytes) -> object:
     topic, _, payload = blob.partition(b"\n")
-    whole = f"{PREFIX}/f/{topic.decode()}"
+    whole = f"{PREFIX}/f/{topic.decode(errors='replace')}"
     view = View("f")
     view.take(whole, payload, 1.0)
     return json.dumps([decoded(whole, payload), snapshot(view, 2.0)], allow_nan=False)
@@ -220,7 +220,10 @@ def draw_chunks(rng: Rng) -> bytes:
 
 
 def assemble(blob: bytes) -> None:
-    size, count, chunk, ranges, chunks = json.loads(blob)
+    try:
+        size, count, chunk, ranges, chunks = json.loads(blob)
+    except (ValueError, TypeError, RecursionError):  # no draw of `draw_chunks`
+        return
     content = b"\0" * min(max(size, 0), 5000)
     assembler = Assembler(sha256(content).hexdigest(), size, count, chunk, 1_000_000)
     for index, length in chunks:
