@@ -5,7 +5,6 @@ The round before is kept too: a card that lost power may hold less than it said 
 
 import fcntl
 import hashlib
-import json
 import os
 import time
 from collections.abc import Mapping
@@ -13,18 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgefl.checkpoint import decode_client_state, encode_client_state, encode_mixture
+from edgefl.checkpoint import decode_client_state, encode_client_state
+from edgefl.device_state import DEVICE, decode_note, encode_note, save_personal
 from edgefl.errors import StateError, WireError
 from edgefl.files import SECRET, write_atomic
-from edgefl.plan.spec import Plan, save_plan
+from edgefl.plan.spec import Plan
 from edgefl.types import ClientState, Mixture
 from edgefl.wire.strict_json import decode_json, encode_json
 
 PROGRESS = "progress.json"
 BEFORE = "progress.before.json"
-DEVICE = "device.json"
 LOCK = "lock"
-MIXTURE = "mixture.safetensors"
 
 
 @dataclass(frozen=True)
@@ -145,15 +143,14 @@ class Store:
     def note(self) -> dict[str, Any]:
         """Return what device.json says, empty when it is not there."""
         try:
-            found = json.loads(self._read(DEVICE) or b"{}")
+            return decode_note(self._read(DEVICE) or b"{}")
         except ValueError:
-            return {}  # cut short by a power cut; it is written again with the next round
-        return found if isinstance(found, dict) else {}
+            return {}  # damaged, as after a power cut; it is written again with the next round
 
     def save_note(self, note: Mapping[str, Any]) -> None:
         """Write device.json: id, federation, data, seed, session."""
         if self.note() != dict(note):
-            self._write(DEVICE, (json.dumps(dict(note), indent=1) + "\n").encode())
+            self._write(DEVICE, encode_note(note))
 
     def progress(self) -> Progress | None:
         """Return the last finished round, or None before the first."""
@@ -198,7 +195,6 @@ class Store:
     def save_personal(self, plan: Plan, mixture: Mixture) -> None:
         """Write the plan and the mixture, for the export on this device."""
         try:
-            save_plan(plan, self.directory / "plan")
+            save_personal(self.directory, plan, mixture)
         except OSError as error:
-            raise StateError(f"cannot write {self.directory / 'plan'}: {error.strerror}; free some space") from error
-        self._write(MIXTURE, encode_mixture(mixture))
+            raise StateError(f"cannot write {error.filename or self.directory}: {error.strerror}; free some space") from error

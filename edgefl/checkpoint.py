@@ -1,7 +1,9 @@
 """States and mixtures <-> bytes for a local disk: safetensors with a JSON note, the same state gives the same bytes."""
 
+import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -65,11 +67,52 @@ def decode_client_state(blob: bytes) -> ClientState:
     return ClientState(groups.get("arrays", {}), note["scalars"])
 
 
-def encode_mixture(mixture: Mixture) -> bytes:
-    """Return a mixture as bytes, for the device's own disk only."""
-    return _encode("mixture", {}, {"weights": mixture.weights})
+@dataclass(frozen=True)
+class StoredMixture:
+    """A mixture as a file holds it.
+
+    plan_id: the plan that it belongs to, "" if the file does not name it; has_digest: whether the file carries a digest, which then fits.
+    """
+
+    mixture: Mixture
+    plan_id: str
+    has_digest: bool
+
+
+def encode_mixture(mixture: Mixture, plan_id: str = "") -> bytes:
+    """Return a mixture as bytes with a digest of its weights and the id of its plan, for the device's own disk only."""
+    return _encode("mixture", {"plan": plan_id, "sha256": _digest(mixture.weights)}, {"weights": mixture.weights})
 
 
 def decode_mixture(blob: bytes) -> Mixture:
-    """Read a mixture; StateError when the bytes are not one."""
-    return Mixture(_decode("mixture", blob)[1].get("weights", {}))
+    """Read a mixture; StateError when the bytes are not one, or are damaged."""
+    return decode_stored_mixture(blob).mixture
+
+
+def decode_stored_mixture(blob: bytes) -> StoredMixture:
+    """Read a mixture with what its file says of it. A file of an older edgefl carries no digest.
+
+    Raises:
+        StateError: The bytes are not a mixture, or differ from their digest.
+    """
+    note, groups = _decode("mixture", blob)
+    weights = groups.get("weights", {})
+    if note == {"kind": "mixture"}:
+        return StoredMixture(Mixture(weights), "", False)
+    found = _digest(weights)
+    if note.get("sha256") != found or not isinstance(note.get("plan"), str):
+        raise StateError(
+            f"the weights of this mixture have the sha256 {found}, expected {note.get('sha256')}: the file is damaged; copy it again, or "
+            "let the device personalize again"
+        )
+    return StoredMixture(Mixture(weights), note["plan"], True)
+
+
+def _digest(weights: Weights) -> str:
+    """Return the sha256 over names, types, shapes and values."""
+    hashed = hashlib.sha256()
+    for name in sorted(weights):
+        array = np.asarray(weights[name], order="C")
+        hashed.update(json.dumps([name, str(array.dtype), array.shape]).encode())
+        hashed.update(array.tobytes())
+    return hashed.hexdigest()

@@ -6,12 +6,12 @@ from typing import Any
 
 import click
 
+from edgefl.device_state import DEVICE
 from edgefl.errors import ExportError
 from edgefl.files import SECRET, write_atomic
 from firmware_export.drift import Drift, Usage, as_values, compare, read_counters
 from firmware_export.ota import Part, Parts, describe, make_update, read_update
 from firmware_export.signing_key import make_key, read_signer
-from firmware_export.state import DEVICE
 
 NOTE = "update.json"
 REPORT = "report.json"

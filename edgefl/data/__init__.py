@@ -1,6 +1,7 @@
 """Data sets by name, one file a source; partitions share them out to clients."""
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from edgefl.config import DataConfig
@@ -11,6 +12,9 @@ from edgefl.data.registry import PARTITIONS, make_allotments
 from edgefl.data.sources import OWN, SOURCES, dataset_options, list_datasets, loader, source_entry
 
 __all__ = ["PARTITIONS", "SOURCES", "Allotment", "Dataset", "list_datasets", "load_data", "load_dataset", "make_allotments", "take"]
+
+TABLE = tuple(each.name for each in fields(DataConfig) if each.name != "options")
+"""The keys of `[data]` that every data set has."""
 
 
 def load_dataset(name: str, options: Mapping[str, Any] | None = None) -> Dataset:
@@ -34,7 +38,7 @@ def load_data(config: DataConfig, seed: int, *, scale: bool = True) -> Dataset:
 
 def _load(name: str, options: Mapping[str, Any]) -> Dataset:
     source = source_entry(name)
-    full = full_options(f"[data] {name}", dataset_options(source), options)
+    full = full_options(f"[data] {name}", dataset_options(source), options, TABLE)
     classes = full.pop("classes")
     path = (name.removeprefix(OWN),) if name.startswith(OWN) else ()
     dataset: Dataset = loader(source).load(*path, **full)

@@ -1,7 +1,7 @@
 """Options by keyword, of a data set or a partition: defaults stand in the function's signature, an unknown option names the nearest."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from edgefl.config import nearest
@@ -13,19 +13,20 @@ def defaults_of(function: Callable[..., Any]) -> dict[str, Any]:
     return {p.name: p.default for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY}
 
 
-def full_options(owner: str, defaults: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+def full_options(owner: str, defaults: Mapping[str, Any], options: Mapping[str, Any], table: Sequence[str] = ()) -> dict[str, Any]:
     """Return the defaults with the options over them; a whole number will do for a float, a list for a tuple.
 
-    Raises ConfigError for an unknown option (and names the nearest), or one of another type than its default.
+    table: further keys of the owner's table, which an error names too. Raises ConfigError for an unknown option (and names the nearest),
+    or one of another type than its default.
     """
-    return {**defaults, **{key: _checked(owner, defaults, key, value) for key, value in options.items()}}
+    return {**defaults, **{key: _checked(owner, defaults, key, value, table) for key, value in options.items()}}
 
 
-def _checked(owner: str, defaults: Mapping[str, Any], key: str, value: Any) -> Any:
-    if not defaults:
+def _checked(owner: str, defaults: Mapping[str, Any], key: str, value: Any, table: Sequence[str]) -> Any:
+    if not defaults and not table:
         raise ConfigError(f"{owner} has no options, received {key!r}; remove it")
     if key not in defaults:
-        raise ConfigError(f"{owner} has no option {key!r}; {nearest(key, list(defaults))}")
+        raise ConfigError(f"{owner} has no option {key!r}; {nearest(key, [*table, *defaults])}")
     default = defaults[key]
     if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
         return float(value)

@@ -176,4 +176,8 @@ def load_plan(directory: Path) -> Plan:
         parts = {name: (directory / file).read_bytes() for name, file in FILES.items()}
     except OSError as error:
         raise PlanError(f"no plan in {directory}: {error}; make one with `edgefl plan build -o {directory}`") from error
-    return Plan(spec_from_json(parts["spec"].decode()), parts["program"], parts["template"])
+    try:
+        text = parts["spec"].decode()
+    except UnicodeDecodeError as error:
+        raise PlanError(f"{directory / FILES['spec']} is damaged: {error}; copy the plan again, or remake it") from error
+    return Plan(spec_from_json(text), parts["program"], parts["template"])

@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from edgefl.engines.site import Ending, Federation
 from edgefl.errors import ConfigError
 from edgefl.loggers import LOG_HELP, about_run, check_log, open_logs
 from edgefl.loggers.scalars import figure_scalars
+from edgefl.plan.spec import Plan
 from edgefl.privacy.accountant import within_budget
 from edgefl.privacy.mechanism import check_privacy
 from edgefl.runs import layers
@@ -37,12 +38,20 @@ def _open_engine(engine: str, processes: int) -> Callable[[Federation], Engine] 
     return partial(RayEngine, count=processes)
 
 
-def _keep_mixtures(directory: Path, client_id: str, ending: Ending) -> Ending:
-    from edgefl.checkpoint import encode_mixture
-    from edgefl.files import SECRET, write_atomic
+def _keep_mixtures(run: RunDirectory, config: FederationConfig, shared: Shared) -> Callable[[str, Ending], Ending]:
+    from edgefl.runs.mixtures import keep_state
 
-    write_atomic(directory / f"{client_id}.safetensors", encode_mixture(ending.mixture), SECRET)
-    return light(client_id, ending)
+    @cache
+    def plan() -> Plan:  # built once the rounds begin
+        found = run.plan()
+        assert found is not None
+        return found[0]
+
+    def keep(client_id: str, ending: Ending) -> Ending:
+        keep_state(run.path, plan(), config, client_id, ending.mixture, shared.shards[client_id])
+        return light(client_id, ending)
+
+    return keep
 
 
 def _keep_layers(run: RunDirectory, config: FederationConfig, shared: Shared, epochs: int) -> None:
@@ -75,7 +84,7 @@ def _draw(function: Callable[..., None], *arguments: Any) -> bool:
 )
 @click.option("--seed", type=click.IntRange(0), help="In place of the configuration's seed.")
 @click.option("--resume", is_flag=True, help="Go on with a run that was interrupted.")
-@click.option("--mixtures", is_flag=True, help="Keep each client's mixture in mixtures/.")
+@click.option("--mixtures", is_flag=True, help="Keep each client's mixture and samples in mixtures/CLIENT/, for `edgefl export --state`.")
 @click.option(
     "--evaluate-every",
     type=click.IntRange(0),
@@ -127,7 +136,7 @@ def simulate(
             simulation = play(
                 run, config, shared, processes=processes, open_engine=_open_engine(engine, processes),
                 progress=RoundProgress(config.rounds, tell),
-                ended=partial(_keep_mixtures, out / "mixtures") if mixtures else light, evaluate_every=evaluate_every, log=log,
+                ended=_keep_mixtures(run, config, shared) if mixtures else light, evaluate_every=evaluate_every, log=log,
             )  # fmt: skip
             if layers_over:
                 _keep_layers(run, config, shared, layers_over)
@@ -144,6 +153,9 @@ def simulate(
     if as_json:
         click.echo(json.dumps(summary, allow_nan=False))
         return
+    if mixtures:
+        first = out / "mixtures" / min(simulation.endings)
+        click.echo(f"\n{len(simulation.endings)} states in {out / 'mixtures'}: edgefl export --state {first} -o model/")
     click.echo("\n" + result_table(summary) + f"\n\nsummary  {out / 'summary.json'}" + (f"\npicture  {out / 'run.png'}" if drawn else ""))
 
 

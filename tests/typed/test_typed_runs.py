@@ -83,7 +83,10 @@ def test_simulate(desk: Any, page: Callable[[str], Any]) -> None:
     for what in ("algorithms", "models", "datasets", "partitions"):
         assert desk.run(simulate.take(f"edgefl {what}"))
     desk.run(simulate.take("edgefl partitions show"), {"fashion-mnist": "digits", "--clients 20": "--clients 4"})
-    shutil.copytree(desk / "runs/clothes", desk / "runs/other")
+    desk.run(simulate.take("edgefl simulate federation.toml"))
+    assert "int8" in desk.run(simulate.take("edgefl export --state"))
+    assert "held-out samples" in desk.run(simulate.take("edgefl infer"))
+    shutil.copytree(desk / "runs/clothes", desk / "runs/other", symlinks=True)
     desk.run(simulate.take("edgefl compare"))
     assert (desk / "heat.png").exists() and (desk / "compared.png").exists()
 

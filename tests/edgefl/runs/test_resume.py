@@ -9,6 +9,10 @@ from edgefl.checkpoint import decode_server_state
 from edgefl.cli import run as edgefl
 
 
+def files_of(directory):
+    return [path for path in directory.rglob("*") if path.is_file()]
+
+
 def everything(out):
     """All that a run leaves, but for times and what it ran on."""
     rounds = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
@@ -17,7 +21,7 @@ def everything(out):
         "rounds": [{key: value for key, value in each.items() if key != "seconds"} for each in rounds],
         "summary": {key: value for key, value in summary.items() if key not in ("seconds", "command", "versions", "machine")},
         "state": (out / "server_state.safetensors").read_bytes(),
-        **{f"{name}/{path.name}": path.read_bytes() for name in ("clients", "mixtures") for path in (out / name).iterdir()},
+        **{str(path.relative_to(out)): path.read_bytes() for name in ("clients", "mixtures") for path in files_of(out / name)},
     }
 
 
@@ -30,7 +34,7 @@ def is_past_a_checkpoint(out):
 
 
 def is_personalizing(out):
-    return (out / "mixtures").exists() and any(path.suffix == ".safetensors" for path in (out / "mixtures").iterdir())
+    return any((out / "mixtures").glob("*/mixture.safetensors"))
 
 
 @pytest.mark.parametrize(

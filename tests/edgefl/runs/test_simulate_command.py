@@ -43,8 +43,8 @@ def test_processes_change_nothing_and_two_runs_compare(prepare, capfd, tmp_path)
         config, out = prepare(name, algorithm="clustered", rounds=4, num_train=400, partition=partition)
         assert edgefl(["simulate", config, "--out", out, "--resume", "--processes", processes, "--json", "--mixtures"]) == 0
         summaries.append(json.loads(capfd.readouterr().out))
-        kept = [path for directory in ("clients", "mixtures") for path in Path(out, directory).iterdir()]
-        states.append({path.name: path.read_bytes() for path in [*kept, Path(out, "server_state.safetensors")]})
+        kept = [path for directory in ("clients", "mixtures") for path in Path(out, directory).rglob("*") if path.is_file()]
+        states.append({str(path.relative_to(out)): path.read_bytes() for path in [*kept, Path(out, "server_state.safetensors")]})
     first, second = ({key: value for key, value in each.items() if key not in ("seconds", "command")} for each in summaries)
     assert first == second
     assert states[0] == states[1]

@@ -1,0 +1,48 @@
+"""The state of each simulated client as `edgefl export --state` reads it, in `mixtures/CLIENT/` of the run.
+
+plan                  a link to the run's plan
+shard.npz             the client's samples, as they were shared out
+device.json           id, federation, seed, where the samples lie
+mixture.safetensors   the mixture; written last
+"""
+
+from pathlib import Path
+
+from edgefl.config import FederationConfig
+from edgefl.data.npz import save_shard
+from edgefl.device_state import DEVICE, PLAN, encode_note, save_mixture
+from edgefl.errors import StateError
+from edgefl.files import SECRET, write_atomic
+from edgefl.plan.spec import Plan
+from edgefl.types import Mixture, Shard
+
+DIRECTORY = "mixtures"
+SHARD = "shard.npz"
+
+
+def keep_state(run: Path, plan: Plan, config: FederationConfig, client_id: str, mixture: Mixture, shard: Shard) -> Path:
+    """Write one client's state and return its directory.
+
+    Args:
+        run: The run's directory, which holds the plan.
+        plan: The run's plan.
+        config: The federation's configuration.
+        client_id: Names the directory.
+        mixture: What the client takes away.
+        shard: Its samples, with those held out.
+
+    Raises:
+        StateError: The disk does not take a file.
+    """
+    state = run / DIRECTORY / client_id
+    note = {"data": SHARD, "id": client_id, "federation": config.name, "seed": config.seed}
+    try:
+        state.mkdir(parents=True, exist_ok=True)
+        if not (state / PLAN).is_symlink():
+            (state / PLAN).symlink_to(Path("..", "..", PLAN), target_is_directory=True)
+        save_shard(state / SHARD, shard)
+        write_atomic(state / DEVICE, encode_note(note), SECRET)
+        save_mixture(state, plan, mixture)
+    except OSError as error:
+        raise StateError(f"cannot write {error.filename or state}: {error.strerror}; free some space, then go on with --resume") from error
+    return state

@@ -1,0 +1,50 @@
+"""What `edgefl simulate --mixtures` leaves is what `edgefl export --state` and `edgefl infer` read."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from edgefl.cli import run as edgefl
+
+
+@pytest.fixture
+def simulated(prepare, capfd) -> Path:
+    config, out = prepare(rounds=1)
+    assert edgefl(["simulate", config, "--out", out, "--resume", "--mixtures", "--json"]) == 0
+    capfd.readouterr()
+    return Path(out)
+
+
+def test_a_simulated_client_is_exported_and_measured(simulated, capfd, tmp_path) -> None:
+    client = json.loads((simulated / "summary.json").read_text())["clients"][0]
+    name = client.get("client") or client.get("id")
+    moved = tmp_path / "elsewhere" / "run"  # paths inside of a run are its own
+    moved.parent.mkdir()
+    shutil.move(simulated, moved)
+    state, model = moved / "mixtures" / name, tmp_path / "model"
+    assert edgefl(["export", "--state", str(state), "-o", str(model), "--json"]) == 0, capfd.readouterr().err
+    report = json.loads(capfd.readouterr().out)
+    assert (report["num_test"], report["client_id"]) == (client["n_test"], name)
+    assert report["accuracy_float"] == pytest.approx(client["accuracy_mixture"])
+    assert edgefl(["infer", str(model / "model.tflite"), "--data", str(state / "shard.npz"), "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["samples"] == client["n_test"]
+
+
+def test_the_directory_of_a_run_names_its_states(simulated, capfd, tmp_path) -> None:
+    for directory in (simulated, simulated / "mixtures"):
+        assert edgefl(["export", "--state", str(directory), "-o", str(tmp_path / "out")]) == 1
+        error = capfd.readouterr().err
+        assert "is a simulation, expected the state of one client" in error
+        assert f"--state {simulated / 'mixtures'}" in error
+    shutil.rmtree(simulated / "mixtures")
+    assert edgefl(["export", "--state", str(simulated), "-o", str(tmp_path / "out")]) == 1
+    assert "--mixtures" in capfd.readouterr().err
+
+
+def test_an_unknown_key_of_data_names_the_tables_own_too(tmp_path, capfd) -> None:
+    (tmp_path / "f.toml").write_text('[data]\nname = "digits"\ntrain_samples = 100\n')
+    assert edgefl(["simulate", str(tmp_path / "f.toml"), "--out", str(tmp_path / "run")]) == 1
+    error = capfd.readouterr().err
+    assert "'train_samples'" in error and "num_train" in error
