@@ -18,6 +18,7 @@ def parse_json(text: str | bytes) -> Any:
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 
+
 SECRET = 0o600
 """Mode of a file that its owner alone may read: keys, personal weights, samples, and the state that holds them."""
 
