@@ -28,7 +28,7 @@ ROOMS = (
     {"drawing"},
     {"data"},
     {"models"},
-    {"plan", "mixture"},
+    {"plan", "mixture", "device_state"},
     {"learner"},
     {"algorithms"},
     {"client", "cohort", "plausible", "staleness"},
