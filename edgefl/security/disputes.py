@@ -1,7 +1,8 @@
 """Who is left out of the next attempt at a masked round when clients say that they cannot open each other's shares.
 
 The aggregator relays sealed shares and cannot open them. A complaint says "v cannot open what u sealed for it"; u or v is at fault. The
-proof would be a key that also opens genuine shares, so nobody is asked for it.
+proof would be a key that also opens genuine shares, so nobody is asked for it. A complaint comes before anything is revealed: the attempt
+has no sum, so the sum of the next attempt has none to be compared with.
 """
 
 from collections.abc import Collection, Mapping

@@ -196,3 +196,19 @@ def test_two_clients_are_no_masked_sum(play):
         None, IDS[:3], changed=lambda phase, blob: spoiled(spoiled(blob, 0, SEALED_BYTES), 1, SEALED_BYTES) if phase == "share" else blob
     )
     assert f"2 clients are left without {LIAR}, expected 3 or more; update or revoke those, or add clients" in said
+
+
+def test_an_agreement_to_other_lists_is_not_handed_on(play):
+    """It is the first that comes; the others would refuse to unmask with it."""
+    agreed = collections.defaultdict(threading.Event)
+
+    def changed(phase, blob):
+        return json.dumps({**json.loads(blob), "lists": "0" * 64}, separators=(",", ":")).encode() if phase == "agree" else blob
+
+    def wait(task, participant):
+        if task.phase == "agree":
+            assert agreed[task.nonce].wait(40)
+
+    said, _ = play(out=(), changed=changed, after=lambda task: agreed[task.nonce].set(), others=wait)
+    assert f"rejected from {LIAR}: {LIAR} agreed to other lists than it was shown; restart it" in said
+    assert "played again" not in said
