@@ -1,6 +1,7 @@
 """`edgefl broker ...` and `edgefl aggregator ...`."""
 
 import json
+import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from mqtt_broker.example_commands import examples
 from mqtt_broker.pause_commands import pause, resume, status
 from mqtt_broker.tool_options import Tools, check_tools, tool_options
 
+VOUCHER_NOTICE_S = 14 * 86400.0
 CA = click.option(
     "--ca", type=click.Path(path_type=Path, file_okay=False), help="The directory of ca.key  [default: that of the other keys]"
 )
@@ -209,6 +211,7 @@ def start_aggregator(
     from edgefl.loggers import about_run, open_logs
     from edgefl.loggers.scalars import round_scalars
     from edgefl.security.enrolment import load_enrolment
+    from edgefl.security.register import ending_vouchers
     from edgefl.staleness import check_rounds
     from edgefl.wire.messages import Summary
     from edgefl.wire.url import parse_urls, without_password
@@ -239,6 +242,11 @@ def start_aggregator(
             made, initial = open_plan(plan, settings)
             tell.at("")
             tell(f"plan {made.id[:8]}; federation {settings.name!r} at {without_password(url)}")
+            if security and settings.privacy.secure_aggregation:
+                ending = ending_vouchers(security, time.time() + VOUCHER_NOTICE_S)
+                if ending:
+                    named = ", ".join(ending) if len(ending) <= 5 else f"{', '.join(ending[:5])} and others"
+                    tell(f"the authority's vouchers for {named} ended, or end within 14 days; renew them with `edgefl broker vouch`")
             with (
                 open_logs(tools.logs, settings.name, key=str(out.resolve()), resumed=resumed, about=about_run(settings)) as log,
                 observed(tools, url, settings.name, security, tell),

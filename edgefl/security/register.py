@@ -27,6 +27,20 @@ def voucher_until(voucher: str) -> float:
     return float(ending) if mark and ending.isdecimal() else 0.0
 
 
+def ending_vouchers(directory: Path, by: float) -> tuple[str, ...]:
+    """Return the ids of devices that are not revoked and whose voucher ends by then, sorted.
+
+    Args:
+        directory: The directory of the federation's keys.
+        by: Seconds since 1970.
+
+    Raises:
+        ConfigError: The list of devices cannot be read.
+    """
+    known = devices(directory).items()
+    return tuple(sorted(name for name, each in known if each.signing_key and not each.revoked and voucher_until(each.voucher) <= by))
+
+
 def devices(directory: Path) -> Mapping[str, Enrolled]:
     """Return who was enrolled, by id. ConfigError when this is no directory of keys."""
     path = directory / "devices.json"

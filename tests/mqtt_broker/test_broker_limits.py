@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from edgefl.errors import LinkError
 from edgefl.mqtt import Link
-from edgefl.security.authority import enrol
+from edgefl.security.authority import enrol, revoke
 from edgefl.security.enrolment import load_enrolment, tls_context
 from mqtt_broker.commands import broker as broker_commands
 from mqtt_broker.embedded import find_mosquitto, free_port
@@ -42,9 +42,12 @@ class Broker:
             text = re.sub(rf"^{name} \d+$", f"{name} {value}", text, flags=re.MULTILINE)
         conf.write_text(text)
         self.log = (directory / "log").open("w+")
-        self.process = subprocess.Popen([find_mosquitto(), "-c", str(conf)], stderr=self.log)
+        self.start()
+
+    def start(self):
+        self.process = subprocess.Popen([find_mosquitto(), "-c", str(self.directory / "mosquitto.conf")], stderr=self.log)
         deadline = time.monotonic() + PATIENCE_S
-        leader = tls_context(load_enrolment(directory / "aggregator.enrol"))
+        leader = tls_context(load_enrolment(self.directory / "aggregator.enrol"))
         while True:
             with contextlib.suppress(LinkError):
                 self.leader = Link(f"mqtts://localhost:{self.port}", "leader", context=leader)
@@ -58,12 +61,20 @@ class Broker:
     def resident_mb(self):
         return int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{self.process.pid}/status").read_text())[1]) / 1024
 
-    def delivers(self, context, client_id):
-        """Return whether a status of this board reaches the aggregator."""
+    def start_empty(self):
+        """What the page for operators says of a broker whose memory is full."""
+        self.leader.close(0.0)
+        self.process.terminate()
+        self.process.wait()
+        (self.directory / "data/mosquitto.db").unlink()
+        self.start()
+
+    def delivers(self, context, client_id, payload=b"still here"):
+        """Return whether a message of this board reaches the aggregator."""
         link = Link(f"mqtts://localhost:{self.port}", "other", context=context)
         try:
-            link.publish(f"{prefix()}/f/device/{client_id}/status", b"still here")
-            return self.leader.get(PATIENCE_S).payload == b"still here"
+            link.publish(f"{prefix()}/f/device/{client_id}/status", payload)
+            return self.leader.get(PATIENCE_S).payload == payload
         finally:
             link.close(1.0)
 
@@ -132,6 +143,11 @@ def test_one_board_cannot_fill_the_memory_with_retained_messages(small_broker):
     assert broker.delivers(other, "other")
     said = (broker.directory / "log").read_text()
     assert "flooder disconnected due to out of memory" in said and "u'thief'" in said  # the operator learns whom to revoke
+    revoke(broker.directory, "thief")
+    broker.start_empty()
+    assert broker.delivers(other, "other", bytes(MESSAGE_BYTES))
+    with pytest.raises(LinkError):
+        Link(f"mqtts://localhost:{broker.port}", "flooder", timeout_s=2.0, context=thief)
 
 
 def test_one_board_cannot_fill_the_memory_with_queues(small_broker):

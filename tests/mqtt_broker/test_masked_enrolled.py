@@ -7,6 +7,7 @@ import pytest
 from edgefl.checkpoint import encode_server_state
 from edgefl.config import FederationConfig, PrivacyConfig
 from edgefl.learner.numpy_softmax import SoftmaxLearner
+from edgefl.security.authority import vouch_again
 from edgefl.simulate import simulate
 from mqtt_broker.embedded import find_mosquitto
 
@@ -28,8 +29,10 @@ def begin(secured, federate, toys):
 
 def test_enrolled_devices_come_to_the_simulators_bits(secured_broker, federate, toys, masked):
     federation, devices, shards = begin(secured_broker, federate, toys)
+    vouch_again(secured_broker.directory, 13)
     aggregator = federation.aggregator("--security", secured_broker.directory, "--broker", secured_broker.url)
     assert aggregator.end() == 0, aggregator.said
+    assert "vouchers for pi-0, pi-1, pi-2 ended, or end within 14 days; renew them with `edgefl broker vouch`" in aggregator.said
     assert [device.end() for device in devices] == [0, 0, 0], [device.said for device in devices]
     config = FederationConfig(rounds=1, seed=5, algorithm="fedavg", privacy=PrivacyConfig(secure_aggregation=True))
     end = simulate(federation.plan, toys.weights(), shards, config, learner=SoftmaxLearner(federation.plan.spec))

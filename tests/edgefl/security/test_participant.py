@@ -14,7 +14,7 @@ from edgefl.errors import RoundError, WireError
 from edgefl.security import authority
 from edgefl.security.authority import create, enrol, revoke
 from edgefl.security.participant import Participant, keys_of, revealed_of, told_of
-from edgefl.security.register import devices
+from edgefl.security.register import devices, ending_vouchers
 from edgefl.security.secure_sum import Revealed, advertise, unmask
 from edgefl.security.trust import Enrolments, Trust
 from edgefl.wire.masked import (
@@ -287,6 +287,8 @@ def test_vouchers_are_renewed_for_all_but_the_revoked(tmp_path, monkeypatch):
     assert authority.vouch_again(tmp_path, 365) == ("pi-0", "pi-1", "pi-2")
     after = devices(tmp_path)
     assert [client_id for client_id in IDS if after[client_id].voucher != before[client_id].voucher] == ["pi-0", "pi-1", "pi-2"]
+    assert ending_vouchers(tmp_path, now + 364 * DAY_S) == ()
+    assert ending_vouchers(tmp_path, now + 366 * DAY_S) == ("pi-0", "pi-1", "pi-2")
     enrolments = Enrolments(tmp_path)
     monkeypatch.setattr(time, "time", lambda: now + 200 * DAY_S)
     assert enrolments.introduction_of("pi-1") == (after["pi-1"].signing_key, after["pi-1"].voucher)
