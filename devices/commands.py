@@ -2,7 +2,10 @@
 
 import json
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -20,6 +23,20 @@ SECURITY = click.option(
     help="The directory of `edgefl broker init`.",
 )  # fmt: skip
 CA = click.option("--ca", type=click.Path(path_type=Path, file_okay=False), help="The directory of ca.key  [default: that of --security]")
+
+
+def sharing_options(where: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the options by which the owner says what a device may send; `where` ends their help texts."""
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        least = click.option(
+            "--least-clients", type=click.IntRange(0, 4096), default=0,
+            help=f"Take part only in masked rounds of at least this many clients{where}.",
+        )  # fmt: skip
+        masked = click.option("--masked-only", is_flag=True, help=f"Train only for tasks with secure aggregation{where}.")
+        return masked(least(command))
+
+    return add
 
 
 @click.group(short_help="The service of one board.")
@@ -60,12 +77,14 @@ def device() -> None:
     help="Take up tasks only while others use less than half of each core, or on mains; may be given again.",
 )  # fmt: skip
 @click.option("--between", help="Take up tasks only in these hours of each day, local time, such as 22:00-06:00.")
+@sharing_options("")
 @click.option("--export/--no-export", default=True, show_default=True, help="Make model.tflite at the end.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was made as JSON; progress goes to stderr.")
 def start(
     broker: str | None, client_id: str | None, enrol: Path | None, source: DataSource, state: Path | None, federation: str, learner: str,
     algorithms: tuple[str, ...], models: tuple[str, ...],
-    threads: int | None, keepalive: int, wait_s: float, only_when: tuple[str, ...], between: str | None, export: bool, as_json: bool,
+    threads: int | None, keepalive: int, wait_s: float, only_when: tuple[str, ...], between: str | None, masked_only: bool,
+    least_clients: int, export: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Join a federation with this device's own data, and end with an int8 model of its own.
 
@@ -79,6 +98,7 @@ def start(
     """
     from devices.boards import detect
     from devices.conditions import Conditions, parse_window
+    from devices.order import Sharing
     from devices.plan_check import Allowed
     from devices.service import Device, Settings
     from edgefl.config import DEFAULT_BROKER
@@ -94,9 +114,12 @@ def start(
     broker, state = broker or DEFAULT_BROKER, state or Path(check_client_id(client_id))
     conditions = Conditions("idle" in only_when, "mains" in only_when, parse_window(between) if between else None)
     threads = threads or detect().board.threads
+    sharing = Sharing(masked_only, least_clients)
+    if enrolment:
+        sharing = sharing.and_also(Sharing(enrolment.masked_only, enrolment.least_clients))
     settings = Settings(
         broker, client_id, source, state, federation, learner, threads, keepalive, wait_s, export, enrolment, conditions,
-        Allowed(algorithms, models),
+        Allowed(algorithms, models), sharing,
     )  # fmt: skip
     with Telling() as tell, stoppable():
         try:
@@ -121,7 +144,10 @@ device.add_command(record)
 @click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), help="Where the board's file goes  [default: ID.enrol]")
 @click.option("--days", type=click.IntRange(1, 3650), default=730, show_default=True, help="How long its certificate counts.")
 @CA
-def enrol_device(client_id: str, security: Path, out: Path | None, days: int, ca: Path | None) -> None:
+@sharing_options(", whatever the board's command line says")
+def enrol_device(
+    client_id: str, security: Path, out: Path | None, days: int, ca: Path | None, masked_only: bool, least_clients: int
+) -> None:
     """Write one file for a board: its certificate and keys, the broker's address and authority, the aggregator's public key.
 
     Example: edgefl device enrol pi-7 --security broker -o pi-7.enrol
@@ -133,7 +159,7 @@ def enrol_device(client_id: str, security: Path, out: Path | None, days: int, ca
     if out.exists():
         raise ConfigError(f"{out} is there already; give another -o, or remove it")
     made = enrol(security, client_id, days, ca)
-    save_enrolment(made, out)
+    save_enrolment(replace(made, masked_only=masked_only, least_clients=least_clients), out)
     click.echo(f"made {out}: whoever has it is {client_id}; copy it to the board and remove it here")
     click.echo(f"  scp {out} {client_id}.local:")
     click.echo(f"  edgefl device start --enrol {out.name} --data shard.npz --state state      (on the board)")

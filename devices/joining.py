@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from devices.identity import claim, find_federation
+from devices.order import TaskOrder
 from devices.session import Session
 from edgefl import __version__
 from edgefl.mqtt import Link, Message
@@ -36,10 +37,14 @@ class Joining(Protocol):
     def enrolment(self) -> Enrolment | None: ...
 
 
-def join(settings: Joining, samples: int, paused: str, note: Callable[[str], None], timeout_s: float = CONNECT_S) -> Session:
-    """Return a session that is connected and has not spoken yet. LinkError, IdTakenError.
+def join(
+    settings: Joining, samples: int, paused: str, note: Callable[[str], None], timeout_s: float = CONNECT_S,
+    order_of: Callable[[str], TaskOrder] = TaskOrder,
+) -> Session:  # fmt: skip
+    """Return a session that is connected and has not spoken yet. LinkError, IdTakenError, StateError.
 
-    paused: why this device takes up no task at first, empty when it does; timeout_s: how long the broker may take to answer.
+    paused: why this device takes up no task at first, empty when it does; timeout_s: how long the broker may take to answer; order_of:
+    the order of a federation's tasks, by its name.
     """
     boot_id = secrets.token_hex(8)
     # not the boot id, which the status tells: who knows the name of a connection can throw its owner out of the broker
@@ -56,10 +61,11 @@ def join(settings: Joining, samples: int, paused: str, note: Callable[[str], Non
         claim(probe, topics, settings.client_id, boot_id, settings.keepalive_s)
     finally:
         probe.close()
+    order = order_of(federation)
     now = time.time()
     status = Status(settings.client_id, boot_id, False, now, samples, __version__, now, paused)
     will = Message(topics.device(settings.client_id, "status"), encode_json(status), retained=True)
     link = Link(settings.broker, name, will=will, keepalive_s=settings.keepalive_s, timeout_s=timeout_s, context=context)
     aggregator = enrolment.aggregator_key if enrolment else ""
     trust = Trust(federation, enrolment.signing_key if enrolment else "", (lambda _: aggregator) if enrolment else None)
-    return Session(link, topics, status, note, trust)
+    return Session(link, topics, status, note, trust, order)

@@ -47,10 +47,10 @@ def told(task: Task, metrics: Mapping[str, float]) -> Mapping[str, float]:
 
 
 class Delivery:
-    """Sends the updates of one device. `authority`: that of its enrolment, PEM, empty without one."""
+    """Sends the updates of one device. `authority`: that of its enrolment, PEM, empty without one; least_clients: see `Participant`."""
 
-    def __init__(self, client_id: str, authority: str, note: Callable[[str], None]) -> None:
-        self._client_id, self._authority, self._note = client_id, authority, note
+    def __init__(self, client_id: str, authority: str, note: Callable[[str], None], least_clients: int = 0) -> None:
+        self._client_id, self._authority, self._note, self._least_clients = client_id, authority, note, least_clients
         self._attempt: Attempt | None = None
         self._answered = 0
         self._attempts: tuple[str, int, int] = "", 0, 0  # session, round, and how many attempts at it
@@ -103,7 +103,8 @@ class Delivery:
         # of several models a client trains one, and all have the same weights
         trained = next(iter(deltas.values()))
         shapes = shapes_of({model: deltas.get(model, trained) for model in task.models})
-        participant = Participant(self._client_id, context_of(session.topics.federation, task), session.trust, self._authority)
+        context = context_of(session.topics.federation, task)
+        participant = Participant(self._client_id, context, session.trust, self._authority, self._least_clients)
         return Attempt(task, progress, participant, partial(words_of, deltas, progress.num_samples, shapes))
 
     def _next(self, session: Session, task: Task) -> Task:

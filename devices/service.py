@@ -14,6 +14,7 @@ from devices.export import MODEL, export_in_child, export_metrics
 from devices.identity import IdTakenError
 from devices.joining import join
 from devices.masked_upload import Delivery, told
+from devices.order import Sharing, TaskOrder
 from devices.plan_check import Allowed, PlanTrials, check_names
 from devices.session import Superseded
 from devices.shard import OwnSamples
@@ -61,6 +62,7 @@ class Settings:
     enrolment: Enrolment | None = None
     conditions: Conditions = field(default_factory=Conditions)
     allowed: Allowed = field(default_factory=Allowed)
+    sharing: Sharing = field(default_factory=Sharing)
 
 
 class Device:
@@ -76,7 +78,8 @@ class Device:
         self._answered = 0
         self._export_error: ExportError | None = None
         self._paused = ""
-        self._delivery = Delivery(settings.client_id, settings.enrolment.ca if settings.enrolment else "", note)
+        authority = settings.enrolment.ca if settings.enrolment else ""
+        self._delivery = Delivery(settings.client_id, authority, note, settings.sharing.least_clients)
         self._availability = Availability(settings.conditions, settings.state, detect().cores)
         self._trials = PlanTrials(settings.state)
         self._refused_plan = ""
@@ -101,7 +104,10 @@ class Device:
 
     def _join(self, samples: int) -> dict[str, Any]:
         settings = self._settings
-        session = self._session = join(settings, samples, self._availability.reason(), self._note)
+        session = self._session = join(
+            settings, samples, self._availability.reason(), self._note,
+            order_of=lambda federation: TaskOrder(federation, settings.state, settings.sharing, self._note),
+        )  # fmt: skip
         federation = session.topics.federation
         yielded = False
         try:
@@ -137,7 +143,7 @@ class Device:
                     self._refuse_plan(task.plan, str(error))
                 continue
             is_ours = state and state.session in (seen, self._last_session()) and state.plan != self._refused_plan
-            if state and state.phase == DONE and is_ours:
+            if state and state.phase == DONE and is_ours and not session.order.pause:
                 return self._end(state.session)
             if state and state.phase not in (DONE, STOPPED) and state.session != seen:
                 seen = state.session
@@ -176,6 +182,8 @@ class Device:
     def _look(self, *, at_work: bool) -> None:
         """See whether this device takes up tasks, and tell the aggregator when that changed."""
         before, reason = self._paused, self._availability.reason(anew=at_work)
+        if reason in ("", UNCHECKED):
+            reason = self._session.order.pause or reason
         if reason not in (before, UNCHECKED) and (reason or before != UNCHECKED):
             self._note(f"paused: {reason}" if reason else "takes up tasks again")
         self._paused = reason
@@ -204,7 +212,8 @@ class Device:
         if late and progress and session.is_current(late, late.max_staleness):
             self._send(late, progress)
         self._unsent.keep(task)
-        if progress is None or (progress.session, progress.round) != (task.session, task.round):
+        # the phase too: else a task to personalize would be answered with the update of its round
+        if progress is None or (progress.session, progress.round, progress.phase) != (task.session, task.round, task.phase):
             site = self._open_site(task)
             settled = {"id": settings.client_id, "federation": federation, "seed": task.seed, **settings.data.as_note()}
             self._store.save_note(settled | ({"masked": True} if was_masked(task, self._store.note()) else {}))
@@ -217,6 +226,8 @@ class Device:
                 raise TaskRefusedError(f"its models do not fit the plan: {error!r}") from error
         # before the update, so that the aggregator knows it when it draws the next cohort
         self._look(at_work=True)
+        if session.order.forbids(task):  # a masked task of this session came meanwhile
+            raise Superseded
         self._send(task, progress)
 
     def _send(self, task: Task, progress: Progress) -> None:

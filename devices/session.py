@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from devices.identity import IdTakenError, older_aggregator, taken, yields_to
+from devices.order import TaskOrder
 from edgefl.errors import WireError
 from edgefl.mqtt import Connected, Link, Message
 from edgefl.security.trust import Trust
@@ -28,11 +29,16 @@ class Superseded(Exception):
     """What this device is doing is not wanted any more: another task came, or the federation ended."""
 
 
+def _news_of(state: State) -> tuple[str, int, str, str]:
+    return state.session, state.started, state.phase, state.plan
+
+
 class Session:
     """One device on one broker. Raises IdTakenError when an earlier device of the same id shows up."""
 
-    def __init__(self, link: Link, topics: Topics, status: Status, note: Callable[[str], None], trust: Trust) -> None:
+    def __init__(self, link: Link, topics: Topics, status: Status, note: Callable[[str], None], trust: Trust, order: TaskOrder) -> None:
         self.link, self.topics, self._status, self._note, self.trust = link, topics, status, note, trust
+        self.order = order
         self.state: State | None = None
         self.task: Task | None = None
         self.tasks_heard = 0
@@ -101,12 +107,14 @@ class Session:
             case "state":
                 told, known = decode_json(State, message.payload), self.state
                 # most say only that the next round is open, as the task does
-                if known is None or (told.session, told.phase, told.plan) != (known.session, known.phase, known.plan):
-                    self.state = self.trust.checked(told, message.payload)
+                if known is None or _news_of(told) != _news_of(known):
+                    self.trust.checked(told, message.payload)
+                    self.state = told if self.order.accepts(told) else known
             case "task":
                 task = self.trust.checked(decode_json(Task, message.payload), message.payload, self._status.client_id)
                 check_chunk_bytes(task.chunk_bytes)
-                self._on_task(task)
+                if self.order.accepts(task):
+                    self._on_task(task)
             case "receipt":
                 received = self.trust.checked(decode_json(Receipt, message.payload), message.payload, self._status.client_id)
                 self.receipts[received.sha256] = received
@@ -152,8 +160,11 @@ class Session:
     def is_current(self, task: Task, within: int = 0) -> bool:
         """Whether this task is still the one to work on, or one of its phase so many rounds later is.
 
-        A task of a masked round: whether nothing was heard since of another attempt.
+        A task of a masked round: whether nothing was heard since of another attempt. A task whose answer must not leave the device
+        is not current.
         """
+        if self.order.forbids(task):
+            return False
         new = self.task
         if task.codec == CODEC:
             new = self._last if self._last and attempt_of(self._last.nonce) == attempt_of(task.nonce) else None

@@ -6,7 +6,7 @@ import os
 import ssl
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 
 from edgefl.errors import ConfigError
@@ -17,7 +17,10 @@ FORMAT = "edgefl enrolment 1"
 
 @dataclass(frozen=True)
 class Enrolment:
-    """`ca`, `certificate`, `key`: PEM. `signing_key` is this one's own, private; `aggregator_key` public, both Ed25519 in base64."""
+    """`ca`, `certificate`, `key`: PEM. `signing_key` is this one's own, private; `aggregator_key` public, both Ed25519 in base64.
+
+    `masked_only`, `least_clients`: what the device may send, whatever its command line says; see `devices.order.Sharing`.
+    """
 
     client_id: str
     broker: str
@@ -26,6 +29,8 @@ class Enrolment:
     key: str
     signing_key: str
     aggregator_key: str
+    masked_only: bool = False
+    least_clients: int = 0
 
 
 def save_enrolment(enrolment: Enrolment, path: Path) -> None:
@@ -44,10 +49,13 @@ def load_enrolment(path: Path) -> Enrolment:
         raise ConfigError(f"cannot read {path}: {error.strerror}; make it with `edgefl device enrol`") from error
     except ValueError as error:
         raise ConfigError(f"{path} is no enrolment: {error}; make it with `edgefl device enrol`") from error
-    names = [field.name for field in fields(Enrolment)]
+    names = [field.name for field in fields(Enrolment) if field.default is MISSING]
     if not isinstance(raw, dict) or raw.get("format") != FORMAT or not all(isinstance(raw.get(name), str) for name in names):
         raise ConfigError(f"{path} is no enrolment of this version, expected {FORMAT!r} with {', '.join(names)}; enrol again")
-    return Enrolment(**{name: raw[name] for name in names})
+    masked_only, least_clients = raw.get("masked_only", False), raw.get("least_clients", 0)
+    if type(masked_only) is not bool or type(least_clients) is not int or least_clients < 0:
+        raise ConfigError(f"{path} has masked_only {masked_only!r} and least_clients {least_clients!r}, expected a boolean and a number")
+    return Enrolment(**{name: raw[name] for name in names}, masked_only=masked_only, least_clients=least_clients)
 
 
 def tls_context(enrolment: Enrolment) -> ssl.SSLContext:

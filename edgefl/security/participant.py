@@ -64,9 +64,14 @@ def keys_of(told: Advertised) -> PublicKeys:
 
 
 class Participant:
-    """One client in one attempt. `authority`: PEM, by which the others' signing keys are checked; empty where nobody was enrolled."""
+    """One client in one attempt.
 
-    def __init__(self, client_id: str, context: str, trust: Trust, authority: str = "") -> None:
+    `authority`: PEM, by which the others' signing keys are checked; empty where nobody was enrolled. `least_clients`: the fewest clients
+    of a key list that this client answers to.
+    """
+
+    def __init__(self, client_id: str, context: str, trust: Trust, authority: str = "", least_clients: int = 0) -> None:
+        self._least_clients = least_clients
         self._client_id, self._context, self._trust, self._authority = client_id, context, trust, authority
         self._own, public = advertise()
         self._advertised = trust.encode(told_of(public, client_id, context), client_id)
@@ -106,6 +111,8 @@ class Participant:
 
     def _share(self, asked: bytes) -> bytes:
         introduced = decode_keys(asked)
+        if len(introduced) < self._least_clients:
+            raise RoundError(f"asked to share with {len(introduced)} clients, and this device has --least-clients {self._least_clients}")
         for each in introduced:
             self._check(each)
         own = [encode_json(each.advertised) for each in introduced if each.advertised.client_id == self._client_id]

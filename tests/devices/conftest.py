@@ -32,6 +32,7 @@ class Lead:
 
     def __init__(self, federation, client_id):
         self.topics, self.client_id, self.session = federation.topics, client_id, secrets.token_hex(8)
+        self.started = time.time_ns() // 10**6
         self.link = Link(federation.url, f"lead-{self.session}")
         device = self.topics.device
         self.link.subscribe(device(client_id, "status"), device(client_id, "want"), f"{self.topics.root}/device/{client_id}/up/+/+")
@@ -57,13 +58,13 @@ class Lead:
         return sha256
 
     def say(self, phase, round):
-        state = State(self.topics.federation, self.session, phase, round, 3, 1, 30.0, self.plan, time.time())
+        state = State(self.topics.federation, self.session, phase, round, 3, 1, 30.0, self.plan, time.time(), started=self.started)
         self.link.publish(self.topics.state, encode_json(state), retain=True)
 
     def task(self, round, phase="federate", nonce="n1", **changes):
         models = {"global": self.model, "initial": self.model} if phase == "personalize" else {"global": self.model}
         raw = {"plan": self.plan, "models": models, "scalars": {}, "seed": 1, "deadline_s": 30.0, "codec": "fp32", "nonce": nonce}
-        raw |= {"max_staleness": 0, "budget_s": 0.0}
+        raw |= {"max_staleness": 0, "budget_s": 0.0, "started": self.started}
         task = Task(session=self.session, round=round, phase=phase, ts=time.time(), **(raw | changes))
         self.link.publish(self.topics.device(self.client_id, "task"), encode_json(task))
 

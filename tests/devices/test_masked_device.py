@@ -147,3 +147,16 @@ def test_a_device_without_cryptography_says_what_to_install(federate, mosquitto_
     assert "round 1 is masked, which takes the package cryptography" in status.paused
     assert "pip install" in status.paused
     device.wait_for("pip install")
+
+
+def test_a_device_refuses_a_key_list_of_too_few_clients(federate, mosquitto_url, toys, lead):
+    federation = federate(mosquitto_url)
+    aggregator = lead(federation)
+    device = federation.device("pi-1", toys.shard(1), "--least-clients", 4)
+    aggregator.next("status")
+    attempt = Round(federation, aggregator, "a")
+    keys = encode_keys([Introduced(attempt.own), *(Introduced(decode_json(Advertised, p.advertise())) for p in attempt.others.values())])
+    begin = attempt.step("share", keys)
+    assert begin.size == 0, "it shared its keys with three clients"
+    aggregator.receipt(begin, "rejected", reason="cannot")
+    device.wait_for("asked to share with 3 clients, and this device has --least-clients 4")

@@ -1,0 +1,162 @@
+"""Which tasks a device accepts: none older than the newest that it knows, and none that its owner forbids.
+
+A task is signed, but a recording of it is signed too. The order of tasks is (`started`, `round`): `started` is larger in each later run of
+the aggregator, and no run sends a round again after a later one. The device keeps the newest pair in its state directory, so that it
+refuses a replayed task after a restart as well.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from edgefl.algorithms import PERSONALIZE
+from edgefl.errors import StateError, WireError
+from edgefl.files import write_atomic
+from edgefl.wire.masked import CODEC, STEPS
+from edgefl.wire.messages import State, Task
+from edgefl.wire.strict_json import decode_json, encode_json
+
+MASKED_ONLY = "takes part in masked rounds only, and this federation is not masked"
+MAX_LOGGED = 100
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """What the owner of a device lets it send.
+
+    Attributes:
+        masked_only: Whether the device trains only for tasks whose updates are masked.
+        least_clients: The fewest clients of a masked round that the device takes part in.
+    """
+
+    masked_only: bool = False
+    least_clients: int = 0
+
+    def and_also(self, other: "Sharing") -> "Sharing":
+        """Return the rules of both."""
+        return Sharing(self.masked_only or other.masked_only, max(self.least_clients, other.least_clients))
+
+
+@dataclass(frozen=True)
+class Newest:
+    """The newest run of an aggregator and its newest round that a device accepted. `masked`: whether the session masks updates."""
+
+    session: str
+    started: int
+    round: int
+    masked: bool
+
+
+def trains_in_clear(task: Task) -> bool:
+    """Return whether the answer to a task is an update that nothing hides."""
+    return task.codec != CODEC and task.phase != PERSONALIZE and task.phase not in STEPS
+
+
+def _with_task(newest: Newest, task: Task) -> Newest:
+    return replace(newest, round=max(newest.round, task.round), masked=newest.masked or task.codec == CODEC)
+
+
+class TaskOrder:
+    """The order of one federation's tasks, in a file of the state directory.
+
+    Args:
+        federation: The federation's name. Each federation has an order of its own.
+        directory: The state directory; None keeps the order in memory only.
+        sharing: What the owner lets the device send.
+        log: Receives one line for each refused task.
+
+    Raises:
+        StateError: The file is damaged, or the disk does not take it.
+    """
+
+    def __init__(
+        self, federation: str, directory: Path | None = None, sharing: Sharing = Sharing(), log: Callable[[str], None] = lambda line: None
+    ) -> None:
+        self._path = directory / f"order-{federation}.json" if directory else None
+        self._sharing, self._log = sharing, log
+        self._newest = self._load()
+        self._logged: set[tuple[int, str, int, bool]] = set()
+        self.pause = ""
+        """Why the device takes up no task of the present run; empty when it does."""
+
+    def _load(self) -> Newest | None:
+        try:
+            return decode_json(Newest, self._path.read_bytes()) if self._path else None
+        except FileNotFoundError:
+            return None
+        except (OSError, WireError) as error:
+            raise StateError(f"cannot read {self._path}: {error}; remove it, and the device accepts the next task that it sees") from error
+
+    def accepts(self, message: Task | State) -> bool:
+        """Return whether a message with a right signature counts, and remember it. A refused message is logged once."""
+        reason = self._why_older(message)
+        if not reason:
+            newest = self._advanced(message)
+            reason = self._why_forbidden(message, newest)
+            self._save(newest if reason or not isinstance(message, Task) else _with_task(newest, message))
+        if not reason:
+            return True
+        key = message.started, message.session, message.round, isinstance(message, Task) and trains_in_clear(message)
+        if key not in self._logged and len(self._logged) < MAX_LOGGED:
+            self._logged.add(key)
+            self._log(f"refused a {type(message).__name__} of round {message.round}, session {message.session[:8]}: {reason}")
+        return False
+
+    def _why_older(self, message: Task | State) -> str:
+        newest = self._newest
+        if newest is None or message.started > newest.started:
+            return ""
+        if message.started < newest.started or message.session != newest.session:
+            older_s = (newest.started - message.started) / 1000
+            return (
+                f"its aggregator started {older_s:.0f} s before the newest one that this device knows. Either somebody replays a "
+                f"recording, or the aggregator's clock was set back: then set the clock, or remove {self._path or 'the device state'}"
+            )
+        if isinstance(message, Task) and message.round < newest.round:
+            return (
+                f"this device knows round {newest.round} of it already. Either somebody replays a recording, or the aggregator was "
+                "restored from a backup while it ran: then restart the aggregator"
+            )
+        return ""
+
+    def _advanced(self, message: Task | State) -> Newest:
+        """Return the newest run, which may be that of this message. A later run ends a pause."""
+        newest = self._newest
+        if newest and message.started == newest.started:
+            return newest
+        self.pause = ""
+        masked = newest is not None and newest.masked and newest.session == message.session
+        return Newest(message.session, message.started, 0, masked)
+
+    def _why_forbidden(self, message: Task | State, newest: Newest) -> str:
+        if not isinstance(message, Task):
+            return ""
+        if not trains_in_clear(message):
+            if message.codec == CODEC:
+                self.pause = ""
+            return ""
+        if self._sharing.masked_only:
+            self.pause = MASKED_ONLY
+            return "it asks for an update that is not masked, and this device has --masked-only; set secure_aggregation in [privacy]"
+        if newest.masked:
+            return (
+                "it asks for an update that is not masked, and this session was masked before. "
+                "Somebody with the aggregator's key tries to read this device's update; look at the aggregator"
+            )
+        return ""
+
+    def _save(self, newest: Newest) -> None:
+        if newest == self._newest:
+            return
+        self._newest = newest
+        if self._path:
+            try:
+                write_atomic(self._path, encode_json(newest))
+            except OSError as error:
+                raise StateError(f"cannot write {self._path}: {error.strerror}; free some space") from error
+
+    def forbids(self, task: Task) -> bool:
+        """Return whether the answer to a task may not leave the device: it is not masked, and must be."""
+        newest = self._newest
+        was_masked = newest is not None and newest.masked and newest.session == task.session
+        return trains_in_clear(task) and (self._sharing.masked_only or was_masked)

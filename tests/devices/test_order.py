@@ -1,0 +1,100 @@
+"""The order of tasks by hand, and what an owner lets a device send."""
+
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from devices.order import MASKED_ONLY, Sharing, TaskOrder
+from edgefl.errors import StateError
+from edgefl.wire.masked import CODEC
+from edgefl.wire.messages import State, Task
+
+
+def task(started, round, session="", codec="fp32", phase="federate"):
+    return Task(session or f"s{started}", round, phase, "p", {}, {}, 1, 30.0, codec, 0, 0.0, "n", 0.0, started=started)
+
+
+def state(started, session="", phase="joining"):
+    return State("f", session or f"s{started}", phase, 0, 3, 0, 30.0, "p", 0.0, started=started)
+
+
+def test_what_is_accepted_by_hand(tmp_path):
+    """In this order: the same task again, a later round, a restart of the aggregator, and a later federation are accepted."""
+    lines = []
+    order = TaskOrder("f", tmp_path, log=lines.append)
+    accepted = [
+        (task(1000, 1), True), (task(1000, 1), True), (task(1000, 3), True), (task(1000, 2), False), (task(999, 4), False),
+        (task(1001, 2, "s1000"), True),  # the aggregator was started again, from a backup of round 1
+        (task(1000, 5), False), (state(2000), True), (task(1001, 3, "s1000"), False), (state(1000, phase="done"), False),
+        (task(2000, 1, "another"), False), (task(2000, 1), True),
+    ]  # fmt: skip
+    for message, wanted in accepted:
+        assert order.accepts(message) is wanted, message
+    assert len(lines) == 6
+    assert all("remove" in line or "restart the aggregator" in line for line in lines)
+    # the same after a restart of the device, and not for another federation
+    again = TaskOrder("f", tmp_path, log=lines.append)
+    assert [again.accepts(each) for each in (task(1001, 9, "s1000"), task(2000, 1))] == [False, True]
+    assert TaskOrder("g", tmp_path).accepts(task(1, 1))
+
+
+def test_a_refused_task_is_logged_once():
+    lines = []
+    order = TaskOrder("f", log=lines.append)
+    order.accepts(task(5, 1))
+    for _ in range(3):
+        order.accepts(task(4, 1))
+    assert len(lines) == 1
+    for started in range(-500, 4):
+        order.accepts(task(started, 1))
+    assert len(lines) == 100, "a flood of recordings must not fill the disk"
+
+
+def test_a_masked_session_stays_masked(tmp_path):
+    order = TaskOrder("f", tmp_path)
+    assert order.accepts(task(1, 1))
+    assert order.accepts(task(1, 1, codec=CODEC))
+    for each in (order, TaskOrder("f", tmp_path)):
+        assert not each.accepts(task(1, 1))
+        assert not each.accepts(task(2, 1, "s1")), "nor after a restart of the aggregator"
+        assert each.forbids(task(1, 1))
+        assert each.accepts(task(2, 2, "s1", phase="personalize")), "its answer holds no tensor"
+        assert each.accepts(task(2, 2, "s1", phase="unmask"))
+        assert each.pause == ""
+    assert order.accepts(task(3, 1)), "another session may be unmasked, unless the owner says otherwise"
+
+
+def test_masked_only_pauses_until_a_masked_task_or_another_run():
+    for cure in (task(1, 1, codec=CODEC), state(2)):
+        order = TaskOrder("f", sharing=Sharing(masked_only=True))
+        assert not order.accepts(task(1, 1))
+        assert order.pause == MASKED_ONLY
+        assert order.accepts(state(1))
+        assert order.pause == MASKED_ONLY
+        assert order.accepts(cure)
+        assert order.pause == ""
+
+
+def test_the_command_line_makes_an_enrolment_stricter_and_never_looser():
+    for (a, b), (m, n) in product(product((False, True), repeat=2), product((0, 4, 9), repeat=2)):
+        assert Sharing(a, m).and_also(Sharing(b, n)) == Sharing(a or b, max(m, n))
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=12))
+@settings(deadline=None)
+def test_what_is_accepted_never_goes_back(pairs):
+    order, accepted = TaskOrder("f"), []
+    for started, round in pairs:
+        if order.accepts(task(started, round)):
+            accepted.append((started, round))
+    assert accepted == sorted(accepted)
+    assert not pairs or accepted[0] == pairs[0]
+    assert max(accepted, default=None) == max(pairs[:1] + accepted, default=None)
+
+
+def test_a_damaged_file_is_an_error_with_the_remedy(tmp_path):
+    (tmp_path / "order-f.json").write_bytes(b'{"session":"s"')
+    with pytest.raises(StateError, match="remove it"):
+        TaskOrder("f", tmp_path)

@@ -1,0 +1,202 @@
+"""Tasks that somebody replays, and a federation that turns masks off: over a broker with keys, with real aggregators and devices.
+
+The attacker of these tests has the aggregator's right to publish, as the broker's host has. Where a test says so, it has its key as well.
+"""
+
+import json
+import time
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from edgefl.mqtt import Message
+from edgefl.security.enrolment import load_enrolment
+from edgefl.security.trust import Trust
+from edgefl.wire.messages import Begin, Task
+from edgefl.wire.strict_json import decode_json
+
+MASKED = "[privacy]\nsecure_aggregation = true\n"
+CLIENTS = ("pi-1", "pi-2", "pi-3")
+
+
+class Relay:
+    """Hears all that devices send, and publishes what it wants to the victim."""
+
+    def __init__(self, broker, name):
+        self.own, self.name = load_enrolment(broker.directory / "aggregator.enrol"), name
+        self.link = broker.link(self.own, f"relay-{name}")
+        self.heard = []
+
+    def listen(self, federation):
+        self.topics = federation.topics
+        self.link.subscribe(self.topics.device("pi-1", "task"), f"{self.topics.root}/device/pi-1/up/+/+")
+
+    def next(self, wanted, ended=lambda: False, deadline_s=40):
+        """Return the first message that is wanted; None when `ended` says so and nothing came after it."""
+        until = time.monotonic() + deadline_s
+        while time.monotonic() < until:
+            is_over = ended()
+            event = self.link.get(0.3)
+            if isinstance(event, Message):
+                self.heard.append(event)
+                if wanted(event):
+                    return event
+            elif is_over:
+                return None
+        return None
+
+    def task(self, wanted=lambda task: True):
+        """Return the payload of the next task of the victim that is wanted."""
+        found = self.next(lambda each: each.topic.endswith("/task") and wanted(decode_json(Task, each.payload)))
+        assert found, "no such task came"
+        return found.payload
+
+    def say(self, payload):
+        self.link.publish(self.topics.device("pi-1", "task"), payload)
+
+    def sign(self, task):
+        """Return a task that bears the signature of the aggregator's key."""
+        trust = Trust(self.topics.federation, self.own.signing_key)
+        return trust.encode(replace(task, signature="", ts=time.time()), "pi-1")
+
+
+def begin_where(wanted):
+    return lambda each: each.topic.endswith("/begin") and wanted(decode_json(Begin, each.payload))
+
+
+@pytest.fixture
+def scene(secured_broker, federate, toys, tmp_path):
+    """Return a function that makes a federation of one name, the enrolled devices' command lines, and the relay."""
+    relays = []
+
+    class Scene:
+        def __init__(self):
+            self.name, self.broker = "", secured_broker
+            for number, client_id in enumerate(CLIENTS):
+                secured_broker.enrol(client_id, tmp_path / f"{client_id}.enrol")
+                toys.save(tmp_path / f"{client_id}.npz", toys.shard(number))
+            self.relay = Relay(secured_broker, "r")
+            relays.append(self.relay)
+
+        def federation(self, **settings):
+            made = federate(secured_broker.url, algorithm="fedavg", workers=0, **settings)
+            if self.name:
+                made.name, made.topics = self.name, replace(made.topics, federation=self.name)
+                made.out = made.out.with_name(f"out-{len(list(tmp_path.iterdir()))}")
+            self.name = made.name
+            self.relay.listen(made)
+            return made
+
+        def aggregator(self, federation):
+            return federation.aggregator("--security", secured_broker.directory, "--broker", secured_broker.url)
+
+        def devices(self, federation, *ids, more=()):
+            return [federation.device(each, None, "--enrol", tmp_path / f"{each}.enrol", *more) for each in ids]
+
+        def progress(self):
+            return json.loads((tmp_path / "state-pi-1" / "progress.json").read_text())
+
+    yield Scene
+    for relay in relays:
+        relay.link.close()
+
+
+def test_a_task_of_an_earlier_unmasked_federation_is_worth_nothing(scene):
+    """Also when it grants the upload in advance, and also after a restart of the device."""
+    stage = scene()
+    relay = stage.relay
+    open_one = stage.federation(rounds=1, min_clients=1)
+    aggregator = stage.aggregator(open_one)
+    [device] = stage.devices(open_one, "pi-1")
+    recorded = relay.task(lambda task: task.phase != "personalize")
+    old = decode_json(Task, recorded)
+    assert old.granted
+    assert (aggregator.end(), device.end()) == (0, 0), device.said
+
+    masked = stage.federation(rounds=1, min_clients=3, tables=MASKED)
+    aggregator = stage.aggregator(masked)
+    victim, *others = stage.devices(masked, *CLIENTS)
+    relay.task(lambda task: task.codec == "fp32+masked")
+    aggregator.popen.kill()  # so that the masked round is open while the recording comes
+    session = decode_json(Task, relay.heard[-1].payload).session
+    assert relay.next(begin_where(lambda begin: begin.session == session)), "the victim takes part in the masked round"
+    progress = stage.progress()
+    relay.heard.clear()
+    relay.say(recorded)
+    leaked = relay.next(begin_where(lambda begin: begin.session == old.session), lambda: "refused a Task of round 1" in victim.said)
+    assert leaked is None, "an update left in clear for a task that was replayed without any key"
+    assert stage.progress() == progress, "the device's progress in the running session is gone"
+
+    for process in (victim, *others):
+        process.popen.kill()
+        process.popen.wait()
+    [victim] = stage.devices(masked, "pi-1")
+    victim.wait_for("joined")
+    relay.say(recorded)
+    leaked = relay.next(begin_where(lambda begin: begin.session == old.session), lambda: "refused a Task of round 1" in victim.said)
+    assert leaked is None, "an update left in clear for a task that was replayed after the device's restart"
+    assert stage.progress() == progress
+    relay.say(recorded)
+    relay.say(recorded)
+    assert not [each for each in relay.heard if "/up/" in each.topic and decode_session(each) == old.session]
+    assert victim.said.count("refused a Task of round 1") == 1, "a refused task is logged once"
+    assert "replays a recording" in victim.said
+
+
+def has_said(process, text):
+    return text in process.said
+
+
+def decode_session(message):
+    return decode_json(Begin, message.payload).session if message.topic.endswith("/begin") else ""
+
+
+def test_a_masked_session_is_never_answered_in_clear_whoever_signs_it(scene):
+    stage = scene()
+    relay = stage.relay
+    masked = stage.federation(rounds=1, min_clients=3, tables=MASKED)
+    aggregator = stage.aggregator(masked)
+    victim, *others = stage.devices(masked, *CLIENTS)
+    task = decode_json(Task, relay.task(lambda task: task.codec == "fp32+masked"))
+    aggregator.popen.kill()
+    assert relay.next(begin_where(lambda begin: begin.nonce == task.nonce)), "keys were advertised"
+    kept = stage.progress()["update"].rpartition("-")[2]
+
+    for attempt in ("before", "after"):
+        clear = replace(task, codec="fp32", nonce=f"c{attempt}", granted=True)
+        relay.say(relay.sign(clear))
+        leaked = relay.next(begin_where(lambda begin: begin.sha256 == kept), partial(has_said, victim, "this session was masked before"))
+        assert leaked is None, f"the trained update left in clear, {attempt} a restart"
+        # the answer to a task to personalize holds no tensor, and is no way to get at the update of the round
+        models = {**task.models, "initial": task.models["global"]}
+        relay.say(relay.sign(replace(clear, phase="personalize", nonce=f"p{attempt}", models=models)))
+        answer = relay.next(begin_where(lambda begin, nonce=f"p{attempt}": begin.nonce == nonce))
+        assert decode_json(Begin, answer.payload).size <= 64, f"a task to personalize got the update of its round, {attempt} a restart"
+        for process in (victim, *others):
+            process.close()
+        others, [victim] = (), stage.devices(masked, "pi-1")
+        victim.wait_for("joined")
+    assert not [each for each in relay.heard if each.topic.endswith(f"/up/{kept}/0")]
+
+
+def test_a_masked_only_device_waits_for_a_masked_federation(scene):
+    stage = scene()
+    relay = stage.relay
+    open_one = stage.federation(rounds=1, min_clients=2, grace_s=0.1)
+    aggregator = stage.aggregator(open_one)
+    first, second = (*stage.devices(open_one, "pi-1", more=("--masked-only",)), *stage.devices(open_one, "pi-2"))
+    aggregator.wait_for("pi-1 is paused (takes part in masked rounds only")
+    first.wait_for("this device has --masked-only; set secure_aggregation in [privacy]")
+    assert aggregator.end() == 0, aggregator.said
+    assert second.end() == 0, second.said
+    assert relay.next(lambda each: "/up/" in each.topic, lambda: True) is None, "nothing was sent"
+    assert first.popen.poll() is None, "it does not end"
+
+    masked = stage.federation(rounds=1, min_clients=3, tables=MASKED)
+    aggregator = stage.aggregator(masked)
+    aggregator.wait_for("pi-1 is online")
+    others = stage.devices(masked, "pi-2", "pi-3")
+    assert aggregator.end() == 0, aggregator.said
+    assert [each.end() for each in (first, *others)] == [0, 0, 0], first.said
+    assert [row["id"] for row in masked.result()["clients"]] == list(CLIENTS)
