@@ -19,8 +19,8 @@ test: install  ## two processes, a file's tests in one of them; JOBS=0 runs all 
 test-faults: install  ## fifty fleets that something happens to; ARGS="-k 'happens[17]'" repeats the one of seed 17
 	EDGEFL_FAULT_RUNS=$${EDGEFL_FAULT_RUNS:-50} $(BIN)/python -m pytest tests/mqtt_broker/test_fault_suite.py $(ARGS)
 
-test-fuzz: install  ## a million damaged inputs to every parser of foreign bytes; `make test` runs a tenth
-	EDGEFL_FUZZ_SCALE=$${EDGEFL_FUZZ_SCALE:-1} $(BIN)/python -m pytest tests/fuzz -rP $(ARGS)
+test-fuzz: install  ## a million damaged inputs to every parser of foreign bytes, and to the C of boards; `make test` runs a tenth
+	EDGEFL_FUZZ_SCALE=$${EDGEFL_FUZZ_SCALE:-1} $(BIN)/python -m pytest tests/fuzz tests/firmware_export/test_fuzz_c.py -rP $(ARGS)
 
 test-parity: install  ## every kind of mixture on three data sets, 1,000 samples each: tflite-micro = C on this computer = C in QEMU
 	EDGEFL_PARITY_SAMPLES=$${EDGEFL_PARITY_SAMPLES:-1000} $(BIN)/python -m pytest tests/firmware_export/test_every_mixture.py -rP $(ARGS)

@@ -1,0 +1,247 @@
+"""Fuzzing of the C that boards run, under AddressSanitizer and UndefinedBehaviorSanitizer: generated models, and firmware updates.
+
+`make test-fuzz` runs 50 models with 2,000 inputs each and 100,000 updates; EDGEFL_FUZZ_SCALE is the share of them, a tenth where it is
+not set. EDGEFL_FUZZ_CC names another compiler than gcc.
+"""
+
+import hashlib
+import os
+import struct
+import subprocess
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from edgefl.errors import ExportError
+from firmware_export.c_source import generate
+from firmware_export.network import read_network
+from firmware_export.ota import ALL_DEVICES, ENTRY, HEAD, device_digest, read_update, self_test_inputs
+
+SCALE = float(os.environ.get("EDGEFL_FUZZ_SCALE", "0.1"))
+CC = os.environ.get("EDGEFL_FUZZ_CC", "gcc")
+MODELS, INPUTS, UPDATES = max(1, round(50 * SCALE)), 2000, max(100, round(100_000 * SCALE))
+COMPARED = 100
+MEMORY_MB = 64
+SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+BOARD = Path(__file__).parent / "ota_board"
+OTA = Path(__file__).parents[2] / "firmware_export/templates/ota"
+LAYOUT = bytes.fromhex("00112233445566778899aabbccddeeff" * 2)
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+DEVICE = device_digest("pi-1")
+SHARES = {1: 0.03, 2: 0.05, 4: 0.1, 8: 0.2}
+"""Of the flags of `ota_board/fuzz.c`: factory reset, flash with flipped bits, a cut of power, the loss of both slots."""
+FACTORY_RESET = 1
+DONE, NO_ROOM = 0, 7
+RESULTS = range(12)
+
+
+def bounded_run(command: list[Any], content: bytes, work: Path) -> bytes:
+    """Run a program on a file and return its standard output. Fail when it dies or takes more than MEMORY_MB."""
+    (work / "stdin").write_bytes(content)
+    limits = f"hard_rss_limit_mb={MEMORY_MB}:max_allocation_size_mb=1:quarantine_size_mb=8"
+    with (work / "stdin").open("rb") as source:
+        environment = {**os.environ, "ASAN_OPTIONS": limits}
+        done = subprocess.run([str(each) for each in command], stdin=source, capture_output=True, timeout=3000, env=environment)
+    assert done.returncode == 0, done.stderr.decode(errors="replace")[-3000:]
+    return done.stdout
+
+
+def drawn_inputs(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
+    """Return int8[INPUTS, *shape]: uniform ones, and one in four of extremes alone."""
+    x = rng.integers(-128, 128, (INPUTS, *shape)).astype(np.int8)
+    extremes = rng.choice(np.array([-128, -127, -1, 0, 1, 127], np.int8), (INPUTS // 4, *shape))
+    x[: INPUTS // 4] = extremes
+    x[0], x[1], x[2] = -128, 127, 0
+    return x
+
+
+@pytest.mark.parametrize("seed", range(MODELS))
+def test_generated_models(seed: int, graphs: Any, random_models: Any, compiled: Any, tmp_path: Path) -> None:
+    """No error of memory or arithmetic for any input, and tflite-micro's bytes for some."""
+    pytest.importorskip("tflite_micro")
+    kind, model = ("every kernel", random_models.every_kernel(graphs)) if seed == 0 else random_models.random_model(graphs, seed)
+    source, network = generate(model), read_network(model)
+    x = drawn_inputs(np.random.default_rng(seed), network.tensor(network.inputs[0]).shape[1:])
+    files = compiled.write(source, tmp_path)
+    (tmp_path / "main.c").write_text(compiled.MAIN)
+    command = [CC, *compiled.STRICT, "-O1", *SANITIZERS, "-o", tmp_path / "program", tmp_path / "main.c", *files]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    began = time.monotonic()
+    out = network.tensor(network.outputs[0]).size
+    outputs = np.frombuffer(bounded_run([tmp_path / "program"], x.tobytes(), tmp_path), np.int8).reshape(INPUTS, out)
+    print(f"model {seed} ({kind}): {INPUTS} inputs in {time.monotonic() - began:.1f} s")
+    np.testing.assert_array_equal(outputs[:COMPARED], compiled.micro(model, x[:COMPARED]))
+
+
+class Spec:
+    """An update that a firmware of ota_board/model.c takes, whose fields can be changed before it is signed."""
+
+    def __init__(self, rng: np.random.Generator, counter: int) -> None:
+        self.rng = rng
+        self.mark, self.version, self.counter, self.count = b"EFLU", 2, counter, 2
+        self.layout, self.device, self.seed, self.runs = LAYOUT, DEVICE, int(rng.integers(1, 2**32)), 8
+        self.parts = [int(rng.integers(-99, 99)).to_bytes(4, "little", signed=True), rng.bytes(3)]
+        self.entries = [[len(part), 1, hashlib.sha256(part).digest()] for part in self.parts]
+        self.answers = self.computed()
+        self.payload = b"".join(self.parts)
+
+    def computed(self) -> bytes:
+        """Return the digest of what the parts compute for the self-test's inputs."""
+        x = self_test_inputs(self.seed, min(self.runs, 64), 5).astype(int)
+        total = x.sum(axis=1) + int.from_bytes(self.parts[0], "little", signed=True)
+        weight = int.from_bytes(self.parts[1][:1], "little", signed=True)
+        outputs = np.stack([total & 127, weight * (total & 31)], axis=1).astype(np.int8)
+        return hashlib.sha256(outputs.tobytes()).digest()
+
+    def signed(self) -> bytes:
+        """Return the update with a good signature where the firmware looks for it."""
+        values = (self.mark, self.version, self.counter, self.count, self.layout, self.device, self.seed, self.runs, self.answers)
+        entries = b"".join(ENTRY.pack(*entry) for entry in self.entries)
+        head = HEAD.pack(*values) + entries
+        if self.count <= 70:
+            size = HEAD.size + self.count * ENTRY.size
+            head = (head + self.rng.bytes(max(0, size - len(head))))[:size]
+        return head + KEY.sign(head) + self.payload
+
+
+def number(rng: np.random.Generator) -> int:
+    """Return a uint32, often an extreme."""
+    extremes = (0, 1, 2, 3, 4, 5, 7, 8, 63, 64, 65, 127, 2**16, 2**31 - 1, 2**31, 2**32 - 2, 2**32 - 1)
+    return int(rng.choice(extremes)) if rng.random() < 0.7 else int(rng.integers(0, 2**32))
+
+
+def strange(spec: Spec) -> bool:
+    """Change one field. Returns whether the update may still be taken."""
+    rng = spec.rng
+    entry = spec.entries[int(rng.integers(len(spec.entries)))]
+    name = str(rng.choice(["version", "counter", "count", "layout", "device", "all", "seed", "runs", "answers", "bytes", "carried",
+                           "left out", "digest", "longer", "shorter", "payload", "entries"]))  # fmt: skip
+    if name in ("version", "count", "runs"):
+        setattr(spec, name, number(rng))
+        spec.answers = spec.computed()
+        return (name, getattr(spec, name)) in (("version", 2), ("count", 2)) or (name == "runs" and spec.runs <= 64)
+    if name == "counter":
+        spec.counter = number(rng)
+        return spec.counter > 0
+    if name in ("layout", "device", "answers"):
+        setattr(spec, name, rng.bytes(32))
+        return False
+    if name == "all":
+        spec.device = ALL_DEVICES
+        return True
+    if name == "seed":
+        spec.seed = number(rng)
+        spec.answers = spec.computed()
+        return True
+    if name == "carried":
+        entry[1] = max(1, number(rng))
+        return True
+    if name == "left out":  # the firmware may have that very part
+        index = spec.entries.index(entry)
+        entry[1] = 0
+        spec.payload = b"".join(part for part, (_, taken, _) in zip(spec.parts, spec.entries, strict=False) if taken)
+        return index < len(spec.parts)
+    if name == "entries":
+        spec.entries += [list(entry) for _ in range(int(rng.integers(1, 64)))]
+        spec.count = len(spec.entries)
+        return False
+    before = spec.payload
+    if name == "bytes":
+        before, entry[0] = entry[0], number(rng)
+        return bool(before == entry[0])
+    if name == "digest":
+        entry[2] = rng.bytes(32)
+        return False
+    if name == "longer":
+        spec.payload += rng.bytes(int(rng.integers(1, 9000)))
+    elif name == "shorter":
+        spec.payload = spec.payload[: int(rng.integers(0, len(spec.payload) + 1))]
+    else:
+        spec.payload = rng.bytes(len(spec.payload))
+    return spec.payload == before
+
+
+def mutant(rng: np.random.Generator, content: bytes, other: bytes) -> bytes:
+    """Return damaged bytes of an update: bits flipped, cut, grown, spliced with another one, or all random."""
+    which, at = int(rng.integers(6)), int(rng.integers(0, len(content) + 1))
+    if which == 0:
+        return content[:at]
+    if which == 1:
+        return content[:at] + rng.bytes(int(rng.integers(1, 300))) + content[at:]
+    if which == 2:
+        return content[:at] + other[min(at, len(other)) :]
+    if which == 3:
+        return rng.bytes(at) if rng.random() < 0.5 else content[:12] + rng.bytes(at)
+    changed = bytearray(content)
+    for place in rng.integers(0, len(changed), 1 + int(rng.integers(4))):
+        changed[place] = int(rng.integers(256)) if which == 4 else changed[place] ^ 1 << int(rng.integers(8))
+    return bytes(changed)
+
+
+def drawn_updates(rng: np.random.Generator) -> list[tuple[int, bytes, bool]]:
+    """Return flags, update, and whether it may be taken: one in 20 good, half of the others mutants, half strange ones that are signed."""
+    cases = []
+    good = Spec(rng, 1).signed()
+    for counter in range(1, UPDATES + 1):
+        spec = Spec(rng, counter)
+        flags = sum(flag for flag, share in SHARES.items() if rng.random() < share)
+        draw, allowed = rng.random(), True
+        if draw > 0.525:
+            changes = [strange(spec) for _ in range(int(rng.choice([1, 1, 1, 2, 3])))]
+            allowed = len(changes) > 1 or changes[0]  # a second change can undo the first
+        content = spec.signed()
+        if 0.05 < draw <= 0.525:
+            intact, content = content, mutant(rng, content, good)
+            allowed = content in (intact, good)
+            good = intact
+        if spec.counter > UPDATES:
+            flags |= FACTORY_RESET
+        cases.append((flags, content, allowed))
+        if spec.counter > UPDATES:  # nothing is newer: the next case begins with a new board
+            cases.append((FACTORY_RESET, good[:8], False))
+    return cases
+
+
+@pytest.fixture(scope="module")
+def updates() -> list[tuple[int, bytes, bool]]:
+    """Flags, update, and whether it may be taken."""
+    return drawn_updates(np.random.default_rng(1))
+
+
+def test_updates(updates: list[tuple[int, bytes, bool]], tmp_path: Path) -> None:
+    """No error of memory or arithmetic; a refused update changes nothing, and the counter never goes back (`ota_board/fuzz.c`)."""
+    flags = ["-std=c99", "-O1", f"-I{BOARD}", f"-I{OTA}", f"-I{OTA / 'monocypher'}", *SANITIZERS]
+    sources = [BOARD / "fuzz.c", BOARD / "board.c", BOARD / "model.c", OTA / "ota.c", OTA / "sha2.c", OTA / "monocypher/monocypher.c"]
+    done = subprocess.run([CC, *flags, "-o", tmp_path / "fuzz", *sources], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "trusted").write_bytes(KEY.public_key().public_bytes_raw() + DEVICE)
+    seeds = np.random.default_rng(2).integers(0, 2**32, len(updates))
+    stream = b"".join(
+        struct.pack("<BII", flags, int(seed), len(content)) + content for seed, (flags, content, _) in zip(seeds, updates, strict=True)
+    )
+    began = time.monotonic()
+    results = bounded_run([tmp_path / "fuzz", tmp_path / "trusted"], stream, tmp_path)
+    print(f"{len(updates)} updates in {time.monotonic() - began:.1f} s: {dict(sorted(Counter(results).items()))}")
+    assert len(results) == len(updates)
+    wrong = [i for i, (result, (_, _, allowed)) in enumerate(zip(results, updates, strict=True)) if result == DONE and not allowed]
+    assert not wrong, [updates[i] for i in wrong[:3]]
+    assert set(results) == set(RESULTS) - {NO_ROOM}, "a result that no update reached"
+
+
+def test_the_host_reads_the_same_updates(updates: list[tuple[int, bytes, bool]]) -> None:
+    """`read_update` names what is wrong, and raises nothing else."""
+    outcomes: Counter[str] = Counter()
+    for _, content, _ in updates:
+        try:
+            read_update(content)
+            outcomes["read"] += 1
+        except ExportError:
+            outcomes["refused"] += 1
+    print(dict(outcomes))
+    assert min(outcomes["read"], outcomes["refused"]) > UPDATES // 10
