@@ -54,13 +54,17 @@ from edgefl.wire.masked import (
     DIGESTS_BYTES,
     SEALED_BYTES,
     Advertised,
+    Agreed,
     Introduced,
+    decode_agreed,
     decode_complaint,
     decode_ids,
     decode_inbox,
     decode_keys,
+    encode_agreed,
     encode_inbox,
     encode_keys,
+    encode_lists,
 )
 from edgefl.wire.strict_json import decode_json, encode_json
 from edgefl.wire.tensors import decode_models, decode_part, encode_models, encode_weights
@@ -256,7 +260,22 @@ def masked_parsers() -> list[Parser]:
 
     inbox = encode_inbox({f"pi-{i}": bytes(SEALED_BYTES) for i in range(1, 5)})
     ids = b"pi-1 pi-2 pi-3"
+    lists, digest = encode_lists(("pi-1", "pi-2", "pi-3"), ("pi-1", "pi-2")), "cd" * 32
+    agreement = json.loads(encode_json(Agreed("pi-1", "ab" * 32, digest)))
+
+    def read_agreed(blob: bytes) -> None:
+        for each in decode_agreed(blob)[1]:
+            check(each, encode_json(each), public_of(KEY), "f", each.client_id)
+
+    def make_agreed(rng: Rng) -> bytes:
+        with contextlib.suppress(EdgeflError):
+            damaged = decode_json(Agreed, json.dumps({**damage_tree(agreement, rng), "signature": ""}).encode())
+            signed = decode_json(Agreed, encode_signed(damaged, KEY, "f", damaged.client_id))
+            return damage_lines(encode_agreed(lists, [signed]), b"\n")(rng)
+        return damage_lines(encode_agreed(lists, [Agreed(f"pi-{i}", "ab" * 32, digest) for i in range(1, 5)]), b"\n")(rng)
+
     return [
+        Parser("masked agreement", read_agreed, make_agreed, LEAST),
         Parser("masked keys", read_keys, make_keys, LEAST),
         Parser("masked inbox", decode_inbox, damage_list(inbox, b"\n"), 20_000),
         Parser("masked complaint", decode_complaint, damage_list(ids, b" "), 20_000),
