@@ -182,7 +182,7 @@ def parse_config(text: str) -> FederationConfig:
     """Read a configuration; ConfigError names table, key, expected and received."""
     try:
         raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"not TOML: {error}; mend that line, or write a new file with `edgefl init`") from error
     tables = ["federation", "model", "algorithm", "broker", "data", "partition", "privacy"]
     for table, value in raw.items():
