@@ -90,8 +90,8 @@ def start(
 
     A repeated start with the same --state goes on where it was.
 
-    --data is an .npz with x and y (also what `edgefl device record` wrote); a folder DIR/CLASS/FILE of .npy, .png or .wav; a .csv with a
-    header, or a folder of them, with --window and --label; or a function of yours that returns (x, y). Classes that have names are
+    --data is an .npz with x and y (also what `edgefl device record` wrote); a folder DIR/CLASS/FILE of .npy, .png, .jpg or .wav; a .csv
+    with a header, or a folder of them, with --window and --label; or a function of yours that returns (x, y). Classes that have names are
     numbered by name: when a board may lack one, put the same classes.txt, one name a line, into the folder on every board.
 
     Example: edgefl device start --broker mqtt://192.168.1.10:1883 --id pi-1 --data shard.npz --state /var/lib/edgefl

@@ -137,8 +137,8 @@ def install_of(start: click.Command) -> click.Command:
 
         enrolment = load_enrolment(given["enrol"]) if given["enrol"] else None
         client_id = enrolment.client_id if enrolment else given["client_id"]
-        if not client_id or not (enrolment or given["broker"]):
-            raise ConfigError("no broker or id; give --enrol with the file of `edgefl device enrol`, or --broker and --id")
+        if not client_id:
+            raise ConfigError("no --id; give this device a name such as pi-1, or --enrol with the file of `edgefl device enrol`")
         check_client_id(client_id)
         if given["state"] is None:
             raise ConfigError(f"no --state; a service needs a directory of its own, such as --state {STATES / 'edgefl'}")

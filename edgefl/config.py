@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from edgefl.errors import ConfigError
-from edgefl.tables import DataConfig, ModelConfig, PartitionConfig, PrivacyConfig
+from edgefl.tables import DataConfig, ModelConfig, PartitionConfig, PrivacyConfig, in_words
 
 __all__ = [
     "DEFAULT_BROKER",
@@ -173,7 +173,7 @@ def _check(table: str, raw: Mapping[str, Any], cls: type, skip: tuple[str, ...] 
         if kind is tuple and isinstance(value, list):
             value = tuple(value)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise ConfigError(f"[{table}] {key} is {value!r}, expected {kind.__name__}")
+            raise ConfigError(f"[{table}] {key} is {value!r}, expected {in_words(kind)}")
         values[key] = value
     return values
 

@@ -6,6 +6,15 @@ from typing import Any
 
 from edgefl.errors import ConfigError
 
+KINDS: Mapping[type, str] = {
+    int: "a whole number", float: "a number", str: "text", bool: "true or false", tuple: "a list", list: "a list",
+}  # fmt: skip
+
+
+def in_words(kind: type) -> str:
+    """Return what a value of this type is called in a configuration file."""
+    return KINDS.get(kind, "a table")
+
 
 @dataclass(frozen=True)
 class ModelConfig:

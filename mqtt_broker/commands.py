@@ -1,6 +1,7 @@
 """`edgefl broker ...` and `edgefl aggregator ...`."""
 
 import json
+import secrets
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -237,6 +238,8 @@ def start_aggregator(
                 plan = out / "plan"
             elif plan is None:
                 plan = out / "plan"
+                tell.at("looking for the broker")
+                _check_broker(url, security)
                 tell.doing(f"building the plan ({settings.model.name}, {settings.algorithm})")
                 build_in_child(config, plan)
             made, initial = open_plan(plan, settings)
@@ -264,6 +267,15 @@ def start_aggregator(
             return
     if as_json:
         click.echo(json.dumps(result))
+
+
+def _check_broker(url: str, security: Path | None) -> None:
+    """Raise LinkError when no broker is there: before the plan is built, which takes many seconds."""
+    from edgefl.mqtt import Link
+    from edgefl.security.enrolment import load_enrolment, tls_context
+
+    context = tls_context(load_enrolment(security / "aggregator.enrol")) if security else None
+    Link(url, f"edgefl-aggregator-probe-{secrets.token_hex(4)}", context=context).close(1.0)
 
 
 for command in (pause, resume, status):

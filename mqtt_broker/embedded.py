@@ -5,6 +5,7 @@ import contextlib
 import importlib.util
 import logging
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -70,12 +71,21 @@ def check_port(port: int, host: str = HOST) -> None:
         try:
             probe.bind((host, port))
         except OSError as error:
-            raise LinkError(f"port {port} of {host} cannot be used: {error.strerror}; take --port 0 for a free one") from error
+            broker = f"; a broker answers there already: use mqtt://{reached_at(host)}:{port}, or" if _answers(port, host) else ";"
+            raise LinkError(f"port {port} of {host} cannot be used: {error.strerror}{broker} take --port 0 for a free one") from error
 
 
 def reached_at(host: str) -> str:
     """Return the address at which this machine reaches what listens on `host`."""
     return HOST if host == ANY else host
+
+
+def _answers(port: int, host: str) -> bool:
+    try:
+        Link(f"mqtt://{reached_at(host)}:{port}", f"edgefl-probe-{secrets.token_hex(4)}", timeout_s=1.0).close(1.0)
+    except LinkError:
+        return False
+    return True
 
 
 def _wait_until_up(port: int, alive: Callable[[], bool], timeout_s: float = 10.0, host: str = HOST) -> None:

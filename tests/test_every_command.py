@@ -14,6 +14,7 @@ import click
 import pytest
 
 from edgefl import cli
+from mqtt_broker.embedded import free_port, mosquitto
 
 WIDTH = 80
 # What these print is no table, and no program asks for it.
@@ -199,11 +200,13 @@ def test_colours_are_left_out_where_they_are_not_wanted(environment: dict[str, s
 def test_a_service_that_is_ended(number: int, code: int, tmp_path: Path) -> None:
     """Ctrl-C is 130; SIGTERM, by which a service manager ends what it started, is no failure. A terminal's Ctrl-C reaches all processes."""
     (tmp_path / "federation.toml").write_text("")
-    command = [sys.executable, "-m", "edgefl", "aggregator", "start"]
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    assert process.stderr is not None
-    assert "building the plan" in process.stderr.readline()
-    os.killpg(process.pid, number)
-    said = process.stderr.read()
-    assert (process.wait(60), "Traceback" in said) == (code, False), said
+    port = free_port()
+    with mosquitto(port):  # the aggregator asks for it before it builds
+        command = [sys.executable, "-m", "edgefl", "aggregator", "start", "--broker", f"mqtt://127.0.0.1:{port}"]
+        process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        assert process.stderr is not None
+        assert "building the plan" in process.stderr.readline()
+        os.killpg(process.pid, number)
+        said = process.stderr.read()
+        assert (process.wait(60), "Traceback" in said) == (code, False), said
     assert "stopped\n" in said

@@ -11,6 +11,7 @@ from edgefl.algorithms.entry import Entry
 from edgefl.config import nearest
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner
+from edgefl.tables import in_words
 
 if TYPE_CHECKING:
     from edgefl.plan.network import Network
@@ -63,7 +64,7 @@ def full_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         same = isinstance(value, type(default)) and isinstance(value, bool) == isinstance(default, bool)
         fits = number if isinstance(default, float) else same
         if not fits:
-            raise ConfigError(f"[algorithm] {key} is {value!r}, expected {type(default).__name__} such as {default!r}")
+            raise ConfigError(f"[algorithm] {key} is {value!r}, expected {in_words(type(default))} such as {default!r}")
         if number and value < 0:
             raise ConfigError(f"[algorithm] {key} is {value!r}, expected 0 or more")
     return {**defaults, **options}

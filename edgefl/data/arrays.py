@@ -33,7 +33,16 @@ def read_arrays(path: Path, names: tuple[str, ...], *, some: bool = False, remed
     except DataError:
         raise
     except Exception as error:  # numpy, zipfile and zlib raise a dozen types for damaged archives
-        raise DataError(f"{path} cannot be read as .npz: {error}; {remedy}") from error
+        raise DataError(f"{path} cannot be read as .npz: {why_unreadable(error)}; {remedy}") from error
+
+
+def why_unreadable(error: Exception) -> str:
+    """Return what NumPy's error means. NumPy advises to unpickle a file that it does not know, which would run code of that file."""
+    if "Object arrays" in str(error):
+        return "it holds Python objects, expected numbers"
+    if "pickle" in str(error):
+        return "it is no file of NumPy"
+    return str(error)
 
 
 def read_parts(path: Path) -> tuple[NDArray[Any], Labels, NDArray[Any], Labels]:

@@ -27,8 +27,8 @@ def group(view: LabelView, num_clients: int, rng: np.random.Generator, *, min_sa
     fit = ids[(counts >= min_samples) & np.isin(ids, view.group_test)]
     if len(fit) < num_clients:
         raise DataError(
-            f"{len(fit)} of {len(ids)} groups have {min_samples} training samples and a test sample of their own, expected {num_clients}; "
-            "take fewer clients, or a split of the data set that holds out samples of each group"
+            f"{len(fit)} of {len(ids)} groups have {min_samples} training samples and a test sample of their own, expected {num_clients} "
+            f"(num_clients of [partition]); set num_clients = {len(fit)}, or a split that holds out samples of each group"
         )
     drawn = np.sort(rng.permutation(fit)[:num_clients])
     parts = zip(_members(view.group_train, drawn), _members(view.group_test, drawn), strict=True)

@@ -98,10 +98,24 @@ def labels_of(arrays: Mapping[str, NDArray[Any]], part: str) -> Labels:
         raise DataError(f"there is no array y{part}, received {', '.join(arrays) or 'none'}; {FIX}")
     y = arrays[f"y{part}"]
     if y.dtype.kind not in "iu" or y.ndim != 1:
-        raise DataError(f"y{part} is {y.dtype}{list(y.shape)}, expected whole numbers of shape [samples]; y.astype('int64').ravel() may do")
+        raise DataError(f"y{part} is {y.dtype}{list(y.shape)}, expected whole numbers of shape [samples]; {_label_remedy(y)}")
     if len(y) and int(y.min()) < 0:
         raise DataError(f"y{part} holds the label {y.min()}, expected 0 or more; number the classes from 0")
     return y.astype(np.int64)
+
+
+def _label_remedy(y: NDArray[Any]) -> str:
+    if y.dtype.kind not in "iufb":
+        return "number the classes from 0"
+    one_hot = y.ndim == 2 and y.shape[1] > 1 and bool(np.isin(y, (0, 1)).all() and (y.sum(axis=1) == 1).all())
+    if one_hot:
+        return "it is one-hot: y.argmax(1) gives the numbers"
+    if y.ndim == 2 and y.shape[1] > 1:
+        return "if it holds a score for each class, y.argmax(1) gives the numbers"
+    broken = ~np.isfinite(y) | (y != np.round(y))
+    if broken.any():
+        return f"it holds {y[broken][0]:g}, which is no class: number the classes from 0 (edgefl trains classifiers, no regression)"
+    return "y.astype('int64').ravel() gives them"
 
 
 def check_lengths(x: Array, y: Labels, part: str) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from edgefl.config import nearest
 from edgefl.errors import ConfigError
+from edgefl.tables import in_words
 
 
 def defaults_of(function: Callable[..., Any]) -> dict[str, Any]:
@@ -33,7 +34,7 @@ def _checked(owner: str, defaults: Mapping[str, Any], key: str, value: Any, tabl
     if isinstance(default, tuple) and isinstance(value, list | tuple) and all(type(item) is int for item in value):
         return tuple(value)
     if type(value) is not type(default) or isinstance(default, tuple):
-        kind = "a list of whole numbers" if isinstance(default, tuple) else type(default).__name__
+        kind = "a list of whole numbers" if isinstance(default, tuple) else in_words(type(default))
         raise ConfigError(f"{owner}: {key} is {value!r}, expected {kind} such as {default!r}")
     return value
 

@@ -1,5 +1,9 @@
-"""Your own data set: an `.npz` with x, y, optionally client, and optionally x_test, y_test, client_test; named `npz:PATH`."""
+"""Your own data set: an `.npz` with x, y, optionally client, and optionally x_test, y_test, client_test; named `npz:PATH`.
 
+`npz:PATH,PATH,...` is one data set of several devices' files, each of them a group: the partition `group` makes a client of each.
+"""
+
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +27,8 @@ def load(path: str, *, test_share: float = 0.2) -> Dataset:
     client: whose each sample is, whole numbers or names; they become groups. Without x_test, `test_share` is held out: the last samples
     of each client, or, where no clients are named, samples drawn once and for all. Raises DataError for what cannot be used.
     """
+    if "," in path and not Path(path).exists():
+        return _joined([load(each, test_share=test_share) for each in path.split(",")], path.split(","))
     if not Path(path).is_file():
         raise DataError(f"no data set at {path}; {FIX}")
     arrays = read_arrays(Path(path), NAMES, some=True, remedy=FIX)
@@ -47,6 +53,20 @@ def load(path: str, *, test_share: float = 0.2) -> Dataset:
         return Dataset(x, y, x_test, y_test, count, group, group_test)
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
+
+
+def _joined(parts: Sequence[Dataset], paths: Sequence[str]) -> Dataset:
+    for part, path in zip(parts, paths, strict=True):
+        if part.x_train.shape[1:] != parts[0].x_train.shape[1:]:
+            raise DataError(
+                f"{path} has samples of {part.x_train.shape[1:]}, {paths[0]} of {parts[0].x_train.shape[1:]}; expected one shape"
+            )
+    joined = [np.concatenate([getattr(part, name) for part in parts]) for name in ("x_train", "y_train", "x_test", "y_test")]
+    group, group_test = (
+        np.repeat(np.arange(len(parts), dtype=np.int64), [len(getattr(part, name)) for part in parts]) for name in ("y_train", "y_test")
+    )
+    x, y, x_test, y_test = joined
+    return Dataset(x, y, x_test, y_test, max(part.num_classes for part in parts), group, group_test)
 
 
 def _groups(arrays: dict[str, NDArray[Any]], part: str, count: int) -> Labels | None:

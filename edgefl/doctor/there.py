@@ -10,7 +10,7 @@ from edgefl.mqtt import Link, Message
 from edgefl.security.enrolment import Enrolment, tls_context
 from edgefl.security.trust import Trust
 from edgefl.wire.chunks import CHUNK_BYTES
-from edgefl.wire.messages import STOPPED, Claim, State
+from edgefl.wire.messages import JOINING, STOPPED, Claim, State
 from edgefl.wire.strict_json import decode_json, encode_json
 from edgefl.wire.topics import Topics, parse_topic
 
@@ -93,7 +93,9 @@ def _federation(message: Message, enrolment: Enrolment | None) -> Finding:
     except WireError as error:
         problem, _, remedy = str(error).rpartition("; ")
         return Finding("federation", "fail", f"{message.topic}: {problem}", remedy)
-    told = f"{name!r}: {state.phase}, round {state.round} of {state.rounds}, plan {state.plan[:8]}"
+    stands = {JOINING: f"waiting for devices, {state.rounds} rounds to come", "done": f"done after {state.rounds} rounds"}
+    place = state.phase if state.round > state.rounds else f"{state.phase}, round {state.round} of {state.rounds}"
+    told = f"{name!r}: {stands.get(state.phase, place)}, plan {state.plan[:8]}"
     if state.phase == STOPPED:
         return Finding("federation", "warn", told, "its aggregator stopped; start it again with the same --out, it goes on where it was")
     return Finding("federation", "ok", told)

@@ -8,14 +8,15 @@ import click
 
 from edgefl.commented import commented
 from edgefl.completion import algorithm_names, dataset_names, known, model_names
-from edgefl.config import DEFAULT_BROKER, DataConfig, FederationConfig, ModelConfig, as_shape
-from edgefl.errors import ConfigError, DataError
+from edgefl.config import DEFAULT_BROKER, DataConfig, FederationConfig, ModelConfig, PartitionConfig, as_shape
+from edgefl.errors import ConfigError
 from edgefl.files import write_atomic
 from edgefl.init.questions import Questions, as_count, as_name, place, plain_name
 from edgefl.init.task import Task, check_task, find_task, model_for
 from edgefl.telling import Telling
 
 ALGORITHM = "pfl-mfe"
+COUNTS = ("", "One question", "Two questions", "Three questions", "Four questions")
 
 
 def next_commands(path: Path, config: FederationConfig, task: Task) -> list[str]:
@@ -59,7 +60,7 @@ def init(
     target: Path, yes: bool, name: str | None, data: tuple[str, ...], algorithm: str | None, clients: str | None, model: str | None,
     input_shape: str | None, num_classes: int | None, rounds: int, broker: str, window: int, label: str, as_json: bool,
 ) -> None:  # fmt: skip
-    """Ask four questions and write TARGET, or TARGET/federation.toml: every key with what it does, and its default.
+    """Ask up to four questions and write TARGET, or TARGET/federation.toml: every key with what it does, and its default.
 
     An option is an answer, and its question is not asked. A file that is there is not touched.
 
@@ -73,24 +74,28 @@ def init(
 
     path = place(target)
     parse_urls(broker)
-    questions = Questions(ask=not yes)
-    if questions.ask:
-        click.echo(f"Four questions for {path}; Enter takes what is in brackets.\n", err=True)
+    total = [name, data or input_shape or None, algorithm, clients].count(None) if not yes else 0
+    questions = Questions(not yes, total)
+    if questions.total:
+        click.echo(f"{COUNTS[total]} for {path}; Enter takes what is in brackets.\n", err=True)
     default = plain_name((path.parent if path.name == "federation.toml" else path.with_suffix("")).resolve().name)
     named = questions.answer(name, "Name of the federation", default, "--name", as_name)
     task, table = _learned(questions, data, model, input_shape, num_classes, {"window": window, "label": label})
     options = questions.answer(
         algorithm, "Algorithm, a name of `edgefl algorithms`", ALGORITHM, "--algorithm", lambda text: (text, full_options(text, {}))
     )
+    together = bool(task.dataset) and len(task.own) > 1
     most = str(max(2, len(task.own)))
     count = questions.answer(clients, "Devices that must be online before the first round", most, "--clients", as_count)
     config = FederationConfig(
         name=named, rounds=rounds, min_clients=count, algorithm=options[0], broker=broker, model=table,
         data=DataConfig(task.dataset or "digits"),
+        partition=PartitionConfig("group", len(task.own)) if together else PartitionConfig(),
     )  # fmt: skip
     chosen = {
         "federation": {"name", "rounds", "min_clients"}, "model": {"name", "input_shape", "num_classes"}, "algorithm": {"name"},
         "broker": {"url"}, "data": {"name"} if task.dataset else set(),
+        "partition": {"name", "num_clients"} if together else set(),
     }  # fmt: skip
     write_atomic(path, commented(config, chosen, {"algorithm": options[1]}).encode())
     commands = next_commands(path, config, task)
@@ -102,20 +107,23 @@ def init(
     click.echo(f"wrote {path}: {table.name} by {config.algorithm}, {rounds} rounds\n\nnext, each in a terminal of its own:")
     click.echo("".join(f"  {line}\n" for line in commands), nl=False)
     if task.dataset:
-        click.echo(f"or all of it here, without devices:\n  edgefl simulate {shlex.quote(str(path))}")
+        if together:
+            what = f"all {len(task.own)} devices"
+        else:
+            what = f"the data of {task.own[0]} dealt to {config.partition.num_clients} invented clients" if task.own else "all of it"
+        click.echo(f"or {what} here, simulated:\n  edgefl simulate {shlex.quote(str(path))}")
 
 
 def _learned(
     questions: Questions, data: tuple[str, ...], model: str | None, input_shape: str | None, num_classes: int | None, csv: dict[str, object]
 ) -> tuple[Task, ModelConfig]:
     def read(text: str) -> tuple[Task, ModelConfig]:
-        try:
-            with Telling() as tell:
-                tell.at(f"reading {', '.join(data) or text}")
-                task = find_task(data or (text.strip(),), num_classes, **csv)
-        except DataError as error:
-            raise DataError(f"{error}; or say --input-shape and --num-classes") from error
+        with Telling() as tell:
+            tell.at(f"reading {', '.join(data) or text}")
+            task = find_task(data or (text.strip(),), num_classes, **csv)
         click.echo(f"    {task.said}", err=True)
+        for hint in task.hints:
+            click.echo(f"    perhaps a mistake: {hint}", err=True)
         return task, check_task(task, model or model_for(task.input_shape))
 
     if input_shape is not None and not data:

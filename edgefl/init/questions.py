@@ -1,4 +1,4 @@
-"""Four questions, each answered by an option, by a person, or by its default."""
+"""Questions, each answered by an option, by a person, or by its default."""
 
 import re
 from collections.abc import Callable
@@ -11,14 +11,17 @@ import click
 from edgefl.errors import ConfigError, EdgeflError
 
 T = TypeVar("T")
-TOTAL = 4
 
 
 @dataclass
 class Questions:
-    """Asks on stderr, `ask` False takes every default. An answer that will not do is told why and asked for again."""
+    """Asks on stderr, `ask` False takes every default. An answer that will not do is told why and asked for again.
+
+    total: how many questions are left to ask, those that an option answers not counted.
+    """
 
     ask: bool
+    total: int
     asked: int = 0
 
     def answer(self, given: str | None, question: str, default: str, option: str, read: Callable[[str], T]) -> T:
@@ -26,19 +29,21 @@ class Questions:
 
         ConfigError when an answer is wanted and standard input has ended.
         """
-        self.asked += 1
         if given is not None or not self.ask:
             return read(default if given is None else given)
+        self.asked += 1
         while True:
             try:
-                text = click.prompt(f"{self.asked}/{TOTAL} {question}", default=default, err=True)
+                text = click.prompt(f"{self.asked}/{self.total} {question}", default=default, err=True)
                 return read(text.strip())
             except EdgeflError as error:
                 click.echo(f"    {error}", err=True)
             except click.Abort as error:
                 if error.__context__ is None or isinstance(error.__context__, KeyboardInterrupt):
                     raise
-                raise ConfigError(f"no answer to question {self.asked} of {TOTAL}; give {option}, or --yes for all defaults") from error
+                raise ConfigError(
+                    f"no answer to question {self.asked} of {self.total}; give {option}, or --yes for all defaults"
+                ) from error
 
 
 def as_name(text: str) -> str:

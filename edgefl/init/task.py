@@ -1,12 +1,16 @@
 """What a federation is to learn: the shape of a sample and the number of classes, read off data, and a model that fits them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from edgefl.config import ModelConfig, nearest
+from edgefl.data.hints import hints_of_labels, hints_of_samples
 from edgefl.errors import ConfigError, DataError
+from edgefl.types import Labels
 
 SMALLEST_PICTURE = 8
 SHORTEST_WINDOW = 16
@@ -17,7 +21,7 @@ LENET = ((28, 28), (32, 32))
 class Task:
     """input_shape: of one sample. dataset: a name of `edgefl datasets` or npz:PATH, empty where devices alone have data.
 
-    own: what each device takes as --data. samples: how many are trained on. said: what was found, for a person.
+    own: what each device takes as --data. samples: how many are trained on. said: what was found, for a person. hints: probable mistakes.
     """
 
     input_shape: tuple[int, ...]
@@ -26,6 +30,7 @@ class Task:
     own: tuple[str, ...] = ()
     samples: int = 0
     said: str = ""
+    hints: tuple[str, ...] = ()
 
 
 def model_for(shape: tuple[int, ...]) -> str:
@@ -49,7 +54,8 @@ def find_task(names: Sequence[str], num_classes: int | None = None, **csv: Any) 
             if len(names) > 1:
                 raise ConfigError(f"{name} is a whole data set, expected the data of {len(names)} devices; give it alone, or leave it out")
             return _of_dataset(name, num_classes)
-    each = [_of_device(name, num_classes, csv) for name in names]
+    found = [_of_device(name, num_classes, csv) for name in names]
+    each = [task for task, _ in found]
     first, most = each[0], max(task.num_classes for task in each)
     for task in each[1:]:
         if task.input_shape != first.input_shape:
@@ -57,17 +63,24 @@ def find_task(names: Sequence[str], num_classes: int | None = None, **csv: Any) 
                 f"{task.own[0]} has samples of {_by(task.input_shape)}, {first.own[0]} of {_by(first.input_shape)}; expected one shape"
             )
     own = tuple(name for task in each for name in task.own)
-    return _task(sum(task.samples for task in each), first.input_shape, most, dataset=first.dataset, own=own)
+    dataset = f"npz:{','.join(own)}" if all(task.dataset for task in each) and not any("," in name for name in own) else ""
+    whole = _task(sum(task.samples for task in each), first.input_shape, most, dataset=dataset, own=own)
+    return replace(
+        whole, hints=tuple(dict.fromkeys([*(hint for task in each for hint in task.hints), *hints_of_labels([y for _, y in found])]))
+    )
 
 
 def _of_dataset(name: str, num_classes: int | None) -> Task:
     from edgefl.data import load_dataset
 
-    found = load_dataset(name)
+    try:
+        found = load_dataset(name)
+    except DataError as error:
+        raise DataError(f"{error}; or say --input-shape and --num-classes") from error
     return _task(len(found.x_train), found.x_train.shape[1:], num_classes or found.num_classes, dataset=name)
 
 
-def _of_device(name: str, num_classes: int | None, csv: dict[str, Any]) -> Task:
+def _of_device(name: str, num_classes: int | None, csv: dict[str, Any]) -> tuple[Task, Labels]:
     from edgefl.data.device import FUNCTION, load_source, make_source
     from edgefl.data.sources import SOURCES
 
@@ -79,7 +92,8 @@ def _of_device(name: str, num_classes: int | None, csv: dict[str, Any]) -> Task:
     source = make_source(name, **csv)
     shard = load_source(source)
     dataset = f"npz:{name}" if Path(name).suffix == ".npz" else ""
-    return _task(len(shard.x_train), shard.x_train.shape[1:], num_classes or shard.num_classes, dataset=dataset, own=(name,))
+    task = _task(len(shard.x_train), shard.x_train.shape[1:], num_classes or shard.num_classes, dataset=dataset, own=(name,))
+    return replace(task, hints=tuple(hints_of_samples(shard.x_train))), np.concatenate([shard.y_train, shard.y_test])
 
 
 def _task(samples: int, shape: tuple[int, ...], num_classes: int, *, dataset: str = "", own: tuple[str, ...] = ()) -> Task:

@@ -29,7 +29,10 @@ class Turns:
 def unreachable(url: str, error: OSError) -> LinkError:
     """Return what to raise when there is no connection."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        why = f"{error.verify_message}; use the host name that the broker was set up with, check this machine's clock, or enrol again"
+        why = (
+            f"{error.verify_message}; give --enrol with the file of `edgefl device enrol` or `edgefl broker watcher`; with such a file, "
+            "use the host name that the broker was set up with, check this machine's clock, or enrol again"
+        )
         return LinkError(f"the broker at {url} cannot prove who it is: {why}")
     return LinkError(f"no broker at {url}: {error}; {REMEDY}")
 

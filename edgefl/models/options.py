@@ -8,6 +8,7 @@ from typing import Any
 
 from edgefl.config import nearest
 from edgefl.errors import ConfigError
+from edgefl.tables import in_words
 
 
 @cache
@@ -36,7 +37,7 @@ def check_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
         if type(value) is not type(default):
-            raise ConfigError(f"[model] {key} of {name} is {value!r}, expected {type(default).__name__} such as {default!r}")
+            raise ConfigError(f"[model] {key} of {name} is {value!r}, expected {in_words(type(default))} such as {default!r}")
         if key in ("dropout", "momentum") and not 0 <= value < 1:
             raise ConfigError(f"[model] {key} of {name} is {value!r}, expected a share of at least 0 and below 1 such as {default!r}")
         if isinstance(default, int) and value < 1:

@@ -2,6 +2,7 @@
 
 import json
 import time
+import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
@@ -125,6 +126,10 @@ def simulate(
     out = out or Path("runs") / time.strftime(f"{config.name}-%Y%m%d-%H%M%S")
     if layers_over:
         layers.check_layers(config.algorithm, config.partition.num_clients)
+    if "data" not in tomllib.loads(config_file.read_text()):
+        click.echo(
+            f"no [data] in {config_file}: taking {config.data.name}, pictures that come with scikit-learn; name yours there", err=True
+        )
     with Telling() as tell, reading(config, tell) as shared:
         run = RunDirectory(out, config, command_line(), resume=resume)
         if run.state is not None:

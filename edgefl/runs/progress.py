@@ -20,10 +20,11 @@ class RoundProgress:
     def __call__(self, state: ServerState, record: Record) -> None:
         """Take the round that is over."""
         self._seconds = record.seconds if not self._seconds else 0.8 * self._seconds + 0.2 * record.seconds
-        left = self._seconds * (self._rounds - record.round)
+        left = self._seconds * max(0, self._rounds - record.round)
         phase = "" if record.phase == "federate" else f" {record.phase}"
         told = f"loss {record.loss:.4f}, {record.seconds:.1f} s; {clock(left)} left"
-        self._telling.doing(f"{self._label}round {record.round}/{self._rounds}{phase}: {told}", record.round, self._rounds)
+        place = f"round {record.round}/{self._rounds}{phase}" if record.round <= self._rounds else record.phase
+        self._telling.doing(f"{self._label}{place}: {told}", record.round, self._rounds)
 
     def skipped(self, line: str) -> None:
         """Take the line about a round that was skipped."""

@@ -114,8 +114,7 @@ def test_a_word_of_a_command_line_is_the_same_word_to_a_reader_of_units(word):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--id", "pi-7"), "no broker or id"),
-        (("--broker", "mqtt://h"), "no broker or id"),
+        (("--broker", "mqtt://h"), "no --id"),
         (("--broker", "mqtts://pi-7:secret@h", "--id", "pi-7"), "has a password in it"),
         (("--broker", "mqtt://h", "--id", "../x"), "client id"),
         (("--broker", "mqtt://h", "--id", "pi-7", "--board", "pi-6"), "no board 'pi-6'"),
@@ -151,3 +150,12 @@ def test_systemd_takes_the_unit_without_a_word(tmp_path, state):
         ["systemd-analyze", "verify", "--man=no", str(tmp_path / "edgefl-pi-7.service")], capture_output=True, text=True, timeout=60
     )  # fmt: skip
     assert (asked.returncode, asked.stderr) == (0, "")
+
+
+def test_an_id_is_enough_as_for_start(tmp_path):
+    """`edgefl device start` takes the broker of this machine by default, so its unit does too."""
+    (tmp_path / "x.npz").write_bytes(b"")
+    words = ("--id", "pi-7", "--data", str(tmp_path / "x.npz"), "--state", "/var/lib/edgefl", "--user", "pi", "--json")
+    done = install(*words)
+    assert done.exit_code == 0, done.output
+    assert "--id pi-7" in json.loads(done.stdout)["unit"]

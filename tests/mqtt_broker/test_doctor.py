@@ -25,7 +25,7 @@ def test_a_federation_that_runs_and_one_that_stopped(federate, any_url):
     aggregator.wait_for("waiting for devices")
     code, found = ask("--broker", any_url, "--federation", federation.name)
     assert (code, found["federation"]["level"]) == (0, "ok")
-    assert f"{federation.name!r}: joining, round 0 of 3" in found["federation"]["found"]
+    assert f"{federation.name!r}: waiting for devices, 3 rounds to come" in found["federation"]["found"]
     aggregator.popen.terminate()
     aggregator.end()
     code, found = ask("--broker", any_url, "--federation", federation.name)

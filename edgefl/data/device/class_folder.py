@@ -1,4 +1,4 @@
-"""A folder of classes: `DIR/CLASS/FILE.npy`, `.png` or `.wav`, one sample a file, all of one shape."""
+"""A folder of classes: `DIR/CLASS/FILE.npy`, `.png`, `.jpg` or `.wav`, one sample a file, all of one shape."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""One sample out of one file: `.npy`, `.png` (needs Pillow) or `.wav`."""
+"""One sample out of one file: `.npy`, `.png` or `.jpg` (need Pillow), or `.wav`."""
 
 import struct
 import tokenize
@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgefl.data.arrays import why_unreadable
 from edgefl.errors import DataError
 
-SUFFIXES = (".npy", ".png", ".wav")
+SUFFIXES = (".npy", ".png", ".jpg", ".jpeg", ".wav")
 # bytes a value in a WAV -> how it is stored, its zero, its full scale
 WAV_FORMATS = {1: ("u1", 128, 2.0**7), 2: ("<i2", 0, 2.0**15), 4: ("<i4", 0, 2.0**31)}
 
@@ -28,7 +29,7 @@ class Sample:
 
 def read_sample(path: Path) -> Sample:
     """Read a sample; DataError names the file when its suffix is unknown, it is damaged, or something else than its suffix says."""
-    readers = dict(zip(SUFFIXES, (_read_npy, _read_png, _read_wav), strict=True))
+    readers = dict(zip(SUFFIXES, (_read_npy, _read_png, _read_jpeg, _read_jpeg, _read_wav), strict=True))
     reader = readers.get(path.suffix.lower())
     if reader is None or not path.is_file():
         raise DataError(f"{path} is no sample, expected a file named {', '.join(SUFFIXES)}; move it elsewhere")
@@ -40,7 +41,7 @@ def _read_npy(path: Path) -> Sample:
         # mapped, so that a damaged header that promises terabytes asks for none
         values = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError, TypeError, SyntaxError, OverflowError, tokenize.TokenError) as error:
-        raise DataError(f"{path} cannot be read as .npy: {error}; write it with numpy.save") from error
+        raise DataError(f"{path} cannot be read as .npy: {why_unreadable(error)}; write it with numpy.save") from error
     if not isinstance(values, np.ndarray) or (values.dtype != np.uint8 and values.dtype.kind != "f") or values.ndim == 0:
         told = f"{values.dtype}{list(values.shape)}" if isinstance(values, np.ndarray) else "an archive"
         raise DataError(f"{path} is {told}, expected an array of uint8 or floats; convert it with x.astype('float32')")
@@ -54,19 +55,27 @@ def _read_npy(path: Path) -> Sample:
 
 
 def _read_png(path: Path) -> Sample:
+    return _read_picture(path, "PNG")
+
+
+def _read_jpeg(path: Path) -> Sample:
+    return _read_picture(path, "JPEG")
+
+
+def _read_picture(path: Path, form: str) -> Sample:
     try:
         from PIL import Image
     except ImportError as error:
         raise DataError(f"{path} is a picture, which needs Pillow; pip install 'edgefl-tinyml[images]'") from error
     try:
-        with Image.open(path, formats=["PNG"]) as image:
+        with Image.open(path, formats=[form]) as image:
             mode = {"1": "L", "P": "RGB"}.get(image.mode, image.mode)
             if mode not in ("L", "RGB"):
-                raise DataError(f"{path} is a PNG of mode {image.mode}, expected 8-bit grey or RGB; convert it, without transparency")
+                raise DataError(f"{path} is a {form} of mode {image.mode}, expected 8-bit grey or RGB; convert it, without transparency")
             values = np.asarray(image.convert(mode))
     except (OSError, SyntaxError, ValueError, EOFError, zlib.error, struct.error, Image.DecompressionBombError) as error:
-        raise DataError(f"{path} cannot be read as PNG: {error}; copy it again") from error
-    return Sample(values if values.ndim == 3 else values[:, :, None], "a PNG")
+        raise DataError(f"{path} cannot be read as {form}: {error}; copy it again") from error
+    return Sample(values if values.ndim == 3 else values[:, :, None], f"a {form}")
 
 
 def _read_wav(path: Path) -> Sample:

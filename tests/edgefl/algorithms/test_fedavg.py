@@ -42,9 +42,9 @@ def test_a_round_without_updates_changes_no_weight():
     ("options", "words"),
     [
         ({"epoch": 3}, "did you mean 'epochs'"),
-        ({"epochs": 2.5}, "expected int"),
-        ({"epochs": True}, "expected int"),
-        ({"learning_rate": "fast"}, "expected float"),
+        ({"epochs": 2.5}, "expected a whole number"),
+        ({"epochs": True}, "expected a whole number"),
+        ({"learning_rate": "fast"}, "expected a number"),
         ({"learning_rate": -1}, "expected 0 or more"),
     ],
 )

@@ -123,9 +123,9 @@ def test_unknown_names_and_options() -> None:
     data = pictures()
     for name, options, message in (
         ("dirichlet", {"aplha": 1.0}, "did you mean 'alpha'"),
-        ("dirichlet", {"alpha": "big"}, "alpha is 'big', expected float"),
-        ("dirichlet", {"min_samples": 2.5}, "expected int"),
-        ("rotation", {"fixed": 1}, "expected bool"),
+        ("dirichlet", {"alpha": "big"}, "alpha is 'big', expected a number"),
+        ("dirichlet", {"min_samples": 2.5}, "expected a whole number"),
+        ("rotation", {"fixed": 1}, "expected true or false"),
         ("dirichlt", {}, "did you mean 'dirichlet'"),
     ):
         with pytest.raises(ConfigError, match=message):

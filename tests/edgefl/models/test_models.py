@@ -122,7 +122,7 @@ def test_a_file_and_a_function_of_the_user(tmp_path: Path, monkeypatch: pytest.M
         (ModelConfig("lenet5", (20, 20, 1)), "28x28 or 32x32"),
         (ModelConfig("lenet5", (28, 28, 1), 10, {"padding": "full"}), "expected auto, same or valid"),
         (ModelConfig("aem-cnn", (32, 32, 3), 10, {"filter1": 3}), "did you mean 'filters1'"),
-        (ModelConfig("aem-cnn", (32, 32, 3), 10, {"filters1": 3.0}), "filters1 of aem-cnn is 3.0, expected int"),
+        (ModelConfig("aem-cnn", (32, 32, 3), 10, {"filters1": 3.0}), "filters1 of aem-cnn is 3.0, expected a whole number"),
         (ModelConfig("aem-cnn", (32, 32, 3), 10, {"filters1": 0}), "expected 1 or more"),
         (ModelConfig("aem-cnn", (32, 32, 3), 10, {"dropout": 1}), "below 1"),
         (ModelConfig("softmax", (4,), 2, {"width": 3}), "it takes none"),

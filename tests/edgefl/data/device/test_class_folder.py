@@ -154,7 +154,7 @@ BAD = [
     ("deep.png", lambda path: png(path, [[1, 2, 3, 4]], depth=16), r"mode I[;16]*, expected 8-bit"),
     ("large.png", lambda path: png(path, [[1, 2, 3], [4, 5, 6]]), r"large.png is a PNG of shape \(2, 3, 1\), expected a PNG of shape"),
     ("other.npy", lambda path: npy(path, np.zeros((2, 2, 1))), r"other.npy is floats of shape .*, expected a PNG"),
-    ("notes.txt", lambda path: path.write_text("hello"), "notes.txt is no sample, expected a file named .npy, .png, .wav"),
+    ("notes.txt", lambda path: path.write_text("hello"), "notes.txt is no sample, expected a file named .npy, .png, .jpg, .jpeg, .wav"),
     ("deeper.png", lambda path: path.mkdir(), "is no sample"),
 ]
 

@@ -1,0 +1,139 @@
+"""What `edgefl init` says of samples that are probably not as their owner means them, and what the errors of bad data advise."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from edgefl import cli
+from edgefl.config import load_config
+from edgefl.data import load_data, make_allotments, take
+from edgefl.data.device import load_source, make_source
+from edgefl.data.npz import load_shard
+from edgefl.errors import DataError
+
+RNG = np.random.default_rng(0)
+LABELS = np.arange(100) % 10
+
+
+def pictures(*shape: int) -> Any:
+    return RNG.random((100, *shape)).astype(np.float32)
+
+
+def init(folder: Path, capsys: pytest.CaptureFixture[str], **arrays: Any) -> str:
+    np.savez(folder / "pi-1.npz", **arrays)
+    assert cli.run(["init", "--yes", "--data", str(folder / "pi-1.npz"), str(folder / "federation.toml")]) == 0
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "words"),
+    [
+        (pictures(28, 28), LABELS, ("28x28", "x[..., None]")),
+        (pictures(1, 28, 28), LABELS, ("1x28x28", "channels first", "x.transpose(0, 2, 3, 1)")),
+        (pictures(3, 32, 32), LABELS, ("3x32x32", "x.transpose(0, 2, 3, 1)")),
+        (np.floor(pictures(28, 28, 1) * 256), LABELS, ("255", "x / 255", "uint8")),
+        (pictures(28, 28, 1), LABELS + 7, ("7 to 16", "17 classes", "y - 7")),
+    ],
+)
+def test_a_probable_mistake_is_named_with_its_remedy(tmp_path, capsys, x, y, words) -> None:
+    said = init(tmp_path, capsys, x=x, y=y)
+    assert all(word in said for word in words), said
+
+
+@pytest.mark.parametrize(
+    ("x", "y"),
+    [
+        (pictures(28, 28, 1), LABELS),
+        (pictures(128, 9), LABELS),
+        (pictures(3, 32, 4), LABELS),  # three readings of 32 channels as pictures are: nothing to be sure of
+        ((pictures(28, 28, 1) * 255).astype(np.uint8), LABELS),
+        (pictures(9), LABELS),
+    ],
+)
+def test_usual_samples_get_no_hint(tmp_path, capsys, x, y) -> None:
+    assert "perhaps a mistake" not in init(tmp_path, capsys, x=x, y=y)
+
+
+def test_labels_of_one_device_may_begin_where_those_of_another_end(tmp_path, capsys) -> None:
+    for name, first in (("pi-1", 0), ("pi-2", 7)):
+        np.savez(tmp_path / f"{name}.npz", x=pictures(28, 28, 1), y=first + np.arange(100) % 3)
+    data = [word for name in ("pi-1", "pi-2") for word in ("--data", str(tmp_path / f"{name}.npz"))]
+    assert cli.run(["init", "--yes", *data, str(tmp_path / "federation.toml")]) == 0
+    assert "perhaps a mistake" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("y", "words"),
+    [
+        (np.eye(10)[LABELS], ("one-hot", "y.argmax(1)")),
+        (np.eye(10, dtype=int)[LABELS], ("one-hot", "y.argmax(1)")),
+        (RNG.random((100, 10)), ("y.argmax(1)",)),
+        (LABELS / 2, ("0.5", "no class")),
+        (LABELS.astype(float), ("y.astype('int64').ravel()",)),
+        (LABELS[:, None], ("y.astype('int64').ravel()",)),
+        (np.array(["a"] * 100), ("number the classes from 0",)),
+    ],
+)
+def test_what_to_do_with_labels_that_are_no_whole_numbers(tmp_path, y, words) -> None:
+    np.savez(tmp_path / "a.npz", x=pictures(4), y=y)
+    with pytest.raises(DataError) as caught:
+        load_shard(tmp_path / "a.npz")
+    assert all(word in str(caught.value) for word in words), caught.value
+    assert ("ravel" in str(caught.value)) == ("ravel" in words[0])
+
+
+def test_numpy_never_advises_to_unpickle(tmp_path, capsys) -> None:
+    (tmp_path / "text.npz").write_text("temperature,label\n20,1\n")
+    np.savez(tmp_path / "objects.npz", x=np.array([{}] * 3, object), y=np.arange(3))
+    for name, words in (("text.npz", "no file of NumPy"), ("objects.npz", "Python objects")):
+        assert cli.run(["init", "--yes", "--data", str(tmp_path / name), str(tmp_path / "f.toml")]) == 1
+        said = capsys.readouterr().err
+        assert words in said and "numpy.savez" in said
+        assert "pickle" not in said and "--input-shape" not in said
+
+
+def test_a_shape_by_hand_is_offered_only_where_it_helps(tmp_path, capsys) -> None:
+    np.savez(tmp_path / "nan.npz", x=np.full((4, 3), np.nan), y=np.arange(4))
+    np.savez(tmp_path / "one.npz", x=np.zeros((1, 3)), y=np.zeros(1, int))
+    for name in ("nan.npz", "one.npz"):
+        assert cli.run(["init", "--yes", "--data", str(tmp_path / name), str(tmp_path / "f.toml")]) == 1
+        assert "--input-shape" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".JPEG"])
+def test_pictures_of_a_camera(tmp_path, suffix) -> None:
+    for index, name in enumerate(("cat", "dog")):
+        (tmp_path / name).mkdir()
+        for number in range(3):
+            Image.fromarray(np.full((8, 10, 3), 40 * (index + number), np.uint8)).save(tmp_path / name / f"{number}{suffix}", "JPEG")
+    shard = load_source(make_source(str(tmp_path)))
+    assert shard.x_train.shape[1:] == (8, 10, 3) and shard.num_classes == 2
+    assert float(shard.x_train.max()) <= 120 / 255 + 0.02
+    (tmp_path / "cat" / f"0{suffix}").write_bytes(b"\xff\xd8\xff\xe0 no more")
+    with pytest.raises(DataError, match="cannot be read as JPEG"):
+        load_source(make_source(str(tmp_path)))
+
+
+def test_init_simulates_all_devices(tmp_path, capsys, monkeypatch) -> None:
+    """Each file becomes a client of its own, not the first one alone, dealt to clients that do not exist."""
+    monkeypatch.chdir(tmp_path)
+    for number, count in ((1, 40), (2, 60)):
+        np.savez(f"pi-{number}.npz", x=np.full((count, 5), number, np.float32), y=np.arange(count) % 2)
+    assert cli.run(["init", "--yes", "--data", "pi-1.npz", "--data", "pi-2.npz"]) == 0
+    assert "all 2 devices here" in capsys.readouterr().out
+    config = load_config(Path("federation.toml"))
+    assert (config.partition.name, config.partition.num_clients) == ("group", 2)
+    dataset = load_data(config.data, config.seed)
+    shards = [take(dataset, each) for each in make_allotments(dataset, config.partition, config.seed).values()]
+    assert [len(each.y_train) + len(each.y_test) for each in shards] == [40, 60]
+    assert [set(each.x_train.ravel()) for each in shards] == [{1.0}, {2.0}]
+
+
+def test_one_file_is_said_to_be_dealt_to_invented_clients(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.savez("pi-1.npz", x=np.zeros((40, 5), np.float32), y=np.arange(40) % 2)
+    assert cli.run(["init", "--yes", "--data", "pi-1.npz"]) == 0
+    assert "the data of pi-1.npz dealt to 10 invented clients" in capsys.readouterr().out
