@@ -5,6 +5,7 @@ A folded batch norm (`derived`) turns kernel k and bias b of the layer before it
 k * s and (b - mean) * s + beta, with s = gamma / sqrt(variance + epsilon): Ioffe and Szegedy, 2015.
 """
 
+import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ from edgefl.errors import PlanError
 from edgefl.plan.spec import Binding
 from edgefl.types import Array, Weights
 
+MAX_WEIGHT = 1e20
+"""No training ends in such a weight; a flipped bit of an exponent does. Products overflow float32, which can end a runtime's process."""
 KERNEL = "batch_norm_kernel"
 BIAS = "batch_norm_bias"
 
@@ -66,13 +69,20 @@ def fill_template(template: bytes, bindings: Sequence[Binding], weights: Weights
     Raises PlanError when a weight is missing, of another shape, not finite or unknown to the template,
     or when the template is not the one that the bindings were made for.
     """
-    from ai_edge_litert import schema_py_generated as schema
-
     unknown = set(weights) - weights_of(bindings)
     if unknown:
         raise PlanError(f"the template has no place for {', '.join(sorted(unknown))}; the mixture was made by another plan")
     if template[4:8] != b"TFL3":
         raise PlanError("the plan holds no template of the mixture; build the plan again with `edgefl plan build`")
+    try:
+        return _filled(template, bindings, weights)
+    except (struct.error, IndexError, TypeError, AttributeError, OverflowError) as error:
+        raise PlanError(f"the plan's template.tflite is truncated or damaged ({error!r}); copy the plan again, or remake it") from error
+
+
+def _filled(template: bytes, bindings: Sequence[Binding], weights: Weights) -> bytes:
+    from ai_edge_litert import schema_py_generated as schema
+
     content = bytearray(template)
     model = schema.Model.GetRootAs(content, 0)
     graph = model.Subgraphs(0)
@@ -80,6 +90,11 @@ def fill_template(template: bytes, bindings: Sequence[Binding], weights: Weights
         value = value_of(binding, weights)
         if not np.isfinite(value).all():
             raise PlanError(f"{binding.weight} holds NaN or infinite values; personalize again")
+        if value.size and np.abs(value).max() > MAX_WEIGHT:
+            raise PlanError(
+                f"{binding.weight} holds {np.abs(value).max():.3g}, expected at most {MAX_WEIGHT:g}: the mixture is damaged, or training "
+                "diverged; copy it again, or personalize again"
+            )
         if binding.tensor >= graph.TensorsLength():
             raise PlanError(f"the template has no tensor {binding.tensor} for {binding.weight}; template and plan.json differ")
         place = model.Buffers(graph.Tensors(binding.tensor).Buffer()).DataAsNumpy()

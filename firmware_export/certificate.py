@@ -19,6 +19,7 @@ from firmware_export.graph import read_graph
 from firmware_export.measured import cost_of, profile
 from firmware_export.micro import arena_bytes, micro_version
 from firmware_export.parity import EQUAL, Place, run_everywhere, run_skipping, sha256_of
+from firmware_export.report import warnings_of
 from firmware_export.run import load
 from firmware_export.targets import TARGETS
 from firmware_export.tflm import operators
@@ -79,6 +80,7 @@ def make_certificate(
                 "input_zero_point": loaded.zero_point, "operators": operators(graph), "parts": source.parts,
             },
             "tools": tools(),
+            "warnings": warnings_of(golden.outputs),
             "golden": {"samples": len(golden.y), "outputs_sha256": sha256_of(golden.outputs)},
             "parity": [_micro(golden), *map(_of_place, compared)],
             "skipping": skipping and {**skipping, "instructions_all_run": _worst(compared, request.target)},

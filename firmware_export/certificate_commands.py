@@ -1,7 +1,7 @@
 """`edgefl export verify` and `edgefl export profile`, and what `edgefl export --target` tells."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -85,10 +85,14 @@ def describe_layers(target: str, layers: tuple[LayerCost, ...]) -> str:
     return "\n".join(lines)
 
 
-def describe_certificate(certificate: Mapping[str, Any], out: Path) -> str:
-    """Return what a person wants to know of a certificate: who agrees, and what the model takes of its target."""
+def describe_certificate(certificate: Mapping[str, Any], out: Path, printed: Sequence[str] = ()) -> str:
+    """Return what a person wants to know of a certificate: who agrees, and what the model takes of its target.
+
+    printed: warnings that the person has read already.
+    """
     equal = [place["place"] for place in certificate["parity"] if place["status"] == EQUAL]
     lines = [f"{out / NAME}: {certificate['golden']['samples']} samples, every output byte the same: {', '.join(equal)}"]
+    lines += [f"WARNING: {warning}" for warning in certificate["warnings"] if warning not in printed]
     lines += [f"not run: {place['place']}: {place['reason']}" for place in certificate["parity"] if place["status"] != EQUAL]
     for cost in certificate["cost"]:
         if cost["target"] == certificate["target"]:

@@ -1,6 +1,7 @@
 """`edgefl export` and `edgefl infer`: neither needs TensorFlow."""
 
 import base64
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from edgefl.errors import ExportError
 from edgefl.quiet import quiet_stderr
 from edgefl.telling import Telling
 from firmware_export.budget import Budget
-from firmware_export.bundle import remove_derived, take_away_certificate, write_bundle
+from firmware_export.bundle import MODEL, NOTE, remove_derived, take_away_certificate, write_bundle
 from firmware_export.certificate import Request, check_measurable
 from firmware_export.certificate_commands import describe_certificate, profile, verify
 from firmware_export.golden import choose
@@ -30,6 +31,8 @@ from firmware_export.signing_key import read_public
 from firmware_export.state import read_state
 from firmware_export.targets import find_target, parse_bytes
 from firmware_export.update_commands import drift, key, update
+
+DIGEST_EQUAL = "equal"
 
 
 @click.group(invoke_without_command=True, epilog="Example: edgefl export --state state -o out/ --target cortex-m4 --ram 64K --flash 256K")
@@ -84,6 +87,12 @@ def export(
             "--ram, --flash, --threshold and --update-key are of a target, and there is no --target; give one, such as --target cortex-m4"
         )
     device = read_state(state, source)
+    if not device.has_digests:
+        click.echo(
+            f"WARNING: {state} is of an older edgefl and holds no digests: damage to its plan and mixture may not be noticed. The device "
+            "writes them at its next personalization.",
+            err=True,
+        )
     if request is not None and update_key is not None:
         request = replace(request, update_device=device.client_id)
     shard, its_split = device.shard_with_split()
@@ -106,7 +115,7 @@ def export(
         return
     click.echo(_describe(report, out))
     if certificate is not None:
-        click.echo(describe_certificate(certificate, out))
+        click.echo(describe_certificate(certificate, out, report.warnings))
 
 
 for each in (verify, profile, key, update, drift):
@@ -127,6 +136,7 @@ def _describe(report: ExportReport, out: Path) -> str:
     if len(report.tried) > 1:
         tried = ", ".join(f"{a.recipe} {a.accuracy_int8:.4f}" for a in report.tried)
         lines.append(f"{kind} lost more than a point at first; tried: {tried}")
+    lines += [f"WARNING: {warning}" for warning in report.warnings]
     if not report.within_one_point:
         loss = 100 * (report.accuracy_float - report.accuracy_int8)
         lines.append(
@@ -160,6 +170,7 @@ def infer(model: Path, source: DataSource, runtime: str, reference: bool, split:
         raise ExportError(f"cannot read {model}: {error}; make it with `edgefl export`") from error
     with quiet_stderr():  # the runtime tells of its delegate
         loaded = load(content, runtime, reference=reference)
+    checked = check_digest(model, content)
     note = decode_split(read_metadata(content, SPLIT) or b"")
     arrays = read_source(source)
     shard = make_shard(arrays, source.data, seed=note.seed if note else 1)
@@ -177,7 +188,7 @@ def infer(model: Path, source: DataSource, runtime: str, reference: bool, split:
         raise ExportError(f"the model gives {answers.shape[1:]} values a sample, the shard's labels go to {y.max()}; is it another task?")
     figures: dict[str, Any] = {
         "model": str(model), "runtime": loaded.runtime, "input": str(np.dtype(loaded.dtype)), "samples": len(y), "split": split,
-        "split_unknown": unknown,
+        "split_unknown": unknown, "digest": checked,
         "accuracy": accuracy(answers, y), "latency_ms_median": float(np.median(times)), "latency_ms_p90": float(np.percentile(times, 90)),
         "tflite_bytes": len(content),
     }  # fmt: skip
@@ -195,6 +206,31 @@ def why_unknown(note: Split | None, here: Split) -> str:
     return f"the model's device had {note.train + note.test} samples and held out {note.test}, here are {here.train + here.test}"
 
 
+def check_digest(model: Path, content: bytes) -> str:
+    """Compare a model with the digest in the report.json beside it.
+
+    Returns:
+        What is known of the file: "equal", or why it cannot be checked.
+
+    Raises:
+        ExportError: The digest differs.
+    """
+    report = model.parent / NOTE
+    if model.name != MODEL or not report.exists():
+        return f"not checked: {NOTE} with its digest lies beside a {MODEL} only"
+    try:
+        expected = str(json.loads(report.read_bytes())["sha256"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"not checked: {report} cannot be read ({error!r})"
+    found = hashlib.sha256(content).hexdigest()
+    if found != expected:
+        raise ExportError(
+            f"{model} is damaged, or of another export: its sha256 is {found}, expected {expected} by {report}; "
+            "export again, or give it a folder of its own"
+        )
+    return DIGEST_EQUAL
+
+
 def _figures(f: dict[str, Any]) -> str:
     if f["split_unknown"]:
         which = f"all {f['samples']} samples; the model may have been trained on some of them: {f['split_unknown']}"
@@ -208,4 +244,5 @@ def _figures(f: dict[str, Any]) -> str:
         f"accuracy {f['accuracy']:.4f} on {which}\n"
         f"latency median {f['latency_ms_median']:.3f} ms, 90th percentile {f['latency_ms_p90']:.3f} ms\n"
         f"runtime {f['runtime']}; input {f['input']}; {f['tflite_bytes']:,} bytes"
+        + ("" if f["digest"] == DIGEST_EQUAL else f"\nfile {f['digest']}, so damage to its weights would not show")
     )

@@ -22,7 +22,7 @@ from firmware_export.device_route import RECIPES, Recipe, load_quantizer, quanti
 from firmware_export.graph import Graph, read_graph
 from firmware_export.metadata import SPLIT, with_metadata
 from firmware_export.ranges import check_calibration
-from firmware_export.report import Attempt, ExportReport
+from firmware_export.report import Attempt, ExportReport, warnings_of
 from firmware_export.routes import DEVICE, Options, candidates
 from firmware_export.run import accuracy, load, outputs
 
@@ -66,7 +66,7 @@ def export_mixture(
     expected, _ = outputs(load(model), x)
     enough = accuracy(expected, y) - ALLOWED_LOSS - 1e-9
     order = rng_for(seed, 0, "calibration").permutation(len(shard.x_train))
-    tried: list[tuple[Attempt, bytes]] = []
+    tried: list[tuple[Attempt, bytes, tuple[str, ...]]] = []
     runtime = ""
     for candidate in candidates(model, shard.x_train[order], shard.y_train[order], chosen, recipes):
         try:
@@ -79,17 +79,17 @@ def export_mixture(
         runtime = loaded.runtime
         answers, _ = outputs(loaded, x)
         agreement = float((answers.argmax(axis=1) == expected.argmax(axis=1)).mean())
-        tried.append((Attempt(candidate.name, candidate.samples, accuracy(answers, y), agreement), made))
+        tried.append((Attempt(candidate.name, candidate.samples, accuracy(answers, y), agreement), made, warnings_of(answers)))
         if tried[-1][0].accuracy_int8 >= enough:
             break
-    best, made = max(tried, key=lambda pair: (pair[0].accuracy_int8, pair[0].agreement))
+    best, made, warnings = max(tried, key=lambda each: (each[0].accuracy_int8, each[0].agreement))
     if split is not None:
         made, model = (with_metadata(each, SPLIT, encode_split(split)) for each in (made, model))
     report = ExportReport(
         accuracy(expected, y), best.accuracy_int8, best.agreement, best.accuracy_int8 >= enough, "held-out" if held_out else "training",
         len(y), len(made), len(model), hashlib.sha256(made).hexdigest(), best.recipe, best.calibration_samples,
-        tuple(attempt for attempt, _ in tried), runtime, chosen.quantizer, peak_rss_mb(),
-        seed, client_id, chosen.route, chosen.bits, mixing_of(read_graph(model)), len(zlib.compress(made, 9)),
+        tuple(attempt for attempt, *_ in tried), runtime, chosen.quantizer, peak_rss_mb(),
+        seed, client_id, chosen.route, chosen.bits, mixing_of(read_graph(model)), len(zlib.compress(made, 9)), warnings,
     )  # fmt: skip
     _write(out, made, model, report)
     return report

@@ -3,6 +3,32 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
+ENOUGH_SAMPLES = 30
+"""Held-out samples below which a measured accuracy says next to nothing."""
+
+
+def warnings_of(answers: Any) -> tuple[str, ...]:
+    """Return why measurements on these answers prove little.
+
+    Args:
+        answers: Outputs of the integer model, [samples, classes].
+
+    Returns:
+        A sentence for each reason: too few samples, or one class for all of them.
+    """
+    found = []
+    if len(answers) < ENOUGH_SAMPLES:
+        found.append(
+            f"{len(answers)} samples prove little, expected {ENOUGH_SAMPLES} or more; collect more on this device, or give others by --data"
+        )
+    classes = {int(answer) for answer in answers.argmax(axis=1)}
+    if len(classes) == 1 and len(answers) > 1:
+        found.append(
+            f"the int8 model answers class {classes.pop()} for all {len(answers)} samples, so equal outputs prove little of its layers; "
+            "train for more rounds, or look at the classes of the samples"
+        )
+    return tuple(found)
+
 
 @dataclass(frozen=True)
 class Attempt:
@@ -19,7 +45,7 @@ class ExportReport:
     """What was exported and what was measured. `within_one_point` False: every remedy was tried and this is the best.
 
     route: device or tensorflow; activation_bits: 8 or 16; mixing: what the graph mixes (`mixing_of`); deflated_bytes: of the model when
-    zlib packs it, which is where pruned and clustered weights show.
+    zlib packs it, which is where pruned and clustered weights show; warnings: see `warnings_of`.
     """
 
     accuracy_float: float
@@ -43,6 +69,7 @@ class ExportReport:
     activation_bits: int
     mixing: str
     deflated_bytes: int
+    warnings: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as what JSON holds."""

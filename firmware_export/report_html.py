@@ -24,7 +24,14 @@ def report_html(certificate: Mapping[str, Any]) -> str:
         if own["instructions_mean"]:
             figures.append(("instructions", f"{own['instructions_mean']:,}"))
     template = (files("firmware_export") / "templates" / "report.html.in").read_text()
-    sections = [_parity(certificate), _classes(accuracy), _costs(certificate), *_layers(certificate["layers"]), _model(certificate)]
+    warnings = "".join(f"<p><b>Warning:</b> {escape(each)}.</p>\n" for each in certificate["warnings"])
+    sections = [
+        warnings + _parity(certificate),
+        _classes(accuracy),
+        _costs(certificate),
+        *_layers(certificate["layers"]),
+        _model(certificate),
+    ]
     return fill(
         template,
         {

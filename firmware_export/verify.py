@@ -42,7 +42,10 @@ def verify_bundle(out: Path) -> Verified:
         raise ExportError(f"{GOLDEN}: the int8 inputs are not those that its samples give; export again")
     if not np.array_equal(again.outputs, golden.outputs):
         raise ExportError(f"{GOLDEN}: the outputs are not those of tflite-micro for model.tflite; export again")
-    derived = derived_files(model, source, golden, request, certificate)
+    try:
+        derived = derived_files(model, source, golden, request, {"warnings": [], **certificate})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ExportError(f"{NAME} is damaged: {error!r}; export again") from error
     for name, content in derived.items():
         if contents.get(name) != content and name != REPORT:
             raise ExportError(f"{name} is not what model.tflite gives; it was edited, or written by another edgefl: export again")
@@ -57,6 +60,7 @@ def verify_bundle(out: Path) -> Verified:
         (
             f"{len(contents)} files have their digests, and all that follow from model.tflite were made again",
             f"{accuracy['samples']} samples, every output byte the same: {', '.join(places)}",
+            *(f"WARNING: {warning}" for warning in rebuilt["warnings"]),
             f"accuracy: float {accuracy['accuracy_float']:.4f}, int8 {accuracy['accuracy_int8']:.4f}",
         ),
         tuple(unchecked),
@@ -106,7 +110,8 @@ def _compare(told: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]
     for key in found:
         if key in ("edgefl", "tools", "parity") or (key in (*TOOLS, "tflm") and not same_tools):
             continue
-        if path := difference(told.get(key), found[key], key):
+        noted = told.get(key, [] if key == "warnings" else None)  # an older certificate has no warnings
+        if path := difference(noted, found[key], key):
             raise ExportError(f"{NAME} says {path}; it was edited, or this is another machine: export again")
     before = {place["place"]: place for place in told.get("parity", ())}
     for place in found["parity"]:

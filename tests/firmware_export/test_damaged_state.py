@@ -1,0 +1,174 @@
+"""Damaged state files: each gives one clear error that names the file, and none is exported without a word."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load, save
+
+from devices.store import Store
+from edgefl.checkpoint import decode_mixture
+from edgefl.data.npz import save_shard
+from edgefl.plan.spec import Binding, Plan, PlanSpec, load_plan
+from edgefl.types import Mixture, Shard
+
+ROOT = Path(__file__).parents[2]
+INPUTS, UNITS, CLASSES = 12, 16, 4
+FILES = ("mixture.safetensors", "plan/plan.json", "plan/plan.tflite", "plan/template.tflite", "device.json")
+
+
+def edgefl(*words: object, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "firmware_export", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, **env}, timeout=600, check=False)
+
+
+def plan_and_weights(graphs, rng) -> tuple[Plan, dict[str, np.ndarray]]:
+    """Return two dense layers whose kernels are the mixture's."""
+    t, op = graphs.T, graphs.Op
+    first, second = (rng.normal(size=shape).astype(np.float32) / 4 for shape in ((UNITS, INPUTS), (CLASSES, UNITS)))
+    weights = {"first": first, "second": second}
+    tensors = [
+        t((1, INPUTS), kind="FLOAT32", name="x"), t((UNITS, INPUTS), data=weights["first"] * 0, name="first"),
+        t((UNITS,), data=np.zeros(UNITS, np.float32), name="b1"), t((1, UNITS), kind="FLOAT32", name="hidden"),
+        t((CLASSES, UNITS), data=weights["second"] * 0, name="second"), t((CLASSES,), data=np.zeros(CLASSES, np.float32), name="b2"),
+        t((1, CLASSES), kind="FLOAT32", name="logits"), t((1, CLASSES), kind="FLOAT32", name="shares"),
+    ]  # fmt: skip
+    operators = [
+        op("FULLY_CONNECTED", (0, 1, 2), (3,), {"fusedActivationFunction": 1}, "FullyConnected"),
+        op("FULLY_CONNECTED", (3, 4, 5), (6,), {}, "FullyConnected"),
+        op("SOFTMAX", (6,), (7,), {"beta": 1.0}, "Softmax"),
+    ]
+    bindings = (Binding("first", 1, (0, 1), (UNITS, INPUTS)), Binding("second", 4, (0, 1), (CLASSES, UNITS)))
+    spec = PlanSpec("dense", "fedavg", {}, (INPUTS,), CLASSES, (), (), bindings)
+    return Plan(spec, bytes(4000), graphs.model_of(tensors, operators)), weights
+
+
+@pytest.fixture
+def state(graphs, tmp_path) -> Path:
+    """What the device service keeps of a finished federation."""
+    rng = np.random.default_rng(4)
+    plan, weights = plan_and_weights(graphs, rng)
+    x = rng.normal(size=(300, INPUTS)).astype(np.float32)
+    y = (np.maximum(x @ weights["first"].T, 0) @ weights["second"].T).argmax(axis=1).astype(np.int64)
+    save_shard(tmp_path / "shard.npz", Shard(x[:200], y[:200], x[200:], y[200:], CLASSES))
+    store = Store(tmp_path / "state", "pi-1")
+    store.save_personal(plan, Mixture(weights))
+    store.save_note({"data": str(tmp_path / "shard.npz"), "id": "pi-1", "federation": "f", "seed": 1})
+    store.close()
+    return tmp_path / "state"
+
+
+def without_digests(state: Path) -> None:
+    """Make it what an older edgefl wrote."""
+    tensors = load((state / "mixture.safetensors").read_bytes())
+    tensors["note.json"] = np.frombuffer(json.dumps({"kind": "mixture"}).encode(), np.uint8)
+    (state / "mixture.safetensors").write_bytes(save(tensors))
+    note = json.loads((state / "device.json").read_text())
+    note.pop("sha256", None)
+    (state / "device.json").write_text(json.dumps(note))
+
+
+def refused(done: subprocess.CompletedProcess[str], name: str) -> None:
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 1, (done.returncode, done.stderr)
+    assert name in done.stderr.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_flipped_bit_is_noticed_in_every_file(name, state, tmp_path) -> None:
+    path = state / name
+    blob = bytearray(path.read_bytes())
+    digit = blob.find(b'"seed": 1') + len(b'"seed": ')  # another split, and a readable file
+    blob[digit if name == "device.json" else len(blob) * 3 // 4] ^= 2
+    path.write_bytes(blob)
+    refused(edgefl("export", "--state", state, "-o", tmp_path / "out"), "plan" if name.startswith("plan") else name)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize("name", FILES)
+def test_a_truncated_file_is_one_clear_error(name, old, state, tmp_path) -> None:
+    if old:
+        without_digests(state)
+    path = state / name
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    done = edgefl("export", "--state", state, "-o", tmp_path / "out")
+    if old and name == "plan/plan.tflite":  # the export does not read the program, and an old state has no digest of it
+        assert done.returncode == 0, done.stderr
+        return
+    refused(done, "plan" if name.startswith("plan") else name)
+
+
+def test_text_that_is_no_utf_8_is_one_clear_error(state, tmp_path) -> None:
+    without_digests(state)
+    path = state / "plan" / "plan.json"
+    path.write_bytes(path.read_bytes().replace(b"dense", b"den\xffe"))
+    refused(edgefl("export", "--state", state, "-o", tmp_path / "out"), "plan.json")
+
+
+@pytest.mark.parametrize("bit", [30, 29])
+def test_a_flipped_exponent_ends_no_process(bit, state, tmp_path) -> None:
+    without_digests(state)
+    path = state / "mixture.safetensors"
+    tensors = load(path.read_bytes())
+    first = tensors["weights:first"].copy()
+    at = int(np.abs(first).argmax())  # below 1, so that the exponent's high bits are 01
+    first.view(np.uint32).ravel()[at] ^= 1 << bit
+    tensors["weights:first"] = first
+    path.write_bytes(save(tensors))
+    done = edgefl("export", "--state", state, "-o", tmp_path / "out")
+    assert done.returncode in (0, 1), (done.returncode, done.stderr)
+    assert "Traceback" not in done.stderr
+    if bit == 30:
+        refused(done, "damaged")
+
+
+def test_a_state_of_an_older_edgefl_is_exported_with_a_warning(state, tmp_path) -> None:
+    done = edgefl("export", "--state", state, "-o", tmp_path / "new")
+    assert done.returncode == 0 and "no digests" not in done.stderr
+    without_digests(state)
+    done = edgefl("export", "--state", state, "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert "no digests" in done.stderr
+
+
+def test_infer_notices_a_damaged_model(state, tmp_path) -> None:
+    out = tmp_path / "out"
+    assert edgefl("export", "--state", state, "-o", out).returncode == 0
+    model, data = out / "model.tflite", tmp_path / "shard.npz"
+    done = edgefl("infer", model, "--data", data)
+    assert done.returncode == 0 and "not checked" not in done.stdout
+    blob = bytearray(model.read_bytes())
+    kernel = max(range(len(blob) - 64), key=lambda at: len(set(blob[at : at + 64])))  # among the weights
+    blob[kernel + 30] ^= 64
+    model.write_bytes(blob)
+    refused(edgefl("infer", model, "--data", data), "report.json")
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "alone" / "model.tflite").write_bytes(blob)
+    done = edgefl("infer", tmp_path / "alone" / "model.tflite", "--data", data)
+    assert done.returncode == 0 and "not checked" in done.stdout
+
+
+@pytest.mark.parametrize("kind", ["few", "one class"])
+def test_a_certificate_that_proves_little_says_so(kind, state, tmp_path) -> None:
+    pytest.importorskip("tflite_micro")
+    if kind == "one class":
+        weights = decode_mixture((state / "mixture.safetensors").read_bytes()).weights
+        only = np.full((CLASSES, UNITS), -0.5, np.float32)
+        only[0] = 0.5
+        store = Store(state, "pi-1")
+        store.save_personal(load_plan(state / "plan"), Mixture({**weights, "second": only}))
+        store.close()
+    samples = 4 if kind == "few" else 40
+    done = edgefl(
+        "export", "--state", state, "-o", tmp_path / "out", "--target", "host", "--samples", samples, PATH=str(tmp_path)
+    )  # no compiler
+    assert done.returncode == 0, done.stderr
+    certificate = json.loads((tmp_path / "out" / "certificate.json").read_text())
+    said = "4 samples prove little, expected 30 or more" if kind == "few" else "answers class 0 for all"
+    assert [said in warning for warning in certificate.get("warnings", [])] == [True]
+    assert said in done.stdout and said in (tmp_path / "out" / "report.html").read_text()
