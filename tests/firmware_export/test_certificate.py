@@ -102,7 +102,7 @@ def test_an_export_that_fails_leaves_no_certificate(copy, digits, monkeypatch, f
 
 
 def test_a_folder_that_cannot_be_written_is_an_error(copy, digits, monkeypatch, few_places) -> None:
-    def full(path, content):
+    def full(path, content, *mode):
         raise OSError(28, "No space left on device", str(path))
 
     monkeypatch.setattr("firmware_export.bundle.write_atomic", full)
