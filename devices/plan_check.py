@@ -84,6 +84,8 @@ class PlanTrials:
             raise StateError(f"cannot use {crash}: {error.strerror}; let this account write it") from error
         if not faulthandler.is_enabled():
             faulthandler.enable(self._crash, all_threads=False)
+        if open_plan:  # a crash of this process before it opens a plan is no plan's doing
+            self.note_open("")
         if not report or not open_plan:
             return ""
         self._keep(open_plan, f"it crashed this device's process ({report.splitlines()[0][:200]})")
