@@ -41,9 +41,9 @@ def test_a_round_by_hand_then_the_mixture_then_the_end(federate, mosquitto_url, 
     aggregator.say("done", 2)
     assert device.end() == 0, device.said
     state = federation.directory / "state-pi-1"
-    assert json.loads((state / "device.json").read_text()) == {
-        "id": "pi-1", "federation": federation.name, "data": str((federation.directory / "pi-1.npz").resolve()), "seed": 1,
-    }  # fmt: skip
+    note = json.loads((state / "device.json").read_text())
+    settled = {"id": "pi-1", "federation": federation.name, "data": str((federation.directory / "pi-1.npz").resolve()), "seed": 1}
+    assert note == settled | {"sha256": hashlib.sha256(json.dumps(settled, sort_keys=True).encode()).hexdigest()}
     assert (state / "mixture.safetensors").exists()
     assert {path.name for path in (state / "plan").iterdir()} == {"plan.json", "plan.tflite", "template.tflite"}
     assert not aggregator.next("status").online
