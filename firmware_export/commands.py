@@ -15,7 +15,6 @@ from edgefl.data.device.options import data_options
 from edgefl.data.npz import make_shard
 from edgefl.data.split import Split, decode_split, split_of
 from edgefl.errors import ExportError
-from edgefl.quiet import quiet_stderr
 from edgefl.telling import Telling
 from firmware_export.budget import Budget
 from firmware_export.bundle import MODEL, NOTE, remove_derived, take_away_certificate, write_bundle
@@ -168,8 +167,7 @@ def infer(model: Path, source: DataSource, runtime: str, reference: bool, split:
         content = model.read_bytes()
     except OSError as error:
         raise ExportError(f"cannot read {model}: {error}; make it with `edgefl export`") from error
-    with quiet_stderr():  # the runtime tells of its delegate
-        loaded = load(content, runtime, reference=reference)
+    loaded = load(content, runtime, reference=reference)
     checked = check_digest(model, content)
     note = decode_split(read_metadata(content, SPLIT) or b"")
     arrays = read_source(source)

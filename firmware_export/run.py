@@ -11,6 +11,7 @@ import numpy as np
 
 from edgefl.errors import ExportError
 from edgefl.learner.runtime import describe, installed, load_interpreter
+from edgefl.quiet import quiet_stderr
 from edgefl.types import Array, Labels
 from firmware_export.portable import check_inside
 
@@ -31,8 +32,11 @@ class Loaded:
 
 def load(model: bytes, runtime: str = "auto", *, reference: bool = False, threads: int = 1) -> Loaded:
     """Load a model of one input and one output. Raises PlanError or ExportError when it or the runtime is not usable."""
-    if runtime == MICRO:
-        return _load_micro(model)
+    with quiet_stderr():  # the runtime tells of its delegate
+        return _load_micro(model) if runtime == MICRO else _load(model, runtime, reference, threads)
+
+
+def _load(model: bytes, runtime: str, reference: bool, threads: int) -> Loaded:
     interpreter = load_interpreter(model, threads, reference=reference, runtime=runtime)
     inputs, outputs = interpreter.get_input_details(), interpreter.get_output_details()
     if len(inputs) != 1 or len(outputs) != 1:
