@@ -159,8 +159,11 @@ def test_a_mixture_of_another_plan(digits, tmp_path) -> None:
     lacking = {key: value for key, value in weights.items() if key != name}
     with pytest.raises(PlanError, match=f"lacks {name}"):
         export_mixture(digits.plan, Mixture(lacking), digits.shard, tmp_path)
-    huge = {key: value * np.float32(1e30) for key, value in weights.items()}
+    large = {key: value * np.float32(1e15) for key, value in weights.items()}
     with pytest.raises(ExportError, match="NaN or infinite"):
+        export_mixture(digits.plan, Mixture(large), digits.shard, tmp_path)
+    huge = {key: value * np.float32(1e30) for key, value in weights.items()}
+    with pytest.raises(PlanError, match=r"expected at most 1e\+20"):
         export_mixture(digits.plan, Mixture(huge), digits.shard, tmp_path)
 
 
