@@ -66,6 +66,7 @@ def test_a_plan_cannot_make_a_device_import_a_module(federate, mosquitto_url, to
     federation = federate(mosquitto_url, algorithm="fedavg")
     hostile = lead_with(lead, federation, replace(federation.plan, spec=replace(federation.plan.spec, algorithm=algorithm)))
     device = federation.device("pi-1", toys.shard(1))
+    assert hostile.next("status").online
     hostile.task(1)
     reason = until_paused(hostile, device)
     assert "refuses the plan" in reason and algorithm in reason
@@ -94,6 +95,7 @@ def test_a_program_that_crashes_the_runtime_pauses_the_device_once_and_for_all(f
     crashing, good = Plan(spec, program(spec, crashes=True), b""), Plan(spec, program(spec), b"")
     hostile = lead_with(lead, federation, crashing)
     device = federation.device("pi-1", toys.shard(1), "--learner", "litert")
+    assert hostile.next("status").online
     hostile.task(1)
     reason = until_paused(hostile, device)
     assert "crashed the TFLite runtime (SIGSEGV)" in reason
