@@ -247,7 +247,7 @@ class Exchange:
         if isinstance(self._tasks, Steps) and begin.nonce in self._tasks.over:  # enough others answered before; the next step is under way
             self._send([(begin.client_id, receipt(begin, "rejected", "enough others answered this step"))])
             return
-        kept = checked_answer(begin, brief, self._tasks.nonces.get(begin.round), self._max_samples)
+        kept = checked_answer(begin, brief, self._tasks.nonce_of(begin.round, begin.client_id), self._max_samples)
         self._send(self._uploads.begin(kept, brief.limit, time.monotonic(), follows=begin.follows and brief.task.granted))
 
     def _on_chunk(self, address: Address, payload: bytes) -> None:

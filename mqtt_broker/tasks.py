@@ -42,6 +42,11 @@ def _alike(number: int) -> int:
     return number
 
 
+def client_nonce(nonce: str, client_id: str) -> str:
+    """Return a client's nonce of a round: nobody can make it of another client's."""
+    return hashlib.sha256(f"{nonce} {client_id}".encode()).hexdigest()[:16]
+
+
 def checked_answer(begin: Begin, brief: Brief, nonce: str | None, max_samples: int) -> Begin:
     """Return what is kept for the round of an update's announcement: what all clients say alike once, and no signature.
 
@@ -72,6 +77,10 @@ class Steps:
         self.nonces, self.over, self._make = nonces, over, make
         self._briefs: dict[str, Brief] = {}
 
+    def nonce_of(self, round: int, client_id: str) -> str | None:
+        """Return the nonce that an answer must bear, None when no answer to this round is expected."""
+        return self.nonces.get(round)
+
     def brief(self, client_id: str) -> Brief:
         """Return the client's brief, the same whenever it is asked for."""
         if client_id not in self._briefs:
@@ -101,6 +110,11 @@ class Tasks:
         """The state that the round began with."""
         return self._state
 
+    def nonce_of(self, round: int, client_id: str) -> str | None:
+        """Return the nonce that a client's answer must bear, None when no answer to this round is expected."""
+        nonce = self.nonces.get(round)
+        return None if nonce is None else client_nonce(nonce, client_id)
+
     def brief(self, client_id: str) -> Brief:
         """Return the client's brief, the same whenever it is asked for; its blobs are on offer then."""
         if client_id not in self._briefs:
@@ -121,7 +135,9 @@ class Tasks:
                     started=self._started, chunk_bytes=config.chunk_bytes,
                 )  # fmt: skip
                 self._shared[key] = Brief(task, expected, limit)
-            self._briefs[client_id] = self._shared[key]
+            shared = self._shared[key]
+            nonce = client_nonce(self.nonces[broadcast.round], client_id)
+            self._briefs[client_id] = replace(shared, task=replace(shared.task, nonce=nonce))
         return self._briefs[client_id]
 
     def _hash(self, weights: Weights) -> str:

@@ -1,5 +1,7 @@
 """Over-selected, late and asynchronous rounds over a real broker; what the journal says was accepted explains every bit of the end."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -9,10 +11,13 @@ from edgefl.client import client_rng
 from edgefl.cohort import selected
 from edgefl.config import FederationConfig
 from edgefl.learner.numpy_softmax import SoftmaxLearner
+from edgefl.mqtt import Message
 from edgefl.rng import rng_for
 from edgefl.staleness import as_of
 from edgefl.types import ClientState, ServerState
 from edgefl.wire.chunks import chunk
+from edgefl.wire.messages import Task
+from edgefl.wire.strict_json import decode_json
 from edgefl.wire.tensors import encode_models
 from mqtt_broker.journal import Journal, Opened
 
@@ -181,3 +186,31 @@ def test_killed_at_any_line_it_accepts_nothing_twice_and_what_was_accepted_gives
     for name, array in expected.items():
         assert state.models["global"][name].tobytes() == array.tobytes()
     assert [row["id"] for row in federation.result()["clients"]] == sorted(shards)
+
+
+def first_asked(*puppets):
+    """Return who was asked, and who was not, of puppets one of which gets a task."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        for each in puppets:
+            event = each.link.get(0.1)
+            if isinstance(event, Message) and event.topic.endswith("/task"):
+                [other] = [one for one in puppets if one is not each]
+                return decode_json(Task, event.payload), each, other
+    raise AssertionError("nobody was asked")
+
+
+def test_a_client_cannot_let_another_one_into_a_round_by_its_task(federate, mosquitto_url, puppet, toys):
+    """Late updates are asked for by no cohort: a client that was not drawn must not answer with the nonce of one that was."""
+    federation = federate(mosquitto_url, rounds=2, clients_per_round=1, min_clients=2, quorum=1.0, late="keep", workers=0)
+    aggregator = federation.aggregator()
+    task, drawn, other = first_asked(puppet(federation, "pi-1"), puppet(federation, "pi-2"))
+    blob = encode_models({"global": {name: 0 * array for name, array in toys.weights().items()}})
+    assert drawn.send(task, blob).outcome == "ok"
+    aggregator.wait_for("round 1/2")
+    later, asked, _ = first_asked(drawn, other)
+    assert later.round == 2
+    receipt = other.send(task, blob)
+    assert receipt.outcome == "rejected", "a client that was not drawn for round 1 answered it"
+    assert "nonce" in receipt.reason
+    assert asked.send(later, blob).outcome == "ok"

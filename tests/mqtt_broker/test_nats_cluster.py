@@ -224,8 +224,17 @@ def test_enrolled_devices_over_nats_and_each_speaks_and_hears_for_itself_alone(t
         for topic in ("state", "blob/aa/0", "device/two/status", "device/two/task", "device/one/status"):
             one.publish(f"{root}/{topic}", b"of one")
         assert [leader.get(PATIENCE_S).topic, leader.get(0.5)] == [f"{root}/device/one/status", None]
+        # of version 1 a board may write its status and read the state
+        older = "edgefl/v1/f"
+        leader.subscribe(f"{older}/device/+/status")
+        two.subscribe(f"{older}/state")
+        for topic in ("device/two/status", "device/one/task", "state", "device/one/status"):
+            one.publish(f"{older}/{topic}", b"of one")
+        assert [leader.get(PATIENCE_S).topic, leader.get(0.5)] == [f"{older}/device/one/status", None]
+        leader.publish(f"{older}/state", b"update")
+        assert [two.get(PATIENCE_S).payload, two.get(0.5)] == [b"update", None]
         two.subscribe(f"{root}/device/two/task")
-        for topic in (f"{root}/device/one/task", f"{root}/device/+/task", f"{root}/#", "#"):
+        for topic in (f"{older}/device/two/task", f"{root}/device/one/task", f"{root}/device/+/task", f"{root}/#", "#"):
             with pytest.raises(LinkError, match="refused the subscription"):
                 two.subscribe(topic, timeout_s=0.1)
         leader.publish(f"{root}/device/one/task", b"secret")

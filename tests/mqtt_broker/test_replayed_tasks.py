@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from edgefl.mqtt import Message
-from edgefl.security.enrolment import load_enrolment
+from edgefl.security.enrolment import load_enrolment, save_enrolment
 from edgefl.security.trust import Trust
 from edgefl.wire.messages import Begin, Task
 from edgefl.wire.strict_json import decode_json
@@ -185,7 +185,9 @@ def test_a_masked_only_device_waits_for_a_masked_federation(scene):
     relay = stage.relay
     open_one = stage.federation(rounds=1, min_clients=2, grace_s=0.1)
     aggregator = stage.aggregator(open_one)
-    first, second = (*stage.devices(open_one, "pi-1", more=("--masked-only",)), *stage.devices(open_one, "pi-2"))
+    fixed = open_one.directory / "pi-1.enrol"  # as `edgefl device enrol --masked-only` writes it
+    save_enrolment(replace(load_enrolment(fixed), masked_only=True), fixed)
+    first, second = stage.devices(open_one, "pi-1", "pi-2")
     aggregator.wait_for("pi-1 is paused (takes part in masked rounds only")
     first.wait_for("this device has --masked-only; set secure_aggregation in [privacy]")
     assert aggregator.end() == 0, aggregator.said

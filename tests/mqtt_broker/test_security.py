@@ -197,6 +197,11 @@ def test_commands_and_their_errors(tmp_path, secured):
     assert made.exit_code == 0, made.output
     assert out.stat().st_mode & 0o777 == 0o600
     assert "PRIVATE" not in made.output
+    assert (load_enrolment(out).masked_only, load_enrolment(out).least_clients) == (False, 0)
+    strict = tmp_path / "strict.enrol"
+    made = run(device_commands, ["enrol", "pi-8", *args[2:4], "-o", str(strict), "--masked-only", "--least-clients", "7"])
+    assert made.exit_code == 0, made.output
+    assert (load_enrolment(strict).masked_only, load_enrolment(strict).least_clients) == (True, 7)
     for name in ("ca.key", "server.key", "aggregator.enrol"):
         assert (secured.directory / name).stat().st_mode & 0o777 == 0o600
     for more, says in (

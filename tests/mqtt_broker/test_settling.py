@@ -135,8 +135,8 @@ def test_an_update_that_others_keep_waiting_is_settled_by_itself(play, monkeypat
 def test_who_is_missing_is_told_of_its_task_again_when_the_aggregators_own_link_is_back(play):
     """Its announcement, or the task itself, may be lost with the connection: both are sent at QoS 0."""
     play.start(("a", "b"), play.tasks)
+    play.send("a", play.next("task", "a"), 1)
     task = play.next("task", "b")
-    play.send("a", task, 1)
     assert play.next("receipt", "a").outcome == "ok"
     play.link._client.socket().shutdown(socket.SHUT_RDWR)
     assert play.next("task", "b") == task

@@ -1,5 +1,6 @@
 """The authority's directory: who is enrolled, who was, and that a serial number once revoked stays so."""
 
+import json
 import ssl
 import subprocess
 import sys
@@ -106,3 +107,17 @@ def test_an_enrolment_survives_and_bad_keys_are_named(directory, tmp_path):
         devices(tmp_path)
     with pytest.raises(ConfigError, match="no host"):
         create(tmp_path / "none", [], 8883, 30)
+
+
+@pytest.mark.parametrize("changes", [{"masked_only": 1}, {"masked_only": "no"}, {"least_clients": -1}, {"least_clients": True}])
+def test_what_a_device_may_send_is_read_strictly(changes, directory, tmp_path):
+    """A file of an older version says nothing of it; one that says something odd must not count as a permission."""
+    path = tmp_path / "pi.enrol"
+    save_enrolment(enrol(directory, "pi-1", 30), path)
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({key: value for key, value in content.items() if key not in ("masked_only", "least_clients")}))
+    path.chmod(0o600)
+    assert (load_enrolment(path).masked_only, load_enrolment(path).least_clients) == (False, 0)
+    path.write_text(json.dumps({**content, **changes}))
+    with pytest.raises(ConfigError, match="expected a boolean and a number"):
+        load_enrolment(path)
