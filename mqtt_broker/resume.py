@@ -25,12 +25,17 @@ SETTLE_S = 0.5
 """How long retained messages take to come after a subscription."""
 
 
+MAY_CHANGE = ("broker", "clients", "max_samples", "chunk_bytes", "data", "partition")
+"""Settings that another start in the same directory may change."""
+
+
 def settings_of(config: FederationConfig, plan: str) -> dict[str, Any]:
     """Return what must be the same to go on with a federation.
 
-    That is all but where the broker is, which devices may take part, and what only the simulator reads.
+    That is all but the broker's address, which devices may take part, how many samples they may count, the size of messages, and
+    what only the simulator reads.
     """
-    told = {key: value for key, value in asdict(config).items() if key not in ("broker", "clients", "data", "partition")}
+    told = {key: value for key, value in asdict(config).items() if key not in MAY_CHANGE}
     settings: dict[str, Any] = json.loads(json.dumps({**told, "plan": plan}))
     return settings
 

@@ -14,6 +14,7 @@ from edgefl.simulate import simulate
 from edgefl.wire.messages import Begin
 from edgefl.wire.tensors import encode_models
 from mqtt_broker.journal import Dropped, Journal, Opened, Started
+from mqtt_broker.resume import enter
 
 BEGIN = Begin("pi-1", "s", 1, "p", "ab" * 32, 10, 1, 65536, 5, {"loss": 0.5}, "n1", 0.0)
 
@@ -157,3 +158,11 @@ def test_a_damaged_journal_is_an_error_with_a_remedy(tmp_path):
     (tmp_path / "journal.sqlite").write_bytes(b"not a database" * 100)
     with pytest.raises(StateError, match=r"cannot use .*another --out"):
         Journal(tmp_path)
+
+
+@pytest.mark.parametrize("change", [{"max_samples": 200_000}, {"chunk_bytes": 65536}, {"clients": ("pi-1", "pi-2")}])
+def test_a_restart_may_change_what_a_rejected_board_or_another_broker_needs(change, tmp_path):
+    config = FederationConfig()
+    with Journal(tmp_path) as journal:
+        first, _ = enter(journal, config, "p", tmp_path, False)
+        assert enter(journal, replace(config, **change), "p", tmp_path, False) == (first, True)
