@@ -13,10 +13,10 @@ from edgefl.algorithms import PERSONALIZE
 from edgefl.errors import StateError, WireError
 from edgefl.files import write_atomic
 from edgefl.wire.masked import CODEC, STEPS
-from edgefl.wire.messages import State, Task
+from edgefl.wire.messages import REFUSES, State, Task
 from edgefl.wire.strict_json import decode_json, encode_json
 
-MASKED_ONLY = "takes part in masked rounds only, and this federation is not masked"
+MASKED_ONLY = f"{REFUSES}this federation: it is not masked, and this device takes part in masked rounds only"
 MAX_LOGGED = 100
 
 

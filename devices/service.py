@@ -31,7 +31,7 @@ from edgefl.plan.spec import Plan, decode_plan
 from edgefl.security.enrolment import Enrolment
 from edgefl.types import Weights
 from edgefl.wire.blobs import BlobCache
-from edgefl.wire.messages import STOPPED, State, Task
+from edgefl.wire.messages import REFUSES, STOPPED, State, Task
 from edgefl.wire.tensors import decode_part, encode_models, size_limit
 from edgefl.wire.topics import check_client_id, check_federation
 
@@ -161,7 +161,7 @@ class Device:
         """Take up no task with this plan. The device stays, and tries the plan of a later federation."""
         self._refused_plan = sha256
         self._note(f"the plan is refused, and this device waits for another one: {reason}")
-        self._availability.refuse(f"refuses the plan: {reason}"[:SHOWN_REASON])
+        self._availability.refuse(f"{REFUSES}the plan: {reason}"[:SHOWN_REASON])
         self._look(at_work=False)
 
     def _refuse_task(self, task: Task, reason: str) -> None:
@@ -171,7 +171,7 @@ class Device:
             f"round {task.round}: the task is refused: {reason}; this device tries another task in {self._retry_s:g} s. "
             "If every round does so, look at the aggregator's log and start it with an earlier state or --fresh"
         )
-        self._availability.refuse(f"refused round {task.round}: {reason}"[:SHOWN_REASON], self._retry_s)
+        self._availability.refuse(f"{REFUSES}round {task.round}: {reason}"[:SHOWN_REASON], self._retry_s)
         self._retry_s = min(LONGEST_RETRY_S, 2 * self._retry_s)
         self._look(at_work=False)
 

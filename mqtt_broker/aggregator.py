@@ -39,6 +39,7 @@ from mqtt_broker.gathering import wait_for
 from mqtt_broker.journal import Journal, Opened
 from mqtt_broker.masked_rounds import MaskedRounds, check_masked
 from mqtt_broker.noise_key import noise_key
+from mqtt_broker.older_devices import OlderDevices
 from mqtt_broker.pauses import paused_clients
 from mqtt_broker.recorded import keep_round
 from mqtt_broker.results import RESULT, client_rows, dropped_of, load_result, load_state, result_of, save_result, save_state, summarize
@@ -106,10 +107,12 @@ class Aggregator:
                 if self._started.done:
                     return self._tell_again()
                 self._spool = SharedSpool(self._out / "spool" / self._session)
+                self._older = OlderDevices(self._link, self._config.name, self._session, self._trust, self._note)
                 self._exchange = exchange_for(
                     self._workers, broker, self._security, ending, self._link, self._topics, self._state(JOINING, 0, 0),
                     upload_slots=self._config.upload_slots, max_samples=self._config.max_samples, spool=self._spool, trust=self._trust,
                     note=self._note, held=self._held, ready=self._saving.wait, chunk_bytes=self._config.chunk_bytes,
+                    older=self._older,
                 )  # fmt: skip
                 introduce = self._enrolments.introduction_of if self._enrolments else None
                 self._masked = MaskedRounds(self._exchange, self._spool, self._trust, introduce, self._out, self._note)
@@ -121,7 +124,7 @@ class Aggregator:
             finally:
                 if leading:
                     self._exchange.blobs.keep_only(set())
-                    self._exchange.older.clear()
+                    self._older.clear()
                     self._link.publish(self._topics.state, self._trust.encode(self._state(STOPPED, 0, 0)), retain=True)
                 self._link.close()
 
@@ -154,7 +157,7 @@ class Aggregator:
         self._journal.finish()
         self._masked.forget()
         self._exchange.blobs.keep_only(set())
-        self._exchange.older.clear()
+        self._older.clear()
         self._exchange.publish_state(self._state(DONE, state.round, 0))
         self._note(f"done in {result['seconds']:.1f} s; the result is {path}")
         return result
@@ -234,7 +237,8 @@ class Aggregator:
     def _close(self, closed: rounds.Round, opened: Opened, begins: Sequence[Begin], sent_before: int) -> None:
         seconds = time.monotonic() - closed.opened
         up, down = sum(b.size for b in begins), self._link.bytes_up - sent_before
-        dropped = dropped_of(closed, self._exchange.presence.paused())
+        presence = self._exchange.presence
+        dropped = dropped_of(closed, presence.paused(), presence.refusing() if opened.phase == PERSONALIZE else {})
         summary = summarize(closed, opened.phase, begins, dropped, up, down, seconds)
         self._journal.close_round(opened, summary.loss if math.isfinite(summary.loss) else None, dropped)
         self._closed(summary)

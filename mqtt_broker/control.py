@@ -25,7 +25,10 @@ class SharedLink(Link):
 
 @dataclass(frozen=True)
 class Start:
-    """Where a worker works. `security`: the directory of `edgefl broker init`, empty without one."""
+    """Where a worker works. `security`: the directory of `edgefl broker init`, empty without one.
+
+    `clients`: the ids of the devices that may take part; empty for all.
+    """
 
     broker: str
     federation: str
@@ -34,6 +37,7 @@ class Start:
     security: str
     upload_slots: int
     max_samples: int = FederationConfig.max_samples
+    clients: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

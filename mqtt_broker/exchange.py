@@ -32,12 +32,15 @@ ENROLMENT_CHECK_S = 1.0
 
 
 class Exchange:
-    """One federation's traffic. `note` gets lines for a person; `held`: who is paused; `ready` returns when the spool takes an update."""
+    """One federation's traffic. `note` gets lines for a person; `held`: who is paused; `ready` returns when the spool takes an update.
+
+    `older` answers devices of version 1; None where another process does.
+    """
 
     def __init__(
         self, link: Link, topics: Topics, state: State, *, upload_slots: int, spool: Spool, trust: Trust, note: Callable[[str], None],
         held: Callable[[], frozenset[str]] = frozenset, ready: Then = lambda: None, chunk_bytes: int = CHUNK_BYTES,
-        max_samples: int = FederationConfig.max_samples,
+        max_samples: int = FederationConfig.max_samples, older: OlderDevices | None = None,
     ) -> None:  # fmt: skip
         self._link, self._topics, self._spool, self._trust, self._note = link, topics, spool, trust, note
         self._held, self._ready, self._max_samples = held, ready, max_samples
@@ -48,7 +51,7 @@ class Exchange:
         self._unsettled: dict[str, Begin] = {}
         self._settle_by, self._open_to_all = 0.0, False
         self.state, self.presence = state, Presence()
-        self.older = OlderDevices(link, topics.federation, state.session, trust, note)
+        self._older = older
         self.blobs = BlobTraffic(link, topics, state.session, chunk_bytes)
         self.round: Round | None = None
         self._noted_drops = 0
@@ -61,7 +64,8 @@ class Exchange:
         others = f"{self._topics.root}/device/+/up/+/+", self._topics.state, self._topics.manifest("+")
         self._link.subscribe(device("+", "status"), device("+", "want"), *others)
         self.publish_state(self.state)
-        self.older.start()
+        if self._older:
+            self._older.start()
 
     def publish_state(self, state: State) -> None:
         """Say where the federation stands, for all who listen and all who come later."""
@@ -82,7 +86,8 @@ class Exchange:
         while not rounds.is_closed(self.round, now := time.monotonic()):
             if rounds.is_overdue(self.round, now):
                 waiting = rounds.missing(self.round)
-                self.round = rounds.extend(self.round, now, counts=not self.presence.paused().keys() & set(waiting))
+                come_back = self.presence.paused().keys() - self.presence.refusing().keys()
+                self.round = rounds.extend(self.round, now, counts=not come_back & set(waiting))
                 self._note(f"round {round.number}: no quorum yet, tasks are sent again to {', '.join(waiting)}")
                 self._send_tasks(waiting)
             self.pump(min(0.5, rounds.next_change(self.round, now)))
@@ -131,7 +136,8 @@ class Exchange:
             self._note(f"the link to the broker is up again at {event.url}")
             # a broker that was restarted has forgotten what was retained; who lost its announcement makes it again at its task
             self.publish_state(self.state)
-            self._answer_older()
+            if self._older:
+                self._older.publish()
             self.blobs.publish_again()
             self._send_tasks(rounds.missing(self.round) if self.round else ())
         now = time.monotonic()
@@ -143,9 +149,6 @@ class Exchange:
         self._send(self._uploads.expire(now))
         self.blobs.send_due(now)
 
-    def _answer_older(self) -> None:
-        self.older.publish()
-
     def _lacks_more(self) -> bool:  # beside the updates that came whole
         return self.round is not None and rounds.lacking(self.round) > len(self._unsettled)
 
@@ -155,7 +158,8 @@ class Exchange:
 
     def _take(self, message: Message) -> None:
         if is_version1(message.topic):
-            self.older.take(message)
+            if self._older:
+                self._older.take(message)
             return
         try:
             address = parse_topic(message.topic)

@@ -13,7 +13,7 @@ def wait_for(
 ) -> None:  # fmt: skip
     """Wait until so many devices are online and not paused; RoundError after `timeout_s`.
 
-    The time does not run while one is paused (`held`: by whom leads the federation), since it comes back.
+    The time does not run while one is paused (`held`: by whom leads the federation), since it comes back. One that refuses may not.
     """
     until = None if timeout_s is None else time.monotonic() + timeout_s
     told = ""
@@ -25,7 +25,7 @@ def wait_for(
         if (line := f"waiting for devices: {available} of {count} online" + (f", {paused} paused" if paused else "")) != told:
             note(line)
             told = line
-        if timeout_s is not None and paused:
+        if timeout_s is not None and paused > len(exchange.presence.refusing()):
             until = time.monotonic() + timeout_s
         if until is not None and time.monotonic() > until:
             raise RoundError(f"no device came online within {timeout_s:g} s, expected {count}; look at the devices' logs")

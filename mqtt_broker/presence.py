@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from edgefl.wire.messages import PAUSED_BY_OPERATOR, Status
+from edgefl.wire.messages import PAUSED_BY_OPERATOR, REFUSES, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,10 @@ class Presence:
         """Return who is online and takes up no task, with the reason that the device gives."""
         return {client_id: status.paused for client_id, status in self.statuses.items() if status.online and status.paused}
 
+    def refusing(self) -> Mapping[str, str]:
+        """Return who is online and refuses what this federation asks for, with the reason that the device gives."""
+        return {client_id: why for client_id, why in self.paused().items() if why.startswith(REFUSES)}
+
     def available(self, held: frozenset[str]) -> tuple[str, ...]:
         """Return who can train now: online, and paused neither by itself nor by the aggregator's operator (`held`). Sorted."""
         return tuple(client_id for client_id in self.online() if client_id not in held | self.paused().keys())
@@ -38,10 +42,11 @@ class Presence:
     def askable(self, held: frozenset[str]) -> tuple[str, ...]:
         """Return who is asked to personalize: who is online and not paused by an operator, here (`held`) or at the device. Sorted.
 
-        A device that only waits for a better hour is asked: the last phase waits for it as for one that is offline.
+        A device that only waits for a better hour is asked: the last phase waits for it as for one that is offline. A device that
+        refuses is not asked, because it may never come back.
         """
         by_operator = {client_id for client_id, why in self.paused().items() if why == PAUSED_BY_OPERATOR}
-        return tuple(client_id for client_id in self.online() if client_id not in held | by_operator)
+        return tuple(client_id for client_id in self.online() if client_id not in held | by_operator | self.refusing().keys())
 
     def is_resting(self, client_id: str) -> bool:
         """Whether a client is paused and not at work on a task that it had before."""

@@ -26,10 +26,10 @@ STATE = "server_state.safetensors"
 RESULT = "result.json"
 
 
-def dropped_of(closed: Round, paused: Mapping[str, str]) -> list[Dropped]:
+def dropped_of(closed: Round, paused: Mapping[str, str], unasked: Mapping[str, str] = {}) -> list[Dropped]:
     """Return who was missing when a round closed; where what is late is kept, only whose update was refused or who is away.
 
-    `paused`: why, of those who are online and take up no task.
+    `paused`: why, of those who are online and take up no task; `unasked`: those of them who got no task, and are to be named.
     """
 
     def reason(client_id: str) -> str:
@@ -37,7 +37,10 @@ def dropped_of(closed: Round, paused: Mapping[str, str]) -> list[Dropped]:
         return closed.failed.get(client_id) or (away if client_id in closed.away else "too late")
 
     lost = [each for each in rounds.missing(closed) if not closed.max_staleness or each in closed.failed or each in closed.away]
-    return [Dropped(closed.number, client_id, reason(client_id)) for client_id in lost]
+    others = [
+        Dropped(closed.number, client_id, f"paused ({why})") for client_id, why in sorted(unasked.items()) if client_id not in closed.cohort
+    ]
+    return [Dropped(closed.number, client_id, reason(client_id)) for client_id in lost] + others
 
 
 def weighted_loss(begins: Sequence[Begin]) -> float:

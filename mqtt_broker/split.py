@@ -52,7 +52,7 @@ class SplitExchange(Exchange):
         self._picked: dict[str, float] = {}
         start = control.Start(
             broker, self._topics.federation, self.state.session, self.state.plan, str(security.resolve()) if security else "",
-            named["upload_slots"], named["max_samples"],
+            named["upload_slots"], named["max_samples"], tuple(sorted(self._trust.clients)),
         )  # fmt: skip
         self._crew = Crew(workers, start, self._link, self._note, self._told_play)
 
@@ -61,7 +61,8 @@ class SplitExchange(Exchange):
         device = self._topics.device
         self._link.subscribe(device("+", "status"), device("+", "want"), self._topics.state, self._topics.manifest("+"))
         self.publish_state(self.state)
-        self.older.start()
+        if self._older:
+            self._older.start()
         while not self._crew.is_up:  # else the first round's time would run while they load
             self.pump(0.5)
 

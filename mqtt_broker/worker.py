@@ -78,9 +78,6 @@ class Intake(Exchange):
     def publish_state(self, state: State) -> None:
         """Say nothing: the state is the aggregator's to tell."""
 
-    def _answer_older(self) -> None:
-        """Publish nothing: the aggregator answers devices of version 1."""
-
     def _take(self, message: Message) -> None:
         if message.topic != CONTROL:
             if self._between:
@@ -187,7 +184,12 @@ def run(start: control.Start, lines: BinaryIO, say: Callable[[control.Said], Non
     """Work until the aggregator says that it is over. Raises LinkError, StateError, ConfigError."""
     security = Path(start.security) if start.security else None
     own = load_enrolment(security / "aggregator.enrol") if security else None
-    trust = Trust(start.federation, own.signing_key if own else "", Enrolments(security).key_of if security else None)
+    trust = Trust(
+        start.federation,
+        own.signing_key if own else "",
+        Enrolments(security).key_of if security else None,
+        clients=frozenset(start.clients),
+    )
     context = tls_context(own) if own else None
     link = SharedLink(start.broker, f"edgefl-worker-{secrets.token_hex(8)}", keepalive_s=KEEPALIVE_S, context=context)
     intake = Intake(link, start, trust, say, lambda line: print(printable(line), file=sys.stderr, flush=True))

@@ -17,6 +17,8 @@ Ranges = tuple[tuple[int, int], ...]
 JOINING = "joining"
 STOPPED = "stopped"
 PAUSED_BY_OPERATOR = "operator"
+REFUSES = "refuses "
+"""How the `paused` of a device begins that refuses the plan or the tasks of this federation. It does not come back by itself."""
 Outcome = Literal["ok", "wait", "missing", "rejected"]
 OUTCOMES = ("ok", "wait", "missing", "rejected")
 
@@ -49,7 +51,8 @@ class State:
 class Status:
     """Retained on `device/{id}/status`; the last will is the same with `online` false. `born`: seconds since 1970.
 
-    `paused`: why the device takes up no task now (operator, busy, on battery, outside 22:00-06:00), empty when it does.
+    `paused`: why the device takes up no task now (operator, busy, on battery, outside 22:00-06:00), empty when it does. It begins with
+    `REFUSES` when the device refuses what this federation asks for.
     `draining`: paused, and still at work on a task that it has.
     """
 

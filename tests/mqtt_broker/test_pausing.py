@@ -56,6 +56,8 @@ def test_who_is_available_by_hand():
     assert seen.available(held) == ("a",)
     assert seen.askable(held) == ("a", "b", "f")
     assert [client_id for client_id in "abcdefg" if seen.is_resting(client_id)] == ["b", "c"]
+    refuses = status("h", paused="refuses the plan: it names a module")
+    assert take_status(seen, refuses).askable(held) == ("a", "b", "f"), "it may refuse for ever"
     assert [seen.word(client_id) for client_id in "abdx"] == ["online", "paused (busy)", "offline", "offline"]
 
 
@@ -218,3 +220,39 @@ def test_a_round_that_is_open_waits_for_a_paused_client_and_sends_its_task_when_
     one.send(one.next("task"), update(toys))
     one.send(one.next("task"), encode_models({}))
     assert aggregator.end() == 0, aggregator.said
+
+
+def refuse(each):
+    each.say(paused="refuses the plan: it names no algorithm that this device has")
+
+
+def test_personalization_does_not_wait_for_who_refuses_and_names_it(federate, mosquitto_url, toys, puppet):
+    """Three of four refuse, two of them from the start: more than half of who is online."""
+    federation = federate(mosquitto_url, rounds=1, min_clients=2, quorum=0.5, deadline_s=3.0, grace_s=0.1)
+    refusing = [puppet(federation, f"pi-{number}") for number in (3, 4)]
+    for each in refusing:
+        refuse(each)
+    aggregator = federation.aggregator()
+    for each in refusing:
+        aggregator.wait_for(f"{each.client_id} is paused (refuses the plan")
+    one, two = puppet(federation, "pi-1"), puppet(federation, "pi-2")
+    task = one.next("task")
+    two.next("task")
+    refuse(two)
+    assert one.send(task, update(toys)).outcome == "ok"
+    assert one.send(one.next("task"), encode_models({})).outcome == "ok"
+    assert aggregator.end(30.0) == 0, aggregator.said
+    result = federation.result()
+    assert [row["id"] for row in result["clients"]] == ["pi-1"]
+    named = [(each["round"], each["id"]) for each in result["dropped"]]
+    assert named == [(1, "pi-2"), (2, "pi-2"), (2, "pi-3"), (2, "pi-4")]
+    assert all(each["reason"].startswith("paused (refuses the plan") for each in result["dropped"])
+
+
+def test_a_round_whose_clients_all_refuse_ends(federate, mosquitto_url, puppet):
+    federation = federate(mosquitto_url, rounds=1, min_clients=1, quorum=1.0, deadline_s=0.5, grace_s=0.1)
+    aggregator, one = federation.aggregator(), puppet(federation, "pi-1")
+    one.next("task")
+    refuse(one)
+    assert aggregator.end(30.0) == 1
+    assert "round 1 has 0 of 1 updates" in aggregator.said and "pi-1 is paused (refuses the plan" in aggregator.said

@@ -189,7 +189,7 @@ def test_a_masked_only_device_waits_for_a_masked_federation(scene):
     fixed = open_one.directory / "pi-1.enrol"  # as `edgefl device enrol --masked-only` writes it
     save_enrolment(replace(load_enrolment(fixed), masked_only=True), fixed)
     first, second = stage.devices(open_one, "pi-1", "pi-2")
-    aggregator.wait_for("pi-1 is paused (takes part in masked rounds only")
+    aggregator.wait_for("pi-1 is paused (refuses this federation: it is not masked")
     first.wait_for("this device has --masked-only; set secure_aggregation in [privacy]")
     assert aggregator.end() == 0, aggregator.said
     assert second.end() == 0, second.said

@@ -184,3 +184,26 @@ def test_a_worker_that_cannot_keep_an_update_ends_the_aggregator_with_the_reason
     assert aggregator.end() == 1
     assert "cannot keep an update in" in aggregator.said
     assert "choose another --out" in aggregator.said
+
+
+def test_a_worker_takes_no_update_of_who_is_not_listed(federate, mosquitto_url, toys, puppet):
+    """The cohort of an open round is kept over a restart; the owner leaves out one of its clients meanwhile."""
+    federation = federate(mosquitto_url, algorithm="fedavg", rounds=1, min_clients=2, quorum=0.5, workers=1, deadline_s=4.0)
+    aggregator = federation.aggregator()
+    listed, left_out = (puppet(federation, client_id) for client_id in ("pi-0", "pi-1"))
+    task, blob = left_out.next("task"), encode_models({"global": toys.weights()})
+    listed.next("task")
+    aggregator.popen.kill()
+    aggregator.popen.wait()
+    federation.settings["clients"] = ["pi-0", "pi-2"]
+    aggregator = federation.aggregator()
+    task = left_out.next("task")
+    left_out.begin(task, blob)
+    aggregator.wait_for("pi-1 is not one of [federation] clients", times=2)  # its status, and what it announced to the worker
+    assert listed.send(listed.next("task"), blob).outcome == "ok"
+    for each in (listed, puppet(federation, "pi-2")):
+        assert each.send(each.next("task"), encode_models({})).outcome == "ok"
+    assert aggregator.end() == 0, aggregator.said
+    assert not left_out.inbox["receipt"]
+    assert [row["id"] for row in federation.result()["clients"]] == ["pi-0", "pi-2"]
+    assert [dropped["id"] for dropped in federation.result()["dropped"]] == ["pi-1"]
