@@ -110,14 +110,16 @@ def clipped_sum(
 
 
 def digest_of(total: Places) -> str:
-    """Return the sha256, in hexadecimal, of a sum: its places in order, each as its name, a newline and float64 little-endian.
+    """Return the sha256, in hexadecimal, of a sum: its places by name, each as its name, a newline and float64 little-endian.
+
+    The places are sorted, since a state that was read from a file may hold its weights in another order.
 
     Noise is drawn for this sum alone. Two sums of one round, as after a restored backup or a lost update, get unrelated noise, so that
     the difference of the two releases is not the exact difference of the sums. The same sum gets the same noise, so that a restart
     comes to the same bits.
     """
     digest = hashlib.sha256()
-    for (model, name), array in total.items():
+    for (model, name), array in sorted(total.items()):
         digest.update(f"{model}/{name}\n".encode())
         digest.update(array.astype("<f8").tobytes())
     return digest.hexdigest()

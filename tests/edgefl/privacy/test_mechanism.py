@@ -241,3 +241,14 @@ def test_the_simulator_wants_the_population_to_be_its_clients(shards):
     config = FederationConfig(privacy=PrivacyConfig(1.0, 1.0, 5, 1e-5))
     with pytest.raises(ConfigError, match="population is 5, expected 3"):
         simulate(the_plan, initial(the_plan.spec), shards, config, learner=SoftmaxLearner(the_plan.spec))
+
+
+def test_the_order_in_which_a_state_holds_its_weights_changes_no_noise():
+    """A state that was read from a file may hold its weights in another order than the one that was written."""
+    spec = plan("fedavg").spec
+    algorithm = private(make_algorithm("fedavg", None, spec.options), CONFIG, spec, KEY)
+    state = algorithm.init(initial(spec), rng_for(1, 0, "init"))
+    turned = replace(state, models={name: dict(reversed(weights.items())) for name, weights in state.models.items()})
+    update = Update("a", 1, 1, {"global": two_weights(0.3, 0.4)})
+    one, other = (algorithm.aggregate(each, [update]).models["global"] for each in (state, turned))
+    assert {name: array.tobytes() for name, array in one.items()} == {name: array.tobytes() for name, array in other.items()}
