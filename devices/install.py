@@ -14,6 +14,7 @@ from click.core import ParameterSource
 
 from edgefl.errors import ConfigError
 
+# OOMPolicy: a new plan runs in a child process first. The device goes on when the kernel kills that child for memory.
 # no MemoryDenyWriteExecute: a runtime may compile its kernels. A forbidden call fails with EPERM, which a library may handle.
 UNIT = """# {board}. Written by: edgefl device install
 # The account {user} runs the device and owns its state. It reads its enrolment and its data, which only this account should be able to.
@@ -29,6 +30,7 @@ ExecStart={command}
 Restart=on-failure
 RestartSec=10
 TimeoutStopSec=30
+OOMPolicy=continue
 Nice=10
 {memory}{place}{devices}
 NoNewPrivileges=true

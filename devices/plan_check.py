@@ -76,12 +76,12 @@ class PlanTrials:
         """Read what ended the process before this one. Return the sha256 of the plan that crashed it, empty for none."""
         crash, open_plan = self._directory / CRASH, str(self._read().get("open", ""))
         try:
-            report = crash.read_text(errors="replace")
-            self._crash = crash.open("w")
-        except FileNotFoundError:
-            report, self._crash = "", self._opened(crash)
+            self._crash = crash.open("a+", errors="replace")
+            self._crash.seek(0)
+            report = self._crash.read()
+            self._crash.truncate(0)
         except OSError as error:
-            raise StateError(f"cannot use {crash}: {error.strerror}; let this account write it") from error
+            raise StateError(f"cannot use {crash}: {error.strerror}; let this account read and write it") from error
         if not faulthandler.is_enabled():
             faulthandler.enable(self._crash, all_threads=False)
         if open_plan:  # a crash of this process before it opens a plan is no plan's doing
@@ -90,13 +90,6 @@ class PlanTrials:
             return ""
         self._keep(open_plan, f"it crashed this device's process ({report.splitlines()[0][:200]})")
         return open_plan
-
-    @staticmethod
-    def _opened(path: Path) -> IO[str]:
-        try:
-            return path.open("w")
-        except OSError as error:
-            raise StateError(f"cannot write {path}: {error.strerror}; let this account write it") from error
 
     def close(self) -> None:
         """Stop catching fatal signals."""
@@ -167,7 +160,10 @@ def try_in_child(blob: Path, command: Sequence[str] = (sys.executable, "-m", "de
         return f"its trial cannot be started ({error})", False
     if done.returncode < 0:
         name = signal.Signals(-done.returncode).name
-        # the kernel kills for memory with SIGKILL, a service manager ends with SIGTERM: neither is the plan's own doing for certain
-        return f"its program crashed the TFLite runtime ({name})", name not in ("SIGKILL", "SIGTERM", "SIGINT")
+        if name == "SIGXCPU":
+            return "one run of its program did not end within the processor time of a trial", False
+        if name in ("SIGKILL", "SIGTERM", "SIGINT"):  # the system or a service manager ended it, perhaps for another reason than the plan
+            return f"its trial was ended by {name}, as by a system that has no memory left", False
+        return f"its program crashed the TFLite runtime ({name})", True
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     return (lines[-1][:500] if lines else f"its trial ended with exit code {done.returncode}", True) if done.returncode else ("", True)

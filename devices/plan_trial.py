@@ -17,6 +17,8 @@ from edgefl.learner.runtime import load_interpreter
 from edgefl.plan.spec import Plan, Signature, decode_plan
 
 CPU_S = 240
+KILL_AFTER_S = 10
+"""How long after the limit on processor time, which ends the process with SIGXCPU, the kernel kills it."""
 
 
 def noise_arguments(signature: Signature, num_classes: int) -> dict[str, np.ndarray]:
@@ -44,8 +46,10 @@ def set_limits(limit_mb: int) -> None:
     """Let this process allocate so many MB (2^20 bytes) more than it has now, and write no file."""
     [size] = re.findall(r"VmSize:\s*(\d+) kB", Path("/proc/self/status").read_text()) or ["0"]
     most = int(size) * 1024 + limit_mb * 2**20
-    for kind, value in ((resource.RLIMIT_AS, most), (resource.RLIMIT_CPU, CPU_S), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_CORE, 0)):
+    for kind, value in ((resource.RLIMIT_AS, most), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_CORE, 0)):
         resource.setrlimit(kind, (value, value))
+    # the soft limit is below the hard one: its signal names the reason, SIGKILL does not
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S + KILL_AFTER_S))
 
 
 def main(blob: str, limit_mb: str) -> int:

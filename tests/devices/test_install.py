@@ -61,6 +61,8 @@ def test_a_unit_by_hand(tmp_path, monkeypatch):
     }
     assert hardened.items() <= dict(service).items()
     assert service["MemoryMax"] == f"{int(detect().memory_mb * 1e6 / 2**20 * 3 / 4)}M"
+    # the trial of a plan that takes too much memory must not end the device
+    assert service.get("OOMPolicy") == "continue"
     assert unit["Install"]["WantedBy"] == "multi-user.target"
     assert told["path"] is None
     assert told["commands"][-1] == "sudo systemctl enable --now edgefl-pi-7.service"

@@ -78,9 +78,16 @@ def test_what_a_trial_that_ends_otherwise_says(tmp_path):
 
     assert trial("import os, signal; os.kill(os.getpid(), signal.SIGBUS)") == ("its program crashed the TFLite runtime (SIGBUS)", True)
     reason, is_final = trial("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
-    assert "SIGKILL" in reason and not is_final  # perhaps the kernel had no memory left: it is tried again
+    assert "SIGKILL" in reason and "memory" in reason and not is_final  # perhaps the kernel had no memory left: it is tried again
     assert trial("import sys; print('why', file=sys.stderr); sys.exit(1)") == ("why", True)
     assert try_in_child(tmp_path, ("/no/such/program",))[1] is False
+
+
+def test_a_trial_that_uses_up_its_processor_time_is_reported_as_slow_and_not_as_a_crash(tmp_path):
+    code = "import devices.plan_trial as trial; trial.CPU_S = 1; trial.set_limits(256)\nwhile True: pass"
+    reason, is_final = try_in_child(tmp_path, (sys.executable, "-c", code))
+    assert "processor time" in reason and "crashed" not in reason, reason
+    assert not is_final
 
 
 CRASH = """
