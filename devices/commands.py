@@ -31,7 +31,7 @@ def sharing_options(where: str) -> Callable[[Callable[..., Any]], Callable[..., 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
         least = click.option(
             "--least-clients", type=click.IntRange(0, 4096), default=0,
-            help=f"Take part only in masked rounds of at least this many clients{where}.",
+            help=f"Take part only in masked rounds of at least this many clients; implies --masked-only{where}.",
         )  # fmt: skip
         masked = click.option("--masked-only", is_flag=True, help=f"Train only for tasks with secure aggregation{where}.")
         return masked(least(command))

@@ -26,11 +26,16 @@ class Sharing:
 
     Attributes:
         masked_only: Whether the device trains only for tasks whose updates are masked.
-        least_clients: The fewest clients of a masked round that the device takes part in.
+        least_clients: The fewest clients of a masked round that the device takes part in. More than 0 implies masked rounds only.
     """
 
     masked_only: bool = False
     least_clients: int = 0
+
+    @property
+    def requires_masks(self) -> bool:
+        """Whether the device trains only for tasks whose updates are masked."""
+        return self.masked_only or self.least_clients > 0
 
     def and_also(self, other: "Sharing") -> "Sharing":
         """Return the rules of both."""
@@ -52,6 +57,14 @@ def trains_in_clear(task: Task) -> bool:
     return task.codec != CODEC and task.phase != PERSONALIZE and task.phase not in STEPS
 
 
+def check_masked(task: Task) -> None:
+    """Raise WireError for a task that no masked round has: a masked task to personalize, or an exchange without exactly one blob."""
+    if task.codec == CODEC and task.phase == PERSONALIZE:
+        raise WireError(f"a task of round {task.round} to {PERSONALIZE} has the codec {CODEC}, expected one without masks")
+    if task.phase in STEPS and len(task.models) != 1:
+        raise WireError(f"a task of round {task.round} to {task.phase} names {len(task.models)} blobs, expected 1")
+
+
 def _with_task(newest: Newest, task: Task) -> Newest:
     return replace(newest, round=max(newest.round, task.round), masked=newest.masked or task.codec == CODEC)
 
@@ -61,7 +74,8 @@ class TaskOrder:
 
     Args:
         federation: The federation's name. Each federation has an order of its own.
-        directory: The state directory; None keeps the order in memory only.
+        directory: The state directory; None keeps the order in memory only. Where nothing is signed, anybody can make up the newest
+            run, and a file would close the device for good.
         sharing: What the owner lets the device send.
         log: Receives one line for each refused task.
 
@@ -108,9 +122,11 @@ class TaskOrder:
             return ""
         if message.started < newest.started or message.session != newest.session:
             older_s = (newest.started - message.started) / 1000
+            forget = f"remove {self._path} and restart this device" if self._path else "restart this device"
             return (
                 f"its aggregator started {older_s:.0f} s before the newest one that this device knows. Either somebody replays a "
-                f"recording, or the aggregator's clock was set back: then set the clock, or remove {self._path or 'the device state'}"
+                "recording, or the aggregator's clock was set back: then set the clock. "
+                f"Or the aggregator's clock was years ahead: then {forget}"
             )
         if isinstance(message, Task) and message.round < newest.round:
             return (
@@ -135,9 +151,10 @@ class TaskOrder:
             if message.codec == CODEC:
                 self.pause = ""
             return ""
-        if self._sharing.masked_only:
+        if self._sharing.requires_masks:
             self.pause = MASKED_ONLY
-            return "it asks for an update that is not masked, and this device has --masked-only; set secure_aggregation in [privacy]"
+            option = "--masked-only" if self._sharing.masked_only else f"--least-clients {self._sharing.least_clients}"
+            return f"it asks for an update that is not masked, and this device has {option}; set secure_aggregation in [privacy]"
         if newest.masked:
             return (
                 "it asks for an update that is not masked, and this session was masked before. "
@@ -159,4 +176,4 @@ class TaskOrder:
         """Return whether the answer to a task may not leave the device: it is not masked, and must be."""
         newest = self._newest
         was_masked = newest is not None and newest.masked and newest.session == task.session
-        return trains_in_clear(task) and (self._sharing.masked_only or was_masked)
+        return trains_in_clear(task) and (self._sharing.requires_masks or was_masked)

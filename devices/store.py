@@ -8,7 +8,7 @@ import hashlib
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,18 @@ from edgefl.wire.strict_json import decode_json, encode_json
 PROGRESS = "progress.json"
 BEFORE = "progress.before.json"
 LOCK = "lock"
+MAX_MASKED_SESSIONS = 64
 
 
 @dataclass(frozen=True)
 class Progress:
-    """The last round that this device finished, and which files hold its update and its client state."""
+    """The last round that this device finished, and which files hold its update and its client state.
+
+    Attributes:
+        masked_sessions: The newest sessions for which this device masked an update, at most MAX_MASKED_SESSIONS.
+    """
+
+    OPTIONAL = frozenset({"masked_sessions"})
 
     session: str
     round: int
@@ -36,6 +43,7 @@ class Progress:
     metrics: Mapping[str, float]
     update: str
     client_state: str
+    masked_sessions: tuple[str, ...] = ()
 
 
 def _taken(lock: int, kind: int) -> bool:
@@ -181,7 +189,9 @@ class Store:
         for kind, content in (("update", update), ("client_state", encode_client_state(state))):
             names[kind] = f"{kind}-{hashlib.sha256(content).hexdigest()}"
             self._write(names[kind], content)
-        before, progress = self.progress(), Progress(session, round, phase, num_samples, metrics, **names)
+        before = self.progress()
+        masked_sessions = before.masked_sessions if before else ()
+        progress = Progress(session, round, phase, num_samples, metrics, masked_sessions=masked_sessions, **names)
         if before:
             self._write(BEFORE, encode_json(before))
         self._write(PROGRESS, encode_json(progress))
@@ -191,6 +201,15 @@ class Store:
                 if path.name not in kept:
                     path.unlink(missing_ok=True)
         return progress
+
+    def mark_masked(self, progress: Progress) -> Progress:
+        """Keep that updates of this progress's session leave the device under masks only."""
+        if progress.session in progress.masked_sessions:
+            return progress
+        sessions = (*progress.masked_sessions, progress.session)[-MAX_MASKED_SESSIONS:]
+        marked = replace(progress, masked_sessions=sessions)
+        self._write(PROGRESS, encode_json(marked))
+        return marked
 
     def save_personal(self, plan: Plan, mixture: Mixture) -> None:
         """Write the plan and the mixture, for the export on this device."""

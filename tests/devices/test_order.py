@@ -82,6 +82,25 @@ def test_the_command_line_makes_an_enrolment_stricter_and_never_looser():
         assert Sharing(a, m).and_also(Sharing(b, n)) == Sharing(a or b, max(m, n))
 
 
+def test_a_least_number_of_clients_implies_masked_only():
+    lines = []
+    order = TaskOrder("f", sharing=Sharing(least_clients=4), log=lines.append)
+    assert not order.accepts(task(1, 1)), "a plain update is the sum of one client"
+    assert order.pause == MASKED_ONLY
+    assert order.forbids(task(1, 1))
+    assert "--least-clients 4" in lines[0]
+    assert order.accepts(task(1, 1, codec=CODEC))
+
+
+def test_a_refusal_names_both_clocks_that_may_be_wrong(tmp_path):
+    for directory, remedy in ((tmp_path, f"remove {tmp_path / 'order-f.json'}"), (None, "restart this device")):
+        lines = []
+        order = TaskOrder("f", directory, log=lines.append)
+        order.accepts(state(2**60))
+        assert not order.accepts(task(1, 1))
+        assert "set the clock" in lines[0] and "years ahead" in lines[0] and remedy in lines[0]
+
+
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=12))
 @settings(deadline=None)
 def test_what_is_accepted_never_goes_back(pairs):

@@ -38,6 +38,22 @@ def test_a_finished_round_survives_a_restart(tmp_path):
     assert len(list((tmp_path / "a" / "b").glob("update-*"))) == 2  # the last and the one before
 
 
+def test_a_progress_of_an_older_version_is_read_and_masked_sessions_outlive_other_sessions(tmp_path):
+    store = Store(tmp_path, "pi-1")
+    store.mark_masked(finish(store, 1, "masked"))
+    old = json.loads((tmp_path / "progress.json").read_text())
+    assert old.pop("masked_sessions") == ["masked"]
+    finish(store, 1, "another")
+    progress = finish(store, 1, "masked")
+    assert progress.masked_sessions == ("masked",)
+    assert store.mark_masked(progress) == progress
+    for number in range(70):
+        progress = store.mark_masked(finish(store, 1, f"s{number}"))
+    assert progress.masked_sessions == tuple(f"s{number}" for number in range(6, 70))
+    (tmp_path / "progress.json").write_text(json.dumps(old))
+    assert store.progress().masked_sessions == ()
+
+
 def test_a_power_cut_before_the_last_step_leaves_the_round_before(tmp_path, monkeypatch):
     store = Store(tmp_path, "pi-1")
     before = finish(store, 1)
