@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from safetensors.numpy import load
 
+from devices.order import Sharing
 from devices.session import Session, Superseded
 from devices.store import Progress
 from devices.upload import upload
@@ -28,7 +29,12 @@ if TYPE_CHECKING:
     from edgefl.security.participant import Participant
 
 MAX_STEP_BYTES = 16 * 1024 * 1024
-TOLD = ("loss", "epochs", "seconds", "peak_rss_mb")
+NOT_OF_THE_PLAN = ("epochs", "seconds", "peak_rss_mb")
+TOLD = ("loss", *NOT_OF_THE_PLAN)
+
+
+class CannotMaskError(ConfigError):
+    """This device lacks the package that masks updates."""
 
 
 @dataclass(frozen=True)
@@ -41,16 +47,23 @@ class Attempt:
     words: Callable[[], "Words"]
 
 
-def told(task: Task, metrics: Mapping[str, float]) -> Mapping[str, float]:
-    """Return those of an update's metrics that go on a topic: of a masked one a few, for others may say which model was trained."""
-    return {key: value for key, value in metrics.items() if key in TOLD} if task.codec == CODEC else metrics
+def told(task: Task, metrics: Mapping[str, float], requires_masks: bool = False) -> Mapping[str, float]:
+    """Return the metrics of an update that go on a topic.
+
+    Of a masked update these are few: others may reveal which model was trained. A device that requires masks sends no `loss` either: a plan
+    computes it, and a hostile plan may return any function of a sample.
+    """
+    if task.codec != CODEC:
+        return metrics
+    names = NOT_OF_THE_PLAN if requires_masks else TOLD
+    return {key: value for key, value in metrics.items() if key in names}
 
 
 class Delivery:
-    """Sends the updates of one device. `authority`: that of its enrolment, PEM, empty without one; least_clients: see `Participant`."""
+    """Sends the updates of one device. `authority`: that of its enrolment, PEM, empty without one; sharing: what the device may send."""
 
-    def __init__(self, client_id: str, authority: str, note: Callable[[str], None], least_clients: int = 0) -> None:
-        self._client_id, self._authority, self._note, self._least_clients = client_id, authority, note, least_clients
+    def __init__(self, client_id: str, authority: str, note: Callable[[str], None], sharing: Sharing) -> None:
+        self._client_id, self._authority, self._note, self._sharing = client_id, authority, note, sharing
         self._attempt: Attempt | None = None
         self._answered = 0
         self._attempts: tuple[str, int, int] = "", 0, 0  # session, round, and how many attempts at it
@@ -92,7 +105,7 @@ class Delivery:
             from edgefl.security.participant import Participant
             from edgefl.security.vectors import shapes_of, words_of
         except ImportError as error:
-            raise ConfigError(
+            raise CannotMaskError(
                 f"round {task.round} is masked, which takes the package cryptography, and it cannot be loaded ({error}); "
                 "pip install 'cryptography>=44', or leave secure_aggregation out of the federation"
             ) from error
@@ -100,11 +113,13 @@ class Delivery:
         for name, array in load(blob).items():
             model, _, weight = name.partition("/")
             deltas.setdefault(model, {})[weight] = array
+        if not deltas:
+            raise DataError(f"round {task.round} is masked, and its plan trains no model that is shared; leave secure_aggregation out")
         # of several models a client trains one, and all have the same weights
         trained = next(iter(deltas.values()))
         shapes = shapes_of({model: deltas.get(model, trained) for model in task.models})
         context = context_of(session.topics.federation, task)
-        participant = Participant(self._client_id, context, session.trust, self._authority, self._least_clients)
+        participant = Participant(self._client_id, context, session.trust, self._authority, self._sharing.least_clients)
         return Attempt(task, progress, participant, partial(words_of, deltas, progress.num_samples, shapes))
 
     def _next(self, session: Session, task: Task) -> Task:
@@ -130,7 +145,7 @@ class Delivery:
         except (RoundError, WireError, DataError) as error:
             self._note(f"round {step.round}: {error}")
             return self._say(session, step, b"")
-        metrics = told(attempt.task, attempt.progress.metrics) if step.phase == MASK else {}
+        metrics = told(attempt.task, attempt.progress.metrics, self._sharing.requires_masks) if step.phase == MASK else {}
         return self._say(session, step, said, metrics, attempt.progress.num_samples)
 
     def _say(self, session: Session, step: Task, blob: bytes, metrics: Mapping[str, float] = {}, samples: int = 1) -> Receipt:

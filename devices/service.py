@@ -13,8 +13,8 @@ from devices.conditions import Conditions
 from devices.export import MODEL, export_in_child, export_metrics
 from devices.identity import IdTakenError
 from devices.joining import join
-from devices.masked_upload import Delivery, told
-from devices.order import Sharing, TaskOrder
+from devices.masked_upload import CannotMaskError, Delivery, told
+from devices.order import Sharing, TaskOrder, trains_in_clear
 from devices.plan_check import Allowed, PlanTrials, check_names
 from devices.session import Superseded
 from devices.shard import OwnSamples
@@ -31,6 +31,7 @@ from edgefl.plan.spec import Plan, decode_plan
 from edgefl.security.enrolment import Enrolment
 from edgefl.types import Weights
 from edgefl.wire.blobs import BlobCache
+from edgefl.wire.masked import CODEC
 from edgefl.wire.messages import REFUSES, STOPPED, State, Task
 from edgefl.wire.tensors import decode_part, encode_models, size_limit
 from edgefl.wire.topics import check_client_id, check_federation
@@ -65,6 +66,11 @@ class Settings:
     sharing: Sharing = field(default_factory=Sharing)
 
 
+def must_mask(task: Task, progress: Progress | None) -> bool:
+    """Return whether a task asks for a plain update of a session for which this device masked one, whatever came in between."""
+    return trains_in_clear(task) and progress is not None and task.session in progress.masked_sessions
+
+
 class Device:
     """One device in one federation. `note` gets a line for a person now and then."""
 
@@ -79,7 +85,7 @@ class Device:
         self._export_error: ExportError | None = None
         self._paused = ""
         authority = settings.enrolment.ca if settings.enrolment else ""
-        self._delivery = Delivery(settings.client_id, authority, note, settings.sharing.least_clients)
+        self._delivery = Delivery(settings.client_id, authority, note, settings.sharing)
         self._availability = Availability(settings.conditions, settings.state, detect().cores)
         self._trials = PlanTrials(settings.state)
         self._refused_plan = ""
@@ -104,9 +110,10 @@ class Device:
 
     def _join(self, samples: int) -> dict[str, Any]:
         settings = self._settings
+        signed_in = settings.state if settings.enrolment else None
         session = self._session = join(
             settings, samples, self._availability.reason(), self._note,
-            order_of=lambda federation: TaskOrder(federation, settings.state, settings.sharing, self._note),
+            order_of=lambda federation: TaskOrder(federation, signed_in, settings.sharing, self._note),
         )  # fmt: skip
         federation = session.topics.federation
         yielded = False
@@ -139,6 +146,8 @@ class Device:
                     self._note(f"round {task.round}: left, it is over")
                 except TaskRefusedError as error:
                     self._refuse_task(task, str(error))
+                except CannotMaskError as error:
+                    self._wait_for_package(str(error))
                 except (PlanError, ConfigError) as error:
                     self._refuse_plan(task.plan, str(error))
                 continue
@@ -164,6 +173,12 @@ class Device:
         self._availability.refuse(f"{REFUSES}the plan: {reason}"[:SHOWN_REASON])
         self._look(at_work=False)
 
+    def _wait_for_package(self, reason: str) -> None:
+        """Leave this task, and try again later: somebody may install the package meanwhile."""
+        self._answered = self._session.tasks_heard
+        self._note(f"{reason}. This device tries another task in {self._retry_s:g} s")
+        self._pause_for_a_while(f"masked rounds: {reason}")
+
     def _refuse_task(self, task: Task, reason: str) -> None:
         """Leave this task, and take up no other for a while: the next model may be a good one."""
         self._answered = self._session.tasks_heard
@@ -171,7 +186,10 @@ class Device:
             f"round {task.round}: the task is refused: {reason}; this device tries another task in {self._retry_s:g} s. "
             "If every round does so, look at the aggregator's log and start it with an earlier state or --fresh"
         )
-        self._availability.refuse(f"{REFUSES}round {task.round}: {reason}"[:SHOWN_REASON], self._retry_s)
+        self._pause_for_a_while(f"round {task.round}: {reason}")
+
+    def _pause_for_a_while(self, what: str) -> None:
+        self._availability.refuse(f"{REFUSES}{what}"[:SHOWN_REASON], self._retry_s)
         self._retry_s = min(LONGEST_RETRY_S, 2 * self._retry_s)
         self._look(at_work=False)
 
@@ -208,8 +226,13 @@ class Device:
         settings, session = self._settings, self._session
         self._look(at_work=True)
         progress = self._store.progress()
+        if must_mask(task, progress):
+            raise TaskRefusedError(
+                "it asks for an update that is not masked, and this device masked an update of this session before. "
+                "Somebody with the aggregator's key may try to read this device's update"
+            )
         late = self._unsent.before(task, progress)
-        if late and progress and session.is_current(late, late.max_staleness):
+        if late and progress and not must_mask(late, progress) and session.is_current(late, late.max_staleness):
             self._send(late, progress)
         self._unsent.keep(task)
         # the phase too: else a task to personalize would be answered with the update of its round
@@ -224,11 +247,16 @@ class Device:
                 raise TaskRefusedError(str(error)) from error
             except (LookupError, TypeError, ValueError, ArithmeticError) as error:  # such as a model that the task lacks
                 raise TaskRefusedError(f"its models do not fit the plan: {error!r}") from error
+        if task.codec == CODEC:
+            progress = self._store.mark_masked(progress)
         # before the update, so that the aggregator knows it when it draws the next cohort
         self._look(at_work=True)
         if session.order.forbids(task):  # a masked task of this session came meanwhile
             raise Superseded
-        self._send(task, progress)
+        try:
+            self._send(task, progress)
+        except DataError as error:
+            raise TaskRefusedError(str(error)) from error
 
     def _send(self, task: Task, progress: Progress) -> None:
         settings, session = self._settings, self._session
@@ -241,7 +269,7 @@ class Device:
         else:
             listed = ", ".join(f"{key} {value:.4g}" for key, value in progress.metrics.items())
             self._note(f"round {task.round} {task.phase}: {listed}")
-            metrics = {**told(task, progress.metrics), **field_figures(settings.state)}
+            metrics = {**told(task, progress.metrics, settings.sharing.requires_masks), **field_figures(settings.state)}
             publish_telemetry(session, settings.client_id, task.round, metrics)
 
     def _check_data(self, state: State) -> None:
@@ -301,7 +329,7 @@ class Device:
     def _personalize(self, task: Task, site: Site, models: Mapping[str, Weights]) -> Progress:
         began, link = time.monotonic(), self._session.link
         self._note(f"round {task.round}: personalizing" + (", and an int8 model" if self._settings.export else ""))
-        tell = not was_masked(task, self._store.note())
+        tell = not self._settings.sharing.requires_masks and not was_masked(task, self._store.note())
         mixture, state, measured = site.personalize(task, models, self._store.client_state(task.session), tell_gate=tell)
         self._store.save_personal(site.plan, mixture)
         metrics = dict(measured)

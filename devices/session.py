@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from devices.identity import IdTakenError, older_aggregator, taken, yields_to
-from devices.order import TaskOrder
+from devices.order import TaskOrder, check_masked
 from edgefl.errors import WireError
 from edgefl.mqtt import Connected, Link, Message
 from edgefl.security.trust import Trust
@@ -113,6 +113,7 @@ class Session:
             case "task":
                 task = self.trust.checked(decode_json(Task, message.payload), message.payload, self._status.client_id)
                 check_chunk_bytes(task.chunk_bytes)
+                check_masked(task)
                 if self.order.accepts(task):
                     self._on_task(task)
             case "receipt":

@@ -66,7 +66,8 @@ def summarize(
 def told(summary: Summary, closed: Round, phase: str, num_rounds: int) -> str:
     """Return what is told of a round that is over."""
     lost = f", without {', '.join(summary.dropped)}" if summary.dropped else ""
-    measured = f"loss {summary.loss:.4f}" if phase != PERSONALIZE else f"accuracy {summary.accuracy_mean:.4f}"
+    loss = f"loss {summary.loss:.4f}" if math.isfinite(summary.loss) else "no loss reported"
+    measured = loss if phase != PERSONALIZE else f"accuracy {summary.accuracy_mean:.4f}"
     # an algorithm may have phases of its own after the federation's rounds
     which = f"round {closed.number}/{num_rounds} {phase}" if phase != PERSONALIZE and closed.number <= num_rounds else phase
     late = f", {len(closed.late)} of them late" if closed.late else ""

@@ -1,7 +1,11 @@
 """A device in masked rounds against an aggregator that the test plays, with two other clients of its own."""
 
 import hashlib
+import time
 
+import pytest
+
+from edgefl.mqtt import Message
 from edgefl.security.participant import Participant
 from edgefl.security.trust import Trust
 from edgefl.wire.masked import (
@@ -18,7 +22,7 @@ from edgefl.wire.masked import (
     encode_lists,
     split_blob,
 )  # fmt: skip
-from edgefl.wire.messages import Task
+from edgefl.wire.messages import Begin, Task
 from edgefl.wire.strict_json import decode_json
 
 IDS = ("pi-1", "pi-2", "pi-3")
@@ -133,6 +137,119 @@ def test_a_device_that_is_started_again_has_no_keys_and_says_so(federate, mosqui
     again.wait_for("the keys of this attempt are gone")
 
 
+def begin_or(aggregator, device, text):
+    """Return the next Begin; None when the device has said this text before one came."""
+    deadline = time.monotonic() + 40
+    while time.monotonic() < deadline:
+        is_over = text in device.said
+        event = aggregator.link.get(0.3)
+        if isinstance(event, Message) and event.topic.endswith("/begin"):
+            return decode_json(Begin, event.payload)
+        if is_over:
+            return None
+    raise AssertionError(device.said)
+
+
+@pytest.mark.parametrize("between", ["a state", "a state and a restart", "a round of another session"])
+def test_a_session_that_was_masked_is_not_answered_in_clear_after_another_session(federate, mosquitto_url, toys, lead, between):
+    federation = federate(mosquitto_url)
+    aggregator = lead(federation)
+    device = federation.device("pi-1", toys.shard(1))
+    aggregator.next("status")
+    Round(federation, aggregator, "a")
+    masked, aggregator.session, started = aggregator.session, "another", aggregator.started
+    aggregator.started = started + 1
+    aggregator.say("federate", 1)
+    if between.endswith("restart"):
+        device.popen.kill()
+        assert not aggregator.next("status").online
+        device = federation.device("pi-1")
+        while not aggregator.next("status").online:
+            pass
+    elif between.startswith("a round"):
+        aggregator.task(1)
+        aggregator.take(aggregator.next("begin"))
+    aggregator.session, aggregator.started = masked, started + 2
+    aggregator.task(1, nonce="clear")
+    leaked = begin_or(aggregator, device, "this device masked an update of this session before")
+    assert leaked is None, f"a plain update of the masked session: {leaked}"
+    models = {"global": aggregator.model, "initial": aggregator.model}
+    aggregator.task(1, phase="personalize", nonce="p", models=models)
+    assert aggregator.next("begin").size <= 64, "its answer holds no tensor"
+
+
+def test_a_device_that_requires_masks_reports_no_use_of_its_gate(federate, mosquitto_url, toys, lead):
+    federation = federate(mosquitto_url, algorithm="pfl-mfe")
+    aggregator = lead(federation)
+    federation.device("pi-1", toys.shard(1), "--least-clients", 3)
+    aggregator.next("status")
+    aggregator.task(1, phase="personalize")
+    begin = aggregator.next("begin")
+    assert "accuracy_mixture" in begin.metrics
+    assert not [name for name in begin.metrics if name.startswith("gate_")], "who leans on which expert"
+
+
+def test_a_device_that_requires_masks_sends_no_loss(federate, mosquitto_url, toys, lead):
+    federation = federate(mosquitto_url)
+    aggregator = lead(federation)
+    federation.device("pi-1", toys.shard(1), "--masked-only")
+    aggregator.next("status")
+    attempt = Round(federation, aggregator, "a")
+    attempt.share()
+    assert set(attempt.step("mask", attempt.inbox(*IDS)).metrics) == {"seconds", "peak_rss_mb"}
+
+
+def test_malformed_masked_tasks_are_refused_and_the_device_stays(federate, mosquitto_url, toys, lead):
+    federation = federate(mosquitto_url)
+    aggregator = lead(federation)
+    device = federation.device("pi-1", toys.shard(1))
+    aggregator.next("status")
+    attempt = Round(federation, aggregator, "a")
+    aggregator.task(1, phase="personalize", codec=CODEC, nonce="p", models={"global": aggregator.model, "initial": aggregator.model})
+    for number in (0, 2):
+        models = {str(k): aggregator.model for k in range(number)}
+        aggregator.task(1, "share", "a-share", codec=CODEC, models=models)
+    attempt.share()
+    assert "Traceback" not in device.said, device.said
+    assert "to personalize has the codec fp32+masked" in device.said
+    assert "names 0 blobs" in device.said and "names 2 blobs" in device.said
+
+
+def test_a_masked_round_of_a_plan_that_shares_no_model_is_refused_and_the_device_stays(federate, mosquitto_url, toys, lead):
+    federation = federate(mosquitto_url, algorithm="local")
+    aggregator = lead(federation)
+    device = federation.device("pi-1", toys.shard(1))
+    aggregator.next("status")
+    aggregator.task(1, codec=CODEC, nonce="a-advertise")
+    while not (status := aggregator.next("status")).paused or "yet to see" in status.paused:
+        pass
+    assert status.online, "it ended"
+    assert "trains no model that is shared" in status.paused
+    assert "Traceback" not in device.said
+
+
+def test_a_state_from_the_far_future_is_forgotten_where_nothing_is_signed(federate, mosquitto_url, toys, lead):
+    """Anybody can make it up there: it must not close a device for good."""
+    federation = federate(mosquitto_url)
+    aggregator = lead(federation)
+    device = federation.device("pi-1", toys.shard(1))
+    aggregator.next("status")
+    now, aggregator.started = aggregator.started, 2**62
+    aggregator.say("federate", 1)
+    aggregator.started = now
+    aggregator.task(1)
+    device.wait_for("refused a Task of round 1")
+    assert "years ahead" in device.said
+    aggregator.say("federate", 1)
+    device.popen.kill()
+    assert not aggregator.next("status").online
+    federation.device("pi-1")
+    while not aggregator.next("status").online:
+        pass
+    aggregator.task(1)
+    assert aggregator.next("begin").size > 0
+
+
 def test_a_device_without_cryptography_says_what_to_install(federate, mosquitto_url, toys, lead, without):
     without("cryptography")
     federation = federate(mosquitto_url)
@@ -145,6 +262,7 @@ def test_a_device_without_cryptography_says_what_to_install(federate, mosquitto_
         pass
     assert status.online
     assert "round 1 is masked, which takes the package cryptography" in status.paused
+    assert "the plan" not in status.paused, "it is not the plan's fault"
     assert "pip install" in status.paused
     device.wait_for("pip install")
 

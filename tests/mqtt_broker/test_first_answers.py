@@ -55,6 +55,12 @@ def test_no_round_is_beyond_the_last_one(number: int, expected: str) -> None:
     assert told(summary, closed, "gate", 10).startswith(expected)  # type: ignore[arg-type]
 
 
+def test_a_round_of_devices_that_report_no_loss_is_logged_without_a_number() -> None:
+    summary = Summary(1, "federate", 3, *(float("nan"),) * 4, 0, 0, 1.0, (), 0.0)
+    closed = SimpleNamespace(number=1, late=())
+    assert told(summary, closed, "federate", 2) == "round 1/2 federate: 3 updates, no loss reported, 1.00 s"  # type: ignore[arg-type]
+
+
 def test_a_simulation_says_which_data_it_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Before it looks at them: these have no groups, so that the simulation ends there."""
     np.savez(tmp_path / "own.npz", x=np.zeros((60, 4), np.float32), y=np.arange(60) % 2)
