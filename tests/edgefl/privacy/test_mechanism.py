@@ -80,7 +80,7 @@ def test_a_round_of_two_clients_by_hand():
     change = moved_by(*aggregated(updates))
     fifth = 1.0 / 5.0
     total = two_weights(3.0 * fifth + float(np.float32(0.3)), 4.0 * fifth + float(np.float32(0.4)), np.float64)
-    written = b"".join(f"global/{name}\n".encode() + total[name].tobytes() for name in ("trunk/kernel", "head/kernel", "head/bias"))
+    written = b"".join(f"global/{name}\n".encode() + total[name].tobytes() for name in ("head/bias", "head/kernel", "trunk/kernel"))
     digest = hashlib.sha256(written).hexdigest()
     for name in ("trunk/kernel", "head/kernel", "head/bias"):
         noise = 0.5 * 1.0 / 2 * normal(KEY, f"noise of round 1 on global/{name} for {digest}", change[f"global/{name}"].shape)
