@@ -37,7 +37,7 @@ from mqtt_broker import results
 from mqtt_broker.control import SharedLink
 from mqtt_broker.gathering import wait_for
 from mqtt_broker.journal import Journal, Opened
-from mqtt_broker.masked_rounds import MaskedRounds, check_masked
+from mqtt_broker.masked_rounds import MaskedRounds, UnsettledError, check_masked
 from mqtt_broker.noise_key import noise_key
 from mqtt_broker.older_devices import OlderDevices
 from mqtt_broker.pauses import paused_clients
@@ -218,11 +218,26 @@ class Aggregator:
         accept, tasks_out = partial(self._journal.accept, opened), partial(self._tasks_out, opened)
         if config.privacy.secure_aggregation and state.phase != PERSONALIZE:
             tasks_out()
-            closed, begins = self._masked.play(begun, tasks, accept)
+            try:
+                closed, begins = self._masked.play(begun, tasks, accept)
+            except UnsettledError:
+                self._journal.forget_round(opened)  # the next start draws another cohort
+                left = [client_id for client_id in opened.cohort if not self._trust.refusal(client_id)]
+                if len(left) >= LEAST_CLIENTS:
+                    raise
+                self._note(f"round {state.round}: {len(left)} of its clients are enrolled, {LEAST_CLIENTS} are needed; it is drawn anew")
+                return self._play(state, cohort, open_to_all=open_to_all)
         else:
-            closed = self._exchange.play(begun, tasks, lambda each: accept(*each), open_to_all=open_to_all, tasks_out=tasks_out)
+            is_sample = config.privacy.is_on and state.phase != PERSONALIZE
+            closed = self._exchange.play(
+                begun, tasks, lambda each: accept(*each), open_to_all=open_to_all, is_sample=is_sample, tasks_out=tasks_out
+            )
             begins = self._spool.begins()
-        self._close(closed, opened, begins, sent_before)
+        if closed.cohort or begins:
+            self._close(closed, opened, begins, sent_before)
+        else:
+            self._note(f"round {state.round}: all whom it drew were revoked; it counts as an empty sample")
+            self._journal.close_round(opened, None, [])
         # devices that are late still ask for the blobs of this round; those of the one before are gone
         self._exchange.blobs.keep_only(tasks.blobs() | {self._plan})
         return opened

@@ -49,7 +49,7 @@ class Exchange:
         self._tasks: Asks | None = None
         self._accepted: Accepted = lambda begins: None
         self._unsettled: dict[str, Begin] = {}
-        self._settle_by, self._open_to_all = 0.0, False
+        self._settle_by, self._open_to_all, self._is_sample = 0.0, False, False
         self.state, self.presence = state, Presence()
         self._older = older
         self.blobs = BlobTraffic(link, topics, state.session, chunk_bytes)
@@ -72,18 +72,23 @@ class Exchange:
         self.state = state
         self._link.publish(self._topics.state, self._trust.encode(state), retain=True)
 
-    def play(self, round: Round, tasks: Asks, accepted: Accepted, *, open_to_all: bool = False, tasks_out: Then = lambda: None) -> Round:
+    def play(
+        self, round: Round, tasks: Asks, accepted: Accepted, *, open_to_all: bool = False, is_sample: bool = False,
+        tasks_out: Then = lambda: None,
+    ) -> Round:  # fmt: skip
         """Send the tasks and take updates into the spool until the round closes; returns it closed.
 
-        `accepted` is told of updates before their devices are, `tasks_out` called when the tasks are. `open_to_all`: who comes takes part.
+        `accepted` is told of updates before their devices are, `tasks_out` called when the tasks are. `open_to_all`: who comes takes
+        part. `is_sample`: nobody else does, and a round whose clients were all revoked is returned without a cohort.
+
         Raises RoundError when quorum is missed for good.
         """
-        self.round, self._tasks, self._accepted, self._open_to_all = round, tasks, accepted, open_to_all
+        self.round, self._tasks, self._accepted, self._open_to_all, self._is_sample = round, tasks, accepted, open_to_all, is_sample
         self._unsettled.clear()
         self._leave_out_revoked()
         self._send_tasks(rounds.missing(self.round))
         tasks_out()
-        while not rounds.is_closed(self.round, now := time.monotonic()):
+        while (self.round.cohort or not is_sample) and not rounds.is_closed(self.round, now := time.monotonic()):
             if rounds.is_overdue(self.round, now):
                 waiting = rounds.missing(self.round)
                 come_back = self.presence.paused().keys() - self.presence.refusing().keys()
@@ -331,7 +336,8 @@ class Exchange:
             self.round = rounds.fail(self.round, client_id, reason)
             return
         self.round = rounds.leave(self.round, client_id)
-        if not self.round.cohort:  # the round would have nobody to wait for
+        # the round would have nobody to wait for; a random sample must not be filled up, for epsilon counts with its size
+        if not self.round.cohort and not self._is_sample:
             self._open_to_all = True
             for other in self.presence.available(self._held()):
                 self.round = rounds.admit(self.round, other)

@@ -173,6 +173,15 @@ class Journal:
             )
         return opened
 
+    def forget_round(self, opened: Opened) -> None:
+        """Forget a round that accepted nothing, so that it can be opened with another cohort."""
+        with self._transaction() as database:
+            database.execute(
+                "delete from round where number = ? and phase = ? and closed = 0 and not exists "
+                "(select 1 from accepted where accepted.number = round.number and accepted.phase = round.phase)",
+                (opened.number, opened.phase),
+            )
+
     def accept(self, opened: Opened, *begins: Begin) -> None:
         """Keep what was said about updates whose tensors are on disk, all of them or none."""
         with self._transaction() as database:

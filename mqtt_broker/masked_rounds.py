@@ -48,6 +48,10 @@ SUM = ""
 """Whose the means of a round are, in spool and journal: nobody's."""
 
 
+class UnsettledError(RoundError):
+    """A masked round failed before it was settled whose words its sum holds, so another cohort may play it."""
+
+
 def check_masked(algorithm: Algorithm, config: FederationConfig) -> None:
     """Raise ConfigError when secure aggregation is asked for and cannot be kept, see `check_secure`."""
     check_secure(algorithm, config)
@@ -74,18 +78,19 @@ class MaskedRounds:
         Who sent shares that are not genuine is left out of the following attempts, and quorum is then met by the others at the latest.
 
         Raises RoundError when quorum is missed for good, when too few came to the end four times, or when too few clients are left.
+        It is an UnsettledError until it is settled whose words the sum holds.
         """
         # these load cryptography, which a federation without keys or masks does without
         from mqtt_broker.masked_attempt import Attempt, Failed
         from mqtt_broker.masked_state import load_held, save_held
 
         begun = replace(begun, cohort=tuple(client_id for client_id in begun.cohort if client_id != SUM), received={})
-        begun = self._exchange.without_revoked(begun)
-        if len(begun.cohort) < LEAST_CLIENTS:
-            raise RoundError(f"round {begun.number} has {len(begun.cohort)} clients, expected {LEAST_CLIENTS} or more for a masked sum")
         base = tasks.brief(begun.cohort[0])
         shapes = {model: {spec.name: spec.shape for spec in specs} for model, specs in base.expected.items()}
         held = load_held(self._path, base.task.session, begun.number, size_of(shapes))
+        begun = self._exchange.without_revoked(begun)
+        if held is None and len(begun.cohort) < LEAST_CLIENTS:
+            raise UnsettledError(f"round {begun.number} has {len(begun.cohort)} clients, expected {LEAST_CLIENTS} or more for a masked sum")
         out: dict[str, Fault] = {}
         failures = 0
         for number in range(1, MOST_ATTEMPTS + 1):
@@ -107,6 +112,10 @@ class MaskedRounds:
                 failed = {**attempt.told.failed, **{client_id: fault.reason for client_id, fault in out.items()}}
                 closed = replace(attempt.told, cohort=begun.cohort, received=received, failed=failed)
                 return closed, list(held.begins)
+            except RoundError as error:
+                if held is None:
+                    raise UnsettledError(str(error)) from error
+                raise
             except (Failed, WireError) as error:
                 held = None
                 self._path.unlink(missing_ok=True)
@@ -116,14 +125,14 @@ class MaskedRounds:
                 for client_id, fault in sorted(named.items()):
                     self._note(f"{client_id} {fault.reason}; left out of this round's next attempt; {fault.remedy}")
                 if (count := len(set(begun.cohort) - set(out))) < LEAST_CLIENTS:
-                    raise RoundError(
+                    raise UnsettledError(
                         f"round {begun.number}: {error}; {count} clients are left without {', '.join(sorted(out))}, expected "
                         f"{LEAST_CLIENTS} or more; update or revoke those, or add clients"
                     ) from error
                 if failures == ATTEMPTS or number == MOST_ATTEMPTS:
                     break
                 self._note(f"round {begun.number}: {error}; it is played again, with other masks")
-        raise RoundError(f"round {begun.number} came to no sum in {number} attempts; look at the devices' logs, or raise deadline_s")
+        raise UnsettledError(f"round {begun.number} came to no sum in {number} attempts; look at the devices' logs, or raise deadline_s")
 
     def forget(self) -> None:
         """Remove what is kept of the last round."""

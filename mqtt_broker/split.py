@@ -88,7 +88,10 @@ class SplitExchange(Exchange):
             tuple(self.round.received.items()), late, settled,
         )  # fmt: skip
 
-    def play(self, round: Round, tasks: Asks, accepted: Accepted, *, open_to_all: bool = False, tasks_out: Then = lambda: None) -> Round:
+    def play(
+        self, round: Round, tasks: Asks, accepted: Accepted, *, open_to_all: bool = False, is_sample: bool = False,
+        tasks_out: Then = lambda: None,
+    ) -> Round:  # fmt: skip
         """Play a round as one process does; before it is over, workers report all that reached them whole."""
         assert isinstance(tasks, Tasks)  # masked rounds are refused: check_split
         self._ready()  # else the last round's spool is cleared after this one's directory was made in it
@@ -100,7 +103,7 @@ class SplitExchange(Exchange):
         for client_id in {*rounds.missing(round), *(self.presence.online() if round.max_staleness else ())}:
             self._crew.serve(client_id, tasks.brief(client_id))
         self._crew.flush(begin=True)
-        self.round = super().play(round, tasks, accepted, open_to_all=open_to_all, tasks_out=tasks_out)
+        self.round = super().play(round, tasks, accepted, open_to_all=open_to_all, is_sample=is_sample, tasks_out=tasks_out)
         self._closing = True
         self._crew.close()
         while self._crew.is_closing:

@@ -132,6 +132,48 @@ def test_a_round_whose_only_client_is_revoked_goes_on_with_the_next_that_comes(s
     assert device.end() == 0, device.said
 
 
+def test_a_masked_round_that_lost_a_client_to_a_revocation_is_played_by_others(secured_broker, federate, toys, stolen):
+    """Its cohort of three is in the journal; one of them is revoked while the aggregator is down, and another device is enrolled."""
+    federation = federate(
+        secured_broker.url, algorithm="fedavg", rounds=1, min_clients=3, quorum=1.0, deadline_s=10.0,
+        tables="[privacy]\nsecure_aggregation = true\n",
+    )  # fmt: skip
+    options = ("--security", secured_broker.directory, "--broker", secured_broker.url)
+    aggregator = federation.aggregator(*options)
+    link = stolen(federation)
+    devices = [enrolled_device(secured_broker, federation, toys, f"pi-{number}") for number in (1, 2)]
+    assert decode_json(Task, link.get(DEADLINE_S).payload).round == 1
+    aggregator.popen.kill()
+    aggregator.popen.wait()
+    revoke(secured_broker.directory, "stolen")
+    aggregator = federation.aggregator(*options)
+    aggregator.wait_for("is drawn anew")
+    devices.append(enrolled_device(secured_broker, federation, toys, "pi-3"))
+    assert aggregator.end() == 0, aggregator.said
+    assert [device.end() for device in devices] == [0, 0, 0], [device.said for device in devices]
+    assert [row["id"] for row in federation.result()["clients"]] == ["pi-1", "pi-2", "pi-3"]
+    assert federation.result()["losses"] != [None]
+
+
+def test_a_random_sample_whose_only_client_is_revoked_is_not_filled_up(secured_broker, federate, toys, stolen):
+    """Epsilon counts with the odds of being drawn: who was not drawn must not take part."""
+    pytest.importorskip("dp_accounting", reason="the extra dp is not installed")
+    table = "[privacy]\nclip = 0.5\nnoise_multiplier = 2.0\npopulation = 1\n"
+    federation = federate(secured_broker.url, rounds=1, min_clients=1, quorum=1.0, deadline_s=5.0, tables=table)
+    aggregator = federation.aggregator("--security", secured_broker.directory, "--broker", secured_broker.url)
+    aggregator.wait_for("waiting for devices")
+    link = stolen(federation)
+    assert decode_json(Task, link.get(DEADLINE_S).payload).round == 1
+    device = enrolled_device(secured_broker, federation, toys, "honest")
+    aggregator.wait_for("honest is online")
+    revoke(secured_broker.directory, "stolen")
+    assert aggregator.end() == 0, aggregator.said
+    assert device.end() == 0, device.said
+    assert federation.result()["losses"] == [None], "a client that was not drawn took part"
+    assert "round 1 federate" not in device.said
+    assert [row["id"] for row in federation.result()["clients"]] == ["honest"]
+
+
 ABSURD = np.float32(3.4e38)
 
 
