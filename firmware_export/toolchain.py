@@ -51,7 +51,7 @@ def run(command: Sequence[str], directory: Path, deadline_s: float = DEADLINE_S,
     if reason := missing(command[0]) if command[0] in PACKAGES else "":
         raise ExportError(reason)
     if shutil.which(command[0], path=None) is None:
-        raise ExportError(f"cannot start {tool}: there is no program {command[0]}")
+        raise ExportError(f"cannot start {tool}: there is no program {command[0]}; install it, or add its folder to PATH")
     try:
         done = run_limited(command, directory, replace(limits, time_s=deadline_s))
     except subprocess.TimeoutExpired as error:

@@ -71,8 +71,8 @@ def check_port(port: int, host: str = HOST) -> None:
         try:
             probe.bind((host, port))
         except OSError as error:
-            broker = f"; a broker answers there already: use mqtt://{reached_at(host)}:{port}, or" if _answers(port, host) else ";"
-            raise LinkError(f"port {port} of {host} cannot be used: {error.strerror}{broker} take --port 0 for a free one") from error
+            broker = f", a broker answers there already; use mqtt://{reached_at(host)}:{port}, or" if _answers(port, host) else ";"
+            raise LinkError(f"port {port} of {host} cannot be used: {error.strerror}{broker} give --port 0 for a free one") from error
 
 
 def reached_at(host: str) -> str:

@@ -112,7 +112,10 @@ class Participant:
     def _share(self, asked: bytes) -> bytes:
         introduced = decode_keys(asked)
         if len(introduced) < self._least_clients:
-            raise RoundError(f"asked to share with {len(introduced)} clients, and this device has --least-clients {self._least_clients}")
+            raise RoundError(
+                f"asked to share with {len(introduced)} clients, expected {self._least_clients} or more by --least-clients; "
+                "the owner may lower it, or the aggregator raise clients_per_round"
+            )
         for each in introduced:
             self._check(each)
         own = [encode_json(each.advertised) for each in introduced if each.advertised.client_id == self._client_id]

@@ -13,7 +13,7 @@ from edgefl.mqtt import Link, Message
 from edgefl.wire.chunks import CHUNK_BYTES, chunk, chunk_count
 from edgefl.wire.messages import Begin, End, Receipt, Status, Task
 from edgefl.wire.strict_json import decode_json, encode_json
-from edgefl.wire.topics import parse_topic
+from edgefl.wire.topics import PREFIX, parse_topic
 
 DEADLINE_S = 40.0
 
@@ -93,8 +93,16 @@ class Heard:
         self.messages = []
 
     def until_phase(self, phase, topic="/state"):
-        """Listen until the state (of the federation with that topic) says that phase; returns every message so far."""
-        return self._until(lambda message: message.topic.endswith(topic) and json.loads(message.payload)["phase"] == phase)
+        """Listen until the state (of the federation with that topic) says that phase; returns every message so far.
+
+        The answer to devices of version 1, on a topic of version 1, is passed over.
+        """
+
+        def says_phase(message):
+            is_state = message.topic.startswith(f"{PREFIX}/") and message.topic.endswith(topic)
+            return is_state and json.loads(message.payload)["phase"] == phase
+
+        return self._until(says_phase)
 
     def until(self, leaf):
         """Listen until something is said on a topic that ends so; returns every message so far."""

@@ -227,7 +227,7 @@ def test_a_bomb_in_the_arrays(tmp_path):
     path = with_weights(tmp_path / "bomb.keras", inflate)
     assert path.stat().st_size < 200_000
     words, memory = peak_of_load(path)
-    assert memory < 700, f"{memory} MB"
+    assert memory < 1000, f"{memory} MB"
     assert "arrays in model.weights.h5" in words and "1,073,7" in words and "module:function" in words
 
 
@@ -238,7 +238,7 @@ def test_a_bomb_in_the_configuration(tmp_path):
     rewrite(path, {"config.json": config.replace(b'"units": 3', b'"units": 100000000')})
     assert path.stat().st_size < 50_000
     words, memory = peak_of_load(path)
-    assert memory < 700, f"{memory} MB"
+    assert memory < 1000, f"{memory} MB"
     assert "500,000,000 weights" in words and "module:function" in words
 
 

@@ -50,6 +50,7 @@ def readings() -> Any:
 @pytest.fixture(scope="module")
 def normalised(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A plan and its first weights, of a saved model whose Normalization has seen data."""
+    keras.utils.set_random_seed(1)
     layer = L.Normalization(name="norm")
     layer.adapt(readings())
     path = save(tmp_path_factory.mktemp("model") / "m.keras", layer, L.Flatten(), L.Dense(8, "relu", name="hidden"), L.Dense(3, name="fc"))
