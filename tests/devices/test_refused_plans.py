@@ -7,7 +7,6 @@ import time
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from safetensors.numpy import save
 
 from edgefl.plan.spec import Plan, encode_plan
@@ -120,36 +119,37 @@ def test_a_program_that_crashes_the_runtime_pauses_the_device_once_and_for_all(f
     assert json.loads((state / "plans.json").read_text())["verdicts"] == verdicts
 
 
-@pytest.mark.parametrize(
-    ("damage", "says"),
-    [
-        (lambda lead, toys: {"plan": lead.offer(b"no plan at all")}, "is not a plan"),
-        (lambda lead, toys: {"models": {"global": lead.offer(b"no tensors, but of a size that fits the plan")}}, "sent no safetensors"),
-        (lambda lead, toys: {"models": {"global": lead.offer(model_of(toys, {"head/bias": [0, np.nan, 0]}))}}, "1 NaN or infinite values"),
-        (lambda lead, toys: {"models": {"global": lead.offer(model_of(toys, {"head/bias": [0, np.inf, 0]}))}}, "1 NaN or infinite values"),
-        (lambda lead, toys: {"models": {"global": lead.offer(model_of(toys, {"head/bias": [0, 0]}))}}, "head/bias"),
-        (lambda lead, toys: {"models": {"global": lead.offer(model_of(toys, {"head/kernel": [[3e38] * 3] * 4}))}}, "the loss is"),
-        (lambda lead, toys: {"models": {}}, "do not fit the plan"),
-    ],
-    ids=["plan", "bytes", "nan", "inf", "shape", "absurd", "no model"],
-)
-def test_a_device_that_receives_what_it_cannot_use_says_so_and_takes_part_in_the_next_round(
-    federate, mosquitto_url, toys, lead, damage, says
-):
+def test_a_device_that_receives_what_it_cannot_use_says_so_and_takes_part_in_the_next_round(federate, mosquitto_url, toys, lead):
     federation = federate(mosquitto_url)
     aggregator = lead(federation)
+
+    def model(changes):
+        return {"models": {"global": aggregator.offer(model_of(toys, changes))}}
+
+    cases = [
+        ({"plan": aggregator.offer(b"no plan at all")}, "is not a plan"),
+        ({"models": {"global": aggregator.offer(b"no tensors, but of a size that fits the plan")}}, "sent no safetensors"),
+        (model({"head/bias": [0, np.nan, 0]}), "1 NaN or infinite values"),
+        (model({"head/bias": [0, np.inf, 0]}), "1 NaN or infinite values"),
+        (model({"head/bias": [0, 0]}), "head/bias"),
+        (model({"head/kernel": [[3e38] * 3] * 4}), "the loss is"),
+        ({"models": {}}, "do not fit the plan"),
+    ]
     device = federation.device("pi-1", toys.shard(1))
-    aggregator.next("status")
-    aggregator.task(1, **damage(aggregator, toys))
-    assert "refuse" in until_paused(aggregator, device)
-    aggregator.task(2)
-    begin = aggregator.next("begin")
-    assert (begin.round, begin.session) == (2, aggregator.session)
-    aggregator.take(begin)
-    while aggregator.next("status").paused:
-        pass
+    until_online(aggregator, device)
+    for number, (damage, says) in enumerate(cases):
+        bad, good = 2 * number + 1, 2 * number + 2
+        aggregator.task(bad, **damage)
+        reason = until_paused(aggregator, device, "refuses the plan" if "plan" in damage else f"refuses round {bad}:")
+        assert says in reason
+        aggregator.task(good)
+        begin = aggregator.next("begin")
+        assert (begin.round, begin.session) == (good, aggregator.session)
+        aggregator.take(begin)
+        while aggregator.next("status").paused:
+            pass
     end(device)
-    assert says in device.said
+    assert (device.said.count("the plan is refused"), device.said.count("the task is refused")) == (1, 6)
 
 
 def model_of(toys, changes):

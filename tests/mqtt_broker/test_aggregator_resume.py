@@ -124,6 +124,18 @@ def test_a_journal_remembers_what_was_promised(tmp_path):
         assert journal.round(1, "federate") is None
 
 
+def test_a_journal_forgets_no_round_that_accepted_something(tmp_path):
+    with Journal(tmp_path) as journal:
+        journal.start(Started("s", "{}", 1.0))
+        first, second = (journal.open_round(Opened(number, "federate", f"n{number}", ("pi-1",))) for number in (1, 2))
+        journal.accept(first, BEGIN)
+        for each in (first, second):
+            journal.forget_round(each)
+        assert (journal.round(1, "federate"), journal.round(2, "federate")) == (first, None)
+        other = journal.open_round(replace(second, nonce="n3", cohort=("pi-2",)))
+        assert journal.round(2, "federate") == other
+
+
 def test_a_round_looks_up_late_updates_in_the_rounds_that_may_have_them_alone(tmp_path):
     steps = {}
     with Journal(tmp_path) as journal:
