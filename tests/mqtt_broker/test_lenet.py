@@ -12,10 +12,11 @@ from edgefl.config import load_config
 from edgefl.data.npz import load_shard
 from edgefl.plan.spec import decode_plan, load_plan
 from edgefl.simulate import simulate
-from edgefl.wire import messages
+from edgefl.wire import messages, version1
 from edgefl.wire.strict_json import decode_json
 from edgefl.wire.tensors import decode_models, decode_weights, read_header
-from edgefl.wire.topics import parse_topic
+from edgefl.wire.topics import PREFIX, parse_topic
+from edgefl.wire.version1 import is_version1, state_topic
 from mqtt_broker.plan_source import build_in_child, open_plan
 
 IDS = ("pi-1", "pi-2")
@@ -34,7 +35,7 @@ def plan(tmp_path_factory):
     return directory / "plan"
 
 
-OWN = ["edgefl", "v1", "lenet"]
+OWN = (f"{PREFIX}/lenet/", state_topic("lenet"))
 TOML = """[federation]
 name = "lenet"
 rounds = 2
@@ -77,8 +78,8 @@ def ran(plan, tmp_path_factory, request):
             heard.until("begin")
         maps = [Path(f"/proc/{process.popen.pid}/maps").read_text() for process in processes]
         everything = heard.until_phase("done")  # the broker holds what federations of other tests left, too
-        foreign = ("edgefl/v2/", "ha-")  # the second: what their aggregators tell Home Assistant
-        said = [each for each in everything if each.topic.split("/")[:3] == OWN or not each.topic.startswith(foreign)]
+        foreign = ("edgefl/", "ha-")  # the second: what their aggregators tell Home Assistant
+        said = [each for each in everything if each.topic.startswith(OWN) or not each.topic.startswith(foreign)]
         assert [process.end() for process in processes] == [0, 0, 0], [process.said for process in processes]
         yield directory, said, maps, [json.loads(process.out) for process in processes[1:]]
     finally:
@@ -141,6 +142,10 @@ def test_every_topic_and_every_tensor_name_is_public(ran, plan):
     names = {f"global/{weight.name}" for weight in spec.weights}
     kinds = set()
     for message in said:
+        if is_version1(message.topic):  # the answer to devices of version 1, and its removal
+            assert message.topic == state_topic("lenet")
+            assert not message.payload or decode_json(version1.State, message.payload).phase.startswith("refused")
+            continue
         address = parse_topic(message.topic)
         kinds.add(address.kind)
         if address.kind in PUBLIC and message.payload:
@@ -164,6 +169,8 @@ def whole(said, kind):
     """Return all blobs or updates that were said, put together and checked by their sha256."""
     parts = {}
     for message in said:
+        if is_version1(message.topic):
+            continue
         address = parse_topic(message.topic)
         if address.kind == kind and message.payload:  # an empty one takes a blob from the broker
             parts.setdefault(address.sha256, {})[address.index] = message.payload
