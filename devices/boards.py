@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgefl.errors import ConfigError
-from edgefl.machine import ROOT, board_model, memory_mb, read_text
+from edgefl.system.machine import ROOT, board_model, memory_mb, read_text
 
 RUNTIMES = {64: "ai-edge-litert", 32: "tflite-runtime"}
 

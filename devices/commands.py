@@ -12,11 +12,11 @@ import click
 from devices.board_commands import boards, pause, resume, status
 from devices.install import install_of
 from devices.record_command import record
-from edgefl.data.device import DataSource
-from edgefl.data.device.options import data_options
+from edgefl.data.sources import DataSource
+from edgefl.data.sources.options import data_options
 from edgefl.errors import ConfigError
-from edgefl.stopping import Stopped, stoppable
-from edgefl.telling import Telling
+from edgefl.system.progress import Telling
+from edgefl.system.signals import Stopped, stoppable
 
 SECURITY = click.option(
     "--security", type=click.Path(path_type=Path, file_okay=False), default=Path("broker"), show_default=True,

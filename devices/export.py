@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from edgefl.data.device import DataSource
+from edgefl.data.sources import DataSource
 from edgefl.errors import ExportError
 
 LIMIT_S = 900.0

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from edgefl.errors import LinkError, WireError
-from edgefl.mqtt import Link, Message
+from edgefl.transport.link import Link, Message
 from edgefl.wire import version1
 from edgefl.wire.messages import STOPPED, Claim, State, Status
 from edgefl.wire.strict_json import decode_json, encode_json

@@ -131,9 +131,9 @@ def install_of(start: click.Command) -> click.Command:
         """
         from devices.boards import board_named, detect
         from devices.conditions import parse_window
-        from edgefl.data.device.options import given_source
-        from edgefl.files import write_atomic
+        from edgefl.data.sources.options import given_source
         from edgefl.security.enrolment import load_enrolment
+        from edgefl.system.files import write_atomic
         from edgefl.wire.topics import check_client_id
         from edgefl.wire.url import parse_url
 

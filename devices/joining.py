@@ -9,9 +9,9 @@ from devices.identity import claim, find_federation
 from devices.order import TaskOrder
 from devices.session import Session
 from edgefl import __version__
-from edgefl.mqtt import Link, Message
 from edgefl.security.enrolment import Enrolment, tls_context
 from edgefl.security.trust import Trust
+from edgefl.transport.link import Link, Message
 from edgefl.wire.messages import Status
 from edgefl.wire.strict_json import encode_json
 from edgefl.wire.topics import Topics

@@ -30,10 +30,10 @@ from devices.telemetry import publish_telemetry
 from devices.upload import upload
 from edgefl.algorithms import DONE, PERSONALIZE
 from edgefl.errors import ConfigError, EdgeflError
-from edgefl.memory import peak_rss_mb
-from edgefl.mqtt import KEEPALIVE_S
 from edgefl.plan.spec import PlanSpec, decode_plan
 from edgefl.security.enrolment import Enrolment, load_enrolment
+from edgefl.system.memory import peak_rss_mb
+from edgefl.transport.link import KEEPALIVE_S
 from edgefl.types import Array
 from edgefl.wire.chunks import chunk_count
 from edgefl.wire.messages import STOPPED, Begin, Task

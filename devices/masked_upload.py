@@ -1,6 +1,7 @@
 """Sending an update, in the clear or under masks, whichever the task says.
 
-Under masks the update that was trained and kept is never sent: only what `edgefl.security.participant` makes of it. Keys are drawn anew
+Under masks the update that was trained and kept is never sent: only what `edgefl.security.secagg.participant` makes of it.
+Keys are drawn anew
 for each attempt at a round, and kept in memory until the next; so a step that comes again is answered with the same bytes. Each attempt
 over other clients is another sum, and two sums tell their difference: after MOST_ATTEMPTS at one round a device sends no more keys.
 """
@@ -25,8 +26,8 @@ from edgefl.wire.masked import AGREE, CODEC, MASK, MOST_ATTEMPTS, UNMASK, attemp
 from edgefl.wire.messages import Begin, Receipt, Task
 
 if TYPE_CHECKING:
-    from edgefl.security.masking import Words
-    from edgefl.security.participant import Participant
+    from edgefl.security.secagg.masking import Words
+    from edgefl.security.secagg.participant import Participant
 
 MAX_STEP_BYTES = 16 * 1024 * 1024
 NOT_OF_THE_PLAN = ("epochs", "seconds", "peak_rss_mb")
@@ -102,8 +103,8 @@ class Delivery:
 
     def _begun(self, session: Session, task: Task, progress: Progress, blob: bytes) -> Attempt:
         try:
-            from edgefl.security.participant import Participant
-            from edgefl.security.vectors import shapes_of, words_of
+            from edgefl.security.secagg.participant import Participant
+            from edgefl.security.secagg.vectors import shapes_of, words_of
         except ImportError as error:
             raise CannotMaskError(
                 f"round {task.round} is masked, which takes the package cryptography, and it cannot be loaded ({error}); "

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from edgefl.algorithms import PERSONALIZE
 from edgefl.errors import StateError, WireError
-from edgefl.files import write_atomic
+from edgefl.system.files import write_atomic
 from edgefl.wire.masked import CODEC, STEPS
 from edgefl.wire.messages import REFUSES, State, Task
 from edgefl.wire.strict_json import decode_json, encode_json

@@ -18,9 +18,9 @@ from typing import IO, Any
 from devices.boards import detect
 from edgefl.algorithms import REGISTRY
 from edgefl.errors import PlanError, StateError
-from edgefl.files import write_atomic
-from edgefl.learner.runtime import RUNTIME
+from edgefl.plan.runtime import RUNTIME
 from edgefl.plan.spec import PlanSpec
+from edgefl.system.files import write_atomic
 
 VERDICTS = "plans.json"
 CRASH = "crash.log"

@@ -13,7 +13,7 @@ import numpy as np
 
 from edgefl.errors import EdgeflError
 from edgefl.learner.litert import LiteRTLearner
-from edgefl.learner.runtime import load_interpreter
+from edgefl.plan.runtime import load_interpreter
 from edgefl.plan.spec import Plan, Signature, decode_plan
 
 CPU_S = 240

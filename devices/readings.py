@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from edgefl.config import nearest
-from edgefl.data.device.windows import majority
+from edgefl.data.sources.windows import majority
 from edgefl.errors import ConfigError, DataError
 from edgefl.types import Array
 
@@ -99,7 +99,7 @@ class Sensor:
 
 @dataclass
 class Cutter:
-    """Cuts the readings of each sensor into windows as `edgefl.data.device.windows.cut` does, one reading at a time.
+    """Cuts the readings of each sensor into windows as `edgefl.data.sources.windows.cut` does, one reading at a time.
 
     on_window gets float32[window, channels] and its label. channels: the fields to take, all when empty. form: the channels of the first
     reading, which all others must have. A reading before its first label is only counted, and a `gap` begins the window anew: rows of a

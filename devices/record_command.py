@@ -6,8 +6,8 @@ from pathlib import Path
 import click
 
 from edgefl.errors import ConfigError
-from edgefl.stopping import stoppable
-from edgefl.telling import Telling
+from edgefl.system.progress import Telling
+from edgefl.system.signals import stoppable
 
 
 @click.command(short_help="Record sensor topics as training data.")
@@ -38,7 +38,7 @@ def record(
     """
     from devices.readings import Topics, described
     from devices.recorder import Recorder, RecordSettings
-    from edgefl.data.device.classes import read_class_list
+    from edgefl.data.sources.classes import read_class_list
 
     if (label is None) == (not label_topic):
         raise ConfigError("a window needs a label: give either --label-topic or --label")

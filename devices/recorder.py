@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from devices.readings import Cutter, Topics, described, parse_label
-from edgefl.data.device.ring import Ring, check_size, load_ring, sole_writer
+from edgefl.data.sources.ring import Ring, check_size, load_ring, sole_writer
 from edgefl.errors import DataError
-from edgefl.mqtt import Link, Message
-from edgefl.stopping import Stopped
+from edgefl.system.signals import Stopped
+from edgefl.transport.link import Link, Message
 from edgefl.types import Array
 
 TELL_S = 60.0

@@ -23,12 +23,12 @@ from devices.telemetry import field_figures, publish_telemetry
 from devices.training import Site, check_shard, open_site, was_masked
 from devices.unsent import Unsent
 from edgefl.algorithms import DONE, PERSONALIZE
-from edgefl.data.device import DataSource
+from edgefl.data.sources import DataSource
 from edgefl.errors import ConfigError, DataError, ExportError, LinkError, PlanError, WireError
-from edgefl.memory import peak_rss_mb
-from edgefl.mqtt import KEEPALIVE_S
 from edgefl.plan.spec import Plan, decode_plan
 from edgefl.security.enrolment import Enrolment
+from edgefl.system.memory import peak_rss_mb
+from edgefl.transport.link import KEEPALIVE_S
 from edgefl.types import Weights
 from edgefl.wire.blobs import BlobCache
 from edgefl.wire.masked import CODEC

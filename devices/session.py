@@ -10,8 +10,8 @@ from dataclasses import replace
 from devices.identity import IdTakenError, older_aggregator, taken, yields_to
 from devices.order import TaskOrder, check_masked
 from edgefl.errors import WireError
-from edgefl.mqtt import Connected, Link, Message
 from edgefl.security.trust import Trust
+from edgefl.transport.link import Connected, Link, Message
 from edgefl.wire import version1
 from edgefl.wire.chunks import CHUNK_BYTES, Assembler, check_chunk_bytes
 from edgefl.wire.masked import CODEC, STEPS, attempt_of

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from edgefl.data.device import DataSource, read_source
 from edgefl.data.npz import make_shard, num_classes_of
+from edgefl.data.sources import DataSource, read_source
 from edgefl.errors import DataError
 from edgefl.types import Shard
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from edgefl.checkpoint import decode_client_state, encode_client_state
-from edgefl.device_state import DEVICE, decode_note, encode_note, save_personal
 from edgefl.errors import StateError, WireError
-from edgefl.files import SECRET, write_atomic
 from edgefl.plan.spec import Plan
+from edgefl.storage.checkpoint import decode_client_state, encode_client_state
+from edgefl.storage.device_directory import DEVICE, decode_note, encode_note, save_personal
+from edgefl.system.files import SECRET, write_atomic
 from edgefl.types import ClientState, Mixture
 from edgefl.wire.strict_json import decode_json, encode_json
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from devices.session import Session
 from devices.vitals import temperature_c
-from edgefl.memory import memory_mb
+from edgefl.system.memory import memory_mb
 from edgefl.wire.messages import Metrics
 from edgefl.wire.strict_json import encode_json
 

@@ -7,8 +7,8 @@ from typing import Any
 from devices.shard import OwnSamples
 from edgefl.algorithms import PERSONALIZE, full_options, make_algorithm
 from edgefl.algorithms.base import Algorithm
-from edgefl.algorithms.gate_use import gate_figures
-from edgefl.client import client_rng, compressed, epochs_within, personalize_and_measure
+from edgefl.algorithms.mixtures.gate_utilization import gate_figures
+from edgefl.client.update import client_rng, compressed, epochs_within, personalize_and_measure
 from edgefl.errors import ConfigError, DataError
 from edgefl.learner.base import Learner
 from edgefl.plan.spec import Plan
@@ -25,7 +25,7 @@ def make_learner(name: str, plan: Plan, threads: int) -> Learner:
     `keras` is for boards with a GPU, and needs TensorFlow; `numpy` runs only the linear plans of the tests.
     """
     if name == "keras":
-        from edgefl.plan.build import keras_learner
+        from edgefl.algorithms.plans import keras_learner
 
         return keras_learner(plan.spec)
     if name == "numpy":

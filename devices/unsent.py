@@ -4,7 +4,7 @@ from pathlib import Path
 
 from devices.store import Progress
 from edgefl.errors import StateError, WireError
-from edgefl.files import SECRET, write_atomic
+from edgefl.system.files import SECRET, write_atomic
 from edgefl.wire.messages import Task
 from edgefl.wire.strict_json import decode_json, encode_json
 

@@ -3,7 +3,7 @@ import sys
 
 def main() -> None:
     try:
-        from edgefl.cli import run
+        from edgefl.cli.main import run
 
         sys.exit(run())
     except KeyboardInterrupt:  # while Python still imports

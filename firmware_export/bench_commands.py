@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from edgefl.files import write_atomic
-from edgefl.telling import Telling
+from edgefl.system.files import write_atomic
+from edgefl.system.progress import Telling
 from firmware_export.bench_int8 import KINDS, MODELS, run_int8_bench
 
 

@@ -10,19 +10,19 @@ import numpy as np
 from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig
 from edgefl.data import load_data, make_allotments, take
 from edgefl.data.npz import load_shard, save_shard
-from edgefl.files import write_atomic
-from edgefl.machine import machine
-from edgefl.mixture import fill_template
+from edgefl.plan.fill import fill_template
 from edgefl.rng import rng_for
 from edgefl.runs.directory import versions
+from edgefl.system.files import write_atomic
+from edgefl.system.machine import machine
 from edgefl.types import Shard
-from firmware_export.dense_weights import with_few_values
-from firmware_export.device_route import RECIPES, quantize
-from firmware_export.graph import read_graph
 from firmware_export.mixing import agreement as by_formula
-from firmware_export.quantize import mixing_of
-from firmware_export.ranges import observe
-from firmware_export.run import accuracy, load, outputs
+from firmware_export.quantize.dense_weights import with_few_values
+from firmware_export.quantize.device_route import RECIPES, quantize
+from firmware_export.quantize.quantize import mixing_of
+from firmware_export.quantize.ranges import observe
+from firmware_export.tflite.graph import read_graph
+from firmware_export.tflite.interpreter import accuracy, load, outputs
 
 SAMPLES = 256
 TRAIN, TEST = 4000, 6000
@@ -75,8 +75,8 @@ def federation(kind: str, data: str, clients: int, rounds: int) -> FederationCon
 
 def play(config: FederationConfig, out: Path) -> None:
     """Play the federation and keep each client's float model and shard in `out`."""
-    from edgefl.plan.build import build_plan
-    from edgefl.simulate import simulate
+    from edgefl.algorithms.plans import build_plan
+    from edgefl.simulation.simulate import simulate
 
     dataset = load_data(config.data, config.seed)
     shards = {client: take(dataset, own) for client, own in make_allotments(dataset, config.partition, config.seed).items()}
@@ -91,7 +91,7 @@ def measure(kind: str, data: str, client: str, model: bytes, shard: Shard, dense
 
     dense: bits of dense weights by the device route.
     """
-    from firmware_export.convert import convert_float
+    from firmware_export.quantize.convert import convert_float
 
     x, y = shard.x_test, shard.y_test
     calibration = shard.x_train[rng_for(1, 0, "calibration").permutation(len(shard.x_train))[:SAMPLES]]

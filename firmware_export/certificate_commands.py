@@ -8,14 +8,14 @@ from typing import Any
 
 import click
 
-from edgefl.data.device import DataSource
-from edgefl.data.device.options import data_options
+from edgefl.data.sources import DataSource
+from edgefl.data.sources.options import data_options
 from edgefl.errors import ExportError
-from edgefl.telling import Telling
-from firmware_export.c_source import LayerCost
-from firmware_export.certificate import NAME
-from firmware_export.parity import EQUAL
-from firmware_export.targets import TARGETS, find_target
+from edgefl.system.progress import Telling
+from firmware_export.certificate.certificate import NAME
+from firmware_export.certificate.parity import EQUAL
+from firmware_export.codegen.c_source import LayerCost
+from firmware_export.firmware.targets import TARGETS, find_target
 
 
 @click.command(epilog="Example: edgefl export verify out/")
@@ -31,8 +31,8 @@ def verify(folder: Path, source: DataSource | None, as_json: bool) -> None:
     A folder without one, such as DIR/clients/ID that `edgefl demo` left: its model.tflite and report.json are checked, and the accuracy
     where the device's samples are at hand.
     """
-    from firmware_export.verify import verify_bundle
-    from firmware_export.verify_report import verify_report
+    from firmware_export.certificate.verify import verify_bundle
+    from firmware_export.certificate.verify_report import verify_report
 
     if not folder.is_dir():
         raise ExportError(f"no directory {folder}; give what `edgefl export -o` wrote")
@@ -51,7 +51,7 @@ def verify(folder: Path, source: DataSource | None, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the layers as JSON.")
 def profile(folder: Path, target: str | None, as_json: bool) -> None:
     """RAM, flash and instructions of each layer, counted in QEMU; where the budget goes."""
-    from firmware_export.verify import profile_bundle
+    from firmware_export.certificate.verify import profile_bundle
 
     if target is not None:
         find_target(target)

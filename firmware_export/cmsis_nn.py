@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from edgefl.errors import EdgeflError, ExportError
-from firmware_export.firmware import Built, Size, run_built
-from firmware_export.network import Network, Operator, read_network
-from firmware_export.project import project_files
-from firmware_export.targets import TARGETS, Target
-from firmware_export.toolchain import ARM, run
+from firmware_export.firmware.firmware import Built, Size, run_built
+from firmware_export.firmware.project import project_files
+from firmware_export.firmware.targets import TARGETS, Target
+from firmware_export.firmware.toolchain import ARM, run
+from firmware_export.tflite.network import Network, Operator, read_network
 
 FLAGS = ("-std=c99", "-O3", "-w", "-ffunction-sections", "-fdata-sections")
 SOURCES = ("Convolution", "FullyConnected", "Pooling", "NNSupport")

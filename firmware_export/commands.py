@@ -10,25 +10,25 @@ from typing import Any
 import click
 import numpy as np
 
-from edgefl.data.device import DataSource, read_source
-from edgefl.data.device.options import data_options
 from edgefl.data.npz import make_shard
+from edgefl.data.sources import DataSource, read_source
+from edgefl.data.sources.options import data_options
 from edgefl.data.split import Split, decode_split, split_of
 from edgefl.errors import ExportError
-from edgefl.telling import Telling
-from firmware_export.budget import Budget
-from firmware_export.bundle import MODEL, NOTE, remove_derived, take_away_certificate, write_bundle
-from firmware_export.certificate import Request, check_measurable
+from edgefl.system.progress import Telling
+from firmware_export.certificate.budget import Budget
+from firmware_export.certificate.bundle import MODEL, NOTE, remove_derived, take_away_certificate, write_bundle
+from firmware_export.certificate.certificate import Request, check_measurable
+from firmware_export.certificate.golden import choose
 from firmware_export.certificate_commands import describe_certificate, profile, verify
-from firmware_export.golden import choose
-from firmware_export.metadata import SPLIT, read_metadata
-from firmware_export.options import quantization_options
-from firmware_export.quantize import ExportReport, export_mixture
-from firmware_export.routes import Options
-from firmware_export.run import MICRO, accuracy, load, outputs
-from firmware_export.signing_key import read_public
-from firmware_export.state import read_state
-from firmware_export.targets import find_target, parse_bytes
+from firmware_export.firmware.targets import find_target, parse_bytes
+from firmware_export.ota.signing_key import read_public
+from firmware_export.quantize.device_state import read_state
+from firmware_export.quantize.options import quantization_options
+from firmware_export.quantize.quantize import ExportReport, export_mixture
+from firmware_export.quantize.routes import Options
+from firmware_export.tflite.interpreter import MICRO, accuracy, load, outputs
+from firmware_export.tflite.metadata import SPLIT, read_metadata
 from firmware_export.update_commands import drift, key, update
 
 DIGEST_EQUAL = "equal"

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgefl.errors import ExportError
-from edgefl.learner.runtime import load_interpreter
+from edgefl.plan.runtime import load_interpreter
 from edgefl.types import Array
-from firmware_export.device_route import RECIPES, quantize
-from firmware_export.graph import read_graph
-from firmware_export.ranges import observe
-from firmware_export.run import load, outputs, quantize_input
+from firmware_export.quantize.device_route import RECIPES, quantize
+from firmware_export.quantize.ranges import observe
+from firmware_export.tflite.graph import read_graph
+from firmware_export.tflite.interpreter import load, outputs, quantize_input
 
 
 @dataclass(frozen=True)

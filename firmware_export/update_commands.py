@@ -6,12 +6,12 @@ from typing import Any
 
 import click
 
-from edgefl.device_state import DEVICE
 from edgefl.errors import ExportError
-from edgefl.files import SECRET, write_atomic
-from firmware_export.drift import Drift, Usage, as_values, compare, read_counters
-from firmware_export.ota import Part, Parts, describe, make_update, read_update
-from firmware_export.signing_key import make_key, read_signer
+from edgefl.storage.device_directory import DEVICE
+from edgefl.system.files import SECRET, write_atomic
+from firmware_export.ota.drift import Drift, Usage, as_values, compare, read_counters
+from firmware_export.ota.ota import Part, Parts, describe, make_update, read_update
+from firmware_export.ota.signing_key import make_key, read_signer
 
 NOTE = "update.json"
 REPORT = "report.json"
@@ -77,7 +77,7 @@ def update(
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 def drift(folder: Path, counters: Path, state: Path | None, as_json: bool) -> None:
     """Compare how a firmware uses its gate (COUNTERS, the bytes of its `struct drift`) with the use at export, on the golden samples."""
-    from firmware_export.gate_use import gate_use
+    from firmware_export.ota.gate_use import gate_use
 
     try:
         now = read_counters(counters.read_bytes())
@@ -112,7 +112,7 @@ def _leave(state: Path, now: Usage, found: Drift) -> None:
 
 def parts_of(folder: Path) -> Parts:
     """Return the parts of an export's firmware, generated again from its model.tflite. Raises ExportError."""
-    from firmware_export.c_source import generate
+    from firmware_export.codegen.c_source import generate
 
     source = generate(_model(folder), threshold=_threshold(folder))
     return Parts(source.layout, tuple(Part(name, source.images[name]) for name in source.parts))
@@ -157,7 +157,7 @@ def _model(folder: Path) -> bytes:
 
 
 def _threshold(folder: Path) -> float:
-    from firmware_export.certificate import NAME, read_certificate, request_of
+    from firmware_export.certificate.certificate import NAME, read_certificate, request_of
 
     try:
         return request_of(read_certificate((folder / NAME).read_bytes())).threshold
@@ -166,15 +166,15 @@ def _threshold(folder: Path) -> float:
 
 
 def _input_bytes(model: bytes) -> int:
-    from firmware_export.network import read_network
+    from firmware_export.tflite.network import read_network
 
     network = read_network(model)
     return network.tensor(network.inputs[0]).size
 
 
 def _answers(model: bytes, x: Any) -> Any:
-    from firmware_export.micro import micro_outputs
-    from firmware_export.network import read_network
+    from firmware_export.certificate.tflm_runner import micro_outputs
+    from firmware_export.tflite.network import read_network
 
     network = read_network(model)
     return micro_outputs(model, x.reshape(len(x), *network.tensor(network.inputs[0]).shape[1:]))

@@ -1,5 +1,5 @@
 import sys
 
-from edgefl.cli import run
+from edgefl.cli.main import run
 
 sys.exit(run(sys.argv[1:]))

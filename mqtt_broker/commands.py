@@ -8,11 +8,11 @@ from pathlib import Path
 
 import click
 
-from edgefl.stopping import Stopped, stoppable
-from edgefl.telling import Telling
-from mqtt_broker.example_commands import examples
-from mqtt_broker.pause_commands import pause, resume, status
-from mqtt_broker.tool_options import Tools, check_tools, tool_options
+from edgefl.system.progress import Telling
+from edgefl.system.signals import Stopped, stoppable
+from mqtt_broker.aggregator.pause_commands import pause, resume, status
+from mqtt_broker.integrations.example_commands import examples
+from mqtt_broker.integrations.tool_options import Tools, check_tools, tool_options
 
 VOUCHER_NOTICE_S = 14 * 86400.0
 CA = click.option(
@@ -42,7 +42,7 @@ def start_broker(port: int, kind: str, bind: str, as_json: bool) -> None:
 
     Example: edgefl broker start --bind 0.0.0.0
     """
-    from mqtt_broker.embedded import HOST, run_broker
+    from mqtt_broker.broker.dev_broker import HOST, run_broker
 
     if bind != HOST:
         click.echo(f"who reaches {bind} may read and write all of it; keys for each board: edgefl broker init", err=True)
@@ -87,8 +87,8 @@ def init_broker(
     Example: edgefl broker init broker --host aggregator.local
     """
     from edgefl.security.authority import create
-    from mqtt_broker.embedded import find_mosquitto
-    from mqtt_broker.production import Limits, choose_account, default_limits, write_configuration
+    from mqtt_broker.broker.dev_broker import find_mosquitto
+    from mqtt_broker.broker.mosquitto_config import Limits, choose_account, default_limits, write_configuration
 
     account = choose_account(directory, user)
     limits = Limits(memory_mb) if memory_mb else default_limits()
@@ -132,7 +132,7 @@ def watcher(security: Path, out: Path, days: int, ca: Path | None) -> None:
     from edgefl.errors import ConfigError
     from edgefl.security.authority import enrol_watcher
     from edgefl.security.enrolment import save_enrolment
-    from mqtt_broker.production import knows_watcher
+    from mqtt_broker.broker.mosquitto_config import knows_watcher
 
     if out.exists():
         raise ConfigError(f"{out} is there already; give another -o, or remove it")
@@ -213,14 +213,14 @@ def start_aggregator(
     from edgefl.loggers.scalars import round_scalars
     from edgefl.security.enrolment import load_enrolment
     from edgefl.security.register import ending_vouchers
-    from edgefl.staleness import check_rounds
+    from edgefl.server.staleness import check_rounds
     from edgefl.wire.messages import Summary
     from edgefl.wire.url import parse_urls, without_password
-    from mqtt_broker.access_list import check_access_list
-    from mqtt_broker.aggregator import Aggregator
-    from mqtt_broker.journal import holds_federation, make_private
-    from mqtt_broker.observer import observed
-    from mqtt_broker.plan_source import build_in_child, open_plan
+    from mqtt_broker.aggregator.journal import holds_federation, make_private
+    from mqtt_broker.aggregator.plan_source import build_in_child, open_plan
+    from mqtt_broker.aggregator.service import Aggregator
+    from mqtt_broker.broker.access_list import check_access_list
+    from mqtt_broker.integrations.observer import observed
 
     settings = load_config(config)
     check_rounds(settings)
@@ -271,8 +271,8 @@ def start_aggregator(
 
 def _check_broker(url: str, security: Path | None) -> None:
     """Raise LinkError when no broker is there: before the plan is built, which takes many seconds."""
-    from edgefl.mqtt import Link
     from edgefl.security.enrolment import load_enrolment, tls_context
+    from edgefl.transport.link import Link
 
     context = tls_context(load_enrolment(security / "aggregator.enrol")) if security else None
     Link(url, f"edgefl-aggregator-probe-{secrets.token_hex(4)}", context=context).close(1.0)

@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from edgefl.codecs import pack
 from edgefl.rng import rng_for
-from edgefl.security.masking import mask, to_words
-from edgefl.security.participant import told_of
-from edgefl.security.secure_sum import PublicKeys, Secrets, mask_words
-from edgefl.security.shamir import PRIME, combine
+from edgefl.security.secagg.masking import mask, to_words
+from edgefl.security.secagg.participant import told_of
+from edgefl.security.secagg.secure_sum import PublicKeys, Secrets, mask_words
+from edgefl.security.secagg.shamir import PRIME, combine
 from edgefl.security.signing import encode_signed, public_of
 from edgefl.types import Array
 from edgefl.wire.chunks import chunk_count, ranges_of
+from edgefl.wire.codecs import pack
 from edgefl.wire.masked import Introduced, binding_of, context_of, encode_complaint, encode_ids, encode_keys
 from edgefl.wire.messages import Begin, Receipt, State, Task
 from edgefl.wire.strict_json import decode_json, encode_json

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from edgefl import cli
-from edgefl.demo_processes import Children
-from edgefl.demo_table import CLIENT_KEYS, client_row, means, table
+from edgefl.cli import main as cli
+from edgefl.demo.processes import Children
+from edgefl.demo.table import CLIENT_KEYS, client_row, means, table
 from edgefl.errors import EdgeflError
 
 DEMO = (sys.executable, "-m", "edgefl", "demo")
@@ -90,14 +90,14 @@ def test_a_port_in_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_a_missing_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("edgefl.data.fashion_mnist.SYSTEM", tmp_path / "nowhere")
+    monkeypatch.setattr("edgefl.data.datasets.fashion_mnist.SYSTEM", tmp_path / "nowhere")
     monkeypatch.delenv("EDGEFL_DATA", raising=False)
     assert cli.run(["demo", "--dataset", "fashion-mnist", "--out", str(tmp_path / "out")]) == 1
     assert "apt-get install dataset-fashion-mnist" in capsys.readouterr().err
 
 
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("edgefl.demo.FREE_BYTES", 1 << 60)
+    monkeypatch.setattr("edgefl.demo.demo.FREE_BYTES", 1 << 60)
     assert cli.run(["demo", "--out", str(tmp_path / "out")]) == 1
     assert "give an --out on another disk" in capsys.readouterr().err
 
@@ -131,7 +131,7 @@ def test_a_process_that_ends_too_early_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_process_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgefl.demo_processes.GRACE_S", 0.2)
+    monkeypatch.setattr("edgefl.demo.processes.GRACE_S", 0.2)
     code = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready'); signal.pause()"
     with children(tmp_path, code) as group:
         child, lines = group.start("stubborn")

@@ -17,8 +17,8 @@ import pytest
 from edgefl.data import load_dataset
 from edgefl.data.dataset import subsample
 from edgefl.data.npz import save_shard
-from edgefl.data.shards import make_shards
-from edgefl.demo_processes import Children
+from edgefl.data.partitions.make_shards import make_shards
+from edgefl.demo.processes import Children
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("edgefl", "devices", "mqtt_broker", "firmware_export")

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
-from edgefl import cli
+from edgefl.cli import main as cli
 from edgefl.config import parse_config
 
 ROOT = Path(__file__).parents[1]

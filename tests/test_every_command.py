@@ -13,8 +13,8 @@ from pathlib import Path
 import click
 import pytest
 
-from edgefl import cli
-from mqtt_broker.embedded import free_port, mosquitto
+from edgefl.cli import main as cli
+from mqtt_broker.broker.dev_broker import free_port, mosquitto
 
 WIDTH = 80
 # What these print is no table, and no program asks for it.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edgefl.demo_processes import Children
+from edgefl.demo.processes import Children
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 LIMIT_S = 240

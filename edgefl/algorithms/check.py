@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from edgefl.algorithms.base import PERSONALIZE, Algorithm, canonical
-from edgefl.checkpoint import decode_client_state, decode_server_state, encode_client_state, encode_mixture, encode_server_state
 from edgefl.learner.base import Learner
 from edgefl.rng import rng_for
+from edgefl.storage.checkpoint import decode_client_state, decode_server_state, encode_client_state, encode_mixture, encode_server_state
 from edgefl.types import Broadcast, ClientState, Mixture, Scalars, ServerState, Shard, Update, Weights
 
 ROUNDS = 2

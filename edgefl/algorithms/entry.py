@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from edgefl.algorithms.base import Algorithm
 
 if TYPE_CHECKING:
-    from edgefl.plan.network import Network
-    from edgefl.plan.objective import Objective
+    from edgefl.compiler.network import Network
+    from edgefl.compiler.objective import Objective
 
 Objectives = Callable[["Network", Mapping[str, Any]], tuple["Objective", ...]]
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from edgefl.algorithms.base import Algorithm
-from edgefl.algorithms.defence import defence_of
-from edgefl.algorithms.fedavg import ALONE, FEDERATED, GLOBAL, fedavg
+from edgefl.algorithms.papers.fedavg import ALONE, FEDERATED, GLOBAL, fedavg
+from edgefl.algorithms.update_sanitization import defence_of
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner
 from edgefl.types import Array, Broadcast, ClientState, Mixture, Peer, ServerState, Shard, Update, Weights

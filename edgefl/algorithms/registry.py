@@ -1,27 +1,26 @@
-"""Algorithms by name: each module of this package offers its `ENTRIES`; `module:name` finds those of anybody's module."""
+"""Algorithms by name: each module of `papers` offers its `ENTRIES`; `module:name` finds those of anybody's module."""
 
 import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edgefl.algorithms import papers
 from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.entry import Entry
 from edgefl.config import nearest
+from edgefl.config.schema import in_words
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner
-from edgefl.tables import in_words
 
 if TYPE_CHECKING:
-    from edgefl.plan.network import Network
-    from edgefl.plan.objective import Objective
+    from edgefl.compiler.network import Network
+    from edgefl.compiler.objective import Objective
 
 
 def _found() -> Iterator[tuple[str, Entry]]:
-    for module in pkgutil.iter_modules([str(Path(__file__).parent)], "edgefl.algorithms."):
-        if not module.name.endswith((".registry", ".commands")):  # these two read the registry
-            yield from getattr(importlib.import_module(module.name), "ENTRIES", {}).items()
+    for module in pkgutil.walk_packages(papers.__path__, f"{papers.__name__}."):
+        yield from getattr(importlib.import_module(module.name), "ENTRIES", {}).items()
 
 
 REGISTRY: Mapping[str, Entry] = dict(sorted(_found()))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from edgefl.audit.scenarios import Finding
-from edgefl.drawing import PALETTE, drawn, printable, save
+from edgefl.report.drawing import PALETTE, drawn, printable, save
 
 MOST_CLIENTS = 8
 

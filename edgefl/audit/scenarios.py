@@ -8,18 +8,18 @@ import numpy as np
 
 from edgefl.algorithms import make_algorithm
 from edgefl.algorithms.arithmetic import prefixed
-from edgefl.algorithms.biased_fedavg import output_layer
-from edgefl.algorithms.fedavg import GLOBAL, RECEIVED
+from edgefl.algorithms.papers.biased_fedavg import output_layer
+from edgefl.algorithms.papers.fedavg import GLOBAL, RECEIVED
 from edgefl.algorithms.registry import entry
 from edgefl.algorithms.robust import l2_norm
 from edgefl.audit.labels import OutputLayer, Reading, Vector, correlation, read_labels, total_variation, true_shares
-from edgefl.client import client_rng
+from edgefl.client.update import client_rng
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Data, Learner, batches
 from edgefl.plan.spec import Plan
 from edgefl.rng import rng_for
-from edgefl.simulate import simulate
+from edgefl.simulation.simulate import simulate
 from edgefl.types import Array, ClientState, Shard, Update, Weights
 
 OFF: Mapping[str, Any] = {"clip_update": 0.0, "noise_multiplier": 0.0, "withhold": ""}

@@ -11,11 +11,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from edgefl.checkpoint import encode_mixture
 from edgefl.config import DataConfig, FederationConfig, ModelConfig
 from edgefl.errors import EdgeflError
-from edgefl.files import SECRET, write_atomic
-from edgefl.machine import machine
+from edgefl.storage.checkpoint import encode_mixture
+from edgefl.system.files import SECRET, write_atomic
+from edgefl.system.machine import machine
 
 CORES = ("cortex-m3", "cortex-m4", "cortex-m7")
 SEED = 1
@@ -75,12 +75,12 @@ def run_firmware_bench(samples: int, data: str, cmsis_nn: Path | None, out: Path
 
 def train(graph: Graph, data: str, state: Path) -> None:
     """Federate two clients for two rounds and write the first one's state directory, as a device keeps it."""
+    from edgefl.algorithms.plans import build_plan
     from edgefl.data import load_data
     from edgefl.data.npz import save_shard
-    from edgefl.data.shards import make_shards
-    from edgefl.plan.build import build_plan
+    from edgefl.data.partitions.make_shards import make_shards
     from edgefl.plan.spec import save_plan
-    from edgefl.simulate import simulate
+    from edgefl.simulation.simulate import simulate
 
     config = FederationConfig(rounds=2, algorithm=graph.algorithm, options=graph.options, model=graph.model, seed=SEED)
     shards = make_shards(load_data(DataConfig(data, 1600, 3000), SEED), num_clients=2, alpha=0.5, seed=SEED)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from edgefl.bench.process import running
 from edgefl.errors import ConfigError, EdgeflError, LinkError
-from edgefl.mqtt import Link
 from edgefl.security.authority import enrol
 from edgefl.security.enrolment import Enrolment, load_enrolment, save_enrolment, tls_context
+from edgefl.transport.link import Link
 
 HOST = "127.0.0.1"
 WATCH = "watch"

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
-from edgefl.memory import peak_rss_mb
+from edgefl.system.memory import peak_rss_mb
 
 DEADLINE_S = 120.0
 READY, DOWN, UP, END = "floor/ready", "floor/down", "floor/up", "floor/end"

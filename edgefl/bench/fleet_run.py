@@ -19,10 +19,10 @@ from edgefl.bench.fleet_broker import WATCH, make_keys, secured_broker
 from edgefl.bench.process import children, clients_a_process, cpu_s, running
 from edgefl.errors import EdgeflError
 from edgefl.learner.numpy_softmax import softmax_spec
-from edgefl.memory import peak_rss_mb
-from edgefl.mqtt import Link, Message
 from edgefl.plan.spec import Plan, save_plan
 from edgefl.security.enrolment import load_enrolment, tls_context
+from edgefl.system.memory import peak_rss_mb
+from edgefl.transport.link import Link, Message
 from edgefl.wire.messages import Summary
 from edgefl.wire.strict_json import decode_json
 from edgefl.wire.tensors import encode_weights

@@ -16,7 +16,7 @@ import click
 import numpy as np
 
 from edgefl import __version__
-from edgefl.mqtt import Link
+from edgefl.transport.link import Link
 from edgefl.wire.messages import Begin, Clusters, Metrics, Receipt, State, Status, Summary, Task
 from edgefl.wire.strict_json import encode_json
 from edgefl.wire.topics import Topics

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from edgefl.memory import memory_mb
+from edgefl.system.memory import memory_mb
 
 SETTLE_S = 10.0
 END_S = 20.0

@@ -24,7 +24,7 @@ Epoch = Callable[[], float]
 
 def build(config: FederationConfig, plan: Path, samples: Path, steps: int) -> None:
     """Compile the plan and write weights, random samples and the order of the samples."""
-    from edgefl.plan.build import build_plan
+    from edgefl.algorithms.plans import build_plan
 
     built, weights = build_plan(config)
     save_plan(built, plan)

@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 
 from edgefl.config import FederationConfig
-from edgefl.data.allotment import Allotment, client_ids
 from edgefl.data.dataset import Dataset
 from edgefl.data.mapped import MappedShards
+from edgefl.data.partitions.client_partition import Allotment, client_ids
 from edgefl.plan.spec import PlanSpec, load_plan
-from edgefl.runs.play import light
-from edgefl.simulate import Record, simulate
+from edgefl.runs.pipeline import light
+from edgefl.simulation.simulate import Record, simulate
 from edgefl.types import ServerState
 
 TEST_SHARE = 5

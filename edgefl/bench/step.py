@@ -12,8 +12,8 @@ import numpy as np
 
 from edgefl.config import load_config
 from edgefl.learner.base import batches
-from edgefl.memory import peak_rss_mb
 from edgefl.plan.spec import Plan, load_plan, save_plan
+from edgefl.system.memory import peak_rss_mb
 from edgefl.types import Array, Labels, Weights
 
 
@@ -44,7 +44,7 @@ def timed_keras(plan: Plan) -> Callable[[Drawn], None]:
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    from edgefl.plan.build import keras_learner
+    from edgefl.algorithms.plans import keras_learner
 
     step, signature = keras_learner(plan.spec).traced("train"), plan.spec.signature("train")
     fixed = {f"h_{name}": tf.constant(value) for name, value in signature.hyper.items()}
@@ -66,12 +66,12 @@ def timed_keras(plan: Plan) -> Callable[[Drawn], None]:
 def main(kind: str, config: Path, plan: Path, steps: int = 0) -> None:
     """Do this process's part and print it as one JSON line."""
     if kind == "build":
-        from edgefl.plan.build import build_plan
+        from edgefl.algorithms.plans import build_plan
 
         save_plan(build_plan(load_config(config))[0], plan)
         print("{}")
         return
-    import_module("edgefl.mqtt")  # a device process holds its link to the broker too
+    import_module("edgefl.transport.link")  # a device process holds its link to the broker too
     the_plan = load_plan(plan)
     epoch = timed_litert(the_plan) if kind == "litert" else timed_keras(the_plan)
     spec, rng = the_plan.spec, np.random.default_rng(1)

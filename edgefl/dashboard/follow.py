@@ -8,7 +8,7 @@ from edgefl.dashboard.latest import Latest
 from edgefl.errors import WireError
 from edgefl.monitor.connection import choose_federation, find_federations
 from edgefl.monitor.feed import Feed
-from edgefl.mqtt import Link, Message
+from edgefl.transport.link import Link, Message
 from edgefl.wire.topics import Topics, parse_topic
 
 EVERY_S, EVERY_S_OF_MANY = 1.0, 2.0

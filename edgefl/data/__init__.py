@@ -5,11 +5,11 @@ from dataclasses import fields
 from typing import Any
 
 from edgefl.config import DataConfig
-from edgefl.data.allotment import Allotment, take
 from edgefl.data.dataset import Dataset, pick_classes, scaled, subsample
+from edgefl.data.datasets.catalog import OWN, SOURCES, dataset_options, list_datasets, loader, source_entry
 from edgefl.data.options import full_options
-from edgefl.data.registry import PARTITIONS, make_allotments
-from edgefl.data.sources import OWN, SOURCES, dataset_options, list_datasets, loader, source_entry
+from edgefl.data.partitions.client_partition import Allotment, take
+from edgefl.data.partitions.registry import PARTITIONS, make_allotments
 
 __all__ = ["PARTITIONS", "SOURCES", "Allotment", "Dataset", "list_datasets", "load_data", "load_dataset", "make_allotments", "take"]
 

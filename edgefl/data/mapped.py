@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.data.allotment import Allotment, take
 from edgefl.data.dataset import Dataset
+from edgefl.data.partitions.client_partition import Allotment, take
 from edgefl.data.resident import ResidentShards
 from edgefl.errors import DataError
 from edgefl.types import Shard

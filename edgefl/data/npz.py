@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from edgefl.data.arrays import read_arrays
 from edgefl.errors import DataError
-from edgefl.files import SECRET, write_atomic
 from edgefl.rng import rng_for
+from edgefl.system.files import SECRET, write_atomic
 from edgefl.types import Array, Labels, Shard
 
 NAMES = ("x", "y", "x_test", "y_test", "num_classes", "class_names", "window_number")

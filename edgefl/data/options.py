@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from edgefl.config import nearest
+from edgefl.config.schema import in_words
 from edgefl.errors import ConfigError
-from edgefl.tables import in_words
 
 
 def defaults_of(function: Callable[..., Any]) -> dict[str, Any]:

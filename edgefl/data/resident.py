@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from edgefl.data.allotment import Allotment, take
 from edgefl.data.dataset import Dataset
+from edgefl.data.partitions.client_partition import Allotment, take
 from edgefl.types import Shard
 
 

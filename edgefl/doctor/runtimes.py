@@ -5,8 +5,8 @@ import subprocess
 import sys
 from base64 import b64decode
 
-from edgefl.doctor.finding import Finding
-from edgefl.learner.runtime import describe, installed
+from edgefl.doctor.check_result import Finding
+from edgefl.plan.runtime import describe, installed
 
 # y = x + x, float32[1]: one ADD of version 1, in 288 bytes
 MODEL = (
@@ -19,7 +19,7 @@ CHILD = """
 import sys
 import numpy as np
 from edgefl.doctor.runtimes import tiny_model
-from edgefl.learner.runtime import load_interpreter
+from edgefl.plan.runtime import load_interpreter
 interpreter = load_interpreter(tiny_model(), runtime=sys.argv[1])
 interpreter.allocate_tensors()
 interpreter.set_tensor(interpreter.get_input_details()[0]["index"], np.array([21], np.float32))

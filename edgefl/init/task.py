@@ -47,7 +47,7 @@ def find_task(names: Sequence[str], num_classes: int | None = None, **csv: Any) 
 
     num_classes: in place of what the data say, the most that a device knows; csv: how a CSV is read, see `make_source`.
     """
-    from edgefl.data.sources import OWN, SOURCES
+    from edgefl.data.datasets.catalog import OWN, SOURCES
 
     for name in names:
         if name in SOURCES or name.startswith(OWN):
@@ -81,8 +81,8 @@ def _of_dataset(name: str, num_classes: int | None) -> Task:
 
 
 def _of_device(name: str, num_classes: int | None, csv: dict[str, Any]) -> tuple[Task, Labels]:
-    from edgefl.data.device import FUNCTION, load_source, make_source
-    from edgefl.data.sources import SOURCES
+    from edgefl.data.datasets.catalog import SOURCES
+    from edgefl.data.sources import FUNCTION, load_source, make_source
 
     if not Path(name).exists() and not FUNCTION.fullmatch(name):
         known = [each for each in SOURCES if each != "npz:PATH"]

@@ -14,7 +14,7 @@ from edgefl.learner.loop import StepLearner
 from edgefl.plan.spec import PlanSpec
 
 if TYPE_CHECKING:
-    from edgefl.plan.objective import Objective
+    from edgefl.compiler.objective import Objective
 
 
 class KerasLearner(StepLearner):
@@ -34,7 +34,7 @@ class KerasLearner(StepLearner):
     def _trace(self, signature: str) -> Any:
         import tensorflow as tf
 
-        from edgefl.plan.objective import arguments, step
+        from edgefl.compiler.objective import arguments, step
 
         spec = self.spec.signature(signature)
 

@@ -7,9 +7,9 @@ import numpy as np
 
 from edgefl.errors import PlanError
 from edgefl.learner.loop import StepLearner
-from edgefl.learner.runtime import load_interpreter
+from edgefl.plan.runtime import load_interpreter
 from edgefl.plan.spec import Plan
-from edgefl.quiet import quiet_stderr
+from edgefl.system.stderr import quiet_stderr
 
 
 class _Opened:

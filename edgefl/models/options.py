@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.config import nearest
+from edgefl.config.schema import in_words
 from edgefl.errors import ConfigError
-from edgefl.tables import in_words
 
 
 @cache

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from edgefl.errors import LinkError, WireError
-from edgefl.mqtt import Link, Message
+from edgefl.transport.link import Link, Message
 from edgefl.wire.messages import STOPPED, State
 from edgefl.wire.strict_json import decode_json
 from edgefl.wire.topics import Topics, check_federation, parse_topic

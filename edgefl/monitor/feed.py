@@ -4,7 +4,7 @@ import time
 from typing import Any
 
 from edgefl.monitor.view import View, snapshot, subscriptions
-from edgefl.mqtt import Link, Message
+from edgefl.transport.link import Link, Message
 
 MOST = 20_000
 

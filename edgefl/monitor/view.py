@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgefl.errors import WireError
+from edgefl.monitor.device_activity import Standing, standing, typical_seconds
 from edgefl.monitor.device_view import DeviceView, finite, said
-from edgefl.monitor.standing import Standing, standing, typical_seconds
 from edgefl.wire.messages import Begin, Clusters, Metrics, Receipt, State, Status, Summary, Task
 from edgefl.wire.strict_json import decode_json
 from edgefl.wire.topics import Address, Topics, check_federation, parse_topic

@@ -17,7 +17,7 @@ from safetensors.numpy import load as st_load
 from safetensors.numpy import save as st_save
 
 from edgefl.errors import PlanError
-from edgefl.files import parse_json, write_atomic
+from edgefl.system.files import parse_json, write_atomic
 
 FORMAT = 1
 FILES = {"spec": "plan.json", "program": "plan.tflite", "template": "template.tflite"}
@@ -59,7 +59,7 @@ class Signature:
 class Binding:
     """Where one weight of the mixture sits in the template: `buffer = transpose(weight, permutation).reshape(shape)`.
 
-    `tensor` is the index in subgraph 0. `derived` names a rule of `edgefl.mixture` that makes the value from
+    `tensor` is the index in subgraph 0. `derived` names a rule of `edgefl.plan.fill` that makes the value from
     several weights (a folded batch norm); empty for a weight that is copied.
     """
 

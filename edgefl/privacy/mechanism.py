@@ -22,9 +22,9 @@ from dataclasses import replace
 import numpy as np
 
 from edgefl.algorithms.base import Algorithm
-from edgefl.algorithms.defence import ends_with
+from edgefl.algorithms.cohort import choose_cohort
 from edgefl.algorithms.server_optimizer import STATISTICS
-from edgefl.cohort import choose_cohort
+from edgefl.algorithms.update_sanitization import ends_with
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
 from edgefl.plan.spec import PlanSpec

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.drawing import GROUND, INK, PALETTE, SEQUENTIAL, fixed, printable
 from edgefl.errors import StateError
 from edgefl.report.chart import Chart, Missing, Part, Section, table
+from edgefl.report.drawing import GROUND, INK, PALETTE, SEQUENTIAL, fixed, printable
 from edgefl.report.folder import Folder, Row, index, mapping_at, number
 
 Matrix = NDArray[np.float64]

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.drawing import SEQUENTIAL, printable
 from edgefl.errors import StateError
 from edgefl.report.chart import Chart, Missing, Part, Section, table
+from edgefl.report.drawing import SEQUENTIAL, printable
 from edgefl.report.folder import SIMULATION, Folder, Row
 
 Counts = NDArray[np.int64]

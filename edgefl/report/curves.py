@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.drawing import DASHES, PALETTE, colour
 from edgefl.report.chart import Chart, Missing, Part, Section, table
+from edgefl.report.drawing import DASHES, PALETTE, colour
 from edgefl.report.folder import AGGREGATOR, DEMO, SIMULATION, Folder, Row, mapping_at, number
 
 Rounds = NDArray[np.int64]

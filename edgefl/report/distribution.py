@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.drawing import PALETTE, colour, printable
-from edgefl.evaluation import cdf
 from edgefl.report.chart import Chart, Missing, Part, Section, table
+from edgefl.report.drawing import PALETTE, colour, printable
 from edgefl.report.folder import SIMULATION, Folder, Row, number, values
-from edgefl.runs.plots import draw_cdf
+from edgefl.report.plots import draw_cdf
+from edgefl.runs.metrics import cdf
 
 Vector = NDArray[np.float64]
 MODELS = {"local": "accuracy_local", "federated": "accuracy_federated", "mixture": "accuracy_mixture", "int8": "accuracy_mixture_int8"}

@@ -24,7 +24,7 @@ class Folder:
 
     kind: simulation, aggregator or demo. facts: what the head tells, in order. config: the configuration, as much of it as is known.
     records: one a round, first to last, without that of the personalization. clients: one row each. clusters, layers: see
-    `edgefl.algorithms.likeness`; None when they were not recorded.
+    `edgefl.algorithms.clustering.cluster_report`; None when they were not recorded.
     """
 
     path: Path

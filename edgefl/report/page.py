@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from html import escape
 
 from edgefl import __version__
-from edgefl.drawing import COLOURS, drawn, encoded
 from edgefl.report import clusters, confusion, curves, distribution, gates
 from edgefl.report.chart import Cell, Chart, Missing, Part, Section, Table
+from edgefl.report.drawing import COLOURS, drawn, encoded
 from edgefl.report.folder import Folder
 from edgefl.report.page_style import STYLE
 

@@ -1,6 +1,6 @@
 """The page's style: it follows the reader's light or dark system, and needs no file besides the page."""
 
-from edgefl.drawing import COLOURS
+from edgefl.report.drawing import COLOURS
 
 _GROUND = {"page": ("#f6f7f9", "#14171b"), "card": ("#ffffff", "#1d2126"), "line": ("#d3d9e0", "#3a424d"), "link": ("#0b5cad", "#8cc4ff")}
 

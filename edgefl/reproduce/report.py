@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.drawing import PALETTE, drawn, save
+from edgefl.report.drawing import PALETTE, drawn, save
 from edgefl.runs.table import columns
 
 

@@ -11,11 +11,11 @@ from typing import Any, Literal
 from edgefl.config import FederationConfig
 from edgefl.data.dataset import as_float
 from edgefl.runs.directory import RunDirectory, read_json
-from edgefl.runs.play import Shared, models_on_test, play, shared_out
+from edgefl.runs.pipeline import Shared, models_on_test, play, shared_out
 from edgefl.runs.progress import RoundProgress
 from edgefl.runs.summary import confusions, gates, summarize
-from edgefl.simulate import States
-from edgefl.telling import Telling
+from edgefl.simulation.simulate import States
+from edgefl.system.progress import Telling
 from edgefl.types import ServerState
 
 Scale = Literal["smoke", "reduced", "full"]

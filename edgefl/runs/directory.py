@@ -21,16 +21,16 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from edgefl.checkpoint import decode_server_state, encode_server_state
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError, PlanError, StateError
-from edgefl.files import parse_json, write_atomic
-from edgefl.machine import machine
 from edgefl.plan.spec import Plan, load_plan
 from edgefl.runs.states import FileStates
-from edgefl.simulate import Record
+from edgefl.server.initial import decode_initial
+from edgefl.simulation.simulate import Record
+from edgefl.storage.checkpoint import decode_server_state, encode_server_state
+from edgefl.system.files import parse_json, write_atomic
+from edgefl.system.machine import machine
 from edgefl.types import ServerState, Weights
-from edgefl.wire.initial import decode_initial
 
 CHECKPOINT_S = 2.0
 INITIAL = "initial.safetensors"

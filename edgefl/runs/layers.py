@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from edgefl.algorithms import full_options
-from edgefl.algorithms.clustering import cosine_similarity
-from edgefl.algorithms.clusters import MOST_COMPARED as MOST_CLIENTS
-from edgefl.algorithms.similarity import compared, layer_similarities, pretrain, vector
+from edgefl.algorithms.clustering.clustering import cosine_similarity
+from edgefl.algorithms.clustering.clusters import MOST_COMPARED as MOST_CLIENTS
+from edgefl.algorithms.clustering.similarity import compared, layer_similarities, pretrain, vector
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner
 from edgefl.types import Shard, Weights

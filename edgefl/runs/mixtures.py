@@ -10,10 +10,10 @@ from pathlib import Path
 
 from edgefl.config import FederationConfig
 from edgefl.data.npz import save_shard
-from edgefl.device_state import DEVICE, PLAN, encode_note, save_mixture
 from edgefl.errors import StateError
-from edgefl.files import SECRET, write_atomic
 from edgefl.plan.spec import Plan
+from edgefl.storage.device_directory import DEVICE, PLAN, encode_note, save_mixture
+from edgefl.system.files import SECRET, write_atomic
 from edgefl.types import Mixture, Shard
 
 DIRECTORY = "mixtures"

@@ -2,8 +2,8 @@
 
 import time
 
-from edgefl.simulate import Record
-from edgefl.telling import Telling, clock
+from edgefl.simulation.simulate import Record
+from edgefl.system.progress import Telling, clock
 from edgefl.types import ServerState
 
 

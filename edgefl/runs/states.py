@@ -3,9 +3,9 @@
 from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 
-from edgefl.checkpoint import decode_client_state, encode_client_state
 from edgefl.errors import StateError
-from edgefl.files import write_atomic
+from edgefl.storage.checkpoint import decode_client_state, encode_client_state
+from edgefl.system.files import write_atomic
 from edgefl.types import ClientState
 
 

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 
 from edgefl.algorithms import assignments
-from edgefl.algorithms.clusters import explain_clusters
+from edgefl.algorithms.clustering.clusters import explain_clusters
 from edgefl.config import FederationConfig
-from edgefl.data.allotment import Allotment
-from edgefl.engines.site import Ending
+from edgefl.data.partitions.client_partition import Allotment
 from edgefl.errors import StateError
-from edgefl.evaluation import Spread, adjusted_rand_index, global_test, local_test, spread
 from edgefl.privacy.accountant import spent
 from edgefl.runs.directory import read_json
-from edgefl.simulate import Simulation
+from edgefl.runs.metrics import Spread, adjusted_rand_index, global_test, local_test, spread
+from edgefl.simulation.engines.site import Ending
+from edgefl.simulation.simulate import Simulation
 
 FIGURES = {
     "accuracy": "own held-out samples",

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from edgefl.errors import ConfigError
-from edgefl.files import SECRET, write_atomic
 from edgefl.security.certificates import (
     Certified,
     certify_client,
@@ -25,6 +24,7 @@ from edgefl.security.certificates import (
 from edgefl.security.enrolment import Enrolment, load_enrolment, save_enrolment, write_secret
 from edgefl.security.register import Enrolled, devices, save_devices
 from edgefl.security.signing import new_key, public_of
+from edgefl.system.files import SECRET, write_atomic
 from edgefl.wire.topics import check_client_id
 
 AGGREGATOR = "aggregator"

@@ -10,7 +10,7 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 
 from edgefl.errors import ConfigError
-from edgefl.files import SECRET, parse_json, write_atomic
+from edgefl.system.files import SECRET, parse_json, write_atomic
 
 FORMAT = "edgefl enrolment 1"
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from edgefl.errors import ConfigError
-from edgefl.files import SECRET, parse_json, write_atomic
+from edgefl.system.files import SECRET, parse_json, write_atomic
 
 
 @dataclass(frozen=True)

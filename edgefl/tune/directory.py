@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from edgefl.checkpoint import decode_server_state, encode_server_state
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError, StateError
-from edgefl.files import write_atomic
 from edgefl.runs.directory import read_json
+from edgefl.storage.checkpoint import decode_server_state, encode_server_state
+from edgefl.system.files import write_atomic
 from edgefl.tune.space import Options
 from edgefl.tune.stages import STAGES, Stage
 from edgefl.types import ServerState

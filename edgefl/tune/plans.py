@@ -12,8 +12,8 @@ from edgefl.algorithms.registry import full_options
 from edgefl.config import FederationConfig
 from edgefl.errors import EdgeflError
 from edgefl.plan.spec import Plan
-from edgefl.quiet import quiet_stderr
-from edgefl.stopping import deaf_children, ended_with_this
+from edgefl.system.signals import deaf_children, ended_with_this
+from edgefl.system.stderr import quiet_stderr
 from edgefl.types import Weights
 
 _RATES = ("learning_rate", "weight_decay", "local_learning_rate", "local_weight_decay", "gate_learning_rate", "gate_weight_decay")
@@ -30,7 +30,7 @@ def structure(config: FederationConfig) -> str:
 
 def _build(config: FederationConfig) -> Built:
     with quiet_stderr():
-        from edgefl.plan.build import build_plan
+        from edgefl.algorithms.plans import build_plan
 
         return build_plan(config)
 

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from edgefl.config import FederationConfig
+from edgefl.config.toml import to_toml
 from edgefl.data import load_data
-from edgefl.data.registry import make_allotments
+from edgefl.data.partitions.registry import make_allotments
 from edgefl.data.resident import ResidentShards
-from edgefl.engines.ray import RayEngine
-from edgefl.engines.ray_session import ray_session
 from edgefl.errors import ConfigError
 from edgefl.rng import rng_for
-from edgefl.simulate import simulate
-from edgefl.toml import to_toml
+from edgefl.simulation.engines.ray import RayEngine
+from edgefl.simulation.engines.ray_session import ray_session
+from edgefl.simulation.simulate import simulate
 from edgefl.tune.directory import Found, TuneDirectory
 from edgefl.tune.plans import Built, fitted, plan_builder
 from edgefl.tune.search import Candidate, best_of, search

@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from edgefl.algorithms import PERSONALIZE, make_algorithm
-from edgefl.algorithms.ifca import EXPERT, name_of
+from edgefl.algorithms.papers.ifca import EXPERT, name_of
 from edgefl.config import FederationConfig
-from edgefl.engines.site import Ending
 from edgefl.learner.base import evaluate
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.spec import Plan
 from edgefl.rng import rng_for
-from edgefl.simulate import Record, simulate
+from edgefl.simulation.engines.site import Ending
+from edgefl.simulation.simulate import Record, simulate
 from edgefl.tune.stages import Stage
 from edgefl.types import Mixture, ServerState, Shard, Weights
 

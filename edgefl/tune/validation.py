@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 
 from edgefl.config import FederationConfig, PartitionConfig
-from edgefl.data.allotment import Allotment
 from edgefl.data.dataset import Dataset
+from edgefl.data.partitions.client_partition import Allotment
 from edgefl.data.resident import ResidentShards
 from edgefl.errors import DataError
 from edgefl.rng import rng_for

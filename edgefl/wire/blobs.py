@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from edgefl.errors import StateError
-from edgefl.files import write_atomic
+from edgefl.system.files import write_atomic
 from edgefl.wire.topics import SHA256
 
 LIMIT_BYTES = 64 * 1024 * 1024

@@ -18,8 +18,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from edgefl.codecs import MASKED
 from edgefl.errors import WireError
+from edgefl.wire.codecs import MASKED
 from edgefl.wire.messages import Task
 from edgefl.wire.strict_json import decode_json, encode_json
 from edgefl.wire.topics import CLIENT_ID

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save as st_save
 
-from edgefl.codecs import DEFLATE, ITEMSIZES, MARK, pack, parts_of, rounding, unpack
 from edgefl.errors import WireError
 from edgefl.plan.spec import TensorSpec
 from edgefl.types import Array, Weights
+from edgefl.wire.codecs import DEFLATE, ITEMSIZES, MARK, pack, parts_of, rounding, unpack
 from edgefl.wire.deflate import expand, squeeze
 
 REMEDY = "it runs another plan; restart it"

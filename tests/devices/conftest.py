@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from edgefl.mqtt import Link, Message
 from edgefl.plan.spec import encode_plan
+from edgefl.transport.link import Link, Message
 from edgefl.wire.chunks import CHUNK_BYTES, chunk, chunk_count
 from edgefl.wire.messages import Begin, Manifest, Receipt, State, Status, Task, Want
 from edgefl.wire.strict_json import decode_json, encode_json

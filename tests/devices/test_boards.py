@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from devices.board_commands import boards
 from devices.boards import BOARDS, GENERIC, board_named, board_of, detect
 from edgefl.errors import ConfigError
-from edgefl.machine import board_model, memory_mb
+from edgefl.system.machine import board_model, memory_mb
 
 MODELS = [
     ("Raspberry Pi Zero 2 W Rev 1.0", "pi-zero-2-w"),

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from edgefl.mqtt import Message
-from edgefl.security.participant import Participant
+from edgefl.security.secagg.participant import Participant
 from edgefl.security.trust import Trust
+from edgefl.transport.link import Message
 from edgefl.wire.masked import (
     CODEC,
     SEALED_BYTES,

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from edgefl.data.npz import load_shard
-from edgefl.mqtt import Link
-from mqtt_broker.embedded import HOST, free_port, mosquitto
+from edgefl.transport.link import Link
+from mqtt_broker.broker.dev_broker import HOST, free_port, mosquitto
 
 
 @pytest.fixture

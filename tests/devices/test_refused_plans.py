@@ -14,7 +14,7 @@ from edgefl.plan.spec import Plan, encode_plan
 DEADLINE_S = 60.0
 
 OWN = """
-from edgefl.algorithms.fedavg import ENTRIES as FEDAVG
+from edgefl.algorithms.papers.fedavg import ENTRIES as FEDAVG
 
 print("imported own_rounds", flush=True)
 ENTRIES = {"mine": FEDAVG["fedavg"]}

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from edgefl.data.device import load_source, source_of_note
+from edgefl.data.sources import load_source, source_of_note
 
 FUNCTION = """
 import numpy as np

@@ -8,7 +8,7 @@ import pytest
 from devices.export import export_in_child, export_metrics
 from devices.identity import yields_to
 from devices.store import Store
-from edgefl.data.device import DataSource
+from edgefl.data.sources import DataSource
 from edgefl.errors import ExportError, StateError
 from edgefl.types import ClientState
 from edgefl.wire.messages import Status

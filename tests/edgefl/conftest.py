@@ -67,7 +67,7 @@ def tiny_config(tmp_path_factory):
 @pytest.fixture(scope="session")
 def tiny(tiny_config):
     """Return (plan, initial weights)."""
-    from edgefl.plan.build import build_plan
+    from edgefl.algorithms.plans import build_plan
 
     return build_plan(tiny_config)
 

@@ -7,7 +7,7 @@ import numpy as np
 from edgefl.algorithms import PERSONALIZE, make_algorithm
 from edgefl.learner.numpy_softmax import softmax_spec
 from edgefl.rng import rng_for
-from edgefl.traffic import Traffic
+from edgefl.simulation.communication_cost import Traffic
 from edgefl.types import Update
 from edgefl.wire.tensors import encode_models, encode_weights
 

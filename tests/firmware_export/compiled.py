@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from firmware_export.c_source import CSource, generate
-from firmware_export.portable import to_portable
-from firmware_export.run import load, quantize_input
+from firmware_export.codegen.c_source import CSource, generate
+from firmware_export.tflite.interpreter import load, quantize_input
+from firmware_export.tflite.portable import to_portable
 
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-Wconversion", "-Wshadow", "-Wcast-qual", "-Wstrict-prototypes")
 MAIN = """

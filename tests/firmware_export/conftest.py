@@ -18,7 +18,7 @@ import pytest
 from edgefl.algorithms import make_algorithm
 from edgefl.config import FederationConfig
 from edgefl.data.dataset import Dataset, subsample
-from edgefl.data.shards import make_shards
+from edgefl.data.partitions.make_shards import make_shards
 from edgefl.errors import DataError
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.spec import Plan
@@ -92,7 +92,7 @@ class Trained:
 def lenet() -> tuple[Plan, Weights]:
     """The plan of LeNet-5 by PFL-MFE and its initial weights."""
     pytest.importorskip("tensorflow")
-    from edgefl.plan.build import build_plan
+    from edgefl.algorithms.plans import build_plan
 
     return build_plan(FederationConfig(algorithm="pfl-mfe"))
 
@@ -112,7 +112,7 @@ def train(plan: Plan, initial: Weights, dataset: Dataset) -> Trained:
 
 @pytest.fixture(scope="session")
 def fashion(lenet: tuple[Plan, Weights]) -> Trained:
-    from edgefl.data import fashion_mnist
+    from edgefl.data.datasets import fashion_mnist
 
     try:
         dataset = fashion_mnist.load()
@@ -124,7 +124,7 @@ def fashion(lenet: tuple[Plan, Weights]) -> Trained:
 @pytest.fixture(scope="session")
 def digits(lenet: tuple[Plan, Weights]) -> Trained:
     pytest.importorskip("sklearn")
-    from edgefl.data import digits as source
+    from edgefl.data.datasets import digits as source
 
     return train(*lenet, subsample(source.load(), 800, 300, 1))
 
@@ -133,13 +133,13 @@ def digits(lenet: tuple[Plan, Weights]) -> Trained:
 def bundle(digits, tmp_path_factory) -> Path:
     """An export for a Cortex-M4, with a certificate over 30 samples."""
     pytest.importorskip("tflite_micro")
-    from firmware_export.budget import Budget
-    from firmware_export.bundle import write_bundle
-    from firmware_export.certificate import Request
-    from firmware_export.firmware import not_runnable
-    from firmware_export.golden import choose
-    from firmware_export.quantize import export_mixture
-    from firmware_export.targets import TARGETS
+    from firmware_export.certificate.budget import Budget
+    from firmware_export.certificate.bundle import write_bundle
+    from firmware_export.certificate.certificate import Request
+    from firmware_export.certificate.golden import choose
+    from firmware_export.firmware.firmware import not_runnable
+    from firmware_export.firmware.targets import TARGETS
+    from firmware_export.quantize.quantize import export_mixture
 
     if reason := not_runnable(TARGETS["cortex-m4"]) or not_runnable(TARGETS["host"]):
         pytest.skip(reason)

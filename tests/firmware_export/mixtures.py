@@ -13,9 +13,9 @@ from typing import Any
 from edgefl.config import DataConfig, FederationConfig, ModelConfig
 from edgefl.data import load_data
 from edgefl.data.dataset import Dataset
-from edgefl.data.shards import make_shards
+from edgefl.data.partitions.make_shards import make_shards
 from edgefl.plan.spec import Plan
-from edgefl.simulate import simulate
+from edgefl.simulation.simulate import simulate
 from edgefl.types import Mixture, Shard
 
 DATA = ("fashion-mnist", "cifar10", "uci-har")
@@ -71,7 +71,7 @@ def dataset(data: str) -> Dataset:
 @cache
 def ended(kind: str, data: str) -> tuple[Plan, Mixture, Shard]:
     """Return plan, mixture and shard of the first of two clients after a few rounds."""
-    from edgefl.plan.build import build_plan
+    from edgefl.algorithms.plans import build_plan
 
     algorithm, options = OPTIONS[kind]
     own = GATES[data] if algorithm == "aem" else {}
@@ -85,7 +85,7 @@ def ended(kind: str, data: str) -> tuple[Plan, Mixture, Shard]:
 @cache
 def make(kind: str, data: str) -> Made:
     """Return the mixture with its int8 model."""
-    from firmware_export.quantize import export_mixture
+    from firmware_export.quantize.quantize import export_mixture
 
     plan, mixture, shard = ended("aem" if kind == "ensemble" else kind, data)
     if kind == "ensemble":

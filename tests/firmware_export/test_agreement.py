@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from firmware_export.quantize import export_mixture
-from firmware_export.run import load, outputs, quantize_input
+from firmware_export.quantize.quantize import export_mixture
+from firmware_export.tflite.interpreter import load, outputs, quantize_input
 
 FOREIGN = Path(__file__).with_name("foreign.py")
 STEPS_OF_REFERENCE = 1  # measured: ai-edge-litert 2.3's reference kernels round some logits the other way

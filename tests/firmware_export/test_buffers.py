@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firmware_export.buffers import plan_buffers
-from firmware_export.layer import Layer
+from firmware_export.codegen.buffers import plan_buffers
+from firmware_export.codegen.layer import Layer
 
 
 def layer(inputs, output, in_place=()):

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from firmware_export.c_source import generate
-from firmware_export.network import read_network
-from firmware_export.parts import find_parts
+from firmware_export.codegen.c_source import generate
+from firmware_export.codegen.mixture_structure import find_parts
+from firmware_export.tflite.network import read_network
 
 pytest.importorskip("tflite_micro")
 Q = (0.1, 3)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from edgefl.errors import ExportError
-from firmware_export.c_source import generate
-from firmware_export.network import read_network
-from firmware_export.portable import to_portable
+from firmware_export.codegen.c_source import generate
+from firmware_export.tflite.network import read_network
+from firmware_export.tflite.portable import to_portable
 
 
 @pytest.fixture(scope="module")

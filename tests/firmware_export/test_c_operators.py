@@ -6,7 +6,7 @@ Outputs saturate, tie and round; the oracle's own preconditions (a scale below o
 import numpy as np
 import pytest
 
-from firmware_export.c_source import generate
+from firmware_export.codegen.c_source import generate
 
 pytest.importorskip("tflite_micro")
 SEEDS = range(6)

@@ -9,11 +9,11 @@ import pytest
 from edgefl_export_tests_mixtures import KINDS  # conftest.py has loaded it
 
 from edgefl.errors import ExportError
-from edgefl.mixture import fill_template
-from firmware_export.c_source import generate
-from firmware_export.quantize import RECIPES, quantize
-from firmware_export.ranges import observe
-from firmware_export.run import load, quantize_input
+from edgefl.plan.fill import fill_template
+from firmware_export.codegen.c_source import generate
+from firmware_export.quantize.quantize import RECIPES, quantize
+from firmware_export.quantize.ranges import observe
+from firmware_export.tflite.interpreter import load, quantize_input
 
 MIXTURES = [*((kind, "uci-har") for kind in KINDS), ("aem", "fashion-mnist"), ("pfl-mfe", "cifar10")]
 GATED = {"aem": 3, "ensemble": 3, "fedmix": 3, "pfl-mf": 2, "pfl-mfe": 2}

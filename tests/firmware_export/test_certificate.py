@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from edgefl.errors import ExportError
-from firmware_export import bundle as bundle_of
-from firmware_export import parity
-from firmware_export.budget import Budget
-from firmware_export.bundle import write_bundle
-from firmware_export.c_source import generate
-from firmware_export.certificate import Request, make_certificate
-from firmware_export.golden import choose, decode_golden
-from firmware_export.verify import profile_bundle
+from firmware_export.certificate import bundle as bundle_of
+from firmware_export.certificate import parity
+from firmware_export.certificate.budget import Budget
+from firmware_export.certificate.bundle import write_bundle
+from firmware_export.certificate.certificate import Request, make_certificate
+from firmware_export.certificate.golden import choose, decode_golden
+from firmware_export.certificate.verify import profile_bundle
+from firmware_export.codegen.c_source import generate
 
 pytest.importorskip("tflite_micro")
 SAMPLES = 30
@@ -105,7 +105,7 @@ def test_a_folder_that_cannot_be_written_is_an_error(copy, digits, monkeypatch, 
     def full(path, content, *mode):
         raise OSError(28, "No space left on device", str(path))
 
-    monkeypatch.setattr("firmware_export.bundle.write_atomic", full)
+    monkeypatch.setattr("firmware_export.certificate.bundle.write_atomic", full)
     with pytest.raises(ExportError, match=r"No space left on device.*another directory"):
         write_bundle(copy, *choose(digits.shard, 5, 1), Request("host", Budget()))
     assert not (copy / "certificate.json").exists()

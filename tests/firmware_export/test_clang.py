@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from firmware_export.c_source import generate
-from firmware_export.c_text import KERNELS, template
-from firmware_export.network import read_network
-from firmware_export.project import project_files
-from firmware_export.targets import OPTIONS, TARGETS
+from firmware_export.codegen.c_source import generate
+from firmware_export.codegen.c_text import KERNELS, template
+from firmware_export.firmware.project import project_files
+from firmware_export.firmware.targets import OPTIONS, TARGETS
+from firmware_export.tflite.network import read_network
 
 CLANG = "clang-14"
 CORES = ("cortex-m3", "cortex-m4", "cortex-m7", "cortex-m55")

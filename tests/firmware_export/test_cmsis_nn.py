@@ -5,8 +5,8 @@ import pytest
 from edgefl.bench.firmware import CORES, GRAPHS, _row, render
 from edgefl.errors import EdgeflError, ExportError
 from firmware_export.cmsis_nn import _calls, measure
-from firmware_export.network import read_network
-from firmware_export.targets import TARGETS
+from firmware_export.firmware.targets import TARGETS
+from firmware_export.tflite.network import read_network
 
 CERTIFICATE = {
     "golden": {"samples": 7},

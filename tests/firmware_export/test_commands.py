@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgefl.checkpoint import encode_mixture
 from edgefl.data.npz import save_shard
 from edgefl.plan.spec import save_plan
+from edgefl.storage.checkpoint import encode_mixture
 
 CHECK = """
 import sys, click

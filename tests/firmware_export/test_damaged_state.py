@@ -11,9 +11,9 @@ import pytest
 from safetensors.numpy import load, save
 
 from devices.store import Store
-from edgefl.checkpoint import decode_mixture
 from edgefl.data.npz import save_shard
 from edgefl.plan.spec import Binding, Plan, PlanSpec, load_plan
+from edgefl.storage.checkpoint import decode_mixture
 from edgefl.types import Mixture, Shard
 
 ROOT = Path(__file__).parents[2]

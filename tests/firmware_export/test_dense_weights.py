@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgefl.errors import ExportError
-from firmware_export.c_dense import packed
-from firmware_export.c_source import generate
-from firmware_export.dense_weights import LEAST, few_values, rounded, with_few_values
-from firmware_export.network import read_network
-from firmware_export.routes import Options
+from firmware_export.codegen.c_dense import packed
+from firmware_export.codegen.c_source import generate
+from firmware_export.quantize.dense_weights import LEAST, few_values, rounded, with_few_values
+from firmware_export.quantize.routes import Options
+from firmware_export.tflite.network import read_network
 from tests.firmware_export.test_c_operators import equal
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edgefl.errors import ExportError
-from firmware_export.drift import Usage, compare, read_counters
+from firmware_export.ota.drift import Usage, compare, read_counters
 
 SOURCE = Path(__file__).parents[2] / "firmware_export/templates/drift"
 SIZE = 16 + 8 * 3 + 8

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from edgefl_export_tests_mixtures import DATA, KINDS  # conftest.py has loaded it
 
-from firmware_export.c_source import generate
-from firmware_export.dense_weights import with_few_values
-from firmware_export.firmware import not_runnable
-from firmware_export.golden import make_golden
-from firmware_export.parity import EQUAL, run_everywhere
-from firmware_export.targets import TARGETS
+from firmware_export.certificate.golden import make_golden
+from firmware_export.certificate.parity import EQUAL, run_everywhere
+from firmware_export.codegen.c_source import generate
+from firmware_export.firmware.firmware import not_runnable
+from firmware_export.firmware.targets import TARGETS
+from firmware_export.quantize.dense_weights import with_few_values
 
 pytest.importorskip("tflite_micro")
 SAMPLES = int(os.environ.get("EDGEFL_PARITY_SAMPLES", "0"))

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from edgefl.checkpoint import encode_mixture
 from edgefl.data.npz import save_shard
 from edgefl.plan.spec import save_plan
-from firmware_export.firmware import not_runnable
-from firmware_export.quantize import export_mixture
-from firmware_export.targets import TARGETS
-from firmware_export.verify_report import verify_report
+from edgefl.storage.checkpoint import encode_mixture
+from firmware_export.certificate.verify_report import verify_report
+from firmware_export.firmware.firmware import not_runnable
+from firmware_export.firmware.targets import TARGETS
+from firmware_export.quantize.quantize import export_mixture
 
 ROOT = Path(__file__).parents[2]
 pytest.importorskip("tflite_micro")

@@ -15,18 +15,18 @@ from click.testing import CliRunner, Result
 
 from edgefl.errors import ExportError
 from edgefl.types import Shard
-from firmware_export.c_source import generate
+from firmware_export.certificate.golden import encode_golden, make_golden
+from firmware_export.certificate.tflm_runner import micro_outputs
+from firmware_export.codegen.c_source import generate
 from firmware_export.commands import export
-from firmware_export.drift import read_counters
-from firmware_export.field import Updates
-from firmware_export.firmware import not_runnable
-from firmware_export.gate_use import gate_values, usage_of
-from firmware_export.golden import encode_golden, make_golden
-from firmware_export.micro import micro_outputs
-from firmware_export.project import project_files
-from firmware_export.quantize import export_mixture
-from firmware_export.signing_key import read_public, read_signer
-from firmware_export.targets import TARGETS, Target
+from firmware_export.firmware.field_program import Updates
+from firmware_export.firmware.firmware import not_runnable
+from firmware_export.firmware.project import project_files
+from firmware_export.firmware.targets import TARGETS, Target
+from firmware_export.ota.drift import read_counters
+from firmware_export.ota.gate_use import gate_values, usage_of
+from firmware_export.ota.signing_key import read_public, read_signer
+from firmware_export.quantize.quantize import export_mixture
 
 pytest.importorskip("tflite_micro")
 SAMPLES = 60
@@ -115,7 +115,7 @@ def test_an_update_reaches_the_firmware(exported: tuple[Path, Path], key: Path, 
 
 def test_an_update_that_computes_something_else_is_rolled_back(exported: tuple[Path, Path], key: Path, tmp_path: Path) -> None:
     """Its parts are whole and signed, but this firmware's code does not give the answers that they should."""
-    from firmware_export.ota import make_update
+    from firmware_export.ota.ota import make_update
     from firmware_export.update_commands import parts_of
 
     old, new = exported

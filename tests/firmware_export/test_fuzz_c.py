@@ -18,9 +18,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from edgefl.errors import ExportError
-from firmware_export.c_source import generate
-from firmware_export.network import read_network
-from firmware_export.ota import ALL_DEVICES, ENTRY, HEAD, device_digest, read_update, self_test_inputs
+from firmware_export.codegen.c_source import generate
+from firmware_export.ota.ota import ALL_DEVICES, ENTRY, HEAD, device_digest, read_update, self_test_inputs
+from firmware_export.tflite.network import read_network
 
 SCALE = float(os.environ.get("EDGEFL_FUZZ_SCALE", "0.1"))
 CC = os.environ.get("EDGEFL_FUZZ_CC", "gcc")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from edgefl.errors import ExportError
-from firmware_export.graph import Graph, Tensor, check_integer, read_graph
+from firmware_export.tflite.graph import Graph, Tensor, check_integer, read_graph
 
 
 def graph(*operators: tuple[str, str]) -> Graph:
@@ -37,12 +37,12 @@ def test_bytes_that_are_no_model() -> None:
 
 def test_a_layer_without_an_int8_form_is_named() -> None:
     keras = pytest.importorskip("keras")
-    from edgefl.mixture import fill_template
-    from edgefl.plan import objective as of
-    from edgefl.plan.network import Network
-    from edgefl.plan.template import build_template
-    from firmware_export.quantize import RECIPES, quantize
-    from firmware_export.ranges import observe
+    from edgefl.compiler import objective as of
+    from edgefl.compiler.network import Network
+    from edgefl.compiler.template import build_template
+    from edgefl.plan.fill import fill_template
+    from firmware_export.quantize.quantize import RECIPES, quantize
+    from firmware_export.quantize.ranges import observe
 
     layers = keras.layers
     parts = [layers.Conv2D(4, 3), layers.Activation("softplus", name="soft"), layers.Flatten(), layers.Dense(3)]

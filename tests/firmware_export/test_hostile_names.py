@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgefl.checkpoint import encode_mixture
 from edgefl.data.npz import save_shard
 from edgefl.errors import ExportError
 from edgefl.plan.spec import save_plan
-from firmware_export.c_source import generate
-from firmware_export.firmware import build, build_and_run, not_runnable, run_built
-from firmware_export.network import read_network
-from firmware_export.targets import TARGETS
-from firmware_export.tflm import ops_h
+from edgefl.storage.checkpoint import encode_mixture
+from firmware_export.certificate.tflm import ops_h
+from firmware_export.codegen.c_source import generate
+from firmware_export.firmware.firmware import build, build_and_run, not_runnable, run_built
+from firmware_export.firmware.targets import TARGETS
+from firmware_export.tflite.network import read_network
 
 ROOT = Path(__file__).parents[2]
 PAYLOAD = 'x */\n#include <stdlib.h>\n__attribute__((constructor)) static void owned(void){ system("id > %s"); }\n/* '
@@ -119,7 +119,7 @@ def test_any_name_gives_c_that_compiles_and_is_right(name, graphs, compiled, tmp
 
 
 def test_a_version_in_a_certificate_cannot_end_a_comment() -> None:
-    from firmware_export.graph import Graph
+    from firmware_export.tflite.graph import Graph
 
     text = ops_h(Graph((("ADD", (0,)),), (), ()), 10, 16, '1.0\nstatic int owned = system("id");\n//')
     assert "system(" not in text and not [line for line in text.splitlines() if line.startswith("static int owned")]

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.checkpoint import encode_mixture
 from edgefl.plan.spec import save_plan
+from edgefl.storage.checkpoint import encode_mixture
 
 ROOT = Path(__file__).parents[2]
 COUNT = 200
@@ -103,7 +103,7 @@ def test_test_samples_of_the_file_itself(home, tmp_path) -> None:
 
 def test_the_note_names_no_sample_and_no_device(home) -> None:
     from edgefl.data.split import decode_split
-    from firmware_export.metadata import SPLIT, read_metadata
+    from firmware_export.tflite.metadata import SPLIT, read_metadata
 
     for name in ("model.tflite", "model_float.tflite"):
         note = read_metadata((home / "model" / name).read_bytes(), SPLIT)
@@ -128,8 +128,8 @@ def test_standard_error_is_silent(home) -> None:
 def test_the_note_changes_no_weight_and_keeps_the_alignment(home) -> None:
     from ai_edge_litert import schema_py_generated as schema
 
-    from firmware_export.graph import constants, read_graph
-    from firmware_export.metadata import with_metadata
+    from firmware_export.tflite.graph import constants, read_graph
+    from firmware_export.tflite.metadata import with_metadata
 
     model = (home / "model/model.tflite").read_bytes()
     again = with_metadata(model, "more", b"\x00\x01")
@@ -149,7 +149,7 @@ def tiny() -> bytes:
     import flatbuffers
     from ai_edge_litert import schema_py_generated as schema
 
-    from firmware_export.metadata import SPLIT, with_metadata
+    from firmware_export.tflite.metadata import SPLIT, with_metadata
 
     root = schema.ModelT()
     root.version, root.buffers = 3, [schema.BufferT()]
@@ -160,7 +160,7 @@ def tiny() -> bytes:
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 400), st.integers(0, 64))
 def test_a_damaged_model_ends_nothing(tiny: bytes, word: int, place: int, cut: int) -> None:
-    from firmware_export.metadata import SPLIT, read_metadata
+    from firmware_export.tflite.metadata import SPLIT, read_metadata
 
     assert read_metadata(tiny, SPLIT) == b"note"
     model = bytearray(tiny[: len(tiny) - cut])

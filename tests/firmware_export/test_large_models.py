@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgefl.checkpoint import encode_mixture
 from edgefl.data.npz import save_shard
 from edgefl.plan.spec import Plan, PlanSpec, save_plan
+from edgefl.storage.checkpoint import encode_mixture
 from edgefl.types import Mixture, Shard
 
 ROOT = Path(__file__).parents[2]

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from edgefl.errors import ExportError
-from firmware_export.graph import read_graph
 from firmware_export.mixing import agreement, mix_logits, mixed_outside
-from firmware_export.run import load, outputs
+from firmware_export.tflite.graph import read_graph
+from firmware_export.tflite.interpreter import load, outputs
 
 
 @pytest.fixture(scope="module", params=["aem", "fedmix"])

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from edgefl_export_tests_mixtures import KINDS  # conftest.py has loaded it
 
-from firmware_export.graph import FORBIDDEN, read_graph
-from firmware_export.run import MICRO, load, outputs
+from firmware_export.tflite.graph import FORBIDDEN, read_graph
+from firmware_export.tflite.interpreter import MICRO, load, outputs
 
 ON_PICTURES = [("aem", "fashion-mnist"), ("pfl-mfe", "cifar10")]
 

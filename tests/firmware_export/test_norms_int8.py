@@ -3,20 +3,20 @@
 import numpy as np
 import pytest
 
-from edgefl.mixture import fill_template
-from firmware_export.graph import read_graph
-from firmware_export.quantize import RECIPES, quantize
-from firmware_export.ranges import observe
-from firmware_export.run import load, outputs
+from edgefl.plan.fill import fill_template
+from firmware_export.quantize.quantize import RECIPES, quantize
+from firmware_export.quantize.ranges import observe
+from firmware_export.tflite.graph import read_graph
+from firmware_export.tflite.interpreter import load, outputs
 
 keras = pytest.importorskip("keras")
 
 
 @pytest.mark.parametrize("norm", ["GroupNormalization", "LayerNormalization"])
 def test_norms_have_an_int8_form(norm: str, compiled, tmp_path) -> None:
-    from edgefl.plan import objective as of
-    from edgefl.plan.network import Network
-    from edgefl.plan.template import build_template
+    from edgefl.compiler import objective as of
+    from edgefl.compiler.network import Network
+    from edgefl.compiler.template import build_template
 
     layers = keras.layers
     options = {"groups": 2} if norm == "GroupNormalization" else {}

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from firmware_export.device_route import RECIPES, quantize
-from firmware_export.network import read_network
-from firmware_export.ranges import observe
+from firmware_export.quantize.device_route import RECIPES, quantize
+from firmware_export.quantize.ranges import observe
+from firmware_export.tflite.network import read_network
 
 X = np.random.default_rng(0).normal(size=(30, 8, 8, 3)).astype(np.float32)
 INT8 = {
@@ -70,7 +70,7 @@ def test_a_strict_importer_takes_an_export_and_computes_the_same(network, compil
 
 def test_the_versions_are_those_of_tensorflows_own_converter() -> None:
     tf = pytest.importorskip("tensorflow")
-    from firmware_export.portable import to_portable
+    from firmware_export.tflite.portable import to_portable
 
     rng = np.random.default_rng(5)
     kernel, deep, dense = (rng.normal(size=shape).astype(np.float32) for shape in ((3, 3, 4, 4), (3, 3, 4, 1), (64, 8)))

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgefl.errors import ExportError
-from firmware_export.ota import ENTRY, HEAD, Part, Parts, device_digest, make_update, read_update, self_test_inputs
+from firmware_export.ota.ota import ENTRY, HEAD, Part, Parts, device_digest, make_update, read_update, self_test_inputs
 
 HERE = Path(__file__).parent / "ota_board"
 SOURCE = Path(__file__).parents[2] / "firmware_export/templates/ota"

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from edgefl.config import ModelConfig
-from edgefl.mixture import fill_template
-from firmware_export.quantize import RECIPES, quantize
-from firmware_export.ranges import observe
-from firmware_export.run import load, outputs
+from edgefl.plan.fill import fill_template
+from firmware_export.quantize.quantize import RECIPES, quantize
+from firmware_export.quantize.ranges import observe
+from firmware_export.tflite.interpreter import load, outputs
 
 pytest.importorskip("keras")
 
@@ -25,10 +25,10 @@ MODELS = {
 def test_it_has_an_int8_form(name: str, compiled, tmp_path) -> None:
     import keras
 
+    from edgefl.compiler import objective as of
+    from edgefl.compiler.network import Network
+    from edgefl.compiler.template import build_template
     from edgefl.models import build_model
-    from edgefl.plan import objective as of
-    from edgefl.plan.network import Network
-    from edgefl.plan.template import build_template
 
     keras.utils.set_random_seed(1)
     network = Network(build_model(MODELS[name]))

@@ -8,9 +8,9 @@ import subprocess
 import numpy as np
 import pytest
 
-from firmware_export.firmware import not_runnable
-from firmware_export.project import macro, project_files
-from firmware_export.targets import TARGETS
+from firmware_export.firmware.firmware import not_runnable
+from firmware_export.firmware.project import macro, project_files
+from firmware_export.firmware.targets import TARGETS
 
 INPUTS = np.random.default_rng(2).integers(-128, 128, (5, 3)).astype(np.int8)
 

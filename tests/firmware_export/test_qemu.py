@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from edgefl.errors import ConfigError, ExportError
-from firmware_export.firmware import TooLarge, build, build_and_run, not_runnable, run_built
-from firmware_export.targets import TARGETS, find_target, parse_bytes
+from firmware_export.firmware.firmware import TooLarge, build, build_and_run, not_runnable, run_built
+from firmware_export.firmware.targets import TARGETS, find_target, parse_bytes
 
 INPUTS = np.random.default_rng(1).integers(-128, 128, (20, 3)).astype(np.int8)
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from edgefl.errors import ExportError, PlanError
-from edgefl.mixture import fill_template
+from edgefl.plan.fill import fill_template
 from edgefl.types import Mixture, Shard
-from firmware_export.device_route import distinct
-from firmware_export.quantize import RECIPES, Recipe, export_mixture, quantize
-from firmware_export.ranges import observe, ranges
-from firmware_export.run import accuracy, load, outputs
+from firmware_export.quantize.device_route import distinct
+from firmware_export.quantize.quantize import RECIPES, Recipe, export_mixture, quantize
+from firmware_export.quantize.ranges import observe, ranges
+from firmware_export.tflite.interpreter import accuracy, load, outputs
 
 
 @pytest.mark.parametrize("name", ["fashion", "digits"])
@@ -45,8 +45,8 @@ def test_the_float_model_is_what_the_plan_computes(digits, tmp_path) -> None:
 def test_as_good_as_the_converter(fashion) -> None:
     tf = pytest.importorskip("tensorflow")
     from edgefl.algorithms.registry import objectives
+    from edgefl.compiler.build import make_network
     from edgefl.config import FederationConfig
-    from edgefl.plan.build import make_network
 
     network = make_network(FederationConfig(algorithm="pfl-mfe"))
     mixture = next(o for o in objectives("pfl-mfe", network, {}) if o.name == "predict_mixture")
@@ -78,7 +78,7 @@ def test_every_samples_extremes_are_kept(fashion) -> None:
 
 
 def test_ranges_by_hand() -> None:
-    from firmware_export.ranges import Observed
+    from firmware_export.quantize.ranges import Observed
 
     observed = Observed({"t": np.array([[1, 2], [-3, 4], [0, 8]], np.float32)}, {"t": 2})
     assert [ranges(observed, 3, 100.0, 0.0)["t"][k].tolist() for k in ("min", "max")] == [[[-3.0]], [[8.0]]]

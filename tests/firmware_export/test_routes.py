@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from edgefl.errors import ExportError
-from firmware_export.graph import constants, read_graph, with_constants
-from firmware_export.quantize import Options, export_mixture, mixing_of
-from firmware_export.run import MICRO, accuracy, load, outputs
-from firmware_export.tune import Tuning
+from firmware_export.quantize.quantize import Options, export_mixture, mixing_of
+from firmware_export.quantize.tune import Tuning
+from firmware_export.tflite.graph import constants, read_graph, with_constants
+from firmware_export.tflite.interpreter import MICRO, accuracy, load, outputs
 
 KINDS = ("aem", "fedmix", "pfl-mf", "pfl-mfe", "single")
 MIXES = {"aem": "probabilities", "fedmix": "probabilities", "pfl-mf": "logits", "pfl-mfe": "logits", "single": "none"}
@@ -25,7 +25,7 @@ def made(request, mixture_of):
 
 
 def test_the_clone_computes_what_the_mixture_does(made) -> None:
-    from firmware_export.flat import clone, tuned_weights
+    from firmware_export.quantize.keras_clone import clone, tuned_weights
 
     flat = clone(made.model_float)
     x = made.shard.x_test[:40]
@@ -37,7 +37,7 @@ def test_the_clone_computes_what_the_mixture_does(made) -> None:
 def test_the_two_routes_agree(made) -> None:
     """Both see the extremes of the same 256 samples."""
     from edgefl.rng import rng_for
-    from firmware_export.convert import convert_float
+    from firmware_export.quantize.convert import convert_float
 
     x, y = made.shard.x_test, made.shard.y_test
     order = rng_for(1, 0, "calibration").permutation(len(made.shard.x_train))
@@ -129,7 +129,7 @@ def test_options_that_do_not_fit() -> None:
 
 
 def test_a_host_without_tensorflow_is_told(digits, tmp_path, monkeypatch) -> None:
-    from firmware_export import flat_layers
+    from firmware_export.quantize import flat_layers
 
     monkeypatch.setitem(sys.modules, "tf_keras", None)
     flat_layers.own_layers.cache_clear()
@@ -138,7 +138,7 @@ def test_a_host_without_tensorflow_is_told(digits, tmp_path, monkeypatch) -> Non
 
 
 def test_one_class_is_not_tuned_on() -> None:
-    from firmware_export.tune import tune
+    from firmware_export.quantize.tune import tune
 
     x, y = np.zeros((4, 2), np.float32), np.full(4, 3, np.int64)
     with pytest.raises(ExportError, match="all 4 training labels are 3"):
@@ -153,5 +153,5 @@ def test_the_command_says_what_does_not_fit(tmp_path) -> None:
 
 
 def test_the_device_route_imports_no_tensorflow() -> None:
-    code = "import sys, firmware_export.commands, firmware_export.tune, firmware_export.convert; assert 'tensorflow' not in sys.modules"
+    code = "import sys, firmware_export.commands, firmware_export.quantize.tune, firmware_export.quantize.convert; assert 'tensorflow' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

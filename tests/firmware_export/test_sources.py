@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from devices.export import export_in_child
-from edgefl.checkpoint import encode_mixture
-from edgefl.data.device import make_source
+from edgefl.data.sources import make_source
 from edgefl.errors import StateError
 from edgefl.plan.spec import save_plan
-from firmware_export.state import read_state
+from edgefl.storage.checkpoint import encode_mixture
+from firmware_export.quantize.device_state import read_state
 
 
 def run(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -53,7 +53,7 @@ def test_a_folder_and_a_function_are_exported_alike(state, tmp_path, monkeypatch
     assert json.loads(done.stdout)["accuracy"] == report["accuracy_int8"]
 
     (tmp_path / "own_digits.py").write_text(
-        "from edgefl.data.device import make_source, read_source\n"
+        "from edgefl.data.sources import make_source, read_source\n"
         "def load():\n    arrays = read_source(make_source('samples'))\n    return arrays['x'], arrays['y']\n"
     )
     source = make_source("own_digits:load")

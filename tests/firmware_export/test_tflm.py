@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from edgefl.errors import ExportError
-from firmware_export.graph import Graph, Tensor, read_graph
-from firmware_export.micro import arena_bytes, micro_outputs
-from firmware_export.quantize import export_mixture
-from firmware_export.tflm import data_c, operators, ops_h
+from firmware_export.certificate.tflm import data_c, operators, ops_h
+from firmware_export.certificate.tflm_runner import arena_bytes, micro_outputs
+from firmware_export.quantize.quantize import export_mixture
+from firmware_export.tflite.graph import Graph, Tensor, read_graph
 
 pytest.importorskip("tflite_micro")
 

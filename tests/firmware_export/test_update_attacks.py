@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from edgefl.checkpoint import encode_mixture
 from edgefl.data.npz import save_shard
 from edgefl.plan.spec import save_plan
+from edgefl.storage.checkpoint import encode_mixture
 from edgefl.types import Mixture
 from firmware_export.commands import export
-from firmware_export.firmware import not_runnable
-from firmware_export.targets import TARGETS
+from firmware_export.firmware.firmware import not_runnable
+from firmware_export.firmware.targets import TARGETS
 
 pytest.importorskip("tflite_micro")
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from edgefl.errors import ExportError
-from firmware_export import verify
-from firmware_export.golden import decode_golden, encode_golden
-from firmware_export.verify import verify_bundle
+from firmware_export.certificate import verify
+from firmware_export.certificate.golden import decode_golden, encode_golden
+from firmware_export.certificate.verify import verify_bundle
 
 pytest.importorskip("tflite_micro")
 
@@ -107,9 +107,11 @@ def test_a_damaged_certificate_is_an_error(copy) -> None:
 
 
 def test_a_place_that_is_not_here_is_listed(bundle, monkeypatch) -> None:
-    monkeypatch.setattr("firmware_export.parity.not_runnable", lambda target: "" if target.is_host else "qemu-system-arm is not installed")
-    monkeypatch.setattr("firmware_export.certificate.version_of", lambda tool: "")
-    monkeypatch.setattr("firmware_export.certificate.missing", lambda *tools: "")
+    monkeypatch.setattr(
+        "firmware_export.certificate.parity.not_runnable", lambda target: "" if target.is_host else "qemu-system-arm is not installed"
+    )
+    monkeypatch.setattr("firmware_export.certificate.certificate.version_of", lambda tool: "")
+    monkeypatch.setattr("firmware_export.certificate.certificate.missing", lambda *tools: "")
     found = verify_bundle(bundle)
     assert [line for line in found.unchecked if line.startswith("cortex-m4: qemu-system-arm is not installed")]
     assert [line for line in found.unchecked if "sizes and instructions" in line]

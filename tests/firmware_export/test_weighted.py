@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from edgefl.mixture import fill_template
-from firmware_export.quantize import RECIPES, quantize
-from firmware_export.ranges import Observed, observe, ranges
-from firmware_export.run import load, outputs
-from firmware_export.weighted import ROOM, Weighted, kernel_ranges
+from edgefl.plan.fill import fill_template
+from firmware_export.quantize.quantize import RECIPES, quantize
+from firmware_export.quantize.ranges import Observed, observe, ranges
+from firmware_export.quantize.weight_layers import ROOM, Weighted, kernel_ranges
+from firmware_export.tflite.interpreter import load, outputs
 
 
 def test_ranges_by_hand() -> None:

@@ -21,21 +21,13 @@ import numpy as np
 import pytest
 
 from devices.readings import Cutter, Topics, parse_label, parse_reading
-from edgefl.checkpoint import (
-    decode_client_state,
-    decode_mixture,
-    decode_server_state,
-    encode_client_state,
-    encode_mixture,
-    encode_server_state,
-)
 from edgefl.config import parse_config
-from edgefl.data.device import make_source, read_source
-from edgefl.data.device.classes import read_class_list
-from edgefl.data.device.ring import Ring, load_ring
-from edgefl.data.device.sample_files import read_sample
-from edgefl.data.idx import read_idx
+from edgefl.data.datasets.idx import read_idx
 from edgefl.data.npz import load_shard, save_shard
+from edgefl.data.sources import make_source, read_source
+from edgefl.data.sources.classes import read_class_list
+from edgefl.data.sources.ring import Ring, load_ring
+from edgefl.data.sources.sample_files import read_sample
 from edgefl.errors import EdgeflError
 from edgefl.monitor.view import View, snapshot
 from edgefl.monitor.watch import decoded
@@ -43,9 +35,17 @@ from edgefl.plan.spec import Plan, PlanSpec, TensorSpec, decode_plan, encode_pla
 from edgefl.security.certificates import check_voucher, make_authority, vouch
 from edgefl.security.enrolment import FORMAT, Enrolment, load_enrolment
 from edgefl.security.register import devices as read_devices
-from edgefl.security.secure_sum import PublicKeys
+from edgefl.security.secagg.secure_sum import PublicKeys
 from edgefl.security.signing import check, encode_signed, public_of
 from edgefl.security.trust import Trust
+from edgefl.storage.checkpoint import (
+    decode_client_state,
+    decode_mixture,
+    decode_server_state,
+    encode_client_state,
+    encode_mixture,
+    encode_server_state,
+)
 from edgefl.types import ClientState, Mixture, ServerState, Shard
 from edgefl.wire import messages
 from edgefl.wire.chunks import Assembler, indices_of
@@ -70,15 +70,15 @@ from edgefl.wire.strict_json import decode_json, encode_json
 from edgefl.wire.tensors import decode_models, decode_part, encode_models, encode_weights
 from edgefl.wire.topics import PREFIX, parse_topic
 from edgefl.wire.url import parse_urls
-from firmware_export.c_source import generate
-from firmware_export.certificate import read_certificate
-from firmware_export.drift import read_counters
-from firmware_export.golden import Golden, decode_golden, encode_golden
-from firmware_export.graph import read_graph
-from firmware_export.network import read_network
-from firmware_export.ota import Part, Parts, make_update, read_update
-from mqtt_broker.masked_state import Held, load_held, save_held
-from mqtt_broker.spool import Spool
+from firmware_export.certificate.certificate import read_certificate
+from firmware_export.certificate.golden import Golden, decode_golden, encode_golden
+from firmware_export.codegen.c_source import generate
+from firmware_export.ota.drift import read_counters
+from firmware_export.ota.ota import Part, Parts, make_update, read_update
+from firmware_export.tflite.graph import read_graph
+from firmware_export.tflite.network import read_network
+from mqtt_broker.aggregator.masked_state import Held, load_held, save_held
+from mqtt_broker.aggregator.spool import Spool
 from tests.firmware_export.graphs import Op, T, model_of
 from tests.fuzz.mutations import (
     BYTES,

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from dataclasses import replace
 
-from edgefl.mqtt import Link, Message
+from edgefl.transport.link import Link, Message
 from edgefl.wire.chunks import CHUNK_BYTES, chunk, chunk_count
 from edgefl.wire.messages import Begin, End, Receipt, Status, Task
 from edgefl.wire.strict_json import decode_json, encode_json

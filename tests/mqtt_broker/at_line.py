@@ -14,19 +14,19 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import edgefl.cli
-import mqtt_broker.crew
-import mqtt_broker.worker
+import edgefl.cli.main
+import mqtt_broker.aggregator.crew
+import mqtt_broker.aggregator.worker
 
-PACKAGES = tuple(str(Path(edgefl.cli.__file__).parents[1] / name) + "/" for name in ("edgefl", "devices", "mqtt_broker"))
+PACKAGES = tuple(str(Path(edgefl.cli.main.__file__).parents[2] / name) + "/" for name in ("edgefl", "devices", "mqtt_broker"))
 OFTEN = 30
 
 
 def main(port, wanted, arguments):
     if wanted.startswith("worker:"):
-        mqtt_broker.crew.COMMAND = (__file__, str(port), wanted.removeprefix("worker:"), "worker")
+        mqtt_broker.aggregator.crew.COMMAND = (__file__, str(port), wanted.removeprefix("worker:"), "worker")
         sys.argv = ["edgefl", *arguments]
-        edgefl.cli.main()
+        edgefl.cli.main.main()
         return
     seen, lock, total = Counter(), threading.Lock(), 0
 
@@ -72,7 +72,7 @@ def main(port, wanted, arguments):
     sys.settrace(on_call)
     sys.argv = ["edgefl", *arguments]
     try:
-        mqtt_broker.worker.main() if arguments == ["worker"] else edgefl.cli.main()
+        mqtt_broker.aggregator.worker.main() if arguments == ["worker"] else edgefl.cli.main.main()
     finally:
         sys.settrace(None)
         threading.settrace(None)  # type: ignore[arg-type]

@@ -7,12 +7,12 @@ import numpy as np
 from safetensors.numpy import load
 
 from edgefl.algorithms import make_algorithm
-from edgefl.checkpoint import decode_server_state
 from edgefl.rng import rng_for
-from edgefl.security.participant import Participant
-from edgefl.security.summing import masked_means, of_means
+from edgefl.security.secagg.participant import Participant
+from edgefl.security.secagg.summing import masked_means, of_means
+from edgefl.security.secagg.vectors import shapes_of, size_of, words_of
 from edgefl.security.trust import Trust
-from edgefl.security.vectors import shapes_of, size_of, words_of
+from edgefl.storage.checkpoint import decode_server_state
 from edgefl.types import Update
 from edgefl.wire.masked import Advertised, context_of
 from edgefl.wire.messages import Want

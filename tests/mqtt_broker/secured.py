@@ -4,11 +4,11 @@ import subprocess
 
 from click.testing import CliRunner
 
-from edgefl.mqtt import Link
 from edgefl.security.authority import enrol
 from edgefl.security.enrolment import save_enrolment, tls_context
+from edgefl.transport.link import Link
+from mqtt_broker.broker.dev_broker import find_mosquitto, free_port
 from mqtt_broker.commands import broker as broker_commands
-from mqtt_broker.embedded import find_mosquitto, free_port
 
 
 class Secured:

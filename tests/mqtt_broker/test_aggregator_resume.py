@@ -5,16 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from edgefl.checkpoint import decode_mixture, decode_server_state
 from edgefl.config import FederationConfig
 from edgefl.errors import StateError
 from edgefl.learner.numpy_softmax import SoftmaxLearner
 from edgefl.rng import rng_for
-from edgefl.simulate import simulate
+from edgefl.simulation.simulate import simulate
+from edgefl.storage.checkpoint import decode_mixture, decode_server_state
 from edgefl.wire.messages import Begin
 from edgefl.wire.tensors import encode_models
-from mqtt_broker.journal import Dropped, Journal, Opened, Started
-from mqtt_broker.resume import enter
+from mqtt_broker.aggregator.journal import Dropped, Journal, Opened, Started
+from mqtt_broker.aggregator.resume import enter
 
 BEGIN = Begin("pi-1", "s", 1, "p", "ab" * 32, 10, 1, 65536, 5, {"loss": 0.5}, "n1", 0.0)
 

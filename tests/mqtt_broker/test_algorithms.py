@@ -7,10 +7,10 @@ import pytest
 
 from devices.store import last_round
 from edgefl.algorithms import CLUSTER
-from edgefl.checkpoint import decode_client_state, decode_mixture, decode_server_state, encode_server_state
 from edgefl.config import FederationConfig
 from edgefl.learner.numpy_softmax import SoftmaxLearner
-from edgefl.simulate import simulate
+from edgefl.simulation.simulate import simulate
+from edgefl.storage.checkpoint import decode_client_state, decode_mixture, decode_server_state, encode_server_state
 from edgefl.wire.tensors import decode_weights
 from edgefl.wire.topics import parse_topic
 

@@ -16,7 +16,7 @@ from edgefl.wire.messages import Status, Task
 from edgefl.wire.strict_json import decode_json, encode_json
 from edgefl.wire.tensors import encode_models
 from edgefl.wire.topics import parse_topic
-from mqtt_broker.results import load_state
+from mqtt_broker.aggregator.results import load_state
 
 MB = 1024 * 1024
 DEADLINE_S = 60.0
@@ -26,7 +26,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from edgefl.algorithms.fedavg import ENTRIES as FEDAVG
+from edgefl.algorithms.papers.fedavg import ENTRIES as FEDAVG
 
 def slow(learner, **options):
     made = FEDAVG["fedavg"].factory(learner, **options)
@@ -220,7 +220,7 @@ def test_one_absurd_update_among_nine_ruins_nothing(federate, own_broker, puppet
 def test_an_aggregator_that_is_killed_after_an_absurd_update_goes_on_from_the_good_state_to_the_same_bits(
     federate, own_broker, puppet, toys
 ):
-    from edgefl.plausible import guarded, left_out
+    from edgefl.server.plausible import guarded, left_out
 
     federation = federate(f"mqtt://127.0.0.1:{own_broker.port}", algorithm="fedavg", rounds=2, min_clients=3, quorum=0.5)
     members = {name: puppet(federation, name) for name in ("a-hostile", "pi-1", "pi-2")}

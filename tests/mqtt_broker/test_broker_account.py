@@ -16,11 +16,11 @@ from click.testing import CliRunner
 
 from devices.commands import device as device_commands
 from edgefl.errors import ConfigError, LinkError
-from edgefl.mqtt import Link
 from edgefl.security.authority import enrol, revoke
 from edgefl.security.enrolment import load_enrolment, tls_context
+from edgefl.transport.link import Link
+from mqtt_broker.broker.dev_broker import find_mosquitto, free_port
 from mqtt_broker.commands import broker as broker_commands
-from mqtt_broker.embedded import find_mosquitto, free_port
 
 SECRETS = ("ca.key", "aggregator.enrol", "devices.json", "route.key")
 PATIENCE_S = 30.0

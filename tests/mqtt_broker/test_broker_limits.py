@@ -14,11 +14,11 @@ import pytest
 from click.testing import CliRunner
 
 from edgefl.errors import LinkError
-from edgefl.mqtt import Link
 from edgefl.security.authority import enrol, revoke
 from edgefl.security.enrolment import load_enrolment, tls_context
+from edgefl.transport.link import Link
+from mqtt_broker.broker.dev_broker import find_mosquitto, free_port
 from mqtt_broker.commands import broker as broker_commands
-from mqtt_broker.embedded import find_mosquitto, free_port
 
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
 MIB = 2**20

@@ -7,7 +7,7 @@ import signal
 import numpy as np
 
 from edgefl.wire.tensors import encode_models
-from mqtt_broker.embedded import free_port
+from mqtt_broker.broker.dev_broker import free_port
 
 
 def update(toys):

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from edgefl import cli
+from edgefl.cli import main as cli
 from edgefl.config import load_config
 from edgefl.data.npz import load_shard
 

@@ -2,7 +2,7 @@
 
 import signal
 
-from edgefl.mqtt import Link, Message
+from edgefl.transport.link import Link, Message
 
 
 def test_a_broker_that_forgot_is_told_again(federate, services, toys):

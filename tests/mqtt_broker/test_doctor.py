@@ -6,8 +6,8 @@ import subprocess
 import pytest
 from click.testing import CliRunner
 
-from edgefl.doctor.commands import doctor
-from mqtt_broker.embedded import find_mosquitto, free_port
+from edgefl.cli.commands.doctor import doctor
+from mqtt_broker.broker.dev_broker import find_mosquitto, free_port
 
 
 def ask(*arguments):

@@ -9,10 +9,10 @@ import tomllib
 
 import pytest
 
-from edgefl.cli import run as edgefl
+from edgefl.cli.main import run as edgefl
 from edgefl.wire.topics import matches
-from mqtt_broker.example_commands import ABOUT, example_texts
-from mqtt_broker.prometheus import Figures
+from mqtt_broker.integrations.example_commands import ABOUT, example_texts
+from mqtt_broker.integrations.prometheus import Figures
 
 TEXTS = example_texts()
 NODE = """

@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from edgefl.checkpoint import decode_mixture, decode_server_state
 from edgefl.config import FederationConfig
 from edgefl.learner.numpy_softmax import SoftmaxLearner
-from edgefl.simulate import simulate
+from edgefl.simulation.simulate import simulate
+from edgefl.storage.checkpoint import decode_mixture, decode_server_state
 
 
 def test_mqtt_and_simulator_give_the_same_bits(federate, any_url, toys):

@@ -7,17 +7,17 @@ import pytest
 
 from edgefl.algorithms import full_options, make_algorithm
 from edgefl.config import FederationConfig
-from edgefl.link.events import Message
-from edgefl.mqtt import Link
 from edgefl.rng import rng_for
+from edgefl.transport.events import Message
+from edgefl.transport.link import Link
 from edgefl.wire.chunks import CHUNK_BYTES, chunk
 from edgefl.wire.messages import Begin, Manifest
 from edgefl.wire.strict_json import decode_json, encode_json
 from edgefl.wire.tensors import encode_models
 from edgefl.wire.topics import Topics
-from mqtt_broker.blob_traffic import BlobTraffic
-from mqtt_broker.tasks import GRANTED_BYTES, Tasks
-from mqtt_broker.uploads import IDLE_S, Uploads
+from mqtt_broker.aggregator.blob_traffic import BlobTraffic
+from mqtt_broker.aggregator.tasks import GRANTED_BYTES, Tasks
+from mqtt_broker.aggregator.uploads import IDLE_S, Uploads
 
 A, B = "a" * 64, "b" * 64
 

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from edgefl import cli
-from edgefl.mqtt import Link
+from edgefl.cli import main as cli
+from edgefl.transport.link import Link
 from edgefl.wire.messages import Summary
-from mqtt_broker.embedded import free_port
-from mqtt_broker.results import told
+from mqtt_broker.aggregator.results import told
+from mqtt_broker.broker.dev_broker import free_port
 
 CONFIG = '[federation]\nname = "hall"\nrounds = 2\nmin_clients = 1\n[model]\nname = "softmax"\ninput_shape = [4]\nnum_classes = 2\n'
 

@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from edgefl.link import inbox
-from edgefl.mqtt import Link, Message
 from edgefl.security.enrolment import load_enrolment
+from edgefl.transport import receive_queue as inbox
+from edgefl.transport.link import Link, Message
 from edgefl.wire.topics import Topics
 
 DEADLINE_S = 60.0

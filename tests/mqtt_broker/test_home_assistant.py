@@ -6,12 +6,12 @@ import secrets
 
 import pytest
 
-from edgefl.mqtt import Link, Message
 from edgefl.security.authority import enrol_watcher, revoke
+from edgefl.transport.link import Link, Message
 from edgefl.wire.messages import Status
 from edgefl.wire.strict_json import encode_json
 from edgefl.wire.topics import matches
-from mqtt_broker.home_assistant import Announcer, board_entities, federation_entities, node_id
+from mqtt_broker.integrations.home_assistant import Announcer, board_entities, federation_entities, node_id
 
 # what https://www.home-assistant.io/integrations/mqtt/ and its pages on sensor and binary_sensor document
 SENSOR = {

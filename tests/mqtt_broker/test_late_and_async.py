@@ -6,20 +6,20 @@ import numpy as np
 import pytest
 
 from edgefl.algorithms import make_algorithm
-from edgefl.checkpoint import decode_server_state
-from edgefl.client import client_rng
-from edgefl.cohort import selected
+from edgefl.algorithms.cohort import selected
+from edgefl.client.update import client_rng
 from edgefl.config import FederationConfig
 from edgefl.learner.numpy_softmax import SoftmaxLearner
-from edgefl.mqtt import Message
 from edgefl.rng import rng_for
-from edgefl.staleness import as_of
+from edgefl.server.staleness import as_of
+from edgefl.storage.checkpoint import decode_server_state
+from edgefl.transport.link import Message
 from edgefl.types import ClientState, ServerState
 from edgefl.wire.chunks import chunk
 from edgefl.wire.messages import Task
 from edgefl.wire.strict_json import decode_json
 from edgefl.wire.tensors import encode_models
-from mqtt_broker.journal import Journal, Opened
+from mqtt_broker.aggregator.journal import Journal, Opened
 
 ASYNC = {"mode": "async", "buffer": 2, "max_staleness": 3}
 

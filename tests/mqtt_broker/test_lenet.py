@@ -7,17 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgefl.checkpoint import decode_mixture, decode_server_state
 from edgefl.config import load_config
 from edgefl.data.npz import load_shard
 from edgefl.plan.spec import decode_plan, load_plan
-from edgefl.simulate import simulate
+from edgefl.simulation.simulate import simulate
+from edgefl.storage.checkpoint import decode_mixture, decode_server_state
 from edgefl.wire import messages, version1
 from edgefl.wire.strict_json import decode_json
 from edgefl.wire.tensors import decode_models, decode_weights, read_header
 from edgefl.wire.topics import PREFIX, parse_topic
 from edgefl.wire.version1 import is_version1, state_topic
-from mqtt_broker.plan_source import build_in_child, open_plan
+from mqtt_broker.aggregator.plan_source import build_in_child, open_plan
 
 IDS = ("pi-1", "pi-2")
 PUBLIC = {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mqtt_broker.embedded import find_mosquitto
+from mqtt_broker.broker.dev_broker import find_mosquitto
 
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
 DEADLINE_S = 60.0

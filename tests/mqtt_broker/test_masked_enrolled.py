@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from edgefl.checkpoint import encode_server_state
 from edgefl.config import FederationConfig, PrivacyConfig
 from edgefl.learner.numpy_softmax import SoftmaxLearner
 from edgefl.security.authority import vouch_again
-from edgefl.simulate import simulate
-from mqtt_broker.embedded import find_mosquitto
+from edgefl.simulation.simulate import simulate
+from edgefl.storage.checkpoint import encode_server_state
+from mqtt_broker.broker.dev_broker import find_mosquitto
 
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
 IDS = ("pi-0", "pi-1", "pi-2")

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from edgefl.errors import EdgeflError, LinkError
-from edgefl.mqtt import Message
-from edgefl.security.participant import Participant
+from edgefl.security.secagg.participant import Participant
+from edgefl.security.secagg.vectors import shapes_of, words_of
 from edgefl.security.trust import Trust
-from edgefl.security.vectors import shapes_of, words_of
+from edgefl.transport.link import Message
 from edgefl.types import Update
 from edgefl.wire.chunks import chunk
 from edgefl.wire.masked import SEALED_BYTES, SHARE_BYTES, attempt_of, context_of

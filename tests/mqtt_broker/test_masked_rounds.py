@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from edgefl.checkpoint import encode_server_state
 from edgefl.config import FederationConfig, PrivacyConfig
 from edgefl.learner.numpy_softmax import SoftmaxLearner
 from edgefl.rng import rng_for
-from edgefl.simulate import simulate
+from edgefl.simulation.simulate import simulate
+from edgefl.storage.checkpoint import encode_server_state
 from edgefl.wire.tensors import encode_models
 
 SECURE = PrivacyConfig(secure_aggregation=True)

@@ -12,18 +12,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgefl.checkpoint import decode_mixture, decode_server_state
 from edgefl.config import FederationConfig
 from edgefl.errors import LinkError
 from edgefl.learner.numpy_softmax import SoftmaxLearner
-from edgefl.mqtt import Connected, Link, Message
 from edgefl.security.authority import create, enrol
 from edgefl.security.enrolment import load_enrolment, save_enrolment, tls_context
-from edgefl.simulate import simulate
-from mqtt_broker.embedded import HOST, free_port
+from edgefl.simulation.simulate import simulate
+from edgefl.storage.checkpoint import decode_mixture, decode_server_state
+from edgefl.transport.link import Connected, Link, Message
+from mqtt_broker.broker.dev_broker import HOST, free_port
 
 NATS = shutil.which("nats-server") or shutil.which("nats-server", path="/usr/sbin:/usr/local/sbin")
-TEMPLATES = Path(__file__).parents[2] / "mqtt_broker" / "clusters"
+TEMPLATES = Path(__file__).parents[2] / "mqtt_broker" / "broker" / "clusters"
 PATIENCE_S = 90.0
 
 pytestmark = pytest.mark.skipif(NATS is None, reason="nats-server is not installed")

@@ -2,10 +2,10 @@
 
 import pytest
 
-from edgefl.checkpoint import decode_mixture, decode_server_state
 from edgefl.config import FederationConfig
 from edgefl.learner.numpy_softmax import SoftmaxLearner
-from edgefl.simulate import simulate
+from edgefl.simulation.simulate import simulate
+from edgefl.storage.checkpoint import decode_mixture, decode_server_state
 
 
 @pytest.mark.parametrize("algorithm", ["lg-fedavg", "local", "ditto"])

@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl import rounds
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError, LinkError, PlanError, WireError
 from edgefl.plan.spec import save_plan
+from edgefl.server import rounds
 from edgefl.wire.chunks import CHUNK_BYTES, chunk, chunk_count
 from edgefl.wire.messages import Begin, Status, Want
-from mqtt_broker import embedded
-from mqtt_broker.blob_server import LONGEST_S, MANIFEST_S, REPEAT_S, WINDOW_S, BlobServer
-from mqtt_broker.plan_source import build_in_child, open_plan
-from mqtt_broker.presence import Presence, take_status
-from mqtt_broker.results import client_rows, dropped_of, result_of, save_result, summarize, weighted_loss
-from mqtt_broker.uploads import IDLE_S, Uploads
+from mqtt_broker.aggregator.blob_server import LONGEST_S, MANIFEST_S, REPEAT_S, WINDOW_S, BlobServer
+from mqtt_broker.aggregator.plan_source import build_in_child, open_plan
+from mqtt_broker.aggregator.presence import Presence, take_status
+from mqtt_broker.aggregator.results import client_rows, dropped_of, result_of, save_result, summarize, weighted_loss
+from mqtt_broker.aggregator.uploads import IDLE_S, Uploads
+from mqtt_broker.broker import dev_broker as embedded
 
 A, B = "a" * 64, "b" * 64
 

@@ -10,14 +10,14 @@ from click.testing import CliRunner
 
 from devices.availability import pause, resume
 from devices.conditions import Window
-from edgefl import rounds
 from edgefl.errors import ConfigError, StateError
+from edgefl.server import rounds
 from edgefl.wire.messages import Status
 from edgefl.wire.strict_json import encode_json
 from edgefl.wire.tensors import encode_models
+from mqtt_broker.aggregator.pauses import pause_clients, paused_clients, resume_clients
+from mqtt_broker.aggregator.presence import Presence, take_status
 from mqtt_broker.commands import aggregator as aggregator_command
-from mqtt_broker.pauses import pause_clients, paused_clients, resume_clients
-from mqtt_broker.presence import Presence, take_status
 
 
 def status(client_id="pi-1", *, online=True, paused="", draining=False):

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from edgefl.checkpoint import decode_server_state, encode_server_state
 from edgefl.config import FederationConfig, PrivacyConfig
 from edgefl.errors import ConfigError, StateError
 from edgefl.learner.numpy_softmax import SoftmaxLearner
 from edgefl.privacy.accountant import epsilon
-from edgefl.simulate import simulate
-from mqtt_broker.journal import Journal, Opened, Started
-from mqtt_broker.noise_key import noise_key
-from mqtt_broker.resume import enter, settings_of
+from edgefl.simulation.simulate import simulate
+from edgefl.storage.checkpoint import decode_server_state, encode_server_state
+from mqtt_broker.aggregator.journal import Journal, Opened, Started
+from mqtt_broker.aggregator.noise_key import noise_key
+from mqtt_broker.aggregator.resume import enter, settings_of
 
 IDS = ("pi-0", "pi-1", "pi-2")
 ROUNDS = 6

@@ -7,10 +7,10 @@ import urllib.request
 
 import pytest
 
-from edgefl.cli import run as edgefl
+from edgefl.cli.main import run as edgefl
 from edgefl.wire.messages import Receipt
 from edgefl.wire.strict_json import encode_json
-from mqtt_broker.prometheus import MALFORMED, REASONS, Figures, kind_of
+from mqtt_broker.integrations.prometheus import MALFORMED, REASONS, Figures, kind_of
 
 KINDS = {*(kind for kind, _ in REASONS), MALFORMED}
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from edgefl.checkpoint import decode_server_state
 from edgefl.errors import WireError
+from edgefl.storage.checkpoint import decode_server_state
 from edgefl.wire import messages
 from edgefl.wire.masked import Advertised, Agreed
 from edgefl.wire.strict_json import decode_json

@@ -7,7 +7,7 @@ import pytest
 from edgefl.config import FederationConfig
 from edgefl.learner.numpy_softmax import SoftmaxLearner
 from edgefl.report.folder import read_folder
-from edgefl.simulate import simulate
+from edgefl.simulation.simulate import simulate
 
 
 def test_a_clustered_federation_has_a_report(federate, mosquitto_url, toys):

@@ -10,9 +10,9 @@ from functools import partial
 
 import pytest
 
-from edgefl.mqtt import Message
 from edgefl.security.enrolment import load_enrolment, save_enrolment
 from edgefl.security.trust import Trust
+from edgefl.transport.link import Message
 from edgefl.wire.messages import Begin, Task
 from edgefl.wire.strict_json import decode_json
 

@@ -4,12 +4,12 @@ import threading
 
 import pytest
 
-from edgefl.checkpoint import decode_server_state
 from edgefl.errors import StateError
+from edgefl.storage.checkpoint import decode_server_state
 from edgefl.types import ServerState
-from mqtt_broker import saving
-from mqtt_broker.results import STATE
-from mqtt_broker.saving import Saving
+from mqtt_broker.aggregator import saving
+from mqtt_broker.aggregator.results import STATE
+from mqtt_broker.aggregator.saving import Saving
 
 DEADLINE_S = 40.0
 STATE_2 = ServerState(2, "federate", {}, {})

@@ -10,13 +10,13 @@ from click.testing import CliRunner
 
 from devices.commands import device as device_commands
 from edgefl.errors import LinkError
-from edgefl.mqtt import Link, Message
 from edgefl.security.authority import create, enrol, revoke
 from edgefl.security.enrolment import load_enrolment
+from edgefl.transport.link import Link, Message
 from edgefl.wire.messages import State
 from edgefl.wire.strict_json import decode_json
+from mqtt_broker.broker.dev_broker import find_mosquitto
 from mqtt_broker.commands import broker as broker_commands
-from mqtt_broker.embedded import find_mosquitto
 
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
 

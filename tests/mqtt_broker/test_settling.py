@@ -9,24 +9,24 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from edgefl import rounds
 from edgefl.algorithms import full_options, make_algorithm
 from edgefl.config import FederationConfig
-from edgefl.mqtt import Link, Message
 from edgefl.rng import rng_for
 from edgefl.security.trust import Trust
+from edgefl.server import rounds
+from edgefl.transport.link import Link, Message
 from edgefl.wire.chunks import CHUNK_BYTES
 from edgefl.wire.messages import JOINING, Begin, Receipt, State, Task
 from edgefl.wire.strict_json import decode_json, encode_json
 from edgefl.wire.tensors import encode_models
 from edgefl.wire.topics import Topics
-from mqtt_broker import control
-from mqtt_broker import exchange as module
-from mqtt_broker.control import SharedLink
-from mqtt_broker.exchange import Exchange
-from mqtt_broker.spool import Spool
-from mqtt_broker.tasks import Tasks
-from mqtt_broker.worker import CONTROL, Intake
+from mqtt_broker.aggregator import control
+from mqtt_broker.aggregator import exchange as module
+from mqtt_broker.aggregator.control import SharedLink
+from mqtt_broker.aggregator.exchange import Exchange
+from mqtt_broker.aggregator.spool import Spool
+from mqtt_broker.aggregator.tasks import Tasks
+from mqtt_broker.aggregator.worker import CONTROL, Intake
 
 DEADLINE_S = 40.0
 

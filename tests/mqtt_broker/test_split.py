@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgefl.checkpoint import decode_mixture, decode_server_state, encode_server_state
 from edgefl.config import FederationConfig
 from edgefl.learner.numpy_softmax import SoftmaxLearner
-from edgefl.mqtt import Message
-from edgefl.simulate import simulate
+from edgefl.simulation.simulate import simulate
+from edgefl.storage.checkpoint import decode_mixture, decode_server_state, encode_server_state
+from edgefl.transport.link import Message
 from edgefl.wire.chunks import chunk
 from edgefl.wire.tensors import encode_models
 from edgefl.wire.topics import parse_topic

@@ -13,12 +13,12 @@ from edgefl.plan.spec import TensorSpec
 from edgefl.types import ServerState
 from edgefl.wire.messages import Begin, Task
 from edgefl.wire.tensors import encode_models
-from mqtt_broker import control
-from mqtt_broker.figures import Figures
-from mqtt_broker.places import Groups, picked_of, placed
-from mqtt_broker.shared_spool import SharedSpool
-from mqtt_broker.split import check_split
-from mqtt_broker.spool import Spool
+from mqtt_broker.aggregator import control
+from mqtt_broker.aggregator.figures import Figures
+from mqtt_broker.aggregator.places import Groups, picked_of, placed
+from mqtt_broker.aggregator.shared_spool import SharedSpool
+from mqtt_broker.aggregator.split import check_split
+from mqtt_broker.aggregator.spool import Spool
 
 TASK = Task("s", 1, "federate", "p", {}, {}, 1, 30.0, "fp32", 0, 0.0, "n1", 0.0)
 BEGIN = Begin("pi-1", "s", 1, "p", "", 0, 1, 65536, 5, {"loss": 0.5}, "n1", 0.0)

@@ -12,8 +12,8 @@ from edgefl.errors import WireError
 from edgefl.plan.spec import TensorSpec
 from edgefl.wire.messages import Begin
 from edgefl.wire.tensors import encode_models
-from mqtt_broker import spool as spool_module
-from mqtt_broker.spool import FILE, Spool
+from mqtt_broker.aggregator import spool as spool_module
+from mqtt_broker.aggregator.spool import FILE, Spool
 
 EXPECTED = {"global": (TensorSpec("w", (3,)),)}
 

@@ -5,7 +5,7 @@ from collections import Counter
 
 from edgefl.config import FederationConfig
 from edgefl.learner.numpy_softmax import SoftmaxLearner
-from edgefl.simulate import simulate
+from edgefl.simulation.simulate import simulate
 from edgefl.wire.topics import parse_topic
 
 IDS = ("pi-0", "pi-1", "pi-2")

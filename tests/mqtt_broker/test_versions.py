@@ -11,19 +11,19 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from edgefl.mqtt import Link, Message
 from edgefl.security.enrolment import load_enrolment
+from edgefl.transport.link import Link, Message
 from edgefl.wire import version1
 from edgefl.wire.messages import Status
 from edgefl.wire.strict_json import decode_json, encode_json
 from edgefl.wire.tensors import encode_models
 from edgefl.wire.topics import PREFIX
-from mqtt_broker.journal import Journal, Started
+from mqtt_broker.aggregator.journal import Journal, Started
 
 ROOT = Path(__file__).parents[2]
 V1_STATE_FIELDS = ["federation", "session", "phase", "round", "rounds", "cohort_size", "deadline_s", "plan", "ts", "signature"]
 SPEAKS_OF_VERSION_1 = {
-    "mqtt_broker/clusters/nats-access.conf", "docs/protocol.md", "tests/mqtt_broker/test_versions.py", "CHANGELOG.md",
+    "mqtt_broker/broker/clusters/nats-access.conf", "docs/protocol.md", "tests/mqtt_broker/test_versions.py", "CHANGELOG.md",
     "tests/mqtt_broker/test_nats_cluster.py",
 }  # fmt: skip
 

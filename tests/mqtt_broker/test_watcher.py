@@ -8,11 +8,11 @@ from click.testing import CliRunner
 from devices.commands import device as device_commands
 from edgefl.errors import LinkError
 from edgefl.monitor.view import subscriptions
-from edgefl.mqtt import Link, Message
 from edgefl.security.enrolment import load_enrolment, tls_context
+from edgefl.transport.link import Link, Message
 from edgefl.wire.topics import Topics
+from mqtt_broker.broker.dev_broker import find_mosquitto
 from mqtt_broker.commands import broker as broker_commands
-from mqtt_broker.embedded import find_mosquitto
 
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
 TOPICS = Topics("f")

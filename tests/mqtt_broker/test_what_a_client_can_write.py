@@ -7,7 +7,7 @@ import pytest
 from edgefl.config import FederationConfig, parse_config
 from edgefl.errors import ConfigError
 from edgefl.wire.tensors import encode_models
-from mqtt_broker.embedded import find_mosquitto
+from mqtt_broker.broker.dev_broker import find_mosquitto
 
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
 FORGED = "rejected from pi-9: pi-9 was revoked"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mqtt_broker.embedded import find_mosquitto, free_port
+from mqtt_broker.broker.dev_broker import find_mosquitto, free_port
 
 
 def test_two_boards(desk: Any, page: Callable[[str], Any]) -> None:

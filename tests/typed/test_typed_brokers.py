@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from edgefl.mqtt import Link
-from mqtt_broker.embedded import find_mosquitto, free_port
+from edgefl.transport.link import Link
+from mqtt_broker.broker.dev_broker import find_mosquitto, free_port
 
 FEDERATION = """
 [federation]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgefl.mqtt import Link
+from edgefl.transport.link import Link
 
 CSV = ["walk", "run", "sit", "stand", "lie", "jump"]
 

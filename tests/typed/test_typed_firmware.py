@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from firmware_export.firmware import not_runnable
-from firmware_export.targets import TARGETS
+from firmware_export.firmware.firmware import not_runnable
+from firmware_export.firmware.targets import TARGETS
 
 
 @pytest.fixture(autouse=True)

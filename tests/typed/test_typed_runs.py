@@ -15,7 +15,7 @@ SMALLER = {
 # Runs that a page has without saying how they were made; one Python makes all of them, for TensorFlow takes its time to start.
 MAKE = """
 import sys
-from edgefl.cli import cli
+from edgefl.cli.main import cli
 for words in sys.stdin.read().splitlines():
     cli(["simulate", *words.split()], standalone_mode=False)
 """

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.drawing import DASHES, MARKS, PALETTE, colour
 from edgefl.errors import ConfigError
-from edgefl.evaluation import cdf
 from edgefl.report.chart import Chart, table
+from edgefl.report.drawing import DASHES, MARKS, PALETTE, colour
 from edgefl.report.figures.common import client_mean, data_name, mean_and_spread, needed, options, sorted_values
 from edgefl.report.folder import Folder, index, mapping_at, number, values
+from edgefl.runs.metrics import cdf
 
 MODELS = {"MoE": "mixture", "IFCA": "federated", "Ensemble": "ensemble", "Fine-tuned": "tuned", "Local": "local"}
 WAYS = {False: "no exploration", True: "epsilon-greedy"}

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.drawing import DASHES, PALETTE, printable
 from edgefl.errors import ConfigError, StateError
 from edgefl.report.chart import Chart, table
 from edgefl.report.clusters import draw_matrix
 from edgefl.report.curves import client_values, whole
+from edgefl.report.drawing import DASHES, PALETTE, printable
 from edgefl.report.figures.common import options, sorted_values
 from edgefl.report.folder import Folder, index, labels, number
 

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.drawing import DASHES, PALETTE, grey, printable
 from edgefl.errors import ConfigError, StateError
 from edgefl.report.chart import Chart, table
 from edgefl.report.clusters import responsibilities
 from edgefl.report.curves import whole
+from edgefl.report.drawing import DASHES, PALETTE, grey, printable
 from edgefl.report.figures.common import options
 from edgefl.report.folder import Folder, Row, index, mapping_at, number
 from edgefl.report.gates import by_class

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.drawing import DASHES, INK, PALETTE
 from edgefl.errors import ConfigError
 from edgefl.report.chart import Chart, table
 from edgefl.report.curves import model_lines, whole
+from edgefl.report.drawing import DASHES, INK, PALETTE
 from edgefl.report.figures.common import data_name, needed, sorted_values
 from edgefl.report.folder import Folder, values
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from edgefl.algorithms import FEDERATE, make_algorithm
-from edgefl.algorithms.defence import Defence, ends_with
-from edgefl.algorithms.fedavg import ALONE, GLOBAL
+from edgefl.algorithms.papers.fedavg import ALONE, GLOBAL
 from edgefl.algorithms.robust import l2_norm
-from edgefl.client import train_alone
+from edgefl.algorithms.update_sanitization import Defence, ends_with
+from edgefl.client.update import train_alone
 from edgefl.errors import ConfigError
 from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
 from edgefl.rng import rng_for

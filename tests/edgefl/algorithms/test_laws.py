@@ -7,7 +7,7 @@ import pytest
 
 from edgefl.algorithms import REGISTRY, full_options, make_algorithm
 from edgefl.algorithms.check import check_algorithm
-from edgefl.algorithms.fedavg import fedavg
+from edgefl.algorithms.papers.fedavg import fedavg
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
 from edgefl.types import Shard
@@ -31,7 +31,7 @@ def test_laws_hold(name, shards):
 
 @pytest.mark.parametrize("name", sorted(REGISTRY))
 def test_laws_hold_on_litert(name, tiny_config, digits):
-    from edgefl.plan.build import build_plan
+    from edgefl.algorithms.plans import build_plan
 
     known, given = full_options(name, {}), COMPILED | ITS_OWN.get(name, {})
     options = {key: value for key, value in given.items() if key in known}

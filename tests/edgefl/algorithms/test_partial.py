@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from edgefl.algorithms import FEDERATE, PERSONALIZE
-from edgefl.algorithms.biased_fedavg import output_layer
-from edgefl.algorithms.lg_fedavg import local_part
+from edgefl.algorithms.papers.biased_fedavg import output_layer
+from edgefl.algorithms.papers.lg_fedavg import local_part
 from edgefl.algorithms.partial import START
-from edgefl.client import train_alone
+from edgefl.client.update import train_alone
 from edgefl.errors import ConfigError
 from edgefl.rng import rng_for
-from edgefl.traffic import Traffic
+from edgefl.simulation.communication_cost import Traffic
 from edgefl.types import Broadcast, ClientState, Update
 
 

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from edgefl.algorithms import REGISTRY, full_options
-from edgefl.algorithms.commands import algorithms
+from edgefl.cli.commands.algorithms import algorithms
 from edgefl.errors import ConfigError
 
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from edgefl.algorithms import make_algorithm
-from edgefl.audit.commands import report, table
 from edgefl.audit.labels import read_labels
 from edgefl.audit.plot import plot_labels
 from edgefl.audit.scenarios import ONE_STEP, Leak, Scenario, Setting, audit_labels, defences, first_updates, guess, layer_read, one_step
-from edgefl.cli import run
+from edgefl.cli.commands.audit import report, table
+from edgefl.cli.main import run
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
 from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec

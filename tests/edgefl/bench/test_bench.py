@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from edgefl.bench import device, simulate_scale, simulate_steps
-from edgefl.bench.commands import bench
+from edgefl.cli.commands.bench import bench
 from edgefl.errors import PlanError
 
 pytest.importorskip("tensorflow", reason="the aggregator extra is not installed")

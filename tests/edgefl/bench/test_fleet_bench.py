@@ -7,9 +7,9 @@ import pytest
 from click.testing import CliRunner
 
 from edgefl.bench import fleet
-from edgefl.bench.commands import bench
+from edgefl.cli.commands.bench import bench
 from edgefl.errors import ConfigError
-from mqtt_broker.embedded import find_mosquitto
+from mqtt_broker.broker.dev_broker import find_mosquitto
 
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is n
 def test_a_small_fleet_beside_the_floor(monkeypatch, tmp_path):
     # sixty: tasks go out fifty at a time
     small = fleet.Sizes(pair=3, pair_rounds=3, loads=((60, 2),), model_bytes=(20_000,))
-    monkeypatch.setattr("edgefl.bench.commands.Sizes", lambda workers: replace(small, workers=workers))
+    monkeypatch.setattr("edgefl.cli.commands.bench.Sizes", lambda workers: replace(small, workers=workers))
     out = tmp_path / "fleet.json"
     ran = CliRunner().invoke(bench, ["fleet", "--repeats", "1", "--workers", "2", "--out", str(out)], catch_exceptions=False)
     assert ran.exit_code == 0, ran.output

@@ -4,8 +4,8 @@ from collections import Counter
 
 from click.testing import CliRunner
 
-from edgefl.bench.commands import bench
 from edgefl.bench.monitor_fleet import Fleet, round_messages
+from edgefl.cli.commands.bench import bench
 from edgefl.monitor.view import View, snapshot
 
 

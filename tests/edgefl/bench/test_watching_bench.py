@@ -6,8 +6,8 @@ import pytest
 from click.testing import CliRunner
 
 from edgefl.bench import process
-from edgefl.bench.commands import bench
-from mqtt_broker.embedded import find_mosquitto
+from edgefl.cli.commands.bench import bench
+from mqtt_broker.broker.dev_broker import find_mosquitto
 
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from edgefl.algorithms.clustering import cosine_distance, cosine_similarity, linkage
+from edgefl.algorithms.clustering.clustering import cosine_distance, cosine_similarity, linkage
 
 STATES = ("training", "sent", "sent", "idle", "paused", "silent", "offline", "rejected")
 WHY = {

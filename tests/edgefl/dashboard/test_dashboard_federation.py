@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from edgefl.algorithms.clustering import cosine_distance, cosine_similarity, cut_widest, linkage
+from edgefl.algorithms.clustering.clustering import cosine_distance, cosine_similarity, cut_widest, linkage
 from edgefl.config import FederationConfig
 from edgefl.learner.numpy_softmax import SoftmaxLearner
-from edgefl.mqtt import Link
-from edgefl.simulate import simulate
+from edgefl.simulation.simulate import simulate
+from edgefl.transport.link import Link
 from edgefl.wire.messages import Clusters, State
 from edgefl.wire.strict_json import encode_json
 from edgefl.wire.topics import Topics

@@ -9,7 +9,7 @@ import pytest
 
 from edgefl.dashboard.latest import Latest
 from edgefl.dashboard.server import Server
-from edgefl.evaluation import cdf
+from edgefl.runs.metrics import cdf
 
 expect = pytest.importorskip("playwright.sync_api", reason="no playwright; pip install playwright").expect
 expect.set_options(timeout=60_000)

@@ -10,7 +10,7 @@ import pytest
 from edgefl.dashboard.latest import Latest
 from edgefl.dashboard.server import BROWSERS, PAGE, Server, is_own_host, own_names
 from edgefl.errors import ConfigError
-from edgefl.mqtt import Link
+from edgefl.transport.link import Link
 from edgefl.wire.messages import State, Status
 from edgefl.wire.strict_json import encode_json
 from edgefl.wire.topics import Topics

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from edgefl.data.commands import datasets, partitions
-from edgefl.data.heat import heat_text
+from edgefl.cli.commands.data import datasets, partitions
+from edgefl.data.partitions.heatmap import heat_text
 from edgefl.errors import ConfigError
 
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from edgefl import cli
+from edgefl.cli import main as cli
 from edgefl.config import load_config
 from edgefl.data import load_data, make_allotments, take
-from edgefl.data.device import load_source, make_source
 from edgefl.data.npz import load_shard
+from edgefl.data.sources import load_source, make_source
 from edgefl.errors import DataError
 
 RNG = np.random.default_rng(0)

@@ -5,7 +5,7 @@ import shutil
 import time
 from collections import namedtuple
 
-from edgefl.doctor.here import check_board, check_clock, check_disk, check_enrolment, check_software
+from edgefl.doctor.host_checks import check_board, check_clock, check_disk, check_enrolment, check_software
 from edgefl.security.authority import create, enrol
 
 

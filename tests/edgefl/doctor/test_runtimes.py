@@ -6,7 +6,7 @@ import pytest
 
 from edgefl.doctor import runtimes
 from edgefl.doctor.runtimes import check_runtimes
-from edgefl.learner.runtime import installed
+from edgefl.plan.runtime import installed
 
 
 def test_the_runtime_of_this_machine_computes():

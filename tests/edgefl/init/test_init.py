@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from edgefl import cli
+from edgefl.cli import main as cli
+from edgefl.cli.commands.init import init
 from edgefl.config import load_config
-from edgefl.init.commands import init
 from edgefl.init.questions import plain_name
 from edgefl.init.task import model_for
 from edgefl.wire.topics import check_federation

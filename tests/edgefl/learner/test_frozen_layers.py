@@ -6,9 +6,9 @@ from keras import layers
 
 from edgefl.algorithms import make_algorithm
 from edgefl.algorithms.check import check_algorithm
+from edgefl.algorithms.plans import build_plan
 from edgefl.config import FederationConfig, ModelConfig
 from edgefl.learner.litert import LiteRTLearner
-from edgefl.plan.build import build_plan
 from edgefl.rng import rng_for
 from edgefl.types import ClientState, Shard
 

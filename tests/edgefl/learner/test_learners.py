@@ -22,7 +22,7 @@ def litert(tiny):
 
 @pytest.fixture(scope="session")
 def keras_learner(tiny):
-    from edgefl.plan.build import keras_learner
+    from edgefl.algorithms.plans import keras_learner
 
     return keras_learner(tiny[0].spec)
 
@@ -145,7 +145,7 @@ def test_the_laws_hold_on_litert(litert, tiny, tiny_config, digits):
 
 
 def test_a_model_that_is_not_the_plans_is_refused(tiny):
-    from edgefl.plan.build import keras_learner
+    from edgefl.algorithms.plans import keras_learner
 
     with pytest.raises(PlanError, match="other weights than the plan"):
         keras_learner(replace(tiny[0].spec, model="softmax", model_options={}))

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from edgefl.algorithms.plans import build_plan
 from edgefl.config import FederationConfig, ModelConfig
-from edgefl.plan.build import build_plan
 from edgefl.plan.spec import save_plan
 
 SCRIPT = Path(__file__).with_name("fit_all.py")

@@ -9,8 +9,8 @@ from importlib import import_module
 import pytest
 from click.testing import CliRunner
 
+from edgefl.cli.commands.models import models
 from edgefl.models import list_models
-from edgefl.models.commands import models
 from edgefl.models.options import defaults
 
 
@@ -36,7 +36,7 @@ def test_the_list_needs_no_tensorflow():
     code = """
 import sys
 sys.modules["tensorflow"] = sys.modules["keras"] = None
-from edgefl.models.commands import models
+from edgefl.cli.commands.models import models
 models([])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

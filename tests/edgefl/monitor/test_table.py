@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.monitor import words
+from edgefl.monitor import format as words
 from edgefl.monitor.page import page
 from edgefl.monitor.table import SORTS, columns_for, head, header, plain, row, selected
 

@@ -6,10 +6,10 @@ import math
 import pytest
 from click.testing import CliRunner
 
+from edgefl.cli.commands.privacy import privacy
 from edgefl.config import FederationConfig, PrivacyConfig
 from edgefl.errors import ConfigError
 from edgefl.privacy import accountant
-from edgefl.privacy.commands import privacy
 
 pytest.importorskip("dp_accounting", reason="the extra dp is not installed")
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from edgefl.algorithms import REGISTRY, make_algorithm
 from edgefl.algorithms.arithmetic import weighted_means
-from edgefl.checkpoint import encode_server_state
 from edgefl.config import FederationConfig, PrivacyConfig, parse_config
 from edgefl.errors import ConfigError
 from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
@@ -19,7 +18,8 @@ from edgefl.plan.spec import Plan
 from edgefl.privacy.mechanism import check_privacy, draw_cohort, private
 from edgefl.privacy.noise import key_of_seed, normal
 from edgefl.rng import rng_for
-from edgefl.simulate import simulate
+from edgefl.simulation.simulate import simulate
+from edgefl.storage.checkpoint import encode_server_state
 from edgefl.types import ClientState, ServerState, Update
 
 KEY = key_of_seed(7)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgefl.cli import run as edgefl
+from edgefl.cli.main import run as edgefl
 from edgefl.report.figures import FIGURES, fedmix, make_figure, pfl_moe
 from edgefl.report.figures import aem as aem_figures
 from edgefl.report.figures import clustered as clustered_figures

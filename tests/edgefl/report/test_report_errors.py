@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from edgefl.cli import run as edgefl
+from edgefl.cli.main import run as edgefl
 from edgefl.errors import StateError
 from edgefl.report.folder import read_folder, read_records
 

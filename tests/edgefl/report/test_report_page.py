@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from edgefl.cli import run as edgefl
+from edgefl.cli.main import run as edgefl
 from edgefl.report.folder import read_folder
 from edgefl.report.page import to_html
 

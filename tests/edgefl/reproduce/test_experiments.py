@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from edgefl.cli import run
+from edgefl.cli.main import run
 from edgefl.reproduce import EXPERIMENTS, experiment
 
 DATA = {"fedmix-cifar10": "cifar10"}

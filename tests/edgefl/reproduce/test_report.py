@@ -61,7 +61,7 @@ def test_stages_are_configurations_that_parse(name, scale):
     """Names are unique, `after` names an earlier stage, and every option is one that the algorithm and the partition take."""
     from edgefl.algorithms import full_options
     from edgefl.data.options import full_options as partition_options
-    from edgefl.data.registry import partition_entry
+    from edgefl.data.partitions.registry import partition_entry
 
     seen = []
     for stage in experiment(name).stages(scale, 3):
@@ -76,7 +76,7 @@ def test_stages_are_configurations_that_parse(name, scale):
 
 def permutation_run(clusters):
     """Return a stage's result: 20 clients of four permutations, each with the expert that `clusters` names for its permutation."""
-    from edgefl.evaluation import adjusted_rand_index
+    from edgefl.runs.metrics import adjusted_rand_index
 
     truth = [i % 4 for i in range(20)]
     rows = [{"id": f"c{i}", "truth": t, "cluster": clusters[t]} for i, t in enumerate(truth)]
@@ -115,7 +115,7 @@ def test_clusters_are_checked_wherever_the_true_ones_are_known():
 
 
 def test_an_experiment_that_cannot_work_is_refused_before_it_begins(tmp_path, capsys):
-    from edgefl.cli import run
+    from edgefl.cli.main import run
 
     assert run(["reproduce", "fedap", "--full", "--out", str(tmp_path / "out")]) != 0
     said = capsys.readouterr().err

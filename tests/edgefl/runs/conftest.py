@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from edgefl.config import parse_config
-from edgefl.files import write_atomic
 from edgefl.plan.spec import save_plan
 from edgefl.runs.directory import INITIAL, RunDirectory
+from edgefl.system.files import write_atomic
 from edgefl.wire.tensors import encode_weights
 
 CONFIG = """
@@ -38,7 +38,7 @@ num_clients = {clients}
 name = "{algorithm}"
 epochs = 1
 """
-MAIN = "import sys; from edgefl.runs import directory; directory.CHECKPOINT_S = 0.2; from edgefl.cli import run; sys.exit(run())"
+MAIN = "import sys; from edgefl.runs import directory; directory.CHECKPOINT_S = 0.2; from edgefl.cli.main import run; sys.exit(run())"
 """The command as a process of its own, with a checkpoint every few rounds of so small a federation."""
 
 
@@ -59,7 +59,7 @@ def text_of(
 def built():
     """Build the plan of a configuration; one for all with the same model and algorithm."""
     pytest.importorskip("keras", reason="the aggregator extra is not installed")
-    from edgefl.plan.build import build_plan
+    from edgefl.algorithms.plans import build_plan
 
     found = {}
 

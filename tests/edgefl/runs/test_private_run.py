@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from edgefl.cli import run as edgefl
+from edgefl.cli.main import run as edgefl
 from edgefl.config import load_config
 from edgefl.privacy.accountant import epsilon
 from edgefl.runs.directory import RunDirectory
-from edgefl.runs.play import play, shared_out
+from edgefl.runs.pipeline import play, shared_out
 
 PRIVACY = {"[privacy]\nclip": 1.0, "noise_multiplier": 1.5, "population": 6, "delta": 1e-4}
 

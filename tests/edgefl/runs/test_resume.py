@@ -5,8 +5,8 @@ import signal
 
 import pytest
 
-from edgefl.checkpoint import decode_server_state
-from edgefl.cli import run as edgefl
+from edgefl.cli.main import run as edgefl
+from edgefl.storage.checkpoint import decode_server_state
 
 
 def files_of(directory):

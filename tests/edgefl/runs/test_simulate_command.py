@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from edgefl.cli import run as edgefl
+from edgefl.cli.main import run as edgefl
 
 
 def test_a_federation_from_toml_to_json(prepare, capfd, tmp_path):

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.security.disputes import Fault, left_out
+from edgefl.security.secagg.disputes import Fault, left_out
 
 
 def test_by_hand():

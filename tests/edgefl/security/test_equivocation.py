@@ -11,9 +11,9 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from edgefl.errors import EdgeflError
 from edgefl.security.authority import create, enrol
-from edgefl.security.masking import mask
-from edgefl.security.participant import Participant, keys_of
-from edgefl.security.shamir import SHARE_BYTES, combine
+from edgefl.security.secagg.masking import mask
+from edgefl.security.secagg.participant import Participant, keys_of
+from edgefl.security.secagg.shamir import SHARE_BYTES, combine
 from edgefl.security.trust import Enrolments, Trust
 from edgefl.wire import masked
 from edgefl.wire.masked import (

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from edgefl.errors import RoundError, WireError
 from edgefl.security import authority
 from edgefl.security.authority import create, enrol, revoke
-from edgefl.security.participant import Participant, keys_of, revealed_of, told_of
 from edgefl.security.register import devices, ending_vouchers
-from edgefl.security.secure_sum import Revealed, advertise, unmask
+from edgefl.security.secagg.participant import Participant, keys_of, revealed_of, told_of
+from edgefl.security.secagg.secure_sum import Revealed, advertise, unmask
 from edgefl.security.trust import Enrolments, Trust
 from edgefl.wire.masked import (
     AGREE,

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgefl.errors import DataError, RoundError, WireError
-from edgefl.security import secure_sum
-from edgefl.security.masking import added, mask, to_mean, to_words
-from edgefl.security.secure_sum import (
+from edgefl.security.secagg import secure_sum
+from edgefl.security.secagg.masking import added, mask, to_mean, to_words
+from edgefl.security.secagg.secure_sum import (
     NotGenuine,
     Revealed,
     advertise,
@@ -22,8 +22,8 @@ from edgefl.security.secure_sum import (
     share,
     unmask,
 )
-from edgefl.security.shamir import PRIME
-from edgefl.security.vectors import means_of, size_of, words_of
+from edgefl.security.secagg.shamir import PRIME
+from edgefl.security.secagg.vectors import means_of, size_of, words_of
 
 CONTEXT = "kitchen round 3"
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgefl.errors import RoundError
-from edgefl.security import shamir
-from edgefl.security.shamir import PRIME, combine, split
+from edgefl.security.secagg import shamir
+from edgefl.security.secagg.shamir import PRIME, combine, split
 
 
 def test_a_line_by_hand(monkeypatch):

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig, PrivacyConfig, parse_config
-from edgefl.data.allotment import Allotment, take
+from edgefl.config.toml import to_toml
 from edgefl.data.dataset import Dataset
+from edgefl.data.partitions.client_partition import Allotment, take
 from edgefl.errors import ConfigError, DataError
-from edgefl.toml import to_toml
 from edgefl.tune.space import Choice, Range, cluster_space, draw, exploration_space, gate_space, local_space, with_options
 from edgefl.tune.stages import STAGES, chosen, experts_setting
 from edgefl.tune.trial import looks

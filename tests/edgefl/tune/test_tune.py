@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgefl.checkpoint import encode_server_state
+from edgefl.cli.commands.tune import trials_table, tune
 from edgefl.config import load_config, parse_config
 from edgefl.data import load_data
-from edgefl.data.registry import make_allotments
+from edgefl.data.partitions.registry import make_allotments
 from edgefl.errors import ConfigError, DataError
-from edgefl.simulate import simulate
-from edgefl.tune.commands import trials_table, tune
+from edgefl.simulation.simulate import simulate
+from edgefl.storage.checkpoint import encode_server_state
 from edgefl.tune.directory import Found
 from edgefl.tune.plans import fitted, structure
 from edgefl.tune.space import with_options
@@ -73,7 +73,7 @@ def run(capfd):
 def local_ray(monkeypatch):
     """A local Ray for all searches of a test: each would start its own."""
     pytest.importorskip("ray", reason="the ray extra is not installed")
-    from edgefl.engines.ray_session import ray_session
+    from edgefl.simulation.engines.ray_session import ray_session
 
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with ray_session(1):
@@ -117,7 +117,7 @@ def test_four_stages_a_federation_and_nothing_twice(run, config_file, tmp_path):
 @pytest.fixture
 def built():
     pytest.importorskip("keras", reason="the aggregator extra is not installed")
-    from edgefl.plan.build import build_plan
+    from edgefl.algorithms.plans import build_plan
 
     return build_plan
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.codecs import check_codec
 from edgefl.errors import ConfigError, WireError
+from edgefl.wire.codecs import check_codec
 from edgefl.wire.deflate import expand, squeeze
 from edgefl.wire.tensors import decode_models, encode_models, models_limit, specs_of
 

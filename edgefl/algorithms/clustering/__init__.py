@@ -1,0 +1,1 @@
+"""Similarity of clients' layers and clusters made by it."""

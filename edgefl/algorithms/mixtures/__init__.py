@@ -1,0 +1,1 @@
+"""Arithmetic of mixtures of experts: responsibilities, averages of experts, use of the gate."""

@@ -1,0 +1,1 @@
+"""Federated algorithms. One paper, one file or folder."""

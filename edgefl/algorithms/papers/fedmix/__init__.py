@@ -1,0 +1,1 @@
+"""FedMix: a mixture of experts with a variational gate on each client."""

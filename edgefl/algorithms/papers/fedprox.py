@@ -1,0 +1,72 @@
+"""FedProx: federated averaging whose clients are held near the model that they received.
+
+Li et al., Federated Optimization in Heterogeneous Networks, arXiv:1812.06127, algorithm 2: client k trains on
+F_k(w) + mu / 2 |w - w_received|^2, with F_k its mean loss. mu = 0 is federated averaging.
+
+Traffic: that of federated averaging. An update also tells how far the client went: `distance`, the length of what it sends.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edgefl.algorithms.base import Algorithm
+from edgefl.algorithms.entry import entry
+from edgefl.algorithms.papers.fedavg import GLOBAL, RECEIVED, fedavg, fedavg_objectives
+from edgefl.algorithms.robust import l2_norm
+from edgefl.learner.base import Learner
+from edgefl.types import Broadcast, ClientState, Shard, Update
+
+if TYPE_CHECKING:
+    from edgefl.compiler.network import Network
+    from edgefl.compiler.objective import Objective
+
+Tensor = Any
+Tensors = Mapping[str, Tensor]
+
+
+def fedprox(learner: Learner | None, *, mu: float = 0.01, **federation: Any) -> Algorithm:
+    """Return FedAvg (with the keywords `federation`) that trains on the proximal objective.
+
+    mu is fixed when the plan is built, as batch_size is.
+    """
+    del mu
+    base = fedavg(learner, **federation)
+
+    def local_update(
+        broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
+    ) -> tuple[Update, ClientState]:
+        update, state = base.local_update(broadcast, state, shard, client_id, rng)
+        return replace(update, metrics={**update.metrics, "distance": l2_norm(update.deltas[GLOBAL])}), state
+
+    return replace(base, name="fedprox", local_update=local_update)
+
+
+def proximal(plain: "Objective", mu: float) -> "Objective":
+    """Return the objective with mu / 2 |w - w_received|^2 added, w_received being the frozen weights `received/NAME`."""
+    from edgefl.compiler import objective as of
+
+    if not mu:
+        return plain
+    names = [spec.name for spec in plain.moved]
+
+    def loss(weights: Tensors, data: Tensors, noise: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
+        import tensorflow as tf
+
+        losses, assigned = plain.loss_per_sample(weights, data, noise)
+        received = of.under(RECEIVED, weights)
+        squares = [tf.reduce_sum(tf.square(weights[name] - received[name])) for name in names]
+        return losses + sum(squares) * (mu / 2), assigned
+
+    return replace(plain, frozen=(*plain.frozen, *of.prefixed(RECEIVED, plain.moved)), loss_per_sample=loss)
+
+
+def fedprox_objectives(network: "Network", options: Mapping[str, Any]) -> tuple["Objective", ...]:
+    """Return FedAvg's, with the penalty in `train`."""
+    train, *others = fedavg_objectives(network, options)
+    return (proximal(train, options["mu"]), *others)
+
+
+ENTRIES = {"fedprox": entry(fedprox, fedprox_objectives, "Li et al., arXiv:1812.06127", fedavg)}

@@ -1,0 +1,55 @@
+"""LG-FedAvg: each client learns a representation of its own under layers that all share.
+
+Liang et al., Think Locally, Act Globally, arXiv:2001.01523, algorithm 1: the first layers are local, the others are averaged.
+(Reisser et al., arXiv:2107.06724, compare with it as `Local/Global`, with the input layer local.)
+
+Traffic: down the shared part, and once the local part's first values; up the delta of the shared part.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from edgefl.algorithms.base import Algorithm
+from edgefl.algorithms.entry import entry
+from edgefl.algorithms.papers.fedavg import fedavg, fedavg_objectives
+from edgefl.algorithms.partial import layer_of, partial_sharing
+from edgefl.algorithms.update_sanitization import listed
+from edgefl.config import nearest
+from edgefl.errors import ConfigError
+from edgefl.learner.base import Learner
+from edgefl.types import Weights
+
+if TYPE_CHECKING:
+    from edgefl.compiler.network import Network
+    from edgefl.compiler.objective import Objective
+
+
+def local_part(weights: Weights, layers: str) -> list[str]:
+    """Return the names of the weights in these layers: a comma list of layers or of what they begin with; the first layer if empty.
+
+    Weights are in the plan's order. Raises ConfigError for an entry that is no layer.
+    """
+    chosen = listed(layers) or (layer_of(next(iter(weights))),)
+    for layer in chosen:
+        if not any(_lies_in(name, layer) for name in weights):
+            known = list(dict.fromkeys(layer_of(name) for name in weights))
+            raise ConfigError(f"local_layers has {layer!r}, which is no layer of the model; {nearest(layer, known)}")
+    return [name for name in weights if any(_lies_in(name, layer) for layer in chosen)]
+
+
+def _lies_in(name: str, layer: str) -> bool:
+    return name.startswith(f"{layer}/")
+
+
+def lg_fedavg(learner: Learner | None, *, local_layers: str = "", **federation: Any) -> Algorithm:
+    """Return FedAvg (with the keywords `federation`) of all but the local layers, `conv1, conv2` say; the first one if not given."""
+    return partial_sharing(learner, "lg-fedavg", lambda weights: local_part(weights, local_layers), federation)
+
+
+def lg_fedavg_objectives(network: "Network", options: Mapping[str, Any]) -> tuple["Objective", ...]:
+    """Return FedAvg's; ConfigError for a layer that the model lacks."""
+    local_part(network.initial_weights(), options["local_layers"])
+    return fedavg_objectives(network, options)
+
+
+ENTRIES = {"lg-fedavg": entry(lg_fedavg, lg_fedavg_objectives, "Liang et al., arXiv:2001.01523", fedavg)}

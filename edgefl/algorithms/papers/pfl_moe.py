@@ -1,0 +1,178 @@
+"""PFL-MoE: a personal classifier, mixed with the global one by a gate.
+
+Guo et al., PFL-MoE: Personalized Federated Learning Based on Mixture of Experts, 2020, algorithms 1 and 2.
+After FedAvg, on each client: copy the classifier (FC1-3), freeze the convolutions, train the copy on D_per; then train
+g = sigmoid(gate(z)) on D_gate, where z is the image (MF) or the features (MFE), so that
+logits = g * global(x) + (1 - g) * local(x). FB keeps the copy alone and trains it on all of D.
+(Algorithm 2, line 7 of the paper updates theta; what is meant is theta_Ci, the client's own copy.)
+
+Traffic: that of FedAvg; nothing that is personal leaves the device.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from edgefl.algorithms.base import Algorithm
+from edgefl.algorithms.entry import entry
+from edgefl.algorithms.papers.fedavg import FEDERATED, GLOBAL, fedavg, fedavg_objectives
+from edgefl.errors import DataError
+from edgefl.learner.base import Learner
+from edgefl.plan.spec import TensorSpec
+from edgefl.types import Array, Broadcast, ClientState, Mixture, Peer, Shard, Weights
+
+if TYPE_CHECKING:
+    from edgefl.compiler.network import Network
+    from edgefl.compiler.objective import Objective
+
+Tensor = Any
+Tensors = Mapping[str, Tensor]
+
+Kind = Literal["fb", "mf", "mfe"]
+ADAPTED = "adapted"
+"""The peer of a mixture that is its own local expert without the gate: what the paper's tables call PFL-FB."""
+
+
+def split_gate(count: int, share: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Split 0..count-1 into D_per and D_gate, int64 indices; each holds at least one sample.
+
+    Raises DataError when there are fewer than two samples.
+    """
+    if count < 2:
+        raise DataError(f"{count} sample to split between classifier and gate, expected at least 2; collect more data on this device")
+    order = rng.permutation(count)
+    gate = min(max(1, round(count * share)), count - 1)
+    return np.sort(order[gate:]), np.sort(order[:gate])
+
+
+def _under(prefix: str, weights: Weights) -> dict[str, Array]:
+    return {f"{prefix}/{name}": array for name, array in weights.items()}
+
+
+def pfl_moe(
+    learner: Learner | None,
+    kind: Kind,
+    *,
+    adapt_epochs: int = 10,
+    adapt_learning_rate: float = 0.001,
+    adapt_momentum: float = 0.9,
+    adapt_weight_decay: float = 5e-4,
+    adapt_batch_size: int = 64,
+    gate_epochs: int = 10,
+    gate_learning_rate: float = 0.001,
+    gate_share: float = 0.25,
+    **federation: Any,
+) -> Algorithm:
+    """Return FedAvg (with the keywords `federation`) whose clients end with a personal classifier, and a gate for MF and MFE.
+
+    gate_share is the part of D that trains the gate. Weight decay is decoupled, as in Keras.
+    """
+    del adapt_batch_size
+    adapt = {"learning_rate": adapt_learning_rate, "momentum": adapt_momentum, "weight_decay": adapt_weight_decay}
+
+    def personalize(broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator) -> tuple[Mixture, ClientState]:
+        assert learner is not None
+        model = broadcast.models[GLOBAL]
+        peers = {FEDERATED: Peer("predict", model)}
+        trunk = {spec.name: model[spec.name] for spec in learner.spec.signature("features").frozen}
+        head = {spec.name: model[spec.name] for spec in learner.spec.signature("predict_head").frozen}
+        features = learner.predict("features", trunk, {"x": shard.x_train})
+
+        def adapted(index: np.ndarray) -> Weights:
+            data = {"features": features[index]}
+            trained, _ = learner.fit("train_head", head, data, shard.y_train[index], epochs=adapt_epochs, rng=rng, hyper=adapt)
+            return {**head, **trained}
+
+        if kind == "fb":
+            return Mixture({**trunk, **_under("local", adapted(np.arange(len(features))))}, peers), state
+
+        per, gated = split_gate(len(features), gate_share, rng)
+        local = adapted(per)
+        own = {"features": features[gated]}
+        logits = np.stack([learner.predict("predict_head", each, own) for each in (head, local)], axis=1)
+        inputs = features[gated] if kind == "mfe" else shard.x_train[gated].reshape(len(gated), -1)
+        zeros = {spec.name: np.zeros(spec.shape, np.float32) for spec in learner.spec.signature("train_gate").trained}
+        data = {"gate_input": inputs, "logits": logits}
+        hyper = {"learning_rate": gate_learning_rate}
+        gate = learner.fit("train_gate", zeros, data, shard.y_train[gated], epochs=gate_epochs, rng=rng, hyper=hyper)[0]
+        peers[ADAPTED] = Peer("predict", {**model, **local})
+        everything = features if kind == "mfe" else shard.x_train.reshape(len(features), -1)
+        own_share = float(np.mean(0.5 - 0.5 * np.tanh(0.5 * (everything @ gate["gate/kernel"] + gate["gate/bias"]))))  # 1 - sigmoid
+        usage = {"gate/global": 1 - own_share, "gate/local": own_share}
+        return Mixture({**trunk, **_under("global", head), **_under("local", local), **gate}, peers, usage), state
+
+    return replace(fedavg(learner, **federation), name=f"pfl-{kind}", personalize=personalize)
+
+
+def pfl_moe_objectives(kind: Kind, network: "Network", options: Mapping[str, Any]) -> tuple["Objective", ...]:
+    """Return FedAvg's, the split at the classifier, the gate's training (MF, MFE) and the mixture."""
+    from edgefl.compiler import objective as of
+    from edgefl.compiler.optimizer import adam, sgd
+
+    train, predict, _ = fedavg_objectives(network, options)
+    adapt = sgd(options["adapt_learning_rate"], momentum=options["adapt_momentum"], weight_decay=options["adapt_weight_decay"])
+    shared = (
+        train,
+        predict,
+        of.features(network, of.PREDICT_BATCH),
+        of.train_head(network, of.batch_of(options, "adapt_batch_size"), adapt),
+        of.predict_head(network, of.PREDICT_BATCH),
+    )
+    if kind == "fb":
+        return (*shared, _mixture(network, None))
+    shape = network.features_shape if kind == "mfe" else network.input_shape
+    width = math.prod(shape)
+    gate = (TensorSpec("gate/kernel", (width, 1)), TensorSpec("gate/bias", (1,)))
+    data = (TensorSpec("gate_input", (of.GATE_BATCH, width)), TensorSpec("logits", (of.GATE_BATCH, 2, network.num_classes)))
+
+    def loss(weights: Tensors, data: Tensors, noise: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
+        logits = data["logits"]
+        mixed = _mix(_gate(weights, data["gate_input"]), logits[:, 0], logits[:, 1])
+        return of.cross_entropy(mixed, data["y"]), {}
+
+    optimizer = adam(options["gate_learning_rate"])
+    train_gate = of.Objective("train_gate", "train", of.GATE_BATCH, data, gate, optimizer=optimizer, loss_per_sample=loss)
+    return (*shared, train_gate, _mixture(network, kind, gate))
+
+
+def _gate(weights: Tensors, inputs: Tensor) -> Tensor:
+    import tensorflow as tf
+
+    return tf.sigmoid(tf.matmul(inputs, weights["gate/kernel"]) + weights["gate/bias"])
+
+
+def _mix(g: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    return g * first + (1.0 - g) * second
+
+
+def _mixture(network: "Network", kind: Kind | None, gate: tuple[TensorSpec, ...] = ()) -> "Objective":
+    """Return predict_mixture: one trunk, the local head (FB), or both heads under the gate."""
+    from edgefl.compiler import objective as of
+
+    trunk, head = network.select(network.trunk_names), network.select(network.head_names)
+    prefixes = ("local",) if kind is None else ("global", "local")
+    heads = tuple(spec for prefix in prefixes for spec in of.prefixed(prefix, head))
+
+    def out(weights: Tensors, data: Tensors) -> Tensor:
+        import tensorflow as tf
+
+        features = network.trunk(weights, data["x"])
+        logits = [network.head(of.under(prefix, weights), features) for prefix in prefixes]
+        if kind is None:
+            return logits[0]
+        seen = features if kind == "mfe" else tf.reshape(data["x"], (data["x"].shape[0], -1))
+        return _mix(_gate(weights, seen), *logits)
+
+    data = (of.samples(network, of.PREDICT_BATCH),)
+    return of.Objective("predict_mixture", "predict", of.PREDICT_BATCH, data, frozen=(*trunk, *heads, *gate), out=out)
+
+
+_SOURCE = "Guo et al., PFL-MoE, arXiv:2012.15589"
+ENTRIES = {
+    f"pfl-{kind}": entry(partial(pfl_moe, kind=kind), partial(pfl_moe_objectives, kind), _SOURCE, fedavg, pfl_moe)
+    for kind in ("fb", "mf", "mfe")
+}

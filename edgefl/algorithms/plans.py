@@ -1,0 +1,43 @@
+"""The plan of a configuration: its model, compiled for what its algorithm computes. The functions import TensorFlow, the module does not."""
+
+from typing import TYPE_CHECKING
+
+from edgefl.algorithms.draws import with_draws
+from edgefl.algorithms.registry import full_options, further_draws, objectives
+from edgefl.config import FederationConfig
+from edgefl.plan.spec import Plan, PlanSpec
+from edgefl.types import Weights
+
+if TYPE_CHECKING:
+    from edgefl.learner.keras import KerasLearner
+
+
+def build_plan(config: FederationConfig) -> tuple[Plan, Weights]:
+    """Return the plan of this federation and its initial weights: the same for the same configuration and library versions.
+
+    The initial weights hold further draws for an algorithm with several models, see `edgefl.algorithms.draws`.
+
+    Raises:
+        ConfigError: A model or an option does not exist.
+        PlanError: A layer cannot be compiled.
+    """
+    from edgefl.compiler.build import compile_plan
+
+    options = full_options(config.algorithm, config.options)
+    plan, initial, draws = compile_plan(
+        config, options, lambda network: objectives(config.algorithm, network, options), further_draws(config.algorithm, options)
+    )
+    return plan, with_draws(initial, draws)
+
+
+def keras_learner(spec: PlanSpec) -> "KerasLearner":
+    """Return the Keras learner of a plan, its model built anew from the name and options in the spec.
+
+    Raises:
+        PlanError: The model of this machine has other weights than the plan's.
+        ConfigError: The model is not on this machine.
+    """
+    from edgefl.compiler.build import rebuild_network
+    from edgefl.learner.keras import KerasLearner
+
+    return KerasLearner(spec, objectives(spec.algorithm, rebuild_network(spec), spec.options))

@@ -1,0 +1,91 @@
+"""`edgefl plan build` and `edgefl plan inspect`."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+from safetensors.numpy import save as save_tensors
+
+from edgefl.cli.completion import algorithm_names, known, model_names
+from edgefl.config import FederationConfig, ModelConfig, as_shape, load_config
+from edgefl.errors import ConfigError
+from edgefl.plan.spec import load_plan, save_plan
+from edgefl.system.files import write_atomic
+from edgefl.system.progress import Telling
+from edgefl.system.stderr import quiet_stderr
+
+INITIAL = "initial.safetensors"
+
+
+@click.group()
+def plan() -> None:
+    """Compile a Keras model for devices, and look into what was compiled.
+
+    Example: edgefl plan build --model lenet5 --algorithm pfl-mfe -o plan/
+    """
+
+
+@plan.command(epilog="Example: edgefl plan build --model lenet5 --algorithm pfl-mfe --input-shape 28,28,1 --num-classes 10 -o plan/")
+@click.option("--config", type=click.Path(path_type=Path), help="Read model, algorithm and seed from this federation.toml.")
+@click.option(
+    "--model", shell_complete=known(model_names, or_file=True), help="A model's name, a .keras file or module:function.  [default: lenet5]"
+)
+@click.option("--algorithm", shell_complete=known(algorithm_names), help="The algorithm that the plan serves.  [default: fedavg]")
+@click.option("--input-shape", help="One sample's shape.  [default: 28,28,1]")
+@click.option("--num-classes", type=int, help="How many classes the model tells apart.  [default: 10]")
+@click.option("--seed", type=int, help="What the initial weights are drawn from.  [default: 1]")
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="The directory to write.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def build(
+    config: Path | None,
+    model: str | None,
+    algorithm: str | None,
+    input_shape: str | None,
+    num_classes: int | None,
+    seed: int | None,
+    output: Path,
+    as_json: bool,
+) -> None:
+    """Compile a plan, and write it with the model's initial weights. Needs TensorFlow.
+
+    Layers that compile: Conv1D, Conv2D, DepthwiseConv2D, SeparableConv1D and 2D, MaxPooling, AveragePooling and global poolings (1D, 2D),
+    Dense, Flatten, Reshape, ReLU, LeakyReLU, ELU, Softmax and other activations, Dropout, BatchNormalization, GroupNormalization,
+    LayerNormalization, Normalization, Add, Concatenate, Rescaling, ZeroPadding, Cropping, UpSampling (nearest), and with unroll=True LSTM
+    and SimpleRNN. Those that do not (loops over time, grouped and transposed convolutions, exact GELU) are named by the error.
+    """
+    given = {"name": model, "input_shape": as_shape(input_shape) if input_shape is not None else None, "num_classes": num_classes}
+    settings = load_config(config) if config else FederationConfig()
+    changed: dict[str, Any] = {key: value for key, value in (("algorithm", algorithm), ("seed", seed)) if value is not None}
+    if config and (changed or any(value is not None for value in given.values())):
+        raise ConfigError(f"{config} says model, algorithm and seed already; give either --config or the single options")
+    chosen: Any = {key: value for key, value in given.items() if value is not None}
+    if chosen:
+        changed["model"] = ModelConfig(**chosen)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    wanted = replace(settings, **changed)
+    with Telling() as tell, quiet_stderr():
+        tell.doing(f"compiling {wanted.model.name} for {wanted.algorithm}; TensorFlow takes some seconds")
+        from edgefl.algorithms.plans import build_plan
+
+        built, weights = build_plan(wanted)
+    save_plan(built, output)
+    write_atomic(output / INITIAL, bytes(save_tensors(dict(weights))))
+    _report(output, as_json)
+
+
+@plan.command(epilog="Example: edgefl plan inspect plan/ --json")
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def inspect(directory: Path, as_json: bool) -> None:
+    """Print a plan's signatures, shapes, ops and sizes. Needs no TensorFlow."""
+    _report(directory, as_json)
+
+
+def _report(directory: Path, as_json: bool) -> None:
+    from edgefl.plan.inspect import inspect_plan, render_plan
+
+    report = inspect_plan(load_plan(directory))
+    click.echo(json.dumps(report, indent=1) if as_json else render_plan(report))

@@ -1,0 +1,122 @@
+"""`edgefl report`: a folder as one page, or a figure of a paper from run folders."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edgefl.errors import ConfigError, StateError
+from edgefl.report.chart import Chart, Part
+from edgefl.report.drawing import drawn, form_of, save
+from edgefl.report.folder import Folder, read_folder
+from edgefl.system.files import write_atomic
+
+
+@click.command(short_help="A run as one HTML page, or a paper's figure of runs.")
+@click.argument("folders", nargs=-1, type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The file to write  [default: report.html in the folder; NAME.svg for a figure]",
+)
+@click.option("--figure", "name", metavar="NAME", help="A figure of one of the papers: .svg, .png or .pdf.")
+@click.option("--list", "listing", is_flag=True, help="Name the figures, and what each needs.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the data behind the pictures as one JSON object; no file is written but with -o."
+)
+def report(folders: tuple[Path, ...], out: Path | None, name: str | None, listing: bool, as_json: bool) -> None:  # fmt: skip
+    """Write a federation's folder as one page that needs no other file and no network, or a figure of a paper.
+
+    A folder is what `edgefl simulate`, `edgefl demo` or `edgefl aggregator start` wrote to its --out. A figure takes several, or the
+    folder of `edgefl reproduce` that holds them.
+
+    \b
+    Examples:
+      edgefl report runs/x -o report.html
+      edgefl report --figure aem-6 runs/aem-reduced -o aem-6.pdf
+    """
+    if listing:
+        _list(as_json)
+    elif name is not None:
+        _figure(name, folders, out, as_json)
+    else:
+        _page(folders, out, as_json)
+
+
+def _page(folders: Sequence[Path], out: Path | None, as_json: bool) -> None:
+    from edgefl.report.page import sections, to_html
+
+    if len(folders) != 1:
+        raise ConfigError(
+            f"{len(folders)} folders, expected one for a page; --figure takes several, `edgefl compare` sets runs side by side"
+        )
+    folder = read_folder(folders[0])
+    if as_json:
+        told = {each.name: [_told(part) for part in each.parts] for each in sections(folder)}
+        click.echo(json.dumps({"folder": str(folder.path), "facts": dict(folder.facts), "sections": told}, allow_nan=False))
+        if out is None:
+            return
+    path = out or folders[0] / "report.html"
+    text = to_html(folder).encode()
+    try:
+        write_atomic(path, text)
+    except OSError as error:
+        raise _unwritten(path, error) from error
+    click.echo(f"report   {path} ({len(text) / 1e3:,.0f} KB)", err=as_json)
+
+
+def _figure(name: str, paths: Sequence[Path], out: Path | None, as_json: bool) -> None:
+    from edgefl.report.figures import figure, make_figure
+
+    wanted = figure(name)
+    path = out or Path(f"{name}.svg")
+    form_of(path)
+    chart = make_figure(name, [folder for each in paths for folder in _runs_in(each, wanted.algorithms)])
+    if as_json:
+        click.echo(json.dumps({"figure": name, **_told(chart)}, allow_nan=False))
+        if out is None:
+            return
+    try:
+        save(drawn(chart.draw, chart.width, chart.height), path)
+    except OSError as error:
+        raise _unwritten(path, error) from error
+    click.echo(f"{chart.title}: {chart.alt}\npicture  {path}", err=as_json)
+
+
+def _runs_in(path: Path, algorithms: Sequence[str]) -> list[Folder]:
+    """Return the folder itself, or those in it that are runs of one of the algorithms."""
+    inside = sorted(child for child in path.iterdir() if (child / "run.json").exists()) if path.is_dir() else []
+    if not inside or (path / "run.json").exists() or (path / "result.json").exists():
+        return [read_folder(path)]
+    found = [folder for folder in map(read_folder, inside) if not algorithms or folder.algorithm in algorithms]
+    if not found:
+        raise ConfigError(f"{path} holds no run of {' or '.join(algorithms)}; give the folder of such a run")
+    return found
+
+
+def _told(part: Part) -> dict[str, Any]:
+    if not isinstance(part, Chart):
+        return {"title": part.title, "missing": part.why}
+    rows = [list(row) for row in part.table.rows]
+    return {"name": part.name, "title": part.title, "alt": part.alt, "head": list(part.table.head), "rows": rows, "left": part.table.left}
+
+
+def _list(as_json: bool) -> None:
+    from edgefl.report.figures import FIGURES
+
+    if as_json:
+        click.echo(json.dumps({name: {"paper": f.paper, "shows": f.shows, "needs": f.needs} for name, f in FIGURES.items()}))
+        return
+    paper = ""
+    for name, each in FIGURES.items():
+        if each.paper != paper:
+            paper = each.paper
+            click.echo(f"{paper}")
+        click.echo(f"  {name:<12} {each.shows}\n{'':15}needs {each.needs}")
+
+
+def _unwritten(path: Path, error: OSError) -> StateError:
+    return StateError(f"cannot write {path}: {error.strerror or error}; free some space, or give another -o")

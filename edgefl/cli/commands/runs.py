@@ -1,0 +1,188 @@
+"""`edgefl simulate` and `edgefl compare`."""
+
+import json
+import time
+import tomllib
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edgefl.algorithms import make_algorithm
+from edgefl.config import FederationConfig, load_config
+from edgefl.errors import ConfigError
+from edgefl.loggers import LOG_HELP, about_run, check_log, open_logs
+from edgefl.loggers.scalars import figure_scalars
+from edgefl.plan.spec import Plan
+from edgefl.privacy.accountant import within_budget
+from edgefl.privacy.mechanism import check_privacy
+from edgefl.runs import layers
+from edgefl.runs.directory import RunDirectory, command_line
+from edgefl.runs.pipeline import Shared, light, play, reading
+from edgefl.runs.progress import RoundProgress
+from edgefl.runs.summary import confusions, gates, read_summary, summarize
+from edgefl.runs.table import comparison, result_table
+from edgefl.security.secagg.summing import check_secure
+from edgefl.simulation.engines.base import Engine
+from edgefl.simulation.engines.site import Ending, Federation
+from edgefl.system.progress import Telling
+
+
+def _open_engine(engine: str, processes: int) -> Callable[[Federation], Engine] | None:
+    if engine == "local":
+        return None
+    from edgefl.simulation.engines.ray import RayEngine
+
+    return partial(RayEngine, count=processes)
+
+
+def _keep_mixtures(run: RunDirectory, config: FederationConfig, shared: Shared) -> Callable[[str, Ending], Ending]:
+    from edgefl.runs.mixtures import keep_state
+
+    @cache
+    def plan() -> Plan:  # built once the rounds begin
+        found = run.plan()
+        assert found is not None
+        return found[0]
+
+    def keep(client_id: str, ending: Ending) -> Ending:
+        keep_state(run.path, plan(), config, client_id, ending.mixture, shared.shards[client_id])
+        return light(client_id, ending)
+
+    return keep
+
+
+def _keep_layers(run: RunDirectory, config: FederationConfig, shared: Shared, epochs: int) -> None:
+    from edgefl.learner.litert import LiteRTLearner
+
+    found = run.plan()
+    assert found is not None
+    truth = {client: allotment.truth for client, allotment in shared.allotments.items()}
+    told = layers.layers_over(LiteRTLearner(found[0]), found[1], shared.shards, epochs, truth, config.seed)
+    run.write("layers.json", json.dumps(told, allow_nan=False) + "\n")
+
+
+def _draw(function: Callable[..., None], *arguments: Any) -> bool:
+    try:
+        function(*arguments)
+    except ModuleNotFoundError as error:
+        if error.name != "matplotlib":
+            raise
+        click.echo("no pictures: matplotlib is not installed; pip install -e '.[plots]'", err=True)
+        return False
+    return True
+
+
+@click.command(short_help="A federation of many clients on this machine.")
+@click.argument("config_file", metavar="CONFIG", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--out", type=click.Path(path_type=Path), help="The run's directory  [default: runs/NAME-DATE-TIME]")
+@click.option("--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="Client processes; the result is the same.")
+@click.option(
+    "--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="ray: a Ray cluster, see RAY_ADDRESS."
+)
+@click.option("--seed", type=click.IntRange(0), help="In place of the configuration's seed.")
+@click.option("--resume", is_flag=True, help="Go on with a run that was interrupted.")
+@click.option("--mixtures", is_flag=True, help="Keep each client's mixture and samples in mixtures/CLIENT/, for `edgefl export --state`.")
+@click.option(
+    "--evaluate-every",
+    type=click.IntRange(0),
+    default=0,
+    metavar="ROUNDS",
+    help="Measure every client and the server's models after so many rounds, for curves of accuracy  [default: at the end only]",
+)
+@click.option(
+    "--layers-over",
+    type=click.IntRange(0, 100),
+    default=0,
+    metavar="EPOCHS",
+    help="Also train each client alone for so many epochs, and keep how alike their layers are after each.",
+)
+@click.option("--log", "logs", multiple=True, help=LOG_HELP)
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON; progress goes to stderr.")
+def simulate(
+    config_file: Path, out: Path | None, processes: int, engine: str, seed: int | None, resume: bool, mixtures: bool,
+    evaluate_every: int, layers_over: int, logs: tuple[str, ...], as_json: bool,
+) -> None:  # fmt: skip
+    """Run the federation of a TOML file here: any algorithm, model, data set and partition.
+
+    \b
+    Example:
+      edgefl simulate federation.toml --out runs/x --processes 2
+    """
+    config = load_config(config_file)
+    if seed is not None:
+        config = replace(config, seed=seed)
+    if resume and out is None:
+        raise ConfigError("--resume without --out; give the directory of the run to go on with")
+    for wanted in logs:
+        check_log(wanted)
+    algorithm = make_algorithm(config.algorithm, None, config.options)
+    check_privacy(algorithm, config)
+    check_secure(algorithm, config)
+    config = within_budget(config, partial(click.echo, err=True))
+    out = out or Path("runs") / time.strftime(f"{config.name}-%Y%m%d-%H%M%S")
+    if layers_over:
+        layers.check_layers(config.algorithm, config.partition.num_clients)
+    if "data" not in tomllib.loads(config_file.read_text()):
+        click.echo(
+            f"no [data] in {config_file}: taking {config.data.name}, pictures that come with scikit-learn; name yours there", err=True
+        )
+    with Telling() as tell, reading(config, tell) as shared:
+        run = RunDirectory(out, config, command_line(), resume=resume)
+        if run.state is not None:
+            tell(f"{out}: {run.state.round - 1} of {config.rounds} rounds are done")
+        if run.plan() is None:
+            tell.doing(f"compiling {config.model.name} for {config.algorithm}; TensorFlow takes some seconds")
+        key, resumed = f"{out.resolve()} {run.note()['started']}", run.state is not None
+        with open_logs(logs, config.name, key=key, resumed=resumed, about=about_run(config)) as log:
+            simulation = play(
+                run, config, shared, processes=processes, open_engine=_open_engine(engine, processes),
+                progress=RoundProgress(config.rounds, tell),
+                ended=_keep_mixtures(run, config, shared) if mixtures else light, evaluate_every=evaluate_every, log=log,
+            )  # fmt: skip
+            if layers_over:
+                _keep_layers(run, config, shared, layers_over)
+            records = run.records()
+            summary = summarize(config, simulation, records, shared.allotments, shared.test_counts)
+            log(len(records), figure_scalars(summary["figures"]))
+    run.write("confusion.json", confusions(simulation))
+    run.write("gates.json", gates(simulation))
+    summary = {**summary, **{key: run.note()[key] for key in ("command", "versions", "machine")}}
+    run.write("summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
+    from edgefl.report.plots import plot_run
+
+    drawn = _draw(plot_run, summary, records, out / "run.png")
+    if as_json:
+        click.echo(json.dumps(summary, allow_nan=False))
+        return
+    if mixtures:
+        first = out / "mixtures" / min(simulation.endings)
+        click.echo(f"\n{len(simulation.endings)} states in {out / 'mixtures'}: edgefl export --state {first} -o model/")
+    click.echo("\n" + result_table(summary) + f"\n\nsummary  {out / 'summary.json'}" + (f"\npicture  {out / 'run.png'}" if drawn else ""))
+
+
+@click.command(short_help="Runs side by side.")
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path, file_okay=False))
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Draw the distributions over clients into this PNG.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
+    """Print runs side by side: mean, standard deviation and 10th percentile over clients, bytes, seconds.
+
+    \b
+    Example:
+      edgefl compare runs/a runs/b --out compared.png
+    """
+    summaries = [read_summary(run) for run in runs]
+    names = [run.name for run in runs] if len({run.name for run in runs}) == len(runs) else [str(run) for run in runs]
+    if as_json:
+        click.echo(json.dumps(dict(zip(names, summaries, strict=True))))
+    else:
+        click.echo(comparison(names, summaries))
+    if out is not None:
+        from edgefl.report.plots import plot_comparison
+
+        if _draw(plot_comparison, names, summaries, out):
+            click.echo(f"picture  {out}", err=True)

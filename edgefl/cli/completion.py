@@ -1,0 +1,67 @@
+"""`edgefl completion`: the script that makes a shell complete commands, options and names."""
+
+import contextlib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem, get_completion_class
+
+SHELLS = ("bash", "zsh", "fish")
+VARIABLE = "_EDGEFL_COMPLETE"
+
+
+def known(names: Callable[[], Iterable[str]], *, or_file: bool = False) -> Callable[..., list[CompletionItem]]:
+    """Return the `shell_complete` of an option whose value is one of these names, or a file; they are looked up when asked for."""
+
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        with contextlib.suppress(Exception):  # a half-typed line is no place for an error
+            found = [CompletionItem(name) for name in names() if name.startswith(incomplete)]
+            return found or ([CompletionItem(incomplete, type="file")] if or_file else [])
+        return []
+
+    return complete
+
+
+def algorithm_names() -> Iterable[str]:
+    """Return the names of `edgefl algorithms`."""
+    from edgefl.algorithms.registry import REGISTRY
+
+    return REGISTRY
+
+
+def dataset_names() -> Iterable[str]:
+    """Return the names of `edgefl datasets`; of one's own the part before the path."""
+    from edgefl.data.datasets.catalog import OWN, SOURCES
+
+    return [OWN if name.startswith(OWN) else name for name in SOURCES]
+
+
+def model_names() -> Iterable[str]:
+    """Return the names of `edgefl models`."""
+    from edgefl.models import list_models
+
+    return list_models()
+
+
+def partition_names() -> Iterable[str]:
+    """Return the names of `edgefl partitions`."""
+    from edgefl.data.partitions.registry import PARTITIONS
+
+    return PARTITIONS
+
+
+@click.command(short_help="A shell's completion script.")
+@click.argument("shell", type=click.Choice(SHELLS))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    """Print the script by which a shell completes commands, options and the names of algorithms, data sets, models and partitions.
+
+    \b
+    Example:
+      edgefl completion bash > ~/.local/share/bash-completion/completions/edgefl
+      edgefl completion fish > ~/.config/fish/completions/edgefl.fish
+      edgefl completion zsh > ~/.edgefl.zsh      # .zshrc: source ~/.edgefl.zsh
+    """
+    script: Any = get_completion_class(shell)
+    click.echo(script(ctx.find_root().command, {}, "edgefl", VARIABLE).source())

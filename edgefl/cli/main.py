@@ -1,0 +1,164 @@
+"""The `edgefl` command. Packages add commands through the entry-point group `edgefl.commands`; only the one asked for is imported."""
+
+import errno
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.metadata import entry_points
+
+import click
+from click.shell_completion import CompletionItem
+
+from edgefl import __version__
+from edgefl.config import nearest
+from edgefl.errors import ConfigError, EdgeflError
+
+GROUP = "edgefl.commands"
+CORE = {
+    "algorithms": "edgefl.cli.commands.algorithms:algorithms",
+    "audit": "edgefl.cli.commands.audit:audit",
+    "bench": "edgefl.cli.commands.bench:bench",
+    "completion": "edgefl.cli.completion:completion",
+    "compare": "edgefl.cli.commands.runs:compare",
+    "dashboard": "edgefl.cli.commands.dashboard:dashboard",
+    "datasets": "edgefl.cli.commands.data:datasets",
+    "demo": "edgefl.demo.demo:demo",
+    "doctor": "edgefl.cli.commands.doctor:doctor",
+    "init": "edgefl.cli.commands.init:init",
+    "models": "edgefl.cli.commands.models:models",
+    "monitor": "edgefl.cli.commands.monitor:monitor",
+    "partitions": "edgefl.cli.commands.data:partitions",
+    "plan": "edgefl.cli.commands.plan:plan",
+    "privacy": "edgefl.cli.commands.privacy:privacy",
+    "report": "edgefl.cli.commands.report:report",
+    "reproduce": "edgefl.cli.commands.reproduce:reproduce",
+    "simulate": "edgefl.cli.commands.runs:simulate",
+    "tune": "edgefl.cli.commands.tune:tune",
+    "watch": "edgefl.cli.commands.monitor:watch",
+}
+EXTRAS = {
+    "tensorflow": "aggregator", "keras": "aggregator", "scipy": "aggregator", "sklearn": "aggregator", "amqtt": "broker",
+    "tflite_micro": "export", "matplotlib": "plots", "ray": "ray", "PIL": "images", "dp_accounting": "dp",
+    "tensorboardX": "tensorboard", "mlflow": "mlflow", "prometheus_client": "prometheus",
+    "textual": "monitor", "rich": "monitor",
+}  # fmt: skip
+REMEDIES = {
+    errno.ENOSPC: "free some space, or write to another disk",
+    errno.EDQUOT: "free some of your space, or write to another disk",
+    errno.ENOENT: "is the path right?",
+    errno.EACCES: "give a path that this account may use, or change its rights",
+    errno.EPERM: "give a path that this account may use, or change its rights",
+    errno.EROFS: "write to another disk",
+    errno.EISDIR: "give a file",
+    errno.ENOTDIR: "give a path whose parents are directories",
+    errno.EEXIST: "give another path, or remove it",
+    errno.EMFILE: "allow more open files: ulimit -n",
+    errno.ECONNREFUSED: "is it running, and is the address right?",
+}
+START = """edgefl federates small networks over boards; each ends with an int8 model.
+
+  edgefl demo                                     a whole federation, here
+  edgefl init                                     four questions, one file
+  edgefl aggregator start                         lead the rounds
+  edgefl device start --id pi-1 --data pi-1.npz   take part with its own data
+  edgefl monitor                                  watch
+
+All commands: edgefl --help. One command: edgefl COMMAND --help."""
+
+
+def sources() -> dict[str, str]:
+    """Return where each command lives, `module:attribute` by name; an entry point cannot replace a command of the core."""
+    return {point.name: point.value for point in entry_points(group=GROUP)} | CORE
+
+
+class Commands(click.Group):
+    """A group that imports a command when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands, sorted."""
+        return sorted(sources())
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command; ConfigError for a name that no package registers."""
+        known = sources()
+        if cmd_name not in known and ctx.resilient_parsing:  # a shell completes a line that is not finished
+            return None
+        if cmd_name not in known:
+            raise ConfigError(f"no command {cmd_name!r}; {nearest(cmd_name, sorted(known))}")
+        module, _, attribute = known[cmd_name].partition(":")
+        command = getattr(import_module(module), attribute)
+        if not isinstance(command, click.Command):
+            raise ConfigError(f"{known[cmd_name]} is a {type(command).__name__}, expected a click command; fix the package it is from")
+        return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the commands that begin so, by name alone: their help would have to be imported."""
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        return [CompletionItem(name) for name in self.list_commands(ctx) if name.startswith(incomplete)]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write one line a command; one that cannot be imported says what it lacks and hides no other."""
+        rows = []
+        for name in self.list_commands(ctx):
+            try:
+                command = self.get_command(ctx, name)
+                rows.append((name, command.get_short_help_str(100) if command else ""))
+            except (ImportError, AttributeError, EdgeflError) as error:
+                rows.append((name, f"(not usable here: {error})"))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+@click.group(cls=Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="edgefl")
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """Federate small networks over boards; each board ends with its own int8 model.
+
+    Example: edgefl demo --clients 4 --out demo-out
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(START)
+
+
+def lacking(error: ModuleNotFoundError) -> str:
+    """Return what to install for a module that is not there."""
+    top = (error.name or "").partition(".")[0]
+    if top in EXTRAS:
+        return f"this command needs {top}, which this environment lacks; install the extra: pip install -e '.[{EXTRAS[top]}]'"
+    return f"{error}; install edgefl again, or the package that registers this command"
+
+
+def refused(error: OSError) -> str:
+    """Return what the system refused, of which file, and what may be done."""
+    told = error.strerror or str(error)
+    where = f": {error.filename!r}" if error.filename else ""
+    return told + where + (f"; {remedy}" if (remedy := REMEDIES.get(error.errno or 0)) else "")
+
+
+def run(args: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; an error on purpose becomes one message on stderr."""
+    try:
+        # NO_COLOR is that of no-color.org; None leaves it to click, which writes colours to a terminal only
+        plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+        words = None if args is None else list(args)
+        result = cli.main(words, prog_name="edgefl", standalone_mode=False, color=False if plain else None)
+        return result if isinstance(result, int) and not isinstance(result, bool) else 0
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except (EdgeflError, ModuleNotFoundError, OSError) as error:
+        if os.environ.get("EDGEFL_DEBUG"):
+            raise
+        text = lacking(error) if isinstance(error, ModuleNotFoundError) else refused(error) if isinstance(error, OSError) else str(error)
+        click.echo(f"edgefl: {text}", err=True)
+        return 1
+
+
+def main() -> None:
+    """Console entry point."""
+    sys.exit(run())

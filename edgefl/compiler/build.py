@@ -1,0 +1,93 @@
+"""A configuration and the objectives of its algorithm -> a plan and initial weights.
+
+Imports TensorFlow; the aggregator runs it in a process of its own.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import keras
+
+from edgefl.compiler.compile import compile_program
+from edgefl.compiler.further_draws import further_weights
+from edgefl.compiler.network import Network, check_exportable
+from edgefl.compiler.objective import Objective
+from edgefl.compiler.template import build_template
+from edgefl.config import FederationConfig, ModelConfig
+from edgefl.errors import PlanError
+from edgefl.models import build_model
+from edgefl.plan.spec import Plan, PlanSpec, TensorSpec
+from edgefl.types import Array, Weights
+
+MIXTURE = "predict_mixture"
+
+
+def compile_plan(
+    config: FederationConfig,
+    options: Mapping[str, Any],
+    objectives_of: Callable[[Network], Sequence[Objective]],
+    num_draws: int = 0,
+) -> tuple[Plan, Weights, Mapping[int, Mapping[str, Array]]]:
+    """Compile the model of a configuration for one algorithm.
+
+    Args:
+        config: The model, the seed and the name of the algorithm.
+        options: All options of the algorithm; the plan records them.
+        objectives_of: Returns what the algorithm computes on a network.
+        num_draws: Number of further draws of the model's first weights.
+
+    Returns:
+        The plan, its initial weights, and the further draws by index from 1 on.
+
+    Raises:
+        ConfigError: The model or one of its options does not exist.
+        PlanError: A layer cannot be compiled.
+    """
+    network = make_network(config)
+    objectives = objectives_of(network)
+    initial = network.initial_weights()
+    for objective in objectives:
+        initial = initial | dict(objective.initial)
+    own = {spec.name for spec in network.specs}
+    weights = (*network.specs, *(TensorSpec(name, value.shape) for name, value in initial.items() if name not in own))
+    mixture = next((replace(each, out=each.exported or each.out) for each in objectives if each.name == MIXTURE), None)
+    if mixture is not None:
+        check_exportable(network)
+    program, signatures = compile_program(objectives)
+    template, bindings = (b"", ()) if mixture is None else build_template(mixture, network.epsilons)
+    spec = PlanSpec(
+        config.model.name,
+        config.algorithm,
+        dict(options),
+        tuple(config.model.input_shape),
+        config.model.num_classes,
+        weights,
+        signatures,
+        tuple(bindings),
+        dict(config.model.options),
+    )
+    draws = further_weights(
+        {name: initial[name] for name in own}, num_draws, config.seed, lambda seed: make_network(replace(config, seed=seed))
+    )
+    return Plan(spec, program, template), initial, draws
+
+
+def make_network(config: FederationConfig) -> Network:
+    """Return the configuration's model with weights drawn from its seed (those of a `.keras` file are kept)."""
+    keras.utils.set_random_seed(config.seed)
+    model: Any = build_model(config.model)
+    return Network(model)
+
+
+def rebuild_network(spec: PlanSpec) -> Network:
+    """Build the model of a plan anew, from the name and options in its spec.
+
+    Raises:
+        PlanError: The model has other weights than the plan's.
+        ConfigError: The model is not on this machine.
+    """
+    network = Network(build_model(ModelConfig(spec.model, spec.input_shape, spec.num_classes, spec.model_options)))
+    if network.specs != spec.weights[: len(network.specs)]:
+        raise PlanError(f"the model {spec.model!r} of this machine has other weights than the plan; install the aggregator's version")
+    return network

@@ -1,0 +1,78 @@
+"""Objectives -> one `.tflite` program of builtin ops, one signature each."""
+
+import contextlib
+import logging
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from edgefl.compiler.gradients import builtin_gradients
+from edgefl.compiler.objective import Objective, arguments, signature_of, step
+from edgefl.errors import PlanError
+from edgefl.plan.spec import Signature
+
+
+def compile_program(objectives: Sequence[Objective]) -> tuple[bytes, tuple[Signature, ...]]:
+    """Return the program and its signatures, in the objectives' order.
+
+    Batches are static, ops are TFLite builtins only. Raises PlanError that names layer, op and remedy when something cannot
+    compile.
+    """
+    signatures = tuple(signature_of(objective) for objective in objectives)
+    names = [signature.name for signature in signatures]
+    if len(set(names)) < len(names) or not names:
+        raise PlanError(f"objectives are named {', '.join(names) or 'nothing'}; a plan needs at least one, each with a name of its own")
+    traced = {o.name: _trace(o, s) for o, s in zip(objectives, signatures, strict=True)}
+    with tempfile.TemporaryDirectory(prefix="edgefl-plan-") as directory, _quiet():
+        options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+        module = tf.Module()
+        tf.saved_model.save(module, directory, signatures=traced, options=options)
+        converter = tf.lite.TFLiteConverter.from_saved_model(directory, signature_keys=names)
+        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
+        try:
+            program = converter.convert()
+        except Exception as error:  # the converter raises a type of its own, which is no public name
+            raise PlanError(_explain(str(error))) from error
+    return bytes(program), signatures
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """TensorFlow warns of gradients that are not saved; they have done their work by then."""
+
+    def wanted(record: logging.LogRecord) -> bool:
+        return "unsaved custom gradients" not in record.getMessage()
+
+    logger = logging.getLogger("absl")
+    logger.addFilter(wanted)
+    try:
+        yield
+    finally:
+        logger.removeFilter(wanted)
+
+
+def _trace(objective: Objective, signature: Signature) -> Any:
+    def run(**args: Any) -> dict[str, Any]:
+        with builtin_gradients():
+            return step(objective, signature, args)
+
+    specs = {name: tf.TensorSpec(spec.shape, spec.dtype, name) for name, spec in arguments(signature).items()}
+    return tf.function(run, autograph=False).get_concrete_function(**specs)
+
+
+def _explain(message: str) -> str:
+    """Name the layers whose ops, or whose gradients' ops, the converter refused; each is on a line with its place in the graph."""
+    found = []
+    for line in message.splitlines():
+        refused = re.search(r"'tf\.(\w+)' op is neither", line)
+        places = [name for name in re.findall(r'"([^"@]+)@', line) if "/" in name]
+        if refused and places:
+            layer = places[-1].removeprefix("gradients/").split("/")[0].removesuffix("_grad")
+            found.append(f"layer {layer} needs {refused[1]}")
+    if not found:
+        return f"the program cannot be converted to TFLite: {message.strip()[:500]}"
+    remedy = "replace the layer by one that `edgefl plan build --help` lists"
+    return f"{'; '.join(dict.fromkeys(found))}: TFLite has no builtin op for it; {remedy}"

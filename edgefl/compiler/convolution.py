@@ -1,0 +1,170 @@
+"""Convolutions and their gradients in builtin ops that runtimes do fast.
+
+A TFLite runtime multiplies matrices far faster than it convolves with a filter that is an argument (XNNPACK takes
+BATCH_MATMUL and leaves CONV_2D to kernels for any processor), so a convolution and both its gradients are matrix products.
+
+Images are turned for that: float32[channels, rows, columns, batch]. What a window's element sees is then made of long runs of
+memory, all samples of a pixel side by side, and a product puts channels first again without a transposition. The columns of the
+windows are gathered, `wide`: float32[window columns * c_in, rows, out_columns, batch]. For their rows there are two forms:
+
+    patches:  out = filter^T @ patches(wide),   d filter = patches(wide) @ dy^T            one product over all rows of a window
+    shifts:   out = sum over k of tap_k(filter_k^T @ wide),   d filter_k = wide @ place_k(dy)^T          one for each row k
+    both:     d wide = sum over k of filter_k @ place_k(dy)
+
+Patches copy `wide` once for each row of the filter, shifts copy the output instead; whichever has fewer channels is copied. A
+sum over k is one product where the parts are put one below the other. A matrix product must be written with three axes: with
+two, the converter makes FULLY_CONNECTED of it where an argument is transposed, three times slower. And an index that drops an
+axis is a slow copy where a reshape is none.
+"""
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+
+import tensorflow as tf
+
+from edgefl.compiler.windows import Geometry, concat, geometry_of, inside, pad, pad_axis, place, sum_of, tap, taps, untap
+from edgefl.errors import PlanError
+
+Tensor = Any
+
+BUILTIN: ContextVar[bool] = ContextVar("BUILTIN", default=False)
+"""Whether what is traced is for a program: `convolve` stands in for TensorFlow's convolution then."""
+
+PATCHES_LIMIT = 16 << 20
+"""Bytes of what is gathered or shifted above which a convolution stays CONV_2D: a device has little memory."""
+
+
+def turn(image: Tensor) -> Tensor:
+    """Swap batch and channels, the first and the last axis; what was turned before is taken as it was."""
+    order = [len(image.shape) - 1, *range(1, len(image.shape) - 1), 0]
+    before = turned(image)
+    return tf.transpose(image, order) if before is None else before
+
+
+def turned(image: Tensor) -> Tensor | None:
+    """Return what this image was turned from; None when it was not."""
+    op = getattr(image, "op", None)
+    if op is None or op.type != "Transpose":
+        return None
+    order = tf.get_static_value(op.inputs[1])
+    rank = len(image.shape)
+    return op.inputs[0] if order is not None and list(order) == [rank - 1, *range(1, rank - 1), 0] else None
+
+
+def convolve(image: Tensor, kernel: Tensor, geometry: Geometry) -> Tensor:
+    """Return the convolution of a turned image: float32[c_out, out_rows, out_columns, batch].
+
+    kernel: float32[rows, columns, c_in, c_out].
+    """
+    by_patches, shape = _by_patches(kernel, geometry), kernel.shape.as_list()
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def run(image: Tensor, kernel: Tensor) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, Tensor]]]:
+        seen = _wide(image, geometry)
+        if by_patches:
+            seen = concat(taps(pad_axis(seen, geometry.rows), geometry.rows), 0)
+            out = tf.matmul(tf.reshape(kernel, (1, -1, shape[3])), _flat(seen), transpose_a=True)
+            out = tf.reshape(out, (shape[3], geometry.rows.out, geometry.columns.out, image.shape[3]))
+        else:
+            lines = tf.matmul(_matrix(kernel), _flat(seen), transpose_a=True)
+            lines = tf.reshape(lines, (shape[0] * shape[3], *seen.shape[1:]))
+            out = sum_of([tap(lines, geometry.rows, k, k * shape[3], shape[3]) for k in range(shape[0]) if inside(geometry.rows, k)])
+
+        def gradients(gradient: Tensor) -> tuple[Tensor, Tensor]:
+            stack = _stack(gradient, geometry)
+            if by_patches:
+                by_kernel = tf.reshape(tf.matmul(_flat(seen), _flat(gradient), transpose_b=True), shape)
+            else:
+                by_kernel = _kernel_gradient(seen, stack, shape)
+            return _image_gradient(stack, kernel, geometry), by_kernel
+
+        return out, gradients
+
+    return run(image, kernel)
+
+
+def fits(batch: int, kernel: Tensor, geometry: Geometry) -> bool:
+    """Whether what a convolution gathers or shifts stays under the limit."""
+    rows, columns, c_in, c_out = kernel.shape.as_list()
+    over_patches = rows * columns * c_in * geometry.rows.out
+    over_shifts = max(columns * c_in, rows * c_out) * geometry.rows.size
+    values = batch * geometry.columns.out * (over_patches if _by_patches(kernel, geometry) else over_shifts)
+    return bool(4 * values <= PATCHES_LIMIT)
+
+
+def conv2d_gradients(op: Any, gradient: Tensor) -> list[Tensor]:
+    """Return the gradients of Conv2D by its image and by its filter float32[rows, columns, c_in, c_out]."""
+    image, kernel = op.inputs
+    _check_layout(op)
+    if image.shape[-1] != kernel.shape[2]:
+        raise PlanError(f"{op.name}: a grouped convolution has no builtin gradient; use DepthwiseConv2D or groups=1")
+    geometry = geometry_of(op, kernel.shape.as_list()[:2])
+    stack = _stack(turn(gradient), geometry)
+    by_kernel = _kernel_gradient(_wide(turn(image), geometry), stack, kernel.shape.as_list())
+    return [turn(_image_gradient(stack, kernel, geometry)), by_kernel]
+
+
+def _by_patches(kernel: Tensor, geometry: Geometry) -> bool:
+    rows, columns, c_in, c_out = kernel.shape.as_list()
+    return bool(rows == 1 or geometry.rows.stride > 1 or columns * c_in < c_out)
+
+
+def _wide(image: Tensor, geometry: Geometry) -> Tensor:
+    return concat(taps(pad_axis(image, geometry.columns), geometry.columns), 0)
+
+
+def _stack(gradient: Tensor, geometry: Geometry) -> Tensor:
+    """Put the gradient where each row of the filter saw it: float32[window rows * c_out, rows, out_columns, batch]."""
+    return concat([place(gradient, geometry.rows, k) for k in range(geometry.rows.window)], 0)
+
+
+def _image_gradient(stack: Tensor, kernel: Tensor, geometry: Geometry) -> Tensor:
+    _, columns, channels, _ = kernel.shape.as_list()
+    wide = tf.reshape(_matrix(kernel) @ _flat(stack), (columns * channels, *stack.shape[1:]))
+    parts = [wide[k * channels : (k + 1) * channels] for k in range(columns)] if columns > 1 else [wide]
+    return untap(parts, geometry.columns)
+
+
+def _kernel_gradient(wide: Tensor, stack: Tensor, shape: list[int]) -> Tensor:
+    rows, columns, c_in, c_out = shape
+    by_matrix = tf.matmul(_flat(wide), _flat(stack), transpose_b=True)
+    return tf.transpose(tf.reshape(by_matrix, (columns, c_in, rows, c_out)), (2, 0, 1, 3))
+
+
+def _matrix(kernel: Tensor) -> Tensor:
+    """The filter as float32[1, columns * c_in, rows * c_out]."""
+    rows, columns, c_in, c_out = kernel.shape.as_list()
+    ordered = tf.transpose(kernel, (1, 2, 0, 3)) if rows > 1 else kernel
+    return tf.reshape(ordered, (1, columns * c_in, rows * c_out))
+
+
+def depthwise_gradients(op: Any, gradient: Tensor) -> list[Tensor]:
+    """Return the gradients of DepthwiseConv2dNative by its image and by its filter float32[rows, columns, channels, multiplier]."""
+    image, kernel = op.inputs
+    _check_layout(op)
+    window_rows, window_columns, channels, multiplier = kernel.shape.as_list()
+    geometry = geometry_of(op, (window_rows, window_columns))
+    batch, rows, columns, _ = gradient.shape.as_list()
+    weights = tf.reshape(kernel, (-1, channels, multiplier))
+    by_channel = tf.reshape(gradient, (batch * rows * columns, channels, multiplier))
+    lines, sums = [], []
+    for i, row in enumerate(taps(pad(image, geometry), geometry.rows)):
+        values = []
+        for j, seen in enumerate(taps(row, geometry.columns)):
+            place = i * window_columns + j
+            weighted = by_channel * weights[place : place + 1]
+            part = tf.reduce_sum(weighted, 2) if multiplier > 1 else weighted
+            values.append(tf.reshape(part, (batch, rows, columns, channels)))
+            sums.append(tf.reduce_sum(tf.reshape(seen, (batch * rows * columns, channels, 1)) * by_channel, 0))
+        lines.append(untap(values, geometry.columns))
+    return [untap(lines, geometry.rows), tf.reshape(tf.stack(sums), kernel.shape)]
+
+
+def _check_layout(op: Any) -> None:
+    if op.get_attr("data_format") != b"NHWC":
+        raise PlanError(f"{op.name}: data_format channels_first cannot compile for TFLite; build the model with channels_last")
+
+
+def _flat(image: Tensor) -> Tensor:
+    return tf.reshape(image, (1, image.shape[0], -1))

@@ -1,0 +1,38 @@
+"""Further draws of a model's first weights, for algorithms with several models. Imports TensorFlow."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from edgefl.compiler.network import Network
+from edgefl.rng import rng_for
+from edgefl.types import Array, Weights
+
+MAX_SEED = 1 << 31
+
+
+def further_weights(own: Weights, count: int, seed: int, make: Callable[[int], Network]) -> dict[int, dict[str, Array]]:
+    """Return `count` further draws of a model's first weights, by index from 1 on.
+
+    A weight that is the same in another build of the model was not drawn: it comes from a file, or starts as a constant. Where
+    the whole head is the same, the model is pretrained: a draw keeps its trunk, and the head's initializers draw kernels and
+    biases anew.
+
+    Args:
+        own: the model's own first weights.
+        count: number of draws.
+        seed: the configuration's seed.
+        make: builds the model with the random seed that it is given.
+    """
+    found: dict[int, dict[str, Array]] = {}
+    pretrained: Network | None = None
+    for index in range(1, count + 1):
+        rng = rng_for(seed, index, "draw")
+        network = pretrained or make(int(rng.integers(MAX_SEED)))
+        weights = {name: array for name, array in network.initial_weights().items() if name in own}
+        if pretrained is None and all(np.array_equal(weights[name], own[name]) for name in weights):
+            pretrained = network  # every build gives these weights: one is enough
+        if all(np.array_equal(weights[name], own[name]) for name in network.head_names):
+            weights |= network.draw_head(rng)
+        found[index] = weights
+    return found

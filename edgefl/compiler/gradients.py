@@ -1,0 +1,144 @@
+"""Gradients made of TFLite's builtin ops only, for the TensorFlow ops whose own gradients have none.
+
+They are applied while the forward pass is traced, so any Keras model of these ops compiles unchanged.
+"""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from edgefl.compiler.convolution import BUILTIN, conv2d_gradients, depthwise_gradients
+from edgefl.compiler.pooling import average_pool_gradient, max_pool_gradient
+
+Tensor = Any
+
+
+def _relu(op: Any, gradient: Tensor) -> Tensor:
+    return gradient * tf.sign(op.outputs[0])
+
+
+def _relu6(op: Any, gradient: Tensor) -> Tensor:
+    return gradient * (tf.sign(op.outputs[0]) * tf.sign(6.0 - op.outputs[0]))
+
+
+def _sigmoid(op: Any, gradient: Tensor) -> Tensor:
+    y = op.outputs[0]
+    return gradient * (y * (1.0 - y))
+
+
+def _tanh(op: Any, gradient: Tensor) -> Tensor:
+    y = op.outputs[0]
+    return gradient * (1.0 - y * y)
+
+
+def _sqrt(op: Any, gradient: Tensor) -> Tensor:
+    return gradient * 0.5 / op.outputs[0]
+
+
+def _rsqrt(op: Any, gradient: Tensor) -> Tensor:
+    y = op.outputs[0]
+    return gradient * (-0.5 * y * y * y)
+
+
+def _leaky_relu(op: Any, gradient: Tensor) -> Tensor:
+    slope = op.get_attr("alpha")
+    positive = tf.sign(tf.nn.relu(op.inputs[0]))
+    return gradient * (positive * (1.0 - slope) + slope)
+
+
+def _elu(op: Any, gradient: Tensor) -> Tensor:
+    return gradient * (tf.minimum(op.outputs[0], 0.0) + 1.0)
+
+
+def _softplus(op: Any, gradient: Tensor) -> Tensor:
+    return gradient * tf.sigmoid(op.inputs[0])
+
+
+def _matmul(op: Any, gradient: Tensor) -> list[Tensor]:
+    """As in `convolution`: with three axes, so that the converter makes BATCH_MATMUL of it."""
+    first, second = (tf.expand_dims(tensor, 0) for tensor in op.inputs)
+    upstream = tf.expand_dims(gradient, 0)
+    if op.get_attr("transpose_a") or op.get_attr("transpose_b"):
+        first = tf.linalg.matrix_transpose(first) if op.get_attr("transpose_a") else first
+        second = tf.linalg.matrix_transpose(second) if op.get_attr("transpose_b") else second
+    by_first = tf.matmul(upstream, second, transpose_b=True)
+    by_second = tf.matmul(first, upstream, transpose_a=True)
+    by_first = tf.linalg.matrix_transpose(by_first) if op.get_attr("transpose_a") else by_first
+    by_second = tf.linalg.matrix_transpose(by_second) if op.get_attr("transpose_b") else by_second
+    return [tf.reshape(by, tensor.shape) for by, tensor in zip((by_first, by_second), op.inputs, strict=True)]
+
+
+def _softsign(op: Any, gradient: Tensor) -> Tensor:
+    reach = 1.0 + tf.abs(op.inputs[0])
+    return gradient / (reach * reach)
+
+
+def _strided_slice(op: Any, gradient: Tensor) -> list[Tensor | None]:
+    """Zeros around what was cut out; slices in steps, with new axes or of sizes known late keep TensorFlow's gradient."""
+    first, last, steps = (tf.get_static_value(tensor) for tensor in op.inputs[1:])
+    sizes = op.inputs[0].shape.as_list()
+    known = None not in sizes and first is not None and last is not None and steps is not None and (steps == 1).all()
+    if not known or op.get_attr("new_axis_mask") or op.get_attr("ellipsis_mask"):
+        masks = {name: op.get_attr(name) for name in (f"{part}_mask" for part in ("begin", "end", "ellipsis", "new_axis", "shrink_axis"))}
+        return [tf.raw_ops.StridedSliceGrad(shape=sizes, begin=first, end=last, strides=steps, dy=gradient, **masks), None, None, None]
+    margins, shape = [(0, 0)] * len(sizes), list(sizes)
+    for axis, (start, stop) in enumerate(zip(first.tolist(), last.tolist(), strict=True)):
+        if op.get_attr("shrink_axis_mask") >> axis & 1:
+            stop = start % sizes[axis] + 1
+        kept = slice(
+            None if op.get_attr("begin_mask") >> axis & 1 else start, None if op.get_attr("end_mask") >> axis & 1 else stop
+        ).indices(sizes[axis])
+        margins[axis], shape[axis] = (kept[0], sizes[axis] - kept[1]), kept[1] - kept[0]
+    return [tf.pad(tf.reshape(gradient, shape), margins), None, None, None]
+
+
+def _tile(op: Any, gradient: Tensor) -> list[Tensor | None]:
+    """The sum over the copies, one axis after the other on three axes: XNNPACK refuses a sum over more."""
+    sizes, shape = op.inputs[0].shape.as_list(), op.outputs[0].shape.as_list()
+    if None in sizes or None in shape:
+        pairs = tf.reshape(tf.transpose(tf.stack([op.inputs[1], tf.shape(op.inputs[0])])), [-1])
+        return [tf.reduce_sum(tf.reshape(gradient, pairs), list(range(0, 2 * len(sizes), 2))), None]
+    for axis, size in enumerate(sizes):
+        copies, shape[axis] = shape[axis] // size, size
+        if copies > 1:
+            gradient = tf.reduce_sum(tf.reshape(gradient, (math.prod(shape[:axis]), copies, math.prod(shape[axis:]))), 1)
+    return [tf.reshape(gradient, shape), None]
+
+
+GRADIENTS: dict[str, Callable[[Any, Tensor], Any]] = {
+    "Relu": _relu,
+    "Relu6": _relu6,
+    "LeakyRelu": _leaky_relu,
+    "Elu": _elu,
+    "Softplus": _softplus,
+    "Softsign": _softsign,
+    "Sigmoid": _sigmoid,
+    "Tanh": _tanh,
+    "Sqrt": _sqrt,
+    "Rsqrt": _rsqrt,
+    "MatMul": _matmul,
+    "StridedSlice": _strided_slice,
+    "Tile": _tile,
+    "MaxPool": max_pool_gradient,
+    "AvgPool": average_pool_gradient,
+    "Conv2D": conv2d_gradients,
+    "DepthwiseConv2dNative": depthwise_gradients,
+}
+
+for _type, _gradient in GRADIENTS.items():
+    tf.RegisterGradient(f"EdgeflBuiltin{_type}")(_gradient)
+
+
+@contextlib.contextmanager
+def builtin_gradients() -> Iterator[None]:
+    """Within, what is traced into the current graph has gradients of builtin ops, and convolutions are matrix products."""
+    graph = tf.compat.v1.get_default_graph()
+    token = BUILTIN.set(True)
+    try:
+        with graph.gradient_override_map({op: f"EdgeflBuiltin{op}" for op in GRADIENTS}):
+            yield
+    finally:
+        BUILTIN.reset(token)

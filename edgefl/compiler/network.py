@@ -1,0 +1,313 @@
+"""A Keras 3 model as pure functions of its weights, and its split into trunk and head.
+
+The layers are called one by one through `stateless_call`, so that weights, moving statistics and dropout noise are
+arguments. The head is the trailing chain of Dense, Dropout and activation layers from its first Dense on; the trunk is all
+before it. Logits come out: a softmax at the end of the model is cut off, since loss and mixing want what stands before it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from edgefl.compiler.layers import CONSTANT, call_layer, normalize
+from edgefl.errors import PlanError
+from edgefl.plan.spec import TensorSpec
+from edgefl.types import Array
+
+Tensor = Any
+Tensors = Mapping[str, Tensor]
+
+_HEAD_LAYERS = (keras.layers.Dense, keras.layers.Dropout, keras.layers.ReLU, keras.layers.Activation, keras.layers.Softmax)
+_NORMS = keras.layers.BatchNormalization
+_LINEAR = ("linear", "softmax")
+_CONVOLUTIONAL_RNNS = (keras.layers.ConvLSTM1D, keras.layers.ConvLSTM2D, keras.layers.ConvLSTM3D)
+_TRACING_ERRORS = (RuntimeError, ValueError, TypeError, NotImplementedError, AttributeError, tf.errors.OpError)
+
+
+@dataclass
+class _Run:
+    """One application: what the layers read, what they leave, and which noise was asked for."""
+
+    weights: Tensors
+    noise: Tensors | None
+    training: bool
+    updates: dict[str, Tensor] = field(default_factory=dict)
+    asked: dict[str, TensorSpec] = field(default_factory=dict)
+    hidden: Tensor = None
+
+
+class Network:
+    """A model as pure functions. Weights are named `layer/variable`, trainable ones first, each in the model's order.
+
+    specs: all weights. trainable: the names that gradients train. statistics: the names that a training step assigns
+    (moving mean and variance). trunk_names, head_names: the split. features_shape: one sample's shape between the two.
+    hidden_width: how many values go into the last dense layer.
+    epsilons: that of each batch norm, by layer.
+    Raises PlanError for a model with several inputs or outputs, without a dense classifier, or with a layer that draws
+    its own random numbers.
+    """
+
+    def __init__(self, model: Any) -> None:
+        inputs, outputs = getattr(model, "inputs", None) or [], getattr(model, "outputs", None) or []
+        if len(inputs) != 1 or len(outputs) != 1 or len(outputs[0].shape) != 2:
+            raise PlanError(
+                f"model {model.name} has {len(inputs)} inputs and {len(outputs)} outputs, expected one input and one output; "
+                "start a Sequential with keras.Input, and end the model with Dense(num_classes)"
+            )
+        functional = keras.Model(model.inputs[0], model.outputs[0], name=model.name)
+        self.input_shape = tuple(int(size) for size in model.inputs[0].shape[1:])
+        self.num_classes = int(model.outputs[0].shape[1])
+        for layer in _flat(functional.layers):
+            _check_recurrent(layer)
+        self._names: dict[int, str] = {}
+        self._name_weights(functional.layers, "")
+        trainable = {id(v) for v in functional.trainable_variables}
+        weights = [v for v in functional.weights if id(v) in self._names]  # without constants
+        variables = [v for v in weights if id(v) in trainable] + [v for v in weights if id(v) not in trainable]
+        self._variables = {self._names[id(v)]: v for v in variables}
+        self.specs = tuple(TensorSpec(name, tuple(v.shape)) for name, v in self._variables.items())
+        self.trainable = tuple(self._names[id(v)] for v in variables if id(v) in trainable)
+        self._head, first = _split(functional)
+        self._trunk = keras.Model(functional.inputs[0], first) if first is not functional.inputs[0] else None
+        self.features_shape = tuple(int(size) for size in first.shape[1:])
+        head = {self._names[id(v)] for layer in self._head for v in layer.weights}
+        self.head_names = tuple(spec.name for spec in self.specs if spec.name in head)
+        self.trunk_names = tuple(spec.name for spec in self.specs if spec.name not in head)
+        trial = self._trial(1)
+        self.statistics = tuple(trial.updates)
+        self.hidden_width = int(trial.hidden.shape[-1])
+        self.recurrent = tuple((layer.name, part) for layer in _flat(functional.layers) for part in _recurrent_parts(layer))
+        self.epsilons = {layer.name: float(layer.epsilon) for layer in _flat(functional.layers) if isinstance(layer, _NORMS)}
+
+    def initial_weights(self) -> dict[str, Any]:
+        """Return the model's present weights: float32 arrays by name."""
+        return {name: variable.numpy().astype("float32") for name, variable in self._variables.items()}
+
+    def draw_head(self, rng: np.random.Generator) -> dict[str, Any]:
+        """Return new first weights of the head, kernels and biases, from its layers' initializers: float32 arrays by name."""
+        found = {}
+        for layer in self._head:
+            for part in ("kernel", "bias"):
+                variable, initializer = getattr(layer, part, None), getattr(layer, f"{part}_initializer", None)
+                if variable is not None and initializer is not None:
+                    found[self._names[id(variable)]] = _draw_again(initializer, tuple(variable.shape), int(rng.integers(1 << 31)))
+        return found
+
+    def select(self, names: Sequence[str]) -> tuple[TensorSpec, ...]:
+        """Return the specs of these weights, in the network's order."""
+        return tuple(spec for spec in self.specs if spec.name in names)
+
+    def noise(self, batch_size: int) -> tuple[TensorSpec, ...]:
+        """Return the uniform [0, 1) tensors that a training pass takes: one for each dropout."""
+        return tuple(self._trial(batch_size).asked.values())
+
+    def head_noise(self, batch_size: int) -> tuple[TensorSpec, ...]:
+        """Return the noise that the head alone takes."""
+        head = {layer.name for layer in self._head}
+        return tuple(spec for spec in self.noise(batch_size) if spec.name in head)
+
+    def apply(
+        self, weights: Tensors, x: Tensor, *, training: bool = False, noise: Tensors | None = None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return (logits float32[batch, classes], the new moving statistics by name) for x: float32[batch, *input_shape]."""
+        run = _Run(weights, noise, training)
+        return self._run_head(self._run_trunk(x, run), run), run.updates
+
+    def apply_hidden(
+        self, weights: Tensors, x: Tensor, *, training: bool = False, noise: Tensors | None = None
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Return what `apply` does with, in the middle, the input of the last dense layer: float32[batch, hidden_width]."""
+        run = _Run(weights, noise, training)
+        logits = self._run_head(self._run_trunk(x, run), run)
+        return logits, run.hidden, run.updates
+
+    def trunk(self, weights: Tensors, x: Tensor) -> Tensor:
+        """Return the features float32[batch, *features_shape] of x, as at inference."""
+        return self._run_trunk(x, _Run(weights, None, False))
+
+    def head(self, weights: Tensors, features: Tensor, *, training: bool = False, noise: Tensors | None = None) -> Tensor:
+        """Return the logits float32[batch, classes] of features."""
+        return self._run_head(features, _Run(weights, noise, training))
+
+    def _name_weights(self, layers: Sequence[Any], prefix: str) -> None:
+        for layer in layers:
+            if isinstance(layer, keras.Model) and layer.layers:
+                self._name_weights(layer.layers, f"{prefix}{layer.name}/")
+                continue
+            for variable in () if isinstance(layer, CONSTANT) else layer.weights:
+                name = f"{prefix}{layer.name}/{variable.path.split(f'{layer.name}/', 1)[-1]}"
+                if name in self._names.values() and self._names.get(id(variable)) != name:
+                    raise PlanError(f"two weights of the model are named {name}; give its layers different names")
+                self._names[id(variable)] = name
+
+    def _trial(self, batch_size: int) -> _Run:
+        """Trace a training pass on placeholders: it tells the noise's shapes and which weights it assigns."""
+        with tf.Graph().as_default():
+            run = _Run({s.name: tf.compat.v1.placeholder(tf.float32, s.shape) for s in self.specs}, None, True)
+            x = tf.compat.v1.placeholder(tf.float32, (batch_size, *self.input_shape))
+            self._run_head(self._run_trunk(x, run), run)
+        return run
+
+    def _run_trunk(self, x: Tensor, run: _Run) -> Tensor:
+        return x if self._trunk is None else self._run_graph(self._trunk, x, run)
+
+    def _run_head(self, features: Tensor, run: _Run) -> Tensor:
+        for index, layer in enumerate(self._head):
+            if isinstance(layer, keras.layers.Dense):
+                run.hidden = features
+            call = self._call_logits if index == len(self._head) - 1 else self._call
+            features = call(layer, run, features)
+        return features
+
+    def _run_graph(self, model: Any, x: Tensor, run: _Run) -> Tensor:
+        functional = model if hasattr(model, "_run_through_graph") else keras.Model(model.inputs[0], model.outputs[0])
+
+        def operation(layer: Any) -> Callable[..., Tensor]:
+            return lambda *args, **kwargs: self._call(layer, run, *args, **kwargs)
+
+        return functional._run_through_graph(x, operation_fn=operation)
+
+    def _call(self, layer: Any, run: _Run, *args: Any, **kwargs: Any) -> Tensor:
+        try:
+            return self._call_layer(layer, run, *args, **kwargs)
+        except _TRACING_ERRORS as error:
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise PlanError(
+                f"layer {layer.name} ({type(layer).__name__}) cannot become a part of a plan: {reason}; "
+                "replace it by a layer that `edgefl plan build --help` lists"
+            ) from error
+
+    def _call_layer(self, layer: Any, run: _Run, *args: Any, **kwargs: Any) -> Tensor:
+        with tf.name_scope(layer.name):
+            if not isinstance(layer, keras.Layer):
+                return layer(*args, **kwargs)
+            if isinstance(layer, keras.Model) and layer.layers:
+                return self._run_graph(layer, args[0], run)
+            if type(layer) is keras.layers.Dropout:
+                return _dropout(layer, run, args[0])
+            if isinstance(layer, CONSTANT):
+                return normalize(layer, args[0])
+            called = call_layer(layer, lambda v: self._read(v, run), args[0], run.training)
+            if called is None:
+                return self._call_stateless(layer, run, *args, **kwargs)
+            run.updates |= {self._names[id(variable)]: new for variable, new in called[1]}
+            return called[0]
+
+    def _read(self, variable: Any, run: _Run) -> Tensor:
+        name = self._names[id(variable)]
+        return run.updates.get(name, run.weights[name])
+
+    def _call_stateless(self, layer: Any, run: _Run, *args: Any, **kwargs: Any) -> Tensor:
+        if run.training and any(isinstance(part, keras.random.SeedGenerator) for part in vars(layer).values()):
+            raise PlanError(
+                f"layer {layer.name} ({type(layer).__name__}) draws its own random numbers; use Dropout, the only one that a plan knows"
+            )
+        values = {id(v): self._read(v, run) for v in layer.weights}
+        trained = [values[id(v)] for v in layer.trainable_variables]
+        kept = [values.get(id(v), v.value) for v in layer.non_trainable_variables]
+        if layer._call_has_training_arg:
+            kwargs["training"] = run.training
+        out, new = layer.stateless_call(trained, kept, *args, **kwargs)
+        for variable, before, after in zip(layer.non_trainable_variables, kept, new, strict=True):
+            if after is not before and id(variable) in values:
+                run.updates[self._names[id(variable)]] = after
+        return out
+
+    def _call_logits(self, layer: Any, run: _Run, x: Tensor) -> Tensor:
+        if isinstance(layer, keras.layers.Dense):
+            with tf.name_scope(layer.name):
+                out = tf.matmul(x, run.weights[self._names[id(layer.kernel)]])
+                return out + run.weights[self._names[id(layer.bias)]] if layer.use_bias else out
+        return self._call(layer, run, x)
+
+
+def _draw_again(initializer: Any, shape: tuple[int, ...], seed: int) -> Array:
+    """Return a Keras initializer's draw with this seed, whatever seed it was made with: float32[shape]."""
+    if hasattr(initializer, "get_config"):
+        config = initializer.get_config()
+        if "seed" in config:
+            initializer = type(initializer).from_config({**config, "seed": seed})
+    return np.asarray(initializer(shape, dtype="float32"), np.float32)
+
+
+def _flat(layers: Sequence[Any]) -> list[Any]:
+    return [part for layer in layers for part in (_flat(layer.layers) if isinstance(layer, keras.Model) else [layer])]
+
+
+def _recurrent_parts(layer: Any) -> tuple[Any, ...]:
+    """Return the recurrent layers in a layer: itself, or both directions of a Bidirectional."""
+    if isinstance(layer, keras.layers.Bidirectional):
+        return (layer.forward_layer, layer.backward_layer)
+    return (layer,) if isinstance(layer, keras.layers.RNN) else ()
+
+
+def _check_recurrent(layer: Any) -> None:
+    for part in _recurrent_parts(layer):
+        kind = type(part).__name__
+        if isinstance(part, _CONVOLUTIONAL_RNNS):
+            raise PlanError(
+                f"layer {layer.name} ({kind}) has no form that a device can run; use LSTM(unroll=True), or Conv layers over time"
+            )
+        if not part.unroll:
+            raise PlanError(
+                f"layer {layer.name} ({kind}) loops over time, which a device's program cannot; give it unroll=True "
+                "(LSTM and SimpleRNN compile then, GRU does not)"
+            )
+        cells = getattr(part.cell, "cells", (part.cell,))
+        if any(getattr(cell, name, 0) for cell in cells for name in ("dropout", "recurrent_dropout")):
+            raise PlanError(
+                f"layer {layer.name} ({kind}) draws its own random numbers; leave out its dropout, and put a Dropout layer before it"
+            )
+
+
+def check_exportable(network: Network) -> None:
+    """Raise PlanError for a layer that trains on a device but whose weights cannot be filled into the exported model."""
+    for name, part in network.recurrent:
+        if any(isinstance(cell, keras.layers.GRUCell) for cell in getattr(part.cell, "cells", (part.cell,))):
+            raise PlanError(
+                f"layer {name} (GRU) cannot be exported: the converter cuts its weights into pieces that a device cannot fill in; "
+                "use LSTM(unroll=True) or SimpleRNN(unroll=True)"
+            )
+
+
+def _dropout(layer: Any, run: _Run, x: Tensor) -> Tensor:
+    if not run.training or layer.rate == 0:
+        return x
+    kept = layer.noise_shape or (None,) * len(x.shape)
+    shape = tuple(int(full if size is None else size) for size, full in zip(kept, x.shape, strict=True))
+    name = layer.name if layer.name not in run.asked else f"{layer.name}_{len(run.asked)}"
+    run.asked[name] = TensorSpec(name, shape)
+    noise = tf.compat.v1.placeholder(tf.float32, shape) if run.noise is None else run.noise[name]
+    keep = 1.0 - layer.rate
+    return x * (tf.floor(noise + keep) * (1.0 / keep))
+
+
+def _split(functional: Any) -> tuple[list[Any], Any]:
+    """Return the head's layers, first to last, without a last softmax, and the symbolic tensor that goes into them."""
+    tensor = functional.outputs[0]
+    chain: list[Any] = []
+    inputs: list[Any] = []
+    while True:
+        layer, node_index, _ = tensor._keras_history
+        if not isinstance(layer, _HEAD_LAYERS):
+            break
+        tensor = layer._inbound_nodes[node_index].input_tensors[0]
+        chain.insert(0, layer)
+        inputs.insert(0, tensor)
+    start = next((i for i, layer in enumerate(chain) if isinstance(layer, keras.layers.Dense)), None)
+    if start is None:
+        raise PlanError(f"model {functional.name} does not end in a Dense classifier; put a Dense layer with one output a class at its end")
+    head = chain[start:]
+    while isinstance(head[-1], keras.layers.Softmax) or (
+        isinstance(head[-1], keras.layers.Activation) and head[-1].activation is keras.activations.softmax
+    ):
+        head.pop()
+    last = head[-1]
+    activation = getattr(last, "activation", keras.activations.linear)
+    if isinstance(last, keras.layers.Dense) and activation.__name__ not in _LINEAR:
+        raise PlanError(f"layer {last.name} ends the model with {activation.__name__}; logits are expected, use activation=None or softmax")
+    return head, inputs[start]

@@ -1,0 +1,203 @@
+"""An objective: the pure function that becomes one signature of the program, and ready ones for a classifier.
+
+An algorithm's own file builds its objectives from these, or makes an `Objective` of its own: a dozen lines for a gate.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import tensorflow as tf
+
+from edgefl.compiler.network import Network
+from edgefl.compiler.optimizer import Optimizer
+from edgefl.errors import ConfigError, PlanError
+from edgefl.plan.spec import Signature, TensorSpec
+
+Tensor = Any
+Tensors = Mapping[str, Tensor]
+PREDICT_BATCH = 16  # of LeNet-5 at 64 the tensors alone take 7 MB more
+GATE_BATCH = 64
+LossPerSample = Callable[[Tensors, Tensors, Tensors], tuple[Tensor, dict[str, Tensor]]]
+
+
+def _no_loss(weights: Tensors, data: Tensors, noise: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
+    raise PlanError("this objective trains but has no loss_per_sample; give it one")
+
+
+def _no_out(weights: Tensors, data: Tensors) -> Tensor:
+    raise PlanError("this objective predicts but has no out; give it one")
+
+
+@dataclass(frozen=True)
+class Objective:
+    """One signature to be.
+
+    train: `loss_per_sample(weights, data, noise) -> (float32[batch], new values of the assigned weights)`, where data holds
+    the data tensors and `y` (int32[batch]); `assigned` names the trained weights that the pass itself sets (moving
+    statistics); the gradient moves the others. predict: `out(weights, data) -> float32[batch, ...]`.
+    `exported`: the mixture's other form for the export template, where `out` has an op without an int8 form; the same answers.
+    `initial` holds first values, float32 arrays, of weights that are not the network's: the plan's initial weights have them too.
+    All of trained and frozen are in `weights`, by name. Data specs have the batch as first axis.
+    """
+
+    name: str
+    kind: Literal["train", "predict"]
+    batch_size: int
+    data: tuple[TensorSpec, ...]
+    trained: tuple[TensorSpec, ...] = ()
+    frozen: tuple[TensorSpec, ...] = ()
+    noise: tuple[TensorSpec, ...] = ()
+    assigned: tuple[str, ...] = ()
+    initial: Mapping[str, Any] = field(default_factory=dict)
+    optimizer: Optimizer | None = None
+    loss_per_sample: LossPerSample = _no_loss
+    out: Callable[[Tensors, Tensors], Tensor] = _no_out
+    exported: Callable[[Tensors, Tensors], Tensor] | None = None
+
+    @property
+    def moved(self) -> tuple[TensorSpec, ...]:
+        """The trained weights that the gradient moves."""
+        return tuple(spec for spec in self.trained if spec.name not in self.assigned)
+
+
+def signature_of(objective: Objective) -> Signature:
+    """Return what a plan says of this objective."""
+    o = objective
+    if o.kind == "predict":
+        shape = tuple(int(size) for size in _trace_out(o).shape)
+        return Signature(o.name, o.kind, o.batch_size, o.data, frozen=o.frozen, out=TensorSpec("out", shape))
+    optimizer = _optimizer(o)
+    return Signature(o.name, o.kind, o.batch_size, o.data, o.trained, o.frozen, optimizer.slots(o.moved), o.noise, dict(optimizer.hyper))
+
+
+def step(objective: Objective, signature: Signature, args: Tensors) -> dict[str, Tensor]:
+    """Run the signature on tensors named as in `Signature`: one training step, or one prediction. To be traced in a graph."""
+    data = {spec.name: args[f"d_{spec.name}"] for spec in signature.data}
+    weights = _named("f", signature.frozen, args) | _named("t", signature.trained, args)
+    if objective.kind == "predict":
+        return {"out": objective.out(weights, data)}
+    losses, assigned = objective.loss_per_sample(weights, data | {"y": args["d_y"]}, _named("n", signature.noise, args))
+    share = args["d_sample_weight"]
+    loss = tf.reduce_sum(losses * share) / tf.maximum(tf.reduce_sum(share), 1e-7)
+    moved = {spec.name: weights[spec.name] for spec in objective.moved}
+    gradients = tf.gradients(loss, list(moved.values()), unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    hyper = {name: args[f"h_{name}"] for name in signature.hyper}
+    new, slots = _optimizer(objective).update(moved, dict(zip(moved, gradients, strict=True)), _named("s", signature.slots, args), hyper)
+    new |= {name: assigned.get(name, weights[name]) for name in objective.assigned}
+    results = {f"t_{i}": new[spec.name] for i, spec in enumerate(signature.trained)}
+    return results | {f"s_{i}": slots[spec.name] for i, spec in enumerate(signature.slots)} | {"loss": loss}
+
+
+def arguments(signature: Signature) -> dict[str, TensorSpec]:
+    """Return the arguments of a signature: name in the program -> spec."""
+    found = {f"d_{spec.name}": spec for spec in signature.data}
+    if signature.kind == "train":
+        found["d_y"] = TensorSpec("y", (signature.batch_size,), "int32")
+        found["d_sample_weight"] = TensorSpec("sample_weight", (signature.batch_size,))
+    for letter, specs in (("t", signature.trained), ("f", signature.frozen), ("s", signature.slots), ("n", signature.noise)):
+        found |= {f"{letter}_{i}": spec for i, spec in enumerate(specs)}
+    return found | {f"h_{name}": TensorSpec(name, ()) for name in signature.hyper}
+
+
+def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+    """Return the loss of each sample, float32[batch]: logits float32[batch, classes], y int32[batch]."""
+    return -tf.reduce_sum(tf.one_hot(y, int(logits.shape[-1])) * tf.nn.log_softmax(logits), axis=-1)
+
+
+def under(prefix: str, weights: Tensors) -> dict[str, Tensor]:
+    """Return the weights named `prefix/...` with the prefix taken off: `local/fc3/bias` -> `fc3/bias`."""
+    return {name[len(prefix) + 1 :]: tensor for name, tensor in weights.items() if name.startswith(f"{prefix}/")}
+
+
+def prefixed(prefix: str, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    """Return the specs with `prefix/` before each name."""
+    return tuple(TensorSpec(f"{prefix}/{spec.name}", spec.shape, spec.dtype) for spec in specs)
+
+
+def batch_of(options: Mapping[str, Any], key: str) -> int:
+    """Return a batch size among an algorithm's options; ConfigError below 1."""
+    if options[key] < 1:
+        raise ConfigError(f"[algorithm] {key} is {options[key]}, expected 1 or more")
+    return int(options[key])
+
+
+def samples(network: Network, batch_size: int) -> TensorSpec:
+    """Return the spec of the data tensor `x`: a batch of the model's input."""
+    return TensorSpec("x", (batch_size, *network.input_shape))
+
+
+def features_spec(network: Network, batch_size: int) -> TensorSpec:
+    """Return the spec of the data tensor `features`: a batch of what the trunk gives."""
+    return TensorSpec("features", (batch_size, *network.features_shape))
+
+
+def classify(network: Network, batch_size: int, optimizer: Optimizer, name: str = "train") -> Objective:
+    """Train the whole model on cross-entropy."""
+
+    def loss(weights: Tensors, data: Tensors, noise: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
+        logits, updates = network.apply(weights, data["x"], training=True, noise=noise)
+        return cross_entropy(logits, data["y"]), updates
+
+    trained = network.select((*network.trainable, *network.statistics))
+    frozen = tuple(spec for spec in network.specs if spec not in trained)
+    return Objective(
+        name, "train", batch_size, (samples(network, batch_size),), trained, frozen, network.noise(batch_size),
+        network.statistics, optimizer=optimizer, loss_per_sample=loss,
+    )  # fmt: skip
+
+
+def predict(network: Network, batch_size: int, name: str = "predict") -> Objective:
+    """Give the logits of the whole model: float32[batch, classes]."""
+    return Objective(
+        name, "predict", batch_size, (samples(network, batch_size),), frozen=network.specs,
+        out=lambda weights, data: network.apply(weights, data["x"])[0],
+    )  # fmt: skip
+
+
+def features(network: Network, batch_size: int, name: str = "features") -> Objective:
+    """Give the trunk's features: float32[batch, *features_shape]."""
+    return Objective(
+        name, "predict", batch_size, (samples(network, batch_size),), frozen=network.select(network.trunk_names),
+        out=lambda weights, data: network.trunk(weights, data["x"]),
+    )  # fmt: skip
+
+
+def train_head(network: Network, batch_size: int, optimizer: Optimizer, name: str = "train_head") -> Objective:
+    """Train the head alone on features that were computed once."""
+
+    def loss(weights: Tensors, data: Tensors, noise: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
+        return cross_entropy(network.head(weights, data["features"], training=True, noise=noise), data["y"]), {}
+
+    head = network.select(network.head_names)
+    trained = tuple(spec for spec in head if spec.name in network.trainable)
+    frozen = tuple(spec for spec in head if spec.name not in network.trainable)
+    return Objective(
+        name, "train", batch_size, (features_spec(network, batch_size),), trained, frozen, network.head_noise(batch_size),
+        optimizer=optimizer, loss_per_sample=loss,
+    )  # fmt: skip
+
+
+def predict_head(network: Network, batch_size: int, name: str = "predict_head") -> Objective:
+    """Give the logits of the head on features: float32[batch, classes]."""
+    return Objective(
+        name, "predict", batch_size, (features_spec(network, batch_size),), frozen=network.select(network.head_names),
+        out=lambda weights, data: network.head(weights, data["features"]),
+    )  # fmt: skip
+
+
+def _optimizer(objective: Objective) -> Optimizer:
+    if objective.optimizer is None:
+        raise PlanError(f"objective {objective.name} trains but has no optimizer; give it one such as sgd()")
+    return objective.optimizer
+
+
+def _named(letter: str, specs: tuple[TensorSpec, ...], args: Tensors) -> dict[str, Tensor]:
+    return {spec.name: args[f"{letter}_{i}"] for i, spec in enumerate(specs)}
+
+
+def _trace_out(objective: Objective) -> Tensor:
+    with tf.Graph().as_default():
+        placeholder = tf.compat.v1.placeholder
+        weights = {spec.name: placeholder(spec.dtype, spec.shape) for spec in (*objective.frozen, *objective.trained)}
+        return objective.out(weights, {spec.name: placeholder(spec.dtype, spec.shape) for spec in objective.data})

@@ -1,0 +1,27 @@
+"""`federation.toml`: its schema, its reader and its commented template."""
+
+from edgefl.config.schema import (
+    DEFAULT_BROKER,
+    DataConfig,
+    FederationConfig,
+    ModelConfig,
+    PartitionConfig,
+    PrivacyConfig,
+    as_shape,
+    load_config,
+    nearest,
+    parse_config,
+)
+
+__all__ = [
+    "DEFAULT_BROKER",
+    "DataConfig",
+    "FederationConfig",
+    "ModelConfig",
+    "PartitionConfig",
+    "PrivacyConfig",
+    "as_shape",
+    "load_config",
+    "nearest",
+    "parse_config",
+]

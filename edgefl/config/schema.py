@@ -1,0 +1,342 @@
+"""One TOML file configures a federation; an unknown key raises and names the nearest known one."""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from edgefl.errors import ConfigError
+
+DEFAULT_BROKER = "mqtt://localhost:1883"
+T = TypeVar("T")
+
+
+KINDS: Mapping[type, str] = {
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    bool: "true or false",
+    tuple: "a list",
+    list: "a list",
+}
+
+
+def in_words(kind: type) -> str:
+    """Return what a value of this type is called in a configuration file."""
+    return KINDS.get(kind, "a table")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """`[model]`: the model that is federated; further keys are the model's own options.
+
+    Attributes:
+        name: a name of `edgefl models`, a .keras file, or module:function of yours
+        input_shape: the shape of one sample: rows, columns, channels of a picture; rows, channels of a window
+        num_classes: how many classes; labels go from 0 to num_classes - 1
+    """
+
+    name: str = "lenet5"
+    input_shape: tuple[int, ...] = (28, 28, 1)
+    num_classes: int = 10
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.input_shape or any(type(size) is not int or size < 1 for size in self.input_shape):
+            raise ConfigError(f"input_shape is {list(self.input_shape)}, expected whole numbers above 0 such as [28, 28, 1]")
+        if self.num_classes < 2:
+            raise ConfigError(f"num_classes is {self.num_classes}, expected at least 2: for yes or no take Dense(2), labels 0 and 1")
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """`[data]`: what `edgefl simulate` shares out; devices bring their own. Further keys are the data set's options.
+
+    Attributes:
+        name: a name of `edgefl datasets`, or npz:PATH
+        num_train: how many training samples to draw of it; 0: all
+        num_test: how many test samples to draw of it; 0: all
+    """
+
+    name: str = "digits"
+    num_train: int = 0
+    num_test: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.num_train < 0 or self.num_test < 0:
+            raise ConfigError(f"num_train {self.num_train} and num_test {self.num_test}, expected 0 (all) or more")
+
+
+@dataclass(frozen=True)
+class PartitionConfig:
+    """`[partition]`: how `edgefl simulate` shares the data out. Further keys are the partition's options.
+
+    Attributes:
+        name: a name of `edgefl partitions`
+        num_clients: how many clients share the data
+    """
+
+    name: str = "dirichlet"
+    num_clients: int = 10
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.num_clients < 1:
+            raise ConfigError(f"num_clients is {self.num_clients}, expected at least 1")
+
+
+@dataclass(frozen=True)
+class PrivacyConfig:
+    """`[privacy]`: DP-FedAvg (`edgefl.privacy`), off while clip is 0, or secure aggregation (`edgefl.security.secagg.summing`).
+
+    Attributes:
+        clip: the L2 norm that each update is cut to; 0: no noise is added
+        noise_multiplier: standard deviation of the noise on the sum of updates, in units of clip
+        population: how many clients there are that a round's are drawn from
+        delta: at which epsilon is told; below 1 / population
+        secure_aggregation: the aggregator sees the sum of a round's updates alone
+        max_epsilon: rounds end before more than this is spent; 0: no limit
+    """
+
+    clip: float = 0.0
+    noise_multiplier: float = 0.0
+    population: int = 0
+    delta: float = 1e-5
+    secure_aggregation: bool = False
+    max_epsilon: float = 0.0
+
+    def __post_init__(self) -> None:
+        for key in ("clip", "noise_multiplier", "max_epsilon"):
+            if not 0 <= getattr(self, key) < float("inf"):
+                raise ConfigError(f"[privacy] {key} is {getattr(self, key)}, expected a number above 0")
+        if self.clip and self.secure_aggregation:
+            raise ConfigError(
+                "[privacy] has clip and secure_aggregation, expected one of them: the aggregator clips and adds noise "
+                "to what it then cannot see, and devices have no noise of their own; choose whom updates are to be hidden from"
+            )
+        if bool(self.clip) != bool(self.noise_multiplier):
+            raise ConfigError(
+                f"[privacy] clip is {self.clip} and noise_multiplier {self.noise_multiplier}, expected both above 0: one without the "
+                "other keeps nothing private; to clip alone, use clip_norm of [algorithm]"
+            )
+        if self.max_epsilon and not self.clip:
+            raise ConfigError(f"[privacy] max_epsilon is {self.max_epsilon} without clip and noise_multiplier, which spend it; set both")
+        if self.clip and self.population < 1:
+            raise ConfigError(f"[privacy] population is {self.population}, expected the number of clients that cohorts are drawn from")
+        if self.clip and not 0 < self.delta < 1 / self.population:
+            raise ConfigError(f"[privacy] delta is {self.delta}, expected above 0 and below 1 / population = {1 / self.population:.3g}")
+
+    @property
+    def is_on(self) -> bool:
+        """Whether updates are clipped and noise is added."""
+        return self.clip > 0
+
+
+@dataclass(frozen=True)
+class FederationConfig:
+    """`[federation]`, with `[model]`, `[algorithm]`, `[privacy]` and `[broker]` beside it; `[data]` and `[partition]` are the simulator's.
+
+    What is said of a key here is what `edgefl init` writes above it. Raises ConfigError when keys do not fit together.
+
+    Attributes:
+        name: part of each MQTT topic; lower case letters, digits and dashes
+        seed: what all draws come from; the same seed gives the same bits
+        rounds: how many rounds of training
+        clients_per_round: how many of the online devices train in a round; 0: all
+        min_clients: how many devices must be online before the first round opens
+        clients: the ids of the devices that may take part; empty: every device that the broker admits. It may change with a restart
+        quorum: the share of a round's devices whose updates close it at the deadline
+        deadline_s: seconds after which a round closes with whoever has reported
+        grace_s: seconds that a round which has its quorum waits for a device that went offline
+        max_samples: how many samples a device may count in a mean; an update that says more is rejected
+        upload_slots: how many devices may send their updates at a time
+        chunk_bytes: the size of the messages that models and updates travel in, in bytes, a multiple of 1024; a broker that passes 128 KB
+            a message, such as AWS IoT Core, needs 122880
+        codec: how updates travel: fp32, fp16, int8, or top-K (the largest K per cent), each with +deflate or without; what it rounds
+            away a device adds to its next update
+        mode: sync, or async: a device always has a task, and each `buffer` updates make a new model
+        over_selection: so many times clients_per_round devices get a task; the first clients_per_round to report close the round
+        late: drop, or keep: an update of the round before counts too, scaled down
+        buffer: async: how many updates make a new model
+        max_staleness: async: how many models old an update may be
+        budget_s: seconds that a device trains in a round, in whole epochs; 0: all of the algorithm's epochs
+        broker: where the broker listens
+        algorithm: a name of `edgefl algorithms`, or module:name of yours
+        options: what the algorithm takes
+    """
+
+    name: str = "federation"
+    seed: int = 1
+    rounds: int = 10
+    clients_per_round: int = 0
+    min_clients: int = 2
+    clients: tuple[str, ...] = ()
+    quorum: float = 0.5
+    deadline_s: float = 120.0
+    grace_s: float = 10.0
+    max_samples: int = 100_000
+    upload_slots: int = 4
+    chunk_bytes: int = 245760
+    codec: str = "fp32"
+    mode: str = "sync"
+    over_selection: float = 1.0
+    late: str = "drop"
+    buffer: int = 0
+    max_staleness: int = 10
+    budget_s: float = 0.0
+    broker: str = DEFAULT_BROKER
+    algorithm: str = "fedavg"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    partition: PartitionConfig = field(default_factory=PartitionConfig)
+    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[a-z0-9][a-z0-9_.-]{0,63}", self.name):
+            raise ConfigError(f"federation name {self.name!r}: expected lower case letters, digits and dashes; it is part of each topic")
+        for key, low in (("rounds", 1), ("clients_per_round", 0), ("min_clients", 1), ("upload_slots", 1), ("max_samples", 1)):
+            if getattr(self, key) < low:
+                raise ConfigError(f"{key} is {getattr(self, key)}, expected at least {low}")
+        if not 1024 <= self.chunk_bytes <= 245760 or self.chunk_bytes % 1024:
+            raise ConfigError(f"chunk_bytes is {self.chunk_bytes}, expected a multiple of 1024 from 1024 to 245760")
+        if not all(isinstance(client_id, str) for client_id in self.clients):
+            raise ConfigError(f"clients is {list(self.clients)!r}, expected ids of devices such as 'pi-1'")
+        if self.clients and self.min_clients > len(set(self.clients)):
+            raise ConfigError(f"min_clients is {self.min_clients}, expected at most the number of clients listed, {len(set(self.clients))}")
+        from edgefl.wire.codecs import check_codec  # numpy, which `edgefl` alone does not load
+
+        check_codec(self.codec)
+        if not 0 < self.quorum <= 1:
+            raise ConfigError(f"quorum is {self.quorum}, expected a share above 0 and at most 1")
+        if not self.grace_s >= 0:
+            raise ConfigError(f"grace_s is {self.grace_s}, expected seconds of at least 0")
+        if not self.deadline_s > 0:
+            raise ConfigError(f"deadline_s is {self.deadline_s}, expected seconds above 0")
+        if not 0 <= self.budget_s < self.deadline_s:
+            raise ConfigError(f"budget_s is {self.budget_s}, expected 0 (none) or seconds below deadline_s, {self.deadline_s:g}")
+        self._check_mode()
+        if self.privacy.is_on and self.clients_per_round > self.privacy.population:
+            raise ConfigError(
+                f"clients_per_round is {self.clients_per_round}, expected at most the population of [privacy], {self.privacy.population}"
+            )
+        private = self.privacy.is_on or self.privacy.secure_aggregation
+        if private and (self.mode == "async" or self.late == "keep" or self.over_selection > 1):
+            raise ConfigError("[privacy] needs rounds of one drawn cohort; leave mode = 'async', late = 'keep' and over_selection out")
+
+    def _check_mode(self) -> None:
+        for key, known in (("mode", ("sync", "async")), ("late", ("drop", "keep"))):
+            if getattr(self, key) not in known:
+                raise ConfigError(f"{key} is {getattr(self, key)!r}, expected {known[0]!r} or {known[1]!r}")
+        if not 1 <= self.over_selection <= 10:
+            raise ConfigError(f"over_selection is {self.over_selection}, expected 1 (none) to 10 times clients_per_round")
+        if self.over_selection > 1 and not self.clients_per_round:
+            raise ConfigError(f"over_selection is {self.over_selection} of all devices; set clients_per_round, or leave it at 1")
+        if self.mode == "sync" and self.buffer:
+            raise ConfigError(f"buffer is {self.buffer}, which is for mode = 'async'; set that, or leave buffer out")
+        if self.mode == "async" and (self.buffer < 1 or self.max_staleness < 0):
+            raise ConfigError(
+                f"mode async with buffer {self.buffer} and max_staleness {self.max_staleness}, expected at least 1 and 0: so many "
+                "updates make a new version, and so many versions old may they be"
+            )
+        if self.mode == "async" and (self.clients_per_round or self.late == "keep"):
+            raise ConfigError("mode async gives every device a task and keeps what is late; leave clients_per_round and late out")
+
+    @property
+    def staleness(self) -> int:
+        """How many rounds back an update may come from."""
+        return self.max_staleness if self.mode == "async" else int(self.late == "keep")
+
+
+def as_shape(text: str) -> tuple[int, ...]:
+    """Read one sample's shape, as `28,28,1`. ConfigError."""
+    try:
+        sizes = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        sizes = ()
+    if not sizes or min(sizes) < 1:
+        raise ConfigError(f"--input-shape is {text!r}, expected sizes above 0 with commas between, such as 28,28,1")
+    return sizes
+
+
+def nearest(key: str, known: list[str]) -> str:
+    """Return the end of an error message that names the nearest known key."""
+    close = difflib.get_close_matches(key, known, 1)
+    return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
+
+
+def _check(table: str, raw: Mapping[str, Any], cls: type, skip: tuple[str, ...] = ()) -> dict[str, Any]:
+    known = {f.name: f for f in fields(cls) if f.name not in skip}
+    values = {}
+    for key, value in raw.items():
+        if key not in known:
+            raise ConfigError(f"[{table}] has an unknown key {key!r}; {nearest(key, list(known))}")
+        default = known[key].default
+        kind = type(default) if default is not MISSING else Mapping
+        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if kind is tuple and isinstance(value, list):
+            value = tuple(value)
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise ConfigError(f"[{table}] {key} is {value!r}, expected {in_words(kind)}")
+        values[key] = value
+    return values
+
+
+def parse_config(text: str) -> FederationConfig:
+    """Read a configuration; ConfigError names table, key, expected and received."""
+    try:
+        raw = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError(f"not TOML: {error}; mend that line, or write a new file with `edgefl init`") from error
+    tables = ["federation", "model", "algorithm", "broker", "data", "partition", "privacy"]
+    for table, value in raw.items():
+        if table not in tables or not isinstance(value, dict):
+            raise ConfigError(f"unknown table [{table}]; {nearest(table, tables)}")
+    algorithm = dict(raw.get("algorithm", {}))
+    name = algorithm.pop("name", "fedavg")
+    if not isinstance(name, str):
+        raise ConfigError(f"[algorithm] name is {name!r}, expected text such as 'fedavg'")
+    broker = _check_broker(raw.get("broker", {}))
+    nested = ("broker", "algorithm", "options", "model", "data", "partition", "privacy")
+    federation = _check("federation", raw.get("federation", {}), FederationConfig, nested)
+    return FederationConfig(
+        **federation,
+        **broker,
+        algorithm=name,
+        options=algorithm,
+        model=_with_options("model", raw, ModelConfig),
+        data=_with_options("data", raw, DataConfig),
+        partition=_with_options("partition", raw, PartitionConfig),
+        privacy=PrivacyConfig(**_check("privacy", raw.get("privacy", {}), PrivacyConfig)),
+    )
+
+
+def _with_options(table: str, raw: Mapping[str, Any], cls: Callable[..., T]) -> T:
+    """Read a table whose further keys are options of what it names."""
+    own = {f.name for f in fields(cls)} - {"options"}  # type: ignore[arg-type]
+    known, options = ({k: v for k, v in raw.get(table, {}).items() if (k in own) == wanted} for wanted in (True, False))
+    return cls(**_check(table, known, cls), options=options)  # type: ignore[arg-type]
+
+
+def _check_broker(raw: Mapping[str, Any]) -> dict[str, Any]:
+    for key, value in raw.items():
+        if key != "url":
+            raise ConfigError(f"[broker] has an unknown key {key!r}; known is url")
+        if not isinstance(value, str):
+            raise ConfigError(f"[broker] url is {value!r}, expected text such as mqtt://localhost:1883")
+    return {"broker": raw["url"]} if "url" in raw else {}
+
+
+def load_config(path: Path) -> FederationConfig:
+    """Read a configuration file; ConfigError when it is not there or not valid."""
+    try:
+        return parse_config(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}; write one with `edgefl init`") from error
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error

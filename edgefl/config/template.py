@@ -1,0 +1,70 @@
+"""A federation.toml that explains itself: what is said above a key is what the docstring of its table says of it."""
+
+import inspect
+import re
+import textwrap
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import fields
+from typing import Any
+
+from edgefl.config.schema import DataConfig, FederationConfig, ModelConfig, PartitionConfig, PrivacyConfig
+from edgefl.config.toml import key_text, value_text
+
+TABLES: Mapping[str, type] = {
+    "federation": FederationConfig, "model": ModelConfig, "algorithm": FederationConfig, "broker": FederationConfig,
+    "data": DataConfig, "partition": PartitionConfig, "privacy": PrivacyConfig,
+}  # fmt: skip
+# What the user writes as a table of its own is one field of FederationConfig.
+APART = ("broker", "algorithm", "options", "model", "data", "partition", "privacy")
+WIDTH = 100
+HEAD = """# One federation, written by `edgefl init`. Behind # stands a default: take the # away to change it.
+# A key that is misspelt is named, and so is a value that does not fit."""
+
+
+def key_docs(table: type) -> dict[str, str]:
+    """Return what the docstring's `Attributes:` says of each key."""
+    said = inspect.getdoc(table) or ""
+    entries = re.findall(r"^    (\w+): (.*(?:\n {5,}\S.*)*)", said.partition("Attributes:\n")[2], re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in entries}
+
+
+def commented(config: FederationConfig, chosen: Mapping[str, Collection[str]], options: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the configuration as TOML with a comment for each key.
+
+    chosen: by table, the keys that are written out; all others stand behind #. options: by table, those of what it names, with
+    their defaults.
+    """
+    tables = (_table(name, config, chosen.get(name, ()), options.get(name, {})) for name in TABLES)
+    return "\n\n".join([HEAD, *map("\n".join, tables)]) + "\n"
+
+
+def _table(name: str, config: FederationConfig, chosen: Collection[str], options: Mapping[str, Any]) -> Iterator[str]:
+    docs = key_docs(TABLES[name])
+    yield f"[{name}]"
+    for key, value, said in _rows(name, config, docs):
+        yield from (f"# {line}" for line in textwrap.wrap(said, WIDTH))
+        yield ("" if key in chosen else "# ") + f"{key} = {value_text(value)}"
+    if options:
+        yield f"# options of {_named(name, config)}, with their defaults"
+        given = _options(name, config)
+        yield from (f"# {key_text(key)} = {value_text(value)}" for key, value in options.items() if key not in given)
+        yield from (f"{key_text(key)} = {value_text(value)}" for key, value in given.items())
+
+
+def _rows(name: str, config: FederationConfig, docs: Mapping[str, str]) -> Iterator[tuple[str, Any, str]]:
+    if name in ("algorithm", "broker"):
+        yield {"algorithm": "name", "broker": "url"}[name], getattr(config, name), docs[name]
+        return
+    record = config if name == "federation" else getattr(config, name)
+    for field in fields(TABLES[name]):
+        if field.name != "options" and not (name == "federation" and field.name in APART):
+            yield field.name, getattr(record, field.name), docs[field.name]
+
+
+def _named(name: str, config: FederationConfig) -> str:
+    return config.algorithm if name == "algorithm" else str(getattr(config, name).name)
+
+
+def _options(name: str, config: FederationConfig) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = config.options if name == "algorithm" else getattr(config, name).options
+    return found

@@ -1,0 +1,115 @@
+"""Where data sets come from: one line, licence, and how to get each."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from edgefl.config import nearest
+from edgefl.data.datasets.fetch import find
+from edgefl.data.options import defaults_of
+from edgefl.errors import DataError
+
+OWN = "npz:"
+
+
+@dataclass(frozen=True)
+class Source:
+    """module: has `load(*, options) -> Dataset`. files: what is looked for in `EDGEFL_DATA` and the cache; any of them will do."""
+
+    module: str
+    about: str
+    licence: str
+    home: str
+    files: tuple[str, ...] = ()
+
+
+SOURCES: Mapping[str, Source] = {
+    "digits": Source("digits", "UCI digits, 1,797 grey 8x8 enlarged to 28x28, 10 classes", "CC BY 4.0", "comes with scikit-learn"),
+    "fashion-mnist": Source(
+        "fashion_mnist",
+        "Fashion-MNIST, 70,000 grey 28x28, 10 classes",
+        "MIT",
+        "apt-get install dataset-fashion-mnist, or fetched from github.com/zalandoresearch/fashion-mnist",
+        ("fashion-mnist/train-images-idx3-ubyte.gz", "/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz"),
+    ),
+    "mnist-writers": Source(
+        "mnist_writers",
+        "MNIST by writer, 60,000 grey 28x28, 10 classes",
+        "QMNIST labels BSD, MNIST CC BY-SA 3.0",
+        "fetched from github.com/facebookresearch/qmnist",
+        ("mnist_writers.npz", "qmnist/qmnist-train-labels-idx2-int.gz"),
+    ),
+    "cifar10": Source(
+        "cifar10",
+        "CIFAR-10, 60,000 colour 32x32, 10 classes",
+        "not stated; for research",
+        "fetched from www.cs.toronto.edu/~kriz (binary version)",
+        ("cifar10.npz", "cifar-10-binary.tar.gz"),
+    ),
+    "cifar100": Source(
+        "cifar100",
+        "CIFAR-100, 60,000 colour 32x32, 100 classes in 20 superclasses",
+        "not stated; for research",
+        "fetched from www.cs.toronto.edu/~kriz (binary version)",
+        ("cifar-100-binary.tar.gz", "cifar100_20.npz"),
+    ),
+    "uci-har": Source(
+        "uci_har",
+        "UCI HAR, 10,299 windows of 128 samples of 9 motion channels, 6 activities, by wearer",
+        "CC BY 4.0",
+        "fetched from archive.ics.uci.edu/dataset/240",
+        ("uci_har.npz", "uci_har.zip"),
+    ),
+    "dermamnist": Source(
+        "dermamnist",
+        "DermaMNIST (HAM10000), 10,015 colour 28x28, 7 skin lesions",
+        "CC BY-NC 4.0",
+        "fetched from zenodo.org/records/10519652",
+        ("dermamnist.npz",),
+    ),
+    "femnist": Source(
+        "femnist",
+        "FEMNIST, 805,263 grey 28x28, 62 digits and letters, by writer",
+        "BSD 2-Clause (LEAF)",
+        "made by LEAF's preprocess.sh; copy its data folder to $EDGEFL_DATA/femnist",
+        ("femnist",),
+    ),
+    "npz:PATH": Source(
+        "npz_file", "your own .npz: x, y, optionally client, x_test, y_test, client_test", "yours", "numpy.savez(PATH, x=..., y=...)"
+    ),
+}
+
+
+def source_entry(name: str) -> Source:
+    """Return the source of that name; DataError names the nearest."""
+    key = "npz:PATH" if name.startswith(OWN) else name
+    if key not in SOURCES:
+        raise DataError(f"no data set {name!r}; {nearest(name, list(SOURCES))}")
+    return SOURCES[key]
+
+
+def loader(source: Source) -> ModuleType:
+    """Import the module that loads it."""
+    return import_module(f"edgefl.data.datasets.{source.module}")
+
+
+def dataset_options(source: Source) -> dict[str, Any]:
+    """Return the options with their defaults; `classes`: which classes to keep, in their new order, none named keeps all."""
+    return {**defaults_of(loader(source).load), "classes": ()}
+
+
+def list_datasets() -> list[dict[str, Any]]:
+    """Return a row for each data set: name, about, licence, home, options, and whether its files are here."""
+    return [
+        {
+            "name": name,
+            "about": source.about,
+            "licence": source.licence,
+            "home": source.home,
+            "options": dataset_options(source),
+            "here": not source.files or any(find(file) for file in source.files),
+        }
+        for name, source in SOURCES.items()
+    ]

@@ -1,0 +1,74 @@
+"""CIFAR-100: 60,000 colour pictures, 32x32, 100 classes in 20 superclasses.
+
+Source: A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009. Read from the binary version, else from a
+`cifar100_20.npz` of 20 of the classes (x_train, y_train, x_test, y_test, classes: their names).
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from edgefl.data.arrays import read_arrays, read_parts
+from edgefl.data.dataset import Dataset
+from edgefl.data.datasets.cifar import read_records
+from edgefl.data.datasets.fetch import Remote, find, obtain
+from edgefl.errors import DataError
+from edgefl.types import Labels
+
+ARCHIVE = "cifar-100-binary.tar.gz"
+REMOTE = Remote(
+    "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
+    "sha256:58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+)
+SUPERCLASSES = (
+    "beaver dolphin otter seal whale",
+    "aquarium_fish flatfish ray shark trout",
+    "orchid poppy rose sunflower tulip",
+    "bottle bowl can cup plate",
+    "apple mushroom orange pear sweet_pepper",
+    "clock keyboard lamp telephone television",
+    "bed chair couch table wardrobe",
+    "bee beetle butterfly caterpillar cockroach",
+    "bear leopard lion tiger wolf",
+    "bridge castle house road skyscraper",
+    "cloud forest mountain plain sea",
+    "camel cattle chimpanzee elephant kangaroo",
+    "fox porcupine possum raccoon skunk",
+    "crab lobster snail spider worm",
+    "baby boy girl man woman",
+    "crocodile dinosaur lizard snake turtle",
+    "hamster mouse rabbit shrew squirrel",
+    "maple_tree oak_tree palm_tree pine_tree willow_tree",
+    "bicycle bus motorcycle pickup_truck train",
+    "lawn_mower rocket streetcar tank tractor",
+)
+
+
+def load() -> Dataset:
+    """Return 50,000 training and 10,000 test pictures, uint8[n, 32, 32, 3], and the superclass of each class.
+
+    Where only the file of 20 classes is there, those, and a note that says so: its split is not the published one.
+    """
+    own = find("cifar100_20.npz")
+    if own and not find(ARCHIVE):
+        return _twenty(own)
+    archive = obtain(ARCHIVE, REMOTE)
+    (x_train, train), (x_test, test) = (read_records(archive, [f"cifar-100-binary/{part}.bin"], 2) for part in ("train", "test"))
+    coarse = np.zeros(100, np.int64)
+    coarse[train[:, 1]] = train[:, 0]
+    return Dataset(x_train, train[:, 1].astype(np.int64), x_test, test[:, 1].astype(np.int64), 100, coarse=coarse)
+
+
+def superclasses(names: list[str]) -> Labels:
+    """Return the superclass of each class, int64[len(names)]; DataError for a name that CIFAR-100 does not have."""
+    kinds = {name: kind for kind, row in enumerate(SUPERCLASSES) for name in row.split()}
+    unknown = [name for name in names if name not in kinds]
+    if unknown:
+        raise DataError(f"CIFAR-100 has no class {unknown[0]!r}, expected its own names such as {', '.join(sorted(kinds)[:3])}")
+    return np.array([kinds[name] for name in names], np.int64)
+
+
+def _twenty(path: Path) -> Dataset:
+    names = [str(name) for name in read_arrays(path, ("classes",))["classes"]]
+    note = f"{len(names)} of the 100 classes, split otherwise than published: {', '.join(names)}; put {ARCHIVE} beside it for all"
+    return Dataset(*read_parts(path), len(names), coarse=superclasses(names), note=note)

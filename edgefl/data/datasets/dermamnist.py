@@ -1,0 +1,51 @@
+"""DermaMNIST: 10,015 pictures of skin lesions, 28x28 in colour, seven classes; from HAM10000.
+
+Source: J. Yang et al., MedMNIST v2, arXiv:2110.14795, after P. Tschandl et al., The HAM10000 dataset, 2018. Read from MedMNIST's own
+`dermamnist.npz` (`dermamnist_64.npz` and so on for larger pictures), or one with x_train, y_train and so on.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgefl.data.arrays import read_arrays
+from edgefl.data.dataset import Dataset, Pixels, resize_bilinear
+from edgefl.data.datasets.fetch import Remote, find, obtain
+from edgefl.errors import DataError
+from edgefl.types import Labels
+
+REMOTE = Remote("https://zenodo.org/records/10519652/files/dermamnist.npz?download=1", "md5:0744692d530f8e62ec473284d019b0c7")
+PARTS = ("train", "val", "test")
+
+
+def load(*, size: int = 28) -> Dataset:
+    """Return 8,010 training pictures (the published training and validation parts) and 2,005 test pictures, uint8[n, size, size, 3].
+
+    A size other than 28 is read from `dermamnist_SIZE.npz` when that is there, else resized bilinearly: 224 takes 1.5 GB.
+    """
+    if size < 8:
+        raise DataError(f"size is {size}, expected at least 8 pixels")
+    path = find(f"dermamnist_{size}.npz") or obtain("dermamnist.npz", REMOTE)
+    (x, y), (x_val, y_val), (x_test, y_test) = (_part(path, part, size) for part in PARTS)
+    return Dataset(np.concatenate([x, x_val]), np.concatenate([y, y_val]), x_test, y_test, 7)
+
+
+def _part(path: Path, part: str, size: int) -> tuple[Pixels, Labels]:
+    arrays = read_arrays(path, (f"{part}_images", f"{part}_labels", f"x_{part}", f"y_{part}"), some=True)
+    if len(arrays) != 2:
+        raise DataError(f"{path} has no {part}_images and {part}_labels, expected MedMNIST's file; remove it, and it is fetched again")
+    x, y = arrays.values()
+    return _resized(x, size), y.astype(np.int64).ravel()
+
+
+def _resized(x: NDArray[Any], size: int) -> Pixels:
+    if x.shape[1:3] == (size, size):
+        return x
+    resized = np.empty((len(x), size, size, x.shape[3]), np.uint8)
+    for start in range(0, len(x), 256):
+        for channel in range(x.shape[3]):
+            block = resize_bilinear(x[start : start + 256, ..., channel], size, size)
+            resized[start : start + 256, ..., channel] = np.rint(block).astype(np.uint8)
+    return resized

@@ -1,0 +1,1 @@
+"""Partitions by name: pure functions that deal samples to clients."""

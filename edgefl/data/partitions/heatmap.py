@@ -1,0 +1,103 @@
+"""Who has what, to look at: classes by clients as shades in a terminal, or as a PNG."""
+
+import io
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgefl.data.dataset import Dataset
+from edgefl.data.partitions.client_partition import Allotment
+from edgefl.errors import ConfigError
+from edgefl.system.files import write_atomic
+
+Counts = NDArray[np.int64]
+SHADES = " ░▒▓█"
+MAX_ROWS = 24
+WIDTH = 80
+
+
+def class_counts(dataset: Dataset, allotments: Mapping[str, Allotment], part: str = "train") -> Counts:
+    """Return int64[num_clients, num_classes] of the labels as each client sees them."""
+    labels = dataset.y_train if part == "train" else dataset.y_test
+    rows = []
+    for own in allotments.values():
+        y = labels[own.train if part == "train" else own.test]
+        y = np.asarray(own.relabel, np.int64)[y] if own.relabel else y
+        rows.append(np.bincount(y, minlength=dataset.num_classes))
+    return np.array(rows, np.int64).reshape(-1, dataset.num_classes)
+
+
+def turn_counts(allotments: Mapping[str, Allotment]) -> Counts | None:
+    """Return int64[num_clients, turns]: how many samples are turned how far; None when none is."""
+    turns = [own.turns_train for own in allotments.values() if own.turns_train is not None]
+    if not turns:
+        return None
+    count = 1 + max(int(own.max()) for own in turns)
+    return np.array([np.bincount(own, minlength=count) for own in turns], np.int64)
+
+
+def heat_text(counts: Counts, ids: Sequence[str], clusters: Sequence[int], heading: str) -> list[str]:
+    """Return lines of at most 80 columns: for each client its samples, and the share of them in each column as a shade.
+
+    Of more than 24 clients, 24 are shown, evenly spaced; columns that do not fit are summed with their neighbours.
+    """
+    label = max(len(name) for name in ids) + (4 if max(clusters) >= 0 else 0)
+    room = WIDTH - label - 10
+    cells, merged = 2 if 2 * counts.shape[1] <= room else 1, -(-counts.shape[1] // room)
+    padded = np.pad(counts, ((0, 0), (0, -counts.shape[1] % merged)))
+    shares = padded.reshape(len(counts), -1, merged).sum(axis=2) / counts.sum(axis=1, keepdims=True)
+    top = shares.max()
+    levels = np.ceil(shares / top * (len(SHADES) - 1) - 1e-9).astype(np.int64)
+    columns = f"{heading} 0 to {counts.shape[1] - 1}" + (f", {merged} a column" if merged > 1 else "")
+    lines = [f"{'client':{label}} {'samples':>7}  {columns}"]
+    for i in _spread(len(counts)):
+        name = ids[i] + (f" #{clusters[i]}" if clusters[i] >= 0 else "")
+        lines.append(f"{name:{label}} {counts[i].sum():7d} ▕{''.join(SHADES[level] * cells for level in levels[i])}▏")
+    steps = ", ".join(f"{shade} to {top * (i + 1) / 4:.0%}" for i, shade in enumerate(SHADES[1:]))
+    return [*lines, f"{steps} of a client's samples" + (" (#: true cluster)" if max(clusters) >= 0 else "")]
+
+
+def _spread(count: int) -> list[int]:
+    return [int(i) for i in np.linspace(0, count - 1, min(count, MAX_ROWS)).round()]
+
+
+def summary(train: Counts, test: Counts, dataset: Dataset) -> dict[str, Any]:
+    """Return figures of a partition: samples and classes a client as [least, median, most], and how many samples are used."""
+
+    def spread(values: NDArray[Any]) -> list[float]:
+        return [float(np.min(values)), float(np.median(values)), float(np.max(values))]
+
+    return {
+        "clients": len(train),
+        "train_samples": spread(train.sum(axis=1)),
+        "test_samples": spread(test.sum(axis=1)),
+        "classes": spread((train > 0).sum(axis=1)),
+        "train_used": [int(train.sum()), len(dataset.y_train)],
+        "test_used": [int(test.sum()), len(dataset.y_test)],
+    }
+
+
+def write_png(path: Path, counts: Counts, title: str, columns: str = "class") -> None:
+    """Draw classes by clients; ConfigError when matplotlib is not installed."""
+    try:
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
+    except ModuleNotFoundError as error:
+        raise ConfigError("--out needs matplotlib, which this environment lacks; pip install -e '.[plots]'") from error
+    clients, classes = counts.shape
+    width, height = np.clip([2.5 + 0.22 * clients, 1.8 + 0.26 * classes], [6.5, 3.4], 14)
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots()
+    image = axes.imshow(counts.T, aspect="auto", cmap="Blues", interpolation="nearest", vmin=0)
+    axes.set(xlabel="client", ylabel=columns)
+    axes.set_title(textwrap.fill(title, int(12 * width)), fontsize=9)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(nbins=20, integer=True))
+    figure.colorbar(image, ax=axes, label="training samples")
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=150)
+    write_atomic(path, buffer.getvalue())

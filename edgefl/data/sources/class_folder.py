@@ -1,0 +1,42 @@
+"""A folder of classes: `DIR/CLASS/FILE.npy`, `.png`, `.jpg` or `.wav`, one sample a file, all of one shape."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgefl.data.sources import DataSource
+from edgefl.data.sources.classes import names_array, number_classes
+from edgefl.data.sources.sample_files import SUFFIXES, read_sample
+from edgefl.errors import DataError
+
+LAYOUT = f"expected DIR/CLASS/FILE with FILE one of {', '.join(SUFFIXES)}"
+
+
+def read_class_folder(source: DataSource) -> dict[str, NDArray[Any]]:
+    """Return x, y and, where classes are numbered by name, class_names: see `number_classes`.
+
+    Classes and files go by name; those whose name begins with a dot are passed over. A class folder that is empty is a class still.
+    DataError names the file that cannot be read or has another shape.
+    """
+    folder = Path(source.data)
+    visible = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
+    classes = [path for path in visible if path.is_dir()]
+    if not classes and any(path.suffix == ".csv" for path in visible):
+        raise DataError(f"{folder} holds CSV files: give --window ROWS and --label COLUMN")
+    numbers, names = number_classes([path.name for path in classes], folder)
+    files = [(path, numbers[each.name]) for each in classes for path in sorted(each.iterdir()) if not path.name.startswith(".")]
+    if not files:
+        raise DataError(f"{folder} holds no samples; {LAYOUT}")
+    first = read_sample(files[0][0])
+    x = np.empty((len(files), *first.values.shape), first.values.dtype)
+    for index, (path, _) in enumerate(files):
+        sample = read_sample(path)
+        if (sample.kind, sample.values.shape) != (first.kind, first.values.shape):
+            raise DataError(
+                f"{path} is {sample.kind} of shape {sample.values.shape}, expected {first.kind} of shape {first.values.shape} "
+                f"as {files[0][0]}; all samples have one shape"
+            )
+        x[index] = sample.values
+    return {"x": x, "y": np.array([number for _, number in files]), **names_array(names)}

@@ -1,0 +1,1 @@
+"""`edgefl demo`: a federation of four device processes on this machine."""

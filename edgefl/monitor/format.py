@@ -1,0 +1,79 @@
+"""Figures as a person reads them in a few columns. Pure functions; None is a dash."""
+
+import math
+from collections.abc import Sequence
+
+from edgefl.system.progress import printable as printable
+
+NONE = "-"
+BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def percent(share: float | None) -> str:
+    """Return a share of 1 as `91.2%`."""
+    return NONE if share is None else f"{100 * share:.1f}%"
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """Return a number in at most 8 characters."""
+    if value is None:
+        return NONE
+    text = f"{value:.{digits}f}"
+    return text if len(text) <= 8 else f"{value:.1e}"
+
+
+def size(count: float | None) -> str:
+    """Return bytes as `950 B`, `12 KB`, `2.5 MB`, of 1,000 each."""
+    if count is None:
+        return NONE
+    for unit in ("B", "KB", "MB", "GB"):
+        if count < 999.5:
+            return f"{count:.1f} {unit}" if count < 9.95 and unit != "B" else f"{count:.0f} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def ago(then: float | None, now: float) -> str:
+    """Return how long ago something was, in one unit: `now`, `7 s`, `3 min`, `5 h`, `2 d`."""
+    if then is None:
+        return NONE
+    seconds = max(0.0, now - then)
+    if seconds < 1.5:
+        return "now"
+    for unit, length in (("s", 60), ("min", 60), ("h", 48)):
+        if seconds < length:
+            return f"{seconds:.0f} {unit}"
+        seconds /= 60 if unit != "h" else 24
+    return f"{seconds:.0f} d" if seconds < 10_000 else NONE
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """Return the last `width` values as blocks of eight heights between their least and most; one of height in the middle for equals."""
+    shown = list(values)[-width:] if width > 0 else []
+    if not shown:
+        return ""
+    least, most = min(shown), max(shown)
+    if most <= least or not math.isfinite(most - least):
+        return BLOCKS[3] * len(shown)
+    return "".join(BLOCKS[round(7 * ((value - least) / (most - least)))] for value in shown)
+
+
+def bar(share: float, width: int) -> str:
+    """Return a bar of `width` characters, `share` (0 to 1) of it filled."""
+    full = round(min(max(share, 0.0), 1.0) * width)
+    return "█" * full + "░" * (width - full)
+
+
+def percentile(values: Sequence[float], share: float) -> float | None:
+    """Return the value below which a share of the values lies, linear between two; None of no values."""
+    if not values:
+        return None
+    ordered, at = sorted(values), share * (len(values) - 1)
+    low = int(at)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+
+
+def cut(text: str, width: int) -> str:
+    """Return the text in at most so many characters, with a sign of what was cut off."""
+    return text if len(text) <= width else text[: max(0, width - 1)] + "…"[: max(0, width)]

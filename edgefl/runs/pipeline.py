@@ -1,0 +1,149 @@
+"""A configuration becomes a run: data, partition, plan, rounds, endings, result."""
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgefl.config import FederationConfig
+from edgefl.data.dataset import as_float
+from edgefl.data.mapped import MappedShards, map_dataset
+from edgefl.data.partitions.client_partition import Allotment
+from edgefl.errors import EdgeflError
+from edgefl.learner.litert import LiteRTLearner
+from edgefl.loggers.scalars import Write, round_scalars
+from edgefl.plan.spec import Plan, save_plan
+from edgefl.runs.directory import INITIAL, RunDirectory
+from edgefl.runs.progress import RoundProgress
+from edgefl.simulation import diagnostics as snapshot
+from edgefl.simulation.communication_cost import Traffic
+from edgefl.simulation.engines.base import Engine
+from edgefl.simulation.engines.site import Ending, Federation
+from edgefl.simulation.simulate import Record, Simulation, States, simulate
+from edgefl.system.files import write_atomic
+from edgefl.system.progress import Telling
+from edgefl.system.signals import deaf_children, ended_with_this
+from edgefl.system.stderr import quiet_stderr
+from edgefl.types import Array, Labels, Mixture, ServerState, Weights
+from edgefl.wire.tensors import encode_weights
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A data set as it was shared out; `shards` read it from a directory that lives as long as the context."""
+
+    shards: MappedShards
+    allotments: Mapping[str, Allotment]
+
+    @property
+    def test_counts(self) -> NDArray[np.int64]:
+        """Number of test samples by class, int64[classes]."""
+        return np.bincount(self.shards.dataset.y_test, minlength=self.shards.dataset.num_classes)
+
+
+@contextmanager
+def shared_out(config: FederationConfig) -> Iterator[Shared]:
+    """Load the data set of a configuration, share it out, and map it. DataError, ConfigError."""
+    from edgefl.data import load_data
+    from edgefl.data.partitions.registry import make_allotments
+
+    dataset = load_data(config.data, config.seed)
+    allotments = make_allotments(dataset, config.partition, config.seed)
+    with tempfile.TemporaryDirectory(prefix="edgefl-data-") as directory:
+        yield Shared(map_dataset(dataset, allotments, Path(directory)), allotments)
+
+
+@contextmanager
+def reading(config: FederationConfig, telling: Telling) -> Iterator[Shared]:
+    """Open `shared_out` and tell of it meanwhile."""
+    telling.at(f"reading {config.data.name}, sharing it out to {config.partition.num_clients} clients")
+    with shared_out(config) as shared:
+        yield shared
+
+
+def _build(config: FederationConfig) -> tuple[Plan, Weights]:
+    with quiet_stderr():
+        from edgefl.algorithms.plans import build_plan
+
+        return build_plan(config)
+
+
+def build_apart(config: FederationConfig) -> tuple[Plan, Weights]:
+    """Build the plan in a process of its own: this one never holds TensorFlow.
+
+    Raises what `build_plan` raises, and EdgeflError when that process is killed.
+    """
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool, ended_with_this():
+        try:
+            with deaf_children():
+                building = pool.submit(_build, config)
+            return building.result()
+        except BrokenProcessPool as error:
+            raise EdgeflError("the process that compiles the plan was killed, most often for want of memory; free some") from error
+
+
+def open_plan(run: RunDirectory, config: FederationConfig) -> tuple[Plan, Weights]:
+    """Return the run's plan, built if it is not there yet."""
+    found = run.plan()
+    if found is None:
+        found = build_apart(config)
+        save_plan(found[0], run.path / "plan")
+        write_atomic(run.path / "plan" / INITIAL, encode_weights(found[1]))
+    return found
+
+
+def light(client_id: str, ending: Ending) -> Ending:
+    """Drop the mixture's arrays: a thousand mixtures do not fit into memory."""
+    return replace(ending, mixture=Mixture({}, {}, ending.mixture.diagnostics))
+
+
+def play(
+    run: RunDirectory, config: FederationConfig, shared: Shared, *, processes: int = 1, measure_test: bool = True,
+    open_engine: Callable[[Federation], Engine] | None = None, progress: RoundProgress | None = None,
+    ended: Callable[[str, Ending], Ending] = light, start: ServerState | None = None, states: States | None = None,
+    evaluate_every: int = 0, log: Write | None = None,
+) -> Simulation:  # fmt: skip
+    """Play or go on with a run to its end; what each round gave is in the directory as soon as it is over.
+
+    evaluate_every: see `simulate`. start, states: another run's end, to personalize from, in place of this run's own checkpoint.
+    log: takes each round's scalars.
+    """
+    plan, initial = open_plan(run, config)
+    dataset, traffic = shared.shards.dataset, Traffic(run.held, config.codec)
+    if progress:
+        progress.begin(run.state.round - 1 if run.state else 0)
+
+    def save(state: ServerState, record: Record) -> None:
+        run.save_round(state, record, traffic.held, last=state.round > config.rounds)
+        if log:
+            log(record.round, round_scalars(asdict(record)))
+        if progress:
+            progress(state, record)
+
+    done = 0
+
+    def count(client_id: str, ending: Ending) -> Ending:
+        nonlocal done
+        done += 1
+        if progress:
+            progress.ending(done, len(shared.shards))
+        return ended(client_id, ending)
+
+    test = (as_float(dataset.x_test), dataset.y_test) if measure_test else None
+    return simulate(
+        plan, initial, shared.shards, config, processes=processes, open_engine=open_engine, test=test, start=start or run.state,
+        states=run.states if states is None else states, traffic=traffic, progress=save, ended=count,
+        evaluate_every=evaluate_every, note=progress.skipped if progress else lambda _: None,
+    )  # fmt: skip
+
+
+def models_on_test(plan: Plan, state: ServerState, x: Array, y: Labels) -> dict[str, float]:
+    """Return the accuracy of each whole model that the server holds, on common samples: `global`, `expert0`, ..."""
+    return {name: told["accuracy"] for name, told in snapshot.models_on_test(plan, LiteRTLearner(plan), state, x, y).items()}

@@ -1,0 +1,1 @@
+"""Secure aggregation: the server sees the sum of the updates and no single one."""

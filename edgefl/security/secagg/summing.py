@@ -1,0 +1,103 @@
+"""Secure aggregation before an algorithm's `aggregate`: the updates of a round meet as one masked sum, see `secure_sum`.
+
+The simulator plays all clients and the aggregator here, with the whole protocol; over MQTT `participant` is a device's part of it and
+`mqtt_broker.aggregator.masked_rounds` the aggregator's.
+Quantized to 2^-24, the mean is that of the weighted mean but for rounding, and exactly the same whatever keys were drawn.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from edgefl.algorithms.base import Algorithm
+from edgefl.config import FederationConfig
+from edgefl.errors import ConfigError
+from edgefl.security.secagg.masking import LEAST_CLIENTS, Words
+from edgefl.security.secagg.vectors import Shapes, means_of, shapes_of, size_of, words_of
+from edgefl.types import ServerState, Update, Weights
+
+
+def threshold_of(clients: int) -> int:
+    """Return how many of a cohort must answer to the end: two thirds, rounded up."""
+    return math.ceil(2 * clients / 3)
+
+
+def check_secure(algorithm: Algorithm, config: FederationConfig) -> None:
+    """Raise ConfigError when the configuration asks for secure aggregation of what is more than one sum, or with too small cohorts."""
+    if not config.privacy.secure_aggregation:
+        return
+    if not algorithm.by_sums:
+        raise ConfigError(
+            f"secure_aggregation does not go with {algorithm.name} and these options: it has to see updates one by one (to cluster or to "
+            "rank them, or to weigh each by what its client is responsible for); take fedavg or one built on it with mean = 'weighted' "
+            "and no clip_norm"
+        )
+    if config.codec != "fp32":
+        raise ConfigError(f"codec is {config.codec!r}, expected 'fp32' for secure_aggregation: under a mask nothing can be packed smaller")
+    if 0 < config.clients_per_round < LEAST_CLIENTS:
+        raise ConfigError(f"clients_per_round is {config.clients_per_round}, expected {LEAST_CLIENTS} or more for secure_aggregation")
+
+
+def summed(algorithm: Algorithm, config: FederationConfig, state: ServerState, cohort: Sequence[str]) -> Algorithm:
+    """Return the algorithm for this round of this cohort, its `aggregate` seeing the sum alone; as it is without secure aggregation.
+
+    Raises ConfigError (see `check_secure`), RoundError for a cohort of fewer than three.
+    """
+    if not config.privacy.secure_aggregation:
+        return algorithm
+    check_secure(algorithm, config)
+
+    def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
+        shapes = shapes_of(algorithm.broadcast(state, "").models)
+        means = masked_means(shapes, updates, sorted(cohort), f"{config.name} round {state.round}")
+        return algorithm.aggregate(state, of_means(means, state.round))
+
+    return replace(algorithm, aggregate=aggregate)
+
+
+def of_means(means: Mapping[str, Weights], round: int) -> list[Update]:
+    """Return what `aggregate` gets in place of a round's updates: one that holds their means, or none when there are no means."""
+    return [Update("", round, 1, means)] if means else []
+
+
+def extra_traffic(config: FederationConfig, algorithm: Algorithm, state: ServerState, cohort: Sequence[str]) -> tuple[int, int]:
+    """Return the bytes (up, down) that secure aggregation adds to a round of this cohort that `summed` takes; none without it."""
+    if not config.privacy.secure_aggregation:
+        return 0, 0
+    from edgefl.security.secagg.secure_sum import extra_bytes
+
+    shapes = shapes_of(algorithm.broadcast(state, "").models)
+    words = size_of(shapes)
+    up, down = extra_bytes(
+        words, words // len(shapes) - 1, len(cohort), threshold_of(len(cohort))
+    )  # a plain update holds one of the models
+    return up * len(cohort), down * len(cohort)
+
+
+def masked_means(shapes: Shapes, updates: Iterable[Update], cohort: Sequence[str], context: str) -> dict[str, Weights]:
+    """Play the protocol over the updates of a cohort, sorted by id; return their means by samples, of the models that somebody trained."""
+    from edgefl.security.secagg.participant import told_of
+    from edgefl.security.secagg.secure_sum import Revealed, advertise, mask_words, open_shares, reveal, share, unmask
+    from edgefl.wire.masked import Introduced, binding_of, encode_keys
+
+    threshold = threshold_of(len(cohort))
+    drawn = {client_id: advertise() for client_id in cohort}
+    public = {client_id: keys for client_id, (_, keys) in drawn.items()}
+    binding = binding_of(context, encode_keys([Introduced(told_of(keys, client_id, context)) for client_id, keys in public.items()]))
+    sealed = {client_id: share(own, client_id, public, threshold, binding) for client_id, (own, _) in drawn.items()}
+    total: Words = np.zeros(size_of(shapes), np.uint64)
+    came: list[str] = []
+    samples = 0
+    for update in updates:
+        words = words_of(update.deltas, update.num_samples, shapes)
+        total += mask_words(drawn[update.client_id][0], update.client_id, public, cohort, words, binding)
+        came.append(update.client_id)
+        samples += update.num_samples
+    revealed: dict[str, Revealed] = {}
+    for client_id in came:
+        inbox = {other: messages[client_id] for other, messages in sealed.items()}
+        opened, _ = open_shares(drawn[client_id][0], client_id, public, inbox, binding)
+        revealed[client_id] = reveal(client_id, opened, came, threshold)
+    return means_of(unmask(total, public, cohort, came, revealed, threshold, binding), shapes, samples)

@@ -1,0 +1,147 @@
+"""Actors on a Ray cluster, or on a local one; see `ray_session`. Each opens the plan once.
+
+The data set is put into Ray's object store once, as it is on disk: a host gets one copy, which its actors read in place; files on
+this machine's disk would not be there on another. A model that many rows of a round send is put there once too. Results have the
+bits of the other engines where the hosts' CPUs do: LiteRT picks its kernels by what a CPU offers.
+"""
+
+import copy
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from types import TracebackType
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayError, RayTaskError
+
+from edgefl.data.mapped import MappedShards
+from edgefl.errors import EdgeflError
+from edgefl.simulation.engines.ray_session import ray_session
+from edgefl.simulation.engines.site import Ending, Federation, Row, Site
+from edgefl.types import Broadcast, ClientState, Scalars, Update, Weights
+
+AHEAD = 2
+"""Rows for each actor that are running or wait for an earlier one to be given out."""
+_MODELS = 64
+"""Models in the object store at a time, the newest."""
+
+
+class _Actor:
+    """Runs a site; models are arguments of their own, for only those are read in place."""
+
+    def open(self, federation: Federation) -> None:
+        self._site = Site(federation)
+
+    def run(
+        self, method: str, round: int, phase: str, scalars: Scalars, state: ClientState, client_id: str, names: list[str], *models: Weights
+    ) -> Any:
+        broadcast = Broadcast(round, phase, dict(zip(names, models, strict=True)), scalars)
+        return getattr(self._site, method)(broadcast, state, client_id)
+
+
+class RayEngine:
+    """See `Engine`. EdgeflError when Ray cannot be reached, when actors do not start within `start_s`, or when one is killed."""
+
+    def __init__(self, federation: Federation, count: int, *, start_s: float = 120.0) -> None:
+        self._federation, self._count, self._start_s = federation, count, start_s
+        self._actors: list[Any] = []
+        self._stack = ExitStack()
+
+    def _start(self) -> None:
+        shards = self._federation.shards
+        held = replace(self._federation, shards=shards.resident() if isinstance(shards, MappedShards) else shards)
+        kind = ray.remote(num_cpus=1, scheduling_strategy="SPREAD")(_Actor)
+        federation = ray.put(held)
+        self._actors = [kind.remote() for _ in range(self._count)]
+        opened = [actor.open.remote(federation) for actor in self._actors]
+        ready, late = ray.wait(opened, num_returns=self._count, timeout=self._start_s)
+        if late:
+            cpus = int(ray.cluster_resources().get("CPU", 0))
+            raise EdgeflError(
+                f"{len(ready)} of {self._count} actors started within {self._start_s:g} s, Ray has {cpus} CPUs in all; ask for fewer "
+                "processes, or add hosts"
+            )
+        for each in ready:
+            _result(each)
+
+    def _run(self, method: str, rows: Iterable[Row]) -> Iterator[Any]:
+        idle, running, order = list(self._actors), dict[Any, Any](), deque[Any]()
+        stored: dict[int, tuple[Weights, Any]] = {}
+
+        def first() -> Any:
+            reference = order.popleft()
+            result = _result(reference)
+            if reference in running:
+                idle.append(running.pop(reference))
+            return result
+
+        for broadcast, state, client_id in rows:
+            if len(order) >= AHEAD * self._count:
+                yield first()
+            while not idle:
+                (done,), _ = ray.wait(list(running), num_returns=1)
+                idle.append(running.pop(done))
+            models = [_stored(stored, weights) for weights in broadcast.models.values()]
+            actor = idle.pop()
+            found = actor.run.remote(
+                method, broadcast.round, broadcast.phase, broadcast.scalars, state, client_id, list(broadcast.models), *models
+            )
+            running[found] = actor
+            order.append(found)
+        while order:
+            yield first()
+
+    def update(self, rows: Iterable[Row]) -> Iterator[tuple[Update, ClientState]]:
+        """See `Engine.update`."""
+        return self._run("update", rows)
+
+    def personalize(self, rows: Iterable[Row]) -> Iterator[tuple[Ending, ClientState]]:
+        """See `Engine.personalize`."""
+        return self._run("personalize", rows)
+
+    def evaluate(self, rows: Iterable[Row]) -> Iterator[Scalars]:
+        """See `Engine.evaluate`."""
+        return self._run("evaluate", rows)
+
+    def __enter__(self) -> "RayEngine":
+        """Connect to Ray and start the actors."""
+        with ExitStack() as stack:
+            stack.enter_context(ray_session(self._count))
+            stack.callback(self._end)
+            self._start()
+            self._stack = stack.pop_all()
+        return self
+
+    def _end(self) -> None:
+        for actor in self._actors:
+            ray.kill(actor)
+        self._actors = []
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """End the actors, and a Ray that was started for them."""
+        self._stack.close()
+
+
+def _stored(stored: dict[int, tuple[Weights, Any]], weights: Weights) -> Any:
+    # the weights are kept beside their reference: an id is only unique while its object lives
+    if id(weights) not in stored:
+        while len(stored) >= _MODELS:
+            del stored[next(iter(stored))]
+        stored[id(weights)] = (weights, ray.put(weights))
+    return stored[id(weights)][1]
+
+
+def _result(reference: Any) -> Any:
+    try:
+        # a copy: what Ray gives lies in its object store, which would fill up and ends with Ray
+        return copy.deepcopy(ray.get(reference))
+    except RayTaskError as error:
+        if isinstance(error.cause, EdgeflError):
+            raise error.cause from None  # the message without the actor's traceback
+        raise
+    except RayActorError as error:
+        raise EdgeflError("an actor of the simulation was killed, most often for want of memory; run fewer processes") from error
+    except RayError as error:
+        raise EdgeflError(f"Ray gave up: {error}; is the cluster still up?") from error

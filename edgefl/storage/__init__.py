@@ -1,0 +1,1 @@
+"""What is kept on disk: checkpoints, and the directory of a device."""

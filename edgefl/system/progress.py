@@ -1,0 +1,120 @@
+"""What a long command tells of itself on stderr: lines that stay, and on a terminal one that follows what is being done.
+
+Standard output is the result's alone. Where stderr is no terminal, or one that cannot redraw (TERM=dumb), there are plain lines only.
+"""
+
+import os
+import shutil
+import sys
+import threading
+import time
+from typing import IO, Self
+
+import click
+
+BAR = 20
+EVERY_S = 0.5
+PLAIN_EVERY_S = 2.0
+QUIET_S = 1.0
+
+
+def is_live() -> bool:
+    """Return whether a line of stderr can be drawn again."""
+    return sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def bar(done: int, total: int) -> str:
+    """Return `[#####-----]`, and nothing where there is no total."""
+    filled = BAR * min(done, total) // total if total else 0
+    return f"[{'#' * filled}{'-' * (BAR - filled)}] " if total else ""
+
+
+def clock(seconds: float) -> str:
+    """Return a duration for a person: 8 s, 3 min, 2 h 05 min."""
+    minutes, hours = round(seconds / 60), int(seconds // 3600)
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if hours == 0 else f"{hours} h {round(seconds / 60) % 60:02d} min"
+
+
+def printable(text: str) -> str:
+    """Return text from the network without what would break a line, move a terminal's cursor or colour it."""
+    return text if text.isprintable() else "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in text)
+
+
+class Telling:
+    """`telling(line)` tells a line; `telling.doing(text, done, total)` what is being done; a context, at whose end nothing is left.
+
+    On a terminal the last line shows what is being done, a bar where there is a total, and for how long nothing was told.
+    """
+
+    def __init__(self, every_s: float = PLAIN_EVERY_S) -> None:
+        self._every_s = every_s
+        self._text, self._done, self._total = "", 0, 0
+        self._since, self._told, self._drawn = time.monotonic(), -every_s, False
+        self._lock, self._ended = threading.Lock(), threading.Event()
+        self._stream: IO[str] | None = None
+
+    def __enter__(self) -> Self:
+        if is_live():
+            # a copy, for `edgefl.system.stderr` sends what libraries write elsewhere, and this is not theirs
+            self._stream = os.fdopen(os.dup(sys.stderr.fileno()), "w", errors="replace")
+            self._thread = threading.Thread(target=self._follow, daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._stream is not None:
+            self._ended.set()
+            self._thread.join()
+            with self._lock, self._stream:
+                self._clear()
+                self._stream.flush()
+            self._stream = None
+
+    def __call__(self, line: str) -> None:
+        """Print a line that stays, as one line: a message from the network cannot forge a second one."""
+        line = printable(line)
+        with self._lock:
+            self._since = time.monotonic()
+            if self._stream is None:
+                click.echo(line, err=True)
+                return
+            self._clear()
+            self._stream.write(f"{line}\n")
+            self._stream.flush()
+
+    def doing(self, text: str, done: int = 0, total: int = 0) -> None:
+        """Say what is being done, and how much of it is done. Where it cannot be drawn again, a line every two seconds at most."""
+        self.at(text, done, total)
+        now = time.monotonic()
+        if self._stream is None and (not total or done >= total or now - self._told >= self._every_s):
+            self._told = now
+            self(text)
+
+    def at(self, text: str, done: int = 0, total: int = 0) -> None:
+        """Say what is being done where it can be drawn again, and nowhere else: the lines that are told say it too."""
+        text = printable(text)
+        with self._lock:
+            if text.partition(":")[0] != self._text.partition(":")[0]:
+                self._since = time.monotonic()
+            self._text, self._done, self._total = text, done, total
+
+    def _follow(self) -> None:
+        while not self._ended.wait(EVERY_S):
+            with self._lock:
+                self._draw()
+
+    def _draw(self) -> None:
+        quiet_s = time.monotonic() - self._since
+        if self._stream is None or (quiet_s < QUIET_S and not self._total):
+            return
+        line = f"{bar(self._done, self._total)}{self._text}{', ' * bool(self._text)}{clock(quiet_s)}"
+        self._stream.write(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}")
+        self._stream.flush()
+        self._drawn = True
+
+    def _clear(self) -> None:
+        if self._drawn and self._stream is not None:
+            self._stream.write("\r\x1b[K")
+            self._drawn = False

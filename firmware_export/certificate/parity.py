@@ -1,0 +1,98 @@
+"""The same bytes everywhere: golden outputs against the C on this computer and under QEMU on each core. One differing byte fails."""
+
+import hashlib
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgefl.errors import ExportError
+from firmware_export.certificate.golden import Golden
+from firmware_export.firmware.firmware import Built, Ran, TooLarge, build_and_run, not_runnable
+from firmware_export.firmware.targets import HOST, TARGETS, Target
+from firmware_export.firmware.toolchain import ARM, CC, QEMU, version_of
+
+EQUAL, NOT_RUN = "equal", "not run"
+SMALL = 50
+"""Samples on machines that are small."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What one place gave: status equal or not run (then `reason` says why). ran, built: what was measured on the way."""
+
+    name: str
+    status: str
+    samples: int
+    reason: str
+    tools: str
+    outputs_sha256: str
+    built: Built | None = None
+    ran: Ran | None = None
+
+
+def run_everywhere(model: Mapping[str, str], golden: Golden, targets: Sequence[Target], wanted: str) -> tuple[Place, ...]:
+    """Run the C of `model` on each target and compare. `wanted` is the target that the export is for: there, a model too large is an error.
+
+    Raises ExportError that names the place, the first sample and both outputs when a byte differs.
+    """
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        return tuple(pool.map(lambda target: _run(model, golden, target, target.name == wanted), targets))
+
+
+def run_skipping(
+    model: Mapping[str, str], golden: Golden, targets: Sequence[Target], wanted: str
+) -> tuple[tuple[Place, ...], dict[str, Any]]:
+    """Run C that skips experts, which may change bytes: all places must give what this computer gives.
+
+    Returns the places, and the accuracy, the share of samples answered as without skipping, and the outputs' digest.
+    """
+    if reason := not_runnable(TARGETS[HOST]):
+        raise ExportError(f"a skip threshold needs a compiler for this computer to compare with: {reason}")
+    with tempfile.TemporaryDirectory(prefix="edgefl-firmware-") as work:
+        _, ran = build_and_run(model, TARGETS[HOST], golden.inputs, Path(work))
+    answers, exact = ran.outputs.argmax(axis=1), golden.outputs.argmax(axis=1)
+    figures = {"accuracy_int8": float((answers == golden.y).mean()), "agreement": float((answers == exact).mean())}
+    places = run_everywhere(model, replace(golden, outputs=ran.outputs), targets, wanted)
+    return places, {**figures, "outputs_sha256": sha256_of(ran.outputs)}
+
+
+def tools_of(target: Target) -> str:
+    """Return the versions of what builds and runs the target's program."""
+    names = (CC,) if target.is_host else (ARM, QEMU)
+    return ", ".join(f"{name} {version_of(name)}" for name in names)
+
+
+def sha256_of(outputs: Any) -> str:
+    """Return the digest of raw outputs, row after row."""
+    return hashlib.sha256(np.ascontiguousarray(outputs).tobytes()).hexdigest()
+
+
+def _run(model: Mapping[str, str], golden: Golden, target: Target, wanted: bool) -> Place:
+    if reason := not_runnable(target):
+        return Place(target.name, NOT_RUN, 0, reason, "", "")
+    count = min(len(golden.y), SMALL) if target.small else len(golden.y)
+    with tempfile.TemporaryDirectory(prefix="edgefl-firmware-") as work:
+        try:
+            built, ran = build_and_run(model, target, golden.inputs[:count], Path(work))
+        except TooLarge as error:
+            if wanted:
+                raise
+            return Place(target.name, NOT_RUN, 0, str(error), tools_of(target), "")
+    compare(target.name, golden.outputs[:count], ran.outputs)
+    return Place(target.name, EQUAL, count, "", tools_of(target), sha256_of(ran.outputs), built, ran)
+
+
+def compare(name: str, expected: Any, received: Any) -> None:
+    """Raise ExportError at the first sample whose bytes differ."""
+    differ = np.flatnonzero((expected != received).any(axis=1))
+    if len(differ):
+        first = int(differ[0])
+        raise ExportError(
+            f"{name} differs from what was expected in {len(differ)} of {len(expected)} samples, first in sample {first}: expected "
+            f"{expected[first].tolist()}, received {received[first].tolist()}; nothing of this export may be used, please report it"
+        )

@@ -1,0 +1,91 @@
+"""The model for TensorFlow Lite Micro: an aligned C array, a resolver of exactly its operators, and the arena that was measured."""
+
+import re
+from collections.abc import Mapping
+
+from edgefl.errors import ExportError
+from firmware_export.tflite.graph import Graph
+
+ADD_CALLS: Mapping[str, str] = {
+    "ABS": "Abs", "ADD": "Add", "AVERAGE_POOL_2D": "AveragePool2D", "CONCATENATION": "Concatenation", "CONV_2D": "Conv2D",
+    "DEPTHWISE_CONV_2D": "DepthwiseConv2D", "DEQUANTIZE": "Dequantize", "EXPAND_DIMS": "ExpandDims",
+    "FULLY_CONNECTED": "FullyConnected", "HARD_SWISH": "HardSwish", "LEAKY_RELU": "LeakyRelu", "LOGISTIC": "Logistic",
+    "MAXIMUM": "Maximum", "MAX_POOL_2D": "MaxPool2D", "MEAN": "Mean", "MINIMUM": "Minimum", "MUL": "Mul", "PACK": "Pack",
+    "PAD": "Pad", "PADV2": "PadV2", "QUANTIZE": "Quantize", "RELU": "Relu", "RELU6": "Relu6", "RESHAPE": "Reshape", "RSQRT": "Rsqrt",
+    "SLICE": "Slice", "SOFTMAX": "Softmax", "SPLIT": "Split", "SQUARED_DIFFERENCE": "SquaredDifference", "SQUEEZE": "Squeeze",
+    "STRIDED_SLICE": "StridedSlice", "SUB": "Sub", "TANH": "Tanh", "TRANSPOSE": "Transpose", "UNPACK": "Unpack",
+}  # fmt: skip
+"""Operator of a .tflite -> what follows Add in `MicroMutableOpResolver`."""
+
+DATA_H = """// The model for TensorFlow Lite Micro. Written by `edgefl export`.
+#ifndef MODEL_DATA_H
+#define MODEL_DATA_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+extern const unsigned char model_data[];
+extern const unsigned int model_data_bytes;
+#ifdef __cplusplus
+}
+#endif
+
+#endif
+"""
+OPS_H = """// Exactly the operators that the model has, and the arena that it needs. Written by `edgefl export`.
+//   tflite::MicroInterpreter interpreter(tflite::GetModel(model_data), model_resolver(), arena, kModelArenaBytes);
+#ifndef MODEL_OPS_H
+#define MODEL_OPS_H
+
+#include <cstddef>
+
+#include "tensorflow/lite/micro/micro_mutable_op_resolver.h"
+
+// Found by bisection with tflite-micro {version} on a 64-bit computer, to 16 bytes; a 32-bit core needs somewhat less.
+constexpr size_t kModelArenaBytes = {arena};
+constexpr size_t kModelBytes = {size};
+
+using ModelResolver = tflite::MicroMutableOpResolver<{count}>;
+
+inline const ModelResolver& model_resolver() {{
+  static ModelResolver resolver;
+  static const bool added = [] {{
+    return {calls};
+  }}();
+  (void)added;
+  return resolver;
+}}
+
+#endif
+"""
+
+
+def tflm_files(model: bytes, graph: Graph, arena: int, version: str) -> dict[str, str]:
+    """Return model_data.h, model_data.c and model_ops.h. ExportError for an operator that TensorFlow Lite Micro does not have."""
+    return {"model_data.h": DATA_H, "model_data.c": data_c(model), "model_ops.h": ops_h(graph, len(model), arena, version)}
+
+
+def operators(graph: Graph) -> tuple[str, ...]:
+    """Return the names of the model's operators, each once, sorted."""
+    return tuple(sorted({name for name, _ in graph.operators}))
+
+
+def data_c(model: bytes) -> str:
+    """Return the C file that holds the model, aligned to 16 bytes as its flatbuffer wants it."""
+    rows = ("  " + ", ".join(f"0x{byte:02x}" for byte in model[i : i + 16]) + ",\n" for i in range(0, len(model), 16))
+    return (
+        '#include "model_data.h"\n\n'
+        "#if defined(__GNUC__)\n__attribute__((aligned(16)))\n#endif\n"
+        f"const unsigned char model_data[] = {{\n{''.join(rows)}}};\n\n"
+        f"const unsigned int model_data_bytes = {len(model)};\n"
+    )
+
+
+def ops_h(graph: Graph, size: int, arena: int, version: str) -> str:
+    """Return the C++ header with the resolver."""
+    used = operators(graph)
+    if unknown := [name for name in used if name not in ADD_CALLS]:
+        raise ExportError(f"no resolver call is known for {', '.join(unknown)}; build the model of layers that `edgefl plan` lists")
+    calls = " &&\n           ".join(f"resolver.Add{ADD_CALLS[name]}() == kTfLiteOk" for name in used)
+    plain = re.sub(r"[^\w.+-]", "_", version, flags=re.ASCII)[:40]  # a certificate names it, and a certificate may come from a stranger
+    return OPS_H.format(version=plain, arena=arena, size=size, count=len(used), calls=calls)

@@ -1,0 +1,136 @@
+"""tflite-micro in a process of its own: it trusts its input, and an arena that is too small may end the process.
+
+`python -m firmware_export.certificate.tflm_runner outputs MODEL INPUTS.npy OUT.npy ARENA` and `... arena MODEL LOW HIGH`, which prints a line a try.
+"""
+
+import re
+import subprocess
+import sys
+import tempfile
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgefl.errors import ExportError
+from firmware_export.firmware.limits import TOOL_LIMITS
+from firmware_export.tflite.portable import check_inside
+
+STEP = 16
+MOST = 64 << 20
+DEADLINE_S = 600.0
+TRY = re.compile(r"^(\d+) (ok|small)$", re.MULTILINE)
+
+
+def micro_version() -> str:
+    """Return the wheel's version; ExportError with the remedy when it is not installed."""
+    if find_spec("tflite_micro") is None:
+        raise ExportError(
+            "tflite-micro is not installed, and its outputs are what all others are compared with; pip install --pre tflite-micro"
+        )
+    try:
+        return version("tflite-micro")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def micro_outputs(model: bytes, inputs: Any, arena_bytes: int = 0) -> Any:
+    """Return the outputs int8[n, m] of inputs int8[n, *shape]; arena_bytes 0: as much as it likes.
+
+    Raises ExportError when tflite-micro refuses the model or would read its weights as zeros.
+    """
+    micro_version()
+    check_inside(model)
+    with tempfile.TemporaryDirectory() as name:
+        work = Path(name)
+        (work / "model.tflite").write_bytes(model)
+        np.save(work / "inputs.npy", inputs)
+        done = _child("outputs", str(work / "model.tflite"), str(work / "inputs.npy"), str(work / "outputs.npy"), str(arena_bytes))
+        if done.returncode:
+            last = done.stderr.strip().splitlines()[-1:] or [f"it ended with {done.returncode}"]
+            raise ExportError(f"tflite-micro refuses the model: {last[0]}; it runs int8 models of the operators it knows")
+        return np.load(work / "outputs.npy")
+
+
+def arena_bytes(model: bytes) -> int:
+    """Return the smallest tensor arena, a multiple of 16 bytes, in which the model can be made and run.
+
+    Found by bisection: what the recording allocator reports is too little. On a 64-bit computer: a 32-bit core's pointers are
+    half as wide, so that it needs somewhat less.
+    """
+    micro_version()
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "model.tflite"
+        path.write_bytes(model)
+        low, high = 0, 1 << 10
+        while True:  # too small at low; at high, not known or enough
+            done = _child("arena", str(path), str(low), str(high))
+            tried = [(int(size), result == "ok") for size, result in TRY.findall(done.stdout)]
+            enough = [size for size, ok in tried if ok]
+            low = max([low, *(size for size, ok in tried if not ok)])
+            if done.returncode == 0 and enough:
+                return min(enough)
+            if done.returncode:  # it died at the size that it told before: that one is too small
+                died = re.findall(r"^(\d+) ?$", done.stdout, re.MULTILINE)
+                low = max(low, int(died[-1]) if died else high)
+            high = min(enough) if enough else max(high * 2, low * 2)
+            if high > MOST:
+                raise ExportError(f"tflite-micro runs the model in no arena up to {MOST:,} bytes: {done.stderr.strip()[-300:]}")
+            if enough and high - low <= STEP:
+                return high
+
+
+def _child(*words: str) -> "subprocess.CompletedProcess[str]":
+    command = TOOL_LIMITS.wrap([sys.executable, "-m", "firmware_export.certificate.tflm_runner", *words])
+    try:
+        return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=DEADLINE_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise ExportError(f"tflite-micro did not end within {DEADLINE_S:.0f} s; try fewer --samples") from error
+
+
+def _interpreter(model: bytes, size: int) -> Any:
+    from tflite_micro.python.tflite_micro import runtime
+
+    return runtime.Interpreter.from_bytes(model, arena_size=size or None)
+
+
+def _write_outputs(model: Path, inputs: Path, out: Path, size: int) -> None:
+    interpreter = _interpreter(model.read_bytes(), size)
+    rows = []
+    for sample in np.load(inputs):
+        interpreter.set_input(sample[None], 0)
+        interpreter.invoke()
+        rows.append(interpreter.get_output(0)[0].copy())
+    np.save(out, np.stack(rows))
+
+
+def _bisect(model: Path, low: int, high: int) -> None:
+    content = model.read_bytes()
+    while high <= MOST and not _enough(content, high):
+        low, high = high, high * 2
+    while high <= MOST and high - low > STEP:
+        middle = (low + high) // (2 * STEP) * STEP
+        low, high = (low, middle) if _enough(content, middle) else (middle, high)
+
+
+def _enough(model: bytes, size: int) -> bool:
+    print(size, end=" ", flush=True)
+    try:
+        interpreter = _interpreter(model, size)
+        details = interpreter.get_input_details(0)
+        interpreter.set_input(np.zeros(tuple(details["shape"]), details["dtype"]), 0)
+        interpreter.invoke()
+        enough = True
+    except (RuntimeError, ValueError):
+        enough = False
+    print("ok" if enough else "small", flush=True)
+    return enough
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "outputs":
+        _write_outputs(Path(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4]), int(sys.argv[5]))
+    else:
+        _bisect(Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))

@@ -1,0 +1,1 @@
+"""An int8 `.tflite` -> C."""

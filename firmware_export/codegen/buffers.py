@@ -1,0 +1,65 @@
+"""Where activations lie in RAM: each lives from the layer that makes it to the last that reads it; what does not overlap shares bytes.
+
+An output takes its input's place where the layer reads each value before it writes it and nobody reads that input later.
+Offsets by first fit, largest first: Pisarchyk and Lee, "Efficient memory management for deep neural net inference", 2020.
+"""
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from firmware_export.codegen.layer import Layer
+
+ALIGNMENT = 4
+
+
+@dataclass(frozen=True)
+class Plan:
+    """offsets: of each activation that lies in the arena; arena_bytes: its size."""
+
+    offsets: Mapping[int, int]
+    arena_bytes: int
+
+
+@dataclass
+class _Life:
+    tensors: list[int]
+    size: int
+    first: int
+    last: int
+
+
+def plan_buffers(layers: Sequence[Layer], base_of: Mapping[int, int], sizes: Mapping[int, int], outside: Set[int]) -> Plan:
+    """Return offsets of the base tensors that layers make, but for those outside of the arena (the network's input and output)."""
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for position, layer in enumerate(layers):
+        for index in layer.inputs:
+            base = base_of[index]
+            last[base] = max(last.get(base, position), position)
+        base = base_of[layer.output]
+        first.setdefault(base, position)
+        last[base] = max(last.get(base, position), position)
+    lives: dict[int, _Life] = {}
+    for position, layer in enumerate(layers):
+        base = base_of[layer.output]
+        if base in outside or first[base] != position:
+            continue
+        size = -(-sizes[base] // ALIGNMENT) * ALIGNMENT
+        dying = [lives[base_of[i]] for i in layer.in_place if base_of[i] in lives and sizes[base_of[i]] == sizes[base]]
+        taken = next((life for life in dying if life.last == position), None)
+        if taken is None:
+            lives[base] = _Life([base], size, position, last[base])
+        else:
+            taken.tensors.append(base)
+            taken.last = last[base]
+            lives[base] = taken
+    unique = list({id(life): life for life in lives.values()}.values())
+    placed: list[tuple[int, _Life]] = []
+    for life in sorted(unique, key=lambda each: (-each.size, each.first)):
+        offset = 0
+        for start, other in sorted(placed, key=lambda pair: pair[0]):
+            if other.first <= life.last and life.first <= other.last and offset < start + other.size and start < offset + life.size:
+                offset = start + other.size
+        placed.append((offset, life))
+    offsets = {tensor: offset for offset, life in placed for tensor in life.tensors}
+    return Plan(offsets, max((offset + life.size for offset, life in placed), default=0))

@@ -1,0 +1,108 @@
+"""One layer of the generated C: the kernel's call, the constants that lie in its part, and what it costs."""
+
+import re
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from edgefl.errors import ExportError
+from firmware_export.tflite.network import Network, Operator, Tensor
+
+MAX_IDENTIFIER_LENGTH = 48
+"""C99 tells identifiers apart by their first 63 characters; a field adds a suffix to a name."""
+STRUCTS = {
+    "struct model_range": ("input_zero", "output_zero", "low", "high"),
+    "struct model_add": (
+        "zero_a", "multiplier_a", "shift_a", "zero_b", "multiplier_b", "shift_b", "sign_b", "multiplier", "shift", "zero", "low", "high",
+    ),
+    "struct model_mul": ("zero_a", "zero_b", "multiplier", "shift", "zero", "low", "high"),
+    "struct model_softmax": ("multiplier", "shift", "least"),
+}  # fmt: skip
+"""All members are int32_t."""
+OF_THE_FRAMEWORK = {
+    "relu", "relu6", "biasadd", "matmul", "convolution", "conv2d", "conv1d", "depthwise", "maxpool2d", "avgpool2d", "add", "add_1",
+    "squeeze", "maxpool", "avgpool", "maxpool1d", "expanddims",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Field:
+    """A member of a part's struct: an array of int8_t or int32_t, or one of STRUCTS. values: as many as it holds."""
+
+    name: str
+    ctype: str
+    values: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Its size on the target."""
+        return len(self.values) * (1 if self.ctype == "int8_t" else 4)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A kernel's call. inputs: activations; call: C with {a}, {b} (inputs), {out}, {p} (the part); shape: the initializer of a constant
+    {name}_shape of type shape_type; columns: bytes of scratch; in_place: inputs that the output may overwrite.
+    """
+
+    name: str
+    op: str
+    inputs: tuple[int, ...]
+    output: int
+    kernels: tuple[str, ...]
+    call: str
+    fields: tuple[Field, ...] = ()
+    shape_type: str = ""
+    shape: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    note: str = ""
+    macs: int = 0
+    columns: int = 0
+    in_place: tuple[int, ...] = field(default=())
+
+
+def name_of(tensor: Tensor, operator: Operator) -> str:
+    """Return a C identifier of at most MAX_IDENTIFIER_LENGTH characters: the tensor's name without the framework's suffixes."""
+    first = tensor.name.split(";")[0].split(":")[0]
+    pieces = [re.sub(r"\W+", "_", piece, flags=re.ASCII).strip("_").lower() for piece in first.split("/")]
+    kept = [piece for piece in pieces if piece]
+    while len(kept) > 1 and kept[-1] in OF_THE_FRAMEWORK:
+        kept.pop()
+    name = "_".join(kept[-3:])[:MAX_IDENTIFIER_LENGTH].strip("_") or operator.name.lower()
+    return name if name[0].isalpha() else f"layer_{name}"
+
+
+def place(network: Network, operator: Operator) -> str:
+    """Return how an error names a layer."""
+    return network.tensor(operator.outputs[0]).name if operator.outputs else "?"
+
+
+def refuse(network: Network, operator: Operator, why: str, remedy: str) -> ExportError:
+    """Return the error for what the generated C cannot compute."""
+    return ExportError(f"operator {operator.name} ({place(network, operator)}) {why}; {remedy}")
+
+
+def round_half_away(value: float) -> int:
+    """Round as C's round()."""
+    return int(np.sign(value) * np.floor(abs(value) + 0.5))
+
+
+def limits(output: Tensor, activation: int) -> tuple[int, int]:
+    """Return (low, high) of a fused activation in the output's quantization: 0 none, 1 ReLU, 2 ReLU-1, 3 ReLU6."""
+
+    def quantized(real: float) -> int:
+        return output.zero_point + round_half_away(float(np.float32(real) / output.scale[0]))
+
+    if activation == 1:
+        return max(-128, quantized(0)), 127
+    if activation == 2:
+        return max(-128, quantized(-1)), min(127, quantized(1))
+    if activation == 3:
+        return max(-128, quantized(0)), min(127, quantized(6))
+    if activation == 0:
+        return -128, 127
+    raise ExportError(f"the fused activation {activation} of {output.name} has no integer form; use ReLU or ReLU6")
+
+
+def ints(values: object) -> tuple[int, ...]:
+    """Return an array's elements as Python integers."""
+    return tuple(int(v) for v in np.asarray(values).ravel())

@@ -1,0 +1,120 @@
+"""Which operators are the trunk, the gate, and each expert, found from the data flow alone.
+
+A mixture ends in a sum of expert outputs, each multiplied by one value of the gate. Walking back from the sum, what several experts
+read is the trunk, what only the gate's values need is the gate, and the rest of each product is an expert.
+"""
+
+from collections.abc import Set
+from dataclasses import dataclass
+
+from firmware_export.codegen.c_movement import SAME_ELEMENTS
+from firmware_export.tflite.network import Network
+
+AFTER_THE_SUM = (*SAME_ELEMENTS, "SOFTMAX", "LOGISTIC", "QUANTIZE", "MUL")
+WITH_WEIGHTS = {"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED"}
+
+
+@dataclass(frozen=True)
+class Structure:
+    """part_of: each operator's part; names: the parts in the order of their run; gate: the tensor of each expert's gate value, in
+    experts' order, empty without a gate; products: each expert's MUL by its gate value; order: operators as they run, gate first.
+    """
+
+    names: tuple[str, ...]
+    part_of: tuple[str, ...]
+    gate: tuple[int, ...]
+    products: tuple[int, ...]
+    order: tuple[int, ...]
+
+
+def find_parts(network: Network) -> Structure:
+    """Return the structure; one part "model" where there is no mixture."""
+    maker = {output: i for i, operator in enumerate(network.operators) for output in operator.outputs}
+    needs = _needs(network, maker)
+    leaves = _leaves(network, maker)
+    gate, experts, products = _split(network, maker, leaves)
+    single = Structure(("model",), ("model",) * len(network.operators), (), (), tuple(range(len(network.operators))))
+    if len(leaves) < 2:
+        return single
+    sets = [needs[maker[i]] if i in maker else frozenset() for i in experts]
+    steering = frozenset[int]().union(*(needs[maker[i]] for i in gate))
+    everything = frozenset[int]().union(*sets)
+    trunk = {i for i in everything if i in steering or sum(i in each for each in sets) > 1}
+    own = [each - trunk for each in sets]
+    if not all(any(network.operators[i].name in WITH_WEIGHTS for i in each) for each in own):
+        return single
+    part_of = ["mix"] * len(network.operators)
+    for i in trunk:
+        part_of[i] = "trunk"
+    for i in steering - trunk:
+        part_of[i] = "gate"
+    for number, each in enumerate(own):
+        for i in (*each, *products[number : number + 1]):
+            part_of[i] = f"expert{number}"
+    order = _order(network, part_of, len(own))
+    names = [name for name in ("trunk", "gate", *(f"expert{k}" for k in range(len(own))), "mix") if name in part_of]
+    return Structure(tuple(names), tuple(part_of), tuple(gate), tuple(products), tuple(order))
+
+
+def _needs(network: Network, maker: dict[int, int]) -> list[frozenset[int]]:
+    """Return, for each operator, itself and all that it depends on."""
+    needs: list[frozenset[int]] = []
+    for i, operator in enumerate(network.operators):
+        needs.append(frozenset({i}).union(*(needs[maker[t]] for t in operator.inputs if t in maker)))
+    return needs
+
+
+def _activations(network: Network, operator: int) -> list[int]:
+    return [i for i in network.operators[operator].inputs if i >= 0 and network.tensor(i).data is None]
+
+
+def _leaves(network: Network, maker: dict[int, int]) -> list[int]:
+    """Return the summands of the last sum, from left to right."""
+    tensor = network.outputs[0]
+    while tensor in maker and network.operators[maker[tensor]].name in AFTER_THE_SUM:
+        activations = _activations(network, maker[tensor])
+        if len(activations) != 1:
+            break
+        tensor = activations[0]
+    leaves, todo = [], [tensor]
+    while todo:
+        tensor = todo.pop()
+        operator = maker.get(tensor)
+        if operator is not None and network.operators[operator].name == "ADD" and len(_activations(network, operator)) == 2:
+            todo += reversed(network.operators[operator].inputs[:2])
+        else:
+            leaves.append(tensor)
+    return leaves
+
+
+def _split(network: Network, maker: dict[int, int], leaves: list[int]) -> tuple[list[int], list[int], list[int]]:
+    """Return gate values, expert outputs, products. Without a gate value at every summand there is no gate."""
+    gate, experts, products = [], [], []
+    for leaf in leaves:
+        operator = maker.get(leaf)
+        if operator is None or network.operators[operator].name != "MUL" or len(_activations(network, operator)) != 2:
+            return [], leaves, []
+        inputs = network.operators[operator].inputs[:2]
+        values = [i for i in inputs if network.tensor(i).size == 1 and i in maker]
+        if len(values) != 1 or network.operators[operator].options.get("fusedActivationFunction", 0):
+            return [], leaves, []
+        gate.append(values[0])
+        experts.append(inputs[0] if inputs[1] == values[0] else inputs[1])
+        products.append(operator)
+    return gate, experts, products
+
+
+def _order(network: Network, part_of: list[str], experts: int) -> list[int]:
+    """Trunk, gate, then each expert, and of the sum what can be added by then."""
+    made: set[int] = set(network.inputs)
+    order: list[int] = []
+
+    def ready(operator: int, parts: Set[str]) -> bool:
+        return part_of[operator] in parts and operator not in order and all(i in made for i in _activations(network, operator))
+
+    for parts in ({"trunk"}, {"trunk", "gate"}, *({f"expert{k}", "mix"} for k in range(experts)), {"mix"}):
+        for operator in range(len(network.operators)):
+            if ready(operator, parts):
+                order.append(operator)
+                made.update(network.operators[operator].outputs)
+    return order

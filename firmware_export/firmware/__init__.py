@@ -1,0 +1,1 @@
+"""A firmware project around the C: targets, toolchains, QEMU."""

@@ -1,0 +1,117 @@
+"""The field program of a firmware project: updates of the model's parts where a key is trusted, drift counters where there is a gate."""
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+
+from edgefl.errors import ExportError
+from firmware_export.firmware.targets import OPTIONS, Target
+from firmware_export.ota.ota import device_digest
+
+RECORD = 80
+OTA = ("ota.c", "ota.h", "sha2.c", "sha2.h", "monocypher/monocypher.c", "monocypher/monocypher.h", "monocypher/LICENSE")
+CMAKE = """
+# What runs in the field: updates of the model's parts, drift counters.
+add_executable(field.elf EXCLUDE_FROM_ALL field.c {board} {sources})
+target_include_directories(field.elf PRIVATE {folders})
+target_compile_options(field.elf PRIVATE {options})
+{special}target_compile_definitions(field.elf PRIVATE {definitions})
+target_link_libraries(field.elf PRIVATE model{libraries})
+{link}add_custom_target(field
+    COMMAND {command}
+    WORKING_DIRECTORY ${{CMAKE_CURRENT_SOURCE_DIR}} DEPENDS field.elf USES_TERMINAL VERBATIM)
+"""
+LINK = """target_link_options(field.elf PRIVATE -nostdlib -Wl,--gc-sections -T ${CMAKE_CURRENT_SOURCE_DIR}/link.ld)
+"""
+KEY_HEADER = """#include <stdint.h>
+
+/* The Ed25519 key that signs this firmware's updates. */
+static const uint8_t update_key[32] = {{
+{key}
+}};
+
+/* SHA-256 of the device's id; zeros: only updates for all devices are taken. */
+static const uint8_t update_device[32] = {{
+{device}
+}};
+"""
+MONOCYPHER = """# Clang 14 crashes when it makes vectors of its loops for the M55.
+set_source_files_properties(ota/monocypher/monocypher.c PROPERTIES COMPILE_OPTIONS "-w$<$<BOOL:${CLANG}>:;-fno-vectorize>")
+"""
+README = """
+## In the field
+
+    cmake --build build --target field
+
+runs `field.c`: {what}. A product takes the folders {folders} and the calls of `field.c`.
+"""
+UPDATES = (
+    "it applies the signed `update.bin` of `edgefl export update`, where one lies here, to the slots in `slots.bin`, and keeps the highest"
+    " counter in `update_counter.bin`"
+)
+COUNTERS = "it counts how the gate is used into `counters.bin`, which `edgefl export drift` compares with the use at export"
+
+
+@dataclass(frozen=True)
+class Updates:
+    """What a firmware needs to take updates: the public key that it trusts (base64), the bytes of each part, and the id of the device
+    that it is for ("": it takes updates for all devices only).
+    """
+
+    key: str
+    part_bytes: tuple[int, ...]
+    device: str = ""
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of a slot: each part padded to eight, and the record."""
+        return sum((n + 7) // 8 * 8 for n in self.part_bytes) + RECORD
+
+
+def field_files(project: Mapping[str, str], target: Target, updates: Updates | None) -> dict[str, str]:
+    """Return the project's files that the field program adds or changes; none for a model without a gate that trusts no key."""
+    gate = "#define MODEL_EXPERTS" in project["model/model.h"]
+    if not gate and updates is None:
+        return {}
+    root = files("firmware_export") / "templates"
+    found = {"field.c": (root / "project/field.c").read_text()}
+    if gate:
+        found |= {f"drift/{name}": (root / "drift" / name).read_text() for name in ("drift.c", "drift.h")}
+    if updates:
+        found |= {f"ota/{name}": (root / "ota" / name).read_text() for name in OTA}
+        found["ota/update_key.h"] = _key_header(updates.key, updates.device)
+    found["CMakeLists.txt"] = project["CMakeLists.txt"] + _cmake(target, gate, updates)
+    what = "; ".join([UPDATES] * (updates is not None) + [COUNTERS] * gate)
+    folders = " and ".join(f"`{name}/`" for name, taken in (("ota", updates), ("drift", gate)) if taken)
+    found["README.md"] = project["README.md"] + README.format(what=what, folders=folders)
+    return found
+
+
+def _cmake(target: Target, gate: bool, updates: Updates | None) -> str:
+    sources = ["drift/drift.c"] * gate
+    folders = ["drift"] * gate
+    special = definitions = ""
+    if updates:
+        sources += ["ota/ota.c", "ota/sha2.c", "ota/monocypher/monocypher.c"]
+        folders += ["ota", "ota/monocypher"]
+        special = MONOCYPHER
+        definitions = f"UPDATE_SLOT_BYTES={updates.slot_bytes}"
+    host = target.is_host
+    return CMAKE.format(
+        board="host.c" if host else "semihosting.c startup.c",
+        sources=" ".join(sources), folders=" ".join(folders), options=" ".join(OPTIONS), special=special,
+        definitions=definitions, libraries="" if host else " gcc", link="" if host else LINK,
+        command="field.elf" if host else f"qemu-system-arm {' '.join(target.qemu())} -kernel $<TARGET_FILE:field.elf>",
+    )  # fmt: skip
+
+
+def _key_header(key: str, device: str) -> str:
+    raw = base64.b64decode(key)
+    if len(raw) != 32:
+        raise ExportError(f"the update key has {len(raw)} bytes, expected 32; make one with `edgefl export key`")
+    return KEY_HEADER.format(key=_rows(raw), device=_rows(device_digest(device)))
+
+
+def _rows(raw: bytes) -> str:
+    return "\n".join("    " + " ".join(f"0x{byte:02x}," for byte in raw[i : i + 8]) for i in range(0, 32, 8))

@@ -1,0 +1,110 @@
+"""A firmware project: the model's C, a program that runs it on samples, CMake files for one target. From `templates/project`."""
+
+import re
+from collections.abc import Mapping
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
+from edgefl.errors import ExportError
+from firmware_export.firmware.field_program import Updates, field_files
+from firmware_export.firmware.targets import OPTIONS, Target
+
+PLACE = re.compile(r"@([A-Z_]+)@")
+PRODUCT = ("CMakeLists.txt.in", "toolchain.cmake.in", "link.ld.in", "README.md.in")
+PORTABLE = ("board.h", "main.c", "print.h")
+BARE = ("semihosting.c", "startup.c")
+
+
+def project_files(model: Mapping[str, str], target: Target, updates: Updates | None = None) -> dict[str, str]:
+    """Return the project's text files by path, without samples.bin. `model`: model.h, model.c, model_weights.c.
+    `updates`: what firmware that takes updates needs.
+
+    The same model and target give the same text.
+    """
+    own = ("host.c",) if target.is_host else BARE
+    found = {name: template(name) for name in (*PORTABLE, *own)}
+    found |= {f"model/{name}": text for name, text in model.items()}
+    values = _values(model["model.h"], target)
+    found["README.md"] = fill(template("README.md.in"), values)
+    if target.is_host:
+        found["CMakeLists.txt"] = fill(template("CMakeLists.host.txt.in"), values)
+    else:
+        for name in ("CMakeLists.txt", "toolchain.cmake", "link.ld"):
+            found[name] = fill(template(f"{name}.in"), values)
+    found |= {f"ports/{path}": text for path, text in _walk(_root() / "ports")}
+    return found | field_files(found, target, updates)
+
+
+def template(name: str) -> str:
+    """Return a template's text."""
+    return (_root() / name).read_text()
+
+
+def fill(text: str, values: Mapping[str, str]) -> str:
+    """Put the values into the places of a template, `@NAME@`."""
+    return PLACE.sub(lambda match: values[match[1]], text)
+
+
+def input_bytes(header: str) -> int:
+    """Return MODEL_INPUT_BYTES of a model.h."""
+    return macro(header, "MODEL_INPUT_BYTES")
+
+
+def output_bytes(header: str) -> int:
+    """Return MODEL_OUTPUT_BYTES of a model.h."""
+    return macro(header, "MODEL_OUTPUT_BYTES")
+
+
+def macro(header: str, name: str) -> int:
+    """Return a whole number that a header defines; ExportError when it does not."""
+    found = re.search(rf"^#define {name} \(?(-?\d+)", header, re.MULTILINE)
+    if not found:
+        raise ExportError(f"model.h defines no {name}; export again")
+    return int(found[1])
+
+
+def clang_flags(target: Target) -> tuple[str, ...]:
+    """Return what Clang needs for a core beside GCC's flags.
+
+    For bare metal, Clang loads a word that may be unaligned byte by byte; cores from the M3 on need not. GCC, which links, has short enums.
+    """
+    return ("-fshort-enums", *([] if target.name == "cortex-m0" else ["-munaligned-access"]))
+
+
+def _root() -> Traversable:
+    return files("firmware_export") / "templates" / "project"
+
+
+def _walk(folder: Traversable, before: str = "") -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for each in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        name = f"{before}{each.name}"
+        found += _walk(each, f"{name}/") if each.is_dir() else [(name, each.read_text())]
+    return found
+
+
+def _values(header: str, target: Target) -> dict[str, str]:
+    values = {"TARGET": target.name, "OPTIONS": " ".join(OPTIONS), "INPUT_BYTES": str(input_bytes(header))}
+    if target.is_host:
+        return values | {
+            "WHERE": " on this computer",
+            "NEEDS": "They need CMake and a C compiler (Debian: `apt-get install cmake gcc`).",
+            "FILES": "| `host.c` | the board as a program on this computer |",
+            "TIME": "A tick is a nanosecond here.",
+        }
+    tick = f"{float(target.tick):g}"
+    return values | {
+        "MACHINE": target.machine,
+        "FLAGS": " ".join(target.flags),
+        "CLANG_FLAGS": " ".join(clang_flags(target)),
+        "QEMU": " ".join(target.qemu()),
+        "TICK": tick,
+        "WHERE": f" in QEMU's `{target.machine}`",
+        "NEEDS": "They need CMake, Arm's GCC and QEMU\n(Debian: `apt-get install cmake gcc-arm-none-eabi qemu-system-arm`)."
+        " `cmake -B build -DCLANG=clang-14` compiles with Clang instead.",
+        "FILES": "| `semihosting.c` | the board as a debugger or QEMU offers it; a product has its own |\n"
+        "| `startup.c`, `link.ld` | vector table, memory map; a board's own come from its vendor |",
+        "TIME": f"A tick is one of SysTick. Under QEMU that is {tick} instructions; on a board, one cycle of the core.",
+        "FLASH_ORIGIN": f"{target.flash[0]:#010x}", "FLASH_LENGTH": str(target.flash[1]),
+        "RAM_ORIGIN": f"{target.ram[0]:#010x}", "RAM_LENGTH": str(target.ram[1]),
+    }  # fmt: skip

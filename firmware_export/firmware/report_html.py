@@ -1,0 +1,153 @@
+"""The certificate as one page: no script, no font, no file besides it; light and dark as the reader's system says."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from firmware_export.firmware.project import fill
+
+Row = Sequence[str]
+
+
+def report_html(certificate: Mapping[str, Any]) -> str:
+    """Return the page. It follows from the certificate alone, its `files` left out."""
+    own = next((cost for cost in certificate["cost"] if cost["target"] == certificate["target"]), None)
+    accuracy = certificate["accuracy"]
+    figures = [
+        ("int8 accuracy", _percent(accuracy["accuracy_int8"])),
+        ("float accuracy", _percent(accuracy["accuracy_float"])),
+        ("same answer", _percent(accuracy["agreement"])),
+    ]
+    if own:
+        figures += [("flash", _bytes(own["flash_bytes"])), ("RAM", _bytes(own["ram_bytes"])), ("stack", _bytes(own["stack_bytes"]))]
+        if own["instructions_mean"]:
+            figures.append(("instructions", f"{own['instructions_mean']:,}"))
+    template = (files("firmware_export") / "templates" / "report.html.in").read_text()
+    warnings = "".join(f"<p><b>Warning:</b> {escape(each)}.</p>\n" for each in certificate["warnings"])
+    sections = [
+        warnings + _parity(certificate),
+        _classes(accuracy),
+        _costs(certificate),
+        *_layers(certificate["layers"]),
+        _model(certificate),
+    ]
+    return fill(
+        template,
+        {
+            "TITLE": f"Model for {escape(certificate['target'])}",
+            "SUBTITLE": f"Measured on {accuracy['samples']:,} samples of the device's own data. edgefl {escape(certificate['edgefl'])}.",
+            "FIGURES": "".join(f"<div>{name}<b>{value}</b></div>" for name, value in figures),
+            "SECTIONS": "\n".join(sections),
+        },
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}%"
+
+
+def _bytes(size: int) -> str:
+    return f"{size:,} B" if size < 10_000 else f"{size / 1024:.1f} KB"
+
+
+def _table(head: Sequence[str], rows: Sequence[Row], numbers: Sequence[int], bar: int = -1) -> str:
+    """Return a table; columns in `numbers` stand right, column `bar` holds a share from 0 to 1 that is drawn."""
+
+    def cell(index: int, text: str) -> str:
+        if index == bar:
+            return f'<td class="bar"><span style="width:{100 * float(text):.1f}%"></span></td>'
+        return f'<td class="number">{escape(text)}</td>' if index in numbers else f"<td>{escape(text)}</td>"
+
+    heads = "".join(f'<th class="number">{name}</th>' if i in numbers else f"<th>{name}</th>" for i, name in enumerate(head))
+    body = "".join(f"<tr>{''.join(cell(i, text) for i, text in enumerate(row))}</tr>\n" for row in rows)
+    return f'<div class="wide"><table><tr>{heads}</tr>\n{body}</table></div>'
+
+
+def _parity(certificate: Mapping[str, Any]) -> str:
+    rows = [
+        (place["place"], place["status"], f"{place['samples']:,}", place["tools"] or place["reason"]) for place in certificate["parity"]
+    ]
+    table = _table(("where", "outputs", "samples", "with"), rows, (2,))
+    return f"<h2>The same bytes everywhere</h2>\n<p>Every output byte of every sample, compared with tflite-micro's.</p>\n{table}"
+
+
+def _classes(accuracy: Mapping[str, Any]) -> str:
+    rows = [
+        (
+            str(row["label"]),
+            f"{row['samples']:,}",
+            _percent(row["accuracy_float"]),
+            _percent(row["accuracy_int8"]),
+            str(row["accuracy_int8"]),
+        )
+        for row in accuracy["by_class"]
+    ]
+    rows.append(
+        (
+            "all",
+            f"{accuracy['samples']:,}",
+            _percent(accuracy["accuracy_float"]),
+            _percent(accuracy["accuracy_int8"]),
+            str(accuracy["accuracy_int8"]),
+        )
+    )
+    return f"<h2>Accuracy by class</h2>\n{_table(('class', 'samples', 'float', 'int8', ''), rows, (1, 2, 3), 4)}"
+
+
+def _costs(certificate: Mapping[str, Any]) -> str:
+    rows = [
+        tuple(
+            [cost["target"]]
+            + [f"{cost[key]:,}" for key in ("flash_bytes", "ram_bytes", "stack_bytes")]
+            + [f"{cost[key]:,}" if cost[key] else "" for key in ("instructions_mean", "instructions_worst")]
+        )
+        for cost in certificate["cost"]
+    ]
+    table = _table(("target", "flash, bytes", "RAM, bytes", "stack, bytes", "instructions, mean", "worst"), rows, range(1, 6))
+    budget = certificate["budget"]
+    said = [f"{budget[key]:,} bytes of {name}" for key, name in (("ram_bytes", "RAM"), ("flash_bytes", "flash")) if budget[key]]
+    within = f" The budget of {' and '.join(said)} holds; RAM is counted with the stack." if said else ""
+    tflm = certificate["tflm"]
+    return (
+        "<h2>What it takes</h2>\n<p>Of the model's own code, constants and buffers; instructions of an inference, counted by QEMU."
+        f"{within} TensorFlow Lite Micro needs an arena of {tflm['arena_bytes']:,} bytes for the same model."
+        f"</p>\n{table}"
+    )
+
+
+def _layers(layers: Sequence[Mapping[str, Any]]) -> list[str]:
+    found = []
+    for key, title, unit in (
+        ("instructions", "Instructions by layer", "instructions"),
+        ("weight_bytes", "Flash by layer", "weights, bytes"),
+        ("output_bytes", "RAM by layer", "output, bytes"),
+    ):
+        most = max((layer[key] for layer in layers), default=0)
+        if most:
+            rows = [(layer["name"], layer["op"], layer["part"], f"{layer[key]:,}", str(layer[key] / most)) for layer in layers]
+            found.append(f"<h2>{title}</h2>\n{_table(('layer', 'operator', 'part', unit, ''), rows, (3,), 4)}")
+    return found
+
+
+def _threshold(certificate: Mapping[str, Any]) -> str:
+    if not (skipping := certificate["skipping"]):
+        return "0: an expert is left out only where its gate value is zero, which changes no byte"
+    return (
+        f"{certificate['threshold']:g}: accuracy {_percent(skipping['accuracy_int8'])}, the same answer as without in "
+        f"{_percent(skipping['agreement'])}; {skipping['instructions_all_run']:,} instructions when all experts run"
+    )
+
+
+def _model(certificate: Mapping[str, Any]) -> str:
+    model = certificate["model"]
+    rows = [
+        ("model.tflite", f"{model['bytes']:,} bytes, sha256 {model['sha256']}"),
+        ("input", f"int8 {model['input_shape']}, scale {model['input_scale']:g}, zero point {model['input_zero_point']}"),
+        ("operators", ", ".join(model["operators"])),
+        ("parts", ", ".join(model["parts"])),
+        *((key.replace("_", " "), str(value)) for key, value in certificate["quantization"].items()),
+        ("skip threshold", _threshold(certificate)),
+        ("golden outputs", f"{certificate['golden']['samples']:,} samples, sha256 {certificate['golden']['outputs_sha256']}"),
+    ]
+    return f"<h2>The model</h2>\n{_table(('', ''), rows, ())}"

@@ -1,0 +1,83 @@
+"""The programs that an export calls: which package brings them, their versions, and how they are run within limits."""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from edgefl.errors import ExportError
+from firmware_export.firmware.limits import TOOL_LIMITS, Limits, run_limited
+
+PACKAGES = {
+    "arm-none-eabi-gcc": "gcc-arm-none-eabi",
+    "arm-none-eabi-size": "binutils-arm-none-eabi",
+    "qemu-system-arm": "qemu-system-arm",
+    "cmake": "cmake",
+    "cc": "gcc",
+}
+ARM = "arm-none-eabi-gcc"
+QEMU = "qemu-system-arm"
+CC = "cc"
+DEADLINE_S = 600.0
+
+
+def missing(*tools: str) -> str:
+    """Return why these tools cannot be used, with the remedy; "" when all are there."""
+    absent = [tool for tool in tools if shutil.which(tool) is None]
+    if not absent:
+        return ""
+    verb = "is" if len(absent) == 1 else "are"
+    return f"{' and '.join(absent)} {verb} not installed; apt-get install {' '.join(PACKAGES[tool] for tool in absent)}"
+
+
+def version_of(tool: str) -> str:
+    """Return the first version number that the tool tells, "" when it is not there."""
+    if shutil.which(tool) is None:
+        return ""
+    told = run([tool, "--version"], Path.cwd(), 60).splitlines()
+    numbers = re.findall(r"\d+\.\d+(?:\.\d+)?", told[0]) if told else []
+    return numbers[-1] if numbers else "unknown"
+
+
+def run(command: Sequence[str], directory: Path, deadline_s: float = DEADLINE_S, what: str = "", limits: Limits = TOOL_LIMITS) -> str:
+    """Run a program in `directory` under limits and return what it printed, stderr too.
+
+    Raises ExportError when it is missing, fails, or passes the deadline or a limit.
+    """
+    tool = Path(command[0]).name
+    if reason := missing(command[0]) if command[0] in PACKAGES else "":
+        raise ExportError(reason)
+    if shutil.which(command[0], path=None) is None:
+        raise ExportError(f"cannot start {tool}: there is no program {command[0]}; install it, or add its folder to PATH")
+    try:
+        done = run_limited(command, directory, replace(limits, time_s=deadline_s))
+    except subprocess.TimeoutExpired as error:
+        raise ExportError(
+            f"{what or tool} did not end within {deadline_s:.0f} s; try fewer --samples, or when the machine is idle"
+        ) from error
+    except OSError as error:
+        raise ExportError(f"cannot start {tool}: {error}") from error
+    if done.reason:
+        raise ExportError(f"{what or tool} was stopped: {done.reason}; try fewer --samples or a smaller model")
+    if done.returncode:
+        last = "\n".join(done.text.strip().splitlines()[-15:])
+        raise ExportError(f"{what or tool} failed with exit code {done.returncode}:\n{last or 'it printed nothing'}")
+    return done.text
+
+
+@cache
+def qemu_sandbox() -> tuple[str, ...]:
+    """Return the options under which QEMU refuses to start other processes, () where this QEMU has no such options.
+
+    Semihosting gives a program in QEMU the host's files and its `system()`. Files are needed for samples and outputs; `system()` is not.
+    """
+    options = ("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny")
+    quit_at_once = [QEMU, "-machine", "none", "-display", "none", "-serial", "none", "-monitor", "stdio", *options]
+    try:
+        done = subprocess.run(quit_at_once, input=b"quit\n", capture_output=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    return () if done.returncode else options

@@ -1,0 +1,1 @@
+"""Signed updates of models in the field, and the signs that one is due."""

@@ -1,0 +1,1 @@
+"""A mixture -> an int8 `.tflite`."""

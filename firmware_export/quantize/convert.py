@@ -1,0 +1,47 @@
+"""TensorFlow's converter: a flat tf-keras clone of the mixture -> int8 .tflite, with calibration samples. The peer of the device route."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from edgefl.errors import ExportError
+from edgefl.system.stderr import quiet_stderr
+from edgefl.types import Array
+from firmware_export.quantize.keras_clone import clone
+from firmware_export.tflite.graph import check_integer, read_graph
+from firmware_export.tflite.portable import to_portable
+
+
+def convert(model: Any, x: Array, bits: int = 8) -> bytes:
+    """Return the integer .tflite of a tf-keras model, of batch 1, calibrated on all of x float32[n, *shape].
+
+    bits: of activations, 8 or 16; weights have 8. What the model was tuned with (fake quantization) stands before the samples' ranges.
+    Raises ExportError when TensorFlow refuses it, or when an operator has no integer form.
+    """
+    import tensorflow as tf
+
+    kinds = {8: (tf.lite.OpsSet.TFLITE_BUILTINS_INT8, tf.int8),
+             16: (tf.lite.OpsSet.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8, tf.int16)}  # fmt: skip
+    operators, dtype = kinds[bits]
+
+    def samples() -> Iterator[list[Array]]:
+        return ([sample[None]] for sample in x)
+
+    shape = (1, *(int(n) for n in model.input_shape[1:]))
+    traced = tf.function(lambda x: model(x, training=False), autograph=False).get_concrete_function(tf.TensorSpec(shape, tf.float32))
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([traced], model)
+    converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    converter.representative_dataset = samples
+    converter.target_spec.supported_ops = [operators]
+    converter.inference_input_type = converter.inference_output_type = dtype
+    try:
+        with quiet_stderr():
+            made = to_portable(bytes(converter.convert()))
+    except Exception as error:  # the converter raises several types, none of its own
+        raise ExportError(f"TensorFlow refuses the mixture: {str(error).splitlines()[0]}; export with --route device") from error
+    check_integer(read_graph(made))
+    return made
+
+
+def convert_float(model: bytes, x: Array, bits: int = 8) -> bytes:
+    """Return the integer form of a float .tflite; see `convert`."""
+    return convert(clone(model).model, x, bits)

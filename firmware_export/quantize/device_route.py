@@ -1,0 +1,86 @@
+"""The device route: ai-edge-quantizer with ranges of its own, without TensorFlow. Recipes say how ranges are chosen."""
+
+import warnings
+from dataclasses import dataclass, replace
+from typing import Any
+
+from edgefl.errors import ExportError
+from firmware_export.quantize.ranges import Observed, ranges
+from firmware_export.quantize.weight_layers import kernel_ranges
+from firmware_export.tflite.graph import check_integer, read_graph
+from firmware_export.tflite.portable import to_portable
+
+ALL = 1 << 30
+WITH_WEIGHTS = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How ranges are chosen and weights are rounded.
+
+    samples: calibration samples used; percentile: of the samples' extremes; margin: how much wider the ranges are made;
+    per_channel: one scale for each output channel of a weight; rounding: the quantizer's algorithm for weights,
+    its own by extremes when empty.
+    """
+
+    name: str
+    samples: int = 256
+    percentile: float = 100.0
+    margin: float = 0.0
+    per_channel: bool = True
+    rounding: str = ""
+
+
+RECIPES = (
+    Recipe("extremes of 256 samples"),
+    Recipe("extremes of all samples", ALL),
+    Recipe("99.9th percentile", ALL, 99.9),
+    Recipe("99th percentile", ALL, 99.0),
+    Recipe("ranges a tenth wider", ALL, margin=0.1),
+    Recipe("weights of least squared error", ALL, rounding="MSE"),
+    Recipe("one scale a weight tensor", ALL, per_channel=False),
+)
+
+
+def quantize(model: bytes, observed: Observed, recipe: Recipe, bits: int = 8) -> bytes:
+    """Return the integer form of a float .tflite: activations, input and output int8 or int16 by `bits`, weights int8; see `to_portable`.
+
+    Raises ExportError when an operator cannot be an integer one.
+    """
+    quantizer, recipes, granularity = load_quantizer()
+    rules = recipes.RecipeManager()
+    kind = granularity.CHANNELWISE if recipe.per_channel else granularity.TENSORWISE
+    common = {"regex": ".*", "activation_num_bits": bits, "weight_num_bits": 8, "weight_granularity": kind}
+    rules.add_static_config(operation_name="*", **common)
+    if recipe.rounding:
+        for operation in WITH_WEIGHTS:
+            rules.add_static_config(operation_name=operation, algorithm_key=recipe.rounding, **common)
+    try:
+        session = quantizer.Quantizer(model, rules.get_quantization_recipe())
+        found = ranges(observed, recipe.samples, recipe.percentile, recipe.margin)
+        found |= kernel_ranges(observed.layers, found, recipe.per_channel, bits)
+        with warnings.catch_warnings():  # it makes an interpreter that keeps all tensors, which warns of memory
+            warnings.simplefilter("ignore")
+            result = bytes(session.quantize(found, enable_progress_bar=False, enable_progress_report=False).quantized_model)
+    except (ValueError, RuntimeError, KeyError) as error:
+        raise ExportError(f"the quantizer refuses the mixture ({recipe.name}): {error}; use layers that `edgefl plan` lists") from error
+    result = to_portable(result)
+    check_integer(read_graph(result))
+    return result
+
+
+def load_quantizer() -> tuple[Any, Any, Any]:
+    """Return ai-edge-quantizer's modules; ExportError where it does not exist, which is on 32-bit systems."""
+    try:
+        from ai_edge_quantizer import qtyping, quantizer, recipe_manager
+    except ImportError as error:
+        raise ExportError(f"this device cannot quantize: {error}; ai-edge-quantizer needs a 64-bit system, export on such a one") from error
+    return quantizer, recipe_manager, qtyping.QuantGranularity
+
+
+def distinct(recipes: tuple[Recipe, ...], available: int) -> list[Recipe]:
+    """Leave out what only adds samples to an earlier recipe where there are no more."""
+    found: dict[Recipe, Recipe] = {}
+    for recipe in recipes:
+        found.setdefault(replace(recipe, name="", samples=min(recipe.samples, available)), recipe)
+    return list(found.values())

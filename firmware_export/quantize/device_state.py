@@ -1,0 +1,75 @@
+"""Read what a device keeps: its plan, its mixture, and where its data lie."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from edgefl.data.npz import make_shard
+from edgefl.data.sources import DataSource, read_source, source_of_note
+from edgefl.data.split import Split, split_of
+from edgefl.errors import StateError
+from edgefl.plan.spec import Plan
+from edgefl.storage.device_directory import DEVICE, decode_note, load_personal
+from edgefl.types import Mixture, Shard
+
+RUN, STATES = "run.json", "mixtures"
+"""What `edgefl simulate` leaves: the note of a run, and the states of its clients."""
+
+
+@dataclass(frozen=True)
+class DeviceState:
+    """All that an export needs; `seed` decides which samples are held out; has_digests: whether digests covered plan and mixture."""
+
+    plan: Plan
+    mixture: Mixture
+    data: DataSource
+    seed: int
+    client_id: str
+    has_digests: bool = True
+
+    def shard(self) -> Shard:
+        """Read the device's shard, split as it was in training."""
+        return self.shard_with_split()[0]
+
+    def shard_with_split(self) -> tuple[Shard, Split]:
+        """Read the device's shard, split as it was in training, and return it with the note of its split."""
+        arrays = read_source(self.data)
+        shard = make_shard(arrays, self.data.data, seed=self.seed, num_classes=self.plan.spec.num_classes)
+        return shard, split_of(arrays, shard, self.seed)
+
+
+def read_state(directory: Path, data: DataSource | None = None) -> DeviceState:
+    """Read a state directory; `data` replaces its data's source. StateError names the file that is missing or damaged.
+
+    Code that a file names is not run: a device whose data come from a function needs `data`.
+    """
+    if not directory.is_dir():
+        raise StateError(f"no state directory {directory}; give the --state of `edgefl device start`")
+    try:
+        note = decode_note((directory / DEVICE).read_bytes())
+        seed, client_id, source = int(note["seed"]), str(note["id"]), source_of_note(note)
+    except OSError as error:
+        if _is_simulation(directory):
+            raise StateError(f"{directory} is a simulation, expected the state of one client: {_name_the_states(directory)}") from error
+        raise StateError(f"{directory} is no device's state: {error}; start the device once with --state {directory}") from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise StateError(f"{directory / DEVICE} is damaged: {error}; copy it again, or start the device again") from error
+    if source.is_function and data is None:
+        raise StateError(f"the data of {directory} come from the function {source.data}; say that it may run: --data {source.data}")
+    if not source.is_function and not Path(source.data).is_absolute():  # beside the state, as a simulation writes it
+        source = replace(source, data=str(directory / source.data))
+    plan, mixture, has_digests = load_personal(directory)
+    return DeviceState(plan, mixture, data or source, seed, client_id, has_digests)
+
+
+def _is_simulation(directory: Path) -> bool:
+    return (directory / RUN).exists() or (directory / STATES).is_dir() or directory.name == STATES
+
+
+def _name_the_states(directory: Path) -> str:
+    """Return the remedy for the directory of a run: which of its directories are states."""
+    home = directory if directory.name == STATES else directory / STATES
+    states = sorted(path.parent for path in home.glob(f"*/{DEVICE}"))
+    if not states:
+        return "it keeps no mixtures; add --mixtures --resume to the `edgefl simulate` that made it"
+    named = ", ".join(map(str, states[:3])) + (f" and {len(states) - 3} more" if len(states) > 3 else "")
+    return f"each client's state is a directory of its own: {named}; give --state {states[0]}"

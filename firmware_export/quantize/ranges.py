@@ -1,0 +1,98 @@
+"""Which values each tensor takes over the calibration samples.
+
+The quantizer's own calibration keeps a moving average of each sample's minimum and maximum. That clips what is rare,
+and a tensor of one value a sample, as a gate's logit is, ends with minimum = maximum: the gate becomes a constant.
+So the extremes of every sample are kept here, and a recipe chooses the range from them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from edgefl.errors import ExportError
+from edgefl.plan.runtime import load_interpreter
+from edgefl.types import Array
+from firmware_export.quantize.weight_layers import Weighted, weighted
+from firmware_export.tflite.graph import read_graph
+
+STEEP = ("SOFTMAX", "LOGISTIC")
+NARROWEST = 1e-3
+"""The least width of what these take, for their kernels end the process below 4e-6. So little changes a probability by a thousandth."""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """`extremes` maps a tensor's name to float32[samples, 2]: minimum and maximum in each sample.
+
+    ranks: the tensors' numbers of axes. steep: what a softmax or a logistic function takes. layers: those with kernel and bias.
+    """
+
+    extremes: Mapping[str, Array]
+    ranks: Mapping[str, int]
+    steep: frozenset[str] = frozenset()
+    layers: tuple[Weighted, ...] = ()
+
+    @property
+    def samples(self) -> int:
+        """How many calibration samples were seen."""
+        return len(next(iter(self.extremes.values())))
+
+
+def check_calibration(x: Array, shape: tuple[int, ...]) -> None:
+    """Raise ExportError for calibration samples that give no range: none, of another shape, not finite, all values equal."""
+    if len(x) == 0:
+        raise ExportError("no calibration samples; the int8 ranges come from the device's own training samples, give it a shard with some")
+    if x.shape[1:] != shape:
+        raise ExportError(f"the calibration samples are {x.shape[1:]}, expected {shape}; is this shard of another data set?")
+    if not np.isfinite(x).all():
+        raise ExportError("the calibration samples hold NaN or infinite values; clean the shard")
+    if x.min() == x.max():
+        raise ExportError(f"all calibration values are {x.min():g}, which gives no range; check the sensor or the file that made the shard")
+
+
+def observe(model: bytes, x: Array) -> Observed:
+    """Run the float model on each sample of x float32[n, *shape] and keep each activation's extremes."""
+    graph = read_graph(model)
+    interpreter = load_interpreter(model, watch=True)
+    interpreter.allocate_tensors()
+    place = interpreter.get_input_details()[0]["index"]
+    made = {place, *(index for _, outputs in graph.operators for index in outputs)}
+    watched = [i for i, tensor in enumerate(graph.tensors) if tensor.dtype == "FLOAT32" and i in made]
+    extremes = np.empty((len(x), len(watched), 2), np.float32)
+    for row, sample in enumerate(x):
+        interpreter.set_tensor(place, sample[None])
+        interpreter.invoke()
+        for column, index in enumerate(watched):
+            values = interpreter.get_tensor(index)
+            extremes[row, column] = values.min(), values.max()
+    if not np.isfinite(extremes).all():
+        raise ExportError(
+            "the mixture gives NaN or infinite values on its own training samples; personalize again with a smaller learning rate"
+        )
+    names = [graph.tensors[index].name for index in watched]
+    ranks = {name: interpreter.get_tensor(index).ndim for name, index in zip(names, watched, strict=True)}
+    steep = {graph.tensors[i[0]].name for (name, _), i in zip(graph.operators, graph.inputs, strict=True) if name in STEEP}
+    return Observed({name: extremes[:, column] for column, name in enumerate(names)}, ranks, frozenset(steep), weighted(model))
+
+
+def ranges(observed: Observed, samples: int, percentile: float, margin: float) -> dict[str, dict[str, Any]]:
+    """Return each tensor's range in the quantizer's form, from the first `samples` samples.
+
+    percentile: of the samples' extremes, 100 keeps them all; margin: how much wider than that, 0.1 is a tenth.
+    A tensor that is always zero gets a width too, for the kernels divide by it (an experts' gate of zeros: all weigh alike).
+    """
+    found = {}
+    for name, extremes in observed.extremes.items():
+        low = min(0.0, float(np.percentile(extremes[:samples, 0], 100 - percentile)))
+        high = max(0.0, float(np.percentile(extremes[:samples, 1], percentile)))
+        if high - low < (NARROWEST if name in observed.steep else 0.0) or high == low:
+            high = low + (NARROWEST if name in observed.steep else 1.0)
+        wider = (high - low) * margin / 2
+        shape = (1,) * observed.ranks[name]
+        found[name] = {
+            "min": np.full(shape, low - (wider if low < 0 else 0), np.float32),
+            "max": np.full(shape, high + (wider if high > 0 else 0), np.float32),
+        }
+    return found

@@ -1,0 +1,104 @@
+"""The ways from a float .tflite to an integer one, behind one interface: candidates to be tried until one keeps the accuracy."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from typing import Literal
+
+from edgefl.errors import ExportError
+from edgefl.types import Array, Labels
+from firmware_export.quantize.dense_weights import BITS, with_few_values
+from firmware_export.quantize.device_route import RECIPES, Recipe, distinct, load_quantizer, quantize
+from firmware_export.quantize.ranges import observe
+from firmware_export.quantize.tune import Tuning
+
+DEVICE, TENSORFLOW = "device", "tensorflow"
+CALIBRATION = 256
+
+
+@dataclass(frozen=True)
+class Options:
+    """route: the device's own, or TensorFlow's converter on a host that has it; bits: of activations, 8 or 16, where weights have 8.
+
+    dense: bits of a dense layer's weights in the generated C: 8, or 3 or 4 with as many values as they tell apart.
+
+    Raises ExportError for a tuning by the device route, or one of 16 bits.
+    """
+
+    route: Literal["device", "tensorflow"] = "device"
+    bits: Literal[8, 16] = 8
+    tuning: Tuning = field(default_factory=Tuning)
+    dense: Literal[3, 4, 8] = 8
+
+    def __post_init__(self) -> None:
+        if self.route not in (DEVICE, TENSORFLOW) or self.bits not in (8, 16):
+            raise ExportError(f"route {self.route!r} with {self.bits} bits, expected device or tensorflow, with 8 or 16")
+        if self.dense not in (*BITS, 8):
+            raise ExportError(f"dense weights of {self.dense} bits, expected 3, 4 or 8")
+        if self.dense < 8 and self.bits == 16:
+            raise ExportError("--weights is of the C, which is of 8-bit activations; leave out --weights, or --activations 16")
+        if self.tuning.name and self.route == DEVICE:
+            raise ExportError(f"{self.tuning.name}: the device route tunes nothing; use --route tensorflow on a host that has TensorFlow")
+        if self.tuning.qat and self.bits == 16:
+            raise ExportError("quantization-aware training is of 8-bit activations; leave out --qat, or --activations 16")
+
+    @property
+    def quantizer(self) -> str:
+        """The name and version of what quantizes."""
+        package = "ai-edge-quantizer" if self.route == DEVICE else "tensorflow"
+        try:
+            return f"{package} {version(package)}"
+        except PackageNotFoundError:
+            return package
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """name: of the recipe; samples: how many calibrate it; make: gives the integer .tflite, or raises ExportError."""
+
+    name: str
+    samples: int
+    make: Callable[[], bytes]
+
+
+def candidates(
+    model: bytes, calibration: Array, labels: Labels, options: Options, recipes: tuple[Recipe, ...] = RECIPES
+) -> Iterator[Candidate]:
+    """Give what is to be tried, the likeliest first. calibration: float32[n, *shape], training samples in drawn order; labels: int64[n]."""
+    for each in _of_bytes(model, calibration, labels, options, recipes):
+        yield each if options.dense == 8 else _narrowed(each, calibration[:CALIBRATION], options.dense)
+
+
+def _narrowed(candidate: Candidate, few: Array, bits: int) -> Candidate:
+    name = f"{candidate.name}, dense weights of {bits} bits"
+    return Candidate(name, candidate.samples, lambda: with_few_values(candidate.make(), few, bits))
+
+
+def _of_bytes(model: bytes, calibration: Array, labels: Labels, options: Options, recipes: tuple[Recipe, ...]) -> Iterator[Candidate]:
+    if options.route == DEVICE:
+        yield from _by_device(model, calibration, options, recipes)
+        return
+    from firmware_export.quantize.convert import convert_float
+    from firmware_export.quantize.tune import tune
+
+    few = calibration[:CALIBRATION]
+    if options.tuning.name:
+        tuning = options.tuning
+
+        def tuned() -> bytes:
+            return tune(model, calibration, labels, few, tuning, options.bits)
+
+        yield Candidate(tuning.name, len(few), tuned)
+    yield Candidate(f"converter, extremes of {CALIBRATION} samples", len(few), lambda: convert_float(model, few, options.bits))
+    if len(calibration) > len(few):
+        yield Candidate("converter, extremes of all samples", len(calibration), lambda: convert_float(model, calibration, options.bits))
+
+
+def _by_device(model: bytes, calibration: Array, options: Options, recipes: tuple[Recipe, ...]) -> Iterator[Candidate]:
+    load_quantizer()
+    observed = observe(model, calibration[: recipes[0].samples])
+    for recipe in distinct(recipes, len(calibration)):
+        if observed.samples < min(recipe.samples, len(calibration)):
+            observed = observe(model, calibration)
+        yield Candidate(recipe.name, min(recipe.samples, observed.samples), partial(quantize, model, observed, recipe, options.bits))

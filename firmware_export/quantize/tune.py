@@ -1,0 +1,209 @@
+"""Tuning on a host that has TensorFlow: magnitude pruning, weight clustering, quantization-aware training, in this order.
+
+tensorflow-model-optimization on the flat tf-keras clone of a mixture, with the client's own training samples, which stay where they are.
+Pruning: Zhu and Gupta, arXiv:1710.01878, at constant sparsity; clustering: Han et al., arXiv:1510.00149; quantization-aware training:
+Jacob et al., arXiv:1712.05877. What is pruned stays so in what follows.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from edgefl.errors import ExportError
+from edgefl.types import Array, Labels
+from firmware_export.quantize.convert import convert, convert_float
+from firmware_export.quantize.flat_layers import own_layers, tf_keras
+from firmware_export.quantize.keras_clone import Flat, clone, tuned_weights
+from firmware_export.tflite.graph import constants, with_constants
+
+LEARNING_RATE, BATCH = 1e-4, 32
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """prune: the share of each kernel's weights that become zero, 0: none; cluster: how many values each kernel may have, 0: any.
+
+    qat: train with the rounding of int8 in the graph; epochs: over the training samples, for each of the three.
+    """
+
+    prune: float = 0.0
+    cluster: int = 0
+    qat: bool = False
+    epochs: int = 3
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.prune < 1:
+            raise ExportError(f"prune is {self.prune}, expected a share of the weights from 0 to below 1, such as 0.5")
+        if self.cluster and not 2 <= self.cluster <= 256:
+            raise ExportError(f"cluster_weights is {self.cluster}, expected 2 to 256 values a kernel (0: none), such as 16")
+        if self.cluster and self.qat:
+            raise ExportError("cluster_weights and qat together: training would part the clusters again; ask for one of the two")
+        if self.epochs < 1:
+            raise ExportError(f"tuning for {self.epochs} epochs, expected at least 1")
+
+    @property
+    def name(self) -> str:
+        """What is done, in words; empty: nothing."""
+        done = [f"{self.prune:g} of the weights pruned"] * bool(self.prune) + [f"{self.cluster} values a kernel"] * bool(self.cluster)
+        return ", ".join(done + ["quantization-aware training"] * self.qat)
+
+
+def _optimization() -> Any:
+    tf_keras()
+    try:
+        import tensorflow_model_optimization as found
+    except ImportError as error:
+        raise ExportError(
+            f"tuning needs {error.name}, which this environment lacks; pip install -e '.[aggregator]', or export untuned"
+        ) from error
+    return found
+
+
+def tuned_float(model: bytes, x: Array, y: Labels, tuning: Tuning, seed: int = 1) -> bytes:
+    """Return the float .tflite with pruned and clustered kernels; the same bytes when neither is asked for."""
+    optimization, keras = _optimization(), tf_keras()
+    keras.utils.set_random_seed(seed)
+    flat = clone(model)
+    if tuning.prune:
+        pruning = optimization.sparsity.keras
+        schedule = pruning.ConstantSparsity(tuning.prune, 0, frequency=10)
+        wrapped = _wrap(flat, lambda layer: pruning.prune_low_magnitude(layer, pruning_schedule=schedule))
+        _fit(wrapped, x, y, tuning.epochs, [pruning.UpdatePruningStep()])
+        model = _back(model, flat, pruning.strip_pruning(wrapped))
+        flat = clone(model)
+    if tuning.cluster:
+        from tensorflow_model_optimization.python.core.clustering.keras.experimental.cluster import cluster_weights
+
+        start = optimization.clustering.keras.CentroidInitialization.KMEANS_PLUS_PLUS
+        options = {"number_of_clusters": tuning.cluster, "cluster_centroids_init": start, "preserve_sparsity": bool(tuning.prune)}
+        wrapped = _wrap(flat, lambda layer: cluster_weights(layer, **options))
+        _fit(wrapped, x, y, tuning.epochs)
+        model = _back(model, flat, optimization.clustering.keras.strip_clustering(wrapped))
+    return model
+
+
+def tune(model: bytes, x: Array, y: Labels, calibration: Array, tuning: Tuning, bits: int = 8) -> bytes:
+    """Return the tuned int8 .tflite of a float one: x float32[n, *shape], y int64[n] train it, `calibration` gives the ranges.
+
+    Raises ExportError when a library is missing, the mixture has a layer that cannot be tuned, or tuning ends in NaN.
+    """
+    if len(np.unique(y)) < 2:
+        raise ExportError(f"all {len(y)} training labels are {y[0]}, expected two classes or more; tuning would unlearn the others")
+    model = tuned_float(model, x, y, tuning)
+    if not tuning.qat:
+        return convert_float(model, calibration, bits)
+    return convert(_aware(clone(model), x, y, tuning), calibration)
+
+
+def _aware(flat: Flat, x: Array, y: Labels, tuning: Tuning) -> Any:
+    keras, config, own = tf_keras(), _output_config(), own_layers()
+    quantization = _optimization().quantization.keras
+
+    def annotate(layer: Any) -> Any:
+        given = layer.name.startswith("logistic") or isinstance(layer, own["Slice"])  # the range is the kernel's, or that of the input
+        if given or isinstance(layer, tuple(own.values())):
+            return quantization.quantize_annotate_layer(layer, config(not given))
+        return quantization.quantize_annotate_layer(layer)
+
+    with quantization.quantize_scope({**own, config.__name__: config}):
+        annotated = keras.models.clone_model(flat.model, clone_function=annotate)
+        annotated.set_weights(flat.model.get_weights())
+        model = quantization.quantize_apply(annotated)
+    _start_ranges(model, flat, x[:256])
+    kernels = [weight for weight in model.trainable_weights if weight.name.endswith("kernel:0")]
+    masks = [(weight.numpy() != 0).astype(np.float32) for weight in kernels]
+
+    def keep_zeros(batch: int, logs: Any) -> None:
+        for weight, mask in zip(kernels, masks, strict=True):
+            weight.assign(weight * mask)
+
+    callbacks = [keras.callbacks.LambdaCallback(on_train_batch_end=keep_zeros)] if tuning.prune else []
+    _fit(model, x, y, tuning.epochs, callbacks)
+    return model
+
+
+def _output_config() -> Any:
+    """Return the class of what quantizes only the outputs of a layer, by the range that they are seen to take."""
+    quantizers = _optimization().quantization.keras.quantizers
+    base = _optimization().quantization.keras.QuantizeConfig
+
+    class OutputConfig(base):  # type: ignore[misc, valid-type]
+        def __init__(self, watched: bool) -> None:
+            self.watched = watched
+
+        def get_weights_and_quantizers(self, layer: Any) -> list[Any]:
+            return []
+
+        def get_activations_and_quantizers(self, layer: Any) -> list[Any]:
+            return []
+
+        def set_quantize_weights(self, layer: Any, quantize_weights: Any) -> None:
+            pass
+
+        def set_quantize_activations(self, layer: Any, quantize_activations: Any) -> None:
+            pass
+
+        def get_output_quantizers(self, layer: Any) -> list[Any]:
+            one = quantizers.MovingAverageQuantizer(num_bits=8, per_axis=False, symmetric=False, narrow_range=False)
+            return [one] * self.watched
+
+        def get_config(self) -> dict[str, Any]:
+            return {"watched": self.watched}
+
+    return OutputConfig
+
+
+def _start_ranges(model: Any, flat: Flat, x: Array) -> None:
+    """Set the ranges that training goes on from to those that the layers' values have: they start at -6 and 6, and move slowly."""
+    layers = flat.model.layers[1:]
+    values = tf_keras().Model(flat.model.input, [layer.output for layer in layers])
+    found = {layer.name: array for layer, array in zip(layers, values.predict(x, verbose=0), strict=True)}
+    before = {layer.name: _source(layer) for layer in layers}
+    for layer in model.layers:
+        name = layer.name.removeprefix("quant_")
+        for weight in layer.weights:
+            kind = weight.name.split("/")[-1]
+            if "kernel" in kind or not kind.endswith(("_min:0", "_max:0")):
+                continue
+            array = found.get(before[name], x) if "pre_activation" in kind else found.get(name, x)
+            weight.assign(min(0.0, float(array.min())) if kind.endswith("_min:0") else max(0.0, float(array.max())))
+
+
+def _source(layer: Any) -> str:
+    """Return the name of the layer that a layer of one input takes its values from."""
+    given = layer.input[0] if isinstance(layer.input, list) else layer.input
+    return str(given.node.layer.name)
+
+
+def _wrap(flat: Flat, wrapper: Any) -> Any:
+    keras = tf_keras()
+    wrapped = keras.models.clone_model(
+        flat.model, clone_function=lambda layer: wrapper(_copy(layer)) if layer.name in flat.places else _copy(layer)
+    )
+    return wrapped
+
+
+def _copy(layer: Any) -> Any:
+    made = layer.__class__.from_config(layer.get_config())
+    if layer.weights:
+        made.build(layer.input_shape)
+        made.set_weights(layer.get_weights())
+    return made
+
+
+def _fit(model: Any, x: Array, y: Labels, epochs: int, callbacks: list[Any] | None = None) -> None:
+    keras = tf_keras()
+    given = model.predict(x[:64], verbose=0)
+    probabilities = bool((given >= -0.01).all() and (np.abs(given.sum(axis=1) - 1) < 0.1).all())  # of a mixture of probabilities
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=not probabilities)
+    model.compile(keras.optimizers.Adam(LEARNING_RATE, clipnorm=1.0), loss)
+    model.fit(x, y, BATCH, epochs, verbose=0, callbacks=callbacks or [])
+
+
+def _back(model: bytes, flat: Flat, tuned: Any) -> bytes:
+    values: Mapping[int, Array] = tuned_weights(flat, tuned, constants(model))
+    if not all(np.isfinite(value).all() for value in values.values()):
+        raise ExportError("tuning ended in NaN or infinite weights; prune less, or allow more values a kernel")
+    return with_constants(model, values)

@@ -1,0 +1,1 @@
+"""Quantized `.tflite` files as data: read, checked, run."""

@@ -1,0 +1,108 @@
+"""Run a .tflite sample by sample: float or int8 in, the same out, on any of the three runtimes."""
+
+import importlib.metadata
+import importlib.util
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from edgefl.errors import ExportError
+from edgefl.plan.runtime import describe, installed, load_interpreter
+from edgefl.system.stderr import quiet_stderr
+from edgefl.types import Array, Labels
+from firmware_export.tflite.portable import check_inside
+
+MICRO = "tflite-micro"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model ready to run. `invoke` takes one sample with its batch axis in the model's own type and returns the output's row."""
+
+    invoke: Callable[[Any], Any]
+    shape: tuple[int, ...]
+    dtype: Any
+    scale: float
+    zero_point: int
+    runtime: str
+
+
+def load(model: bytes, runtime: str = "auto", *, reference: bool = False, threads: int = 1) -> Loaded:
+    """Load a model of one input and one output. Raises PlanError or ExportError when it or the runtime is not usable."""
+    with quiet_stderr():  # the runtime tells of its delegate
+        return _load_micro(model) if runtime == MICRO else _load(model, runtime, reference, threads)
+
+
+def _load(model: bytes, runtime: str, reference: bool, threads: int) -> Loaded:
+    interpreter = load_interpreter(model, threads, reference=reference, runtime=runtime)
+    inputs, outputs = interpreter.get_input_details(), interpreter.get_output_details()
+    if len(inputs) != 1 or len(outputs) != 1:
+        raise ExportError(f"the model has {len(inputs)} inputs and {len(outputs)} outputs, expected one each; is it a plan's program?")
+    try:
+        interpreter.allocate_tensors()
+    except (RuntimeError, ValueError) as error:
+        raise ExportError(f"the model cannot be run here: {error}; it is damaged or needs a newer runtime") from error
+    source, sink = inputs[0]["index"], outputs[0]["index"]
+
+    def invoke(sample: Any) -> Any:
+        interpreter.set_tensor(source, sample)
+        interpreter.invoke()
+        return interpreter.get_tensor(sink)[0]
+
+    scale, zero = inputs[0]["quantization"]
+    name = describe(installed()[0] if runtime == "auto" else runtime) + (", reference kernels" if reference else "")
+    return Loaded(invoke, tuple(int(n) for n in inputs[0]["shape"]), inputs[0]["dtype"], float(scale), int(zero), name)
+
+
+def _load_micro(model: bytes) -> Loaded:
+    if importlib.util.find_spec("tflite_micro") is None:
+        raise ExportError("tflite-micro is not installed; `pip install --pre tflite-micro`, or the extra `export`")
+    check_inside(model)
+    if installed():
+        load_interpreter(model)  # tflite-micro trusts its input: a damaged model would end the process
+    from tflite_micro.python.tflite_micro import runtime as micro
+
+    try:
+        interpreter = micro.Interpreter.from_bytes(model)
+    except (RuntimeError, ValueError) as error:
+        raise ExportError(f"tflite-micro refuses this model: {error}; it runs int8 models of the operators it knows") from error
+
+    def invoke(sample: Any) -> Any:
+        interpreter.set_input(sample, 0)
+        interpreter.invoke()
+        return interpreter.get_output(0)[0].copy()
+
+    details = interpreter.get_input_details(0)
+    quantization = details["quantization_parameters"]
+    scale = float(quantization["scales"][0]) if len(quantization["scales"]) else 0.0
+    zero = int(quantization["zero_points"][0]) if len(quantization["zero_points"]) else 0
+    shape = tuple(int(n) for n in details["shape"])
+    return Loaded(invoke, shape, details["dtype"], scale, zero, f"tflite-micro {importlib.metadata.version('tflite-micro')}")
+
+
+def quantize_input(loaded: Loaded, x: Array) -> Any:
+    """Return samples in the model's own type: int8[n, *shape] or float32[n, *shape]. Raises ExportError for another shape."""
+    if tuple(x.shape[1:]) != loaded.shape[1:]:
+        raise ExportError(f"the samples are {tuple(x.shape[1:])}, the model takes {loaded.shape[1:]}; is this shard of another data set?")
+    if loaded.dtype == np.float32:
+        return x
+    limits = np.iinfo(loaded.dtype)
+    return np.clip(np.round(x / loaded.scale) + loaded.zero_point, limits.min, limits.max).astype(loaded.dtype)
+
+
+def outputs(loaded: Loaded, x: Array) -> tuple[Any, Array]:
+    """Return the raw outputs [n, classes] and the milliseconds of each inference, float32[n]."""
+    rows, times = [], np.empty(len(x), np.float32)
+    for index, sample in enumerate(quantize_input(loaded, x)):
+        start = time.perf_counter()
+        rows.append(loaded.invoke(sample[None]))
+        times[index] = (time.perf_counter() - start) * 1000
+    return np.stack(rows), times
+
+
+def accuracy(predicted: Any, labels: Labels) -> float:
+    """Return the share of right answers: outputs [n, classes], labels int64[n]."""
+    return float((predicted.argmax(axis=1) == labels).mean())

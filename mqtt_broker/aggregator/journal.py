@@ -1,0 +1,249 @@
+"""What an aggregator must still know after it was killed: its session, the open round, and which updates it said ok to.
+
+One SQLite file beside the server state. Whatever is promised on the wire is written here first: a nonce before the task that carries
+it, a receipt's update before the receipt.
+"""
+
+import fcntl
+import json
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from edgefl.errors import StateError
+from edgefl.server.rounds import Answer
+from edgefl.wire.messages import Begin
+from edgefl.wire.strict_json import decode_json, encode_json
+
+FILE = "journal.sqlite"
+SCHEMA = """
+create table if not exists session (id text not null, settings text not null, started real not null, done integer not null default 0);
+create table if not exists run (started integer not null);
+create table if not exists round (
+    number integer not null, phase text not null, nonce text not null, cohort text not null, closed integer not null default 0,
+    loss real, dropped text not null default '[]', primary key (number, phase));
+create table if not exists accepted (
+    number integer not null, phase text not null, client_id text not null, answers integer not null, begin blob not null,
+    primary key (number, phase, client_id, answers));
+"""
+
+
+@dataclass(frozen=True)
+class Started:
+    """One federation's start: `settings` is what must be the same to go on with it, `started` seconds since 1970."""
+
+    session: str
+    settings: str
+    started: float
+    done: bool = False
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A round as it was opened. `closed`: nothing is taken any more, it is to be aggregated."""
+
+    number: int
+    phase: str
+    nonce: str
+    cohort: tuple[str, ...]
+    closed: bool = False
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A client that a round closed without, and why."""
+
+    round: int
+    client_id: str
+    reason: str
+
+
+def make_private(directory: Path) -> None:
+    """Make a directory that only its owner can read, unless it is there: an aggregator keeps each client's figures in it.
+
+    They have no noise, also where `[privacy]` hides them from everybody else. Raises StateError.
+    """
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StateError(f"cannot make {directory}: {error.strerror}; choose another --out") from error
+
+
+class Journal:
+    """The file in a directory, for one process at a time. StateError when it is in use, or cannot be read or written."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / FILE
+        with self._errors():
+            make_private(directory)
+            self._lock = (directory / "lock").open("a")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._lock.close()
+            raise StateError(f"another aggregator uses {directory}; give each federation an --out of its own") from error
+        with self._errors():
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite gives its other files the same mode
+            self._path.chmod(0o600)
+            self._database = sqlite3.connect(self._path, isolation_level=None)
+            self._database.execute("pragma journal_mode=wal")
+            self._database.execute("pragma cache_size=-128")  # KiB; what is written is hardly ever read
+            self._database.executescript(SCHEMA)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise StateError(f"cannot use {self._path}: {error}; free some space, or choose another --out") from error
+
+    @contextmanager
+    def _transaction(self, synchronous: str = "full") -> Iterator[sqlite3.Connection]:
+        with self._errors():
+            self._database.execute(f"pragma synchronous={synchronous}")
+            self._database.execute("begin immediate")
+            try:
+                yield self._database
+            except BaseException:
+                self._database.execute("rollback")
+                raise
+            self._database.execute("commit")
+
+    def sync(self) -> None:
+        """Return when all that was noted would survive a power cut; any thread may."""
+        with self._errors(), suppress(FileNotFoundError), self._path.with_name(f"{FILE}-wal").open("rb") as log:
+            os.fsync(log.fileno())
+
+    def __enter__(self) -> "Journal":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._database.close()
+        self._lock.close()
+
+    def started(self) -> Started | None:
+        """Return the start that this file tells of, None in a new one."""
+        with self._errors():
+            row = self._database.execute("select id, settings, started, done from session").fetchone()
+        return None if row is None else Started(row[0], row[1], row[2], bool(row[3]))
+
+    def start(self, started: Started) -> None:
+        """Forget everything and begin with this."""
+        with self._transaction() as database:
+            for table in ("session", "round", "accepted"):
+                database.execute(f"delete from {table}")
+            database.execute(
+                "insert into session (id, settings, started) values (?, ?, ?)", (started.session, started.settings, started.started)
+            )
+
+    def begin_run(self, now_ms: int) -> int:
+        """Return when this run of the aggregator began, in milliseconds since 1970: later than each run before it, whatever the clock says.
+
+        Devices order tasks by it. It is on the disk when this returns, and `start` does not forget it.
+        """
+        with self._transaction() as database:
+            (last,) = database.execute("select max(started) from run").fetchone()
+            started = now_ms if last is None else max(now_ms, last + 1)
+            database.execute("delete from run")
+            database.execute("insert into run (started) values (?)", (started,))
+        return int(started)
+
+    def finish(self) -> None:
+        """Note that the federation came to its end."""
+        with self._transaction() as database:
+            database.execute("update session set done = 1")
+
+    def round(self, number: int, phase: str) -> Opened | None:
+        """Return a round that was opened, None when it was not."""
+        with self._errors():
+            row = self._database.execute(
+                "select nonce, cohort, closed from round where number = ? and phase = ?", (number, phase)
+            ).fetchone()
+        return None if row is None else Opened(number, phase, row[0], tuple(json.loads(row[1])), bool(row[2]))
+
+    def open_round(self, opened: Opened) -> Opened:
+        """Keep a round before its tasks go out."""
+        with self._transaction() as database:
+            database.execute(
+                "insert into round (number, phase, nonce, cohort) values (?, ?, ?, ?)",
+                (opened.number, opened.phase, opened.nonce, json.dumps(opened.cohort)),
+            )
+        return opened
+
+    def forget_round(self, opened: Opened) -> None:
+        """Forget a round that accepted nothing, so that it can be opened with another cohort."""
+        with self._transaction() as database:
+            database.execute(
+                "delete from round where number = ? and phase = ? and closed = 0 and not exists "
+                "(select 1 from accepted where accepted.number = round.number and accepted.phase = round.phase)",
+                (opened.number, opened.phase),
+            )
+
+    def accept(self, opened: Opened, *begins: Begin) -> None:
+        """Keep what was said about updates whose tensors are on disk, all of them or none."""
+        with self._transaction() as database:
+            rows = [(opened.number, opened.phase, begin.client_id, begin.round, encode_json(begin)) for begin in begins]
+            database.executemany("insert or replace into accepted values (?, ?, ?, ?, ?)", rows)
+
+    def accepted(self, opened: Opened) -> Iterator[Begin]:
+        """Yield what was said about each update that a round accepted, sorted by client id and the round that it answers."""
+        with self._errors():
+            rows = self._database.execute(
+                "select begin from accepted where number = ? and phase = ? order by client_id, answers", (opened.number, opened.phase)
+            )
+            for (begin,) in rows:
+                yield decode_json(Begin, begin)
+
+    def settled(self, opened: Opened, since: int) -> dict[Answer, str]:
+        """Return the sha256 of each update that rounds before this one accepted and that answers round `since` or a later one."""
+        with self._errors():
+            rows = self._database.execute(
+                # what answers such a round was accepted in it or later: else each round would read all before it
+                "select begin from accepted where number between ? and ? and phase = ? and answers >= ?",
+                (since, opened.number - 1, opened.phase, since),
+            ).fetchall()
+        begins = [decode_json(Begin, row[0]) for row in rows]
+        return {(begin.round, begin.client_id): begin.sha256 for begin in begins}
+
+    def nonces(self, opened: Opened, since: int) -> dict[int, str]:
+        """Return the nonce of this round, and of those of its phase before it from `since` on."""
+        with self._errors():
+            rows = self._database.execute(
+                "select number, nonce from round where number between ? and ? and phase = ?", (since, opened.number, opened.phase)
+            ).fetchall()
+        return dict(rows)
+
+    def close_round(self, opened: Opened, loss: float | None, dropped: Sequence[Dropped]) -> None:
+        """Note that a round takes nothing any more, its loss (None when it has none), and whom it goes without.
+
+        A power cut may undo it until `sync`: the round is closed once more then, by the updates that it accepted.
+        """
+        with self._transaction(synchronous="normal") as database:
+            told = json.dumps([asdict(each) for each in dropped])
+            database.execute(
+                "update round set closed = 1, loss = ?, dropped = ? where number = ? and phase = ? and closed = 0",
+                (loss, told, opened.number, opened.phase),
+            )
+
+    def losses(self, phase_without: str) -> list[float | None]:
+        """Return the loss of each closed round in order, but for those of one phase."""
+        with self._errors():
+            rows = self._database.execute("select loss from round where closed and phase != ? order by number", (phase_without,)).fetchall()
+        return [row[0] for row in rows]
+
+    def dropped(self) -> list[Dropped]:
+        """Return whom the closed rounds went without, in order."""
+        with self._errors():
+            rows = self._database.execute("select dropped from round where closed order by number, phase").fetchall()
+        return [Dropped(**each) for row in rows for each in json.loads(row[0])]
+
+
+def holds_federation(directory: Path) -> bool:
+    """Whether a federation began in the directory."""
+    if not (directory / FILE).exists():
+        return False
+    with Journal(directory) as journal:
+        return journal.started() is not None

@@ -1,0 +1,60 @@
+"""The aggregator's answer to devices that speak version 1 of the protocol: which they are, and that they must be updated.
+
+A version 1 device takes up nothing of version 2. It reads a retained state of its own version, whose phase it prints.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from edgefl.errors import WireError
+from edgefl.security.trust import Trust
+from edgefl.transport.link import Link, Message
+from edgefl.wire import version1
+from edgefl.wire.messages import Status
+from edgefl.wire.strict_json import decode_json
+from edgefl.wire.topics import CLIENT_ID, PROTOCOL_VERSION
+
+PHASE = (
+    f"refused: this device speaks version {version1.VERSION} of the protocol, the aggregator version {PROTOCOL_VERSION}; "
+    "update edgefl on this device"
+)
+MAX_NAMED = 1000
+
+
+class OlderDevices:
+    """Publishes a version 1 state, and names each version 1 device once."""
+
+    def __init__(self, link: Link, federation: str, session: str, trust: Trust, note: Callable[[str], None]) -> None:
+        self._link, self._federation, self._session, self._note = link, federation, session, note
+        self._trust = replace(trust, prefix=version1.PREFIX)
+        self._named: set[str] = set()
+
+    def start(self) -> None:
+        """Subscribe to the status of version 1 devices, and publish the state that answers them."""
+        self._link.subscribe(version1.status_topic(self._federation))
+        self.publish()
+
+    def publish(self) -> None:
+        """Publish the state; a broker that was restarted has forgotten it."""
+        state = version1.State(self._federation, self._session, PHASE, 0, 0, 0, 0.0, "0" * 64, time.time())
+        self._link.publish(version1.state_topic(self._federation), self._trust.encode(state), retain=True)
+
+    def clear(self) -> None:
+        """Remove the state from the broker."""
+        self._link.publish(version1.state_topic(self._federation), b"", retain=True)
+
+    def take(self, message: Message) -> None:
+        """Log which device must be updated. Messages that are no status of a device which is online are ignored."""
+        client_id = message.topic.split("/")[-2]
+        try:
+            status = decode_json(Status, message.payload)
+        except WireError:
+            return
+        if not status.online or not CLIENT_ID.fullmatch(client_id) or client_id in self._named or len(self._named) >= MAX_NAMED:
+            return
+        self._named.add(client_id)
+        self._note(
+            f"{client_id} speaks version {version1.VERSION} of the protocol, this aggregator version {PROTOCOL_VERSION}: "
+            "it takes no part; update edgefl on that device"
+        )

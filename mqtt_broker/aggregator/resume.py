@@ -1,0 +1,88 @@
+"""Whether an aggregator begins a federation or goes on with one that its directory holds."""
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from edgefl.algorithms import DONE
+from edgefl.config import FederationConfig
+from edgefl.errors import ConfigError, LinkError
+from edgefl.server import rounds
+from edgefl.transport.link import Link, Message
+from edgefl.wire.messages import STOPPED, Begin, State
+from edgefl.wire.strict_json import decode_json
+from edgefl.wire.topics import Topics
+from mqtt_broker.aggregator.journal import Journal, Started
+from mqtt_broker.aggregator.results import RESULT, STATE
+from mqtt_broker.aggregator.run_log import FILES, keep_note
+from mqtt_broker.aggregator.spool import Expected, Spool
+
+SETTLE_S = 0.5
+"""How long retained messages take to come after a subscription."""
+
+
+MAY_CHANGE = ("broker", "clients", "max_samples", "chunk_bytes", "data", "partition")
+"""Settings that another start in the same directory may change."""
+
+
+def settings_of(config: FederationConfig, plan: str) -> dict[str, Any]:
+    """Return what must be the same to go on with a federation.
+
+    That is all but the broker's address, which devices may take part, how many samples they may count, the size of messages, and
+    what only the simulator reads.
+    """
+    told = {key: value for key, value in asdict(config).items() if key not in MAY_CHANGE}
+    settings: dict[str, Any] = json.loads(json.dumps({**told, "plan": plan}))
+    return settings
+
+
+def enter(journal: Journal, config: FederationConfig, plan: str, out: Path, fresh: bool) -> tuple[Started, bool]:
+    """Return the start to go on with, and whether it was there before. One that is done is not begun again, but for `fresh`.
+
+    Raises ConfigError when the directory holds one with other settings.
+    """
+    settings, known = settings_of(config, plan), journal.started()
+    if known and not fresh:
+        # an older version did not know all keys, and did what their defaults say
+        before = {**(defaults := settings_of(FederationConfig(), plan)), **json.loads(known.settings)}
+        before["privacy"] = {**defaults["privacy"], **before["privacy"]}
+        if differs := sorted(key for key in settings if settings[key] != before.get(key)):
+            key = differs[0]
+            raise ConfigError(
+                f"{out} holds a federation that is {'' if known.done else 'not '}done, with {key} {str(before.get(key))[:60]!r}, this one "
+                f"has {str(settings[key])[:60]!r}; give another --out, begin anew with --fresh, or go on with its own settings"
+            )
+        return known, True
+    for name in (STATE, RESULT, *FILES):
+        (out / name).unlink(missing_ok=True)
+    started = Started(secrets.token_hex(8), json.dumps(settings), time.time())
+    keep_note(config, out)
+    journal.start(started)
+    return started, False
+
+
+def rejoin(begun: rounds.Round, accepted: Iterable[Begin], spool: Spool, expected: Callable[[str], Expected], codec: str) -> rounds.Round:
+    """Return a round with the updates that were accepted before a restart and are whole in the spool; the others are asked for again."""
+    for begin in accepted:
+        if spool.restore(begin, expected(begin.client_id), codec):
+            joined = rounds.admit(begun, begin.client_id) if begin.round == begun.number else begun
+            begun, _ = rounds.receive(joined, begin.round, begin.client_id, begin.sha256)
+    return begun
+
+
+def check_alone(link: Link, topics: Topics, session: str, take_over: bool) -> None:
+    """Raise LinkError when another aggregator leads this federation on the broker, or led it and died without a restart."""
+    link.subscribe(topics.state)
+    message = link.get(SETTLE_S)
+    if not isinstance(message, Message) or not message.payload or take_over:
+        return
+    state = decode_json(State, message.payload)
+    if state.phase not in (STOPPED, DONE) and state.session != session:
+        raise LinkError(
+            f"the federation {topics.federation!r} has an aggregator on this broker (phase {state.phase}, round {state.round}); "
+            "give this one another name, or start it with --take-over when the other one is dead"
+        )

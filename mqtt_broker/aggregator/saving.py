@@ -1,0 +1,47 @@
+"""Writing the server state while the next round is under way."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from edgefl.types import ServerState
+from mqtt_broker.aggregator.results import save_state
+
+LATER_S = 0.05
+"""So long at most it waits for that: the next round may have to wait for devices, hours long."""
+
+
+class Saving:
+    """The state of the last round on its way to the disk, on a thread of its own.
+
+    `before`: what must be on the disk first. It begins when the next round's tasks are out, for devices wait for those, or soon after.
+    """
+
+    def __init__(self, before: Callable[[], None]) -> None:
+        self._before = before
+        self._thread = ThreadPoolExecutor(1)
+        self._tasks_out = threading.Event()
+        self._last: Future[None] | None = None
+
+    def begin(self, state: ServerState, out: Path, then: Callable[[], None]) -> None:
+        """Write the server state, then do what may be done once it is written."""
+        self._tasks_out.clear()
+
+        def save() -> None:
+            self._tasks_out.wait(LATER_S)
+            self._before()
+            save_state(state, out)
+            then()
+
+        self._last = self._thread.submit(save)
+
+    def tasks_out(self) -> None:
+        """Note that nobody waits for this process now."""
+        self._tasks_out.set()
+
+    def wait(self) -> None:
+        """Return when all is done; StateError when the disk did not take it."""
+        self._tasks_out.set()
+        if self._last:
+            self._last.result()

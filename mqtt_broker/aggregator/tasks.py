@@ -1,0 +1,160 @@
+"""What each client is asked to do in a round: its broadcast as blobs by hash, and what its answer may hold."""
+
+import hashlib
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from edgefl.algorithms import PERSONALIZE, Algorithm
+from edgefl.config import FederationConfig
+from edgefl.errors import WireError
+from edgefl.plan.spec import TensorSpec
+from edgefl.types import ServerState, Weights
+from edgefl.wire.messages import Begin, Task
+from edgefl.wire.tensors import encode_weights, models_limit, specs_of
+from mqtt_broker.aggregator.figures import Figures
+from mqtt_broker.aggregator.spool import Expected
+
+GRANTED_BYTES = 8 * 1024 * 1024
+"""So much of a round's updates may come unasked: the first clients that are told of the round need not ask for a slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Brief:
+    """One client's task; `expected`: the tensors an update may hold, by model; `limit`: its largest size in bytes.
+
+    take: what becomes of an answer that is no such update, WireError when it is none either; before: the sha256 of answers that were
+    taken in earlier exchanges of the round.
+    """
+
+    task: Task
+    expected: Expected
+    limit: int
+    take: Callable[[Begin, bytes], None] | None = None
+    before: frozenset[str] = frozenset()
+
+
+@lru_cache(64)
+def _alike(number: int) -> int:
+    """Return the number, the same object for all who say it: each message that is read has one of its own."""
+    return number
+
+
+def client_nonce(nonce: str, client_id: str) -> str:
+    """Return a client's nonce of a round: nobody can make it of another client's."""
+    return hashlib.sha256(f"{nonce} {client_id}".encode()).hexdigest()[:16]
+
+
+def checked_answer(begin: Begin, brief: Brief, nonce: str | None, max_samples: int) -> Begin:
+    """Return what is kept for the round of an update's announcement: what all clients say alike once, and no signature.
+
+    Raises WireError unless it answers this round's task, which said `nonce`, and counts samples that it may have.
+    """
+    if nonce is None or begin.nonce != nonce:
+        raise WireError(f"the nonce {begin.nonce[:16]!r} is not this round's: a replayed update; answer the task that was sent last")
+    if brief.expected and not 1 <= begin.num_samples <= max_samples:
+        raise WireError(
+            f"num_samples is {begin.num_samples}, expected 1 to {max_samples}; "
+            "give the device a shard, or raise max_samples of [federation]"
+        )
+    if begin.chunk_bytes != brief.task.chunk_bytes:
+        raise WireError(
+            f"the update comes in chunks of {begin.chunk_bytes} bytes, expected the task's {brief.task.chunk_bytes}; update the device"
+        )
+    return replace(
+        begin, client_id=sys.intern(begin.client_id), session=brief.task.session, plan=brief.task.plan, nonce=nonce, signature="",
+        size=_alike(begin.size), chunk_bytes=_alike(begin.chunk_bytes), num_samples=_alike(begin.num_samples),
+        metrics=Figures(begin.metrics),
+    )  # fmt: skip
+
+
+class Steps:
+    """The briefs of one exchange of a masked round; `make` is asked once a client. over: the nonces of the exchanges before it."""
+
+    def __init__(self, nonces: Mapping[int, str], make: Callable[[str], Brief], over: frozenset[str] = frozenset()) -> None:
+        self.nonces, self.over, self._make = nonces, over, make
+        self._briefs: dict[str, Brief] = {}
+
+    def nonce_of(self, round: int, client_id: str) -> str | None:
+        """Return the nonce that an answer must bear, None when no answer to this round is expected."""
+        return self.nonces.get(round)
+
+    def brief(self, client_id: str) -> Brief:
+        """Return the client's brief, the same whenever it is asked for."""
+        if client_id not in self._briefs:
+            self._briefs[client_id] = self._make(client_id)
+        return self._briefs[client_id]
+
+
+class Tasks:
+    """Makes the briefs of one round; a model that many clients get is encoded and offered once."""
+
+    def __init__(
+        self, algorithm: Algorithm, state: ServerState, config: FederationConfig, *, session: str, plan: str, nonces: Mapping[int, str],
+        max_staleness: int, offer: Callable[[str, bytes], None], started: int = 0,
+    ) -> None:  # fmt: skip
+        """`nonces`: of this round, and of those before it that a late update may answer."""
+        self._algorithm, self._state, self._config, self._offer = algorithm, state, config, offer
+        self._session, self._started, self._plan, self.nonces, self._max_staleness = session, started, plan, nonces, max_staleness
+        self._briefs: dict[str, Brief] = {}
+        self._grantable = GRANTED_BYTES
+        self._shared: dict[object, Brief] = {}
+        # the weights are kept beside their hash: an id is only unique while its object lives
+        self._hashes: dict[int, tuple[Weights, str]] = {}
+        self._specs: dict[int, tuple[TensorSpec, ...]] = {}
+
+    @property
+    def state(self) -> ServerState:
+        """The state that the round began with."""
+        return self._state
+
+    def nonce_of(self, round: int, client_id: str) -> str | None:
+        """Return the nonce that a client's answer must bear, None when no answer to this round is expected."""
+        nonce = self.nonces.get(round)
+        return None if nonce is None else client_nonce(nonce, client_id)
+
+    def brief(self, client_id: str) -> Brief:
+        """Return the client's brief, the same whenever it is asked for; its blobs are on offer then."""
+        if client_id not in self._briefs:
+            config, broadcast = self._config, self._algorithm.broadcast(self._state, client_id)
+            models: Mapping[str, str] = {name: self._hash(weights) for name, weights in broadcast.models.items()}
+            # what a client personalizes is its own: its answer is metrics and holds no tensor
+            personal = broadcast.phase == PERSONALIZE
+            expected: Expected = {} if personal else {name: self._specs[id(weights)] for name, weights in broadcast.models.items()}
+            limit = 64 + (models_limit(expected, config.codec) if expected else 0)
+            granted = limit <= self._grantable
+            self._grantable -= limit * granted
+            # hundreds of clients that are told the same share it
+            key = broadcast.phase, broadcast.round, tuple(models.items()), tuple(broadcast.scalars.items()), granted
+            if key not in self._shared:
+                task = Task(
+                    self._session, broadcast.round, broadcast.phase, self._plan, models, broadcast.scalars, config.seed, config.deadline_s,
+                    config.codec, self._max_staleness, config.budget_s, self.nonces[broadcast.round], time.time(), granted=granted,
+                    started=self._started, chunk_bytes=config.chunk_bytes,
+                )  # fmt: skip
+                self._shared[key] = Brief(task, expected, limit)
+            shared = self._shared[key]
+            nonce = client_nonce(self.nonces[broadcast.round], client_id)
+            self._briefs[client_id] = replace(shared, task=replace(shared.task, nonce=nonce))
+        return self._briefs[client_id]
+
+    def _hash(self, weights: Weights) -> str:
+        if id(weights) not in self._hashes:
+            content = encode_weights(weights)
+            sha256 = hashlib.sha256(content).hexdigest()
+            self._hashes[id(weights)] = (weights, sha256)
+            self._specs[id(weights)] = specs_of(weights)
+            self._offer(sha256, content)
+        return self._hashes[id(weights)][1]
+
+    def blobs(self) -> set[str]:
+        """Return the hashes of all models on offer."""
+        return {sha256 for _, sha256 in self._hashes.values()}
+
+
+Asks = Tasks | Steps
+"""What `Exchange.play` asks of clients."""
+Accepted = Callable[[Sequence[Begin]], None]
+Then = Callable[[], None]

@@ -1,0 +1,1 @@
+"""The development broker and the mosquitto configuration for deployment."""

@@ -1,0 +1,195 @@
+"""A broker for a quick start, on loopback unless told otherwise: mosquitto when it is on PATH, else amqtt in its 3.1.1 mode."""
+
+import asyncio
+import contextlib
+import importlib.util
+import logging
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from edgefl.errors import ConfigError, LinkError
+from edgefl.transport.link import Link
+from mqtt_broker.broker.mosquitto_config import MAX_QUEUED_BYTES, default_limits
+
+HOST = "127.0.0.1"
+ANY = "0.0.0.0"
+KINDS = ("auto", "mosquitto", "amqtt")
+# per message as in production: an oversize packet is refused here too, not only on a real broker
+MOSQUITTO_CONF = """memory_limit {memory_limit}
+listener {port} {host}
+allow_anonymous true
+persistence false
+max_packet_size 262144
+max_queued_messages 100000
+max_queued_bytes {max_queued_bytes}
+persistent_client_expiration 1h
+max_inflight_messages 20
+set_tcp_nodelay true
+log_dest stderr
+log_type error
+log_type warning
+"""
+
+
+def choose_kind(kind: str) -> str:
+    """Return mosquitto or amqtt; ConfigError when what is asked for is not installed."""
+    if kind == "auto":
+        kind = "mosquitto" if find_mosquitto() else "amqtt"
+    if kind == "mosquitto" and not find_mosquitto():
+        raise ConfigError("mosquitto is not on PATH; `apt install mosquitto`, or take --kind amqtt")
+    if kind == "amqtt" and importlib.util.find_spec("amqtt") is None:
+        raise ConfigError("amqtt is not installed; `apt install mosquitto`, or pip install -e '.[broker]'")
+    return kind
+
+
+def find_mosquitto() -> str | None:
+    """Return the path of mosquitto, or None."""
+    # Debian puts it where the PATH of a plain account does not look
+    return shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
+
+
+def free_port() -> int:
+    """Return a port of loopback that is free now."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def check_port(port: int, host: str = HOST) -> None:
+    """Raise LinkError when somebody listens on that port of the address."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            broker = f", a broker answers there already; use mqtt://{reached_at(host)}:{port}, or" if _answers(port, host) else ";"
+            raise LinkError(f"port {port} of {host} cannot be used: {error.strerror}{broker} give --port 0 for a free one") from error
+
+
+def reached_at(host: str) -> str:
+    """Return the address at which this machine reaches what listens on `host`."""
+    return HOST if host == ANY else host
+
+
+def _answers(port: int, host: str) -> bool:
+    try:
+        Link(f"mqtt://{reached_at(host)}:{port}", f"edgefl-probe-{secrets.token_hex(4)}", timeout_s=1.0).close(1.0)
+    except LinkError:
+        return False
+    return True
+
+
+def _wait_until_up(port: int, alive: Callable[[], bool], timeout_s: float = 10.0, host: str = HOST) -> None:
+    deadline = time.monotonic() + timeout_s
+    while alive() and time.monotonic() < deadline:
+        with contextlib.suppress(LinkError):
+            Link(f"mqtt://{reached_at(host)}:{port}", "edgefl-probe", timeout_s=1.0).close(1.0)
+            return
+        time.sleep(0.02)
+    raise LinkError(f"the broker did not answer on port {port} within {timeout_s:g} s; choose another with --port, or another --kind")
+
+
+def _write_conf(directory: Path, port: int, host: str = HOST) -> Path:
+    conf = directory / "mosquitto.conf"
+    values = {"memory_limit": default_limits().memory_mb * 2**20, "max_queued_bytes": MAX_QUEUED_BYTES}
+    conf.write_text(MOSQUITTO_CONF.format(port=port, host=host, **values))
+    return conf
+
+
+@contextlib.contextmanager
+def mosquitto(port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a mosquitto of one's own on loopback; it and its directory are gone at the end."""
+    program = find_mosquitto()
+    assert program is not None
+    with tempfile.TemporaryDirectory(prefix="edgefl-broker-") as directory:
+        conf = _write_conf(Path(directory), port)
+        process = subprocess.Popen([program, "-c", str(conf)], stdout=subprocess.DEVNULL)
+        try:
+            _wait_until_up(port, lambda: process.poll() is None)
+            yield process
+        finally:
+            process.terminate()
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def run_mosquitto(port: int, started: Callable[[str], None], host: str = HOST) -> None:
+    """Become mosquitto: this process is replaced, so that whatever ends it, kill -9 too, ends the broker."""
+    program, ours = find_mosquitto(), os.getpid()
+    assert program is not None
+    directory = Path(tempfile.mkdtemp(prefix="edgefl-broker-"))
+    directory.chmod(0o755)
+    conf = _write_conf(directory, port, host)
+    if os.fork() == 0:
+        # a grandchild, so that mosquitto has no child to wait for: it tells when the broker answers, and clears up
+        if os.fork() == 0:
+            with contextlib.suppress(LinkError, OSError):
+                _wait_until_up(port, lambda: _exists(ours), host=host)
+                started(f"mqtt://{reached_at(host)}:{port}")
+            shutil.rmtree(directory, ignore_errors=True)
+        os._exit(0)
+    os.wait()
+    os.execv(program, [program, "-c", str(conf)])
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def run_amqtt(port: int, started: Callable[[str], None], host: str = HOST) -> None:
+    """Run amqtt in this process until SIGTERM or SIGINT."""
+    logging.getLogger("amqtt").setLevel(logging.CRITICAL)
+    logging.getLogger("transitions").setLevel(logging.CRITICAL)
+    asyncio.run(_amqtt(port, started, host))
+
+
+async def _amqtt(port: int, started: Callable[[str], None], host: str) -> None:
+    from amqtt.broker import Broker
+
+    config: dict[str, Any] = {
+        "listeners": {"default": {"type": "tcp", "bind": f"{host}:{port}"}},
+        "plugins": {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}},
+    }
+    broker = Broker(config)
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ended.set)
+    await broker.start()
+    try:
+        started(f"mqtt://{reached_at(host)}:{port}")
+        await ended.wait()
+    finally:
+        await broker.shutdown()
+
+
+def run_broker(kind: str, port: int, started: Callable[[str, str], None], host: str = HOST) -> None:
+    """Run a broker until SIGTERM or SIGINT; `started` gets its url and kind once it answers. Port 0: a free one.
+
+    host: the address to listen on; on any but loopback whoever reaches it may read and write.
+
+    Raises ConfigError when the kind is not installed, LinkError when the port is taken.
+    """
+    kind = choose_kind(kind)
+    port = port or free_port()
+    check_port(port, host)
+    run = run_mosquitto if kind == "mosquitto" else run_amqtt
+    run(port, lambda url: started(url, kind), host)

@@ -1,0 +1,286 @@
+"""mosquitto's configuration for real boards: TLS with a certificate for each device, access by user name, and limits.
+
+Traps that cost days: `listener` stands before the options that belong to it (the other order opens port 1883 on all interfaces in
+2.0.11); the default autosave, each half hour, loses retained messages on kill -9, and `autosave_on_changes` counts every message as
+a change and writes the whole store, chunks on their way included, for each; `message_size_limit` acknowledges and drops,
+`max_packet_size` refuses; the default queue of 1,000 messages drops acknowledged ones. What is lost of the last seconds on kill -9 its
+owners say again: aggregator and devices publish their retained messages whenever their link comes up.
+
+No limit of mosquitto 2.0 counts the bytes of one user, and no access list of it can forbid a user to retain messages or to keep sessions.
+`memory_limit` bounds all users together: above it, mosquitto disconnects the client whose message it would have to store.
+"""
+
+import getpass
+import os
+import pwd
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgefl.errors import ConfigError
+from edgefl.security.authority import AGGREGATOR, PUBLIC_MODE, WATCHER
+from edgefl.system.files import write_atomic
+from edgefl.system.machine import memory_mb
+from edgefl.wire import version1
+from edgefl.wire.topics import PREFIX
+
+BROKER_ACCOUNT = "mosquitto"
+"""The account that mosquitto's package makes."""
+MEMORY_SHARE = 0.5
+LEAST_MEMORY_MB = 64
+UNKNOWN_MEMORY_MB = 1024
+TLS_MEMORY_MB = 256
+"""What the buffers of the connections take beside what `memory_limit` counts: some 100 KB each."""
+MAX_CONNECTIONS = 2000
+MAX_QUEUED_BYTES = 64 * 1024 * 1024
+"""What may wait for one client. A chunk that is dropped is asked for again."""
+
+CONF = """# edgefl's broker. Start it with: mosquitto -c {directory}/mosquitto.conf
+# The account that mosquitto changes to when root starts it. It reads server.key and no other secret file.
+user {user}
+per_listener_settings false
+# All clients together. mosquitto disconnects the client whose message would need more: its log names that client and its certificate.
+memory_limit {memory_limit}
+listener {port}{bind}
+max_connections {max_connections}
+cafile {directory}/ca.pem
+certfile {directory}/server.pem
+keyfile {directory}/server.key
+crlfile {directory}/crl.pem
+require_certificate true
+use_identity_as_username true
+tls_version tlsv1.2
+allow_anonymous false
+acl_file {directory}/acl
+max_packet_size 262144
+max_queued_messages 100000
+max_queued_bytes {max_queued_bytes}
+# edgefl keeps no session while it is away
+persistent_client_expiration 1h
+max_inflight_messages 20
+max_keepalive 3600
+set_tcp_nodelay true
+persistence true
+persistence_location {directory}/data/
+autosave_interval 5
+log_dest stderr
+log_type error
+log_type warning
+log_type notice
+log_type information
+"""
+ACL = """# Who may say what. %u is the user name, which is the certificate's common name.
+user {aggregator}
+topic readwrite {prefix}/+/#
+# Who still speaks version 1 of the protocol is told to update.
+topic write {version1}/+/state
+topic read {version1}/+/device/+/status
+topic write homeassistant/+/+/+/config
+
+# Monitors read what is told of rounds and devices, no model and no update, and write nothing: the patterns below, which count for
+# everybody, are taken back.
+user {watcher}
+topic deny {prefix}/+/device/{watcher}/#
+topic deny {prefix}/+/blob/#
+topic deny {version1}/#
+topic read {prefix}/+/state
+topic read {prefix}/+/clusters
+topic read {prefix}/+/verdict
+topic read {prefix}/+/round/+/summary
+topic read {prefix}/+/device/+/status
+topic read {prefix}/+/device/+/metrics
+topic read {prefix}/+/device/+/anomaly
+topic read {prefix}/+/device/+/task
+topic read {prefix}/+/device/+/receipt
+topic read {prefix}/+/device/+/up/+/begin
+topic read homeassistant/#
+
+pattern read {prefix}/+/state
+pattern read {prefix}/+/blob/+/+
+pattern read {prefix}/+/round/+/summary
+pattern read {prefix}/+/verdict
+pattern read {prefix}/+/device/%u/status
+pattern read {prefix}/+/device/%u/task
+pattern read {prefix}/+/device/%u/receipt
+pattern read {prefix}/+/device/%u/claim
+pattern write {prefix}/+/device/%u/status
+pattern write {prefix}/+/device/%u/metrics
+pattern write {prefix}/+/device/%u/anomaly
+pattern write {prefix}/+/device/%u/want
+pattern write {prefix}/+/device/%u/claim
+pattern write {prefix}/+/device/%u/up/+/+
+# Of version 1: enough to be told to update.
+pattern read {version1}/+/state
+pattern write {version1}/+/device/%u/status
+"""
+UNIT = """# The account {user} runs the broker and reads server.key.
+# The account {owner} ran `edgefl broker init`. It owns ca.key, aggregator.enrol and devices.json, and runs the aggregator and
+# `edgefl device enrol`. The broker needs none of these files and does not see them.
+[Unit]
+Description=edgefl's MQTT broker
+After=network-online.target
+Wants=network-online.target
+
+[Service]
+User={user}
+ExecStart={mosquitto} -c {directory}/mosquitto.conf
+ExecReload=/bin/kill -HUP $MAINPID
+Restart=always
+# memory_limit of mosquitto.conf, and what TLS takes for {max_connections} connections
+MemoryMax={memory_max}M
+TasksMax=16
+LimitNOFILE={files}
+UMask=0077
+{inaccessible}
+ReadWritePaths={directory}/data
+NoNewPrivileges=true
+ProtectSystem=strict
+ProtectHome=read-only
+PrivateTmp=true
+PrivateDevices=true
+ProtectKernelTunables=true
+ProtectKernelModules=true
+ProtectKernelLogs=true
+ProtectControlGroups=true
+ProtectClock=true
+ProtectHostname=true
+RestrictSUIDSGID=true
+RestrictNamespaces=true
+RestrictRealtime=true
+RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX
+LockPersonality=true
+MemoryDenyWriteExecute=true
+SystemCallFilter=@system-service
+SystemCallArchitectures=native
+CapabilityBoundingSet={capabilities}
+AmbientCapabilities={capabilities}
+
+[Install]
+WantedBy=multi-user.target
+"""
+HIDDEN = ("ca.key", "aggregator.enrol", "devices.json", "revoked.json", "route.key")
+"""What the broker does not need. The first three are the authority, the aggregator and who is enrolled."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the broker may take of its machine.
+
+    Attributes:
+        memory_mb: what its clients can make it store, in MB of 2^20 bytes
+        connections: how many clients may be connected
+    """
+
+    memory_mb: int
+    connections: int = MAX_CONNECTIONS
+
+
+def default_limits() -> Limits:
+    """Return the limits for a broker on this machine: half of its memory."""
+    has = memory_mb() * 1e6 / 2**20
+    return Limits(max(LEAST_MEMORY_MB, int(MEMORY_SHARE * has)) if has == has else UNKNOWN_MEMORY_MB)
+
+
+def choose_account(directory: Path, asked: str = "") -> str:
+    """Return the account that the broker runs as.
+
+    Args:
+        directory: Where its files go.
+        asked: An account, or empty for `mosquitto` where this process is root's, the account exists and can reach the directory, and
+            for the account of this process otherwise. Only root can give files to another account.
+
+    Raises:
+        ConfigError: The account does not exist, cannot reach the directory, or this process may not give it the files.
+    """
+    own = getpass.getuser()
+    if not asked:
+        can_change = os.getuid() == 0 and _exists(BROKER_ACCOUNT) and _can_reach(BROKER_ACCOUNT, directory)
+        return BROKER_ACCOUNT if can_change else own
+    if not _exists(asked):
+        raise ConfigError(f"there is no account {asked!r} on this machine; make it, or name another with --user")
+    if asked == own:
+        return own
+    if os.getuid():
+        raise ConfigError(f"only root can give server.key to {asked!r}; run this as root, or leave --user out to run it as {own!r}")
+    if not _can_reach(asked, directory):
+        raise ConfigError(f"{asked!r} cannot reach {directory}: a directory above it is closed to others; take one such as /srv/edgefl")
+    return asked
+
+
+def _exists(account: str) -> bool:
+    try:
+        pwd.getpwnam(account)
+    except KeyError:
+        return False
+    return True
+
+
+def _can_reach(account: str, directory: Path) -> bool:
+    """Return whether an account may pass through all directories above one."""
+    entry = pwd.getpwnam(account)
+    for parent in directory.resolve().parents:
+        if parent.exists():
+            status = parent.stat()
+            bit = 0o100 if status.st_uid == entry.pw_uid else 0o010 if status.st_gid == entry.pw_gid else 0o001
+            if entry.pw_uid and not status.st_mode & bit:
+                return False
+    return True
+
+
+def write_configuration(
+    directory: Path, port: int, mosquitto: str, bind: str = "", user: str = "", limits: Limits | None = None, authority: Path | None = None
+) -> None:
+    """Write mosquitto.conf, acl, mosquitto.service and the folder of what the broker stores, and give the broker's account its files.
+
+    Args:
+        directory: Holds the keys that `create` made.
+        port: Where the broker listens.
+        mosquitto: The program.
+        bind: An address to listen on, empty for all.
+        user: The broker's account, see `choose_account`; empty for the account of this process.
+        limits: What the broker may take; `default_limits` without it.
+        authority: The directory of ca.key, when it is another one.
+    """
+    directory, owner, limits = directory.resolve(), getpass.getuser(), limits or default_limits()
+    user = user or owner
+    hidden = [directory / name for name in HIDDEN] + ([authority.resolve() / "ca.key"] if authority else [])
+    (directory / "data").mkdir(mode=0o700, parents=True, exist_ok=True)
+    filled = {
+        "directory": directory,
+        "port": port,
+        "bind": f" {bind}" if bind else "",
+        "mosquitto": mosquitto,
+        "aggregator": AGGREGATOR,
+        "watcher": WATCHER,
+        "user": user,
+        "owner": owner,
+        "memory_limit": limits.memory_mb * 2**20,
+        "memory_max": limits.memory_mb + TLS_MEMORY_MB,
+        "max_connections": limits.connections,
+        "max_queued_bytes": MAX_QUEUED_BYTES,
+        "files": 2 * limits.connections,
+        "inaccessible": "\n".join(f"InaccessiblePaths=-{path}" for path in hidden),
+        "capabilities": "CAP_NET_BIND_SERVICE" if port < 1024 else "",
+        "prefix": PREFIX,
+        "version1": version1.PREFIX,
+    }
+    for name, text in (("mosquitto.conf", CONF), ("acl", ACL), ("mosquitto.service", UNIT)):
+        write_atomic(directory / name, text.format(**filled).encode(), PUBLIC_MODE)
+    if user != owner:
+        _give(directory, user)
+
+
+def _give(directory: Path, account: str) -> None:
+    """Let an account read what the broker needs. It owns only what the broker stores: it can change neither keys nor access list."""
+    entry = pwd.getpwnam(account)
+    directory.chmod(directory.stat().st_mode | 0o011)
+    os.chown(directory / "server.key", -1, entry.pw_gid)
+    (directory / "server.key").chmod(0o640)
+    os.chown(directory / "data", entry.pw_uid, entry.pw_gid)
+
+
+def knows_watcher(directory: Path) -> bool:
+    """Return whether the access list of `edgefl broker init` there, maybe of an older version, has the account of monitors."""
+    try:
+        return f"user {WATCHER}" in (directory / "acl").read_text().splitlines()
+    except OSError:
+        return True  # there is none: what is missing is said by who needs the keys

@@ -1,0 +1,1 @@
+"""Home Assistant, Prometheus and other watchers of a federation."""

@@ -1,0 +1,63 @@
+"""`edgefl broker examples`: configurations of Telegraf, Prometheus, Grafana and Node-RED that read a federation's messages."""
+
+import json
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+import click
+
+from edgefl.errors import ConfigError, StateError
+
+ABOUT = {
+    "grafana/edgefl.json": "a dashboard: import it, or have Grafana load it from its folder of dashboards",
+    "grafana/provisioning/dashboards/edgefl.yml": "tells Grafana which folder that is",
+    "grafana/provisioning/datasources/edgefl.yml": "tells Grafana where Prometheus is",
+    "node-red/flow.json": "a flow: import it, or node-red flow.json",
+    "prometheus/prometheus.yml": "what Prometheus asks: the aggregator and Telegraf",
+    "telegraf/telegraf.conf": "what boards say of themselves, for Prometheus",
+}
+
+
+def _texts(place: Traversable, below: str = "") -> dict[str, str]:
+    found: dict[str, str] = {}
+    for each in place.iterdir():
+        name = below + each.name
+        found |= _texts(each, f"{name}/") if each.is_dir() else {name: each.read_text(encoding="utf-8")}
+    return dict(sorted(found.items()))
+
+
+def example_texts() -> dict[str, str]:
+    """Return the text of each example by its path below the directory."""
+    return _texts(files("mqtt_broker.integrations") / "examples")
+
+
+def write_examples(directory: Path) -> list[Path]:
+    """Write all into a directory; ConfigError when one of them is there already, StateError when the disk does not take it."""
+    targets = {directory / name: text for name, text in example_texts().items()}
+    there = [path for path in targets if path.exists()]
+    if there:
+        raise ConfigError(f"{there[0]} is there already, and you may have changed it; give another directory")
+    try:
+        for path, text in targets.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")  # not with mode 0600: other accounts run these programs
+    except OSError as error:
+        raise StateError(f"cannot write {error.filename}: {error.strerror}; give another directory") from error
+    return list(targets)
+
+
+@click.command("examples", short_help="Telegraf, Prometheus, Grafana and Node-RED.")
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--json", "as_json", is_flag=True, help="Print the paths as JSON.")
+def examples(directory: Path, as_json: bool) -> None:
+    """Write configurations of other tools that read a federation's messages, to be changed and kept.
+
+    Example: edgefl broker examples examples
+    """
+    paths = write_examples(directory)
+    if as_json:
+        click.echo(json.dumps([str(path) for path in paths]))
+        return
+    for path in paths:
+        click.echo(f"{path}: {ABOUT[path.relative_to(directory).as_posix()]}")

@@ -1,0 +1,146 @@
+"""Home Assistant's MQTT discovery: what a federation and its boards are, as retained messages from which it makes devices and entities.
+
+https://www.home-assistant.io/integrations/mqtt/#mqtt-discovery, the form with one message for each entity, which every version reads:
+PREFIX/COMPONENT/NODE/OBJECT/config. The entities' values are edgefl's own topics, read by templates; nothing else is published for them.
+Pure functions of names; `Announcer` folds what is heard into what is to be published.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from edgefl import __version__
+from edgefl.errors import WireError
+from edgefl.transport.link import Message
+from edgefl.wire.messages import STOPPED, Status
+from edgefl.wire.strict_json import decode_json
+from edgefl.wire.topics import Topics, parse_topic
+from mqtt_broker.integrations.tool_options import PREFIX
+
+ORIGIN = {"name": "edgefl", "sw_version": __version__}
+MAX_BOARDS = 10_000
+# `value_json.values` would be the method of a dict. An empty string leaves an entity as it is: a figure that a message lacks is no news.
+VALUE = "{%% set a = value_json['values'].get('%s') %%}{{ '' if a is none else %s }}"
+ACCURACY = (
+    "{% set v = value_json['values'] %}{% set a = v.get('accuracy_mixture') if 'accuracy_mixture' in v else v.get('accuracy') %}"
+    "{{ '' if a is none else (100 * a) | round(1) }}"
+)
+FIELD = "{{ '' if value_json.%s is none else value_json.%s | round(%d) }}"
+SHARE = "{{ '' if value_json.%s is none else (100 * value_json.%s) | round(1) }}"
+PERCENT = {"unit_of_measurement": "%", "state_class": "measurement"}
+MEASURED = {"state_class": "measurement"}
+
+
+def node_id(federation: str) -> str:
+    """Return a federation's segment in discovery topics: of letters, digits, - and _ only. Names are lower case, so D for . is unique."""
+    return f"edgefl_{federation.replace('.', 'D')}"
+
+
+def federation_entities(federation: str, prefix: str = PREFIX) -> dict[str, dict[str, Any]]:
+    """Return the discovery message of each of a federation's entities by topic: phase, round, loss, accuracy, clients in the round."""
+    topics = Topics(federation)
+    summary = f"{topics.root}/round/+/summary"
+    phase = f"{{{{ 'offline' if value_json.phase == '{STOPPED}' else 'online' }}}}"
+    led = {"availability": [{"topic": topics.state, "value_template": phase}]}
+    told: dict[str, dict[str, Any]] = {
+        "phase": {"name": "Phase", "state_topic": topics.state, "value_template": "{{ value_json.phase }}", "icon": "mdi:state-machine"},
+        "round": {"name": "Round", "state_topic": topics.state, "value_template": "{{ value_json.round }}", **MEASURED, **led},
+        "cohort": {"name": "Cohort", "state_topic": topics.state, "value_template": "{{ value_json.cohort_size }}", **MEASURED, **led},
+        "loss": {"name": "Loss", "state_topic": summary, "value_template": FIELD % ("loss", "loss", 4), **MEASURED},
+        "accuracy": {"name": "Accuracy", "state_topic": summary, "value_template": SHARE % (("accuracy_mean",) * 2), **PERCENT},
+        "updates": {"name": "Updates", "state_topic": summary, "value_template": "{{ value_json.updates }}", **MEASURED},
+    }
+    node = node_id(federation)
+    device = {"identifiers": [node], "name": f"edgefl {federation}", "manufacturer": "edgefl", "model": "federation"}
+    return {f"{prefix}/sensor/{node}/{key}/config": _entity(f"{node}_{key}", device, each) for key, each in told.items()}
+
+
+def board_entities(federation: str, client_id: str, version: str, prefix: str = PREFIX) -> dict[str, dict[str, Any]]:
+    """Return the discovery message of each of a board's entities by topic: online, accuracy, loss, round, temperature, memory.
+
+    What it measured of its model stays when it goes offline; what it says of itself is not available then.
+    """
+    topics, node = Topics(federation), node_id(federation)
+    status, metrics = topics.device(client_id, "status"), topics.device(client_id, "metrics")
+    online = "{{ 'online' if value_json.online else 'offline' }}"
+    present = {"availability": [{"topic": status, "value_template": online}], "entity_category": "diagnostic"}
+    sensors: dict[str, dict[str, Any]] = {
+        "accuracy": {"name": "Accuracy", "value_template": ACCURACY, "icon": "mdi:bullseye-arrow", **PERCENT},
+        "accuracy_int8": {
+            "name": "Accuracy int8", "value_template": VALUE % ("accuracy_mixture_int8", "(100 * a) | round(1)"), **PERCENT,
+        },
+        "loss": {"name": "Loss", "value_template": VALUE % ("loss", "a | round(4)"), **MEASURED},
+        "round": {"name": "Round", "value_template": "{{ value_json.round }}", **MEASURED},
+        "temperature": {
+            "name": "Temperature", "value_template": FIELD % ("temperature_c", "temperature_c", 1), "device_class": "temperature",
+            "unit_of_measurement": "°C", **MEASURED, **present,
+        },
+        "memory": {
+            "name": "Memory", "value_template": FIELD % ("rss_mb", "rss_mb", 1), "device_class": "data_size",
+            "unit_of_measurement": "MB", **MEASURED, **present,
+        },
+    }  # fmt: skip
+    told = {f"{prefix}/sensor/{node}/{client_id}_{key}/config": (key, {"state_topic": metrics, **each}) for key, each in sensors.items()}
+    told[f"{prefix}/binary_sensor/{node}/{client_id}_online/config"] = (
+        "online",
+        {
+            "name": "Online", "state_topic": status, "device_class": "connectivity", "entity_category": "diagnostic",
+            "value_template": "{{ 'ON' if value_json.online else 'OFF' }}",
+        },
+    )  # fmt: skip
+    device = {
+        "identifiers": [f"{node} {client_id}"], "name": f"{federation} {client_id}", "manufacturer": "edgefl", "model": "board",
+        "sw_version": version, "via_device": node,
+    }  # fmt: skip
+    return {topic: _entity(f"{node} {client_id}_{key}", device, each) for topic, (key, each) in told.items()}
+
+
+def _entity(unique_id: str, device: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    return {"unique_id": unique_id, **own, "device": device, "origin": ORIGIN}
+
+
+class Announcer:
+    """What has to be published, from what is heard. `is_out`: whether a board was revoked; its entities are taken away."""
+
+    def __init__(self, federation: str, prefix: str, is_out: Callable[[str], bool]) -> None:
+        self._federation, self._prefix, self._is_out = federation, prefix, is_out
+        self._boards: dict[str, dict[str, dict[str, Any]]] = {"": federation_entities(federation, prefix)}
+        self._told: dict[str, bool] = {}
+        self._versions: dict[str, str] = {}
+
+    def take(self, topic: str, payload: bytes, now_s: float) -> None:
+        """Hear of boards by their statuses; anything else, and what is damaged, is passed over."""
+        try:
+            address = parse_topic(topic)
+            if address.kind != "status" or not payload or len(self._boards) > MAX_BOARDS:
+                return
+            status = decode_json(Status, payload)
+        except WireError:
+            return
+        client_id = address.client_id
+        if client_id in self._versions and self._versions[client_id] == status.version:
+            return
+        self._versions[client_id] = status.version
+        self._boards[client_id] = board_entities(self._federation, client_id, status.version, self._prefix)
+        self._told.pop(client_id, None)
+
+    def due(self) -> Iterator[Message]:
+        """Return what is to be published now: boards that are new or have another version, and empty messages for who was revoked."""
+        for client_id, entities in self._boards.items():
+            out = bool(client_id) and self._is_out(client_id)
+            if self._told.get(client_id) != out:
+                yield from (_retained(topic, None if out else entity) for topic, entity in entities.items())
+                self._told[client_id] = out
+
+    def again(self) -> None:
+        """Forget what was published: the broker may have been restarted."""
+        self._told.clear()
+
+    def withdrawn(self) -> Iterator[Message]:
+        """Return the messages that take every entity away."""
+        for entities in self._boards.values():
+            yield from (_retained(topic, None) for topic in entities)
+
+
+def _retained(topic: str, entity: dict[str, Any] | None) -> Message:
+    return Message(topic, b"" if entity is None else json.dumps(entity, ensure_ascii=False, separators=(",", ":")).encode(), retained=True)

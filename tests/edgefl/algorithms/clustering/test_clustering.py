@@ -1,0 +1,178 @@
+"""Clustering: the numbers worked by hand, then what holds for any vectors."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from edgefl.algorithms.clustering.clustering import (
+    cosine_distance,
+    cosine_similarity,
+    cut_at,
+    cut_into,
+    cut_widest,
+    euclidean_distance,
+    explain,
+    linkage,
+)
+
+FOUR = np.array([[1, 0], [0.98, 0.199], [0.6, 0.8], [0, 1]])
+POINTS = np.array([[0, 0], [1, 0], [4, 0], [4, 3]])
+VECTORS = arrays(np.float64, st.tuples(st.integers(1, 9), st.just(3)), elements=st.floats(-9, 9, width=32))
+
+
+def average(vectors):
+    return linkage(cosine_distance(vectors), "average")
+
+
+@pytest.mark.parametrize(("t", "labels"), [(0.9, [0, 0, 1, 2]), (0.75, [0, 0, 1, 1])])
+def test_cosine_threshold_by_hand(t, labels):
+    assert cut_at(average(FOUR), 1 - t).labels.tolist() == labels
+
+
+def test_cosine_by_hand():
+    found = cosine_similarity(FOUR)
+    assert found[0, 2] == pytest.approx(0.6, abs=1e-6)
+    assert found[2, 3] == pytest.approx(0.8, abs=1e-6)
+    assert found[1, 2] == pytest.approx((0.98 * 0.6 + 0.199 * 0.8) / np.hypot(0.98, 0.199), abs=1e-6)
+
+
+def test_average_linkage_by_hand():
+    """Unit vectors at 0, 18, 40, 58 degrees: 1 - cos 18 twice, then the mean over 40, 58, 22 and 40 degrees."""
+    angles = np.radians([0, 18, 40, 58])
+    heights = average(np.stack([np.cos(angles), np.sin(angles)], axis=1))[:, 2]
+    expected = [1 - np.cos(np.radians(18))] * 2 + [1 - np.cos(np.radians([40, 58, 22, 40])).mean()]
+    np.testing.assert_allclose(heights, expected, atol=1e-6)
+    np.testing.assert_allclose(heights, [0.0489, 0.0489, 0.2527], atol=5e-5)
+
+
+def test_ward_by_hand():
+    merges = linkage(euclidean_distance(POINTS), "ward")
+    np.testing.assert_allclose(merges[:, 2], [1, 3, 5.385165], atol=1e-6)
+    cut = cut_at(merges, 5.0)
+    assert cut.labels.tolist() == [0, 0, 1, 1]
+    assert (cut.count, cut.at, cut.below) == (2, 5.0, 3.0)
+    assert cut.margin == pytest.approx(2.385165, abs=1e-6)
+
+
+def test_a_distance_equal_to_the_cut_is_taken():
+    merges = linkage(euclidean_distance(POINTS), "ward")
+    assert cut_at(merges, 3.0).labels.tolist() == [0, 0, 1, 1]
+    assert cut_at(merges, 2.999).labels.tolist() == [0, 0, 1, 2]
+
+
+@pytest.mark.parametrize(("count", "clusters"), [(0, 1), (1, 1), (2, 2), (3, 3), (4, 4), (99, 4)])
+def test_more_clusters_than_clients_leaves_each_alone(count, clusters):
+    assert cut_into(linkage(euclidean_distance(POINTS), "ward"), count).count == clusters
+
+
+def test_a_client_alone_is_one_cluster():
+    merges = average(FOUR[:1])
+    for cut in (cut_at(merges, 0.1), cut_into(merges, 3), cut_widest(merges)):
+        assert (cut.labels.tolist(), cut.count, cut.margin) == ([0], 1, None)
+
+
+@pytest.mark.parametrize("vector", [[3.0, -4.0, 0.1], [0.0, 0.0, 0.0]])
+def test_identical_clients_are_one_cluster(vector):
+    same = [np.array(vector, np.float32)] * 5
+    for merges in (average(same), linkage(euclidean_distance(same), "ward")):
+        assert merges[:, 2].tolist() == [0.0] * 4
+        assert cut_at(merges, 0.0).count == cut_widest(merges).count == 1
+
+
+def test_zeros_are_like_no_other():
+    found = cosine_similarity([np.zeros(2), np.array([1.0, 2.0])])
+    assert found.tolist() == [[1.0, 0.0], [0.0, 1.0]]
+
+
+def test_the_widest_gap_finds_the_groups():
+    points = np.array([[0.0], [0.1], [10.0], [10.2], [20.0], [20.3]])
+    cut = cut_widest(linkage(euclidean_distance(points), "average"))
+    assert cut.labels.tolist() == [0, 0, 1, 1, 2, 2]
+    assert cut.below == pytest.approx(0.3)
+    assert cut.margin == pytest.approx(10.05 - 0.3)
+
+
+def test_the_widest_gap_is_not_sought_between_the_lowest_merges():
+    """Four groups of four: two pairs of clients agree by chance (.10 and .12), all others of a group are .60 apart, groups .90.
+
+    The widest gap, .12 to .60, would leave 14 clusters; the gap from .60 to .90 leaves the four groups.
+    """
+    groups = np.repeat(np.arange(4), 4)
+    distances = np.where(groups[:, None] == groups, 0.60, 0.90)
+    for i, j, near in ((0, 1, 0.10), (4, 5, 0.12)):
+        distances[i, j] = distances[j, i] = near
+    np.fill_diagonal(distances, 0.0)
+    cut = cut_widest(linkage(distances, "average"))
+    assert cut.labels.tolist() == groups.tolist()
+    assert (cut.below, cut.above) == (pytest.approx(0.60), pytest.approx(0.90))
+
+
+def test_a_pair_and_a_client_of_its_own_are_two_clusters():
+    points = np.array([[0.0], [1.0], [9.0]])
+    assert cut_widest(linkage(euclidean_distance(points), "average")).labels.tolist() == [0, 0, 1]
+
+
+@given(VECTORS, st.floats(0.01, 20))
+def test_the_automatic_cut_keeps_its_bounds(vectors, limit):
+    merges = linkage(euclidean_distance(vectors), "average")
+    assert cut_widest(merges).count <= (len(vectors) + 1) // 2 + (len(vectors) == 0)
+    assert cut_widest(merges, limit).below <= limit + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("clusters", "at", "below", "above", "words"),
+    [
+        (2, 5.0, 3.0, 5.385165, "margin is thin"),
+        (2, 5.0, 3.0, 6.0, ""),
+        (1, 5.0, 3.0, None, "all 4 clients are in one cluster"),
+        (4, 0.5, 0.0, 1.0, "each of 4 clients"),
+    ],
+)
+def test_a_cut_tells_its_margin_and_warns(clusters, at, below, above, words):
+    told, warning = explain(4, clusters, at, below, above)
+    assert f"{clusters} clusters of 4 clients" in told
+    assert words in warning
+    assert bool(warning) == bool(words)
+
+
+def test_one_client_alone_is_nothing_to_warn_of():
+    assert explain(1, 1, 0.1, 0.0, None)[1] == ""
+
+
+@given(VECTORS)
+def test_cosine_is_symmetric_and_bounded(vectors):
+    found = cosine_similarity(vectors)
+    np.testing.assert_array_equal(found, found.T)
+    assert (np.diag(found) == 1).all()
+    assert (np.abs(found) <= 1).all()
+
+
+@given(VECTORS, st.integers(1, 12))
+def test_a_count_gives_that_many_clusters_numbered_by_first_client(vectors, count):
+    cut = cut_into(linkage(euclidean_distance(vectors), "ward"), count)
+    assert cut.count == min(count, len(vectors))
+    firsts = [int(np.argmax(cut.labels == label)) for label in range(cut.count)]
+    assert firsts == sorted(firsts)
+
+
+@given(VECTORS, st.floats(0.01, 20))
+def test_a_cut_parts_exactly_what_merges_above_it(vectors, at):
+    from scipy.cluster.hierarchy import fcluster
+
+    merges = linkage(euclidean_distance(vectors), "ward")
+    cut = cut_at(merges, at)
+    assert cut.below <= at + 1e-9
+    assert cut.above is None or cut.above > at
+    if len(vectors) > 1:
+        oracle = fcluster(merges, at + 1e-9, "distance")
+        np.testing.assert_array_equal(cut.labels[:, None] == cut.labels, oracle[:, None] == oracle)
+
+
+@given(count=st.integers(1, 9), seed=st.integers(0, 999))
+def test_without_ties_the_order_of_clients_changes_nothing(count, seed):
+    rng = np.random.default_rng(seed)
+    vectors, order = rng.normal(size=(count, 3)), rng.permutation(count)
+    labels, moved = (cut_into(average(each), 3).labels for each in (vectors, vectors[order]))
+    np.testing.assert_array_equal(labels[order][:, None] == labels[order], moved[:, None] == moved)

@@ -1,0 +1,108 @@
+"""Clusters on a compiled plan: the laws on LiteRT, the same numbers as Keras, and batch norms that keep their statistics at home."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+from edgefl.algorithms import assignments, make_algorithm
+from edgefl.algorithms.check import check_algorithm
+from edgefl.algorithms.papers.fedap import statistics
+from edgefl.algorithms.plans import build_plan, keras_learner
+from edgefl.config import FederationConfig, ModelConfig
+from edgefl.learner.litert import LiteRTLearner
+from edgefl.rng import rng_for
+from edgefl.types import ClientState, Shard
+
+OPTIONS = {"epochs": 1, "learning_rate": 0.1, "batch_size": 8, "baseline_epochs": 2}
+CLUSTERED = {**OPTIONS, "cut": "auto"}
+FEDAP = {**OPTIONS, "pretrain_rounds": 1, "num_clusters": 2, "personalize_epochs": 1}
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    model = keras.Sequential(
+        [
+            keras.Input((8, 8, 1)),
+            layers.Flatten(name="flatten"),
+            layers.Dense(12, name="fc1"),
+            layers.BatchNormalization(momentum=0.5, name="norm"),
+            layers.ReLU(name="relu"),
+            layers.Dense(10, name="fc2"),
+        ]
+    )
+    path = tmp_path_factory.mktemp("model") / "normed.keras"
+    model.save(path)
+    return build_plan(FederationConfig(algorithm="fedap", options=FEDAP, model=ModelConfig(str(path), (8, 8, 1), 10)))
+
+
+@pytest.fixture(scope="module")
+def learner(compiled):
+    return LiteRTLearner(compiled[0])
+
+
+@pytest.fixture
+def own_digits(digits):
+    """Three clients: two with digits 0 to 4, one with the others."""
+    x, y = digits
+    low, high = np.flatnonzero(y < 5), np.flatnonzero(y >= 5)
+    parts = {"pi-0": low[:60], "pi-1": low[60:120], "pi-2": high[:60]}
+    return {c: Shard(x[i[:40]], y[i[:40]], x[i[40:]], y[i[40:]], 10) for c, i in parts.items()}
+
+
+@pytest.mark.parametrize(("name", "options"), [("fedap", FEDAP), ("fedap", {**FEDAP, "share_statistics": True}), ("clustered", CLUSTERED)])
+def test_laws_hold_on_a_compiled_plan(name, options, compiled, learner, own_digits):
+    check_algorithm(lambda each: make_algorithm(name, each, options), learner, compiled[1], own_digits)
+
+
+def round_of(algorithm, state, shards, own):
+    told = []
+    for client_id in sorted(shards):
+        sent = algorithm.broadcast(state, client_id)
+        update, own[client_id] = algorithm.local_update(
+            sent, own[client_id], shards[client_id], client_id, rng_for(1, state.round, client_id)
+        )
+        told.append(update)
+    return algorithm.aggregate(state, told), told
+
+
+def test_keras_and_litert_place_and_train_clients_alike(compiled, learner, own_digits):
+    ends = []
+    for each in (learner, keras_learner(compiled[0].spec)):
+        algorithm = make_algorithm("fedap", each, FEDAP)
+        state, own = algorithm.init(compiled[1], rng_for(1, 0)), dict.fromkeys(own_digits, ClientState())
+        for _ in range(3):
+            state, _ = round_of(algorithm, state, own_digits, own)
+        ends.append(state)
+    assert assignments(ends[0]) == assignments(ends[1]) == {"pi-0": 0, "pi-1": 0, "pi-2": 1}
+    for model, weights in ends[0].models.items():
+        for name, array in weights.items():
+            np.testing.assert_allclose(array, ends[1].models[model][name], atol=1e-4, err_msg=f"{model} {name}")
+
+
+def test_moving_statistics_stay_on_the_device(compiled, learner, own_digits):
+    algorithm = make_algorithm("fedap", learner, FEDAP)
+    state, own = algorithm.init(compiled[1], rng_for(1, 0)), dict.fromkeys(own_digits, ClientState())
+    after, told = round_of(algorithm, state, own_digits, own)
+    initial = statistics(compiled[1])
+    assert sorted(initial) == ["norm/moving_mean", "norm/moving_variance"]
+    for name, array in initial.items():
+        np.testing.assert_array_equal(after.models["global"][name], array)
+        for update in told:
+            assert not update.deltas["global"][name].any()
+            assert not np.array_equal(own[update.client_id].arrays[name], array)
+    assert not np.array_equal(after.models["global"]["norm/gamma"], compiled[1]["norm/gamma"])
+    for personal, expected in ((own["pi-0"], own["pi-0"].arrays), (ClientState(), initial)):
+        bare = make_algorithm("fedap", learner, {**FEDAP, "personalize_epochs": 0})
+        mixture, _ = bare.personalize(bare.broadcast(after, "pi-0"), personal, own_digits["pi-0"], rng_for(1, 2, "pi-0"))
+        for name, array in expected.items():
+            np.testing.assert_array_equal(mixture.weights[name], array)
+
+
+def test_shared_statistics_are_averaged(compiled, learner, own_digits):
+    algorithm = make_algorithm("fedap", learner, {**FEDAP, "share_statistics": True})
+    state, own = algorithm.init(compiled[1], rng_for(1, 0)), dict.fromkeys(own_digits, ClientState())
+    after, told = round_of(algorithm, state, own_digits, own)
+    mean = np.mean([update.deltas["global"]["norm/moving_mean"] for update in told], axis=0)
+    np.testing.assert_allclose(after.models["global"]["norm/moving_mean"], mean, atol=1e-6)
+    assert not any(kept.arrays for kept in own.values())

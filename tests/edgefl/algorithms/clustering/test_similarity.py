@@ -1,0 +1,78 @@
+"""Which weights are compared, and the data of the heat maps and lines."""
+
+import numpy as np
+import pytest
+
+from edgefl.algorithms.clustering.similarity import compared, layer_of, layer_similarities, pretrain, similarity_lines, vector
+from edgefl.errors import ConfigError
+from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
+from edgefl.types import Shard
+
+SHAPES = {
+    "conv1/kernel": (3, 3, 1, 2), "conv1/bias": (2,), "bn/gamma": (2,), "fc1/kernel": (4, 3), "fc1/bias": (3,), "fc10/kernel": (3, 2),
+    "head/fc/kernel": (2, 2),
+}  # fmt: skip
+WEIGHTS = {name: np.full(shape, i, np.float32) for i, (name, shape) in enumerate(SHAPES.items())}
+
+
+@pytest.mark.parametrize(
+    ("layers", "names"),
+    [
+        ("", ("fc1/bias", "fc1/kernel", "fc10/kernel", "head/fc/kernel")),
+        ("fc1", ("fc1/bias", "fc1/kernel")),
+        ("head, conv1/", ("conv1/bias", "conv1/kernel", "head/fc/kernel")),
+    ],
+)
+def test_dense_layers_with_their_biases_or_those_named_are_compared(layers, names):
+    assert compared(WEIGHTS, layers) == names
+    assert compared(dict(reversed(WEIGHTS.items())), layers) == names
+
+
+@pytest.mark.parametrize(
+    ("weights", "layers", "words"),
+    [({"conv/kernel": np.zeros((1, 1, 1, 1))}, "", "no dense layer"), (WEIGHTS, "fc", "'fc', which the model has not; it has bn, conv1")],
+)
+def test_nothing_to_compare_is_an_error(weights, layers, words):
+    with pytest.raises(ConfigError, match=words):
+        compared(weights, layers)
+
+
+def test_a_vector_holds_the_named_weights_in_order():
+    assert vector({"a": np.array([[1, 2], [3, 4]], np.float32), "b": np.array([5], np.float32)}, ("b", "a")).tolist() == [5, 1, 2, 3, 4]
+    assert layer_of("block/fc/kernel") == "block/fc"
+    assert layer_of("w") == "w"
+
+
+def models(*angles):
+    return [{"conv/kernel": np.ones((1, 1, 1, 2), np.float32), "fc/kernel": np.array([[np.cos(a), np.sin(a)]], np.float32)} for a in angles]
+
+
+def test_a_heat_map_a_layer_by_hand():
+    maps = layer_similarities(models(0, np.pi / 3, np.pi / 2))
+    assert list(maps) == ["conv", "fc"]
+    np.testing.assert_allclose(maps["conv"], np.ones((3, 3)), atol=1e-6)
+    np.testing.assert_allclose(maps["fc"], [[1, 0.5, 0], [0.5, 1, np.sqrt(0.75)], [0, np.sqrt(0.75), 1]], atol=1e-6)
+
+
+def test_lines_run_over_pairs_by_hand():
+    lines = similarity_lines([models(0, 0, 0), models(0, np.pi / 3, np.pi / 2)])
+    np.testing.assert_allclose(lines, [[1, 1, 1], [0.5, 0, np.sqrt(0.75)]], atol=1e-6)
+    np.testing.assert_allclose(similarity_lines([models(0, 1)], "conv"), [[1]], atol=1e-6)
+
+
+def test_pretraining_keeps_a_checkpoint_an_epoch_and_tells_tasks_apart():
+    """Two clients see classes 0 and 1, two see 2 and 3: pairs (0, 1) and (2, 3) stay more alike than the others."""
+    rng = np.random.default_rng(2)
+    shards = {}
+    for i in range(4):
+        y = rng.integers(0, 2, 40) + 2 * (i // 2)
+        x = (np.eye(4)[y] * 2 + rng.normal(0, 0.3, (40, 4))).astype(np.float32)
+        shards[f"pi-{i}"] = Shard(x, y, x, y, 4)
+    learner = SoftmaxLearner(softmax_spec("clustered", inputs=4, features=4, classes=4))
+    initial = {s.name: rng.normal(0, 0.3, s.shape).astype(np.float32) for s in learner.spec.weights}
+    checkpoints = pretrain(learner, initial, shards, 3, {"learning_rate": 0.1})
+    lines = similarity_lines(checkpoints)
+    assert lines.shape == (3, 6)
+    assert (lines[:, [0, 5]].min(axis=1) > lines[:, 1:5].max(axis=1)).all()
+    again = pretrain(learner, initial, dict(reversed(shards.items())), 3, {"learning_rate": 0.1})
+    np.testing.assert_array_equal(similarity_lines(again), lines)

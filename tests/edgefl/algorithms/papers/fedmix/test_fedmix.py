@@ -1,0 +1,243 @@
+"""FedMix: one two-client round by hand, pruning, the gate, side information, and a client without labels."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from edgefl.algorithms import PERSONALIZE, make_algorithm
+from edgefl.algorithms.check import check_algorithm
+from edgefl.algorithms.mixtures.expert_averages import expert_means, known
+from edgefl.algorithms.papers.fedmix.gate import mixture_of
+from edgefl.algorithms.papers.fedmix.new_client import gate_in, predict_unlabelled
+from edgefl.errors import ConfigError, DataError
+from edgefl.learner import evaluate
+from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
+from edgefl.rng import rng_for
+from edgefl.types import ClientState, Shard, Update
+
+
+def learner_of(options, inputs=4, features=3, classes=3, batch_size=8):
+    return SoftmaxLearner(softmax_spec("fedmix", inputs=inputs, features=features, classes=classes, batch_size=batch_size, options=options))
+
+
+def drawn(learner, seed=7):
+    weights = {s.name: np.random.default_rng(seed).normal(0, 0.5, s.shape).astype(np.float32) for s in learner.spec.weights}
+    return {**weights, "phi": np.zeros_like(weights["phi"])}
+
+
+def started(options, **sizes):
+    """Return (algorithm, learner, state after init)."""
+    learner = learner_of(options, **sizes)
+    algorithm = make_algorithm("fedmix", learner, options)
+    return algorithm, learner, algorithm.init(drawn(learner), rng_for(1, 0, "init"))
+
+
+def by_hand():
+    """Two experts on one input, x = 1: h = 1 and 2, p(y=0) = 1/2 and 3/4."""
+    options = {"num_experts": 2, "learning_rate": 1.0, "entropy": 0.0}
+    algorithm, _, state = started(options, inputs=1, features=1, classes=2, batch_size=3)
+    parts = [(1.0, 0.0), (2.0, np.log(3))]
+    models = {
+        f"expert{k}": {
+            "trunk/kernel": np.array([[h]], np.float32),
+            "head/kernel": np.zeros((1, 2), np.float32),
+            "head/bias": np.array([bias, 0], np.float32),
+        }
+        for k, (h, bias) in enumerate(parts)
+    }
+    return algorithm, replace(state, models={**models, "phi": {"phi": np.zeros((2, 2), np.float32)}})
+
+
+def client(algorithm, state, name, label, count, kept=None):
+    shard = Shard(np.ones((count, 1), np.float32), np.full(count, label), np.ones((1, 1), np.float32), np.zeros(1, np.int64), 2)
+    own = ClientState() if kept is None else ClientState(kept)
+    return algorithm.local_update(algorithm.broadcast(state, name), own, shard, name, rng_for(1, 1, name))
+
+
+def test_two_clients_one_round_by_hand():
+    """Client a: one sample of class 0, gate (1/4, 3/4): loss (ln 2 + ln 4/3) / 2 + (ln 4 + ln 4/3) / 2 = 1.327403."""
+    algorithm, state = by_hand()
+    gate = {"gate/kernel": np.zeros((1, 2), np.float32), "gate/bias": np.log([1, 3]).astype(np.float32)}
+    a, kept = client(algorithm, state, "a", 0, 1, gate)
+    b, _ = client(algorithm, state, "b", 1, 3)
+    assert a.metrics["loss"] == pytest.approx(1.327403, abs=1e-6)
+    np.testing.assert_allclose(a.deltas["expert0"]["head/bias"], [0.25, -0.25], atol=1e-6)
+    np.testing.assert_allclose(a.deltas["expert1"]["head/bias"], [0.125, -0.125], atol=1e-6)
+    np.testing.assert_allclose(a.deltas["expert1"]["head/kernel"], [[0.25, -0.25]], atol=1e-6)
+    np.testing.assert_allclose(b.deltas["expert0"]["head/bias"], [-0.25, 0.25], atol=1e-6)
+    # d phi = q (term - expected term), the term of an expert being its loss less its log gate
+    np.testing.assert_allclose(a.deltas["phi"]["phi"], [[-0.376019, 0.376019], [0, 0]], atol=1e-6)
+    np.testing.assert_allclose(b.deltas["phi"]["phi"], [[0, 0], [0.173287, -0.173287]], atol=1e-6)
+    # q(z|a) = softmax(-.376, .376), q(z|b) = softmax(.173, -.173)
+    np.testing.assert_allclose([a.metrics["q/0"], b.metrics["q/0"]], [0.320377, 0.585786], atol=2e-5)
+    # gate: A <- A - h_s (g - q), h_s = (1 + 2) / 2
+    np.testing.assert_allclose(kept.arrays["gate/bias"] - gate["gate/bias"], [0.25, -0.25], atol=1e-6)
+    np.testing.assert_allclose(kept.arrays["gate/kernel"], [[0.375, -0.375]], atol=1e-6)
+    assert set(a.deltas) == {"expert0", "expert1", "phi"}
+
+    means, _ = expert_means(state, [a, b], 2, 0.0)
+    share = 0.320377 / (0.320377 + 3 * 0.585786)  # p(s=a|z=0)
+    np.testing.assert_allclose(means["expert0"]["head/bias"], np.array([0.25, -0.25]) * (2 * share - 1), atol=2e-5)
+    np.testing.assert_allclose(means["phi"]["phi"], [[-0.094005, 0.094005], [0.129965, -0.129965]], atol=1e-6)
+    after = algorithm.aggregate(state, [a, b])
+    # the first step of Adam is the learning rate along each sign
+    np.testing.assert_allclose(after.models["phi"]["phi"], [[-1e-3, 1e-3], [1e-3, -1e-3]], rtol=1e-4)
+    np.testing.assert_allclose(after.models["expert0"]["head/bias"], [-1e-3, 1e-3], rtol=1e-4)
+    assert after.round == 2
+
+
+def test_phi_may_move_faster_than_the_weights():
+    algorithm, state = by_hand()
+    updates = [client(algorithm, state, name, label, 1)[0] for name, label in (("a", 0), ("b", 1))]
+    fast = make_algorithm("fedmix", None, {"num_experts": 2, "phi_learning_rate": 0.1, "entropy": 0.0})
+    after = fast.aggregate(state, updates)
+    np.testing.assert_allclose(np.abs(after.models["phi"]["phi"][1]), 0.1, rtol=1e-4)
+    np.testing.assert_allclose(np.abs(after.models["expert0"]["head/kernel"]), 1e-3, rtol=1e-3)
+
+
+def test_the_entropy_pulls_phi_towards_the_experts_that_are_used_less():
+    start = np.array([[2.0, 0.0], [1.0, 0.0], [1.5, 0.0]], np.float32)
+    algorithm, _, state = started({"num_experts": 2, "entropy": 1.0})
+    state = replace(state, models={**state.models, "phi": {"phi": start}})
+    still = Update("a", 1, 10, {"phi": {"phi": np.zeros_like(start)}}, {"loss": 1.0, "q/0": 0.5, "q/1": 0.5})
+    after = algorithm.aggregate(state, [still]).models["phi"]["phi"]
+    assert (after[:, 0] < start[:, 0]).all()
+    assert (after[:, 1] > start[:, 1]).all()
+
+
+def test_a_model_that_nobody_trained_stays_and_a_client_that_tells_nonsense_counts_evenly():
+    algorithm, _, state = started({"num_experts": 2})
+    delta = {name: np.ones_like(array) for name, array in state.models["expert0"].items()}
+    odd = Update("a", 1, 10, {"expert0": delta}, {"loss": 1.0, "q/0": float("nan")})
+    after = algorithm.aggregate(state, [odd])
+    np.testing.assert_allclose(known(after, "a", 2), [0.5, 0.5])
+    assert known(after, "b", 2) is None
+    for name, same in (("expert0", False), ("expert1", True), ("phi", True)):
+        kept = all(np.array_equal(after.models[name][key], state.models[name][key]) for key in state.models[name])
+        assert kept == same, name
+
+
+def test_experts_start_different_and_phi_uniform():
+    _, _, state = started({"num_experts": 3})
+    assert set(state.models) == {"expert0", "expert1", "expert2", "phi"}
+    assert not np.array_equal(state.models["expert1"]["trunk/kernel"], state.models["expert2"]["trunk/kernel"])
+    assert (state.models["phi"]["phi"] == 0).all()
+
+
+PRUNING = {"num_experts": 3, "prune": 0.6}  # the client prunes below .2, the server below .18
+
+
+@pytest.mark.parametrize(("q", "sent"), [((0.6, 0.19, 0.21), {0, 1, 2}), ((0.7, 0.17, 0.13), {0}), ((0.4, 0.42, 0.18), {0, 1, 2})])
+def test_what_a_client_does_not_use_is_not_sent(q, sent):
+    algorithm, _, state = started(PRUNING)
+    state = replace(state, scalars={f"q/pi-1/{k}": value for k, value in enumerate(q)})
+    assert set(algorithm.broadcast(state, "pi-1").models) == {f"expert{k}" for k in sent} | {"phi"}
+    assert len(algorithm.broadcast(state, "pi-2").models) == 4
+
+
+def test_what_a_client_does_not_use_is_neither_trained_nor_returned(shards):
+    algorithm, _, state = started(PRUNING)
+    phi = np.log(np.array([[0.7, 0.2, 0.1]] * 3, np.float32))
+    state = replace(state, models={**state.models, "phi": {"phi": phi}})
+    update, _ = algorithm.local_update(algorithm.broadcast(state, "pi-1"), ClientState(), shards["pi-1"], "pi-1", rng_for(1, 1))
+    assert "expert2" not in update.deltas
+    assert "expert0" in update.deltas
+    assert update.metrics["q/2"] > 0
+
+
+def test_a_client_whose_experts_all_fell_below_keeps_its_likeliest(shards):
+    """It holds expert 2 alone, and phi has moved on to expert 0."""
+    algorithm, learner, state = started(PRUNING)
+    phi = np.log(np.array([[0.9, 0.05, 0.05]] * 3, np.float32))
+    state = replace(state, models={**state.models, "phi": {"phi": phi}}, scalars={"q/pi-1/0": 0.0, "q/pi-1/1": 0.0, "q/pi-1/2": 1.0})
+    broadcast = algorithm.broadcast(state, "pi-1")
+    assert set(broadcast.models) == {"expert2", "phi"}
+    update, kept = algorithm.local_update(broadcast, ClientState(), shards["pi-1"], "pi-1", rng_for(1, 1))
+    assert set(update.deltas) == {"expert2", "phi"}
+    mixture, _ = algorithm.personalize(replace(broadcast, phase=PERSONALIZE), kept, shards["pi-1"], rng_for(1, 2))
+    alone = learner.predict("predict", broadcast.models["expert2"], {"x": shards["pi-1"].x_test})
+    mixed = learner.predict("predict_mixture", mixture.weights, {"x": shards["pi-1"].x_test})
+    np.testing.assert_array_equal(mixed.argmax(axis=1), alone.argmax(axis=1))
+    assert mixture.diagnostics["gate/2"] > 0.999
+
+
+def test_a_closed_gate_leaves_the_others_as_they_would_be_alone():
+    learner = learner_of({"num_experts": 3})
+    _, _, state = started({"num_experts": 3})
+    models = {k: state.models[f"expert{k}"] for k in range(2)}
+    private = {"gate/kernel": np.zeros((3, 3), np.float32), "gate/bias": np.array([0, 0, 3], np.float32)}
+    weights = mixture_of(models, np.array([0.5, 0.5, 0.0]), private)
+    x = np.random.default_rng(1).normal(size=(5, 4)).astype(np.float32)
+    p = [np.exp(z) / np.exp(z).sum(axis=1, keepdims=True) for z in (learner.predict("predict", models[k], {"x": x}) for k in models)]
+    np.testing.assert_allclose(np.exp(learner.predict("predict_mixture", weights, {"x": x})), (p[0] + p[1]) / 2, atol=1e-4)
+
+
+def play(options, shards, rounds=25, **more):
+    algorithm, learner, state = started(options, **more)
+    kept = {name: ClientState() for name in shards}
+    for round_ in range(1, rounds + 1):
+        done = {c: algorithm.local_update(algorithm.broadcast(state, c), kept[c], shards[c], c, rng_for(1, round_, c)) for c in shards}
+        kept = {c: own for c, (_, own) in done.items()}
+        state = algorithm.aggregate(state, [update for update, _ in done.values()])
+    return algorithm, learner, replace(state, phase=PERSONALIZE), kept
+
+
+LEARNS = {"num_experts": 2, "learning_rate": 0.2, "server_learning_rate": 0.02, "gate_epochs": 5}
+
+
+@pytest.mark.parametrize("more", [{}, {"gate": "federated"}, {"bias": True}, {"prune": 0.8}, {"objective": "likelihood"}])
+def test_it_learns_and_a_client_that_lost_its_gate_trains_another(more, shards):
+    options = LEARNS | more
+    algorithm, learner, state, kept = play(options, shards)
+    for name, shard in shards.items():
+        for own in (kept[name], ClientState()):
+            mixture, _ = algorithm.personalize(algorithm.broadcast(state, name), own, shard, rng_for(1, 9, name))
+            assert evaluate(learner, "predict_mixture", mixture.weights, shard.x_test, shard.y_test).accuracy > 0.8
+            assert sum(mixture.diagnostics[f"gate/{k}"] for k in range(2)) == pytest.approx(1)
+    private = set(kept["pi-1"].arrays)
+    assert ("gate/kernel" in private) == (more.get("gate") != "federated")
+    assert ("personal/head/bias" in private) == ("bias" in more)
+    assert not any(name.startswith("personal") for model in state.models.values() for name in model)
+
+
+def turned(shards):
+    return {c: replace(s, side_train=(np.arange(len(s.y_train)) % 2).astype(np.int64)) for c, s in shards.items()}
+
+
+def test_responsibility_may_hang_on_side_information(shards):
+    options = {"num_experts": 2, "condition": "side", "num_sides": 2}
+    learner = learner_of(options)
+    initial = drawn(learner)
+    assert initial["phi"].shape == (2, 2)
+    check_algorithm(lambda each: make_algorithm("fedmix", each, options), learner, initial, turned(shards))
+
+
+@pytest.mark.parametrize("side", [None, np.array([0, 5]), np.array([0])])
+def test_side_information_that_is_not_there_names_the_remedy(side, shards):
+    algorithm, _, state = started({"num_experts": 2, "condition": "side", "num_sides": 2})
+    shard = replace(shards["pi-1"], side_train=side)
+    with pytest.raises(DataError, match="side_train"):
+        algorithm.local_update(algorithm.broadcast(state, "pi-1"), ClientState(), shard, "pi-1", rng_for(1, 1))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"condition": "lable"}, "did you mean 'label'"), ({"gate": "none"}, "local or federated"), ({"num_experts": 0}, "1 or more"),
+     ({"prune": 1.5}, "from 0 to 1")],
+)  # fmt: skip
+def test_a_wrong_option_names_itself(options, words):
+    with pytest.raises(ConfigError, match=words):
+        make_algorithm("fedmix", None, options)
+
+
+def test_a_client_without_labels_is_served_by_the_gates_of_others(shards):
+    algorithm, learner, state, kept = play(LEARNS, shards)
+    mixtures = {c: algorithm.personalize(algorithm.broadcast(state, c), kept[c], s, rng_for(1, 9, c))[0] for c, s in shards.items()}
+    models = {k: state.models[f"expert{k}"] for k in range(2)}
+    x, y = shards["pi-3"].x_test, shards["pi-3"].y_test
+    p = predict_unlabelled(learner, models, [gate_in(mixtures[c], len(shards[c].y_train)) for c in mixtures], x)
+    np.testing.assert_allclose(p.sum(axis=1), 1)
+    assert (p.argmax(axis=1) == y).mean() > 0.8
+    alone = predict_unlabelled(learner, models, [gate_in(mixtures["pi-3"], 7)], x)
+    np.testing.assert_allclose(np.log(alone), learner.predict("predict_mixture", mixtures["pi-3"].weights, {"x": x}), atol=1e-3)

@@ -1,0 +1,99 @@
+"""Adaptive Expert Models compiled: the laws on LiteRT, gradients as TensorFlow's own, and what is exported."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from edgefl.algorithms import make_algorithm
+from edgefl.algorithms.check import check_algorithm
+from edgefl.errors import ConfigError
+from edgefl.learner.litert import LiteRTLearner
+from edgefl.plan.fill import fill_template
+from edgefl.rng import rng_for
+from edgefl.types import Shard
+
+COMMON = {"num_experts": 2, "epochs": 1, "batch_size": 8, "local_epochs": 1, "gate_epochs": 1}
+OPTIONS = {
+    "features": {**COMMON, "gate": "features", "gate_share": 0.0},
+    "models": {**COMMON, "gate": "softmax", "local_model": "softmax", "baselines": True, "patience": 1},
+}
+
+
+@pytest.fixture(scope="module", params=sorted(OPTIONS))
+def built(request, tiny_config):
+    """Return (plan, initial weights, options) of the tiny network with this gate and local model."""
+    from edgefl.algorithms.plans import build_plan
+
+    options = OPTIONS[request.param]
+    return *build_plan(replace(tiny_config, algorithm="aem", options=options)), options
+
+
+@pytest.fixture
+def small(digits):
+    x, y = digits
+    return {f"pi-{i}": Shard(x[i::3][:24], y[i::3][:24], x[i::3][40:50], y[i::3][40:50], 10) for i in range(3)}
+
+
+def test_the_laws_hold_on_litert(built, small):
+    plan, initial, options = built
+    check_algorithm(lambda each: make_algorithm("aem", each, options), LiteRTLearner(plan), initial, small)
+
+
+def test_gradients_and_predictions_are_tensorflows(built, digits):
+    from edgefl.algorithms.plans import keras_learner
+
+    plan, initial, _ = built
+    x, y = digits[0][:40], digits[1][:40]
+    pair = LiteRTLearner(plan), keras_learner(plan.spec)
+    for name in ("train_gate", "train_local"):
+        signature = plan.spec.signature(name)
+        weights = {s.name: initial.get(s.name, rng_for(1, 1, s.name).normal(0, 0.1, s.shape).astype(np.float32)) for s in signature.trained}
+        weights |= {n.removeprefix("local/"): a for n, a in initial.items() if name == "train_local" and n.startswith("local/")}
+        data = {s.name: x if s.name == "x" else rng_for(1, 1, s.name).random((40, *s.shape[1:]), np.float32) for s in signature.data}
+        (one, loss), (two, other) = (each.fit(name, weights, data, y, epochs=2, rng=rng_for(1, 1)) for each in pair)
+        assert loss == pytest.approx(other, abs=1e-4)
+        for key in one:
+            assert np.abs(one[key] - weights[key]).max() > 0
+            np.testing.assert_allclose(one[key], two[key], atol=1e-4, err_msg=f"{name} {key}")
+
+
+def test_what_is_exported_is_the_probability_that_is_measured_as_its_log(built, digits):
+    from edgefl.plan.runtime import load_interpreter
+
+    plan, _, _ = built
+    frozen = plan.spec.signature("predict_mixture").frozen
+    weights = {s.name: rng_for(2, 1, s.name).normal(0, 0.2, s.shape).astype(np.float32) for s in frozen}
+    expected = np.exp(LiteRTLearner(plan).predict("predict_mixture", weights, {"x": digits[0][:1]}))
+    assert expected.sum() == pytest.approx(1, abs=1e-5)
+    interpreter = load_interpreter(fill_template(plan.template, plan.spec.bindings, weights), reference=True)
+    interpreter.allocate_tensors()
+    interpreter.set_tensor(interpreter.get_input_details()[0]["index"], digits[0][:1])
+    interpreter.invoke()
+    np.testing.assert_allclose(interpreter.get_tensor(interpreter.get_output_details()[0]["index"]), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"gate": "pixel"}, "unknown model 'pixel'"),
+        ({"gate_options": {"hidden": 8}}, "gate 'pixels' has no options"),
+        ({"local_model": "lenet"}, "unknown model 'lenet'"),
+    ],
+)
+def test_a_gate_or_a_local_model_that_there_is_not(options, words, tiny_config):
+    from edgefl.algorithms import objectives
+    from edgefl.compiler.build import make_network
+
+    with pytest.raises(ConfigError, match=words):
+        objectives("aem", make_network(tiny_config), options)
+
+
+def test_a_layer_named_as_a_part_of_the_mixture():
+    keras = pytest.importorskip("keras", reason="the aggregator extra is not installed")
+    from edgefl.algorithms import objectives
+    from edgefl.compiler.network import Network
+
+    network = Network(keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, name="gate")]))
+    with pytest.raises(ConfigError, match="named 'gate'"):
+        objectives("aem", network, {})

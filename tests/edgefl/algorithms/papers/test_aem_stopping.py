@@ -1,0 +1,106 @@
+"""Early stopping of cluster models: by hand, and that what validates is never trained on."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgefl.algorithms import FEDERATE, PERSONALIZE, make_algorithm
+from edgefl.algorithms.papers.aem import selectable, waits
+from edgefl.algorithms.papers.ifca import name_of, split_validation
+from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
+from edgefl.rng import rng_for
+from edgefl.types import ClientState, ServerState, Shard, Update
+
+
+def start(options):
+    """Return the learner, a device, and the first broadcast to it."""
+    learner = SoftmaxLearner(softmax_spec("aem", inputs=4, features=3, classes=3, options=options))
+    weights = {s.name: np.random.default_rng(7).normal(0, 0.5, s.shape).astype(np.float32) for s in learner.spec.weights}
+    device, server = (make_algorithm("aem", each, options) for each in (learner, None))
+    return device, server.broadcast(server.init(weights, rng_for(1, 0, "init")), "a")
+
+
+def validated(client_id, expert, loss, n=1):
+    zero = {name_of(expert): {"w": np.zeros(1, np.float32)}}
+    return Update(client_id, 1, n, zero, {"loss": 1.0, "expert": float(expert), "validation_loss": loss})
+
+
+def test_early_stopping_by_hand():
+    """Patience 2: model 0 falls to .8 (mean of .6 and 1.0 by samples 1, 1), waits twice, stops; model 1 goes on, then stops too."""
+    server = make_algorithm("aem", None, {"num_experts": 2, "patience": 2})
+    state = server.init({"w": np.zeros(1, np.float32)}, rng_for(1, 0, "init"))
+    rounds = [
+        [validated("a", 0, 0.9), validated("b", 1, 0.5)],
+        [validated("a", 0, 0.6), validated("b", 0, 1.0)],  # nobody chose 1: the round does not count for it
+        [validated("a", 0, 0.8), validated("b", 1, 0.4)],
+        [validated("a", 0, 0.9, 3), validated("b", 0, 0.6, 1)],
+    ]
+    for updates in rounds:
+        assert sorted(server.broadcast(state, "a").models) == ["expert0", "expert1"]
+        state = server.aggregate(state, updates)
+    assert state.scalars["best/0"] == pytest.approx(0.8)
+    assert state.scalars["best/1"] == 0.4
+    assert list(server.broadcast(state, "a").models) == ["expert1"]
+    assert sorted(server.broadcast(replace(state, phase=PERSONALIZE), "a").models) == ["expert0", "expert1", "local"]
+    for loss in (0.41, 0.4):
+        assert state.phase == FEDERATE
+        state = server.aggregate(state, [validated("a", 1, loss)])
+    assert (state.phase, state.round) == (PERSONALIZE, 7)
+    after = server.aggregate(state, [validated("a", 1, 0.1)])
+    assert (after.round, after.models, after.scalars) == (8, state.models, state.scalars)
+
+
+@given(st.lists(st.dictionaries(st.integers(0, 3), st.floats(0.1, 9.0), max_size=4), max_size=12), st.integers(1, 4))
+def test_a_stopped_model_stays_stopped(history, patience):
+    models = {name_of(index): {} for index in range(4)}
+    state, before = ServerState(1, FEDERATE, models), set(range(4))
+    for means in history:
+        state = replace(state, scalars=waits(state.scalars, {j: mean for j, mean in means.items() if j in before}))
+        now = set(selectable(state, patience))
+        assert now <= before
+        before = now
+    assert set(selectable(state, 0)) == set(range(4))
+
+
+@given(count=st.integers(2, 300), share=st.floats(0.01, 0.9))
+def test_validation_samples_are_the_same_ones_every_time(count, share):
+    (fit, held), (again, _) = (split_validation(count, share) for _ in range(2))
+    assert sorted([*fit, *held]) == list(range(count))
+    assert len(fit) and len(held)
+    np.testing.assert_array_equal(fit, again)
+
+
+def test_only_clients_that_chose_a_model_validate_it():
+    """Epsilon 1: every client explores, so no validation loss counts. Epsilon 0: every client chose its model."""
+    x, y = np.ones((4, 4), np.float32), np.array([0, 1, 2, 0])
+    for epsilon, counts in ((1.0, False), (0.0, True)):
+        device, broadcast = start({"num_experts": 2, "patience": 1, "epsilon": epsilon})
+        update, _ = device.local_update(broadcast, ClientState(), Shard(x, y, x, y, 3), "a", rng_for(1, 1, "a"))
+        assert ("validation_loss" in update.metrics) == counts
+
+
+def test_one_sample_trains_and_validates_nothing():
+    device, broadcast = start({"num_experts": 2, "patience": 1})
+    shard = Shard(np.ones((1, 4), np.float32), np.array([1]), np.ones((1, 4), np.float32), np.array([1]), 3)
+    update, _ = device.local_update(broadcast, ClientState(), shard, "a", rng_for(1, 1, "a"))
+    assert "validation_loss" not in update.metrics
+    assert update.num_samples == 1
+
+
+def test_validation_samples_train_nothing(shards):
+    """Other labels on what validates: the same update, another validation loss."""
+    device, broadcast = start({"num_experts": 2, "patience": 3, "validation_share": 0.2, "epsilon": 0.0})
+    shard = shards["pi-3"]
+    order = rng_for(0, 0, "validation").permutation(len(shard.y_train))
+    y = shard.y_train.copy()
+    y[order[: round(0.2 * len(y))]] = (y[order[: round(0.2 * len(y))]] + 1) % 3
+    pair = [device.local_update(broadcast, ClientState(), each, "a", rng_for(1, 1, "a")) for each in (shard, replace(shard, y_train=y))]
+    (one, _), (two, _) = pair
+    assert one.num_samples == len(y) - round(0.2 * len(y))
+    assert one.metrics["validation_loss"] != two.metrics["validation_loss"]
+    for model, deltas in one.deltas.items():
+        for name, array in deltas.items():
+            np.testing.assert_array_equal(array, two.deltas[model][name])

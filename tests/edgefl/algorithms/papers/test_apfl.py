@@ -1,0 +1,66 @@
+"""APFL: a step of both models and one of alpha by hand, and where alpha may go."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgefl.algorithms import make_algorithm
+from edgefl.algorithms.papers.apfl import mixed
+from edgefl.errors import ConfigError
+from edgefl.types import ClientState
+
+
+def played(one, state, **options):
+    return one.update(one.algorithm("apfl", **options), state, one.start)
+
+
+def test_a_step_of_both_models_by_hand(one):
+    """alpha .5, v = w: the copy moves by .5, v by alpha times that; each loss is log 2."""
+    update, state = played(one, ClientState())
+    np.testing.assert_allclose(update.deltas["global"]["head/bias"], [0.5, -0.5], atol=1e-6)
+    np.testing.assert_allclose(state.arrays["head/bias"], [0.25, -0.25], atol=1e-6)
+    assert state.scalars["alpha"] == 0.5
+    assert update.metrics["loss"] == pytest.approx(np.log(2), abs=1e-6)
+
+
+@pytest.mark.parametrize(("rate", "expected"), [(0.1, 0.5537883), (1.0, 1.0), (0.0, 0.5)])
+def test_alpha_by_hand(one, rate, expected):
+    """v's bias is (1, -1), w's 0: the mixture's p is .731059, so that <v - w, gradient> = -.537883; 1.0379 is cut to 1."""
+    own = {**one.start, "head/bias": np.array([1.0, -1.0], np.float32)}
+    _, state = played(one, ClientState(own, {"alpha": 0.5}), alpha_learning_rate=rate)
+    assert state.scalars["alpha"] == pytest.approx(expected, abs=1e-6)
+
+
+def test_alpha_stays_when_it_is_not_adaptive(one):
+    own = {**one.start, "head/bias": np.array([1.0, -1.0], np.float32)}
+    _, state = played(one, ClientState(own, {"alpha": 0.25}), adaptive=False)
+    assert state.scalars["alpha"] == 0.25
+
+
+def test_the_mixture_mixes_weights_but_not_statistics():
+    model = {"w": np.array([0.0], np.float32), "bn/moving_mean": np.array([8.0], np.float32), "frozen": np.array([3.0], np.float32)}
+    own = {"w": np.array([4.0], np.float32), "bn/moving_mean": np.array([2.0], np.float32)}
+    found = mixed(model, own, 0.25)
+    assert {name: float(array[0]) for name, array in found.items()} == {"w": 1.0, "bn/moving_mean": 2.0, "frozen": 3.0}
+
+
+def test_personalizing_trains_once_more_and_mixes(one):
+    """v and w are as after one step: .5 * .25 + .5 * .5."""
+    mixture, state = one.ending(one.algorithm("apfl"), ClientState(), {"global": one.start})
+    np.testing.assert_allclose(mixture.weights["head/bias"], [0.375, -0.375], atol=1e-6)
+    np.testing.assert_array_equal(mixture.peers["federated"].weights["head/bias"], [0, 0])
+    assert mixture.diagnostics == {"alpha": 0.5} == state.scalars
+
+
+@settings(max_examples=25, deadline=None)
+@given(bias=st.floats(-50, 50, width=32), alpha=st.floats(0, 1), rate=st.floats(0, 10))
+def test_alpha_is_a_share(one, bias, alpha, rate):
+    own = {**one.start, "head/bias": np.array([bias, -bias], np.float32)}
+    _, state = played(one, ClientState(own, {"alpha": alpha}), alpha_learning_rate=rate)
+    assert 0 <= state.scalars["alpha"] <= 1
+
+
+def test_an_alpha_above_one_is_an_error():
+    with pytest.raises(ConfigError, match="from 0 to 1"):
+        make_algorithm("apfl", None, {"alpha": 1.5})

@@ -1,0 +1,82 @@
+"""The baselines as programs: each training signature steps as Keras does."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from edgefl.algorithms import objectives
+from edgefl.errors import ConfigError
+from edgefl.learner.litert import LiteRTLearner
+from edgefl.rng import rng_for
+
+NAMES = {
+    "fedprox": ["train"],
+    "ditto": ["train_personal"],
+    "apfl": ["train_both", "train_alpha"],
+    "pfl-ft": ["train_all"],
+    "lg-fedavg": ["train"],
+}
+OPTIONS = {"epochs": 1, "learning_rate": 0.1, "batch_size": 8}
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def built(request, tiny_config):
+    """Return (algorithm's name, plan, initial weights): conv, dense, dropout, dense."""
+    from edgefl.algorithms.plans import build_plan
+
+    return request.param, *build_plan(replace(tiny_config, algorithm=request.param, options=OPTIONS))
+
+
+def test_it_trains_as_keras_does(built, digits):
+    from edgefl.algorithms.plans import keras_learner
+
+    name, plan, initial = built
+    x, y = digits[0][:60], digits[1][:60]
+    rng = np.random.default_rng(1)
+    for signature in NAMES[name]:
+        specs = (*plan.spec.signature(signature).trained, *plan.spec.signature(signature).frozen)
+        near = {spec.name: (initial.get(spec.name.partition("/")[2], initial.get(spec.name)), spec.shape) for spec in specs}
+        weights = {
+            key: np.asarray((0.5 if base is None else base) + rng.normal(0, 0.01, shape), np.float32)
+            for key, (base, shape) in near.items()
+        }  # fmt: skip
+        both = [
+            learner.fit(signature, weights, {"x": x}, y, epochs=2, rng=rng_for(3, 1), hyper={"learning_rate": 0.05})
+            for learner in (LiteRTLearner(plan), keras_learner(plan.spec))
+        ]
+        assert both[0][1] == pytest.approx(both[1][1], abs=1e-4)
+        for key in both[0][0]:
+            np.testing.assert_allclose(both[0][0][key], both[1][0][key], atol=1e-4, err_msg=f"{signature}: {key}")
+            assert not np.array_equal(both[0][0][key], weights[key]), f"{signature} does not move {key}"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("biased-fedavg", {"output_bias": "fc1/bias"}, "not the output layer's bias"),
+        ("lg-fedavg", {"local_layers": "cnov"}, "did you mean 'conv'"),
+        ("fedprox", {"mu": -1.0}, "0 or more"),
+    ],
+)
+def test_an_option_that_cannot_be_is_told_before_anything_is_compiled(name, options, words, tiny_config):
+    from edgefl.compiler.build import make_network
+
+    with pytest.raises(ConfigError, match=words):
+        objectives(name, make_network(tiny_config), options)
+
+
+def test_the_output_bias_is_asked_for_behind_frozen_layers():
+    """Frozen weights stand last in the plan, so the last kernel of rank 2 is not the output's: the plan asks for the name."""
+    import keras
+
+    from edgefl.compiler.network import Network
+
+    layers = keras.layers
+    model = keras.Sequential(
+        [keras.Input((8,)), layers.Dense(6, name="fc1", trainable=False), layers.Dense(3, name="fc2"), layers.Dense(2, name="fc3")]
+    )
+    network = Network(model)
+    with pytest.raises(ConfigError, match="output_bias"):
+        objectives("biased-fedavg", network, {})
+    assert objectives("biased-fedavg", network, {"output_bias": "fc3/bias"})

@@ -1,0 +1,196 @@
+"""FedAP: the step of a round and the clusters by hand, the order of its phases, then the laws."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgefl.algorithms import CLUSTER, FEDERATE, PERSONALIZE, PRETRAIN, assignments, make_algorithm
+from edgefl.algorithms.check import check_algorithm
+from edgefl.algorithms.clustering.clusters import explain_clusters
+from edgefl.algorithms.papers.fedap import beta, statistics
+from edgefl.errors import ConfigError
+from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
+from edgefl.rng import rng_for
+from edgefl.types import Broadcast, ClientState, ServerState, Shard, Update
+
+POINTS = {"a": [0, 0], "b": [1, 0], "c": [4, 0], "d": [4, 3]}
+
+
+def update(client_id, round, n, delta, name="fc/kernel"):
+    return Update(client_id, round, n, {"global": {name: np.asarray([delta], np.float32)}})
+
+
+def initial_of(learner, seed=7):
+    rng = np.random.default_rng(seed)
+    return {w.name: rng.normal(0, 0.5, w.shape).astype(np.float32) for w in learner.spec.weights}
+
+
+@pytest.fixture
+def learner():
+    return SoftmaxLearner(softmax_spec("fedap", inputs=4, features=3, classes=3))
+
+
+def test_two_clients_one_round_by_hand():
+    """One sample (1, 0) of class 0, three (0, 1) of class 1: the mean delta is [.125, -.125; -.375, .375], and beta .5 goes half of it."""
+    x, y = np.eye(2, dtype=np.float32), np.array([0, 1])
+    shards = {"a": Shard(x[:1], y[:1], x, y, 2), "b": Shard(x[[1, 1, 1]], y[[1, 1, 1]], x, y, 2)}
+    options = {"clustering": False, "learning_rate": 1.0, "beta_start": 0.5, "personalize_epochs": 1}
+    algorithm = make_algorithm("fedap", SoftmaxLearner(softmax_spec("fedap", inputs=2, features=2, classes=2)), options)
+    start = {"trunk/kernel": np.eye(2, dtype=np.float32), "head/kernel": np.zeros((2, 2), np.float32), "head/bias": np.zeros(2, np.float32)}
+    state = algorithm.init(start, rng_for(1, 0))
+    sent = algorithm.broadcast(state, "a")
+    told = [algorithm.local_update(sent, ClientState(), shards[c], c, rng_for(1, 1, c))[0] for c in ("a", "b")]
+    after = algorithm.aggregate(state, told)
+    np.testing.assert_allclose(after.models["global"]["head/kernel"], [[0.0625, -0.0625], [-0.1875, 0.1875]], atol=1e-6)
+    np.testing.assert_allclose(after.models["global"]["head/bias"], [-0.125, 0.125], atol=1e-6)
+    last = algorithm.broadcast(replace(after, phase=PERSONALIZE), "a")
+    mixture, _ = algorithm.personalize(last, ClientState(), shards["a"], rng_for(1, 2, "a"))
+    error = 1 / (1 + np.exp(-0.125))  # of the sample: logits -.0625 and .0625, class 0
+    np.testing.assert_allclose(mixture.weights["head/bias"], [-0.125 + error, 0.125 - error], atol=1e-6)
+
+
+def test_beta_by_hand():
+    assert [beta(t, 1.0, 0.46, 1280) for t in (0, 640, 1279, 1280, 9999)] == pytest.approx([1, 0.73, 0.460422, 0.46, 0.46], abs=1e-6)
+    assert beta(0, 1.0, 0.46, 0) == 0.46
+
+
+@given(t=st.integers(0, 4000), rounds=st.integers(1, 2000), start=st.floats(0, 2), end=st.floats(0, 2))
+def test_beta_stays_between_its_ends(t, rounds, start, end):
+    assert min(start, end) - 1e-9 <= beta(t, start, end, rounds) <= max(start, end) + 1e-9
+
+
+def test_the_step_by_hand():
+    """Oracle: theta 2, mean 4, t 640: 2 + .73 * 2 = 3.46."""
+    algorithm = make_algorithm("fedap", None, {"clustering": False})
+    theta = {"w": np.full((1, 1), 2, np.float32)}
+    state = ServerState(641, FEDERATE, {"global": theta, "initial": theta}, scalars={"federated_rounds": 640.0})
+    after = algorithm.aggregate(state, [update("a", 641, 3, [1], "w"), update("b", 641, 1, [5], "w")])
+    assert after.models["global"]["w"][0, 0] == pytest.approx(3.46, abs=1e-6)
+    assert after.scalars["federated_rounds"] == 641
+
+
+@pytest.mark.parametrize(
+    ("options", "clusters"),
+    [
+        ({}, [0, 0, 1, 1]),
+        ({"cut_distance": 3.0}, [0, 0, 1, 1]),
+        ({"cut_distance": 2.9}, [0, 0, 1, 2]),
+        ({"cut_distance": 5.4}, [0, 0, 0, 0]),
+        ({"num_clusters": 3}, [0, 0, 1, 2]),
+        ({"num_clusters": 9}, [0, 1, 2, 3]),
+        ({"cut": "auto"}, [0, 0, 1, 1]),
+    ],
+)
+def test_clients_are_clustered_by_how_far_apart_they_went(options, clusters):
+    algorithm = make_algorithm("fedap", None, {"pretrain_rounds": 0, **options})
+    state = algorithm.init({"fc/kernel": np.full((1, 2), 7, np.float32)}, rng_for(1, 0))
+    after = algorithm.aggregate(state, [update(c, 1, 1, point) for c, point in POINTS.items()])
+    assert assignments(after) == dict(zip(POINTS, clusters, strict=True))
+    assert explain_clusters(after)[0].startswith(f"{max(clusters) + 1} clusters of 4 clients")
+
+
+def test_a_client_that_arrives_later_goes_to_the_nearest_cluster():
+    """Clusters at (.5, 0) and (4, 1.5). From (7, 7), where the clustering round began, the late client moves by (4, 2)."""
+    algorithm = make_algorithm("fedap", None, {"pretrain_rounds": 0})
+    state = algorithm.init({"fc/kernel": np.full((1, 2), 7, np.float32)}, rng_for(1, 0))
+    state = algorithm.aggregate(state, [update(c, 1, 1, point) for c, point in POINTS.items()])
+    sent = algorithm.broadcast(state, "late")
+    assert sent.phase == CLUSTER
+    np.testing.assert_array_equal(sent.models["global"]["fc/kernel"], [[7, 7]])
+    after = algorithm.aggregate(state, [update("late", 2, 1, (4, 2))])
+    assert assignments(after) == {**assignments(state), "late": 1}
+    assert after.models["cluster1"] is state.models["cluster1"]
+
+
+def test_a_cluster_starts_from_its_weighted_mean():
+    algorithm = make_algorithm("fedap", None, {"pretrain_rounds": 0})
+    state = algorithm.init({"fc/kernel": np.full((1, 2), 7, np.float32)}, rng_for(1, 0))
+    after = algorithm.aggregate(state, [update(c, 1, n, point) for n, (c, point) in zip((1, 3, 2, 2), POINTS.items(), strict=True)])
+    assert after.models["cluster0"]["fc/kernel"].tolist() == [[7.75, 7]]
+    assert after.models["cluster1"]["fc/kernel"].tolist() == [[11, 8.5]]
+    assert sorted(after.models) == ["cluster0", "cluster1", "initial"]
+
+
+def test_phases_come_in_order_and_beta_counts_from_the_clusters_on():
+    algorithm = make_algorithm("fedap", None, {"pretrain_rounds": 2, "decay_rounds": 2, "beta_end": 0.5})
+    state = algorithm.init({"fc/kernel": np.zeros((1, 2), np.float32)}, rng_for(1, 0))
+    phases = []
+    for _ in range(6):
+        phases.append(state.phase)
+        before, state = state, algorithm.aggregate(state, [update("a", state.round, 1, [1, 0])])
+    assert phases == [PRETRAIN, PRETRAIN, CLUSTER, FEDERATE, FEDERATE, FEDERATE]
+    assert before.models["cluster0"]["fc/kernel"][0, 0] == 3 + 1 + 0.75
+    assert state.models["cluster0"]["fc/kernel"][0, 0] == 3 + 1 + 0.75 + 0.5
+    assert make_algorithm("fedap", None, {"clustering": False}).init({}, rng_for(1, 0)).phase == FEDERATE
+
+
+def test_a_clustering_round_without_updates_is_played_again():
+    algorithm = make_algorithm("fedap", None, {"pretrain_rounds": 0})
+    after = algorithm.aggregate(algorithm.init({"fc/kernel": np.zeros((1, 2), np.float32)}, rng_for(1, 0)), [])
+    assert (after.round, after.phase, assignments(after)) == (2, CLUSTER, {})
+
+
+def test_each_phase_has_its_epochs(learner, shards):
+    algorithm = make_algorithm("fedap", learner, {"epochs": 1, "cluster_epochs": 3, "learning_rate": 0.1})
+    weights, shard = initial_of(learner), shards["pi-1"]
+    for phase, epochs in ((PRETRAIN, 1), (CLUSTER, 3), (FEDERATE, 1)):
+        told, _ = algorithm.local_update(Broadcast(5, phase, {"global": weights}), ClientState(), shard, "pi-1", rng_for(1, 5))
+        hyper = {"learning_rate": 0.1, "momentum": 0.0}
+        trained, _ = learner.fit("train", weights, {"x": shard.x_train}, shard.y_train, epochs=epochs, rng=rng_for(1, 5), hyper=hyper)
+        for name, array in trained.items():
+            np.testing.assert_array_equal(told.deltas["global"][name], array - weights[name])
+
+
+def test_statistics_are_known_by_name():
+    names = ("bn/gamma", "bn/moving_mean", "block/bn/moving_variance", "moving_mean", "fc/kernel", "moving_mean/kernel")
+    found = statistics(dict.fromkeys(names, np.zeros(1, np.float32)))
+    assert list(found) == ["bn/moving_mean", "block/bn/moving_variance", "moving_mean"]
+
+
+def test_statistics_do_not_part_clients():
+    algorithm = make_algorithm("fedap", None, {"pretrain_rounds": 0})
+    zeros = np.zeros((1, 2), np.float32)
+    state = algorithm.init({"fc/kernel": zeros, "bn/moving_mean": zeros}, rng_for(1, 0))
+    far = [Update(c, 1, 1, {"global": {"fc/kernel": zeros, "bn/moving_mean": zeros + d}}) for c, d in (("a", 0), ("b", 99))]
+    assert assignments(algorithm.aggregate(state, far)) == {"a": 0, "b": 0}
+
+
+def personalized(learner, shards, **options):
+    algorithm = make_algorithm("fedap", learner, {"learning_rate": 0.1, **options})
+    weights = initial_of(learner)
+    state = ServerState(31, PERSONALIZE, {"global": weights, "initial": initial_of(learner, 8)})
+    mixture, _ = algorithm.personalize(algorithm.broadcast(state, "pi-2"), ClientState(), shards["pi-2"], rng_for(1, 31, "pi-2"))
+    return weights, mixture
+
+
+def test_without_epochs_of_its_own_a_client_keeps_the_model(learner, shards):
+    weights, mixture = personalized(learner, shards, personalize_epochs=0)
+    for name in weights:
+        np.testing.assert_array_equal(mixture.weights[name], weights[name])
+
+
+def test_the_baseline_does_not_change_the_mixture(learner, shards):
+    weights, mixture = personalized(learner, shards)
+    _, bare = personalized(learner, shards, baseline_epochs=0)
+    assert sorted(mixture.peers) == ["federated", "local"]
+    assert list(bare.peers) == ["federated"]
+    for name in weights:
+        np.testing.assert_array_equal(mixture.weights[name], bare.weights[name])
+        np.testing.assert_array_equal(mixture.peers["federated"].weights[name], weights[name])
+        assert not np.array_equal(mixture.weights[name], weights[name])
+
+
+def test_an_unknown_cut_says_what_is_expected():
+    with pytest.raises(ConfigError, match="expected 'distance' or 'auto'"):
+        make_algorithm("fedap", None, {"cut": "threshold"})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"clustering": False}, {"pretrain_rounds": 0, "num_clusters": 2}, {"pretrain_rounds": 1, "cut": "auto"}, {"beta_start": 0.0}],
+)
+def test_laws_hold_in_each_phase(options, learner, shards):
+    check_algorithm(lambda each: make_algorithm("fedap", each, options), learner, initial_of(learner), shards)

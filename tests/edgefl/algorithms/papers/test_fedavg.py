@@ -1,0 +1,83 @@
+"""FedAvg: one two-client round by hand, then the laws."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from edgefl.algorithms import PERSONALIZE, make_algorithm
+from edgefl.algorithms.arithmetic import weighted_mean
+from edgefl.algorithms.papers.fedavg import GLOBAL, INITIAL, fedavg
+from edgefl.errors import ConfigError
+from edgefl.rng import rng_for
+from edgefl.types import ServerState, Update
+
+
+def test_weighted_mean_by_hand():
+    a, b = np.array([1, 2], np.float32), np.array([5, 6], np.float32)
+    mean = weighted_mean([({"w": a}, 1), ({"w": b}, 3)])
+    np.testing.assert_array_equal(mean["w"], np.array([4, 5], np.float32))
+
+
+def test_two_clients_one_round_by_hand():
+    algorithm = fedavg(None)
+    state = algorithm.init({"w": np.array([0, 8], np.float32)}, rng_for(1, 0, "init"))
+    updates = [
+        Update("a", 1, 1, {GLOBAL: {"w": np.array([1, -6], np.float32)}}),
+        Update("b", 1, 3, {GLOBAL: {"w": np.array([5, -2], np.float32)}}),
+    ]
+    after = algorithm.aggregate(state, updates)
+    np.testing.assert_array_equal(after.models[GLOBAL]["w"], np.array([4, 5], np.float32))
+    assert after.round == 2
+
+
+def test_a_round_without_updates_changes_no_weight():
+    state = ServerState(3, "federate", {GLOBAL: {"w": np.ones(2, np.float32)}})
+    after = fedavg(None).aggregate(state, [])
+    np.testing.assert_array_equal(after.models[GLOBAL]["w"], np.ones(2, np.float32))
+    assert after.round == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"epoch": 3}, "did you mean 'epochs'"),
+        ({"epochs": 2.5}, "expected a whole number"),
+        ({"epochs": True}, "expected a whole number"),
+        ({"learning_rate": "fast"}, "expected a number"),
+        ({"learning_rate": -1}, "expected 0 or more"),
+    ],
+)
+def test_a_wrong_option_names_itself_and_the_remedy(options, words):
+    with pytest.raises(ConfigError, match=words):
+        make_algorithm("fedavg", None, options)
+
+
+def test_an_unknown_algorithm_names_the_nearest():
+    with pytest.raises(ConfigError, match="did you mean 'fedavg'"):
+        make_algorithm("fedvag", None, {})
+
+
+def test_the_first_weights_come_down_again_only_for_a_baseline():
+    for epochs, models in ((50, {GLOBAL, INITIAL}), (0, {GLOBAL})):
+        algorithm = fedavg(None, baseline_epochs=epochs)
+        state = algorithm.init({"w": np.ones(2, np.float32)}, rng_for(1, 0, "init"))
+        assert set(algorithm.broadcast(state, "a").models) == {GLOBAL}
+        assert set(algorithm.broadcast(replace(state, round=4, phase=PERSONALIZE), "a").models) == models
+
+
+def test_a_mean_has_the_bits_of_the_sum_written_out_and_changes_nothing_that_it_reads():
+    rng = np.random.default_rng(3)
+    for _ in range(50):
+        scales = 10.0 ** rng.integers(-30, 20, 7)
+        deltas = [{"w": (scale * rng.normal(size=(3, 2))).astype(np.float32), "s": np.array(scale, np.float32)} for scale in scales]
+        counts = [int(n) for n in rng.integers(1, 10**9, 7)]
+        before = [{name: array.tobytes() for name, array in delta.items()} for delta in deltas]
+        found = weighted_mean(zip(deltas, counts, strict=True))
+        assert found is not None
+        assert before == [{name: array.tobytes() for name, array in delta.items()} for delta in deltas]
+        for name in ("w", "s"):
+            total = deltas[0][name].astype(np.float64) * counts[0]
+            for delta, n in zip(deltas[1:], counts[1:], strict=True):
+                total = total + delta[name].astype(np.float64) * n
+            assert np.asarray(found[name]).tobytes() == (total / float(sum(counts))).astype(np.float32).tobytes()

@@ -1,0 +1,56 @@
+"""FedProx: two steps by hand, mu = 0, and the same code in the page that explains how to write an algorithm."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgefl.algorithms import FEDERATE, make_algorithm
+from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
+from edgefl.rng import rng_for
+from edgefl.types import Broadcast, ClientState
+
+
+def test_two_steps_by_hand(one):
+    """mu .5, rate 1. Step 1: bias (.5, -.5). Step 2: p = .880797, gradient -.119203 + .5 * .5 = .130797; loss .126928 + .25."""
+    update, _ = one.update(one.algorithm("fedprox", mu=0.5, epochs=2), ClientState(), one.start)
+    delta = update.deltas["global"]
+    np.testing.assert_allclose(delta["head/bias"], [0.369203, -0.369203], atol=1e-6)
+    np.testing.assert_allclose(delta["head/kernel"], [[0.369203, -0.369203]], atol=1e-6)
+    np.testing.assert_allclose(delta["trunk/kernel"], [[0.119203]], atol=1e-6)
+    assert update.metrics["loss"] == pytest.approx(0.376928, abs=1e-6)
+    assert update.metrics["distance"] == pytest.approx(np.sqrt(4 * 0.369203**2 + 0.119203**2), abs=1e-6)
+
+
+def blob_model():
+    rng = np.random.default_rng(7)
+    return {
+        "trunk/kernel": rng.normal(0, 0.5, (4, 3)).astype(np.float32),
+        "head/kernel": rng.normal(0, 0.5, (3, 3)).astype(np.float32),
+        "head/bias": np.zeros(3, np.float32),
+    }
+
+
+def trained(name, shard, **options):
+    learner = SoftmaxLearner(softmax_spec(name, inputs=4, features=3, classes=3, options=options))
+    algorithm = make_algorithm(name, learner, options)
+    return algorithm.local_update(Broadcast(1, FEDERATE, {"global": blob_model()}), ClientState(), shard, "a", rng_for(1, 1, "a"))[0]
+
+
+def test_without_a_penalty_it_is_fedavg(shards):
+    plain = trained("fedavg", shards["pi-1"])
+    prox = trained("fedprox", shards["pi-1"], mu=0.0)
+    assert all(np.array_equal(plain.deltas["global"][name], prox.deltas["global"][name]) for name in blob_model())
+
+
+def test_the_larger_the_penalty_the_nearer_the_client_stays(shards):
+    gone = [trained("fedprox", shards["pi-1"], mu=mu).metrics["distance"] for mu in (0.0, 0.1, 1.0, 10.0)]
+    assert gone == sorted(gone, reverse=True)
+    assert gone[-1] < gone[0] / 3
+
+
+def test_the_page_that_explains_how_to_write_an_algorithm_has_this_very_file():
+    root = Path(__file__).parents[4]
+    page = (root / "docs/how-to/write-your-own-algorithm.md").read_text()
+    code = page.partition("```python\n# proximal.py\n")[2].partition("```\n")[0]
+    assert code == (root / "edgefl/algorithms/papers/fedprox.py").read_text()

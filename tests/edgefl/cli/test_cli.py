@@ -1,0 +1,113 @@
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import click
+import pytest
+
+from edgefl.cli import main as cli
+from edgefl.errors import DataError
+
+
+def raises(error: BaseException) -> Callable[[], None]:
+    def body() -> None:
+        raise error
+
+    return body
+
+
+def register(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
+    points = [EntryPoint(name=name, value=value, group=cli.GROUP) for name, value in values.items()]
+    monkeypatch.setattr(cli, "entry_points", lambda group: points)
+
+
+def command(monkeypatch: pytest.MonkeyPatch, body: Callable[[], Any]) -> None:
+    """Register `edgefl boom`, which runs the body."""
+    register(monkeypatch, boom="tests_boom:boom")
+    module = type(sys)("tests_boom")
+    module.boom = click.command("boom", short_help="Fails.")(body)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "tests_boom", module)
+
+
+def test_alone_it_prints_the_five_commands_that_matter(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run([]) == 0
+    out = capsys.readouterr().out
+    assert out.count("\n  edgefl ") == 5
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_alone_it_imports_no_command() -> None:
+    code = (
+        "import sys\nfrom edgefl.cli.main import run\nrun([])\nprint(sorted({'devices', 'numpy', 'paho', 'tensorflow'} & set(sys.modules)))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert ran.stdout.splitlines()[-1] == "[]"
+
+
+def test_python_m_edgefl() -> None:
+    ran = subprocess.run([sys.executable, "-m", "edgefl", "--version"], capture_output=True, text=True, check=True, timeout=60)
+    assert ran.stdout.startswith("edgefl, version ")
+
+
+def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["dmeo"]) == 1
+    assert capsys.readouterr().err == "edgefl: no command 'dmeo'; did you mean 'demo'?\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (DataError("x is 3, expected 4; fix it"), 1, "edgefl: x is 3, expected 4; fix it\n"),
+        (KeyboardInterrupt(), 130, "\n"),
+        (click.UsageError("no such thing"), 2, "no such thing"),
+        (OSError(28, "No space left on device", "/tmp/x"), 1, "No space left on device: '/tmp/x'; free some space"),
+        (ModuleNotFoundError("No module named 'tensorflow'", name="tensorflow"), 1, "pip install -e '.[aggregator]'"),
+        (ModuleNotFoundError("No module named 'amqtt'", name="amqtt.broker"), 1, "pip install -e '.[broker]'"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
+)
+def test_errors_are_one_message_and_a_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException, code: int, message: str
+) -> None:
+    command(monkeypatch, raises(error))
+    assert cli.run(["boom"]) == code
+    err = capsys.readouterr().err
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_a_defect_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    command(monkeypatch, raises(ZeroDivisionError()))
+    with pytest.raises(ZeroDivisionError):
+        cli.run(["boom"])
+
+
+@pytest.mark.parametrize(("result", "code"), [(None, 0), (3, 3), ({"a": 1}, 0), (True, 0)])
+def test_a_command_may_return_its_exit_code(monkeypatch: pytest.MonkeyPatch, result: Any, code: int) -> None:
+    command(monkeypatch, lambda: result)
+    assert cli.run(["boom"]) == code
+
+
+def test_a_broken_package_hides_no_other(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    register(monkeypatch, gone="nowhere_at_all:x", odd="edgefl.errors:DataError", other="edgefl.cli.main:cli")
+    assert cli.run(["--help"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "gone (not usable here: No module named 'nowhere_at_all')" in out
+    assert "expected a click command" in out
+    assert "Federate small networks" in out
+    assert cli.run(["gone"]) == 1
+
+
+def test_a_package_cannot_replace_a_command_of_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    register(monkeypatch, plan="evil:plan")
+    assert cli.sources()["plan"] == cli.CORE["plan"]
+
+
+@pytest.mark.parametrize(
+    "name", ["aggregator start", "broker start", "demo", "device start", "export", "infer", "init", "plan build", "plan inspect", "tune"]
+)
+def test_each_command_has_help_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run([*name.split(), "--help"]) == 0
+    assert f"edgefl {name.split()[0]}" in capsys.readouterr().out.partition("\n")[2]

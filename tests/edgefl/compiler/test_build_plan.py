@@ -1,0 +1,99 @@
+"""`edgefl plan build` and `inspect`: the same configuration gives the same plan; errors are words."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from safetensors.numpy import load_file
+
+from edgefl.algorithms.plans import build_plan
+from edgefl.cli.commands.plan import plan as plan_command
+from edgefl.cli.main import run
+from edgefl.config import FederationConfig, ModelConfig
+from edgefl.learner.keras import KerasLearner
+from edgefl.learner.litert import LiteRTLearner
+from edgefl.plan.spec import load_plan, save_plan
+
+SMALL = ["--model", "softmax", "--input-shape", "6,6,1", "--num-classes", "3"]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("plan")
+    result = CliRunner().invoke(plan_command, ["build", *SMALL, "--algorithm", "pfl-mf", "-o", str(directory)])
+    assert result.exit_code == 0, result.output
+    return directory
+
+
+def test_what_was_written_is_what_was_built(built):
+    config = FederationConfig(algorithm="pfl-mf", model=ModelConfig("softmax", (6, 6, 1), 3))
+    plan, weights = build_plan(config)
+    assert load_plan(built).id == plan.id
+    written = load_file(built / "initial.safetensors")
+    assert set(written) == {spec.name for spec in plan.spec.weights}
+    assert all((written[name] == weights[name]).all() for name in written)
+    assert plan.template and plan.spec.bindings
+    assert "train_gate" in {s.name for s in plan.spec.signatures}
+    assert plan.spec.options["gate_epochs"] > 0
+
+
+def test_inspect_needs_no_tensorflow(built):
+    code = "import sys; sys.modules['tensorflow'] = None; from edgefl.cli.main import run; sys.exit(run(sys.argv[1:]))"
+    found = subprocess.run(
+        [sys.executable, "-c", code, "plan", "inspect", str(built), "--json"], capture_output=True, text=True, timeout=60, check=True
+    )
+    report = json.loads(found.stdout)
+    assert report["num_weights"] == 111
+    assert report["signatures"]["predict"]["ops"]["RESHAPE"] == 1
+    assert report["signatures"]["train"]["data"] == {"x": [report["signatures"]["train"]["batch_size"], 6, 6, 1]}
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--input-shape", "28;28"], "commas"),
+        (["--model", "lenet"], "lenet5"),
+        (["--algorithm", "pfl-mef"], "did you mean 'pfl-mf"),
+        (["--config", "nowhere.toml"], "nowhere.toml"),
+    ],
+)
+def test_errors_are_words(args, message, tmp_path, capsys):
+    assert run(["plan", "build", "-o", str(tmp_path / "p"), *args]) == 1
+    error = capsys.readouterr().err
+    assert message in error and "Traceback" not in error
+
+
+def test_inspect_of_no_plan(tmp_path, capsys):
+    assert run(["plan", "inspect", str(tmp_path)]) == 1
+    assert "edgefl plan build" in capsys.readouterr().err
+    (tmp_path / "plan.tflite").write_bytes(b"junk")
+
+
+def test_a_truncated_program_is_refused_in_words(built, tmp_path, capsys):
+    save_plan(load_plan(built), tmp_path)
+    (tmp_path / "plan.tflite").write_bytes((built / "plan.tflite").read_bytes()[:200])
+    assert run(["plan", "inspect", str(tmp_path)]) == 1
+    assert "plan.tflite" in capsys.readouterr().err
+
+
+def test_both_learners_personalize_alike(built):
+    """The whole of PFL-MF's signatures: equal mixtures' logits from the device's learner and from TensorFlow."""
+    from edgefl.algorithms.registry import objectives
+    from edgefl.compiler.build import make_network
+    from edgefl.rng import rng_for
+
+    plan = load_plan(built)
+    config = FederationConfig(algorithm="pfl-mf", model=ModelConfig("softmax", (6, 6, 1), 3))
+    device, oracle = LiteRTLearner(plan), KerasLearner(plan.spec, objectives("pfl-mf", make_network(config), {}))
+    rng = np.random.default_rng(0)
+    data = {"gate_input": rng.random((70, 36), dtype=np.float32), "logits": rng.normal(size=(70, 2, 3)).astype(np.float32)}
+    gate = {"gate/kernel": np.zeros((36, 1), np.float32), "gate/bias": np.zeros(1, np.float32)}
+    y = rng.integers(0, 3, 70)
+    trained = [one.fit("train_gate", gate, data, y, epochs=3, rng=rng_for(1, 1))[0] for one in (device, oracle)]
+    for name in gate:
+        np.testing.assert_allclose(trained[0][name], trained[1][name], atol=1e-5)
+        assert np.abs(trained[0][name]).max() > 1e-4

@@ -1,0 +1,167 @@
+"""Compiled programs against TensorFlow: the same steps, in LiteRT, with builtin ops only."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from edgefl.compiler import objective as of
+from edgefl.compiler.compile import compile_program
+from edgefl.compiler.network import Network
+from edgefl.compiler.optimizer import adam, adamw, sgd
+from edgefl.errors import PlanError
+from edgefl.learner.keras import KerasLearner
+from edgefl.learner.litert import LiteRTLearner
+from edgefl.plan.inspect import inspect_plan
+from edgefl.plan.spec import Plan, PlanSpec
+from edgefl.rng import rng_for
+
+L = keras.layers
+
+
+def sequence(shape: tuple[int, ...], *layers: Any, end: tuple[Any, ...] = ()) -> Any:
+    keras.utils.set_random_seed(0)
+    return keras.Sequential([keras.Input(shape), *layers, L.Dense(3), *end])
+
+
+def residual() -> Any:
+    keras.utils.set_random_seed(0)
+    x = keras.Input((8, 8, 2))
+    y = L.Conv2D(4, 3, padding="same", activation="relu", name="a")(x)
+    y = L.Add()([y, L.Conv2D(4, 3, padding="same", name="b")(y)])
+    inner = keras.Sequential(
+        [keras.Input((8, 8, 4)), L.Conv2D(4, 3, strides=2, name="c"), L.BatchNormalization(name="n"), L.ReLU()], name="inner"
+    )
+    y = L.GlobalAveragePooling2D()(inner(y))
+    return keras.Model(x, L.Dense(3)(L.Dropout(0.3, name="dropout")(L.Dense(5, activation="relu")(y))))
+
+
+MODELS: dict[str, Callable[[], Any]] = {
+    "conv": lambda: sequence(
+        (9, 8, 2),
+        L.Conv2D(4, 3, padding="same", activation="relu"),
+        L.MaxPooling2D(2),
+        L.Conv2D(5, (2, 3), strides=2, padding="same"),
+        L.Flatten(),
+    ),
+    "depthwise": lambda: sequence(
+        (8, 8, 3),
+        L.DepthwiseConv2D(3, strides=2, padding="same", use_bias=False),
+        L.BatchNormalization(),
+        L.ReLU(6),
+        L.Conv2D(4, 1),
+        L.AveragePooling2D(2),
+        L.Flatten(),
+    ),
+    "one-dimensional": lambda: sequence(
+        (20, 3),
+        L.Conv1D(4, 5, activation="relu"),
+        L.MaxPooling1D(2),
+        L.Conv1D(4, 3, strides=2, padding="same"),
+        L.Reshape((16,)),
+        L.Dense(6, "tanh"),
+    ),
+    "group-norm": lambda: sequence(
+        (8, 8, 2),
+        L.Conv2D(4, 3, dilation_rate=2),
+        L.GroupNormalization(2),
+        L.ReLU(),
+        L.MaxPooling2D(3, strides=2, padding="same"),
+        L.GlobalAveragePooling2D(),
+    ),
+    "softmax-end": lambda: sequence((6,), L.Dense(8, activation="sigmoid"), L.Dropout(0.5), L.Dense(3), end=(L.Softmax(),)),
+    "residual": residual,
+}
+
+
+def make_plan(network: Network, objectives: tuple[of.Objective, ...]) -> Plan:
+    program, signatures = compile_program(objectives)
+    return Plan(PlanSpec("m", "a", {}, network.input_shape, network.num_classes, network.specs, signatures), program, b"")
+
+
+def samples(network: Network, count: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(3)
+    return rng.random((count, *network.input_shape), dtype=np.float32), rng.integers(0, network.num_classes, count)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_program_trains_as_tensorflow_does(name):
+    network = Network(MODELS[name]())
+    optimizer = {"conv": sgd(0.05, momentum=0.9, weight_decay=1e-3), "depthwise": adamw(0.01)}.get(name, sgd(0.05))
+    objectives = (
+        of.classify(network, 4, optimizer),
+        of.predict(network, 6),
+        of.features(network, 6),
+        of.train_head(network, 4, adam(0.01)),
+        of.predict_head(network, 6),
+    )
+    plan = make_plan(network, objectives)
+    x, y = samples(network, 10)
+    device, oracle = LiteRTLearner(plan), KerasLearner(plan.spec, objectives)
+    start = network.initial_weights()
+    (got, loss), (expected, expected_loss) = (
+        one.fit("train", start, {"x": x}, y, epochs=3, rng=rng_for(1, 1, "a")) for one in (device, oracle)
+    )
+    assert loss == pytest.approx(expected_loss, abs=1e-5)
+    assert set(got) == {*network.trainable, *network.statistics}
+    for weight in got:
+        np.testing.assert_allclose(got[weight], expected[weight], atol=1e-5, err_msg=weight)
+    features = device.predict("features", start, {"x": x})
+    np.testing.assert_allclose(
+        device.predict("predict_head", start, {"features": features}), oracle.predict("predict", start, {"x": x}), atol=1e-5
+    )
+    heads = [one.fit("train_head", start, {"features": features}, y, epochs=2, rng=rng_for(1, 1, "b"))[0] for one in (device, oracle)]
+    for weight in heads[0]:
+        np.testing.assert_allclose(heads[0][weight], heads[1][weight], atol=1e-5, err_msg=weight)
+
+
+def test_only_builtin_ops_and_what_the_plan_says_of_them():
+    network = Network(MODELS["residual"]())
+    report = inspect_plan(make_plan(network, (of.classify(network, 4, adamw()), of.predict(network, 4))))
+    train = report["signatures"]["train"]
+    assert train["noise"] == {"dropout": [4, 5]}
+    assert set(train["hyper"]) == {"learning_rate", "weight_decay"}
+    ops = {op for signature in report["signatures"].values() for op in signature["ops"]}
+    assert not {op for op in ops if op == "CUSTOM" or op.startswith(("FLEX", "STABLEHLO"))}
+    assert report["num_weights"] == sum(v.numpy().size for v in MODELS["residual"]().weights)
+
+
+@keras.saving.register_keras_serializable("tests")
+class Odd(L.Layer):
+    def call(self, x):
+        return tf.math.betainc(x, x, x)
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        ((L.Conv2D(4, 3, groups=2, name="grouped"),), r"layer grouped needs Conv2DBackpropFilter: .*replace the layer"),
+        ((L.SpatialDropout2D(0.5, name="spatial"),), r"layer spatial \(SpatialDropout2D\).*use Dropout"),
+        ((Odd(name="odd"),), r"layer odd needs Betainc: .*replace the layer"),
+    ],
+)
+def test_what_cannot_compile_names_layer_op_and_remedy(layers, message):
+    with pytest.raises(PlanError, match=message):
+        network = Network(sequence((6, 6, 4), *layers, L.Flatten()))
+        compile_program((of.classify(network, 2, sgd()),))
+
+
+def test_objectives_need_names_of_their_own():
+    network = Network(sequence((4,)))
+    with pytest.raises(PlanError, match="a name of its own"):
+        compile_program((of.predict(network, 2), of.predict(network, 3)))
+
+
+def test_a_loss_is_the_mean_over_weighted_samples():
+    """Logits (0, 0): each loss is log 2; logits (2, 0), y 1: 2.126928; the second sample has weight 0."""
+    network = Network(keras.Sequential([keras.Input((2,)), L.Dense(2, name="fc")]))
+    objective = of.classify(network, 2, sgd(1.0))
+    plan = make_plan(network, (objective,))
+    weights = {"fc/kernel": np.eye(2, dtype=np.float32), "fc/bias": np.zeros(2, np.float32)}
+    x = np.array([[2.0, 0.0]], np.float32)
+    trained, loss = LiteRTLearner(plan).fit("train", weights, {"x": x}, np.array([1]), epochs=1, rng=rng_for(1, 1))
+    assert loss == pytest.approx(2.126928, abs=1e-5)
+    np.testing.assert_allclose(trained["fc/bias"], [-0.880797, 0.880797], atol=1e-6)

@@ -1,0 +1,112 @@
+"""A convolution as matrix products against tf.nn.conv2d: value and both gradients."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgefl.compiler import convolution
+from edgefl.compiler import objective as of
+from edgefl.compiler.compile import compile_program
+from edgefl.compiler.network import Network
+from edgefl.compiler.optimizer import sgd
+from edgefl.compiler.windows import inside, make_geometry, place, tap
+from edgefl.learner.keras import KerasLearner
+from edgefl.learner.litert import LiteRTLearner
+from edgefl.plan.inspect import inspect_plan
+from edgefl.plan.spec import Plan, PlanSpec
+from edgefl.rng import rng_for
+
+SIZES = st.tuples(st.integers(1, 4), st.integers(1, 4))
+
+
+def oracle(image: tf.Tensor, weights: tf.Tensor, strides: tuple[int, int], dilation: int, padding: str) -> tf.Tensor:
+    if dilation > 1:  # conv2d has no gradient on a CPU then
+        return tf.nn.atrous_conv2d(image, weights, dilation, padding)
+    return tf.nn.conv2d(image, weights, strides, padding)
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(SIZES, SIZES, SIZES, st.sampled_from([(1, 1), (2, 2), (3, 3)]), st.integers(1, 2), st.sampled_from(["SAME", "VALID"]))
+def test_convolve(kernel, extra, channels, strides, dilation, padding):
+    """Images down to one pixel, of which the edge of a window sees padding only; filters with fewer and with more channels out than in."""
+    dilation = 1 if strides != (1, 1) else dilation
+    windows = [(k - 1) * dilation + 1 for k in kernel]
+    size = tuple(e if padding == "SAME" else window + e - 1 for window, e in zip(windows, extra, strict=True))
+    rng = np.random.default_rng(0)
+    image = tf.constant(rng.normal(size=(2, *size, channels[0])), tf.float32)
+    weights = tf.constant(rng.normal(size=(*kernel, *channels)), tf.float32)
+    geometry = make_geometry(size, kernel, strides, (dilation, dilation), padding)
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch([image, weights])
+        expected = oracle(image, weights, strides, dilation, padding)
+        received = convolution.turn(convolution.convolve(convolution.turn(image), weights, geometry))
+        upstream = tf.constant(rng.normal(size=expected.shape), tf.float32)
+        sums = [tf.reduce_sum(y * upstream) for y in (expected, received)]
+    np.testing.assert_allclose(received, expected, atol=1e-5)
+    for want, got in zip(*(tape.gradient(total, [image, weights]) for total in sums), strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-5 * max(1.0, float(np.abs(want).max())))
+
+
+def test_a_convolution_by_hand():
+    """Image 1..9 row by row, filter ((1, 10), (100, 1000)): the window at the upper left gives 1 + 20 + 400 + 5000."""
+    image = tf.reshape(tf.range(1.0, 10.0), (1, 3, 3, 1))
+    weights = tf.reshape(tf.constant([1.0, 10.0, 100.0, 1000.0]), (2, 2, 1, 1))
+    geometry = make_geometry((3, 3), (2, 2), (1, 1), (1, 1), "VALID")
+    out = convolution.convolve(image, weights, geometry)  # one sample of one channel looks the same when it is turned
+    np.testing.assert_array_equal(out[0, :, :, 0], [[5421, 6532], [8754, 9865]])
+
+
+def test_tap_and_place_by_hand():
+    """Samples 1, 2, 3 under windows of three, padded: their first elements see nothing, 1, 2."""
+    rows = make_geometry((3, 1), (3, 1), (1, 1), (1, 1), "SAME").rows
+    samples = tf.reshape(tf.constant([9.0, 1.0, 2.0, 3.0])[1:], (1, 3, 1, 1))
+    seen = [tf.reshape(tap(samples, rows, k, 0, 1), (-1,)).numpy().tolist() for k in range(3)]
+    assert seen == [[0, 1, 2], [1, 2, 3], [2, 3, 0]]
+    given = [tf.reshape(place(samples, rows, k), (-1,)).numpy().tolist() for k in range(3)]
+    assert given == [[2, 3, 0], [1, 2, 3], [0, 1, 2]]
+
+
+def test_an_element_that_sees_padding_only_is_not_inside():
+    columns = make_geometry((1, 1), (1, 3), (1, 1), (1, 1), "SAME").columns
+    assert [inside(columns, k) for k in range(3)] == [False, True, False]
+
+
+def test_turning_twice_is_no_op_at_all():
+    with tf.Graph().as_default() as graph:
+        image = tf.compat.v1.placeholder(tf.float32, (2, 5, 4, 3))
+        once = convolution.turn(image)
+        assert once.shape == (3, 5, 4, 2)
+        assert convolution.turn(once) is image
+        assert convolution.turned(tf.transpose(image, (0, 2, 1, 3))) is None
+        assert [op.type for op in graph.get_operations()].count("Transpose") == 2
+
+
+def test_a_large_convolution_stays_one_and_trains_alike(monkeypatch: pytest.MonkeyPatch):
+    """Above the limit of memory the program holds CONV_2D and takes the filter's gradient row by row."""
+    monkeypatch.setattr(convolution, "PATCHES_LIMIT", 0)
+    keras.utils.set_random_seed(0)
+    layers = keras.layers
+    network = Network(
+        keras.Sequential(
+            [
+                keras.Input((9, 8, 2)),
+                layers.Conv2D(4, 3, padding="same", activation="relu", name="a"),
+                layers.Conv2D(4, (2, 3), strides=2, name="b"),
+                layers.Flatten(),
+                layers.Dense(3, name="fc"),
+            ]
+        )
+    )
+    objectives = (of.classify(network, 4, sgd(0.05)),)
+    program, signatures = compile_program(objectives)
+    plan = Plan(PlanSpec("m", "a", {}, (9, 8, 2), 3, network.specs, signatures), program, b"")
+    assert inspect_plan(plan)["signatures"]["train"]["ops"]["CONV_2D"] >= 2
+    rng = np.random.default_rng(0)
+    x, y = rng.random((10, 9, 8, 2), dtype=np.float32), rng.integers(0, 3, 10)
+    learners = (LiteRTLearner(plan), KerasLearner(plan.spec, objectives))
+    got, expected = (one.fit("train", network.initial_weights(), {"x": x}, y, epochs=2, rng=rng_for(1, 1))[0] for one in learners)
+    for name in expected:
+        np.testing.assert_allclose(got[name], expected[name], atol=1e-5, err_msg=name)

@@ -1,0 +1,118 @@
+"""First weights of algorithms with several models: a proper draw each, and of a pretrained model the trunk with a new head."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from edgefl.algorithms import make_algorithm
+from edgefl.cli.main import run
+from edgefl.config import FederationConfig, ModelConfig
+from edgefl.rng import rng_for
+
+keras = pytest.importorskip("keras", reason="the aggregator extra is not installed")
+
+SEVERAL = ("aem", "fedmix")
+
+
+def orthogonal(input_shape, num_classes):
+    """A network whose first dense kernel is orthogonal and whose biases are drawn too."""
+    drawn = {"kernel_initializer": keras.initializers.Orthogonal(), "bias_initializer": keras.initializers.RandomUniform(-1.0, 1.0)}
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input(input_shape),
+            layers.Flatten(),
+            layers.Dense(8, activation="relu", name="fc1", **drawn),
+            layers.Dense(num_classes, name="fc2", **drawn),
+        ]
+    )
+
+
+def experts(config):
+    """Return the plan and the first weights of each of the algorithm's models, as the aggregator makes them."""
+    from edgefl.algorithms.plans import build_plan
+
+    plan, initial = build_plan(config)
+    state = make_algorithm(plan.spec.algorithm, None, plan.spec.options).init(initial, rng_for(config.seed, 0, "init"))
+    return plan, [state.models[f"expert{k}"] for k in range(3)], state
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Return the path of a .keras file as after training: no weight is what an initializer draws."""
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            keras.Input((4, 4, 1)),
+            layers.Conv2D(2, 3, activation="relu", name="conv"),
+            layers.Flatten(),
+            layers.Dense(5, activation="relu", name="fc1", kernel_initializer=keras.initializers.GlorotUniform(seed=7)),
+            layers.Dense(3, name="fc2", kernel_initializer=keras.initializers.GlorotUniform(seed=7)),
+        ]
+    )
+    rng = np.random.default_rng(3)
+    model.set_weights([rng.normal(3.0, 0.1, w.shape) for w in model.get_weights()])
+    path = tmp_path_factory.mktemp("model") / "trained.keras"
+    model.save(path)
+    return path
+
+
+def config_of(algorithm, model):
+    return FederationConfig(algorithm=algorithm, model=model, options={"num_experts": 3})
+
+
+@pytest.mark.parametrize("algorithm", SEVERAL)
+def test_a_pretrained_model_keeps_its_trunk_and_gets_a_new_head(algorithm, trained):
+    """Trained weights are about 3; Glorot draws 0 on average and at most sqrt(6 / (8 + 5)) = .68, and a bias starts at zero."""
+    _, models, state = experts(config_of(algorithm, ModelConfig(str(trained), (4, 4, 1), 3)))
+    for model in models:
+        np.testing.assert_array_equal(model["conv/kernel"], models[0]["conv/kernel"])
+        np.testing.assert_array_equal(model["conv/bias"], models[0]["conv/bias"])
+    assert models[0]["fc2/bias"].min() > 2, "the first expert is the file's model"
+    for model in models[1:]:
+        assert np.abs(model["fc1/kernel"]).max() <= 0.68
+        assert not model["fc1/bias"].any()
+        assert not model["fc2/bias"].any()
+    assert len({model["fc2/kernel"].tobytes() for model in models}) == 3
+    assert {name for name in models[0] if name.startswith("draw")} == set()
+    for model in state.models.values():
+        assert not any(name.startswith("draw") for name in model)
+
+
+def test_an_untrained_model_is_drawn_by_its_own_initializers():
+    """Kernels stay orthogonal (rows or columns of length 1 at right angles), biases differ."""
+    config = config_of("ifca", ModelConfig(f"{__name__}:orthogonal", (4, 4, 1), 3))
+    _, models, _ = experts(config)
+    for model in models:
+        np.testing.assert_allclose(model["fc1/kernel"].T @ model["fc1/kernel"], np.eye(8), atol=1e-5)
+    assert len({model["fc1/bias"].tobytes() for model in models}) == 3
+    assert len({model["fc1/kernel"].tobytes() for model in models}) == 3
+
+
+def test_the_draws_are_no_part_of_the_plan():
+    """The plan has the same weights as before; the same seed gives the same draws, another seed gives others."""
+    from edgefl.algorithms.plans import build_plan
+
+    config = config_of("ifca", ModelConfig("softmax", (4, 4, 1), 3))
+    (plan, initial), (again, same), (_, other) = (build_plan(replace(config, seed=seed)) for seed in (1, 1, 2))
+    assert {spec.name for spec in plan.spec.weights} == {name for name in initial if not name.startswith("draw:")}
+    assert plan.id == again.id
+    draw = "draw:1/" + plan.spec.weights[0].name
+    np.testing.assert_array_equal(initial[draw], same[draw])
+    assert not np.array_equal(initial[draw], other[draw])
+
+
+def test_the_aggregator_reads_the_draws_beside_the_plan(tmp_path):
+    from mqtt_broker.aggregator.plan_source import open_plan
+
+    (tmp_path / "federation.toml").write_text(
+        '[federation]\nname = "x"\n[model]\nname = "softmax"\ninput_shape = [4, 4, 1]\nnum_classes = 3\n'
+        '[algorithm]\nname = "ifca"\nnum_experts = 3\n'
+    )
+    assert run(["plan", "build", "--config", str(tmp_path / "federation.toml"), "-o", str(tmp_path / "plan")]) == 0
+    _, initial = open_plan(tmp_path / "plan", config_of("ifca", ModelConfig("softmax", (4, 4, 1), 3)))
+    assert sorted(name for name in initial if name.startswith("draw:1/")) == [
+        f"draw:1/{name}" for name in sorted(name for name in initial if not name.startswith("draw:"))
+    ]
+    assert "draw:2/fc/bias" in initial

@@ -1,0 +1,192 @@
+"""The builtin gradients against TensorFlow's autodiff, over sizes, windows, strides and paddings."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from edgefl.compiler.gradients import builtin_gradients
+
+EXAMPLES = settings(max_examples=20, deadline=None, derandomize=True)
+PADDING = st.sampled_from(["same", "valid"])
+SMALL = st.integers(1, 4)
+
+
+def gradients(layer: Any, x: np.ndarray, upstream: np.ndarray, override: bool) -> list[np.ndarray]:
+    """The gradients of sum(layer(x) * upstream) by x and by the layer's trained weights."""
+
+    def run(x: Any, *weights: Any) -> Any:
+        y = layer.stateless_call(list(weights), [v.value for v in layer.non_trainable_variables], x, **training)[0]
+        return tf.gradients(tf.reduce_sum(y * upstream), [x, *weights])
+
+    def overridden(*args: Any) -> Any:
+        with builtin_gradients():
+            return run(*args)
+
+    training = {"training": True} if layer._call_has_training_arg else {}
+    function = tf.function(overridden if override else run, autograph=False)
+    return [g.numpy() for g in function(tf.constant(x), *[v.value for v in layer.trainable_variables])]
+
+
+def check(layer: Any, shape: tuple[int, ...], seed: int = 0, levels: int = 0) -> None:
+    """Compare on random values; with `levels`, on so few that maxima tie."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=shape).astype(np.float32) if not levels else rng.integers(0, levels, shape).astype(np.float32)
+    layer.build(shape)
+    for variable in layer.trainable_variables:
+        variable.assign(rng.normal(size=variable.shape).astype(np.float32))
+    upstream = rng.normal(size=layer(x).shape).astype(np.float32)
+    for expected, received in zip(gradients(layer, x, upstream, False), gradients(layer, x, upstream, True), strict=True):
+        assert received.shape == expected.shape
+        scale = max(1.0, float(np.abs(expected).max()))
+        np.testing.assert_allclose(received / scale, expected / scale, atol=1e-5, rtol=0)
+
+
+@EXAMPLES
+@given(
+    st.tuples(SMALL, SMALL), SMALL, SMALL, st.tuples(st.integers(1, 5), st.integers(1, 5)), st.integers(1, 3), PADDING, st.integers(0, 7)
+)
+def test_conv2d(kernel, channels, filters, extra, stride, padding, seed):
+    size = (kernel[0] + extra[0], kernel[1] + extra[1])
+    layer = keras.layers.Conv2D(filters, kernel, strides=stride, padding=padding)
+    check(layer, (2, *size, channels), seed)
+
+
+@EXAMPLES
+@given(st.integers(2, 3), st.integers(2, 3), st.integers(7, 10), PADDING)
+def test_conv2d_dilated(kernel, dilation, size, padding):
+    check(keras.layers.Conv2D(3, kernel, dilation_rate=dilation, padding=padding), (2, size, size, 2))
+
+
+@EXAMPLES
+@given(SMALL, SMALL, st.integers(1, 6), st.integers(1, 3), PADDING)
+def test_conv1d(kernel, channels, extra, stride, padding):
+    check(keras.layers.Conv1D(3, kernel, strides=stride, padding=padding), (2, kernel + extra, channels))
+
+
+@EXAMPLES
+@given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 3), st.integers(0, 5), st.integers(1, 3), PADDING)
+def test_depthwise(kernel, channels, multiplier, extra, stride, padding):
+    layer = keras.layers.DepthwiseConv2D(kernel, strides=stride, padding=padding, depth_multiplier=multiplier)
+    check(layer, (2, kernel + extra, kernel + extra + 1, channels))
+
+
+@EXAMPLES
+@given(
+    st.sampled_from(["MaxPooling2D", "AveragePooling2D"]),
+    st.tuples(SMALL, SMALL),
+    st.tuples(st.integers(1, 3), st.integers(1, 3)) | st.none(),
+    st.tuples(st.integers(0, 5), st.integers(0, 5)),
+    PADDING,
+    st.sampled_from([0, 2]),
+)
+def test_pooling2d(kind, window, strides, extra, padding, levels):
+    layer = getattr(keras.layers, kind)(window, strides=strides, padding=padding)
+    check(layer, (2, window[0] + extra[0], window[1] + extra[1], 3), levels=levels)
+
+
+@EXAMPLES
+@given(st.sampled_from(["MaxPooling1D", "AveragePooling1D"]), SMALL, st.integers(1, 3), st.integers(0, 6), PADDING, st.sampled_from([0, 2]))
+def test_pooling1d(kind, window, stride, extra, padding, levels):
+    assume(window + extra >= 1)
+    check(getattr(keras.layers, kind)(window, strides=stride, padding=padding), (2, window + extra, 3), levels=levels)
+
+
+@settings(EXAMPLES, max_examples=8)
+@given(st.tuples(SMALL, SMALL), st.integers(1, 3), st.integers(1, 3), st.integers(1, 2), PADDING)
+def test_depthwise1d_and_separable1d(kernel, channels, multiplier, stride, padding):
+    shape = (2, kernel[0] + kernel[1], channels)
+    check(keras.layers.DepthwiseConv1D(kernel[0], strides=stride, padding=padding, depth_multiplier=multiplier), shape)
+    check(keras.layers.SeparableConv1D(3, kernel[0], strides=stride, padding=padding, depth_multiplier=multiplier), shape)
+
+
+ACTIVATIONS = (
+    "sigmoid", "tanh", "elu", "selu", "softplus", "softsign", "silu", "mish", "relu6", "hard_sigmoid", "hard_silu", "exponential",
+    "log_softmax", "gelu",
+)  # fmt: skip
+CUTS = st.sampled_from([slice(None), slice(1, None), slice(None, -1), slice(-2, None), slice(1, 3), slice(0, 4, 2), 0, -1])
+
+
+@EXAMPLES
+@given(CUTS, CUTS)
+def test_slices(rows, columns):
+    check_function(lambda x: x[:, rows, columns], (2, 4, 5, 3))
+
+
+@EXAMPLES
+@given(st.lists(st.integers(1, 3), min_size=3, max_size=3))
+def test_tiles(multiples):
+    check_function(lambda x: tf.tile(x, multiples), (2, 3, 4))
+
+
+def check_function(function: Callable[[Any], Any], shape: tuple[int, ...]) -> None:
+    check(keras.layers.Lambda(function), shape)
+
+
+LAYERS: dict[str, Callable[[], Any]] = {
+    "BatchNormalization": lambda: keras.layers.BatchNormalization(),
+    "GroupNormalization": lambda: keras.layers.GroupNormalization(2),
+    "GroupNormalization of one group": lambda: keras.layers.GroupNormalization(1),
+    "GroupNormalization of single channels": lambda: keras.layers.GroupNormalization(-1),
+    "LayerNormalization": lambda: keras.layers.LayerNormalization(),
+    "RMSNormalization": lambda: keras.layers.RMSNormalization(),
+    "UnitNormalization": lambda: keras.layers.UnitNormalization(),
+    "SeparableConv2D": lambda: keras.layers.SeparableConv2D(3, 3, padding="same"),
+    "GlobalAveragePooling2D": lambda: keras.layers.GlobalAveragePooling2D(),
+    "GlobalMaxPooling2D": lambda: keras.layers.GlobalMaxPooling2D(),
+    "ReLU": lambda: keras.layers.ReLU(),
+    "ReLU6": lambda: keras.layers.ReLU(max_value=6),
+    "ReLU with a low top": lambda: keras.layers.ReLU(max_value=0.5),
+    "PReLU": lambda: keras.layers.PReLU(),
+    "LeakyReLU": lambda: keras.layers.LeakyReLU(0.3),
+    "Softmax": lambda: keras.layers.Softmax(),
+    "Dense": lambda: keras.layers.Dense(3),
+    "Flatten": lambda: keras.layers.Flatten(),
+    "Reshape": lambda: keras.layers.Reshape((6, 24)),
+    "ZeroPadding2D": lambda: keras.layers.ZeroPadding2D(1),
+    "UpSampling2D": lambda: keras.layers.UpSampling2D(2),
+    "Cropping2D": lambda: keras.layers.Cropping2D(((1, 2), (0, 3))),
+    "Permute": lambda: keras.layers.Permute((2, 1, 3)),
+    "Rescaling": lambda: keras.layers.Rescaling(0.5, 1.0),
+    **{name: lambda name=name: keras.layers.Activation(name) for name in ACTIVATIONS},
+}
+LAYERS_1D: dict[str, Callable[[], Any]] = {
+    "GlobalAveragePooling1D": lambda: keras.layers.GlobalAveragePooling1D(),
+    "GlobalMaxPooling1D": lambda: keras.layers.GlobalMaxPooling1D(),
+    "BatchNormalization": lambda: keras.layers.BatchNormalization(),
+    "GroupNormalization": lambda: keras.layers.GroupNormalization(2),
+    "causal Conv1D": lambda: keras.layers.Conv1D(3, 3, padding="causal", dilation_rate=2),
+    "ZeroPadding1D": lambda: keras.layers.ZeroPadding1D(2),
+    "Cropping1D": lambda: keras.layers.Cropping1D(1),
+    "UpSampling1D": lambda: keras.layers.UpSampling1D(2),
+    "LSTM": lambda: keras.layers.LSTM(3, unroll=True),
+    "GRU": lambda: keras.layers.GRU(3, unroll=True),
+}
+JOINS: dict[str, Callable[[Any], Any]] = {
+    "Add": lambda x: keras.layers.Add()([x, tf.nn.relu(x), x]),
+    "Multiply": lambda x: keras.layers.Multiply()([x, tf.nn.sigmoid(tf.reduce_mean(x, (1, 2), keepdims=True))]),
+    "Concatenate": lambda x: keras.layers.Concatenate()([x, tf.nn.relu6(x)]),
+    "Average": lambda x: keras.layers.Average()([x, tf.tanh(x)]),
+    "Maximum": lambda x: keras.layers.Maximum()([x, 0.5 * x]),
+    "padded channels": lambda x: keras.ops.pad(x, [[0, 0], [0, 0], [0, 0], [1, 2]]),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layer(name):
+    check(LAYERS[name](), (2, 6, 6, 4))
+
+
+@pytest.mark.parametrize("name", LAYERS_1D)
+def test_layer_1d(name):
+    check(LAYERS_1D[name](), (2, 7, 4))
+
+
+@pytest.mark.parametrize("name", JOINS)
+def test_join(name):
+    check_function(JOINS[name], (2, 4, 4, 3))

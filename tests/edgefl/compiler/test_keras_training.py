@@ -1,0 +1,84 @@
+"""Fifty steps of a plan against Keras's own training loop: every optimizer, to 1e-5.
+
+Adam divides by the size of the gradient, so it makes much of a ReLU or a maximum that rounding flips in one run and not in the
+other: Keras with inputs moved by 1e-7 parts from itself by 1e-3 on LeNet-5. The adaptive optimizers train a smooth network.
+"""
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from edgefl.compiler import objective as of
+from edgefl.compiler.compile import compile_program
+from edgefl.compiler.network import Network
+from edgefl.compiler.optimizer import Optimizer, adam, adamw, make_optimizer, sgd
+from edgefl.config import ModelConfig
+from edgefl.errors import PlanError
+from edgefl.learner.base import batches
+from edgefl.learner.litert import LiteRTLearner
+from edgefl.models import build_model
+from edgefl.plan.spec import Plan, PlanSpec
+from edgefl.rng import rng_for
+
+BATCH, COUNT, EPOCHS = 8, 80, 5
+CASES: dict[str, tuple[Optimizer, Any]] = {
+    "sgd": (sgd(0.05), lambda: keras.optimizers.SGD(0.05)),
+    "momentum": (sgd(0.02, momentum=0.9, weight_decay=5e-3), lambda: keras.optimizers.SGD(0.02, momentum=0.9, weight_decay=5e-3)),
+    "nesterov": (sgd(0.02, momentum=0.9, nesterov=True), lambda: keras.optimizers.SGD(0.02, momentum=0.9, nesterov=True)),
+    "adam": (adam(0.002), lambda: keras.optimizers.Adam(0.002)),
+    "adamw": (adamw(0.002, weight_decay=0.01), lambda: keras.optimizers.AdamW(0.002, weight_decay=0.01)),
+}
+
+
+def digits(count: int, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Noisy patterns, one a class: what a network can learn in fifty steps."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 10, count)
+    patterns = rng.random((10, *shape), dtype=np.float32)
+    return (0.5 * patterns[y] + 0.5 * rng.random((count, *shape), dtype=np.float32)).astype(np.float32), y
+
+
+def smooth() -> Any:
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input((28, 28, 1)),
+            layers.Conv2D(6, 5, strides=2, padding="same", activation="tanh", name="conv1"),
+            layers.AveragePooling2D(2),
+            layers.Conv2D(16, 3, activation="tanh", name="conv2"),
+            layers.Flatten(),
+            layers.Dense(30, activation="sigmoid", name="fc1"),
+            layers.Dense(10, name="fc2"),
+        ]
+    )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_fifty_steps(name):
+    optimizer, make_keras = CASES[name]
+    keras.utils.set_random_seed(1)
+    model = build_model(ModelConfig("lenet5")) if optimizer.name == "sgd" else smooth()
+    network = Network(model)
+    start = network.initial_weights()
+    program, signatures = compile_program((of.classify(network, BATCH, optimizer),))
+    spec = PlanSpec("model", "none", {}, (28, 28, 1), 10, network.specs, signatures)
+    x, y = digits(COUNT, (28, 28, 1))
+    got, _ = LiteRTLearner(Plan(spec, program, b"")).fit("train", start, {"x": x}, y, epochs=EPOCHS, rng=rng_for(1, 1, "a"))
+
+    model.compile(make_keras(), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    rng = rng_for(1, 1, "a")
+    for _ in range(EPOCHS):
+        for index, _ in batches(COUNT, BATCH, rng):
+            model.train_on_batch(x[index], y[index])
+    for weight, expected in network.initial_weights().items():
+        assert np.abs(expected - start[weight]).max() > 1e-3
+        np.testing.assert_allclose(got[weight], expected, atol=1e-5, rtol=0, err_msg=weight)
+
+
+def test_an_unknown_optimizer_or_keyword():
+    with pytest.raises(PlanError, match="sgd, adam, adamw"):
+        make_optimizer("lion")
+    with pytest.raises(PlanError, match="nesterov"):
+        make_optimizer("adam", nesterov=True)

@@ -1,0 +1,121 @@
+"""The papers' models as plans: builtin ops only, a loss that falls, and TensorFlow's gradient.
+
+Widths and sizes are small, the code is that of the full ones. The gradient is read off a step of rate 1024, which leaves no
+digit of it in the rounding of the weights, and compared relative to its largest value. A ReLU or a maximum whose inputs differ
+by rounding alone may fall to the other side in one of the two, so of three batches two must agree. MobileNetV2 stands with its
+ReLU6's inputs around 3, where they seldom clip: at a random start fifty batch norms make so much of rounding that TensorFlow
+itself is a thousandth off the exact gradient.
+"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgefl.algorithms.plans import build_plan, keras_learner
+from edgefl.compiler import objective as of
+from edgefl.compiler.network import Network
+from edgefl.config import FederationConfig, ModelConfig
+from edgefl.learner.litert import LiteRTLearner
+from edgefl.models import build_model, mobilenetv2
+from edgefl.plan.inspect import inspect_plan
+from edgefl.plan.spec import Plan
+from edgefl.rng import rng_for
+from edgefl.types import Weights
+
+FEW = ((1, 8, 1, 1), (6, 8, 2, 2), (6, 16, 2, 1))
+RATE = 1024.0
+MODELS: dict[str, ModelConfig] = {
+    "resnet20": ModelConfig("resnet20", (8, 8, 3), 4, {"width": 4}),
+    "mobilenetv2": ModelConfig("mobilenetv2", (16, 16, 3), 4, {"width": 0.5, "dropout": 0.2}),
+    "vgg16": ModelConfig("vgg16", (32, 32, 3), 4, {"filters": 4, "hidden": 16}),
+    "cnn1d": ModelConfig("cnn1d", (128, 9), 6),
+    "gate-cnn": ModelConfig("gate-cnn", (16, 16, 3), 7),
+    "gate-pixels": ModelConfig("gate-pixels", (8, 8, 1), 2),
+    "lenet5": ModelConfig("lenet5", (28, 28, 1), 10, {"padding": "valid"}),
+}
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def built(request: pytest.FixtureRequest) -> tuple[Plan, Weights]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mobilenetv2, "STAGES", FEW)
+        plan, weights = build_plan(FederationConfig(algorithm="fedavg", options={"batch_size": 8}, model=MODELS[request.param]))
+    centred = {name: array + 3 for name, array in weights.items() if name.endswith("beta") and plan.spec.model == "mobilenetv2"}
+    return plan, {**weights, **{name: array for name, array in centred.items() if "project" not in name}}
+
+
+def samples(plan: Plan, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Noisy patterns, one a class."""
+    rng = np.random.default_rng(seed)
+    y = np.arange(count) % plan.spec.num_classes
+    patterns = np.random.default_rng(0).normal(size=(plan.spec.num_classes, *plan.spec.input_shape))
+    return (patterns[y] + 0.3 * rng.normal(size=(count, *plan.spec.input_shape))).astype(np.float32), y
+
+
+def test_it_is_of_builtin_ops_and_leaves_with_its_weights(built):
+    plan, weights = built
+    ops = {op for signature in inspect_plan(plan)["signatures"].values() for op in signature["ops"]}
+    assert not {op for op in ops if op == "CUSTOM" or op.startswith(("FLEX", "STABLEHLO"))}
+    assert plan.template and plan.spec.bindings
+    assert set(weights) == {spec.name for spec in plan.spec.weights}
+
+
+def test_its_loss_falls(built):
+    plan, weights = built
+    x, y = samples(plan, 8, 1)
+    learner, losses, kept = LiteRTLearner(plan), [], dict(weights)
+    for _ in range(3):
+        trained, _ = learner.fit("train", kept, {"x": x}, y, epochs=1, rng=rng_for(1, 1), hyper={"learning_rate": 0.003, "momentum": 0.0})
+        kept = {**kept, **trained}
+        losses.append(learner.fit("train", kept, {"x": x}, y, epochs=1, rng=rng_for(1, 1), hyper={"learning_rate": 0.0})[1])
+    assert np.isfinite(losses).all()
+    assert losses[2] < losses[0]
+
+
+def test_its_gradient_is_that_of_tensorflow(built):
+    plan, weights = built
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mobilenetv2, "STAGES", FEW)
+        learners = LiteRTLearner(plan), keras_learner(plan.spec)
+    errors = []
+    for seed in range(3):
+        x, y = samples(plan, 8, seed)
+        received, expected = (gradient(learner, weights, x, y, seed) for learner in learners)
+        largest = max(float(np.abs(array).max()) for array in expected.values())
+        errors.append(max(float(np.abs(received[name] - expected[name]).max()) for name in expected) / largest)
+    assert sorted(errors)[1] <= 1e-5, errors
+
+
+def gradient(learner: Any, weights: Weights, x: np.ndarray, y: np.ndarray, seed: int) -> dict[str, np.ndarray]:
+    hyper = {"learning_rate": RATE, "momentum": 0.0}
+    trained, _ = learner.fit("train", weights, {"x": x}, y, epochs=1, rng=rng_for(1, seed), hyper=hyper)
+    moved = {name for name in trained if "/moving_" not in name}
+    return {name: (weights[name].astype(np.float64) - trained[name]) / RATE for name in moved}
+
+
+def test_the_gate_of_pixels_is_a_softmax_regression_by_hand():
+    """Zero weights, one sample of class 0, x 1: the loss is log 2, its gradient by the bias (-1/2, 1/2)."""
+    plan, weights = build_plan(FederationConfig(model=ModelConfig("gate-pixels", (1, 1, 1), 2), options={"batch_size": 1}))
+    zeros = {name: np.zeros_like(array) for name, array in weights.items()}
+    data = {"x": np.ones((1, 1, 1, 1), np.float32)}
+    hyper = {"learning_rate": 1.0, "momentum": 0.0}
+    trained, loss = LiteRTLearner(plan).fit("train", zeros, data, np.array([0]), epochs=1, rng=rng_for(1, 1), hyper=hyper)
+    assert loss == pytest.approx(0.693147, abs=1e-6)
+    np.testing.assert_allclose(trained["fc/bias"], [0.5, -0.5])
+
+
+@pytest.mark.parametrize(
+    ("config", "features", "head"),
+    [
+        (ModelConfig("vgg16", (32, 32, 3), 10, {"filters": 4, "hidden": 8}), (32,), 6),
+        (ModelConfig("resnet20", (8, 8, 3), 5, {"width": 2}), (8,), 2),
+        (ModelConfig("lenet5", (28, 28, 1), 10, {"padding": "valid"}), (256,), 6),
+        (ModelConfig("cnn1d", (128, 9), 6), (64,), 4),
+    ],
+)
+def test_what_a_client_personalizes(config, features, head):
+    network = Network(build_model(config))
+    assert network.features_shape == features
+    assert len(network.head_names) == head
+    assert of.predict_head(network, 4).data[0].shape == (4, *features)

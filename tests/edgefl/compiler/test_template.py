@@ -1,0 +1,162 @@
+"""The mixture's template: filled with weights it must be the Keras model, whatever layers it holds."""
+
+import numpy as np
+import pytest
+
+from edgefl.algorithms.registry import objectives
+from edgefl.compiler import objective as of
+from edgefl.compiler.network import Network
+from edgefl.compiler.template import Inference, build_template
+from edgefl.config import ModelConfig
+from edgefl.errors import PlanError
+from edgefl.models import build_model
+from edgefl.plan.fill import fill_template, weights_of
+from edgefl.plan.runtime import load_interpreter
+from edgefl.plan.spec import Binding, TensorSpec
+from edgefl.types import Array, Weights
+
+keras = pytest.importorskip("keras")
+layers = keras.layers
+
+
+def network(*parts: object, shape: tuple[int, ...] = (8, 8, 3)) -> Network:
+    keras.utils.clear_session(free_memory=False)
+    return Network(keras.Sequential([keras.Input(shape), *parts]))
+
+
+def random_weights(objective: Inference, seed: int = 3) -> dict[str, Array]:
+    rng = np.random.default_rng(seed)
+    weights = {s.name: rng.normal(0, 0.5, s.shape).astype(np.float32) for s in objective.frozen}
+    return {n: np.abs(w) + np.float32(0.3) if n.endswith("moving_variance") else w for n, w in weights.items()}
+
+
+def run(model: bytes, x: Array) -> Array:
+    interpreter = load_interpreter(model, reference=True)
+    interpreter.allocate_tensors()
+    interpreter.set_tensor(interpreter.get_input_details()[0]["index"], x)
+    interpreter.invoke()
+    return np.asarray(interpreter.get_tensor(interpreter.get_output_details()[0]["index"]))
+
+
+def difference(objective: Inference, template: bytes, bindings: tuple[Binding, ...], weights: Weights) -> float:
+    x = np.random.default_rng(4).random((1, *objective.data[0].shape[1:]), dtype=np.float32)
+    assert objective.out is not None
+    expected = np.asarray(objective.out(weights, {"x": x}))
+    return float(np.abs(run(fill_template(template, bindings, weights), x) - expected).max() / max(1.0, np.abs(expected).max()))
+
+
+def normed(*before: object, **options: object) -> list[object]:
+    return [*before, layers.BatchNormalization(name="norm", **options), layers.ReLU(), layers.Flatten(), layers.Dense(3)]
+
+
+def dense(width: int) -> list[object]:
+    return [layers.Dense(width, activation="relu"), layers.Dense(width, activation="relu")]
+
+
+MODELS = {
+    "conv without bias": [layers.Conv2D(4, 3, strides=2, padding="same", use_bias=False), layers.ReLU(), layers.Flatten(), layers.Dense(5)],
+    "square kernels": [layers.Conv2D(3, 3), layers.ReLU(), layers.Flatten(), *dense(108), layers.Dense(5)],
+    "depthwise": [layers.DepthwiseConv2D(3, depth_multiplier=2), layers.AveragePooling2D(2), layers.Flatten(), layers.Dense(4)],
+    "global average": [layers.Conv2D(4, 3), layers.MaxPooling2D(2), layers.GlobalAveragePooling2D(), layers.Dropout(0.5), layers.Dense(4)],
+    "one channel": [layers.Conv2D(1, 1), layers.Flatten(), *dense(1), layers.Dense(2)],
+    "group norm": [layers.Conv2D(4, 3), layers.GroupNormalization(2), layers.ReLU(), layers.Flatten(), layers.Dense(4)],
+    "batch norm, conv": normed(layers.Conv2D(4, 3)),
+    "batch norm, conv without bias": normed(layers.Conv2D(4, 3, use_bias=False), epsilon=1e-5),
+    "batch norm, depthwise": normed(layers.DepthwiseConv2D(3, depth_multiplier=2)),
+    "batch norm, dense": [layers.Flatten(), layers.Dense(6), layers.BatchNormalization(), layers.ReLU(), layers.Dense(3)],
+    "batch norm without scale": normed(layers.Conv2D(4, 3), scale=False),
+    "batch norm without center": normed(layers.Conv2D(4, 3), center=False),
+    "batch norm, bare": normed(layers.Conv2D(4, 3, use_bias=False), center=False, scale=False),
+    "two batch norms": normed(layers.Conv2D(4, 3), layers.BatchNormalization(), layers.ReLU(), layers.DepthwiseConv2D(3)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_filled_it_is_the_keras_model(name: str) -> None:
+    built = network(*MODELS[name])
+    objective = of.predict(built, 16)
+    template, bindings = build_template(objective, built.epsilons)
+    assert weights_of(bindings) == {spec.name for spec in built.specs}
+    assert difference(objective, template, bindings, random_weights(objective)) <= 1e-5
+
+
+def test_one_dimension() -> None:
+    built = network(
+        layers.Conv1D(4, 3, padding="same"), layers.ReLU(), layers.MaxPooling1D(2), layers.Flatten(), layers.Dense(3), shape=(12, 2)
+    )
+    objective = of.predict(built, 16)
+    template, bindings = build_template(objective)
+    assert difference(objective, template, bindings, random_weights(objective)) <= 1e-5
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "pfl-fb", "pfl-mf", "pfl-mfe"])
+def test_the_mixtures_of_lenet5(algorithm: str) -> None:
+    built = Network(build_model(ModelConfig()))
+    mixture = next(o for o in objectives(algorithm, built, {}) if o.name == "predict_mixture")
+    template, bindings = build_template(mixture, built.epsilons)
+    assert {b.weight for b in bindings} == {s.name for s in mixture.frozen}
+    assert difference(mixture, template, bindings, random_weights(mixture)) <= 1e-5
+
+
+def test_the_same_model_gives_the_same_bytes() -> None:
+    first, second = (build_template(of.predict(network(*MODELS["conv without bias"]), 16)) for _ in range(2))
+    assert first == second
+
+
+def test_a_norm_that_cannot_be_folded_is_named() -> None:
+    built = network(
+        layers.Conv2D(4, 3),
+        layers.ReLU(),
+        layers.BatchNormalization(name="late"),
+        layers.MaxPooling2D(2),
+        layers.Flatten(),
+        layers.Dense(3),
+    )
+    with pytest.raises(PlanError, match=r"batch norm late.*right behind a convolution"):
+        build_template(of.predict(built, 16), built.epsilons)
+
+
+def test_a_weight_that_the_converter_merges_is_named() -> None:
+    import tensorflow as tf
+
+    specs = (TensorSpec("a/kernel", (4, 4)), TensorSpec("b/kernel", (4, 4)))
+    merged = of.Objective(
+        "predict_mixture", "predict", 2, (TensorSpec("x", (2, 4)),), frozen=specs,
+        out=lambda weights, data: tf.matmul(data["x"], weights["a/kernel"] * weights["b/kernel"]),
+    )  # fmt: skip
+    with pytest.raises(PlanError, match=r"merged a/kernel, b/kernel"):
+        build_template(merged)
+
+
+def test_layers_without_an_activation_between_them_are_named() -> None:
+    built = network(layers.Flatten(), layers.Dense(6, name="first"), layers.Dense(5, name="second"), layers.Dense(3))
+    with pytest.raises(PlanError, match=r"merged .*second/bias.*ReLU between"):
+        build_template(of.predict(built, 16))
+
+
+@pytest.fixture(scope="module")
+def linear() -> tuple[bytes, tuple[Binding, ...], dict[str, Array]]:
+    objective = of.predict(network(layers.Flatten(), layers.Dense(3, name="fc"), shape=(2, 2)), 4)
+    return *build_template(objective), random_weights(objective)
+
+
+def test_weights_that_do_not_fit_are_named(linear: tuple[bytes, tuple[Binding, ...], dict[str, Array]]) -> None:
+    template, bindings, weights = linear
+    for changed, message in (
+        ({"fc/bias": weights["fc/bias"]}, "lacks fc/kernel"),
+        ({**weights, "fc/kernel": np.zeros((5, 3), np.float32)}, r"fc/kernel is \(5, 3\)"),
+        ({**weights, "fc/kernel": np.zeros((3, 4), np.float32)}, r"fc/kernel is \(3, 4\)"),
+        ({**weights, "fc/bias": np.full(3, np.nan, np.float32)}, "fc/bias holds NaN"),
+        ({**weights, "gate/bias": np.zeros(1, np.float32)}, "no place for gate/bias"),
+    ):
+        with pytest.raises(PlanError, match=message):
+            fill_template(template, bindings, changed)
+
+
+def test_templates_that_do_not_fit_are_refused(linear: tuple[bytes, tuple[Binding, ...], dict[str, Array]]) -> None:
+    _, bindings, weights = linear
+    with pytest.raises(PlanError, match="holds no template"):
+        fill_template(b"", bindings, weights)
+    other, _ = build_template(of.predict(network(layers.Flatten(), layers.Dense(7), shape=(2, 2)), 4))
+    with pytest.raises(PlanError, match=r"does not fit|no tensor"):
+        fill_template(other, bindings, weights)

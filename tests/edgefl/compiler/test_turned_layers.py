@@ -1,0 +1,69 @@
+"""Layers on turned images give Keras's numbers, and nothing is turned back between two of them."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+from edgefl.algorithms.plans import build_plan
+from edgefl.compiler import objective as of
+from edgefl.compiler.compile import compile_program
+from edgefl.compiler.network import Network
+from edgefl.compiler.optimizer import sgd
+from edgefl.config import FederationConfig, ModelConfig
+from edgefl.learner.keras import KerasLearner
+from edgefl.learner.litert import LiteRTLearner
+from edgefl.plan.inspect import inspect_plan
+from edgefl.plan.spec import Plan, PlanSpec
+from edgefl.rng import rng_for
+
+
+def images() -> keras.Model:
+    """Turned and other layers in turn: softmax, a pointwise convolution, a norm and a dropout take images as they are."""
+    x = keras.Input((9, 8, 2))
+    y = layers.Conv2D(6, 3, padding="same", activation="tanh", name="a")(x)
+    z = layers.LeakyReLU(name="leaky")(layers.Conv2D(6, (3, 2), padding="same", use_bias=False, name="b")(y))
+    y = layers.Activation("sigmoid", name="sigmoid")(layers.Add(name="add")([y, z]))
+    y = layers.AveragePooling2D(2, name="mean")(layers.ZeroPadding2D(1, name="edge")(y))
+    y = layers.Conv2D(5, 2, strides=2, activation="softmax", name="c")(y)
+    y = layers.GroupNormalization(1, name="norm")(layers.Conv2D(4, 1, activation="relu", name="d")(y))
+    y = layers.Conv2D(4, 3, dilation_rate=2, padding="same", name="e")(layers.Dropout(0.2, name="drop")(y))
+    y = layers.MaxPooling2D(2, padding="same", name="max")(layers.Activation("softmax", name="softmax")(y))
+    return keras.Model(x, layers.Dense(3, name="fc")(layers.Flatten(name="flatten")(y)))
+
+
+def windows() -> keras.Model:
+    """The same in one dimension."""
+    x = keras.Input((20, 3))
+    y = layers.MaxPooling1D(2, name="max")(layers.Conv1D(4, 5, activation="relu", name="a")(x))
+    y = layers.ELU(name="elu")(layers.Conv1D(6, 3, strides=2, padding="same", name="b")(layers.ZeroPadding1D(1, name="edge")(y)))
+    y = layers.GlobalAveragePooling1D(name="average")(layers.AveragePooling1D(2, name="mean")(y))
+    return keras.Model(x, layers.Dense(3, name="fc")(y))
+
+
+@pytest.mark.parametrize("make", [images, windows])
+def test_it_trains_and_predicts_as_keras_does(make):
+    keras.utils.set_random_seed(0)
+    network = Network(make())
+    objectives = (of.classify(network, 4, sgd(0.1, momentum=0.5)), of.predict(network, 4))
+    program, signatures = compile_program(objectives)
+    plan = Plan(PlanSpec("m", "a", {}, network.input_shape, 3, network.specs, signatures), program, b"")
+    rng = np.random.default_rng(0)
+    x, y = rng.random((10, *network.input_shape), dtype=np.float32), rng.integers(0, 3, 10)
+    weights = network.initial_weights()
+    learners = (LiteRTLearner(plan), KerasLearner(plan.spec, objectives))
+    got, expected = (one.fit("train", weights, {"x": x}, y, epochs=2, rng=rng_for(1, 1))[0] for one in learners)
+    for name in expected:
+        np.testing.assert_allclose(got[name], expected[name], atol=1e-5, err_msg=name)
+        assert not np.array_equal(got[name], weights[name]), name
+    got, expected = (one.predict("predict", weights, {"x": x}) for one in learners)
+    np.testing.assert_allclose(got, expected, atol=1e-5)
+
+
+def test_lenet_turns_its_image_once_and_its_features_back():
+    """The third transposition is of the second filter; the training step has the features' gradient and the filter's too."""
+    plan, _ = build_plan(FederationConfig(algorithm="fedavg", model=ModelConfig("lenet5")))
+    report = inspect_plan(plan)["signatures"]
+    assert report["predict"]["ops"]["TRANSPOSE"] == 3
+    assert report["train"]["ops"]["TRANSPOSE"] == 5
+    assert "CONV_2D" not in report["train"]["ops"]

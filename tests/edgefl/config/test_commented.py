@@ -1,0 +1,61 @@
+"""What `edgefl init` writes: a file that loads, with each key explained by the docstring of its table."""
+
+import re
+from dataclasses import fields
+
+import pytest
+
+from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig, PrivacyConfig, parse_config
+from edgefl.config.template import APART, TABLES, commented, key_docs
+
+TABLES_OF_CONFIGURATION = (FederationConfig, ModelConfig, DataConfig, PartitionConfig, PrivacyConfig)
+
+
+def test_docs_by_hand() -> None:
+    class Table:
+        """What it is.
+
+        Attributes:
+            one: the first: of two
+            two: the second, which
+                goes on
+        """
+
+    assert key_docs(Table) == {"one": "the first: of two", "two": "the second, which goes on"}
+
+
+@pytest.mark.parametrize("table", TABLES_OF_CONFIGURATION, ids=lambda table: table.__name__)
+def test_each_key_is_explained_and_nothing_else(table: type) -> None:
+    keys = {field.name for field in fields(table)} - {"options", "data", "model", "partition", "privacy"}
+    assert set(key_docs(table)) - {"options"} == keys
+
+
+def test_nothing_chosen_is_the_defaults() -> None:
+    assert parse_config(commented(FederationConfig(), {}, {})) == FederationConfig()
+
+
+def uncommented(text: str) -> str:
+    return re.sub(r"^# (\w+ = )", r"\1", text, flags=re.MULTILINE)
+
+
+def test_every_key_is_there_and_taking_the_sharp_away_sets_it() -> None:
+    text = commented(FederationConfig(), {}, {"algorithm": {"epochs": 5, "withhold": ""}})
+    whole = parse_config(uncommented(text))
+    assert whole == FederationConfig(options={"epochs": 5, "withhold": ""})
+    for name, table in TABLES.items():
+        part = uncommented(text).partition(f"[{name}]\n")[2].partition("\n[")[0]
+        skip = APART if table is FederationConfig else ("options",)
+        wanted = {"algorithm": {"name"}, "broker": {"url"}}.get(name, {field.name for field in fields(table)} - set(skip))
+        assert set(re.findall(r"^(\w+) = ", part, re.MULTILINE)) >= wanted
+        # a comment above each key, or above the run of options
+        assert not re.search(r"\n\n\w+ = ", part)
+
+
+def test_what_is_chosen_is_written_out() -> None:
+    config = FederationConfig(name="kitchen", rounds=3, options={"epochs": 2}, model=ModelConfig("softmax", (4,), 3))
+    text = commented(
+        config, {"federation": {"name", "rounds"}, "model": {"name", "input_shape", "num_classes"}}, {"algorithm": {"epochs": 5}}
+    )
+    assert parse_config(text) == config
+    assert "# how many rounds of training\nrounds = 3\n" in text
+    assert max(map(len, text.splitlines())) <= 102

@@ -1,0 +1,105 @@
+import hashlib
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from edgefl.data.datasets.fetch import Remote, download, find, obtain, places
+from edgefl.errors import DataError
+
+CONTENT = bytes(range(256)) * 9
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None: ...
+
+    def do_GET(self) -> None:
+        if self.path != "/short":
+            return super().do_GET()
+        self.send_response(200)
+        self.send_header("Content-Length", "50")
+        self.end_headers()
+        self.wfile.write(b"only this")
+        return None
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[str]:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "set.bin").write_bytes(CONTENT)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path / "home")))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture(autouse=True)
+def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("EDGEFL_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "data"
+
+
+def test_it_is_fetched_once(home: str, own_places: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    remote = Remote(f"{home}/set.bin", "sha256:" + hashlib.sha256(CONTENT).hexdigest())
+    path = obtain("sub/set.bin", remote)
+    assert path == own_places / "sub" / "set.bin"
+    assert path.read_bytes() == CONTENT
+    assert f"fetching {home}/set.bin into {path}" in capsys.readouterr().err
+    assert obtain("sub/set.bin", Remote("http://127.0.0.1:9/gone")) == path
+    assert capsys.readouterr().err == ""
+
+
+def test_the_cache_is_looked_at_and_used_without_a_place(home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = tmp_path / "cache" / "edgefl" / "data"
+    cache.mkdir(parents=True)
+    (cache / "a.npz").write_bytes(b"")
+    assert find("a.npz") == cache / "a.npz"
+    monkeypatch.delenv("EDGEFL_DATA")
+    assert places() == [cache]
+    assert obtain("b", Remote(f"{home}/set.bin")) == cache / "b"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert places() == [Path.home() / ".cache" / "edgefl" / "data"]
+
+
+@pytest.mark.parametrize(
+    ("path", "digest", "most", "message"),
+    [
+        ("set.bin", "sha256:" + "0" * 64, 10**6, "expected 0000.*it is not the published file"),
+        ("set.bin", "md5:" + "0" * 32, 10**6, "the md5 of"),
+        ("set.bin", "", 100, "more than 100 bytes"),
+        ("none.bin", "", 10**6, "404"),
+        ("short", "", 10**6, "9 bytes came|IncompleteRead"),
+    ],
+)
+def test_what_is_not_the_file_is_not_kept(home: str, own_places: Path, path: str, digest: str, most: int, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        obtain("set.bin", Remote(f"{home}/{path}", digest, most))
+    assert find("set.bin") is None
+    assert not own_places.exists() or not list(own_places.iterdir())
+
+
+def test_offline_says_how_to_get_it_by_hand(own_places: Path) -> None:
+    with pytest.raises(DataError, match=rf"no set.bin in .*could not be fetched: .*put it at {own_places}/set.bin"):
+        obtain("set.bin", Remote("http://127.0.0.1:9/set.bin"))
+    with pytest.raises(DataError, match=r"; ask a friend$"):
+        obtain("set.bin", Remote("nonsense:set.bin"), "ask a friend")
+
+
+def test_a_place_that_cannot_be_written(home: str, own_places: Path) -> None:
+    own_places.write_text("a file where the folder should be")
+    with pytest.raises(DataError, match="could not be fetched"):
+        obtain("set.bin", Remote(f"{home}/set.bin"))
+
+
+def test_files_can_be_fetched_too(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(CONTENT)
+    assert download(Remote((tmp_path / "f").as_uri(), "md5:" + hashlib.md5(CONTENT).hexdigest())) == CONTENT

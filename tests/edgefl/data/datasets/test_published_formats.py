@@ -1,0 +1,223 @@
+"""The formats that data sets are published in, on small archives made by hand."""
+
+import gzip
+import io
+import json
+import tarfile
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgefl.data import list_datasets, load_dataset
+from edgefl.data.datasets import cifar10, cifar100
+from edgefl.data.datasets.catalog import SOURCES
+from edgefl.data.datasets.uci_har import CHANNELS, overlapping
+from edgefl.errors import ConfigError, DataError
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("EDGEFL_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def write_tar(path: Path, files: dict[str, bytes]) -> None:
+    with tarfile.open(path, "w:gz") as tar:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+
+
+def record(labels: list[int], picture: np.ndarray) -> bytes:
+    return bytes(labels) + picture.transpose(2, 0, 1).tobytes()
+
+
+def test_cifar_10_binary(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    pictures = rng.integers(0, 256, (6, 32, 32, 3)).astype(np.uint8)
+    names = [*cifar10.TRAIN, *cifar10.TEST]
+    write_tar(folder / cifar10.ARCHIVE, {name: record([i + 2], pictures[i]) for i, name in enumerate(names)})
+    data = load_dataset("cifar10")
+    assert data.y_train.tolist() == [2, 3, 4, 5, 6] and data.y_test.tolist() == [7]
+    np.testing.assert_array_equal(data.x_train, pictures[:5] / np.float32(255))
+    np.testing.assert_array_equal(data.x_test, pictures[5:] / np.float32(255))
+
+
+def test_cifar_100_binary(folder: Path) -> None:
+    pictures = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3)).astype(np.uint8)
+    train = record([4, 0], pictures[0]) + record([1, 1], pictures[1])
+    write_tar(folder / cifar100.ARCHIVE, {"cifar-100-binary/train.bin": train, "cifar-100-binary/test.bin": record([1, 1], pictures[2])})
+    data = load_dataset("cifar100")
+    assert data.y_train.tolist() == [0, 1] and data.num_classes == 100 and data.note == ""
+    assert data.coarse is not None and data.coarse[:2].tolist() == [4, 1]
+    np.testing.assert_array_equal(data.x_test[0], pictures[2] / np.float32(255))
+
+
+def test_the_superclasses_are_all_there() -> None:
+    names = " ".join(cifar100.SUPERCLASSES).split()
+    assert len(set(names)) == 100
+    assert np.bincount(cifar100.superclasses(names)).tolist() == [5] * 20
+    assert cifar100.superclasses(["whale", "apple", "wolf"]).tolist() == [0, 4, 8]
+    with pytest.raises(DataError, match="no class 'house_cat'"):
+        cifar100.superclasses(["house_cat"])
+
+
+def test_damaged_cifar(folder: Path) -> None:
+    path = folder / cifar10.ARCHIVE
+    for content in (b"no tar", gzip.compress(b"neither")):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match="not the binary version of CIFAR"):
+            load_dataset("cifar10")
+    write_tar(path, {"cifar-10-batches-py/data_batch_1": b"x"})
+    with pytest.raises(DataError, match="not the binary version"):
+        load_dataset("cifar10")
+    write_tar(path, dict.fromkeys((*cifar10.TRAIN, *cifar10.TEST), b"x" * 3072))
+    with pytest.raises(DataError, match="not the binary version"):
+        load_dataset("cifar10")
+
+
+def idx(folder: Path, name: str, magic: int, values: np.ndarray) -> None:
+    header = np.array([magic, *values.shape], ">u4").tobytes()
+    (folder / "qmnist").mkdir(exist_ok=True)
+    (folder / "qmnist" / name).write_bytes(gzip.compress(header + values.tobytes()))
+
+
+def test_qmnist_by_writer(folder: Path) -> None:
+    pictures = np.arange(6 * 784).reshape(6, 28, 28).astype(np.uint8)
+    # class, form series, writer, digit of this writer, ...: writer 9 wrote the last digit of the file first.
+    table = np.array([[5, 0, 9, 30, 35, 0, 0, 0]] * 6, ">i4")
+    table[:, 2], table[:, 3], table[:, 0] = [9, 8, 9, 8, 9, 9], [30, 1, 31, 2, 40, 2], range(6)
+    idx(folder, "qmnist-train-images-idx3-ubyte.gz", 0x803, pictures)
+    idx(folder, "qmnist-train-labels-idx2-int.gz", 0xC02, table)
+    data = load_dataset("mnist-writers", {"test_share": 0.25})
+    assert data.y_train.tolist() == [0, 1, 2, 5] and data.y_test.tolist() == [3, 4]
+    assert data.group_train is not None and data.group_train.tolist() == [9, 8, 9, 9]
+    assert data.group_test is not None and data.group_test.tolist() == [8, 9]
+    np.testing.assert_array_equal(data.x_test[1, :, :, 0], pictures[4] / np.float32(255))
+    idx(folder, "qmnist-test-images-idx3-ubyte.gz", 0x803, pictures[:2])
+    idx(folder, "qmnist-test-labels-idx2-int.gz", 0xC02, table[:2])
+    official = load_dataset("mnist-writers", {"split": "official"})
+    assert (len(official.y_train), official.y_test.tolist()) == (6, [0, 1])
+    with pytest.raises(DataError, match="'own' or 'official'"):
+        load_dataset("mnist-writers", {"split": "0.2"})
+    idx(folder, "qmnist-train-labels-idx2-int.gz", 0xC02, table[:5])
+    with pytest.raises(DataError, match="fetch the qmnist archives again"):
+        load_dataset("mnist-writers")
+
+
+def har_files(windows: np.ndarray, y: list[int], wearers: list[int], part: str) -> dict[str, str]:
+    files = {f"y_{part}.txt": "\n".join(map(str, y)), f"subject_{part}.txt": "\n".join(map(str, wearers))}
+    for i, channel in enumerate(CHANNELS):
+        rows = ("  ".join(f"{value: .7e}" for value in row) for row in windows[:, :, i])
+        files[f"Inertial Signals/{channel}_{part}.txt"] = "\n".join(rows)
+    return {f"UCI HAR Dataset/{part}/{name}": content for name, content in files.items()}
+
+
+def test_uci_har_zip(folder: Path) -> None:
+    signal = np.random.default_rng(0).normal(size=(64 * 9, 9)).round(4)
+    windows = np.stack([signal[start : start + 128] for start in range(0, 64 * 8, 64)])
+    files = har_files(windows, [1] * 8, [3] * 8, "train") | har_files(windows[:2], [6, 6], [2, 2], "test")
+    inner = io.BytesIO()
+    with zipfile.ZipFile(inner, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    for nested in (False, True):
+        path = folder / "uci_har.zip"
+        if nested:
+            with zipfile.ZipFile(path, "w") as outer:
+                outer.writestr("UCI HAR Dataset.zip", inner.getvalue())
+        else:
+            path.write_bytes(inner.getvalue())
+        data = load_dataset("uci-har", {"standardise": False, "test_share": 0.25})
+        # Two of eight windows are held out and the one before them overlaps; of two windows that overlap one is held out.
+        np.testing.assert_allclose(data.x_train, windows[:5].astype(np.float32))
+        np.testing.assert_allclose(data.x_test, windows[[6, 7, 1]].astype(np.float32))
+        assert data.y_test.tolist() == [0, 0, 5]
+        assert data.group_test is not None and data.group_test.tolist() == [3, 3, 2]
+    apart = load_dataset("uci-har", {"split": "wearer"})
+    assert (len(apart.y_train), len(apart.y_test)) == (8, 2)
+    path.write_bytes(inner.getvalue()[:-40])
+    with pytest.raises(DataError, match="not the official UCI HAR archive"):
+        load_dataset("uci-har")
+
+
+def test_shuffled_windows_are_put_in_order(folder: Path) -> None:
+    signal = np.random.default_rng(1).normal(size=(64 * 21, 9)).astype(np.float16)
+    windows = np.stack([signal[start : start + 128] for start in range(0, 64 * 20, 64)])
+    order = np.random.default_rng(2).permutation(20)
+    np.savez(folder / "uci_har.npz", x=windows[order], y=np.zeros(20, np.uint8), subject=np.full(20, 4, np.uint8))
+    data = load_dataset("uci-har", {"standardise": False})
+    np.testing.assert_array_equal(np.sort(data.x_test[:, 0, 0]), np.sort(windows[16:, 0, 0].astype(np.float32)))
+    assert len(data.x_train) == 15
+    both = np.concatenate([data.x_train, data.x_test])
+    for i, j in overlapping(both, np.zeros(19, np.int64)):
+        assert (i < 15) == (j < 15)
+
+
+def test_medmnist(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    parts = {}
+    for part, count in (("train", 4), ("val", 2), ("test", 3)):
+        parts[f"{part}_images"] = rng.integers(0, 256, (count, 28, 28, 3)).astype(np.uint8)
+        parts[f"{part}_labels"] = np.arange(count, dtype=np.uint8)[:, None]
+    np.savez(folder / "dermamnist.npz", **parts)
+    data = load_dataset("dermamnist")
+    assert data.y_train.tolist() == [0, 1, 2, 3, 0, 1] and data.y_test.tolist() == [0, 1, 2]
+    np.testing.assert_array_equal(data.x_train[5], parts["val_images"][1] / np.float32(255))
+    assert load_dataset("dermamnist", {"size": 40}).x_test.shape == (3, 40, 40, 3)
+    black = {name: np.zeros((len(part), 40, 40, 3), np.uint8) if part.ndim == 4 else part for name, part in parts.items()}
+    np.savez(folder / "dermamnist_40.npz", **black)
+    assert load_dataset("dermamnist", {"size": 40}).x_test.max() == 0
+    np.savez(folder / "dermamnist.npz", x=parts["val_images"])
+    with pytest.raises(DataError, match="no train_images and train_labels"):
+        load_dataset("dermamnist")
+
+
+def leaf(path: Path, people: dict[str, list[int]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = {name: {"x": [[k / 255] * 784 for k in y], "y": y} for name, y in people.items()}
+    path.write_text(json.dumps({"users": list(people), "num_samples": [len(y) for y in people.values()], "user_data": data}))
+
+
+def test_leaf(folder: Path) -> None:
+    leaf(folder / "femnist/train/all_data_0_niid_0_keep_0_train_9.json", {"f0": [3, 61], "f1": [5]})
+    leaf(folder / "femnist/train/all_data_1_niid_0_keep_0_train_9.json", {"f2": [7]})
+    leaf(folder / "femnist/test/all_data_0_niid_0_keep_0_test_9.json", {"f1": [6], "f0": [4]})
+    data = load_dataset("femnist")
+    assert data.y_train.tolist() == [3, 61, 5, 7] and data.y_test.tolist() == [6, 4] and data.num_classes == 62
+    assert data.group_train is not None and data.group_train.tolist() == [0, 0, 1, 2]
+    assert data.group_test is not None and data.group_test.tolist() == [1, 0]
+    assert data.x_train.shape == (4, 28, 28, 1)
+    np.testing.assert_allclose(data.x_train[:, 0, 0, 0], np.array([3, 61, 5, 7]) / 255, rtol=1e-6)
+    assert load_dataset("femnist", {"writers": 1}).y_train.tolist() == [3, 61]
+
+
+def test_leaf_before_it_is_split(folder: Path) -> None:
+    leaf(folder / "femnist/all_data/all_data_0.json", {"f0": [1, 2, 3, 4, 5], "f1": [6, 7]})
+    data = load_dataset("femnist")
+    assert data.y_train.tolist() == [1, 2, 3, 4, 6] and data.y_test.tolist() == [5, 7]
+    (folder / "femnist/all_data/all_data_0.json").write_text('{"users": ["f0"], "user_data": {"f0": {"x": [[2.5]], "y": [0]}}}')
+    with pytest.raises(DataError, match="is not LEAF's"):
+        load_dataset("femnist")
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100", "mnist-writers", "uci-har", "dermamnist", "femnist"])
+def test_absent_files_say_how_to_get_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
+    with pytest.raises(DataError, match=r"put it at|preprocess\.sh"):
+        load_dataset(name)
+
+
+def test_all_sources_are_listed(folder: Path) -> None:
+    rows = {row["name"]: row for row in list_datasets()}
+    assert list(rows) == list(SOURCES)
+    assert not rows["cifar10"]["here"] and rows["digits"]["here"]
+    (folder / "cifar10.npz").write_bytes(b"")
+    assert {row["name"]: row for row in list_datasets()}["cifar10"]["here"]
+    assert rows["uci-har"]["options"] == {"split": "own", "test_share": 0.2, "standardise": True, "classes": ()}
+    with pytest.raises(ConfigError, match=r"\[data\] uci-har has no option 'tset_share'; did you mean 'test_share'"):
+        load_dataset("uci-har", {"tset_share": 0.1})

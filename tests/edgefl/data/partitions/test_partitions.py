@@ -1,0 +1,80 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgefl.data.dataset import Dataset, subsample
+from edgefl.data.partitions.make_shards import make_shards
+from edgefl.data.partitions.shares import dirichlet_shares, divide, iid_shares, shares_of
+from edgefl.errors import DataError
+
+
+def toy(count: int, seed: int = 0) -> Dataset:
+    rng = np.random.default_rng(seed)
+    x = np.arange(count, dtype=np.float32)[:, None]
+    return Dataset(x, rng.integers(0, 5, count), x + 10_000, rng.integers(0, 5, count), 5)
+
+
+@given(st.integers(0, 2**32), st.integers(1, 9), st.integers(20, 300), st.floats(0.01, 100), st.integers(1, 2))
+def test_every_sample_goes_to_one_client_and_none_is_short(seed: int, clients: int, count: int, alpha: float, least: int) -> None:
+    labels = np.random.default_rng(seed).integers(0, 6, count)
+    shares = dirichlet_shares(6, clients, np.random.default_rng(seed), alpha=alpha)
+    parts = divide(labels, shares, np.random.default_rng(seed), least)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(count))
+    assert min(len(part) for part in parts) >= least
+    again = divide(labels, shares, np.random.default_rng(seed), least)
+    for part, same in zip(parts, again, strict=True):
+        np.testing.assert_array_equal(part, same)
+
+
+def test_two_clients_by_hand() -> None:
+    labels = np.array([0, 0, 0, 0, 1, 1, 1, 1])
+    parts = divide(labels, np.array([[0.75, 0.25], [0.0, 1.0]]), np.random.default_rng(0))
+    assert np.bincount(labels[parts[0]], minlength=2).tolist() == [3, 0]
+    assert np.bincount(labels[parts[1]], minlength=2).tolist() == [1, 4]
+
+
+def test_a_client_without_a_share_takes_from_the_largest() -> None:
+    labels = np.zeros(10, np.int64)
+    parts = divide(labels, np.array([[0.7, 0.3, 0.0]]), np.random.default_rng(0), 2)
+    assert [len(part) for part in parts] == [5, 3, 2]
+
+
+def test_small_alpha_is_more_uneven_than_large() -> None:
+    small, large = (dirichlet_shares(10, 8, np.random.default_rng(0), alpha=a).std() for a in (0.1, 100))
+    assert small > 5 * large
+    np.testing.assert_allclose(iid_shares(3, 4, np.random.default_rng(0)).sum(1), 1)
+
+
+def test_a_client_is_measured_on_its_own_classes() -> None:
+    for own in make_shards(toy(4000), num_clients=5, alpha=0.3, seed=4):
+        train, test = (np.bincount(y, minlength=5) / len(y) for y in (own.y_train, own.y_test))
+        np.testing.assert_allclose(train, test, atol=0.06)
+        assert own.x_train.max() < 10_000 <= own.x_test.min()
+
+
+def test_shards_follow_the_seed_and_the_partition() -> None:
+    first, again, other = (make_shards(toy(400), num_clients=3, seed=seed) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first[2].x_train, again[2].x_train)
+    assert not np.array_equal(first[2].x_train, other[2].x_train)
+    sizes = [len(s.y_train) for s in make_shards(toy(400), partition="iid", num_clients=4)]
+    assert max(sizes) - min(sizes) <= 5
+
+
+def test_what_cannot_be_shared_out() -> None:
+    with pytest.raises(DataError, match="4 clients, expected at least 2 each"):
+        make_shards(toy(7), num_clients=4)
+    with pytest.raises(DataError, match="alpha is 0"):
+        make_shards(toy(70), num_clients=4, alpha=0)
+    with pytest.raises(DataError, match="0 clients"):
+        make_shards(toy(70), num_clients=0)
+    with pytest.raises(DataError, match="expected dirichlet or iid"):
+        shares_of("zipf", 1)
+
+
+def test_subsample_draws_each_sample_once() -> None:
+    few = subsample(toy(100), 30, 500, seed=2)
+    assert len(np.unique(few.x_train)) == 30
+    assert len(few.y_test) == 100
+    with pytest.raises(DataError, match="at least one"):
+        subsample(toy(100), 0, 5, seed=2)

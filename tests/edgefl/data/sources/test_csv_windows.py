@@ -1,0 +1,87 @@
+"""CSV recordings: windows by hand, and each bad row by its line."""
+
+import numpy as np
+import pytest
+
+from edgefl.data.sources import load_source, make_source, read_source
+from edgefl.errors import ConfigError, DataError
+
+WALK = "t,ax,board,activity,ay\n10,1,pi,walk,0.5\n11,2,pi,walk,1.5\n12,3,pi,run,2.5\n13,4,pi,run,3.5\n14,5,pi,run,4.5\n"
+
+
+def read(path, window=2, label="activity", **options):
+    return read_source(make_source(str(path), window=window, label=label, **options))
+
+
+def test_a_file_by_hand(tmp_path):
+    (tmp_path / "a.csv").write_text(WALK)
+    arrays = read(tmp_path / "a.csv", channels=("ay", "ax"))
+    np.testing.assert_array_equal(arrays["x"], np.float32([[[0.5, 1], [1.5, 2]], [[2.5, 3], [3.5, 4]]]))
+    assert (arrays["x"].dtype, arrays["y"].tolist(), arrays["class_names"].tolist()) == (np.float32, [1, 0], ["run", "walk"])
+    # all other numeric columns, in the header's order; windows of three begun at each row
+    arrays = read(tmp_path / "a.csv", window=3, step=1)
+    np.testing.assert_array_equal(arrays["x"][1], [[11, 2, 1.5], [12, 3, 2.5], [13, 4, 3.5]])
+    assert arrays["y"].tolist() == [1, 0, 0]
+
+
+def test_windows_never_span_files_and_columns_go_by_name(tmp_path):
+    (tmp_path / "b.csv").write_text("activity,ay,ax\n" + "".join(f"0,{i},{-i}\n" for i in range(3)))
+    (tmp_path / "a.csv").write_text("ax,ay,activity\n" + "".join(f"{i},{i * 10},3\n" for i in range(5)))
+    (tmp_path / "c.csv").write_text("ax,ay,activity\n7,7,3\n")
+    arrays = read(tmp_path)
+    np.testing.assert_array_equal(arrays["x"], [[[0, 0], [1, 10]], [[2, 20], [3, 30]], [[0, 0], [-1, 1]]])
+    assert arrays["y"].tolist() == [3, 3, 0]
+    assert "class_names" not in arrays
+
+
+def test_a_list_of_classes_beside_the_file(tmp_path):
+    (tmp_path / "a.csv").write_text(WALK)
+    (tmp_path / "classes.txt").write_text("stand\nwalk\nrun\n")
+    shard = load_source(make_source(str(tmp_path / "a.csv"), window=1, label="activity"), num_classes=3)
+    assert sorted(np.r_[shard.y_train, shard.y_test].tolist()) == [1, 1, 2, 2, 2]
+
+
+def test_what_spreadsheets_write(tmp_path):
+    (tmp_path / "a.csv").write_bytes('﻿"ax", activity\r\n1,a\r\n\r\n"2","a"\r\n'.encode())
+    np.testing.assert_array_equal(read(tmp_path / "a.csv")["x"], [[[1], [2]]])
+
+
+BAD = [
+    ("not a number", "ax,activity\n1,a\n2,a\nx,a\n", "line 4: ax is 'x', expected a finite number"),
+    ("not finite", "ax,activity\n1,a\nnan,a\n", "line 3: ax is 'nan'"),
+    ("too large", "ax,activity\n1,a\n1e39,a\n", "line 3: ax is '1e39'"),
+    ("empty later", "ax,activity\n1,a\n,a\n", "line 3: ax is ''"),
+    ("empty at first", "ax,ay,activity\n1,,a\n", "line 2: column 'ay' is empty"),
+    ("short", "ax,activity\n1,a\n\n1\n", "line 4: 1 cells, expected 2"),
+    ("no label", "ax,activity\n1,a\n1, \n", "line 3: no label in column 'activity'"),
+    ("no such column", "ax,activty\n1,a\n", "no column 'activity' in the header .*did you mean 'activty'"),
+    ("twice", "ax,ax,activity\n1,1,a\n", "names 'ax' twice"),
+    ("no numbers", "ax,activity\nb,a\n", "line 2: no column with a number"),
+    ("nothing", "", "no column 'activity'"),
+    ("header only", "ax,activity\n", "0 rows at most, expected 2"),
+    ("short recording", "ax,activity\n1,a\n", "1 rows at most, expected 2"),
+    ("quotes", 'ax,activity\n"1,a\n', "cannot be read as CSV"),
+    ("bytes", b"\x89PNG\xff\n", "cannot be read as CSV"),
+]
+
+
+@pytest.mark.parametrize(("text", "says"), [row[1:] for row in BAD], ids=[row[0] for row in BAD])
+def test_a_bad_row_is_named_by_its_line(tmp_path, text, says):
+    path = tmp_path / "a.csv"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(DataError, match=says) as caught:
+        read(path)
+    assert str(path) in str(caught.value)
+
+
+def test_places_without_csv(tmp_path):
+    with pytest.raises(DataError, match=r"holds no .csv"):
+        read(tmp_path)
+    with pytest.raises(DataError, match="cannot be read"):
+        read(tmp_path / "none.csv")
+    with pytest.raises(ConfigError, match="--window ROWS and --label"):
+        make_source(str(tmp_path / "a.csv"))
+    with pytest.raises(ConfigError, match="--window ROWS and --label"):
+        make_source(str(tmp_path), window=3)
+    with pytest.raises(ConfigError, match=r"are for a .csv file"):
+        make_source(str(tmp_path / "a.npz"), window=3, label="y")

@@ -1,0 +1,87 @@
+"""A function of the owner's, and the note by which a source is opened again."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from edgefl.data.sources import DataSource, load_source, make_source, read_source, source_of_note
+from edgefl.errors import ConfigError, DataError
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """Write a module of the owner's, in the folder that the command is started in."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(tmp_path)])
+    (tmp_path / "own_sensors.py").write_text(
+        "import numpy as np\ncalls = []\n"
+        "def load():\n    calls.append(1)\n    return np.full((6, 2), 51, np.uint8), np.arange(6) % 2\n"
+        "def lists(): return [[0.5], [1.5]], [0, 1]\n"
+        "def broken(): raise RuntimeError('no sensor')\n"
+        "def ragged(): return [[1.0], [1.0, 2.0]], [0, 1]\n"
+        "def bare(): return np.zeros(3)\n"
+        "number = 3\n"
+    )
+    (tmp_path / "own_typo.py").write_text("import nothing_of_this_name\n")
+    yield "own_sensors"
+    for name in ("own_sensors", "own_typo"):
+        sys.modules.pop(name, None)
+
+
+def test_what_it_returns_is_the_shard(module):
+    shard = load_source(make_source(f"{module}:load"), num_classes=3)
+    assert (shard.x_train.shape, shard.x_test.shape, shard.num_classes) == ((5, 2), (1, 2), 3)
+    assert set(shard.x_train.ravel().tolist()) == {float(np.float32(0.2))}
+    assert len(sys.modules[module].calls) == 1
+    assert read_source(make_source(f"{module}:lists"))["x"].tolist() == [[0.5], [1.5]]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("own_sensors:broken", "failed: RuntimeError: no sensor; EDGEFL_DEBUG"),
+        ("own_sensors:ragged", "one shape"),
+        ("own_sensors:bare", "returned ndarray, expected a tuple"),
+        ("own_sensors:none", "has no function 'none'"),
+        ("own_sensors:number", "has no function 'number'"),
+        ("own_typo:load", "importing own_typo failed: ModuleNotFoundError"),
+        ("not_there.at_all:load", "start in the folder"),
+    ],
+)
+def test_what_fails_is_named(module, name, says):
+    with pytest.raises(DataError, match=says) as caught:
+        read_source(make_source(name))
+    assert name in str(caught.value)
+
+
+def test_a_folder_of_the_owners_hides_no_module(module, tmp_path):
+    (tmp_path / "colorsys.py").write_text("raise RuntimeError('hidden')")
+    sys.modules.pop("colorsys", None)
+    read_source(make_source(f"{module}:load"))
+    import colorsys
+
+    assert colorsys.rgb_to_hsv(0, 0, 0) == (0.0, 0.0, 0)
+
+
+def test_windows_are_not_cut_from_a_function(module):
+    with pytest.raises(ConfigError, match="is a function"):
+        make_source(f"{module}:load", window=3, label="y")
+
+
+def test_a_note_opens_the_same_source(module, tmp_path):
+    for source in (
+        make_source("shard.npz"),
+        make_source("a.csv", window=4, label="y", channels=("a", "b")),
+        make_source(f"{module}:load"),
+    ):
+        assert source_of_note(json.loads(json.dumps(source.as_note()))) == source
+    assert make_source("shard.npz").as_note() == {"data": str(tmp_path / "shard.npz")}
+    assert make_source("a.csv", window=4, label="y") == DataSource(str(tmp_path / "a.csv"), 4, 4, "y")
+
+
+@pytest.mark.parametrize("source", [3, {"window": "4"}, {"unknown": 1}, {"channels": 3}])
+def test_damaged_notes(source):
+    with pytest.raises((TypeError, ValueError)):
+        source_of_note({"data": "x", "source": source})

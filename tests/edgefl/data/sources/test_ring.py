@@ -1,0 +1,119 @@
+"""The ring: the newest windows, whole on disk; what was held out once stays held out."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgefl.data.npz import load_shard
+from edgefl.data.sources.ring import MAX_BYTES, Ring, load_ring, sole_writer
+from edgefl.errors import ConfigError, DataError, StateError
+
+AXES = ("x", "y", "z")
+
+
+def fill(ring, count):
+    for _ in range(count):
+        number = ring.recorded
+        ring.add(np.full((4, 3), number, np.float32), number % 3)
+
+
+def stored(path):
+    with np.load(path) as file:
+        return dict(zip(file["window_number"].tolist(), file["x"][:, 0, 0].tolist(), strict=True)), file["y"].tolist()
+
+
+@given(st.integers(1, 7), st.lists(st.tuples(st.integers(1, 7), st.integers(0, 9)), max_size=4))
+def test_the_newest_windows_are_kept_over_starts_with_any_capacity(tmp_path_factory, capacity, more):
+    path, total = tmp_path_factory.mktemp("ring") / "r.npz", 0
+    kept = []
+    for size, count in [(capacity, 5), *more]:
+        ring = load_ring(path, size, 4, ()) or Ring(size, 4, AXES)
+        fill(ring, count)
+        kept = [*kept[-size:], *range(total, total + count)][-size:]
+        total += count
+        assert (ring.recorded, len(ring)) == (total, len(kept))
+        ring.save(path)
+        numbers, labels = stored(path)
+        assert numbers == {number: float(number) for number in kept}
+        assert labels == [number % 3 for number in numbers]
+
+
+def test_what_is_held_out_stays_held_out_as_the_ring_moves_on(tmp_path):
+    ring, sides = Ring(300, 4, AXES), {}
+    for _ in range(5):
+        fill(ring, 150)
+        ring.save(tmp_path / "r.npz")
+        shard = load_shard(tmp_path / "r.npz", seed=1)
+        assert 0.1 < len(shard.y_test) / len(ring) < 0.3
+        for part, x in (("train", shard.x_train), ("test", shard.x_test)):
+            for number in x[:, 0, 0].tolist():
+                assert sides.setdefault(number, part) == part
+    assert len(sides) == 750
+    other = load_shard(tmp_path / "r.npz", seed=2).x_test
+    assert set(other[:, 0, 0].tolist()) != {number for number, side in sides.items() if side == "test" and number >= 450}
+
+
+def test_two_windows_are_one_for_each_side(tmp_path):
+    ring = Ring(3, 4, AXES)
+    fill(ring, 3)
+    ring.save(tmp_path / "r.npz")
+    shard = load_shard(tmp_path / "r.npz")
+    assert (len(shard.y_train), len(shard.y_test)) == (2, 1)
+
+
+def test_an_end_within_a_change_leaves_no_window_with_anothers_label(tmp_path):
+    ring = Ring(2, 4, AXES)
+    fill(ring, 2)
+    with pytest.raises(ValueError, match="broadcast"):
+        ring.add(np.zeros((9, 9), np.float32), 2)
+    ring.save(tmp_path / "r.npz")
+    assert stored(tmp_path / "r.npz") == ({1: 1.0}, [1])
+
+
+def test_names_of_classes_are_kept_and_checked(tmp_path):
+    ring = Ring(9, 4, AXES, ("walk", "run", "stand"))
+    fill(ring, 9)
+    ring.save(tmp_path / "r.npz")
+    assert load_ring(tmp_path / "r.npz", 9, 4, ("walk", "run", "stand")).classes == ("walk", "run", "stand")
+    assert load_shard(tmp_path / "r.npz", num_classes=3).num_classes == 3
+    with pytest.raises(DataError, match=r"are 3 \(walk, run, stand\), the federation has 4"):
+        load_shard(tmp_path / "r.npz", num_classes=4)
+    with pytest.raises(DataError, match=r"classes walk, run, stand, asked for are .* classes by number"):
+        load_ring(tmp_path / "r.npz", 9, 4, ())
+
+
+def test_files_that_are_no_ring(tmp_path):
+    assert load_ring(tmp_path / "none.npz", 2, 4, ()) is None
+    np.savez(tmp_path / "shard.npz", x=np.zeros((2, 2)), y=np.arange(2))
+    with pytest.raises(DataError, match="is no ring of `edgefl device record`, it holds x, y"):
+        load_ring(tmp_path / "shard.npz", 2, 4, ())
+    (tmp_path / "text.npz").write_text("hello")
+    with pytest.raises(DataError, match=r"cannot be read as .npz"):
+        load_ring(tmp_path / "text.npz", 2, 4, ())
+    ring = Ring(2, 4, AXES)
+    fill(ring, 2)
+    ring.save(tmp_path / "r.npz")
+    with pytest.raises(DataError, match="holds windows of 4 rows, classes by number, asked for are windows of 5 rows"):
+        load_ring(tmp_path / "r.npz", 2, 5, ())
+    np.savez(tmp_path / "d.npz", x=np.zeros((2, 4, 3)), y=np.arange(2), window_number=np.arange(3), channel_names=np.array(AXES))
+    with pytest.raises(DataError, match="is damaged"):
+        load_ring(tmp_path / "d.npz", 2, 4, ())
+    np.savez(tmp_path / "n.npz", x=np.zeros((2, 3)), y=np.arange(2), window_number=np.arange(3))
+    with pytest.raises(DataError, match=r"window_number is int64\[3\], expected 2"):
+        load_shard(tmp_path / "n.npz")
+
+
+def test_limits_and_places(tmp_path):
+    with pytest.raises(ConfigError, match="take a smaller --capacity"):
+        Ring(MAX_BYTES, 1, ("x",))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StateError, match="cannot use"), sole_writer(tmp_path / "file" / "r.npz"):
+        pass
+    (tmp_path / ".r.npz.left").write_text("half")
+    with sole_writer(tmp_path / "r.npz"):
+        assert not (tmp_path / ".r.npz.left").exists()
+        with pytest.raises(StateError, match="another recorder writes"), sole_writer(tmp_path / "r.npz"):
+            pass
+    with sole_writer(tmp_path / "r.npz"):
+        pass

@@ -1,0 +1,37 @@
+"""The runtime that is picked, and what it says of models that are none."""
+
+import subprocess
+import sys
+
+import pytest
+
+from edgefl.errors import PlanError
+from edgefl.plan import runtime
+
+
+def test_names_the_runtime_and_its_version() -> None:
+    assert runtime.installed()
+    name, version = runtime.RUNTIME.split(" ")
+    assert name in {"ai-edge-litert", "tflite-runtime"}
+    assert version[0].isdigit()
+
+
+@pytest.mark.parametrize("blob", [b"", b"abc", b"\x00" * 64, b"GIF89a..TFL3"])
+def test_foreign_bytes_are_refused(blob: bytes) -> None:
+    with pytest.raises(PlanError, match="TFL3"):
+        runtime.load_interpreter(blob)
+
+
+def test_a_truncated_model_is_refused() -> None:
+    with pytest.raises(PlanError, match="refuses this model"):
+        runtime.load_interpreter(b"\x1c\x00\x00\x00TFL3" + b"\x00" * 8)
+
+
+def test_an_unknown_runtime_is_named() -> None:
+    with pytest.raises(PlanError, match="'nnom' is not installed"):
+        runtime.load_interpreter(b"\x1c\x00\x00\x00TFL3", runtime="nnom")
+
+
+def test_importing_it_loads_no_runtime_and_no_tensorflow() -> None:
+    code = "import sys, edgefl.plan.runtime; print([m for m in ('tensorflow', 'ai_edge_litert') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"

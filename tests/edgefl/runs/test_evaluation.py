@@ -1,0 +1,56 @@
+"""Evaluation over clients and classes: worked by hand, then properties."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgefl.runs.metrics import adjusted_rand_index, balanced, cdf, global_test, local_test, spread
+
+
+def test_local_test_by_hand():
+    """Accuracy by class .9, .5, .8 for clients with p(y|s) = (.5, .5, 0) and (0, .25, .75): .7 and .725; weighted 40:80 .716667."""
+    values = [local_test([0.9, 0.5, 0.8], share) for share in ([0.5, 0.5, 0], [0, 0.25, 0.75])]
+    assert values == pytest.approx([0.7, 0.725])
+    assert spread(values, [40, 80]).weighted == pytest.approx(0.716667, abs=1e-6)
+    assert spread(values, [40, 80]).mean == pytest.approx(0.7125)
+
+
+def test_the_weighted_mean_over_clients_is_the_pooled_accuracy():
+    right, count = np.array([3, 9, 40]), np.array([10, 10, 50])
+    assert spread(right / count, count).weighted == pytest.approx(right.sum() / count.sum())
+
+
+def test_spread_by_hand():
+    found = spread([0.5, 1.0, float("nan")], [1, 3, 100])
+    assert (found.mean, found.weighted, found.std, found.p10, found.count) == pytest.approx((0.75, 0.875, 0.25, 0.55, 2))
+    assert np.isnan(spread([], []).mean)
+
+
+def test_a_class_without_samples_is_left_out():
+    by_class = [0.8, float("nan"), 0.4]
+    assert balanced(by_class) == pytest.approx(0.6)
+    assert local_test(by_class, [0.5, 0.5, 0]) == pytest.approx(0.8)
+    assert np.isnan(local_test(by_class, [0, 1, 0]))
+    assert global_test(by_class, [30, 0, 10]) == pytest.approx(0.7)
+
+
+def test_cdf_by_hand():
+    values, share = cdf([0.9, 0.5, float("nan"), 0.7])
+    assert values.tolist() == [0.5, 0.7, 0.9]
+    assert share == pytest.approx([1 / 3, 2 / 3, 1])
+
+
+def test_adjusted_rand_index_by_hand():
+    """0 0 1 1 against 0 0 1 2: pairs together in both 1, in the first 2, in the second 1, of 6: (1 - 1/3) / (1.5 - 1/3) = 4/7."""
+    assert adjusted_rand_index([0, 0, 1, 1], [0, 0, 1, 2]) == pytest.approx(4 / 7)
+    assert adjusted_rand_index([0, 0, 1, 1], [5, 5, 2, 2]) == 1
+    assert adjusted_rand_index([0, 1, 2], [0, 0, 0]) == 0
+    assert adjusted_rand_index([0, 0], [3, 3]) == 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=2, max_size=30))
+def test_adjusted_rand_index_is_that_of_scikit_learn(pairs):
+    metrics = pytest.importorskip("sklearn.metrics", reason="the aggregator extra is not installed")
+    truth, found = zip(*pairs, strict=True)
+    assert adjusted_rand_index(truth, found) == pytest.approx(metrics.adjusted_rand_score(truth, found))

@@ -1,0 +1,197 @@
+"""Over-selected, late and asynchronous rounds: each by hand, what late updates weigh, and the laws over many rounds."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgefl.algorithms import REGISTRY, make_algorithm
+from edgefl.algorithms.cohort import choose_cohort, enough_of, selected
+from edgefl.client.update import epochs_within
+from edgefl.config import FederationConfig, parse_config
+from edgefl.errors import ConfigError
+from edgefl.learner.numpy_softmax import softmax_spec
+from edgefl.plan.spec import Plan
+from edgefl.rng import rng_for
+from edgefl.server import rounds
+from edgefl.server.staleness import as_of, check_rounds, staleness_weight
+from edgefl.simulation.simulate import simulate
+from edgefl.types import ServerState, Update
+
+
+def opened(number=3, cohort=("a", "b", "c", "d"), quorum=0.5, **more):
+    return rounds.open_round(number, cohort, quorum=quorum, deadline_s=100.0, grace_s=10.0, now=0.0, **more)
+
+
+def take(round, number, *clients):
+    for client in clients:
+        round, verdict = rounds.receive(round, number, client, f"{number}-{client}")
+        assert verdict.kind == "accepted", verdict
+    return round
+
+
+def test_an_over_selected_round_by_hand():
+    """Of four that have a task three are enough, and half of three, rounded up, is the quorum."""
+    round = opened(enough=3)
+    assert round.needed == 2
+    two = take(round, 3, "d", "a")
+    assert not rounds.is_closed(two, 99.0)
+    assert rounds.is_closed(two, 100.0)
+    three = take(two, 3, "b")
+    assert rounds.is_closed(three, 0.0)
+    assert rounds.missing(three) == ("c",)
+    after, verdict = rounds.receive(opened(4), 3, "c", "late")
+    assert (after, verdict.kind) == (opened(4), "rejected")
+    assert "stale: an update of round 3, round 4 is open" in verdict.reason
+    assert opened(enough=9).enough == 4, "no round waits for more than its cohort"
+
+
+def test_a_late_update_is_taken_once_and_closes_no_synchronous_round():
+    round = opened(max_staleness=1, settled={(2, "a"): "2-a"})
+    assert rounds.receive(round, 2, "a", "2-a")[1].kind == "repeated"
+    assert "duplicate: round 2 had update 2-a of a" in rounds.receive(round, 2, "a", "other")[1].reason
+    assert "stale" in rounds.receive(round, 1, "b", "x")[1].reason
+    late = take(round, 2, "b", "z")
+    assert late.late == {(2, "b"): "2-b", (2, "z"): "2-z"}
+    assert rounds.receive(late, 2, "b", "2-b")[1].kind == "repeated"
+    assert "duplicate" in rounds.receive(late, 2, "b", "other")[1].reason
+    assert (rounds.count(late), rounds.missing(late)) == (0, ("a", "b", "c", "d"))
+    assert rounds.is_overdue(late, 100.0)
+    # its answer to this round's own task counts beside it
+    assert rounds.is_closed(take(late, 3, "a", "b"), 100.0)
+
+
+def test_a_buffer_of_two_is_full_with_a_late_and_a_fresh_update():
+    version = opened(enough=2, max_staleness=5, late_count=True)
+    version = take(version, 1, "c")
+    assert not rounds.is_closed(version, 1.0)
+    version = take(version, 3, "a")
+    assert rounds.is_closed(version, 1.0)
+    alone = opened(cohort=("a",), enough=2, max_staleness=5, late_count=True)
+    assert rounds.is_closed(take(alone, 3, "a"), 1.0), "fewer devices than the buffer holds are enough when all reported"
+
+
+def test_what_late_updates_weigh_by_hand():
+    """n = 1 and 3, d = 4 and 4, the second one three rounds old, so halved: (1 * 4 + 3 * 2) / 4 = 2.5 where fresh ones give 4."""
+    assert [staleness_weight(s) for s in (0, 3)] == [1.0, 0.5]
+    delta = {"global": {"w": np.float32([4.0])}}
+    fresh, late = Update("a", 5, 1, delta), Update("b", 2, 3, delta)
+    assert as_of(fresh, 5) is fresh
+    algorithm = make_algorithm("fedavg", None, {})
+    state = ServerState(5, "federate", {"global": {"w": np.float32([1.0])}})
+    after = algorithm.aggregate(state, [as_of(each, 5) for each in (fresh, late)])
+    assert after.models["global"]["w"] == 3.5
+    assert (as_of(late, 5).round, as_of(late, 5).num_samples, late.deltas["global"]["w"]) == (5, 3, 4.0)
+    assert math.isclose(float(as_of(late, 3).deltas["global"]["w"][0]), 4 / math.sqrt(2), rel_tol=1e-6)
+
+
+def test_over_selection_draws_more_and_counts_to_what_was_wanted():
+    config = FederationConfig(clients_per_round=10, over_selection=1.3)
+    state = ServerState(1, "federate", {})
+    online = [f"c{i:02}" for i in range(20)]
+    cohort = selected(config, state, online)
+    assert (len(cohort), enough_of(config, state, cohort)) == (13, 10)
+    assert (len(selected(config, state, online[:8])), enough_of(config, state, online[:8])) == (8, 8)
+    plain = FederationConfig(clients_per_round=10)
+    assert selected(plain, state, online) == choose_cohort(1, state, online, 10)
+    assert enough_of(plain, state, cohort) == 0
+    eleven = FederationConfig(clients_per_round=10, over_selection=1.1)
+    assert len(selected(eleven, state, online)) == 11
+    buffered = FederationConfig(mode="async", buffer=4)
+    assert (selected(buffered, state, online), enough_of(buffered, state, online)) == (tuple(online), 4)
+    assert enough_of(buffered, ServerState(1, "personalize", {}), online) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("over_selection = 0.9", "expected 1 \\(none\\) to 10"),
+        ("over_selection = 1.3", "set clients_per_round"),
+        ('mode = "asynchronous"', "expected 'sync' or 'async'"),
+        ('late = "yes"', "expected 'drop' or 'keep'"),
+        ('mode = "async"', "with buffer 0 and max_staleness 10, expected at least 1 and 0"),
+        ('mode = "async"\nbuffer = 2\nlate = "keep"', "leave clients_per_round and late out"),
+        ("buffer = 2", "is for mode = 'async'"),
+        ("budget_s = 120", "seconds below deadline_s, 120"),
+        ("budget_s = -1", "expected 0"),
+    ],
+)
+def test_settings_that_do_not_fit_together(text, says):
+    with pytest.raises(ConfigError, match=says):
+        parse_config(f"[federation]\n{text}\n")
+
+
+def test_which_algorithms_take_late_updates_and_the_others_say_why_not():
+    takes = {name for name in REGISTRY if make_algorithm(name, None, {}).takes_late}
+    assert takes == {
+        "apfl", "biased-fedavg", "ditto", "fedavg", "fedprox", "lg-fedavg", "pfl-fb", "pfl-ft", "pfl-mf", "pfl-mfe",
+    }  # fmt: skip
+    for name in REGISTRY:
+        check_rounds(FederationConfig(algorithm=name, budget_s=5.0))
+        for settings_of_rounds in ({"late": "keep"}, {"mode": "async", "buffer": 2}):
+            config = FederationConfig(algorithm=name, **settings_of_rounds)
+            if name in takes:
+                check_rounds(config)
+            else:
+                with pytest.raises(ConfigError, match=f"is not for {name}, expected .* mean of deltas to one global model"):
+                    check_rounds(config)
+
+
+def test_the_simulator_says_that_it_plays_no_asynchronous_rounds(shards):
+    plan = Plan(softmax_spec("fedavg", inputs=4, features=4, classes=3), b"", b"")
+    with pytest.raises(ConfigError, match="no clock to play mode 'async' by"):
+        simulate(plan, {}, shards, FederationConfig(mode="async", buffer=1))
+
+
+@pytest.mark.parametrize(
+    ("budget_s", "before", "epochs"),
+    [
+        (0.0, {}, 5),
+        (0.0, {"epochs": 1.0, "seconds": 99.0}, 5),
+        (10.0, {}, 1),
+        (10.0, {"loss": 0.5, "seconds": 3.0}, 1),
+        (10.0, {"epochs": 1.0, "seconds": 3.0}, 3),
+        (10.0, {"epochs": 2.0, "seconds": 10.0}, 2),
+        (10.0, {"epochs": 1.0, "seconds": 60.0}, 1),
+        (10.0, {"epochs": 1.0, "seconds": 0.001}, 5),
+        (10.0, {"epochs": 1.0, "seconds": 1e-320}, 5),
+        (10.0, {"epochs": 1.0, "seconds": 0.0}, 1),
+        (10.0, {"epochs": math.nan, "seconds": 1.0}, 1),
+    ],
+)
+def test_epochs_that_fit_a_budget(budget_s, before, epochs):
+    assert epochs_within(budget_s, 5, before) == epochs
+
+
+@given(st.integers(0, 3), st.integers(1, 4), st.booleans(), st.integers(0, 10**6))
+@settings(deadline=None, max_examples=100)
+def test_over_many_rounds_an_answer_is_taken_once_in_time_and_whatever_was_taken_brings_the_round_back(staleness, buffer, counts, seed):
+    """Clients send any of their answers, old and new ones, again and again; a round is as what a journal would know of it."""
+    rng, clients, taken = rng_for(seed, 0, "answers"), "abc", {}
+    for number in range(1, 7):
+        settled = {answer: sha for answer, (sha, _) in taken.items() if answer[0] >= number - staleness}
+        terms = {"enough": buffer, "max_staleness": staleness, "late_count": counts, "settled": settled}
+        round = begun = opened(number, clients, **terms)
+        for _ in range(int(rng.integers(0, 12))):
+            answer = int(rng.integers(max(1, number - 4), number + 2)), clients[rng.integers(3)]
+            sha = f"{answer}-{rng.integers(2)}"
+            was, (round, verdict) = taken.get(answer), rounds.receive(round, *answer, sha)
+            in_time = number - staleness <= answer[0] <= number
+            if verdict.kind == "accepted":
+                assert was is None
+                assert in_time
+                taken[answer] = sha, number
+            elif in_time:
+                assert was is not None
+                assert verdict.kind == ("repeated" if was[0] == sha else "rejected")
+            else:
+                assert verdict.kind == "rejected"
+            if rounds.is_closed(round, 1.0):
+                break
+        again = begun
+        for answer, (sha, when) in sorted(taken.items(), reverse=True):
+            if when == number:
+                again, _ = rounds.receive(again, *answer, sha)
+        assert again == round

@@ -1,0 +1,141 @@
+"""One absurd update does not ruin a federation, and no honest one is stopped: by hand, as laws, and with every algorithm."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgefl.algorithms import REGISTRY, full_options, make_algorithm
+from edgefl.config import FederationConfig
+from edgefl.config.schema import PrivacyConfig
+from edgefl.errors import ConfigError
+from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
+from edgefl.plan.spec import Plan
+from edgefl.server.plausible import guarded, left_out, problem_of, step_limit
+from edgefl.simulation.simulate import simulate
+from edgefl.types import ServerState, Shard, Update
+
+ABSURD = np.float32(3.4e38)
+
+
+def state_of(**weights):
+    return ServerState(3, "federate", {"global": {name: np.array(value, np.float32) for name, value in weights.items()}})
+
+
+def update(client_id, value, samples=10, size=2):
+    return Update(client_id, 3, samples, {"global": {"w": np.full(size, value, np.float32)}}, {"loss": 1.0})
+
+
+PLAIN = FederationConfig()
+
+
+def aggregated(state, updates, config=PLAIN, **options):
+    lines = []
+    algorithm = guarded(make_algorithm("fedavg", None, options), config, lines.append)
+    return algorithm.aggregate(state, updates), lines
+
+
+def test_how_far_a_model_may_move_by_hand():
+    """|w| = 5, m = 1, n = 2: 10 (5 + 1) + sqrt(2) = 61.41."""
+    before, median = state_of(w=[3, 4]), 1.0
+    assert step_limit(before.models["global"], before.models["global"], median) == pytest.approx(60 + math.sqrt(2))
+    assert problem_of(before, state_of(w=[3, 4 + 61.4]), median) == ""
+    assert "global would move by 61.5 (L2 norm), expected 61.4 at most" in problem_of(before, state_of(w=[3, 4 + 61.5]), median)
+    assert problem_of(before, state_of(w=[3, 4 + 61.5]), median, finite_only=True) == ""
+
+
+def test_a_new_model_is_measured_from_zero_and_slots_must_be_finite():
+    before = state_of(w=[0, 0])
+    assert problem_of(before, replace(before, models={"cluster0": {"w": np.float32([1.0, 1.0])}}), 0.0) == ""  # sqrt(2) = 1.41 ...
+    assert "cluster0" in problem_of(before, replace(before, models={"cluster0": {"w": np.float32([1.1, 1.0])}}), 0.0)  # ... and 1.49
+    assert "v/w would hold 1 NaN or infinite values" in problem_of(
+        before, replace(before, slots={"v": {"w": np.float32([1, np.inf])}}), 0.0
+    )
+
+
+@pytest.mark.parametrize("value", [ABSURD, -ABSURD, np.float32(1e6)])
+@pytest.mark.parametrize("samples", [10, 100_000])
+def test_nine_honest_clients_and_an_absurd_one(value, samples):
+    state = state_of(w=[1, 1])
+    honest = [update(f"pi-{i}", 0.1) for i in range(9)]
+    after, lines = aggregated(state, [update("bad", value, samples), *honest])
+    assert after.models["global"] is state.models["global"] and after.round == 4 and after.phase == state.phase
+    assert left_out(after) == {"bad"}
+    [line] = lines
+    assert line.startswith("round 3: skipped") and "bad" in line and "pi-" not in line
+    # the next round goes on, and the client stays left out
+    after, lines = aggregated(after, [replace(each, round=4) for each in honest])
+    np.testing.assert_allclose(after.models["global"]["w"], 1.1, rtol=1e-6)
+    assert (after.round, left_out(after), lines) == (5, {"bad"}, [])
+
+
+def test_who_comes_together_with_one_absurd_client_is_not_named():
+    """The lower median of two is the honest one's."""
+    after, _ = aggregated(state_of(w=[1, 1]), [update("a", 0.1), update("bad", ABSURD)])
+    assert left_out(after) == {"bad"}
+
+
+def test_updates_that_overflow_together_are_skipped_and_nobody_is_named():
+    after, [line] = aggregated(state_of(w=[2e38, 2e38]), [update(f"pi-{i}", 2e38) for i in range(3)])
+    assert left_out(after) == frozenset() and np.isfinite(after.models["global"]["w"]).all() and "robust mean" in line
+
+
+def test_of_sums_and_noise_nobody_is_named():
+    """Single updates are not seen under masks; with `[privacy]` only NaN and infinity count."""
+    masked = FederationConfig(privacy=PrivacyConfig(secure_aggregation=True))
+    after, [line] = aggregated(state_of(w=[1, 1]), [update("", 1e6)], masked)
+    assert (left_out(after), after.round) == (frozenset(), 4) and "would move by" in line
+    noisy = FederationConfig(privacy=PrivacyConfig(clip=1.0, noise_multiplier=1.0, population=10, delta=1e-5))
+    assert noisy.privacy.is_on
+    after, lines = aggregated(state_of(w=[1, 1]), [update("", 1e6)], noisy)
+    assert lines == [] and after.models["global"]["w"][0] > 1e5
+
+
+@given(st.lists(st.floats(-3, 3, width=32), min_size=1, max_size=8), st.floats(0, 5, width=32), st.sampled_from(["", "adam", "yogi"]))
+def test_updates_of_the_size_of_the_model_never_stop_a_round(values, scale, optimizer):
+    state = state_of(w=[scale, -scale])
+    options = {"server_optimizer": optimizer} if optimizer else {}
+    algorithm = make_algorithm("fedavg", None, options)
+    first = algorithm.init(state.models["global"], np.random.default_rng(0))
+    first = replace(first, round=3)
+    lines = []
+    after = guarded(algorithm, FederationConfig(), lines.append).aggregate(first, [update(f"c{i}", v) for i, v in enumerate(values)])
+    plain = algorithm.aggregate(first, [update(f"c{i}", v) for i, v in enumerate(values)])
+    assert lines == []
+    assert all(np.array_equal(after.models[name][key], array) for name, each in plain.models.items() for key, array in each.items())
+
+
+def shard_of(seed):
+    rng = np.random.default_rng(seed)
+    y = np.concatenate([np.arange(3), rng.integers(0, 3, 37)])
+    x = (np.eye(3, 4)[y] * 2 + rng.normal(0, 0.7, (40, 4))).astype(np.float32)
+    return Shard(x[:30], y[:30], x[30:], y[30:], 3)
+
+
+@pytest.mark.parametrize("algorithm", sorted(REGISTRY))
+def test_no_algorithm_trains_beyond_the_bound(algorithm):
+    """The largest share of the bound that a model's step takes in honest rounds is far from one."""
+    if algorithm == "fedmix-permutation":
+        pytest.importorskip("scipy")
+    options = full_options(algorithm, {"epochs": 2} if "epochs" in REGISTRY[algorithm].defaults else {})
+    plan = Plan(softmax_spec(algorithm, inputs=4, features=4, classes=3, options=options), b"", b"")
+    rng = np.random.default_rng(3)
+    initial = {spec.name: rng.normal(0, 0.1, spec.shape).astype(np.float32) for spec in plan.spec.weights}
+    config = FederationConfig(rounds=4, algorithm=algorithm, options=options)
+    lines, states = [], []
+    shards = {f"pi-{i}": shard_of(i) for i in range(4)}
+    simulate(
+        plan, initial, shards, config, learner=SoftmaxLearner(plan.spec), note=lines.append,
+        progress=lambda state, record: states.append(state),
+    )  # fmt: skip
+    assert lines == [] and len(states) >= 1
+
+
+def test_the_simulator_refuses_a_client_with_more_samples_than_count():
+    plan = Plan(softmax_spec("fedavg", inputs=4, features=4, classes=3, options=full_options("fedavg", {})), b"", b"")
+    initial = {spec.name: np.zeros(spec.shape, np.float32) for spec in plan.spec.weights}
+    with pytest.raises(ConfigError, match=r"pi-0 has 30 samples, expected 29 at most; raise max_samples"):
+        simulate(plan, initial, {"pi-0": shard_of(0)}, FederationConfig(max_samples=29), learner=SoftmaxLearner(plan.spec))

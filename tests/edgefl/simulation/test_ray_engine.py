@@ -1,0 +1,180 @@
+"""Actors on a Ray cluster of two hosts, here two raylets: the bits of this process, rows in their order and few at a time, errors."""
+
+import shutil
+import socket
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from edgefl.algorithms import make_algorithm
+from edgefl.algorithms.base import PERSONALIZE
+from edgefl.data.dataset import Dataset
+from edgefl.data.mapped import map_dataset
+from edgefl.data.partitions.client_partition import Allotment
+from edgefl.errors import DataError, EdgeflError
+from edgefl.rng import rng_for
+from edgefl.simulation.engines.base import Serial
+from edgefl.simulation.engines.site import Federation
+from edgefl.simulation.simulate import simulate
+from edgefl.storage.checkpoint import encode_mixture, encode_server_state
+from edgefl.types import ClientState, Shard
+
+ray = pytest.importorskip("ray", reason="the ray extra is not installed")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster():
+    """Two raylets of one CPU and one object store each; RAY_ADDRESS leads to them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        made = two_raylets()
+        patch.setenv("RAY_ADDRESS", made.address)
+        yield made
+        made.shutdown()
+
+
+def two_raylets(attempts=3):
+    """Start a cluster. Ray gives its processes 30 s, which a busy machine may not have at first."""
+    from ray.cluster_utils import Cluster
+
+    store = {"num_cpus": 1, "object_store_memory": 80_000_000}
+    try:
+        made = Cluster(initialize_head=True, head_node_args={**store, "include_dashboard": False})
+        made.add_node(**store)
+    except Exception:
+        if attempts == 1:
+            raise
+        return two_raylets(attempts - 1)
+    return made
+
+
+@pytest.fixture(scope="class")
+def connected(cluster):
+    """A connection for the tests that do not try the connection itself."""
+    from edgefl.simulation.engines.ray_session import ray_session
+
+    with ray_session(2):
+        yield
+
+
+@pytest.fixture
+def federation(tiny, tiny_config, digits):
+    x, y = digits
+    shards = {f"pi-{i}": Shard(x[i::5][:40], y[i::5][:40], x[i::5][40:60], y[i::5][40:60], 10) for i in range(5)}
+    return Federation(tiny[0], tiny_config.seed, shards, (x[300:], y[300:]))
+
+
+def rows_of(federation, weights, phase=""):
+    spec = federation.plan.spec
+    algorithm = make_algorithm(spec.algorithm, None, spec.options)
+    state = algorithm.init(weights, rng_for(federation.seed, 0, "init"))
+    state = replace(state, phase=phase or state.phase)
+    return [(algorithm.broadcast(state, client_id), ClientState(), client_id) for client_id in sorted(federation.shards)]
+
+
+def same(one, two):
+    assert encode_mixture(one.mixture) == encode_mixture(two.mixture)
+    assert one.metrics == two.metrics
+    np.testing.assert_array_equal(one.class_share, two.class_share)
+    assert list(one.on_test) == list(two.on_test)
+    for name, by_class in one.on_test.items():
+        np.testing.assert_array_equal(by_class, two.on_test[name])
+
+
+def broken(federation, client_id):
+    """Give one client a sample that is no number."""
+    shard = federation.shards[client_id]
+    x = shard.x_train.copy()
+    x[0] = np.nan
+    return replace(federation, shards={**federation.shards, client_id: replace(shard, x_train=x)})
+
+
+def test_same_bits_as_in_this_process_and_nothing_stays_connected(federation, tiny, tiny_config):
+    from edgefl.simulation.engines.ray import RayEngine
+
+    def play(open_engine=None):
+        return simulate(tiny[0], tiny[1], federation.shards, tiny_config, test=federation.test, open_engine=open_engine)
+
+    here, there = play(), play(lambda own: RayEngine(own, 2))
+    assert not ray.is_initialized()
+    assert encode_server_state(here.state) == encode_server_state(there.state)
+    assert list(here.endings) == list(there.endings)
+    for client_id, ending in here.endings.items():
+        same(ending, there.endings[client_id])
+    (mixture, *_) = there.mixtures.values()
+    assert all(array.flags.owndata for array in mixture.weights.values()), "a result must not lie in Ray's memory, which is gone"
+
+
+def test_an_address_where_nobody_answers(monkeypatch):
+    from edgefl.simulation.engines.ray_session import ray_session
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{free.getsockname()[1]}")
+        with pytest.raises(EdgeflError, match=r"cannot connect to Ray at 127\.0\.0\.1"), ray_session(1):
+            pass
+
+
+@pytest.mark.usefixtures("connected")
+class TestConnected:
+    def test_actors_need_no_file_of_this_machine(self, federation, tiny, digits, tmp_path):
+        """On another host there is none: it is removed before the actors ask for samples."""
+        from edgefl.simulation.engines.ray import RayEngine
+
+        x, y = digits
+        dataset = Dataset((x * 255).astype(np.uint8), y, x[:40], y[:40], 10)
+        allotments = {f"pi-{i}": Allotment(np.arange(i, 100, 5), np.arange(i, 40, 5)) for i in range(5)}
+        mapped = replace(federation, shards=map_dataset(dataset, allotments, tmp_path / "maps"))
+        rows = rows_of(mapped, tiny[1], PERSONALIZE)
+        expected = [ending for ending, _ in Serial(mapped).personalize(rows)]
+        with RayEngine(mapped, 2) as engine:
+            shutil.rmtree(tmp_path / "maps")
+            found = [ending for ending, _ in engine.personalize(rows)]
+        for one, two in zip(expected, found, strict=True):
+            same(one, two)
+        assert ray.is_initialized(), "who was connected before stays connected"
+
+    def test_rows_are_read_as_they_are_needed_and_results_keep_their_order(self, federation, tiny):
+        from edgefl.simulation.engines.ray import AHEAD, RayEngine
+
+        rows, read = rows_of(federation, tiny[1]) * 4, []
+
+        def reading():
+            for row in rows:
+                read.append(row)
+                yield row
+
+        with RayEngine(federation, 2) as engine:
+            seen = []
+            for update, _ in engine.update(reading()):
+                seen.append(update.client_id)
+                assert len(read) <= len(seen) + 2 * AHEAD
+        assert seen == [client_id for *_, client_id in rows]
+
+    def test_a_clients_error_is_the_one_of_this_process(self, federation, tiny):
+        from edgefl.simulation.engines.ray import RayEngine
+
+        bad = broken(federation, "pi-3")
+        rows = rows_of(bad, tiny[1])
+        with pytest.raises(DataError, match="pi-3, round 1: ") as expected:
+            list(Serial(bad).update(rows))
+        with RayEngine(bad, 2) as engine, pytest.raises(DataError) as found:
+            list(engine.update(rows))
+        assert str(found.value) == str(expected.value)
+
+    def test_a_killed_actor_is_an_error(self, federation, tiny):
+        from edgefl.simulation.engines.ray import RayEngine
+
+        with RayEngine(federation, 2) as engine:
+            results = engine.update(rows_of(federation, tiny[1]) * 4)
+            next(results)
+            ray.kill(engine._actors[0])
+            with pytest.raises(EdgeflError, match="an actor of the simulation was killed"):
+                list(results)
+
+    def test_more_actors_than_cpus_are_an_error(self, federation):
+        from edgefl.simulation.engines.ray import RayEngine
+
+        with pytest.raises(EdgeflError, match=r"[0-2] of 3 actors started within 3 s, Ray has 2 CPUs"), RayEngine(federation, 3, start_s=3):
+            pass

@@ -1,0 +1,48 @@
+"""Files: whole or not at all, and readable by whom the umask lets, but for secrets."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edgefl.system.files import write_atomic
+
+
+@pytest.fixture(params=[0o022, 0o077, 0o002])
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def test_a_file_follows_the_umask(umask: int, tmp_path: Path) -> None:
+    write_atomic(tmp_path / "report.html", b"1")
+    assert (tmp_path / "report.html").stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+def test_a_secret_is_its_owners_alone_from_its_first_byte(umask: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    modes = []
+    sync = os.fsync
+
+    def observe(descriptor: int) -> None:
+        modes.append(os.fstat(descriptor).st_mode & 0o777)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", observe)
+    write_atomic(tmp_path / "key", b"1", 0o600)
+    assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600 == modes[0]
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_atomic(tmp_path / "a", b"old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        write_atomic(tmp_path / "a", b"new")
+    assert caught.value.filename == str(tmp_path / "a")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert (tmp_path / "a").read_bytes() == b"old"

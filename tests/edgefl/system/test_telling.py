@@ -1,0 +1,100 @@
+"""Progress: bars and clocks on a terminal, plain lines elsewhere, and nothing on standard output."""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from edgefl.system.progress import Telling, bar, clock
+
+TELL = """
+import sys, threading
+from edgefl.system.progress import Telling
+with Telling() as tell:
+    tell("begun")
+    tell.doing("round 1/4: loss 2", 1, 4)
+    threading.Event().wait(float(sys.argv[1]))
+    tell.doing("round 4/4: loss 1", 4, 4)
+    tell("over")
+print("result")
+"""
+
+
+def test_bars_and_clocks_by_hand() -> None:
+    assert bar(1, 4) == "[#####---------------] "
+    assert bar(4, 4) == bar(9, 4) == f"[{'#' * 20}] "
+    assert bar(0, 0) == ""
+    assert [clock(s) for s in (8.4, 99, 180, 7500)] == ["8 s", "99 s", "3 min", "2 h 05 min"]
+
+
+def test_plain_lines(capfd: pytest.CaptureFixture[str]) -> None:
+    ran = subprocess.run([sys.executable, "-c", TELL, "0"], capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stdout == "result\n"
+    assert ran.stderr == "begun\nround 1/4: loss 2\nround 4/4: loss 1\nover\n"
+
+
+def test_counted_lines_are_few(capsys: pytest.CaptureFixture[str]) -> None:
+    with Telling(every_s=3600) as tell:
+        for number in range(1, 1001):
+            tell.doing(f"round {number}", number, 1000)
+            tell.at("never in a line")
+    assert capsys.readouterr().err == "round 1\nround 1000\n"
+
+
+def on_terminal(term: str, **env: str) -> str:
+    own, other = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", TELL, "1.5"], stdin=other, stdout=subprocess.DEVNULL, stderr=other, env={**os.environ, "TERM": term, **env}
+    )
+    os.close(other)
+    said = b""
+    try:
+        while part := os.read(own, 4096):
+            said += part
+    except OSError:  # what Linux says at the end
+        pass
+    assert process.wait(60) == 0
+    os.close(own)
+    return said.decode()
+
+
+def test_a_terminal_gets_a_bar_that_is_gone_at_the_end() -> None:
+    said = on_terminal("xterm", NO_COLOR="1")
+    assert "\r\x1b[K[#####---------------] round 1/4: loss 2, " in said
+    assert said.startswith("begun\r\n")
+    # a line is gone with all that stood before the code that clears it; one may be drawn after the last that was told, too
+    assert re.sub(r"[^\n]*\r\x1b\[K", "", said) == "begun\r\nover\r\n"
+    assert "\x1b[3" not in said
+
+
+def test_a_dumb_terminal_gets_lines() -> None:
+    assert on_terminal("dumb") == "begun\r\nround 1/4: loss 2\r\nround 4/4: loss 1\r\nover\r\n"
+
+
+def test_what_libraries_write_is_dropped_and_the_bar_is_not(tmp_path: Path) -> None:
+    code = """
+import os, threading
+from edgefl.system.stderr import quiet_stderr
+from edgefl.system.progress import Telling
+with Telling() as tell, quiet_stderr():
+    tell.at("compiling")
+    os.write(2, b"noise")
+    threading.Event().wait(2)
+"""
+    own, other = pty.openpty()
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=other, env={**os.environ, "TERM": "xterm", "EDGEFL_DEBUG": ""})
+    os.close(other)
+    said = b""
+    try:
+        while part := os.read(own, 4096):
+            said += part
+    except OSError:
+        pass
+    assert process.wait(60) == 0
+    os.close(own)
+    assert b"noise" not in said
+    assert b"compiling, " in said

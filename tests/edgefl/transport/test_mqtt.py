@@ -1,0 +1,209 @@
+"""The link over a real mosquitto: what arrives, what is refused, and what survives a broker that goes and comes back."""
+
+import socket
+import subprocess
+import threading
+import time
+
+import pytest
+
+from edgefl.errors import LinkError
+from edgefl.transport.link import MAX_PAYLOAD_BYTES, Connected, Link, Message
+from edgefl.wire.url import parse_url, parse_urls, without_password
+from mqtt_broker.broker.dev_broker import HOST, find_mosquitto, free_port, mosquitto
+
+pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
+
+
+@pytest.fixture(scope="module")
+def port():
+    chosen = free_port()
+    with mosquitto(chosen):
+        yield chosen
+
+
+@pytest.fixture(params=["", "?protocol=5"], ids=["mqtt-3.1.1", "mqtt-5"])
+def protocol(request):
+    return request.param
+
+
+@pytest.fixture
+def url(port, protocol):
+    return f"mqtt://{HOST}:{port}{protocol}"
+
+
+@pytest.fixture
+def link(url):
+    made = []
+
+    def make(name, **options):
+        made.append(Link(options.pop("url", url), name, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close(2.0)
+
+
+def test_messages_arrive_and_payload_bytes_are_counted(link, until):
+    one, two = link("one"), link("two")
+    two.subscribe("a/+")
+    one.publish("a/b", b"hello")
+    assert until(two, lambda e: e == Message("a/b", b"hello"))
+    assert (one.bytes_up, two.bytes_down) == (5, 5)
+    assert one.wait_in_flight(1, 5.0)
+    assert one.get(0.0) is None
+
+
+def test_retained_messages_say_so_and_an_unsubscribed_topic_is_silent(link, until):
+    one, two = link("one"), link("two")
+    one.publish("r/state", b"here", retain=True)
+    assert one.wait_in_flight(1, 5.0)
+    two.subscribe("r/state", "r/end")
+    assert until(two, lambda e: e == Message("r/state", b"here", retained=True))
+    two.unsubscribe("r/state")
+    one.publish("r/state", b"", retain=True)
+    one.publish("r/end", b"end")
+    assert until(two, lambda e: True) == Message("r/end", b"end")
+
+
+def test_the_last_will_speaks_for_a_link_that_breaks_and_not_for_one_that_is_closed(link, until):
+    watcher = link("watcher")
+    watcher.subscribe("will/+")
+    closed = Link(watcher.url, "closed", will=Message("will/closed", b"gone"))
+    broken = Link(watcher.url, "broken", will=Message("will/broken", b"gone"))
+    assert closed.close()
+    broken._client.socket().shutdown(socket.SHUT_RDWR)
+    assert until(watcher, lambda e: e.topic.startswith("will/")).topic == "will/broken"
+    broken.close()
+
+
+def test_no_will_speaks_for_links_that_leave_while_they_are_spoken_to(link):
+    """What they have not read yet must not become a reset that overtakes their last word; one of a hundred did."""
+    watcher, speaker, enough = link("watcher"), link("speaker"), threading.Event()
+    watcher.subscribe("will/+")
+
+    def speak():
+        while not enough.is_set():
+            speaker.publish("noise", bytes(200), qos=0)
+
+    speaking = threading.Thread(target=speak)
+    speaking.start()
+    try:
+        for i in range(100):
+            leaving = Link(watcher.url, f"leaving-{i}", will=Message(f"will/{i}", b"gone"))
+            leaving.subscribe("noise")
+            assert leaving.get(20.0)
+            assert leaving.close()
+    finally:
+        enough.set()
+        speaking.join()
+    assert watcher.get(0.5) is None
+
+
+def test_close_waits_for_all_that_was_published(link, until):
+    reader = link("reader")
+    reader.subscribe("bulk/+")
+    writer = Link(reader.url, "writer")
+    for i in range(40):
+        writer.publish(f"bulk/{i}", bytes(60_000))
+    assert writer.close(20.0)
+    assert {until(reader, lambda e: True).topic for _ in range(40)} == {f"bulk/{i}" for i in range(40)}
+
+
+def test_an_oversize_message_is_not_sent(link):
+    with pytest.raises(LinkError, match=r"big is 300000 bytes, expected at most 261120; send it in chunks"):
+        link("one").publish("big", bytes(300_000))
+    assert MAX_PAYLOAD_BYTES == 261_120
+
+
+def test_a_reply_is_given_on_the_network_thread_while_the_service_is_busy(link, until):
+    asks, answers = link("asks"), link("answers")
+    answers.on_network("q/ask", lambda message: answers.publish("q/answer", message.payload + b"!"))
+    answers.subscribe("q/ask")
+    asks.subscribe("q/answer")
+    asks.publish("q/ask", b"there")
+    assert until(asks, lambda e: True).payload == b"there!"
+
+
+def test_an_exception_on_the_network_thread_reaches_the_service(link, until):
+    one = link("one")
+    called = threading.Event()
+
+    def fails(message):
+        called.set()
+        raise ZeroDivisionError
+
+    one.on_network("x", fails)
+    one.subscribe("x")
+    one.publish("x", b"")
+    assert called.wait(10)
+    with pytest.raises(LinkError, match="ZeroDivisionError"):
+        until(one, lambda e: False)
+
+
+def test_a_broker_that_comes_back_finds_subscriptions_and_unsent_messages(protocol, until):
+    port = free_port()
+    with mosquitto(port):
+        one, two = (Link(f"mqtt://{HOST}:{port}{protocol}", name) for name in ("one", "two"))
+        two.subscribe("a/+")
+    one.publish("a/late", b"kept")
+    with mosquitto(port):
+        assert until(two, lambda e: isinstance(e, Connected), 30.0)
+        assert until(one, lambda e: isinstance(e, Connected), 30.0)
+        two.subscribe("b")  # a broker answers in order: once it grants this, it has granted again what went before
+        one.publish("a/new", b"new")
+        # what was published while the broker was away may come before `two` listens again: the protocol sends it again
+        assert until(two, lambda e: isinstance(e, Message) and e.topic == "a/new").payload == b"new"
+        one.close()
+        two.close()
+
+
+def test_no_broker_is_an_error_with_url_and_remedy():
+    port = free_port()
+    with pytest.raises(LinkError, match=rf"no broker at mqtt://{HOST}:{port}.*edgefl broker start"):
+        Link(f"mqtt://{HOST}:{port}", "one")
+
+
+def test_something_that_listens_but_is_no_broker():
+    with socket.create_server((HOST, 0)) as server, pytest.raises(LinkError, match="does not speak MQTT"):
+        Link(f"mqtt://{HOST}:{server.getsockname()[1]}", "one", timeout_s=0.3)
+
+
+def test_a_broker_that_refuses_says_why_and_shows_no_password(tmp_path):
+    port = free_port()
+    conf = tmp_path / "m.conf"
+    conf.write_text(f"listener {port} {HOST}\nallow_anonymous false\n")
+    process = subprocess.Popen([find_mosquitto(), "-c", str(conf)], stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 10
+        while True:
+            with pytest.raises(LinkError) as caught:
+                Link(f"mqtt://pi:s3cret@{HOST}:{port}", "one")
+            if "refused: " in str(caught.value) or time.monotonic() > deadline:
+                break
+        assert "check user and password" in str(caught.value)
+        assert "s3cret" not in str(caught.value)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def test_urls():
+    made = parse_url("mqtts://pi:a%40b@broker.local")
+    assert (made.host, made.port, made.tls, made.username, made.password) == ("broker.local", 8883, True, "pi", "a@b")
+    assert (made.protocol, made.shown) == (4, "mqtts://...@broker.local")
+    assert [parse_url(f"mqtt://h{query}").protocol for query in ("?protocol=3.1.1", "?protocol=5", "/?protocol=5")] == [4, 5, 5]
+    several = parse_urls("mqtt://a:1,mqtt://u:p,w@b,mqtt://c:3")
+    assert [(each.host, each.port, each.password) for each in several] == [("a", 1, ""), ("b", 1883, "p,w"), ("c", 3, "")]
+    assert without_password("mqtt://a:1,mqtt://u:p,w@b,mqtt://c") == "mqtt://a:1,mqtt://...@b,mqtt://c"
+    for bad in (
+        "localhost:1883", "http://x", "mqtt://", "mqtt://h:99999", "mqtt://h/path", "mqtt://u:s3cret@", "mqtt://h?protocol=4",
+        "mqtt://a,b", "mqtt://a,", "mqtt://u:s3cret@a,http://b",
+    ):  # fmt: skip
+        with pytest.raises(LinkError, match="expected mqtt://HOST:PORT") as caught:
+            parse_urls(bad)
+        assert "s3cret" not in str(caught.value)
+    for bad in ("mqtt://a,mqtts://b", "mqtt://a,mqtt://b?protocol=5"):
+        with pytest.raises(LinkError, match="expected the same for all of a cluster"):
+            parse_urls(bad)

@@ -1,0 +1,67 @@
+"""Codecs: worked figures, then what holds for all of them."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from edgefl.errors import ConfigError, WireError
+from edgefl.wire.codecs import check_codec, pack, parts_of, rounded, unpack
+
+CODECS = ("fp32", "fp16", "int8", "top-1", "top-10", "top-50")
+ARRAYS = hnp.arrays(np.float32, hnp.array_shapes(min_dims=0, max_dims=3, max_side=7), elements=st.floats(-1e6, 1e6, width=32))
+
+
+def test_int8_by_hand():
+    """Largest 254: scale 2, values halved and rounded to even."""
+    parts = pack("int8", np.float32([254, -254, 3, 1, -1, 0.9]))
+    assert parts["scale"].tolist() == [2.0]
+    assert parts[""].tolist() == [127, -127, 2, 0, 0, 0]
+    assert unpack("int8", parts, (6,), "x").tolist() == [254, -254, 4, 0, 0, 0]
+
+
+def test_top_by_hand():
+    """A fifth of five is one; a half is three, of equal ones the first."""
+    array = np.float32([[1, -3, 2], [2, 0, 2]])
+    assert unpack("top-20", pack("top-20", array[0:1]), (1, 3), "x").tolist() == [[0, -3, 0]]
+    assert unpack("top-50", pack("top-50", array), (2, 3), "x").tolist() == [[0, -3, 2], [2, 0, 0]]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@given(ARRAYS)
+def test_packing_what_was_unpacked_gives_the_same_bits(codec, array):
+    once = rounded(codec, {"w": array})["w"]
+    assert (once.dtype, once.shape) == (np.float32, array.shape)
+    assert rounded(codec, {"w": once})["w"].tobytes() == once.tobytes()
+    first = pack(codec, once)
+    for part in parts_of(codec, array.shape):
+        assert (first[part.suffix].shape, first[part.suffix].dtype) == (part.shape, np.dtype(part.dtype))
+
+
+@given(ARRAYS)
+def test_int8_is_within_half_a_step(array):
+    step = np.abs(array).max(initial=0) / 127
+    assert np.abs(rounded("int8", {"w": array})["w"] - array).max(initial=0) <= 0.5001 * step + 1e-37
+
+
+@pytest.mark.parametrize(
+    ("codec", "parts"),
+    [
+        ("int8", {"": np.int8([-128]), "scale": np.float32([1])}),
+        ("int8", {"": np.int8([1]), "scale": np.float32([-1])}),
+        ("int8", {"": np.int8([1]), "scale": np.float32([np.inf])}),
+        ("top-50", {"": np.float32([1, 2]), "place": np.uint32([0, 4])}),
+        ("top-50", {"": np.float32([1, 2]), "place": np.uint32([1, 1])}),
+        ("top-50", {"": np.float32([1, 2]), "place": np.uint32([2, 1])}),
+    ],
+)
+def test_what_no_sender_makes_is_refused(codec, parts):
+    with pytest.raises(WireError, match="pi-3"):
+        unpack(codec, parts, (4,) if codec == "top-50" else (1,), "pi-3")
+
+
+def test_unknown_codecs():
+    for name in ("", "int4", "top-0", "top-51", "top-1.5", "top"):
+        with pytest.raises(ConfigError, match="expected fp32, fp16, int8, or top-K"):
+            check_codec(name)
