@@ -1,6 +1,7 @@
 """Whether this device takes up tasks now: its owner's conditions, and a file that pauses it.
 
-While it does not, it stays connected and its status says why. A task that the aggregator sent before it can have heard is still done.
+While it does not, it stays connected and its status says why. A task that the aggregator sent before it can
+have heard is still done.
 """
 
 import math
@@ -23,12 +24,16 @@ DRAIN_S = 5.0
 
 
 def pause(state: Path) -> None:
-    """Pause the device of this state directory until `resume`, over restarts too. StateError when the directory is not there."""
+    """Pause the device of this state directory until `resume`, over restarts too. StateError when the
+    directory is not there.
+    """
     _check(state)
     try:
         write_atomic(state / PAUSED, b"")
     except OSError as error:
-        raise StateError(f"cannot write {state / PAUSED}: {error.strerror}; say it as the account that runs the device") from error
+        raise StateError(
+            f"cannot write {state / PAUSED}: {error.strerror}; say it as the account that runs the device"
+        ) from error
 
 
 def resume(state: Path) -> None:
@@ -37,7 +42,9 @@ def resume(state: Path) -> None:
     try:
         (state / PAUSED).unlink(missing_ok=True)
     except OSError as error:
-        raise StateError(f"cannot remove {state / PAUSED}: {error.strerror}; say it as the account that runs the device") from error
+        raise StateError(
+            f"cannot remove {state / PAUSED}: {error.strerror}; say it as the account that runs the device"
+        ) from error
 
 
 def is_paused(state: Path) -> bool:
@@ -51,23 +58,46 @@ def _check(state: Path) -> None:
 
 
 class Availability:
-    """Looks at conditions and pause file, every two seconds at most. `cores`: over how many the load is shared out."""
+    """Looks at conditions and pause file, every two seconds at most. `cores`: over how many the load is
+    shared out.
+    """
 
     def __init__(
-        self, conditions: Conditions, state: Path, cores: int, *, root: Path = ROOT, clock: Callable[[], float] = time.monotonic
+        self,
+        conditions: Conditions,
+        state: Path,
+        cores: int,
+        *,
+        root: Path = ROOT,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._conditions, self._state, self._cores, self._root, self._clock = conditions, state, cores, root, clock
-        self.unchecked = False  # a device that has done no task takes part as soon as it has seen that its data fit the plan
-        self._reason, self._since, self._looked = "", -math.inf, -math.inf
-        self._refusal, self._refused_until = "", -math.inf
-        self._own, self._cpu, self._counted = 0.0, _cpu_s(), clock()
+        self._conditions = conditions
+        self._state = state
+        self._cores = cores
+        self._root = root
+        self._clock = clock
+        # a device that has done no task takes part as soon as it has seen that its data fit the plan
+        self.unchecked = False
+        self._reason = ""
+        self._since = -math.inf
+        self._looked = -math.inf
+        self._refusal = ""
+        self._refused_until = -math.inf
+        self._own = 0.0
+        self._cpu = _cpu_s()
+        self._counted = clock()
 
     def reason(self, *, anew: bool = False) -> str:
-        """Return why no task is taken up, empty when one is. `anew`: look, however short ago the last time was."""
+        """Return why no task is taken up, empty when one is. `anew`: look, however short ago the last time
+        was.
+        """
         now = self._clock()
         if anew or now - self._looked >= LOOK_S:
-            first, self._looked = self._looked == -math.inf, now
-            found = PAUSED_BY_OPERATOR if is_paused(self._state) else why_not(self._conditions, self._see(now))
+            first = self._looked == -math.inf
+            self._looked = now
+            found = (
+                PAUSED_BY_OPERATOR if is_paused(self._state) else why_not(self._conditions, self._see(now))
+            )
             if found and not self._reason and not first:
                 self._since = now
             self._reason = found
@@ -75,21 +105,27 @@ class Availability:
         return self._reason or refusal or (UNCHECKED if self.unchecked else "")
 
     def refuse(self, reason: str, for_s: float = math.inf) -> None:
-        """Take up no task for so many seconds, or until `accept`. The reason goes into the device's status."""
+        """Take up no task for so many seconds, or until `accept`. The reason goes into the device's
+        status.
+        """
         self._refusal, self._refused_until = reason, self._clock() + for_s
 
     def accept(self) -> None:
         """End what `refuse` began."""
-        self._refusal, self._refused_until = "", -math.inf
+        self._refusal = ""
+        self._refused_until = -math.inf
 
     def takes_up(self) -> bool:
-        """Whether a task that has come is done: always, unless the aggregator knew of the pause when it sent it."""
+        """Whether a task that has come is done: always, unless the aggregator knew of the pause when it sent
+        it.
+        """
         return not self._reason or self._clock() - self._since < DRAIN_S
 
     def _see(self, now: float) -> Seen:
         cpu = _cpu_s()
         self._own = own_load(self._own, cpu - self._cpu, now - self._counted)
-        self._cpu, self._counted = cpu, now
+        self._cpu = cpu
+        self._counted = now
         load = max(0.0, load_average(self._root) - self._own) / self._cores
         local = time.localtime()
         return Seen(load, on_mains(supplies(self._root)), 60 * local.tm_hour + local.tm_min)

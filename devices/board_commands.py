@@ -8,7 +8,9 @@ from pathlib import Path
 
 import click
 
-STATE = click.option("--state", type=click.Path(path_type=Path), required=True, help="The --state of `edgefl device start`.")
+STATE = click.option(
+    "--state", type=click.Path(path_type=Path), required=True, help="The --state of `edgefl device start`."
+)
 
 
 @click.command(short_help="The boards that are known, and which one this is.")
@@ -24,7 +26,11 @@ def boards(as_json: bool) -> None:
     if as_json:
         shown = ("name", "title", "ram_mb", "cores", "threads", "runtimes", "source")
         known = [{key: getattr(board, key) for key in shown} for board in (*BOARDS, GENERIC)]
-        told = asdict(here) | {"board": here.board.name, "runtime": here.runtime, "can_quantize": here.can_quantize}
+        told = asdict(here) | {
+            "board": here.board.name,
+            "runtime": here.runtime,
+            "can_quantize": here.can_quantize,
+        }
         told["memory_mb"] = here.memory_mb if math.isfinite(here.memory_mb) else None
         click.echo(json.dumps({"here": told, "boards": known}))
         return
@@ -32,19 +38,23 @@ def boards(as_json: bool) -> None:
     for board in (*BOARDS, GENERIC):
         mark = "*" if board == here.board else " "
         ram, cores = (str(figure or "-") for figure in (board.ram_mb, board.cores))
-        runtimes = ", ".join(f"{bits}-bit {name} ({'yes' if bits == 64 else 'no'})" for bits, name in board.runtimes.items())
+        runtimes = ", ".join(
+            f"{bits}-bit {name} ({'yes' if bits == 64 else 'no'})" for bits, name in board.runtimes.items()
+        )
         click.echo(f"{mark} {board.name:12} {ram:>6} {cores:>5} {board.threads:>7}  {runtimes}")
     memory = f", {here.memory_mb:,.0f} MB" if math.isfinite(here.memory_mb) else ""
     export = "yes" if here.can_quantize else "no, export on a 64-bit machine"
     click.echo(
-        f"* here: {here.model or 'no device tree'}{memory}, {here.cores} cores, {here.bits}-bit, {here.runtime}, int8 export: {export}"
+        f"* here: {here.model or 'no device tree'}{memory}, {here.cores} cores, {here.bits}-bit, "
+        f"{here.runtime}, int8 export: {export}"
     )
 
 
 @click.command(short_help="Take up no more tasks for now.")
 @STATE
 def pause(state: Path) -> None:
-    """Pause the device that runs with this state directory: it finishes the task that it has, stays connected, and takes no other.
+    """Pause the device that runs with this state directory: it finishes the task that it has, stays
+    connected, and takes no other.
 
     It stays paused when it is started anew, until `edgefl device resume`.
 
@@ -73,7 +83,8 @@ def resume(state: Path) -> None:
 @STATE
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def status(state: Path, as_json: bool) -> None:
-    """Say whether a device runs with this state directory, whether it is paused there, and its last finished round.
+    """Say whether a device runs with this state directory, whether it is paused there, and its last finished
+    round.
 
     Exits with 1 when none runs, so that it serves as a health check.
 
@@ -82,12 +93,16 @@ def status(state: Path, as_json: bool) -> None:
     from devices.availability import is_paused
     from devices.store import is_in_use, last_round
 
-    runs, paused, progress = is_in_use(state), is_paused(state), last_round(state)
+    runs = is_in_use(state)
+    paused = is_paused(state)
+    progress = last_round(state)
     last = {"round": progress.round, "phase": progress.phase} if progress else None
     if as_json:
         click.echo(json.dumps({"running": runs, "paused": paused, "last": last}))
     else:
         words = ["runs" if runs else "does not run", *(["paused by its operator"] if paused else [])]
-        click.echo(", ".join([*words, f"last round {last['round']} ({last['phase']})" if last else "no round yet"]))
+        click.echo(
+            ", ".join([*words, f"last round {last['round']} ({last['phase']})" if last else "no round yet"])
+        )
     if not runs:
         sys.exit(1)

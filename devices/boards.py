@@ -1,8 +1,9 @@
 """Board profiles: what is known of a board before it runs, and which one this is.
 
-Figures are the makers': memory and cores of the smallest model that is or was sold (`source`). `threads` is half the cores, so that a
-board that trains still does its other work; it is a choice, not a measurement, and changes no bit of what is learned. Which runtime a
-system has is pyproject.toml's: ai-edge-litert and ai-edge-quantizer exist for 64 bits alone, a 32-bit system has tflite-runtime 2.14.
+Figures are the makers': memory and cores of the smallest model that is or was sold (`source`). `threads` is
+half the cores, so that a board that trains still does its other work; it is a choice, not a measurement, and
+changes no bit of what is learned. Which runtime a system has is pyproject.toml's: ai-edge-litert and
+ai-edge-quantizer exist for 64 bits alone, a 32-bit system has tflite-runtime 2.14.
 """
 
 import os
@@ -19,7 +20,9 @@ RUNTIMES = {64: "ai-edge-litert", 32: "tflite-runtime"}
 
 @dataclass(frozen=True)
 class Board:
-    """One kind of board. `ram_mb`: MB of 2^20 bytes as sold, 0 when nothing is known; `bits`: the systems that its maker offers."""
+    """One kind of board. `ram_mb`: MB of 2^20 bytes as sold, 0 when nothing is known; `bits`: the systems
+    that its maker offers.
+    """
 
     name: str
     title: str
@@ -39,31 +42,74 @@ class Board:
 PI = "https://www.raspberrypi.com/products"
 BOARDS = (
     Board(
-        "pi-zero-2-w", "Raspberry Pi Zero 2 W", 512, 4, 2, (64, 32), r"Raspberry Pi Zero 2\b", f"{PI}/raspberry-pi-zero-2-w/"
+        "pi-zero-2-w",
+        "Raspberry Pi Zero 2 W",
+        512,
+        4,
+        2,
+        (64, 32),
+        r"Raspberry Pi Zero 2\b",
+        f"{PI}/raspberry-pi-zero-2-w/",
     ),
     Board(
-        "pi-3", "Raspberry Pi 3", 512, 4, 2, (64, 32), r"Raspberry Pi (Compute Module )?3\b", f"{PI}/raspberry-pi-3-model-a-plus/"
+        "pi-3",
+        "Raspberry Pi 3",
+        512,
+        4,
+        2,
+        (64, 32),
+        r"Raspberry Pi (Compute Module )?3\b",
+        f"{PI}/raspberry-pi-3-model-a-plus/",
     ),
     Board(
-        "pi-4", "Raspberry Pi 4", 1024, 4, 2, (64, 32), r"Raspberry Pi (Compute Module )?(4S?|400)\b", f"{PI}/raspberry-pi-4-model-b/"
+        "pi-4",
+        "Raspberry Pi 4",
+        1024,
+        4,
+        2,
+        (64, 32),
+        r"Raspberry Pi (Compute Module )?(4S?|400)\b",
+        f"{PI}/raspberry-pi-4-model-b/",
     ),
     Board(
-        "pi-5", "Raspberry Pi 5", 1024, 4, 2, (64, 32), r"Raspberry Pi (Compute Module )?(5|500)\b", f"{PI}/raspberry-pi-5/"
+        "pi-5",
+        "Raspberry Pi 5",
+        1024,
+        4,
+        2,
+        (64, 32),
+        r"Raspberry Pi (Compute Module )?(5|500)\b",
+        f"{PI}/raspberry-pi-5/",
     ),
     Board(
-        "jetson-orin", "NVIDIA Jetson Orin (Nano)", 4096, 6, 3, (64,), r"\bOrin\b",
+        "jetson-orin",
+        "NVIDIA Jetson Orin (Nano)",
+        4096,
+        6,
+        3,
+        (64,),
+        r"\bOrin\b",
         "https://developer.nvidia.com/embedded/jetson-modules",
     ),
     Board(
-        "jetson-nano", "NVIDIA Jetson Nano", 2048, 4, 2, (64,), r"Jetson Nano\b", "https://developer.nvidia.com/embedded/jetson-modules"
+        "jetson-nano",
+        "NVIDIA Jetson Nano",
+        2048,
+        4,
+        2,
+        (64,),
+        r"Jetson Nano\b",
+        "https://developer.nvidia.com/embedded/jetson-modules",
     ),
-)  # fmt: skip
+)
 GENERIC = Board("generic", "any other Linux machine", 0, 0, 1, (64, 32), "", "")
 
 
 @dataclass(frozen=True)
 class Here:
-    """What this machine is. `memory_mb`: MB of 10^6 bytes, NaN when unknown; `bits`: of the Python, which may be 32 on a 64-bit kernel."""
+    """What this machine is. `memory_mb`: MB of 10^6 bytes, NaN when unknown; `bits`: of the Python, which may
+    be 32 on a 64-bit kernel.
+    """
 
     board: Board
     model: str
@@ -98,5 +144,9 @@ def board_named(name: str) -> Board:
 def detect(root: Path = ROOT) -> Here:
     """Return what this machine says of itself under /proc; tests give another root."""
     model = board_model(root)
-    cores = sum(row.startswith("processor") for row in read_text(root / "proc/cpuinfo").splitlines()) or os.cpu_count() or 1
+    cores = (
+        sum(row.startswith("processor") for row in read_text(root / "proc/cpuinfo").splitlines())
+        or os.cpu_count()
+        or 1
+    )
     return Here(board_of(model), model, memory_mb(root), cores, 64 if sys.maxsize > 2**32 else 32)

@@ -19,10 +19,17 @@ from edgefl.system.progress import Telling
 from edgefl.system.signals import Stopped, stoppable
 
 SECURITY = click.option(
-    "--security", type=click.Path(path_type=Path, file_okay=False), default=Path("broker"), show_default=True,
+    "--security",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("broker"),
+    show_default=True,
     help="The directory of `edgefl broker init`.",
-)  # fmt: skip
-CA = click.option("--ca", type=click.Path(path_type=Path, file_okay=False), help="The directory of ca.key  [default: that of --security]")
+)
+CA = click.option(
+    "--ca",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The directory of ca.key  [default: that of --security]",
+)
 
 
 def sharing_options(where: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -30,10 +37,15 @@ def sharing_options(where: str) -> Callable[[Callable[..., Any]], Callable[..., 
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
         least = click.option(
-            "--least-clients", type=click.IntRange(0, 4096), default=0,
-            help=f"Take part only in masked rounds of at least this many clients; implies --masked-only{where}.",
-        )  # fmt: skip
-        masked = click.option("--masked-only", is_flag=True, help=f"Train only for tasks with secure aggregation{where}.")
+            "--least-clients",
+            type=click.IntRange(0, 4096),
+            default=0,
+            help="Take part only in masked rounds of at least this many clients; implies "
+            f"--masked-only{where}.",
+        )
+        masked = click.option(
+            "--masked-only", is_flag=True, help=f"Train only for tasks with secure aggregation{where}."
+        )
         return masked(least(command))
 
     return add
@@ -43,58 +55,113 @@ def sharing_options(where: str) -> Callable[[Callable[..., Any]], Callable[..., 
 def device() -> None:
     """Take part in a federation.
 
-    Example: edgefl device start --broker mqtt://192.168.1.10:1883 --id pi-1 --data shard.npz --state /var/lib/edgefl
+    Example: edgefl device start --broker mqtt://192.168.1.10:1883 --id pi-1 --data shard.npz --state
+    /var/lib/edgefl
     """
 
 
 @device.command(short_help="Join, train, personalize, export.")
 @click.option(
     "--broker",
-    help="mqtt://HOST:PORT or mqtts://USER:PASSWORD@HOST:PORT, several with commas; ?protocol=5 after: MQTT 5  "
-    "[default: the enrolment's, else mqtt://localhost:1883]",
+    help="mqtt://HOST:PORT or mqtts://USER:PASSWORD@HOST:PORT, several with commas; ?protocol=5 after: MQTT "
+    "5  [default: the enrolment's, else mqtt://localhost:1883]",
 )
 @click.option("--id", "client_id", help="This client's name: a-z, 0-9, - and _.  [default: the enrolment's]")
-@click.option("--enrol", type=click.Path(path_type=Path), help="The file of `edgefl device enrol`: id, broker and keys.")
-@data_options("The samples: .npz, folder of classes, CSV, or MODULE:FUNCTION of yours. They stay here.", required=True)
-@click.option("--state", type=click.Path(path_type=Path), help="What this device keeps; its model ends in DIR/model  [default: ./ID]")
-@click.option("--federation", default="", help="Which federation  [default: the one that runs on the broker]")
 @click.option(
-    "--learner", type=click.Choice(["litert", "keras", "numpy"]), default="litert", show_default=True, help="keras needs TensorFlow."
+    "--enrol", type=click.Path(path_type=Path), help="The file of `edgefl device enrol`: id, broker and keys."
+)
+@data_options(
+    "The samples: .npz, folder of classes, CSV, or MODULE:FUNCTION of yours. They stay here.", required=True
 )
 @click.option(
-    "--algorithm", "algorithms", multiple=True,
-    help="An algorithm of yours, MODULE:NAME, that a plan may name beside those of `edgefl algorithms`; may be given again.",
-)  # fmt: skip
+    "--state",
+    type=click.Path(path_type=Path),
+    help="What this device keeps; its model ends in DIR/model  [default: ./ID]",
+)
+@click.option("--federation", default="", help="Which federation  [default: the one that runs on the broker]")
 @click.option(
-    "--model", "models", multiple=True,
-    help="With --learner keras: a model of yours, MODULE:FUNCTION or FILE.keras, that a plan may name; may be given again.",
-)  # fmt: skip
-@click.option("--threads", type=click.IntRange(1, 64), help="Threads that compute  [default: the board's, see `edgefl device boards`]")
-@click.option("--keepalive", type=click.IntRange(2, 3600), default=20, show_default=True, help="Seconds between signs of life.")
-@click.option("--wait", "wait_s", type=click.FloatRange(0), default=0.0, help="Seconds to wait for a federation  [default: no limit]")
+    "--learner",
+    type=click.Choice(["litert", "keras", "numpy"]),
+    default="litert",
+    show_default=True,
+    help="keras needs TensorFlow.",
+)
 @click.option(
-    "--only-when", multiple=True, type=click.Choice(["idle", "mains"]),
+    "--algorithm",
+    "algorithms",
+    multiple=True,
+    help="An algorithm of yours, MODULE:NAME, that a plan may name beside those of `edgefl algorithms`; may "
+    "be given again.",
+)
+@click.option(
+    "--model",
+    "models",
+    multiple=True,
+    help="With --learner keras: a model of yours, MODULE:FUNCTION or FILE.keras, that a plan may name; may "
+    "be given again.",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(1, 64),
+    help="Threads that compute  [default: the board's, see `edgefl device boards`]",
+)
+@click.option(
+    "--keepalive",
+    type=click.IntRange(2, 3600),
+    default=20,
+    show_default=True,
+    help="Seconds between signs of life.",
+)
+@click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(0),
+    default=0.0,
+    help="Seconds to wait for a federation  [default: no limit]",
+)
+@click.option(
+    "--only-when",
+    multiple=True,
+    type=click.Choice(["idle", "mains"]),
     help="Take up tasks only while others use less than half of each core, or on mains; may be given again.",
-)  # fmt: skip
-@click.option("--between", help="Take up tasks only in these hours of each day, local time, such as 22:00-06:00.")
+)
+@click.option(
+    "--between", help="Take up tasks only in these hours of each day, local time, such as 22:00-06:00."
+)
 @sharing_options("")
 @click.option("--export/--no-export", default=True, show_default=True, help="Make model.tflite at the end.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was made as JSON; progress goes to stderr.")
 def start(
-    broker: str | None, client_id: str | None, enrol: Path | None, source: DataSource, state: Path | None, federation: str, learner: str,
-    algorithms: tuple[str, ...], models: tuple[str, ...],
-    threads: int | None, keepalive: int, wait_s: float, only_when: tuple[str, ...], between: str | None, masked_only: bool,
-    least_clients: int, export: bool, as_json: bool,
-) -> None:  # fmt: skip
+    broker: str | None,
+    client_id: str | None,
+    enrol: Path | None,
+    source: DataSource,
+    state: Path | None,
+    federation: str,
+    learner: str,
+    algorithms: tuple[str, ...],
+    models: tuple[str, ...],
+    threads: int | None,
+    keepalive: int,
+    wait_s: float,
+    only_when: tuple[str, ...],
+    between: str | None,
+    masked_only: bool,
+    least_clients: int,
+    export: bool,
+    as_json: bool,
+) -> None:
     """Join a federation with this device's own data, and end with an int8 model of its own.
 
     A repeated start with the same --state goes on where it was.
 
-    --data is an .npz with x and y (also what `edgefl device record` wrote); a folder DIR/CLASS/FILE of .npy, .png, .jpg or .wav; a .csv
-    with a header, or a folder of them, with --window and --label; or a function of yours that returns (x, y). Classes that have names are
-    numbered by name: when a board may lack one, put the same classes.txt, one name a line, into the folder on every board.
+    --data is an .npz with x and y (also what `edgefl device record` wrote); a folder DIR/CLASS/FILE of .npy,
+    .png, .jpg or .wav; a .csv with a header, or a folder of them, with --window and --label; or a function of
+    yours that returns (x, y). Classes that have names are numbered by name: when a board may lack one, put
+    the same classes.txt, one name a line, into the folder on every board.
 
-    Example: edgefl device start --broker mqtt://192.168.1.10:1883 --id pi-1 --data shard.npz --state /var/lib/edgefl
+    Example: edgefl device start --broker mqtt://192.168.1.10:1883 --id pi-1 --data shard.npz --state
+    /var/lib/edgefl
     """
     from devices.boards import detect
     from devices.conditions import Conditions, parse_window
@@ -107,20 +174,42 @@ def start(
 
     enrolment = load_enrolment(enrol) if enrol else None
     if enrolment and client_id not in (None, enrolment.client_id):
-        raise ConfigError(f"{enrol} is of {enrolment.client_id!r}, --id says {client_id!r}; leave --id out, or enrol {client_id!r}")
-    broker, client_id = (broker or enrolment.broker, enrolment.client_id) if enrolment else (broker, client_id)
+        raise ConfigError(
+            f"{enrol} is of {enrolment.client_id!r}, --id says {client_id!r}; leave --id out, or enrol "
+            f"{client_id!r}"
+        )
+    broker, client_id = (
+        (broker or enrolment.broker, enrolment.client_id) if enrolment else (broker, client_id)
+    )
     if not client_id:
-        raise ConfigError("no --id; give this device a name such as pi-1, or --enrol with the file of `edgefl device enrol`")
-    broker, state = broker or DEFAULT_BROKER, state or Path(check_client_id(client_id))
-    conditions = Conditions("idle" in only_when, "mains" in only_when, parse_window(between) if between else None)
+        raise ConfigError(
+            "no --id; give this device a name such as pi-1, or --enrol with the file of `edgefl device enrol`"
+        )
+    broker = broker or DEFAULT_BROKER
+    state = state or Path(check_client_id(client_id))
+    conditions = Conditions(
+        "idle" in only_when, "mains" in only_when, parse_window(between) if between else None
+    )
     threads = threads or detect().board.threads
     sharing = Sharing(masked_only, least_clients)
     if enrolment:
         sharing = sharing.and_also(Sharing(enrolment.masked_only, enrolment.least_clients))
     settings = Settings(
-        broker, client_id, source, state, federation, learner, threads, keepalive, wait_s, export, enrolment, conditions,
-        Allowed(algorithms, models), sharing,
-    )  # fmt: skip
+        broker,
+        client_id,
+        source,
+        state,
+        federation,
+        learner,
+        threads,
+        keepalive,
+        wait_s,
+        export,
+        enrolment,
+        conditions,
+        Allowed(algorithms, models),
+        sharing,
+    )
     with Telling() as tell, stoppable():
         try:
             made = Device(settings, tell).run()
@@ -141,14 +230,32 @@ device.add_command(record)
 @device.command("enrol", short_help="Make a board's keys.")
 @click.argument("client_id")
 @SECURITY
-@click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), help="Where the board's file goes  [default: ID.enrol]")
-@click.option("--days", type=click.IntRange(1, 3650), default=730, show_default=True, help="How long its certificate counts.")
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Where the board's file goes  [default: ID.enrol]",
+)
+@click.option(
+    "--days",
+    type=click.IntRange(1, 3650),
+    default=730,
+    show_default=True,
+    help="How long its certificate counts.",
+)
 @CA
 @sharing_options(", whatever the board's command line says")
 def enrol_device(
-    client_id: str, security: Path, out: Path | None, days: int, ca: Path | None, masked_only: bool, least_clients: int
+    client_id: str,
+    security: Path,
+    out: Path | None,
+    days: int,
+    ca: Path | None,
+    masked_only: bool,
+    least_clients: int,
 ) -> None:
-    """Write one file for a board: its certificate and keys, the broker's address and authority, the aggregator's public key.
+    """Write one file for a board: its certificate and keys, the broker's address and authority, the
+    aggregator's public key.
 
     Example: edgefl device enrol pi-7 --security broker -o pi-7.enrol
     """
@@ -172,7 +279,8 @@ def enrol_device(
 def revoke_device(client_id: str, security: Path, ca: Path | None) -> None:
     """Put a board's certificate on the revocation list. A running aggregator ignores the board from then on.
 
-    The broker reads the list for new connections only: restart the broker to end the board's present connection.
+    The broker reads the list for new connections only: restart the broker to end the board's present
+    connection.
 
     Example: edgefl device revoke pi-7 --security broker
     """
@@ -180,7 +288,10 @@ def revoke_device(client_id: str, security: Path, ca: Path | None) -> None:
 
     revoke(security, client_id, ca)
     click.echo(f"revoked {client_id}: a running aggregator ignores it from now on")
-    click.echo("  systemctl restart edgefl-broker      (ends its connection; all other devices reconnect by themselves)")
+    click.echo(
+        "  systemctl restart edgefl-broker      (ends its connection; all other devices reconnect by "
+        "themselves)"
+    )
 
 
 for command in (boards, pause, resume, status, install_of(start)):

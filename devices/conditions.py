@@ -15,7 +15,9 @@ MINUTE_S = 60.0
 
 @dataclass(frozen=True)
 class Window:
-    """A part of each day in local time: minutes after midnight, `start` included, `end` not; start above end runs over midnight."""
+    """A part of each day in local time: minutes after midnight, `start` included, `end` not; start above end
+    runs over midnight.
+    """
 
     start: int
     end: int
@@ -35,7 +37,9 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Seen:
-    """What the board says: `load` of others for each core, whether it is on mains, and the minute of the day in local time."""
+    """What the board says: `load` of others for each core, whether it is on mains, and the minute of the day
+    in local time.
+    """
 
     load: float
     mains: bool
@@ -50,7 +54,9 @@ def parse_window(text: str) -> Window:
     hours, minutes, end_hours, end_minutes = map(int, found.groups())
     window = Window(60 * hours + minutes, 60 * end_hours + end_minutes)
     if window.start == window.end:
-        raise ConfigError(f"--between {text!r}: both times are the same; give two, or leave --between out for the whole day")
+        raise ConfigError(
+            f"--between {text!r}: both times are the same; give two, or leave --between out for the whole day"
+        )
     return window
 
 
@@ -62,7 +68,8 @@ def is_within(window: Window, minute: int) -> bool:
 
 
 def on_mains(supplies: Iterable[Supply]) -> bool:
-    """Whether the board is fed from outside: a supply that is no battery is online, or no battery of its own discharges.
+    """Whether the board is fed from outside: a supply that is no battery is online, or no battery of its own
+    discharges.
 
     So a board without any known supply is on mains, and an unused PoE hat (offline) takes none off it.
     """
@@ -74,8 +81,8 @@ def on_mains(supplies: Iterable[Supply]) -> bool:
 def own_load(before: float, cpu_s: float, elapsed_s: float) -> float:
     """Return what this process adds to the one-minute load average, by the kernel's own decay (e^-t/60).
 
-    before: what it was `elapsed_s` seconds ago; cpu_s: the processor seconds that it used since. Without this a device that trained
-    would find its board busy with its own work.
+    before: what it was `elapsed_s` seconds ago; cpu_s: the processor seconds that it used since. Without this
+    a device that trained would find its board busy with its own work.
     """
     if elapsed_s <= 0:
         return before
@@ -84,7 +91,9 @@ def own_load(before: float, cpu_s: float, elapsed_s: float) -> float:
 
 
 def why_not(conditions: Conditions, seen: Seen) -> str:
-    """Return why no work is taken up now, empty when all conditions hold. The words go into the device's status."""
+    """Return why no work is taken up now, empty when all conditions hold. The words go into the device's
+    status.
+    """
     if conditions.between and not is_within(conditions.between, seen.minute):
         return f"outside {conditions.between}"
     if conditions.mains and not seen.mains:

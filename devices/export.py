@@ -1,4 +1,6 @@
-"""The export as a child process: what the quantizer needs of memory is gone when it ends, and this process stays small."""
+"""The export as a child process: what the quantizer needs of memory is gone when it ends, and this process
+stays small.
+"""
 
 import json
 import subprocess
@@ -15,18 +17,37 @@ MODEL = "model.tflite"
 
 
 def export_in_child(state: Path, source: DataSource) -> Mapping[str, Any]:
-    """Run `edgefl export` for this device's state into `state/model`; returns its report. ExportError when it fails."""
-    command = [sys.executable, "-m", "firmware_export", "export", "--state", str(state), "-o", str(state / "model"), "--json"]
+    """Run `edgefl export` for this device's state into `state/model`; returns its report. ExportError when it
+    fails.
+    """
+    command = [
+        sys.executable,
+        "-m",
+        "firmware_export",
+        "export",
+        "--state",
+        str(state),
+        "-o",
+        str(state / "model"),
+        "--json",
+    ]
     if source.is_function:
-        command += ["--data", source.data]  # code runs on the word of whoever started the device, not of a file
+        command += [
+            "--data",
+            source.data,
+        ]  # code runs on the word of whoever started the device, not of a file
     remedy = f"run `edgefl export --state {state} -o model/` to see all of it"
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S)
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S
+        )
     except subprocess.TimeoutExpired as error:
         raise ExportError(f"the export did not end within {LIMIT_S:g} s; {remedy}") from error
     if done.returncode:
         words = [line for line in done.stderr.splitlines() if line.strip()]
-        raise ExportError(f"the export failed: {words[-1] if words else f'exit code {done.returncode}'}; {remedy}")
+        raise ExportError(
+            f"the export failed: {words[-1] if words else f'exit code {done.returncode}'}; {remedy}"
+        )
     try:
         report = json.loads(done.stdout)
     except ValueError as error:

@@ -1,8 +1,9 @@
 """Who this device is on the broker: finding the federation, and one device only for each id.
 
-A device that starts asks on `device/{id}/claim` whether its id is taken. The one that has it answers at once with its
-status, from its network thread. A retained status that says online without an answer is either slow or the trace of a
-device that died: it gets one and a half keepalive times, after which the broker would have published its will.
+A device that starts asks on `device/{id}/claim` whether its id is taken. The one that has it answers at once
+with its status, from its network thread. A retained status that says online without an answer is either slow
+or the trace of a device that died: it gets one and a half keepalive times, after which the broker would have
+published its will.
 """
 
 import time
@@ -26,12 +27,13 @@ class IdTakenError(LinkError):
 def find_federation(link: Link, timeout_s: float, note: Callable[[str], None]) -> str:
     """Return the name of the one federation that runs on the broker, waiting until there is one.
 
-    An aggregator that speaks version 1 of the protocol is named once. LinkError when there are several federations, or none within
-    `timeout_s` (0: no limit).
+    An aggregator that speaks version 1 of the protocol is named once. LinkError when there are several
+    federations, or none within `timeout_s` (0: no limit).
     """
     link.subscribe(Topics("+").state, version1.state_topic("+"))
     running: dict[str, str] = {}
-    current, older = set[str](), set[str]()
+    current = set[str]()
+    older = set[str]()
     told = False
     began = time.monotonic()
     settled = began + SETTLE_S
@@ -41,9 +43,15 @@ def find_federation(link: Link, timeout_s: float, note: Callable[[str], None]) -
             link.unsubscribe(Topics("+").state, version1.state_topic("+"))
             return next(iter(running))
         if now >= settled and running:
-            raise LinkError(f"{len(running)} federations run at {link.url}: {', '.join(sorted(running))}; choose one with --federation")
+            raise LinkError(
+                f"{len(running)} federations run at {link.url}: {', '.join(sorted(running))}; choose one "
+                "with --federation"
+            )
         if timeout_s and now - began > timeout_s:
-            raise LinkError(f"no federation runs at {link.url} after {timeout_s:g} s; start one with `edgefl aggregator start`")
+            raise LinkError(
+                f"no federation runs at {link.url} after {timeout_s:g} s; start one with `edgefl aggregator "
+                "start`"
+            )
         event = link.get(max(0.0, settled - now) or 0.5)
         if event is None and not running and not told:
             told = True
@@ -65,13 +73,15 @@ def find_federation(link: Link, timeout_s: float, note: Callable[[str], None]) -
 def older_aggregator(federation: str, url: str) -> str:
     """Return the message for a person whose aggregator speaks version 1 of the protocol."""
     return (
-        f"the aggregator of {federation!r} at {url} speaks version {version1.VERSION} of the protocol, this device version "
-        f"{PROTOCOL_VERSION}; update edgefl on the aggregator's machine"
+        f"the aggregator of {federation!r} at {url} speaks version {version1.VERSION} of the protocol, this "
+        f"device version {PROTOCOL_VERSION}; update edgefl on the aggregator's machine"
     )
 
 
 def _running_version1(message: Message) -> set[str]:
-    """Return the name of the federation that a version 1 aggregator leads, as a set that is empty when none runs."""
+    """Return the name of the federation that a version 1 aggregator leads, as a set that is empty when none
+    runs.
+    """
     try:
         state = decode_json(version1.State, message.payload) if message.payload else None
     except WireError:
@@ -88,7 +98,9 @@ def _state_of(message: Message) -> tuple[str, str]:
 
 
 def claim(link: Link, topics: Topics, client_id: str, boot_id: str, keepalive_s: float) -> set[str]:
-    """Make sure that no other device has this id; returns the boot ids of dead ones. IdTakenError when one answers."""
+    """Make sure that no other device has this id; returns the boot ids of dead ones. IdTakenError when one
+    answers.
+    """
     link.subscribe(topics.device(client_id, "status"))
     link.publish(topics.device(client_id, "claim"), encode_json(Claim(boot_id, time.time())))
     until = time.monotonic() + SETTLE_S
@@ -114,7 +126,9 @@ def claim(link: Link, topics: Topics, client_id: str, boot_id: str, keepalive_s:
 
 def taken(client_id: str, url: str) -> str:
     """Return what is said to the second device of an id."""
-    return f"another device has the id {client_id!r} at {url}; give this one another --id, or end the other one"
+    return (
+        f"another device has the id {client_id!r} at {url}; give this one another --id, or end the other one"
+    )
 
 
 def yields_to(mine: Status, other: Status) -> bool:

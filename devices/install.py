@@ -14,8 +14,10 @@ from click.core import ParameterSource
 
 from edgefl.errors import ConfigError
 
-# OOMPolicy: a new plan runs in a child process first. The device goes on when the kernel kills that child for memory.
-# no MemoryDenyWriteExecute: a runtime may compile its kernels. A forbidden call fails with EPERM, which a library may handle.
+# OOMPolicy: a new plan runs in a child process first. The device goes on when the kernel kills that child for
+# memory.
+# no MemoryDenyWriteExecute: a runtime may compile its kernels. A forbidden call fails with EPERM, which a
+# library may handle.
 UNIT = """# {board}. Written by: edgefl device install
 # The account {user} runs the device and owns its state. It reads its enrolment and its data, which only this account should be able to.
 [Unit]
@@ -56,14 +58,16 @@ ProtectClock=true
 
 [Install]
 WantedBy=multi-user.target
-"""
+"""  # noqa: E501
 STATES = Path("/var/lib")
 SYSTEM = Path("/etc/systemd/system")
 OWN = ("out", "user", "board", "as_json")
 
 
 def quoted(word: str) -> str:
-    """Return a word as ExecStart= takes it: specifiers and variables are not expanded. ConfigError for a line break."""
+    """Return a word as ExecStart= takes it: specifiers and variables are not expanded. ConfigError for a line
+    break.
+    """
     if re.search(r"[\x00-\x1f]", word):
         raise ConfigError(f"{word!r} has a control character, which a unit cannot hold; rename the file")
     plain = word.replace("%", "%%").replace("$", "$$")
@@ -78,7 +82,9 @@ def path_setting(key: str, path: str) -> str:
     return f"{key}={escaped}" if " " not in path else f'{key}="{escaped}"'
 
 
-def unit_text(client_id: str, words: list[str], state: Path, user: str, board: str, memory_mb: int, folder: str = "") -> str:
+def unit_text(
+    client_id: str, words: list[str], state: Path, user: str, board: str, memory_mb: int, folder: str = ""
+) -> str:
     """Return the unit.
 
     Args:
@@ -88,33 +94,50 @@ def unit_text(client_id: str, words: list[str], state: Path, user: str, board: s
         user: The account that runs it.
         board: The board's name.
         memory_mb: The most memory, in MB of 2^20 bytes; 0 for no limit.
-        folder: Where a data function of the owner is imported from, empty without one. Such a function may read a sensor, so
-            the devices of the machine stay visible to it.
+        folder: Where a data function of the owner is imported from, empty without one. Such a function may
+            read a sensor, so the devices of the machine stay visible to it.
     """
     in_var_lib = state != STATES and state.is_relative_to(STATES)
-    place = path_setting("StateDirectory", str(state.relative_to(STATES))) if in_var_lib else path_setting("ReadWritePaths", str(state))
+    place = (
+        path_setting("StateDirectory", str(state.relative_to(STATES)))
+        if in_var_lib
+        else path_setting("ReadWritePaths", str(state))
+    )
     return UNIT.format(
-        board=board, client_id=client_id, user=user, command=" ".join(map(quoted, words)),
+        board=board,
+        client_id=client_id,
+        user=user,
+        command=" ".join(map(quoted, words)),
         folder=path_setting("WorkingDirectory", folder or "/"),
         memory=f"MemoryMax={memory_mb}M\n" if memory_mb else "",
         devices="" if folder else "\nPrivateDevices=true",
         place=f"{place}\nStateDirectoryMode=0700" if in_var_lib else place,
-    )  # fmt: skip
+    )
 
 
 def start_words(context: click.Context, start: click.Command, data: str) -> list[str]:
-    """Return the options of `device start` that were given, as words; paths are absolute, since a service starts in /, as `data` is."""
+    """Return the options of `device start` that were given, as words; paths are absolute, since a service
+    starts in /, as `data` is.
+    """
     words: list[str] = []
     for option in start.params:
-        value, source = context.params.get(option.name or ""), context.get_parameter_source(option.name or "")
-        if source is not ParameterSource.COMMANDLINE or not isinstance(option, click.Option) or option.name in OWN:
+        value = context.params.get(option.name or "")
+        source = context.get_parameter_source(option.name or "")
+        if (
+            source is not ParameterSource.COMMANDLINE
+            or not isinstance(option, click.Option)
+            or option.name in OWN
+        ):
             continue
         if option.is_flag:
             words.append(option.opts[0] if value or not option.secondary_opts else option.secondary_opts[0])
             continue
         values: tuple[Any, ...] = tuple(value or ()) if option.multiple else (value,)
         for each in values:
-            words += [option.opts[0], data if option.name == "data" else str(each.resolve() if isinstance(each, Path) else each)]
+            words += [
+                option.opts[0],
+                data if option.name == "data" else str(each.resolve() if isinstance(each, Path) else each),
+            ]
     return words
 
 
@@ -123,9 +146,11 @@ def install_of(start: click.Command) -> click.Command:
 
     @click.pass_context
     def install(context: click.Context, /, **given: Any) -> None:
-        """Write a hardened systemd unit that runs `edgefl device start` with these options, and say how to enable it.
+        """Write a hardened systemd unit that runs `edgefl device start` with these options, and say how to
+        enable it.
 
-        Without -o the unit goes to stdout; nothing is enabled or started. All options of `edgefl device start` are taken.
+        Without -o the unit goes to stdout; nothing is enabled or started. All options of `edgefl device
+        start` are taken.
 
         Example: edgefl device install --enrol pi-7.enrol --data shard.npz --state /var/lib/edgefl -o .
         """
@@ -140,18 +165,33 @@ def install_of(start: click.Command) -> click.Command:
         enrolment = load_enrolment(given["enrol"]) if given["enrol"] else None
         client_id = enrolment.client_id if enrolment else given["client_id"]
         if not client_id:
-            raise ConfigError("no --id; give this device a name such as pi-1, or --enrol with the file of `edgefl device enrol`")
+            raise ConfigError(
+                "no --id; give this device a name such as pi-1, or --enrol with the file of `edgefl device "
+                "enrol`"
+            )
         check_client_id(client_id)
         if given["state"] is None:
-            raise ConfigError(f"no --state; a service needs a directory of its own, such as --state {STATES / 'edgefl'}")
+            raise ConfigError(
+                f"no --state; a service needs a directory of its own, such as --state {STATES / 'edgefl'}"
+            )
         if given["broker"] and parse_url(given["broker"]).password:
-            raise ConfigError("--broker has a password in it, which everybody could read in the unit; enrol the board and give --enrol")
+            raise ConfigError(
+                "--broker has a password in it, which everybody could read in the unit; enrol the board and "
+                "give --enrol"
+            )
         if given["between"]:
             parse_window(given["between"])
-        here, state, source = detect(), given["state"].resolve(), given_source(given)
+        here = detect()
+        state = given["state"].resolve()
+        source = given_source(given)
         board = board_named(given["board"]) if given["board"] else here.board
-        # of this machine what the kernel has, of another board what its maker sells at least; a quarter is the system's
-        has = here.memory_mb if board == here.board and math.isfinite(here.memory_mb) else board.ram_mb * 1.048576
+        # of this machine what the kernel has, of another board what its maker sells at least; a quarter is
+        # the system's
+        has = (
+            here.memory_mb
+            if board == here.board and math.isfinite(here.memory_mb)
+            else board.ram_mb * 1.048576
+        )
         words = [sys.executable, "-m", "edgefl", "device", "start", *start_words(context, start, source.data)]
         user = given["user"] or os.environ.get("SUDO_USER") or getpass.getuser()
         if user == "root":
@@ -168,7 +208,16 @@ def install_of(start: click.Command) -> click.Command:
         if given["out"]:
             write_atomic(path, text.encode(), 0o644)
         if given["as_json"]:
-            click.echo(json.dumps({"name": name, "path": str(path) if given["out"] else None, "unit": text, "commands": commands}))
+            click.echo(
+                json.dumps(
+                    {
+                        "name": name,
+                        "path": str(path) if given["out"] else None,
+                        "unit": text,
+                        "commands": commands,
+                    }
+                )
+            )
             return
         if not given["out"]:
             click.echo(text)
@@ -176,12 +225,22 @@ def install_of(start: click.Command) -> click.Command:
         click.echo("\n".join(commands), err=not given["out"])
 
     own = [
-        click.Option(["-o", "--out"], type=click.Path(path_type=Path, file_okay=False), help="Write it into this directory."),
+        click.Option(
+            ["-o", "--out"],
+            type=click.Path(path_type=Path, file_okay=False),
+            help="Write it into this directory.",
+        ),
         click.Option(["--user"], help="The account that it runs as  [default: yours]"),
-        click.Option(["--board"], help="A profile of `edgefl device boards`, for MemoryMax  [default: this machine]"),
+        click.Option(
+            ["--board"], help="A profile of `edgefl device boards`, for MemoryMax  [default: this machine]"
+        ),
         click.Option(["--json", "as_json"], is_flag=True, help="Print unit and commands as JSON."),
     ]
     taken = [option for option in start.params if option.name not in OWN]
     return click.Command(
-        "install", callback=install, params=[*taken, *own], help=install.__doc__, short_help="Run at boot: a systemd unit."
+        "install",
+        callback=install,
+        params=[*taken, *own],
+        help=install.__doc__,
+        short_help="Run at boot: a systemd unit.",
     )

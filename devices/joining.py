@@ -21,7 +21,9 @@ CONNECT_S = 10.0
 
 
 class Joining(Protocol):
-    """What must be known to join. `federation`: empty for the one that runs; `wait_s`: seconds to wait for one, 0 for ever."""
+    """What must be known to join. `federation`: empty for the one that runs; `wait_s`: seconds to wait for
+    one, 0 for ever.
+    """
 
     @property
     def broker(self) -> str: ...
@@ -38,23 +40,37 @@ class Joining(Protocol):
 
 
 def join(
-    settings: Joining, samples: int, paused: str, note: Callable[[str], None], timeout_s: float = CONNECT_S,
+    settings: Joining,
+    samples: int,
+    paused: str,
+    note: Callable[[str], None],
+    timeout_s: float = CONNECT_S,
     order_of: Callable[[str], TaskOrder] = TaskOrder,
-) -> Session:  # fmt: skip
+) -> Session:
     """Return a session that is connected and has not spoken yet. LinkError, IdTakenError, StateError.
 
-    paused: why this device takes up no task at first, empty when it does; timeout_s: how long the broker may take to answer; order_of:
-    the order of a federation's tasks, by its name.
+    paused: why this device takes up no task at first, empty when it does; timeout_s: how long the broker may
+    take to answer; order_of: the order of a federation's tasks, by its name.
     """
     boot_id = secrets.token_hex(8)
-    # not the boot id, which the status tells: who knows the name of a connection can throw its owner out of the broker
+    # not the boot id, which the status tells: who knows the name of a connection can throw its owner out of
+    # the broker
     name = f"edgefl-{settings.client_id}-{secrets.token_hex(8)}"
     enrolment = settings.enrolment
     if enrolment and not all(broker.tls for broker in parse_urls(settings.broker)):
         shown = without_password(settings.broker)
-        note(f"{shown} is not mqtts: what is signed can be read on the way, and the broker's certificate is not checked")
+        note(
+            f"{shown} is not mqtts: what is signed can be read on the way, and the broker's certificate is "
+            "not checked"
+        )
     context = tls_context(enrolment) if enrolment else None
-    probe = Link(settings.broker, f"{name}-probe", keepalive_s=settings.keepalive_s, timeout_s=timeout_s, context=context)
+    probe = Link(
+        settings.broker,
+        f"{name}-probe",
+        keepalive_s=settings.keepalive_s,
+        timeout_s=timeout_s,
+        context=context,
+    )
     try:
         federation = settings.federation or find_federation(probe, settings.wait_s, note)
         topics = Topics(federation)
@@ -65,7 +81,16 @@ def join(
     now = time.time()
     status = Status(settings.client_id, boot_id, False, now, samples, __version__, now, paused)
     will = Message(topics.device(settings.client_id, "status"), encode_json(status), retained=True)
-    link = Link(settings.broker, name, will=will, keepalive_s=settings.keepalive_s, timeout_s=timeout_s, context=context)
+    link = Link(
+        settings.broker,
+        name,
+        will=will,
+        keepalive_s=settings.keepalive_s,
+        timeout_s=timeout_s,
+        context=context,
+    )
     aggregator = enrolment.aggregator_key if enrolment else ""
-    trust = Trust(federation, enrolment.signing_key if enrolment else "", (lambda _: aggregator) if enrolment else None)
+    trust = Trust(
+        federation, enrolment.signing_key if enrolment else "", (lambda _: aggregator) if enrolment else None
+    )
     return Session(link, topics, status, note, trust, order)

@@ -1,8 +1,10 @@
-"""Many clients, for `edgefl bench fleet`: `python -m devices.light FEDERATION CLIENTS_A_PROCESS ENROLMENT...`.
+"""Many clients, for `edgefl bench fleet`: `python -m devices.light FEDERATION CLIENTS_A_PROCESS
+ENROLMENT...`.
 
-Each has a connection, a thread, certificate and keys of its own, and joins, fetches, uploads and personalizes by the device's protocol;
-only training is left out, its delta being noise of the model's size, and nothing is kept on disk. paho waits with select(2), which
-takes file numbers below 1,024, and a client has up to five: 180 clients a process at most.
+Each has a connection, a thread, certificate and keys of its own, and joins, fetches, uploads and personalizes
+by the device's protocol; only training is left out, its delta being noise of the model's size, and nothing is
+kept on disk. paho waits with select(2), which takes file numbers below 1,024, and a client has up to five:
+180 clients a process at most.
 """
 
 import hashlib
@@ -45,7 +47,9 @@ NUM_SAMPLES = 10
 LOSS = 1.0
 CONNECT_S = 60.0
 JOINING = threading.BoundedSemaphore(32)
-"""So many join at a time: hundreds of handshakes at once on this machine would wait for each other until they time out."""
+"""So many join at a time: hundreds of handshakes at once on this machine would wait for each other until they
+time out.
+"""
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,9 @@ class Place:
 
 @dataclass(frozen=True)
 class Tally:
-    """What one client did: updates that were received and refused, payload bytes, messages that its queue could not hold."""
+    """What one client did: updates that were received and refused, payload bytes, messages that its queue
+    could not hold.
+    """
 
     client_id: str
     accepted: int
@@ -82,7 +88,8 @@ class Client:
     """One client on a link of its own."""
 
     def __init__(self, enrolment: Enrolment, federation: str) -> None:
-        self._enrolment, self._federation = enrolment, federation
+        self._enrolment = enrolment
+        self._federation = federation
         self._known: set[str] = set()
         self._spec: PlanSpec | None = None
         self._accepted = self._rejected = 0
@@ -91,21 +98,31 @@ class Client:
         """Take part until the federation is done."""
         own = self._enrolment
         with JOINING:
-            session = join(Place(own.broker, own.client_id, self._federation, own), NUM_SAMPLES, "", lambda line: None, CONNECT_S)
+            session = join(
+                Place(own.broker, own.client_id, self._federation, own),
+                NUM_SAMPLES,
+                "",
+                lambda line: None,
+                CONNECT_S,
+            )
         link = session.link
         try:
             session.start()
             self._take_part(session)
             session.publish_status(online=False)
-            return Tally(own.client_id, self._accepted, self._rejected, link.bytes_up, link.bytes_down, link.dropped)
+            return Tally(
+                own.client_id, self._accepted, self._rejected, link.bytes_up, link.bytes_down, link.dropped
+            )
         finally:
             link.close()
 
     def _take_part(self, session: Session) -> None:
-        answered, seen = 0, ""
+        answered = 0
+        seen = ""
         while True:
             session.pump(0.5)
-            state, task = session.state, session.task
+            state = session.state
+            task = session.task
             # a task that comes again is answered again, with the same bytes
             if task and session.tasks_heard != answered and session.is_current(task):
                 with suppress(Superseded):
@@ -124,15 +141,27 @@ class Client:
             self._spec = decode_plan(blobs[task.plan]).spec
         lacking = set(task.models.values()) - self._known
         if lacking:
-            session.fetch(lambda: session.is_current(task), dict.fromkeys(lacking, size_limit(self._spec.weights)))
+            session.fetch(
+                lambda: session.is_current(task), dict.fromkeys(lacking, size_limit(self._spec.weights))
+            )
             self._known |= lacking
         blob = encode_models({} if task.phase == PERSONALIZE else self._deltas(task, self._spec))
         metrics = {"loss": LOSS, "seconds": 0.0, "peak_rss_mb": peak_rss_mb()}
         client_id = self._enrolment.client_id
         begin = Begin(
-            client_id, task.session, task.round, task.plan, hashlib.sha256(blob).hexdigest(), len(blob),
-            chunk_count(len(blob), task.chunk_bytes), task.chunk_bytes, NUM_SAMPLES, metrics, task.nonce, time.time(),
-        )  # fmt: skip
+            client_id,
+            task.session,
+            task.round,
+            task.plan,
+            hashlib.sha256(blob).hexdigest(),
+            len(blob),
+            chunk_count(len(blob), task.chunk_bytes),
+            task.chunk_bytes,
+            NUM_SAMPLES,
+            metrics,
+            task.nonce,
+            time.time(),
+        )
         if upload(session, task, begin, blob).outcome == "rejected":
             self._rejected += 1
             return
@@ -146,7 +175,9 @@ class Client:
 
 
 def run_clients(federation: str, enrolments: list[Path]) -> list[Tally]:
-    """Run them side by side until the federation is done; raises what the first of them that fails raised, at once."""
+    """Run them side by side until the federation is done; raises what the first of them that fails raised, at
+    once.
+    """
     if len(enrolments) > MOST:
         raise ConfigError(f"{len(enrolments)} clients in one process, expected at most {MOST}; start another")
     clients = [Client(load_enrolment(path), federation) for path in enrolments]
@@ -161,7 +192,9 @@ def run_clients(federation: str, enrolments: list[Path]) -> list[Tally]:
 
 
 def run_part(federation: str, enrolments: list[Path], told: Connection) -> None:
-    """Run these clients in a process of their own; tells its peak memory in MB and what they did, or what went wrong."""
+    """Run these clients in a process of their own; tells its peak memory in MB and what they did, or what
+    went wrong.
+    """
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     try:
@@ -173,18 +206,26 @@ def run_part(federation: str, enrolments: list[Path], told: Connection) -> None:
 
 
 def main(federation: str, together: int, enrolments: list[Path]) -> None:
-    """Run them, so many in a process, and print one JSON line. A process is a fork: it has imported all before it begins.
+    """Run them, so many in a process, and print one JSON line. A process is a fork: it has imported all
+    before it begins.
 
     Ends with 1 as soon as one of them fails or is killed, and ends the others.
     """
-    # whoever waits for the interpreter asks for it this often, and hundreds of threads that ask are all that two cores can do
+    # whoever waits for the interpreter asks for it this often, and hundreds of threads that ask are all that
+    # two cores can do
     sys.setswitchinterval(0.1)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # multiprocessing ends the processes then
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # Python forgets a signal that comes in the midst of a fork
-    context, waiting, found = multiprocessing.get_context("fork"), list[Connection](), []
+    signal.pthread_sigmask(
+        signal.SIG_BLOCK, [signal.SIGTERM]
+    )  # Python forgets a signal that comes in the midst of a fork
+    context = multiprocessing.get_context("fork")
+    waiting = list[Connection]()
+    found = []
     for i in range(0, len(enrolments), together):
         told, telling = context.Pipe(duplex=False)
-        context.Process(target=run_part, args=(federation, enrolments[i : i + together], telling), daemon=True).start()
+        context.Process(
+            target=run_part, args=(federation, enrolments[i : i + together], telling), daemon=True
+        ).start()
         telling.close()  # the process alone has that end now, so that it closes with the process
         waiting.append(told)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])

@@ -1,9 +1,11 @@
 """Sending an update, in the clear or under masks, whichever the task says.
 
-Under masks the update that was trained and kept is never sent: only what `edgefl.security.secagg.participant` makes of it.
+Under masks the update that was trained and kept is never sent: only what `edgefl.security.secagg.participant`
+makes of it.
 Keys are drawn anew
-for each attempt at a round, and kept in memory until the next; so a step that comes again is answered with the same bytes. Each attempt
-over other clients is another sum, and two sums tell their difference: after MOST_ATTEMPTS at one round a device sends no more keys.
+for each attempt at a round, and kept in memory until the next; so a step that comes again is answered with
+the same bytes. Each attempt over other clients is another sum, and two sums tell their difference: after
+MOST_ATTEMPTS at one round a device sends no more keys.
 """
 
 import hashlib
@@ -51,8 +53,8 @@ class Attempt:
 def told(task: Task, metrics: Mapping[str, float], requires_masks: bool = False) -> Mapping[str, float]:
     """Return the metrics of an update that go on a topic.
 
-    Of a masked update these are few: others may reveal which model was trained. A device that requires masks sends no `loss` either: a plan
-    computes it, and a hostile plan may return any function of a sample.
+    Of a masked update these are few: others may reveal which model was trained. A device that requires masks
+    sends no `loss` either: a plan computes it, and a hostile plan may return any function of a sample.
     """
     if task.codec != CODEC:
         return metrics
@@ -61,23 +63,33 @@ def told(task: Task, metrics: Mapping[str, float], requires_masks: bool = False)
 
 
 class Delivery:
-    """Sends the updates of one device. `authority`: that of its enrolment, PEM, empty without one; sharing: what the device may send."""
+    """Sends the updates of one device. `authority`: that of its enrolment, PEM, empty without one; sharing:
+    what the device may send.
+    """
 
     def __init__(self, client_id: str, authority: str, note: Callable[[str], None], sharing: Sharing) -> None:
-        self._client_id, self._authority, self._note, self._sharing = client_id, authority, note, sharing
+        self._client_id = client_id
+        self._authority = authority
+        self._note = note
+        self._sharing = sharing
         self._attempt: Attempt | None = None
         self._answered = 0
         self._attempts: tuple[str, int, int] = "", 0, 0  # session, round, and how many attempts at it
 
     def send(self, session: Session, task: Task, progress: Progress, blob: bytes) -> Receipt:
-        """Return the receipt that ends the upload of a round's update: ok, or rejected with the reason. Raises Superseded."""
+        """Return the receipt that ends the upload of a round's update: ok, or rejected with the reason.
+        Raises Superseded.
+        """
         if task.codec != CODEC:
             return self._say(session, task, blob, progress.metrics, progress.num_samples)
         attempt = self._attempt
         if attempt is None or (attempt.task.session, attempt.task.nonce) != (task.session, task.nonce):
             count = self._attempts[2] + 1 if self._attempts[:2] == (task.session, task.round) else 1
             if count > MOST_ATTEMPTS:
-                self._note(f"round {task.round}: asked for keys of more than {MOST_ATTEMPTS} attempts; look at the aggregator's log")
+                self._note(
+                    f"round {task.round}: asked for keys of more than {MOST_ATTEMPTS} attempts; look at the "
+                    "aggregator's log"
+                )
                 return self._say(session, task, b"")
             self._attempts = task.session, task.round, count
             attempt = self._attempt = self._begun(session, task, progress, blob)
@@ -87,13 +99,17 @@ class Delivery:
             step = self._next(session, task)
             receipt = self._answer(session, step)
             if step.phase == UNMASK:
-                return replace(receipt, outcome="ok", reason="")  # enough others may have revealed theirs before
+                return replace(
+                    receipt, outcome="ok", reason=""
+                )  # enough others may have revealed theirs before
             if step.phase == AGREE:
                 receipt = replace(receipt, outcome="ok", reason="")  # enough others may have agreed before
         return receipt
 
     def answer(self, session: Session) -> None:
-        """Answer a step that comes when nothing is being sent: once more after a restart of the aggregator, or after one of this device."""
+        """Answer a step that comes when nothing is being sent: once more after a restart of the aggregator,
+        or after one of this device.
+        """
         if session.step and session.steps_heard != self._answered:
             step = session.step
             try:
@@ -107,20 +123,26 @@ class Delivery:
             from edgefl.security.secagg.vectors import shapes_of, words_of
         except ImportError as error:
             raise CannotMaskError(
-                f"round {task.round} is masked, which takes the package cryptography, and it cannot be loaded ({error}); "
-                "pip install 'cryptography>=44', or leave secure_aggregation out of the federation"
+                f"round {task.round} is masked, which takes the package cryptography, and it cannot be "
+                f"loaded ({error}); pip install 'cryptography>=44', or leave secure_aggregation out of the "
+                "federation"
             ) from error
         deltas: dict[str, dict[str, Array]] = {}
         for name, array in load(blob).items():
             model, _, weight = name.partition("/")
             deltas.setdefault(model, {})[weight] = array
         if not deltas:
-            raise DataError(f"round {task.round} is masked, and its plan trains no model that is shared; leave secure_aggregation out")
+            raise DataError(
+                f"round {task.round} is masked, and its plan trains no model that is shared; leave "
+                "secure_aggregation out"
+            )
         # of several models a client trains one, and all have the same weights
         trained = next(iter(deltas.values()))
         shapes = shapes_of({model: deltas.get(model, trained) for model in task.models})
         context = context_of(session.topics.federation, task)
-        participant = Participant(self._client_id, context, session.trust, self._authority, self._sharing.least_clients)
+        participant = Participant(
+            self._client_id, context, session.trust, self._authority, self._sharing.least_clients
+        )
         return Attempt(task, progress, participant, partial(words_of, deltas, progress.num_samples, shapes))
 
     def _next(self, session: Session, task: Task) -> Task:
@@ -136,8 +158,12 @@ class Delivery:
         self._answered = session.steps_heard
         attempt = self._attempt
         if attempt is None or not _fits(step, attempt.task):
-            # so that the round does not wait for it: what it drew for this attempt went with the process before this one
-            self._note(f"round {step.round}: the keys of this attempt are gone; the others take this device's masks off")
+            # so that the round does not wait for it: what it drew for this attempt went with the process
+            # before this one
+            self._note(
+                f"round {step.round}: the keys of this attempt are gone; the others take this device's masks "
+                "off"
+            )
             return self._say(session, step, b"")
         try:
             [sha256] = step.models.values()
@@ -146,14 +172,30 @@ class Delivery:
         except (RoundError, WireError, DataError) as error:
             self._note(f"round {step.round}: {error}")
             return self._say(session, step, b"")
-        metrics = told(attempt.task, attempt.progress.metrics, self._sharing.requires_masks) if step.phase == MASK else {}
+        metrics = (
+            told(attempt.task, attempt.progress.metrics, self._sharing.requires_masks)
+            if step.phase == MASK
+            else {}
+        )
         return self._say(session, step, said, metrics, attempt.progress.num_samples)
 
-    def _say(self, session: Session, step: Task, blob: bytes, metrics: Mapping[str, float] = {}, samples: int = 1) -> Receipt:
+    def _say(
+        self, session: Session, step: Task, blob: bytes, metrics: Mapping[str, float] = {}, samples: int = 1
+    ) -> Receipt:
         begin = Begin(
-            self._client_id, step.session, step.round, step.plan, hashlib.sha256(blob).hexdigest(), len(blob),
-            chunk_count(len(blob), step.chunk_bytes), step.chunk_bytes, samples, metrics, step.nonce, time.time(),
-        )  # fmt: skip
+            self._client_id,
+            step.session,
+            step.round,
+            step.plan,
+            hashlib.sha256(blob).hexdigest(),
+            len(blob),
+            chunk_count(len(blob), step.chunk_bytes),
+            step.chunk_bytes,
+            samples,
+            metrics,
+            step.nonce,
+            time.time(),
+        )
         return upload(session, step, begin, blob)
 
 

@@ -1,8 +1,8 @@
 """Which tasks a device accepts: none older than the newest that it knows, and none that its owner forbids.
 
-A task is signed, but a recording of it is signed too. The order of tasks is (`started`, `round`): `started` is larger in each later run of
-the aggregator, and no run sends a round again after a later one. The device keeps the newest pair in its state directory, so that it
-refuses a replayed task after a restart as well.
+A task is signed, but a recording of it is signed too. The order of tasks is (`started`, `round`): `started`
+is larger in each later run of the aggregator, and no run sends a round again after a later one. The device
+keeps the newest pair in its state directory, so that it refuses a replayed task after a restart as well.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,8 @@ class Sharing:
 
     Attributes:
         masked_only: Whether the device trains only for tasks whose updates are masked.
-        least_clients: The fewest clients of a masked round that the device takes part in. More than 0 implies masked rounds only.
+        least_clients: The fewest clients of a masked round that the device takes part in. More than 0 implies
+            masked rounds only.
     """
 
     masked_only: bool = False
@@ -44,7 +45,9 @@ class Sharing:
 
 @dataclass(frozen=True)
 class Newest:
-    """The newest run of an aggregator and its newest round that a device accepted. `masked`: whether the session masks updates."""
+    """The newest run of an aggregator and its newest round that a device accepted. `masked`: whether the
+    session masks updates.
+    """
 
     session: str
     started: int
@@ -58,11 +61,17 @@ def trains_in_clear(task: Task) -> bool:
 
 
 def check_masked(task: Task) -> None:
-    """Raise WireError for a task that no masked round has: a masked task to personalize, or an exchange without exactly one blob."""
+    """Raise WireError for a task that no masked round has: a masked task to personalize, or an exchange
+    without exactly one blob.
+    """
     if task.codec == CODEC and task.phase == PERSONALIZE:
-        raise WireError(f"a task of round {task.round} to {PERSONALIZE} has the codec {CODEC}, expected one without masks")
+        raise WireError(
+            f"a task of round {task.round} to {PERSONALIZE} has the codec {CODEC}, expected one without masks"
+        )
     if task.phase in STEPS and len(task.models) != 1:
-        raise WireError(f"a task of round {task.round} to {task.phase} names {len(task.models)} blobs, expected 1")
+        raise WireError(
+            f"a task of round {task.round} to {task.phase} names {len(task.models)} blobs, expected 1"
+        )
 
 
 def _with_task(newest: Newest, task: Task) -> Newest:
@@ -74,8 +83,8 @@ class TaskOrder:
 
     Args:
         federation: The federation's name. Each federation has an order of its own.
-        directory: The state directory; None keeps the order in memory only. Where nothing is signed, anybody can make up the newest
-            run, and a file would close the device for good.
+        directory: The state directory; None keeps the order in memory only. Where nothing is signed, anybody
+            can make up the newest run, and a file would close the device for good.
         sharing: What the owner lets the device send.
         log: Receives one line for each refused task.
 
@@ -84,10 +93,15 @@ class TaskOrder:
     """
 
     def __init__(
-        self, federation: str, directory: Path | None = None, sharing: Sharing = Sharing(), log: Callable[[str], None] = lambda line: None
+        self,
+        federation: str,
+        directory: Path | None = None,
+        sharing: Sharing = Sharing(),
+        log: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._path = directory / f"order-{federation}.json" if directory else None
-        self._sharing, self._log = sharing, log
+        self._sharing = sharing
+        self._log = log
         self._newest = self._load()
         self._logged: set[tuple[int, str, int, bool]] = set()
         self.pause = ""
@@ -99,10 +113,15 @@ class TaskOrder:
         except FileNotFoundError:
             return None
         except (OSError, WireError) as error:
-            raise StateError(f"cannot read {self._path}: {error}; remove it, and the device accepts the next task that it sees") from error
+            raise StateError(
+                f"cannot read {self._path}: {error}; remove it, and the device accepts the next task that it "
+                "sees"
+            ) from error
 
     def accepts(self, message: Task | State) -> bool:
-        """Return whether a message with a right signature counts, and remember it. A refused message is logged once."""
+        """Return whether a message with a right signature counts, and remember it. A refused message is
+        logged once.
+        """
         reason = self._why_older(message)
         if not reason:
             newest = self._advanced(message)
@@ -110,10 +129,18 @@ class TaskOrder:
             self._save(newest if reason or not isinstance(message, Task) else _with_task(newest, message))
         if not reason:
             return True
-        key = message.started, message.session, message.round, isinstance(message, Task) and trains_in_clear(message)
+        key = (
+            message.started,
+            message.session,
+            message.round,
+            isinstance(message, Task) and trains_in_clear(message),
+        )
         if key not in self._logged and len(self._logged) < MAX_LOGGED:
             self._logged.add(key)
-            self._log(f"refused a {type(message).__name__} of round {message.round}, session {message.session[:8]}: {reason}")
+            self._log(
+                f"refused a {type(message).__name__} of round {message.round}, session "
+                f"{message.session[:8]}: {reason}"
+            )
         return False
 
     def _why_older(self, message: Task | State) -> str:
@@ -124,14 +151,14 @@ class TaskOrder:
             older_s = (newest.started - message.started) / 1000
             forget = f"remove {self._path} and restart this device" if self._path else "restart this device"
             return (
-                f"its aggregator started {older_s:.0f} s before the newest one that this device knows. Either somebody replays a "
-                "recording, or the aggregator's clock was set back: then set the clock. "
-                f"Or the aggregator's clock was years ahead: then {forget}"
+                f"its aggregator started {older_s:.0f} s before the newest one that this device knows. "
+                "Either somebody replays a recording, or the aggregator's clock was set back: then set the "
+                f"clock. Or the aggregator's clock was years ahead: then {forget}"
             )
         if isinstance(message, Task) and message.round < newest.round:
             return (
-                f"this device knows round {newest.round} of it already. Either somebody replays a recording, or the aggregator was "
-                "restored from a backup while it ran: then restart the aggregator"
+                f"this device knows round {newest.round} of it already. Either somebody replays a recording, "
+                "or the aggregator was restored from a backup while it ran: then restart the aggregator"
             )
         return ""
 
@@ -153,12 +180,19 @@ class TaskOrder:
             return ""
         if self._sharing.requires_masks:
             self.pause = MASKED_ONLY
-            option = "--masked-only" if self._sharing.masked_only else f"--least-clients {self._sharing.least_clients}"
-            return f"it asks for an update that is not masked, and this device has {option}; set secure_aggregation in [privacy]"
+            option = (
+                "--masked-only"
+                if self._sharing.masked_only
+                else f"--least-clients {self._sharing.least_clients}"
+            )
+            return (
+                f"it asks for an update that is not masked, and this device has {option}; set "
+                "secure_aggregation in [privacy]"
+            )
         if newest.masked:
             return (
-                "it asks for an update that is not masked, and this session was masked before. "
-                "Somebody with the aggregator's key tries to read this device's update; look at the aggregator"
+                "it asks for an update that is not masked, and this session was masked before. Somebody "
+                "with the aggregator's key tries to read this device's update; look at the aggregator"
             )
         return ""
 

@@ -1,7 +1,7 @@
 """Whether this device runs a plan: the names in it first, then one run of its program in a child process.
 
-A plan comes from the network. It may name any Python module, and its program may crash the TFLite runtime, whose parser is not made for
-hostile bytes. A refused plan pauses the device, and never ends it.
+A plan comes from the network. It may name any Python module, and its program may crash the TFLite runtime,
+whose parser is not made for hostile bytes. A refused plan pauses the device, and never ends it.
 """
 
 import faulthandler
@@ -31,28 +31,40 @@ LEAST_TRIAL_MB = 256
 
 @dataclass(frozen=True)
 class Allowed:
-    """Names beside the registered ones that whoever started this device lets a plan use: `module:name`, or a `.keras` file."""
+    """Names beside the registered ones that whoever started this device lets a plan use: `module:name`, or a
+    `.keras` file.
+    """
 
     algorithms: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
 
 
 def check_names(spec: PlanSpec, learner: str, allowed: Allowed) -> None:
-    """Raise PlanError for a plan that names code which edgefl does not have and this device was not started with. Imports nothing."""
+    """Raise PlanError for a plan that names code which edgefl does not have and this device was not started
+    with. Imports nothing.
+    """
     sizes = (spec.num_classes, *spec.input_shape)
     if not all(isinstance(size, int) and size > 0 for size in sizes):
-        raise PlanError(f"the plan has num_classes and input_shape {sizes}, expected integers above 0; build the plan again")
+        raise PlanError(
+            f"the plan has num_classes and input_shape {sizes}, expected integers above 0; build the plan "
+            "again"
+        )
     if spec.algorithm not in (*REGISTRY, *allowed.algorithms):
         raise PlanError(
-            f"the plan names the algorithm {str(spec.algorithm)[:100]!r}, expected a name of `edgefl algorithms`; "
-            "if that code is yours and on this device, start the device with --algorithm and this name"
+            f"the plan names the algorithm {str(spec.algorithm)[:100]!r}, expected a name of `edgefl "
+            "algorithms`; if that code is yours and on this device, start the device with --algorithm and "
+            "this name"
         )
     if learner != "keras":
         return  # the others read the compiled program, and no model by its name
     from edgefl.models import list_models
 
     # an option may name a model too, such as the gate's
-    options = [value for value in spec.options.values() if isinstance(value, str) and (":" in value or value.endswith(".keras"))]
+    options = [
+        value
+        for value in spec.options.values()
+        if isinstance(value, str) and (":" in value or value.endswith(".keras"))
+    ]
     for name in [spec.model, *options]:
         if name not in (*list_models(), *allowed.models):
             raise PlanError(
@@ -62,26 +74,34 @@ def check_names(spec: PlanSpec, learner: str, allowed: Allowed) -> None:
 
 
 class PlanTrials:
-    """Runs each new plan once in a child process and keeps the verdict in the state directory, by the plan's sha256.
+    """Runs each new plan once in a child process and keeps the verdict in the state directory, by the plan's
+    sha256.
 
-    It also notes which plan this process runs, and catches a fatal signal: a plan that crashes this process in spite of its trial is
-    refused from the next start on, so that a service manager cannot start it over and over.
+    It also notes which plan this process runs, and catches a fatal signal: a plan that crashes this process
+    in spite of its trial is refused from the next start on, so that a service manager cannot start it over
+    and over.
     """
 
     def __init__(self, directory: Path) -> None:
-        self._directory, self._path = directory, directory / VERDICTS
+        self._directory = directory
+        self._path = directory / VERDICTS
         self._crash: IO[str] | None = None
 
     def start(self) -> str:
-        """Read what ended the process before this one. Return the sha256 of the plan that crashed it, empty for none."""
-        crash, open_plan = self._directory / CRASH, str(self._read().get("open", ""))
+        """Read what ended the process before this one. Return the sha256 of the plan that crashed it, empty
+        for none.
+        """
+        crash = self._directory / CRASH
+        open_plan = str(self._read().get("open", ""))
         try:
             self._crash = crash.open("a+", errors="replace")
             self._crash.seek(0)
             report = self._crash.read()
             self._crash.truncate(0)
         except OSError as error:
-            raise StateError(f"cannot use {crash}: {error.strerror}; let this account read and write it") from error
+            raise StateError(
+                f"cannot use {crash}: {error.strerror}; let this account read and write it"
+            ) from error
         if not faulthandler.is_enabled():
             faulthandler.enable(self._crash, all_threads=False)
         if open_plan:  # a crash of this process before it opens a plan is no plan's doing
@@ -105,7 +125,9 @@ class PlanTrials:
             self._write({**known, "open": sha256})
 
     def check(self, sha256: str, blob: Path) -> None:
-        """Try a plan that was not tried before with this runtime. `blob`: the file that holds it. PlanError when it is refused."""
+        """Try a plan that was not tried before with this runtime. `blob`: the file that holds it. PlanError
+        when it is refused.
+        """
         verdict = self._verdicts().get(sha256)
         if verdict is None or verdict.get("runtime") != RUNTIME:
             reason, is_final = try_in_child(blob)
@@ -114,7 +136,10 @@ class PlanTrials:
         else:
             reason = str(verdict.get("reason", ""))
         if reason:
-            raise PlanError(f"the plan {sha256[:8]} is refused: {reason}; build the plan again, or update the TFLite runtime ({RUNTIME})")
+            raise PlanError(
+                f"the plan {sha256[:8]} is refused: {reason}; build the plan again, or update the TFLite "
+                f"runtime ({RUNTIME})"
+            )
 
     def _verdicts(self) -> dict[str, Any]:
         found = self._read().get("verdicts")
@@ -145,14 +170,21 @@ def trial_limit_mb() -> int:
     return max(LEAST_TRIAL_MB, int(memory / 2 / 1.048576)) if math.isfinite(memory) else LEAST_TRIAL_MB
 
 
-def try_in_child(blob: Path, command: Sequence[str] = (sys.executable, "-m", "devices.plan_trial")) -> tuple[str, bool]:
+def try_in_child(
+    blob: Path, command: Sequence[str] = (sys.executable, "-m", "devices.plan_trial")
+) -> tuple[str, bool]:
     """Run every signature of a plan once in a child process with limits.
 
-    Returns why the plan is refused, empty when it runs, and whether that is final: a trial without an end may do better another time.
+    Returns why the plan is refused, empty when it runs, and whether that is final: a trial without an end may
+    do better another time.
     """
     try:
         done = subprocess.run(
-            [*command, str(blob), str(trial_limit_mb())], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TRIAL_S
+            [*command, str(blob), str(trial_limit_mb())],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TRIAL_S,
         )
     except subprocess.TimeoutExpired:
         return f"one run of its program did not end within {TRIAL_S:g} s", False
@@ -162,8 +194,16 @@ def try_in_child(blob: Path, command: Sequence[str] = (sys.executable, "-m", "de
         name = signal.Signals(-done.returncode).name
         if name == "SIGXCPU":
             return "one run of its program did not end within the processor time of a trial", False
-        if name in ("SIGKILL", "SIGTERM", "SIGINT"):  # the system or a service manager ended it, perhaps for another reason than the plan
+        if name in (
+            "SIGKILL",
+            "SIGTERM",
+            "SIGINT",
+        ):  # the system or a service manager ended it, perhaps for another reason than the plan
             return f"its trial was ended by {name}, as by a system that has no memory left", False
         return f"its program crashed the TFLite runtime ({name})", True
     lines = [line for line in done.stderr.splitlines() if line.strip()]
-    return (lines[-1][:500] if lines else f"its trial ended with exit code {done.returncode}", True) if done.returncode else ("", True)
+    return (
+        (lines[-1][:500] if lines else f"its trial ended with exit code {done.returncode}", True)
+        if done.returncode
+        else ("", True)
+    )

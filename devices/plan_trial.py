@@ -1,6 +1,7 @@
 """The child process that tries a plan: `python -m devices.plan_trial BLOB LIMIT_MB`, see `plan_check`.
 
-It runs every signature once on noise. It imports no algorithm and no TensorFlow, and has limits on memory and processor time.
+It runs every signature once on noise. It imports no algorithm and no TensorFlow, and has limits on memory and
+processor time.
 """
 
 import contextlib
@@ -26,7 +27,9 @@ def noise_arguments(signature: Signature, num_classes: int) -> dict[str, np.ndar
     rng = np.random.default_rng(0)
     arguments = {f"d_{spec.name}": rng.random(spec.shape).astype(spec.dtype) for spec in signature.data}
     for letter, specs in (("t", signature.trained), ("f", signature.frozen), ("n", signature.noise)):
-        arguments |= {f"{letter}_{i}": rng.random(spec.shape).astype(spec.dtype) for i, spec in enumerate(specs)}
+        arguments |= {
+            f"{letter}_{i}": rng.random(spec.shape).astype(spec.dtype) for i, spec in enumerate(specs)
+        }
     arguments |= {f"s_{i}": np.zeros(spec.shape, spec.dtype) for i, spec in enumerate(signature.slots)}
     arguments |= {f"h_{name}": np.asarray(value, np.float32) for name, value in signature.hyper.items()}
     if signature.kind == "train":
@@ -56,7 +59,9 @@ def main(blob: str, limit_mb: str) -> int:
     """Try the plan; return the exit code. What is wrong with the plan is the last line on standard error."""
     content = Path(blob).read_bytes()
     with contextlib.suppress(EdgeflError):
-        load_interpreter(b"\0\0\0\0TFL3")  # is refused, and has loaded the runtime's libraries, which the limit does not count
+        load_interpreter(
+            b"\0\0\0\0TFL3"
+        )  # is refused, and has loaded the runtime's libraries, which the limit does not count
     set_limits(int(limit_mb))
     try:
         run_once(decode_plan(content))

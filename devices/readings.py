@@ -1,4 +1,6 @@
-"""Sensor messages <-> windows: what a payload says, and which readings follow on one another. No network in here."""
+"""Sensor messages <-> windows: what a payload says, and which readings follow on one another. No network in
+here.
+"""
 
 import json
 import math
@@ -22,7 +24,8 @@ MAX_LABEL = 999_999
 
 
 def parse_reading(payload: bytes, channels: tuple[str, ...]) -> dict[str, float]:
-    """Return channel and value: of a number, `value`; of a list, `0`, `1`, ...; of an object, its fields by name. Or those of `channels`.
+    """Return channel and value: of a number, `value`; of a list, `0`, `1`, ...; of an object, its fields by
+    name. Or those of `channels`.
 
     DataError for a payload that is not JSON, holds something else than finite numbers, or lacks a channel.
     """
@@ -31,7 +34,13 @@ def parse_reading(payload: bytes, channels: tuple[str, ...]) -> dict[str, float]
     except (ValueError, RecursionError) as error:
         raise DataError(f"no JSON, expected a number, a list or an object: {str(error)[:80]}") from error
     # sorted: an object's fields have no order, and boards must agree on one
-    items = sorted(raw.items()) if isinstance(raw, dict) else enumerate(raw) if isinstance(raw, list) else [("value", raw)]
+    items = (
+        sorted(raw.items())
+        if isinstance(raw, dict)
+        else enumerate(raw)
+        if isinstance(raw, list)
+        else [("value", raw)]
+    )
     found = {str(key): value for key, value in items}
     if missing := [name for name in channels if name not in found]:
         raise DataError(f"no channel {missing[0]!r}, expected it among {', '.join(found)[:80] or 'none'}")
@@ -39,26 +48,38 @@ def parse_reading(payload: bytes, channels: tuple[str, ...]) -> dict[str, float]
     if not 0 < len(picked) <= MAX_CHANNELS:
         raise DataError(f"{len(picked)} values, expected 1 to {MAX_CHANNELS}")
     for name, value in picked.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= FLOAT32_MAX or math.isnan(value):
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not abs(value) <= FLOAT32_MAX
+            or math.isnan(value)
+        ):
             raise DataError(f"{name} is {str(value)[:40]!r}, expected a finite number")
     return {name: float(value) for name, value in picked.items()}
 
 
 def parse_label(payload: bytes, classes: tuple[str, ...]) -> int:
-    """Return the class number of a label: one of the classes' names, or a whole number where classes have no names. DataError."""
+    """Return the class number of a label: one of the classes' names, or a whole number where classes have no
+    names. DataError.
+    """
     text = payload[:1024].decode(errors="replace").strip().strip('"')
     if classes:
         if text not in classes:
             raise DataError(f"no class {text[:40]!r}; {nearest(text, list(classes))}")
         return classes.index(text)
     if not (text.isascii() and text.isdecimal() and len(text) < 8 and int(text) <= MAX_LABEL):
-        raise DataError(f"the label {text[:40]!r} is no whole number from 0 to {MAX_LABEL}; give --classes FILE with one class name a line")
+        raise DataError(
+            f"the label {text[:40]!r} is no whole number from 0 to {MAX_LABEL}; give --classes FILE with one "
+            "class name a line"
+        )
     return int(text)
 
 
 @dataclass(frozen=True)
 class Topics:
-    """Where readings and labels come from. A label topic with wildcards speaks of the sensor for which they stand for the same words."""
+    """Where readings and labels come from. A label topic with wildcards speaks of the sensor for which they
+    stand for the same words.
+    """
 
     readings: str
     labels: str = ""
@@ -67,16 +88,20 @@ class Topics:
         for topic in filter(None, (self.readings, self.labels)):
             if not re.fullmatch(r"(\+|[^+#\0/]*)(/(\+|[^+#\0/]*))*(/#)?|#", topic):
                 raise ConfigError(
-                    f"the topic {topic!r} is no MQTT filter, expected such as a/+/accel: + is one whole level, # all at the end"
+                    f"the topic {topic!r} is no MQTT filter, expected such as a/+/accel: + is one whole "
+                    "level, # all at the end"
                 )
         wild = [sum(topic.count(mark) for mark in "+#") for topic in (self.readings, self.labels)]
         if self.labels and wild[1] not in (0, wild[0]):
             raise ConfigError(
-                f"--label-topic {self.labels!r} has {wild[1]} wildcards, --topic {self.readings!r} {wild[0]}; expected as many, or none"
+                f"--label-topic {self.labels!r} has {wild[1]} wildcards, --topic {self.readings!r} "
+                f"{wild[0]}; expected as many, or none"
             )
 
     def place(self, topic: str) -> tuple[str, tuple[str, ...]] | None:
-        """Return `labels` or `readings` and what its wildcards stand for, None for another topic. Labels come first where both fit."""
+        """Return `labels` or `readings` and what its wildcards stand for, None for another topic. Labels come
+        first where both fit.
+        """
         for kind, pattern in (("labels", self.labels), ("readings", self.readings)):
             if pattern and (words := _match(pattern, topic)) is not None:
                 return kind, words
@@ -99,11 +124,12 @@ class Sensor:
 
 @dataclass
 class Cutter:
-    """Cuts the readings of each sensor into windows as `edgefl.data.sources.windows.cut` does, one reading at a time.
+    """Cuts the readings of each sensor into windows as `edgefl.data.sources.windows.cut` does, one reading at
+    a time.
 
-    on_window gets float32[window, channels] and its label. channels: the fields to take, all when empty. form: the channels of the first
-    reading, which all others must have. A reading before its first label is only counted, and a `gap` begins the window anew: rows of a
-    window follow on one another.
+    on_window gets float32[window, channels] and its label. channels: the fields to take, all when empty.
+    form: the channels of the first reading, which all others must have. A reading before its first label is
+    only counted, and a `gap` begins the window anew: rows of a window follow on one another.
     """
 
     topics: Topics
@@ -122,7 +148,8 @@ class Cutter:
     def take(self, topic: str, payload: bytes, retained: bool = False) -> None:
         """Take one message. DataError says why it was of no use; nothing else follows from that.
 
-        A reading that the broker had retained is passed over: it is of an earlier time. A label that was retained counts.
+        A reading that the broker had retained is passed over: it is of an earlier time. A label that was
+        retained counts.
         """
         kind, words = self.topics.place(topic) or ("", ())
         if kind == "labels":
@@ -136,7 +163,9 @@ class Cutter:
     def _take_reading(self, topic: str, words: tuple[str, ...], reading: Mapping[str, float]) -> None:
         self.form = self.form or tuple(reading)
         if tuple(reading) != self.form:
-            raise DataError(f"channels {', '.join(reading)[:80]}, expected {', '.join(self.form)[:80]} as before")
+            raise DataError(
+                f"channels {', '.join(reading)[:80]}, expected {', '.join(self.form)[:80]} as before"
+            )
         self.readings += 1
         label = self.label if self.label is not None else self._labels.get(words, self._labels.get(()))
         if label is None:

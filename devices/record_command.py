@@ -12,29 +12,77 @@ from edgefl.system.signals import stoppable
 
 @click.command(short_help="Record sensor topics as training data.")
 @click.option("--broker", required=True, help="mqtt://HOST:PORT, or mqtts://USER:PASSWORD@HOST:PORT")
-@click.option("--topic", required=True, help="Where readings come, + and # allowed; each sensor has windows of its own.")
-@click.option("--label-topic", default="", help="Where labels come; its wildcards name the sensor, without any it speaks of all.")
+@click.option(
+    "--topic", required=True, help="Where readings come, + and # allowed; each sensor has windows of its own."
+)
+@click.option(
+    "--label-topic",
+    default="",
+    help="Where labels come; its wildcards name the sensor, without any it speaks of all.",
+)
 @click.option("--label", help="The label of all windows, instead of --label-topic.")
-@click.option("--classes", type=click.Path(path_type=Path, dir_okay=False), help="One class name a line, where labels are names.")
-@click.option("--channels", default="", help="The fields to take of readings that are objects, A,B,C  [default: all]")
+@click.option(
+    "--classes",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="One class name a line, where labels are names.",
+)
+@click.option(
+    "--channels", default="", help="The fields to take of readings that are objects, A,B,C  [default: all]"
+)
 @click.option("--window", type=click.IntRange(1), required=True, help="Readings in a window.")
-@click.option("--step", type=click.IntRange(0), default=0, help="Readings from one window to the next  [default: --window]")
+@click.option(
+    "--step",
+    type=click.IntRange(0),
+    default=0,
+    help="Readings from one window to the next  [default: --window]",
+)
 @click.option("--capacity", type=click.IntRange(1), required=True, help="Windows to keep; the oldest go.")
-@click.option("--count", type=click.IntRange(0), default=0, help="End after so many new windows  [default: at SIGTERM or Ctrl-C]")
-@click.option("--save", "save_s", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds between writes of the file.")
-@click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The ring, an .npz for --data.")
-@click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON at the end; progress goes to stderr.")
+@click.option(
+    "--count",
+    type=click.IntRange(0),
+    default=0,
+    help="End after so many new windows  [default: at SIGTERM or Ctrl-C]",
+)
+@click.option(
+    "--save",
+    "save_s",
+    type=click.FloatRange(0),
+    default=60.0,
+    show_default=True,
+    help="Seconds between writes of the file.",
+)
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    help="The ring, an .npz for --data.",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the counts as JSON at the end; progress goes to stderr."
+)
 def record(
-    broker: str, topic: str, label_topic: str, label: str | None, classes: Path | None, channels: str, window: int, step: int,
-    capacity: int, count: int, save_s: float, out: Path, as_json: bool,
-) -> None:  # fmt: skip
+    broker: str,
+    topic: str,
+    label_topic: str,
+    label: str | None,
+    classes: Path | None,
+    channels: str,
+    window: int,
+    step: int,
+    capacity: int,
+    count: int,
+    save_s: float,
+    out: Path,
+    as_json: bool,
+) -> None:
     """Listen to sensors and keep their last windows with labels, as data for `edgefl device start --data`.
 
-    A reading is JSON: a number, a list of numbers (one a channel), or an object of numbers. It stays on this board. A repeated start with
-    the same -o goes on with what is kept.
+    A reading is JSON: a number, a list of numbers (one a channel), or an object of numbers. It stays on this
+    board. A repeated start with the same -o goes on with what is kept.
 
-    Example: edgefl device record --broker mqtt://localhost:1883 --topic 'sensors/+/accel' --label-topic 'sensors/+/activity'
-    --window 128 --capacity 2000 -o ring.npz
+    Example: edgefl device record --broker mqtt://localhost:1883 --topic 'sensors/+/accel' --label-topic
+    'sensors/+/activity' --window 128 --capacity 2000 -o ring.npz
     """
     from devices.readings import Topics, described
     from devices.recorder import Recorder, RecordSettings
@@ -45,9 +93,18 @@ def record(
     if out.suffix != ".npz":
         raise ConfigError(f"-o is {out}, expected a name that ends in .npz")
     settings = RecordSettings(
-        broker, Topics(topic, label_topic), window, step or window, capacity, out, label,
-        tuple(name.strip() for name in channels.split(",") if name.strip()), read_class_list(classes) if classes else (), save_s, count,
-    )  # fmt: skip
+        broker,
+        Topics(topic, label_topic),
+        window,
+        step or window,
+        capacity,
+        out,
+        label,
+        tuple(name.strip() for name in channels.split(",") if name.strip()),
+        read_class_list(classes) if classes else (),
+        save_s,
+        count,
+    )
     with Telling() as tell, stoppable():
         counts = Recorder(settings, tell).run()
     click.echo(json.dumps(counts) if as_json else described(counts))

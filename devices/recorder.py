@@ -43,19 +43,30 @@ class Recorder:
     """One recording. `note` gets a line for a person now and then."""
 
     def __init__(self, settings: RecordSettings, note: Callable[[str], None]) -> None:
-        self._settings, self._note = settings, note
-        check_size(settings.capacity, settings.window, max(1, len(settings.channels)))  # seen now, not at the first window
+        self._settings = settings
+        self._note = note
+        check_size(
+            settings.capacity, settings.window, max(1, len(settings.channels))
+        )  # seen now, not at the first window
         self._ring: Ring | None = None
         self._new = self._malformed = self._lost = 0
         self._last_problem = ""
         self._told = (0, 0, 0)
         label = None if settings.label is None else parse_label(settings.label.encode(), settings.classes)
         self._cutter = Cutter(
-            settings.topics, settings.window, settings.step, self._keep, settings.channels, settings.classes, label
-        )  # fmt: skip
+            settings.topics,
+            settings.window,
+            settings.step,
+            self._keep,
+            settings.channels,
+            settings.classes,
+            label,
+        )
 
     def run(self) -> dict[str, Any]:
-        """Record until `count` windows, or until Stopped; returns what came. LinkError, StateError, DataError when it cannot begin."""
+        """Record until `count` windows, or until Stopped; returns what came. LinkError, StateError, DataError
+        when it cannot begin.
+        """
         settings = self._settings
         with contextlib.suppress(Stopped), sole_writer(settings.out):
             self._resume()
@@ -70,8 +81,15 @@ class Recorder:
         return {"windows": len(self._ring or ()), **self._counts(), "file": str(settings.out)}
 
     def _counts(self) -> dict[str, int]:
-        unlabelled, readings = self._cutter.unlabelled, self._cutter.readings
-        return {"new": self._new, "readings": readings, "malformed": self._malformed, "unlabelled": unlabelled, "lost": self._lost}
+        unlabelled = self._cutter.unlabelled
+        readings = self._cutter.readings
+        return {
+            "new": self._new,
+            "readings": readings,
+            "malformed": self._malformed,
+            "unlabelled": unlabelled,
+            "lost": self._lost,
+        }
 
     def _resume(self) -> None:
         settings = self._settings
@@ -79,8 +97,8 @@ class Recorder:
         if self._ring is not None:
             if settings.channels and settings.channels != self._ring.channels:
                 raise DataError(
-                    f"{settings.out} has the channels {', '.join(self._ring.channels)}, asked for are {', '.join(settings.channels)}; "
-                    "ask for the same, or give another -o"
+                    f"{settings.out} has the channels {', '.join(self._ring.channels)}, asked for are "
+                    f"{', '.join(settings.channels)}; ask for the same, or give another -o"
                 )
             self._cutter.form = self._ring.channels
             self._note(f"{settings.out} holds {len(self._ring)} windows; going on")
@@ -93,7 +111,10 @@ class Recorder:
         self._new += 1
 
     def _listen(self, link: Link) -> None:
-        settings, saved, saved_at, told_at = self._settings, 0, time.monotonic(), -math.inf
+        settings = self._settings
+        saved = 0
+        saved_at = time.monotonic()
+        told_at = -math.inf
         while not settings.count or self._new < settings.count:
             event = link.get(min(0.5, settings.save_s) if self._new > saved else 0.5)
             if isinstance(event, Message):
@@ -107,10 +128,12 @@ class Recorder:
             now = time.monotonic()
             if self._new > saved and now - saved_at >= settings.save_s:
                 self._save()
-                saved, saved_at = self._new, now
+                saved = self._new
+                saved_at = now
                 self._note(f"{len(self._ring or ())} windows in {settings.out}: {described(self._counts())}")
             if self._problems() != self._told and now - told_at >= TELL_S:
-                told_at, self._told = now, self._problems()
+                told_at = now
+                self._told = self._problems()
                 self._note(f"{described(self._counts())}; last: {self._last_problem or 'no label came yet'}")
 
     def _problems(self) -> tuple[int, int, int]:

@@ -1,4 +1,6 @@
-"""The device service: joins a federation, trains when it is told to, personalizes, exports, and ends when all is done."""
+"""The device service: joins a federation, trains when it is told to, personalizes, exports, and ends when all
+is done.
+"""
 
 import contextlib
 import time
@@ -37,7 +39,8 @@ from edgefl.wire.tensors import decode_part, encode_models, size_limit
 from edgefl.wire.topics import check_client_id, check_federation
 
 MAX_PLAN_BYTES = 64 * 1024 * 1024
-FIRST_RETRY_S, LONGEST_RETRY_S = 5.0, 300.0
+FIRST_RETRY_S = 5.0
+LONGEST_RETRY_S = 300.0
 """How long a device that refused a task takes up no other; twice as long each time, until a task succeeds."""
 SHOWN_REASON = 300
 
@@ -48,7 +51,9 @@ class TaskRefusedError(Exception):
 
 @dataclass(frozen=True)
 class Settings:
-    """What the options of `edgefl device start` say. `wait_s`: seconds to wait for a federation, 0 for ever."""
+    """What the options of `edgefl device start` say. `wait_s`: seconds to wait for a federation, 0 for
+    ever.
+    """
 
     broker: str
     client_id: str
@@ -67,7 +72,9 @@ class Settings:
 
 
 def must_mask(task: Task, progress: Progress | None) -> bool:
-    """Return whether a task asks for a plain update of a session for which this device masked one, whatever came in between."""
+    """Return whether a task asks for a plain update of a session for which this device masked one, whatever
+    came in between.
+    """
     return trains_in_clear(task) and progress is not None and task.session in progress.masked_sessions
 
 
@@ -75,7 +82,8 @@ class Device:
     """One device in one federation. `note` gets a line for a person now and then."""
 
     def __init__(self, settings: Settings, note: Callable[[str], None]) -> None:
-        self._settings, self._note = settings, note
+        self._settings = settings
+        self._note = note
         check_client_id(settings.client_id)
         if settings.federation:
             check_federation(settings.federation)
@@ -92,15 +100,21 @@ class Device:
         self._retry_s = FIRST_RETRY_S
 
     def run(self) -> dict[str, Any]:
-        """Take part until the federation is done; returns what was made. Raises an EdgeflError that says what to do."""
+        """Take part until the federation is done; returns what was made. Raises an EdgeflError that says what
+        to do.
+        """
         settings = self._settings
         self._samples = OwnSamples(settings.data)
-        self._store, self._unsent = Store(settings.state, settings.client_id), Unsent(settings.state)
+        self._store = Store(settings.state, settings.client_id)
+        self._unsent = Unsent(settings.state)
         try:
             if self._store.recovered:
                 self._note(self._store.recovered)
             if crashed := self._trials.start():
-                self._note(f"the plan {crashed[:8]} crashed this device's last process; this plan is refused from now on")
+                self._note(
+                    f"the plan {crashed[:8]} crashed this device's last process; this plan is refused from "
+                    "now on"
+                )
             self._cache = BlobCache(settings.state / "blobs")
             self._availability.unchecked = self._store.progress() is None
             return self._join(len(self._samples.shard().y_train))
@@ -112,14 +126,19 @@ class Device:
         settings = self._settings
         signed_in = settings.state if settings.enrolment else None
         session = self._session = join(
-            settings, samples, self._availability.reason(), self._note,
+            settings,
+            samples,
+            self._availability.reason(),
+            self._note,
             order_of=lambda federation: TaskOrder(federation, signed_in, settings.sharing, self._note),
-        )  # fmt: skip
+        )
         federation = session.topics.federation
         yielded = False
         try:
             session.start()
-            self._note(f"{settings.client_id} joined {federation!r} at {session.link.url} with {samples} samples")
+            self._note(
+                f"{settings.client_id} joined {federation!r} at {session.link.url} with {samples} samples"
+            )
             return self._take_part(federation)
         except IdTakenError:
             yielded = True
@@ -130,13 +149,17 @@ class Device:
             session.link.close()
 
     def _take_part(self, federation: str) -> dict[str, Any]:
-        session, began, seen = self._session, time.monotonic(), ""
+        session = self._session
+        began = time.monotonic()
+        seen = ""
         while True:
             session.pump(0.5)
             self._delivery.answer(session)
             self._look(at_work=False)
-            state, task = session.state, session.task
-            # a task that comes again after its answer was received is answered again: the aggregator has lost what it had
+            state = session.state
+            task = session.task
+            # a task that comes again after its answer was received is answered again: the aggregator has lost
+            # what it had
             is_new = task and session.tasks_heard != self._answered and session.is_current(task)
             if task and is_new and task.plan != self._refused_plan and self._availability.takes_up():
                 try:
@@ -151,7 +174,9 @@ class Device:
                 except (PlanError, ConfigError) as error:
                     self._refuse_plan(task.plan, str(error))
                 continue
-            is_ours = state and state.session in (seen, self._last_session()) and state.plan != self._refused_plan
+            is_ours = (
+                state and state.session in (seen, self._last_session()) and state.plan != self._refused_plan
+            )
             if state and state.phase == DONE and is_ours and not session.order.pause:
                 return self._end(state.session)
             if state and state.phase not in (DONE, STOPPED) and state.session != seen:
@@ -163,7 +188,8 @@ class Device:
                     self._refuse_plan(state.plan, str(error))
             if not seen and self._settings.wait_s and time.monotonic() - began > self._settings.wait_s:
                 raise LinkError(
-                    f"the federation {federation!r} did not run within {self._settings.wait_s:g} s; start it with `edgefl aggregator start`"
+                    f"the federation {federation!r} did not run within {self._settings.wait_s:g} s; start it "
+                    "with `edgefl aggregator start`"
                 )
 
     def _refuse_plan(self, sha256: str, reason: str) -> None:
@@ -183,8 +209,9 @@ class Device:
         """Leave this task, and take up no other for a while: the next model may be a good one."""
         self._answered = self._session.tasks_heard
         self._note(
-            f"round {task.round}: the task is refused: {reason}; this device tries another task in {self._retry_s:g} s. "
-            "If every round does so, look at the aggregator's log and start it with an earlier state or --fresh"
+            f"round {task.round}: the task is refused: {reason}; this device tries another task in "
+            f"{self._retry_s:g} s. If every round does so, look at the aggregator's log and start it with an "
+            "earlier state or --fresh"
         )
         self._pause_for_a_while(f"round {task.round}: {reason}")
 
@@ -194,12 +221,14 @@ class Device:
         self._look(at_work=False)
 
     def _accept(self) -> None:
-        self._refused_plan, self._retry_s = "", FIRST_RETRY_S
+        self._refused_plan = ""
+        self._retry_s = FIRST_RETRY_S
         self._availability.accept()
 
     def _look(self, *, at_work: bool) -> None:
         """See whether this device takes up tasks, and tell the aggregator when that changed."""
-        before, reason = self._paused, self._availability.reason(anew=at_work)
+        before = self._paused
+        reason = self._availability.reason(anew=at_work)
         if reason in ("", UNCHECKED):
             reason = self._session.order.pause or reason
         if reason not in (before, UNCHECKED) and (reason or before != UNCHECKED):
@@ -215,37 +244,72 @@ class Device:
         progress = self._store.progress()
         if progress is None or (progress.session, progress.phase) != (session, PERSONALIZE):
             raise LinkError(
-                "the federation ended while this device was away, so it has no model; begin anew with `edgefl aggregator start --fresh`"
+                "the federation ended while this device was away, so it has no model; begin anew with "
+                "`edgefl aggregator start --fresh`"
             )
         if self._export_error:
             raise self._export_error
         model = self._settings.state / "model" / MODEL
-        return {"id": self._settings.client_id, "model": str(model) if model.exists() else None, "metrics": dict(progress.metrics)}
+        return {
+            "id": self._settings.client_id,
+            "model": str(model) if model.exists() else None,
+            "metrics": dict(progress.metrics),
+        }
 
     def _perform(self, task: Task, federation: str) -> None:
-        settings, session = self._settings, self._session
+        settings = self._settings
+        session = self._session
         self._look(at_work=True)
         progress = self._store.progress()
         if must_mask(task, progress):
             raise TaskRefusedError(
-                "it asks for an update that is not masked, and this device masked an update of this session before. "
-                "Somebody with the aggregator's key may try to read this device's update"
+                "it asks for an update that is not masked, and this device masked an update of this session "
+                "before. Somebody with the aggregator's key may try to read this device's update"
             )
         late = self._unsent.before(task, progress)
-        if late and progress and not must_mask(late, progress) and session.is_current(late, late.max_staleness):
+        if (
+            late
+            and progress
+            and not must_mask(late, progress)
+            and session.is_current(late, late.max_staleness)
+        ):
             self._send(late, progress)
         self._unsent.keep(task)
         # the phase too: else a task to personalize would be answered with the update of its round
-        if progress is None or (progress.session, progress.round, progress.phase) != (task.session, task.round, task.phase):
+        if progress is None or (progress.session, progress.round, progress.phase) != (
+            task.session,
+            task.round,
+            task.phase,
+        ):
             site = self._open_site(task)
-            settled = {"id": settings.client_id, "federation": federation, "seed": task.seed, **settings.data.as_note()}
-            self._store.save_note(settled | ({"masked": True} if was_masked(task, self._store.note()) else {}))
+            settled = {
+                "id": settings.client_id,
+                "federation": federation,
+                "seed": task.seed,
+                **settings.data.as_note(),
+            }
+            self._store.save_note(
+                settled | ({"masked": True} if was_masked(task, self._store.note()) else {})
+            )
             try:
                 models = self._models(task, site)
-                progress = self._personalize(task, site, models) if task.phase == PERSONALIZE else self._train(task, site, models)
-            except (DataError, WireError, PlanError) as error:  # the samples were checked before: it is the models
+                progress = (
+                    self._personalize(task, site, models)
+                    if task.phase == PERSONALIZE
+                    else self._train(task, site, models)
+                )
+            except (
+                DataError,
+                WireError,
+                PlanError,
+            ) as error:  # the samples were checked before: it is the models
                 raise TaskRefusedError(str(error)) from error
-            except (LookupError, TypeError, ValueError, ArithmeticError) as error:  # such as a model that the task lacks
+            except (
+                LookupError,
+                TypeError,
+                ValueError,
+                ArithmeticError,
+            ) as error:  # such as a model that the task lacks
                 raise TaskRefusedError(f"its models do not fit the plan: {error!r}") from error
         if task.codec == CODEC:
             progress = self._store.mark_masked(progress)
@@ -259,7 +323,8 @@ class Device:
             raise TaskRefusedError(str(error)) from error
 
     def _send(self, task: Task, progress: Progress) -> None:
-        settings, session = self._settings, self._session
+        settings = self._settings
+        session = self._session
         receipt = self._delivery.send(session, task, progress, self._store.update(progress))
         self._unsent.forget()
         if session.is_current(task):
@@ -269,11 +334,16 @@ class Device:
         else:
             listed = ", ".join(f"{key} {value:.4g}" for key, value in progress.metrics.items())
             self._note(f"round {task.round} {task.phase}: {listed}")
-            metrics = {**told(task, progress.metrics, settings.sharing.requires_masks), **field_figures(settings.state)}
+            metrics = {
+                **told(task, progress.metrics, settings.sharing.requires_masks),
+                **field_figures(settings.state),
+            }
             publish_telemetry(session, settings.client_id, task.round, metrics)
 
     def _check_data(self, state: State) -> None:
-        """Look at the plan before there is a task, so that a shard that does not fit it ends this device at once. Raises DataError."""
+        """Look at the plan before there is a task, so that a shard that does not fit it ends this device at
+        once. Raises DataError.
+        """
         session = self._session
 
         def is_wanted() -> bool:
@@ -300,10 +370,19 @@ class Device:
 
     def _open_site(self, task: Task) -> Site:
         if self._site is None or (self._site.plan.id, self._site_seed) != (task.plan, task.seed):
-            settings, plan = self._settings, self._plan(task.plan, lambda: self._session.is_current(task))
+            settings = self._settings
+            plan = self._plan(task.plan, lambda: self._session.is_current(task))
             self._trials.note_open(task.plan)
             self._site = None  # its shard goes before another one comes
-            self._site = open_site(plan, self._samples, task.seed, settings.client_id, settings.learner, settings.threads, self._note)
+            self._site = open_site(
+                plan,
+                self._samples,
+                task.seed,
+                settings.client_id,
+                settings.learner,
+                settings.threads,
+                self._note,
+            )
             self._site_seed = task.seed
         return self._site
 
@@ -315,7 +394,10 @@ class Device:
         for blob in fetched.values():
             self._cache.put(blob)
         blobs = {**cached, **fetched}
-        return {name: decode_part(blobs[sha256] or b"", specs, f"the aggregator ({name})") for name, sha256 in task.models.items()}
+        return {
+            name: decode_part(blobs[sha256] or b"", specs, f"the aggregator ({name})")
+            for name, sha256 in task.models.items()
+        }
 
     def _train(self, task: Task, site: Site, models: Mapping[str, Weights]) -> Progress:
         began = time.monotonic()
@@ -324,13 +406,20 @@ class Device:
         update, state = site.update(task, models, self._store.client_state(task.session), before)
         metrics = {**update.metrics, "seconds": time.monotonic() - began, "peak_rss_mb": peak_rss_mb()}
         blob = encode_models(update.deltas, task.codec)
-        return self._store.finish_round(task.session, task.round, task.phase, update.num_samples, metrics, blob, state)
+        return self._store.finish_round(
+            task.session, task.round, task.phase, update.num_samples, metrics, blob, state
+        )
 
     def _personalize(self, task: Task, site: Site, models: Mapping[str, Weights]) -> Progress:
-        began, link = time.monotonic(), self._session.link
-        self._note(f"round {task.round}: personalizing" + (", and an int8 model" if self._settings.export else ""))
+        began = time.monotonic()
+        link = self._session.link
+        self._note(
+            f"round {task.round}: personalizing" + (", and an int8 model" if self._settings.export else "")
+        )
         tell = not self._settings.sharing.requires_masks and not was_masked(task, self._store.note())
-        mixture, state, measured = site.personalize(task, models, self._store.client_state(task.session), tell_gate=tell)
+        mixture, state, measured = site.personalize(
+            task, models, self._store.client_state(task.session), tell_gate=tell
+        )
         self._store.save_personal(site.plan, mixture)
         metrics = dict(measured)
         if self._settings.export:
@@ -343,4 +432,6 @@ class Device:
         traffic = {"bytes_up": float(link.bytes_up), "bytes_down": float(link.bytes_down)}
         metrics |= {"seconds": time.monotonic() - began, "peak_rss_mb": peak_rss_mb(), **traffic}
         blob = encode_models({}, task.codec)
-        return self._store.finish_round(task.session, task.round, task.phase, len(site.shard.y_train), metrics, blob, state)
+        return self._store.finish_round(
+            task.session, task.round, task.phase, len(site.shard.y_train), metrics, blob, state
+        )

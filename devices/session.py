@@ -36,8 +36,20 @@ def _news_of(state: State) -> tuple[str, int, str, str]:
 class Session:
     """One device on one broker. Raises IdTakenError when an earlier device of the same id shows up."""
 
-    def __init__(self, link: Link, topics: Topics, status: Status, note: Callable[[str], None], trust: Trust, order: TaskOrder) -> None:
-        self.link, self.topics, self._status, self._note, self.trust = link, topics, status, note, trust
+    def __init__(
+        self,
+        link: Link,
+        topics: Topics,
+        status: Status,
+        note: Callable[[str], None],
+        trust: Trust,
+        order: TaskOrder,
+    ) -> None:
+        self.link = link
+        self.topics = topics
+        self._status = status
+        self._note = note
+        self.trust = trust
         self.order = order
         self.state: State | None = None
         self.task: Task | None = None
@@ -55,10 +67,13 @@ class Session:
     def start(self) -> None:
         """Say that this device is here, and listen."""
         device = self.topics.device
-        link, client_id = self.link, self._status.client_id
+        link = self.link
+        client_id = self._status.client_id
         link.on_network(device(client_id, "claim"), self._answer_claim)
-        # a task may follow at once on the status, so what it comes on is subscribed before; the status's own topic after, since
-        # it holds that of an earlier boot until then. QoS 1 would end with the connection, and what is lost with it comes again
+        # a task may follow at once on the status, so what it comes on is subscribed before; the status's own
+        # topic after, since
+        # it holds that of an earlier boot until then. QoS 1 would end with the connection, and what is lost
+        # with it comes again
         own = (device(client_id, leaf) for leaf in ("claim", "task", "receipt"))
         link.subscribe(*own, self.topics.state, version1.state_topic(self.topics.federation), qos=0)
         self.publish_status()
@@ -105,26 +120,33 @@ class Session:
             return
         match address.kind:
             case "state":
-                told, known = decode_json(State, message.payload), self.state
+                told = decode_json(State, message.payload)
+                known = self.state
                 # most say only that the next round is open, as the task does
                 if known is None or _news_of(told) != _news_of(known):
                     self.trust.checked(told, message.payload)
                     self.state = told if self.order.accepts(told) else known
             case "task":
-                task = self.trust.checked(decode_json(Task, message.payload), message.payload, self._status.client_id)
+                task = self.trust.checked(
+                    decode_json(Task, message.payload), message.payload, self._status.client_id
+                )
                 check_chunk_bytes(task.chunk_bytes)
                 check_masked(task)
                 if self.order.accepts(task):
                     self._on_task(task)
             case "receipt":
-                received = self.trust.checked(decode_json(Receipt, message.payload), message.payload, self._status.client_id)
+                received = self.trust.checked(
+                    decode_json(Receipt, message.payload), message.payload, self._status.client_id
+                )
                 self.receipts[received.sha256] = received
             case "status":
                 self._on_status(decode_json(Status, message.payload))
             case "manifest" if self.assemblers.get(address.sha256, 0) is None:
                 m = decode_json(Manifest, message.payload)
                 limit = self.limits[address.sha256]
-                made = self.assemblers[address.sha256] = Assembler(address.sha256, m.size, m.count, m.chunk_bytes, limit)
+                made = self.assemblers[address.sha256] = Assembler(
+                    address.sha256, m.size, m.count, m.chunk_bytes, limit
+                )
                 self.moved = time.monotonic()
                 if not m.retained:
                     self._want(address.sha256, made)
@@ -134,7 +156,8 @@ class Session:
                 if assembler.add(address.index, message.payload):
                     self.moved = time.monotonic()
             case "blob" if message.payload and address.sha256 in self.assemblers:
-                # a broker gives what it retains in any order; a chunk may come before the size that it is checked by
+                # a broker gives what it retains in any order; a chunk may come before the size that it is
+                # checked by
                 early = self.early.setdefault(address.sha256, {})
                 if sum(map(len, early.values())) + len(message.payload) <= self.limits[address.sha256]:
                     early[address.index] = message.payload
@@ -150,7 +173,8 @@ class Session:
 
     def _on_status(self, other: Status) -> None:
         if other.boot_id == self._status.boot_id:
-            # a cluster may publish the will of a connection that broke after this device is back at another of its machines
+            # a cluster may publish the will of a connection that broke after this device is back at another
+            # of its machines
             if not other.online:
                 self.publish_status()
             return
@@ -161,20 +185,27 @@ class Session:
     def is_current(self, task: Task, within: int = 0) -> bool:
         """Whether this task is still the one to work on, or one of its phase so many rounds later is.
 
-        A task of a masked round: whether nothing was heard since of another attempt. A task whose answer must not leave the device
-        is not current.
+        A task of a masked round: whether nothing was heard since of another attempt. A task whose answer must
+        not leave the device is not current.
         """
         if self.order.forbids(task):
             return False
         new = self.task
         if task.codec == CODEC:
-            new = self._last if self._last and attempt_of(self._last.nonce) == attempt_of(task.nonce) else None
-        same = new is not None and new.session == task.session and 0 <= new.round - task.round <= (within if new.phase == task.phase else 0)
+            new = (
+                self._last if self._last and attempt_of(self._last.nonce) == attempt_of(task.nonce) else None
+            )
+        same = (
+            new is not None
+            and new.session == task.session
+            and 0 <= new.round - task.round <= (within if new.phase == task.phase else 0)
+        )
         ended = self.state is not None and self.state.session == task.session and self.state.phase == "done"
         return same and not ended
 
     def fetch(self, is_wanted: Callable[[], bool], limits: dict[str, int]) -> dict[str, bytes]:
-        """Fetch blobs of at most so many bytes each, by sha256; asks for what the broker does not have, again for what does not come.
+        """Fetch blobs of at most so many bytes each, by sha256; asks for what the broker does not have, again
+        for what does not come.
 
         Raises Superseded as soon as `is_wanted` says no.
         """
@@ -183,10 +214,13 @@ class Session:
         self.limits = limits
         self.assemblers = dict.fromkeys(limits)
         self.early = {}
-        # the broker takes one's messages in their order: who asks now is subscribed when the answer comes; QoS 1 would keep what the
-        # broker holds for a slow device small, and has no other use in a session that ends with its connection
+        # the broker takes one's messages in their order: who asks now is subscribed when the answer comes;
+        # QoS 1 would keep what the
+        # broker holds for a slow device small, and has no other use in a session that ends with its
+        # connection
         self.link.subscribe(*filters, qos=int(sum(limits.values()) > UNCOUNTED_BYTES), timeout_s=0.0)
-        patience, asked = PATIENCE_S, time.monotonic()
+        patience = PATIENCE_S
+        asked = time.monotonic()
         try:
             while len(found) < len(limits):
                 now = time.monotonic()
@@ -199,12 +233,15 @@ class Session:
                 self.pump(0.5)
                 for sha256, assembler in self.assemblers.items():
                     if sha256 not in found and assembler and assembler.is_complete():
-                        with contextlib.suppress(WireError):  # damaged: it lacks all its chunks again and is asked for again
+                        with contextlib.suppress(
+                            WireError
+                        ):  # damaged: it lacks all its chunks again and is asked for again
                             found[sha256] = assembler.blob()
                 if not is_wanted():
                     raise Superseded
         finally:
-            self.assemblers, self.early = {}, {}
+            self.assemblers = {}
+            self.early = {}
             self.link.unsubscribe(*filters)
         return found
 

@@ -22,13 +22,19 @@ class OwnSamples:
         return make_shard(arrays, self.source.data, seed=seed)
 
     def shard(self, seed: int | None = None, num_classes: int | None = None) -> Shard:
-        """Return the shard as that seed splits it, as one of so many classes; without them as it is. DataError when it has others."""
+        """Return the shard as that seed splits it, as one of so many classes; without them as it is.
+        DataError when it has others.
+        """
         if seed is not None and seed != self._seed:
             del self._shard  # before another one takes as much memory
             self._shard = self._read(seed)
         largest = int(max(self._shard.y_train.max(), self._shard.y_test.max()))
         try:
-            count = self._shard.num_classes if num_classes is None else num_classes_of(self._names, num_classes, largest)
+            count = (
+                self._shard.num_classes
+                if num_classes is None
+                else num_classes_of(self._names, num_classes, largest)
+            )
         except DataError as error:
             raise DataError(f"{self.source.data}: {error}") from error
         return replace(self._shard, num_classes=count)

@@ -1,6 +1,8 @@
-"""A device's state directory. What belongs together is written under new names first, and `progress.json` last, which names them.
+"""A device's state directory. What belongs together is written under new names first, and `progress.json`
+last, which names them.
 
-The round before is kept too: a card that lost power may hold less than it said it had, and a round can be trained again to the same bits.
+The round before is kept too: a card that lost power may hold less than it said it had, and a round can be
+trained again to the same bits.
 """
 
 import fcntl
@@ -31,7 +33,8 @@ class Progress:
     """The last round that this device finished, and which files hold its update and its client state.
 
     Attributes:
-        masked_sessions: The newest sessions for which this device masked an update, at most MAX_MASKED_SESSIONS.
+        masked_sessions: The newest sessions for which this device masked an update, at most
+            MAX_MASKED_SESSIONS.
     """
 
     OPTIONAL = frozenset({"masked_sessions"})
@@ -64,7 +67,9 @@ def is_in_use(directory: Path) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise StateError(f"cannot read {directory / LOCK}: {error.strerror}; ask as the account that runs the device") from error
+        raise StateError(
+            f"cannot read {directory / LOCK}: {error.strerror}; ask as the account that runs the device"
+        ) from error
     try:
         return not _taken(lock, fcntl.LOCK_SH)
     finally:
@@ -72,12 +77,16 @@ def is_in_use(directory: Path) -> bool:
 
 
 def last_round(directory: Path, name: str = PROGRESS) -> Progress | None:
-    """Return the last round that the device of this directory finished, None before the first. StateError when it is damaged."""
+    """Return the last round that the device of this directory finished, None before the first. StateError
+    when it is damaged.
+    """
     content = _read(directory / name)
     try:
         return None if content is None else decode_json(Progress, content)
     except WireError as error:
-        raise StateError(f"{directory / name} is damaged: {error}; remove {directory} to start afresh") from error
+        raise StateError(
+            f"{directory / name} is damaged: {error}; remove {directory} to start afresh"
+        ) from error
 
 
 def _read(path: Path) -> bytes | None:
@@ -86,11 +95,15 @@ def _read(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise StateError(f"cannot read {path}: {error.strerror}; let this account read it, or give another --state") from error
+        raise StateError(
+            f"cannot read {path}: {error.strerror}; let this account read it, or give another --state"
+        ) from error
 
 
 class Store:
-    """One device's files. StateError when the directory is another device's, in use, damaged or cannot be written."""
+    """One device's files. StateError when the directory is another device's, in use, damaged or cannot be
+    written.
+    """
 
     def __init__(self, directory: Path, client_id: str) -> None:
         self.directory = directory
@@ -98,14 +111,19 @@ class Store:
             directory.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(directory / LOCK, os.O_CREAT | os.O_RDWR, 0o644)
         except OSError as error:
-            raise StateError(f"cannot use {directory}: {error.strerror}; give a directory that this account can write") from error
+            raise StateError(
+                f"cannot use {directory}: {error.strerror}; give a directory that this account can write"
+            ) from error
         if not _taken(self._lock, fcntl.LOCK_EX):
             os.close(self._lock)
             raise StateError(f"another device uses {directory}; give each device a --state of its own")
         owner = self.note().get("id", client_id)
         if owner != client_id:
             self.close()
-            raise StateError(f"{directory} belongs to {owner!r}, this device is {client_id!r}; give each device a --state of its own")
+            raise StateError(
+                f"{directory} belongs to {owner!r}, this device is {client_id!r}; give each device a --state "
+                "of its own"
+            )
         try:
             self.recovered = self._recover()
         except StateError:
@@ -113,7 +131,9 @@ class Store:
             raise
 
     def _recover(self) -> str:
-        """Go back to the round before when the files of the last one are damaged; return what a person should know of it."""
+        """Go back to the round before when the files of the last one are damaged; return what a person should
+        know of it.
+        """
         try:
             self._check(PROGRESS)
             return ""
@@ -128,7 +148,10 @@ class Store:
         except StateError:
             raise damage from None
         self._write(PROGRESS, before)
-        return "the files of the last round are damaged, as after a power cut; this device goes on from the round before"
+        return (
+            "the files of the last round are damaged, as after a power cut; this device goes on from the "
+            "round before"
+        )
 
     def _check(self, name: str) -> None:
         progress = last_round(self.directory, name)
@@ -143,7 +166,9 @@ class Store:
         try:
             write_atomic(self.directory / name, content, SECRET)
         except OSError as error:
-            raise StateError(f"cannot write {self.directory / name}: {error.strerror}; free some space") from error
+            raise StateError(
+                f"cannot write {self.directory / name}: {error.strerror}; free some space"
+            ) from error
 
     def _read(self, name: str) -> bytes | None:
         return _read(self.directory / name)
@@ -178,20 +203,33 @@ class Store:
     def _named(self, name: str) -> bytes:
         content = self._read(name)
         if content is None or hashlib.sha256(content).hexdigest() != name.rpartition("-")[2]:
-            raise StateError(f"{self.directory / name} is missing or damaged; remove {self.directory} to start afresh")
+            raise StateError(
+                f"{self.directory / name} is missing or damaged; remove {self.directory} to start afresh"
+            )
         return content
 
     def finish_round(
-        self, session: str, round: int, phase: str, num_samples: int, metrics: Mapping[str, float], update: bytes, state: ClientState
+        self,
+        session: str,
+        round: int,
+        phase: str,
+        num_samples: int,
+        metrics: Mapping[str, float],
+        update: bytes,
+        state: ClientState,
     ) -> Progress:
-        """Keep update and client state together, before the update is sent: a repeated task is answered with the same bytes."""
+        """Keep update and client state together, before the update is sent: a repeated task is answered with
+        the same bytes.
+        """
         names = {}
         for kind, content in (("update", update), ("client_state", encode_client_state(state))):
             names[kind] = f"{kind}-{hashlib.sha256(content).hexdigest()}"
             self._write(names[kind], content)
         before = self.progress()
         masked_sessions = before.masked_sessions if before else ()
-        progress = Progress(session, round, phase, num_samples, metrics, masked_sessions=masked_sessions, **names)
+        progress = Progress(
+            session, round, phase, num_samples, metrics, masked_sessions=masked_sessions, **names
+        )
         if before:
             self._write(BEFORE, encode_json(before))
         self._write(PROGRESS, encode_json(progress))
@@ -216,4 +254,6 @@ class Store:
         try:
             save_personal(self.directory, plan, mixture)
         except OSError as error:
-            raise StateError(f"cannot write {error.filename or self.directory}: {error.strerror}; free some space") from error
+            raise StateError(
+                f"cannot write {error.filename or self.directory}: {error.strerror}; free some space"
+            ) from error

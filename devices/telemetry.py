@@ -1,4 +1,6 @@
-"""What a device tells of its board after its part of a round. It is published and forgotten: no result is made of it."""
+"""What a device tells of its board after its part of a round. It is published and forgotten: no result is
+made of it.
+"""
 
 import json
 import math
@@ -15,12 +17,16 @@ from edgefl.wire.strict_json import encode_json
 
 MAX_VALUES = 32
 FIELD = "field.json"
-"""In a device's state directory: figures of the firmware that was made of its mixture, by `edgefl export drift --state`."""
+"""In a device's state directory: figures of the firmware that was made of its mixture, by `edgefl export
+drift --state`.
+"""
 NAME = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 
 def telemetry(client_id: str, round: int, metrics: Mapping[str, float]) -> Metrics:
-    """Return the message: at most 32 numbers of the round, by name, and four of the board. No array has a way into it."""
+    """Return the message: at most 32 numbers of the round, by name, and four of the board. No array has a way
+    into it.
+    """
     told = {key: float(value) for key, value in metrics.items() if NAME.fullmatch(key)}
     values = dict(list(told.items())[:MAX_VALUES])
     seconds = float(metrics.get("seconds", math.nan))
@@ -29,7 +35,9 @@ def telemetry(client_id: str, round: int, metrics: Mapping[str, float]) -> Metri
 
 def publish_telemetry(session: Session, client_id: str, round: int, metrics: Mapping[str, float]) -> None:
     """Publish on `device/{id}/metrics`, QoS 0: what is lost is not sent again."""
-    session.link.publish(session.topics.device(client_id, "metrics"), encode_json(telemetry(client_id, round, metrics)), qos=0)
+    session.link.publish(
+        session.topics.device(client_id, "metrics"), encode_json(telemetry(client_id, round, metrics)), qos=0
+    )
 
 
 def field_figures(state: Path) -> dict[str, float]:

@@ -1,4 +1,6 @@
-"""The task whose answer may come late, kept until its receipt: a device that was started again sends what it had trained and not sent."""
+"""The task whose answer may come late, kept until its receipt: a device that was started again sends what it
+had trained and not sent.
+"""
 
 from pathlib import Path
 
@@ -27,10 +29,15 @@ class Unsent:
             raise StateError(f"cannot write {self._path}: {error.strerror}; free some space") from error
 
     def before(self, task: Task, progress: Progress | None) -> Task | None:
-        """Return the earlier task of this task's session that was worked on to its end and whose receipt did not come; None without one."""
+        """Return the earlier task of this task's session that was worked on to its end and whose receipt did
+        not come; None without one.
+        """
         try:
             kept = decode_json(Task, self._path.read_bytes())
-        except (OSError, WireError):  # not there, or cut short by a power cut: then its round goes without this device
+        except (
+            OSError,
+            WireError,
+        ):  # not there, or cut short by a power cut: then its round goes without this device
             return None
         done = progress is not None and (progress.session, progress.round) == (kept.session, kept.round)
         return kept if done and kept.session == task.session and kept.round < task.round else None

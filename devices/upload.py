@@ -18,12 +18,17 @@ QUEUED_S = 20.0
 def upload(session: Session, task: Task, begin: Begin, blob: bytes) -> Receipt:
     """Return the receipt that ends the upload: ok, or rejected with the reason. Raises Superseded.
 
-    An announcement without an answer is repeated: the aggregator then says where the upload stands. So is it when a task comes
-    meanwhile, for a round is open then; whether an update that answers an earlier round is still wanted, its task says.
+    An announcement without an answer is repeated: the aggregator then says where the upload stands. So is it
+    when a task comes meanwhile, for a round is open then; whether an update that answers an earlier round is
+    still wanted, its task says.
     """
-    topics, link, heard = session.topics, session.link, session.task
+    topics = session.topics
+    link = session.link
+    heard = session.task
     session.receipts.pop(begin.sha256, None)
-    patience, until, granted = PATIENCE_S, 0.0, task.granted
+    patience = PATIENCE_S
+    until = 0.0
+    granted = task.granted
     while True:
         if time.monotonic() >= until:
             told = session.trust.encode(replace(begin, ts=time.time(), follows=granted), begin.client_id)
@@ -46,18 +51,22 @@ def upload(session: Session, task: Task, begin: Begin, blob: bytes) -> Receipt:
         elif not session.is_current(task, task.max_staleness):
             raise Superseded
         elif session.task is not heard:
-            heard, until = session.task, 0.0
+            heard = session.task
+            until = 0.0
             granted = heard is not None and heard.granted
 
 
 def _send(session: Session, task: Task, begin: Begin, blob: bytes, missing: Ranges) -> None:
-    link, topics = session.link, session.topics
+    link = session.link
+    topics = session.topics
     for low, high in missing:
         for index in range(max(0, low), min(high, begin.count)):
             # few at a time: on a slow link a heartbeat must not wait behind a whole update
             if not link.wait_in_flight(WINDOW, ACK_S):
                 return
-            link.publish(topics.upload(begin.client_id, begin.sha256, index), chunk(blob, index, begin.chunk_bytes))
+            link.publish(
+                topics.upload(begin.client_id, begin.sha256, index), chunk(blob, index, begin.chunk_bytes)
+            )
             session.pump(0.0)
             if not session.is_current(task, task.max_staleness):
                 raise Superseded

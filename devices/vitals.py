@@ -1,4 +1,6 @@
-"""What a board says of its own state under /proc and /sys: load, power supplies, temperature. Functions take a root for tests."""
+"""What a board says of its own state under /proc and /sys: load, power supplies, temperature. Functions take
+a root for tests.
+"""
 
 import math
 import re
@@ -35,11 +37,15 @@ def supplies(root: Path = ROOT) -> tuple[Supply, ...]:
     """Return the power supplies that the kernel knows; most boards have none."""
     places = sorted((root / "sys/class/power_supply").glob("*"))
     told = [[read_text(place / key) for key in ("type", "online", "status", "scope")] for place in places]
-    return tuple(Supply(kind, online not in ("", "0"), status, scope) for kind, online, status, scope in told if kind)
+    return tuple(
+        Supply(kind, online not in ("", "0"), status, scope) for kind, online, status, scope in told if kind
+    )
 
 
 def temperature_c(root: Path = ROOT) -> float:
-    """Return the temperature of the warmest processor zone in degrees Celsius; NaN where /sys/class/thermal has none."""
+    """Return the temperature of the warmest processor zone in degrees Celsius; NaN where /sys/class/thermal
+    has none.
+    """
     found = []
     for zone in (root / "sys/class/thermal").glob("thermal_zone*"):
         told = read_text(zone / "temp")

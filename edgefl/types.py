@@ -21,7 +21,8 @@ class Shard:
     """One client's private data. It never leaves the device.
 
     x_train: float32[n, *input_shape], y_train: int64[n]; x_test, y_test: the client's own held-out split.
-    side_train: int64[n], what else is known of each training sample, such as how far it was turned; None when nothing is.
+    side_train: int64[n], what else is known of each training sample, such as how far it was turned; None when
+    nothing is.
     """
 
     x_train: Array
@@ -84,9 +85,9 @@ class Peer:
 class Mixture:
     """A client's personal model: the weights of the plan's `predict_mixture` signature, by name.
 
-    Private: local experts and gates are in it. peers: what `personalize` met on its way and a client may be measured with
-    instead (`federated`, `local`, `ensemble`, ...). diagnostics: numbers about the mixture, such as how often the gate picks
-    each expert; they stay where the mixture is. Neither is saved.
+    Private: local experts and gates are in it. peers: what `personalize` met on its way and a client may be
+    measured with instead (`federated`, `local`, `ensemble`, ...). diagnostics: numbers about the mixture,
+    such as how often the gate picks each expert; they stay where the mixture is. Neither is saved.
     """
 
     weights: Weights

@@ -1,4 +1,6 @@
-"""`bench-int8`: what int8 costs every client of a federation, by the device route and by TensorFlow's converter, in one run."""
+"""`bench-int8`: what int8 costs every client of a federation, by the device route and by TensorFlow's
+converter, in one run.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +27,8 @@ from firmware_export.tflite.graph import read_graph
 from firmware_export.tflite.interpreter import accuracy, load, outputs
 
 SAMPLES = 256
-TRAIN, TEST = 4000, 6000
+TRAIN = 4000
+TEST = 6000
 MODELS: Mapping[str, ModelConfig] = {
     "fashion-mnist": ModelConfig("lenet5", (28, 28, 1), 10),
     "cifar10": ModelConfig("lenet5", (32, 32, 3), 10, {"filters1": 8, "filters2": 16}),
@@ -38,9 +41,22 @@ _GATES: Mapping[str, dict[str, Any]] = {
 }
 _STEP = {"batch_size": 20, "learning_rate": 0.05}
 OPTIONS: Mapping[str, dict[str, Any]] = {
-    "aem": {"num_experts": 2, "epochs": 2, "local_epochs": 15, "local_learning_rate": 1e-3, "gate_epochs": 15, **_STEP},
+    "aem": {
+        "num_experts": 2,
+        "epochs": 2,
+        "local_epochs": 15,
+        "local_learning_rate": 1e-3,
+        "gate_epochs": 15,
+        **_STEP,
+    },
     "pfl-mfe": {"epochs": 2, "adapt_epochs": 10, "gate_epochs": 10, "baseline_epochs": 0, **_STEP},
-    "fedmix": {"num_experts": 3, "epochs": 2, "batch_size": 20, "learning_rate": 0.05, "server_learning_rate": 0.01},
+    "fedmix": {
+        "num_experts": 3,
+        "epochs": 2,
+        "batch_size": 20,
+        "learning_rate": 0.05,
+        "server_learning_rate": 0.01,
+    },
     "ifca": {"num_experts": 2, "epochs": 2, **_STEP},
 }
 KINDS = tuple(OPTIONS)
@@ -48,7 +64,8 @@ KINDS = tuple(OPTIONS)
 
 @dataclass(frozen=True)
 class Row:
-    """A client's accuracies on its own held-out samples, in per cent; agreement: of the device route's answers with float's.
+    """A client's accuracies on its own held-out samples, in per cent; agreement: of the device route's
+    answers with float's.
 
     mixing: the agreement by each formula of `firmware_export.mixing`, of mixtures of probabilities.
     """
@@ -68,9 +85,14 @@ def federation(kind: str, data: str, clients: int, rounds: int) -> FederationCon
     """Return the configuration that is measured."""
     own = _GATES[data] if kind == "aem" else {}
     return FederationConfig(
-        name="int8", rounds=rounds, algorithm=kind, options={**OPTIONS[kind], **own}, model=MODELS[data],
-        data=DataConfig(data, TRAIN, TEST), partition=PartitionConfig("dirichlet", clients, {"alpha": 0.5}),
-    )  # fmt: skip
+        name="int8",
+        rounds=rounds,
+        algorithm=kind,
+        options={**OPTIONS[kind], **own},
+        model=MODELS[data],
+        data=DataConfig(data, TRAIN, TEST),
+        partition=PartitionConfig("dirichlet", clients, {"alpha": 0.5}),
+    )
 
 
 def play(config: FederationConfig, out: Path) -> None:
@@ -79,21 +101,28 @@ def play(config: FederationConfig, out: Path) -> None:
     from edgefl.simulation.simulate import simulate
 
     dataset = load_data(config.data, config.seed)
-    shards = {client: take(dataset, own) for client, own in make_allotments(dataset, config.partition, config.seed).items()}
+    shards = {
+        client: take(dataset, own)
+        for client, own in make_allotments(dataset, config.partition, config.seed).items()
+    }
     plan, initial = build_plan(config)
     for client, mixture in simulate(plan, initial, shards, config).mixtures.items():
         save_shard(out / f"{client}.npz", shards[client])
-        write_atomic(out / f"{client}.tflite", fill_template(plan.template, plan.spec.bindings, mixture.weights))
+        write_atomic(
+            out / f"{client}.tflite", fill_template(plan.template, plan.spec.bindings, mixture.weights)
+        )
 
 
 def measure(kind: str, data: str, client: str, model: bytes, shard: Shard, dense: int = 8) -> Row:
-    """Quantize one client's model by both routes, with the same calibration samples, and measure it on its held-out ones.
+    """Quantize one client's model by both routes, with the same calibration samples, and measure it on its
+    held-out ones.
 
     dense: bits of dense weights by the device route.
     """
     from firmware_export.quantize.convert import convert_float
 
-    x, y = shard.x_test, shard.y_test
+    x = shard.x_test
+    y = shard.y_test
     calibration = shard.x_train[rng_for(1, 0, "calibration").permutation(len(shard.x_train))[:SAMPLES]]
     expected, _ = outputs(load(model), x)
     made = quantize(model, observe(model, calibration), RECIPES[0])
@@ -104,12 +133,26 @@ def measure(kind: str, data: str, client: str, model: bytes, shard: Shard, dense
     formulas = vars(by_formula(model, calibration, x)) if mixes else {}
     floats, device, converter = (100 * accuracy(each, y) for each in (expected, ours, theirs))
     return Row(
-        kind, data, client, len(y), floats, device, converter, float((ours.argmax(axis=1) == expected.argmax(axis=1)).mean()), formulas
+        kind,
+        data,
+        client,
+        len(y),
+        floats,
+        device,
+        converter,
+        float((ours.argmax(axis=1) == expected.argmax(axis=1)).mean()),
+        formulas,
     )
 
 
 def run_int8_bench(
-    kinds: Sequence[str], data: Sequence[str], clients: int, rounds: int, dense: int, out: Path, say: Callable[[str], None]
+    kinds: Sequence[str],
+    data: Sequence[str],
+    clients: int,
+    rounds: int,
+    dense: int,
+    out: Path,
+    say: Callable[[str], None],
 ) -> dict[str, Any]:
     """Return a row a client, and for each federation the mean and the worst loss of each route, in points.
 
@@ -125,13 +168,23 @@ def run_int8_bench(
                 say(f"{kind} on {name}: {clients} clients, {rounds} rounds")
                 play(federation(kind, name, clients, rounds), home)
             for path in sorted(home.glob("*.tflite")):
-                row = measure(kind, name, path.stem, path.read_bytes(), load_shard(path.with_suffix(".npz")), dense)
+                row = measure(
+                    kind, name, path.stem, path.read_bytes(), load_shard(path.with_suffix(".npz")), dense
+                )
                 rows.append(row)
-                say(f"  {row.client}: float {row.accuracy_float:.2f}, device {row.device:.2f}, converter {row.converter:.2f}")
+                say(
+                    f"  {row.client}: float {row.accuracy_float:.2f}, device {row.device:.2f}, converter "
+                    f"{row.converter:.2f}"
+                )
     return {
-        "machine": machine(), "versions": versions(), "clients": clients, "rounds": rounds, "dense": dense,
-        "rows": [vars(row) for row in rows], "federations": summaries(rows),
-    }  # fmt: skip
+        "machine": machine(),
+        "versions": versions(),
+        "clients": clients,
+        "rounds": rounds,
+        "dense": dense,
+        "rows": [vars(row) for row in rows],
+        "federations": summaries(rows),
+    }
 
 
 def summaries(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -139,12 +192,25 @@ def summaries(rows: Sequence[Row]) -> list[dict[str, Any]]:
     found = []
     for kind, data in dict.fromkeys((row.kind, row.data) for row in rows):
         own = [row for row in rows if (row.kind, row.data) == (kind, data)]
-        device, converter = (np.array([row.accuracy_float - getattr(row, route) for row in own]) for route in ("device", "converter"))
+        device, converter = (
+            np.array([row.accuracy_float - getattr(row, route) for row in own])
+            for route in ("device", "converter")
+        )
         formulas = own[0].mixing
-        found.append({
-            "kind": kind, "data": data, "clients": len(own), "float": float(np.mean([row.accuracy_float for row in own])),
-            "device_mean": float(device.mean()), "device_worst": float(device.max()), "converter_mean": float(converter.mean()),
-            "converter_worst": float(converter.max()), "agreement": float(np.mean([row.agreement for row in own])),
-            "mixing": {formula: float(np.mean([row.mixing[formula] for row in own])) for formula in formulas},
-        })  # fmt: skip
+        found.append(
+            {
+                "kind": kind,
+                "data": data,
+                "clients": len(own),
+                "float": float(np.mean([row.accuracy_float for row in own])),
+                "device_mean": float(device.mean()),
+                "device_worst": float(device.max()),
+                "converter_mean": float(converter.mean()),
+                "converter_worst": float(converter.max()),
+                "agreement": float(np.mean([row.agreement for row in own])),
+                "mixing": {
+                    formula: float(np.mean([row.mixing[formula] for row in own])) for formula in formulas
+                },
+            }
+        )
     return found

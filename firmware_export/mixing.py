@@ -1,7 +1,8 @@
 """Other ways to mix experts than the template's, for measuring what each costs in int8.
 
-The template's: sum_k g_k softmax(l_k) by products and sums of int8, where l_k are the experts' logits and g the gate's softmax.
-`logits`: sum_k g_k l_k likewise, which is another function even in float. `outside`: the first formula in float, of int8 gate and logits.
+The template's: sum_k g_k softmax(l_k) by products and sums of int8, where l_k are the experts' logits and g
+the gate's softmax. `logits`: sum_k g_k l_k likewise, which is another function even in float. `outside`: the
+first formula in float, of int8 gate and logits.
 """
 
 from dataclasses import dataclass
@@ -27,14 +28,24 @@ class Agreement:
 
 
 def _experts(model: bytes) -> tuple[int, list[int]]:
-    """Return the place of the gate's softmax among the operators, and those of the experts'. ExportError when the model mixes otherwise."""
+    """Return the place of the gate's softmax among the operators, and those of the experts'. ExportError when
+    the model mixes otherwise.
+    """
     graph = read_graph(model)
     places = [place for place, (name, _) in enumerate(graph.operators) if name == "SOFTMAX"]
-    products = {i for (name, _), inputs in zip(graph.operators, graph.inputs, strict=True) if name == "MUL" for i in inputs}
+    products = {
+        i
+        for (name, _), inputs in zip(graph.operators, graph.inputs, strict=True)
+        if name == "MUL"
+        for i in inputs
+    }
     experts = [place for place in places if graph.operators[place][1][0] in products]
     gates = [place for place in places if place not in experts]
     if len(gates) != 1 or len(experts) < 2:
-        raise ExportError(f"the model has {len(gates)} gates and {len(experts)} experts, expected one over two or more softmax outputs")
+        raise ExportError(
+            f"the model has {len(gates)} gates and {len(experts)} experts, expected one over two or more "
+            "softmax outputs"
+        )
     return gates[0], experts
 
 
@@ -56,7 +67,9 @@ def mix_logits(model: bytes) -> bytes:
 
 
 def mixed_outside(model: bytes, x: Array) -> Array:
-    """Return sum_k g_k softmax(l_k) in float, of what an int8 .tflite computes for gate and logits: float32[n, classes]."""
+    """Return sum_k g_k softmax(l_k) in float, of what an int8 .tflite computes for gate and logits:
+    float32[n, classes].
+    """
     gate, experts = _experts(model)
     graph = read_graph(model)
     order = _weights_order(model, experts)
@@ -81,24 +94,39 @@ def mixed_outside(model: bytes, x: Array) -> Array:
 
 
 def _weights_order(model: bytes, experts: list[int]) -> list[int]:
-    """Return which of the gate's values weighs each expert: slices are made in the gate's order, products pair them with experts."""
+    """Return which of the gate's values weighs each expert: slices are made in the gate's order, products
+    pair them with experts.
+    """
     graph = read_graph(model)
     parts = [i for name, made in graph.operators if name in ("STRIDED_SLICE", "SPLIT") for i in made]
     found = []
     for expert in experts:
         out = graph.operators[expert][1][0]
-        (product,) = (inputs for (name, _), inputs in zip(graph.operators, graph.inputs, strict=True) if name == "MUL" and out in inputs)
+        (product,) = (
+            inputs
+            for (name, _), inputs in zip(graph.operators, graph.inputs, strict=True)
+            if name == "MUL" and out in inputs
+        )
         found.append(parts.index(next(i for i in product if i != out)))
     return found
 
 
 def agreement(model: bytes, calibration: Array, x: Array) -> Agreement:
-    """Measure the three formulas on x float32[n, *shape], each by the device route's first recipe; `model` is the filled template."""
+    """Measure the three formulas on x float32[n, *shape], each by the device route's first recipe; `model` is
+    the filled template.
+    """
     expected = outputs(load(model), x)[0].argmax(axis=1)
 
     def integer(form: bytes) -> bytes:
         return quantize(form, observe(form, calibration), RECIPES[0])
 
     own = integer(model)
-    inside, of_logits = (outputs(load(each, reference=True), x)[0] for each in (own, integer(mix_logits(model))))
-    return Agreement(*(float((each.argmax(axis=1) == expected).mean()) for each in (inside, of_logits, mixed_outside(own, x))))
+    inside, of_logits = (
+        outputs(load(each, reference=True), x)[0] for each in (own, integer(mix_logits(model)))
+    )
+    return Agreement(
+        *(
+            float((each.argmax(axis=1) == expected).mean())
+            for each in (inside, of_logits, mixed_outside(own, x))
+        )
+    )

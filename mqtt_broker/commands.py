@@ -16,7 +16,9 @@ from mqtt_broker.integrations.tool_options import Tools, check_tools, tool_optio
 
 VOUCHER_NOTICE_S = 14 * 86400.0
 CA = click.option(
-    "--ca", type=click.Path(path_type=Path, file_okay=False), help="The directory of ca.key  [default: that of the other keys]"
+    "--ca",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The directory of ca.key  [default: that of the other keys]",
 )
 
 
@@ -31,21 +33,34 @@ def broker() -> None:
 @broker.command("start", short_help="Start a broker for trying out.")
 @click.option("--port", type=click.IntRange(0, 65535), default=1883, show_default=True, help="0: a free one.")
 @click.option(
-    "--kind", type=click.Choice(["auto", "mosquitto", "amqtt"]), default="auto", show_default=True, help="auto: mosquitto if it is here."
+    "--kind",
+    type=click.Choice(["auto", "mosquitto", "amqtt"]),
+    default="auto",
+    show_default=True,
+    help="auto: mosquitto if it is here.",
 )
-@click.option("--bind", default="127.0.0.1", show_default=True, help="The address to listen on; 0.0.0.0: boards reach it too.")
+@click.option(
+    "--bind",
+    default="127.0.0.1",
+    show_default=True,
+    help="The address to listen on; 0.0.0.0: boards reach it too.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print url and kind as JSON.")
 def start_broker(port: int, kind: str, bind: str, as_json: bool) -> None:
     """Run a broker until SIGTERM or Ctrl-C: mosquitto when it is installed, else amqtt.
 
-    It prints its url once it answers. It is for trying out: it knows no passwords. Other machines do not see it unless --bind says so.
+    It prints its url once it answers. It is for trying out: it knows no passwords. Other machines do not see
+    it unless --bind says so.
 
     Example: edgefl broker start --bind 0.0.0.0
     """
     from mqtt_broker.broker.dev_broker import HOST, run_broker
 
     if bind != HOST:
-        click.echo(f"who reaches {bind} may read and write all of it; keys for each board: edgefl broker init", err=True)
+        click.echo(
+            f"who reaches {bind} may read and write all of it; keys for each board: edgefl broker init",
+            err=True,
+        )
 
     def started(url: str, chosen: str) -> None:
         click.echo(json.dumps({"url": url, "kind": chosen}) if as_json else f"{url} ({chosen})")
@@ -55,14 +70,30 @@ def start_broker(port: int, kind: str, bind: str, as_json: bool) -> None:
 
 @broker.command("init", short_help="Keys and configuration of a broker for real boards.")
 @click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--host", "hosts", multiple=True, required=True, help="The name or address by which devices reach it; may be given again.")
-@click.option("--port", type=click.IntRange(1, 65535), default=8883, show_default=True, help="The broker's port.")
+@click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    required=True,
+    help="The name or address by which devices reach it; may be given again.",
+)
+@click.option(
+    "--port", type=click.IntRange(1, 65535), default=8883, show_default=True, help="The broker's port."
+)
 @click.option("--bind", default="", help="Listen on this address only  [default: all]")
 @click.option(
-    "--days", type=click.IntRange(1, 3650), default=730, show_default=True, help="How long certificates of broker and aggregator count."
+    "--days",
+    type=click.IntRange(1, 3650),
+    default=730,
+    show_default=True,
+    help="How long certificates of broker and aggregator count.",
 )
 @CA
-@click.option("--user", default="", help="The broker's account  [default: mosquitto where root can give it the files, else yours]")
+@click.option(
+    "--user",
+    default="",
+    help="The broker's account  [default: mosquitto where root can give it the files, else yours]",
+)
 @click.option(
     "--memory-mb",
     type=click.IntRange(64),
@@ -80,32 +111,51 @@ def init_broker(
     memory_mb: int | None,
     as_json: bool,
 ) -> None:
-    """Make an authority, the broker's and the aggregator's keys, mosquitto.conf, its access list and a systemd unit.
+    """Make an authority, the broker's and the aggregator's keys, mosquitto.conf, its access list and a
+    systemd unit.
 
-    With --ca the authority's key goes into a directory of its own, such as a stick: only enrolling, revoking and vouching need it.
+    With --ca the authority's key goes into a directory of its own, such as a stick: only enrolling, revoking
+    and vouching need it.
 
     Example: edgefl broker init broker --host aggregator.local
     """
     from edgefl.security.authority import create
     from mqtt_broker.broker.dev_broker import find_mosquitto
-    from mqtt_broker.broker.mosquitto_config import Limits, choose_account, default_limits, write_configuration
+    from mqtt_broker.broker.mosquitto_config import (
+        Limits,
+        choose_account,
+        default_limits,
+        write_configuration,
+    )
 
     account = choose_account(directory, user)
     limits = Limits(memory_mb) if memory_mb else default_limits()
     create(directory, hosts, port, days, ca)
     write_configuration(directory, port, find_mosquitto() or "/usr/sbin/mosquitto", bind, account, limits, ca)
     if account == "root":
-        click.echo("the broker runs as root; --user names an account that can do less, in a directory that it can reach", err=True)
-    url, key = f"mqtts://{hosts[0]}:{port}", (ca or directory) / "ca.key"
+        click.echo(
+            "the broker runs as root; --user names an account that can do less, in a directory that it can "
+            "reach",
+            err=True,
+        )
+    url = f"mqtts://{hosts[0]}:{port}"
+    key = (ca or directory) / "ca.key"
     if as_json:
         made = {"directory": str(directory), "url": url, "configuration": str(directory / "mosquitto.conf")}
-        click.echo(json.dumps({**made, "authority_key": str(key), "user": account, "memory_mb": limits.memory_mb}))
+        click.echo(
+            json.dumps({**made, "authority_key": str(key), "user": account, "memory_mb": limits.memory_mb})
+        )
         return
-    click.echo(f"made {directory}: authority, keys, mosquitto.conf, acl, mosquitto.service; keep {key} secret")
+    click.echo(
+        f"made {directory}: authority, keys, mosquitto.conf, acl, mosquitto.service; keep {key} secret"
+    )
     click.echo(f"account    {account} runs the broker, which may store {limits.memory_mb} MB")
     click.echo(f"start      mosquitto -c {directory / 'mosquitto.conf'}")
     unit = "/etc/systemd/system/edgefl-broker.service"
-    click.echo(f"for good   sudo cp {directory / 'mosquitto.service'} {unit} && sudo systemctl enable --now edgefl-broker")
+    click.echo(
+        f"for good   sudo cp {directory / 'mosquitto.service'} {unit} && sudo systemctl enable --now "
+        "edgefl-broker"
+    )
     click.echo(f"a board    edgefl device enrol pi-1 --security {directory} -o pi-1.enrol")
     click.echo(f"lead       edgefl aggregator start --config federation.toml --security {directory}")
     click.echo(f"watch      edgefl broker watcher --security {directory} -o watcher.enrol")
@@ -113,17 +163,31 @@ def init_broker(
 
 @broker.command("watcher", short_help="Keys that may read and not write.")
 @click.option(
-    "--security", type=click.Path(path_type=Path, file_okay=False), default=Path("broker"), show_default=True,
+    "--security",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("broker"),
+    show_default=True,
     help="The directory of `edgefl broker init`.",
-)  # fmt: skip
+)
 @click.option(
-    "-o", "--out", type=click.Path(path_type=Path, dir_okay=False), default=Path("watcher.enrol"), show_default=True,
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("watcher.enrol"),
+    show_default=True,
     help="Where its file goes.",
-)  # fmt: skip
-@click.option("--days", type=click.IntRange(1, 3650), default=730, show_default=True, help="How long its certificate counts.")
+)
+@click.option(
+    "--days",
+    type=click.IntRange(1, 3650),
+    default=730,
+    show_default=True,
+    help="How long its certificate counts.",
+)
 @CA
 def watcher(security: Path, out: Path, days: int, ca: Path | None) -> None:
-    """Write one file for monitors: whoever has it may read what is said of rounds and devices, no model and no update, and write nothing.
+    """Write one file for monitors: whoever has it may read what is said of rounds and devices, no model and
+    no update, and write nothing.
 
     It may be copied to several machines. `edgefl device revoke watcher` takes its rights away.
 
@@ -138,7 +202,8 @@ def watcher(security: Path, out: Path, days: int, ca: Path | None) -> None:
         raise ConfigError(f"{out} is there already; give another -o, or remove it")
     if not knows_watcher(security):
         raise ConfigError(
-            f"{security / 'acl'} has no account for watchers; copy that part from the acl that `edgefl broker init` makes anew"
+            f"{security / 'acl'} has no account for watchers; copy that part from the acl that `edgefl "
+            "broker init` makes anew"
         )
     save_enrolment(enrol_watcher(security, days, ca), out)
     click.echo(f"made {out}: whoever has it may watch")
@@ -147,25 +212,39 @@ def watcher(security: Path, out: Path, days: int, ca: Path | None) -> None:
 
 @broker.command("vouch", short_help="Renew the vouchers for the devices' signing keys.")
 @click.option(
-    "--security", type=click.Path(path_type=Path, file_okay=False), default=Path("broker"), show_default=True,
+    "--security",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("broker"),
+    show_default=True,
     help="The directory of `edgefl broker init`.",
-)  # fmt: skip
+)
 @CA
-@click.option("--days", type=click.IntRange(1, 3650), default=90, show_default=True, help="How long the new vouchers are valid.")
+@click.option(
+    "--days",
+    type=click.IntRange(1, 3650),
+    default=90,
+    show_default=True,
+    help="How long the new vouchers are valid.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the devices as JSON.")
 def vouch(security: Path, ca: Path | None, days: int, as_json: bool) -> None:
     """Have the authority vouch again for the signing key of every device that is not revoked.
 
-    Under secure aggregation a device accepts another's keys only while the authority vouches for them. The aggregator holds the vouchers:
-    no device is touched, and a running aggregator reads the new ones. The shorter they are valid, the sooner the key of a revoked device
-    is worth nothing, also to an aggregator that lies.
+    Under secure aggregation a device accepts another's keys only while the authority vouches for them. The
+    aggregator holds the vouchers: no device is touched, and a running aggregator reads the new ones. The
+    shorter they are valid, the sooner the key of a revoked device is worth nothing, also to an aggregator
+    that lies.
 
     Example: edgefl broker vouch --security broker --days 90
     """
     from edgefl.security.authority import vouch_again
 
     ids = vouch_again(security, days, ca)
-    click.echo(json.dumps({"devices": ids, "days": days}) if as_json else f"vouched for {len(ids)} devices for {days} days")
+    click.echo(
+        json.dumps({"devices": ids, "days": days})
+        if as_json
+        else f"vouched for {len(ids)} devices for {days} days"
+    )
 
 
 broker.add_command(examples)
@@ -187,21 +266,48 @@ def aggregator() -> None:
     show_default=True,
     help="The federation's TOML file, see `edgefl init`.",
 )
-@click.option("--broker", "url", help="mqtt://HOST:PORT, several with commas; ?protocol=5 after it: MQTT 5  [default: the configuration's]")
-@click.option("--plan", type=click.Path(path_type=Path), help="A plan that is built already  [default: build it]")
-@click.option("--out", type=click.Path(path_type=Path), help="Where state and result go  [default: ./NAME-out]")
-@click.option("--take-over", is_flag=True, help="Lead although another aggregator of this name is said to run.")
-@click.option("--security", type=click.Path(path_type=Path, file_okay=False), help="The directory of `edgefl broker init`.")
+@click.option(
+    "--broker",
+    "url",
+    help="mqtt://HOST:PORT, several with commas; ?protocol=5 after it: MQTT 5  [default: the "
+    "configuration's]",
+)
+@click.option(
+    "--plan", type=click.Path(path_type=Path), help="A plan that is built already  [default: build it]"
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Where state and result go  [default: ./NAME-out]"
+)
+@click.option(
+    "--take-over", is_flag=True, help="Lead although another aggregator of this name is said to run."
+)
+@click.option(
+    "--security",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The directory of `edgefl broker init`.",
+)
 @click.option("--fresh", is_flag=True, help="Begin anew although --out holds a federation.")
 @click.option(
-    "--workers", type=click.IntRange(0, 64), default=0, show_default=True, help="So many processes take the uploads; 0: this one."
+    "--workers",
+    type=click.IntRange(0, 64),
+    default=0,
+    show_default=True,
+    help="So many processes take the uploads; 0: this one.",
 )
 @tool_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; progress goes to stderr.")
 def start_aggregator(
-    config: Path, url: str | None, plan: Path | None, out: Path | None, take_over: bool, security: Path | None, fresh: bool,
-    workers: int, tools: Tools, as_json: bool,
-) -> None:  # fmt: skip
+    config: Path,
+    url: str | None,
+    plan: Path | None,
+    out: Path | None,
+    take_over: bool,
+    security: Path | None,
+    fresh: bool,
+    workers: int,
+    tools: Tools,
+    as_json: bool,
+) -> None:
     """Wait for devices, lead the rounds, have each device personalize, write DIR/result.json, and end.
 
     Killed and started again with the same --out, it goes on where it was.
@@ -249,9 +355,18 @@ def start_aggregator(
                 ending = ending_vouchers(security, time.time() + VOUCHER_NOTICE_S)
                 if ending:
                     named = ", ".join(ending) if len(ending) <= 5 else f"{', '.join(ending[:5])} and others"
-                    tell(f"the authority's vouchers for {named} ended, or end within 14 days; renew them with `edgefl broker vouch`")
+                    tell(
+                        f"the authority's vouchers for {named} ended, or end within 14 days; renew them with "
+                        "`edgefl broker vouch`"
+                    )
             with (
-                open_logs(tools.logs, settings.name, key=str(out.resolve()), resumed=resumed, about=about_run(settings)) as log,
+                open_logs(
+                    tools.logs,
+                    settings.name,
+                    key=str(out.resolve()),
+                    resumed=resumed,
+                    about=about_run(settings),
+                ) as log,
                 observed(tools, url, settings.name, security, tell),
             ):
 

@@ -1,4 +1,6 @@
-"""What all tests share: quiet TensorFlow, property tests that draw the same examples on every run, a second TFLite runtime."""
+"""What all tests share: quiet TensorFlow, property tests that draw the same examples on every run, a second
+TFLite runtime.
+"""
 
 import fcntl
 import os
@@ -14,7 +16,9 @@ from hypothesis import HealthCheck, settings
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
-settings.register_profile("edgefl", deadline=None, derandomize=True, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "edgefl", deadline=None, derandomize=True, max_examples=25, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("edgefl")
 
 
@@ -26,7 +30,10 @@ def pip() -> Callable[..., None]:
         command = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            pytest.skip(f"pip cannot install {arguments[-1]}: {' '.join(done.stderr.strip().splitlines()[-1:]) or 'no reason given'}")
+            pytest.skip(
+                f"pip cannot install {arguments[-1]}: "
+                f"{' '.join(done.stderr.strip().splitlines()[-1:]) or 'no reason given'}"
+            )
 
     return install
 
@@ -39,7 +46,9 @@ def without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
         place = tmp_path / "shadow" / package
         place.mkdir(parents=True)
         (place / "__init__.py").write_text("raise ImportError('not here')\n")
-        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(place.parent), os.environ.get("PYTHONPATH", "")])))
+        monkeypatch.setenv(
+            "PYTHONPATH", os.pathsep.join(filter(None, [str(place.parent), os.environ.get("PYTHONPATH", "")]))
+        )
 
     return hide
 
@@ -64,7 +73,9 @@ def alone(packages: Path) -> Callable[[], AbstractContextManager[None]]:
 
 
 @pytest.fixture(scope="session")
-def other_python(packages: Path, pip: Callable[..., None], alone: Callable[[], AbstractContextManager[None]]) -> str:
+def other_python(
+    packages: Path, pip: Callable[..., None], alone: Callable[[], AbstractContextManager[None]]
+) -> str:
     """The Python of an environment with tflite-runtime 2.14 and numpy 1, as on a 32-bit board."""
     if sys.version_info >= (3, 12):
         pytest.skip("tflite-runtime 2.14 ends at Python 3.11")

@@ -1,4 +1,6 @@
-"""The test vectors of the protocol, made by the project's own code. `python tests/protocol_vectors.py` writes them into docs/."""
+"""The test vectors of the protocol, made by the project's own code. `python tests/protocol_vectors.py` writes
+them into docs/.
+"""
 
 import base64
 import json
@@ -27,15 +29,41 @@ PAGE = Path(__file__).parents[1] / "docs" / "protocol-vectors.md"
 KEY = base64.b64encode(bytes(range(32))).decode()
 """A private Ed25519 key that everybody knows."""
 SHA = "ab" * 32
-STATE = State("kitchen", "0123456789abcdef", "federate", 1, 20, 2, 60.0, SHA, 1700000000.25, started=1700000000000)
+STATE = State(
+    "kitchen", "0123456789abcdef", "federate", 1, 20, 2, 60.0, SHA, 1700000000.25, started=1700000000000
+)
 TASK = Task(
-    "0123456789abcdef", 1, "federate", SHA, {"global": "cd" * 32}, {"step": 1e-05}, 7, 60.0, "fp32", 0, 0.0, "00112233445566ff", 1e16,
-    started=1700000000000, chunk_bytes=122880, settings={"evaluate": 1.0},
-)  # fmt: skip
+    "0123456789abcdef",
+    1,
+    "federate",
+    SHA,
+    {"global": "cd" * 32},
+    {"step": 1e-05},
+    7,
+    60.0,
+    "fp32",
+    0,
+    0.0,
+    "00112233445566ff",
+    1e16,
+    started=1700000000000,
+    chunk_bytes=122880,
+    settings={"evaluate": 1.0},
+)
 BEGIN = Begin(
-    "pi-1", "0123456789abcdef", 1, SHA, "ef" * 32, 140, 1, 245760, 188, {"loss": float("nan"), "küche": 0.5}, "00112233445566ff",
+    "pi-1",
+    "0123456789abcdef",
+    1,
+    SHA,
+    "ef" * 32,
+    140,
+    1,
+    245760,
+    188,
+    {"loss": float("nan"), "küche": 0.5},
+    "00112233445566ff",
     1700000001.0,
-)  # fmt: skip
+)
 RECEIPT = Receipt(1, "ef" * 32, "missing", ((0, 2), (5, 6)), "", "00112233445566ff", 1700000002.0)
 DELTA: dict[str, Array] = {
     "fc/bias": np.array([0.5, -0.25, 0.0], np.float32),
@@ -49,15 +77,29 @@ def signatures() -> list[tuple[str, str]]:
     rows = [("private key, base64", KEY), ("public key, base64", public_of(KEY))]
     for message, client_id in ((STATE, ""), (TASK, "pi-1"), (BEGIN, "pi-1"), (RECEIPT, "pi-1")):
         kind = type(message).__name__
-        rows.append((f"{kind}: what is signed", f"{PREFIX} kitchen {kind} {client_id}\\n{encode_json(message).decode()}"))
-        rows.append((f"{kind}: signature", decode_json(type(message), encode_signed(message, KEY, "kitchen", client_id)).signature))
+        rows.append(
+            (
+                f"{kind}: what is signed",
+                f"{PREFIX} kitchen {kind} {client_id}\\n{encode_json(message).decode()}",
+            )
+        )
+        rows.append(
+            (
+                f"{kind}: signature",
+                decode_json(type(message), encode_signed(message, KEY, "kitchen", client_id)).signature,
+            )
+        )
     return rows
 
 
 def blobs() -> list[tuple[str, str]]:
     """Return a model and an update in several codecs, in hex."""
     rows = [("model", encode_weights(DELTA).hex()), ("its sha256", sha256(encode_weights(DELTA)).hexdigest())]
-    rows += [(f"update in {codec}", encode_models({"global": DELTA}, codec).hex()) for codec in CODECS if codec != "int8+deflate"]
+    rows += [
+        (f"update in {codec}", encode_models({"global": DELTA}, codec).hex())
+        for codec in CODECS
+        if codec != "int8+deflate"
+    ]
     limits = {codec: models_limit({"global": specs_of(DELTA)}, codec) + 64 for codec in CODECS}
     return [*rows, ("largest size of such an update, bytes", json.dumps(limits))]
 
@@ -65,15 +107,19 @@ def blobs() -> list[tuple[str, str]]:
 def codecs() -> list[tuple[str, str]]:
     """Return how single values are packed."""
     kernel = DELTA["fc/kernel"]
-    int8, top = pack("int8", kernel), pack("top-50", kernel)
+    int8 = pack("int8", kernel)
+    top = pack("top-50", kernel)
     half = pack("fp16", np.array([1e6, -0.0, 1 / 3, 6e-8], np.float32))[""]
     return [
         ("int8 of fc/kernel: q", json.dumps(int8[""].ravel().tolist())),
-        ("int8 of fc/kernel: scale, float32, most significant byte first", int8["scale"].astype(">f4").tobytes().hex()),
+        (
+            "int8 of fc/kernel: scale, float32, most significant byte first",
+            int8["scale"].astype(">f4").tobytes().hex(),
+        ),
         ("top-50 of fc/kernel: places", json.dumps(top["place"].tolist())),
         ("top-50 of fc/kernel: values", json.dumps([float(x) for x in top[""]])),
         ("fp16 of 1e6, -0, 1/3, 6e-8, most significant byte first", half.astype(">f2").tobytes().hex()),
-    ]  # fmt: skip
+    ]
 
 
 def chunks() -> list[tuple[str, str]]:
@@ -82,7 +128,10 @@ def chunks() -> list[tuple[str, str]]:
     return [
         ("topic of a task", topics.device("pi-1", "task")),
         ("topic of a chunk", topics.upload("pi-1", SHA, 3)),
-        ("chunks of 0, 245760, 245761 and 492345 bytes", json.dumps([chunk_count(size) for size in (0, 245760, 245761, 492345)])),
+        (
+            "chunks of 0, 245760, 245761 and 492345 bytes",
+            json.dumps([chunk_count(size) for size in (0, 245760, 245761, 492345)]),
+        ),
         ("ranges of 0, 1, 2, 5, 7, 8", json.dumps(ranges_of([0, 1, 2, 5, 7, 8]))),
     ]
 
@@ -93,29 +142,42 @@ def clients() -> dict[str, tuple[Secrets, PublicKeys]]:
     for place, client_id in enumerate(("a", "b", "c"), 1):
         seal, agree = (X25519PrivateKey.from_private_bytes(bytes([16 * place + i] * 32)) for i in (1, 2))
         seed = bytes([16 * place + 3] * 32)
-        keys = PublicKeys(seal.public_key().public_bytes_raw(), agree.public_key().public_bytes_raw(), sha256(seed).digest())
+        keys = PublicKeys(
+            seal.public_key().public_bytes_raw(), agree.public_key().public_bytes_raw(), sha256(seed).digest()
+        )
         made[client_id] = Secrets(seal.private_bytes_raw(), agree.private_bytes_raw(), seed), keys
     return made
 
 
 def masked() -> list[tuple[str, str]]:
     """Return each step of a masked sum of three clients."""
-    told, context = clients(), context_of("kitchen", TASK)
+    told = clients()
+    context = context_of("kitchen", TASK)
     public = {client_id: keys for client_id, (_, keys) in told.items()}
     words = to_words(np.array([0.5, -0.25], np.float64), 3)
     keys = encode_keys([Introduced(told_of(each, client_id, context)) for client_id, each in public.items()])
     binding = binding_of(context, keys)
     rows = [
         ("context, of the Task above", context),
-        *((f"secrets of {client_id}: seal, mask, seed", f"{own.seal.hex()} {own.mask.hex()} {own.own_seed.hex()}")
-          for client_id, (own, _) in told.items()),
-        *((f"public keys of {client_id}: seal, mask, seed", f"{each.seal.hex()} {each.mask.hex()} {each.seed.hex()}")
-          for client_id, each in public.items()),
+        *(
+            (
+                f"secrets of {client_id}: seal, mask, seed",
+                f"{own.seal.hex()} {own.mask.hex()} {own.own_seed.hex()}",
+            )
+            for client_id, (own, _) in told.items()
+        ),
+        *(
+            (
+                f"public keys of {client_id}: seal, mask, seed",
+                f"{each.seal.hex()} {each.mask.hex()} {each.seed.hex()}",
+            )
+            for client_id, each in public.items()
+        ),
         ("key list of a, b and c, not enrolled", keys.decode().replace("\t", "\\t").replace("\n", "\\n")),
         ("binding, of that context and list", binding),
         ("words of the deltas .5, -.25 at 3 samples, as u64", json.dumps(words.tolist())),
         ("mask of a's seed, 3 words as bytes", mask(told["a"][0].own_seed, 3).astype("<u8").tobytes().hex()),
-    ]  # fmt: skip
+    ]
     total = np.zeros(3, np.uint64)
     for client_id, (own, _) in told.items():
         hidden = mask_words(own, client_id, public, public, words, binding)
@@ -126,22 +188,38 @@ def masked() -> list[tuple[str, str]]:
     secret = int.from_bytes(told["a"][0].own_seed)
     shares = {place: (secret + 5 * place) % PRIME for place in (1, 3)}
     assert combine(shares, 2, 32) == told["a"][0].own_seed
-    rows += [(f"share of a's seed at place {place}, polynomial seed + 5 p", share.to_bytes(66).hex()) for place, share in shares.items()]
+    rows += [
+        (f"share of a's seed at place {place}, polynomial seed + 5 p", share.to_bytes(66).hex())
+        for place, share in shares.items()
+    ]
     digest = sha256(f"{binding}\na\nc\n".encode() + shares[3].to_bytes(66)).hexdigest()
     rows.append(("digest of the share at place 3, of a for c", digest))
     rows.append(("ids in a list", encode_ids(["a", "b", "c"]).decode()))
-    rows += [(f"complaint about {' and '.join(ids)}", encode_complaint(ids).hex()) for ids in (["a1", "b"], ["a12", "bcde"])]
+    rows += [
+        (f"complaint about {' and '.join(ids)}", encode_complaint(ids).hex())
+        for ids in (["a1", "b"], ["a12", "bcde"])
+    ]
     return rows
 
 
 def draws() -> list[tuple[str, str]]:
     """Return the first draws of a client in a round."""
-    return [("seed 7, round 1, client pi-1: two u64", json.dumps(rng_for(7, 1, "pi-1").integers(0, 2**64, 2, np.uint64).tolist()))]
+    return [
+        (
+            "seed 7, round 1, client pi-1: two u64",
+            json.dumps(rng_for(7, 1, "pi-1").integers(0, 2**64, 2, np.uint64).tolist()),
+        )
+    ]
 
 
 SECTIONS = {
-    "Topics and chunks": chunks, "Signatures": signatures, "Blobs": blobs, "Codecs": codecs, "Secure aggregation": masked, "Draws": draws,
-}  # fmt: skip
+    "Topics and chunks": chunks,
+    "Signatures": signatures,
+    "Blobs": blobs,
+    "Codecs": codecs,
+    "Secure aggregation": masked,
+    "Draws": draws,
+}
 HEAD = """# Test vectors
 
 For whoever writes another implementation of [the protocol](protocol.md). Made by edgefl's code (`tests/protocol_vectors.py`); a test
@@ -151,7 +229,7 @@ are none of them: any stream that unpacks to the same is right.
 The delta is `fc/bias` = [0.5, -0.25, 0] and `fc/kernel` = [[1, -3, 0.1], [0.001, 2, -0.7]]. In what is signed and in the key
 list, `\\n` stands for a newline, `\\t` for a tab.
 In the masked sum three clients a, b and c send the same words.
-"""
+"""  # noqa: E501
 
 
 def render() -> str:

@@ -1,4 +1,6 @@
-"""The demo as a user runs it: the command in a process of its own, its exit code, and what it leaves behind."""
+"""The demo as a user runs it: the command in a process of its own, its exit code, and what it leaves
+behind.
+"""
 
 import contextlib
 import json
@@ -37,8 +39,11 @@ def is_running(pid: int) -> bool:
 def test_a_small_demo_leaves_a_summary_and_models(tmp_path: Path) -> None:
     out = tmp_path / "out"
     ran = subprocess.run(
-        [*DEMO, "--clients", "2", "--rounds", "4", "--out", str(out), "--json"], capture_output=True, text=True, timeout=280
-    )  # fmt: skip
+        [*DEMO, "--clients", "2", "--rounds", "4", "--out", str(out), "--json"],
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
     assert ran.returncode == 0, ran.stderr
     summary = json.loads((out / "summary.json").read_text())
     assert json.loads(ran.stdout) == summary
@@ -62,9 +67,13 @@ def test_a_small_demo_leaves_a_summary_and_models(tmp_path: Path) -> None:
     assert "is in use, expected a new or empty directory" in again.stderr
 
 
-@pytest.mark.parametrize(("number", "at"), [(signal.SIGINT, "building the plan"), (signal.SIGTERM, "of 2 online")])
+@pytest.mark.parametrize(
+    ("number", "at"), [(signal.SIGINT, "building the plan"), (signal.SIGTERM, "of 2 online")]
+)
 def test_an_interrupted_demo_leaves_no_process(tmp_path: Path, number: signal.Signals, at: str) -> None:
-    demo = subprocess.Popen([*DEMO, "--clients", "2", "--out", str(tmp_path / "out")], stderr=subprocess.PIPE, text=True)
+    demo = subprocess.Popen(
+        [*DEMO, "--clients", "2", "--out", str(tmp_path / "out")], stderr=subprocess.PIPE, text=True
+    )
     assert demo.stderr is not None
     for line in demo.stderr:
         if at in line:
@@ -89,20 +98,26 @@ def test_a_port_in_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert f"port {port} of 127.0.0.1 cannot be used: Address already in use" in capsys.readouterr().err
 
 
-def test_a_missing_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_data_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("edgefl.data.datasets.fashion_mnist.SYSTEM", tmp_path / "nowhere")
     monkeypatch.delenv("EDGEFL_DATA", raising=False)
     assert cli.run(["demo", "--dataset", "fashion-mnist", "--out", str(tmp_path / "out")]) == 1
     assert "apt-get install dataset-fashion-mnist" in capsys.readouterr().err
 
 
-def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("edgefl.demo.demo.FREE_BYTES", 1 << 60)
     assert cli.run(["demo", "--out", str(tmp_path / "out")]) == 1
     assert "give an --out on another disk" in capsys.readouterr().err
 
 
-def test_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert cli.run(["demo", "--out", str(tmp_path / "out")]) == 1
     assert "pip install -e '.[aggregator]'" in capsys.readouterr().err
@@ -149,10 +164,19 @@ def test_shown_lines_are_passed_on(tmp_path: Path) -> None:
 
 def test_table_by_hand() -> None:
     row = {
-        "id": "pi-1", "n_train": 235.0, "accuracy_local": 0.5, "accuracy_federated": 0.75, "accuracy_mixture": 1.0,
-        "accuracy_mixture_int8": float("nan"), "tflite_bytes": 139168.0, "peak_rss_mb": 61.7, "bytes_up": 1234567, "bytes_down": 0,
-    }  # fmt: skip
-    one, two = client_row(row), client_row({**row, "id": "pi-2", "accuracy_local": 1.0})
+        "id": "pi-1",
+        "n_train": 235.0,
+        "accuracy_local": 0.5,
+        "accuracy_federated": 0.75,
+        "accuracy_mixture": 1.0,
+        "accuracy_mixture_int8": float("nan"),
+        "tflite_bytes": 139168.0,
+        "peak_rss_mb": 61.7,
+        "bytes_up": 1234567,
+        "bytes_down": 0,
+    }
+    one = client_row(row)
+    two = client_row({**row, "id": "pi-2", "accuracy_local": 1.0})
     assert one["accuracy_mixture_int8"] is None
     assert (one["n_train"], one["tflite_bytes"]) == (235, 139168)
     assert means([one, two])["accuracy_local"] == 0.75

@@ -1,4 +1,6 @@
-"""A device is the base install and nothing more: such an environment is built, and a federation runs in it."""
+"""A device is the base install and nothing more: such an environment is built, and a federation runs in
+it.
+"""
 
 import fcntl
 import hashlib
@@ -46,7 +48,7 @@ gate_epochs = 2
 def pip(python: Path, *arguments: str) -> None:
     ran = subprocess.run(
         [str(python), "-m", "pip", "install", "-q", *arguments], capture_output=True, text=True, timeout=280
-    )  # fmt: skip
+    )
     if ran.returncode and any(sign in ran.stderr for sign in OFFLINE):
         pytest.skip(f"pip reaches no package registry: {ran.stderr.strip().splitlines()[-1]}")
     assert ran.returncode == 0, ran.stderr
@@ -56,12 +58,14 @@ def pip(python: Path, *arguments: str) -> None:
 def device_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The python of an environment with the base install only.
 
-    What it depends on is kept from run to run, by the hash of pyproject.toml; the project itself is installed anew.
+    What it depends on is kept from run to run, by the hash of pyproject.toml; the project itself is installed
+    anew.
     """
     key = hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + sys.version.encode()).hexdigest()[:12]
     base = Path(tempfile.gettempdir()) / f"edgefl-device-environment-{os.getuid()}-{key}"
     base.mkdir(mode=0o700, exist_ok=True)
-    # Built from a copy: a build in the checkout would leave its build/ there, and take what an older one left.
+    # Built from a copy: a build in the checkout would leave its build/ there, and take what an older one
+    # left.
     source = tmp_path_factory.mktemp("source")
     for package in PACKAGES:
         shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
@@ -82,7 +86,9 @@ def device_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def run(python: Path, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     # -P: nothing of the checkout may be found by way of the working directory
-    return subprocess.run([str(python), "-P", *arguments], capture_output=True, text=True, timeout=120, cwd=cwd)
+    return subprocess.run(
+        [str(python), "-P", *arguments], capture_output=True, text=True, timeout=120, cwd=cwd
+    )
 
 
 def test_the_base_install_is_small(device_python: Path, tmp_path: Path) -> None:
@@ -98,7 +104,20 @@ def test_the_base_install_is_small(device_python: Path, tmp_path: Path) -> None:
 
 
 def test_what_needs_an_extra_says_which(device_python: Path, tmp_path: Path) -> None:
-    built = run(device_python, "-m", "edgefl", "plan", "build", "--model", "lenet5", "--algorithm", "pfl-mfe", "-o", "plan", cwd=tmp_path)
+    built = run(
+        device_python,
+        "-m",
+        "edgefl",
+        "plan",
+        "build",
+        "--model",
+        "lenet5",
+        "--algorithm",
+        "pfl-mfe",
+        "-o",
+        "plan",
+        cwd=tmp_path,
+    )
     assert built.returncode == 1
     assert "Traceback" not in built.stderr
     assert "[aggregator]" in built.stderr
@@ -107,8 +126,12 @@ def test_what_needs_an_extra_says_which(device_python: Path, tmp_path: Path) -> 
     assert "[aggregator]" in demo.stderr
 
 
-def test_a_device_without_tensorflow_joins_trains_personalizes_and_exports(device_python: Path, tmp_path: Path) -> None:
-    shards = make_shards(subsample(load_dataset("digits"), 240, 120, 1), num_clients=2, alpha=5, min_samples=20)
+def test_a_device_without_tensorflow_joins_trains_personalizes_and_exports(
+    device_python: Path, tmp_path: Path
+) -> None:
+    shards = make_shards(
+        subsample(load_dataset("digits"), 240, 120, 1), num_clients=2, alpha=5, min_samples=20
+    )
     ids = ["pi-1", "pi-2"]
     for name, shard in zip(ids, shards, strict=True):
         save_shard(tmp_path / f"{name}.npz", shard)
@@ -119,7 +142,15 @@ def test_a_device_without_tensorflow_joins_trains_personalizes_and_exports(devic
         broker, lines = here.start("broker", "broker", "start", "--port", "0", "--json")
         url = json.loads(here.wait_for_line(broker, lines, "mqtt://", 30))["url"]
         aggregator, _ = here.start(
-            "aggregator", "aggregator", "start", "--config", str(config), "--broker", url, "--out", str(tmp_path / "out")
+            "aggregator",
+            "aggregator",
+            "start",
+            "--config",
+            str(config),
+            "--broker",
+            url,
+            "--out",
+            str(tmp_path / "out"),
         )
         said = []
         for name in ids:
@@ -136,10 +167,23 @@ def test_a_device_without_tensorflow_joins_trains_personalizes_and_exports(devic
         end = json.loads((tmp_path / "logs" / f"{name}.log").read_text().splitlines()[-1])
         assert end["tensorflow_loaded"] is False
         assert (tmp_path / name / "mixture.safetensors").exists()
-        model, data = tmp_path / name / "model" / "model.tflite", str(tmp_path / f"{name}.npz")
-        again = run(device_python, "-m", "edgefl", "export", "--state", str(tmp_path / name), "-o", "again", cwd=tmp_path)
+        model = tmp_path / name / "model" / "model.tflite"
+        data = str(tmp_path / f"{name}.npz")
+        again = run(
+            device_python,
+            "-m",
+            "edgefl",
+            "export",
+            "--state",
+            str(tmp_path / name),
+            "-o",
+            "again",
+            cwd=tmp_path,
+        )
         assert again.returncode == 0, again.stderr
         assert (tmp_path / "again" / "model.tflite").read_bytes() == model.read_bytes()
-        inferred = run(device_python, "-m", "edgefl", "infer", str(model), "--data", data, "--json", cwd=tmp_path)
+        inferred = run(
+            device_python, "-m", "edgefl", "infer", str(model), "--data", data, "--json", cwd=tmp_path
+        )
         assert inferred.returncode == 0, inferred.stderr
         assert np.isfinite(json.loads(inferred.stdout)["accuracy"])

@@ -1,4 +1,6 @@
-"""Every documented example runs: Python blocks one after the other, configurations parse, commands take the options that are shown."""
+"""Every documented example runs: Python blocks one after the other, configurations parse, commands take the
+options that are shown.
+"""
 
 import re
 import shlex
@@ -25,11 +27,21 @@ def blocks(page: Path, language: str) -> list[str]:
 def commands() -> list[str]:
     fenced = [body for page in PAGES for body in blocks(page, "sh")]
     indented = [
-        body for page in PAGES for body in INDENTED.findall(re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE))
+        body
+        for page in PAGES
+        for body in INDENTED.findall(
+            re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+        )
     ]
     text = "\n".join([*fenced, *indented, cli.START])
     lines = text.replace("\\\n", " ").splitlines()
-    return sorted({line.strip().partition("  ")[0] for line in lines if line.strip().startswith("edgefl ") and "federates" not in line})
+    return sorted(
+        {
+            line.strip().partition("  ")[0]
+            for line in lines
+            if line.strip().startswith("edgefl ") and "federates" not in line
+        }
+    )
 
 
 @pytest.mark.parametrize("line", commands())
@@ -40,10 +52,15 @@ def test_commands_take_what_is_shown(line: str) -> None:
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
         found = command.get_command(context, words.pop(0))
         assert found is not None, line
-        command, context = found, click.Context(found, parent=context)
+        command = found
+        context = click.Context(found, parent=context)
     if isinstance(command, click.Group) and not command.invoke_without_command:
         assert words, f"{line} names a group only"
-    known = {option for parameter in command.params for option in parameter.opts} | {"--help", "-h", "--version"}
+    known = {option for parameter in command.params for option in parameter.opts} | {
+        "--help",
+        "-h",
+        "--version",
+    }
     assert {word for word in words if re.match(r"--?[a-z]", word)} <= known
 
 
@@ -53,7 +70,9 @@ def test_configurations_parse(page: Path) -> None:
         parse_config(text)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name
+)
 def test_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tensorflow")
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,6 @@
-"""What pages say of the code is so: options of the algorithms, links with their anchors as GitHub makes them."""
+"""What pages say of the code is so: options of the algorithms, links with their anchors as GitHub makes
+them.
+"""
 
 import json
 import re
@@ -20,13 +22,19 @@ FACT = re.compile(r"^\| \[(`\[privacy\]`|late updates)\]\([^)]*\) \| (yes|no) \|
 
 
 def slug(heading: str) -> str:
-    """Return a heading's anchor: GitHub and mkdocs agree on headings of letters, digits, blanks and hyphens."""
+    """Return a heading's anchor: GitHub and mkdocs agree on headings of letters, digits, blanks and
+    hyphens.
+    """
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").strip().lower()
     return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
 
 
 def anchors(page: Path) -> set[str]:
-    return {slug(line.lstrip("#")) for line in FENCED.sub("", page.read_text()).splitlines() if re.match(r"#+ ", line)}
+    return {
+        slug(line.lstrip("#"))
+        for line in FENCED.sub("", page.read_text()).splitlines()
+        if re.match(r"#+ ", line)
+    }
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -39,7 +47,9 @@ def test_links_and_anchors_resolve(page: Path) -> None:
         target = (page.parent / place).resolve() if place else page
         assert target.exists(), f"{page.name} links to {link}"
         if anchor:
-            assert anchor in anchors(target), f"{page.name} links to {link}, {target.name} has {', '.join(sorted(anchors(target)))}"
+            assert anchor in anchors(target), (
+                f"{page.name} links to {link}, {target.name} has {', '.join(sorted(anchors(target)))}"
+            )
 
 
 def options() -> dict[str, dict[str, str]]:
@@ -67,10 +77,14 @@ def test_options_are_those_of_the_factory(name: str) -> None:
 @pytest.mark.parametrize("page", ALGORITHMS, ids=lambda page: page.stem)
 def test_privacy_and_late_updates_are_as_the_records_say(page: Path) -> None:
     told = {(kind, word) for kind, word in FACT.findall(page.read_text())}
-    names = [name for names, _ in TABLE.findall(page.read_text()) for name in re.findall(r"`([\w-]+)`", names)]
+    names = [
+        name for names, _ in TABLE.findall(page.read_text()) for name in re.findall(r"`([\w-]+)`", names)
+    ]
     made = [make_algorithm(name, None, {}) for name in names]
     word = {True: "yes", False: "no"}
-    assert told == {("`[privacy]`", word[each.by_sums]) for each in made} | {("late updates", word[each.takes_late]) for each in made}
+    assert told == {("`[privacy]`", word[each.by_sums]) for each in made} | {
+        ("late updates", word[each.takes_late]) for each in made
+    }
 
 
 def test_every_algorithm_is_in_the_overview_with_a_link() -> None:

@@ -1,4 +1,6 @@
-"""The site: mkdocs has nothing to warn of, pages fetch nothing from elsewhere, and each equation became MathML."""
+"""The site: mkdocs has nothing to warn of, pages fetch nothing from elsewhere, and each equation became
+MathML.
+"""
 
 import os
 import re
@@ -30,8 +32,25 @@ class Fetched(HTMLParser):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     out = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", "docs/site/mkdocs.yml", "-d", str(out)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "-f",
+        "docs/site/mkdocs.yml",
+        "-d",
+        str(out),
+    ]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+    )
     assert done.returncode == 0, done.stderr
     assert "WARNING" not in done.stderr
     yield out

@@ -1,4 +1,6 @@
-"""Every error names the remedy, as far as a program can see it: what was expected, what to do, or what the cause itself says."""
+"""Every error names the remedy, as far as a program can see it: what was expected, what to do, or what the
+cause itself says.
+"""
 
 import ast
 import re
@@ -11,14 +13,23 @@ from edgefl import errors
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("edgefl", "devices", "mqtt_broker", "firmware_export")
-KINDS = {name for name in dir(errors) if name.endswith("Error")} | {"UsageError", "BadParameter", "ClickException"}
-# A remedy stands after a semicolon, or says what is expected, to give, or to look at; or the message ends with the cause's own words.
+KINDS = {name for name in dir(errors) if name.endswith("Error")} | {
+    "UsageError",
+    "BadParameter",
+    "ClickException",
+}
+# A remedy stands after a semicolon, or says what is expected, to give, or to look at; or the message ends
+# with the cause's own words.
 REMEDY = re.compile(r"; |\bexpected\b|\bgive\b|\bits log\b|: \{\}$|:\n\{\}$")
 # Said to nobody but a log: what a stranger's message was counted as. Or the remedy is in what is filled in.
 EXEMPT = {
-    "edgefl/monitor/view.py", "edgefl/monitor/watch.py", "edgefl/wire/url.py", "firmware_export/codegen/c_source.py",
-    "edgefl/report/figures/__init__.py", "edgefl/report/figures/fedmix.py",
-}  # fmt: skip
+    "edgefl/monitor/view.py",
+    "edgefl/monitor/watch.py",
+    "edgefl/wire/url.py",
+    "firmware_export/codegen/c_source.py",
+    "edgefl/report/figures/__init__.py",
+    "edgefl/report/figures/fedmix.py",
+}
 
 
 def text(node: ast.expr) -> str | None:
@@ -28,7 +39,8 @@ def text(node: ast.expr) -> str | None:
     if isinstance(node, ast.JoinedStr):
         return "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        left, right = text(node.left), text(node.right)
+        left = text(node.left)
+        right = text(node.right)
         return None if left is None or right is None else left + right
     return None
 
@@ -47,7 +59,11 @@ def messages() -> Iterator[tuple[str, str]]:
 def test_each_error_names_the_remedy() -> None:
     found = list(messages())
     assert len(found) > 500
-    assert [f"{place} {said}" for place, said in found if place.partition(":")[0] not in EXEMPT and not REMEDY.search(said)] == []
+    assert [
+        f"{place} {said}"
+        for place, said in found
+        if place.partition(":")[0] not in EXEMPT and not REMEDY.search(said)
+    ] == []
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,16 @@ from mqtt_broker.broker.dev_broker import free_port, mosquitto
 WIDTH = 80
 # What these print is no table, and no program asks for it.
 WITHOUT_JSON = {
-    "aggregator pause", "aggregator resume", "broker watcher", "completion", "device enrol", "device pause", "device resume",
-    "device revoke", "export key",
-}  # fmt: skip
+    "aggregator pause",
+    "aggregator resume",
+    "broker watcher",
+    "completion",
+    "device enrol",
+    "device pause",
+    "device resume",
+    "device revoke",
+    "export key",
+}
 # By the words of a command, what makes it read a file that is not there.
 MISSING = {
     "aggregator pause": "--out nowhere pi-1",
@@ -56,15 +63,28 @@ MISSING = {
     "watch": "--enrol nowhere.enrol",
 }
 TABLES = [
-    "algorithms --json", "datasets --json", "device boards --json", "models --json", "partitions --json",
-    "partitions show --clients 3 --json", "doctor --json", "init --yes --input-shape 8 --num-classes 2 --json",
-    "device install --broker mqtt://b:1 --id pi-1 --data x.npz --state /var/lib/edgefl --json", "broker init keys --host h --json",
-]  # fmt: skip
+    "algorithms --json",
+    "datasets --json",
+    "device boards --json",
+    "models --json",
+    "partitions --json",
+    "partitions show --clients 3 --json",
+    "doctor --json",
+    "init --yes --input-shape 8 --num-classes 2 --json",
+    "device install --broker mqtt://b:1 --id pi-1 --data x.npz --state /var/lib/edgefl --json",
+    "broker init keys --host h --json",
+]
 
 
-def walk(command: click.Command, words: tuple[str, ...] = (), parent: click.Context | None = None) -> Iterator[tuple[str, click.Context]]:
+def walk(
+    command: click.Command, words: tuple[str, ...] = (), parent: click.Context | None = None
+) -> Iterator[tuple[str, click.Context]]:
     context = click.Context(
-        command, info_name=words[-1] if words else "edgefl", parent=parent, terminal_width=WIDTH, max_content_width=WIDTH
+        command,
+        info_name=words[-1] if words else "edgefl",
+        parent=parent,
+        terminal_width=WIDTH,
+        max_content_width=WIDTH,
     )
     yield " ".join(words), context
     if isinstance(command, click.Group):
@@ -76,8 +96,10 @@ def walk(command: click.Command, words: tuple[str, ...] = (), parent: click.Cont
 
 COMMANDS = dict(walk(cli.cli))
 LEAVES = [
-    name for name, context in COMMANDS.items() if not isinstance(context.command, click.Group) or context.command.invoke_without_command
-][1:]  # fmt: skip
+    name
+    for name, context in COMMANDS.items()
+    if not isinstance(context.command, click.Group) or context.command.invoke_without_command
+][1:]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -91,12 +113,22 @@ def test_help_fits_and_has_an_example(name: str) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_each_option_says_what_it_means(name: str) -> None:
-    options = [option for option in COMMANDS[name].command.params if isinstance(option, click.Option) and not option.hidden]
-    assert [option.opts[-1] for option in options if not re.sub(r"\[.*?\]", "", option.help or "").strip()] == []
+    options = [
+        option
+        for option in COMMANDS[name].command.params
+        if isinstance(option, click.Option) and not option.hidden
+    ]
+    assert [
+        option.opts[-1] for option in options if not re.sub(r"\[.*?\]", "", option.help or "").strip()
+    ] == []
 
 
 def test_what_prints_tables_takes_json() -> None:
-    without = {name for name in LEAVES if not any("--json" in option.opts for option in COMMANDS[name].command.params)}
+    without = {
+        name
+        for name in LEAVES
+        if not any("--json" in option.opts for option in COMMANDS[name].command.params)
+    }
     assert without == WITHOUT_JSON
 
 
@@ -124,7 +156,15 @@ def test_each_command_that_reads_a_file_is_asked_for_one_that_is_not_there() -> 
         return isinstance(option.type, click.Path) and not {"--out", "--keep", "--output"} & set(option.opts)
 
     reading = {name for name in LEAVES if any(reads(option) for option in COMMANDS[name].command.params)}
-    makes = {"broker examples", "broker init", "broker watcher", "device record", "bench firmware", "dashboard", "export key"}
+    makes = {
+        "broker examples",
+        "broker init",
+        "broker watcher",
+        "device record",
+        "bench firmware",
+        "dashboard",
+        "export key",
+    }
     assert reading - makes <= set(MISSING)
 
 
@@ -148,8 +188,13 @@ def test_a_missing_file_is_1_with_a_message(
 def test_a_full_disk_under_standard_output(words: str) -> None:
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "edgefl", *words.split()]
-        ran = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
-    assert (ran.returncode, ran.stderr) == (1, "edgefl: No space left on device; free some space, or write to another disk\n")
+        ran = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, check=False
+        )
+    assert (ran.returncode, ran.stderr) == (
+        1,
+        "edgefl: No space left on device; free some space, or write to another disk\n",
+    )
 
 
 @pytest.fixture
@@ -159,7 +204,9 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
     place.mkdir()
     if (
         os.geteuid()
-        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", place], check=False, capture_output=True).returncode
+        or subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", place], check=False, capture_output=True
+        ).returncode
     ):
         pytest.skip("only who may mount has a full disk to try")
     try:
@@ -172,10 +219,17 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize(
     "words",
-    ["init --yes --input-shape 8 --num-classes 2 FULL/x.toml", "broker init FULL/b --host h", "export key FULL/k/k",
-     "partitions show --clients 3 --out FULL/x.png", "demo --out FULL/d"],
-)  # fmt: skip
-def test_a_full_disk_names_the_file_and_the_remedy(words: str, full_disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    [
+        "init --yes --input-shape 8 --num-classes 2 FULL/x.toml",
+        "broker init FULL/b --host h",
+        "export key FULL/k/k",
+        "partitions show --clients 3 --out FULL/x.png",
+        "demo --out FULL/d",
+    ],
+)
+def test_a_full_disk_names_the_file_and_the_remedy(
+    words: str, full_disk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("sklearn")
     assert cli.run([word.replace("FULL", str(full_disk)) for word in words.split()]) == 1
     err = capsys.readouterr().err
@@ -185,7 +239,9 @@ def test_a_full_disk_names_the_file_and_the_remedy(words: str, full_disk: Path, 
 
 
 @pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}, {}])
-def test_colours_are_left_out_where_they_are_not_wanted(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colours_are_left_out_where_they_are_not_wanted(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for key in ("NO_COLOR", "TERM"):
         monkeypatch.delenv(key, raising=False)
     for key, value in environment.items():
@@ -198,12 +254,24 @@ def test_colours_are_left_out_where_they_are_not_wanted(environment: dict[str, s
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 def test_a_service_that_is_ended(number: int, code: int, tmp_path: Path) -> None:
-    """Ctrl-C is 130; SIGTERM, by which a service manager ends what it started, is no failure. A terminal's Ctrl-C reaches all processes."""
+    """Ctrl-C is 130; SIGTERM, by which a service manager ends what it started, is no failure. A terminal's
+    Ctrl-C reaches all processes.
+    """
     (tmp_path / "federation.toml").write_text("")
     port = free_port()
     with mosquitto(port):  # the aggregator asks for it before it builds
-        command = [sys.executable, "-m", "edgefl", "aggregator", "start", "--broker", f"mqtt://127.0.0.1:{port}"]
-        process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        command = [
+            sys.executable,
+            "-m",
+            "edgefl",
+            "aggregator",
+            "start",
+            "--broker",
+            f"mqtt://127.0.0.1:{port}",
+        ]
+        process = subprocess.Popen(
+            command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
         assert process.stderr is not None
         assert "building the plan" in process.stderr.readline()
         os.killpg(process.pid, number)

@@ -11,9 +11,20 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 TOP = {
-    ".ci", ".gitignore", "CHANGELOG.md", "LICENSE", "Makefile", "README.md", "docs", "pyproject.toml",
-    "edgefl", "devices", "mqtt_broker", "firmware_export", "tests",
-}  # fmt: skip
+    ".ci",
+    ".gitignore",
+    "CHANGELOG.md",
+    "LICENSE",
+    "Makefile",
+    "README.md",
+    "docs",
+    "pyproject.toml",
+    "edgefl",
+    "devices",
+    "mqtt_broker",
+    "firmware_export",
+    "tests",
+}
 PACKAGES = ("edgefl", "devices", "mqtt_broker", "firmware_export")
 MAY_IMPORT = {
     "edgefl": {"edgefl"},
@@ -24,21 +35,77 @@ MAY_IMPORT = {
 # Rooms of each package in reading order. A room imports itself and rooms before it, also inside functions.
 ROOMS = {
     "edgefl": (
-        "__init__", "errors", "types", "rng", "system", "plan", "wire", "storage", "config", "data", "models", "compiler", "learner",
-        "algorithms", "security", "privacy", "client", "transport", "server", "loggers", "simulation", "runs", "report", "tune", "audit",
-        "reproduce", "monitor", "dashboard", "doctor", "init", "demo", "bench", "cli", "__main__",
+        "__init__",
+        "errors",
+        "types",
+        "rng",
+        "system",
+        "plan",
+        "wire",
+        "storage",
+        "config",
+        "data",
+        "models",
+        "compiler",
+        "learner",
+        "algorithms",
+        "security",
+        "privacy",
+        "client",
+        "transport",
+        "server",
+        "loggers",
+        "simulation",
+        "runs",
+        "report",
+        "tune",
+        "audit",
+        "reproduce",
+        "monitor",
+        "dashboard",
+        "doctor",
+        "init",
+        "demo",
+        "bench",
+        "cli",
+        "__main__",
     ),
     "mqtt_broker": ("__init__", "broker", "aggregator", "integrations", "commands", "__main__"),
     "firmware_export": (
-        "__init__", "tflite", "quantize", "codegen", "ota", "firmware", "certificate", "mixing", "bench_int8", "cmsis_nn", "bench_commands",
-        "update_commands", "certificate_commands", "commands", "__main__",
+        "__init__",
+        "tflite",
+        "quantize",
+        "codegen",
+        "ota",
+        "firmware",
+        "certificate",
+        "mixing",
+        "bench_int8",
+        "cmsis_nn",
+        "bench_commands",
+        "update_commands",
+        "certificate_commands",
+        "commands",
+        "__main__",
     ),
-}  # fmt: skip
+}
 HEAVY = {
-    "tensorflow", "keras", "tf_keras", "sklearn", "scipy", "matplotlib", "amqtt", "tflite_micro", "tensorflow_model_optimization",
-    "dp_accounting", "tensorboardX", "mlflow", "prometheus_client",
-}  # fmt: skip
-# Rooms that run where TensorFlow is installed may import it as they load; nothing that a device imports loads them.
+    "tensorflow",
+    "keras",
+    "tf_keras",
+    "sklearn",
+    "scipy",
+    "matplotlib",
+    "amqtt",
+    "tflite_micro",
+    "tensorflow_model_optimization",
+    "dp_accounting",
+    "tensorboardX",
+    "mlflow",
+    "prometheus_client",
+}
+# Rooms that run where TensorFlow is installed may import it as they load; nothing that a device imports loads
+# them.
 TENSORFLOW = ("edgefl/models/", "edgefl/compiler/", "edgefl/learner/keras.py")
 PAHO = ("edgefl/transport/", "edgefl/bench/")
 UNWANTED = re.compile(r"manager|handler|helper|utils", re.IGNORECASE)
@@ -58,10 +125,23 @@ for room in sys.argv[1:]:
 assert "tensorflow" not in sys.modules
 """
 DEVICE_ROOMS = (
-    "devices", "edgefl.algorithms", "edgefl.client", "edgefl.config", "edgefl.data.sources", "edgefl.data.npz", "edgefl.learner.litert",
-    "edgefl.plan", "edgefl.security", "edgefl.storage", "edgefl.system", "edgefl.transport", "edgefl.wire", "firmware_export.commands",
-    "firmware_export.quantize", "firmware_export.tflite",
-)  # fmt: skip
+    "devices",
+    "edgefl.algorithms",
+    "edgefl.client",
+    "edgefl.config",
+    "edgefl.data.sources",
+    "edgefl.data.npz",
+    "edgefl.learner.litert",
+    "edgefl.plan",
+    "edgefl.security",
+    "edgefl.storage",
+    "edgefl.system",
+    "edgefl.transport",
+    "edgefl.wire",
+    "firmware_export.commands",
+    "firmware_export.quantize",
+    "firmware_export.tflite",
+)
 
 
 def sources() -> list[Path]:
@@ -110,7 +190,9 @@ def relative(path: Path) -> str:
 def test_top_level() -> None:
     if not (ROOT / ".git").exists():
         pytest.skip("not a git checkout")
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split("\n")
     assert {name.partition("/")[0] for name in listed if name} <= TOP
 
 
@@ -120,8 +202,12 @@ def test_imports_run_one_way(path: Path) -> None:
     for name in imported(list(ast.walk(tree(path)))):
         top = name.partition(".")[0]
         assert top not in PACKAGES or top in MAY_IMPORT[own], f"{relative(path)} imports {name}"
-        assert top not in {"pickle", "cPickle", "dill", "joblib", "marshal", "shelve"}, f"{relative(path)} imports {name}"
-        assert top != "paho" or relative(path).startswith(PAHO), f"{relative(path)} imports {name}, which is for {PAHO}"
+        assert top not in {"pickle", "cPickle", "dill", "joblib", "marshal", "shelve"}, (
+            f"{relative(path)} imports {name}"
+        )
+        assert top != "paho" or relative(path).startswith(PAHO), (
+            f"{relative(path)} imports {name}, which is for {PAHO}"
+        )
 
 
 @pytest.mark.parametrize("package", ROOMS)
@@ -131,27 +217,37 @@ def test_every_room_has_its_place(package: str) -> None:
     assert rooms == set(ROOMS[package])
 
 
-@pytest.mark.parametrize("path", [p for p in sources() if p.relative_to(ROOT).parts[0] in ROOMS], ids=relative)
+@pytest.mark.parametrize(
+    "path", [p for p in sources() if p.relative_to(ROOT).parts[0] in ROOMS], ids=relative
+)
 def test_a_room_imports_rooms_before_it(path: Path) -> None:
     package, room = path.relative_to(ROOT).with_suffix("").parts[:2]
     order = ROOMS[package]
     for name in imported(list(ast.walk(tree(path)))):
         other = name.split(".")
         if other[0] == package and len(other) > 1 and other[1] in order:
-            assert order.index(other[1]) <= order.index(room), f"{relative(path)} imports {name}, whose room comes later"
+            assert order.index(other[1]) <= order.index(room), (
+                f"{relative(path)} imports {name}, whose room comes later"
+            )
 
 
-@pytest.mark.parametrize("path", [p for p in sources() if not relative(p).startswith(TENSORFLOW)], ids=relative)
+@pytest.mark.parametrize(
+    "path", [p for p in sources() if not relative(p).startswith(TENSORFLOW)], ids=relative
+)
 def test_nothing_heavy_at_import(path: Path) -> None:
     heavy = {name for name in imported(at_module_level(tree(path))) if name.partition(".")[0] in HEAVY}
-    assert not heavy, f"{relative(path)} imports {heavy} when it is imported; import it in the function that needs it"
+    assert not heavy, (
+        f"{relative(path)} imports {heavy} when it is imported; import it in the function that needs it"
+    )
 
 
 @pytest.mark.parametrize("path", sources() + test_sources(), ids=relative)
 def test_names(path: Path) -> None:
     defined = [
-        node.name for node in ast.walk(tree(path)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-    ]  # fmt: skip
+        node.name
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    ]
     assert not [name for name in [path.stem, path.parent.name, *defined] if UNWANTED.search(name)]
 
 
@@ -162,5 +258,11 @@ def test_test_files_have_their_own_names() -> None:
 
 
 def test_a_device_imports_without_tensorflow() -> None:
-    ran = subprocess.run([sys.executable, "-c", DEVICE_IMPORTS, *DEVICE_ROOMS], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    ran = subprocess.run(
+        [sys.executable, "-c", DEVICE_IMPORTS, *DEVICE_ROOMS],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert ran.returncode == 0, ran.stderr

@@ -1,4 +1,6 @@
-"""The page of test vectors: what the code makes today, and right by a second implementation that imports nothing of edgefl."""
+"""The page of test vectors: what the code makes today, and right by a second implementation that imports
+nothing of edgefl.
+"""
 
 import base64
 import importlib.util
@@ -51,9 +53,9 @@ def test_signatures(kind: str) -> None:
 def test_a_model_and_its_update() -> None:
     for name, prefix in (("model", ""), ("update in fp32", "global/")):
         found = foreign.safetensors(bytes.fromhex(VECTORS[name]))
-        assert {key: list(struct.unpack(f"<{len(part) // 4}f", part)) for key, (_, _, part) in found.items()} == pytest.approx(
-            {prefix + key: pytest.approx(values) for key, values in DELTA.items()}
-        )
+        assert {
+            key: list(struct.unpack(f"<{len(part) // 4}f", part)) for key, (_, _, part) in found.items()
+        } == pytest.approx({prefix + key: pytest.approx(values) for key, values in DELTA.items()})
     assert foreign.hashlib.sha256(bytes.fromhex(VECTORS["model"])).hexdigest() == VECTORS["its sha256"]
 
 
@@ -67,8 +69,14 @@ def test_packed_updates() -> None:
         found = foreign.safetensors(bytes.fromhex(VECTORS["update in fp16"]))
         assert found[f"global/{name}"][2] == struct.pack(f"<{len(values)}e", *values)
         found = foreign.safetensors(bytes.fromhex(VECTORS["update in top-50"]))
-        places = sorted(sorted(range(len(values)), key=lambda i: (-abs(single[i]), i))[: -(-len(values) // 2)])
-        assert found[f"global/{name}#place"] == ("U32", [len(places)], struct.pack(f"<{len(places)}I", *places))
+        places = sorted(
+            sorted(range(len(values)), key=lambda i: (-abs(single[i]), i))[: -(-len(values) // 2)]
+        )
+        assert found[f"global/{name}#place"] == (
+            "U32",
+            [len(places)],
+            struct.pack(f"<{len(places)}I", *places),
+        )
         assert found[f"global/{name}"][2] == struct.pack(f"<{len(places)}f", *(single[i] for i in places))
 
 
@@ -78,7 +86,9 @@ def test_deflate_unpacks_to_the_plain_bytes() -> None:
     blob = bytes(range(23))
     assert expand(foreign.deflated(blob, 4), 4, 23, "peer") == blob
     planes = foreign.zlib.decompress(squeeze(blob, 4))
-    assert planes == bytes([*range(0, 20, 4), *range(1, 20, 4), *range(2, 20, 4), *range(3, 20, 4), 20, 21, 22])
+    assert planes == bytes(
+        [*range(0, 20, 4), *range(1, 20, 4), *range(2, 20, 4), *range(3, 20, 4), 20, 21, 22]
+    )
 
 
 def keystream(seed: bytes) -> list[int]:
@@ -87,11 +97,18 @@ def keystream(seed: bytes) -> list[int]:
 
 
 def test_masked_words() -> None:
-    context, clients = VECTORS["context, of the Task above"], ("a", "b", "c")
+    context = VECTORS["context, of the Task above"]
+    clients = ("a", "b", "c")
     words = json.loads(VECTORS["words of the deltas .5, -.25 at 3 samples, as u64"])
     assert words == [3 * 2**23, 2**64 - 3 * 2**22, 3]
-    secret = {each: [bytes.fromhex(part) for part in VECTORS[f"secrets of {each}: seal, mask, seed"].split()] for each in clients}
-    keys = {each: [bytes.fromhex(part) for part in VECTORS[f"public keys of {each}: seal, mask, seed"].split()] for each in clients}
+    secret = {
+        each: [bytes.fromhex(part) for part in VECTORS[f"secrets of {each}: seal, mask, seed"].split()]
+        for each in clients
+    }
+    keys = {
+        each: [bytes.fromhex(part) for part in VECTORS[f"public keys of {each}: seal, mask, seed"].split()]
+        for each in clients
+    }
     public = {each: keys[each][1] for each in clients}
     assert all(foreign.hashlib.sha256(secret[each][2]).digest() == keys[each][2] for each in clients)
     lines = VECTORS["key list of a, b and c, not enrolled"].replace("\\t", "\t").replace("\\n", "\n")
@@ -106,7 +123,9 @@ def test_masked_words() -> None:
         hidden = [x + m for x, m in zip(words, keystream(secret[u][2]), strict=True)]
         for v in clients:
             if v != u:
-                shared = X25519PrivateKey.from_private_bytes(secret[u][1]).exchange(X25519PublicKey.from_public_bytes(public[v]))
+                shared = X25519PrivateKey.from_private_bytes(secret[u][1]).exchange(
+                    X25519PublicKey.from_public_bytes(public[v])
+                )
                 seed = HKDF(SHA256(), 32, None, f"{binding} mask".encode()).derive(shared)
                 hidden = [x + (m if v > u else -m) for x, m in zip(hidden, keystream(seed), strict=True)]
         hidden = [x % 2**64 for x in hidden]
@@ -120,7 +139,10 @@ def test_masked_words() -> None:
 
 def test_shares() -> None:
     prime = 2**521 - 1
-    at = {place: int(VECTORS[f"share of a's seed at place {place}, polynomial seed + 5 p"], 16) for place in (1, 3)}
+    at = {
+        place: int(VECTORS[f"share of a's seed at place {place}, polynomial seed + 5 p"], 16)
+        for place in (1, 3)
+    }
     secret = (at[1] * 3 * pow(2, -1, prime) - at[3] * pow(2, -1, prime)) % prime
     assert secret.to_bytes(32).hex() == VECTORS["secrets of a: seal, mask, seed"].split()[2]
     said = VECTORS["binding, of that context and list"].encode() + b"\na\nc\n" + at[3].to_bytes(66)
@@ -135,13 +157,22 @@ def test_complaints_have_no_multiple_of_8_bytes() -> None:
 def test_the_context_and_draws() -> None:
     task = json.loads(VECTORS["Task: what is signed"].partition("\\n")[2])
     told = [
-        "kitchen", task["session"], task["round"], task["phase"], task["nonce"], task["plan"],
-        sorted(map(list, task["models"].items())), sorted(map(list, task["scalars"].items())), task["seed"],
-    ]  # fmt: skip
+        "kitchen",
+        task["session"],
+        task["round"],
+        task["phase"],
+        task["nonce"],
+        task["plan"],
+        sorted(map(list, task["models"].items())),
+        sorted(map(list, task["scalars"].items())),
+        task["seed"],
+    ]
     text = json.dumps(told)
     assert foreign.hashlib.sha256(text.encode()).hexdigest() == VECTORS["context, of the Task above"]
     import numpy as np
 
     entropy = struct.unpack("<4I", foreign.hashlib.sha256(b"pi-1").digest()[:16])
-    drawn = np.random.Generator(np.random.PCG64(np.random.SeedSequence([7, 1, *entropy]))).integers(0, 2**64, 2, np.uint64)
+    drawn = np.random.Generator(np.random.PCG64(np.random.SeedSequence([7, 1, *entropy]))).integers(
+        0, 2**64, 2, np.uint64
+    )
     assert drawn.tolist() == json.loads(VECTORS["seed 7, round 1, client pi-1: two u64"])

@@ -1,4 +1,6 @@
-"""What the README promises a newcomer, in real processes: its five commands end in two personal int8 models."""
+"""What the README promises a newcomer, in real processes: its five commands end in two personal int8
+models.
+"""
 
 import json
 import re
@@ -16,12 +18,18 @@ LIMIT_S = 240
 
 
 def block(language: str, has: str) -> str:
-    return next(body for body in re.findall(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE) if has in body)
+    return next(
+        body
+        for body in re.findall(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+        if has in body
+    )
 
 
 def edgefl(*arguments: str, cwd: Path, answers: str = "") -> str:
     command = [sys.executable, "-m", "edgefl", *arguments]
-    ran = subprocess.run(command, cwd=cwd, input=answers, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    ran = subprocess.run(
+        command, cwd=cwd, input=answers, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 
@@ -42,7 +50,9 @@ def test_five_commands_lead_to_two_models(tmp_path: Path, monkeypatch: pytest.Mo
             ["edgefl", *device[:2], "--broker", url, *device[2:]] for device in devices
         ]
         started = [children.start("aggregator", *aggregator)[0]]
-        started += [children.start(f"device{i}", *device, "--broker", url)[0] for i, device in enumerate(devices)]
+        started += [
+            children.start(f"device{i}", *device, "--broker", url)[0] for i, device in enumerate(devices)
+        ]
         for child in started:
             assert child.process.wait(LIMIT_S) == 0, child.last_words()
     for name in ("pi-1", "pi-2"):

@@ -1,9 +1,28 @@
 """Algorithms: one paper, one file; pure functions on the two sides of the wire."""
 
-from edgefl.algorithms.base import CLUSTER, DONE, FEDERATE, PERSONALIZE, PRETRAIN, Algorithm, assignments, canonical
+from edgefl.algorithms.base import (
+    CLUSTER,
+    DONE,
+    FEDERATE,
+    PERSONALIZE,
+    PRETRAIN,
+    Algorithm,
+    assignments,
+    canonical,
+)
 from edgefl.algorithms.registry import REGISTRY, full_options, make_algorithm, objectives
 
 __all__ = [
-    "CLUSTER", "DONE", "FEDERATE", "PERSONALIZE", "PRETRAIN", "REGISTRY", "Algorithm", "assignments", "canonical", "full_options",
-    "make_algorithm", "objectives",
-]  # fmt: skip
+    "CLUSTER",
+    "DONE",
+    "FEDERATE",
+    "PERSONALIZE",
+    "PRETRAIN",
+    "REGISTRY",
+    "Algorithm",
+    "assignments",
+    "canonical",
+    "full_options",
+    "make_algorithm",
+    "objectives",
+]

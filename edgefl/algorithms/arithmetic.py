@@ -18,7 +18,8 @@ def subtract(a: Weights, b: Weights) -> Weights:
 
 
 def weighted_mean(terms: Iterable[tuple[Weights, float]]) -> Weights | None:
-    """Return sum(n * w) / sum(n) over (w, n), read once and one at a time; None when there is no weight at all.
+    """Return sum(n * w) / sum(n) over (w, n), read once and one at a time; None when there is no weight at
+    all.
 
     The order of the terms fixes the bits: give them sorted by client id.
     """
@@ -26,7 +27,8 @@ def weighted_mean(terms: Iterable[tuple[Weights, float]]) -> Weights | None:
 
 
 def weighted_means(terms: Iterable[tuple[str, Weights, float]]) -> dict[str, Weights]:
-    """Return the weighted mean of each group over (group, w, n), read once and one at a time; a group without weight is left out.
+    """Return the weighted mean of each group over (group, w, n), read once and one at a time; a group without
+    weight is left out.
 
     The order of the terms fixes the bits: give them sorted by client id.
     """
@@ -49,11 +51,12 @@ def weighted_means(terms: Iterable[tuple[str, Weights, float]]) -> dict[str, Wei
 
 
 def redraw(weights: Weights, rng: np.random.Generator) -> dict[str, Array]:
-    """Return other first weights with the same values: those of each array are permuted, kernels first, then biases.
+    """Return other first weights with the same values: those of each array are permuted, kernels first, then
+    biases.
 
-    This is a draw from an initializer that draws values independently. It is none for orthogonal kernels, and of trained weights it
-    makes noise: the plan builder makes better draws, see `edgefl.algorithms.draws`. Names are taken in sorted order, so that the
-    draw does not depend on the mapping's.
+    This is a draw from an initializer that draws values independently. It is none for orthogonal kernels, and
+    of trained weights it makes noise: the plan builder makes better draws, see `edgefl.algorithms.draws`.
+    Names are taken in sorted order, so that the draw does not depend on the mapping's.
     """
     names = sorted(weights, key=lambda name: (weights[name].ndim < 2, name))
     drawn = {name: rng.permuted(weights[name].ravel()).reshape(weights[name].shape) for name in names}

@@ -18,18 +18,23 @@ DONE = "done"
 class Algorithm:
     """What runs at the aggregator (init, broadcast, aggregate) and on a device (local_update, personalize).
 
-    `aggregate` takes any iterable and reads it once, one update at a time: an iterator over files keeps memory at
-    O(models), not O(clients). It needs the updates sorted by client id and without duplicates: `canonical` gives that.
+    `aggregate` takes any iterable and reads it once, one update at a time: an iterator over files keeps
+    memory at O(models), not O(clients). It needs the updates sorted by client id and without duplicates:
+    `canonical` gives that.
 
-    takes_late: a round is a mean of deltas to one global model, so that it may hold a delta to that model's version before.
-    by_sums: whether `aggregate` uses nothing of the updates but weighted means of each model's deltas, so that one update that holds
-    these means has the same effect. Only then can the means alone be released with noise (`edgefl.privacy`).
+    takes_late: a round is a mean of deltas to one global model, so that it may hold a delta to that model's
+    version before.
+    by_sums: whether `aggregate` uses nothing of the updates but weighted means of each model's deltas, so
+    that one update that holds these means has the same effect. Only then can the means alone be released with
+    noise (`edgefl.privacy`).
     """
 
     name: str
     init: Callable[[Weights, np.random.Generator], ServerState]
     broadcast: Callable[[ServerState, str], Broadcast]
-    local_update: Callable[[Broadcast, ClientState, Shard, str, np.random.Generator], tuple[Update, ClientState]]
+    local_update: Callable[
+        [Broadcast, ClientState, Shard, str, np.random.Generator], tuple[Update, ClientState]
+    ]
     aggregate: Callable[[ServerState, Iterable[Update]], ServerState]
     personalize: Callable[[Broadcast, ClientState, Shard, np.random.Generator], tuple[Mixture, ClientState]]
     takes_late: bool = False
@@ -50,18 +55,28 @@ _PLACE = "cluster/"
 
 def assignments(state: ServerState) -> dict[str, int]:
     """Return the cluster of each client that has been placed, by client id; empty before the clustering."""
-    return {key.removeprefix(_PLACE): int(value) for key, value in state.scalars.items() if key.startswith(_PLACE)}
+    return {
+        key.removeprefix(_PLACE): int(value) for key, value in state.scalars.items() if key.startswith(_PLACE)
+    }
 
 
 def with_assignments(state: ServerState, placed: Mapping[str, int]) -> ServerState:
     """Return the state with these clusters in place of those before."""
     others = {key: value for key, value in state.scalars.items() if not key.startswith(_PLACE)}
-    return replace(state, scalars={**others, **{f"{_PLACE}{client_id}": float(cluster) for client_id, cluster in placed.items()}})
+    return replace(
+        state,
+        scalars={
+            **others,
+            **{f"{_PLACE}{client_id}": float(cluster) for client_id, cluster in placed.items()},
+        },
+    )
 
 
 def is_arriving(state: ServerState, client_id: str) -> bool:
     """Return whether the clients have been clustered without this one: its first update places it."""
-    return f"{_PLACE}{client_id}" not in state.scalars and any(key.startswith(_PLACE) for key in state.scalars)
+    return f"{_PLACE}{client_id}" not in state.scalars and any(
+        key.startswith(_PLACE) for key in state.scalars
+    )
 
 
 def largest_cluster(clusters: Iterable[int]) -> int:

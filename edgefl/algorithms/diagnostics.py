@@ -12,10 +12,12 @@ from edgefl.types import Array, Weights
 
 
 def gradient_divergence(deltas: Sequence[Weights], shares: ArrayLike) -> float:
-    """Return sum_i sum_j p_i p_j (1 - cos(delta_i, delta_j)) / 2, summed over the tensors: 0 aligned, 1 a tensor at most.
+    """Return sum_i sum_j p_i p_j (1 - cos(delta_i, delta_j)) / 2, summed over the tensors: 0 aligned, 1 a
+    tensor at most.
 
-    deltas: one client each, all with the same names; shares: p(s|k) of the clients (p(s) for a single model), scaled to one.
-    A delta that is zero in a tensor points nowhere: its cosine with any other is taken as zero, with itself as one.
+    deltas: one client each, all with the same names; shares: p(s|k) of the clients (p(s) for a single model),
+    scaled to one. A delta that is zero in a tensor points nowhere: its cosine with any other is taken as
+    zero, with itself as one.
     """
     weights = np.asarray(shares, np.float64)
     weights = weights / weights.sum()
@@ -31,9 +33,11 @@ def gradient_divergence(deltas: Sequence[Weights], shares: ArrayLike) -> float:
 
 
 class Divergence:
-    """`gradient_divergence` of deltas that come one at a time: it keeps one sum of directions a model, whatever the number of clients.
+    """`gradient_divergence` of deltas that come one at a time: it keeps one sum of directions a model,
+    whatever the number of clients.
 
-    The double sum over pairs is the square of one: sum_ij p_i p_j (1 - u_i u_j) / 2 = (1 - |sum_i p_i u_i|^2) / 2 for unit vectors u.
+    The double sum over pairs is the square of one: sum_ij p_i p_j (1 - u_i u_j) / 2 = (1 - |sum_i p_i u_i|^2)
+    / 2 for unit vectors u.
     """
 
     def __init__(self) -> None:
@@ -45,7 +49,8 @@ class Divergence:
         """Take a client's delta; weight: p(s|k) of the client, or N_s, up to a factor."""
         if weight <= 0:
             return
-        sums, still = self._sums.setdefault(model, {}), self._still.setdefault(model, {})
+        sums = self._sums.setdefault(model, {})
+        still = self._still.setdefault(model, {})
         self._weights[model] = self._weights.get(model, 0.0) + weight
         for name, array in delta.items():
             length = float(np.linalg.norm(array))
@@ -61,6 +66,9 @@ class Divergence:
         found = {}
         for model, sums in self._sums.items():
             total = self._weights[model] ** 2
-            parts = (float(np.sum(np.square(s, dtype=np.float64))) + self._still[model].get(name, 0.0) for name, s in sums.items())
+            parts = (
+                float(np.sum(np.square(s, dtype=np.float64))) + self._still[model].get(name, 0.0)
+                for name, s in sums.items()
+            )
             found[model] = sum(max(0.0, 0.5 * (1 - part / total)) for part in parts)
         return found

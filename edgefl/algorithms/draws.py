@@ -1,7 +1,8 @@
 """The first weights of algorithms with several models: the initial weights, and further draws of them.
 
-Whoever builds the plan draws them with the model's own initializers (`edgefl.compiler.further_draws`) and passes them on among the initial
-weights, as `draw:1/conv1/kernel`. They are no part of the plan. Where there are none, `redraw` makes them of the initial weights.
+Whoever builds the plan draws them with the model's own initializers (`edgefl.compiler.further_draws`) and
+passes them on among the initial weights, as `draw:1/conv1/kernel`. They are no part of the plan. Where there
+are none, `redraw` makes them of the initial weights.
 """
 
 from collections.abc import Mapping

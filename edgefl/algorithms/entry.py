@@ -1,4 +1,5 @@
-"""What the registry holds of an algorithm: its factory, its options, its source, and what the plan needs for it.
+"""What the registry holds of an algorithm: its factory, its options, its source, and what the plan needs for
+it.
 
 A module of this package, or anybody's, offers algorithms by `ENTRIES`, a mapping from names to entries.
 """
@@ -19,10 +20,11 @@ Objectives = Callable[["Network", Mapping[str, Any]], tuple["Objective", ...]]
 
 @dataclass(frozen=True)
 class Entry:
-    """`factory(learner, **options)`, its options with their defaults, its source, and `objectives(network, options)`.
+    """`factory(learner, **options)`, its options with their defaults, its source, and `objectives(network,
+    options)`.
 
-    Only `objectives` needs TensorFlow; it runs where the plan is built, never on a device. models: the option that counts the
-    algorithm's models, each of which starts from weights of its own; empty: one model.
+    Only `objectives` needs TensorFlow; it runs where the plan is built, never on a device. models: the option
+    that counts the algorithm's models, each of which starts from weights of its own; empty: one model.
     """
 
     factory: Callable[..., Algorithm]
@@ -32,8 +34,15 @@ class Entry:
     models: str = ""
 
 
-def entry(factory: Callable[..., Algorithm], objectives: Objectives, source: str, *bases: Callable[..., Any], models: str = "") -> Entry:
-    """Return an entry whose options are the keyword-only arguments of the factory and of what it passes the rest on to.
+def entry(
+    factory: Callable[..., Algorithm],
+    objectives: Objectives,
+    source: str,
+    *bases: Callable[..., Any],
+    models: str = "",
+) -> Entry:
+    """Return an entry whose options are the keyword-only arguments of the factory and of what it passes the
+    rest on to.
 
     What a `functools.partial` has set already is no option.
     """

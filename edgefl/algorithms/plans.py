@@ -1,4 +1,6 @@
-"""The plan of a configuration: its model, compiled for what its algorithm computes. The functions import TensorFlow, the module does not."""
+"""The plan of a configuration: its model, compiled for what its algorithm computes. The functions import
+TensorFlow, the module does not.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -13,9 +15,11 @@ if TYPE_CHECKING:
 
 
 def build_plan(config: FederationConfig) -> tuple[Plan, Weights]:
-    """Return the plan of this federation and its initial weights: the same for the same configuration and library versions.
+    """Return the plan of this federation and its initial weights: the same for the same configuration and
+    library versions.
 
-    The initial weights hold further draws for an algorithm with several models, see `edgefl.algorithms.draws`.
+    The initial weights hold further draws for an algorithm with several models, see
+    `edgefl.algorithms.draws`.
 
     Raises:
         ConfigError: A model or an option does not exist.
@@ -25,7 +29,10 @@ def build_plan(config: FederationConfig) -> tuple[Plan, Weights]:
 
     options = full_options(config.algorithm, config.options)
     plan, initial, draws = compile_plan(
-        config, options, lambda network: objectives(config.algorithm, network, options), further_draws(config.algorithm, options)
+        config,
+        options,
+        lambda network: objectives(config.algorithm, network, options),
+        further_draws(config.algorithm, options),
     )
     return plan, with_draws(initial, draws)
 

@@ -1,4 +1,6 @@
-"""Algorithms by name: each module of `papers` offers its `ENTRIES`; `module:name` finds those of anybody's module."""
+"""Algorithms by name: each module of `papers` offers its `ENTRIES`; `module:name` finds those of anybody's
+module.
+"""
 
 import importlib
 import pkgutil
@@ -27,7 +29,9 @@ REGISTRY: Mapping[str, Entry] = dict(sorted(_found()))
 
 
 def entry(name: str) -> Entry:
-    """Return the entry of a registered name or of `module:name`; ConfigError names the nearest known algorithm."""
+    """Return the entry of a registered name or of `module:name`; ConfigError names the nearest known
+    algorithm.
+    """
     if ":" in name:
         return _entry_of(*name.split(":", 1))
     if name not in REGISTRY:
@@ -40,11 +44,13 @@ def _entry_of(module: str, name: str) -> Entry:
         found = importlib.import_module(module).ENTRIES[name]
     except (ImportError, AttributeError, KeyError, TypeError) as error:
         raise ConfigError(
-            f"no algorithm {module}:{name}: {error!r}; expected a module that can be imported, with ENTRIES[{name!r}]"
+            f"no algorithm {module}:{name}: {error!r}; expected a module that can be imported, with "
+            f"ENTRIES[{name!r}]"
         ) from error
     if not isinstance(found, Entry):
         raise ConfigError(
-            f"{module}:{name} is a {type(found).__name__}, expected an edgefl.algorithms.entry.Entry; make it with entry(...)"
+            f"{module}:{name} is a {type(found).__name__}, expected an edgefl.algorithms.entry.Entry; make "
+            "it with entry(...)"
         )
     return found
 
@@ -63,7 +69,9 @@ def full_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         same = isinstance(value, type(default)) and isinstance(value, bool) == isinstance(default, bool)
         fits = number if isinstance(default, float) else same
         if not fits:
-            raise ConfigError(f"[algorithm] {key} is {value!r}, expected {in_words(type(default))} such as {default!r}")
+            raise ConfigError(
+                f"[algorithm] {key} is {value!r}, expected {in_words(type(default))} such as {default!r}"
+            )
         if number and value < 0:
             raise ConfigError(f"[algorithm] {key} is {value!r}, expected 0 or more")
     return {**defaults, **options}
@@ -75,7 +83,9 @@ def make_algorithm(name: str, learner: Learner | None, options: Mapping[str, Any
 
 
 def further_draws(name: str, options: Mapping[str, Any]) -> int:
-    """Return how many further draws of the first weights the algorithm needs, beside the initial weights: 0 for one model."""
+    """Return how many further draws of the first weights the algorithm needs, beside the initial weights: 0
+    for one model.
+    """
     option = entry(name).models
     return max(int(full_options(name, options)[option]) - 1, 0) if option else 0
 

@@ -1,12 +1,13 @@
 """Means of deltas that a few faulty or hostile clients cannot move far.
 
-Coordinate-wise median and trimmed mean: Yin et al., Byzantine-Robust Distributed Learning, arXiv:1803.01498, definitions 1 and 2.
-Krum and multi-Krum: Blanchard et al., Machine Learning with Adversaries, arXiv:1703.02757: the score of a delta is the sum of its
-squared distances to the n - f - 2 nearest others; the delta with the least score, or the mean of the `keep` least.
+Coordinate-wise median and trimmed mean: Yin et al., Byzantine-Robust Distributed Learning, arXiv:1803.01498,
+definitions 1 and 2. Krum and multi-Krum: Blanchard et al., Machine Learning with Adversaries,
+arXiv:1703.02757: the score of a delta is the sum of its squared distances to the n - f - 2 nearest others;
+the delta with the least score, or the mean of the `keep` least.
 Clipping each delta's L2 norm: Sun et al., Can You Really Backdoor Federated Learning?, arXiv:1911.07963.
 
-A client tells its own number of samples, so all but the weighted mean count each client once. They hold all deltas of a round in
-memory: O(clients x weights) at the aggregator, where the weighted mean takes O(weights).
+A client tells its own number of samples, so all but the weighted mean count each client once. They hold all
+deltas of a round in memory: O(clients x weights) at the aggregator, where the weighted mean takes O(weights).
 """
 
 import math
@@ -29,14 +30,17 @@ def l2_norm(delta: Weights) -> float:
 
 
 def clip(delta: Weights, limit: float) -> Weights:
-    """Return the delta, shortened to an L2 norm of `limit` where it is longer; a limit of 0 leaves it as it is."""
+    """Return the delta, shortened to an L2 norm of `limit` where it is longer; a limit of 0 leaves it as it
+    is.
+    """
     if not limit or (norm := l2_norm(delta)) <= limit:
         return delta
     return {name: np.asarray(array * (limit / norm), np.float32) for name, array in delta.items()}
 
 
 def trimmed_mean(deltas: Sequence[Weights], trim: float) -> Weights:
-    """Return the mean of each value without its smallest and its largest ones: the share `trim` of the clients at either end.
+    """Return the mean of each value without its smallest and its largest ones: the share `trim` of the
+    clients at either end.
 
     That share is rounded up, to half of the clients at most: of two deltas or one nothing is cut off.
     """
@@ -49,7 +53,9 @@ def trimmed_mean(deltas: Sequence[Weights], trim: float) -> Weights:
 
 
 def median(deltas: Sequence[Weights]) -> Weights:
-    """Return the median of each value over the clients: the mean of the middle two when there are as many above as below."""
+    """Return the median of each value over the clients: the mean of the middle two when there are as many
+    above as below.
+    """
     return _by_name(deltas, lambda stack: np.asarray(np.median(stack, axis=0)))
 
 
@@ -61,17 +67,20 @@ def least_for_krum(faults: int) -> int:
 def krum(deltas: Sequence[Weights], faults: int, keep: int = 1) -> Weights:
     """Return the mean of the `keep` deltas of least score; of equal scores, the first in order.
 
-    Raises ConfigError for fewer deltas than `least_for_krum`, or when not one to n - f - 2 of them are to be kept.
+    Raises ConfigError for fewer deltas than `least_for_krum`, or when not one to n - f - 2 of them are to be
+    kept.
     """
     count = len(deltas)
     if count < least_for_krum(faults):
         raise ConfigError(
-            f"Krum with {faults} faults has {count} updates, expected {least_for_krum(faults)} or more; raise clients_per_round, "
-            "or lower krum_faults"
+            f"Krum with {faults} faults has {count} updates, expected {least_for_krum(faults)} or more; "
+            "raise clients_per_round, or lower krum_faults"
         )
     nearest_ones = count - faults - 2
     if not 1 <= keep <= nearest_ones:
-        raise ConfigError(f"krum_keep is {keep}, expected 1 to {nearest_ones} for {count} updates with {faults} faults")
+        raise ConfigError(
+            f"krum_keep is {keep}, expected 1 to {nearest_ones} for {count} updates with {faults} faults"
+        )
     distances = np.zeros((count, count))
     for name in sorted(deltas[0]):
         rows = [delta[name].astype(np.float64) for delta in deltas]
@@ -79,7 +88,9 @@ def krum(deltas: Sequence[Weights], faults: int, keep: int = 1) -> Weights:
             for j in range(i):
                 distances[i, j] += np.square(rows[i] - rows[j]).sum()
     distances += distances.T
-    scores = np.sort(distances, axis=1)[:, 1 : nearest_ones + 1].sum(axis=1)  # the first is the distance to itself
+    scores = np.sort(distances, axis=1)[:, 1 : nearest_ones + 1].sum(
+        axis=1
+    )  # the first is the distance to itself
     chosen = np.sort(np.argsort(scores, kind="stable")[:keep])
     return _by_name([deltas[i] for i in chosen], lambda stack: np.asarray(stack.mean(axis=0)))
 
@@ -89,13 +100,19 @@ def check_mean(kind: str, trim: float) -> None:
     if kind not in MEANS:
         raise ConfigError(f"unknown mean {kind!r}; {nearest(kind, list(MEANS))}")
     if not 0 <= trim < 0.5:
-        raise ConfigError(f"trim is {trim}, expected a share of at least 0 and below .5: it is cut off at either end")
+        raise ConfigError(
+            f"trim is {trim}, expected a share of at least 0 and below .5: it is cut off at either end"
+        )
 
 
-def mean_of(kind: str, terms: Terms, *, trim: float = 0.1, faults: int = 1, keep: int = 1, clip_norm: float = 0.0) -> Weights | None:
-    """Return the mean of this kind over (delta, number of samples), each delta clipped first; None when there is nothing to take.
+def mean_of(
+    kind: str, terms: Terms, *, trim: float = 0.1, faults: int = 1, keep: int = 1, clip_norm: float = 0.0
+) -> Weights | None:
+    """Return the mean of this kind over (delta, number of samples), each delta clipped first; None when there
+    is nothing to take.
 
-    So it is for Krum in a round of fewer updates than it needs, or than it is to keep: no delta of such a round can be trusted.
+    So it is for Krum in a round of fewer updates than it needs, or than it is to keep: no delta of such a
+    round can be trusted.
     """
     clipped = ((clip(delta, clip_norm), count) for delta, count in terms)
     if kind == "weighted":

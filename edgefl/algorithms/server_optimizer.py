@@ -1,15 +1,17 @@
 """Server optimizers: the mean delta of a round taken as a gradient, downhill being along it.
 
-Reddi et al., Adaptive Federated Optimization, arXiv:2003.00295, algorithm 2, with d the clients' mean delta and eta the server's
-learning rate:
+Reddi et al., Adaptive Federated Optimization, arXiv:2003.00295, algorithm 2, with d the clients' mean delta
+and eta the server's learning rate:
 
     none        w <- w + eta d
-    momentum    m <- beta1 m + d;  w <- w + eta m                                       (Hsu et al., arXiv:1909.06335)
+    momentum   m <- beta1 m + d;  w <- w + eta m   (Hsu et al., arXiv:1909.06335)
     adam        m <- beta1 m + (1 - beta1) d;  v <- beta2 v + (1 - beta2) d^2
     yogi        m likewise;  v <- v - (1 - beta2) d^2 sign(v - d^2)
-                both:  w <- w + eta m' / (sqrt(v') + epsilon),  m' = m / (1 - beta1^t),  v' = v / (1 - beta2^t)
+                both:  w <- w + eta m' / (sqrt(v') + epsilon),  m' = m / (1 - beta1^t),  v' = v / (1 -
+                    beta2^t)
 
-The bias correction m', v' is that of Kingma and Ba, arXiv:1412.6980; Reddi et al. start from v = epsilon^2 and leave it out.
+The bias correction m', v' is that of Kingma and Ba, arXiv:1412.6980; Reddi et al. start from v = epsilon^2
+and leave it out.
 
 Traffic: none; the state stays at the aggregator.
 """
@@ -27,11 +29,14 @@ DEFAULTS: Mapping[str, float] = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
 """Kingma and Ba's; Reddi et al. take beta2 .99 and epsilon 1e-3."""
 RATES: Mapping[str, float] = {"none": 1.0, "momentum": 1.0, "adam": 0.001, "yogi": 0.001}
 STATISTICS = ("moving_mean", "moving_variance")
-"""Last parts of the names of batch-norm statistics: they are averaged whatever the optimizer is, for a variance has to stay positive."""
+"""Last parts of the names of batch-norm statistics: they are averaged whatever the optimizer is, for a
+variance has to stay positive.
+"""
 
 
 def check_optimizer(name: str, hyper: Mapping[str, float]) -> dict[str, float]:
-    """Return all of learning_rate, beta1, beta2 and epsilon: those of `hyper` over the defaults; a learning rate of 0 is the default.
+    """Return all of learning_rate, beta1, beta2 and epsilon: those of `hyper` over the defaults; a learning
+    rate of 0 is the default.
 
     Raises ConfigError for an unknown name or key, a beta outside [0, 1), an epsilon that is not above 0.
     """
@@ -51,11 +56,15 @@ def check_optimizer(name: str, hyper: Mapping[str, float]) -> dict[str, float]:
     return full
 
 
-def step(name: str, hyper: Mapping[str, float], weights: Weights, mean_delta: Weights, slots: Weights) -> tuple[Weights, Weights]:
-    """Return (weights, slots) after one step; give `{}` as the first slots, and the last ones at each further step.
+def step(
+    name: str, hyper: Mapping[str, float], weights: Weights, mean_delta: Weights, slots: Weights
+) -> tuple[Weights, Weights]:
+    """Return (weights, slots) after one step; give `{}` as the first slots, and the last ones at each further
+    step.
 
-    `mean_delta` has the weights' names and shapes; slots are named `momentum/W`, `velocity/W` and `step`. A weight whose delta has
-    always been zero stays as it is, to the bit. Raises ConfigError as `check_optimizer` does.
+    `mean_delta` has the weights' names and shapes; slots are named `momentum/W`, `velocity/W` and `step`. A
+    weight whose delta has always been zero stays as it is, to the bit. Raises ConfigError as
+    `check_optimizer` does.
     """
     full = check_optimizer(name, hyper)
     rate = full["learning_rate"]
@@ -68,7 +77,9 @@ def step(name: str, hyper: Mapping[str, float], weights: Weights, mean_delta: We
             new[key] = weight + mean_delta[key] * np.float32(1.0 if key.endswith(STATISTICS) else rate)
             continue
         delta = mean_delta[key].astype(np.float64)
-        momentum = _slot(slots, f"momentum/{key}", delta) * full["beta1"] + delta * (1 if name == "momentum" else 1 - full["beta1"])
+        momentum = _slot(slots, f"momentum/{key}", delta) * full["beta1"] + delta * (
+            1 if name == "momentum" else 1 - full["beta1"]
+        )
         kept[f"momentum/{key}"] = np.asarray(momentum, np.float32)
         move = momentum
         if name != "momentum":

@@ -1,13 +1,16 @@
 """What a device does to its delta before it is sent, so that the aggregator learns less from it.
 
-Clipping and Gaussian noise: McMahan et al., Learning Differentially Private Recurrent Language Models, arXiv:1710.06963, section 3.1:
-d <- d min(1, S / |d|) + N(0, (z S)^2), S `clip_update` and z `noise_multiplier`; here each device adds its own noise (local noise), so
-that of a mean over K clients is z S / sqrt(K). Withholding: the delta of some weights is zero, such as that of the output bias, from
-which the shares of a client's labels can be read (Reisser et al., Federated Mixture of Experts, arXiv:2107.06724, appendix C).
+Clipping and Gaussian noise: McMahan et al., Learning Differentially Private Recurrent Language Models,
+arXiv:1710.06963, section 3.1: d <- d min(1, S / |d|) + N(0, (z S)^2), S `clip_update` and z
+`noise_multiplier`; here each device adds its own noise (local noise), so that of a mean over K clients is z S
+/ sqrt(K). Withholding: the delta of some weights is zero, such as that of the output bias, from which the
+shares of a client's labels can be read (Reisser et al., Federated Mixture of Experts, arXiv:2107.06724,
+appendix C).
 
-The noise comes from the generator of the round, as every draw does, so that simulator and devices give the same bits. That generator
-is seeded by the federation's seed: against an aggregator that knows the seed the noise hides nothing. What is measured with it is
-what an eavesdropper, or an aggregator without the seed, would see.
+The noise comes from the generator of the round, as every draw does, so that simulator and devices give the
+same bits. That generator is seeded by the federation's seed: against an aggregator that knows the seed the
+noise hides nothing. What is measured with it is what an eavesdropper, or an aggregator without the seed,
+would see.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -24,7 +27,9 @@ from edgefl.types import Array, Weights
 
 
 def ends_with(name: str, suffixes: Iterable[str]) -> bool:
-    """Whether the last parts of a weight's name are one of these: `fc3/bias` ends with `bias` and with `fc3/bias`, not with `as`."""
+    """Whether the last parts of a weight's name are one of these: `fc3/bias` ends with `bias` and with
+    `fc3/bias`, not with `as`.
+    """
     return any(name == suffix or name.endswith(f"/{suffix}") for suffix in suffixes)
 
 
@@ -35,7 +40,8 @@ def listed(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Defence:
-    """clip_update: largest L2 norm, 0 for any; noise_multiplier: standard deviation of the noise in units of it; withhold: suffixes.
+    """clip_update: largest L2 norm, 0 for any; noise_multiplier: standard deviation of the noise in units of
+    it; withhold: suffixes.
 
     Raises ConfigError for noise without a norm to measure it by.
     """
@@ -46,22 +52,31 @@ class Defence:
 
     def __post_init__(self) -> None:
         if self.noise_multiplier and not self.clip_update:
-            raise ConfigError(f"noise_multiplier is {self.noise_multiplier} and clip_update 0, expected a norm: noise is in units of it")
+            raise ConfigError(
+                f"noise_multiplier is {self.noise_multiplier} and clip_update 0, expected a norm: noise is "
+                "in units of it"
+            )
 
     def check(self, names: Collection[str]) -> None:
         """Raise ConfigError when something to be withheld is no weight of the model."""
         for suffix in self.withhold:
             if not any(ends_with(name, (suffix,)) for name in names):
-                raise ConfigError(f"withhold has {suffix!r}, which ends no weight's name; {nearest(suffix, list(names))}")
+                raise ConfigError(
+                    f"withhold has {suffix!r}, which ends no weight's name; {nearest(suffix, list(names))}"
+                )
 
     def apply(self, delta: Weights, trained: Collection[str], rng: np.random.Generator) -> Weights:
-        """Return what is sent of a delta: withheld weights at zero, the others together clipped, then each with noise.
+        """Return what is sent of a delta: withheld weights at zero, the others together clipped, then each
+        with noise.
 
-        Only weights in `trained` get noise: what the model keeps frozen is no secret. With noise on, moving statistics are
-        withheld, for a noisy variance may be negative.
+        Only weights in `trained` get noise: what the model keeps frozen is no secret. With noise on, moving
+        statistics are withheld, for a noisy variance may be negative.
         """
         withheld = (*self.withhold, *(STATISTICS if self.noise_multiplier else ()))
-        kept: dict[str, Array] = {name: np.zeros_like(array) if ends_with(name, withheld) else array for name, array in delta.items()}
+        kept: dict[str, Array] = {
+            name: np.zeros_like(array) if ends_with(name, withheld) else array
+            for name, array in delta.items()
+        }
         sent = dict(clip(kept, self.clip_update))
         if self.noise_multiplier:
             sigma = self.noise_multiplier * self.clip_update
@@ -74,4 +89,8 @@ class Defence:
 
 def defence_of(options: Mapping[str, Any]) -> Defence:
     """Return the defence that FedAvg's options ask for; those that are not given are off."""
-    return Defence(options.get("clip_update", 0.0), options.get("noise_multiplier", 0.0), listed(options.get("withhold", "")))
+    return Defence(
+        options.get("clip_update", 0.0),
+        options.get("noise_multiplier", 0.0),
+        listed(options.get("withhold", "")),
+    )

@@ -1,4 +1,6 @@
-"""The audit as a picture: true and read shares of each class, a row a scenario, a column a client (figures 9 and 10 of the paper)."""
+"""The audit as a picture: true and read shares of each class, a row a scenario, a column a client (figures 9
+and 10 of the paper).
+"""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""What each defence of a device leaves an aggregator to read, and what it costs in accuracy: a small federation for each."""
+"""What each defence of a device leaves an aggregator to read, and what it costs in accuracy: a small
+federation for each.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -12,7 +14,15 @@ from edgefl.algorithms.papers.biased_fedavg import output_layer
 from edgefl.algorithms.papers.fedavg import GLOBAL, RECEIVED
 from edgefl.algorithms.registry import entry
 from edgefl.algorithms.robust import l2_norm
-from edgefl.audit.labels import OutputLayer, Reading, Vector, correlation, read_labels, total_variation, true_shares
+from edgefl.audit.labels import (
+    OutputLayer,
+    Reading,
+    Vector,
+    correlation,
+    read_labels,
+    total_variation,
+    true_shares,
+)
 from edgefl.client.update import client_rng
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
@@ -38,7 +48,9 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Leak:
-    """What one client's update told: true and read shares float64[classes], their total variation distance and correlation."""
+    """What one client's update told: true and read shares float64[classes], their total variation distance
+    and correlation.
+    """
 
     truth: Vector
     reading: Reading
@@ -56,7 +68,9 @@ class Leak:
 
 @dataclass(frozen=True)
 class Finding:
-    """A scenario with each client's leak; accuracy: mean over clients at the end of the rounds, NaN when none were played."""
+    """A scenario with each client's leak; accuracy: mean over clients at the end of the rounds, NaN when none
+    were played.
+    """
 
     scenario: Scenario
     clients: Mapping[str, Leak]
@@ -87,81 +101,128 @@ class Setting:
     def __post_init__(self) -> None:
         if not set(OFF) <= set(entry(self.config.algorithm).defaults):
             raise ConfigError(
-                f"the algorithm is {self.config.algorithm!r}, expected one such as fedavg, with {', '.join(OFF)}; give another --config"
+                f"the algorithm is {self.config.algorithm!r}, expected one such as fedavg, with "
+                f"{', '.join(OFF)}; give another --config"
             )
 
     def options(self, scenario: Scenario) -> dict[str, Any]:
-        """Return the plan's options with this scenario's defences, and no others; no baseline of each client alone."""
+        """Return the plan's options with this scenario's defences, and no others; no baseline of each client
+        alone.
+        """
         return {**self.plan.spec.options, **OFF, "baseline_epochs": 0, **scenario.options}
 
 
 def first_updates(setting: Setting, scenario: Scenario) -> dict[str, Update]:
     """Return what every client sends in the first round, in answer to the weights that were drawn."""
-    options, name, seed = setting.options(scenario), setting.config.algorithm, setting.config.seed
-    server, device = make_algorithm(name, None, options), make_algorithm(name, setting.learner, options)
+    options = setting.options(scenario)
+    name = setting.config.algorithm
+    seed = setting.config.seed
+    server = make_algorithm(name, None, options)
+    device = make_algorithm(name, setting.learner, options)
     state = server.init(setting.initial, rng_for(seed, 0, "init"))
     sent = {client_id: server.broadcast(state, client_id) for client_id in setting.shards}
     return {
-        c: device.local_update(sent[c], ClientState(), shard, c, client_rng(seed, sent[c], c))[0] for c, shard in setting.shards.items()
+        c: device.local_update(sent[c], ClientState(), shard, c, client_rng(seed, sent[c], c))[0]
+        for c, shard in setting.shards.items()
     }
 
 
-def one_step(learner: Learner, weights: Weights, shard: Shard, learning_rate: float, rng: np.random.Generator) -> dict[str, Array]:
-    """Return the delta of a single step on all of a client's samples: the mean of what each batch moves the same weights by."""
+def one_step(
+    learner: Learner, weights: Weights, shard: Shard, learning_rate: float, rng: np.random.Generator
+) -> dict[str, Array]:
+    """Return the delta of a single step on all of a client's samples: the mean of what each batch moves the
+    same weights by.
+    """
     signature = learner.spec.signature("train")
     total: dict[str, np.ndarray] = {spec.name: np.zeros(spec.shape, np.float64) for spec in signature.trained}
     held = {**weights, **prefixed(RECEIVED, weights)}
     for index, weight in batches(len(shard.y_train), signature.batch_size, None):
         used = index[: int(weight.sum())]
         data: Data = {"x": shard.x_train[used]}
-        moved, _ = learner.fit("train", held, data, shard.y_train[used], epochs=1, rng=rng, hyper={"learning_rate": learning_rate})
+        moved, _ = learner.fit(
+            "train",
+            held,
+            data,
+            shard.y_train[used],
+            epochs=1,
+            rng=rng,
+            hyper={"learning_rate": learning_rate},
+        )
         for name, array in moved.items():
-            total[name] = total[name] + (array.astype(np.float64) - weights[name]) * len(used) / len(shard.y_train)
+            total[name] = total[name] + (array.astype(np.float64) - weights[name]) * len(used) / len(
+                shard.y_train
+            )
     return {name: array.astype(np.float32) for name, array in total.items()}
 
 
 def layer_read(setting: Setting) -> OutputLayer:
-    """Return the output layer; ConfigError when it has no bias, or is not found since it is frozen and stands elsewhere."""
-    weights, classes = setting.initial, setting.plan.spec.num_classes
+    """Return the output layer; ConfigError when it has no bias, or is not found since it is frozen and stands
+    elsewhere.
+    """
+    weights = setting.initial
+    classes = setting.plan.spec.num_classes
     kernel, bias = output_layer(weights)
     if weights[bias].shape != (classes,):
-        raise ConfigError(f"the last trained layer has the bias {bias}, {weights[bias].shape}, expected one number a class, {classes}")
+        raise ConfigError(
+            f"the last trained layer has the bias {bias}, {weights[bias].shape}, expected one number a "
+            f"class, {classes}"
+        )
     features = weights[kernel].shape[0]
-    before = [name for name, array in weights.items() if name.endswith("/bias") and array.shape == (features,) and name != bias]
+    before = [
+        name
+        for name, array in weights.items()
+        if name.endswith("/bias") and array.shape == (features,) and name != bias
+    ]
     return OutputLayer(kernel, bias, before[-1] if before else "", weights[kernel])
 
 
 def defences(setting: Setting, noises: tuple[float, ...]) -> list[Scenario]:
-    """Return no defence; clipping to the median norm of the first updates; that with noise; and more and more that is withheld."""
+    """Return no defence; clipping to the median norm of the first updates; that with noise; and more and more
+    that is withheld.
+    """
     layer = layer_read(setting)
-    norm = float(np.median([l2_norm(update.deltas[GLOBAL]) for update in first_updates(setting, Scenario("", {})).values()]))
+    norm = float(
+        np.median(
+            [l2_norm(update.deltas[GLOBAL]) for update in first_updates(setting, Scenario("", {})).values()]
+        )
+    )
     limit = float(f"{norm:.3g}")
     return [
         Scenario("no defence", {}),
         Scenario(f"clip to {limit:g}", {"clip_update": limit}),
-        *(Scenario(f"clip to {limit:g}, noise {each:g}", {"clip_update": limit, "noise_multiplier": each}) for each in noises),
+        *(
+            Scenario(f"clip to {limit:g}, noise {each:g}", {"clip_update": limit, "noise_multiplier": each})
+            for each in noises
+        ),
         Scenario("withhold output bias", {"withhold": layer.bias}),
         Scenario("withhold output layer", {"withhold": f"{layer.kernel}, {layer.bias}"}),
     ]
 
 
 def audit_labels(setting: Setting, noises: tuple[float, ...], *, accuracy: bool, note: Note) -> list[Finding]:
-    """Read every client's labels off its first update: after one step on all samples, and with each defence off and on.
+    """Read every client's labels off its first update: after one step on all samples, and with each defence
+    off and on.
 
-    accuracy: play the rounds of the configuration with each, too. `note` gets a line a scenario. Raises ConfigError for a model
-    whose output layer has no bias, or an algorithm without defences.
+    accuracy: play the rounds of the configuration with each, too. `note` gets a line a scenario. Raises
+    ConfigError for a model whose output layer has no bias, or an algorithm without defences.
     """
     layer = layer_read(setting)
     truths = {c: true_shares(shard.y_train, shard.num_classes) for c, shard in setting.shards.items()}
-    rate, seed = float(setting.plan.spec.options["learning_rate"]), setting.config.seed
+    rate = float(setting.plan.spec.options["learning_rate"])
+    seed = setting.config.seed
     note(ONE_STEP)
-    steps = {c: one_step(setting.learner, setting.initial, shard, rate, rng_for(seed, 1, c)) for c, shard in setting.shards.items()}
+    steps = {
+        c: one_step(setting.learner, setting.initial, shard, rate, rng_for(seed, 1, c))
+        for c, shard in setting.shards.items()
+    }
     exact = {c: Leak(truths[c], read_labels(delta, layer, step=rate)) for c, delta in steps.items()}
     findings = [Finding(Scenario(ONE_STEP, {}), exact)]
     for scenario in defences(setting, noises):
         note(scenario.name)
         updates = first_updates(setting, scenario)
-        leaks = {c: Leak(truths[c], read_labels(update.deltas[GLOBAL], layer)) for c, update in updates.items()}
+        leaks = {
+            c: Leak(truths[c], read_labels(update.deltas[GLOBAL], layer)) for c, update in updates.items()
+        }
         findings.append(Finding(scenario, leaks, _accuracy(setting, scenario) if accuracy else float("nan")))
     return findings
 

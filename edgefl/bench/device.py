@@ -1,4 +1,6 @@
-"""Training on a device: LiteRT beside Keras (a tf.function step of the same objective), each in its own process, one thread."""
+"""Training on a device: LiteRT beside Keras (a tf.function step of the same objective), each in its own
+process, one thread.
+"""
 
 import json
 import os
@@ -33,9 +35,17 @@ def config_text(name: str) -> str:
 
 
 def _run(arguments: list[str]) -> Any:
-    done = subprocess.run([sys.executable, "-m", "edgefl.bench.step", *arguments], capture_output=True, text=True, check=False, env=_ENV)
+    done = subprocess.run(
+        [sys.executable, "-m", "edgefl.bench.step", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=_ENV,
+    )
     if done.returncode:
-        raise PlanError(f"the benchmark's process ended with {done.returncode}: {done.stderr.strip().splitlines()[-1:]}")
+        raise PlanError(
+            f"the benchmark's process ended with {done.returncode}: {done.stderr.strip().splitlines()[-1:]}"
+        )
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -43,7 +53,9 @@ _ENV = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
 
 
 def run_device_bench(models: tuple[str, ...], repeats: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """Measure each model `repeats` times, the two learners in turn, and return the medians and the median of the pairs' ratios."""
+    """Measure each model `repeats` times, the two learners in turn, and return the medians and the median of
+    the pairs' ratios.
+    """
     rows = []
     with tempfile.TemporaryDirectory() as directory:
         for name in models:
@@ -54,32 +66,48 @@ def run_device_bench(models: tuple[str, ...], repeats: int, say: Callable[[str],
             _run(["build", str(config), str(plan)])
             pairs = []
             for repeat in range(repeats):
-                pair = {learner: _run([learner, str(config), str(plan), str(MODELS[name][3])]) for learner in ("litert", "keras")}
-                say(f"{name}: {repeat + 1}/{repeats} LiteRT {pair['litert']['ms']:.2f} ms, Keras {pair['keras']['ms']:.2f} ms")
+                pair = {
+                    learner: _run([learner, str(config), str(plan), str(MODELS[name][3])])
+                    for learner in ("litert", "keras")
+                }
+                say(
+                    f"{name}: {repeat + 1}/{repeats} LiteRT {pair['litert']['ms']:.2f} ms, Keras "
+                    f"{pair['keras']['ms']:.2f} ms"
+                )
                 pairs.append(pair)
             rows.append(
                 {
                     "model": name,
                     "batch_size": MODELS[name][2],
-                    **{f"{k}_{unit}": median(p[k][unit] for p in pairs) for k in ("litert", "keras") for unit in ("ms", "mb")},
+                    **{
+                        f"{k}_{unit}": median(p[k][unit] for p in pairs)
+                        for k in ("litert", "keras")
+                        for unit in ("ms", "mb")
+                    },
                     "ratio": median(p["litert"]["ms"] / p["keras"]["ms"] for p in pairs),
                 }
             )
     names = ("ai-edge-litert", "tensorflow", "keras", "numpy")
-    return {"machine": machine(), "versions": {n: version(n) for n in names}, "command": "edgefl bench device", "rows": rows}
+    return {
+        "machine": machine(),
+        "versions": {n: version(n) for n in names},
+        "command": "edgefl bench device",
+        "rows": rows,
+    }
 
 
 def render(result: dict[str, Any]) -> str:
     """Return the result as lines."""
     rows = [
-        f"{row['model']:14} {row['batch_size']:5d} {row['litert_ms']:10.2f} {row['keras_ms']:9.2f} {row['ratio']:6.2f}"
-        f" {row['litert_mb']:10.0f} {row['keras_mb']:9.0f}"
+        f"{row['model']:14} {row['batch_size']:5d} {row['litert_ms']:10.2f} {row['keras_ms']:9.2f} "
+        f"{row['ratio']:6.2f} {row['litert_mb']:10.0f} {row['keras_mb']:9.0f}"
         for row in result["rows"]
     ]
     return "\n".join(
         (
             f"{result['machine']}; {', '.join(f'{k} {v}' for k, v in result['versions'].items())}",
-            f"{'model':14} {'batch':>5} {'LiteRT ms':>10} {'Keras ms':>9} {'ratio':>6} {'LiteRT MB':>10} {'Keras MB':>9}",
+            f"{'model':14} {'batch':>5} {'LiteRT ms':>10} {'Keras ms':>9} {'ratio':>6} {'LiteRT MB':>10} "
+            f"{'Keras MB':>9}",
             *rows,
         )
     )

@@ -18,7 +18,9 @@ from edgefl.transport.link import Link
 
 HOST = "127.0.0.1"
 WATCH = "watch"
-"""Who reads the rounds' summaries and the broker's count of dropped messages; the one change to what `broker init` writes."""
+"""Who reads the rounds' summaries and the broker's count of dropped messages; the one change to what `broker
+init` writes.
+"""
 WATCHED = f"\nuser {WATCH}\ntopic read $SYS/broker/publish/messages/dropped\n"
 DAYS = 2
 START_S = 20.0
@@ -28,7 +30,9 @@ def find_mosquitto() -> str:
     """Return its path; ConfigError when it is not installed."""
     found = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
     if not found:
-        raise ConfigError("mosquitto is not installed, and a fleet is measured on it; `apt install mosquitto`")
+        raise ConfigError(
+            "mosquitto is not installed, and a fleet is measured on it; `apt install mosquitto`"
+        )
     return found
 
 
@@ -41,15 +45,32 @@ def free_port() -> int:
 
 def mosquitto_version() -> str:
     """Return mosquitto's version as it says it."""
-    said = subprocess.run([find_mosquitto(), "-h"], capture_output=True, text=True, check=False).stdout.split()
+    said = subprocess.run(
+        [find_mosquitto(), "-h"], capture_output=True, text=True, check=False
+    ).stdout.split()
     return said[said.index("version") + 1] if "version" in said else "unknown"
 
 
 def make_keys(directory: Path, clients: Sequence[str]) -> Path:
-    """Make authority, configuration and enrolments by the public command and `enrol`; returns the directory of the broker."""
+    """Make authority, configuration and enrolments by the public command and `enrol`; returns the directory
+    of the broker.
+    """
     broker = directory / "broker"
     port = str(free_port())
-    command = [sys.executable, "-m", "edgefl", "broker", "init", str(broker), "--host", "localhost", "--port", port, "--bind", HOST]
+    command = [
+        sys.executable,
+        "-m",
+        "edgefl",
+        "broker",
+        "init",
+        str(broker),
+        "--host",
+        "localhost",
+        "--port",
+        port,
+        "--bind",
+        HOST,
+    ]
     command += ["--user", getpass.getuser()]  # the benchmark makes the broker's data directory anew
     made = subprocess.run(command, capture_output=True, text=True, check=False)
     if made.returncode:
@@ -69,16 +90,24 @@ def secured_broker(directory: Path, broker: Path) -> Iterator[None]:
     own = load_enrolment(directory / f"{WATCH}.enrol")
     shutil.rmtree(broker / "data", ignore_errors=True)
     (broker / "data").mkdir(mode=0o700)
-    with running([find_mosquitto(), "-c", str(broker / "mosquitto.conf")], directory / "mosquitto.log") as process:
+    with running(
+        [find_mosquitto(), "-c", str(broker / "mosquitto.conf")], directory / "mosquitto.log"
+    ) as process:
         _wait(process, own.broker, own)
         yield
 
 
 @contextmanager
 def bare_broker(directory: Path, broker: Path | None) -> Iterator[int]:
-    """Run mosquitto as it is, without access list or persistence, and yield its port; `broker`: with TLS by the keys there."""
+    """Run mosquitto as it is, without access list or persistence, and yield its port; `broker`: with TLS by
+    the keys there.
+    """
     port = free_port()
-    tls = f"cafile {broker}/ca.pem\ncertfile {broker}/server.pem\nkeyfile {broker}/server.key\n" if broker else ""
+    tls = (
+        f"cafile {broker}/ca.pem\ncertfile {broker}/server.pem\nkeyfile {broker}/server.key\n"
+        if broker
+        else ""
+    )
     conf = directory / "bare.conf"
     conf.write_text(f"listener {port} {HOST}\n{tls}allow_anonymous true\nset_tcp_nodelay true\nuser root\n")
     with running([find_mosquitto(), "-c", str(conf)], directory / "bare.log") as process:

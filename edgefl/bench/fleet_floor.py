@@ -1,9 +1,11 @@
-"""The floor of `edgefl bench fleet`, a process of it: `fleet_floor serve|answer URL CA BYTES CLIENTS ROUNDS [FIRST]`.
+"""The floor of `edgefl bench fleet`, a process of it: `fleet_floor serve|answer URL CA BYTES CLIENTS ROUNDS
+[FIRST]`.
 
 paho as it is, QoS 1: no chunks, receipts, signatures or journal.
 
-In each round the server publishes one message of BYTES and waits until every client has answered with one of the same size. What is
-sent is random bytes; nothing is aggregated or kept. A process of CLIENTS clients has those from number FIRST on.
+In each round the server publishes one message of BYTES and waits until every client has answered with one of
+the same size. What is sent is random bytes; nothing is aggregated or kept. A process of CLIENTS clients has
+those from number FIRST on.
 """
 
 import json
@@ -20,12 +22,20 @@ from paho.mqtt.enums import CallbackAPIVersion
 from edgefl.system.memory import peak_rss_mb
 
 DEADLINE_S = 120.0
-READY, DOWN, UP, END = "floor/ready", "floor/down", "floor/up", "floor/end"
+READY = "floor/ready"
+DOWN = "floor/down"
+UP = "floor/up"
+END = "floor/end"
 
 
-def connect(url: str, ca: str, name: str, subscribed: list[str], take: Any) -> tuple[paho.Client, threading.Event]:
-    """Return a connected client whose messages go to `take`, and an event that is set once the broker took the subscription."""
-    client, there = paho.Client(CallbackAPIVersion.VERSION2, client_id=name, protocol=paho.MQTTv311), threading.Event()
+def connect(
+    url: str, ca: str, name: str, subscribed: list[str], take: Any
+) -> tuple[paho.Client, threading.Event]:
+    """Return a connected client whose messages go to `take`, and an event that is set once the broker took
+    the subscription.
+    """
+    client = paho.Client(CallbackAPIVersion.VERSION2, client_id=name, protocol=paho.MQTTv311)
+    there = threading.Event()
     if ca:
         client.tls_set(ca)
     client.on_message = take
@@ -39,7 +49,8 @@ def connect(url: str, ca: str, name: str, subscribed: list[str], take: Any) -> t
 
 def serve(url: str, ca: str, size: int, clients: int, rounds: int) -> dict[str, Any]:
     """Play the rounds; returns seconds of each."""
-    changed, counts = threading.Condition(), {READY: 0, UP: 0}
+    changed = threading.Condition()
+    counts = {READY: 0, UP: 0}
 
     def take(client: paho.Client, given: Any, message: paho.MQTTMessage) -> None:
         with changed:
@@ -55,7 +66,8 @@ def serve(url: str, ca: str, size: int, clients: int, rounds: int) -> dict[str, 
     there.wait(DEADLINE_S)
     print("up", flush=True)
     wait(READY, clients)
-    seconds, model = [], os.urandom(size)
+    seconds = []
+    model = os.urandom(size)
     for number in range(rounds):
         began = time.perf_counter()
         client.publish(DOWN, model, qos=1)
@@ -80,7 +92,10 @@ def answer(url: str, ca: str, size: int, clients: int, rounds: int, first: int) 
 
         return take
 
-    links = [connect(url, ca, f"floor-{number}", [DOWN, END], taker(number, os.urandom(size))) for number in numbers]
+    links = [
+        connect(url, ca, f"floor-{number}", [DOWN, END], taker(number, os.urandom(size)))
+        for number in numbers
+    ]
     for number, (client, there) in zip(numbers, links, strict=True):
         there.wait(DEADLINE_S)
         client.publish(f"{READY}/{number}", b"", qos=1)

@@ -1,7 +1,9 @@
-"""Flower as the peer of `edgefl bench fleet`: a SuperLink and SuperNodes without TLS, in a virtual environment of their own.
+"""Flower as the peer of `edgefl bench fleet`: a SuperLink and SuperNodes without TLS, in a virtual
+environment of their own.
 
-The app is Flower's documented kind (a ServerApp with FedAvg, a ClientApp whose `train` gives back what it got), run by `flwr run` on the
-deployment runtime: a SuperNode for each client, as there is a device service for each board. Evaluation is off.
+The app is Flower's documented kind (a ServerApp with FedAvg, a ClientApp whose `train` gives back what it
+got), run by `flwr run` on the deployment runtime: a SuperNode for each client, as there is a device service
+for each board. Evaluation is off.
 """
 
 import json
@@ -81,8 +83,9 @@ def main(grid, context):
     strategy.start(grid=grid, initial_arrays=ArrayRecord([model]), num_rounds=int(given["rounds"]))
     with open(given["out"], "w") as file:
         json.dump(times, file)
-"""
-START_S, TIMEOUT_S = 120.0, 300.0
+"""  # noqa: E501
+START_S = 120.0
+TIMEOUT_S = 300.0
 
 
 def flower_version(python: str) -> str:
@@ -94,20 +97,35 @@ def flower_version(python: str) -> str:
             return done.stdout.strip()
     except OSError:
         pass
-    raise ConfigError(f"{python} has no flwr; give --flwr-python a Python that has it (pip install flwr==1.41.0), or leave it out")
+    raise ConfigError(
+        f"{python} has no flwr; give --flwr-python a Python that has it (pip install flwr==1.41.0), or leave "
+        "it out"
+    )
 
 
 def run_flower(directory: Path, python: str, size: int, clients: int, rounds: int) -> dict[str, Any]:
-    """Play the rounds; returns seconds a round, until the first one, and a client's memory. EdgeflError when it does not end."""
-    programs, port, out, log = Path(python).parent, free_port(), directory / "times.json", directory / "flower.log"
-    for name, text in (("pyproject.toml", PROJECT), ("app/__init__.py", ""), ("app/client.py", CLIENT), ("app/server.py", SERVER)):
+    """Play the rounds; returns seconds a round, until the first one, and a client's memory. EdgeflError when
+    it does not end.
+    """
+    programs = Path(python).parent
+    port = free_port()
+    out = directory / "times.json"
+    log = directory / "flower.log"
+    for name, text in (
+        ("pyproject.toml", PROJECT),
+        ("app/__init__.py", ""),
+        ("app/client.py", CLIENT),
+        ("app/server.py", SERVER),
+    ):
         (directory / "flower" / name).parent.mkdir(parents=True, exist_ok=True)
         (directory / "flower" / name).write_text(
             text.format(rounds=rounds, size=size, clients=clients, out=out) if text == PROJECT else text
         )
     home = directory / "home"
     home.mkdir()
-    (home / "config.toml").write_text(f'[superlink]\ndefault = "bench"\n\n[superlink.bench]\naddress = "{HOST}:{port}"\ninsecure = true\n')
+    (home / "config.toml").write_text(
+        f'[superlink]\ndefault = "bench"\n\n[superlink.bench]\naddress = "{HOST}:{port}"\ninsecure = true\n'
+    )
     env = {
         **os.environ,
         "FLWR_HOME": str(home),
@@ -115,30 +133,56 @@ def run_flower(directory: Path, python: str, size: int, clients: int, rounds: in
         "FLWR_TELEMETRY_ENABLED": "0",
         "PYTHONPATH": "",
     }
-    began, peak = time.time(), 0.0
+    began = time.time()
+    peak = 0.0
     with ExitStack() as stack:
-        link = [str(programs / "flower-superlink"), "--insecure", "--disable-runtime-dependency-installation", "--host", HOST]
+        link = [
+            str(programs / "flower-superlink"),
+            "--insecure",
+            "--disable-runtime-dependency-installation",
+            "--host",
+            HOST,
+        ]
         stack.enter_context(running([*link, "--port", str(port)], log, env=env))
-        node = [str(programs / "flower-supernode"), "--insecure", "--superlink", f"{HOST}:{port}", "--host", HOST, "--port"]
-        nodes = [stack.enter_context(running([*node, str(free_port())], log, env=env)) for _ in range(clients)]
+        node = [
+            str(programs / "flower-supernode"),
+            "--insecure",
+            "--superlink",
+            f"{HOST}:{port}",
+            "--host",
+            HOST,
+            "--port",
+        ]
+        nodes = [
+            stack.enter_context(running([*node, str(free_port())], log, env=env)) for _ in range(clients)
+        ]
         _start_run([str(programs / "flwr"), "run", str(directory / "flower"), "bench"], env)
         until = time.monotonic() + TIMEOUT_S
         while not out.exists():
             if time.monotonic() > until:
-                raise EdgeflError(f"Flower was not done after {TIMEOUT_S:g} s: {' '.join(log.read_text().splitlines()[-1:])}")
+                raise EdgeflError(
+                    f"Flower was not done after {TIMEOUT_S:g} s: "
+                    f"{' '.join(log.read_text().splitlines()[-1:])}"
+                )
             peak = max(peak, tree_mb(nodes[0].pid))
             time.sleep(0.2)
     times = json.loads(out.read_text())
     seconds = [later - earlier for earlier, later in pairwise(times)]
     return {
-        "round_s": median(seconds), "round_s_range": [min(seconds), max(seconds)], "first_round_s": times[0] - began, "client_mb": peak,
-    }  # fmt: skip
+        "round_s": median(seconds),
+        "round_s_range": [min(seconds), max(seconds)],
+        "first_round_s": times[0] - began,
+        "client_mb": peak,
+    }
 
 
 def _start_run(command: list[str], env: dict[str, str]) -> None:
-    until, said = time.monotonic() + START_S, ""
+    until = time.monotonic() + START_S
+    said = ""
     while time.monotonic() < until:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=env, timeout=TIMEOUT_S)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, env=env, timeout=TIMEOUT_S
+        )
         if done.returncode == 0:
             return
         said = done.stderr + done.stdout

@@ -1,4 +1,6 @@
-"""One federation of light clients: `edgefl aggregator start --security`, mosquitto with certificates and access list, real updates."""
+"""One federation of light clients: `edgefl aggregator start --security`, mosquitto with certificates and
+access list, real updates.
+"""
 
 import json
 import sqlite3
@@ -28,7 +30,8 @@ from edgefl.wire.strict_json import decode_json
 from edgefl.wire.tensors import encode_weights
 from edgefl.wire.topics import Topics
 
-INPUTS, CLASSES = 60, 10
+INPUTS = 60
+CLASSES = 10
 DROPPED = "$SYS/broker/publish/messages/dropped"
 SETTLE_S = 2.5
 """For the broker's last word on what it dropped: it says so each second."""
@@ -36,7 +39,8 @@ SETTLE_S = 2.5
 
 @dataclass(frozen=True)
 class Load:
-    """What is measured: so many clients, a model of so many bytes, so many rounds; `timeout_s` for the whole of it.
+    """What is measured: so many clients, a model of so many bytes, so many rounds; `timeout_s` for the whole
+    of it.
 
     `workers`: so many processes take the uploads, 0: the aggregator does.
     """
@@ -54,11 +58,16 @@ def client_ids(count: int) -> list[str]:
 
 
 def write_plan(directory: Path, model_bytes: int) -> int:
-    """Write a plan of the numpy learner and initial weights; returns the bytes of its weights, at most `model_bytes`."""
+    """Write a plan of the numpy learner and initial weights; returns the bytes of its weights, at most
+    `model_bytes`.
+    """
     spec = softmax_spec(
-        "fedavg", inputs=INPUTS, features=(model_bytes // 4 - CLASSES) // (INPUTS + CLASSES), classes=CLASSES,
+        "fedavg",
+        inputs=INPUTS,
+        features=(model_bytes // 4 - CLASSES) // (INPUTS + CLASSES),
+        classes=CLASSES,
         options=full_options("fedavg", {}),
-    )  # fmt: skip
+    )
     save_plan(Plan(spec, b"", b""), directory)
     rng = np.random.default_rng(1)
     weights = {each.name: rng.normal(0, 0.1, each.shape).astype(np.float32) for each in spec.weights}
@@ -67,17 +76,28 @@ def write_plan(directory: Path, model_bytes: int) -> int:
 
 
 def run_fleet(load: Load, directory: Path) -> dict[str, Any]:
-    """Play a federation in an empty directory and return what it took; EdgeflError when it does not come to its end."""
+    """Play a federation in an empty directory and return what it took; EdgeflError when it does not come to
+    its end.
+    """
     ids = client_ids(load.clients)
     broker = make_keys(directory, ids)
     size = write_plan(directory / "plan", load.model_bytes)
-    name, out = "fleet", directory / "out"
+    name = "fleet"
+    out = directory / "out"
     (directory / "federation.toml").write_text(
         f'[federation]\nname = "{name}"\nrounds = {load.rounds}\nmin_clients = {load.clients}\nquorum = 1.0\n'
         f'deadline_s = {load.timeout_s}\n[algorithm]\nname = "fedavg"\n'
     )
     edgefl = [sys.executable, "-m", "edgefl", "aggregator", "start", "--security", str(broker)]
-    lead = [*edgefl, "--config", str(directory / "federation.toml"), "--plan", str(directory / "plan"), "--out", str(out)]
+    lead = [
+        *edgefl,
+        "--config",
+        str(directory / "federation.toml"),
+        "--plan",
+        str(directory / "plan"),
+        "--out",
+        str(out),
+    ]
     lead += ["--workers", str(load.workers)] if load.workers else []
     files = [str(directory / f"{client_id}.enrol") for client_id in ids]
     together = clients_a_process(load.clients)
@@ -92,7 +112,9 @@ def run_fleet(load: Load, directory: Path) -> dict[str, Any]:
         summaries, peaks_mb, used_s = watch.until_personal(aggregator, light, load.timeout_s)
         told = json.loads(_output(light, directory / "light.log"))
         if aggregator.wait(60):
-            raise EdgeflError(f"the aggregator ended with {aggregator.returncode}: {_last(directory / 'aggregator.log')}")
+            raise EdgeflError(
+                f"the aggregator ended with {aggregator.returncode}: {_last(directory / 'aggregator.log')}"
+            )
         dropped = watch.dropped_by_broker()
     times = [summary.ts for summary in summaries if summary.phase != PERSONALIZE]
     seconds = [later - earlier for earlier, later in pairwise(times)]
@@ -119,7 +141,8 @@ class Watch:
     """Reads summaries and the broker's own count of dropped messages."""
 
     def __init__(self, directory: Path, federation: str) -> None:
-        self._directory, own = directory, load_enrolment(directory / f"{WATCH}.enrol")
+        self._directory = directory
+        own = load_enrolment(directory / f"{WATCH}.enrol")
         self.link = Link(own.broker, "edgefl-watch", context=tls_context(own))
         self.link.subscribe(Topics(federation).root + "/round/+/summary", DROPPED)
         self._dropped = 0
@@ -136,26 +159,39 @@ class Watch:
     def until_personal(
         self, aggregator: "subprocess.Popen[str]", light: "subprocess.Popen[str]", timeout_s: float
     ) -> tuple[list[Summary], list[float], list[float]]:
-        """Return the rounds' summaries, that of the personalization last, and what the aggregator and then each of its workers needed:
-        peak memory in MB, and seconds of processor time a round after the first."""
-        until, found, used = time.monotonic() + timeout_s, list[Summary](), list[list[float]]()
-        pids, peaks = [aggregator.pid], dict[int, float]()
+        """Return the rounds' summaries, that of the personalization last, and what the aggregator and then
+        each of its workers needed: peak memory in MB, and seconds of processor time a round after the first.
+        """
+        until = time.monotonic() + timeout_s
+        found = list[Summary]()
+        used = list[list[float]]()
+        pids = [aggregator.pid]
+        peaks = dict[int, float]()
         while time.monotonic() < until and aggregator.poll() is None and not light.poll():
             if summary := self._take(0.5):
                 found.append(summary)
                 pids = pids if used else [aggregator.pid, *children(aggregator.pid)]
                 used.append([cpu_s(pid) for pid in pids])
             for pid in pids:
-                peaks[pid] = max(peaks.get(pid, 0.0), peak_rss_mb(pid))  # NaN of one that has ended is not larger
+                peaks[pid] = max(
+                    peaks.get(pid, 0.0), peak_rss_mb(pid)
+                )  # NaN of one that has ended is not larger
             if summary and summary.phase == PERSONALIZE:
-                spent = [(last - first) / max(1, len(used) - 2) for first, last in zip(used[0], used[-2], strict=True)]
+                spent = [
+                    (last - first) / max(1, len(used) - 2)
+                    for first, last in zip(used[0], used[-2], strict=True)
+                ]
                 return found, list(peaks.values()), spent
         for process, name in ((aggregator, "aggregator"), (light, "light")):
             if process.poll():
                 raise EdgeflError(
-                    f"{name} ended with {process.returncode} after {len(found)} rounds: {_last(self._directory / f'{name}.log')}"
+                    f"{name} ended with {process.returncode} after {len(found)} rounds: "
+                    f"{_last(self._directory / f'{name}.log')}"
                 )
-        raise EdgeflError(f"the federation was not done after {timeout_s:g} s: {len(found)} rounds; run it on a quieter machine")
+        raise EdgeflError(
+            f"the federation was not done after {timeout_s:g} s: {len(found)} rounds; run it on a quieter "
+            "machine"
+        )
 
     def dropped_by_broker(self) -> int:
         """Return how many messages the broker dropped since it started."""
@@ -177,7 +213,9 @@ def _last(log: Path) -> str:
 
 
 def _bytes_a_round(clients: list[dict[str, Any]], rounds: int) -> dict[str, float]:
-    """Payload bytes of a client by round, the plan and the personalization in it: the medians, and what the worst one sent."""
+    """Payload bytes of a client by round, the plan and the personalization in it: the medians, and what the
+    worst one sent.
+    """
     up, down = ([client[f"bytes_{way}"] / rounds for client in clients] for way in ("up", "down"))
     return {"up": median(up), "down": median(down), "most_up": max(up), "most_down": max(down)}
 
@@ -186,7 +224,8 @@ def _account(out: Path, clients: list[dict[str, Any]], load: Load, dropped: int)
     """Return what became of the updates: each client's was to be accepted once a round."""
     with sqlite3.connect(out / "journal.sqlite") as database:
         rows = database.execute(
-            "select number, client_id, count(*) from accepted where phase != ? group by number, client_id", (PERSONALIZE,)
+            "select number, client_id, count(*) from accepted where phase != ? group by number, client_id",
+            (PERSONALIZE,),
         )
         accepted = sum(count == 1 for *_, count in rows)
         left_out = sum(len(json.loads(row[0])) for row in database.execute("select dropped from round"))

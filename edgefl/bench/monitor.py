@@ -1,4 +1,6 @@
-"""What watching a large fleet takes: a process beside a broker on which hundreds of devices speak, its processor time and memory."""
+"""What watching a large fleet takes: a process beside a broker on which hundreds of devices speak, its
+processor time and memory.
+"""
 
 import json
 import os
@@ -32,13 +34,27 @@ def first_words(popen: "subprocess.Popen[str]", what: str) -> dict[str, Any]:
 
 @contextmanager
 def speaking(fleet: Fleet, seconds: float) -> Iterator[dict[str, Any]]:
-    """A broker of this machine, its `url` and `kind`, on which the fleet speaks. LinkError when there is none."""
+    """A broker of this machine, its `url` and `kind`, on which the fleet speaks. LinkError when there is
+    none.
+    """
     with running([*EDGEFL, "broker", "start", "--port", "0", "--json"], stdout=subprocess.PIPE) as broker:
         told = first_words(broker, "broker start")
         speaker = [
-            sys.executable, "-m", "edgefl.bench.monitor_fleet", told["url"], "--federation", fleet.federation, "--devices",
-            str(fleet.devices), "--period", str(fleet.period_s), "--round", str(fleet.round_s), "--seconds", str(seconds + SPOKEN_S),
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "edgefl.bench.monitor_fleet",
+            told["url"],
+            "--federation",
+            fleet.federation,
+            "--devices",
+            str(fleet.devices),
+            "--period",
+            str(fleet.period_s),
+            "--round",
+            str(fleet.round_s),
+            "--seconds",
+            str(seconds + SPOKEN_S),
+        ]
         with running(speaker, stdout=subprocess.DEVNULL):
             yield told
 
@@ -46,13 +62,19 @@ def speaking(fleet: Fleet, seconds: float) -> Iterator[dict[str, Any]]:
 def load_of(command: str, fleet: Fleet, broker: dict[str, Any], seconds: float) -> dict[str, Any]:
     """Return what a result says of how it was measured."""
     return {
-        "command": command, "machine": machine(), "broker": broker["kind"], "devices": fleet.devices,
-        "messages_per_s": round(messages_per_s(fleet)), "seconds": seconds,
-    }  # fmt: skip
+        "command": command,
+        "machine": machine(),
+        "broker": broker["kind"],
+        "devices": fleet.devices,
+        "messages_per_s": round(messages_per_s(fleet)),
+        "seconds": seconds,
+    }
 
 
 @contextmanager
-def in_terminal(command: Sequence[str], columns: int, rows: int) -> "Iterator[tuple[subprocess.Popen[str], bytearray]]":
+def in_terminal(
+    command: Sequence[str], columns: int, rows: int
+) -> "Iterator[tuple[subprocess.Popen[str], bytearray]]":
     """A process in a terminal of its own of that size, and what it has drawn so far."""
     ours, theirs = pty.openpty()
     env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(columns), "LINES": str(rows)}
@@ -65,35 +87,48 @@ def in_terminal(command: Sequence[str], columns: int, rows: int) -> "Iterator[tu
         except OSError:  # the other end is closed
             return
 
-    with running(command, stdin=theirs, stdout=theirs, stderr=theirs, env=env, start_new_session=True) as popen:
+    with running(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, env=env, start_new_session=True
+    ) as popen:
         os.close(theirs)
         threading.Thread(target=read, daemon=True).start()
         yield popen, drawn
     os.close(ours)
 
 
-def run_monitor_bench(fleet: Fleet, seconds: float, command: str, note: Callable[[str], None]) -> dict[str, Any]:
-    """Return what `edgefl monitor` takes in a terminal of 80 x 24 while the fleet speaks over a broker of this machine. LinkError."""
+def run_monitor_bench(
+    fleet: Fleet, seconds: float, command: str, note: Callable[[str], None]
+) -> dict[str, Any]:
+    """Return what `edgefl monitor` takes in a terminal of 80 x 24 while the fleet speaks over a broker of
+    this machine. LinkError.
+    """
     with speaking(fleet, seconds) as broker:
         view = [*EDGEFL, "monitor", "--broker", broker["url"], "--federation", fleet.federation]
         with in_terminal(view, 80, 24) as (monitor, drawn):
             result = measured(monitor.pid, seconds, note)
             if monitor.poll() is not None or b"round" not in drawn:
-                raise LinkError(f"the monitor ended or drew nothing: {bytes(drawn[-300:])!r}; run `edgefl monitor` by hand")
-            return {**load_of(command, fleet, broker, seconds), **result, "drawn_kb": round(len(drawn) / 1000)}
+                raise LinkError(
+                    f"the monitor ended or drew nothing: {bytes(drawn[-300:])!r}; run `edgefl monitor` by "
+                    "hand"
+                )
+            return {
+                **load_of(command, fleet, broker, seconds),
+                **result,
+                "drawn_kb": round(len(drawn) / 1000),
+            }
 
 
 def render_load(result: dict[str, Any]) -> str:
     """Return where and under which load it was measured, in two lines."""
     return (
-        f"{result['machine']}; broker {result['broker']}\n"
-        f"{result['devices']} devices, about {result['messages_per_s']} messages a second, for {result['seconds']:g} s\n"
+        f"{result['machine']}; broker {result['broker']}\n{result['devices']} devices, about "
+        f"{result['messages_per_s']} messages a second, for {result['seconds']:g} s\n"
     )
 
 
 def render(result: dict[str, Any]) -> str:
     """Return the result as lines."""
     return (
-        f"{render_load(result)}"
-        f"edgefl monitor: {result['core_percent']:.1f}% of a core, {result['rss_mb']:.0f} MB, {result['peak_rss_mb']:.0f} MB peak"
+        f"{render_load(result)}edgefl monitor: {result['core_percent']:.1f}% of a core, "
+        f"{result['rss_mb']:.0f} MB, {result['peak_rss_mb']:.0f} MB peak"
     )

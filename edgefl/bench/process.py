@@ -12,20 +12,29 @@ from edgefl.system.memory import memory_mb
 
 SETTLE_S = 10.0
 END_S = 20.0
-ALONE, TOGETHER = 10, 125
+ALONE = 10
+TOGETHER = 125
 
 
 def clients_a_process(count: int) -> int:
-    """Return how many of so many MQTT clients share a process: each of a few has its own, as boards have, and no lock in common."""
+    """Return how many of so many MQTT clients share a process: each of a few has its own, as boards have, and
+    no lock in common.
+    """
     return 1 if count <= ALONE else TOGETHER
 
 
 @contextmanager
-def running(command: Sequence[str], log: Path | None = None, **given: Any) -> Iterator["subprocess.Popen[str]"]:
-    """Run a program, and end it with the block. Its words go to the log; without one to where this process's go."""
+def running(
+    command: Sequence[str], log: Path | None = None, **given: Any
+) -> Iterator["subprocess.Popen[str]"]:
+    """Run a program, and end it with the block. Its words go to the log; without one to where this process's
+    go.
+    """
     file = log.open("a") if log else None
     try:
-        process = subprocess.Popen(command, text=True, **{"stdin": subprocess.DEVNULL, "stdout": file, "stderr": file, **given})
+        process = subprocess.Popen(
+            command, text=True, **{"stdin": subprocess.DEVNULL, "stdout": file, "stderr": file, **given}
+        )
     finally:
         if file:
             file.close()
@@ -54,15 +63,20 @@ def children(pid: int) -> list[int]:
 def cpu_s(pid: int) -> float:
     """Return the processor time a process has had, in seconds; 0 when it has ended."""
     try:
-        return time.clock_gettime((~pid << 3) | 2)  # Linux's clock of that process, to the nanosecond: /proc counts ticks of 10 ms
+        return time.clock_gettime(
+            (~pid << 3) | 2
+        )  # Linux's clock of that process, to the nanosecond: /proc counts ticks of 10 ms
     except OSError:
         return 0.0
 
 
 def measured(pid: int, seconds: float, note: Callable[[str], None]) -> dict[str, float]:
-    """Return a process's share of one core in per cent over so many seconds, once it had ten to settle, and its memory in MB."""
+    """Return a process's share of one core in per cent over so many seconds, once it had ten to settle, and
+    its memory in MB.
+    """
     time.sleep(SETTLE_S)
-    before, began = cpu_s(pid), time.monotonic()
+    before = cpu_s(pid)
+    began = time.monotonic()
     note(f"measuring for {seconds:g} s")
     time.sleep(seconds)
     share = 100 * (cpu_s(pid) - before) / (time.monotonic() - began)

@@ -1,4 +1,6 @@
-"""`edgefl bench simulate`: client steps a second beside the named peers, how a simulation scales, and what memory it needs."""
+"""`edgefl bench simulate`: client steps a second beside the named peers, how a simulation scales, and what
+memory it needs.
+"""
 
 import tempfile
 from collections.abc import Callable
@@ -16,7 +18,8 @@ PACKAGES = ("ai-edge-litert", "tensorflow", "keras", "numpy")
 def run_simulate_bench(repeats: int, torch_python: str | None, say: Callable[[str], None]) -> dict[str, Any]:
     """Measure all three and return them with machine, versions and command.
 
-    Raises PlanError when `torch_python` has no torch or a peer's process fails, EdgeflError when a simulation fails.
+    Raises PlanError when `torch_python` has no torch or a peer's process fails, EdgeflError when a simulation
+    fails.
     """
     found = find_torch(torch_python)
     with tempfile.TemporaryDirectory(prefix="edgefl-bench-") as name:
@@ -44,7 +47,8 @@ def _torch_version(steps: dict[str, Any]) -> dict[str, str]:
 def render(result: dict[str, Any]) -> str:
     """Return the result as text for a terminal."""
     lines = [
-        f"{result['command']}\n{result['machine']}; {', '.join(f'{k} {v}' for k, v in result['versions'].items())}",
+        f"{result['command']}\n{result['machine']}; "
+        f"{', '.join(f'{k} {v}' for k, v in result['versions'].items())}",
         "",
         "LeNet-5 at 28x28x1, batch 10, SGD with momentum, one core:",
         f"{'peer':12} {'steps/s':>8} {'ms':>7} {'CPU ms':>7} {'time over ours':>15} {'first loss':>11}",
@@ -55,18 +59,23 @@ def render(result: dict[str, Any]) -> str:
             continue
         low, high = row["time_over_ours_range"]
         span = f"{row['time_over_ours']:.2f} ({low:.2f}-{high:.2f})"
-        lines.append(f"{peer:12} {row['steps_per_second']:8.0f} {row['ms']:7.2f} {row['cpu_ms']:7.2f} {span:>15} {row['first_loss']:11.5f}")
-    scaling, memory = result["scaling"], result["memory"]
-    one, two = scaling["steps_per_second_1"], scaling["steps_per_second_2"]
+        lines.append(
+            f"{peer:12} {row['steps_per_second']:8.0f} {row['ms']:7.2f} {row['cpu_ms']:7.2f} {span:>15} "
+            f"{row['first_loss']:11.5f}"
+        )
+    scaling = result["scaling"]
+    memory = result["memory"]
+    one = scaling["steps_per_second_1"]
+    two = scaling["steps_per_second_2"]
     low, high = scaling["ratio_range"]
     return "\n".join(
         [
             *lines,
             "",
-            f"simulation of {scaling['clients']} clients of {scaling['samples']} samples: {one:.0f} client steps/s in one process, "
-            f"{two:.0f} in two: {scaling['ratio']:.2f} times ({low:.2f}-{high:.2f})",
-            f"peak memory, {memory['processes']} processes and their parent, {memory['cohort']} clients a round: "
-            f"{memory['few_mb']:.0f} MB with {memory['few']} clients, {memory['many_mb']:.0f} MB with {memory['many']}: "
-            f"{memory['ratio']:.2f} times",
+            f"simulation of {scaling['clients']} clients of {scaling['samples']} samples: {one:.0f} client "
+            f"steps/s in one process, {two:.0f} in two: {scaling['ratio']:.2f} times ({low:.2f}-{high:.2f})",
+            f"peak memory, {memory['processes']} processes and their parent, {memory['cohort']} clients a "
+            f"round: {memory['few_mb']:.0f} MB with {memory['few']} clients, {memory['many_mb']:.0f} MB with "
+            f"{memory['many']}: {memory['ratio']:.2f} times",
         ]
     )

@@ -1,6 +1,8 @@
-"""One process of `edgefl bench simulate`: `build CONFIG PLAN SAMPLES STEPS`, or `edgefl|keras-fit|tf-function CONFIG PLAN SAMPLES EPOCHS`.
+"""One process of `edgefl bench simulate`: `build CONFIG PLAN SAMPLES STEPS`, or `edgefl|keras-fit|tf-function
+CONFIG PLAN SAMPLES EPOCHS`.
 
-Each peer trains the same network from the same weights on the same batches, and tells the first epoch's loss to prove it.
+Each peer trains the same network from the same weights on the same batches, and tells the first epoch's loss
+to prove it.
 """
 
 import json
@@ -28,11 +30,20 @@ def build(config: FederationConfig, plan: Path, samples: Path, steps: int) -> No
 
     built, weights = build_plan(config)
     save_plan(built, plan)
-    train, rng = built.spec.signature("train"), np.random.default_rng(1)
+    train = built.spec.signature("train")
+    rng = np.random.default_rng(1)
     count = train.batch_size * steps
-    x, y = rng.random((count, *built.spec.input_shape), dtype=np.float32), rng.integers(0, built.spec.num_classes, count)
+    x = rng.random((count, *built.spec.input_shape), dtype=np.float32)
+    y = rng.integers(0, built.spec.num_classes, count)
     order = np.random.default_rng(1).permutation(count)  # what the learner draws from this seed
-    held: dict[str, Any] = {"x": x, "y": y, "order": order, "batch_size": train.batch_size, **train.hyper, **weights}
+    held: dict[str, Any] = {
+        "x": x,
+        "y": y,
+        "order": order,
+        "batch_size": train.batch_size,
+        **train.hyper,
+        **weights,
+    }
     np.savez(samples, **held)
 
 
@@ -42,7 +53,9 @@ def edgefl_epoch(config: FederationConfig, plan: Path, given: Given) -> Epoch:
 
     learner = LiteRTLearner(load_plan(plan), threads=1)
     weights = {spec.name: given[spec.name] for spec in learner.spec.weights}
-    return lambda: learner.fit("train", weights, {"x": given["x"]}, given["y"], epochs=1, rng=np.random.default_rng(1))[1]
+    return lambda: learner.fit(
+        "train", weights, {"x": given["x"]}, given["y"], epochs=1, rng=np.random.default_rng(1)
+    )[1]
 
 
 def _keras(config: FederationConfig, given: Given) -> tuple[Any, Any, Any]:
@@ -62,7 +75,9 @@ def keras_fit_epoch(config: FederationConfig, plan: Path, given: Given) -> Epoch
     """`Model.fit` as Keras compiles it by default."""
     model, optimizer, loss = _keras(config, given)
     model.compile(optimizer=optimizer, loss=loss)
-    x, y, size = given["x"][given["order"]], given["y"][given["order"]], int(given["batch_size"])
+    x = given["x"][given["order"]]
+    y = given["y"][given["order"]]
+    size = int(given["batch_size"])
     return lambda: float(model.fit(x, y, batch_size=size, shuffle=False, verbose=0).history["loss"][0])
 
 
@@ -80,11 +95,14 @@ def tf_function_epoch(config: FederationConfig, plan: Path, given: Given) -> Epo
         optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
         return loss
 
-    x, y = given["x"], given["y"]
+    x = given["x"]
+    y = given["y"]
     batches = np.split(given["order"], len(y) // int(given["batch_size"]))
 
     def epoch() -> float:
-        return sum(float(step(tf.constant(x[index]), tf.constant(y[index]))) for index in batches) / len(batches)
+        return sum(float(step(tf.constant(x[index]), tf.constant(y[index]))) for index in batches) / len(
+            batches
+        )
 
     return epoch
 
@@ -114,10 +132,14 @@ def main(kind: str, config_file: Path, plan: Path, samples: Path, count: int) ->
         tf.config.threading.set_inter_op_parallelism_threads(1)
     with np.load(samples) as file:
         given = dict(file)
-    epoch, steps = make(config, plan, given), len(given["y"]) // int(given["batch_size"])
-    first, times, cpu = epoch(), [], []
+    epoch = make(config, plan, given)
+    steps = len(given["y"]) // int(given["batch_size"])
+    first = epoch()
+    times = []
+    cpu = []
     for _ in range(count):
-        start, used = time.perf_counter(), time.process_time()
+        start = time.perf_counter()
+        used = time.process_time()
         epoch()
         times.append((time.perf_counter() - start) / steps * 1000)
         cpu.append((time.process_time() - used) / steps * 1000)

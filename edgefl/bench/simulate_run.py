@@ -1,4 +1,5 @@
-"""One simulation of `edgefl bench simulate`: `simulate_run.py PLAN SAMPLES CLIENTS COHORT SAMPLES_EACH ROUNDS PROCESSES`.
+"""One simulation of `edgefl bench simulate`: `simulate_run.py PLAN SAMPLES CLIENTS COHORT SAMPLES_EACH ROUNDS
+PROCESSES`.
 
 Prints client steps a second over the rounds but the first, in which processes start and open the plan.
 """
@@ -28,9 +29,11 @@ TEST_SHARE = 5
 def random_shards(spec: PlanSpec, directory: Path, clients: int, samples: int) -> MappedShards:
     """Return shards over random pictures, as a run of `edgefl simulate` has them: uint8, memory-mapped.
 
-    They are written client by client: what is measured is the memory of a simulation, not that of drawing its data.
+    They are written client by client: what is measured is the memory of a simulation, not that of drawing its
+    data.
     """
-    rng, tests = np.random.default_rng(1), max(1, samples // TEST_SHARE)
+    rng = np.random.default_rng(1)
+    tests = max(1, samples // TEST_SHARE)
     labels = []
     for name, count in (("x_train", samples), ("x_test", tests)):
         labels.append(rng.integers(0, spec.num_classes, clients * count))
@@ -47,13 +50,17 @@ def random_shards(spec: PlanSpec, directory: Path, clients: int, samples: int) -
     return MappedShards(directory, Dataset(none, labels[0], none, labels[1], spec.num_classes), allotments)
 
 
-def main(plan_directory: Path, given: Path, clients: int, cohort: int, samples: int, rounds: int, processes: int) -> None:
+def main(
+    plan_directory: Path, given: Path, clients: int, cohort: int, samples: int, rounds: int, processes: int
+) -> None:
     """Run it, and print one JSON line: steps a second."""
     plan = load_plan(plan_directory)
     with np.load(given) as file:
         initial = {spec.name: file[spec.name] for spec in plan.spec.weights}
     config = replace(FederationConfig(), rounds=rounds, clients_per_round=cohort)
-    size, steps, seconds = plan.spec.signature("train").batch_size, 0, 0.0
+    size = plan.spec.signature("train").batch_size
+    steps = 0
+    seconds = 0.0
     epochs = int(plan.spec.options["epochs"])
 
     def count(state: ServerState, record: Record) -> None:

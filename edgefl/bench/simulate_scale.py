@@ -1,4 +1,6 @@
-"""How a simulation grows: client steps a second from one process to two, peak memory from ten clients to a thousand."""
+"""How a simulation grows: client steps a second from one process to two, peak memory from ten clients to a
+thousand.
+"""
 
 import contextlib
 import json
@@ -17,7 +19,8 @@ from edgefl.errors import EdgeflError
 SPEED = {"clients": 20, "cohort": 10, "samples": 600, "rounds": 3}
 """Rounds as those of PFL-MoE: ten clients, 600 samples each, five epochs; the first is not timed."""
 MEMORY = {"cohort": 10, "samples": 50, "rounds": 3, "processes": 2}
-FEW, MANY = 10, 1000
+FEW = 10
+MANY = 1000
 INTERVAL_S = 0.05
 """Between two looks at the memory of the processes."""
 
@@ -25,7 +28,9 @@ Say = Callable[[str], None]
 
 
 def measure_scaling(directory: Path, repeats: int, say: Say) -> dict[str, Any]:
-    """Return client steps a second with one process and with two (medians), and the median of the pairs' ratios."""
+    """Return client steps a second with one process and with two (medians), and the median of the pairs'
+    ratios.
+    """
     pairs = []
     for repeat in range(repeats):
         pair = {}
@@ -40,17 +45,28 @@ def measure_scaling(directory: Path, repeats: int, say: Say) -> dict[str, Any]:
 
 
 def measure_memory(directory: Path, say: Say) -> dict[str, Any]:
-    """Return the peak memory in MB of a simulation with few clients and with many, summed over its processes, and their ratio."""
+    """Return the peak memory in MB of a simulation with few clients and with many, summed over its processes,
+    and their ratio.
+    """
     peaks = {}
     for clients in (FEW, MANY):
         with _simulation(directory, clients=clients, **MEMORY) as running:
             peaks[clients] = _peak_mb(running)
             _result(running)
         say(f"simulation of {clients} clients: {peaks[clients]:.0f} MB")
-    return {**MEMORY, "few": FEW, "many": MANY, "few_mb": peaks[FEW], "many_mb": peaks[MANY], "ratio": peaks[MANY] / peaks[FEW]}
+    return {
+        **MEMORY,
+        "few": FEW,
+        "many": MANY,
+        "few_mb": peaks[FEW],
+        "many_mb": peaks[MANY],
+        "ratio": peaks[MANY] / peaks[FEW],
+    }
 
 
-def _simulation(directory: Path, *, clients: int, cohort: int, samples: int, rounds: int, processes: int) -> subprocess.Popen[str]:
+def _simulation(
+    directory: Path, *, clients: int, cohort: int, samples: int, rounds: int, processes: int
+) -> subprocess.Popen[str]:
     """Start a simulation in a process of its own."""
     files = [str(directory / name) for name in ("plan", "samples.npz")]
     numbers = [str(each) for each in (clients, cohort, samples, rounds, processes)]
@@ -62,12 +78,16 @@ def _result(running: subprocess.Popen[str]) -> Any:
     """Return what a simulation printed at its end; EdgeflError when it failed."""
     out, error = running.communicate()
     if running.returncode:
-        raise EdgeflError(f"the simulation ended with {running.returncode}: {' '.join(error.strip().splitlines()[-1:])}")
+        raise EdgeflError(
+            f"the simulation ended with {running.returncode}: {' '.join(error.strip().splitlines()[-1:])}"
+        )
     return json.loads(out.splitlines()[-1])
 
 
 def _peak_mb(running: subprocess.Popen[str]) -> float:
-    """Return the peak memory of a simulation and its children; not while speed is measured, since looking takes a tenth of a core."""
+    """Return the peak memory of a simulation and its children; not while speed is measured, since looking
+    takes a tenth of a core.
+    """
     peak = 0.0
     while running.poll() is None:
         peak = max(peak, tree_mb(running.pid))
@@ -76,8 +96,11 @@ def _peak_mb(running: subprocess.Popen[str]) -> float:
 
 
 def tree_mb(pid: int) -> float:
-    """Return the memory of a process and its descendants in MB of 10^6 bytes; a page that several share counts once (PSS)."""
-    total, pending = 0.0, [pid]
+    """Return the memory of a process and its descendants in MB of 10^6 bytes; a page that several share
+    counts once (PSS).
+    """
+    total = 0.0
+    pending = [pid]
     while pending:
         each = pending.pop()
         pending += children(each)

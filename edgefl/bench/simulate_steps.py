@@ -24,7 +24,8 @@ learning_rate = 0.01
 momentum = 0.5
 baseline_epochs = 0
 """
-STEPS, EPOCHS = 100, 5
+STEPS = 100
+EPOCHS = 5
 """Steps an epoch; epochs timed in one process, after one that warms up."""
 
 PEERS = ("edgefl", "torch", "keras-fit", "tf-function")
@@ -35,10 +36,15 @@ Say = Callable[[str], None]
 
 
 def run_process(command: list[str]) -> Any:
-    """Run a process of the benchmark and return its last line's JSON; PlanError with its last words when it fails."""
+    """Run a process of the benchmark and return its last line's JSON; PlanError with its last words when it
+    fails.
+    """
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=ENV)
     if done.returncode:
-        raise PlanError(f"the benchmark's process ended with {done.returncode}: {' '.join(done.stderr.strip().splitlines()[-1:])}")
+        raise PlanError(
+            f"the benchmark's process ended with {done.returncode}: "
+            f"{' '.join(done.stderr.strip().splitlines()[-1:])}"
+        )
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -47,11 +53,17 @@ def find_torch(given: str | None) -> str | None:
     if given is None:
         return sys.executable if find_spec("torch") else None
     try:
-        failed = subprocess.run([given, "-c", "import torch, numpy"], capture_output=True, check=False).returncode != 0
+        failed = (
+            subprocess.run([given, "-c", "import torch, numpy"], capture_output=True, check=False).returncode
+            != 0
+        )
     except OSError:
         failed = True
     if failed:
-        raise PlanError(f"{given} cannot import torch and numpy; give --torch-python a Python that has both, or leave it out")
+        raise PlanError(
+            f"{given} cannot import torch and numpy; give --torch-python a Python that has both, or leave it "
+            "out"
+        )
     return given
 
 
@@ -64,8 +76,8 @@ def compile_plan(directory: Path) -> None:
 def measure_steps(directory: Path, repeats: int, torch_python: str | None, say: Say) -> dict[str, Any]:
     """Time every peer `repeats` times, in turn, the order reversed each time.
 
-    Returns what `_summary` says of each peer, None for torch when no Python has it. Raises PlanError when two peers' first
-    losses differ: they would not have done the same work.
+    Returns what `_summary` says of each peer, None for torch when no Python has it. Raises PlanError when two
+    peers' first losses differ: they would not have done the same work.
     """
     commands = {peer: [*_module(peer, directory), str(EPOCHS)] for peer in PEERS if peer != "torch"}
     if torch_python:
@@ -78,15 +90,18 @@ def measure_steps(directory: Path, repeats: int, torch_python: str | None, say: 
             say(f"{repeat + 1}/{repeats} {peer}: {median(runs[peer][-1]['ms']):.2f} ms a step")
     losses = {peer: found[0]["loss"] for peer, found in runs.items()}
     if max(losses.values()) - min(losses.values()) > LOSS_TOLERANCE:
-        raise PlanError(f"the peers' first losses are {losses}, expected the same within {LOSS_TOLERANCE}: they train on different things")
+        raise PlanError(
+            f"the peers' first losses are {losses}, expected the same within {LOSS_TOLERANCE}: they train on "
+            "different things"
+        )
     return {peer: _summary(runs[peer], runs["edgefl"]) if peer in runs else None for peer in PEERS}
 
 
 def _summary(runs: list[dict[str, Any]], ours: list[dict[str, Any]]) -> dict[str, Any]:
     """Medians over processes, of which each gives its median epoch.
 
-    ms: wall clock of a step; cpu_ms: processor time, which other work on the machine changes less; time_over_ours: median of the
-    repeats' ratios, and their range.
+    ms: wall clock of a step; cpu_ms: processor time, which other work on the machine changes less;
+    time_over_ours: median of the repeats' ratios, and their range.
     """
     ms, cpu = ([median(run[name]) for run in runs] for name in ("ms", "cpu_ms"))
     ratios = [each / median(own["ms"]) for each, own in zip(ms, ours, strict=True)]

@@ -1,4 +1,6 @@
-"""One process of `edgefl bench device`: `build CONFIG PLAN`, or `litert|keras CONFIG PLAN STEPS`: ms a step, peak memory."""
+"""One process of `edgefl bench device`: `build CONFIG PLAN`, or `litert|keras CONFIG PLAN STEPS`: ms a step,
+peak memory.
+"""
 
 import json
 import sys
@@ -39,14 +41,17 @@ def timed_litert(plan: Plan) -> Callable[[Drawn], None]:
 
 
 def timed_keras(plan: Plan) -> Callable[[Drawn], None]:
-    """Return an epoch of the same objective as a tf.function on one thread; weights and slots stay in TensorFlow between steps."""
+    """Return an epoch of the same objective as a tf.function on one thread; weights and slots stay in
+    TensorFlow between steps.
+    """
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     from edgefl.algorithms.plans import keras_learner
 
-    step, signature = keras_learner(plan.spec).traced("train"), plan.spec.signature("train")
+    step = keras_learner(plan.spec).traced("train")
+    signature = plan.spec.signature("train")
     fixed = {f"h_{name}": tf.constant(value) for name, value in signature.hyper.items()}
 
     def epoch(d: Drawn) -> None:
@@ -54,8 +59,15 @@ def timed_keras(plan: Plan) -> Callable[[Drawn], None]:
         kept = {f"t_{i}": tf.constant(d.weights[spec.name]) for i, spec in enumerate(signature.trained)}
         kept |= {f"s_{i}": tf.zeros(spec.shape) for i, spec in enumerate(signature.slots)}
         for index, weight in batches(len(d.y), signature.batch_size, rng):
-            noise = {f"n_{i}": tf.constant(rng.random(spec.shape, dtype=np.float32)) for i, spec in enumerate(signature.noise)}
-            batch = {"d_x": tf.constant(d.x[index]), "d_y": tf.constant(d.y[index], tf.int32), "d_sample_weight": tf.constant(weight)}
+            noise = {
+                f"n_{i}": tf.constant(rng.random(spec.shape, dtype=np.float32))
+                for i, spec in enumerate(signature.noise)
+            }
+            batch = {
+                "d_x": tf.constant(d.x[index]),
+                "d_y": tf.constant(d.y[index], tf.int32),
+                "d_sample_weight": tf.constant(weight),
+            }
             out = step(**batch, **kept, **noise, **fixed)
             kept = {name: out[name] for name in kept}
         float(out["loss"])
@@ -74,10 +86,15 @@ def main(kind: str, config: Path, plan: Path, steps: int = 0) -> None:
     import_module("edgefl.transport.link")  # a device process holds its link to the broker too
     the_plan = load_plan(plan)
     epoch = timed_litert(the_plan) if kind == "litert" else timed_keras(the_plan)
-    spec, rng = the_plan.spec, np.random.default_rng(1)
+    spec = the_plan.spec
+    rng = np.random.default_rng(1)
     count = spec.signature("train").batch_size * steps
     weights = {each.name: rng.normal(0, 0.05, each.shape).astype(np.float32) for each in spec.weights}
-    drawn = Drawn(weights, rng.random((count, *spec.input_shape), dtype=np.float32), rng.integers(0, spec.num_classes, count))
+    drawn = Drawn(
+        weights,
+        rng.random((count, *spec.input_shape), dtype=np.float32),
+        rng.integers(0, spec.num_classes, count),
+    )
     times = []
     for _ in range(4):  # the first warms up
         start = time.perf_counter()

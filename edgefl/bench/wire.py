@@ -1,4 +1,6 @@
-"""`edgefl bench wire`: what each codec costs in bytes a round and in accuracy after the rounds, beside fp32 in the same run."""
+"""`edgefl bench wire`: what each codec costs in bytes a round and in accuracy after the rounds, beside fp32
+in the same run.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,37 +14,63 @@ from edgefl.system.machine import machine
 from edgefl.system.progress import Telling
 
 CODECS = ("fp32", "fp16", "int8", "top-10", "top-1", "fp32+deflate", "int8+deflate", "top-10+deflate")
-CLIENTS, COHORT, SAMPLES = 50, 10, 15_000
+CLIENTS = 50
+COHORT = 10
+SAMPLES = 15_000
 
 
-def run_wire_bench(codecs: Sequence[str], rounds: int, seeds: int, out: Path, processes: int, data: str, say: Telling) -> dict[str, Any]:
-    """Federate LeNet-5 by Dirichlet(.5) with each codec, and return one row a codec: bytes of an update, accuracies in per cent.
+def run_wire_bench(
+    codecs: Sequence[str], rounds: int, seeds: int, out: Path, processes: int, data: str, say: Telling
+) -> dict[str, Any]:
+    """Federate LeNet-5 by Dirichlet(.5) with each codec, and return one row a codec: bytes of an update,
+    accuracies in per cent.
 
     `out` keeps the runs: one that is done is read, one that was interrupted goes on.
     """
     base = FederationConfig(
-        name="wire", rounds=rounds, clients_per_round=COHORT, algorithm="fedavg",
+        name="wire",
+        rounds=rounds,
+        clients_per_round=COHORT,
+        algorithm="fedavg",
         options={"epochs": 2, "learning_rate": 0.01, "momentum": 0.5, "batch_size": 10, "baseline_epochs": 0},
-        model=ModelConfig("lenet5", (28, 28, 1), 10), data=DataConfig(data, num_train=SAMPLES if data == "fashion-mnist" else 0),
+        model=ModelConfig("lenet5", (28, 28, 1), 10),
+        data=DataConfig(data, num_train=SAMPLES if data == "fashion-mnist" else 0),
         partition=PartitionConfig("dirichlet", CLIENTS, {"alpha": 0.5}),
-    )  # fmt: skip
+    )
     rows = []
     with Stages(out, "edgefl bench wire", processes, say) as stages:
         for codec in ("fp32", *(codec for codec in codecs if codec != "fp32")):
             results = []
             for seed in range(1, seeds + 1):
                 config = replace(base, seed=seed, codec=codec)
-                results.append(stages.play(Stage(f"wire-{codec}", config, on_test=True), f"{codec}, seed {seed} of {seeds}"))
+                results.append(
+                    stages.play(
+                        Stage(f"wire-{codec}", config, on_test=True), f"{codec}, seed {seed} of {seeds}"
+                    )
+                )
             accuracies = [100 * float(result["figures"]["global_federated"]["mean"]) for result in results]
-            sent = [result["bytes_up"] / sum(len(record["updates"]) for record in result["records"]) for result in results]
+            sent = [
+                result["bytes_up"] / sum(len(record["updates"]) for record in result["records"])
+                for result in results
+            ]
             rows.append(
-                {"codec": codec, "bytes_an_update": sum(sent) / seeds, "accuracies": accuracies, "accuracy": sum(accuracies) / seeds}
+                {
+                    "codec": codec,
+                    "bytes_an_update": sum(sent) / seeds,
+                    "accuracies": accuracies,
+                    "accuracy": sum(accuracies) / seeds,
+                }
             )
-            say(f"{codec}: {rows[-1]['bytes_an_update'] / 1e3:.1f} kB an update, {rows[-1]['accuracy']:.2f} %")
+            say(
+                f"{codec}: {rows[-1]['bytes_an_update'] / 1e3:.1f} kB an update, {rows[-1]['accuracy']:.2f} %"
+            )
     for row in rows:
         row["bytes_of_fp32"] = row["bytes_an_update"] / rows[0]["bytes_an_update"]
         row["points_from_fp32"] = row["accuracy"] - rows[0]["accuracy"]
-    set_up = f"LeNet-5, {data}, {CLIENTS} clients by Dirichlet(.5), {COHORT} a round, {rounds} rounds, {seeds} seeds"
+    set_up = (
+        f"LeNet-5, {data}, {CLIENTS} clients by Dirichlet(.5), {COHORT} a round, {rounds} rounds, {seeds} "
+        "seeds"
+    )
     return {"set_up": set_up, "machine": machine(), "versions": versions(), "rows": rows}
 
 
@@ -52,7 +80,7 @@ def render(result: dict[str, Any]) -> str:
     lines.append(f"{'codec':14} {'kB an update':>12} {'of fp32':>8} {'accuracy':>9} {'points from fp32':>17}")
     for row in result["rows"]:
         lines.append(
-            f"{row['codec']:14} {row['bytes_an_update'] / 1e3:12.1f} {row['bytes_of_fp32']:8.3f} {row['accuracy']:9.2f}"
-            f" {row['points_from_fp32']:+17.2f}"
+            f"{row['codec']:14} {row['bytes_an_update'] / 1e3:12.1f} {row['bytes_of_fp32']:8.3f} "
+            f"{row['accuracy']:9.2f} {row['points_from_fp32']:+17.2f}"
         )
     return "\n".join(lines)

@@ -11,8 +11,12 @@ SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_EDGEFL_COMPLETE"
 
 
-def known(names: Callable[[], Iterable[str]], *, or_file: bool = False) -> Callable[..., list[CompletionItem]]:
-    """Return the `shell_complete` of an option whose value is one of these names, or a file; they are looked up when asked for."""
+def known(
+    names: Callable[[], Iterable[str]], *, or_file: bool = False
+) -> Callable[..., list[CompletionItem]]:
+    """Return the `shell_complete` of an option whose value is one of these names, or a file; they are looked
+    up when asked for.
+    """
 
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         with contextlib.suppress(Exception):  # a half-typed line is no place for an error
@@ -55,7 +59,8 @@ def partition_names() -> Iterable[str]:
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print the script by which a shell completes commands, options and the names of algorithms, data sets, models and partitions.
+    """Print the script by which a shell completes commands, options and the names of algorithms, data sets,
+    models and partitions.
 
     \b
     Example:

@@ -1,4 +1,6 @@
-"""The `edgefl` command. Packages add commands through the entry-point group `edgefl.commands`; only the one asked for is imported."""
+"""The `edgefl` command. Packages add commands through the entry-point group `edgefl.commands`; only the one
+asked for is imported.
+"""
 
 import errno
 import os
@@ -38,11 +40,22 @@ CORE = {
     "watch": "edgefl.cli.commands.monitor:watch",
 }
 EXTRAS = {
-    "tensorflow": "aggregator", "keras": "aggregator", "scipy": "aggregator", "sklearn": "aggregator", "amqtt": "broker",
-    "tflite_micro": "export", "matplotlib": "plots", "ray": "ray", "PIL": "images", "dp_accounting": "dp",
-    "tensorboardX": "tensorboard", "mlflow": "mlflow", "prometheus_client": "prometheus",
-    "textual": "monitor", "rich": "monitor",
-}  # fmt: skip
+    "tensorflow": "aggregator",
+    "keras": "aggregator",
+    "scipy": "aggregator",
+    "sklearn": "aggregator",
+    "amqtt": "broker",
+    "tflite_micro": "export",
+    "matplotlib": "plots",
+    "ray": "ray",
+    "PIL": "images",
+    "dp_accounting": "dp",
+    "tensorboardX": "tensorboard",
+    "mlflow": "mlflow",
+    "prometheus_client": "prometheus",
+    "textual": "monitor",
+    "rich": "monitor",
+}
 REMEDIES = {
     errno.ENOSPC: "free some space, or write to another disk",
     errno.EDQUOT: "free some of your space, or write to another disk",
@@ -68,7 +81,9 @@ All commands: edgefl --help. One command: edgefl COMMAND --help."""
 
 
 def sources() -> dict[str, str]:
-    """Return where each command lives, `module:attribute` by name; an entry point cannot replace a command of the core."""
+    """Return where each command lives, `module:attribute` by name; an entry point cannot replace a command of
+    the core.
+    """
     return {point.name: point.value for point in entry_points(group=GROUP)} | CORE
 
 
@@ -89,7 +104,10 @@ class Commands(click.Group):
         module, _, attribute = known[cmd_name].partition(":")
         command = getattr(import_module(module), attribute)
         if not isinstance(command, click.Command):
-            raise ConfigError(f"{known[cmd_name]} is a {type(command).__name__}, expected a click command; fix the package it is from")
+            raise ConfigError(
+                f"{known[cmd_name]} is a {type(command).__name__}, expected a click command; fix the package "
+                "it is from"
+            )
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -111,7 +129,9 @@ class Commands(click.Group):
             formatter.write_dl(rows)
 
 
-@click.group(cls=Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(__version__, prog_name="edgefl")
 @click.pass_context
 def cli(ctx: click.Context) -> None:
@@ -127,7 +147,10 @@ def lacking(error: ModuleNotFoundError) -> str:
     """Return what to install for a module that is not there."""
     top = (error.name or "").partition(".")[0]
     if top in EXTRAS:
-        return f"this command needs {top}, which this environment lacks; install the extra: pip install -e '.[{EXTRAS[top]}]'"
+        return (
+            f"this command needs {top}, which this environment lacks; install the extra: pip install -e "
+            f"'.[{EXTRAS[top]}]'"
+        )
     return f"{error}; install edgefl again, or the package that registers this command"
 
 
@@ -154,7 +177,13 @@ def run(args: Sequence[str] | None = None) -> int:
     except (EdgeflError, ModuleNotFoundError, OSError) as error:
         if os.environ.get("EDGEFL_DEBUG"):
             raise
-        text = lacking(error) if isinstance(error, ModuleNotFoundError) else refused(error) if isinstance(error, OSError) else str(error)
+        text = (
+            lacking(error)
+            if isinstance(error, ModuleNotFoundError)
+            else refused(error)
+            if isinstance(error, OSError)
+            else str(error)
+        )
         click.echo(f"edgefl: {text}", err=True)
         return 1
 

@@ -50,8 +50,13 @@ def compile_plan(
     for objective in objectives:
         initial = initial | dict(objective.initial)
     own = {spec.name for spec in network.specs}
-    weights = (*network.specs, *(TensorSpec(name, value.shape) for name, value in initial.items() if name not in own))
-    mixture = next((replace(each, out=each.exported or each.out) for each in objectives if each.name == MIXTURE), None)
+    weights = (
+        *network.specs,
+        *(TensorSpec(name, value.shape) for name, value in initial.items() if name not in own),
+    )
+    mixture = next(
+        (replace(each, out=each.exported or each.out) for each in objectives if each.name == MIXTURE), None
+    )
     if mixture is not None:
         check_exportable(network)
     program, signatures = compile_program(objectives)
@@ -68,13 +73,18 @@ def compile_plan(
         dict(config.model.options),
     )
     draws = further_weights(
-        {name: initial[name] for name in own}, num_draws, config.seed, lambda seed: make_network(replace(config, seed=seed))
+        {name: initial[name] for name in own},
+        num_draws,
+        config.seed,
+        lambda seed: make_network(replace(config, seed=seed)),
     )
     return Plan(spec, program, template), initial, draws
 
 
 def make_network(config: FederationConfig) -> Network:
-    """Return the configuration's model with weights drawn from its seed (those of a `.keras` file are kept)."""
+    """Return the configuration's model with weights drawn from its seed (those of a `.keras` file are
+    kept).
+    """
     keras.utils.set_random_seed(config.seed)
     model: Any = build_model(config.model)
     return Network(model)
@@ -87,7 +97,12 @@ def rebuild_network(spec: PlanSpec) -> Network:
         PlanError: The model has other weights than the plan's.
         ConfigError: The model is not on this machine.
     """
-    network = Network(build_model(ModelConfig(spec.model, spec.input_shape, spec.num_classes, spec.model_options)))
+    network = Network(
+        build_model(ModelConfig(spec.model, spec.input_shape, spec.num_classes, spec.model_options))
+    )
     if network.specs != spec.weights[: len(network.specs)]:
-        raise PlanError(f"the model {spec.model!r} of this machine has other weights than the plan; install the aggregator's version")
+        raise PlanError(
+            f"the model {spec.model!r} of this machine has other weights than the plan; install the "
+            "aggregator's version"
+        )
     return network

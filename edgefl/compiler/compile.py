@@ -18,13 +18,16 @@ from edgefl.plan.spec import Signature
 def compile_program(objectives: Sequence[Objective]) -> tuple[bytes, tuple[Signature, ...]]:
     """Return the program and its signatures, in the objectives' order.
 
-    Batches are static, ops are TFLite builtins only. Raises PlanError that names layer, op and remedy when something cannot
-    compile.
+    Batches are static, ops are TFLite builtins only. Raises PlanError that names layer, op and remedy when
+    something cannot compile.
     """
     signatures = tuple(signature_of(objective) for objective in objectives)
     names = [signature.name for signature in signatures]
     if len(set(names)) < len(names) or not names:
-        raise PlanError(f"objectives are named {', '.join(names) or 'nothing'}; a plan needs at least one, each with a name of its own")
+        raise PlanError(
+            f"objectives are named {', '.join(names) or 'nothing'}; a plan needs at least one, each with a "
+            "name of its own"
+        )
     traced = {o.name: _trace(o, s) for o, s in zip(objectives, signatures, strict=True)}
     with tempfile.TemporaryDirectory(prefix="edgefl-plan-") as directory, _quiet():
         options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
@@ -64,7 +67,9 @@ def _trace(objective: Objective, signature: Signature) -> Any:
 
 
 def _explain(message: str) -> str:
-    """Name the layers whose ops, or whose gradients' ops, the converter refused; each is on a line with its place in the graph."""
+    """Name the layers whose ops, or whose gradients' ops, the converter refused; each is on a line with its
+    place in the graph.
+    """
     found = []
     for line in message.splitlines():
         refused = re.search(r"'tf\.(\w+)' op is neither", line)

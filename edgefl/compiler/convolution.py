@@ -1,20 +1,24 @@
 """Convolutions and their gradients in builtin ops that runtimes do fast.
 
-A TFLite runtime multiplies matrices far faster than it convolves with a filter that is an argument (XNNPACK takes
-BATCH_MATMUL and leaves CONV_2D to kernels for any processor), so a convolution and both its gradients are matrix products.
+A TFLite runtime multiplies matrices far faster than it convolves with a filter that is an argument (XNNPACK
+takes BATCH_MATMUL and leaves CONV_2D to kernels for any processor), so a convolution and both its gradients
+are matrix products.
 
-Images are turned for that: float32[channels, rows, columns, batch]. What a window's element sees is then made of long runs of
-memory, all samples of a pixel side by side, and a product puts channels first again without a transposition. The columns of the
-windows are gathered, `wide`: float32[window columns * c_in, rows, out_columns, batch]. For their rows there are two forms:
+Images are turned for that: float32[channels, rows, columns, batch]. What a window's element sees is then made
+of long runs of memory, all samples of a pixel side by side, and a product puts channels first again without a
+transposition. The columns of the windows are gathered, `wide`: float32[window columns * c_in, rows,
+out_columns, batch]. For their rows there are two forms:
 
-    patches:  out = filter^T @ patches(wide),   d filter = patches(wide) @ dy^T            one product over all rows of a window
-    shifts:   out = sum over k of tap_k(filter_k^T @ wide),   d filter_k = wide @ place_k(dy)^T          one for each row k
+    patches:  out = filter^T @ patches(wide),   d filter = patches(wide) @ dy^T   one product over all rows of
+        a window
+    shifts:   out = sum over k of tap_k(filter_k^T @ wide),   d filter_k = wide @ place_k(dy)^T   one for each
+        row k
     both:     d wide = sum over k of filter_k @ place_k(dy)
 
-Patches copy `wide` once for each row of the filter, shifts copy the output instead; whichever has fewer channels is copied. A
-sum over k is one product where the parts are put one below the other. A matrix product must be written with three axes: with
-two, the converter makes FULLY_CONNECTED of it where an argument is transposed, three times slower. And an index that drops an
-axis is a slow copy where a reshape is none.
+Patches copy `wide` once for each row of the filter, shifts copy the output instead; whichever has fewer
+channels is copied. A sum over k is one product where the parts are put one below the other. A matrix product
+must be written with three axes: with two, the converter makes FULLY_CONNECTED of it where an argument is
+transposed, three times slower. And an index that drops an axis is a slow copy where a reshape is none.
 """
 
 from collections.abc import Callable
@@ -23,7 +27,19 @@ from typing import Any
 
 import tensorflow as tf
 
-from edgefl.compiler.windows import Geometry, concat, geometry_of, inside, pad, pad_axis, place, sum_of, tap, taps, untap
+from edgefl.compiler.windows import (
+    Geometry,
+    concat,
+    geometry_of,
+    inside,
+    pad,
+    pad_axis,
+    place,
+    sum_of,
+    tap,
+    taps,
+    untap,
+)
 from edgefl.errors import PlanError
 
 Tensor = Any
@@ -32,7 +48,9 @@ BUILTIN: ContextVar[bool] = ContextVar("BUILTIN", default=False)
 """Whether what is traced is for a program: `convolve` stands in for TensorFlow's convolution then."""
 
 PATCHES_LIMIT = 16 << 20
-"""Bytes of what is gathered or shifted above which a convolution stays CONV_2D: a device has little memory."""
+"""Bytes of what is gathered or shifted above which a convolution stays CONV_2D: a device has little
+memory.
+"""
 
 
 def turn(image: Tensor) -> Tensor:
@@ -57,7 +75,8 @@ def convolve(image: Tensor, kernel: Tensor, geometry: Geometry) -> Tensor:
 
     kernel: float32[rows, columns, c_in, c_out].
     """
-    by_patches, shape = _by_patches(kernel, geometry), kernel.shape.as_list()
+    by_patches = _by_patches(kernel, geometry)
+    shape = kernel.shape.as_list()
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def run(image: Tensor, kernel: Tensor) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, Tensor]]]:
@@ -69,7 +88,13 @@ def convolve(image: Tensor, kernel: Tensor, geometry: Geometry) -> Tensor:
         else:
             lines = tf.matmul(_matrix(kernel), _flat(seen), transpose_a=True)
             lines = tf.reshape(lines, (shape[0] * shape[3], *seen.shape[1:]))
-            out = sum_of([tap(lines, geometry.rows, k, k * shape[3], shape[3]) for k in range(shape[0]) if inside(geometry.rows, k)])
+            out = sum_of(
+                [
+                    tap(lines, geometry.rows, k, k * shape[3], shape[3])
+                    for k in range(shape[0])
+                    if inside(geometry.rows, k)
+                ]
+            )
 
         def gradients(gradient: Tensor) -> tuple[Tensor, Tensor]:
             stack = _stack(gradient, geometry)
@@ -98,7 +123,9 @@ def conv2d_gradients(op: Any, gradient: Tensor) -> list[Tensor]:
     image, kernel = op.inputs
     _check_layout(op)
     if image.shape[-1] != kernel.shape[2]:
-        raise PlanError(f"{op.name}: a grouped convolution has no builtin gradient; use DepthwiseConv2D or groups=1")
+        raise PlanError(
+            f"{op.name}: a grouped convolution has no builtin gradient; use DepthwiseConv2D or groups=1"
+        )
     geometry = geometry_of(op, kernel.shape.as_list()[:2])
     stack = _stack(turn(gradient), geometry)
     by_kernel = _kernel_gradient(_wide(turn(image), geometry), stack, kernel.shape.as_list())
@@ -115,7 +142,9 @@ def _wide(image: Tensor, geometry: Geometry) -> Tensor:
 
 
 def _stack(gradient: Tensor, geometry: Geometry) -> Tensor:
-    """Put the gradient where each row of the filter saw it: float32[window rows * c_out, rows, out_columns, batch]."""
+    """Put the gradient where each row of the filter saw it: float32[window rows * c_out, rows, out_columns,
+    batch].
+    """
     return concat([place(gradient, geometry.rows, k) for k in range(geometry.rows.window)], 0)
 
 
@@ -140,7 +169,9 @@ def _matrix(kernel: Tensor) -> Tensor:
 
 
 def depthwise_gradients(op: Any, gradient: Tensor) -> list[Tensor]:
-    """Return the gradients of DepthwiseConv2dNative by its image and by its filter float32[rows, columns, channels, multiplier]."""
+    """Return the gradients of DepthwiseConv2dNative by its image and by its filter float32[rows, columns,
+    channels, multiplier].
+    """
     image, kernel = op.inputs
     _check_layout(op)
     window_rows, window_columns, channels, multiplier = kernel.shape.as_list()
@@ -148,7 +179,8 @@ def depthwise_gradients(op: Any, gradient: Tensor) -> list[Tensor]:
     batch, rows, columns, _ = gradient.shape.as_list()
     weights = tf.reshape(kernel, (-1, channels, multiplier))
     by_channel = tf.reshape(gradient, (batch * rows * columns, channels, multiplier))
-    lines, sums = [], []
+    lines = []
+    sums = []
     for i, row in enumerate(taps(pad(image, geometry), geometry.rows)):
         values = []
         for j, seen in enumerate(taps(row, geometry.columns)):
@@ -156,14 +188,19 @@ def depthwise_gradients(op: Any, gradient: Tensor) -> list[Tensor]:
             weighted = by_channel * weights[place : place + 1]
             part = tf.reduce_sum(weighted, 2) if multiplier > 1 else weighted
             values.append(tf.reshape(part, (batch, rows, columns, channels)))
-            sums.append(tf.reduce_sum(tf.reshape(seen, (batch * rows * columns, channels, 1)) * by_channel, 0))
+            sums.append(
+                tf.reduce_sum(tf.reshape(seen, (batch * rows * columns, channels, 1)) * by_channel, 0)
+            )
         lines.append(untap(values, geometry.columns))
     return [untap(lines, geometry.rows), tf.reshape(tf.stack(sums), kernel.shape)]
 
 
 def _check_layout(op: Any) -> None:
     if op.get_attr("data_format") != b"NHWC":
-        raise PlanError(f"{op.name}: data_format channels_first cannot compile for TFLite; build the model with channels_last")
+        raise PlanError(
+            f"{op.name}: data_format channels_first cannot compile for TFLite; build the model with "
+            "channels_last"
+        )
 
 
 def _flat(image: Tensor) -> Tensor:

@@ -11,12 +11,14 @@ from edgefl.types import Array, Weights
 MAX_SEED = 1 << 31
 
 
-def further_weights(own: Weights, count: int, seed: int, make: Callable[[int], Network]) -> dict[int, dict[str, Array]]:
+def further_weights(
+    own: Weights, count: int, seed: int, make: Callable[[int], Network]
+) -> dict[int, dict[str, Array]]:
     """Return `count` further draws of a model's first weights, by index from 1 on.
 
-    A weight that is the same in another build of the model was not drawn: it comes from a file, or starts as a constant. Where
-    the whole head is the same, the model is pretrained: a draw keeps its trunk, and the head's initializers draw kernels and
-    biases anew.
+    A weight that is the same in another build of the model was not drawn: it comes from a file, or starts as
+    a constant. Where the whole head is the same, the model is pretrained: a draw keeps its trunk, and the
+    head's initializers draw kernels and biases anew.
 
     Args:
         own: the model's own first weights.

@@ -77,34 +77,59 @@ def _softsign(op: Any, gradient: Tensor) -> Tensor:
 
 
 def _strided_slice(op: Any, gradient: Tensor) -> list[Tensor | None]:
-    """Zeros around what was cut out; slices in steps, with new axes or of sizes known late keep TensorFlow's gradient."""
+    """Zeros around what was cut out; slices in steps, with new axes or of sizes known late keep TensorFlow's
+    gradient.
+    """
     first, last, steps = (tf.get_static_value(tensor) for tensor in op.inputs[1:])
     sizes = op.inputs[0].shape.as_list()
-    known = None not in sizes and first is not None and last is not None and steps is not None and (steps == 1).all()
+    known = (
+        None not in sizes
+        and first is not None
+        and last is not None
+        and steps is not None
+        and (steps == 1).all()
+    )
     if not known or op.get_attr("new_axis_mask") or op.get_attr("ellipsis_mask"):
-        masks = {name: op.get_attr(name) for name in (f"{part}_mask" for part in ("begin", "end", "ellipsis", "new_axis", "shrink_axis"))}
-        return [tf.raw_ops.StridedSliceGrad(shape=sizes, begin=first, end=last, strides=steps, dy=gradient, **masks), None, None, None]
-    margins, shape = [(0, 0)] * len(sizes), list(sizes)
+        masks = {
+            name: op.get_attr(name)
+            for name in (f"{part}_mask" for part in ("begin", "end", "ellipsis", "new_axis", "shrink_axis"))
+        }
+        return [
+            tf.raw_ops.StridedSliceGrad(
+                shape=sizes, begin=first, end=last, strides=steps, dy=gradient, **masks
+            ),
+            None,
+            None,
+            None,
+        ]
+    margins = [(0, 0)] * len(sizes)
+    shape = list(sizes)
     for axis, (start, stop) in enumerate(zip(first.tolist(), last.tolist(), strict=True)):
         if op.get_attr("shrink_axis_mask") >> axis & 1:
             stop = start % sizes[axis] + 1
         kept = slice(
-            None if op.get_attr("begin_mask") >> axis & 1 else start, None if op.get_attr("end_mask") >> axis & 1 else stop
+            None if op.get_attr("begin_mask") >> axis & 1 else start,
+            None if op.get_attr("end_mask") >> axis & 1 else stop,
         ).indices(sizes[axis])
-        margins[axis], shape[axis] = (kept[0], sizes[axis] - kept[1]), kept[1] - kept[0]
+        margins[axis] = (kept[0], sizes[axis] - kept[1])
+        shape[axis] = kept[1] - kept[0]
     return [tf.pad(tf.reshape(gradient, shape), margins), None, None, None]
 
 
 def _tile(op: Any, gradient: Tensor) -> list[Tensor | None]:
     """The sum over the copies, one axis after the other on three axes: XNNPACK refuses a sum over more."""
-    sizes, shape = op.inputs[0].shape.as_list(), op.outputs[0].shape.as_list()
+    sizes = op.inputs[0].shape.as_list()
+    shape = op.outputs[0].shape.as_list()
     if None in sizes or None in shape:
         pairs = tf.reshape(tf.transpose(tf.stack([op.inputs[1], tf.shape(op.inputs[0])])), [-1])
         return [tf.reduce_sum(tf.reshape(gradient, pairs), list(range(0, 2 * len(sizes), 2))), None]
     for axis, size in enumerate(sizes):
-        copies, shape[axis] = shape[axis] // size, size
+        copies = shape[axis] // size
+        shape[axis] = size
         if copies > 1:
-            gradient = tf.reduce_sum(tf.reshape(gradient, (math.prod(shape[:axis]), copies, math.prod(shape[axis:]))), 1)
+            gradient = tf.reduce_sum(
+                tf.reshape(gradient, (math.prod(shape[:axis]), copies, math.prod(shape[axis:]))), 1
+            )
     return [tf.reshape(gradient, shape), None]
 
 
@@ -134,7 +159,9 @@ for _type, _gradient in GRADIENTS.items():
 
 @contextlib.contextmanager
 def builtin_gradients() -> Iterator[None]:
-    """Within, what is traced into the current graph has gradients of builtin ops, and convolutions are matrix products."""
+    """Within, what is traced into the current graph has gradients of builtin ops, and convolutions are matrix
+    products.
+    """
     graph = tf.compat.v1.get_default_graph()
     token = BUILTIN.set(True)
     try:

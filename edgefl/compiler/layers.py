@@ -1,4 +1,6 @@
-"""Layers in forms other than Keras's own: for a program those that it runs faster, for export those that can become int8."""
+"""Layers in forms other than Keras's own: for a program those that it runs faster, for export those that can
+become int8.
+"""
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
@@ -23,34 +25,53 @@ EXPORTED: ContextVar[bool] = ContextVar("EXPORTED", default=False)
 
 
 CONSTANT = (keras.layers.Normalization,)
-"""Layers whose variables are constants of the plan: they are adapted before the federation and never trained."""
+"""Layers whose variables are constants of the plan: they are adapted before the federation and never
+trained.
+"""
 
 
 def normalize(layer: Any, x: Tensor) -> Tensor:
     """Apply a Normalization layer, its mean and variance folded into one factor and one offset.
 
-    In the exported graph a factor for each channel is a depthwise convolution: int8 keeps a scale for each channel of its weights, but a
-    single scale for the constants of a multiplication, where the factors of channels with a large spread would round to zero.
+    In the exported graph a factor for each channel is a depthwise convolution: int8 keeps a scale for each
+    channel of its weights, but a single scale for the constants of a multiplication, where the factors of
+    channels with a large spread would round to zero.
     """
-    mean, spread = np.asarray(layer.mean, np.float64), np.sqrt(np.asarray(layer.variance, np.float64))
+    mean = np.asarray(layer.mean, np.float64)
+    spread = np.sqrt(np.asarray(layer.variance, np.float64))
     spread = np.maximum(spread, keras.config.epsilon())
     factor, offset = (spread, mean) if layer.invert else (1 / spread, -mean / spread)
     channels = x.shape[-1]
-    if not EXPORTED.get() or channels == 1 or {factor.size, offset.size} != {channels} or factor.shape[-1] != channels:
+    if (
+        not EXPORTED.get()
+        or channels == 1
+        or {factor.size, offset.size} != {channels}
+        or factor.shape[-1] != channels
+    ):
         return x * tf.constant(factor, tf.float32) + tf.constant(offset, tf.float32)
     filters = tf.constant(factor.reshape(1, 1, channels, 1), tf.float32)
     image = tf.reshape(x, (x.shape[0], -1, 1, channels))
-    return tf.reshape(tf.nn.depthwise_conv2d(image, filters, (1, 1, 1, 1), "VALID") + tf.constant(offset.ravel(), tf.float32), x.shape)
+    return tf.reshape(
+        tf.nn.depthwise_conv2d(image, filters, (1, 1, 1, 1), "VALID")
+        + tf.constant(offset.ravel(), tf.float32),
+        x.shape,
+    )
 
 
 def call_layer(layer: Any, read: Read, x: Tensor, training: bool) -> Called | None:
-    """Apply the layer to x: float32[batch, ...]; None for a layer that has no form of its own here, which Keras calls then."""
+    """Apply the layer to x: float32[batch, ...]; None for a layer that has no form of its own here, which
+    Keras calls then.
+    """
     forms = PROGRAM if BUILTIN.get() else EXPORT if EXPORTED.get() else {}
     form = forms.get(type(layer))
     if form is None or getattr(layer, "data_format", "channels_last") != "channels_last":
         return None
     last = (-1, len((x[0] if isinstance(x, list) else x).shape) - 1)
-    return form(layer, read, x, training) if getattr(layer, "axis", -1) in (*last, *([axis] for axis in last)) else None
+    return (
+        form(layer, read, x, training)
+        if getattr(layer, "axis", -1) in (*last, *([axis] for axis in last))
+        else None
+    )
 
 
 def _convolution(layer: Any, read: Read, x: Tensor, training: bool) -> Called | None:
@@ -61,11 +82,15 @@ def _convolution(layer: Any, read: Read, x: Tensor, training: bool) -> Called | 
     kernel = read(layer.kernel)
     one = type(layer) is keras.layers.Conv1D
     filters = tf.expand_dims(kernel, 0) if one else kernel
-    size, strides, dilations = ((1,) * one + tuple(each) for each in (x.shape[1:-1], layer.strides, layer.dilation_rate))
+    size, strides, dilations = (
+        (1,) * one + tuple(each) for each in (x.shape[1:-1], layer.strides, layer.dilation_rate)
+    )
     geometry = make_geometry(size, filters.shape[:2], strides, dilations, layer.padding.upper())
     if not fits(x.shape[0], filters, geometry):
         return None
-    if turned(x) is None and filters.shape[:2] == (1, 1) and set(strides) == {1}:  # a product already, turning gains nothing
+    if (
+        turned(x) is None and filters.shape[:2] == (1, 1) and set(strides) == {1}
+    ):  # a product already, turning gains nothing
         out = tf.reshape(x, (1, -1, x.shape[-1])) @ tf.reshape(kernel, (1, *filters.shape[2:]))
         out = tf.reshape(out, (*x.shape[:-1], filters.shape[3]))
         return layer.activation(out + read(layer.bias) if layer.use_bias else out), ()
@@ -118,23 +143,35 @@ def _layer_norm_exported(layer: Any, read: Read, x: Tensor, training: bool) -> C
 
 def _affine(layer: Any, read: Read, x: Tensor) -> tuple[Tensor, Tensor]:
     channels = x.shape[-1]
-    return read(layer.gamma) if layer.scale else tf.ones(channels), read(layer.beta) if layer.center else tf.zeros(channels)
+    return read(layer.gamma) if layer.scale else tf.ones(channels), read(
+        layer.beta
+    ) if layer.center else tf.zeros(channels)
 
 
 Forms = dict[type, Callable[[Any, Read, Tensor, bool], Called | None]]
 
 ELEMENTWISE = tuple(
-    getattr(keras.activations, name) for name in ("linear", "relu", "relu6", "leaky_relu", "elu", "sigmoid", "tanh", "softplus", "silu")
+    getattr(keras.activations, name)
+    for name in ("linear", "relu", "relu6", "leaky_relu", "elu", "sigmoid", "tanh", "softplus", "silu")
 )
 """Activations that take each value by itself."""
 
 _ALIKE = tuple(
     getattr(keras.layers, name)
     for name in (
-        "MaxPooling1D", "MaxPooling2D", "AveragePooling1D", "AveragePooling2D", "ZeroPadding1D", "ZeroPadding2D",
-        "ReLU", "LeakyReLU", "ELU", "Activation", "Add",
+        "MaxPooling1D",
+        "MaxPooling2D",
+        "AveragePooling1D",
+        "AveragePooling2D",
+        "ZeroPadding1D",
+        "ZeroPadding2D",
+        "ReLU",
+        "LeakyReLU",
+        "ELU",
+        "Activation",
+        "Add",
     )
-)  # fmt: skip
+)
 
 PROGRAM: Forms = {
     keras.layers.Conv1D: _convolution,

@@ -1,6 +1,8 @@
-"""Mixing experts by probabilities, of ops that have an int8 form: products and sums, no reduction over the experts.
+"""Mixing experts by probabilities, of ops that have an int8 form: products and sums, no reduction over the
+experts.
 
-The logarithm of the mixed probability is what a softmax turns back into it, so a mixture is measured as any classifier is.
+The logarithm of the mixed probability is what a softmax turns back into it, so a mixture is measured as any
+classifier is.
 It has no int8 form: the export template ends with the probabilities themselves, which have the same order.
 """
 
@@ -23,7 +25,8 @@ def weighted_sum(shares: Sequence[Tensor], values: Sequence[Tensor]) -> Tensor:
 def mixed(shares: Sequence[Tensor], logits: Sequence[Tensor]) -> Tensor:
     """Return sum_k shares_k softmax(logits_k): float32[batch, classes].
 
-    shares: for each expert float32[batch, 1], float32[1] or a number; logits: for each float32[batch, classes].
+    shares: for each expert float32[batch, 1], float32[1] or a number; logits: for each float32[batch,
+    classes].
     """
     return weighted_sum(shares, [tf.nn.softmax(each) for each in logits])
 
@@ -34,6 +37,8 @@ def log_mixed(shares: Sequence[Tensor], logits: Sequence[Tensor]) -> Tensor:
 
 
 def columns(values: Tensor) -> list[Tensor]:
-    """Return the columns float32[batch, 1] of float32[batch, k], by a split: of a slice, TFLite knows no gradient."""
+    """Return the columns float32[batch, 1] of float32[batch, k], by a split: of a slice, TFLite knows no
+    gradient.
+    """
     count = int(values.shape[1])
     return list(tf.split(values, count, axis=1)) if count > 1 else [values]

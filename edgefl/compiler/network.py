@@ -1,8 +1,9 @@
 """A Keras 3 model as pure functions of its weights, and its split into trunk and head.
 
-The layers are called one by one through `stateless_call`, so that weights, moving statistics and dropout noise are
-arguments. The head is the trailing chain of Dense, Dropout and activation layers from its first Dense on; the trunk is all
-before it. Logits come out: a softmax at the end of the model is cut off, since loss and mixing want what stands before it.
+The layers are called one by one through `stateless_call`, so that weights, moving statistics and dropout
+noise are arguments. The head is the trailing chain of Dense, Dropout and activation layers from its first
+Dense on; the trunk is all before it. Logits come out: a softmax at the end of the model is cut off, since
+loss and mixing want what stands before it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,11 +22,24 @@ from edgefl.types import Array
 Tensor = Any
 Tensors = Mapping[str, Tensor]
 
-_HEAD_LAYERS = (keras.layers.Dense, keras.layers.Dropout, keras.layers.ReLU, keras.layers.Activation, keras.layers.Softmax)
+_HEAD_LAYERS = (
+    keras.layers.Dense,
+    keras.layers.Dropout,
+    keras.layers.ReLU,
+    keras.layers.Activation,
+    keras.layers.Softmax,
+)
 _NORMS = keras.layers.BatchNormalization
 _LINEAR = ("linear", "softmax")
 _CONVOLUTIONAL_RNNS = (keras.layers.ConvLSTM1D, keras.layers.ConvLSTM2D, keras.layers.ConvLSTM3D)
-_TRACING_ERRORS = (RuntimeError, ValueError, TypeError, NotImplementedError, AttributeError, tf.errors.OpError)
+_TRACING_ERRORS = (
+    RuntimeError,
+    ValueError,
+    TypeError,
+    NotImplementedError,
+    AttributeError,
+    tf.errors.OpError,
+)
 
 
 @dataclass
@@ -41,22 +55,26 @@ class _Run:
 
 
 class Network:
-    """A model as pure functions. Weights are named `layer/variable`, trainable ones first, each in the model's order.
+    """A model as pure functions. Weights are named `layer/variable`, trainable ones first, each in the
+    model's order.
 
-    specs: all weights. trainable: the names that gradients train. statistics: the names that a training step assigns
-    (moving mean and variance). trunk_names, head_names: the split. features_shape: one sample's shape between the two.
+    specs: all weights. trainable: the names that gradients train. statistics: the names that a training step
+    assigns (moving mean and variance). trunk_names, head_names: the split. features_shape: one sample's shape
+    between the two.
     hidden_width: how many values go into the last dense layer.
     epsilons: that of each batch norm, by layer.
-    Raises PlanError for a model with several inputs or outputs, without a dense classifier, or with a layer that draws
-    its own random numbers.
+    Raises PlanError for a model with several inputs or outputs, without a dense classifier, or with a layer
+    that draws its own random numbers.
     """
 
     def __init__(self, model: Any) -> None:
-        inputs, outputs = getattr(model, "inputs", None) or [], getattr(model, "outputs", None) or []
+        inputs = getattr(model, "inputs", None) or []
+        outputs = getattr(model, "outputs", None) or []
         if len(inputs) != 1 or len(outputs) != 1 or len(outputs[0].shape) != 2:
             raise PlanError(
-                f"model {model.name} has {len(inputs)} inputs and {len(outputs)} outputs, expected one input and one output; "
-                "start a Sequential with keras.Input, and end the model with Dense(num_classes)"
+                f"model {model.name} has {len(inputs)} inputs and {len(outputs)} outputs, expected one input "
+                "and one output; start a Sequential with keras.Input, and end the model with "
+                "Dense(num_classes)"
             )
         functional = keras.Model(model.inputs[0], model.outputs[0], name=model.name)
         self.input_shape = tuple(int(size) for size in model.inputs[0].shape[1:])
@@ -67,7 +85,9 @@ class Network:
         self._name_weights(functional.layers, "")
         trainable = {id(v) for v in functional.trainable_variables}
         weights = [v for v in functional.weights if id(v) in self._names]  # without constants
-        variables = [v for v in weights if id(v) in trainable] + [v for v in weights if id(v) not in trainable]
+        variables = [v for v in weights if id(v) in trainable] + [
+            v for v in weights if id(v) not in trainable
+        ]
         self._variables = {self._names[id(v)]: v for v in variables}
         self.specs = tuple(TensorSpec(name, tuple(v.shape)) for name, v in self._variables.items())
         self.trainable = tuple(self._names[id(v)] for v in variables if id(v) in trainable)
@@ -80,21 +100,32 @@ class Network:
         trial = self._trial(1)
         self.statistics = tuple(trial.updates)
         self.hidden_width = int(trial.hidden.shape[-1])
-        self.recurrent = tuple((layer.name, part) for layer in _flat(functional.layers) for part in _recurrent_parts(layer))
-        self.epsilons = {layer.name: float(layer.epsilon) for layer in _flat(functional.layers) if isinstance(layer, _NORMS)}
+        self.recurrent = tuple(
+            (layer.name, part) for layer in _flat(functional.layers) for part in _recurrent_parts(layer)
+        )
+        self.epsilons = {
+            layer.name: float(layer.epsilon)
+            for layer in _flat(functional.layers)
+            if isinstance(layer, _NORMS)
+        }
 
     def initial_weights(self) -> dict[str, Any]:
         """Return the model's present weights: float32 arrays by name."""
         return {name: variable.numpy().astype("float32") for name, variable in self._variables.items()}
 
     def draw_head(self, rng: np.random.Generator) -> dict[str, Any]:
-        """Return new first weights of the head, kernels and biases, from its layers' initializers: float32 arrays by name."""
+        """Return new first weights of the head, kernels and biases, from its layers' initializers: float32
+        arrays by name.
+        """
         found = {}
         for layer in self._head:
             for part in ("kernel", "bias"):
-                variable, initializer = getattr(layer, part, None), getattr(layer, f"{part}_initializer", None)
+                variable = getattr(layer, part, None)
+                initializer = getattr(layer, f"{part}_initializer", None)
                 if variable is not None and initializer is not None:
-                    found[self._names[id(variable)]] = _draw_again(initializer, tuple(variable.shape), int(rng.integers(1 << 31)))
+                    found[self._names[id(variable)]] = _draw_again(
+                        initializer, tuple(variable.shape), int(rng.integers(1 << 31))
+                    )
         return found
 
     def select(self, names: Sequence[str]) -> tuple[TensorSpec, ...]:
@@ -113,14 +144,18 @@ class Network:
     def apply(
         self, weights: Tensors, x: Tensor, *, training: bool = False, noise: Tensors | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return (logits float32[batch, classes], the new moving statistics by name) for x: float32[batch, *input_shape]."""
+        """Return (logits float32[batch, classes], the new moving statistics by name) for x: float32[batch,
+        *input_shape].
+        """
         run = _Run(weights, noise, training)
         return self._run_head(self._run_trunk(x, run), run), run.updates
 
     def apply_hidden(
         self, weights: Tensors, x: Tensor, *, training: bool = False, noise: Tensors | None = None
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Return what `apply` does with, in the middle, the input of the last dense layer: float32[batch, hidden_width]."""
+        """Return what `apply` does with, in the middle, the input of the last dense layer: float32[batch,
+        hidden_width].
+        """
         run = _Run(weights, noise, training)
         logits = self._run_head(self._run_trunk(x, run), run)
         return logits, run.hidden, run.updates
@@ -129,7 +164,9 @@ class Network:
         """Return the features float32[batch, *features_shape] of x, as at inference."""
         return self._run_trunk(x, _Run(weights, None, False))
 
-    def head(self, weights: Tensors, features: Tensor, *, training: bool = False, noise: Tensors | None = None) -> Tensor:
+    def head(
+        self, weights: Tensors, features: Tensor, *, training: bool = False, noise: Tensors | None = None
+    ) -> Tensor:
         """Return the logits float32[batch, classes] of features."""
         return self._run_head(features, _Run(weights, noise, training))
 
@@ -141,13 +178,17 @@ class Network:
             for variable in () if isinstance(layer, CONSTANT) else layer.weights:
                 name = f"{prefix}{layer.name}/{variable.path.split(f'{layer.name}/', 1)[-1]}"
                 if name in self._names.values() and self._names.get(id(variable)) != name:
-                    raise PlanError(f"two weights of the model are named {name}; give its layers different names")
+                    raise PlanError(
+                        f"two weights of the model are named {name}; give its layers different names"
+                    )
                 self._names[id(variable)] = name
 
     def _trial(self, batch_size: int) -> _Run:
         """Trace a training pass on placeholders: it tells the noise's shapes and which weights it assigns."""
         with tf.Graph().as_default():
-            run = _Run({s.name: tf.compat.v1.placeholder(tf.float32, s.shape) for s in self.specs}, None, True)
+            run = _Run(
+                {s.name: tf.compat.v1.placeholder(tf.float32, s.shape) for s in self.specs}, None, True
+            )
             x = tf.compat.v1.placeholder(tf.float32, (batch_size, *self.input_shape))
             self._run_head(self._run_trunk(x, run), run)
         return run
@@ -164,7 +205,9 @@ class Network:
         return features
 
     def _run_graph(self, model: Any, x: Tensor, run: _Run) -> Tensor:
-        functional = model if hasattr(model, "_run_through_graph") else keras.Model(model.inputs[0], model.outputs[0])
+        functional = (
+            model if hasattr(model, "_run_through_graph") else keras.Model(model.inputs[0], model.outputs[0])
+        )
 
         def operation(layer: Any) -> Callable[..., Tensor]:
             return lambda *args, **kwargs: self._call(layer, run, *args, **kwargs)
@@ -202,9 +245,12 @@ class Network:
         return run.updates.get(name, run.weights[name])
 
     def _call_stateless(self, layer: Any, run: _Run, *args: Any, **kwargs: Any) -> Tensor:
-        if run.training and any(isinstance(part, keras.random.SeedGenerator) for part in vars(layer).values()):
+        if run.training and any(
+            isinstance(part, keras.random.SeedGenerator) for part in vars(layer).values()
+        ):
             raise PlanError(
-                f"layer {layer.name} ({type(layer).__name__}) draws its own random numbers; use Dropout, the only one that a plan knows"
+                f"layer {layer.name} ({type(layer).__name__}) draws its own random numbers; use Dropout, the "
+                "only one that a plan knows"
             )
         values = {id(v): self._read(v, run) for v in layer.weights}
         trained = [values[id(v)] for v in layer.trainable_variables]
@@ -235,7 +281,11 @@ def _draw_again(initializer: Any, shape: tuple[int, ...], seed: int) -> Array:
 
 
 def _flat(layers: Sequence[Any]) -> list[Any]:
-    return [part for layer in layers for part in (_flat(layer.layers) if isinstance(layer, keras.Model) else [layer])]
+    return [
+        part
+        for layer in layers
+        for part in (_flat(layer.layers) if isinstance(layer, keras.Model) else [layer])
+    ]
 
 
 def _recurrent_parts(layer: Any) -> tuple[Any, ...]:
@@ -250,27 +300,31 @@ def _check_recurrent(layer: Any) -> None:
         kind = type(part).__name__
         if isinstance(part, _CONVOLUTIONAL_RNNS):
             raise PlanError(
-                f"layer {layer.name} ({kind}) has no form that a device can run; use LSTM(unroll=True), or Conv layers over time"
+                f"layer {layer.name} ({kind}) has no form that a device can run; use LSTM(unroll=True), or "
+                "Conv layers over time"
             )
         if not part.unroll:
             raise PlanError(
-                f"layer {layer.name} ({kind}) loops over time, which a device's program cannot; give it unroll=True "
-                "(LSTM and SimpleRNN compile then, GRU does not)"
+                f"layer {layer.name} ({kind}) loops over time, which a device's program cannot; give it "
+                "unroll=True (LSTM and SimpleRNN compile then, GRU does not)"
             )
         cells = getattr(part.cell, "cells", (part.cell,))
         if any(getattr(cell, name, 0) for cell in cells for name in ("dropout", "recurrent_dropout")):
             raise PlanError(
-                f"layer {layer.name} ({kind}) draws its own random numbers; leave out its dropout, and put a Dropout layer before it"
+                f"layer {layer.name} ({kind}) draws its own random numbers; leave out its dropout, and put a "
+                "Dropout layer before it"
             )
 
 
 def check_exportable(network: Network) -> None:
-    """Raise PlanError for a layer that trains on a device but whose weights cannot be filled into the exported model."""
+    """Raise PlanError for a layer that trains on a device but whose weights cannot be filled into the
+    exported model.
+    """
     for name, part in network.recurrent:
         if any(isinstance(cell, keras.layers.GRUCell) for cell in getattr(part.cell, "cells", (part.cell,))):
             raise PlanError(
-                f"layer {name} (GRU) cannot be exported: the converter cuts its weights into pieces that a device cannot fill in; "
-                "use LSTM(unroll=True) or SimpleRNN(unroll=True)"
+                f"layer {name} (GRU) cannot be exported: the converter cuts its weights into pieces that a "
+                "device cannot fill in; use LSTM(unroll=True) or SimpleRNN(unroll=True)"
             )
 
 
@@ -287,7 +341,9 @@ def _dropout(layer: Any, run: _Run, x: Tensor) -> Tensor:
 
 
 def _split(functional: Any) -> tuple[list[Any], Any]:
-    """Return the head's layers, first to last, without a last softmax, and the symbolic tensor that goes into them."""
+    """Return the head's layers, first to last, without a last softmax, and the symbolic tensor that goes into
+    them.
+    """
     tensor = functional.outputs[0]
     chain: list[Any] = []
     inputs: list[Any] = []
@@ -300,7 +356,10 @@ def _split(functional: Any) -> tuple[list[Any], Any]:
         inputs.insert(0, tensor)
     start = next((i for i, layer in enumerate(chain) if isinstance(layer, keras.layers.Dense)), None)
     if start is None:
-        raise PlanError(f"model {functional.name} does not end in a Dense classifier; put a Dense layer with one output a class at its end")
+        raise PlanError(
+            f"model {functional.name} does not end in a Dense classifier; put a Dense layer with one output "
+            "a class at its end"
+        )
     head = chain[start:]
     while isinstance(head[-1], keras.layers.Softmax) or (
         isinstance(head[-1], keras.layers.Activation) and head[-1].activation is keras.activations.softmax
@@ -309,5 +368,8 @@ def _split(functional: Any) -> tuple[list[Any], Any]:
     last = head[-1]
     activation = getattr(last, "activation", keras.activations.linear)
     if isinstance(last, keras.layers.Dense) and activation.__name__ not in _LINEAR:
-        raise PlanError(f"layer {last.name} ends the model with {activation.__name__}; logits are expected, use activation=None or softmax")
+        raise PlanError(
+            f"layer {last.name} ends the model with {activation.__name__}; logits are expected, use "
+            "activation=None or softmax"
+        )
     return head, inputs[start]

@@ -1,8 +1,9 @@
 """Batch norm and group norm with their gradients in closed form, in builtin ops.
 
-Left to the chain rule each becomes some forty ops over the whole image; by hand they are six forwards and seven backwards. With
-z = (x - mean) / s, s = sqrt(variance + epsilon), y = gamma z + beta and g = gamma dy, where mean(.) is over what is normalized
-together (a channel of the batch: Ioffe and Szegedy 2015, section 3; a group of a sample's channels: Wu and He 2018, section 3):
+Left to the chain rule each becomes some forty ops over the whole image; by hand they are six forwards and
+seven backwards. With z = (x - mean) / s, s = sqrt(variance + epsilon), y = gamma z + beta and g = gamma dy,
+where mean(.) is over what is normalized together (a channel of the batch: Ioffe and Szegedy 2015, section 3;
+a group of a sample's channels: Wu and He 2018, section 3):
 
     d beta = sum dy,    d gamma = sum dy z,    dx = (g - mean(g) - z mean(g z)) / s
 """
@@ -17,18 +18,26 @@ Three = tuple[Tensor, Tensor, Tensor]
 
 
 def batch_norm(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Three:
-    """Return y, like x float32[..., channels], and the batch's mean and variance float32[channels]; gamma, beta: float32[channels]."""
+    """Return y, like x float32[..., channels], and the batch's mean and variance float32[channels]; gamma,
+    beta: float32[channels].
+    """
     y, mean, variance = _normalize(tf.reshape(x, (1, -1, x.shape[-1])), gamma, beta, epsilon, x.shape[-1])
     return tf.reshape(y, x.shape), tf.reshape(mean, (-1,)), tf.reshape(variance, (-1,))
 
 
 def group_norm(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, groups: int) -> Tensor:
-    """Return y, like x float32[batch, ..., channels]: each sample is normalized over its places and the channels of a group."""
-    return tf.reshape(_normalize(tf.reshape(x, (x.shape[0], -1, x.shape[-1])), gamma, beta, epsilon, groups)[0], x.shape)
+    """Return y, like x float32[batch, ..., channels]: each sample is normalized over its places and the
+    channels of a group.
+    """
+    return tf.reshape(
+        _normalize(tf.reshape(x, (x.shape[0], -1, x.shape[-1])), gamma, beta, epsilon, groups)[0], x.shape
+    )
 
 
 def group_norm_by_parts(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, groups: int) -> Tensor:
-    """Return what `group_norm` does, in ops that have an int8 form on four axes: no SUM, no SQUARED_DIFFERENCE, no NEG."""
+    """Return what `group_norm` does, in ops that have an int8 form on four axes: no SUM, no
+    SQUARED_DIFFERENCE, no NEG.
+    """
     each = (1, 1, groups, x.shape[-1] // groups)
     return _by_parts(tf.reshape(x, (x.shape[0], -1, *each[2:])), (1, 3), each, gamma, beta, epsilon, x.shape)
 
@@ -40,7 +49,13 @@ def layer_norm_by_parts(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) 
 
 
 def _by_parts(
-    x: Tensor, axes: tuple[int, ...], each: tuple[int, ...], gamma: Tensor, beta: Tensor, epsilon: float, shape: tuple[int, ...]
+    x: Tensor,
+    axes: tuple[int, ...],
+    each: tuple[int, ...],
+    gamma: Tensor,
+    beta: Tensor,
+    epsilon: float,
+    shape: tuple[int, ...],
 ) -> Tensor:
     centred = x - tf.reduce_mean(x, axes, keepdims=True)
     inverse = tf.math.rsqrt(tf.reduce_mean(centred * centred, axes, keepdims=True) + epsilon)
@@ -48,7 +63,9 @@ def _by_parts(
 
 
 def _normalize(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, groups: int) -> Three:
-    """x: float32[n, places, channels]; mean and variance come back as float32[n, 1, channels], equal within a group."""
+    """x: float32[n, places, channels]; mean and variance come back as float32[n, 1, channels], equal within a
+    group.
+    """
     count, places, channels = x.shape
     share = groups / (places * channels)
 
@@ -56,7 +73,9 @@ def _normalize(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, groups: i
         """Sums over places float32[n, 1, channels] -> means over places and a group's channels."""
         if groups == channels:
             return sums * share
-        grouped = tf.reduce_sum(tf.reshape(sums, (count, groups, channels // groups)), 2, keepdims=True) * share
+        grouped = (
+            tf.reduce_sum(tf.reshape(sums, (count, groups, channels // groups)), 2, keepdims=True) * share
+        )
         return tf.reshape(tf.tile(grouped, (1, 1, channels // groups)), (count, 1, channels))
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]

@@ -1,6 +1,7 @@
 """An objective: the pure function that becomes one signature of the program, and ready ones for a classifier.
 
-An algorithm's own file builds its objectives from these, or makes an `Objective` of its own: a dozen lines for a gate.
+An algorithm's own file builds its objectives from these, or makes an `Objective` of its own: a dozen lines
+for a gate.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,12 +34,14 @@ def _no_out(weights: Tensors, data: Tensors) -> Tensor:
 class Objective:
     """One signature to be.
 
-    train: `loss_per_sample(weights, data, noise) -> (float32[batch], new values of the assigned weights)`, where data holds
-    the data tensors and `y` (int32[batch]); `assigned` names the trained weights that the pass itself sets (moving
-    statistics); the gradient moves the others. predict: `out(weights, data) -> float32[batch, ...]`.
-    `exported`: the mixture's other form for the export template, where `out` has an op without an int8 form; the same answers.
-    `initial` holds first values, float32 arrays, of weights that are not the network's: the plan's initial weights have them too.
-    All of trained and frozen are in `weights`, by name. Data specs have the batch as first axis.
+    train: `loss_per_sample(weights, data, noise) -> (float32[batch], new values of the assigned weights)`,
+    where data holds the data tensors and `y` (int32[batch]); `assigned` names the trained weights that the
+    pass itself sets (moving statistics); the gradient moves the others. predict: `out(weights, data) ->
+    float32[batch, ...]`.
+    `exported`: the mixture's other form for the export template, where `out` has an op without an int8 form;
+    the same answers. `initial` holds first values, float32 arrays, of weights that are not the network's: the
+    plan's initial weights have them too. All of trained and frozen are in `weights`, by name. Data specs have
+    the batch as first axis.
     """
 
     name: str
@@ -68,22 +71,38 @@ def signature_of(objective: Objective) -> Signature:
         shape = tuple(int(size) for size in _trace_out(o).shape)
         return Signature(o.name, o.kind, o.batch_size, o.data, frozen=o.frozen, out=TensorSpec("out", shape))
     optimizer = _optimizer(o)
-    return Signature(o.name, o.kind, o.batch_size, o.data, o.trained, o.frozen, optimizer.slots(o.moved), o.noise, dict(optimizer.hyper))
+    return Signature(
+        o.name,
+        o.kind,
+        o.batch_size,
+        o.data,
+        o.trained,
+        o.frozen,
+        optimizer.slots(o.moved),
+        o.noise,
+        dict(optimizer.hyper),
+    )
 
 
 def step(objective: Objective, signature: Signature, args: Tensors) -> dict[str, Tensor]:
-    """Run the signature on tensors named as in `Signature`: one training step, or one prediction. To be traced in a graph."""
+    """Run the signature on tensors named as in `Signature`: one training step, or one prediction. To be
+    traced in a graph.
+    """
     data = {spec.name: args[f"d_{spec.name}"] for spec in signature.data}
     weights = _named("f", signature.frozen, args) | _named("t", signature.trained, args)
     if objective.kind == "predict":
         return {"out": objective.out(weights, data)}
-    losses, assigned = objective.loss_per_sample(weights, data | {"y": args["d_y"]}, _named("n", signature.noise, args))
+    losses, assigned = objective.loss_per_sample(
+        weights, data | {"y": args["d_y"]}, _named("n", signature.noise, args)
+    )
     share = args["d_sample_weight"]
     loss = tf.reduce_sum(losses * share) / tf.maximum(tf.reduce_sum(share), 1e-7)
     moved = {spec.name: weights[spec.name] for spec in objective.moved}
     gradients = tf.gradients(loss, list(moved.values()), unconnected_gradients=tf.UnconnectedGradients.ZERO)
     hyper = {name: args[f"h_{name}"] for name in signature.hyper}
-    new, slots = _optimizer(objective).update(moved, dict(zip(moved, gradients, strict=True)), _named("s", signature.slots, args), hyper)
+    new, slots = _optimizer(objective).update(
+        moved, dict(zip(moved, gradients, strict=True)), _named("s", signature.slots, args), hyper
+    )
     new |= {name: assigned.get(name, weights[name]) for name in objective.assigned}
     results = {f"t_{i}": new[spec.name] for i, spec in enumerate(signature.trained)}
     return results | {f"s_{i}": slots[spec.name] for i, spec in enumerate(signature.slots)} | {"loss": loss}
@@ -95,7 +114,12 @@ def arguments(signature: Signature) -> dict[str, TensorSpec]:
     if signature.kind == "train":
         found["d_y"] = TensorSpec("y", (signature.batch_size,), "int32")
         found["d_sample_weight"] = TensorSpec("sample_weight", (signature.batch_size,))
-    for letter, specs in (("t", signature.trained), ("f", signature.frozen), ("s", signature.slots), ("n", signature.noise)):
+    for letter, specs in (
+        ("t", signature.trained),
+        ("f", signature.frozen),
+        ("s", signature.slots),
+        ("n", signature.noise),
+    ):
         found |= {f"{letter}_{i}": spec for i, spec in enumerate(specs)}
     return found | {f"h_{name}": TensorSpec(name, ()) for name in signature.hyper}
 
@@ -107,7 +131,9 @@ def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
 
 def under(prefix: str, weights: Tensors) -> dict[str, Tensor]:
     """Return the weights named `prefix/...` with the prefix taken off: `local/fc3/bias` -> `fc3/bias`."""
-    return {name[len(prefix) + 1 :]: tensor for name, tensor in weights.items() if name.startswith(f"{prefix}/")}
+    return {
+        name[len(prefix) + 1 :]: tensor for name, tensor in weights.items() if name.startswith(f"{prefix}/")
+    }
 
 
 def prefixed(prefix: str, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
@@ -142,48 +168,79 @@ def classify(network: Network, batch_size: int, optimizer: Optimizer, name: str 
     trained = network.select((*network.trainable, *network.statistics))
     frozen = tuple(spec for spec in network.specs if spec not in trained)
     return Objective(
-        name, "train", batch_size, (samples(network, batch_size),), trained, frozen, network.noise(batch_size),
-        network.statistics, optimizer=optimizer, loss_per_sample=loss,
-    )  # fmt: skip
+        name,
+        "train",
+        batch_size,
+        (samples(network, batch_size),),
+        trained,
+        frozen,
+        network.noise(batch_size),
+        network.statistics,
+        optimizer=optimizer,
+        loss_per_sample=loss,
+    )
 
 
 def predict(network: Network, batch_size: int, name: str = "predict") -> Objective:
     """Give the logits of the whole model: float32[batch, classes]."""
     return Objective(
-        name, "predict", batch_size, (samples(network, batch_size),), frozen=network.specs,
+        name,
+        "predict",
+        batch_size,
+        (samples(network, batch_size),),
+        frozen=network.specs,
         out=lambda weights, data: network.apply(weights, data["x"])[0],
-    )  # fmt: skip
+    )
 
 
 def features(network: Network, batch_size: int, name: str = "features") -> Objective:
     """Give the trunk's features: float32[batch, *features_shape]."""
     return Objective(
-        name, "predict", batch_size, (samples(network, batch_size),), frozen=network.select(network.trunk_names),
+        name,
+        "predict",
+        batch_size,
+        (samples(network, batch_size),),
+        frozen=network.select(network.trunk_names),
         out=lambda weights, data: network.trunk(weights, data["x"]),
-    )  # fmt: skip
+    )
 
 
-def train_head(network: Network, batch_size: int, optimizer: Optimizer, name: str = "train_head") -> Objective:
+def train_head(
+    network: Network, batch_size: int, optimizer: Optimizer, name: str = "train_head"
+) -> Objective:
     """Train the head alone on features that were computed once."""
 
     def loss(weights: Tensors, data: Tensors, noise: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
-        return cross_entropy(network.head(weights, data["features"], training=True, noise=noise), data["y"]), {}
+        return cross_entropy(
+            network.head(weights, data["features"], training=True, noise=noise), data["y"]
+        ), {}
 
     head = network.select(network.head_names)
     trained = tuple(spec for spec in head if spec.name in network.trainable)
     frozen = tuple(spec for spec in head if spec.name not in network.trainable)
     return Objective(
-        name, "train", batch_size, (features_spec(network, batch_size),), trained, frozen, network.head_noise(batch_size),
-        optimizer=optimizer, loss_per_sample=loss,
-    )  # fmt: skip
+        name,
+        "train",
+        batch_size,
+        (features_spec(network, batch_size),),
+        trained,
+        frozen,
+        network.head_noise(batch_size),
+        optimizer=optimizer,
+        loss_per_sample=loss,
+    )
 
 
 def predict_head(network: Network, batch_size: int, name: str = "predict_head") -> Objective:
     """Give the logits of the head on features: float32[batch, classes]."""
     return Objective(
-        name, "predict", batch_size, (features_spec(network, batch_size),), frozen=network.select(network.head_names),
+        name,
+        "predict",
+        batch_size,
+        (features_spec(network, batch_size),),
+        frozen=network.select(network.head_names),
         out=lambda weights, data: network.head(weights, data["features"]),
-    )  # fmt: skip
+    )
 
 
 def _optimizer(objective: Objective) -> Optimizer:
@@ -199,5 +256,9 @@ def _named(letter: str, specs: tuple[TensorSpec, ...], args: Tensors) -> dict[st
 def _trace_out(objective: Objective) -> Tensor:
     with tf.Graph().as_default():
         placeholder = tf.compat.v1.placeholder
-        weights = {spec.name: placeholder(spec.dtype, spec.shape) for spec in (*objective.frozen, *objective.trained)}
-        return objective.out(weights, {spec.name: placeholder(spec.dtype, spec.shape) for spec in objective.data})
+        weights = {
+            spec.name: placeholder(spec.dtype, spec.shape) for spec in (*objective.frozen, *objective.trained)
+        }
+        return objective.out(
+            weights, {spec.name: placeholder(spec.dtype, spec.shape) for spec in objective.data}
+        )

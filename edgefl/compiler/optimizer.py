@@ -1,7 +1,8 @@
 """Optimizers as pure functions with the semantics of Keras 3 (https://keras.io/api/optimizers/).
 
-Hyper-parameters are inputs of the program, with defaults; one that is zero at the start costs nothing, since its ops are
-left out. Weight decay is decoupled, as in Keras: `w <- w - w * weight_decay * learning_rate` before the update.
+Hyper-parameters are inputs of the program, with defaults; one that is zero at the start costs nothing, since
+its ops are left out. Weight decay is decoupled, as in Keras: `w <- w - w * weight_decay * learning_rate`
+before the update.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,9 @@ Update = Callable[[Tensors, Tensors, Tensors, Tensors], tuple[dict[str, Tensor],
 
 @dataclass(frozen=True)
 class Optimizer:
-    """`update(weights, gradients, slots, hyper) -> (weights, slots)`, all by name; `slots` gives the specs of its state, zero at first."""
+    """`update(weights, gradients, slots, hyper) -> (weights, slots)`, all by name; `slots` gives the specs of
+    its state, zero at first.
+    """
 
     name: str
     hyper: Mapping[str, float]
@@ -26,16 +29,23 @@ class Optimizer:
     update: Update
 
 
-def sgd(learning_rate: float = 0.01, *, momentum: float = 0.0, nesterov: bool = False, weight_decay: float = 0.0) -> Optimizer:
-    """Return keras.optimizers.SGD: `m <- momentum m - lr g; w <- w + m`; nesterov: `w <- w + momentum m - lr g`. No slots at momentum 0."""
+def sgd(
+    learning_rate: float = 0.01, *, momentum: float = 0.0, nesterov: bool = False, weight_decay: float = 0.0
+) -> Optimizer:
+    """Return keras.optimizers.SGD: `m <- momentum m - lr g; w <- w + m`; nesterov: `w <- w + momentum m - lr
+    g`. No slots at momentum 0.
+    """
     hyper = {"learning_rate": learning_rate} | _present(momentum=momentum, weight_decay=weight_decay)
 
     def slots(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
         return _like("momentum", specs) if momentum else ()
 
-    def update(weights: Tensors, gradients: Tensors, slots: Tensors, hyper: Tensors) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def update(
+        weights: Tensors, gradients: Tensors, slots: Tensors, hyper: Tensors
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         weights = _decay(weights, hyper)
-        new, kept = {}, {}
+        new = {}
+        kept = {}
         for name, weight in weights.items():
             step = gradients[name] * hyper["learning_rate"]
             if not momentum:
@@ -50,7 +60,12 @@ def sgd(learning_rate: float = 0.01, *, momentum: float = 0.0, nesterov: bool = 
 
 
 def adam(
-    learning_rate: float = 0.001, *, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-7, weight_decay: float = 0.0
+    learning_rate: float = 0.001,
+    *,
+    beta_1: float = 0.9,
+    beta_2: float = 0.999,
+    epsilon: float = 1e-7,
+    weight_decay: float = 0.0,
 ) -> Optimizer:
     """Return keras.optimizers.Adam (Kingma and Ba, arXiv:1412.6980). The step count is a slot."""
     hyper = {"learning_rate": learning_rate} | _present(weight_decay=weight_decay)
@@ -58,26 +73,37 @@ def adam(
     def slots(specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
         return (*_like("momentum", specs), *_like("velocity", specs), TensorSpec("step", ()))
 
-    def update(weights: Tensors, gradients: Tensors, slots: Tensors, hyper: Tensors) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def update(
+        weights: Tensors, gradients: Tensors, slots: Tensors, hyper: Tensors
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         import tensorflow as tf
 
         weights = _decay(weights, hyper)
         step = slots["step"] + 1.0
         rate = hyper["learning_rate"] * tf.sqrt(1.0 - tf.pow(beta_2, step)) / (1.0 - tf.pow(beta_1, step))
-        new, kept = {}, {"step": step}
+        new = {}
+        kept = {"step": step}
         for name, weight in weights.items():
-            gradient, mean, variance = gradients[name], slots[f"momentum/{name}"], slots[f"velocity/{name}"]
+            gradient = gradients[name]
+            mean = slots[f"momentum/{name}"]
+            variance = slots[f"velocity/{name}"]
             mean = mean + (gradient - mean) * (1.0 - beta_1)
             variance = variance + (gradient * gradient - variance) * (1.0 - beta_2)
             new[name] = weight - mean * rate / (tf.sqrt(variance) + epsilon)
-            kept[f"momentum/{name}"], kept[f"velocity/{name}"] = mean, variance
+            kept[f"momentum/{name}"] = mean
+            kept[f"velocity/{name}"] = variance
         return new, kept
 
     return Optimizer("adam", hyper, slots, update)
 
 
 def adamw(
-    learning_rate: float = 0.001, *, weight_decay: float = 0.004, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-7
+    learning_rate: float = 0.001,
+    *,
+    weight_decay: float = 0.004,
+    beta_1: float = 0.9,
+    beta_2: float = 0.999,
+    epsilon: float = 1e-7,
 ) -> Optimizer:
     """Return keras.optimizers.AdamW (Loshchilov and Hutter, arXiv:1711.05101)."""
     base = adam(learning_rate, beta_1=beta_1, beta_2=beta_2, epsilon=epsilon, weight_decay=weight_decay)

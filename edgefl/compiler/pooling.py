@@ -1,4 +1,6 @@
-"""Gradients of max and average pooling in builtin ops, equal to TensorFlow's own: of several maxima in a window the first one counts."""
+"""Gradients of max and average pooling in builtin ops, equal to TensorFlow's own: of several maxima in a
+window the first one counts.
+"""
 
 from typing import Any
 
@@ -15,11 +17,13 @@ _LOWEST = float(np.finfo(np.float32).min)
 def max_pool_gradient(op: Any, gradient: Tensor) -> Tensor:
     """Return the gradient of MaxPool by its input.
 
-    `sign(y - x)` is 0 where x is the maximum: cheaper in TFLite than EQUAL with CAST or WHERE. What no element before took
-    goes to the last one.
+    `sign(y - x)` is 0 where x is the maximum: cheaper in TFLite than EQUAL with CAST or WHERE. What no
+    element before took goes to the last one.
     """
     geometry = geometry_of(op, op.get_attr("ksize")[1:3])
-    image, top, left = pad(op.inputs[0], geometry, _LOWEST), op.outputs[0], gradient
+    image = pad(op.inputs[0], geometry, _LOWEST)
+    top = op.outputs[0]
+    left = gradient
     seen = [taps(row, geometry.columns) for row in taps(image, geometry.rows)]
     lines = []
     for row in seen:
@@ -42,7 +46,9 @@ def average_pool_gradient(op: Any, gradient: Tensor) -> Tensor:
     for axis in (geometry.rows, geometry.columns):
         starts = np.arange(axis.out) * axis.stride - axis.before
         inside = np.minimum(starts + axis.window, axis.size) - np.maximum(starts, 0)
-        counts = counts * inside.reshape([-1 if place == axis.place else 1 for place in range(4)]).astype(np.float32)
+        counts = counts * inside.reshape([-1 if place == axis.place else 1 for place in range(4)]).astype(
+            np.float32
+        )
     share = 1.0 / counts
     even = gradient * (float(share.flat[0]) if (share == share.flat[0]).all() else share)
     line = untap([even] * geometry.columns.window, geometry.columns)

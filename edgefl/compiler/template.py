@@ -33,10 +33,16 @@ class Inference(Protocol):
 
 def _placeholders(specs: Sequence[TensorSpec]) -> tuple[dict[str, Array], dict[str, int]]:
     """Return for each weight its placeholder float32[shape], and the first of its serial numbers."""
-    values, starts, start = {}, {}, 0
+    values = {}
+    starts = {}
+    start = 0
     for spec in specs:
         count = int(np.prod(spec.shape, dtype=int))
-        values[spec.name] = np.arange(FIRST + start, FIRST + start + count, dtype=np.uint32).view(np.float32).reshape(spec.shape)
+        values[spec.name] = (
+            np.arange(FIRST + start, FIRST + start + count, dtype=np.uint32)
+            .view(np.float32)
+            .reshape(spec.shape)
+        )
         starts[spec.name] = start
         start += count
     return values, starts
@@ -44,7 +50,9 @@ def _placeholders(specs: Sequence[TensorSpec]) -> tuple[dict[str, Array], dict[s
 
 def _identity_norms(values: dict[str, Array], epsilons: Mapping[str, float]) -> None:
     for norm, epsilon in epsilons.items():
-        values[f"{norm}/moving_variance"] = _unit_variance(norm, epsilon, len(values[f"{norm}/moving_variance"]))
+        values[f"{norm}/moving_variance"] = _unit_variance(
+            norm, epsilon, len(values[f"{norm}/moving_variance"])
+        )
         if f"{norm}/gamma" in values:
             values[f"{norm}/gamma"] = np.ones_like(values[f"{norm}/gamma"])
         mean = values[f"{norm}/moving_mean"]
@@ -52,20 +60,25 @@ def _identity_norms(values: dict[str, Array], epsilons: Mapping[str, float]) -> 
 
 
 def _unit_variance(norm: str, epsilon: float, count: int) -> Array:
-    """Return variances float32[count] by which TensorFlow on this processor divides nothing: its 1 / sqrt(v + epsilon) is 1 exactly.
+    """Return variances float32[count] by which TensorFlow on this processor divides nothing: its 1 / sqrt(v +
+    epsilon) is 1 exactly.
 
     With AVX-512 that of 1 is 1 - 2^-23, but not for what is left over behind the last eight values.
     """
     import tensorflow as tf
 
-    near, step = np.float32(1) - np.float32(epsilon), np.float32(2**-24)
+    near = np.float32(1) - np.float32(epsilon)
+    step = np.float32(2**-24)
     found = np.full(count, np.nan, np.float32)
     for steps in (0, -1, -2, 1, 2, -3, 3):
         tried = np.full(count, near + np.float32(steps) * step, np.float32)
         scale = tf.math.rsqrt(tf.constant(tried) + tf.constant(epsilon, tf.float32)).numpy()
         found = np.where(np.isnan(found) & (scale == 1), tried, found)
     if np.isnan(found).any():
-        raise PlanError(f"layer {norm}: no variance makes 1 / sqrt(variance + {epsilon}) equal 1; use an epsilon such as 0.001")
+        raise PlanError(
+            f"layer {norm}: no variance makes 1 / sqrt(variance + {epsilon}) equal 1; use an epsilon such as "
+            "0.001"
+        )
     return found
 
 
@@ -76,7 +89,9 @@ def _logits(objective: Inference, weights: Mapping[str, Any], x: Any) -> Any:
 
 
 def convert(objective: Inference, values: Weights) -> bytes:
-    """Return the objective at batch 1 with these weights as constants, a float .tflite of builtin ops. Raises PlanError."""
+    """Return the objective at batch 1 with these weights as constants, a float .tflite of builtin ops. Raises
+    PlanError.
+    """
     import tensorflow as tf
 
     from edgefl.compiler.layers import EXPORTED
@@ -89,14 +104,19 @@ def convert(objective: Inference, values: Weights) -> bytes:
 
     token = EXPORTED.set(True)
     try:
-        traced = tf.function(serve, autograph=False).get_concrete_function(tf.TensorSpec((1, *x.shape[1:]), tf.float32, name="x"))
+        traced = tf.function(serve, autograph=False).get_concrete_function(
+            tf.TensorSpec((1, *x.shape[1:]), tf.float32, name="x")
+        )
         converter = tf.lite.TFLiteConverter.from_concrete_functions([traced], tf.Module())
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
         return bytes(converter.convert())
     except PlanError:
         raise
     except Exception as error:  # the converter raises several types, none of its own
-        raise PlanError(f"the mixture cannot be converted: {str(error).splitlines()[0]}; use layers that `edgefl plan` lists") from error
+        raise PlanError(
+            f"the mixture cannot be converted: {str(error).splitlines()[0]}; use layers that `edgefl plan` "
+            "lists"
+        ) from error
     finally:
         EXPORTED.reset(token)
 
@@ -117,12 +137,18 @@ def _constants(model: bytes) -> dict[int, Array]:
     return found
 
 
-def _match(constant: Array, specs: Sequence[TensorSpec], starts: Mapping[str, int]) -> tuple[str, tuple[int, ...]] | None:
+def _match(
+    constant: Array, specs: Sequence[TensorSpec], starts: Mapping[str, int]
+) -> tuple[str, tuple[int, ...]] | None:
     """Return weight and permutation of a constant that holds one, None for any other constant."""
     serial = np.ascontiguousarray(constant).view(np.uint32).ravel().astype(np.int64) - FIRST
     for spec in specs:
         count = int(np.prod(spec.shape, dtype=int))
-        if serial.size != count or serial.min() != starts[spec.name] or serial.max() != starts[spec.name] + count - 1:
+        if (
+            serial.size != count
+            or serial.min() != starts[spec.name]
+            or serial.max() != starts[spec.name] + count - 1
+        ):
             continue
         local = np.arange(starts[spec.name], starts[spec.name] + count).reshape(spec.shape)
         for order in permutations(range(len(spec.shape))):
@@ -164,24 +190,41 @@ def _fold(model: bytes, bindings: dict[int, Binding], names: set[str], norms: Ma
         beta = f"{norm}/beta" if f"{norm}/beta" in names else ""
         carrier = beta or f"{norm}/moving_mean"
         place = next((i for i, b in bindings.items() if b.weight == carrier), None)
-        before = [op for op in operators if op.InputsLength() == 3 and op.Inputs(2) == place and op.Inputs(1) in bindings]
+        before = [
+            op
+            for op in operators
+            if op.InputsLength() == 3 and op.Inputs(2) == place and op.Inputs(1) in bindings
+        ]
         if place is None or len(before) != 1:
-            raise PlanError(f"the batch norm {norm} is not right behind a convolution or dense layer, so it cannot be folded for export; "
-                            "move it there (the activation after it) or use GroupNormalization")  # fmt: skip
+            raise PlanError(
+                f"the batch norm {norm} is not right behind a convolution or dense layer, so it cannot be "
+                "folded for export; move it there (the activation after it) or use GroupNormalization"
+            )
         kernel = bindings[before[0].Inputs(1)]
         builtin = root.OperatorCodes(before[0].OpcodeIndex()).BuiltinCode()
         axis = len(kernel.shape) - 1 if builtin == schema.BuiltinOperator.DEPTHWISE_CONV_2D else 0
         bias = f"{kernel.weight.rsplit('/', 1)[0]}/bias"
         gamma = f"{norm}/gamma" if f"{norm}/gamma" in names else ""
-        sources = {"gamma": gamma, "mean": f"{norm}/moving_mean", "variance": f"{norm}/moving_variance", "epsilon": epsilon}
+        sources = {
+            "gamma": gamma,
+            "mean": f"{norm}/moving_mean",
+            "variance": f"{norm}/moving_variance",
+            "epsilon": epsilon,
+        }
         bindings[before[0].Inputs(1)] = Binding(
-            kernel.weight, kernel.tensor, kernel.permutation, kernel.shape, {"rule": KERNEL, "axis": axis, **sources}
+            kernel.weight,
+            kernel.tensor,
+            kernel.permutation,
+            kernel.shape,
+            {"rule": KERNEL, "axis": axis, **sources},
         )
         rule = {"rule": BIAS, "beta": beta, "bias": bias if bias in names else "", **sources}
         bindings[place] = Binding(carrier, place, (0,), bindings[place].shape, rule)
 
 
-def _check(objective: Inference, template: bytes, bindings: Sequence[Binding], norms: Mapping[str, float]) -> None:
+def _check(
+    objective: Inference, template: bytes, bindings: Sequence[Binding], norms: Mapping[str, float]
+) -> None:
     """Fill the template with random weights and compare with the objective itself."""
     import tensorflow as tf
 
@@ -193,9 +236,13 @@ def _check(objective: Inference, template: bytes, bindings: Sequence[Binding], n
         fan_in = max(1, int(np.prod(spec.shape[:-1], dtype=int)))
         weights[spec.name] = rng.normal(0, fan_in**-0.5, spec.shape).astype(np.float32)
     for norm in norms:
-        weights[f"{norm}/moving_variance"] = rng.uniform(0.5, 2, weights[f"{norm}/moving_variance"].shape).astype(np.float32)
+        weights[f"{norm}/moving_variance"] = rng.uniform(
+            0.5, 2, weights[f"{norm}/moving_variance"].shape
+        ).astype(np.float32)
     x = rng.random((1, *objective.data[0].shape[1:]), dtype=np.float32)
-    expected = np.asarray(_logits(objective, {name: tf.constant(value) for name, value in weights.items()}, tf.constant(x)))
+    expected = np.asarray(
+        _logits(objective, {name: tf.constant(value) for name, value in weights.items()}, tf.constant(x))
+    )
     interpreter = load_interpreter(fill_template(template, bindings, weights), reference=True)
     interpreter.allocate_tensors()
     interpreter.set_tensor(interpreter.get_input_details()[0]["index"], x)
@@ -203,19 +250,28 @@ def _check(objective: Inference, template: bytes, bindings: Sequence[Binding], n
     received = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
     error = float(np.abs(received - expected).max() / max(1.0, float(np.abs(expected).max())))
     if received.shape != expected.shape or not error <= TOLERANCE:
-        raise PlanError(f"the mixture's template differs by {error:.1e} from Keras, expected at most {TOLERANCE}; please report the model")
+        raise PlanError(
+            f"the mixture's template differs by {error:.1e} from Keras, expected at most {TOLERANCE}; please "
+            "report the model"
+        )
 
 
-def build_template(objective: Inference, epsilons: Mapping[str, float] | None = None) -> tuple[bytes, tuple[Binding, ...]]:
+def build_template(
+    objective: Inference, epsilons: Mapping[str, float] | None = None
+) -> tuple[bytes, tuple[Binding, ...]]:
     """Return the mixture's float graph at batch 1 and the place of each weight in it.
 
-    `objective` is what `predict_mixture` computes, from one data tensor `x`; `epsilons` maps a batch norm layer to its epsilon.
-    Raises PlanError when a layer cannot be converted, when a weight was changed by the converter in a way that a device
-    cannot repeat (names the weight), or when the filled template is further than 1e-5 from Keras.
+    `objective` is what `predict_mixture` computes, from one data tensor `x`; `epsilons` maps a batch norm
+    layer to its epsilon. Raises PlanError when a layer cannot be converted, when a weight was changed by the
+    converter in a way that a device cannot repeat (names the weight), or when the filled template is further
+    than 1e-5 from Keras.
     """
     specs = objective.frozen
     if [spec.name for spec in objective.data] != ["x"]:
-        raise PlanError(f"the mixture takes {', '.join(s.name for s in objective.data)}, expected x alone; a device has nothing else")
+        raise PlanError(
+            f"the mixture takes {', '.join(s.name for s in objective.data)}, expected x alone; a device has "
+            "nothing else"
+        )
     norms = _norms(specs, epsilons or {})
     values, starts = _placeholders(specs)
     _identity_norms(values, norms)
@@ -230,8 +286,10 @@ def build_template(objective: Inference, epsilons: Mapping[str, float] | None = 
     derived = {str(b.derived.get("bias")) for b in bindings.values() if b.derived}
     lost = sorted({spec.name for spec in own} - {b.weight for b in bindings.values()} - derived)
     if lost:
-        raise PlanError(f"the converter merged {', '.join(lost)} into other constants, so a device cannot fill them in; "
-                        "two layers without an activation between them are one: put a ReLU between, or drop one")  # fmt: skip
+        raise PlanError(
+            f"the converter merged {', '.join(lost)} into other constants, so a device cannot fill them in; "
+            "two layers without an activation between them are one: put a ReLU between, or drop one"
+        )
     ordered = tuple(bindings[index] for index in sorted(bindings))
     _check(objective, template, ordered, norms)
     return template, ordered

@@ -1,7 +1,9 @@
-"""Windows over images as slices, concatenations and pads: what convolutions and the gradients of poolings are made of.
+"""Windows over images as slices, concatenations and pads: what convolutions and the gradients of poolings are
+made of.
 
-TFLite has no builtin op for these gradients, so they are written with ops that every runtime has. All works one axis after
-the other: a 5x5 window costs ten slices, not 25. Shapes are static: float32[batch, rows, columns, channels] throughout.
+TFLite has no builtin op for these gradients, so they are written with ops that every runtime has. All works
+one axis after the other: a 5x5 window costs ten slices, not 25. Shapes are static: float32[batch, rows,
+columns, channels] throughout.
 """
 
 import math
@@ -18,7 +20,9 @@ Tensor = Any
 
 @dataclass(frozen=True)
 class Axis:
-    """One spatial axis of a windowed op. place: which axis of the tensor; sizes in samples; before, after: the padding."""
+    """One spatial axis of a windowed op. place: which axis of the tensor; sizes in samples; before, after:
+    the padding.
+    """
 
     place: int
     size: int
@@ -68,7 +72,8 @@ def make_geometry(
         if padding == "SAME":
             out = -(-size[i] // strides[i])
             total = max((out - 1) * strides[i] + extent - size[i], 0)
-            before, after = total // 2, total - total // 2
+            before = total // 2
+            after = total - total // 2
         axes.append(Axis(i + 1, size[i], window[i], strides[i], dilations[i], out, before, after))
     return Geometry(*axes)
 
@@ -80,12 +85,15 @@ def geometry_of(op: Any, window: Sequence[int]) -> Geometry:
     explicit = list(op.get_attr("explicit_paddings")) if "explicit_paddings" in attributes else []
     pairs = [(explicit[2], explicit[3]), (explicit[4], explicit[5])] if explicit else [(0, 0), (0, 0)]
     size = op.inputs[0].shape.as_list()[1:3]
-    return make_geometry(size, window, op.get_attr("strides")[1:3], dilations, op.get_attr("padding").decode(), pairs)
+    return make_geometry(
+        size, window, op.get_attr("strides")[1:3], dilations, op.get_attr("padding").decode(), pairs
+    )
 
 
 def pad(image: Tensor, geometry: Geometry, value: float = 0.0) -> Tensor:
     """Return the image with the op's padding around it."""
-    rows, columns = geometry.rows, geometry.columns
+    rows = geometry.rows
+    columns = geometry.columns
     margins = [[0, 0], [rows.before, rows.after], [columns.before, columns.after], [0, 0]]
     return tf.pad(image, margins, constant_values=value) if any(map(any, margins)) else image
 
@@ -98,9 +106,12 @@ def pad_axis(image: Tensor, axis: Axis) -> Tensor:
 def taps(padded: Tensor, axis: Axis) -> list[Tensor]:
     """Return for each window element along the axis what every window sees there: `out` long on that axis.
 
-    With strides, samples that lie a stride apart are first put side by side: a slice in steps is thirty times slower in TFLite.
+    With strides, samples that lie a stride apart are first put side by side: a slice in steps is thirty times
+    slower in TFLite.
     """
-    place, stride, starts = axis.place, axis.stride, [k * axis.dilation for k in range(axis.window)]
+    place = axis.place
+    stride = axis.stride
+    starts = [k * axis.dilation for k in range(axis.window)]
     if stride == 1:
         return [_cut(padded, place, start, axis.out) for start in starts]
     groups = starts[-1] // stride + axis.out
@@ -112,7 +123,9 @@ def taps(padded: Tensor, axis: Axis) -> list[Tensor]:
     found = []
     for start in starts:
         group, rest = divmod(start, stride)
-        found.append(tf.reshape(grouped[:, group : group + axis.out, rest * inner : (rest + 1) * inner], shape))
+        found.append(
+            tf.reshape(grouped[:, group : group + axis.out, rest * inner : (rest + 1) * inner], shape)
+        )
     return found
 
 
@@ -123,19 +136,23 @@ def inside(axis: Axis, k: int) -> bool:
 
 
 def tap(image: Tensor, axis: Axis, k: int, first: int, count: int) -> Tensor:
-    """Return what every window sees at its element k, in channels `first` to `first + count` of a turned image without padding.
+    """Return what every window sees at its element k, in channels `first` to `first + count` of a turned
+    image without padding.
 
     The stride is 1. One slice, and a pad where windows reach over the edge.
     """
     start = k * axis.dilation - axis.before
-    low, high = max(start, 0), min(start + axis.out, axis.size)
+    low = max(start, 0)
+    high = min(start + axis.out, axis.size)
     window = [slice(first, first + count)] + [slice(None)] * 3
     window[axis.place] = slice(low, high)
     return _fit(image[tuple(window)], axis.place, low - start, start + axis.out - high)
 
 
 def place(values: Tensor, axis: Axis, k: int) -> Tensor:
-    """The adjoint of a tap: put what every window gives for its element k where that element lies in the image, zero elsewhere."""
+    """The adjoint of a tap: put what every window gives for its element k where that element lies in the
+    image, zero elsewhere.
+    """
     if not inside(axis, k):
         shape = values.shape.as_list()
         shape[axis.place] = axis.size
@@ -145,7 +162,9 @@ def place(values: Tensor, axis: Axis, k: int) -> Tensor:
 
 
 def untap(values: Sequence[Tensor], axis: Axis) -> Tensor:
-    """The adjoint of `pad` and `taps` along the axis: return the image, `size` long, summed where windows overlap."""
+    """The adjoint of `pad` and `taps` along the axis: return the image, `size` long, summed where windows
+    overlap.
+    """
     if axis.tiles:
         whole = _interleave(values, axis.place)
         return _fit(whole, axis.place, -axis.before, axis.size + axis.before - axis.out * axis.window)
@@ -176,7 +195,8 @@ def _fit(image: Tensor, place: int, before: int, after: int) -> Tensor:
     Padded with two axes: with four, XNNPACK copies run by run along the last one, three times slower.
     """
     image = _cut(image, place, max(-before, 0), image.shape[place] + min(before, 0) + min(after, 0))
-    before, after = max(before, 0), max(after, 0)
+    before = max(before, 0)
+    after = max(after, 0)
     if not (before or after):
         return image
     shape = image.shape.as_list()
@@ -191,7 +211,9 @@ def _dilate(image: Tensor, axis: Axis) -> Tensor:
         return image
     shape = image.shape.as_list()
     inner = math.prod(shape[axis.place + 1 :])
-    padded = tf.pad(tf.reshape(image, (-1, inner)), [[0, 0], [0, (axis.stride - 1) * inner]])  # zeros put between would stand in the plan
+    padded = tf.pad(
+        tf.reshape(image, (-1, inner)), [[0, 0], [0, (axis.stride - 1) * inner]]
+    )  # zeros put between would stand in the plan
     shape[axis.place] *= axis.stride
     return _cut(tf.reshape(padded, shape), axis.place, 0, axis.reach)
 

@@ -46,14 +46,20 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         if not self.input_shape or any(type(size) is not int or size < 1 for size in self.input_shape):
-            raise ConfigError(f"input_shape is {list(self.input_shape)}, expected whole numbers above 0 such as [28, 28, 1]")
+            raise ConfigError(
+                f"input_shape is {list(self.input_shape)}, expected whole numbers above 0 such as [28, 28, 1]"
+            )
         if self.num_classes < 2:
-            raise ConfigError(f"num_classes is {self.num_classes}, expected at least 2: for yes or no take Dense(2), labels 0 and 1")
+            raise ConfigError(
+                f"num_classes is {self.num_classes}, expected at least 2: for yes or no take Dense(2), "
+                "labels 0 and 1"
+            )
 
 
 @dataclass(frozen=True)
 class DataConfig:
-    """`[data]`: what `edgefl simulate` shares out; devices bring their own. Further keys are the data set's options.
+    """`[data]`: what `edgefl simulate` shares out; devices bring their own. Further keys are the data set's
+    options.
 
     Attributes:
         name: a name of `edgefl datasets`, or npz:PATH
@@ -68,7 +74,9 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         if self.num_train < 0 or self.num_test < 0:
-            raise ConfigError(f"num_train {self.num_train} and num_test {self.num_test}, expected 0 (all) or more")
+            raise ConfigError(
+                f"num_train {self.num_train} and num_test {self.num_test}, expected 0 (all) or more"
+            )
 
 
 @dataclass(frozen=True)
@@ -91,7 +99,8 @@ class PartitionConfig:
 
 @dataclass(frozen=True)
 class PrivacyConfig:
-    """`[privacy]`: DP-FedAvg (`edgefl.privacy`), off while clip is 0, or secure aggregation (`edgefl.security.secagg.summing`).
+    """`[privacy]`: DP-FedAvg (`edgefl.privacy`), off while clip is 0, or secure aggregation
+    (`edgefl.security.secagg.summing`).
 
     Attributes:
         clip: the L2 norm that each update is cut to; 0: no noise is added
@@ -115,20 +124,31 @@ class PrivacyConfig:
                 raise ConfigError(f"[privacy] {key} is {getattr(self, key)}, expected a number above 0")
         if self.clip and self.secure_aggregation:
             raise ConfigError(
-                "[privacy] has clip and secure_aggregation, expected one of them: the aggregator clips and adds noise "
-                "to what it then cannot see, and devices have no noise of their own; choose whom updates are to be hidden from"
+                "[privacy] has clip and secure_aggregation, expected one of them: the aggregator clips and "
+                "adds noise to what it then cannot see, and devices have no noise of their own; choose whom "
+                "updates are to be hidden from"
             )
         if bool(self.clip) != bool(self.noise_multiplier):
             raise ConfigError(
-                f"[privacy] clip is {self.clip} and noise_multiplier {self.noise_multiplier}, expected both above 0: one without the "
-                "other keeps nothing private; to clip alone, use clip_norm of [algorithm]"
+                f"[privacy] clip is {self.clip} and noise_multiplier {self.noise_multiplier}, expected both "
+                "above 0: one without the other keeps nothing private; to clip alone, use clip_norm of "
+                "[algorithm]"
             )
         if self.max_epsilon and not self.clip:
-            raise ConfigError(f"[privacy] max_epsilon is {self.max_epsilon} without clip and noise_multiplier, which spend it; set both")
+            raise ConfigError(
+                f"[privacy] max_epsilon is {self.max_epsilon} without clip and noise_multiplier, which spend "
+                "it; set both"
+            )
         if self.clip and self.population < 1:
-            raise ConfigError(f"[privacy] population is {self.population}, expected the number of clients that cohorts are drawn from")
+            raise ConfigError(
+                f"[privacy] population is {self.population}, expected the number of clients that cohorts are "
+                "drawn from"
+            )
         if self.clip and not 0 < self.delta < 1 / self.population:
-            raise ConfigError(f"[privacy] delta is {self.delta}, expected above 0 and below 1 / population = {1 / self.population:.3g}")
+            raise ConfigError(
+                f"[privacy] delta is {self.delta}, expected above 0 and below 1 / population = "
+                f"{1 / self.population:.3g}"
+            )
 
     @property
     def is_on(self) -> bool:
@@ -138,9 +158,11 @@ class PrivacyConfig:
 
 @dataclass(frozen=True)
 class FederationConfig:
-    """`[federation]`, with `[model]`, `[algorithm]`, `[privacy]` and `[broker]` beside it; `[data]` and `[partition]` are the simulator's.
+    """`[federation]`, with `[model]`, `[algorithm]`, `[privacy]` and `[broker]` beside it; `[data]` and
+    `[partition]` are the simulator's.
 
-    What is said of a key here is what `edgefl init` writes above it. Raises ConfigError when keys do not fit together.
+    What is said of a key here is what `edgefl init` writes above it. Raises ConfigError when keys do not fit
+    together.
 
     Attributes:
         name: part of each MQTT topic; lower case letters, digits and dashes
@@ -148,18 +170,20 @@ class FederationConfig:
         rounds: how many rounds of training
         clients_per_round: how many of the online devices train in a round; 0: all
         min_clients: how many devices must be online before the first round opens
-        clients: the ids of the devices that may take part; empty: every device that the broker admits. It may change with a restart
+        clients: the ids of the devices that may take part; empty: every device that the broker admits. It may
+            change with a restart
         quorum: the share of a round's devices whose updates close it at the deadline
         deadline_s: seconds after which a round closes with whoever has reported
         grace_s: seconds that a round which has its quorum waits for a device that went offline
         max_samples: how many samples a device may count in a mean; an update that says more is rejected
         upload_slots: how many devices may send their updates at a time
-        chunk_bytes: the size of the messages that models and updates travel in, in bytes, a multiple of 1024; a broker that passes 128 KB
-            a message, such as AWS IoT Core, needs 122880
-        codec: how updates travel: fp32, fp16, int8, or top-K (the largest K per cent), each with +deflate or without; what it rounds
-            away a device adds to its next update
+        chunk_bytes: the size of the messages that models and updates travel in, in bytes, a multiple of 1024;
+            a broker that passes 128 KB a message, such as AWS IoT Core, needs 122880
+        codec: how updates travel: fp32, fp16, int8, or top-K (the largest K per cent), each with +deflate or
+            without; what it rounds away a device adds to its next update
         mode: sync, or async: a device always has a task, and each `buffer` updates make a new model
-        over_selection: so many times clients_per_round devices get a task; the first clients_per_round to report close the round
+        over_selection: so many times clients_per_round devices get a task; the first clients_per_round to
+            report close the round
         late: drop, or keep: an update of the round before counts too, scaled down
         buffer: async: how many updates make a new model
         max_staleness: async: how many models old an update may be
@@ -198,16 +222,30 @@ class FederationConfig:
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z0-9][a-z0-9_.-]{0,63}", self.name):
-            raise ConfigError(f"federation name {self.name!r}: expected lower case letters, digits and dashes; it is part of each topic")
-        for key, low in (("rounds", 1), ("clients_per_round", 0), ("min_clients", 1), ("upload_slots", 1), ("max_samples", 1)):
+            raise ConfigError(
+                f"federation name {self.name!r}: expected lower case letters, digits and dashes; it is part "
+                "of each topic"
+            )
+        for key, low in (
+            ("rounds", 1),
+            ("clients_per_round", 0),
+            ("min_clients", 1),
+            ("upload_slots", 1),
+            ("max_samples", 1),
+        ):
             if getattr(self, key) < low:
                 raise ConfigError(f"{key} is {getattr(self, key)}, expected at least {low}")
         if not 1024 <= self.chunk_bytes <= 245760 or self.chunk_bytes % 1024:
-            raise ConfigError(f"chunk_bytes is {self.chunk_bytes}, expected a multiple of 1024 from 1024 to 245760")
+            raise ConfigError(
+                f"chunk_bytes is {self.chunk_bytes}, expected a multiple of 1024 from 1024 to 245760"
+            )
         if not all(isinstance(client_id, str) for client_id in self.clients):
             raise ConfigError(f"clients is {list(self.clients)!r}, expected ids of devices such as 'pi-1'")
         if self.clients and self.min_clients > len(set(self.clients)):
-            raise ConfigError(f"min_clients is {self.min_clients}, expected at most the number of clients listed, {len(set(self.clients))}")
+            raise ConfigError(
+                f"min_clients is {self.min_clients}, expected at most the number of clients listed, "
+                f"{len(set(self.clients))}"
+            )
         from edgefl.wire.codecs import check_codec  # numpy, which `edgefl` alone does not load
 
         check_codec(self.codec)
@@ -218,33 +256,50 @@ class FederationConfig:
         if not self.deadline_s > 0:
             raise ConfigError(f"deadline_s is {self.deadline_s}, expected seconds above 0")
         if not 0 <= self.budget_s < self.deadline_s:
-            raise ConfigError(f"budget_s is {self.budget_s}, expected 0 (none) or seconds below deadline_s, {self.deadline_s:g}")
+            raise ConfigError(
+                f"budget_s is {self.budget_s}, expected 0 (none) or seconds below deadline_s, "
+                f"{self.deadline_s:g}"
+            )
         self._check_mode()
         if self.privacy.is_on and self.clients_per_round > self.privacy.population:
             raise ConfigError(
-                f"clients_per_round is {self.clients_per_round}, expected at most the population of [privacy], {self.privacy.population}"
+                f"clients_per_round is {self.clients_per_round}, expected at most the population of "
+                f"[privacy], {self.privacy.population}"
             )
         private = self.privacy.is_on or self.privacy.secure_aggregation
         if private and (self.mode == "async" or self.late == "keep" or self.over_selection > 1):
-            raise ConfigError("[privacy] needs rounds of one drawn cohort; leave mode = 'async', late = 'keep' and over_selection out")
+            raise ConfigError(
+                "[privacy] needs rounds of one drawn cohort; leave mode = 'async', late = 'keep' and "
+                "over_selection out"
+            )
 
     def _check_mode(self) -> None:
         for key, known in (("mode", ("sync", "async")), ("late", ("drop", "keep"))):
             if getattr(self, key) not in known:
                 raise ConfigError(f"{key} is {getattr(self, key)!r}, expected {known[0]!r} or {known[1]!r}")
         if not 1 <= self.over_selection <= 10:
-            raise ConfigError(f"over_selection is {self.over_selection}, expected 1 (none) to 10 times clients_per_round")
+            raise ConfigError(
+                f"over_selection is {self.over_selection}, expected 1 (none) to 10 times clients_per_round"
+            )
         if self.over_selection > 1 and not self.clients_per_round:
-            raise ConfigError(f"over_selection is {self.over_selection} of all devices; set clients_per_round, or leave it at 1")
+            raise ConfigError(
+                f"over_selection is {self.over_selection} of all devices; set clients_per_round, or leave it "
+                "at 1"
+            )
         if self.mode == "sync" and self.buffer:
-            raise ConfigError(f"buffer is {self.buffer}, which is for mode = 'async'; set that, or leave buffer out")
+            raise ConfigError(
+                f"buffer is {self.buffer}, which is for mode = 'async'; set that, or leave buffer out"
+            )
         if self.mode == "async" and (self.buffer < 1 or self.max_staleness < 0):
             raise ConfigError(
-                f"mode async with buffer {self.buffer} and max_staleness {self.max_staleness}, expected at least 1 and 0: so many "
-                "updates make a new version, and so many versions old may they be"
+                f"mode async with buffer {self.buffer} and max_staleness {self.max_staleness}, expected at "
+                "least 1 and 0: so many updates make a new version, and so many versions old may they be"
             )
         if self.mode == "async" and (self.clients_per_round or self.late == "keep"):
-            raise ConfigError("mode async gives every device a task and keeps what is late; leave clients_per_round and late out")
+            raise ConfigError(
+                "mode async gives every device a task and keeps what is late; leave clients_per_round and "
+                "late out"
+            )
 
     @property
     def staleness(self) -> int:
@@ -259,7 +314,9 @@ def as_shape(text: str) -> tuple[int, ...]:
     except ValueError:
         sizes = ()
     if not sizes or min(sizes) < 1:
-        raise ConfigError(f"--input-shape is {text!r}, expected sizes above 0 with commas between, such as 28,28,1")
+        raise ConfigError(
+            f"--input-shape is {text!r}, expected sizes above 0 with commas between, such as 28,28,1"
+        )
     return sizes
 
 
@@ -292,7 +349,9 @@ def parse_config(text: str) -> FederationConfig:
     try:
         raw = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError(f"not TOML: {error}; mend that line, or write a new file with `edgefl init`") from error
+        raise ConfigError(
+            f"not TOML: {error}; mend that line, or write a new file with `edgefl init`"
+        ) from error
     tables = ["federation", "model", "algorithm", "broker", "data", "partition", "privacy"]
     for table, value in raw.items():
         if table not in tables or not isinstance(value, dict):
@@ -319,7 +378,9 @@ def parse_config(text: str) -> FederationConfig:
 def _with_options(table: str, raw: Mapping[str, Any], cls: Callable[..., T]) -> T:
     """Read a table whose further keys are options of what it names."""
     own = {f.name for f in fields(cls)} - {"options"}  # type: ignore[arg-type]
-    known, options = ({k: v for k, v in raw.get(table, {}).items() if (k in own) == wanted} for wanted in (True, False))
+    known, options = (
+        {k: v for k, v in raw.get(table, {}).items() if (k in own) == wanted} for wanted in (True, False)
+    )
     return cls(**_check(table, known, cls), options=options)  # type: ignore[arg-type]
 
 
@@ -337,6 +398,8 @@ def load_config(path: Path) -> FederationConfig:
     try:
         return parse_config(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}; write one with `edgefl init`") from error
+        raise ConfigError(
+            f"cannot read {path}: {getattr(error, 'strerror', None) or error}; write one with `edgefl init`"
+        ) from error
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error

@@ -1,4 +1,6 @@
-"""A federation.toml that explains itself: what is said above a key is what the docstring of its table says of it."""
+"""A federation.toml that explains itself: what is said above a key is what the docstring of its table says of
+it.
+"""
 
 import inspect
 import re
@@ -11,9 +13,14 @@ from edgefl.config.schema import DataConfig, FederationConfig, ModelConfig, Part
 from edgefl.config.toml import key_text, value_text
 
 TABLES: Mapping[str, type] = {
-    "federation": FederationConfig, "model": ModelConfig, "algorithm": FederationConfig, "broker": FederationConfig,
-    "data": DataConfig, "partition": PartitionConfig, "privacy": PrivacyConfig,
-}  # fmt: skip
+    "federation": FederationConfig,
+    "model": ModelConfig,
+    "algorithm": FederationConfig,
+    "broker": FederationConfig,
+    "data": DataConfig,
+    "partition": PartitionConfig,
+    "privacy": PrivacyConfig,
+}
 # What the user writes as a table of its own is one field of FederationConfig.
 APART = ("broker", "algorithm", "options", "model", "data", "partition", "privacy")
 WIDTH = 100
@@ -24,21 +31,27 @@ HEAD = """# One federation, written by `edgefl init`. Behind # stands a default:
 def key_docs(table: type) -> dict[str, str]:
     """Return what the docstring's `Attributes:` says of each key."""
     said = inspect.getdoc(table) or ""
-    entries = re.findall(r"^    (\w+): (.*(?:\n {5,}\S.*)*)", said.partition("Attributes:\n")[2], re.MULTILINE)
+    entries = re.findall(
+        r"^    (\w+): (.*(?:\n {5,}\S.*)*)", said.partition("Attributes:\n")[2], re.MULTILINE
+    )
     return {name: " ".join(text.split()) for name, text in entries}
 
 
-def commented(config: FederationConfig, chosen: Mapping[str, Collection[str]], options: Mapping[str, Mapping[str, Any]]) -> str:
+def commented(
+    config: FederationConfig, chosen: Mapping[str, Collection[str]], options: Mapping[str, Mapping[str, Any]]
+) -> str:
     """Return the configuration as TOML with a comment for each key.
 
-    chosen: by table, the keys that are written out; all others stand behind #. options: by table, those of what it names, with
-    their defaults.
+    chosen: by table, the keys that are written out; all others stand behind #. options: by table, those of
+    what it names, with their defaults.
     """
     tables = (_table(name, config, chosen.get(name, ()), options.get(name, {})) for name in TABLES)
     return "\n\n".join([HEAD, *map("\n".join, tables)]) + "\n"
 
 
-def _table(name: str, config: FederationConfig, chosen: Collection[str], options: Mapping[str, Any]) -> Iterator[str]:
+def _table(
+    name: str, config: FederationConfig, chosen: Collection[str], options: Mapping[str, Any]
+) -> Iterator[str]:
     docs = key_docs(TABLES[name])
     yield f"[{name}]"
     for key, value, said in _rows(name, config, docs):
@@ -47,7 +60,9 @@ def _table(name: str, config: FederationConfig, chosen: Collection[str], options
     if options:
         yield f"# options of {_named(name, config)}, with their defaults"
         given = _options(name, config)
-        yield from (f"# {key_text(key)} = {value_text(value)}" for key, value in options.items() if key not in given)
+        yield from (
+            f"# {key_text(key)} = {value_text(value)}" for key, value in options.items() if key not in given
+        )
         yield from (f"{key_text(key)} = {value_text(value)}" for key, value in given.items())
 
 

@@ -13,8 +13,12 @@ _APART = ("broker", "algorithm", "options", "model", "data", "partition", "priva
 
 
 def to_toml(config: FederationConfig) -> str:
-    """Return a configuration as TOML, defaults written out. ConfigError for an option that TOML has no form for."""
-    federation = {field.name: getattr(config, field.name) for field in fields(config) if field.name not in _APART}
+    """Return a configuration as TOML, defaults written out. ConfigError for an option that TOML has no form
+    for.
+    """
+    federation = {
+        field.name: getattr(config, field.name) for field in fields(config) if field.name not in _APART
+    }
     tables: dict[str, Mapping[str, Any]] = {
         "federation": federation,
         "model": _with_options(config.model),
@@ -25,13 +29,16 @@ def to_toml(config: FederationConfig) -> str:
         "privacy": asdict(config.privacy),
     }
     texts = [
-        f"[{name}]\n" + "".join(f"{key_text(key)} = {value_text(value)}\n" for key, value in rows.items()) for name, rows in tables.items()
+        f"[{name}]\n" + "".join(f"{key_text(key)} = {value_text(value)}\n" for key, value in rows.items())
+        for name, rows in tables.items()
     ]
     return "\n".join(texts)
 
 
 def _with_options(table: ModelConfig | DataConfig | PartitionConfig) -> dict[str, Any]:
-    return {field.name: getattr(table, field.name) for field in fields(table) if field.name != "options"} | dict(table.options)
+    return {
+        field.name: getattr(table, field.name) for field in fields(table) if field.name != "options"
+    } | dict(table.options)
 
 
 def _text(value: str) -> str:
@@ -56,4 +63,6 @@ def value_text(value: Any) -> str:
         return f"[{', '.join(map(value_text, value))}]"
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key_text(key)} = {value_text(each)}" for key, each in value.items()) + "}"
-    raise ConfigError(f"{value!r} is a {type(value).__name__}, expected text, a number, true or false, a list or a table")
+    raise ConfigError(
+        f"{value!r} is a {type(value).__name__}, expected text, a number, true or false, a list or a table"
+    )

@@ -1,1 +1,3 @@
-"""The federation in a browser: a server on this machine folds MQTT messages, and a static page shows them. Read-only."""
+"""The federation in a browser: a server on this machine folds MQTT messages, and a static page shows them.
+Read-only.
+"""

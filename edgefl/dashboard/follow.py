@@ -1,4 +1,6 @@
-"""From the broker to the browsers: messages are folded as they come, a snapshot is taken once a second while a browser looks on."""
+"""From the broker to the browsers: messages are folded as they come, a snapshot is taken once a second while
+a browser looks on.
+"""
 
 import contextlib
 import time
@@ -11,12 +13,15 @@ from edgefl.monitor.feed import Feed
 from edgefl.transport.link import Link, Message
 from edgefl.wire.topics import Topics, parse_topic
 
-EVERY_S, EVERY_S_OF_MANY = 1.0, 2.0
+EVERY_S = 1.0
+EVERY_S_OF_MANY = 2.0
 MANY = 200
 
 
 def the_only(link: Link) -> str:
-    """Return the only federation of which the broker keeps a state, or that runs; "" when there is none yet. LinkError for several."""
+    """Return the only federation of which the broker keeps a state, or that runs; "" when there is none yet.
+    LinkError for several.
+    """
     return choose_federation(link, "") if find_federations(link) else ""
 
 
@@ -24,31 +29,41 @@ class Follower:
     """Follows one federation on a link: the one named, or with "" the first that turns up."""
 
     def __init__(self, link: Link, federation: str, latest: Latest) -> None:
-        self._link, self._latest = link, latest
+        self._link = link
+        self._latest = latest
         self._feed = Feed(link, federation) if federation else None
-        self._connected, self._since, self._due = True, time.time(), 0.0
+        self._connected = True
+        self._since = time.time()
+        self._due = 0.0
         if not federation:
             link.subscribe(Topics("+").state)
 
     def step(self) -> None:
-        """Rest, take what came meanwhile, and hand a snapshot on when a browser looks. LinkError when the link is dead.
+        """Rest, take what came meanwhile, and hand a snapshot on when a browser looks. LinkError when the
+        link is dead.
 
         To wake for each message of a large fleet would cost more than to take them.
         """
         time.sleep(max(0.0, self._due - time.monotonic()))
-        self._due = time.monotonic() + (EVERY_S_OF_MANY if self._feed and len(self._feed.view.devices) > MANY else EVERY_S)
+        self._due = time.monotonic() + (
+            EVERY_S_OF_MANY if self._feed and len(self._feed.view.devices) > MANY else EVERY_S
+        )
         if self._feed:
             self._feed.pump(0.01)
         elif name := _federation_of(self._link.get(0.01)):
             self._link.unsubscribe(Topics("+").state)
-            self._feed, self._due = Feed(self._link, name), 0.0
+            self._feed = Feed(self._link, name)
+            self._due = 0.0
         if self._link.is_connected != self._connected:
-            self._connected, self._since = not self._connected, time.time()
+            self._connected = not self._connected
+            self._since = time.time()
         if self._latest.is_watched:
             self._latest.put(self.snapshot())
 
     def snapshot(self) -> dict[str, Any]:
-        """Return what the page shows: the view's snapshot; `broker`: url, connected, since_ts; `notice`: what is waited for."""
+        """Return what the page shows: the view's snapshot; `broker`: url, connected, since_ts; `notice`: what
+        is waited for.
+        """
         url = self._link.url
         shown = self._feed.snapshot() if self._feed else {"history": [], "devices": [], "ts": time.time()}
         if self._feed is None:

@@ -48,13 +48,16 @@ class Latest:
         if patch.keys() <= {"ts"}:
             return False
         with self._changed:
-            self._latest, self._whole = latest, None
+            self._latest = latest
+            self._whole = None
             self._news = News("patch", _encoded(patch), self._news.version + 1)
             self._changed.notify_all()
         return True
 
     def next(self, seen: int, timeout_s: float) -> News | None:
-        """Return what follows on version `seen` (0: none yet): a patch when that was the last, else the whole. None after `timeout_s`."""
+        """Return what follows on version `seen` (0: none yet): a patch when that was the last, else the
+        whole. None after `timeout_s`.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._news.version > seen, timeout_s)
             version = self._news.version

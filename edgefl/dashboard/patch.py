@@ -1,6 +1,8 @@
-"""What changed from one snapshot to the next, as a JSON merge patch (RFC 7396): the page is sent little, and applies it in ten lines.
+"""What changed from one snapshot to the next, as a JSON merge patch (RFC 7396): the page is sent little, and
+applies it in ten lines.
 
-A merge patch replaces lists as a whole, so lists of records become objects by key first: devices by id, rounds by number.
+A merge patch replaces lists as a whole, so lists of records become objects by key first: devices by id,
+rounds by number.
 It cannot say null, which means *remove*: a figure that nobody has is absent on the page.
 """
 
@@ -12,9 +14,11 @@ Kept = dict[str, tuple[Mapping[str, Any], Json]]
 
 
 def keyed(snapshot: Mapping[str, Any], kept: Kept | None = None) -> Json:
-    """Return a snapshot (`edgefl.monitor.view`) with its lists of records as objects by key, and without what is None.
+    """Return a snapshot (`edgefl.monitor.view`) with its lists of records as objects by key, and without what
+    is None.
 
-    `kept`: devices of the last time, as they came and as they were made; those that are the same object are not made again.
+    `kept`: devices of the last time, as they came and as they were made; those that are the same object are
+    not made again.
     """
     clusters = snapshot.get("clusters") or {}
     made = {key: value for key, value in snapshot.items() if value is not None}

@@ -1,8 +1,9 @@
-"""The local server: a few static files and one stream of Server-Sent Events. It only answers GET, and nobody can tell it anything.
+"""The local server: a few static files and one stream of Server-Sent Events. It only answers GET, and nobody
+can tell it anything.
 
-A page of another site may send requests to this machine, under a name that it lets point here (DNS rebinding): so a Host header is
-taken when it is an IP address, localhost, or this machine's own name. Nothing inline runs in the page (Content-Security-Policy), since
-device ids and error texts come from strangers.
+A page of another site may send requests to this machine, under a name that it lets point here (DNS
+rebinding): so a Host header is taken when it is an IP address, localhost, or this machine's own name. Nothing
+inline runs in the page (Content-Security-Policy), since device ids and error texts come from strangers.
 """
 
 import contextlib
@@ -25,8 +26,9 @@ EVENTS = "/events"
 BROWSERS = 16
 TICK_S = 5.0
 HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors "
+    "'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -43,7 +45,9 @@ def host_of(header: str) -> str:
 
 
 def is_own_host(header: str, names: frozenset[str]) -> bool:
-    """Whether a Host header is one that no foreign name server can make: an IP address, or one of this machine's own names."""
+    """Whether a Host header is one that no foreign name server can make: an IP address, or one of this
+    machine's own names.
+    """
     host = host_of(header)
     try:
         ipaddress.ip_address(host)
@@ -53,7 +57,9 @@ def is_own_host(header: str, names: frozenset[str]) -> bool:
 
 
 def own_names(host: str) -> frozenset[str]:
-    """Return the names under which a browser may ask for this machine: localhost, its own, and the one it listens on."""
+    """Return the names under which a browser may ask for this machine: localhost, its own, and the one it
+    listens on.
+    """
     name = socket.gethostname().lower()
     return frozenset({"localhost", name, f"{name.partition('.')[0]}.local", host.lower()})
 
@@ -89,7 +95,9 @@ class Request(BaseHTTPRequestHandler):
         """Answer with a file, or with the stream."""
         path = self.path.partition("?")[0]
         if not is_own_host(self.headers.get("Host", ""), self.server.names):
-            self._answer(HTTPStatus.MISDIRECTED_REQUEST, b"this Host header is not this machine's; use its address\n")
+            self._answer(
+                HTTPStatus.MISDIRECTED_REQUEST, b"this Host header is not this machine's; use its address\n"
+            )
         elif path == EVENTS and self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
             self._answer(HTTPStatus.FORBIDDEN, b"not for a page of another site\n")
         elif path == EVENTS:
@@ -105,9 +113,20 @@ class Request(BaseHTTPRequestHandler):
 
     do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _refuse
 
-    def _answer(self, status: HTTPStatus, body: bytes, kind: str = "text/plain; charset=utf-8", more: dict[str, str] | None = None) -> None:
+    def _answer(
+        self,
+        status: HTTPStatus,
+        body: bytes,
+        kind: str = "text/plain; charset=utf-8",
+        more: dict[str, str] | None = None,
+    ) -> None:
         self.send_response(status)
-        for name, value in {**HEADERS, **(more or {}), "Content-Type": kind, "Content-Length": str(len(body))}.items():
+        for name, value in {
+            **HEADERS,
+            **(more or {}),
+            "Content-Type": kind,
+            "Content-Length": str(len(body)),
+        }.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
@@ -118,10 +137,17 @@ class Request(BaseHTTPRequestHandler):
         self.close_connection = True
         with latest.watched() as count, contextlib.suppress(OSError):
             if count > BROWSERS:
-                self._answer(HTTPStatus.SERVICE_UNAVAILABLE, f"{BROWSERS} browsers look on already; close one\n".encode())
+                self._answer(
+                    HTTPStatus.SERVICE_UNAVAILABLE,
+                    f"{BROWSERS} browsers look on already; close one\n".encode(),
+                )
                 return
             self.send_response(HTTPStatus.OK)
-            for name, value in {**HEADERS, "Content-Type": "text/event-stream", "Connection": "close"}.items():
+            for name, value in {
+                **HEADERS,
+                "Content-Type": "text/event-stream",
+                "Connection": "close",
+            }.items():
                 self.send_header(name, value)
             self.end_headers()
             seen = 0
@@ -129,13 +155,17 @@ class Request(BaseHTTPRequestHandler):
                 news = latest.next(seen, TICK_S)
                 seen = news.version if news else seen
                 # a tick says that the server is there, and what time it is
-                kind, data = (news.kind, news.data) if news else ("tick", json.dumps({"ts": time.time()}).encode())
+                kind, data = (
+                    (news.kind, news.data) if news else ("tick", json.dumps({"ts": time.time()}).encode())
+                )
                 self.wfile.write(b"event: %s\ndata: %s\n\n" % (kind.encode(), data))
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Answer what cannot be read as a request."""
         self.close_connection = True
-        self.request_version = self.protocol_version  # what cannot be read counts as HTTP/0.9, which has no headers
+        self.request_version = (
+            self.protocol_version
+        )  # what cannot be read counts as HTTP/0.9, which has no headers
         self._answer(HTTPStatus(code), f"{HTTPStatus(code).phrase}\n".encode())
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -150,7 +180,9 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self, latest: Latest, host: str = "127.0.0.1", port: int = 0) -> None:
         """Listen, on a free port for 0. ConfigError when that host and port cannot be had."""
-        self.latest, self.files, self.names = latest, page_files(), own_names(host)
+        self.latest = latest
+        self.files = page_files()
+        self.names = own_names(host)
         if ":" in host:
             self.address_family = socket.AF_INET6
         try:
@@ -176,4 +208,7 @@ def _why_not(error: OSError, host: str, port: int) -> str:
         return f"port {port} of {host} is in use; give another --port, or --port 0 for a free one"
     if error.errno == errno.EACCES:
         return f"port {port} needs root; give a --port of 1024 or above"
-    return f"cannot listen on {host} port {port}: {error.strerror or error}; give an address of this machine as --host, such as 127.0.0.1"
+    return (
+        f"cannot listen on {host} port {port}: {error.strerror or error}; give an address of this machine as "
+        "--host, such as 127.0.0.1"
+    )

@@ -11,28 +11,43 @@ from edgefl.data.options import full_options
 from edgefl.data.partitions.client_partition import Allotment, take
 from edgefl.data.partitions.registry import PARTITIONS, make_allotments
 
-__all__ = ["PARTITIONS", "SOURCES", "Allotment", "Dataset", "list_datasets", "load_data", "load_dataset", "make_allotments", "take"]
+__all__ = [
+    "PARTITIONS",
+    "SOURCES",
+    "Allotment",
+    "Dataset",
+    "list_datasets",
+    "load_data",
+    "load_dataset",
+    "make_allotments",
+    "take",
+]
 
 TABLE = tuple(each.name for each in fields(DataConfig) if each.name != "options")
 """The keys of `[data]` that every data set has."""
 
 
 def load_dataset(name: str, options: Mapping[str, Any] | None = None) -> Dataset:
-    """Return the data set of that name (`edgefl datasets` lists them; `npz:PATH` is your own), its samples float32.
+    """Return the data set of that name (`edgefl datasets` lists them; `npz:PATH` is your own), its samples
+    float32.
 
-    Raises DataError for an unknown name or files that are missing or damaged, ConfigError for an unknown option.
+    Raises DataError for an unknown name or files that are missing or damaged, ConfigError for an unknown
+    option.
     """
     return scaled(_load(name, options or {}))
 
 
 def load_data(config: DataConfig, seed: int, *, scale: bool = True) -> Dataset:
-    """Return the configured data set, or so many samples of it as are configured: drawn without replacement, by the seed.
+    """Return the configured data set, or so many samples of it as are configured: drawn without replacement,
+    by the seed.
 
     scale: with False, pictures stay uint8, a quarter of the memory; `take` scales them then.
     """
     dataset = _load(config.name, config.options)
     if config.num_train or config.num_test:
-        dataset = subsample(dataset, config.num_train or len(dataset.y_train), config.num_test or len(dataset.y_test), seed)
+        dataset = subsample(
+            dataset, config.num_train or len(dataset.y_train), config.num_test or len(dataset.y_test), seed
+        )
     return scaled(dataset) if scale else dataset
 
 

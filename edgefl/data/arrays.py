@@ -10,7 +10,9 @@ from edgefl.errors import DataError
 from edgefl.types import Labels
 
 
-def read_arrays(path: Path, names: tuple[str, ...], *, some: bool = False, remedy: str = "copy it again") -> dict[str, NDArray[Any]]:
+def read_arrays(
+    path: Path, names: tuple[str, ...], *, some: bool = False, remedy: str = "copy it again"
+) -> dict[str, NDArray[Any]]:
     """Return the named arrays in the order of the names; `some`: those of them that are there.
 
     Raises DataError when the file cannot be read, holds objects, or lacks an array.
@@ -18,11 +20,15 @@ def read_arrays(path: Path, names: tuple[str, ...], *, some: bool = False, remed
     try:
         content = np.load(path, allow_pickle=False)
         if not isinstance(content, np.lib.npyio.NpzFile):
-            raise DataError(f"{path} holds one bare array, expected an .npz with {' and '.join(names[:2])}; {remedy}")
+            raise DataError(
+                f"{path} holds one bare array, expected an .npz with {' and '.join(names[:2])}; {remedy}"
+            )
         with content as file:
             missing = [name for name in names if name not in file.files]
             if missing and not some:
-                raise DataError(f"{path} has no array {missing[0]}, received {', '.join(file.files) or 'none'}; {remedy}")
+                raise DataError(
+                    f"{path} has no array {missing[0]}, received {', '.join(file.files) or 'none'}; {remedy}"
+                )
             arrays = {name: file[name] for name in names if name not in missing}
         for name, array in arrays.items():
             if not isinstance(array, np.ndarray):  # a member without the header of .npy comes as bytes
@@ -37,7 +43,9 @@ def read_arrays(path: Path, names: tuple[str, ...], *, some: bool = False, remed
 
 
 def why_unreadable(error: Exception) -> str:
-    """Return what NumPy's error means. NumPy advises to unpickle a file that it does not know, which would run code of that file."""
+    """Return what NumPy's error means. NumPy advises to unpickle a file that it does not know, which would
+    run code of that file.
+    """
     if "Object arrays" in str(error):
         return "it holds Python objects, expected numbers"
     if "pickle" in str(error):

@@ -21,7 +21,8 @@ class Dataset:
     A loader may leave pictures as uint8: `load_dataset` scales them, and so does `take`.
 
     group_train, group_test: int64[n], who wrote or wore each sample, where that is known.
-    coarse: int64[num_classes], the superclass of each class, where there are superclasses. note: what a user should know of it.
+    coarse: int64[num_classes], the superclass of each class, where there are superclasses. note: what a user
+    should know of it.
     """
 
     x_train: Array
@@ -49,7 +50,14 @@ class LabelView:
 
 def label_view(dataset: Dataset) -> LabelView:
     """Return what a partition may look at."""
-    return LabelView(dataset.y_train, dataset.y_test, dataset.num_classes, dataset.group_train, dataset.group_test, dataset.coarse)
+    return LabelView(
+        dataset.y_train,
+        dataset.y_test,
+        dataset.num_classes,
+        dataset.group_train,
+        dataset.group_test,
+        dataset.coarse,
+    )
 
 
 def as_float(samples: NDArray[Any]) -> Array:
@@ -65,10 +73,20 @@ def scaled(dataset: Dataset) -> Dataset:
 
 
 def pick_classes(dataset: Dataset, classes: Sequence[int]) -> Dataset:
-    """Return the samples of these classes; classes[i] becomes i. DataError for a class that is not there, or twice."""
+    """Return the samples of these classes; classes[i] becomes i. DataError for a class that is not there, or
+    twice.
+    """
     picked = np.array(classes, np.int64)
-    if len(picked) < 2 or len(set(classes)) < len(picked) or picked.min() < 0 or picked.max() >= dataset.num_classes:
-        raise DataError(f"classes {list(classes)}, expected two or more different ones from 0 to {dataset.num_classes - 1}")
+    if (
+        len(picked) < 2
+        or len(set(classes)) < len(picked)
+        or picked.min() < 0
+        or picked.max() >= dataset.num_classes
+    ):
+        raise DataError(
+            f"classes {list(classes)}, expected two or more different ones from 0 to "
+            f"{dataset.num_classes - 1}"
+        )
     number = np.full(dataset.num_classes, -1)
     number[picked] = np.arange(len(picked))
     train, test = (np.flatnonzero(np.isin(y, picked)) for y in (dataset.y_train, dataset.y_test))
@@ -96,7 +114,9 @@ def _rows(dataset: Dataset, train: Labels, test: Labels) -> Dataset:
 def subsample(dataset: Dataset, num_train: int, num_test: int, seed: int) -> Dataset:
     """Draw samples without replacement, at most as many as there are; DataError below one."""
     if num_train < 1 or num_test < 1:
-        raise DataError(f"a subsample of {num_train} training and {num_test} test samples, expected at least one of each")
+        raise DataError(
+            f"a subsample of {num_train} training and {num_test} test samples, expected at least one of each"
+        )
     rng = rng_for(seed, 0, "subsample")
     train = np.sort(rng.permutation(len(dataset.y_train))[:num_train])
     test = np.sort(rng.permutation(len(dataset.y_test))[:num_test])
@@ -114,5 +134,6 @@ def resize_bilinear(images: Array, height: int, width: int) -> Array:
         matrix[np.arange(size_out), np.minimum(low + 1, size_in - 1)] += at - low
         return matrix
 
-    rows, columns = mix(images.shape[1], height), mix(images.shape[2], width)
+    rows = mix(images.shape[1], height)
+    columns = mix(images.shape[2], width)
     return np.ascontiguousarray(rows @ images.astype(np.float32) @ columns.T, np.float32)

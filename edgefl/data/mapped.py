@@ -1,4 +1,6 @@
-"""Shards that share one copy of the data set on disk: processes map its pages, and a client's samples are copied when it trains."""
+"""Shards that share one copy of the data set on disk: processes map its pages, and a client's samples are
+copied when it trains.
+"""
 
 import mmap
 from collections.abc import Iterator, Mapping
@@ -21,7 +23,8 @@ class MappedShards(Mapping[str, Shard]):
     """Client id -> shard, over a directory that `map_dataset` filled. Cheap to send to another process."""
 
     def __init__(self, directory: Path, dataset: Dataset, allotments: Mapping[str, Allotment]) -> None:
-        self._directory, self._allotments = directory, allotments
+        self._directory = directory
+        self._allotments = allotments
         empty = np.zeros(0, np.float32)
         self._labels = replace(dataset, x_train=empty, x_test=empty)
         self._dataset: Dataset | None = None
@@ -39,12 +42,16 @@ class MappedShards(Mapping[str, Shard]):
         return self._dataset
 
     def resident(self) -> ResidentShards:
-        """Return the same shards with the samples as arrays in place of maps, for who cannot open the directory."""
+        """Return the same shards with the samples as arrays in place of maps, for who cannot open the
+        directory.
+        """
         samples = (np.asarray(self.dataset.x_train), np.asarray(self.dataset.x_test))
         return ResidentShards(replace(self.dataset, x_train=samples[0], x_test=samples[1]), self._allotments)
 
     def __getitem__(self, client_id: str) -> Shard:
-        """Copy one client's samples; their pages are given back, else a process would come to hold the whole data set."""
+        """Copy one client's samples; their pages are given back, else a process would come to hold the whole
+        data set.
+        """
         dataset = self.dataset
         shard = take(dataset, self._allotments[client_id])
         for samples in (dataset.x_train, dataset.x_test):
@@ -63,12 +70,17 @@ class MappedShards(Mapping[str, Shard]):
 
 
 def map_dataset(dataset: Dataset, allotments: Mapping[str, Allotment], directory: Path) -> MappedShards:
-    """Write the samples to the directory as `.npy` files and return the shards over them. DataError when the disk is full."""
+    """Write the samples to the directory as `.npy` files and return the shards over them. DataError when the
+    disk is full.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     for name in _SAMPLES:
-        path, samples = directory / f"{name}.npy", getattr(dataset, name)
+        path = directory / f"{name}.npy"
+        samples = getattr(dataset, name)
         try:
             np.save(path, samples)
         except OSError as error:
-            raise DataError(f"cannot write {samples.nbytes} bytes to {path}: {error}; free some space, or set TMPDIR") from error
+            raise DataError(
+                f"cannot write {samples.nbytes} bytes to {path}: {error}; free some space, or set TMPDIR"
+            ) from error
     return MappedShards(directory, dataset, allotments)

@@ -1,6 +1,8 @@
-"""A client's shard as one `.npz`: arrays `x` and `y`, and optionally `x_test`, `y_test`, `num_classes`; and shards out of arrays.
+"""A client's shard as one `.npz`: arrays `x` and `y`, and optionally `x_test`, `y_test`, `num_classes`; and
+shards out of arrays.
 
-`class_names` and `window_number` are in what `edgefl device record` writes: see `num_classes_of` and `_split_windows`.
+`class_names` and `window_number` are in what `edgefl device record` writes: see `num_classes_of` and
+`_split_windows`.
 """
 
 import io
@@ -21,33 +23,52 @@ NAMES = ("x", "y", "x_test", "y_test", "num_classes", "class_names", "window_num
 FIX = "write it with numpy.savez(path, x=..., y=...)"
 
 
-def load_shard(path: Path, *, seed: int = 1, test_share: float = 0.2, num_classes: int | None = None) -> Shard:
+def load_shard(
+    path: Path, *, seed: int = 1, test_share: float = 0.2, num_classes: int | None = None
+) -> Shard:
     """Read a shard. uint8 samples are scaled to [0, 1]; other samples stay as they are, shapes too.
 
-    Without `x_test`, a share of the samples is held out: always the same ones for the same seed and the same file, on every device.
-    `num_classes` is taken from the argument, else from the file, else it is the largest label + 1.
+    Without `x_test`, a share of the samples is held out: always the same ones for the same seed and the same
+    file, on every device. `num_classes` is taken from the argument, else from the file, else it is the
+    largest label + 1.
     Raises DataError when the file cannot be read or trained on: it says what was expected and what to do.
     """
-    return make_shard(read_shard(Path(path)), str(path), seed=seed, test_share=test_share, num_classes=num_classes)
+    return make_shard(
+        read_shard(Path(path)), str(path), seed=seed, test_share=test_share, num_classes=num_classes
+    )
 
 
 def make_shard(
-    arrays: Mapping[str, NDArray[Any]], where: str, *, seed: int = 1, test_share: float = 0.2, num_classes: int | None = None
+    arrays: Mapping[str, NDArray[Any]],
+    where: str,
+    *,
+    seed: int = 1,
+    test_share: float = 0.2,
+    num_classes: int | None = None,
 ) -> Shard:
-    """Return the arrays of a `.npz` or of another source as a shard; see `load_shard`. `where` begins each error."""
+    """Return the arrays of a `.npz` or of another source as a shard; see `load_shard`. `where` begins each
+    error.
+    """
     try:
-        x, y = samples_of(arrays, ""), labels_of(arrays, "")
+        x = samples_of(arrays, "")
+        y = labels_of(arrays, "")
         check_lengths(x, y, "")
         if "x_test" in arrays or "y_test" in arrays:
-            x_test, y_test = samples_of(arrays, "_test"), labels_of(arrays, "_test")
+            x_test = samples_of(arrays, "_test")
+            y_test = labels_of(arrays, "_test")
             check_lengths(x_test, y_test, "_test")
             if x_test.shape[1:] != x.shape[1:]:
                 raise DataError(f"x_test is {x_test.shape[1:]} a sample, expected {x.shape[1:]} as in x")
         else:
             x, y, x_test, y_test = _split(x, y, seed, test_share, arrays.get("window_number"))
         if len(np.unique(y)) < 2:
-            raise DataError(f"all {len(y)} training labels are {y[0]}, expected two classes or more; a personal classifier needs two")
-        return Shard(x, y, x_test, y_test, num_classes_of(arrays, num_classes, int(max(y.max(), y_test.max()))))
+            raise DataError(
+                f"all {len(y)} training labels are {y[0]}, expected two classes or more; a personal "
+                "classifier needs two"
+            )
+        return Shard(
+            x, y, x_test, y_test, num_classes_of(arrays, num_classes, int(max(y.max(), y_test.max())))
+        )
     except DataError as error:
         raise DataError(f"{where}: {error}") from error
 
@@ -79,16 +100,23 @@ def samples_of(arrays: Mapping[str, NDArray[Any]], part: str) -> Array:
         raise DataError(f"there is no array x{part}, received {', '.join(arrays) or 'none'}; {FIX}")
     x = arrays[f"x{part}"]
     if x.dtype != np.uint8 and x.dtype.kind != "f":
-        raise DataError(f"x{part} is {x.dtype}, expected uint8 pictures or floats; convert it with x.astype('float32')")
+        raise DataError(
+            f"x{part} is {x.dtype}, expected uint8 pictures or floats; convert it with x.astype('float32')"
+        )
     if x.ndim < 2 or 0 in x.shape[1:]:
-        raise DataError(f"x{part} has shape {x.shape}, expected (samples, ...) with at least one value a sample")
+        raise DataError(
+            f"x{part} has shape {x.shape}, expected (samples, ...) with at least one value a sample"
+        )
     with np.errstate(over="ignore"):
         samples: Array = np.ascontiguousarray(x, np.float32)
     if x.dtype == np.uint8:
         samples /= np.float32(255)  # in place: it is a copy already
     bad = ~np.isfinite(samples).reshape(len(samples), -1).all(axis=1) if len(samples) else np.zeros(0, bool)
     if bad.any():
-        raise DataError(f"x{part} holds NaN or infinite values in {bad.sum()} of {len(x)} samples, first at {bad.argmax()}; clean it")
+        raise DataError(
+            f"x{part} holds NaN or infinite values in {bad.sum()} of {len(x)} samples, first at "
+            f"{bad.argmax()}; clean it"
+        )
     return samples
 
 
@@ -98,7 +126,10 @@ def labels_of(arrays: Mapping[str, NDArray[Any]], part: str) -> Labels:
         raise DataError(f"there is no array y{part}, received {', '.join(arrays) or 'none'}; {FIX}")
     y = arrays[f"y{part}"]
     if y.dtype.kind not in "iu" or y.ndim != 1:
-        raise DataError(f"y{part} is {y.dtype}{list(y.shape)}, expected whole numbers of shape [samples]; {_label_remedy(y)}")
+        raise DataError(
+            f"y{part} is {y.dtype}{list(y.shape)}, expected whole numbers of shape [samples]; "
+            f"{_label_remedy(y)}"
+        )
     if len(y) and int(y.min()) < 0:
         raise DataError(f"y{part} holds the label {y.min()}, expected 0 or more; number the classes from 0")
     return y.astype(np.int64)
@@ -114,38 +145,60 @@ def _label_remedy(y: NDArray[Any]) -> str:
         return "if it holds a score for each class, y.argmax(1) gives the numbers"
     broken = ~np.isfinite(y) | (y != np.round(y))
     if broken.any():
-        return f"it holds {y[broken][0]:g}, which is no class: number the classes from 0 (edgefl trains classifiers, no regression)"
+        return (
+            f"it holds {y[broken][0]:g}, which is no class: number the classes from 0 (edgefl trains "
+            "classifiers, no regression)"
+        )
     return "y.astype('int64').ravel() gives them"
 
 
 def check_lengths(x: Array, y: Labels, part: str) -> None:
     """Raise DataError unless there is one label a sample, and one sample at least."""
     if len(x) != len(y):
-        raise DataError(f"x{part} has {len(x)} samples and y{part} {len(y)} labels, expected as many; a shard needs one label a sample")
+        raise DataError(
+            f"x{part} has {len(x)} samples and y{part} {len(y)} labels, expected as many; a shard needs one "
+            "label a sample"
+        )
     if len(y) == 0:
-        raise DataError(f"x{part} is empty, expected at least one sample; collect data before this device joins")
+        raise DataError(
+            f"x{part} is empty, expected at least one sample; collect data before this device joins"
+        )
 
 
-def _split(x: Array, y: Labels, seed: int, share: float, number: NDArray[Any] | None) -> tuple[Array, Labels, Array, Labels]:
+def _split(
+    x: Array, y: Labels, seed: int, share: float, number: NDArray[Any] | None
+) -> tuple[Array, Labels, Array, Labels]:
     if not 0 < share < 1:
         raise DataError(f"test_share is {share}, expected a share between 0 and 1")
     if len(y) < 2:
-        raise DataError("one sample only, expected two or more: some are held out to measure on; collect more, or give x_test and y_test")
-    rng, wanted = rng_for(seed, 0, "split:"), round(share * len(y))
-    order, wanted = (rng.permutation(len(y)), wanted) if number is None else _split_windows(number, len(y), rng, share)
+        raise DataError(
+            "one sample only, expected two or more: some are held out to measure on; collect more, or give "
+            "x_test and y_test"
+        )
+    rng = rng_for(seed, 0, "split:")
+    wanted = round(share * len(y))
+    order, wanted = (
+        (rng.permutation(len(y)), wanted) if number is None else _split_windows(number, len(y), rng, share)
+    )
     held = min(max(1, wanted), len(y) - 1)
-    test, train = order[:held], order[held:]
+    test = order[:held]
+    train = order[held:]
     return x[train], y[train], x[test], y[test]
 
 
-def _split_windows(number: NDArray[Any], count: int, rng: np.random.Generator, share: float) -> tuple[Labels, int]:
+def _split_windows(
+    number: NDArray[Any], count: int, rng: np.random.Generator, share: float
+) -> tuple[Labels, int]:
     """Return an order of the samples, and how many of its first are held out.
 
-    A window of a ring is held out by a hash of its number, so that it stays on its side however the ring moves on: what is measured on
-    after a restart, or at the export, was never trained on. The hash is the finalizer of splitmix64 (Steele, Lea, Flood 2014).
+    A window of a ring is held out by a hash of its number, so that it stays on its side however the ring
+    moves on: what is measured on after a restart, or at the export, was never trained on. The hash is the
+    finalizer of splitmix64 (Steele, Lea, Flood 2014).
     """
     if number.shape != (count,) or number.dtype.kind not in "iu":
-        raise DataError(f"window_number is {number.dtype}{list(number.shape)}, expected {count} whole numbers; {FIX}")
+        raise DataError(
+            f"window_number is {number.dtype}{list(number.shape)}, expected {count} whole numbers; {FIX}"
+        )
     z = number.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + rng.integers(2**64, dtype=np.uint64)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -156,19 +209,23 @@ def _split_windows(number: NDArray[Any], count: int, rng: np.random.Generator, s
 def num_classes_of(arrays: Mapping[str, NDArray[Any]], given: int | None, largest: int) -> int:
     """Return the number of classes: given, else stored, else the largest label + 1.
 
-    DataError for a larger label, and when `class_names` are not as many as given: labels that were numbered by name are then another
-    board's numbers only if both boards numbered the same names.
+    DataError for a larger label, and when `class_names` are not as many as given: labels that were numbered
+    by name are then another board's numbers only if both boards numbered the same names.
     """
     stored = arrays.get("num_classes")
     if stored is not None and (stored.size != 1 or stored.dtype.kind not in "iu"):
         raise DataError(f"num_classes is {stored.dtype}{list(stored.shape)}, expected one whole number")
     count = given if given is not None else int(stored.item()) if stored is not None else largest + 1
     if largest >= count:
-        raise DataError(f"the label {largest} is in the shard, expected 0 to {count - 1} for {count} classes; is it of another task?")
+        raise DataError(
+            f"the label {largest} is in the shard, expected 0 to {count - 1} for {count} classes; is it of "
+            "another task?"
+        )
     names = arrays.get("class_names")
     if given is not None and names is not None and names.size != given:
         raise DataError(
-            f"the classes here are {names.size} ({', '.join(map(str, names.ravel()[:20]))}), the federation has {given}; list the names of "
-            f"all {given} in one order on every board, one a line, in classes.txt, also those that this board has no samples of"
+            f"the classes here are {names.size} ({', '.join(map(str, names.ravel()[:20]))}), the federation "
+            f"has {given}; list the names of all {given} in one order on every board, one a line, in "
+            "classes.txt, also those that this board has no samples of"
         )
     return count

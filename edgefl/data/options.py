@@ -1,4 +1,6 @@
-"""Options by keyword, of a data set or a partition: defaults stand in the function's signature, an unknown option names the nearest."""
+"""Options by keyword, of a data set or a partition: defaults stand in the function's signature, an unknown
+option names the nearest.
+"""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -11,16 +13,23 @@ from edgefl.errors import ConfigError
 
 def defaults_of(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the keyword-only arguments of a function with their defaults."""
-    return {p.name: p.default for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY}
+    return {
+        p.name: p.default for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY
+    }
 
 
-def full_options(owner: str, defaults: Mapping[str, Any], options: Mapping[str, Any], table: Sequence[str] = ()) -> dict[str, Any]:
+def full_options(
+    owner: str, defaults: Mapping[str, Any], options: Mapping[str, Any], table: Sequence[str] = ()
+) -> dict[str, Any]:
     """Return the defaults with the options over them; a whole number will do for a float, a list for a tuple.
 
-    table: further keys of the owner's table, which an error names too. Raises ConfigError for an unknown option (and names the nearest),
-    or one of another type than its default.
+    table: further keys of the owner's table, which an error names too. Raises ConfigError for an unknown
+    option (and names the nearest), or one of another type than its default.
     """
-    return {**defaults, **{key: _checked(owner, defaults, key, value, table) for key, value in options.items()}}
+    return {
+        **defaults,
+        **{key: _checked(owner, defaults, key, value, table) for key, value in options.items()},
+    }
 
 
 def _checked(owner: str, defaults: Mapping[str, Any], key: str, value: Any, table: Sequence[str]) -> Any:
@@ -31,7 +40,11 @@ def _checked(owner: str, defaults: Mapping[str, Any], key: str, value: Any, tabl
     default = defaults[key]
     if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if isinstance(default, tuple) and isinstance(value, list | tuple) and all(type(item) is int for item in value):
+    if (
+        isinstance(default, tuple)
+        and isinstance(value, list | tuple)
+        and all(type(item) is int for item in value)
+    ):
         return tuple(value)
     if type(value) is not type(default) or isinstance(default, tuple):
         kind = "a list of whole numbers" if isinstance(default, tuple) else in_words(type(default))

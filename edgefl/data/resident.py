@@ -1,4 +1,6 @@
-"""Shards over a data set in memory: what is sent to other hosts, where the files of `MappedShards` are not."""
+"""Shards over a data set in memory: what is sent to other hosts, where the files of `MappedShards` are
+not.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,7 +12,9 @@ from edgefl.types import Shard
 
 @dataclass(frozen=True)
 class ResidentShards(Mapping[str, Shard]):
-    """Client id -> shard; a client's samples are copied when they are asked for, so that pictures stay uint8 till then."""
+    """Client id -> shard; a client's samples are copied when they are asked for, so that pictures stay uint8
+    till then.
+    """
 
     dataset: Dataset
     allotments: Mapping[str, Allotment]

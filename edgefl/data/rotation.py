@@ -9,7 +9,10 @@ from edgefl.types import Array, Labels
 def rotate(images: Array, degrees: float) -> Array:
     """Turn float32[n, h, w, channels] counter-clockwise; DataError for samples that are no pictures."""
     if images.ndim != 4:
-        raise DataError(f"samples of shape {images.shape[1:]}, expected pictures [height, width, channels]; only pictures can be turned")
+        raise DataError(
+            f"samples of shape {images.shape[1:]}, expected pictures [height, width, channels]; only "
+            "pictures can be turned"
+        )
     height, width = images.shape[1:3]
     if degrees % 360 == 0:
         return images
@@ -17,15 +20,18 @@ def rotate(images: Array, degrees: float) -> Array:
         return np.ascontiguousarray(np.rot90(images, int(degrees // 90) % 4, axes=(1, 2)))
     angle = np.deg2rad(degrees)
     row, column = np.mgrid[:height, :width].astype(np.float64)
-    row, column = row - (height - 1) / 2, column - (width - 1) / 2
+    row = row - (height - 1) / 2
+    column = column - (width - 1) / 2
     # Where each pixel of the result comes from: the turn backwards, with rows counted downwards.
     from_row = np.cos(angle) * row + np.sin(angle) * column + (height - 1) / 2
     from_column = -np.sin(angle) * row + np.cos(angle) * column + (width - 1) / 2
-    top, left = np.floor(from_row).astype(np.int64), np.floor(from_column).astype(np.int64)
+    top = np.floor(from_row).astype(np.int64)
+    left = np.floor(from_column).astype(np.int64)
     turned = np.zeros_like(images)
     for down in (0, 1):
         for right in (0, 1):
-            at_row, at_column = top + down, left + right
+            at_row = top + down
+            at_column = left + right
             share = (1 - np.abs(from_row - at_row)) * (1 - np.abs(from_column - at_column))
             inside = (at_row >= 0) & (at_row < height) & (at_column >= 0) & (at_column < width)
             weight = np.where(inside, share, 0).astype(np.float32)

@@ -1,7 +1,8 @@
 """How a shard was split into training and held-out samples, as a note that can travel with a model.
 
-The split depends on the federation's seed and on the file, not on the device. So one note holds for the data of every device of a
-federation: what one device holds out by this rule, no device trained on. The note names no sample and no device.
+The split depends on the federation's seed and on the file, not on the device. So one note holds for the data
+of every device of a federation: what one device holds out by this rule, no device trained on. The note names
+no sample and no device.
 """
 
 import json
@@ -11,10 +12,14 @@ from typing import Any
 
 from edgefl.types import Shard
 
-BY_FILE, BY_WINDOW, DRAWN = "x_test", "window_number", "drawn"
+BY_FILE = "x_test"
+BY_WINDOW = "window_number"
+DRAWN = "drawn"
 RULES = (BY_FILE, BY_WINDOW, DRAWN)
 VERSION = 1
-"""Raise it when a rule gives other samples for the same seed: then a note of the old version no longer tells the split."""
+"""Raise it when a rule gives other samples for the same seed: then a note of the old version no longer tells
+the split.
+"""
 
 
 @dataclass(frozen=True)
@@ -22,8 +27,8 @@ class Split:
     """How samples were held out.
 
     Args:
-        rule: `x_test` when the file itself names its test samples, `window_number` when the number of a window decides,
-            `drawn` when a permutation of all samples decides.
+        rule: `x_test` when the file itself names its test samples, `window_number` when the number of a
+            window decides, `drawn` when a permutation of all samples decides.
         seed: the federation's seed.
         train: number of training samples.
         test: number of held-out samples.
@@ -68,4 +73,6 @@ def decode_split(content: bytes) -> Split | None:
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
     counts = (split.seed, split.train, split.test)
-    return split if split.rule in RULES and all(type(count) is int and count >= 0 for count in counts) else None
+    return (
+        split if split.rule in RULES and all(type(count) is int and count >= 0 for count in counts) else None
+    )

@@ -85,29 +85,56 @@ def write_shards(settings: Settings) -> None:
 def prepare(out: Path) -> None:
     """Make the directory; ConfigError when it holds something, StateError when its disk is full."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"{out} is in use, expected a new or empty directory; give another --out, or remove it")
+        raise ConfigError(
+            f"{out} is in use, expected a new or empty directory; give another --out, or remove it"
+        )
     out.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(out).free
     if free < FREE_BYTES:
-        raise StateError(f"{free / 1e6:.0f} MB free at {out}, expected {FREE_BYTES / 1e6:.0f}; give an --out on another disk")
+        raise StateError(
+            f"{free / 1e6:.0f} MB free at {out}, expected {FREE_BYTES / 1e6:.0f}; give an --out on another "
+            "disk"
+        )
 
 
 def federate(settings: Settings, children: Children) -> dict[str, Any]:
     """Start broker, aggregator and devices, wait for their end, and return the aggregator's result."""
     out = settings.out
-    broker, lines = children.start("broker", "broker", "start", "--port", str(settings.port), "--kind", settings.broker, "--json")
+    broker, lines = children.start(
+        "broker", "broker", "start", "--port", str(settings.port), "--kind", settings.broker, "--json"
+    )
     said = json.loads(children.wait_for_line(broker, lines, "mqtt://", 30))
     url: str = said["url"]
     config = out / "federation.toml"
     config.write_text(toml(settings, url))
     aggregator, _ = children.start(
-        "aggregator", "aggregator", "start", "--config", str(config), "--out", str(out / "aggregator"), show=True
+        "aggregator",
+        "aggregator",
+        "start",
+        "--config",
+        str(config),
+        "--out",
+        str(out / "aggregator"),
+        show=True,
     )
     devices = []
     for name in settings.ids:
-        data, state = str(out / "shards" / f"{name}.npz"), str(out / "devices" / name)
+        data = str(out / "shards" / f"{name}.npz")
+        state = str(out / "devices" / name)
         child, _ = children.start(
-            name, "device", "start", "--broker", url, "--federation", FEDERATION, "--id", name, "--data", data, "--state", state
+            name,
+            "device",
+            "start",
+            "--broker",
+            url,
+            "--federation",
+            FEDERATION,
+            "--id",
+            name,
+            "--data",
+            data,
+            "--state",
+            state,
         )
         devices.append(child)
     wait(children, aggregator, devices)
@@ -122,7 +149,9 @@ def wait(children: Children, aggregator: Child, devices: list[Child]) -> None:
     while running := [child for child in ended if child.process.poll() is None]:
         children.check(ended=ended)
         if time.monotonic() > until:
-            raise EdgeflError(f"the federation did not end within {LIMIT_S:.0f} s; the logs are in {children.logs}")
+            raise EdgeflError(
+                f"the federation did not end within {LIMIT_S:.0f} s; the logs are in {children.logs}"
+            )
         with contextlib.suppress(subprocess.TimeoutExpired):
             running[0].process.wait(0.2)
     children.check(ended=ended)
@@ -153,20 +182,46 @@ def collect(settings: Settings, result: dict[str, Any], seconds: float) -> dict[
 
 
 @click.command(short_help="A whole federation on this machine.")
-@click.option("--dataset", type=click.Choice(list(SCALES)), default="digits", show_default=True, help="What is shared out.")
+@click.option(
+    "--dataset",
+    type=click.Choice(list(SCALES)),
+    default="digits",
+    show_default=True,
+    help="What is shared out.",
+)
 @click.option("--clients", type=click.IntRange(2, 16), default=4, show_default=True, help="Device processes.")
 @click.option("--rounds", type=click.IntRange(1), help="Rounds of federated averaging  [default: 10]")
-@click.option("--out", type=click.Path(path_type=Path), help="A new directory  [default: runs/demo-DATE-TIME]")
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="What all draws come from.")
 @click.option(
-    "--broker", type=click.Choice(["auto", "mosquitto", "amqtt"]), default="auto", show_default=True, help="auto: mosquitto if it is here."
+    "--out", type=click.Path(path_type=Path), help="A new directory  [default: runs/demo-DATE-TIME]"
 )
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="The broker's port  [default: a free one]")
+@click.option(
+    "--seed", type=click.IntRange(0), default=1, show_default=True, help="What all draws come from."
+)
+@click.option(
+    "--broker",
+    type=click.Choice(["auto", "mosquitto", "amqtt"]),
+    default="auto",
+    show_default=True,
+    help="auto: mosquitto if it is here.",
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, help="The broker's port  [default: a free one]"
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON; progress goes to stderr.")
-def demo(dataset: str, clients: int, rounds: int | None, out: Path | None, seed: int, broker: str, port: int, as_json: bool) -> None:
+def demo(
+    dataset: str,
+    clients: int,
+    rounds: int | None,
+    out: Path | None,
+    seed: int,
+    broker: str,
+    port: int,
+    as_json: bool,
+) -> None:
     """Run a broker, an aggregator and some device processes here.
 
-    They federate LeNet-5 over MQTT, personalize it by PFL-MFE, and each device quantizes its own mixture to int8.
+    They federate LeNet-5 over MQTT, personalize it by PFL-MFE, and each device quantizes its own mixture to
+    int8.
 
     Example: edgefl demo --dataset fashion-mnist --clients 4 --out demo-out
     """
@@ -190,6 +245,12 @@ def demo(dataset: str, clients: int, rounds: int | None, out: Path | None, seed:
     if as_json:
         click.echo(json.dumps(summary))
         return
-    click.echo(f"\n{dataset}, {clients} clients, {settings.rounds} rounds, {summary['seconds']:.0f} s, broker {summary['broker']}\n")
+    click.echo(
+        f"\n{dataset}, {clients} clients, {settings.rounds} rounds, {summary['seconds']:.0f} s, broker "
+        f"{summary['broker']}\n"
+    )
     click.echo(table(summary["clients"]))
-    click.echo(f"\nsummary  {out / 'summary.json'}\nmodels   {out / 'clients'}/*/model.tflite\nlogs     {out / 'logs'}")
+    click.echo(
+        f"\nsummary  {out / 'summary.json'}\nmodels   {out / 'clients'}/*/model.tflite\nlogs     "
+        f"{out / 'logs'}"
+    )

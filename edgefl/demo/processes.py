@@ -30,7 +30,11 @@ class Child:
     def last_words(self) -> str:
         """Return the end of its log, without the frames of a traceback."""
         self.relay.join(2)
-        lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip() and not line.startswith(" ")]
+        lines = [
+            line
+            for line in self.log.read_text(errors="replace").splitlines()
+            if line.strip() and not line.startswith(" ")
+        ]
         return "\n  ".join(lines[-3:]) or "(it said nothing)"
 
 
@@ -56,7 +60,8 @@ class Children:
     def start(self, name: str, *arguments: str, show: bool = False) -> tuple[Child, "queue.Queue[str]"]:
         """Start `COMMAND ARGUMENTS`; the queue receives its lines.
 
-        It runs in its own session: Ctrl-C in the terminal reaches the demo only, which then ends its children in order.
+        It runs in its own session: Ctrl-C in the terminal reaches the demo only, which then ends its children
+        in order.
         """
         path = self.logs / f"{name}.log"
         log = path.open("w", buffering=1)
@@ -81,7 +86,9 @@ class Children:
     def _relay(self, stream: IO[str], log: IO[str], lines: "queue.Queue[str]", show: bool) -> None:
         with contextlib.suppress(OSError), stream, log:
             for line in stream:
-                with contextlib.suppress(OSError):  # a full disk must not block the command: it meets the same error itself
+                with contextlib.suppress(
+                    OSError
+                ):  # a full disk must not block the command: it meets the same error itself
                     log.write(line)
                 lines.put(line.rstrip("\n"))
                 if show:
@@ -92,10 +99,14 @@ class Children:
         for child in self.children:
             code = child.process.poll()
             if code not in (None, 0) or (code == 0 and child not in ended):
-                raise EdgeflError(f"{child.name} ended with code {code}:\n  {child.last_words()}\nits log is {child.log}")
+                raise EdgeflError(
+                    f"{child.name} ended with code {code}:\n  {child.last_words()}\nits log is {child.log}"
+                )
 
     def wait_for_line(self, child: Child, lines: "queue.Queue[str]", has: str, timeout_s: float) -> str:
-        """Return the first line that contains `has`; an error when the command ends or says nothing in time."""
+        """Return the first line that contains `has`; an error when the command ends or says nothing in
+        time.
+        """
         until = time.monotonic() + timeout_s
         while time.monotonic() < until:
             try:
@@ -108,7 +119,9 @@ class Children:
         raise LinkError(f"{child.name} did not say {has!r} within {timeout_s:.0f} s; its log is {child.log}")
 
     def end(self) -> None:
-        """End all that still run, the last started first: SIGTERM, then SIGKILL to what is left of its group."""
+        """End all that still run, the last started first: SIGTERM, then SIGKILL to what is left of its
+        group.
+        """
         for child in reversed(self.children):
             if child.process.poll() is None:
                 child.process.send_signal(signal.SIGTERM)
@@ -116,7 +129,9 @@ class Children:
         for child in reversed(self.children):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.process.wait(max(0.1, until - time.monotonic()))
-            with contextlib.suppress(ProcessLookupError):  # also what a command that was killed has left behind
+            with contextlib.suppress(
+                ProcessLookupError
+            ):  # also what a command that was killed has left behind
                 os.killpg(child.process.pid, signal.SIGKILL)
             child.process.wait()
             child.relay.join(GRACE_S)

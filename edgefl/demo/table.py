@@ -5,12 +5,31 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 CLIENT_KEYS = (
-    "id", "n_train", "accuracy_local", "accuracy_federated", "accuracy_mixture", "accuracy_mixture_int8",
-    "tflite_bytes", "peak_rss_mb", "bytes_up", "bytes_down",
-)  # fmt: skip
+    "id",
+    "n_train",
+    "accuracy_local",
+    "accuracy_federated",
+    "accuracy_mixture",
+    "accuracy_mixture_int8",
+    "tflite_bytes",
+    "peak_rss_mb",
+    "bytes_up",
+    "bytes_down",
+)
 COUNTS = {"n_train", "tflite_bytes", "bytes_up", "bytes_down"}
 ACCURACIES = tuple(key for key in CLIENT_KEYS if key.startswith("accuracy"))
-HEADS = ("client", "samples", "local", "federated", "mixture", "int8", "model KB", "RSS MB", "up KB", "down KB")
+HEADS = (
+    "client",
+    "samples",
+    "local",
+    "federated",
+    "mixture",
+    "int8",
+    "model KB",
+    "RSS MB",
+    "up KB",
+    "down KB",
+)
 
 
 def client_row(raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -47,10 +66,16 @@ def table(clients: Sequence[Mapping[str, Any]]) -> str:
     """Return one line a client and one of means; KB are 1000 bytes."""
     rows = [HEADS, *(tuple(_cell(key, client[key]) for key in CLIENT_KEYS) for client in clients)]
     mean = means(clients)
-    rows.append(tuple("mean" if key == "id" else _cell(key, mean[key]) if key in mean else "" for key in CLIENT_KEYS))
+    rows.append(
+        tuple("mean" if key == "id" else _cell(key, mean[key]) if key in mean else "" for key in CLIENT_KEYS)
+    )
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEADS))]
     lines = [
-        "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))) for row in rows
+        "  ".join(
+            cell.ljust(w) if i == 0 else cell.rjust(w)
+            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
     ]
     rule = "-" * len(lines[0])
     return "\n".join([lines[0], rule, *lines[1:-1], rule, lines[-1]])

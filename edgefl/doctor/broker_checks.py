@@ -21,7 +21,9 @@ NAME = "doctor"
 
 
 def check_broker(url: str, enrolment: Enrolment | None, federation: str) -> Iterator[Finding]:
-    """Yield what is found of connection, access, packet size and federations; ends at the first that leaves nothing more to ask."""
+    """Yield what is found of connection, access, packet size and federations; ends at the first that leaves
+    nothing more to ask.
+    """
     client_id = enrolment.client_id if enrolment else f"{NAME}-{secrets.token_hex(4)}"
     began = time.monotonic()
     try:
@@ -49,30 +51,40 @@ def _failed(check: str, error: LinkError) -> Finding:
 
 def _echo(link: Link, topics: Topics, client_id: str) -> Finding:
     """What this client writes on a topic of its own comes back: the access list lets it write and read."""
-    topic, began = topics.device(client_id, "claim"), time.monotonic()
+    topic = topics.device(client_id, "claim")
+    began = time.monotonic()
     link.subscribe(topic, timeout_s=SUBSCRIBE_S)
     link.publish(topic, encode_json(Claim(secrets.token_hex(8), time.time())))
     while time.monotonic() - began < WAIT_S:
         event = link.get(WAIT_S - (time.monotonic() - began))
         if isinstance(event, Message) and event.topic == topic:
-            return Finding("access", "ok", f"{client_id} hears itself in {1000 * (time.monotonic() - began):.0f} ms")
+            return Finding(
+                "access", "ok", f"{client_id} hears itself in {1000 * (time.monotonic() - began):.0f} ms"
+            )
     remedy = "look at the broker's access list: the certificate's or user's name must be the device's id"
-    return Finding("access", "fail", f"what {client_id} writes on {topic} does not come back in {WAIT_S:g} s", remedy)
+    return Finding(
+        "access", "fail", f"what {client_id} writes on {topic} does not come back in {WAIT_S:g} s", remedy
+    )
 
 
 def _packet(link: Link, topics: Topics, client_id: str) -> Finding:
-    """A chunk is acknowledged and the connection survives it; the chunk is of no upload, so nobody takes it."""
+    """A chunk is acknowledged and the connection survives it; the chunk is of no upload, so nobody
+    takes it.
+    """
     link.publish(topics.upload(client_id, secrets.token_hex(32), 0), bytes(CHUNK_BYTES))
     if link.wait_in_flight(1, WAIT_S) and link.is_connected:
         return Finding("packets", "ok", f"{CHUNK_BYTES // 1024} KiB pass")
     remedy = "raise the broker's limit (mosquitto: max_packet_size 262144)"
-    return Finding("packets", "fail", f"a chunk of {CHUNK_BYTES // 1024} KiB is not acknowledged in {WAIT_S:g} s", remedy)
+    return Finding(
+        "packets", "fail", f"a chunk of {CHUNK_BYTES // 1024} KiB is not acknowledged in {WAIT_S:g} s", remedy
+    )
 
 
 def _federations(link: Link, federation: str, enrolment: Enrolment | None) -> Iterator[Finding]:
     """What each federation says of itself, by its retained state."""
     link.subscribe(Topics(federation or "+").state, timeout_s=SUBSCRIBE_S)
-    until, seen = time.monotonic() + SETTLE_S, 0
+    until = time.monotonic() + SETTLE_S
+    seen = 0
     while (left := until - time.monotonic()) > 0:
         event = link.get(left)
         if not isinstance(event, Message) or not event.payload or not event.topic.endswith("/state"):
@@ -81,7 +93,12 @@ def _federations(link: Link, federation: str, enrolment: Enrolment | None) -> It
         yield _federation(event, enrolment)
     if not seen:
         wanted = f"the federation {federation!r} does not run" if federation else "no federation runs"
-        yield Finding("federation", "warn", f"{wanted} at {link.url}", "edgefl aggregator start --config federation.toml")
+        yield Finding(
+            "federation",
+            "warn",
+            f"{wanted} at {link.url}",
+            "edgefl aggregator start --config federation.toml",
+        )
 
 
 def _federation(message: Message, enrolment: Enrolment | None) -> Finding:
@@ -93,9 +110,19 @@ def _federation(message: Message, enrolment: Enrolment | None) -> Finding:
     except WireError as error:
         problem, _, remedy = str(error).rpartition("; ")
         return Finding("federation", "fail", f"{message.topic}: {problem}", remedy)
-    stands = {JOINING: f"waiting for devices, {state.rounds} rounds to come", "done": f"done after {state.rounds} rounds"}
-    place = state.phase if state.round > state.rounds else f"{state.phase}, round {state.round} of {state.rounds}"
+    stands = {
+        JOINING: f"waiting for devices, {state.rounds} rounds to come",
+        "done": f"done after {state.rounds} rounds",
+    }
+    place = (
+        state.phase if state.round > state.rounds else f"{state.phase}, round {state.round} of {state.rounds}"
+    )
     told = f"{name!r}: {stands.get(state.phase, place)}, plan {state.plan[:8]}"
     if state.phase == STOPPED:
-        return Finding("federation", "warn", told, "its aggregator stopped; start it again with the same --out, it goes on where it was")
+        return Finding(
+            "federation",
+            "warn",
+            told,
+            "its aggregator stopped; start it again with the same --out, it goes on where it was",
+        )
     return Finding("federation", "ok", told)

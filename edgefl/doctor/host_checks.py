@@ -23,18 +23,29 @@ RELEASED = datetime(2025, 1, 1, tzinfo=UTC).timestamp()
 
 def check_software() -> list[Finding]:
     """Return versions, and whether there is a runtime that computes."""
-    found = Finding("versions", "ok", f"edgefl {__version__}, Python {platform.python_version()}, {platform.machine()}")
+    found = Finding(
+        "versions", "ok", f"edgefl {__version__}, Python {platform.python_version()}, {platform.machine()}"
+    )
     return [found, *check_runtimes()]
 
 
 def check_board(root: Path = ROOT) -> Finding:
     """Return which board this is, and whether it can make its int8 model."""
-    memory, bits = memory_mb(root), 64 if sys.maxsize > 2**32 else 32
-    known = board_model(root), f"{memory:,.0f} MB" if math.isfinite(memory) else "", f"{os.cpu_count()} cores", f"{bits}-bit"
+    memory = memory_mb(root)
+    bits = 64 if sys.maxsize > 2**32 else 32
+    known = (
+        board_model(root),
+        f"{memory:,.0f} MB" if math.isfinite(memory) else "",
+        f"{os.cpu_count()} cores",
+        f"{bits}-bit",
+    )
     told = ", ".join(filter(None, known))
     if importlib.util.find_spec("ai_edge_quantizer"):
         return Finding("board", "ok", told)
-    remedy = "it trains and personalizes; make its int8 model on a 64-bit machine: edgefl export --state DIR -o model"
+    remedy = (
+        "it trains and personalizes; make its int8 model on a 64-bit machine: edgefl export --state DIR -o "
+        "model"
+    )
     return Finding("board", "warn", f"{told}, without ai-edge-quantizer", remedy)
 
 
@@ -43,7 +54,10 @@ def check_clock(now: float) -> Finding:
     told = datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
     if now < RELEASED:
         return Finding(
-            "clock", "fail", f"{told}, before this program was written", "timedatectl set-ntp true: certificates look invalid until then"
+            "clock",
+            "fail",
+            f"{told}, before this program was written",
+            "timedatectl set-ntp true: certificates look invalid until then",
         )
     return Finding("clock", "ok", told)
 
@@ -53,7 +67,12 @@ def check_disk(state: Path) -> Finding:
     place = next(each for each in (state.resolve(), *state.resolve().parents) if each.exists())
     free = shutil.disk_usage(place).free / 1e6
     if free < FREE_MB:
-        return Finding("disk", "fail", f"{free:.0f} MB free at {place}", f"free some space, expected {FREE_MB} MB, or give another --state")
+        return Finding(
+            "disk",
+            "fail",
+            f"{free:.0f} MB free at {place}",
+            f"free some space, expected {FREE_MB} MB, or give another --state",
+        )
     return Finding("disk", "ok", f"{free:,.0f} MB free at {place}")
 
 
@@ -65,7 +84,9 @@ def check_enrolment(enrolment: Enrolment, now: float | None = None) -> Finding:
     told = f"{enrolment.client_id}, its certificate counts for {days:.0f} days"
     again = f"edgefl device revoke {enrolment.client_id}, then edgefl device enrol {enrolment.client_id}"
     if days < 0:
-        return Finding("enrolment", "fail", f"{enrolment.client_id}, its certificate expired {-days:.0f} days ago", again)
+        return Finding(
+            "enrolment", "fail", f"{enrolment.client_id}, its certificate expired {-days:.0f} days ago", again
+        )
     if days < DAYS_LEFT:
         return Finding("enrolment", "warn", told, again)
     return Finding("enrolment", "ok", told)

@@ -1,4 +1,6 @@
-"""Whether the TFLite runtime works and not only lies there: it doubles a number, in a process of its own, which a broken one may end."""
+"""Whether the TFLite runtime works and not only lies there: it doubles a number, in a process of its own,
+which a broken one may end.
+"""
 
 import signal
 import subprocess
@@ -9,11 +11,7 @@ from edgefl.doctor.check_result import Finding
 from edgefl.plan.runtime import describe, installed
 
 # y = x + x, float32[1]: one ADD of version 1, in 288 bytes
-MODEL = (
-    "GAAAAFRGTDMAAA4AGAAUABAADAAIAAQADgAAABQAAAAcAAAAIAAAAOgAAAADAAAAAQAAAAQAAAAg////AAAAAAAAAAABAAAAEAAAAAwAFAAQAAwACAAEAAwAAAAQAAAA"
-    "UAAAAFQAAABYAAAAAQAAABQAAAAAAA4AFAAAABAADAALAAQADgAAABAAAAAAAAALDAAAABAAAACA////AQAAAAEAAAACAAAAAAAAAAAAAAABAAAAAQAAAAEAAAAAAAAA"
-    "AgAAADAAAAAEAAAA5P///wgAAAAMAAAAAQAAAHkAAAABAAAAAQAAAAwADAAIAAAAAAAEAAwAAAAIAAAADAAAAAEAAAB4AAAAAQAAAAEAAAABAAAACAAAAAQABAAEAAAA"
-)
+MODEL = "GAAAAFRGTDMAAA4AGAAUABAADAAIAAQADgAAABQAAAAcAAAAIAAAAOgAAAADAAAAAQAAAAQAAAAg////AAAAAAAAAAABAAAAEAAAAAwAFAAQAAwACAAEAAwAAAAQAAAAUAAAAFQAAABYAAAAAQAAABQAAAAAAA4AFAAAABAADAALAAQADgAAABAAAAAAAAALDAAAABAAAACA////AQAAAAEAAAACAAAAAAAAAAAAAAABAAAAAQAAAAEAAAAAAAAAAgAAADAAAAAEAAAA5P///wgAAAAMAAAAAQAAAHkAAAABAAAAAQAAAAwADAAIAAAAAAAEAAwAAAAIAAAADAAAAAEAAAB4AAAAAQAAAAEAAAABAAAACAAAAAQABAAEAAAA"  # noqa: E501
 TIMEOUT_S = 120.0
 CHILD = """
 import sys
@@ -35,7 +33,9 @@ def tiny_model() -> bytes:
 
 
 def check_runtimes() -> list[Finding]:
-    """Return whether each runtime that is installed computes; the first is the one that a device trains with."""
+    """Return whether each runtime that is installed computes; the first is the one that a device trains
+    with.
+    """
     have = installed()
     if not have:
         remedy = "pip install edgefl-tinyml again; on a 32-bit board in Python 3.11, say linux32 pip install"
@@ -46,14 +46,26 @@ def check_runtimes() -> list[Finding]:
 def _check(name: str, *, is_used: bool) -> Finding:
     told = describe(name)
     try:
-        ran = subprocess.run([sys.executable, "-c", CHILD, name], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        ran = subprocess.run(
+            [sys.executable, "-c", CHILD, name],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         problem = f"has not computed a sum in {TIMEOUT_S:g} s"
     else:
         if ran.returncode == 0:
             return Finding("runtime", "ok", told)
         last = (ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"])[-1][:200]
-        problem = f"was ended by {signal.Signals(-ran.returncode).name}" if ran.returncode < 0 else f"does not work: {last}"
+        problem = (
+            f"was ended by {signal.Signals(-ran.returncode).name}"
+            if ran.returncode < 0
+            else f"does not work: {last}"
+        )
     package = told.partition(" ")[0]
-    remedy = f"{AGAIN} {package}; one that ends by SIGILL was built for a newer processor, install an older one"
+    remedy = (
+        f"{AGAIN} {package}; one that ends by SIGILL was built for a newer processor, install an older one"
+    )
     return Finding("runtime", "fail" if is_used else "warn", f"{told} {problem}", remedy)

@@ -15,7 +15,8 @@ T = TypeVar("T")
 
 @dataclass
 class Questions:
-    """Asks on stderr, `ask` False takes every default. An answer that will not do is told why and asked for again.
+    """Asks on stderr, `ask` False takes every default. An answer that will not do is told why and asked for
+    again.
 
     total: how many questions are left to ask, those that an option answers not counted.
     """
@@ -24,7 +25,9 @@ class Questions:
     total: int
     asked: int = 0
 
-    def answer(self, given: str | None, question: str, default: str, option: str, read: Callable[[str], T]) -> T:
+    def answer(
+        self, given: str | None, question: str, default: str, option: str, read: Callable[[str], T]
+    ) -> T:
         """Return what `read` makes of an answer; it raises EdgeflError for one that will not do.
 
         ConfigError when an answer is wanted and standard input has ended.
@@ -42,7 +45,8 @@ class Questions:
                 if error.__context__ is None or isinstance(error.__context__, KeyboardInterrupt):
                     raise
                 raise ConfigError(
-                    f"no answer to question {self.asked} of {self.total}; give {option}, or --yes for all defaults"
+                    f"no answer to question {self.asked} of {self.total}; give {option}, or --yes for all "
+                    "defaults"
                 ) from error
 
 
@@ -69,7 +73,9 @@ def as_count(text: str) -> int:
 
 
 def place(target: Path) -> Path:
-    """Return where the file goes: target itself, or federation.toml in it. ConfigError when something is there already."""
+    """Return where the file goes: target itself, or federation.toml in it. ConfigError when something is
+    there already.
+    """
     path = target if target.suffix == ".toml" else target / "federation.toml"
     if path.exists() or path.is_symlink():
         raise ConfigError(f"{path} is there already, and stays as it is; give another name, or remove it")

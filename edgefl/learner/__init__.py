@@ -1,4 +1,6 @@
-"""Learners run a plan's signatures. One interface: LiteRT (default), Keras (the oracle, GPU boards), numpy softmax (tests)."""
+"""Learners run a plan's signatures. One interface: LiteRT (default), Keras (the oracle, GPU boards), numpy
+softmax (tests).
+"""
 
 from edgefl.learner.base import Learner, Metrics, evaluate
 

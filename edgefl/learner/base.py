@@ -32,8 +32,9 @@ class Learner(Protocol):
     ) -> tuple[Weights, float]:
         """Train for some epochs from zero optimizer slots.
 
-        `data` maps each data tensor of the signature (`x`: float32[n, ...]) to its samples; `weights` holds at least the
-        trained and frozen weights. Returns the trained weights only, and the mean loss of the last epoch.
+        `data` maps each data tensor of the signature (`x`: float32[n, ...]) to its samples; `weights` holds
+        at least the trained and frozen weights. Returns the trained weights only, and the mean loss of the
+        last epoch.
         Raises DataError for data that do not fit, PlanError for weights that do not.
         """
 
@@ -62,14 +63,22 @@ def evaluate(learner: Learner, signature: str, weights: Weights, x: Array, label
 
 
 def check_data(signature: Signature, data: Data, labels: Labels | None = None) -> int:
-    """Return the number of samples; DataError when a tensor is missing, of another shape, not finite, or there is none."""
+    """Return the number of samples; DataError when a tensor is missing, of another shape, not finite, or
+    there is none.
+    """
     count = -1
     for spec in signature.data:
         if spec.name not in data:
-            raise DataError(f"{signature.name} expected data {spec.name!r}, received {', '.join(data)}; is the plan of another algorithm?")
+            raise DataError(
+                f"{signature.name} expected data {spec.name!r}, received {', '.join(data)}; is the plan of "
+                "another algorithm?"
+            )
         array = data[spec.name]
         if array.shape[1:] != spec.shape[1:]:
-            raise DataError(f"{spec.name} is {array.shape[1:]} a sample, expected {spec.shape[1:]}; is this shard of another data set?")
+            raise DataError(
+                f"{spec.name} is {array.shape[1:]} a sample, expected {spec.shape[1:]}; is this shard of "
+                "another data set?"
+            )
         if count not in (-1, len(array)):
             raise DataError(f"{spec.name} has {len(array)} samples, expected {count}")
         if not np.isfinite(array).all():
@@ -90,7 +99,9 @@ def check_weights(specs: tuple[TensorSpec, ...], weights: Weights) -> list[Array
             raise PlanError(f"weight {spec.name} is missing; the plan expects {spec.shape}")
         array = weights[spec.name]
         if array.shape != spec.shape:
-            raise PlanError(f"{spec.name} is {array.shape}, expected {spec.shape}; the weights are of another plan")
+            raise PlanError(
+                f"{spec.name} is {array.shape}, expected {spec.shape}; the weights are of another plan"
+            )
         arrays.append(np.asarray(array, np.float32, order="C"))
     return arrays
 

@@ -1,4 +1,5 @@
-"""The TensorFlow learner: the oracle that every plan is measured against, and the learner of boards with a GPU.
+"""The TensorFlow learner: the oracle that every plan is measured against, and the learner of boards with a
+GPU.
 
 It runs the very functions that the plan was compiled from, with TensorFlow's own ops and gradients.
 """
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
 
 
 class KerasLearner(StepLearner):
-    """One `tf.function` for each signature; see `Learner`. Raises PlanError when an objective of the plan is not given."""
+    """One `tf.function` for each signature; see `Learner`. Raises PlanError when an objective of the plan is
+    not given.
+    """
 
     name = "keras"
 
@@ -27,7 +30,10 @@ class KerasLearner(StepLearner):
         self._objectives = {objective.name: objective for objective in objectives}
         missing = [s.name for s in spec.signatures if s.name not in self._objectives]
         if missing:
-            raise PlanError(f"the plan's signatures {', '.join(missing)} have no objective here; pass those the plan was built from")
+            raise PlanError(
+                f"the plan's signatures {', '.join(missing)} have no objective here; pass those the plan was "
+                "built from"
+            )
         self.traced: Callable[[str], Any] = cache(self._trace)
         """Signature name -> its concrete function, arguments and results named as in `Signature`."""
 

@@ -1,4 +1,6 @@
-"""The training and prediction loops over one signature's step, the same for every learner: same draws, same order."""
+"""The training and prediction loops over one signature's step, the same for every learner: same draws, same
+order.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -29,29 +31,40 @@ def train(
     rng: np.random.Generator,
     hyper: Mapping[str, float] | None,
 ) -> tuple[Weights, float]:
-    """Run `epochs` epochs of steps; see `Learner.fit`. Raises DataError when the loss stops being a finite number."""
+    """Run `epochs` epochs of steps; see `Learner.fit`. Raises DataError when the loss stops being a finite
+    number.
+    """
     count = check_data(signature, data, labels)
     moving = _numbered("t", check_weights(signature.trained, weights))
     moving |= _numbered("s", [np.zeros(spec.shape, np.float32) for spec in signature.slots])
     arguments = _numbered("f", check_weights(signature.frozen, weights)) | moving
-    arguments |= {f"h_{k}": np.asarray((hyper or {}).get(k, default), np.float32) for k, default in signature.hyper.items()}
+    arguments |= {
+        f"h_{k}": np.asarray((hyper or {}).get(k, default), np.float32)
+        for k, default in signature.hyper.items()
+    }
     targets = labels.astype(np.int32)
-    loss, size = 0.0, signature.batch_size
+    loss = 0.0
+    size = signature.batch_size
     for _ in range(epochs):
         total = 0.0
         for index, sample_weight in batches(count, size, rng):
             arguments |= {f"d_{spec.name}": data[spec.name][index] for spec in signature.data}
             arguments |= {"d_y": targets[index], "d_sample_weight": sample_weight}
-            arguments |= _numbered("n", [rng.random(spec.shape, dtype=np.float32) for spec in signature.noise])
+            arguments |= _numbered(
+                "n", [rng.random(spec.shape, dtype=np.float32) for spec in signature.noise]
+            )
             out = step(arguments)
             arguments |= {name: out[name] for name in moving}
             total += float(out["loss"]) * float(sample_weight.sum())
         loss = total / count
         if not np.isfinite(loss):
             raise DataError(
-                f"{signature.name}: the loss is {loss}, expected a finite number; lower the learning rate or check the data's scale"
+                f"{signature.name}: the loss is {loss}, expected a finite number; lower the learning rate or "
+                "check the data's scale"
             )
-    return {spec.name: np.array(arguments[f"t_{i}"], np.float32) for i, spec in enumerate(signature.trained)}, loss
+    return {
+        spec.name: np.array(arguments[f"t_{i}"], np.float32) for i, spec in enumerate(signature.trained)
+    }, loss
 
 
 def predict(step: Step, signature: Signature, weights: Weights, data: Data) -> Array:
@@ -72,7 +85,9 @@ class StepLearner(ABC):
 
     @abstractmethod
     def step(self, signature: str, arguments: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-        """Run the signature once; arguments and results are named as in `Signature`. The results hold until the next step only."""
+        """Run the signature once; arguments and results are named as in `Signature`. The results hold until
+        the next step only.
+        """
 
     def fit(
         self,
@@ -86,7 +101,16 @@ class StepLearner(ABC):
         hyper: Mapping[str, float] | None = None,
     ) -> tuple[Weights, float]:
         """Train; see `Learner.fit`."""
-        return train(partial(self.step, signature), self.spec.signature(signature), weights, data, labels, epochs, rng, hyper)
+        return train(
+            partial(self.step, signature),
+            self.spec.signature(signature),
+            weights,
+            data,
+            labels,
+            epochs,
+            rng,
+            hyper,
+        )
 
     def predict(self, signature: str, weights: Weights, data: Data) -> Array:
         """Predict; see `Learner.predict`."""

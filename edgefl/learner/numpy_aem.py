@@ -26,8 +26,11 @@ TINY = 1e-7
 
 
 def rules(algorithm: str, sizes: Sizes, options: Mapping[str, Any]) -> tuple[Rule, ...]:
-    """Return the rules of aem, for the gates `pixels` and `features` and a local model of the federated form."""
-    num_experts, features = options.get("num_experts", 6), options.get("gate", "pixels") == "features"
+    """Return the rules of aem, for the gates `pixels` and `features` and a local model of the federated
+    form.
+    """
+    num_experts = options.get("num_experts", 6)
+    features = options.get("gate", "pixels") == "features"
     sees, width = ("features", sizes.features) if features else ("x", sizes.inputs)
     seen = TensorSpec(sees, (sizes.batch, width))
     gate = (TensorSpec("gate/kernel", (width, num_experts + 1)), TensorSpec("gate/bias", (num_experts + 1,)))
@@ -38,7 +41,14 @@ def rules(algorithm: str, sizes: Sizes, options: Mapping[str, Any]) -> tuple[Rul
     return (
         *classifier(sizes)[:2],
         trains("train_local", sizes, (sizes.x,), own, classifier_slope),
-        predicts("features", sizes, (sizes.x,), sizes.trunk, lambda w, data: np.asarray(data["x"] @ w[TRUNK]), sizes.features),
+        predicts(
+            "features",
+            sizes,
+            (sizes.x,),
+            sizes.trunk,
+            lambda w, data: np.asarray(data["x"] @ w[TRUNK]),
+            sizes.features,
+        ),
         trains("train_gate", sizes, (seen, likelihood), gate, partial(_gate_slope, sees)),
         predicts("predict_gate", sizes, (seen,), gate, lambda w, data: _gate(w, data[sees]), num_experts + 1),
         predicts("predict_mixture", sizes, (sizes.x,), (*parts, *gate), partial(_mixture, names, features)),
@@ -49,8 +59,11 @@ def _gate(w: Named, seen: np.ndarray) -> np.ndarray:
     return softmax(seen @ w["gate/kernel"] + w["gate/bias"])
 
 
-def _gate_slope(sees: str, w: Named, data: Named, hyper: Named, share: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    g, likelihood = _gate(w, data[sees]), data["likelihood"]
+def _gate_slope(
+    sees: str, w: Named, data: Named, hyper: Named, share: np.ndarray
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    g = _gate(w, data[sees])
+    likelihood = data["likelihood"]
     mixed = (g * likelihood).sum(axis=1, keepdims=True)
     # of -log(mixed + tiny) by the logits: what the gate gives an expert, less what the expert earned
     d = g * (mixed - likelihood) / (mixed + TINY) * share[:, None]

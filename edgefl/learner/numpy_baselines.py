@@ -17,14 +17,23 @@ def rules(algorithm: str, sizes: Sizes, options: Mapping[str, Any]) -> tuple[Rul
     """Return the rules of fedprox, ditto, apfl or pfl-ft."""
     train, *others = classifier(sizes)
     weights = (*sizes.trunk, *sizes.head)
-    received, own = under("received", weights), under("own", weights)
+    received = under("received", weights)
+    own = under("own", weights)
     new = partial(trains, sizes=sizes, data=(sizes.x,))
     found: dict[str, tuple[Rule, ...]] = {
-        "fedprox": (new("train", weights=weights, slope=partial(_proximal, options.get("mu", 0.01)), frozen=received), *others),
+        "fedprox": (
+            new("train", weights=weights, slope=partial(_proximal, options.get("mu", 0.01)), frozen=received),
+            *others,
+        ),
         "ditto": (
             train,
             *others,
-            new("train_personal", weights=weights, slope=partial(_proximal, options.get("penalty", 1.0)), frozen=received),
+            new(
+                "train_personal",
+                weights=weights,
+                slope=partial(_proximal, options.get("penalty", 1.0)),
+                frozen=received,
+            ),
         ),
         "apfl": (
             train,
@@ -58,4 +67,6 @@ def _both(w: Named, data: Named, hyper: Named, share: np.ndarray) -> Slopes:
 
 def _alpha(w: Named, data: Named, hyper: Named, share: np.ndarray) -> Slopes:
     slopes, loss = _on_mixture(w, data, hyper, share)
-    return {"alpha": np.asarray(sum(float((slope * (w[f"own/{n}"] - w[n])).sum()) for n, slope in slopes.items()))}, loss
+    return {
+        "alpha": np.asarray(sum(float((slope * (w[f"own/{n}"] - w[n])).sum()) for n, slope in slopes.items()))
+    }, loss

@@ -1,4 +1,6 @@
-"""The signatures of FedMix in numpy; the features of the linear trunk are what goes into an expert's last layer."""
+"""The signatures of FedMix in numpy; the features of the linear trunk are what goes into an expert's last
+layer.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,7 +31,9 @@ OUTPUT_BIAS = "personal/head/bias"
 
 @dataclass(frozen=True)
 class _Form:
-    """How many experts there are, on what their responsibility hangs, whether there is an output bias, and whether there is no q(z|y)."""
+    """How many experts there are, on what their responsibility hangs, whether there is an output bias, and
+    whether there is no q(z|y).
+    """
 
     num_experts: int
     conditions: int
@@ -41,7 +45,13 @@ class _Form:
 def _form(sizes: Sizes, options: Mapping[str, Any]) -> _Form:
     by_label = options.get("condition", "label") == "label"
     conditions = sizes.classes if by_label else options.get("num_sides", 8)
-    return _Form(options.get("num_experts", 4), conditions, by_label, options.get("bias", False), options.get("objective") == "likelihood")
+    return _Form(
+        options.get("num_experts", 4),
+        conditions,
+        by_label,
+        options.get("bias", False),
+        options.get("objective") == "likelihood",
+    )
 
 
 def _gate_specs(sizes: Sizes, num_experts: int) -> tuple[TensorSpec, ...]:
@@ -59,18 +69,24 @@ def more(algorithm: str, sizes: Sizes, options: Mapping[str, Any]) -> tuple[Tens
 
 def rules(algorithm: str, sizes: Sizes, options: Mapping[str, Any]) -> tuple[Rule, ...]:
     """Return the rules of fedmix or fedmix-permutation."""
-    form, own = _form(sizes, options), (*sizes.trunk, *sizes.head)
+    form = _form(sizes, options)
+    own = (*sizes.trunk, *sizes.head)
     parts = tuple(spec for k in range(form.num_experts) for spec in under(f"expert{k}", own))
     if algorithm == "fedmix-permutation":
         shares = tuple(TensorSpec(f"responsibility/{k}", (1,)) for k in range(form.num_experts))
         if options.get("mixture") == "likeliest":
             return classifier(sizes)
-        whole = predicts("predict_mixture", sizes, (sizes.x,), (*parts, *shares), partial(_fixed_mixture, form))
+        whole = predicts(
+            "predict_mixture", sizes, (sizes.x,), (*parts, *shares), partial(_fixed_mixture, form)
+        )
         return (*classifier(sizes)[:2], whole)
     gate = _gate_specs(sizes, form.num_experts)
     output_bias = (TensorSpec(OUTPUT_BIAS, (sizes.classes,)),) * form.biased
     shares = tuple(TensorSpec(f"responsibility/{k}", (1,)) for k in range(form.num_experts))
-    gated = (TensorSpec("hidden", (sizes.batch, sizes.features)), TensorSpec("responsibility", (sizes.batch, form.num_experts)))
+    gated = (
+        TensorSpec("hidden", (sizes.batch, sizes.features)),
+        TensorSpec("responsibility", (sizes.batch, form.num_experts)),
+    )
     return (
         *(
             _train(sizes, form, count, output_bias)
@@ -86,7 +102,8 @@ def rules(algorithm: str, sizes: Sizes, options: Mapping[str, Any]) -> tuple[Rul
 def _train(sizes: Sizes, form: _Form, count: int, output_bias: tuple[TensorSpec, ...]) -> Rule:
     name = "train_mixture" if count == form.num_experts else f"train_mixture_{count}"
     side = () if form.by_label else (TensorSpec("condition", (sizes.batch, form.conditions)),)
-    phi, share = TensorSpec("phi", (form.conditions, form.num_experts)), TensorSpec("condition_share", (1, form.conditions))
+    phi = TensorSpec("phi", (form.conditions, form.num_experts))
+    share = TensorSpec("condition_share", (1, form.conditions))
     chosen = (TensorSpec("chosen", (form.num_experts, count)),) * (count < form.num_experts)
     parts = tuple(spec for k in range(count) for spec in under(f"expert{k}", (*sizes.trunk, *sizes.head)))
     weights = (*parts, *(phi,) * (not form.direct), *_gate_specs(sizes, form.num_experts), *output_bias)
@@ -104,8 +121,12 @@ def _among(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return values / total, total
 
 
-def _slope(form: _Form, count: int, w: Named, data: Named, hyper: Named, share: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    x, y, s = data["x"], data["y"], share[:, None]
+def _slope(
+    form: _Form, count: int, w: Named, data: Named, hyper: Named, share: np.ndarray
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    x = data["x"]
+    y = data["y"]
+    s = share[:, None]
     q = softmax(w["phi"])
     condition = np.eye(form.conditions)[y] if form.by_label else data["condition"]
     chosen = w["chosen"] if count < form.num_experts else np.eye(count)
@@ -119,14 +140,22 @@ def _slope(form: _Form, count: int, w: Named, data: Named, hyper: Named, share: 
     log_gate = np.log(np.maximum(softmax(gated), 1e-30))
     for_gate = condition @ q
     d_gate = (softmax(gated) - for_gate) * s
-    gradients["gate/kernel"], gradients["gate/bias"] = seen.T @ d_gate, d_gate.sum(axis=0)
+    gradients["gate/kernel"] = seen.T @ d_gate
+    gradients["gate/bias"] = d_gate.sum(axis=0)
     d_seen = d_gate @ w["gate/kernel"].T
     bias = w.get(OUTPUT_BIAS, np.zeros(()))
-    losses, d_bias = np.zeros((len(y), count)), np.zeros(w[f"expert0/{HEAD[1]}"].shape)
+    losses = np.zeros((len(y), count))
+    d_bias = np.zeros(w[f"expert0/{HEAD[1]}"].shape)
     for k, part in enumerate(parts):
-        d, losses[:, k] = cross_entropy(hidden[k] @ part[HEAD[0]] + part[HEAD[1]] + bias, y, share * used[:, k])
+        d, losses[:, k] = cross_entropy(
+            hidden[k] @ part[HEAD[0]] + part[HEAD[1]] + bias, y, share * used[:, k]
+        )
         d_hidden = d @ part[HEAD[0]].T + marginal[0, k] * d_seen
-        gradients |= {f"expert{k}/{TRUNK}": x.T @ d_hidden, f"expert{k}/{HEAD[0]}": hidden[k].T @ d, f"expert{k}/{HEAD[1]}": d.sum(axis=0)}
+        gradients |= {
+            f"expert{k}/{TRUNK}": x.T @ d_hidden,
+            f"expert{k}/{HEAD[0]}": hidden[k].T @ d,
+            f"expert{k}/{HEAD[1]}": d.sum(axis=0),
+        }
         d_bias = d_bias + d.sum(axis=0)
     if form.biased:
         gradients[OUTPUT_BIAS] = d_bias
@@ -138,9 +167,13 @@ def _slope(form: _Form, count: int, w: Named, data: Named, hyper: Named, share: 
     return gradients, (used * losses).sum(axis=1) - (for_gate * log_gate).sum(axis=1)
 
 
-def _likelihood_slope(form: _Form, w: Named, data: Named, hyper: Named, share: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
+def _likelihood_slope(
+    form: _Form, w: Named, data: Named, hyper: Named, share: np.ndarray
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Return the slope of -log sum_k g_k p_k(y), of which expert k has the part g_k p_k(y) / sum."""
-    x, y, count = data["x"], data["y"], form.num_experts
+    x = data["x"]
+    y = data["y"]
+    count = form.num_experts
     parts = [_part(w, k) for k in range(count)]
     hidden = [x @ part[TRUNK] for part in parts]
     marginal = (w["condition_share"] @ softmax(w["phi"]))[0]
@@ -148,17 +181,26 @@ def _likelihood_slope(form: _Form, w: Named, data: Named, hyper: Named, share: n
     gate = softmax(seen @ w["gate/kernel"] + w["gate/bias"])
     bias = w.get(OUTPUT_BIAS, np.zeros(()))
     right = np.stack(
-        [softmax(h @ part[HEAD[0]] + part[HEAD[1]] + bias)[np.arange(len(y)), y] for h, part in zip(hidden, parts, strict=True)], 1
+        [
+            softmax(h @ part[HEAD[0]] + part[HEAD[1]] + bias)[np.arange(len(y)), y]
+            for h, part in zip(hidden, parts, strict=True)
+        ],
+        1,
     )
     mixed = (gate * right).sum(axis=1, keepdims=True)
     of_expert = gate * right / mixed
     d_gate = (gate - of_expert) * share[:, None]
     gradients = {"gate/kernel": seen.T @ d_gate, "gate/bias": d_gate.sum(axis=0)}
-    d_seen, d_bias = d_gate @ w["gate/kernel"].T, np.zeros(w[f"expert0/{HEAD[1]}"].shape)
+    d_seen = d_gate @ w["gate/kernel"].T
+    d_bias = np.zeros(w[f"expert0/{HEAD[1]}"].shape)
     for k, part in enumerate(parts):
         d, _ = cross_entropy(hidden[k] @ part[HEAD[0]] + part[HEAD[1]] + bias, y, share * of_expert[:, k])
         d_hidden = d @ part[HEAD[0]].T + marginal[k] * d_seen
-        gradients |= {f"expert{k}/{TRUNK}": x.T @ d_hidden, f"expert{k}/{HEAD[0]}": hidden[k].T @ d, f"expert{k}/{HEAD[1]}": d.sum(axis=0)}
+        gradients |= {
+            f"expert{k}/{TRUNK}": x.T @ d_hidden,
+            f"expert{k}/{HEAD[0]}": hidden[k].T @ d,
+            f"expert{k}/{HEAD[1]}": d.sum(axis=0),
+        }
         d_bias = d_bias + d.sum(axis=0)
     if form.biased:
         gradients[OUTPUT_BIAS] = d_bias
@@ -169,10 +211,15 @@ def _back_among(d: np.ndarray, scaled: np.ndarray, total: np.ndarray) -> np.ndar
     return np.asarray((d - (d * scaled).sum(axis=1, keepdims=True)) / total)
 
 
-def _gate_slope(w: Named, data: Named, hyper: Named, share: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    p, target = softmax(data["hidden"] @ w["gate/kernel"] + w["gate/bias"]), data["responsibility"]
+def _gate_slope(
+    w: Named, data: Named, hyper: Named, share: np.ndarray
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    p = softmax(data["hidden"] @ w["gate/kernel"] + w["gate/bias"])
+    target = data["responsibility"]
     d = (p * target.sum(axis=1, keepdims=True) - target) * share[:, None]
-    return {"gate/kernel": data["hidden"].T @ d, "gate/bias": d.sum(axis=0)}, -(target * np.log(np.maximum(p, 1e-30))).sum(axis=1)
+    return {"gate/kernel": data["hidden"].T @ d, "gate/bias": d.sum(axis=0)}, -(
+        target * np.log(np.maximum(p, 1e-30))
+    ).sum(axis=1)
 
 
 def _hidden_logits(w: Named, data: Named) -> np.ndarray:

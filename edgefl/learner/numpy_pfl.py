@@ -28,26 +28,51 @@ def rules(algorithm: str, sizes: Sizes, options: Mapping[str, Any]) -> tuple[Rul
     h = TensorSpec("features", (sizes.batch, sizes.features))
     width = sizes.features if kind == "mfe" else sizes.inputs
     gate = (TensorSpec("gate/kernel", (width, 1)), TensorSpec("gate/bias", (1,)))
-    gated = (TensorSpec("gate_input", (sizes.batch, width)), TensorSpec("logits", (sizes.batch, 2, sizes.classes)))
-    heads = under("local", sizes.head) if kind == "fb" else (*under("global", sizes.head), *under("local", sizes.head), *gate)
+    gated = (
+        TensorSpec("gate_input", (sizes.batch, width)),
+        TensorSpec("logits", (sizes.batch, 2, sizes.classes)),
+    )
+    heads = (
+        under("local", sizes.head)
+        if kind == "fb"
+        else (*under("global", sizes.head), *under("local", sizes.head), *gate)
+    )
     return (
         *classifier(sizes)[:2],
-        predicts("features", sizes, (sizes.x,), sizes.trunk, lambda w, data: np.asarray(data["x"] @ w[TRUNK]), sizes.features),
+        predicts(
+            "features",
+            sizes,
+            (sizes.x,),
+            sizes.trunk,
+            lambda w, data: np.asarray(data["x"] @ w[TRUNK]),
+            sizes.features,
+        ),
         trains("train_head", sizes, (h,), sizes.head, _head_slope),
-        predicts("predict_head", sizes, (h,), sizes.head, lambda w, data: np.asarray(data["features"] @ w[HEAD[0]] + w[HEAD[1]])),
+        predicts(
+            "predict_head",
+            sizes,
+            (h,),
+            sizes.head,
+            lambda w, data: np.asarray(data["features"] @ w[HEAD[0]] + w[HEAD[1]]),
+        ),
         trains("train_gate", sizes, gated, gate, _gate_slope),
         predicts("predict_mixture", sizes, (sizes.x,), (*sizes.trunk, *heads), partial(_mixture, kind)),
     )
 
 
-def _head_slope(w: Named, data: Named, hyper: Named, share: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
+def _head_slope(
+    w: Named, data: Named, hyper: Named, share: np.ndarray
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
     h = data["features"]
     d, loss = cross_entropy(h @ w[HEAD[0]] + w[HEAD[1]], data["y"], share)
     return {HEAD[0]: h.T @ d, HEAD[1]: d.sum(axis=0)}, loss
 
 
-def _gate_slope(w: Named, data: Named, hyper: Named, share: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    z, logits = data["gate_input"], data["logits"]
+def _gate_slope(
+    w: Named, data: Named, hyper: Named, share: np.ndarray
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    z = data["gate_input"]
+    logits = data["logits"]
     g = sigmoid(z @ w["gate/kernel"] + w["gate/bias"])
     d, loss = cross_entropy(g * logits[:, 0] + (1 - g) * logits[:, 1], data["y"], share)
     dz = (d * (logits[:, 0] - logits[:, 1])).sum(axis=1, keepdims=True) * g * (1 - g)

@@ -1,4 +1,6 @@
-"""Signatures worked by hand in numpy: the loss and its gradient for a linear trunk under a softmax classifier."""
+"""Signatures worked by hand in numpy: the loss and its gradient for a linear trunk under a softmax
+classifier.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,7 +11,9 @@ from edgefl.plan.spec import Signature, TensorSpec
 
 Named = Mapping[str, np.ndarray]
 Slope = Callable[[Named, Named, Named, np.ndarray], tuple[dict[str, np.ndarray], np.ndarray]]
-"""(weights, data with `y`, hyper, share[batch]) -> (gradient of sum(share * loss) by trained weight, loss[batch])."""
+"""(weights, data with `y`, hyper, share[batch]) -> (gradient of sum(share * loss) by trained weight,
+loss[batch]).
+"""
 Out = Callable[[Named, Named], np.ndarray]
 """(weights, data) -> what a predict signature gives."""
 
@@ -52,19 +56,33 @@ class Rule:
 
 
 def trains(
-    name: str, sizes: Sizes, data: tuple[TensorSpec, ...], weights: tuple[TensorSpec, ...], slope: Slope,
-    frozen: tuple[TensorSpec, ...] = (), hyper: Mapping[str, float] | None = None,
-) -> Rule:  # fmt: skip
+    name: str,
+    sizes: Sizes,
+    data: tuple[TensorSpec, ...],
+    weights: tuple[TensorSpec, ...],
+    slope: Slope,
+    frozen: tuple[TensorSpec, ...] = (),
+    hyper: Mapping[str, float] | None = None,
+) -> Rule:
     """Return a training rule; its optimizer is SGD with Keras's momentum, v <- m v - lr g, w <- w + v."""
     slots = tuple(TensorSpec(f"velocity/{w.name}", w.shape) for w in weights)
     every = {"learning_rate": 0.01, "momentum": 0.0} | dict(hyper or {})
     return Rule(Signature(name, "train", sizes.batch, data, weights, frozen, slots, hyper=every), slope)
 
 
-def predicts(name: str, sizes: Sizes, data: tuple[TensorSpec, ...], frozen: tuple[TensorSpec, ...], out: Out, width: int = 0) -> Rule:
+def predicts(
+    name: str,
+    sizes: Sizes,
+    data: tuple[TensorSpec, ...],
+    frozen: tuple[TensorSpec, ...],
+    out: Out,
+    width: int = 0,
+) -> Rule:
     """Return a prediction rule; `width` is that of its output, the number of classes if not given."""
     shape = (sizes.batch, width or sizes.classes)
-    return Rule(Signature(name, "predict", sizes.batch, data, frozen=frozen, out=TensorSpec("out", shape)), out=out)
+    return Rule(
+        Signature(name, "predict", sizes.batch, data, frozen=frozen, out=TensorSpec("out", shape)), out=out
+    )
 
 
 def under(prefix: str, specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
@@ -92,7 +110,9 @@ def cross_entropy(logits: np.ndarray, y: np.ndarray, share: np.ndarray) -> tuple
     return p * share[:, None], loss
 
 
-def classifier_slope(w: Named, data: Named, hyper: Named, share: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
+def classifier_slope(
+    w: Named, data: Named, hyper: Named, share: np.ndarray
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """The slope of cross-entropy for logits = x @ trunk @ kernel + bias."""
     h = data["x"] @ w[TRUNK]
     d, loss = cross_entropy(h @ w[HEAD[0]] + w[HEAD[1]], data["y"], share)

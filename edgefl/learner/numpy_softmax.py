@@ -1,6 +1,8 @@
-"""A learner in numpy alone: a linear trunk under a softmax classifier. For fast tests of algorithms, not for devices.
+"""A learner in numpy alone: a linear trunk under a softmax classifier. For fast tests of algorithms, not for
+devices.
 
-It answers to the same signatures as a compiled plan; each family of algorithms has its rules in a module of its own.
+It answers to the same signatures as a compiled plan; each family of algorithms has its rules in a module of
+its own.
 """
 
 from collections.abc import Mapping
@@ -25,14 +27,17 @@ _FAMILIES = {
     "pfl-mf": "pfl",
     "pfl-mfe": "pfl",
 }
-"""Algorithm -> the module `numpy_<family>` with its `rules(algorithm, sizes, options)`, and `more` for weights beside the
-network's own; all others run the plain classifier."""
+"""Algorithm -> the module `numpy_<family>` with its `rules(algorithm, sizes, options)`, and `more` for
+weights beside the network's own; all others run the plain classifier.
+"""
 
 
 def _rules(algorithm: str, sizes: Sizes, options: Mapping[str, Any]) -> tuple[Rule, ...]:
     if algorithm not in _FAMILIES:
         return classifier(sizes)
-    found: tuple[Rule, ...] = import_module(f"edgefl.learner.numpy_{_FAMILIES[algorithm]}").rules(algorithm, sizes, options)
+    found: tuple[Rule, ...] = import_module(f"edgefl.learner.numpy_{_FAMILIES[algorithm]}").rules(
+        algorithm, sizes, options
+    )
     return found
 
 
@@ -45,12 +50,19 @@ def _more(algorithm: str, sizes: Sizes, options: Mapping[str, Any]) -> tuple[Ten
 
 
 def softmax_spec(
-    algorithm: str, *, inputs: int, features: int, classes: int, batch_size: int = 8, options: Mapping[str, Any] | None = None,
+    algorithm: str,
+    *,
+    inputs: int,
+    features: int,
+    classes: int,
+    batch_size: int = 8,
+    options: Mapping[str, Any] | None = None,
     more: tuple[TensorSpec, ...] = (),
-) -> PlanSpec:  # fmt: skip
+) -> PlanSpec:
     """Return the spec of h = x @ trunk, logits = h @ kernel + bias, with the algorithm's signatures.
 
-    `more` are weights beside the network's own that the algorithm's `init` takes, besides those that its family names.
+    `more` are weights beside the network's own that the algorithm's `init` takes, besides those that its
+    family names.
     """
     sizes = Sizes(inputs, features, classes, batch_size)
     signatures = tuple(rule.signature for rule in _rules(algorithm, sizes, options or {}))
@@ -71,7 +83,8 @@ class SoftmaxLearner(StepLearner):
 
     def step(self, signature: str, arguments: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
         """Run the signature once; see `StepLearner.step`."""
-        rule, spec = self._rules[signature], self.spec.signature(signature)
+        rule = self._rules[signature]
+        spec = self.spec.signature(signature)
         weights = {each.name: arguments[f"f_{i}"] for i, each in enumerate(spec.frozen)}
         data = {name[2:]: array for name, array in arguments.items() if name.startswith("d_")}
         if rule.out is not None:
@@ -84,7 +97,9 @@ class SoftmaxLearner(StepLearner):
             gradients, losses = rule.slope(weights, data, hyper, share)
             out: dict[str, np.ndarray] = {"loss": np.asarray((losses * share).sum(), np.float32)}
             for i, each in enumerate(spec.trained):
-                velocity = hyper["momentum"] * arguments[f"s_{i}"] - hyper["learning_rate"] * gradients[each.name]
+                velocity = (
+                    hyper["momentum"] * arguments[f"s_{i}"] - hyper["learning_rate"] * gradients[each.name]
+                )
                 out[f"s_{i}"] = velocity.astype(np.float32)
                 out[f"t_{i}"] = (weights[each.name] + velocity).astype(np.float32)
         return out

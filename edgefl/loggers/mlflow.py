@@ -1,6 +1,8 @@
-"""Scalars as metrics of an MLflow run, by MLflow's client: a tracking server, or a database such as sqlite:///mlflow.db.
+"""Scalars as metrics of an MLflow run, by MLflow's client: a tracking server, or a database such as
+sqlite:///mlflow.db.
 
-The experiment bears the federation's name. A run that was interrupted is gone on with: its tag `edgefl.run` says which it is.
+The experiment bears the federation's name. A run that was interrupted is gone on with: its tag `edgefl.run`
+says which it is.
 """
 
 import logging
@@ -23,9 +25,11 @@ RETRIES = "3"
 
 @contextmanager
 def mlflow(uri: str, name: str, *, key: str, resumed: bool, about: Mapping[str, str]) -> Iterator[Write]:
-    """Open a run of the experiment `name`; see `open_logs`. It ends as FINISHED, or FAILED when this ends of an error.
+    """Open a run of the experiment `name`; see `open_logs`. It ends as FINISHED, or FAILED when this ends of
+    an error.
 
-    Raises ConfigError when MLflow cannot use the URI. What it does not take later is told at the end, and ends no federation.
+    Raises ConfigError when MLflow cannot use the URI. What it does not take later is told at the end, and
+    ends no federation.
     """
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", RETRIES)
     from mlflow.entities import Metric
@@ -36,14 +40,19 @@ def mlflow(uri: str, name: str, *, key: str, resumed: bool, about: Mapping[str, 
         client = MlflowClient(tracking_uri=uri)
         run_id = _run(client, name, key, resumed, about)
     except MlflowException as error:
-        raise ConfigError(f"--log mlflow:{uri}: {str(error)[:500]}; is the server up, and the address right?") from error
+        raise ConfigError(
+            f"--log mlflow:{uri}: {str(error)[:500]}; is the server up, and the address right?"
+        ) from error
     sent: list[Any] = []
 
     def write(step: int, scalars: Mapping[str, float]) -> None:
         now = int(time.time() * 1000)
         metrics = [Metric(each, value, now, step) for each, value in scalars.items()]
         # from a thread of MLflow's own: no round waits for a server
-        sent.extend(client.log_batch(run_id, metrics[at : at + BATCH], synchronous=False) for at in range(0, len(metrics), BATCH))
+        sent.extend(
+            client.log_batch(run_id, metrics[at : at + BATCH], synchronous=False)
+            for at in range(0, len(metrics), BATCH)
+        )
 
     status = "FAILED"
     try:
@@ -52,7 +61,9 @@ def mlflow(uri: str, name: str, *, key: str, resumed: bool, about: Mapping[str, 
     finally:
         lost = sum(not _arrived(each) for each in sent)
         if lost or not _ended(client, run_id, status):
-            logging.getLogger(__name__).warning("MLflow at %s lacks %d of %d batches of this run, or its end", uri, lost, len(sent))
+            logging.getLogger(__name__).warning(
+                "MLflow at %s lacks %d of %d batches of this run, or its end", uri, lost, len(sent)
+            )
 
 
 def _arrived(operation: Any) -> bool:

@@ -1,4 +1,6 @@
-"""What a round's record says in scalars by name: pure functions, the same names from the simulator and from an aggregator."""
+"""What a round's record says in scalars by name: pure functions, the same names from the simulator and from
+an aggregator.
+"""
 
 import math
 from collections.abc import Callable, Mapping
@@ -11,10 +13,12 @@ PLAIN = ("loss", "seconds", "bytes_up", "bytes_down", "accuracy_mean", "accuracy
 
 
 def round_scalars(record: Mapping[str, Any]) -> dict[str, float]:
-    """Return the scalars of a round: `round/loss`, `round/updates`, `clients/accuracy`, ...; only finite numbers.
+    """Return the scalars of a round: `round/loss`, `round/updates`, `clients/accuracy`, ...; only finite
+    numbers.
 
-    `record`: a Summary of an aggregator or a Record of the simulator, as a dict. `clients/NAME` is the mean of what the clients report
-    in their updates, weighted by their samples, and comes from the simulator alone.
+    `record`: a Summary of an aggregator or a Record of the simulator, as a dict. `clients/NAME` is the mean
+    of what the clients report in their updates, weighted by their samples, and comes from the simulator
+    alone.
     """
     told = {f"round/{name}": record[name] for name in PLAIN if name in record}
     updates = record.get("updates", 0)
@@ -30,15 +34,27 @@ def _means(updates: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     names = sorted({name for each in updates.values() for name in each} - {"num_samples", "loss"})
     told = {}
     for name in names:
-        known = [(each[name], each["num_samples"]) for each in updates.values() if math.isfinite(each.get(name, math.nan))]
+        known = [
+            (each[name], each["num_samples"])
+            for each in updates.values()
+            if math.isfinite(each.get(name, math.nan))
+        ]
         if samples := sum(count for _, count in known):
             told[f"clients/{name}"] = sum(value * count for value, count in known) / samples
     return told
 
 
 def figure_scalars(figures: Mapping[str, Mapping[str, float | None]]) -> dict[str, float]:
-    """Return the scalars of a run's end: mean, 10th percentile and standard deviation over clients of each of summary.json's figures."""
-    return _finite({f"end/{name}/{part}": spread.get(part) for name, spread in figures.items() for part in ("mean", "p10", "std")})
+    """Return the scalars of a run's end: mean, 10th percentile and standard deviation over clients of each of
+    summary.json's figures.
+    """
+    return _finite(
+        {
+            f"end/{name}/{part}": spread.get(part)
+            for name, spread in figures.items()
+            for part in ("mean", "p10", "std")
+        }
+    )
 
 
 def _finite(told: Mapping[str, Any]) -> dict[str, float]:

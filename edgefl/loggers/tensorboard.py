@@ -12,13 +12,17 @@ from edgefl.loggers.scalars import Write
 
 @contextmanager
 def tensorboard(directory: str) -> Iterator[Write]:
-    """Open an event file in a directory; each step is in it a second later. ConfigError when it cannot be made."""
+    """Open an event file in a directory; each step is in it a second later. ConfigError when it cannot be
+    made.
+    """
     from tensorboardX import SummaryWriter
 
     try:
         writer = SummaryWriter(directory, flush_secs=1)  # its flush() does not wait for its queue
     except OSError as error:
-        raise ConfigError(f"--log tensorboard:{directory}: {error.strerror}; give a directory that can be written") from error
+        raise ConfigError(
+            f"--log tensorboard:{directory}: {error.strerror}; give a directory that can be written"
+        ) from error
 
     def write(step: int, scalars: Mapping[str, float]) -> None:
         for name, value in scalars.items():

@@ -1,4 +1,6 @@
-"""Models by name, from a `.keras` file, or from anyone's `module:function`. One file a model; Keras is imported when one is built."""
+"""Models by name, from a `.keras` file, or from anyone's `module:function`. One file a model; Keras is
+imported when one is built.
+"""
 
 import importlib
 import math
@@ -12,21 +14,30 @@ from edgefl.models.keras_file import explain_format, load_file
 from edgefl.models.options import check_options
 
 _SOURCES = {
-    "lenet5": "LeCun et al. 1998 as in PFL-MoE (arXiv:2012.15589): 61,706 weights at 28x28x1; as in FedMix with padding valid: 44,426",
+    "lenet5": "LeCun et al. 1998 as in PFL-MoE (arXiv:2012.15589): 61,706 weights at 28x28x1; as in FedMix "
+    "with padding valid: 44,426",
     "aem-cnn": "LEAF CNN of Adaptive Expert Models (Isaksson et al. 2022): 942,634 weights at 32x32x3",
-    "five-conv": "clustered federated learning on dense layers: five 3x3 convolutions and one dense layer, 130,826 weights at 32x32x3",
-    "resnet20": "He et al. 2016 with the group norm of Wu and He 2018, as in FedMix: 269,722 weights at 32x32x3",
-    "mobilenetv2": "Sandler et al. 2018, as in FedAP: 2,266,951 weights with seven classes, images from 16x16 up",
+    "five-conv": "clustered federated learning on dense layers: five 3x3 convolutions and one dense layer, "
+    "130,826 weights at 32x32x3",
+    "resnet20": "He et al. 2016 with the group norm of Wu and He 2018, as in FedMix: 269,722 weights at "
+    "32x32x3",
+    "mobilenetv2": "Sandler et al. 2018, as in FedAP: 2,266,951 weights with seven classes, images from "
+    "16x16 up",
     "vgg16": "Simonyan and Zisserman 2014 as in PFL-MoE: 15,245,130 weights at 32x32x3",
-    "cnn1d": "windows of inertial sensors such as UCI HAR (Anguita et al. 2013): 16,326 weights at 128x9 with six classes",
-    "gate-pixels": "linear gate of PFL-MF on the flattened sample, one class an expert: 6,146 weights at 32x32x3 over two",
-    "gate-cnn": "gate of Adaptive Expert Models (Isaksson et al. 2022), one class an expert: 6,995 weights at 32x32x3 over seven",
+    "cnn1d": "windows of inertial sensors such as UCI HAR (Anguita et al. 2013): 16,326 weights at 128x9 "
+    "with six classes",
+    "gate-pixels": "linear gate of PFL-MF on the flattened sample, one class an expert: 6,146 weights at "
+    "32x32x3 over two",
+    "gate-cnn": "gate of Adaptive Expert Models (Isaksson et al. 2022), one class an expert: 6,995 weights "
+    "at 32x32x3 over seven",
     "softmax": "multinomial logistic regression: one dense layer on the flattened sample",
 }
 
 
 MANY_VALUES = 64
-"""A model with as many outputs as inputs, this many or more, is taken for an autoencoder unless it ends with softmax."""
+"""A model with as many outputs as inputs, this many or more, is taken for an autoencoder unless it ends with
+softmax.
+"""
 
 
 def list_models() -> dict[str, str]:
@@ -35,23 +46,33 @@ def list_models() -> dict[str, str]:
 
 
 def build_model(config: ModelConfig) -> Any:
-    """Return the Keras model of a configuration: float32[batch, *input_shape] in, logits float32[batch, num_classes] out.
+    """Return the Keras model of a configuration: float32[batch, *input_shape] in, logits float32[batch,
+    num_classes] out.
 
-    `config.name` is a name of `list_models`, a path that ends in `.keras`, or `module:function`; a function is called as
-    `function(input_shape, num_classes, **options)`. Raises ConfigError for an unknown name, an option that the model does
-    not take, a file that cannot be read or would run code of its own, and a model of other shapes than the configuration says.
+    `config.name` is a name of `list_models`, a path that ends in `.keras`, or `module:function`; a function
+    is called as `function(input_shape, num_classes, **options)`. Raises ConfigError for an unknown name, an
+    option that the model does not take, a file that cannot be read or would run code of its own, and a model
+    of other shapes than the configuration says.
     """
     import keras
 
-    keras.utils.clear_session(free_memory=False)  # a model's automatic layer names must not depend on what was built before it
+    keras.utils.clear_session(
+        free_memory=False
+    )  # a model's automatic layer names must not depend on what was built before it
     if config.name.endswith(".keras"):
         if config.options:
-            raise ConfigError(f"[model] options {', '.join(config.options)} have no effect on the file {config.name}; remove them")
+            raise ConfigError(
+                f"[model] options {', '.join(config.options)} have no effect on the file {config.name}; "
+                "remove them"
+            )
         model = load_file(Path(config.name))
     else:
         model = _call(_find(config.name), config)
     if not isinstance(model, keras.Model):
-        raise ConfigError(f"model {config.name} gave {type(model).__name__}, expected a keras.Model; return the model itself")
+        raise ConfigError(
+            f"model {config.name} gave {type(model).__name__}, expected a keras.Model; return the model "
+            "itself"
+        )
     _check_shapes(model, config)
     return model
 
@@ -65,13 +86,21 @@ def _find(name: str) -> Callable[..., Any]:
     elif explanation := explain_format(name):
         raise ConfigError(explanation)
     else:
-        raise ConfigError(f"unknown model {name!r}; {nearest(name, list(_SOURCES))}; a .keras file or module:function is taken too")
+        raise ConfigError(
+            f"unknown model {name!r}; {nearest(name, list(_SOURCES))}; a .keras file or module:function is "
+            "taken too"
+        )
     try:
         found = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
-        raise ConfigError(f"cannot import model {name!r}: {error}; is its package installed in this environment?") from error
+        raise ConfigError(
+            f"cannot import model {name!r}: {error}; is its package installed in this environment?"
+        ) from error
     if not callable(found):
-        raise ConfigError(f"{name} is no function; expected function(input_shape, num_classes, **options) that returns a keras.Model")
+        raise ConfigError(
+            f"{name} is no function; expected function(input_shape, num_classes, **options) that returns a "
+            "keras.Model"
+        )
     return found  # type: ignore[no-any-return]
 
 
@@ -81,55 +110,73 @@ def _call(function: Callable[..., Any], config: ModelConfig) -> Any:
         return function(tuple(config.input_shape), config.num_classes, **options)
     except TypeError as error:
         raise ConfigError(
-            f"model {config.name} with options {dict(config.options)}: {error}; `edgefl models` lists what it takes"
+            f"model {config.name} with options {dict(config.options)}: {error}; `edgefl models` lists what "
+            "it takes"
         ) from error
 
 
 def _check_shapes(model: Any, config: ModelConfig) -> None:
     if not model.built or not getattr(model, "inputs", None):
-        raise ConfigError(f"model {config.name} has no input of known shape, expected one; start a Sequential with keras.Input")
+        raise ConfigError(
+            f"model {config.name} has no input of known shape, expected one; start a Sequential with "
+            "keras.Input"
+        )
     if len(model.inputs) != 1:
         raise ConfigError(
-            f"model {config.name} has {len(model.inputs)} inputs ({', '.join(each.name for each in model.inputs)}), expected one; "
-            "join them in the data, and take them apart by layers behind one keras.Input"
+            f"model {config.name} has {len(model.inputs)} inputs "
+            f"({', '.join(each.name for each in model.inputs)}), expected one; join them in the data, and "
+            "take them apart by layers behind one keras.Input"
         )
     if len(model.outputs) != 1:
         raise ConfigError(
             f"model {config.name} has {len(model.outputs)} outputs, expected one, a row of class scores; "
             "give the part that classifies, keras.Model(inputs, scores)"
         )
-    received, expected = tuple(model.inputs[0].shape[1:]), tuple(config.input_shape)
+    received = tuple(model.inputs[0].shape[1:])
+    expected = tuple(config.input_shape)
     if received != expected:
-        raise ConfigError(f"model {config.name} takes samples of {received}, the configuration says input_shape {expected}; change one")
+        raise ConfigError(
+            f"model {config.name} takes samples of {received}, the configuration says input_shape "
+            f"{expected}; change one"
+        )
     given = tuple(model.outputs[0].shape[1:])
     if given == (1,):
         raise ConfigError(
-            f"model {config.name} gives one value a sample, expected one for each class: edgefl trains classifiers; "
-            "for yes or no end it with Dense(2), logits or softmax, and number the labels 0 and 1"
+            f"model {config.name} gives one value a sample, expected one for each class: edgefl trains "
+            "classifiers; for yes or no end it with Dense(2), logits or softmax, and number the labels 0 "
+            "and 1"
         )
     if len(given) != 1 or (config.name not in _SOURCES and _reconstructs(model)):
         raise ConfigError(
-            f"model {config.name} gives {given} a sample for {received}, as an autoencoder does; edgefl trains classifiers: "
-            f"end it with Dense(num_classes), logits or softmax (a softmax also says that this is a classifier of {given[-1]} classes)"
+            f"model {config.name} gives {given} a sample for {received}, as an autoencoder does; edgefl "
+            "trains classifiers: end it with Dense(num_classes), logits or softmax (a softmax also says "
+            f"that this is a classifier of {given[-1]} classes)"
         )
     if given != (config.num_classes,):
         raise ConfigError(
-            f"model {config.name} gives {given} a sample, the configuration says num_classes {config.num_classes}; change one: "
-            "the last layer is Dense(num_classes), with logits or softmax"
+            f"model {config.name} gives {given} a sample, the configuration says num_classes "
+            f"{config.num_classes}; change one: the last layer is Dense(num_classes), with logits or softmax"
         )
 
 
 def _flat(model: Any) -> list[Any]:
-    return [part for layer in model.layers for part in (_flat(layer) if hasattr(layer, "layers") else [layer])]
+    return [
+        part for layer in model.layers for part in (_flat(layer) if hasattr(layer, "layers") else [layer])
+    ]
 
 
 def _reconstructs(model: Any) -> bool:
-    """Whether the outputs seem to be the inputs again: as many values, no softmax, and many of them or a narrower layer between."""
+    """Whether the outputs seem to be the inputs again: as many values, no softmax, and many of them or a
+    narrower layer between.
+    """
     import keras
 
     size = math.prod(model.outputs[0].shape[1:])
     layer = model.outputs[0]._keras_history[0]
-    softmax = isinstance(layer, keras.layers.Softmax) or getattr(layer, "activation", None) is keras.activations.softmax
+    softmax = (
+        isinstance(layer, keras.layers.Softmax)
+        or getattr(layer, "activation", None) is keras.activations.softmax
+    )
     if size != math.prod(model.inputs[0].shape[1:]) or softmax:
         return False
     dense = [each for each in _flat(model) if isinstance(each, keras.layers.Dense)]

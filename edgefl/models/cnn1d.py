@@ -1,8 +1,9 @@
 """A one-dimensional CNN for windows of inertial sensors, sized for a microcontroller.
 
-Its input is that of UCI HAR (Anguita et al., ESANN 2013): 128 samples at 50 Hz of nine channels (body acceleration, angular velocity,
-total acceleration), six activities. conv5 32, pool 2, conv5 64, pool 2, global average pooling, FC 64, dropout, FC classes; ReLU, no
-padding. The sizes are this project's own choice: 16,326 weights at (128, 9) and six classes.
+Its input is that of UCI HAR (Anguita et al., ESANN 2013): 128 samples at 50 Hz of nine channels (body
+acceleration, angular velocity, total acceleration), six activities. conv5 32, pool 2, conv5 64, pool 2,
+global average pooling, FC 64, dropout, FC classes; ReLU, no padding. The sizes are this project's own choice:
+16,326 weights at (128, 9) and six classes.
 """
 
 from typing import Any
@@ -13,16 +14,23 @@ from edgefl.errors import ConfigError
 
 
 def cnn1d(
-    input_shape: tuple[int, ...], num_classes: int, *, filters1: int = 32, filters2: int = 64, hidden: int = 64, dropout: float = 0.5
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    filters1: int = 32,
+    filters2: int = 64,
+    hidden: int = 64,
+    dropout: float = 0.5,
 ) -> Any:
     """Return the model: float32[batch, samples, channels] -> logits float32[batch, num_classes].
 
-    `dropout` is the share of hidden values that a training step drops. Raises ConfigError for windows that are not two-dimensional
-    or shorter than 16 samples.
+    `dropout` is the share of hidden values that a training step drops. Raises ConfigError for windows that
+    are not two-dimensional or shorter than 16 samples.
     """
     if len(input_shape) != 2 or input_shape[0] < 16:
         raise ConfigError(
-            f"cnn1d takes windows (samples, channels) of 16 samples or more, received input_shape {input_shape}; cut the data"
+            "cnn1d takes windows (samples, channels) of 16 samples or more, received input_shape "
+            f"{input_shape}; cut the data"
         )
     layers = keras.layers
     return keras.Sequential(

@@ -1,7 +1,8 @@
 """Five 3x3 convolutions and one dense layer, after clustered federated learning on dense layers.
 
-The paper gives the number of layers and a size of 511 KB. Filters 32-64-64-64-64 with global average pooling is one reading
-of it: 130,826 weights on three channels and ten classes, 511 KiB. The first three convolutions are followed by a pooling of 2.
+The paper gives the number of layers and a size of 511 KB. Filters 32-64-64-64-64 with global average pooling
+is one reading of it: 130,826 weights on three channels and ten classes, 511 KiB. The first three convolutions
+are followed by a pooling of 2.
 """
 
 from typing import Any
@@ -17,12 +18,14 @@ POOLED = 3
 def five_conv(input_shape: tuple[int, ...], num_classes: int, *, initializer: str = "glorot") -> Any:
     """Return the model: float32[batch, *input_shape] -> logits float32[batch, num_classes].
 
-    `initializer`: glorot, or fan-in, which draws kernels and biases from +-1 / sqrt(fan in), as PyTorch does. The paper's threshold
-    of .9 on weights needs fan-in, momentum .9 and a learning rate of .02.
+    `initializer`: glorot, or fan-in, which draws kernels and biases from +-1 / sqrt(fan in), as PyTorch does.
+    The paper's threshold of .9 on weights needs fan-in, momentum .9 and a learning rate of .02.
     Raises ConfigError for images under 8x8 and for an unknown initializer.
     """
     if len(input_shape) != 3 or min(input_shape[:2]) < 8:
-        raise ConfigError(f"five-conv takes images of 8x8 or more, received input_shape {input_shape}; resize the data")
+        raise ConfigError(
+            f"five-conv takes images of 8x8 or more, received input_shape {input_shape}; resize the data"
+        )
     if initializer not in ("glorot", "fan-in"):
         raise ConfigError(f"five-conv has initializer {initializer!r}, expected glorot or fan-in")
 
@@ -30,12 +33,20 @@ def five_conv(input_shape: tuple[int, ...], num_classes: int, *, initializer: st
         if initializer == "glorot":
             return {}
         limit = fan_in**-0.5
-        return {f"{part}_initializer": keras.initializers.RandomUniform(-limit, limit) for part in ("kernel", "bias")}
+        return {
+            f"{part}_initializer": keras.initializers.RandomUniform(-limit, limit)
+            for part in ("kernel", "bias")
+        }
 
-    layers, channels = keras.layers, input_shape[2]
+    layers = keras.layers
+    channels = input_shape[2]
     model = keras.Sequential([keras.Input(input_shape, name="x")], name="five-conv")
     for index, filters in enumerate(FILTERS, 1):
-        model.add(layers.Conv2D(filters, 3, padding="same", activation="relu", name=f"conv{index}", **start(9 * channels)))
+        model.add(
+            layers.Conv2D(
+                filters, 3, padding="same", activation="relu", name=f"conv{index}", **start(9 * channels)
+            )
+        )
         channels = filters
         if index <= POOLED:
             model.add(layers.MaxPooling2D(2, name=f"pool{index}"))

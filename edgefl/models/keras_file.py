@@ -1,9 +1,11 @@
-"""A `.keras` file, perhaps a stranger's: looked through before Keras sees it, so that nothing in it runs code.
+"""A `.keras` file, perhaps a stranger's: looked through before Keras sees it, so that nothing in it runs
+code.
 
-The file is a zip archive of config.json, the layers as Keras writes them, and model.weights.h5. Keras's safe mode refuses the
-code of Lambda layers; here every object that the configuration names must also be one of Keras's own, so no module of this
-machine is imported because a file says so. A file of a kilobyte can ask for gigabytes, by arrays that HDF5 compresses and by sizes in
-the configuration. So arrays and weights are counted before any of them is made, and loading ends after a limit of processor time.
+The file is a zip archive of config.json, the layers as Keras writes them, and model.weights.h5. Keras's safe
+mode refuses the code of Lambda layers; here every object that the configuration names must also be one of
+Keras's own, so no module of this machine is imported because a file says so. A file of a kilobyte can ask for
+gigabytes, by arrays that HDF5 compresses and by sizes in the configuration. So arrays and weights are counted
+before any of them is made, and loading ends after a limit of processor time.
 """
 
 import json
@@ -22,14 +24,27 @@ from edgefl.models.weights_file import WEIGHTS, measure_in_child
 
 CONFIG = "config.json"
 MODULES = {
-    "activations", "constraints", "dtype_policies", "initializers", "layers", "losses", "metrics", "models", "ops", "optimizers",
+    "activations",
+    "constraints",
+    "dtype_policies",
+    "initializers",
+    "layers",
+    "losses",
+    "metrics",
+    "models",
+    "ops",
+    "optimizers",
     "regularizers",
-}  # fmt: skip
-"""Packages of Keras whose objects a model is made of; the training settings of a model inside a model are made too."""
+}
+"""Packages of Keras whose objects a model is made of; the training settings of a model inside a model are
+made too.
+"""
 UNSAFE = {"Lambda", "__lambda__", "TorchModuleWrapper", "JaxLayer", "FlaxLayer", "TFSMLayer"}
 """Objects of Keras that hold code, or read other files and programs."""
 LIMITS = {CONFIG: 16 << 20, "all of it": 512 << 20, "the arrays in " + WEIGHTS: 512 << 20}
-"""Bytes that config.json, a whole archive and its arrays take at most; each of them can be made to hold a million times its size."""
+"""Bytes that config.json, a whole archive and its arrays take at most; each of them can be made to hold a
+million times its size.
+"""
 MAX_WEIGHTS = 1 << 25
 """Values in all variables of a model. VGG-16 for CIFAR-10, the largest built-in model, has 15 million."""
 MAX_OBJECTS = 20_000
@@ -39,7 +54,9 @@ FORMATS = {b"\x89HDF\r\n\x1a\n": "an HDF5 file", b"PK\x03\x04": "a truncated or 
 
 
 def explain_format(name: str) -> str:
-    """Return the error for the name of a model file in another format than `.keras`, "" for any other name."""
+    """Return the error for the name of a model file in another format than `.keras`, "" for any other
+    name.
+    """
     path = Path(name)
     if path.suffix in (".h5", ".hdf5"):
         kind = "an HDF5 file"
@@ -48,11 +65,16 @@ def explain_format(name: str) -> str:
     else:
         return ""
     there = "" if path.exists() else ", and it does not exist"
-    return f"the model {name} is {kind}{there}, expected a .keras file; load it with Keras and save it as .keras: model.save('model.keras')"
+    return (
+        f"the model {name} is {kind}{there}, expected a .keras file; load it with Keras and save it as "
+        ".keras: model.save('model.keras')"
+    )
 
 
 def load_file(path: Path) -> Any:
-    """Return the model in a `.keras` file. Raises ConfigError for any other file, and for a model with code or classes of its own."""
+    """Return the model in a `.keras` file. Raises ConfigError for any other file, and for a model with code
+    or classes of its own.
+    """
     import keras
 
     config = _read_config(path)
@@ -66,20 +88,31 @@ def load_file(path: Path) -> Any:
         raise
     except TimeoutError as error:
         raise ConfigError(
-            f"cannot load the model {path}: Keras worked on it for {PROCESSOR_LIMIT_S:g} s; a network for boards takes seconds, "
-            "give a large one of your own as module:function"
+            f"cannot load the model {path}: Keras worked on it for {PROCESSOR_LIMIT_S:g} s; a network for "
+            "boards takes seconds, give a large one of your own as module:function"
         ) from error
     except Exception as error:  # what is wrong inside an archive comes up as any of a dozen types
-        reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no reason given'}"
-        raise ConfigError(f"cannot load the model {path}: {reason}; save it again with model.save, by Keras {keras.__version__}") from error
+        reason = (
+            f"{type(error).__name__}: "
+            f"{str(error).strip().splitlines()[0] if str(error).strip() else 'no reason given'}"
+        )
+        raise ConfigError(
+            f"cannot load the model {path}: {reason}; save it again with model.save, by Keras "
+            f"{keras.__version__}"
+        ) from error
 
 
 def _read_config(path: Path) -> Any:
     if not path.is_file():
-        raise ConfigError(f"cannot load the model {path}: there is no such file; check the path in [model] name")
+        raise ConfigError(
+            f"cannot load the model {path}: there is no such file; check the path in [model] name"
+        )
     try:
         with zipfile.ZipFile(path) as archive:
-            sizes = {CONFIG: archive.getinfo(CONFIG).file_size, "all of it": sum(each.file_size for each in archive.infolist())}
+            sizes = {
+                CONFIG: archive.getinfo(CONFIG).file_size,
+                "all of it": sum(each.file_size for each in archive.infolist()),
+            }
             for part, size in sizes.items():
                 _check_size(path, part, size)
             return json.loads(archive.read(CONFIG))
@@ -87,20 +120,27 @@ def _read_config(path: Path) -> Any:
         with path.open("rb") as file:
             start = file.read(8)
         found = next((name for mark, name in FORMATS.items() if start.startswith(mark)), "no zip archive")
-        remedy = "load it with Keras and save it again as .keras" if "HDF5" in found else "copy it again, or save the model again"
-        raise ConfigError(f"cannot load the model {path}: it is {found}, expected a .keras file; {remedy}") from error
+        remedy = (
+            "load it with Keras and save it again as .keras"
+            if "HDF5" in found
+            else "copy it again, or save the model again"
+        )
+        raise ConfigError(
+            f"cannot load the model {path}: it is {found}, expected a .keras file; {remedy}"
+        ) from error
     except (KeyError, ValueError, NotImplementedError, OSError, RuntimeError) as error:
         raise ConfigError(
-            f"cannot load the model {path}: a zip archive without a readable {CONFIG} ({error}), expected a .keras file; "
-            "save the model again"
+            f"cannot load the model {path}: a zip archive without a readable {CONFIG} ({error}), expected a "
+            ".keras file; save the model again"
         ) from error
 
 
 def _check_size(path: Path, part: str, size: int) -> None:
     if size > LIMITS[part]:
         raise ConfigError(
-            f"cannot load the model {path}: {part} unpacks to {size:,} bytes, expected at most {LIMITS[part]:,}; "
-            "a network for boards is far smaller, give a large one of your own as module:function"
+            f"cannot load the model {path}: {part} unpacks to {size:,} bytes, expected at most "
+            f"{LIMITS[part]:,}; a network for boards is far smaller, give a large one of your own as "
+            "module:function"
         )
 
 
@@ -112,26 +152,33 @@ def _check_arrays(path: Path) -> None:
 
 
 def _check_weights(path: Path, config: Any) -> None:
-    """Count the weights of the model that the configuration describes. In Keras's stateless scope variables have shapes and no values."""
+    """Count the weights of the model that the configuration describes. In Keras's stateless scope variables
+    have shapes and no values.
+    """
     import keras
 
     drawn = random.getstate()  # making initializers draws their seeds
     try:
         with keras.StatelessScope(initialize_variables=False):
             model = keras.saving.deserialize_keras_object(_without_training(config), safe_mode=True)
-        count = sum(math.prod(int(size) for size in variable.shape) for variable in getattr(model, "variables", ()))
+        count = sum(
+            math.prod(int(size) for size in variable.shape) for variable in getattr(model, "variables", ())
+        )
     finally:
         keras.utils.clear_session(free_memory=False)  # forget the variables without values
         random.setstate(drawn)
     if count > MAX_WEIGHTS:
         raise ConfigError(
-            f"cannot load the model {path}: {CONFIG} describes {count:,} weights, expected at most {MAX_WEIGHTS:,}; "
-            "a network for boards is far smaller, give a large one of your own as module:function"
+            f"cannot load the model {path}: {CONFIG} describes {count:,} weights, expected at most "
+            f"{MAX_WEIGHTS:,}; a network for boards is far smaller, give a large one of your own as "
+            "module:function"
         )
 
 
 def _without_training(config: Any) -> Any:
-    """Return the configuration without the optimizers of the model and of models in it: they make variables at once."""
+    """Return the configuration without the optimizers of the model and of models in it: they make variables
+    at once.
+    """
     if isinstance(config, dict):
         return {key: _without_training(value) for key, value in config.items() if key != "compile_config"}
     return [_without_training(value) for value in config] if isinstance(config, list) else config
@@ -139,7 +186,9 @@ def _without_training(config: Any) -> Any:
 
 @contextmanager
 def _processor_limit(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError after this processor time. Only the main thread can set the timer; elsewhere there is no limit."""
+    """Raise TimeoutError after this processor time. Only the main thread can set the timer; elsewhere there
+    is no limit.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -160,13 +209,13 @@ def _check(path: Path, config: Any) -> None:
     for count, (name, module) in enumerate(_objects(config), 1):
         if count > MAX_OBJECTS:
             raise ConfigError(
-                f"cannot load the model {path}: {CONFIG} names more than {MAX_OBJECTS:,} objects; a network for boards is far smaller, "
-                "give a large one of your own as module:function"
+                f"cannot load the model {path}: {CONFIG} names more than {MAX_OBJECTS:,} objects; a network "
+                "for boards is far smaller, give a large one of your own as module:function"
             )
         if name in UNSAFE:
             raise ConfigError(
-                f"cannot load the model {path}: it holds a {name.strip('_')} layer, whose code would run here; "
-                "use layers without code, or give your own model as module:function"
+                f"cannot load the model {path}: it holds a {name.strip('_')} layer, whose code would run "
+                "here; use layers without code, or give your own model as module:function"
             )
         if not _known(name, module):
             raise ConfigError(
@@ -185,8 +234,14 @@ def _known(name: str, module: str | None) -> bool:
 
 
 def _objects(config: Any) -> Iterator[tuple[str, str | None]]:
-    """Yield class and module of every object in a configuration, but for what compiling the whole model would make: it is not compiled."""
-    todo = [{key: part for key, part in config.items() if key != "compile_config"} if isinstance(config, dict) else config]
+    """Yield class and module of every object in a configuration, but for what compiling the whole model would
+    make: it is not compiled.
+    """
+    todo = [
+        {key: part for key, part in config.items() if key != "compile_config"}
+        if isinstance(config, dict)
+        else config
+    ]
     while todo:
         value = todo.pop()
         if isinstance(value, dict):

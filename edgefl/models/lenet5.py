@@ -1,9 +1,11 @@
-"""LeNet-5 (LeCun et al. 1998), with the sizes of PFL-MoE (arXiv:2012.15589) and those of FedMix (Reisser et al. 2021).
+"""LeNet-5 (LeCun et al. 1998), with the sizes of PFL-MoE (arXiv:2012.15589) and those of FedMix (Reisser et
+al. 2021).
 
-conv5x5 6, pool 2, conv5x5 16, pool 2, flatten, FC 120, FC 84, FC classes; ReLU throughout. The classifier FC1-3 is
-what PFL-MoE personalizes, the flattened values are its features.
-PFL-MoE: 61,706 weights at 28x28x1 (the first convolution pads to keep 28x28), the same at 32x32x1 (no padding), 62,006 at
-32x32x3, all with 400 features. FedMix: 44,426 at 28x28x1 without padding, `padding="valid"`, with 256 features.
+conv5x5 6, pool 2, conv5x5 16, pool 2, flatten, FC 120, FC 84, FC classes; ReLU throughout. The classifier
+FC1-3 is what PFL-MoE personalizes, the flattened values are its features.
+PFL-MoE: 61,706 weights at 28x28x1 (the first convolution pads to keep 28x28), the same at 32x32x1 (no
+padding), 62,006 at 32x32x3, all with 400 features. FedMix: 44,426 at 28x28x1 without padding,
+`padding="valid"`, with 256 features.
 """
 
 from typing import Any
@@ -24,13 +26,17 @@ def lenet5(
 ) -> Any:
     """Return the model: float32[batch, *input_shape] -> logits float32[batch, num_classes].
 
-    `padding` is that of the first convolution: valid, same, or auto, which is same at 28x28 and valid at 32x32.
-    `initializer`: glorot, or fan-in, which draws kernels and biases from +-1 / sqrt(fan in): smaller, so that the first rounds
-    are slower; the papers' own experiments began so.
-    Raises ConfigError for images of another size than 28x28 or 32x32, and for an unknown padding or initializer.
+    `padding` is that of the first convolution: valid, same, or auto, which is same at 28x28 and valid at
+    32x32.
+    `initializer`: glorot, or fan-in, which draws kernels and biases from +-1 / sqrt(fan in): smaller, so that
+    the first rounds are slower; the papers' own experiments began so.
+    Raises ConfigError for images of another size than 28x28 or 32x32, and for an unknown padding or
+    initializer.
     """
     if len(input_shape) != 3 or input_shape[:2] not in ((28, 28), (32, 32)):
-        raise ConfigError(f"lenet5 takes images of 28x28 or 32x32, received input_shape {input_shape}; resize the data")
+        raise ConfigError(
+            f"lenet5 takes images of 28x28 or 32x32, received input_shape {input_shape}; resize the data"
+        )
     if padding not in ("auto", "same", "valid"):
         raise ConfigError(f"lenet5 has padding {padding!r}, expected auto, same or valid")
     if initializer not in ("glorot", "fan-in"):
@@ -45,12 +51,17 @@ def lenet5(
         if initializer == "glorot":
             return {}
         limit = fan_in**-0.5
-        return {f"{part}_initializer": keras.initializers.RandomUniform(-limit, limit) for part in ("kernel", "bias")}
+        return {
+            f"{part}_initializer": keras.initializers.RandomUniform(-limit, limit)
+            for part in ("kernel", "bias")
+        }
 
     return keras.Sequential(
         [
             keras.Input(input_shape, name="x"),
-            layers.Conv2D(filters1, 5, padding=padding, activation="relu", name="conv1", **start(25 * input_shape[2])),
+            layers.Conv2D(
+                filters1, 5, padding=padding, activation="relu", name="conv1", **start(25 * input_shape[2])
+            ),
             layers.MaxPooling2D(2, name="pool1"),
             layers.Conv2D(filters2, 5, activation="relu", name="conv2", **start(25 * filters1)),
             layers.MaxPooling2D(2, name="pool2"),

@@ -1,10 +1,12 @@
-"""MobileNetV2 (Sandler et al. 2018, arXiv:1801.04381, table 2), which FedAP trains with dropout .8 and seven classes.
+"""MobileNetV2 (Sandler et al. 2018, arXiv:1801.04381, table 2), which FedAP trains with dropout .8 and seven
+classes.
 
-conv3x3 32, seventeen inverted residuals, conv1x1 1280, global average pooling, dropout, FC classes. An inverted residual is
-conv1x1 to t times the channels, depthwise 3x3, conv1x1 to c channels, each with a batch norm, ReLU6 behind the first two; it adds
-its input where sizes agree. At width 1 and three channels 2,257,984 weights stand before the classifier (34,112 of them moving
-statistics); 2,266,951 with seven classes.
-Weights and paddings are in the order of `keras.applications.MobileNetV2`, so its pretrained weights can be set.
+conv3x3 32, seventeen inverted residuals, conv1x1 1280, global average pooling, dropout, FC classes. An
+inverted residual is conv1x1 to t times the channels, depthwise 3x3, conv1x1 to c channels, each with a batch
+norm, ReLU6 behind the first two; it adds its input where sizes agree. At width 1 and three channels 2,257,984
+weights stand before the classifier (34,112 of them moving statistics); 2,266,951 with seven classes.
+Weights and paddings are in the order of `keras.applications.MobileNetV2`, so its pretrained weights can be
+set.
 """
 
 from typing import Any
@@ -13,29 +15,53 @@ import keras
 
 from edgefl.errors import ConfigError
 
-STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
+STAGES = (
+    (1, 16, 1, 1),
+    (6, 24, 2, 2),
+    (6, 32, 3, 2),
+    (6, 64, 4, 2),
+    (6, 96, 3, 1),
+    (6, 160, 3, 2),
+    (6, 320, 1, 1),
+)
 """Expansion t, channels c, blocks n, stride s of the first block."""
 LAST = 1280
 
 
-def mobilenetv2(input_shape: tuple[int, ...], num_classes: int, *, width: float = 1.0, dropout: float = 0.8, momentum: float = 0.9) -> Any:
+def mobilenetv2(
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    *,
+    width: float = 1.0,
+    dropout: float = 0.8,
+    momentum: float = 0.9,
+) -> Any:
     """Return the model: float32[batch, *input_shape] -> logits float32[batch, num_classes].
 
-    `width` multiplies all channels, rounded to eights (the last 1280 only when it is above 1); `dropout` is the share of the
-    classifier's inputs that a training step drops; `momentum` that of the moving statistics: the short local trainings of a
-    federation want it lower than the .999 of a long one. Raises ConfigError for images under 16x16 and a width that is not above 0.
+    `width` multiplies all channels, rounded to eights (the last 1280 only when it is above 1); `dropout` is
+    the share of the classifier's inputs that a training step drops; `momentum` that of the moving statistics:
+    the short local trainings of a federation want it lower than the .999 of a long one. Raises ConfigError
+    for images under 16x16 and a width that is not above 0.
     """
     if len(input_shape) != 3 or min(input_shape[:2]) < 16:
-        raise ConfigError(f"mobilenetv2 takes images of 16x16 or more, received input_shape {input_shape}; resize the data")
+        raise ConfigError(
+            f"mobilenetv2 takes images of 16x16 or more, received input_shape {input_shape}; resize the data"
+        )
     if not width > 0:
         raise ConfigError(f"mobilenetv2 has width {width}, expected a number above 0 such as 0.35 or 1.0")
     layers = keras.layers
     x = keras.Input(input_shape, name="x")
-    y = _normed(layers.Conv2D(_eights(32 * width), 3, strides=2, padding="same", use_bias=False, name="conv")(x), momentum, "conv")
+    y = _normed(
+        layers.Conv2D(_eights(32 * width), 3, strides=2, padding="same", use_bias=False, name="conv")(x),
+        momentum,
+        "conv",
+    )
     for stage, (expansion, channels, count, stride) in enumerate(STAGES, 1):
         for index in range(count):
             name = f"stage{stage}_block{index + 1}"
-            y = _inverted_residual(y, expansion, _eights(channels * width), 1 if index else stride, momentum, name)
+            y = _inverted_residual(
+                y, expansion, _eights(channels * width), 1 if index else stride, momentum, name
+            )
     y = layers.Conv2D(_eights(LAST * max(width, 1.0)), 1, use_bias=False, name="last")(y)
     y = layers.GlobalAveragePooling2D(name="average")(_normed(y, momentum, "last"))
     y = layers.Dropout(dropout, name="dropout")(y)

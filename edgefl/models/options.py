@@ -1,4 +1,6 @@
-"""What options a model takes, read off its file without running it: listing the models must not import Keras."""
+"""What options a model takes, read off its file without running it: listing the models must not import
+Keras.
+"""
 
 import ast
 from collections.abc import Mapping
@@ -24,8 +26,8 @@ def defaults(name: str) -> Mapping[str, Any]:
 def check_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options as the model takes them.
 
-    Raises ConfigError for one that it does not take (names the nearest), of another type than its default, or below zero; a share
-    (`dropout`, `momentum`) is below 1.
+    Raises ConfigError for one that it does not take (names the nearest), of another type than its default, or
+    below zero; a share (`dropout`, `momentum`) is below 1.
     """
     known = defaults(name)
     checked = {}
@@ -37,9 +39,15 @@ def check_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
         if type(value) is not type(default):
-            raise ConfigError(f"[model] {key} of {name} is {value!r}, expected {in_words(type(default))} such as {default!r}")
+            raise ConfigError(
+                f"[model] {key} of {name} is {value!r}, expected {in_words(type(default))} such as "
+                f"{default!r}"
+            )
         if key in ("dropout", "momentum") and not 0 <= value < 1:
-            raise ConfigError(f"[model] {key} of {name} is {value!r}, expected a share of at least 0 and below 1 such as {default!r}")
+            raise ConfigError(
+                f"[model] {key} of {name} is {value!r}, expected a share of at least 0 and below 1 such as "
+                f"{default!r}"
+            )
         if isinstance(default, int) and value < 1:
             raise ConfigError(f"[model] {key} of {name} is {value!r}, expected 1 or more such as {default!r}")
         checked[key] = value

@@ -1,10 +1,13 @@
-"""ResNet-20 for small images (He et al. 2016, arXiv:1512.03385, section 4.2) with group norm (Wu and He, arXiv:1803.08494).
+"""ResNet-20 for small images (He et al. 2016, arXiv:1512.03385, section 4.2) with group norm (Wu and He,
+arXiv:1803.08494).
 
-conv3x3 16, then three stages of three blocks at 16-32-64 filters, the second and third halving the image, global average
-pooling, FC classes. A block is relu(x + norm(conv3x3(relu(norm(conv3x3(x)))))); where the size changes the shortcut takes every
-other pixel and fills the new channels with zeros (their option A: no weights). 269,722 weights at 32x32x3 and ten classes: 267,696 in
-convolutions, 1,376 in norms, 650 in the classifier; 275,572 at 100 classes. FedMix (Reisser et al. 2021) trains it on CIFAR-100.
-A batch norm's statistics are of one client's batches, so they mean little in the average over clients; a group norm has none.
+conv3x3 16, then three stages of three blocks at 16-32-64 filters, the second and third halving the image,
+global average pooling, FC classes. A block is relu(x + norm(conv3x3(relu(norm(conv3x3(x)))))); where the size
+changes the shortcut takes every other pixel and fills the new channels with zeros (their option A: no
+weights). 269,722 weights at 32x32x3 and ten classes: 267,696 in convolutions, 1,376 in norms, 650 in the
+classifier; 275,572 at 100 classes. FedMix (Reisser et al. 2021) trains it on CIFAR-100. A batch norm's
+statistics are of one client's batches, so they mean little in the average over clients; a group norm has
+none.
 """
 
 from typing import Any
@@ -19,19 +22,32 @@ BLOCKS = 3
 def resnet20(input_shape: tuple[int, ...], num_classes: int, *, width: int = 16, groups: int = 2) -> Any:
     """Return the model: float32[batch, *input_shape] -> logits float32[batch, num_classes].
 
-    `width` is the number of filters of the first stage, `groups` that of a norm's groups; it divides the width.
+    `width` is the number of filters of the first stage, `groups` that of a norm's groups; it divides the
+    width.
     Raises ConfigError for images under 8x8 and for groups that do not divide the width.
     """
     if len(input_shape) != 3 or min(input_shape[:2]) < 8:
-        raise ConfigError(f"resnet20 takes images of 8x8 or more, 32x32 in the paper, received input_shape {input_shape}; resize the data")
+        raise ConfigError(
+            f"resnet20 takes images of 8x8 or more, 32x32 in the paper, received input_shape {input_shape}; "
+            "resize the data"
+        )
     if groups < 1 or width < 1 or width % groups:
-        raise ConfigError(f"resnet20 has {groups} groups for a width of {width}, expected groups that divide it, such as 1, 2 or {width}")
+        raise ConfigError(
+            f"resnet20 has {groups} groups for a width of {width}, expected groups that divide it, such as "
+            f"1, 2 or {width}"
+        )
     x = keras.Input(input_shape, name="x")
     y = _convolution(x, width, 1, "conv")
     y = keras.layers.ReLU(name="relu")(keras.layers.GroupNormalization(groups, name="norm")(y))
     for stage in range(3):
         for block in range(BLOCKS):
-            y = _block(y, width << stage, 2 if stage and not block else 1, groups, f"stage{stage + 1}_block{block + 1}")
+            y = _block(
+                y,
+                width << stage,
+                2 if stage and not block else 1,
+                groups,
+                f"stage{stage + 1}_block{block + 1}",
+            )
     y = keras.layers.GlobalAveragePooling2D(name="average")(y)
     return keras.Model(x, keras.layers.Dense(num_classes, name="fc")(y), name="resnet20")
 
@@ -52,4 +68,4 @@ def _block(x: Any, filters: int, stride: int, groups: int, name: str) -> Any:
 def _convolution(x: Any, filters: int, stride: int, name: str) -> Any:
     return keras.layers.Conv2D(
         filters, 3, strides=stride, padding="same", use_bias=False, kernel_initializer="he_normal", name=name
-    )(x)  # fmt: skip
+    )(x)

@@ -1,8 +1,10 @@
-"""Measure the HDF5 file of a `.keras` archive without reading its arrays. Run as a program, with limits on memory and time.
+"""Measure the HDF5 file of a `.keras` archive without reading its arrays. Run as a program, with limits on
+memory and time.
 
-HDF5 compresses by itself, so a file of a kilobyte may hold arrays of gigabytes. A file may also point at other files of the machine:
-external links, external storage, virtual datasets. And the HDF5 library is C code that reads a stranger's bytes. So a process of its own
-looks through the file first: `python -m edgefl.models.weights_file MODEL.keras` prints one JSON object.
+HDF5 compresses by itself, so a file of a kilobyte may hold arrays of gigabytes. A file may also point at
+other files of the machine: external links, external storage, virtual datasets. And the HDF5 library is C code
+that reads a stranger's bytes. So a process of its own looks through the file first: `python -m
+edgefl.models.weights_file MODEL.keras` prints one JSON object.
 """
 
 import io
@@ -24,15 +26,24 @@ NUMBERS = "biufV"
 
 
 def measure_in_child(path: Path) -> tuple[int, str]:
-    """Return how many bytes the arrays of the archive's weights take, and why the file cannot be taken, "" when it can.
+    """Return how many bytes the arrays of the archive's weights take, and why the file cannot be taken, ""
+    when it can.
 
     The child process is the one that a damaged or hostile file ends.
     """
     command = [sys.executable, "-m", "edgefl.models.weights_file", str(path)]
-    single_threaded = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # a thread's stack and buffers count as memory
+    single_threaded = {
+        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+    }  # a thread's stack and buffers count as memory
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=WAIT_LIMIT_S, env={**os.environ, **single_threaded}
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=WAIT_LIMIT_S,
+            env={**os.environ, **single_threaded},
         )
         report = json.loads(done.stdout)
         return int(report["bytes"]), str(report["problem"])
@@ -41,7 +52,8 @@ def measure_in_child(path: Path) -> tuple[int, str]:
     except (ValueError, KeyError, TypeError):
         return (
             0,
-            f"{WEIGHTS} ended the process that looked through it (exit code {done.returncode}): it is damaged, or needs too much memory",
+            f"{WEIGHTS} ended the process that looked through it (exit code {done.returncode}): it is "
+            "damaged, or needs too much memory",
         )
 
 
@@ -52,7 +64,8 @@ def _measure(path: str) -> tuple[int, str]:
         content = archive.read(WEIGHTS)
     total = 0
     with h5py.File(io.BytesIO(content), "r") as file:
-        groups, seen = [file], set()
+        groups = [file]
+        seen = set()
         while groups:
             group = groups.pop()
             for name in group:
@@ -95,9 +108,10 @@ def main() -> None:
     try:
         total, problem = _measure(sys.argv[1])
     except Exception as error:  # whatever a damaged file raises
-        total, problem = (
-            0,
-            f"{WEIGHTS} cannot be read ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason'})",
+        total = 0
+        problem = (
+            f"{WEIGHTS} cannot be read ({type(error).__name__}: "
+            f"{str(error).splitlines()[0] if str(error) else 'no reason'})"
         )
     print(json.dumps({"bytes": total, "problem": problem}))
 

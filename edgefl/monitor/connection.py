@@ -1,4 +1,6 @@
-"""How monitors reach a broker: the options that they share, a link that only reads, and which federation is meant."""
+"""How monitors reach a broker: the options that they share, a link that only reads, and which federation is
+meant.
+"""
 
 import secrets
 import time
@@ -16,22 +18,30 @@ from edgefl.wire.topics import Topics, check_federation, parse_topic
 
 DEFAULT_BROKER = "mqtt://localhost:1883"
 SETTLE_S = 0.5
-REST_S, REST_EACH_S = 0.6, 0.1
+REST_S = 0.6
+REST_EACH_S = 0.1
 """How long a `BurstLink` rests, and how long it is awake at least in between."""
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def broker_options(federation: str) -> Callable[[Command], Command]:
-    """Return what adds --broker, --enrol and --federation to a command. `federation`: what it takes when none is given."""
+    """Return what adds --broker, --enrol and --federation to a command. `federation`: what it takes when none
+    is given.
+    """
 
     def add(command: Command) -> Command:
         for option in (
             click.option("--federation", default="", help=f"Which federation  [default: {federation}]"),
             click.option(
-                "--enrol", type=click.Path(path_type=Path, dir_okay=False), help="The file of `edgefl broker watcher`: address and keys."
+                "--enrol",
+                type=click.Path(path_type=Path, dir_okay=False),
+                help="The file of `edgefl broker watcher`: address and keys.",
             ),
             click.option(
-                "--broker", default="", help=f"mqtt://HOST:PORT, several with commas  [default: the enrolment's, else {DEFAULT_BROKER}]"
+                "--broker",
+                default="",
+                help="mqtt://HOST:PORT, several with commas  [default: the enrolment's, else "
+                f"{DEFAULT_BROKER}]",
             ),
         ):
             command = option(command)
@@ -41,9 +51,11 @@ def broker_options(federation: str) -> Callable[[Command], Command]:
 
 
 class BurstLink(Link):
-    """A link that takes messages in bursts: after one its network thread rests, and what comes meanwhile waits in the socket.
+    """A link that takes messages in bursts: after one its network thread rests, and what comes meanwhile
+    waits in the socket.
 
-    For who looks at hundreds of devices once a second: to wake for each message takes a third of the time that messages take.
+    For who looks at hundreds of devices once a second: to wake for each message takes a third of the time
+    that messages take.
     """
 
     _rested = 0.0
@@ -56,16 +68,22 @@ class BurstLink(Link):
 
 
 def open_link(broker: str, enrol: Path | None, *, in_bursts: bool = False) -> Link:
-    """Return a link that will only read. LinkError when there is no broker or it refuses, ConfigError for a file that is no enrolment.
+    """Return a link that will only read. LinkError when there is no broker or it refuses, ConfigError for a
+    file that is no enrolment.
 
     in_bursts: see `BurstLink`; messages come up to 0.6 s late.
     """
-    from edgefl.security.enrolment import load_enrolment, tls_context  # cryptography, which not every broker needs
+    from edgefl.security.enrolment import (
+        load_enrolment,
+        tls_context,
+    )  # cryptography, which not every broker needs
 
     enrolment = load_enrolment(enrol) if enrol else None
     url = broker or (enrolment.broker if enrolment else DEFAULT_BROKER)
     kind = BurstLink if in_bursts else Link
-    return kind(url, f"edgefl-watch-{secrets.token_hex(8)}", context=tls_context(enrolment) if enrolment else None)
+    return kind(
+        url, f"edgefl-watch-{secrets.token_hex(8)}", context=tls_context(enrolment) if enrolment else None
+    )
 
 
 def find_federations(link: Link) -> dict[str, str]:
@@ -88,7 +106,8 @@ def find_federations(link: Link) -> dict[str, str]:
 
 
 def choose_federation(link: Link, name: str) -> str:
-    """Return the name if there is one, else that of the only federation on the broker, or of the only one that runs.
+    """Return the name if there is one, else that of the only federation on the broker, or of the only one
+    that runs.
 
     LinkError when there is none, or which are there when there are several.
     """
@@ -100,6 +119,9 @@ def choose_federation(link: Link, name: str) -> str:
         if len(names) == 1:
             return names[0]
     if not found:
-        raise LinkError(f"no federation is on {link.url}; start one with `edgefl aggregator start`, or name it with --federation")
+        raise LinkError(
+            f"no federation is on {link.url}; start one with `edgefl aggregator start`, or name it with "
+            "--federation"
+        )
     told = ", ".join(f"{each} ({phase})" for each, phase in found.items())
     raise LinkError(f"{len(found)} federations are on {link.url}: {told}; choose one with --federation")

@@ -13,7 +13,9 @@ WORDS: tuple[Word, ...] = ("rejected", "silent", "offline", "paused", "training"
 """Those that want a look come first."""
 SLOW = 2.0
 SLOW_S = 5.0
-"""Slow is who takes twice as long as half of those who have reported, and at least this many seconds longer than they did."""
+"""Slow is who takes twice as long as half of those who have reported, and at least this many seconds longer
+than they did.
+"""
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,12 @@ def _answered(device: DeviceView, state: State) -> bool:
     return device.task == (state.session, state.round) and device.answer in (SENT, OK)
 
 
-def standing(device: DeviceView, state: State | None, typical_s: float | None, began_here: bool, now: float) -> Standing:
-    """Return what the device does. `typical_s`: see `typical_seconds`; `began_here`: whether the view was there when the round began."""
+def standing(
+    device: DeviceView, state: State | None, typical_s: float | None, began_here: bool, now: float
+) -> Standing:
+    """Return what the device does. `typical_s`: see `typical_seconds`; `began_here`: whether the view was
+    there when the round began.
+    """
     status = device.status
     if status and not status.online:
         return Standing("offline", "offline")
@@ -58,7 +64,10 @@ def standing(device: DeviceView, state: State | None, typical_s: float | None, b
             return _at_work(device, state, typical_s, now)
         if device.answer == REJECTED and device.task[1] == state.round:
             return Standing("rejected", f"rejected: {device.reason}")
-    return Standing("idle", "not drawn for this round" if began_here else "no task seen: this view came when the round was open")
+    return Standing(
+        "idle",
+        "not drawn for this round" if began_here else "no task seen: this view came when the round was open",
+    )
 
 
 def _at_work(device: DeviceView, state: State, typical_s: float | None, now: float) -> Standing:
@@ -67,12 +76,19 @@ def _at_work(device: DeviceView, state: State, typical_s: float | None, now: flo
     if device.answer:
         return Standing("sent")
     assert device.task is not None
-    took, earlier = now - device.task_at, device.task[1] < state.round
+    took = now - device.task_at
+    earlier = device.task[1] < state.round
     # rounds that close without it give it new tasks
     if (waited := now - device.waiting_since) > state.deadline_s:
         return Standing("silent", f"silent: no answer to round {device.task[1]} for {waited:.0f} s")
     if earlier:
-        return Standing("training", f"late: still at work on round {device.task[1]}, for {took:.0f} s", slow=True)
+        return Standing(
+            "training", f"late: still at work on round {device.task[1]}, for {took:.0f} s", slow=True
+        )
     if typical_s is not None and took > max(SLOW * typical_s, typical_s + SLOW_S):
-        return Standing("training", f"slow: at work for {took:.0f} s, half of the others took at most {typical_s:.0f} s", slow=True)
+        return Standing(
+            "training",
+            f"slow: at work for {took:.0f} s, half of the others took at most {typical_s:.0f} s",
+            slow=True,
+        )
     return Standing("training")

@@ -1,4 +1,6 @@
-"""The table of devices in the terminal: only lines that are seen are made, only lines that changed are drawn."""
+"""The table of devices in the terminal: only lines that are seen are made, only lines that changed are
+drawn.
+"""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -66,7 +68,8 @@ class DeviceList(ScrollView, can_focus=True):
     def show(self, devices: Sequence[Device], now: float) -> None:
         """Take other devices, or the same with other figures."""
         grown = len(devices) != len(self.devices)
-        self.devices, self._now = devices, now
+        self.devices = devices
+        self._now = now
         if not any(device["id"] == self.chosen for device in devices):
             self.chosen = devices[0]["id"] if devices else ""
         if grown:
@@ -89,7 +92,11 @@ class DeviceList(ScrollView, can_focus=True):
             return "", "", False
         device = self.devices[y]
         word = "slow" if device["slow"] and device["state"] == "training" else device["state"]
-        return row(device, self.columns, self.scrollable_content_region.width, self._now), word, device["id"] == self.chosen
+        return (
+            row(device, self.columns, self.scrollable_content_region.width, self._now),
+            word,
+            device["id"] == self.chosen,
+        )
 
     def render_line(self, y: int) -> Strip:
         """Return a line of the window."""
@@ -112,7 +119,8 @@ class DeviceList(ScrollView, can_focus=True):
         if self.devices:
             at = min(max(0, self.place + by), len(self.devices) - 1)
             self.chosen = self.devices[at]["id"]
-            height, top = self.size.height, self.scroll_offset.y
+            height = self.size.height
+            top = self.scroll_offset.y
             if not top <= at < top + height:
                 self.scroll_to(y=at if at < top else at - height + 1, animate=False)
             self._redraw()

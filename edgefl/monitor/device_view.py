@@ -1,4 +1,6 @@
-"""What is known of one device from what was said by it and to it. No I/O; time comes in as an argument, in seconds since 1970."""
+"""What is known of one device from what was said by it and to it. No I/O; time comes in as an argument, in
+seconds since 1970.
+"""
 
 import math
 from collections import deque
@@ -19,7 +21,9 @@ FIGURES = {
     "bytes_up": "bytes_up",
 }
 """Of a device's metrics those that are kept, and what they are called here."""
-SENT, OK, REJECTED = "sent", "ok", "rejected"
+SENT = "sent"
+OK = "ok"
+REJECTED = "rejected"
 
 
 def finite(value: float) -> float | None:
@@ -28,7 +32,9 @@ def finite(value: float) -> float | None:
 
 
 def said(ts: float, now: float) -> float:
-    """Return when a retained message was said: not after now and not before 1970, whatever the sender's clock says."""
+    """Return when a retained message was said: not after now and not before 1970, whatever the sender's clock
+    says.
+    """
     return min(max(0.0, ts), now) if math.isfinite(ts) else now
 
 
@@ -39,11 +45,13 @@ def short(words: str) -> str:
 
 @dataclass
 class DeviceView:
-    """One device. `task`: the last that it was given, (session, round), at `task_at`; `answer`: what came of it, empty while nothing did.
+    """One device. `task`: the last that it was given, (session, round), at `task_at`; `answer`: what came of
+    it, empty while nothing did.
 
     `waiting_since`: when the first task was given of those in a row to which nothing came.
 
-    `trace`: (round, figure) of its last rounds; the figure is `trace_of`: accuracy where rounds have one, else loss.
+    `trace`: (round, figure) of its last rounds; the figure is `trace_of`: accuracy where rounds have one,
+    else loss.
     `changes` grows with each message.
     """
 
@@ -70,7 +78,9 @@ class DeviceView:
     changes: int = 0
 
     def on_status(self, status: Status, now: float) -> None:
-        """Fold a status in, unless it is the will of a boot that another one replaced. What is retained may be old: `ts` says how old."""
+        """Fold a status in, unless it is the will of a boot that another one replaced. What is retained may
+        be old: `ts` says how old.
+        """
         known = self.status
         if known and not status.online and known.boot_id != status.boot_id:
             return
@@ -82,13 +92,19 @@ class DeviceView:
 
     def on_task(self, task: Task, now: float) -> None:
         """Fold a task in; one that comes again is the same task, unless its update was refused."""
-        if self.task == (task.session, task.round) and self.answer in (SENT, OK) and not task.codec.endswith("+masked"):
+        if (
+            self.task == (task.session, task.round)
+            and self.answer in (SENT, OK)
+            and not task.codec.endswith("+masked")
+        ):
             return
         if self.answer or not self.task or self.task[0] != task.session:
             self.waiting_since = now
         if self.task != (task.session, task.round) or self.answer:
             self.task_at = now
-        self.task, self.answer, self.reason = (task.session, task.round), "", ""
+        self.task = (task.session, task.round)
+        self.answer = ""
+        self.reason = ""
 
     def on_begin(self, begin: Begin, now: float) -> None:
         """Fold the announcement of an update in: its size once, though it may be announced again."""
@@ -98,7 +114,8 @@ class DeviceView:
             self.announced = begin.sha256
             self.bytes_up += max(0, begin.size)
         if self.task == (begin.session, begin.round) and self.answer != OK:
-            self.answer, self.answered_at = SENT, now
+            self.answer = SENT
+            self.answered_at = now
         self._measured(begin.round, begin.metrics)
 
     def on_receipt(self, receipt: Receipt, now: float) -> None:
@@ -107,13 +124,18 @@ class DeviceView:
             self.answer, self.answered_at = OK, self.answered_at if self.answer == SENT else now
         elif receipt.outcome == REJECTED:
             self.rejected += 1
-            self.answer, self.reason = REJECTED, short(receipt.reason)
+            self.answer = REJECTED
+            self.reason = short(receipt.reason)
             self.last_error = f"round {receipt.round}: {self.reason}"
 
     def on_metrics(self, metrics: Metrics, now: float) -> None:
         """Fold in what the device says of itself."""
         self._seen(now)
-        told = {"rss_mb": metrics.rss_mb, "peak_rss_mb": metrics.peak_rss_mb, "temperature_c": metrics.temperature_c}
+        told = {
+            "rss_mb": metrics.rss_mb,
+            "peak_rss_mb": metrics.peak_rss_mb,
+            "temperature_c": metrics.temperature_c,
+        }
         self.board.update({**told, "seconds": metrics.seconds})
         self._measured(metrics.round, metrics.values)
 
@@ -145,7 +167,9 @@ class DeviceView:
         self._trace(round, values)
 
     def _trace(self, round: int, values: Mapping[str, float]) -> None:
-        of = self.trace_of or next((key for key in ("accuracy", "loss") if math.isfinite(values.get(key, math.nan))), "")
+        of = self.trace_of or next(
+            (key for key in ("accuracy", "loss") if math.isfinite(values.get(key, math.nan))), ""
+        )
         value = values.get(of, math.nan)
         if not of or not math.isfinite(value):
             return

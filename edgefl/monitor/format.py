@@ -48,11 +48,14 @@ def ago(then: float | None, now: float) -> str:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Return the last `width` values as blocks of eight heights between their least and most; one of height in the middle for equals."""
+    """Return the last `width` values as blocks of eight heights between their least and most; one of height
+    in the middle for equals.
+    """
     shown = list(values)[-width:] if width > 0 else []
     if not shown:
         return ""
-    least, most = min(shown), max(shown)
+    least = min(shown)
+    most = max(shown)
     if most <= least or not math.isfinite(most - least):
         return BLOCKS[3] * len(shown)
     return "".join(BLOCKS[round(7 * ((value - least) / (most - least)))] for value in shown)
@@ -68,7 +71,8 @@ def percentile(values: Sequence[float], share: float) -> float | None:
     """Return the value below which a share of the values lies, linear between two; None of no values."""
     if not values:
         return None
-    ordered, at = sorted(values), share * (len(values) - 1)
+    ordered = sorted(values)
+    at = share * (len(values) - 1)
     low = int(at)
     high = min(low + 1, len(ordered) - 1)
     return ordered[low] + (ordered[high] - ordered[low]) * (at - low)

@@ -9,14 +9,18 @@ from edgefl.monitor import format as words
 def page(device: Mapping[str, Any], now: float, width: int) -> list[str]:
     """Return the lines of a device's page."""
     told = words.printable(device["why"])
-    lines = [f"{device['id']}: {told if told.startswith(device['state']) else ', '.join(filter(None, (device['state'], told)))}"]
+    lines = [
+        f"{device['id']}: "
+        f"{told if told.startswith(device['state']) else ', '.join(filter(None, (device['state'], told)))}"
+    ]
     rejected = f"{device['rejected']} updates rejected; " if device["rejected"] else ""
     lines += [f"last error: {rejected}{words.printable(device['last_error']) or 'none'}", ""]
     board = {
         "last heard": words.ago(device["last_seen_ts"], now),
         "samples": words.number(device["samples"], 0),
         "version": words.printable(device["version"]) or words.NONE,
-        "memory": f"{words.number(device['rss_mb'], 0)} MB, at most {words.number(device['peak_rss_mb'], 0)} MB",
+        "memory": f"{words.number(device['rss_mb'], 0)} MB, at most {words.number(device['peak_rss_mb'], 0)} "
+        "MB",
         "processor": f"{words.number(device['temperature_c'], 0)} °C",
     }
     figures = {
@@ -35,9 +39,12 @@ def page(device: Mapping[str, Any], now: float, width: int) -> list[str]:
         lines.append(f"{f'gate, expert {index}':18} {words.bar(share or 0.0, 20)} {words.percent(share)}")
     if device["trace"]:
         values = [value for _, value in device["trace"]]
-        first, last = device["trace"][0][0], device["trace"][-1][0]
+        first = device["trace"][0][0]
+        last = device["trace"][-1][0]
         lines.append(f"{device['trace_of']:18} {words.sparkline(values, width - 19)}")
-        lines.append(f"{'':18} rounds {first} to {last}, from {words.number(values[0])} to {words.number(values[-1])}")
+        lines.append(
+            f"{'':18} rounds {first} to {last}, from {words.number(values[0])} to {words.number(values[-1])}"
+        )
     return [piece for each in lines for piece in _wrapped(each, width)]
 
 

@@ -15,7 +15,9 @@ Tree = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Column:
-    """`width`: in characters, 0 for all that is left; `narrow`: whether it is shown in 80 columns too; `key`: what it is sorted by."""
+    """`width`: in characters, 0 for all that is left; `narrow`: whether it is shown in 80 columns too; `key`:
+    what it is sorted by.
+    """
 
     name: str
     width: int
@@ -64,7 +66,14 @@ COLUMNS = (
     Column("MB", 5, False, _shown("rss_mb", _rounded), _of("rss_mb"), right=True),
     Column("°C", 4, False, _shown("temperature_c", _rounded), _of("temperature_c"), right=True),
     Column("up", 7, False, _shown("bytes_up", words.size), _of("bytes_up"), right=True),
-    Column("seen", 6, True, lambda device, now: words.ago(device["last_seen_ts"], now), _of("last_seen_ts"), right=True),
+    Column(
+        "seen",
+        6,
+        True,
+        lambda device, now: words.ago(device["last_seen_ts"], now),
+        _of("last_seen_ts"),
+        right=True,
+    ),
     Column("why not in the round", 0, True, lambda device, now: words.printable(device["why"]), _of("why")),
 )
 BY_NAME = {column.name: column for column in COLUMNS}
@@ -80,7 +89,9 @@ def columns_for(width: int) -> tuple[Column, ...]:
 def line(cells: Iterable[str], columns: Sequence[Column], width: int) -> str:
     """Return cells as one line of at most `width` characters."""
     fixed = [
-        words.cut(cell, column.width).rjust(column.width) if column.right else words.cut(cell, column.width).ljust(column.width)
+        words.cut(cell, column.width).rjust(column.width)
+        if column.right
+        else words.cut(cell, column.width).ljust(column.width)
         for cell, column in zip(cells, columns, strict=True)
         if column.width
     ]
@@ -99,34 +110,55 @@ def row(device: Device, columns: Sequence[Column], width: int, now: float) -> st
 
 
 def selected(devices: Sequence[Device], sort: str, reverse: bool, wanted: str) -> list[Device]:
-    """Return the devices whose id, state or reason has all of the wanted words in it, sorted; who lacks the figure comes last.
+    """Return the devices whose id, state or reason has all of the wanted words in it, sorted; who lacks the
+    figure comes last.
 
     sort: one of SORTS. Equal ones are in the order of their ids.
     """
     parts = wanted.lower().split()
     found = [
-        each for each in devices if all(part in f"{each['id']} {_word(each, 0)} {each['state']} {each['why']}".lower() for part in parts)
+        each
+        for each in devices
+        if all(
+            part in f"{each['id']} {_word(each, 0)} {each['state']} {each['why']}".lower() for part in parts
+        )
     ]
     key = BY_NAME[sort].key
-    having, lacking = ([each for each in found if (key(each) is None) is missing] for missing in (False, True))
+    having, lacking = (
+        [each for each in found if (key(each) is None) is missing] for missing in (False, True)
+    )
     return sorted(having, key=key, reverse=reverse) + lacking
 
 
 def head(tree: Tree, width: int) -> list[str]:
-    """Return the federation's lines: where it stands, who is there, what the last round gave, bytes, clusters."""
-    lines = [_standing(tree, width), _counts(tree["devices"]), _figures(tree), _traffic(tree, width), _clusters(tree)]
+    """Return the federation's lines: where it stands, who is there, what the last round gave, bytes,
+    clusters.
+    """
+    lines = [
+        _standing(tree, width),
+        _counts(tree["devices"]),
+        _figures(tree),
+        _traffic(tree, width),
+        _clusters(tree),
+    ]
     return [words.cut(each, width) for each in lines if each]
 
 
 def _standing(tree: Tree, width: int) -> str:
-    name, phase = tree["federation"], tree["phase"]
+    name = tree["federation"]
+    phase = tree["phase"]
     if not phase:
         return f"{name}: nothing heard from an aggregator yet"
     if phase in (JOINING, STOPPED, "done"):
-        ended = {JOINING: "waiting for devices", STOPPED: "the aggregator has stopped", "done": f"done after {tree['rounds']} rounds"}
+        ended = {
+            JOINING: "waiting for devices",
+            STOPPED: "the aggregator has stopped",
+            "done": f"done after {tree['rounds']} rounds",
+        }
         return f"{name}: {ended[phase]}"
     sent = sum(each["state"] == "sent" for each in tree["devices"])
-    took, deadline_s = max(0.0, tree["ts"] - (tree["round_started_ts"] or tree["ts"])), tree["deadline_s"] or 0.0
+    took = max(0.0, tree["ts"] - (tree["round_started_ts"] or tree["ts"]))
+    deadline_s = tree["deadline_s"] or 0.0
     place = phase if tree["round"] > tree["rounds"] else f"round {tree['round']} of {tree['rounds']}, {phase}"
     told = f"{name}: {place}, {sent} of {tree['cohort_size']} in, {took:.0f} of {deadline_s:.0f} s "
     share = sent / tree["cohort_size"] if tree["cohort_size"] else 0.0
@@ -149,7 +181,11 @@ def _figures(tree: Tree) -> str:
         spread = [last[f"accuracy_{name}"] for name in ("mean", "p10", "p90")]
     else:
         known = [each["accuracy"] for each in tree["devices"] if each["accuracy"] is not None]
-        spread = [sum(known) / len(known), words.percentile(known, 0.1), words.percentile(known, 0.9)] if known else []
+        spread = (
+            [sum(known) / len(known), words.percentile(known, 0.1), words.percentile(known, 0.9)]
+            if known
+            else []
+        )
     if spread:
         mean, low, high = map(words.percent, spread)
         told.append(f"accuracy mean {mean}, p10 {low}, p90 {high}")
@@ -171,7 +207,9 @@ def _clusters(tree: Tree) -> str:
     if not rounds:
         return ""
     count = Counter(rounds[-1]["assignment"].values())
-    return f"clusters after round {rounds[-1]['round']}: " + ", ".join(f"{each} has {count[each]}" for each in sorted(count))
+    return f"clusters after round {rounds[-1]['round']}: " + ", ".join(
+        f"{each} has {count[each]}" for each in sorted(count)
+    )
 
 
 def plain(tree: Tree, width: int, sort: str = "state", wanted: str = "") -> list[str]:

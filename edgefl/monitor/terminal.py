@@ -1,4 +1,6 @@
-"""The live terminal view: what `table` and `page` make of a snapshot, once a second, in Textual (extra `monitor`)."""
+"""The live terminal view: what `table` and `page` make of a snapshot, once a second, in Textual (extra
+`monitor`).
+"""
 
 import asyncio
 import gc
@@ -43,12 +45,16 @@ class DeviceScreen(Screen[None]):
     def show(self, tree: dict[str, Any]) -> None:
         """Show the device as it is in a snapshot."""
         device = next((each for each in tree["devices"] if each["id"] == self.client_id), None)
-        lines = page(device, tree["ts"], self.app.size.width - 2) if device else [f"{self.client_id} has gone"]
+        lines = (
+            page(device, tree["ts"], self.app.size.width - 2) if device else [f"{self.client_id} has gone"]
+        )
         self.query_one("#page", Static).update(Text("\n".join(lines)))
 
 
 class Monitor(App[str]):
-    """`pump` takes in what was said, `snapshot` tells what is known; ends with a text that says why, or with none."""
+    """`pump` takes in what was said, `snapshot` tells what is known; ends with a text that says why, or with
+    none.
+    """
 
     CSS = """
     Screen { background: $background; }
@@ -69,11 +75,20 @@ class Monitor(App[str]):
         Binding("escape", "clear", show=False),
     ]
 
-    def __init__(self, pump: Callable[[], int], snapshot: Callable[[], dict[str, Any]], is_connected: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        pump: Callable[[], int],
+        snapshot: Callable[[], dict[str, Any]],
+        is_connected: Callable[[], bool],
+    ) -> None:
         super().__init__()
-        self._pump, self._snapshot, self._is_connected = pump, snapshot, is_connected
+        self._pump = pump
+        self._snapshot = snapshot
+        self._is_connected = is_connected
         self.seen: dict[str, Any] = {}
-        self.sort, self.reverse, self.wanted = SORTS[0], False, ""
+        self.sort = SORTS[0]
+        self.reverse = False
+        self.wanted = ""
         self._texts: dict[str, str] = {}
         self._skipped = False
 
@@ -89,7 +104,8 @@ class Monitor(App[str]):
         """Begin to listen."""
         with suppress(NotImplementedError, RuntimeError, ValueError):  # not in the main thread
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit)
-        gc.freeze()  # what is loaded by now stays, and need not be looked through again for each few thousand messages
+        # what is loaded by now stays, and need not be looked through again for each few thousand messages
+        gc.freeze()
         self.query_one(DeviceList).focus()
         self.set_interval(PUMP_S, self.listen)
         self.set_interval(REFRESH_S, self.refresh_due)
@@ -125,7 +141,11 @@ class Monitor(App[str]):
         order = f"{self.sort}{' reversed' if self.reverse else ''}"
         filtered = f", {len(devices.devices)} have {self.wanted!r}" if self.wanted else ""
         keys = f"q quit  / filter  s sort: {order}  r reverse  d device{filtered}"
-        for name, text in (("head", "\n".join(lines)), ("columns", header(devices.columns, width)), ("keys", cut(keys, width))):
+        for name, text in (
+            ("head", "\n".join(lines)),
+            ("columns", header(devices.columns, width)),
+            ("keys", cut(keys, width)),
+        ):
             if self._texts.get(name) != text:
                 self._texts[name] = text
                 self.screen_stack[0].query_one(f"#{name}", Static).update(Text(text))

@@ -1,6 +1,8 @@
-"""A federation as its messages tell it: each is folded into a view, of which a snapshot is taken. No I/O, bounded memory.
+"""A federation as its messages tell it: each is folded into a view, of which a snapshot is taken. No I/O,
+bounded memory.
 
-Whatever comes on whatever topic, nothing is raised: what is none of the protocol is counted. Retained messages come in any order.
+Whatever comes on whatever topic, nothing is raised: what is none of the protocol is counted. Retained
+messages come in any order.
 """
 
 from collections import deque
@@ -21,7 +23,9 @@ _SPOKEN = {"status": Status, "metrics": Metrics, "task": Task, "receipt": Receip
 
 
 def subscriptions(federation: str) -> dict[str, int]:
-    """Return what a view has to hear, QoS by topic filter: no blob, no chunk. QoS 0 for what the next message of its kind makes up for."""
+    """Return what a view has to hear, QoS by topic filter: no blob, no chunk. QoS 0 for what the next message
+    of its kind makes up for.
+    """
     topics = Topics(federation)
     device = topics.device
     return {
@@ -37,7 +41,9 @@ def subscriptions(federation: str) -> dict[str, int]:
 
 
 class View:
-    """One federation. Not for several threads. `broken`: messages that were none of the protocol, or of another federation."""
+    """One federation. Not for several threads. `broken`: messages that were none of the protocol, or of
+    another federation.
+    """
 
     def __init__(self, federation: str) -> None:
         self.federation = check_federation(federation)
@@ -98,7 +104,11 @@ class View:
             for each in self.devices.values():
                 each.forget_session()
             self.rows.clear()
-        if not before or (before.session, before.round, before.phase) != (state.session, state.round, state.phase):
+        if not before or (before.session, before.round, before.phase) != (
+            state.session,
+            state.round,
+            state.phase,
+        ):
             self.began_here = before is not None
             self.round_started = said(state.ts, now)
         self.state = state
@@ -139,10 +149,11 @@ class View:
 
 
 def snapshot(view: View, now_s: float) -> dict[str, Any]:
-    """Return the view as a tree for JSON: no NaN, None instead; times are seconds since 1970. Round `rounds + 1` is the personalization.
+    """Return the view as a tree for JSON: no NaN, None instead; times are seconds since 1970. Round `rounds +
+    1` is the personalization.
 
-    Device: `slow` is who takes much longer than the others, `trace` holds figures of the name `trace_of`. One of which nothing changed is
-    the same dict as in the snapshot before, so change none.
+    Device: `slow` is who takes much longer than the others, `trace` holds figures of the name `trace_of`. One
+    of which nothing changed is the same dict as in the snapshot before, so change none.
     """
     state = view.state
     placed = view.clusterings[-1].assignment if view.clusterings else {}
@@ -160,25 +171,32 @@ def snapshot(view: View, now_s: float) -> dict[str, Any]:
         "broken": view.broken,
         "history": [_row(each) for each in view.history],
         "devices": [
-            _device(view.devices[client_id], view, placed, typical_s, now_s) for client_id in sorted(view.devices)
+            _device(view.devices[client_id], view, placed, typical_s, now_s)
+            for client_id in sorted(view.devices)
         ],
         "clusters": {
             "rounds": [{"round": each.round, "assignment": each.assignment} for each in view.clusterings],
             "similarity": _similarity(view.similarity),
         },
-    }  # fmt: skip
+    }
 
 
 def _row(summary: Summary) -> dict[str, Any]:
     figures = ("loss", "accuracy_mean", "accuracy_p10", "accuracy_p90", "seconds")
     return {
-        "round": summary.round, "phase": summary.phase, "updates": summary.updates,
+        "round": summary.round,
+        "phase": summary.phase,
+        "updates": summary.updates,
         **{name: finite(getattr(summary, name)) for name in figures},
-        "bytes_up": summary.bytes_up, "bytes_down": summary.bytes_down, "dropped": list(summary.dropped),
-    }  # fmt: skip
+        "bytes_up": summary.bytes_up,
+        "bytes_down": summary.bytes_down,
+        "dropped": list(summary.dropped),
+    }
 
 
-def _device(device: DeviceView, view: View, placed: Mapping[str, int], typical_s: float | None, now: float) -> dict[str, Any]:
+def _device(
+    device: DeviceView, view: View, placed: Mapping[str, int], typical_s: float | None, now: float
+) -> dict[str, Any]:
     stands = standing(device, view.state, typical_s, view.began_here, now)
     expert = placed.get(device.client_id, device.expert)
     key = device.changes, stands, expert
@@ -191,29 +209,40 @@ def _device(device: DeviceView, view: View, placed: Mapping[str, int], typical_s
 def _tree_of(device: DeviceView, stands: Standing, expert: int | None) -> dict[str, Any]:
     figures = {name: finite(value) for name, value in device.figures.items()}
     board = {name: finite(value) for name, value in device.board.items()}
-    accuracy = next((found for key in ("accuracy", "accuracy_mixture") if (found := figures.get(key)) is not None), None)
+    accuracy = next(
+        (found for key in ("accuracy", "accuracy_mixture") if (found := figures.get(key)) is not None), None
+    )
     return {
-        "id": device.client_id, "state": stands.word, "why": stands.why, "slow": stands.slow,
+        "id": device.client_id,
+        "state": stands.word,
+        "why": stands.why,
+        "slow": stands.slow,
         "samples": device.status.num_samples if device.status else None,
         "version": device.status.version[:40] if device.status else "",
-        "last_seen_ts": device.last_seen, "round": device.round,
-        "accuracy": accuracy, "loss": figures.get("loss"),
+        "last_seen_ts": device.last_seen,
+        "round": device.round,
+        "accuracy": accuracy,
+        "loss": figures.get("loss"),
         **{key: figures.get(key) for key in ("accuracy_federated", "accuracy_mixture", "accuracy_int8")},
         **{key: board.get(key) for key in ("rss_mb", "peak_rss_mb", "temperature_c", "seconds")},
         "expert": expert,
         "gate": [finite(each) for each in device.gate] or None,
         "bytes_up": max(device.bytes_up, int(min(figures.get("bytes_up") or 0, 2**53))),
-        "rejected": device.rejected, "last_error": device.last_error,
-        "trace": [list(each) for each in device.trace], "trace_of": device.trace_of,
-    }  # fmt: skip
+        "rejected": device.rejected,
+        "last_error": device.last_error,
+        "trace": [list(each) for each in device.trace],
+        "trace_of": device.trace_of,
+    }
 
 
 def _similarity(clusters: Clusters | None) -> dict[str, Any] | None:
     if clusters is None:
         return None
     return {
-        "round": clusters.compared, "layer": clusters.layer, "clients": list(clusters.clients),
+        "round": clusters.compared,
+        "layer": clusters.layer,
+        "clients": list(clusters.clients),
         "matrix": [[finite(each) for each in row] for row in clusters.matrix],
         "linkage": [[a, b, finite(height), size] for a, b, height, size in clusters.linkage],
         "cut": finite(clusters.cut),
-    }  # fmt: skip
+    }

@@ -1,4 +1,6 @@
-"""Any message of a federation as one line: decoded where it is of the protocol, its size where it is bytes, else what is wrong with it."""
+"""Any message of a federation as one line: decoded where it is of the protocol, its size where it is bytes,
+else what is wrong with it.
+"""
 
 import dataclasses
 import json
@@ -13,32 +15,48 @@ from edgefl.wire.strict_json import decode_json
 from edgefl.wire.topics import PREFIX, parse_topic
 
 TYPES: dict[str, type] = {
-    "state": messages.State, "summary": messages.Summary, "clusters": messages.Clusters, "manifest": messages.Manifest,
-    "status": messages.Status, "metrics": messages.Metrics, "task": messages.Task, "receipt": messages.Receipt, "want": messages.Want,
-    "claim": messages.Claim, "begin": messages.Begin, "end": messages.End,
-}  # fmt: skip
+    "state": messages.State,
+    "summary": messages.Summary,
+    "clusters": messages.Clusters,
+    "manifest": messages.Manifest,
+    "status": messages.Status,
+    "metrics": messages.Metrics,
+    "task": messages.Task,
+    "receipt": messages.Receipt,
+    "want": messages.Want,
+    "claim": messages.Claim,
+    "begin": messages.Begin,
+    "end": messages.End,
+}
 CHUNKS = ("blob", "chunk")
 SHA = 64
 SHOWN = 8
 
 
 def topic_filter(topic: str, federation: str) -> str:
-    """Return the MQTT filter of what was asked for: `device/+/metrics` of the federation (empty: of all), or a whole topic.
+    """Return the MQTT filter of what was asked for: `device/+/metrics` of the federation (empty: of all), or
+    a whole topic.
 
     Raises ConfigError for what is no filter (MQTT 3.1.1, 4.7).
     """
     wanted = topic if topic.startswith(f"{PREFIX}/") else f"{PREFIX}/{federation or '+'}/{topic}"
     levels = wanted.split("/")
-    bad = [each for i, each in enumerate(levels) if (set("+#") & set(each) and len(each) > 1) or (each == "#" and i < len(levels) - 1)]
+    bad = [
+        each
+        for i, each in enumerate(levels)
+        if (set("+#") & set(each) and len(each) > 1) or (each == "#" and i < len(levels) - 1)
+    ]
     if bad or not topic or topic.startswith("/") or "\0" in topic:
         raise ConfigError(
-            f"topic {topic[:200]!r}, expected one below {PREFIX}/FEDERATION/ such as 'device/+/metrics'; + is one level, # all the rest"
+            f"topic {topic[:200]!r}, expected one below {PREFIX}/FEDERATION/ such as 'device/+/metrics'; + "
+            "is one level, # all the rest"
         )
     return wanted
 
 
 def decoded(topic: str, payload: bytes, oversize: int = 0) -> dict[str, Any]:
-    """Return a message as a tree for JSON: `topic`, and `kind` with `message`, `bytes`, `cleared` or `broken`, which says why.
+    """Return a message as a tree for JSON: `topic`, and `kind` with `message`, `bytes`, `cleared` or
+    `broken`, which says why.
 
     oversize: the bytes of a payload above the limit, which was left out. Never raises.
     """
@@ -50,7 +68,11 @@ def decoded(topic: str, payload: bytes, oversize: int = 0) -> dict[str, Any]:
             return {"topic": topic, "kind": kind, "bytes": len(payload)}
         if not payload:
             return {"topic": topic, "kind": kind, "cleared": True}
-        return {"topic": topic, "kind": kind, "message": _plain(dataclasses.asdict(decode_json(TYPES[kind], payload)))}
+        return {
+            "topic": topic,
+            "kind": kind,
+            "message": _plain(dataclasses.asdict(decode_json(TYPES[kind], payload))),
+        }
     except WireError as error:
         return {"topic": topic, "bytes": oversize or len(payload), "broken": str(error)}
 
@@ -67,15 +89,22 @@ def _plain(value: Any) -> Any:
 
 
 def json_line(found: dict[str, Any], now_s: float, retained: bool) -> str:
-    """Return one line of JSON: what `decoded` gave, when it was received, and whether the broker had kept it."""
+    """Return one line of JSON: what `decoded` gave, when it was received, and whether the broker had
+    kept it.
+    """
     return json.dumps({"received": now_s, "retained": retained, **found})
 
 
 def text_line(found: dict[str, Any], now_s: float, retained: bool) -> str:
-    """Return one line for a person: time of day, `*` for what the broker had kept, topic below the federation, fields."""
+    """Return one line for a person: time of day, `*` for what the broker had kept, topic below the
+    federation, fields.
+    """
     topic = "/".join(_short(each) for each in found["topic"].removeprefix(f"{PREFIX}/").split("/"))
     mark = "*" if retained else " "
-    return f"{time.strftime('%H:%M:%S', time.localtime(now_s))}{mark} {printable(topic)}  {printable(_told(found))}"
+    return (
+        f"{time.strftime('%H:%M:%S', time.localtime(now_s))}{mark} {printable(topic)}  "
+        f"{printable(_told(found))}"
+    )
 
 
 def _told(found: dict[str, Any]) -> str:

@@ -16,7 +16,9 @@ from edgefl.plan.spec import Binding
 from edgefl.types import Array, Weights
 
 MAX_WEIGHT = 1e20
-"""No training ends in such a weight; a flipped bit of an exponent does. Products overflow float32, which can end a runtime's process."""
+"""No training ends in such a weight; a flipped bit of an exponent does. Products overflow float32, which can
+end a runtime's process.
+"""
 KERNEL = "batch_norm_kernel"
 BIAS = "batch_norm_bias"
 
@@ -24,7 +26,12 @@ BIAS = "batch_norm_bias"
 def weights_of(bindings: Sequence[Binding]) -> set[str]:
     """Return the names of all weights that the bindings read."""
     named = {binding.weight for binding in bindings}
-    return named | {str(b.derived[key]) for b in bindings for key in ("gamma", "beta", "mean", "variance", "bias") if b.derived.get(key)}
+    return named | {
+        str(b.derived[key])
+        for b in bindings
+        for key in ("gamma", "beta", "mean", "variance", "bias")
+        if b.derived.get(key)
+    }
 
 
 def _scale(derived: Mapping[str, Any], weights: Weights) -> Array:
@@ -34,24 +41,30 @@ def _scale(derived: Mapping[str, Any], weights: Weights) -> Array:
 
 
 def value_of(binding: Binding, weights: Weights) -> Array:
-    """Return what the binding puts into its tensor: float32[binding.shape]. Raises PlanError for a missing or misshapen weight."""
+    """Return what the binding puts into its tensor: float32[binding.shape]. Raises PlanError for a missing or
+    misshapen weight.
+    """
     missing = weights_of((binding,)) - weights.keys()
     if missing:
-        raise PlanError(f"the mixture lacks {', '.join(sorted(missing))}; it was made by another plan, personalize again")
+        raise PlanError(
+            f"the mixture lacks {', '.join(sorted(missing))}; it was made by another plan, personalize again"
+        )
     derived = binding.derived
     rule = derived.get("rule")
     if rule == BIAS:
         bias = weights[derived["bias"]] if derived["bias"] else np.float32(0)
         beta = weights[derived["beta"]] if derived["beta"] else np.float32(0)
-        return np.asarray((bias - weights[derived["mean"]]) * _scale(derived, weights) + beta, np.float32).reshape(binding.shape)
+        return np.asarray(
+            (bias - weights[derived["mean"]]) * _scale(derived, weights) + beta, np.float32
+        ).reshape(binding.shape)
     source = weights[binding.weight]
     fits = source.ndim == len(binding.permutation) and source.size == np.prod(binding.shape, dtype=int)
     value = np.transpose(source, binding.permutation) if fits else source
     received, expected = ([n for n in shape if n != 1] for shape in (value.shape, binding.shape))
     if not fits or (len(received) == len(expected) and received != expected):
         raise PlanError(
-            f"{binding.weight} is {source.shape}, which does not fit its tensor {binding.shape} of the template; "
-            "the mixture was made by another plan, personalize again"
+            f"{binding.weight} is {source.shape}, which does not fit its tensor {binding.shape} of the "
+            "template; the mixture was made by another plan, personalize again"
         )
     value = value.reshape(binding.shape)
     if rule == KERNEL:
@@ -59,7 +72,10 @@ def value_of(binding: Binding, weights: Weights) -> Array:
         spread[derived["axis"]] = -1
         return np.asarray(value * _scale(derived, weights).reshape(spread), np.float32)
     if rule:
-        raise PlanError(f"the binding of {binding.weight} has the rule {rule!r}, expected {KERNEL} or {BIAS}; update edgefl on this device")
+        raise PlanError(
+            f"the binding of {binding.weight} has the rule {rule!r}, expected {KERNEL} or {BIAS}; update "
+            "edgefl on this device"
+        )
     return np.asarray(value, np.float32)
 
 
@@ -71,13 +87,21 @@ def fill_template(template: bytes, bindings: Sequence[Binding], weights: Weights
     """
     unknown = set(weights) - weights_of(bindings)
     if unknown:
-        raise PlanError(f"the template has no place for {', '.join(sorted(unknown))}; the mixture was made by another plan")
+        raise PlanError(
+            f"the template has no place for {', '.join(sorted(unknown))}; the mixture was made by another "
+            "plan"
+        )
     if template[4:8] != b"TFL3":
-        raise PlanError("the plan holds no template of the mixture; build the plan again with `edgefl plan build`")
+        raise PlanError(
+            "the plan holds no template of the mixture; build the plan again with `edgefl plan build`"
+        )
     try:
         return _filled(template, bindings, weights)
     except (struct.error, IndexError, TypeError, AttributeError, OverflowError) as error:
-        raise PlanError(f"the plan's template.tflite is truncated or damaged ({error!r}); copy the plan again, or remake it") from error
+        raise PlanError(
+            f"the plan's template.tflite is truncated or damaged ({error!r}); copy the plan again, or remake "
+            "it"
+        ) from error
 
 
 def _filled(template: bytes, bindings: Sequence[Binding], weights: Weights) -> bytes:
@@ -92,13 +116,19 @@ def _filled(template: bytes, bindings: Sequence[Binding], weights: Weights) -> b
             raise PlanError(f"{binding.weight} holds NaN or infinite values; personalize again")
         if value.size and np.abs(value).max() > MAX_WEIGHT:
             raise PlanError(
-                f"{binding.weight} holds {np.abs(value).max():.3g}, expected at most {MAX_WEIGHT:g}: the mixture is damaged, or training "
-                "diverged; copy it again, or personalize again"
+                f"{binding.weight} holds {np.abs(value).max():.3g}, expected at most {MAX_WEIGHT:g}: the "
+                "mixture is damaged, or training diverged; copy it again, or personalize again"
             )
         if binding.tensor >= graph.TensorsLength():
-            raise PlanError(f"the template has no tensor {binding.tensor} for {binding.weight}; template and plan.json differ")
+            raise PlanError(
+                f"the template has no tensor {binding.tensor} for {binding.weight}; template and plan.json "
+                "differ"
+            )
         place = model.Buffers(graph.Tensors(binding.tensor).Buffer()).DataAsNumpy()
         if isinstance(place, int) or place.size != value.nbytes:
-            raise PlanError(f"tensor {binding.tensor} of the template does not fit {binding.weight} {value.shape}; build the plan again")
+            raise PlanError(
+                f"tensor {binding.tensor} of the template does not fit {binding.weight} {value.shape}; build "
+                "the plan again"
+            )
         place[:] = np.frombuffer(np.ascontiguousarray(value).tobytes(), np.uint8)
     return bytes(content)

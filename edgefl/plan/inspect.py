@@ -11,7 +11,9 @@ from edgefl.plan.spec import Plan, Signature, TensorSpec
 
 
 def inspect_plan(plan: Plan) -> dict[str, Any]:
-    """Return model, algorithm, id, byte sizes, weights with shapes, and for each signature its tensors and how often it uses which op."""
+    """Return model, algorithm, id, byte sizes, weights with shapes, and for each signature its tensors and
+    how often it uses which op.
+    """
     from ai_edge_litert import schema_py_generated as schema
 
     spec = plan.spec
@@ -20,7 +22,10 @@ def inspect_plan(plan: Plan) -> dict[str, Any]:
         graphs = {entry.signatureKey.decode(): entry.subgraphIndex for entry in model.signatureDefs}
         ops = {signature.name: _ops(schema, model, graphs[signature.name]) for signature in spec.signatures}
     except (struct.error, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-        raise PlanError(f"plan.tflite ({len(plan.program)} bytes) is damaged or of another plan: {error}; build the plan again") from error
+        raise PlanError(
+            f"plan.tflite ({len(plan.program)} bytes) is damaged or of another plan: {error}; build the plan "
+            "again"
+        ) from error
     return {
         "id": plan.id,
         "model": spec.model,
@@ -41,8 +46,8 @@ def render_plan(report: dict[str, Any]) -> str:
     """Return the report as text for a terminal."""
     shape = "x".join(map(str, report["input_shape"]))
     lines = [
-        f"plan {report['id'][:12]}: {report['model']} ({report['num_weights']:,} weights, {shape} -> {report['num_classes']}) for "
-        f"{report['algorithm']}",
+        f"plan {report['id'][:12]}: {report['model']} ({report['num_weights']:,} weights, {shape} -> "
+        f"{report['num_classes']}) for {report['algorithm']}",
         ", ".join(f"{part} {report[f'{part}_bytes']:,} bytes" for part in ("program", "template", "weights")),
         "weights " + ", ".join(f"{name}{tuple(shape)}" for name, shape in report["weights"].items()),
     ]
@@ -53,14 +58,20 @@ def render_plan(report: dict[str, Any]) -> str:
             if signature[part]:
                 lines.append(f"  {part}: " + ", ".join(signature[part]))
         if signature["hyper"]:
-            lines.append("  defaults: " + ", ".join(f"{key} {value:g}" for key, value in signature["hyper"].items()))
+            lines.append(
+                "  defaults: " + ", ".join(f"{key} {value:g}" for key, value in signature["hyper"].items())
+            )
         ops = signature["ops"]
         lines.append(f"  {sum(ops.values())} ops: " + ", ".join(f"{count} {op}" for op, count in ops.items()))
     return "\n".join(lines)
 
 
 def _describe(signature: Signature) -> dict[str, Any]:
-    gives = f"{signature.out.shape}" if signature.out else f"loss, {len(signature.trained)} weights, {len(signature.slots)} slots"
+    gives = (
+        f"{signature.out.shape}"
+        if signature.out
+        else f"loss, {len(signature.trained)} weights, {len(signature.slots)} slots"
+    )
     return {
         "kind": signature.kind,
         "batch_size": signature.batch_size,

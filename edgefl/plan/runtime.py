@@ -1,4 +1,6 @@
-"""The one place that picks a TFLite runtime: ai-edge-litert, or tflite-runtime where only that is installed."""
+"""The one place that picks a TFLite runtime: ai-edge-litert, or tflite-runtime where only that is
+installed.
+"""
 
 import importlib
 import importlib.metadata
@@ -7,7 +9,10 @@ from typing import Any
 
 from edgefl.errors import PlanError
 
-RUNTIMES = {"litert": ("ai_edge_litert", "ai-edge-litert"), "tflite-runtime": ("tflite_runtime", "tflite-runtime")}
+RUNTIMES = {
+    "litert": ("ai_edge_litert", "ai-edge-litert"),
+    "tflite-runtime": ("tflite_runtime", "tflite-runtime"),
+}
 
 
 def installed() -> tuple[str, ...]:
@@ -27,27 +32,44 @@ def describe(name: str) -> str:
 RUNTIME = describe(installed()[0]) if installed() else "none"
 
 
-def load_interpreter(model: bytes, threads: int = 1, *, reference: bool = False, watch: bool = False, runtime: str = "auto") -> Any:
+def load_interpreter(
+    model: bytes, threads: int = 1, *, reference: bool = False, watch: bool = False, runtime: str = "auto"
+) -> Any:
     """Return an interpreter for the model, its tensors not yet allocated.
 
-    `reference` asks for the reference kernels without delegates: slow, and the same bits as a microcontroller's.
+    `reference` asks for the reference kernels without delegates: slow, and the same bits as a
+    microcontroller's.
     `watch` keeps every tensor readable after a run, at the price of memory, and runs no delegate either.
-    Raises PlanError when no runtime is installed, when the one asked for is not, or when it refuses the model.
+    Raises PlanError when no runtime is installed, when the one asked for is not, or when it refuses the
+    model.
     """
     have = installed()
     if runtime == "auto" and not have:
-        raise PlanError("no TFLite runtime is installed, expected ai-edge-litert or tflite-runtime; `pip install ai-edge-litert`")
+        raise PlanError(
+            "no TFLite runtime is installed, expected ai-edge-litert or tflite-runtime; `pip install "
+            "ai-edge-litert`"
+        )
     name = have[0] if runtime == "auto" else runtime
     if name not in have:
         known = ", ".join(have) or "none"
-        raise PlanError(f"the runtime {name!r} is not installed, installed is {known}; install it or ask for `auto`")
+        raise PlanError(
+            f"the runtime {name!r} is not installed, installed is {known}; install it or ask for `auto`"
+        )
     if model[4:8] != b"TFL3":
-        raise PlanError(f"{len(model)} bytes that are no TFLite model: expected the mark TFL3 at byte 4, received {model[4:8]!r}")
+        raise PlanError(
+            f"{len(model)} bytes that are no TFLite model: expected the mark TFL3 at byte 4, received "
+            f"{model[4:8]!r}"
+        )
     module = importlib.import_module(f"{RUNTIMES[name][0]}.interpreter")
     kinds = module.OpResolverType
     plain = kinds.BUILTIN_WITHOUT_DEFAULT_DELEGATES if watch else kinds.AUTO
-    options = {"experimental_op_resolver_type": kinds.BUILTIN_REF if reference else plain, "experimental_preserve_all_tensors": watch}
+    options = {
+        "experimental_op_resolver_type": kinds.BUILTIN_REF if reference else plain,
+        "experimental_preserve_all_tensors": watch,
+    }
     try:
         return module.Interpreter(model_content=model, num_threads=threads, **options)
     except (ValueError, RuntimeError) as error:
-        raise PlanError(f"{describe(name)} refuses this model: {str(error).strip()}; it is damaged or of a newer format") from error
+        raise PlanError(
+            f"{describe(name)} refuses this model: {str(error).strip()}; it is damaged or of a newer format"
+        ) from error

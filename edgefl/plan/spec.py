@@ -36,11 +36,12 @@ class TensorSpec:
 class Signature:
     """One pure function of the program.
 
-    Arguments in the `.tflite` are named by place: data `d_<name>` (first axis `batch_size`), trained weights `t_<i>`,
-    frozen weights `f_<i>`, optimizer slots `s_<i>` (zero at the start), uniform noise in [0, 1) `n_<i>`, hyper-parameters
-    `h_<name>` (float32 scalars, with their defaults here). `kind` train: takes also `d_y` (int32[batch]) and
-    `d_sample_weight` (float32[batch]) and returns the new `t_<i>`, `s_<i>`, `loss` (mean over the weighted samples; scalar).
-    `kind` predict: takes data and frozen weights, returns `out` with first axis `batch_size`.
+    Arguments in the `.tflite` are named by place: data `d_<name>` (first axis `batch_size`), trained weights
+    `t_<i>`, frozen weights `f_<i>`, optimizer slots `s_<i>` (zero at the start), uniform noise in [0, 1)
+    `n_<i>`, hyper-parameters `h_<name>` (float32 scalars, with their defaults here). `kind` train: takes also
+    `d_y` (int32[batch]) and `d_sample_weight` (float32[batch]) and returns the new `t_<i>`, `s_<i>`, `loss`
+    (mean over the weighted samples; scalar). `kind` predict: takes data and frozen weights, returns `out`
+    with first axis `batch_size`.
     """
 
     name: str
@@ -57,10 +58,11 @@ class Signature:
 
 @dataclass(frozen=True)
 class Binding:
-    """Where one weight of the mixture sits in the template: `buffer = transpose(weight, permutation).reshape(shape)`.
+    """Where one weight of the mixture sits in the template: `buffer = transpose(weight,
+    permutation).reshape(shape)`.
 
-    `tensor` is the index in subgraph 0. `derived` names a rule of `edgefl.plan.fill` that makes the value from
-    several weights (a folded batch norm); empty for a weight that is copied.
+    `tensor` is the index in subgraph 0. `derived` names a rule of `edgefl.plan.fill` that makes the value
+    from several weights (a folded batch norm); empty for a weight that is copied.
     """
 
     weight: str
@@ -95,7 +97,9 @@ class PlanSpec:
             if signature.name == name:
                 return signature
         have = ", ".join(s.name for s in self.signatures)
-        raise PlanError(f"the plan has no signature {name!r}, it has {have}; build it for the algorithm that needs it")
+        raise PlanError(
+            f"the plan has no signature {name!r}, it has {have}; build it for the algorithm that needs it"
+        )
 
 
 @dataclass(frozen=True)
@@ -126,21 +130,41 @@ def spec_from_json(text: str) -> PlanSpec:
     try:
         raw = parse_json(text)
         if raw["format"] != FORMAT:
-            raise PlanError(f"plan format {raw['format']}, expected {FORMAT}; update edgefl on this device or rebuild the plan")
+            raise PlanError(
+                f"plan format {raw['format']}, expected {FORMAT}; update edgefl on this device or rebuild "
+                "the plan"
+            )
         signatures = tuple(
             Signature(
-                s["name"], s["kind"], s["batch_size"], _tensors(s["data"]), _tensors(s["trained"]), _tensors(s["frozen"]),
-                _tensors(s["slots"]), _tensors(s["noise"]), s["hyper"], _tensors([s["out"]])[0] if s["out"] else None,
+                s["name"],
+                s["kind"],
+                s["batch_size"],
+                _tensors(s["data"]),
+                _tensors(s["trained"]),
+                _tensors(s["frozen"]),
+                _tensors(s["slots"]),
+                _tensors(s["noise"]),
+                s["hyper"],
+                _tensors([s["out"]])[0] if s["out"] else None,
             )
             for s in raw["signatures"]
-        )  # fmt: skip
+        )
         bindings = tuple(
-            Binding(b["weight"], b["tensor"], tuple(b["permutation"]), tuple(b["shape"]), b["derived"]) for b in raw["bindings"]
+            Binding(b["weight"], b["tensor"], tuple(b["permutation"]), tuple(b["shape"]), b["derived"])
+            for b in raw["bindings"]
         )
         return PlanSpec(
-            raw["model"], raw["algorithm"], raw["options"], tuple(raw["input_shape"]), raw["num_classes"],
-            _tensors(raw["weights"]), signatures, bindings, raw["model_options"], raw["format"],
-        )  # fmt: skip
+            raw["model"],
+            raw["algorithm"],
+            raw["options"],
+            tuple(raw["input_shape"]),
+            raw["num_classes"],
+            _tensors(raw["weights"]),
+            signatures,
+            bindings,
+            raw["model_options"],
+            raw["format"],
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise PlanError(f"this is not a plan: {error!r}; build it again with `edgefl plan build`") from error
 
@@ -175,9 +199,13 @@ def load_plan(directory: Path) -> Plan:
     try:
         parts = {name: (directory / file).read_bytes() for name, file in FILES.items()}
     except OSError as error:
-        raise PlanError(f"no plan in {directory}: {error}; make one with `edgefl plan build -o {directory}`") from error
+        raise PlanError(
+            f"no plan in {directory}: {error}; make one with `edgefl plan build -o {directory}`"
+        ) from error
     try:
         text = parts["spec"].decode()
     except UnicodeDecodeError as error:
-        raise PlanError(f"{directory / FILES['spec']} is damaged: {error}; copy the plan again, or remake it") from error
+        raise PlanError(
+            f"{directory / FILES['spec']} is damaged: {error}; copy the plan again, or remake it"
+        ) from error
     return Plan(spec_from_json(text), parts["program"], parts["template"])

@@ -1,9 +1,11 @@
-"""What a federation has spent: epsilon at a delta after so many rounds, by Google's `dp-accounting` (the extra `dp`).
+"""What a federation has spent: epsilon at a delta after so many rounds, by Google's `dp-accounting` (the
+extra `dp`).
 
-Privacy loss distributions: Koskela, Jälkö and Honkela, arXiv:1906.03049; Doroshenko et al., arXiv:2207.04380. The mechanism is the
-Gaussian of `mechanism`, Poisson-sampled. Neighbours: the updates of one client replaced by zeros, in every round that it takes part in
-(Kairouz et al., arXiv:2103.00039, definition 1.1), so that how many clients there are is no secret, but what is in one's data is.
-Losses are rounded up to a grid, so the epsilon told is at least the true one; the grid's step costs less than a thousandth here.
+Privacy loss distributions: Koskela, Jälkö and Honkela, arXiv:1906.03049; Doroshenko et al., arXiv:2207.04380.
+The mechanism is the Gaussian of `mechanism`, Poisson-sampled. Neighbours: the updates of one client replaced
+by zeros, in every round that it takes part in (Kairouz et al., arXiv:2103.00039, definition 1.1), so that how
+many clients there are is no secret, but what is in one's data is. Losses are rounded up to a grid, so the
+epsilon told is at least the true one; the grid's step costs less than a thousandth here.
 """
 
 import math
@@ -27,7 +29,9 @@ def require() -> None:
 
 
 def epsilon(rate: float, noise_multiplier: float, rounds: int, delta: float) -> float:
-    """Return epsilon after so many rounds; 0 before the first. Raises ModuleNotFoundError without the extra `dp`."""
+    """Return epsilon after so many rounds; 0 before the first. Raises ModuleNotFoundError without the extra
+    `dp`.
+    """
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
 
@@ -41,7 +45,8 @@ def epsilon(rate: float, noise_multiplier: float, rounds: int, delta: float) -> 
 
 
 def noise_multiplier_for(rate: float, rounds: int, target: float, delta: float) -> float:
-    """Return a noise multiplier, three decimals, that spends at most the target epsilon: the least such one but for 1%, above .125.
+    """Return a noise multiplier, three decimals, that spends at most the target epsilon: the least such one
+    but for 1%, above .125.
 
     Raises ConfigError when that would be above 10,000.
     """
@@ -54,7 +59,8 @@ def noise_multiplier_for(rate: float, rounds: int, target: float, delta: float) 
         high *= 2
         if high > HIGHEST:
             raise ConfigError(
-                f"epsilon {target} needs a noise multiplier above {HIGHEST:g}; raise --epsilon or --clients, or lower --rounds"
+                f"epsilon {target} needs a noise multiplier above {HIGHEST:g}; raise --epsilon or --clients, "
+                "or lower --rounds"
             )
     while high > LOWEST and keeps(high / 2):
         high /= 2
@@ -65,10 +71,14 @@ def noise_multiplier_for(rate: float, rounds: int, target: float, delta: float) 
     return math.ceil(high * 1000) / 1000
 
 
-def within_budget(config: FederationConfig, tell: Callable[[str], None] = lambda line: None) -> FederationConfig:
-    """Return the configuration with as many rounds as `max_epsilon` of `[privacy]` allows; as it is when it allows all, or is not set.
+def within_budget(
+    config: FederationConfig, tell: Callable[[str], None] = lambda line: None
+) -> FederationConfig:
+    """Return the configuration with as many rounds as `max_epsilon` of `[privacy]` allows; as it is when it
+    allows all, or is not set.
 
-    `tell` hears of it when that is fewer. Raises ConfigError when it does not allow one, ModuleNotFoundError without the extra `dp`.
+    `tell` hears of it when that is fewer. Raises ConfigError when it does not allow one, ModuleNotFoundError
+    without the extra `dp`.
     """
     privacy = config.privacy
     if not privacy.is_on:
@@ -82,16 +92,20 @@ def within_budget(config: FederationConfig, tell: Callable[[str], None] = lambda
 
     if after(config.rounds) <= privacy.max_epsilon:
         return config
-    low, high = 0, config.rounds
+    low = 0
+    high = config.rounds
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if after(middle) <= privacy.max_epsilon else (low, middle)
     if not low:
         raise ConfigError(
-            f"[privacy] max_epsilon is {privacy.max_epsilon}, and the first round spends {after(1):.3f}; raise it, or noise_multiplier: "
-            "`edgefl privacy plan --epsilon` says how far"
+            f"[privacy] max_epsilon is {privacy.max_epsilon}, and the first round spends {after(1):.3f}; "
+            "raise it, or noise_multiplier: `edgefl privacy plan --epsilon` says how far"
         )
-    tell(f"privacy: max_epsilon {privacy.max_epsilon:g} ends the federation after {low} of {config.rounds} rounds")
+    tell(
+        f"privacy: max_epsilon {privacy.max_epsilon:g} ends the federation after {low} of {config.rounds} "
+        "rounds"
+    )
     return replace(config, rounds=low)
 
 
@@ -102,15 +116,30 @@ def milestones(rounds: int) -> list[int]:
 
 
 def spent(config: FederationConfig, rounds: int) -> dict[str, Any]:
-    """Return, for JSON, what `rounds` rounds of this configuration spend and under which assumptions; epsilon by round on the way."""
-    privacy, rate = config.privacy, sampling_rate(config)
-    curve = {str(n): epsilon(rate, privacy.noise_multiplier, n, privacy.delta) for n in milestones(rounds)} if rounds else {}
+    """Return, for JSON, what `rounds` rounds of this configuration spend and under which assumptions; epsilon
+    by round on the way.
+    """
+    privacy = config.privacy
+    rate = sampling_rate(config)
+    curve = (
+        {str(n): epsilon(rate, privacy.noise_multiplier, n, privacy.delta) for n in milestones(rounds)}
+        if rounds
+        else {}
+    )
     return {
-        "epsilon": curve.get(str(rounds), 0.0), "delta": privacy.delta, "rounds": rounds, "clip": privacy.clip,
-        "noise_multiplier": privacy.noise_multiplier, "population": privacy.population, "sampling_rate": rate,
-        "sampling": "poisson" if rate < 1 else "all", "unit": "client", "neighbours": "one client's updates zeroed",
-        "accountant": "dp-accounting PLD", "epsilon_by_round": curve,
-    }  # fmt: skip
+        "epsilon": curve.get(str(rounds), 0.0),
+        "delta": privacy.delta,
+        "rounds": rounds,
+        "clip": privacy.clip,
+        "noise_multiplier": privacy.noise_multiplier,
+        "population": privacy.population,
+        "sampling_rate": rate,
+        "sampling": "poisson" if rate < 1 else "all",
+        "unit": "client",
+        "neighbours": "one client's updates zeroed",
+        "accountant": "dp-accounting PLD",
+        "epsilon_by_round": curve,
+    }
 
 
 def told(config: FederationConfig, rounds: int) -> str:

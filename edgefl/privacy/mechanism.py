@@ -1,15 +1,18 @@
-"""DP-FedAvg: the models of a round depend on any one client's data by little, in a sense that adds up over rounds to (epsilon, delta).
+"""DP-FedAvg: the models of a round depend on any one client's data by little, in a sense that adds up over
+rounds to (epsilon, delta).
 
-McMahan et al., Learning Differentially Private Recurrent Language Models, arXiv:1710.06963, algorithm 1 with flat clipping and the
-fixed-denominator estimator; C `clip`, z `noise_multiplier`, N `population`, q N `clients_per_round`:
+McMahan et al., Learning Differentially Private Recurrent Language Models, arXiv:1710.06963, algorithm 1 with
+flat clipping and the fixed-denominator estimator; C `clip`, z `noise_multiplier`, N `population`, q N
+`clients_per_round`:
 
     cohort   each client takes part with probability q, on its own                    (Poisson sampling)
     update   d_k <- d_k min(1, C / |d_k|), |.| the L2 norm over all models and weights that the client sent
     model    w <- w + (sum_k d_k + N(0, (z C)^2)) / (q N)
 
-Each client counts alike, for a number of samples that a client tells is its data too. The denominator does not depend on who came.
-Where there are several models (IFCA, AEM) a client trains one of them; noise goes onto all, and the sums together move by C at most
-when one client's update is replaced by zeros. All that `aggregate` does with the mean, such as a server optimizer, costs nothing more.
+Each client counts alike, for a number of samples that a client tells is its data too. The denominator does
+not depend on who came. Where there are several models (IFCA, AEM) a client trains one of them; noise goes
+onto all, and the sums together move by C at most when one client's update is replaced by zeros. All that
+`aggregate` does with the mean, such as a server optimizer, costs nothing more.
 
 The aggregator clips, so a device runs unchanged, and one that cheats moves the sum by C as well.
 """
@@ -44,8 +47,12 @@ def sampling_rate(config: FederationConfig) -> float:
     return expected_cohort(config) / config.privacy.population
 
 
-def draw_cohort(config: FederationConfig, key: bytes, state: ServerState, clients: Iterable[str]) -> tuple[str, ...]:
-    """Return who takes part in a round: without `[privacy]` see `choose_cohort`, with it a Poisson sample, which may be empty."""
+def draw_cohort(
+    config: FederationConfig, key: bytes, state: ServerState, clients: Iterable[str]
+) -> tuple[str, ...]:
+    """Return who takes part in a round: without `[privacy]` see `choose_cohort`, with it a Poisson sample,
+    which may be empty.
+    """
     if not config.privacy.is_on:
         return choose_cohort(config.seed, state, clients, config.clients_per_round)
     ids = sorted(set(clients))
@@ -57,33 +64,48 @@ def check_privacy(algorithm: Algorithm, config: FederationConfig) -> None:
     """Raise ConfigError when `[privacy]` asks for what this algorithm cannot keep."""
     if config.privacy.is_on and not algorithm.by_sums:
         raise ConfigError(
-            f"[privacy] does not go with {algorithm.name} and these options: what it makes of the updates is more than their sums (who is "
-            "like whom, who answers for what, an order, a stop), and noise on the sums would not cover that; take fedavg or one built on "
-            "it with mean = 'weighted' and no clip_norm, ifca, aem with patience = 0, or clustered and fedap with clustering = false"
+            f"[privacy] does not go with {algorithm.name} and these options: what it makes of the updates is "
+            "more than their sums (who is like whom, who answers for what, an order, a stop), and noise on "
+            "the sums would not cover that; take fedavg or one built on it with mean = 'weighted' and no "
+            "clip_norm, ifca, aem with patience = 0, or clustered and fedap with clustering = false"
         )
 
 
 def private(algorithm: Algorithm, config: FederationConfig, spec: PlanSpec, key: bytes) -> Algorithm:
-    """Return the algorithm with the mechanism before its `aggregate`; as it is without `[privacy]`. ConfigError, see `check_privacy`.
+    """Return the algorithm with the mechanism before its `aggregate`; as it is without `[privacy]`.
+    ConfigError, see `check_privacy`.
 
-    Only what the plan's `train` moves is released; the rest, and moving statistics (a noisy variance may be negative), stays as
-    broadcast. What an update holds beyond that is not looked at.
+    Only what the plan's `train` moves is released; the rest, and moving statistics (a noisy variance may be
+    negative), stays as broadcast. What an update holds beyond that is not looked at.
     """
     if not config.privacy.is_on:
         return algorithm
     check_privacy(algorithm, config)
-    clip, sigma = config.privacy.clip, config.privacy.clip * config.privacy.noise_multiplier
+    clip = config.privacy.clip
+    sigma = config.privacy.clip * config.privacy.noise_multiplier
     expected = expected_cohort(config)
     trained = {each.name for each in spec.signature("train").trained}
 
     def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
         sent = algorithm.broadcast(state, "").models
-        places = [(model, name) for model, weights in sent.items() for name in weights if _is_released(name, trained)]
-        total = clipped_sum(places, {place: sent[place[0]][place[1]].shape for place in places}, updates, clip)
-        deltas = {model: {name: np.zeros_like(array) for name, array in weights.items()} for model, weights in sent.items()}
+        places = [
+            (model, name)
+            for model, weights in sent.items()
+            for name in weights
+            if _is_released(name, trained)
+        ]
+        total = clipped_sum(
+            places, {place: sent[place[0]][place[1]].shape for place in places}, updates, clip
+        )
+        deltas = {
+            model: {name: np.zeros_like(array) for name, array in weights.items()}
+            for model, weights in sent.items()
+        }
         digest = digest_of(total)
         for model, name in places:
-            noise = normal(key, f"noise of round {state.round} on {model}/{name} for {digest}", total[model, name].shape)
+            noise = normal(
+                key, f"noise of round {state.round} on {model}/{name} for {digest}", total[model, name].shape
+            )
             deltas[model][name] = np.asarray((total[model, name] + sigma * noise) / expected, np.float32)
         return algorithm.aggregate(state, [Update("", state.round, 1, deltas)])
 
@@ -91,9 +113,13 @@ def private(algorithm: Algorithm, config: FederationConfig, spec: PlanSpec, key:
 
 
 def clipped_sum(
-    places: Collection[tuple[str, str]], shapes: dict[tuple[str, str], tuple[int, ...]], updates: Iterable[Update], clip: float
+    places: Collection[tuple[str, str]],
+    shapes: dict[tuple[str, str], tuple[int, ...]],
+    updates: Iterable[Update],
+    clip: float,
 ) -> Places:
-    """Return the sum of all updates, float64, each cut to an L2 norm of `clip` over these places (model, weight) together.
+    """Return the sum of all updates, float64, each cut to an L2 norm of `clip` over these places (model,
+    weight) together.
 
     An update that is not finite counts as zeros: it must not decide what is released.
     """
@@ -110,13 +136,14 @@ def clipped_sum(
 
 
 def digest_of(total: Places) -> str:
-    """Return the sha256, in hexadecimal, of a sum: its places by name, each as its name, a newline and float64 little-endian.
+    """Return the sha256, in hexadecimal, of a sum: its places by name, each as its name, a newline and
+    float64 little-endian.
 
     The places are sorted, since a state that was read from a file may hold its weights in another order.
 
-    Noise is drawn for this sum alone. Two sums of one round, as after a restored backup or a lost update, get unrelated noise, so that
-    the difference of the two releases is not the exact difference of the sums. The same sum gets the same noise, so that a restart
-    comes to the same bits.
+    Noise is drawn for this sum alone. Two sums of one round, as after a restored backup or a lost update, get
+    unrelated noise, so that the difference of the two releases is not the exact difference of the sums. The
+    same sum gets the same noise, so that a restart comes to the same bits.
     """
     digest = hashlib.sha256()
     for (model, name), array in sorted(total.items()):

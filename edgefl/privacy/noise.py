@@ -1,8 +1,11 @@
-"""Random numbers that nobody can predict who does not know the key: the keystream of ChaCha20 (RFC 8439) as uniform and normal draws.
+"""Random numbers that nobody can predict who does not know the key: the keystream of ChaCha20 (RFC 8439) as
+uniform and normal draws.
 
-Other draws come from `rng_for`, whose seed every device knows. Noise that is to hide something, and the choice of who takes part,
-come from here: over MQTT under a key that only the aggregator has, in the simulator under one that is made of the seed.
-Box and Muller, A Note on the Generation of Random Normal Deviates, 1958: r = sqrt(-2 log u), and r cos(2 pi v), r sin(2 pi v).
+Other draws come from `rng_for`, whose seed every device knows. Noise that is to hide something, and the
+choice of who takes part, come from here: over MQTT under a key that only the aggregator has, in the simulator
+under one that is made of the seed.
+Box and Muller, A Note on the Generation of Random Normal Deviates, 1958: r = sqrt(-2 log u), and r cos(2 pi
+v), r sin(2 pi v).
 """
 
 import hashlib
@@ -21,7 +24,9 @@ def key_of_seed(seed: int) -> bytes:
 
 
 def uniform(key: bytes, purpose: str, count: int) -> Real:
-    """Return float64[count] in (0, 1), of 53 bits each. The same key and purpose give the same numbers, any other pair unrelated ones."""
+    """Return float64[count] in (0, 1), of 53 bits each. The same key and purpose give the same numbers, any
+    other pair unrelated ones.
+    """
     from cryptography.hazmat.primitives.ciphers import Cipher
     from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
@@ -37,5 +42,6 @@ def normal(key: bytes, purpose: str, shape: tuple[int, ...]) -> Real:
     count = int(np.prod(shape, dtype=np.int64))
     half = (count + 1) // 2
     drawn = uniform(key, purpose, 2 * half)
-    radius, angle = np.sqrt(-2 * np.log(drawn[:half])), 2 * np.pi * drawn[half:]
+    radius = np.sqrt(-2 * np.log(drawn[:half]))
+    angle = 2 * np.pi * drawn[half:]
     return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count].reshape(shape)

@@ -1,4 +1,6 @@
-"""What a page is made of: charts that bring their data as a table, and lines that say why a chart is not there."""
+"""What a page is made of: charts that bring their data as a table, and lines that say why a chart is not
+there.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +20,9 @@ class Table:
 
 @dataclass(frozen=True)
 class Chart:
-    """A picture and its data. draw takes a matplotlib figure of `width` by `height` inches; alt says what is to be seen."""
+    """A picture and its data. draw takes a matplotlib figure of `width` by `height` inches; alt says what is
+    to be seen.
+    """
 
     name: str
     title: str

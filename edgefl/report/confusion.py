@@ -12,11 +12,13 @@ from edgefl.report.drawing import SEQUENTIAL, printable
 from edgefl.report.folder import SIMULATION, Folder, Row
 
 Counts = NDArray[np.int64]
-MOST_CLIENTS, MOST_CLASSES = 12, 1000
+MOST_CLIENTS = 12
+MOST_CLASSES = 1000
 
 
 def confusions(clients: Sequence[Row]) -> dict[str, Counts]:
-    """Return int64[classes, classes] by client: how many samples of the class of the row were taken for that of the column.
+    """Return int64[classes, classes] by client: how many samples of the class of the row were taken for that
+    of the column.
 
     Clients without it are left out; StateError when what a row holds is no list of [true, predicted, count].
     """
@@ -25,9 +27,18 @@ def confusions(clients: Sequence[Row]) -> dict[str, Counts]:
         told = row.get("confusion")
         if told is None:
             continue
-        cells = np.asarray(told) if isinstance(told, list) and all(isinstance(each, list) and len(each) == 3 for each in told) else None
-        if cells is None or (len(cells) and (cells.dtype.kind != "i" or cells.min() < 0 or cells[:, :2].max() >= MOST_CLASSES)):
-            raise StateError(f"the confusion of {printable(row['id'])} is no list of [true, predicted, count]; simulate again")
+        cells = (
+            np.asarray(told)
+            if isinstance(told, list) and all(isinstance(each, list) and len(each) == 3 for each in told)
+            else None
+        )
+        if cells is None or (
+            len(cells) and (cells.dtype.kind != "i" or cells.min() < 0 or cells[:, :2].max() >= MOST_CLASSES)
+        ):
+            raise StateError(
+                f"the confusion of {printable(row['id'])} is no list of [true, predicted, count]; simulate "
+                "again"
+            )
         found[row["id"]] = cells.reshape(-1, 3).astype(np.int64)
     classes = max((int(cells[:, :2].max()) + 1 for cells in found.values() if len(cells)), default=0)
     return {client: _dense(cells, classes) for client, cells in found.items()} if classes else {}
@@ -52,7 +63,8 @@ def section(folder: Folder) -> Section:
         why = (
             "this run is from before edgefl kept it, or is not done; simulate again"
             if folder.kind == SIMULATION
-            else "which classes a device confuses stays on the device; a simulation of the federation tells it"
+            else "which classes a device confuses stays on the device; a simulation of the federation tells "
+            "it"
         )
         return Section("confusion", "Confusion", (Missing("Confusion matrix", why),))
     total = np.sum(list(found.values()), axis=0)
@@ -69,7 +81,15 @@ def draw_confusion(axes: Any, counts: Counts, *, numbers: bool) -> Any:
     if numbers:
         for (y, x), count in np.ndenumerate(counts):
             if count:
-                axes.text(x, y, str(count), ha="center", va="center", fontsize=6.5, color="black" if part[y, x] > 0.55 else "white")
+                axes.text(
+                    x,
+                    y,
+                    str(count),
+                    ha="center",
+                    va="center",
+                    fontsize=6.5,
+                    color="black" if part[y, x] > 0.55 else "white",
+                )
     return image
 
 
@@ -93,8 +113,15 @@ def _summed(total: Counts, clients: int) -> Part:
         said += f"; most often class {true} is taken for class {taken}, {int(apart[true, taken])} times"
     head = ("true class", *(f"as {c}" for c in range(classes)))
     rows: list[Any] = [(c, *(int(v) for v in row)) for c, row in enumerate(total)]
-    return Chart("confusion", "Confusion matrix, all clients", f"{said}.", table(head, rows, "confusion.json"), draw, height=3.8,
-                 note="The clients' own models on their own held-out samples, counts summed over clients.")  # fmt: skip
+    return Chart(
+        "confusion",
+        "Confusion matrix, all clients",
+        f"{said}.",
+        table(head, rows, "confusion.json"),
+        draw,
+        height=3.8,
+        note="The clients' own models on their own held-out samples, counts summed over clients.",
+    )
 
 
 def _each(found: dict[str, Counts]) -> Part:
@@ -113,11 +140,27 @@ def _each(found: dict[str, Counts]) -> Part:
             axes.set_axis_off()
 
     worst = min(found, key=lambda client: np.trace(found[client]) / max(1, found[client].sum()))
-    said = f"Rows are true classes, columns predicted ones, brighter is more. {printable(worst)} is right least often: " \
-           f"{int(np.trace(found[worst]))} of {int(found[worst].sum())}."  # fmt: skip
+    said = (
+        f"Rows are true classes, columns predicted ones, brighter is more. {printable(worst)} is right least "
+        f"often: {int(np.trace(found[worst]))} of {int(found[worst].sum())}."
+    )
     cells: list[Any] = [
-        (client, int(true), int(taken), int(counts[true, taken])) for client, counts in found.items() for true, taken in np.argwhere(counts)
+        (client, int(true), int(taken), int(counts[true, taken]))
+        for client, counts in found.items()
+        for true, taken in np.argwhere(counts)
     ]
-    note = f"The first {len(shown)} of {len(found)} clients; the table has all." if len(found) > len(shown) else ""
+    note = (
+        f"The first {len(shown)} of {len(found)} clients; the table has all."
+        if len(found) > len(shown)
+        else ""
+    )
     made = table(("client", "true class", "predicted", "samples"), cells, "confusion.json")
-    return Chart("confusions", "Confusion matrix of each client", said, made, draw, height=0.4 + 1.25 * lines, note=note)
+    return Chart(
+        "confusions",
+        "Confusion matrix of each client",
+        said,
+        made,
+        draw,
+        height=0.4 + 1.25 * lines,
+        note=note,
+    )

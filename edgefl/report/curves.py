@@ -16,9 +16,13 @@ Vector = NDArray[np.float64]
 EVALUATE = "run `edgefl simulate` with --evaluate-every 1"
 _TOGETHER = "All clients together; MB are 1,000,000 bytes."
 _PUBLISHED = (
-    "What devices and what the aggregator have published; a model that the broker retains goes out once for all. MB are 1,000,000 bytes."
+    "What devices and what the aggregator have published; a model that the broker retains goes out once for "
+    "all. MB are 1,000,000 bytes."
 )
-AT_END = "devices measure themselves at the end of a federation only; a simulation of it, with --evaluate-every 1, measures each round"
+AT_END = (
+    "devices measure themselves at the end of a federation only; a simulation of it, with --evaluate-every "
+    "1, measures each round"
+)
 
 
 @dataclass(frozen=True)
@@ -41,20 +45,28 @@ def losses(records: Sequence[Row]) -> tuple[Rounds, Vector]:
 def client_values(record: Row, key: str) -> dict[str, float]:
     """Return what each client measured after a round, by id: what was recorded of it and is a number."""
     found = {
-        client: number(mapping_at(record, "measured", "clients", client).get(key)) for client in mapping_at(record, "measured", "clients")
+        client: number(mapping_at(record, "measured", "clients", client).get(key))
+        for client in mapping_at(record, "measured", "clients")
     }
     return {client: value for client, value in found.items() if np.isfinite(value)}
 
 
 def accuracies(records: Sequence[Row], key: str = "accuracy_mixture") -> Band:
-    """Return mean, 10th and 90th percentile over clients of each round that was evaluated, or in which devices told an accuracy."""
+    """Return mean, 10th and 90th percentile over clients of each round that was evaluated, or in which
+    devices told an accuracy.
+    """
     rows = []
     for record in records:
         own = list(client_values(record, key).values())
         if own:
             rows.append((record["round"], float(np.mean(own)), *np.percentile(own, (10, 90)).tolist()))
         elif key == "accuracy_mixture" and np.isfinite(number(record.get("accuracy_mean"))):
-            rows.append((record["round"], *(number(record.get(f"accuracy_{part}")) for part in ("mean", "p10", "p90"))))
+            rows.append(
+                (
+                    record["round"],
+                    *(number(record.get(f"accuracy_{part}")) for part in ("mean", "p10", "p90")),
+                )
+            )
     columns = np.array(rows, np.float64).reshape(-1, 4).T
     return Band(columns[0].astype(np.int64), *columns[1:])
 
@@ -67,12 +79,20 @@ def model_lines(records: Sequence[Row], key: str = "accuracy") -> dict[str, tupl
             value = number(told.get(key)) if isinstance(told, dict) else np.nan
             if np.isfinite(value):
                 found.setdefault(name, []).append((record["round"], value))
-    return {n: (np.array([r for r, _ in rows], np.int64), np.array([v for _, v in rows])) for n, rows in sorted(found.items())}
+    return {
+        n: (np.array([r for r, _ in rows], np.int64), np.array([v for _, v in rows]))
+        for n, rows in sorted(found.items())
+    }
 
 
 def cumulated_bytes(records: Sequence[Row]) -> tuple[Rounds, Vector, Vector]:
-    """Return (rounds, bytes up, bytes down), both summed over all rounds so far, of the rounds that tell them."""
-    told = [(record["round"], number(record.get("bytes_up")), number(record.get("bytes_down"))) for record in records]
+    """Return (rounds, bytes up, bytes down), both summed over all rounds so far, of the rounds that tell
+    them.
+    """
+    told = [
+        (record["round"], number(record.get("bytes_up")), number(record.get("bytes_down")))
+        for record in records
+    ]
     known = np.array([row for row in told if np.isfinite(row).all()], np.float64).reshape(-1, 3)
     return known[:, 0].astype(np.int64), np.cumsum(known[:, 1]), np.cumsum(known[:, 2])
 
@@ -88,14 +108,20 @@ def accuracy_against_bytes(records: Sequence[Row]) -> tuple[Vector, Band]:
 
 def section(folder: Folder) -> Section:
     """Return the curves of a folder."""
-    return Section("curves", "Over the rounds", (_loss(folder), _accuracy(folder), *_models(folder), _bytes(folder), _against(folder)))
+    return Section(
+        "curves",
+        "Over the rounds",
+        (_loss(folder), _accuracy(folder), *_models(folder), _bytes(folder), _against(folder)),
+    )
 
 
 def _loss(folder: Folder) -> Part:
     rounds, loss = losses(folder.records)
     if not len(rounds):
         return Missing(
-            "Training loss", "no round of this folder tells a loss; a federation with secure aggregation or [privacy] keeps it to itself"
+            "Training loss",
+            "no round of this folder tells a loss; a federation with secure aggregation or [privacy] keeps "
+            "it to itself",
         )
 
     def draw(figure: Any) -> None:
@@ -105,7 +131,8 @@ def _loss(folder: Folder) -> Part:
         whole(axes)
 
     said = (
-        f"The training loss is {loss[0]:.4g} in round {rounds[0]} and {loss[-1]:.4g} in round {rounds[-1]}, {loss.min():.4g} at its lowest."
+        f"The training loss is {loss[0]:.4g} in round {rounds[0]} and {loss[-1]:.4g} in round {rounds[-1]}, "
+        f"{loss.min():.4g} at its lowest."
     )
     rows: list[Any] = [(int(r), float(v)) for r, v in zip(rounds, loss, strict=True)]
     return Chart(
@@ -122,21 +149,40 @@ def _accuracy(folder: Folder) -> Part:
     band = accuracies(folder.records)
     title = "Accuracy over clients"
     if not len(band.rounds):
-        return Missing(title, f"no accuracy was recorded by round; {AT_END if folder.kind in (AGGREGATOR, DEMO) else EVALUATE}")
+        return Missing(
+            title,
+            f"no accuracy was recorded by round; {AT_END if folder.kind in (AGGREGATOR, DEMO) else EVALUATE}",
+        )
 
     def draw(figure: Any) -> None:
         draw_band(figure.subplots(), band.rounds, band, "round")
 
     said = (
-        f"The mean accuracy over clients is {100 * band.mean[0]:.1f} per cent in round {band.rounds[0]} and {100 * band.mean[-1]:.1f} in "
-        f"round {band.rounds[-1]}; then the 10th percentile is {100 * band.p10[-1]:.1f} and the 90th {100 * band.p90[-1]:.1f}."
+        f"The mean accuracy over clients is {100 * band.mean[0]:.1f} per cent in round {band.rounds[0]} and "
+        f"{100 * band.mean[-1]:.1f} in round {band.rounds[-1]}; then the 10th percentile is "
+        f"{100 * band.p10[-1]:.1f} and the 90th {100 * band.p90[-1]:.1f}."
     )
-    return Chart("accuracy", title, said, _band_table(band), draw, note="Each client's own model on its own held-out samples.")
+    return Chart(
+        "accuracy",
+        title,
+        said,
+        _band_table(band),
+        draw,
+        note="Each client's own model on its own held-out samples.",
+    )
 
 
 def draw_band(axes: Any, x: NDArray[Any], band: Band, xlabel: str) -> None:
     """Draw mean and 10th to 90th percentile in per cent."""
-    axes.fill_between(x, 100 * band.p10, 100 * band.p90, color=PALETTE[0], alpha=0.2, linewidth=0, label="10th to 90th percentile")
+    axes.fill_between(
+        x,
+        100 * band.p10,
+        100 * band.p90,
+        color=PALETTE[0],
+        alpha=0.2,
+        linewidth=0,
+        label="10th to 90th percentile",
+    )
     axes.plot(x, 100 * band.mean, color=PALETTE[0], marker="o" if len(x) < 3 else None, label="mean")
     axes.set(xlabel=xlabel, ylabel="accuracy, per cent")
     axes.legend(loc="lower right")
@@ -146,7 +192,8 @@ def draw_band(axes: Any, x: NDArray[Any], band: Band, xlabel: str) -> None:
 
 def _band_table(band: Band) -> Any:
     rows: list[Any] = [
-        (int(r), *(round(100 * float(v), 3) for v in each)) for r, *each in zip(band.rounds, band.mean, band.p10, band.p90, strict=True)
+        (int(r), *(round(100 * float(v), 3) for v in each))
+        for r, *each in zip(band.rounds, band.mean, band.p10, band.p90, strict=True)
     ]
     return table(("round", "mean, per cent", "10th percentile", "90th percentile"), rows, "rounds.jsonl")
 
@@ -157,16 +204,28 @@ def _models(folder: Folder) -> tuple[Part, ...]:
         return ()
 
     def draw(figure: Any) -> None:
-        draw_lines(figure.subplots(), {name: (x, 100 * y) for name, (x, y) in lines.items()}, "round", "accuracy, per cent")
+        draw_lines(
+            figure.subplots(),
+            {name: (x, 100 * y) for name, (x, y) in lines.items()},
+            "round",
+            "accuracy, per cent",
+        )
 
     last = ", ".join(f"{name} {100 * y[-1]:.1f}" for name, (_, y) in lines.items())
-    rows: list[Any] = [(name, int(r), round(100 * float(v), 3)) for name, (x, y) in lines.items() for r, v in zip(x, y, strict=True)]
+    rows: list[Any] = [
+        (name, int(r), round(100 * float(v), 3))
+        for name, (x, y) in lines.items()
+        for r, v in zip(x, y, strict=True)
+    ]
     return (
         Chart(
-            "models", "The server's models on the common test set", f"Accuracy in the last evaluated round, per cent: {last}.",
-            table(("model", "round", "accuracy, per cent"), rows, "rounds.jsonl"), draw,
+            "models",
+            "The server's models on the common test set",
+            f"Accuracy in the last evaluated round, per cent: {last}.",
+            table(("model", "round", "accuracy, per cent"), rows, "rounds.jsonl"),
+            draw,
         ),
-    )  # fmt: skip
+    )
 
 
 def _bytes(folder: Folder) -> Part:
@@ -182,36 +241,68 @@ def _bytes(folder: Folder) -> Part:
 
     def draw(figure: Any) -> None:
         axes = figure.subplots()
-        draw_lines(axes, {"up": (rounds, up / scale), "down": (rounds, down / scale)}, "round", f"{unit} so far")
+        draw_lines(
+            axes, {"up": (rounds, up / scale), "down": (rounds, down / scale)}, "round", f"{unit} so far"
+        )
         axes.set_ylim(0, None)
 
-    said = f"After round {rounds[-1]}, {up[-1] / scale:.3g} {unit} were sent by clients and {down[-1] / scale:.3g} {unit} to them."
+    said = (
+        f"After round {rounds[-1]}, {up[-1] / scale:.3g} {unit} were sent by clients and "
+        f"{down[-1] / scale:.3g} {unit} to them."
+    )
     rows: list[Any] = [(int(r), int(u), int(d)) for r, u, d in zip(rounds, up, down, strict=True)]
-    return Chart("bytes", "Traffic", said, table(("round", "bytes up so far", "bytes down so far"), rows, "rounds.jsonl"), draw,
-                 note=_TOGETHER if folder.kind == SIMULATION else _PUBLISHED)  # fmt: skip
+    return Chart(
+        "bytes",
+        "Traffic",
+        said,
+        table(("round", "bytes up so far", "bytes down so far"), rows, "rounds.jsonl"),
+        draw,
+        note=_TOGETHER if folder.kind == SIMULATION else _PUBLISHED,
+    )
 
 
 def _against(folder: Folder) -> Part:
     title = "Accuracy against bytes"
     total, band = accuracy_against_bytes(folder.records)
     if not len(total):
-        return Missing(title, f"it takes accuracy by round; {AT_END if folder.kind in (AGGREGATOR, DEMO) else EVALUATE}")
+        return Missing(
+            title, f"it takes accuracy by round; {AT_END if folder.kind in (AGGREGATOR, DEMO) else EVALUATE}"
+        )
     scale, unit = scaled(float(total[-1]))
 
     def draw(figure: Any) -> None:
         draw_band(figure.subplots(), total / scale, band, f"{unit} up and down so far")
 
     said = (
-        f"A mean accuracy of {100 * band.mean[-1]:.1f} per cent took {total[-1] / scale:.3g} {unit}, up and down of all clients together."
+        f"A mean accuracy of {100 * band.mean[-1]:.1f} per cent took {total[-1] / scale:.3g} {unit}, up and "
+        "down of all clients together."
     )
-    rows: list[Any] = [(int(b), int(r), round(100 * float(m), 3)) for b, r, m in zip(total, band.rounds, band.mean, strict=True)]
-    return Chart("against", title, said, table(("bytes so far", "round", "mean accuracy, per cent"), rows, "rounds.jsonl"), draw)
+    rows: list[Any] = [
+        (int(b), int(r), round(100 * float(m), 3))
+        for b, r, m in zip(total, band.rounds, band.mean, strict=True)
+    ]
+    return Chart(
+        "against",
+        title,
+        said,
+        table(("bytes so far", "round", "mean accuracy, per cent"), rows, "rounds.jsonl"),
+        draw,
+    )
 
 
-def draw_lines(axes: Any, lines: Mapping[str, tuple[NDArray[Any], NDArray[Any]]], xlabel: str, ylabel: str) -> None:
+def draw_lines(
+    axes: Any, lines: Mapping[str, tuple[NDArray[Any], NDArray[Any]]], xlabel: str, ylabel: str
+) -> None:
     """Draw a line a name, each with a colour and dashes of its own, and a legend."""
     for place, (name, (x, y)) in enumerate(lines.items()):
-        axes.plot(x, y, color=colour(name, place), linestyle=DASHES[place % len(DASHES)], marker="o" if len(x) < 3 else None, label=name)
+        axes.plot(
+            x,
+            y,
+            color=colour(name, place),
+            linestyle=DASHES[place % len(DASHES)],
+            marker="o" if len(x) < 3 else None,
+            label=name,
+        )
     axes.set(xlabel=xlabel, ylabel=ylabel)
     axes.legend(ncols=1 + (len(lines) > 6))
     if xlabel == "round":
@@ -225,4 +316,6 @@ def whole(axes: Any) -> None:
 
 def scaled(most: float) -> tuple[float, str]:
     """Return the unit for numbers of bytes up to `most`: (bytes in it, its name)."""
-    return next(((float(s), u) for s, u in ((10**9, "GB"), (10**6, "MB"), (10**3, "KB")) if most >= s), (1.0, "bytes"))
+    return next(
+        ((float(s), u) for s, u in ((10**9, "GB"), (10**6, "MB"), (10**3, "KB")) if most >= s), (1.0, "bytes")
+    )

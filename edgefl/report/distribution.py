@@ -13,28 +13,46 @@ from edgefl.report.plots import draw_cdf
 from edgefl.runs.metrics import cdf
 
 Vector = NDArray[np.float64]
-MODELS = {"local": "accuracy_local", "federated": "accuracy_federated", "mixture": "accuracy_mixture", "int8": "accuracy_mixture_int8"}
+MODELS = {
+    "local": "accuracy_local",
+    "federated": "accuracy_federated",
+    "mixture": "accuracy_mixture",
+    "int8": "accuracy_mixture_int8",
+}
 """What a client's held-out samples are measured on, with the key of its row."""
 NO_LOCAL = "give the algorithm's option baseline_epochs (where it has one) to train each client alone as well"
 
 
-def distributions(clients: Sequence[Row], keys: Mapping[str, str] = MODELS) -> dict[str, tuple[Vector, Vector]]:
-    """Return (sorted accuracy, share of clients with at most that) by model; models that no client was measured with are left out."""
+def distributions(
+    clients: Sequence[Row], keys: Mapping[str, str] = MODELS
+) -> dict[str, tuple[Vector, Vector]]:
+    """Return (sorted accuracy, share of clients with at most that) by model; models that no client was
+    measured with are left out.
+    """
     found = {name: cdf(values(clients, key)) for name, key in keys.items()}
     return {name: each for name, each in found.items() if len(each[0])}
 
 
 def models_of(clients: Sequence[Row]) -> dict[str, str]:
     """Return the keys of all models that clients were measured with, the four of the page first."""
-    others = sorted({key for row in clients for key in row if key.startswith("accuracy_")} - set(MODELS.values()))
+    others = sorted(
+        {key for row in clients for key in row if key.startswith("accuracy_")} - set(MODELS.values())
+    )
     return {**MODELS, **{key.removeprefix("accuracy_"): key for key in others}}
 
 
 def float_and_int8(clients: Sequence[Row]) -> tuple[list[str], Vector, Vector]:
     """Return (ids, accuracy in float, accuracy in int8), of the clients that were measured with both."""
-    both = [(row["id"], number(row.get("accuracy_mixture")), number(row.get("accuracy_mixture_int8"))) for row in clients]
+    both = [
+        (row["id"], number(row.get("accuracy_mixture")), number(row.get("accuracy_mixture_int8")))
+        for row in clients
+    ]
     known = [each for each in both if np.isfinite(each[1:]).all()]
-    return [each[0] for each in known], np.array([each[1] for each in known]), np.array([each[2] for each in known])
+    return (
+        [each[0] for each in known],
+        np.array([each[1] for each in known]),
+        np.array([each[2] for each in known]),
+    )
 
 
 def section(folder: Folder) -> Section:
@@ -53,15 +71,26 @@ def _cdf(folder: Folder) -> Part:
         draw_cdf(figure.subplots(), found)
 
     said = "; ".join(
-        f"{name}: 10th percentile {100 * np.percentile(x, 10):.1f}, median {100 * np.median(x):.1f}, mean {100 * x.mean():.1f} per cent "
-        f"of {len(x)} clients" for name, (x, _) in found.items()
-    )  # fmt: skip
+        f"{name}: 10th percentile {100 * np.percentile(x, 10):.1f}, median {100 * np.median(x):.1f}, mean "
+        f"{100 * x.mean():.1f} per cent of {len(x)} clients"
+        for name, (x, _) in found.items()
+    )
     rows: list[Any] = [
-        (row["id"], *(None if np.isnan(v := number(row.get(keys[name]))) else round(100 * v, 3) for name in found))
+        (
+            row["id"],
+            *(None if np.isnan(v := number(row.get(keys[name]))) else round(100 * v, 3) for name in found),
+        )
         for row in folder.clients
     ]
-    return Chart("cdf", title, f"{said}.", table(("client", *found), rows, "summary.json"), draw, height=3.4,
-                 note="The share of clients whose accuracy is at most that; further to the right is better.")  # fmt: skip
+    return Chart(
+        "cdf",
+        title,
+        f"{said}.",
+        table(("client", *found), rows, "summary.json"),
+        draw,
+        height=3.4,
+        note="The share of clients whose accuracy is at most that; further to the right is better.",
+    )
 
 
 def _lacking(folder: Folder) -> tuple[Part, ...]:
@@ -77,8 +106,9 @@ def _int8(folder: Folder) -> Part:
     if not ids:
         why = (
             "a simulation exports nothing; `edgefl demo` and devices that end a federation do"
-            if folder.kind == SIMULATION else "no device has exported its model; see the devices' logs, or run `edgefl export`"
-        )  # fmt: skip
+            if folder.kind == SIMULATION
+            else "no device has exported its model; see the devices' logs, or run `edgefl export`"
+        )
         return Missing(title, why)
     order = np.argsort(floats, kind="stable")
 
@@ -101,9 +131,15 @@ def _int8(folder: Folder) -> Part:
         f"{int((lost <= 0).sum())} lose nothing."
     )
     rows: list[Any] = [
-        (ids[i], round(100 * float(floats[i]), 3), round(100 * float(ints[i]), 3), round(float(lost[i]), 3)) for i in range(len(ids))
+        (ids[i], round(100 * float(floats[i]), 3), round(100 * float(ints[i]), 3), round(float(lost[i]), 3))
+        for i in range(len(ids))
     ]
     height = min(2.0 + 0.16 * len(ids), 6.0)
     return Chart(
-        "int8", title, said, table(("client", "float, per cent", "int8, per cent", "points lost"), rows, "result.json"), draw, height=height
+        "int8",
+        title,
+        said,
+        table(("client", "float, per cent", "int8, per cent", "points lost"), rows, "result.json"),
+        draw,
+        height=height,
     )

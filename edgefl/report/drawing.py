@@ -1,6 +1,8 @@
-"""How every picture of edgefl looks: one palette that colour-blind readers can tell apart, and the same bytes for the same data.
+"""How every picture of edgefl looks: one palette that colour-blind readers can tell apart, and the same bytes
+for the same data.
 
-The hues are those of Okabe and Ito, Color Universal Design, 2008, some of them darkened until they stand out from white by 3 to 1.
+The hues are those of Okabe and Ito, Color Universal Design, 2008, some of them darkened until they stand out
+from white by 3 to 1.
 """
 
 import io
@@ -14,43 +16,100 @@ from edgefl.errors import ConfigError
 from edgefl.system.files import write_atomic
 
 COLOURS: dict[str, tuple[str, str]] = {
-    "ink": ("#1b1f24", "#e8eaed"), "muted": ("#57606a", "#a3acb8"), "grid": ("#d3d9e0", "#3a424d"),
-    "blue": ("#0072b2", "#5cb0ee"), "vermilion": ("#d55e00", "#ff8f4d"), "green": ("#008f68", "#3fd0a4"),
-    "purple": ("#aa4f86", "#e79ac4"), "orange": ("#b97a00", "#f2c14e"), "sky": ("#3b93c9", "#a8dcff"),
-    "ground": ("#fefefe", "#14171b"), "grey": ("#737c87", "#98a2af"), "wine": ("#7a2048", "#f2708f"),
-}  # fmt: skip
+    "ink": ("#1b1f24", "#e8eaed"),
+    "muted": ("#57606a", "#a3acb8"),
+    "grid": ("#d3d9e0", "#3a424d"),
+    "blue": ("#0072b2", "#5cb0ee"),
+    "vermilion": ("#d55e00", "#ff8f4d"),
+    "green": ("#008f68", "#3fd0a4"),
+    "purple": ("#aa4f86", "#e79ac4"),
+    "orange": ("#b97a00", "#f2c14e"),
+    "sky": ("#3b93c9", "#a8dcff"),
+    "ground": ("#fefefe", "#14171b"),
+    "grey": ("#737c87", "#98a2af"),
+    "wine": ("#7a2048", "#f2708f"),
+}
 """Each colour on light and on dark ground."""
 INK, MUTED, GRID, GROUND = (COLOURS[name][0] for name in ("ink", "muted", "grid", "ground"))
-PALETTE = tuple(COLOURS[name][0] for name in ("blue", "vermilion", "green", "purple", "orange", "sky", "grey", "wine"))
-DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
+PALETTE = tuple(
+    COLOURS[name][0] for name in ("blue", "vermilion", "green", "purple", "orange", "sky", "grey", "wine")
+)
+DASHES: tuple[Any, ...] = (
+    "-",
+    (0, (5, 1.5)),
+    (0, (1.2, 1.2)),
+    (0, (6, 1.5, 1.2, 1.5)),
+    (0, (3, 1, 1, 1, 1, 1)),
+)
 MARKS = ("o", "^", "s", "v", "D", "P", "X", "*")
-KNOWN = {"mixture": 0, "federated": 1, "local": 2, "int8": 3, "tuned": 4, "adapted": 5, "ensemble": 6, "expert": 7}
+KNOWN = {
+    "mixture": 0,
+    "federated": 1,
+    "local": 2,
+    "int8": 3,
+    "tuned": 4,
+    "adapted": 5,
+    "ensemble": 6,
+    "expert": 7,
+}
 """Models that have the same colour in every picture, by their places in the palette."""
 SEQUENTIAL = "cividis"
 """The colours of heat maps: as bright as the value for every reader."""
 FORMATS = ("svg", "png", "pdf")
 _METADATA: dict[str, dict[str, str | None]] = {
-    "svg": {"Date": None, "Creator": None, "Type": None, "Format": None}, "pdf": {"CreationDate": None}, "png": {},
-}  # fmt: skip
+    "svg": {"Date": None, "Creator": None, "Type": None, "Format": None},
+    "pdf": {"CreationDate": None},
+    "png": {},
+}
 _LOOK: dict[str, Any] = {
-    "font.size": 9.5, "axes.titlesize": 10, "axes.titlelocation": "left", "axes.labelsize": 9.5, "xtick.labelsize": 8.5,
-    "ytick.labelsize": 8.5, "legend.fontsize": 8.5, "legend.frameon": False, "text.color": INK, "axes.labelcolor": INK,
-    "axes.edgecolor": MUTED, "axes.titlecolor": INK, "xtick.color": MUTED, "ytick.color": MUTED, "xtick.labelcolor": INK,
+    "font.size": 9.5,
+    "axes.titlesize": 10,
+    "axes.titlelocation": "left",
+    "axes.labelsize": 9.5,
+    "xtick.labelsize": 8.5,
+    "ytick.labelsize": 8.5,
+    "legend.fontsize": 8.5,
+    "legend.frameon": False,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": MUTED,
+    "axes.titlecolor": INK,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
     "ytick.labelcolor": INK,
-    "grid.color": GRID, "grid.linewidth": 0.6, "axes.grid": True, "axes.axisbelow": True, "axes.spines.top": False,
-    "axes.spines.right": False, "lines.linewidth": 1.6, "lines.markersize": 4, "axes.facecolor": "none", "text.parse_math": False,
-    "svg.fonttype": "none", "svg.hashsalt": "edgefl", "image.interpolation": "none", "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"], "axes.unicode_minus": False, "figure.dpi": 100, "hatch.linewidth": 0.6,
-}  # fmt: skip
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 4,
+    "axes.facecolor": "none",
+    "text.parse_math": False,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "edgefl",
+    "image.interpolation": "none",
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "axes.unicode_minus": False,
+    "figure.dpi": 100,
+    "hatch.linewidth": 0.6,
+}
 
 
 def colour(name: str, place: int) -> str:
-    """Return the colour of a model by its name, or of the place-th series where the name is none that is known."""
+    """Return the colour of a model by its name, or of the place-th series where the name is none that is
+    known.
+    """
     return PALETTE[KNOWN.get(name, place) % len(PALETTE)]
 
 
 def fixed(shade: str) -> str:
-    """Return a colour that is the same to the eye and that no page replaces on dark ground: its last bit is another."""
+    """Return a colour that is the same to the eye and that no page replaces on dark ground: its last bit is
+    another.
+    """
     return f"#{int(shade[1:], 16) ^ 1:06x}"
 
 
@@ -95,7 +154,10 @@ def form_of(path: Path) -> str:
     """Return the format of a path's ending; ConfigError when it is none of them."""
     form = path.suffix.removeprefix(".").lower()
     if form not in FORMATS:
-        raise ConfigError(f"{path} ends in {path.suffix or 'nothing'}, expected .{', .'.join(FORMATS)}; give the picture such a name")
+        raise ConfigError(
+            f"{path} ends in {path.suffix or 'nothing'}, expected .{', .'.join(FORMATS)}; give the picture "
+            "such a name"
+        )
     return form
 
 
@@ -105,6 +167,8 @@ def save(figure: Any, path: Path) -> None:
 
 
 def printable(text: object, most: int = 28) -> str:
-    """Return a name as a picture shows it: what cannot be printed as a box, the middle of a long one left out."""
+    """Return a name as a picture shows it: what cannot be printed as a box, the middle of a long one left
+    out.
+    """
     shown = "".join(letter if letter.isprintable() else "\ufffd" for letter in str(text))
     return shown if len(shown) <= most else f"{shown[: most // 2]}…{shown[-(most - most // 2 - 1) :]}"

@@ -1,4 +1,6 @@
-"""What lies in a folder of `edgefl simulate`, a stage of `edgefl reproduce`, an aggregator's --out, or `edgefl demo`, as one record."""
+"""What lies in a folder of `edgefl simulate`, a stage of `edgefl reproduce`, an aggregator's --out, or
+`edgefl demo`, as one record.
+"""
 
 import json
 import math
@@ -13,8 +15,11 @@ from edgefl.errors import ConfigError, StateError
 from edgefl.runs.directory import read_json
 
 Row = Mapping[str, Any]
-SIMULATION, AGGREGATOR, DEMO = "simulation", "aggregator", "demo"
-_MOST, _MOST_GROUPS = 1e21, 10_000
+SIMULATION = "simulation"
+AGGREGATOR = "aggregator"
+DEMO = "demo"
+_MOST = 1e21
+_MOST_GROUPS = 10_000
 _SECRET = re.compile(r"(?<=//)[^/@\s]+@")
 
 
@@ -22,9 +27,10 @@ _SECRET = re.compile(r"(?<=//)[^/@\s]+@")
 class Folder:
     """One federation as it was found.
 
-    kind: simulation, aggregator or demo. facts: what the head tells, in order. config: the configuration, as much of it as is known.
-    records: one a round, first to last, without that of the personalization. clients: one row each. clusters, layers: see
-    `edgefl.algorithms.clustering.cluster_report`; None when they were not recorded.
+    kind: simulation, aggregator or demo. facts: what the head tells, in order. config: the configuration, as
+    much of it as is known. records: one a round, first to last, without that of the personalization. clients:
+    one row each. clusters, layers: see `edgefl.algorithms.clustering.cluster_report`; None when they were not
+    recorded.
     """
 
     path: Path
@@ -57,18 +63,27 @@ class Folder:
 
 
 def read_folder(path: Path) -> Folder:
-    """Read a folder. ConfigError when it is not there or holds nothing of a federation; StateError when it is damaged."""
+    """Read a folder. ConfigError when it is not there or holds nothing of a federation; StateError when it is
+    damaged.
+    """
     if not path.is_dir():
-        raise ConfigError(f"{path} is no folder; give the --out of `edgefl simulate`, `edgefl demo` or `edgefl aggregator start`")
+        raise ConfigError(
+            f"{path} is no folder; give the --out of `edgefl simulate`, `edgefl demo` or `edgefl aggregator "
+            "start`"
+        )
     if (path / "federation.toml").exists() and (path / "summary.json").exists():
         return _demo(path)
     if (path / "result.json").exists() or (path / "journal.sqlite").exists():
         return _aggregator(path)
     if (path / "run.json").exists() or (path / "rounds.jsonl").exists():
         return _simulation(path)
-    inside = sorted(child.name for child in path.iterdir() if child.is_dir() and (child / "run.json").exists())
+    inside = sorted(
+        child.name for child in path.iterdir() if child.is_dir() and (child / "run.json").exists()
+    )
     if inside:
-        raise ConfigError(f"{path} holds runs and is none: {_few(inside)}; give one of them, such as {path / inside[0]}")
+        raise ConfigError(
+            f"{path} holds runs and is none: {_few(inside)}; give one of them, such as {path / inside[0]}"
+        )
     raise ConfigError(
         f"{path} holds neither run.json nor result.json, so no federation has written there; "
         "give the --out of `edgefl simulate`, `edgefl demo` or `edgefl aggregator start`"
@@ -80,27 +95,49 @@ def _simulation(path: Path) -> Folder:
     summary = read_json(path / "summary.json") if (path / "summary.json").exists() else {}
     config = _mapping(note.get("config"))
     facts = _facts(config, summary) | {
-        "command": _safe(note.get("command")), "versions": _pairs(note.get("versions")), "machine": note.get("machine"),
-    }  # fmt: skip
-    confused, gates = (read_json(path / name) if (path / name).exists() else {} for name in ("confusion.json", "gates.json"))
+        "command": _safe(note.get("command")),
+        "versions": _pairs(note.get("versions")),
+        "machine": note.get("machine"),
+    }
+    confused, gates = (
+        read_json(path / name) if (path / name).exists() else {} for name in ("confusion.json", "gates.json")
+    )
     records = read_records(path / "rounds.jsonl")
     clients = tuple(
-        {**row, "confusion": confused.get(row["id"]), "gates": gates.get(row["id"])} for row in _clients(summary, path / "summary.json")
+        {**row, "confusion": confused.get(row["id"]), "gates": gates.get(row["id"])}
+        for row in _clients(summary, path / "summary.json")
     )
     if not summary:
         facts["note"] = "the run is not done: there is no summary.json yet; go on with --resume"
-    return Folder(path, SIMULATION, facts, config, records, clients, summary, _optional(path, "clusters"), _optional(path, "layers"))
+    return Folder(
+        path,
+        SIMULATION,
+        facts,
+        config,
+        records,
+        clients,
+        summary,
+        _optional(path, "clusters"),
+        _optional(path, "layers"),
+    )
 
 
 def _aggregator(path: Path) -> Folder:
     result = read_json(path / "result.json") if (path / "result.json").exists() else {}
     note = read_json(path / "run.json") if (path / "run.json").exists() else {}
-    config = {"algorithm": result.get("algorithm"), "name": result.get("federation"), "rounds": result.get("rounds")}
+    config = {
+        "algorithm": result.get("algorithm"),
+        "name": result.get("federation"),
+        "rounds": result.get("rounds"),
+    }
     config |= _mapping(note.get("config"))
     facts = _facts(config, result) | {
-        "command": _safe(note.get("command")), "versions": _pairs(note.get("versions")), "machine": note.get("machine"),
-        "session": result.get("session"), "plan": result.get("plan"),
-    }  # fmt: skip
+        "command": _safe(note.get("command")),
+        "versions": _pairs(note.get("versions")),
+        "machine": note.get("machine"),
+        "session": result.get("session"),
+        "plan": result.get("plan"),
+    }
     if not result:
         facts["note"] = "the federation is not done: there is no result.json yet"
     records = read_records(path / "rounds.jsonl")
@@ -108,7 +145,16 @@ def _aggregator(path: Path) -> Folder:
         losses = result.get("losses")
         told = losses if isinstance(losses, list) else []
         records = tuple({"round": i + 1, "phase": "", "loss": loss} for i, loss in enumerate(told))
-    return Folder(path, AGGREGATOR, facts, config, records, _clients(result, path / "result.json"), result, _optional(path, "clusters"))
+    return Folder(
+        path,
+        AGGREGATOR,
+        facts,
+        config,
+        records,
+        _clients(result, path / "result.json"),
+        result,
+        _optional(path, "clusters"),
+    )
 
 
 def _demo(path: Path) -> Folder:
@@ -116,20 +162,36 @@ def _demo(path: Path) -> Folder:
     try:
         told = tomllib.loads((path / "federation.toml").read_text())
     except (OSError, ValueError) as error:
-        raise StateError(f"cannot read {path / 'federation.toml'}: {error}; is this the folder of a demo?") from error
+        raise StateError(
+            f"cannot read {path / 'federation.toml'}: {error}; is this the folder of a demo?"
+        ) from error
     inner = _aggregator(path / "aggregator") if (path / "aggregator" / "result.json").exists() else None
-    config = {"model": _mapping(told.get("model")), "data": {"name": summary.get("dataset")}, **_mapping(told.get("federation"))}
+    config = {
+        "model": _mapping(told.get("model")),
+        "data": {"name": summary.get("dataset")},
+        **_mapping(told.get("federation")),
+    }
     config |= {"algorithm": summary.get("algorithm"), "seed": summary.get("seed")}
     config |= {key: value for key, value in (inner.config.items() if inner else ()) if value is not None}
     facts = {**(inner.facts if inner else {}), **_facts(config, summary), "broker": summary.get("broker")}
     rows = _clients(summary, path / "summary.json")
     more = {row["id"]: row for row in (inner.clients if inner else ())}
     clients = tuple({**more.get(row["id"], {}), **row} for row in rows)
-    return Folder(path, DEMO, facts, config, inner.records if inner else (), clients, summary, inner.clusters if inner else None)
+    return Folder(
+        path,
+        DEMO,
+        facts,
+        config,
+        inner.records if inner else (),
+        clients,
+        summary,
+        inner.clusters if inner else None,
+    )
 
 
 def read_records(path: Path) -> tuple[Row, ...]:
-    """Return the records of rounds.jsonl, in order and one a round, the last where a round was played again; none without the file.
+    """Return the records of rounds.jsonl, in order and one a round, the last where a round was played again;
+    none without the file.
 
     Raises StateError when a line is no record; a last line that was cut off is left out.
     """
@@ -148,7 +210,9 @@ def read_records(path: Path) -> tuple[Row, ...]:
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             if number == len(lines):  # it was being written when the process ended
                 continue
-            raise StateError(f"{path} is damaged in line {number}: {error!r}; is this the folder of a federation?") from error
+            raise StateError(
+                f"{path} is damaged in line {number}: {error!r}; is this the folder of a federation?"
+            ) from error
         if record.get("phase") != "personalize":
             found[round] = record
     return tuple(found[round] for round in sorted(found))
@@ -191,7 +255,9 @@ def _mapping(value: Any) -> dict[str, Any]:
 def _clients(summary: Row, path: Path) -> tuple[Row, ...]:
     rows = summary.get("clients", [])
     if not isinstance(rows, list) or any(not isinstance(row, dict) or "id" not in row for row in rows):
-        raise StateError(f"the clients in {path} are no list of rows with an id; is it the result of a federation?")
+        raise StateError(
+            f"the clients in {path} are no list of rows with an id; is it the result of a federation?"
+        )
     return tuple({**row, "id": str(row["id"])} for row in rows)
 
 
@@ -201,16 +267,26 @@ def _optional(path: Path, name: str) -> Row | None:
 
 
 def _facts(config: Row, summary: Row) -> dict[str, Any]:
-    """Return what is known of the federation; where its broker is stays out, for the address may hold a password."""
+    """Return what is known of the federation; where its broker is stays out, for the address may hold a
+    password.
+    """
     model, data, partition = (_mapping(config.get(key)) for key in ("model", "data", "partition"))
     shown = {
-        "federation": config.get("name"), "algorithm": config.get("algorithm"), "options": _pairs(config.get("options")),
+        "federation": config.get("name"),
+        "algorithm": config.get("algorithm"),
+        "options": _pairs(config.get("options")),
         "model": " ".join(str(part) for part in (model.get("name"), _pairs(model.get("options"))) if part),
         "data": " ".join(str(part) for part in (data.get("name"), _pairs(data.get("options"))) if part),
-        "partition": " ".join(str(part) for part in (partition.get("name"), _pairs(partition.get("options"))) if part),
-        "clients": len(summary.get("clients") or ()) or partition.get("num_clients"), "clients a round": config.get("clients_per_round"),
-        "rounds": config.get("rounds"), "seed": config.get("seed"), "codec": config.get("codec"), "seconds": summary.get("seconds"),
-    }  # fmt: skip
+        "partition": " ".join(
+            str(part) for part in (partition.get("name"), _pairs(partition.get("options"))) if part
+        ),
+        "clients": len(summary.get("clients") or ()) or partition.get("num_clients"),
+        "clients a round": config.get("clients_per_round"),
+        "rounds": config.get("rounds"),
+        "seed": config.get("seed"),
+        "codec": config.get("codec"),
+        "seconds": summary.get("seconds"),
+    }
     if shown["clients a round"] == 0:
         shown["clients a round"] = "all"
     return shown

@@ -13,36 +13,49 @@ from edgefl.report.folder import SIMULATION, Folder, Row, mapping_at, number
 
 Matrix = NDArray[np.float64]
 KINDS = {
-    "gate": "what the gate gives each expert, mean over a client's samples: in a simulation its training, on a device its held-out ones",
+    "gate": "what the gate gives each expert, mean over a client's samples: in a simulation its training, "
+    "on a device its held-out ones",
     "responsibility": "q(expert given the client)",
 }
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++", "oo", "--")
 
 
 def usage(clients: Sequence[Row], kind: str = "gate") -> tuple[list[str], list[str], Matrix]:
-    """Return (experts, client ids, float64[clients, experts]) of the clients that tell it; a share that is not told is 0.
+    """Return (experts, client ids, float64[clients, experts]) of the clients that tell it; a share that is
+    not told is 0.
 
     A simulation's keys are such as gate/local, a device's such as gate_0.
     """
     rows = {}
     for row in clients:
         told = {**row, **mapping_at(row, "diagnostics")}
-        own = {key[len(kind) + 1 :]: number(value) for key, value in told.items() if key.startswith((f"{kind}/", f"{kind}_"))}
+        own = {
+            key[len(kind) + 1 :]: number(value)
+            for key, value in told.items()
+            if key.startswith((f"{kind}/", f"{kind}_"))
+        }
         if own and np.isfinite(list(own.values())).all():
             rows[row["id"]] = own
-    experts = sorted({expert for own in rows.values() for expert in own}, key=lambda name: (not name[-1:].isdecimal(), len(name), name))
+    experts = sorted(
+        {expert for own in rows.values() for expert in own},
+        key=lambda name: (not name[-1:].isdecimal(), len(name), name),
+    )
     matrix = np.array([[own.get(expert, 0.0) for expert in experts] for own in rows.values()], np.float64)
     return experts, list(rows), matrix.reshape(len(rows), len(experts))
 
 
 def section(folder: Folder) -> Section:
     """Return the gates of a folder."""
-    found = [part for part in (*(_bars(folder, kind) for kind in KINDS), by_class(folder)) if part is not None]
+    found = [
+        part for part in (*(_bars(folder, kind) for kind in KINDS), by_class(folder)) if part is not None
+    ]
     if not found:
         where = "" if folder.kind == SIMULATION else ", or its devices did not tell how they use them"
         found = [
             Missing(
-                "Gate usage", f"{folder.algorithm or 'the algorithm'} has no gate over experts{where}; aem, fedmix, pfl-mf and pfl-mfe have"
+                "Gate usage",
+                f"{folder.algorithm or 'the algorithm'} has no gate over experts{where}; aem, fedmix, pfl-mf "
+                "and pfl-mfe have",
             )
         ]
     return Section("gates", "Gates", tuple(found))
@@ -56,14 +69,26 @@ def _bars(folder: Folder, kind: str) -> Part | None:
 
     def draw(figure: Any) -> None:
         axes = figure.subplots()
-        left, places = np.zeros(len(ids)), np.arange(len(ids))
+        left = np.zeros(len(ids))
+        places = np.arange(len(ids))
         for i, expert in enumerate(experts):
-            part, name, face = 100 * found[:, i], printable(expert), PALETTE[i % len(PALETTE)]
+            part = 100 * found[:, i]
+            name = printable(expert)
+            face = PALETTE[i % len(PALETTE)]
             if len(ids) > 40:
                 axes.fill_betweenx(places, left, left + part, step="mid", color=face, label=name, linewidth=0)
             else:
                 hatch = HATCHES[i % len(HATCHES)]
-                axes.barh(places, part, left=left, color=face, label=name, hatch=hatch, edgecolor=GROUND, linewidth=0.4)
+                axes.barh(
+                    places,
+                    part,
+                    left=left,
+                    color=face,
+                    label=name,
+                    hatch=hatch,
+                    edgecolor=GROUND,
+                    linewidth=0.4,
+                )
             left = left + 100 * found[:, i]
         if len(ids) <= 30:
             axes.set_yticks(places, [printable(each, 16) for each in ids], fontsize=7)
@@ -77,31 +102,54 @@ def _bars(folder: Folder, kind: str) -> Part | None:
         axes.legend(ncols=4, loc="lower left", bbox_to_anchor=(0, 1.0), borderaxespad=0.2, handlelength=1.2)
 
     means = ", ".join(f"{expert} {100 * found[:, i].mean():.1f}" for i, expert in enumerate(experts))
-    rows: list[Any] = [(each, *(round(100 * float(v), 2) for v in row)) for each, row in zip(ids, found, strict=True)]
-    return Chart(kind, title, f"Mean over {len(ids)} clients, per cent: {means}.", table(("client", *experts), rows, "summary.json"), draw,
-                 height=min(2.0 + 0.16 * len(ids), 6.0), note=f"{KINDS[kind][0].upper()}{KINDS[kind][1:]}.")  # fmt: skip
+    rows: list[Any] = [
+        (each, *(round(100 * float(v), 2) for v in row)) for each, row in zip(ids, found, strict=True)
+    ]
+    return Chart(
+        kind,
+        title,
+        f"Mean over {len(ids)} clients, per cent: {means}.",
+        table(("client", *experts), rows, "summary.json"),
+        draw,
+        height=min(2.0 + 0.16 * len(ids), 6.0),
+        note=f"{KINDS[kind][0].upper()}{KINDS[kind][1:]}.",
+    )
 
 
 def class_weights(clients: Sequence[Row]) -> tuple[list[int], Matrix]:
-    """Return (classes, mean gate weight of each expert float64[classes, experts]) over all clients' held-out samples.
+    """Return (classes, mean gate weight of each expert float64[classes, experts]) over all clients' held-out
+    samples.
 
-    Empty where no client tells it. StateError when what one tells is no list of rows [class, samples, weights...] of one length.
+    Empty where no client tells it. StateError when what one tells is no list of rows [class, samples,
+    weights...] of one length.
     """
     told = [row for client in clients for row in _rows(client)]
     if len({len(row) for row in told}) > 1:
         raise StateError("gates.json holds rows of several lengths; simulate again")
     rows = np.array(told, np.float64).reshape(-1, max(map(len, told), default=2))
     classes = sorted({int(row[0]) for row in rows})
-    return classes, np.array([np.average(own[:, 2:], axis=0, weights=own[:, 1]) for c in classes if len(own := rows[rows[:, 0] == c])])
+    return classes, np.array(
+        [
+            np.average(own[:, 2:], axis=0, weights=own[:, 1])
+            for c in classes
+            if len(own := rows[rows[:, 0] == c])
+        ]
+    )
 
 
 def _rows(client: Row) -> list[list[float]]:
     told = client.get("gates")
     if told is None:
         return []
-    rows = [[number(value) for value in row] if isinstance(row, list) else [] for row in told] if isinstance(told, list) else [[]]
+    rows = (
+        [[number(value) for value in row] if isinstance(row, list) else [] for row in told]
+        if isinstance(told, list)
+        else [[]]
+    )
     if any(len(row) < 3 or not np.isfinite(row).all() or row[1] <= 0 for row in rows):
-        raise StateError(f"the gates of {printable(client['id'])} are no list of [class, samples, weights]; simulate again")
+        raise StateError(
+            f"the gates of {printable(client['id'])} are no list of [class, samples, weights]; simulate again"
+        )
     return rows
 
 
@@ -121,9 +169,15 @@ def by_class(folder: Folder, name: str = "gate-class", title: str = "Gate by cla
         figure.colorbar(image, ax=axes, label="mean weight", fraction=0.05)
 
     most = int(found.mean(axis=0).argmax())
-    share, least = 100 * found[:, most].mean(), 100 * found[:, most].min()
-    said = f"Expert {most} has {share:.1f} per cent, mean over classes, and {least:.1f} in the class where it has least."
-    rows: list[Any] = [(label, *(round(float(v), 4) for v in row)) for label, row in zip(classes, found, strict=True)]
+    share = 100 * found[:, most].mean()
+    least = 100 * found[:, most].min()
+    said = (
+        f"Expert {most} has {share:.1f} per cent, mean over classes, and {least:.1f} in the class where it "
+        "has least."
+    )
+    rows: list[Any] = [
+        (label, *(round(float(v), 4) for v in row)) for label, row in zip(classes, found, strict=True)
+    ]
     made = table(("class", *(f"expert {k}" for k in experts)), rows, "gates.json")
     return Chart(
         name,

@@ -16,7 +16,8 @@ _PREAMBLE = re.compile(r"^.*?(?=<svg )", re.DOTALL)
 _METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
 _NAMESPACES = re.compile(r'\s(?:xmlns(?::\w+)?|version)="[^"]*"')
 _IDS = re.compile(r'(\bid="|url\(#|href="#)')
-_ID, _REFERENCE = re.compile(r'\sid="([^"]*)"'), re.compile(r'(?:url\(#|href="#)([^")]+)')
+_ID = re.compile(r'\sid="([^"]*)"')
+_REFERENCE = re.compile(r'(?:url\(#|href="#)([^")]+)')
 _FONT = re.compile(r"font:\s*([^;\"]*?)'DejaVu Sans'[^;\"]*")
 _VARIABLES = {light: f"var(--{name})" for name, (light, _) in COLOURS.items()}
 _COLOUR = re.compile("|".join(_VARIABLES))
@@ -28,14 +29,23 @@ def sections(folder: Folder) -> tuple[Section, ...]:
 
 
 def inline_svg(chart: Chart, prefix: str) -> str:
-    """Return the chart as an <svg> element for a page: its colours follow the page's, its ids begin with the prefix."""
+    """Return the chart as an <svg> element for a page: its colours follow the page's, its ids begin with the
+    prefix.
+    """
     text = encoded(drawn(chart.draw, chart.width, chart.height), "svg", ground="none").decode()
     text = _METADATA.sub("", _PREAMBLE.sub("", text))
     text = _NAMESPACES.sub("", text)
-    text = re.sub(r'(<svg\b[^>]*?) height="[^"]*"', r"\1", re.sub(r'(<svg\b[^>]*?) width="[^"]*"', r"\1", text, count=1), count=1)
+    text = re.sub(
+        r'(<svg\b[^>]*?) height="[^"]*"',
+        r"\1",
+        re.sub(r'(<svg\b[^>]*?) width="[^"]*"', r"\1", text, count=1),
+        count=1,
+    )
     text = _COLOUR.sub(lambda found: _VARIABLES[found[0]], _FONT.sub(r"font: \1system-ui, sans-serif", text))
     text = _IDS.sub(rf"\g<1>{prefix}-", _without_ids(text))
-    return text.replace("<svg ", f'<svg role="img" aria-label="{escape(chart.title)}: {escape(chart.alt)}" ', 1)
+    return text.replace(
+        "<svg ", f'<svg role="img" aria-label="{escape(chart.title)}: {escape(chart.alt)}" ', 1
+    )
 
 
 def _without_ids(text: str) -> str:
@@ -63,7 +73,8 @@ def to_html(folder: Folder) -> str:
             '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>",
-            f'<header>\n<h1>{escape(title)}</h1>\n<p class="note">{escape(kind)}</p>\n{_head(folder)}</header>',
+            f"<header>\n<h1>{escape(title)}</h1>\n<p "
+            f'class="note">{escape(kind)}</p>\n{_head(folder)}</header>',
             f'<nav aria-label="Sections"><ul>{links}</ul></nav>\n<main>\n{body}\n</main>',
             f"<footer>Written by edgefl {escape(__version__)}. {_FOOT}</footer>\n</body>\n</html>\n",
         )
@@ -90,17 +101,23 @@ def _head(folder: Folder) -> str:
 def _section(section: Section) -> str:
     ordered = sorted(section.parts, key=lambda part: isinstance(part, Missing))
     parts = "\n".join(_part(part, f"{section.name}-{place}") for place, part in enumerate(ordered))
-    return f'<section id="{section.name}">\n<h2>{escape(section.title)}</h2>\n<div class="grid">\n{parts}\n</div>\n</section>'
+    return (
+        f'<section id="{section.name}">\n<h2>{escape(section.title)}</h2>\n<div '
+        f'class="grid">\n{parts}\n</div>\n</section>'
+    )
 
 
 def _part(part: Part, prefix: str) -> str:
     if isinstance(part, Missing):
-        return f'<div class="card missing"><h3>{escape(part.title)}</h3><p>Not here: {escape(part.why)}.</p></div>'
+        return (
+            f'<div class="card missing"><h3>{escape(part.title)}</h3><p>Not here: '
+            f"{escape(part.why)}.</p></div>"
+        )
     note = f'<p class="note">{escape(part.note)}</p>' if part.note else ""
     return (
         f'<figure class="card">\n<h3>{escape(part.title)}</h3>\n{note}{inline_svg(part, prefix)}\n'
         f"<figcaption>{escape(part.alt)}</figcaption>\n"
-        f"<details><summary>The data of {escape(part.title)}</summary>{_table(part.table)}</details>\n</figure>"
+        f"<details><summary>The data of {escape(part.title)}</summary>{_table(part.table)}</details>\n</figure>"  # noqa: E501
     )
 
 
@@ -110,7 +127,10 @@ def _table(table: Table) -> str:
     def cells(tag: str, row: Sequence[Cell]) -> str:
         marks = (' class="number"' if each else "" for each in numeric)
         scope = ' scope="col"' if tag == "th" else ""
-        return "".join(f"<{tag}{scope}{mark}>{escape(_text(cell))}</{tag}>" for mark, cell in zip(marks, row, strict=True))
+        return "".join(
+            f"<{tag}{scope}{mark}>{escape(_text(cell))}</{tag}>"
+            for mark, cell in zip(marks, row, strict=True)
+        )
 
     body = "".join(f"<tr>{cells('td', row)}</tr>\n" for row in table.rows)
     left = f'<p class="note">{escape(table.left)}</p>' if table.left else ""

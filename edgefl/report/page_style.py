@@ -2,7 +2,12 @@
 
 from edgefl.report.drawing import COLOURS
 
-_GROUND = {"page": ("#f6f7f9", "#14171b"), "card": ("#ffffff", "#1d2126"), "line": ("#d3d9e0", "#3a424d"), "link": ("#0b5cad", "#8cc4ff")}
+_GROUND = {
+    "page": ("#f6f7f9", "#14171b"),
+    "card": ("#ffffff", "#1d2126"),
+    "line": ("#d3d9e0", "#3a424d"),
+    "link": ("#0b5cad", "#8cc4ff"),
+}
 
 
 def _variables(place: int) -> str:
@@ -38,6 +43,9 @@ dt{color:var(--muted)}
 dd{margin:0;overflow-wrap:anywhere}
 footer{max-width:112rem;margin:2rem auto 0;padding:0 clamp(.75rem,2vw,2rem) 2rem;color:var(--muted);font-size:.85rem}
 @media(max-width:30rem){dl{grid-template-columns:1fr}dd{margin-bottom:.35rem}}
-"""
+"""  # noqa: E501
 
-STYLE = f":root{{color-scheme:light dark;{_variables(0)}}}@media(prefers-color-scheme:dark){{:root{{{_variables(1)}}}}}{RULES}"
+STYLE = (
+    ":root{color-scheme:light "
+    f"dark;{_variables(0)}}}@media(prefers-color-scheme:dark){{:root{{{_variables(1)}}}}}{RULES}"
+)

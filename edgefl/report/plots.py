@@ -1,4 +1,6 @@
-"""Runs as pictures: training loss over rounds, and the distribution of accuracy over clients. `edgefl report` draws more of a run."""
+"""Runs as pictures: training loss over rounds, and the distribution of accuracy over clients. `edgefl report`
+draws more of a run.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,8 +23,14 @@ def plot_run(summary: Mapping[str, Any], records: Sequence[Mapping[str, Any]], p
 
     def draw(figure: Any) -> None:
         curve, spread = figure.subplots(1, 2)
-        curve.plot([record["round"] for record in records], [record["loss"] for record in records], color=PALETTE[0])
-        curve.set(xlabel="round", ylabel="training loss", title=printable(f"{summary['algorithm']} on {summary['data']}", 60))
+        curve.plot(
+            [record["round"] for record in records], [record["loss"] for record in records], color=PALETTE[0]
+        )
+        curve.set(
+            xlabel="round",
+            ylabel="training loss",
+            title=printable(f"{summary['algorithm']} on {summary['data']}", 60),
+        )
         curve.xaxis.get_major_locator().set_params(integer=True)
         draw_cdf(spread, {name: _distribution(summary, name) for name in ordered})
 
@@ -38,12 +46,22 @@ def plot_comparison(names: Sequence[str], summaries: Sequence[Mapping[str, Any]]
 def draw_cdf(axes: Any, found: Mapping[str, Distribution]) -> None:
     """Draw one step function a name: (sorted accuracy, share of clients with at most that)."""
     for place, (name, (x, share)) in enumerate(found.items()):
-        start, dashes = np.concatenate([x[:1], x]), DASHES[place % len(DASHES)]
+        start = np.concatenate([x[:1], x])
+        dashes = DASHES[place % len(DASHES)]
         heights = np.concatenate([[0.0] * len(x[:1]), share])
-        axes.step(100 * start, heights, where="post", color=colour(name, place), label=printable(name), linestyle=dashes)
+        axes.step(
+            100 * start,
+            heights,
+            where="post",
+            color=colour(name, place),
+            label=printable(name),
+            linestyle=dashes,
+        )
     axes.set(xlabel="accuracy on own held-out samples, per cent", ylabel="share of clients", ylim=(0, 1.02))
     axes.legend(loc="upper left")
 
 
 def _distribution(summary: Mapping[str, Any], model: str) -> Distribution:
-    return cdf([np.nan if (value := row.get(f"accuracy_{model}")) is None else value for row in summary["clients"]])
+    return cdf(
+        [np.nan if (value := row.get(f"accuracy_{model}")) is None else value for row in summary["clients"]]
+    )

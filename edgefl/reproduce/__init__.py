@@ -1,4 +1,6 @@
-"""The papers' experiments: configurations, the papers' own figures beside what was measured here, and what must hold."""
+"""The papers' experiments: configurations, the papers' own figures beside what was measured here, and what
+must hold.
+"""
 
 from importlib import import_module
 from types import ModuleType
@@ -8,7 +10,8 @@ EXPERIMENTS = {
     "aem": "p-majority classes: exploring cluster models, and a mixture of all of them with a local one",
     "fedmix-permutation": "permuted labels: experts find the permutations",
     "fedmix-cifar10": "CIFAR-10 by Dirichlet: experts specialize on labels",
-    "fedap": "seven classes in packages of two: clusters by Ward's method, meta-learning steps, a client's own epochs",
+    "fedap": "seven classes in packages of two: clusters by Ward's method, meta-learning steps, a client's "
+    "own epochs",
     "clustered": "few tasks a client: clusters by the cosine of dense layers",
 }
 
@@ -16,7 +19,7 @@ EXPERIMENTS = {
 def experiment(name: str) -> ModuleType:
     """Return the module of an experiment: `stages(scale, seed)`, `figures(results)`, `verdicts(figures)`.
 
-    PAPER, REFERENCE: figures to stand beside. ABOUT: by scale, how the set-up differs from the paper's. REFUSED: by scale, why it
-    cannot be run.
+    PAPER, REFERENCE: figures to stand beside. ABOUT: by scale, how the set-up differs from the paper's.
+    REFUSED: by scale, why it cannot be run.
     """
     return import_module(f"edgefl.reproduce.{name.replace('-', '_')}")

@@ -1,6 +1,8 @@
-"""Adaptive Expert Models (Isaksson et al., 2022), table 2: six cluster models, with and without exploration, p = 1 and p = .2.
+"""Adaptive Expert Models (Isaksson et al., 2022), table 2: six cluster models, with and without exploration,
+p = 1 and p = .2.
 
-The paper's set-up is CIFAR-10 with the LEAF CNN; reduced, it is Fashion-MNIST with LeNet-5, 50 clients of 200 samples.
+The paper's set-up is CIFAR-10 with the LEAF CNN; reduced, it is Fashion-MNIST with LeNet-5, 50 clients of 200
+samples.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,13 +19,27 @@ CLIENTS = {"smoke": 8, "reduced": 50, "full": 50}
 MODELS = {"MoE": "mixture", "IFCA": "federated", "Ensemble": "ensemble", "Local": "local"}
 PAPER = {
     "p=1, explored": {"MoE": 90.76, "IFCA": 48.79, "Ensemble": 71.06, "Fine-tuned": 90.26, "Local": 86.65},
-    "p=1, not explored": {"MoE": 88.79, "IFCA": 60.97, "Ensemble": 71.56, "Fine-tuned": 91.11, "Local": 86.37},
+    "p=1, not explored": {
+        "MoE": 88.79,
+        "IFCA": 60.97,
+        "Ensemble": 71.56,
+        "Fine-tuned": 91.11,
+        "Local": 86.37,
+    },
     "p=.2, explored": {"MoE": 72.39, "IFCA": 70.38, "Ensemble": 70.82, "Fine-tuned": 70.16, "Local": 38.52},
-    "p=.2, not explored": {"MoE": 57.73, "IFCA": 71.25, "Ensemble": 58.58, "Fine-tuned": 70.13, "Local": 38.06},
+    "p=.2, not explored": {
+        "MoE": 57.73,
+        "IFCA": 71.25,
+        "Ensemble": 58.58,
+        "Fine-tuned": 70.13,
+        "Local": 38.06,
+    },
 }
 ABOUT = {
-    "reduced": "paper: CIFAR-10, LEAF CNN, 100 rounds; here: Fashion-MNIST, LeNet-5, 60 rounds, a linear gate on pixels",
-    "full": "paper: ten rows; here: the four rows with p = 1 and .2, a tenth of the training samples validate",
+    "reduced": "paper: CIFAR-10, LEAF CNN, 100 rounds; here: Fashion-MNIST, LeNet-5, 60 rounds, a linear "
+    "gate on pixels",
+    "full": "paper: ten rows; here: the four rows with p = 1 and .2, a tenth of the training samples "
+    "validate",
 }
 REFERENCE = {
     "p=1, explored": {"MoE": "94.95 / 97.85", "IFCA": "78.95 / 91.15", "Local": "95.0 / 98.3"},
@@ -41,20 +57,40 @@ def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
         options: dict[str, Any] = {"num_experts": 6, "epochs": 3, "batch_size": 10, "epsilon": WAYS[way]}
         if full:
             options |= {
-                "learning_rate": 5.86e-3, "weight_decay": 1.10e-3, "baselines": True, "local_model": "aem-cnn",
+                "learning_rate": 5.86e-3,
+                "weight_decay": 1.10e-3,
+                "baselines": True,
+                "local_model": "aem-cnn",
                 "local_options": {"filters1": 32, "filters2": 256, "hidden": 256, "dropout": 0.76},
-                "gate": "cnn", "gate_epochs": 200, "gate_learning_rate": 3e-6, "gate_share": 0.0,
-            }  # fmt: skip
+                "gate": "cnn",
+                "gate_epochs": 200,
+                "gate_learning_rate": 3e-6,
+                "gate_share": 0.0,
+            }
         else:
-            options |= {"learning_rate": 0.02, "local_learning_rate": 1e-3, "local_epochs": 15, "gate_epochs": 40}
+            options |= {
+                "learning_rate": 0.02,
+                "local_learning_rate": 1e-3,
+                "local_epochs": 15,
+                "gate_epochs": 40,
+            }
         small = scale == "smoke"
-        samples = {"samples": 500, "test_samples": 100} if full else {"samples": 40 if small else 200, "test_samples": 40 if small else 100}
+        samples = (
+            {"samples": 500, "test_samples": 100}
+            if full
+            else {"samples": 40 if small else 200, "test_samples": 40 if small else 100}
+        )
         config = FederationConfig(
-            name="aem", seed=seed, rounds=ROUNDS[scale], clients_per_round=4 if small else 10, algorithm="aem", options=options,
+            name="aem",
+            seed=seed,
+            rounds=ROUNDS[scale],
+            clients_per_round=4 if small else 10,
+            algorithm="aem",
+            options=options,
             model=ModelConfig("aem-cnn", (32, 32, 3), 10) if full else ModelConfig("lenet5", (28, 28, 1), 10),
             data=DataConfig("cifar10" if full else "fashion-mnist", num_test=2000 if small else 0),
             partition=PartitionConfig("p-majority", CLIENTS[scale], {"p": P[part], **samples}),
-        )  # fmt: skip
+        )
         return Stage(_name(part, way), config, models=True)
 
     return tuple(stage(part, way) for part in P for way in WAYS)
@@ -69,18 +105,31 @@ def figures(scale: Scale, results: Sequence[Mapping[str, Result]]) -> tuple[Figu
     found = []
     for part in P:
         for way in WAYS:
-            label, runs = f"{part}, {way}", [each[_name(part, way)] for each in results]
+            label = f"{part}, {way}"
+            runs = [each[_name(part, way)] for each in results]
             known = REFERENCE[label] if scale == "reduced" else {}
             models = MODELS | ({"Fine-tuned": "tuned"} if scale == "full" else {})
             for name, key in models.items():
                 measured = tuple(100 * run["figures"][f"accuracy_{key}"]["mean"] for run in runs)
-                found.append(Figure(f"{label}: {name}", measured, str(PAPER[label].get(name, "")), str(known.get(name, ""))))
+                found.append(
+                    Figure(
+                        f"{label}: {name}",
+                        measured,
+                        str(PAPER[label].get(name, "")),
+                        str(known.get(name, "")),
+                    )
+                )
             std = tuple(100 * run["figures"]["accuracy_mixture"]["std"] for run in runs)
             found.append(Figure(f"{label}: MoE, std over clients", std))
             share = tuple(100 * _largest_share(run["records"]) for run in runs)
-            found.append(Figure(f"{label}: largest share of picks", share, "", known.get("largest share of picks", "")))
+            found.append(
+                Figure(f"{label}: largest share of picks", share, "", known.get("largest share of picks", ""))
+            )
             for k, place in enumerate(("worst", "2nd", "3rd", "4th", "5th", "best")):
-                measured = tuple(100 * sorted(v for n, v in run["models"].items() if n.startswith("expert"))[k] for run in runs)
+                measured = tuple(
+                    100 * sorted(v for n, v in run["models"].items() if n.startswith("expert"))[k]
+                    for run in runs
+                )
                 found.append(Figure(f"{label}: {place} model on the test set", measured))
     return tuple(found)
 
@@ -95,7 +144,8 @@ def verdicts(scale: Scale, found: Sequence[Figure]) -> tuple[Verdict, ...]:
     if scale != "reduced":
         return ()
     mean = {figure.name: figure.mean for figure in found}
-    one, two = "p=1, explored", "p=.2, explored"
+    one = "p=1, explored"
+    two = "p=.2, explored"
     plain = "p=.2, not explored"
     change = abs(mean[f"{one}: MoE"] - mean["p=1, not explored: MoE"])
     return (
@@ -104,6 +154,14 @@ def verdicts(scale: Scale, found: Sequence[Figure]) -> tuple[Verdict, ...]:
         below("p=1: exploration changes MoE by at most 1.5", change, 1.5),
         above("p=.2: MoE gains from exploration", mean[f"{two}: MoE"], mean[f"{plain}: MoE"] + 1e-9),
         above("p=.2 explored: all six models reach 65", mean[f"{two}: worst model on the test set"], 65),
-        above("p=.2 not explored: one model takes over 90 % of the picks", mean[f"{plain}: largest share of picks"], 90 + 1e-9),
-        below("p=.2 not explored: at least four models stay below 50", mean[f"{plain}: 4th model on the test set"], 50 - 1e-9),
+        above(
+            "p=.2 not explored: one model takes over 90 % of the picks",
+            mean[f"{plain}: largest share of picks"],
+            90 + 1e-9,
+        ),
+        below(
+            "p=.2 not explored: at least four models stay below 50",
+            mean[f"{plain}: 4th model on the test set"],
+            50 - 1e-9,
+        ),
     )

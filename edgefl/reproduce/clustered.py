@@ -1,8 +1,11 @@
-"""Clustered federated learning on dense layers (Filippakopoulos et al.): 16 clients of two or three tasks, with clusters and without.
+"""Clustered federated learning on dense layers (Filippakopoulos et al.): 16 clients of two or three tasks,
+with clusters and without.
 
-The paper's set-up is CIFAR-100 with five convolutions; reduced, it is Fashion-MNIST with LeNet-5, 200 samples a client.
-Clients are compared by the algorithm's default, deltas with threshold 0, not by the paper's weights with .9. The full size runs 50
-rounds: after the paper's ten this network is still at chance. It measures lambda = 0, plain averaging, as well.
+The paper's set-up is CIFAR-100 with five convolutions; reduced, it is Fashion-MNIST with LeNet-5, 200 samples
+a client.
+Clients are compared by the algorithm's default, deltas with threshold 0, not by the paper's weights with .9.
+The full size runs 50 rounds: after the paper's ten this network is still at chance. It measures lambda = 0,
+plain averaging, as well.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,32 +26,50 @@ FULL: Mapping[str, Mapping[str, int]] = {
     "3 tasks": {"tasks": 3, "num_tasks": 20, "clusters": 4},
 }
 ABOUT = {
-    "reduced": "paper: CIFAR-100, five convolutions, weights compared (.9); here: Fashion-MNIST, LeNet-5, deltas compared (0)",
-    "full": "paper: 10 rounds, weights compared with threshold .9; here: 50 rounds, 20 classes of CIFAR-100, deltas with threshold 0",
+    "reduced": "paper: CIFAR-100, five convolutions, weights compared (.9); here: Fashion-MNIST, LeNet-5, "
+    "deltas compared (0)",
+    "full": "paper: 10 rounds, weights compared with threshold .9; here: 50 rounds, 20 classes of "
+    "CIFAR-100, deltas with threshold 0",
 }
 GAIN = {"2 tasks": "+12", "3 tasks": "+11"}
 REFERENCE = {
-    "2 tasks, clusters": "98.3 / 97.6", "2 tasks, none": "94.3 / 92.5",
-    "3 tasks, clusters": "82.6 / 79.8", "3 tasks, none": "78.6 / 74.6",
-}  # fmt: skip
+    "2 tasks, clusters": "98.3 / 97.6",
+    "2 tasks, none": "94.3 / 92.5",
+    "3 tasks, clusters": "82.6 / 79.8",
+    "3 tasks, none": "78.6 / 74.6",
+}
 
 
 def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
     """Return a federation for each number of tasks and lambda, with clusters and without."""
-    full, small = scale == "full", scale == "smoke"
+    full = scale == "full"
+    small = scale == "smoke"
 
     def stage(label: str, clustering: bool, mixing: float) -> Stage:
         options: dict[str, Any] = {"clustering": clustering, "mixing": mixing, "baseline_epochs": 0}
         tasks = {**(FULL if full else TASKS)[label], "samples": 60 if small else 200, "test_samples": 50}
         config = FederationConfig(
-            name="clustered", seed=seed, rounds=ROUNDS[scale], algorithm="clustered", options=options,
-            model=ModelConfig("five-conv", (32, 32, 3), 20) if full else ModelConfig("lenet5", (28, 28, 1), 10),
-            data=DataConfig("cifar100", options={"classes": list(range(20))}) if full else DataConfig("fashion-mnist"),
+            name="clustered",
+            seed=seed,
+            rounds=ROUNDS[scale],
+            algorithm="clustered",
+            options=options,
+            model=ModelConfig("five-conv", (32, 32, 3), 20)
+            if full
+            else ModelConfig("lenet5", (28, 28, 1), 10),
+            data=DataConfig("cifar100", options={"classes": list(range(20))})
+            if full
+            else DataConfig("fashion-mnist"),
             partition=PartitionConfig("tasks", 8 if small else 16, tasks),
-        )  # fmt: skip
+        )
         return Stage(_name(label, clustering, mixing), config)
 
-    found = [stage(label, clustering, mixing) for label in TASKS for clustering in (True, False) for mixing in _mixing(scale)]
+    found = [
+        stage(label, clustering, mixing)
+        for label in TASKS
+        for clustering in (True, False)
+        for mixing in _mixing(scale)
+    ]
     return (*found, *(stage(label, False, 0.0) for label in TASKS if full))
 
 
@@ -61,23 +82,35 @@ def _name(label: str, clustering: bool, mixing: float) -> str:
 
 
 def figures(scale: Scale, results: Sequence[Mapping[str, Result]]) -> tuple[Figure, ...]:
-    """Return mean accuracies over clients and lambdas in per cent, the gain, and how well clusters match the tasks."""
+    """Return mean accuracies over clients and lambdas in per cent, the gain, and how well clusters match the
+    tasks.
+    """
     found = []
     for label in TASKS:
         both = {}
         for clustering, way in ((True, "clusters"), (False, "none")):
             names = [_name(label, clustering, mixing) for mixing in _mixing(scale)]
-            means = [sum(each[n]["figures"]["accuracy_mixture"]["mean"] for n in names) / len(names) for each in results]
+            means = [
+                sum(each[n]["figures"]["accuracy_mixture"]["mean"] for n in names) / len(names)
+                for each in results
+            ]
             both[way] = tuple(100 * value for value in means)
             reference = REFERENCE[f"{label}, {way}"] if scale == "reduced" else ""
             found.append(Figure(f"{label}, {way}", both[way], "", reference))
         if scale == "full":
-            averaged = tuple(100 * each[_name(label, False, 0.0)]["figures"]["accuracy_mixture"]["mean"] for each in results)
+            averaged = tuple(
+                100 * each[_name(label, False, 0.0)]["figures"]["accuracy_mixture"]["mean"]
+                for each in results
+            )
             found.append(Figure(f"{label}, none, lambda 0", averaged))
         gain = tuple(a - b for a, b in zip(both["clusters"], both["none"], strict=True))
         found.append(Figure(f"{label}, gain", gain, GAIN[label]))
         first = _name(label, True, _mixing(scale)[0])
-        found.append(Figure(f"{label}, adjusted Rand index", tuple(each[first]["adjusted_rand_index"] for each in results)))
+        found.append(
+            Figure(
+                f"{label}, adjusted Rand index", tuple(each[first]["adjusted_rand_index"] for each in results)
+            )
+        )
     return tuple(found)
 
 
@@ -89,5 +122,10 @@ def verdicts(scale: Scale, found: Sequence[Figure]) -> tuple[Verdict, ...]:
     gain = (mean["2 tasks, gain"] + mean["3 tasks, gain"]) / 2
     return (
         above("clusters gain at least 2.5 on average", gain, 2.5),
-        *(above(f"{label}: the clusters are exactly the true ones", mean[f"{label}, adjusted Rand index"], 1.0) for label in TASKS),
+        *(
+            above(
+                f"{label}: the clusters are exactly the true ones", mean[f"{label}, adjusted Rand index"], 1.0
+            )
+            for label in TASKS
+        ),
     )

@@ -1,9 +1,11 @@
-"""FedAP (Yeganeh et al., 2022), table 1: seven classes, 34 clients of two packages, 56 training and 14 test samples each.
+"""FedAP (Yeganeh et al., 2022), table 1: seven classes, 34 clients of two packages, 56 training and 14 test
+samples each.
 
-FedAvg and FedAP share their rounds up to the server's step, so four federations give all figures: with or without clusters,
-with the step 1 or falling to .46; each is measured before and after the clients' own epochs.
-The paper's set-up is MobileNetV2 on HAM10000; reduced, it is LeNet-5 on seven classes of Fashion-MNIST. The clustering round stands
-between the rounds before it and those in clusters, and counts to neither.
+FedAvg and FedAP share their rounds up to the server's step, so four federations give all figures: with or
+without clusters, with the step 1 or falling to .46; each is measured before and after the clients' own
+epochs.
+The paper's set-up is MobileNetV2 on HAM10000; reduced, it is LeNet-5 on seven classes of Fashion-MNIST. The
+clustering round stands between the rounds before it and those in clusters, and counts to neither.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,39 +25,79 @@ FIGURES: Mapping[str, tuple[str, str]] = {
     "Local": ("fedavg", "local"),
 }
 ABOUT = {
-    "reduced": "paper: HAM10000, MobileNetV2 trained on ImageNet, cut at distance 5; here: Fashion-MNIST, LeNet-5, six clusters asked for",
+    "reduced": "paper: HAM10000, MobileNetV2 trained on ImageNet, cut at distance 5; here: Fashion-MNIST, "
+    "LeNet-5, six clusters asked for",
 }
 REFUSED = {
-    "full": "the paper starts from MobileNetV2 trained on ImageNet, and edgefl has no such weights; from random weights it stays at "
-    "chance for some ten hours and all clients are one cluster; use --reduced, or simulate fedap with a .keras file of your own",
+    "full": "the paper starts from MobileNetV2 trained on ImageNet, and edgefl has no such weights; from "
+    "random weights it stays at chance for some ten hours and all clients are one cluster; use "
+    "--reduced, or simulate fedap with a .keras file of your own",
 }
-PAPER = {"FedAvg": (41.1, 34.3), "FedAvg + clusters": (44.1, 20.9), "FedAP": (84.1, 14.5), "FedAP + clusters": (86.9, 12.8)}
+PAPER = {
+    "FedAvg": (41.1, 34.3),
+    "FedAvg + clusters": (44.1, 20.9),
+    "FedAP": (84.1, 14.5),
+    "FedAP + clusters": (86.9, 12.8),
+}
 REFERENCE = {
-    "FedAvg": "79.4 / 81.1", "FedAvg + clusters": "92.0 / 91.6", "FedAP": "93.3 / 94.1", "FedAP + clusters": "93.7 / 94.3",
-    "FedAvg + fine-tuning": "92.4 / 93.9", "Local": "62.8 / 56.3",
-}  # fmt: skip
+    "FedAvg": "79.4 / 81.1",
+    "FedAvg + clusters": "92.0 / 91.6",
+    "FedAP": "93.3 / 94.1",
+    "FedAP + clusters": "93.7 / 94.3",
+    "FedAvg + fine-tuning": "92.4 / 93.9",
+    "Local": "62.8 / 56.3",
+}
 
 
 def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
     """Return the four federations."""
     before, after = ROUNDS[scale]
     full = scale == "full"
-    model = ModelConfig("mobilenetv2", (64, 64, 3), 7, {"dropout": 0.8}) if full else ModelConfig("lenet5", (28, 28, 1), 7)
-    data = DataConfig("dermamnist", options={"size": 64}) if full else DataConfig("fashion-mnist", options={"classes": list(range(7))})
+    model = (
+        ModelConfig("mobilenetv2", (64, 64, 3), 7, {"dropout": 0.8})
+        if full
+        else ModelConfig("lenet5", (28, 28, 1), 7)
+    )
+    data = (
+        DataConfig("dermamnist", options={"size": 64})
+        if full
+        else DataConfig("fashion-mnist", options={"classes": list(range(7))})
+    )
     rate: dict[str, Any] = {"learning_rate": 0.001} if full else {"learning_rate": 0.05}
 
     def stage(name: str, clustering: bool, beta_end: float) -> Stage:
-        options = rate | {
-            "clustering": clustering, "pretrain_rounds": before, "beta_end": beta_end, "personalize_epochs": 7, "batch_size": 16,
-            "decay_rounds": after if clustering else before + after, "baseline_epochs": 50,
-        } | ({} if full else {"num_clusters": 3 if scale == "smoke" else 6})  # fmt: skip
+        options = (
+            rate
+            | {
+                "clustering": clustering,
+                "pretrain_rounds": before,
+                "beta_end": beta_end,
+                "personalize_epochs": 7,
+                "batch_size": 16,
+                "decay_rounds": after if clustering else before + after,
+                "baseline_epochs": 50,
+            }
+            | ({} if full else {"num_clusters": 3 if scale == "smoke" else 6})
+        )
         config = FederationConfig(
-            name="fedap", seed=seed, rounds=before + after + clustering, clients_per_round=5, algorithm="fedap", options=options,
-            model=model, data=data, partition=PartitionConfig("packages", 8 if scale == "smoke" else 34),
-        )  # fmt: skip
+            name="fedap",
+            seed=seed,
+            rounds=before + after + clustering,
+            clients_per_round=5,
+            algorithm="fedap",
+            options=options,
+            model=model,
+            data=data,
+            partition=PartitionConfig("packages", 8 if scale == "smoke" else 34),
+        )
         return Stage(name, config)
 
-    pairs = (("fedavg", False, 1.0), ("fedavg-hc", True, 1.0), ("fedap", False, 0.46), ("fedap-hc", True, 0.46))
+    pairs = (
+        ("fedavg", False, 1.0),
+        ("fedavg-hc", True, 1.0),
+        ("fedap", False, 0.46),
+        ("fedap-hc", True, 0.46),
+    )
     return tuple(stage(*pair) for pair in pairs)
 
 
@@ -79,5 +121,9 @@ def verdicts(scale: Scale, found: Sequence[Figure]) -> tuple[Verdict, ...]:
         above("FedAP is at least FedAvg + 8", mean["FedAP"], mean["FedAvg"] + 8),
         above("FedAvg in clusters is at least FedAvg + 5", mean["FedAvg + clusters"], mean["FedAvg"] + 5),
         above("FedAP in clusters is at least FedAP - 2", mean["FedAP + clusters"], mean["FedAP"] - 2),
-        below("FedAP's std is below FedAvg's", mean["FedAP, std over clients"], mean["FedAvg, std over clients"] - 1e-9),
+        below(
+            "FedAP's std is below FedAvg's",
+            mean["FedAP, std over clients"],
+            mean["FedAvg, std over clients"] - 1e-9,
+        ),
     )

@@ -1,6 +1,8 @@
-"""FedMix (Reisser et al., 2021), section 4.1: CIFAR-10 by Dirichlet(1), LeNet-5, four experts, against FedAvg with Adam on the server.
+"""FedMix (Reisser et al., 2021), section 4.1: CIFAR-10 by Dirichlet(1), LeNet-5, four experts, against FedAvg
+with Adam on the server.
 
-The paper runs 2,000 rounds of 10 of 100 clients; reduced, it is 20 clients and few rounds, with a larger rate for q(z|y).
+The paper runs 2,000 rounds of 10 of 100 clients; reduced, it is 20 clients and few rounds, with a larger rate
+for q(z|y).
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,9 +16,12 @@ ROUNDS = {"smoke": 3, "reduced": 60, "full": 2000}
 CLIENTS = {"smoke": 4, "reduced": 20, "full": 100}
 EXPERTS = 4
 PHI = {"smoke": 0.0, "reduced": 0.033, "full": 0.0}
-"""Adam moves a logit of q(z|y) by its rate a round at most: this one comes as far in 60 rounds as the paper's .001 in 2,000."""
+"""Adam moves a logit of q(z|y) by its rate a round at most: this one comes as far in 60 rounds as the paper's
+.001 in 2,000.
+"""
 ABOUT = {
-    "reduced": "paper: 100 clients, 50,000 samples, 2,000 rounds; here: 20 clients, 10,000 samples, 60 rounds, a higher rate for q(z|y)",
+    "reduced": "paper: 100 clients, 50,000 samples, 2,000 rounds; here: 20 clients, 10,000 samples, 60 "
+    "rounds, a higher rate for q(z|y)",
     "full": "paper: clients of equal size; here: sizes vary, since each class is divided over the clients",
 }
 SPECIALIZATION = "FedMix, how far experts parted the classes (0 to 1)"
@@ -24,21 +29,32 @@ SPECIALIZATION = "FedMix, how far experts parted the classes (0 to 1)"
 
 def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
     """Return FedAvg, biased FedAvg and FedMix."""
-    small, full = scale == "smoke", scale == "full"
+    small = scale == "smoke"
+    full = scale == "full"
     common: dict[str, Any] = {"epochs": 1, "learning_rate": 0.05, "batch_size": 64}
     adam = {"momentum": 0.0, "server_optimizer": "adam", "server_learning_rate": 1e-3, "baseline_epochs": 0}
     ways: Mapping[str, dict[str, Any]] = {
-        "fedavg": adam, "biased-fedavg": adam,
+        "fedavg": adam,
+        "biased-fedavg": adam,
         "fedmix": {"num_experts": EXPERTS, "server_learning_rate": 1e-3, "phi_learning_rate": PHI[scale]},
-    }  # fmt: skip
+    }
 
     def stage(algorithm: str) -> Stage:
         config = FederationConfig(
-            name="fedmix-cifar10", seed=seed, rounds=ROUNDS[scale], clients_per_round=2 if small else 10, algorithm=algorithm,
-            options=common | ways[algorithm], model=ModelConfig("lenet5", (32, 32, 3), 10),
-            data=DataConfig("cifar10", num_train=0 if full else 800 if small else 10000, num_test=0 if full else 400 if small else 5000),
+            name="fedmix-cifar10",
+            seed=seed,
+            rounds=ROUNDS[scale],
+            clients_per_round=2 if small else 10,
+            algorithm=algorithm,
+            options=common | ways[algorithm],
+            model=ModelConfig("lenet5", (32, 32, 3), 10),
+            data=DataConfig(
+                "cifar10",
+                num_train=0 if full else 800 if small else 10000,
+                num_test=0 if full else 400 if small else 5000,
+            ),
             partition=PartitionConfig("dirichlet", CLIENTS[scale], {"alpha": 1.0, "min_samples": 20}),
-        )  # fmt: skip
+        )
         return Stage(algorithm, config)
 
     return tuple(stage(algorithm) for algorithm in ways)
@@ -52,17 +68,32 @@ def figures(scale: Scale, results: Sequence[Mapping[str, Result]]) -> tuple[Figu
         runs = [each[stage] for each in results]
         measured = tuple(100 * run["figures"]["accuracy_mixture"]["mean"] for run in runs)
         found.append(Figure(name, measured))
-        found.append(Figure(f"{name}, MB up and down", tuple((run["bytes_up"] + run["bytes_down"]) / 1e6 for run in runs)))
-        found.append(Figure(f"{name}, training loss of the last round", tuple(run["records"][-1]["loss"] for run in runs)))
+        found.append(
+            Figure(
+                f"{name}, MB up and down", tuple((run["bytes_up"] + run["bytes_down"]) / 1e6 for run in runs)
+            )
+        )
+        found.append(
+            Figure(
+                f"{name}, training loss of the last round", tuple(run["records"][-1]["loss"] for run in runs)
+            )
+        )
     found.append(
-        Figure("FedMix, one expert a client", tuple(100 * each["fedmix"]["figures"]["accuracy_expert"]["mean"] for each in results))
+        Figure(
+            "FedMix, one expert a client",
+            tuple(100 * each["fedmix"]["figures"]["accuracy_expert"]["mean"] for each in results),
+        )
     )
-    found.append(Figure(SPECIALIZATION, tuple(each["fedmix"]["diagnostics"]["specialization"] for each in results)))
+    found.append(
+        Figure(SPECIALIZATION, tuple(each["fedmix"]["diagnostics"]["specialization"] for each in results))
+    )
     return tuple(found)
 
 
 def verdicts(scale: Scale, found: Sequence[Figure]) -> tuple[Verdict, ...]:
-    """Return what can be said of so few rounds: the experts specialize, and together they are no worse than one model."""
+    """Return what can be said of so few rounds: the experts specialize, and together they are no worse than
+    one model.
+    """
     if scale == "smoke":
         return ()
     mean = {figure.name: figure.mean for figure in found}

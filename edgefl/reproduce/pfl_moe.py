@@ -1,11 +1,13 @@
 """PFL-MoE (Guo et al., 2020), tables I and II: Fashion-MNIST, 100 clients by Dirichlet, LeNet-5.
 
-One federation; then, from its end, each client fine-tunes, or trains a classifier alone (FB), or mixes it with the global one
-(MF, MFE). Local test: accuracy by class on the test set, weighted by the client's classes; global test: plain.
+One federation; then, from its end, each client fine-tunes, or trains a classifier alone (FB), or mixes it
+with the global one (MF, MFE). Local test: accuracy by class on the test set, weighted by the client's
+classes; global test: plain.
 
-As in the authors' code, FB is the local expert of MF and MFE without the gate, so it too has seen three quarters of the client's
-samples; trained on all of them it is given beside. The authors move and flip images as they train, we do not: with all samples
-twenty rounds come here as far as sixty of the reference, so the reduced set-up takes half of them.
+As in the authors' code, FB is the local expert of MF and MFE without the gate, so it too has seen three
+quarters of the client's samples; trained on all of them it is given beside. The authors move and flip images
+as they train, we do not: with all samples twenty rounds come here as far as sixty of the reference, so the
+reduced set-up takes half of them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,34 +17,59 @@ from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionCo
 from edgefl.reproduce.report import Figure, Verdict, above, within
 from edgefl.reproduce.stage import Result, Scale, Stage
 
-KINDS = {"smoke": ("ft", "fb", "mf", "mfe"), "reduced": ("ft", "fb", "mf", "mfe"), "full": ("fb", "mf", "mfe")}
+KINDS = {
+    "smoke": ("ft", "fb", "mf", "mfe"),
+    "reduced": ("ft", "fb", "mf", "mfe"),
+    "full": ("fb", "mf", "mfe"),
+}
 """The tables have no FT, and 200 epochs of whole models are most of an hour."""
 ROUNDS = {"smoke": 3, "reduced": 20, "full": 1000}
 CLIENTS = {"smoke": 10, "reduced": 100, "full": 100}
 ADAPTATION = {"smoke": 3, "reduced": 10, "full": 200}
 LOCAL = {"smoke": 1, "reduced": 0, "full": 20}
-"""Rounds of five epochs of a client alone. The paper takes 300 epochs with a rate that falls from .1, we 100 with .01."""
+"""Rounds of five epochs of a client alone. The paper takes 300 epochs with a rate that falls from .1, we 100
+with .01.
+"""
 SAMPLES = {"smoke": 2000, "reduced": 30_000, "full": 0}
 """Training samples, 0 for all."""
 ABOUT = {
-    "reduced": "paper: 60,000 samples, 1,000 rounds, images cropped and flipped at random; here: 30,000 samples, 20 rounds, plain images",
-    "full": "paper: images cropped and flipped at random, best of 1,000 models; here: plain images, the last model",
+    "reduced": "paper: 60,000 samples, 1,000 rounds, images cropped and flipped at random; here: 30,000 "
+    "samples, 20 rounds, plain images",
+    "full": "paper: images cropped and flipped at random, best of 1,000 models; here: plain images, the "
+    "last model",
 }
 PAPER = {
-    "Local, local test": "84.87", "Local, global test": "57.77", "FedAvg, global test": "90.00", "FT, local test": "",
-    "FB, local test": "92.84", "MF, local test": "92.85", "MFE, local test": "92.89",
-    "FB, global test": "83.35", "MF, global test": "85.45", "MFE, global test": "85.30",
-}  # fmt: skip
+    "Local, local test": "84.87",
+    "Local, global test": "57.77",
+    "FedAvg, global test": "90.00",
+    "FT, local test": "",
+    "FB, local test": "92.84",
+    "MF, local test": "92.85",
+    "MFE, local test": "92.89",
+    "FB, global test": "83.35",
+    "MF, global test": "85.45",
+    "MFE, global test": "85.30",
+}
 REFERENCE = {
     "FedAvg, global test": "75.3 / 77.3",
-    "FB, local test": "86.9 / 86.7", "MF, local test": "86.8 / 86.7", "MFE, local test": "86.8 / 86.7",
-    "FB, global test": "69.5 / 68.7", "MF, global test": "70.3 / 69.4", "MFE, global test": "70.0 / 69.3",
-}  # fmt: skip
+    "FB, local test": "86.9 / 86.7",
+    "MF, local test": "86.8 / 86.7",
+    "MFE, local test": "86.8 / 86.7",
+    "FB, global test": "69.5 / 68.7",
+    "MF, global test": "70.3 / 69.4",
+    "MFE, global test": "70.0 / 69.3",
+}
 
 
 def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
     """Return the federation and the personalizations after it."""
-    federation: dict[str, Any] = {"epochs": 5, "learning_rate": 0.01, "momentum": 0.5, "batch_size": 10, "baseline_epochs": 0}
+    federation: dict[str, Any] = {
+        "epochs": 5,
+        "learning_rate": 0.01,
+        "momentum": 0.5,
+        "batch_size": 10,
+        "baseline_epochs": 0,
+    }
     adaptation = {"adapt_epochs": ADAPTATION[scale], "gate_epochs": ADAPTATION[scale]}
 
     alone = {"epochs": 5, "learning_rate": 0.01, "momentum": 0.9, "weight_decay": 5e-4, "batch_size": 64}
@@ -50,11 +77,16 @@ def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
     def config(algorithm: str, options: Mapping[str, Any], rounds: int = ROUNDS[scale]) -> FederationConfig:
         small = scale == "smoke"
         return FederationConfig(
-            name="pfl-moe", seed=seed, rounds=rounds, clients_per_round=10, algorithm=algorithm, options=options,
+            name="pfl-moe",
+            seed=seed,
+            rounds=rounds,
+            clients_per_round=10,
+            algorithm=algorithm,
+            options=options,
             model=ModelConfig("lenet5", (28, 28, 1), 10, {"initializer": "fan-in"}),
             data=DataConfig("fashion-mnist", num_train=SAMPLES[scale], num_test=1000 if small else 0),
             partition=PartitionConfig("dirichlet", CLIENTS[scale], {"alpha": 0.5}),
-        )  # fmt: skip
+        )
 
     stages = [Stage("federation", config("fedavg", federation), on_test=True)]
     for kind in KINDS[scale]:
@@ -66,7 +98,9 @@ def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
 
 
 def figures(scale: Scale, results: Sequence[Mapping[str, Result]]) -> tuple[Figure, ...]:
-    """Return the tables' figures in per cent, size-weighted means over clients; `results`: by stage, one mapping a seed."""
+    """Return the tables' figures in per cent, size-weighted means over clients; `results`: by stage, one
+    mapping a seed.
+    """
     reference = REFERENCE if scale == "reduced" else {}
 
     def figure(name: str, stage: str, key: str, part: str = "weighted") -> Figure:
@@ -81,22 +115,33 @@ def figures(scale: Scale, results: Sequence[Mapping[str, Result]]) -> tuple[Figu
         found.append(figure(f"FB, {test}", "mf", f"{key}_adapted"))
         found += [figure(f"{kind.upper()}, {test}", kind, f"{key}_mixture") for kind in ("mf", "mfe")]
     found.append(figure("FB, local test, plain mean", "mf", "expected_adapted", "mean"))
-    found += [figure(f"{kind.upper()}, local test, plain mean", kind, "expected_mixture", "mean") for kind in ("mf", "mfe")]
+    found += [
+        figure(f"{kind.upper()}, local test, plain mean", kind, "expected_mixture", "mean")
+        for kind in ("mf", "mfe")
+    ]
     return tuple(found)
 
 
 def verdicts(scale: Scale, found: Sequence[Figure]) -> tuple[Verdict, ...]:
-    """Return whether the lines hold, on means over seeds. They are of the reduced size: the paper's own FB is 2.8 above its FedAvg."""
+    """Return whether the lines hold, on means over seeds. They are of the reduced size: the paper's own FB is
+    2.8 above its FedAvg.
+    """
     if scale != "reduced":
         return ()
     kinds = ("fb", "mf", "mfe")
     mean = {figure.name: figure.mean for figure in found}
-    federated, local = mean["FedAvg, global test"], {kind: mean[f"{kind.upper()}, local test"] for kind in kinds}
+    federated = mean["FedAvg, global test"]
+    local = {kind: mean[f"{kind.upper()}, local test"] for kind in kinds}
     fb = mean["FB, global test"]
     return (
         within("FedAvg is 72 to 80", federated, 72, 80),
         *(within(f"{k.upper()}, local test, is 85.5 to 88", local[k], 85.5, 88) for k in kinds),
         *(above(f"{k.upper()}, local test, is at least FedAvg + 6", local[k], federated + 6) for k in kinds),
         within("MFE, local test, is within .4 of FB", local["mfe"] - local["fb"], -0.4, 0.4),
-        *(above(f"{k.upper()}, global test, is at least FB + .3", mean[f"{k.upper()}, global test"], fb + 0.3) for k in ("mf", "mfe")),
+        *(
+            above(
+                f"{k.upper()}, global test, is at least FB + .3", mean[f"{k.upper()}, global test"], fb + 0.3
+            )
+            for k in ("mf", "mfe")
+        ),
     )

@@ -1,4 +1,6 @@
-"""What an experiment found: figures beside the paper's and the reference implementation's, and the lines that must hold."""
+"""What an experiment found: figures beside the paper's and the reference implementation's, and the lines that
+must hold.
+"""
 
 import csv
 import io
@@ -15,7 +17,9 @@ from edgefl.runs.table import columns
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure, in the paper's unit. measured: one value a seed; paper, reference: text, since not every paper gives a number."""
+    """One figure, in the paper's unit. measured: one value a seed; paper, reference: text, since not every
+    paper gives a number.
+    """
 
     name: str
     measured: tuple[float, ...]
@@ -62,19 +66,32 @@ def to_csv(report: Report) -> str:
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["figure", "paper", "reference", "mean", *(f"seed {seed}" for seed in report.seeds)])
     for figure in report.figures:
-        rows.writerow([figure.name, figure.paper, figure.reference, round(figure.mean, 4), *(round(v, 4) for v in figure.measured)])
+        rows.writerow(
+            [
+                figure.name,
+                figure.paper,
+                figure.reference,
+                round(figure.mean, 4),
+                *(round(v, 4) for v in figure.measured),
+            ]
+        )
     return text.getvalue()
 
 
 def to_text(report: Report) -> str:
     """Return the figures as a table, then the verdicts."""
-    rows: list[tuple[str, ...]] = [(f"{report.experiment} ({report.scale})", "paper", "reference", "measured", *_heads(report))]
+    rows: list[tuple[str, ...]] = [
+        (f"{report.experiment} ({report.scale})", "paper", "reference", "measured", *_heads(report))
+    ]
     for figure in report.figures:
         each = tuple(f"{value:.2f}" for value in figure.measured) if len(report.seeds) > 1 else ()
         rows.append((figure.name, figure.paper or "-", figure.reference or "-", f"{figure.mean:.2f}", *each))
     lines = [columns(rows), *([report.about] if report.about else [])]
     if report.verdicts:
-        marks = [f"{'holds ' if verdict.holds else 'FAILS '} {verdict.line}: {verdict.measured}" for verdict in report.verdicts]
+        marks = [
+            f"{'holds ' if verdict.holds else 'FAILS '} {verdict.line}: {verdict.measured}"
+            for verdict in report.verdicts
+        ]
         lines.append("must hold\n" + "\n".join(marks))
     return "\n\n".join(lines)
 
@@ -84,16 +101,27 @@ def _heads(report: Report) -> tuple[str, ...]:
 
 
 def plot(report: Report, path: Path) -> None:
-    """Draw the measured figures as bars, with a mark for each seed and, where the reference is a number, one for it."""
+    """Draw the measured figures as bars, with a mark for each seed and, where the reference is a number, one
+    for it.
+    """
     places = np.arange(len(report.figures))[::-1]
 
     def draw(canvas: Any) -> None:
         axes = canvas.subplots()
-        axes.barh(places, [figure.mean for figure in report.figures], color=PALETTE[5], alpha=0.6, label="measured")
+        axes.barh(
+            places, [figure.mean for figure in report.figures], color=PALETTE[5], alpha=0.6, label="measured"
+        )
         for place, figure in zip(places, report.figures, strict=True):
             axes.plot(figure.measured, [place] * len(figure.measured), "k|")
             known = numbers(figure.reference)
-            axes.plot(known, [place] * len(known), "d", color=PALETTE[1], markersize=5, label="reference" if place == places[0] else None)
+            axes.plot(
+                known,
+                [place] * len(known),
+                "d",
+                color=PALETTE[1],
+                markersize=5,
+                label="reference" if place == places[0] else None,
+            )
         axes.set_yticks(places, [figure.name for figure in report.figures], fontsize="small")
         axes.set_title(f"{report.experiment} ({report.scale}), seeds {', '.join(map(str, report.seeds))}")
         axes.grid(axis="x", alpha=0.3)

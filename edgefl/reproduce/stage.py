@@ -19,14 +19,18 @@ from edgefl.system.progress import Telling
 from edgefl.types import ServerState
 
 Scale = Literal["smoke", "reduced", "full"]
-"""smoke: a minute or two, to see that all of it runs; reduced: minutes, with the lines that must hold; full: the paper's sizes."""
+"""smoke: a minute or two, to see that all of it runs; reduced: minutes, with the lines that must hold; full:
+the paper's sizes.
+"""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """after: the name of the stage whose federation this one personalizes; its algorithm must federate in the same way.
+    """after: the name of the stage whose federation this one personalizes; its algorithm must federate in the
+    same way.
 
-    on_test: measure every client's models on the whole test set too; models: measure those that the server holds.
+    on_test: measure every client's models on the whole test set too; models: measure those that the server
+    holds.
     """
 
     name: str
@@ -41,11 +45,15 @@ Result = Mapping[str, Any]
 
 
 class Stages:
-    """Plays stages in a directory, each in one of its own; one that is done is read, one that was interrupted goes on."""
+    """Plays stages in a directory, each in one of its own; one that is done is read, one that was interrupted
+    goes on.
+    """
 
     def __init__(self, out: Path, command: str, processes: int, telling: Telling) -> None:
         self._telling = telling
-        self._out, self._command, self._processes = out, command, processes
+        self._out = out
+        self._command = command
+        self._processes = processes
         self._open = ExitStack()
         self._shared: tuple[Any, Shared] | None = None
         self._runs: dict[str, RunDirectory] = {}
@@ -79,17 +87,27 @@ class Stages:
         states: States = run.states
         if stage.after:
             before = self._runs[stage.after]
-            start, states = before.load_state(), ChainMap({}, before.states)
+            start = before.load_state()
+            states = ChainMap({}, before.states)
         simulation = play(
-            run, config, shared, processes=self._processes, measure_test=stage.on_test, start=start, states=states,
+            run,
+            config,
+            shared,
+            processes=self._processes,
+            measure_test=stage.on_test,
+            start=start,
+            states=states,
             progress=RoundProgress(config.rounds, self._telling, f"{label}: "),
-        )  # fmt: skip
+        )
         records = [] if stage.after else run.records()
         summary = summarize(config, simulation, records, shared.allotments, shared.test_counts)
         if stage.models:
-            dataset, plan = shared.shards.dataset, run.plan()
+            dataset = shared.shards.dataset
+            plan = run.plan()
             assert plan is not None
-            summary["models"] = models_on_test(plan[0], simulation.state, as_float(dataset.x_test), dataset.y_test)
+            summary["models"] = models_on_test(
+                plan[0], simulation.state, as_float(dataset.x_test), dataset.y_test
+            )
         run.write("confusion.json", confusions(simulation))
         run.write("gates.json", gates(simulation))
         run.write("summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")

@@ -2,10 +2,13 @@
 
 run.json                 configuration, command, versions, machine
 plan/                    plan and initial weights
-server_state.safetensors the last checkpoint; clients/ holds what clients keep, held.ROUND.json which models they were sent
+server_state.safetensors the last checkpoint; clients/ holds what clients keep, held.ROUND.json which models
+    they were sent
 rounds.jsonl             one line a round
-clusters.json            how alike clients were when they were clustered; layers.json what --layers-over asked for
-confusion.json           by client, which classes its model takes for which; gates.json how its gate weighs the experts for each class
+clusters.json            how alike clients were when they were clustered; layers.json what --layers-over asked
+                         for
+confusion.json           by client, which classes its model takes for which; gates.json how its gate weighs
+                         the experts for each class
 summary.json             the result
 """
 
@@ -40,7 +43,8 @@ PACKAGES = ("edgefl-tinyml", "tensorflow", "keras", "ai-edge-litert", "numpy", "
 class RunDirectory:
     """Opens a new directory, or one that a run was interrupted in.
 
-    Raises ConfigError when it holds anything else, or a run of another configuration; StateError when it is damaged or full.
+    Raises ConfigError when it holds anything else, or a run of another configuration; StateError when it is
+    damaged or full.
     """
 
     def __init__(self, path: Path, config: FederationConfig, command: str, *, resume: bool) -> None:
@@ -49,37 +53,57 @@ class RunDirectory:
         if (path / "run.json").exists():
             self._check(wanted, resume)
         elif path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise ConfigError(f"{path} is in use, expected a new or empty directory; give another --out, or remove it")
+            raise ConfigError(
+                f"{path} is in use, expected a new or empty directory; give another --out, or remove it"
+            )
         else:
             path.mkdir(parents=True, exist_ok=True)
             note = {
-                "config": wanted, "command": command, "versions": versions(), "machine": machine(),
+                "config": wanted,
+                "command": command,
+                "versions": versions(),
+                "machine": machine(),
                 "started": time.strftime("%Y-%m-%d %H:%M:%S"),
-            }  # fmt: skip
+            }
             self.write("run.json", json.dumps(note, indent=1) + "\n")
         self.state = self.load_state()
         (path / "clients").mkdir(exist_ok=True)
         self._last = 0 if self.state is None else self.state.round - 1
         self.states = FileStates(path / "clients", self._last)
-        self.held: dict[str, list[str]] = read_json(self._held(self._last)) if self._held(self._last).exists() else {}
+        self.held: dict[str, list[str]] = (
+            read_json(self._held(self._last)) if self._held(self._last).exists() else {}
+        )
         self._trim()
         self._saved = time.monotonic()
 
     def _check(self, wanted: Mapping[str, Any], resume: bool) -> None:
         if not resume:
-            raise ConfigError(f"{self.path} holds a run; go on with it by --resume, give another --out, or remove it")
+            raise ConfigError(
+                f"{self.path} holds a run; go on with it by --resume, give another --out, or remove it"
+            )
         before = self.note()["config"]
         if not isinstance(before, dict):
-            raise StateError(f"{self.path / 'run.json'} holds no configuration; give another --out, or remove {self.path}")
+            raise StateError(
+                f"{self.path / 'run.json'} holds no configuration; give another --out, or remove {self.path}"
+            )
         # an older version did not know all keys, and did what their defaults say
         before = {**json.loads(json.dumps(asdict(FederationConfig()))), **before}
         other = [key for key in wanted if wanted[key] != before.get(key) and key != "rounds"]
         if other:
-            raise ConfigError(f"{self.path} holds a run with another {other[0]} ({before.get(other[0])}); give another --out")
+            raise ConfigError(
+                f"{self.path} holds a run with another {other[0]} ({before.get(other[0])}); give another "
+                "--out"
+            )
 
     def note(self) -> dict[str, Any]:
         """Return what run.json says: config, command, versions, machine; each None when it is not there."""
-        return {"config": None, "command": None, "versions": None, "machine": None, **read_json(self.path / "run.json")}
+        return {
+            "config": None,
+            "command": None,
+            "versions": None,
+            "machine": None,
+            **read_json(self.path / "run.json"),
+        }
 
     def write(self, name: str, text: str) -> Path:
         """Write a text file atomically and return its path; StateError when the disk does not take it."""
@@ -90,7 +114,10 @@ class RunDirectory:
         try:
             write_atomic(self.path / name, content)
         except OSError as error:
-            raise StateError(f"cannot write {self.path / name}: {error.strerror}; free some space, then go on with --resume") from error
+            raise StateError(
+                f"cannot write {self.path / name}: {error.strerror}; free some space, then go on with "
+                "--resume"
+            ) from error
 
     def load_state(self) -> ServerState | None:
         """Return the last checkpoint's state; None before the first."""
@@ -125,19 +152,32 @@ class RunDirectory:
         try:
             rounds = [int(json.loads(line)["round"]) for line in lines if line.endswith("\n")]
         except (ValueError, KeyError, TypeError) as error:
-            raise StateError(f"{path} is damaged: {error!r}; give another --out, or remove {self.path}") from error
+            raise StateError(
+                f"{path} is damaged: {error!r}; give another --out, or remove {self.path}"
+            ) from error
         kept = [round for round in rounds if round <= self._last]
         if kept != list(range(self._last - len(kept) + 1, self._last + 1)) or (self._last and not kept):
-            raise StateError(f"{path} lacks rounds, expected all to {self._last}; give another --out, or remove {self.path}")
+            raise StateError(
+                f"{path} lacks rounds, expected all to {self._last}; give another --out, or remove "
+                f"{self.path}"
+            )
         if len(kept) < len(lines):
             self.write("rounds.jsonl", "".join(lines[: len(kept)]))
 
     def _held(self, round: int) -> Path:
         return self.path / f"held.{round}.json"
 
-    def save_round(self, state: ServerState, record: Record, held: Mapping[str, list[str]], *, last: bool) -> None:
-        """Append the round's line and, every two seconds and at the last round, write a checkpoint. held: see `Traffic`."""
-        line = {name: value for name, value in asdict(record).items() if name != "likeness" and (name != "measured" or value)}
+    def save_round(
+        self, state: ServerState, record: Record, held: Mapping[str, list[str]], *, last: bool
+    ) -> None:
+        """Append the round's line and, every two seconds and at the last round, write a checkpoint. held: see
+        `Traffic`.
+        """
+        line = {
+            name: value
+            for name, value in asdict(record).items()
+            if name != "likeness" and (name != "measured" or value)
+        }
         if record.likeness is not None:
             self.write("clusters.json", json.dumps(record.likeness, allow_nan=False) + "\n")
         due = last or time.monotonic() - self._saved >= CHECKPOINT_S
@@ -148,9 +188,13 @@ class RunDirectory:
                     file.flush()
                     os.fsync(file.fileno())
         except OSError as error:
-            raise StateError(f"cannot write {self.path / 'rounds.jsonl'}: {error.strerror}; free some space, then --resume") from error
+            raise StateError(
+                f"cannot write {self.path / 'rounds.jsonl'}: {error.strerror}; free some space, then --resume"
+            ) from error
         if due:
-            self.write(self._held(record.round).name, json.dumps(held))  # before the state, which it belongs to
+            self.write(
+                self._held(record.round).name, json.dumps(held)
+            )  # before the state, which it belongs to
             self._write("server_state.safetensors", encode_server_state(state))
             self.states.keep()
             self._held(self._last).unlink(missing_ok=True)
@@ -170,7 +214,9 @@ def read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise StateError(f"cannot read {path}: {error}; is this the directory of a run?") from error
     if not isinstance(found, dict):
-        raise StateError(f"{path} holds a {type(found).__name__}, expected an object; is this the directory of a run?")
+        raise StateError(
+            f"{path} holds a {type(found).__name__}, expected an object; is this the directory of a run?"
+        )
     return found
 
 

@@ -1,4 +1,6 @@
-"""How a personalized federation is measured: over clients, over classes, and against true groups. Pure functions."""
+"""How a personalized federation is measured: over clients, over classes, and against true groups. Pure
+functions.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +13,9 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Spread:
-    """One figure over clients: plain mean, mean weighted by size, standard deviation over clients, 10th percentile."""
+    """One figure over clients: plain mean, mean weighted by size, standard deviation over clients, 10th
+    percentile.
+    """
 
     mean: float
     weighted: float
@@ -21,33 +25,42 @@ class Spread:
 
 
 def spread(values: ArrayLike, sizes: ArrayLike) -> Spread:
-    """Return how a figure is spread over clients: values float[clients], sizes float[clients] > 0; NaN values are left out.
+    """Return how a figure is spread over clients: values float[clients], sizes float[clients] > 0; NaN values
+    are left out.
 
     The standard deviation is that of the population. All is NaN when no value is a number.
     """
-    found, weights = np.asarray(values, np.float64), np.asarray(sizes, np.float64)
+    found = np.asarray(values, np.float64)
+    weights = np.asarray(sizes, np.float64)
     known = np.isfinite(found)
-    found, weights = found[known], weights[known]
+    found = found[known]
+    weights = weights[known]
     if not len(found):
         return Spread(*(float("nan"),) * 4, 0)
     weighted = float(np.average(found, weights=weights)) if weights.sum() > 0 else float("nan")
-    return Spread(float(found.mean()), weighted, float(found.std()), float(np.percentile(found, 10)), len(found))
+    return Spread(
+        float(found.mean()), weighted, float(found.std()), float(np.percentile(found, 10)), len(found)
+    )
 
 
 def cdf(values: ArrayLike) -> tuple[Vector, Vector]:
-    """Return (sorted values, share of clients with at most that value), both float64[clients]; NaN values are left out."""
+    """Return (sorted values, share of clients with at most that value), both float64[clients]; NaN values are
+    left out.
+    """
     found = np.sort(np.asarray(values, np.float64))
     found = found[np.isfinite(found)]
     return found, np.arange(1, len(found) + 1) / max(1, len(found))
 
 
 def local_test(by_class: ArrayLike, class_share: ArrayLike) -> float:
-    """Return the accuracy that a client can expect on its own classes: sum over classes of accuracy times the client's share.
+    """Return the accuracy that a client can expect on its own classes: sum over classes of accuracy times the
+    client's share.
 
-    Both are float[classes]; PFL-MoE (Guo et al. 2020), section V. A class that the client has and the test set has not is left
-    out, the shares of the others then sum to one; NaN when nothing is left.
+    Both are float[classes]; PFL-MoE (Guo et al. 2020), section V. A class that the client has and the test
+    set has not is left out, the shares of the others then sum to one; NaN when nothing is left.
     """
-    accuracy, share = np.asarray(by_class, np.float64), np.asarray(class_share, np.float64)
+    accuracy = np.asarray(by_class, np.float64)
+    share = np.asarray(class_share, np.float64)
     known = np.isfinite(accuracy) & (share > 0)
     return float(np.average(accuracy[known], weights=share[known])) if known.any() else float("nan")
 
@@ -67,7 +80,8 @@ def global_test(by_class: ArrayLike, counts: ArrayLike) -> float:
 def adjusted_rand_index(truth: Sequence[int], found: Sequence[int]) -> float:
     """Return how well two groupings of the same clients agree: 1 the same, 0 as by chance.
 
-    Hubert and Arabie, Comparing partitions, 1985. Two groupings that both put all into one group, or each alone, agree (1).
+    Hubert and Arabie, Comparing partitions, 1985. Two groupings that both put all into one group, or each
+    alone, agree (1).
     """
     one, two = (np.unique(np.asarray(each), return_inverse=True)[1] for each in (truth, found))
     table = np.zeros((one.max(initial=0) + 1, two.max(initial=0) + 1))
@@ -76,7 +90,9 @@ def adjusted_rand_index(truth: Sequence[int], found: Sequence[int]) -> float:
     def pairs(counts: Vector) -> float:
         return float((counts * (counts - 1) / 2).sum())
 
-    both, rows, columns = pairs(table), pairs(table.sum(axis=1)), pairs(table.sum(axis=0))
+    both = pairs(table)
+    rows = pairs(table.sum(axis=1))
+    columns = pairs(table.sum(axis=0))
     chance = rows * columns / max(pairs(np.array([float(len(one))])), 1.0)
     most = (rows + columns) / 2
     return 1.0 if most == chance else (both - chance) / (most - chance)

@@ -20,7 +20,9 @@ DIRECTORY = "mixtures"
 SHARD = "shard.npz"
 
 
-def keep_state(run: Path, plan: Plan, config: FederationConfig, client_id: str, mixture: Mixture, shard: Shard) -> Path:
+def keep_state(
+    run: Path, plan: Plan, config: FederationConfig, client_id: str, mixture: Mixture, shard: Shard
+) -> Path:
     """Write one client's state and return its directory.
 
     Args:
@@ -44,5 +46,8 @@ def keep_state(run: Path, plan: Plan, config: FederationConfig, client_id: str, 
         write_atomic(state / DEVICE, encode_note(note), SECRET)
         save_mixture(state, plan, mixture)
     except OSError as error:
-        raise StateError(f"cannot write {error.filename or state}: {error.strerror}; free some space, then go on with --resume") from error
+        raise StateError(
+            f"cannot write {error.filename or state}: {error.strerror}; free some space, then go on with "
+            "--resume"
+        ) from error
     return state

@@ -37,7 +37,9 @@ from edgefl.wire.tensors import encode_weights
 
 @dataclass(frozen=True)
 class Shared:
-    """A data set as it was shared out; `shards` read it from a directory that lives as long as the context."""
+    """A data set as it was shared out; `shards` read it from a directory that lives as long as the
+    context.
+    """
 
     shards: MappedShards
     allotments: Mapping[str, Allotment]
@@ -86,7 +88,9 @@ def build_apart(config: FederationConfig) -> tuple[Plan, Weights]:
                 building = pool.submit(_build, config)
             return building.result()
         except BrokenProcessPool as error:
-            raise EdgeflError("the process that compiles the plan was killed, most often for want of memory; free some") from error
+            raise EdgeflError(
+                "the process that compiles the plan was killed, most often for want of memory; free some"
+            ) from error
 
 
 def open_plan(run: RunDirectory, config: FederationConfig) -> tuple[Plan, Weights]:
@@ -105,18 +109,28 @@ def light(client_id: str, ending: Ending) -> Ending:
 
 
 def play(
-    run: RunDirectory, config: FederationConfig, shared: Shared, *, processes: int = 1, measure_test: bool = True,
-    open_engine: Callable[[Federation], Engine] | None = None, progress: RoundProgress | None = None,
-    ended: Callable[[str, Ending], Ending] = light, start: ServerState | None = None, states: States | None = None,
-    evaluate_every: int = 0, log: Write | None = None,
-) -> Simulation:  # fmt: skip
+    run: RunDirectory,
+    config: FederationConfig,
+    shared: Shared,
+    *,
+    processes: int = 1,
+    measure_test: bool = True,
+    open_engine: Callable[[Federation], Engine] | None = None,
+    progress: RoundProgress | None = None,
+    ended: Callable[[str, Ending], Ending] = light,
+    start: ServerState | None = None,
+    states: States | None = None,
+    evaluate_every: int = 0,
+    log: Write | None = None,
+) -> Simulation:
     """Play or go on with a run to its end; what each round gave is in the directory as soon as it is over.
 
-    evaluate_every: see `simulate`. start, states: another run's end, to personalize from, in place of this run's own checkpoint.
-    log: takes each round's scalars.
+    evaluate_every: see `simulate`. start, states: another run's end, to personalize from, in place of this
+    run's own checkpoint. log: takes each round's scalars.
     """
     plan, initial = open_plan(run, config)
-    dataset, traffic = shared.shards.dataset, Traffic(run.held, config.codec)
+    dataset = shared.shards.dataset
+    traffic = Traffic(run.held, config.codec)
     if progress:
         progress.begin(run.state.round - 1 if run.state else 0)
 
@@ -138,12 +152,28 @@ def play(
 
     test = (as_float(dataset.x_test), dataset.y_test) if measure_test else None
     return simulate(
-        plan, initial, shared.shards, config, processes=processes, open_engine=open_engine, test=test, start=start or run.state,
-        states=run.states if states is None else states, traffic=traffic, progress=save, ended=count,
-        evaluate_every=evaluate_every, note=progress.skipped if progress else lambda _: None,
-    )  # fmt: skip
+        plan,
+        initial,
+        shared.shards,
+        config,
+        processes=processes,
+        open_engine=open_engine,
+        test=test,
+        start=start or run.state,
+        states=run.states if states is None else states,
+        traffic=traffic,
+        progress=save,
+        ended=count,
+        evaluate_every=evaluate_every,
+        note=progress.skipped if progress else lambda _: None,
+    )
 
 
 def models_on_test(plan: Plan, state: ServerState, x: Array, y: Labels) -> dict[str, float]:
-    """Return the accuracy of each whole model that the server holds, on common samples: `global`, `expert0`, ..."""
-    return {name: told["accuracy"] for name, told in snapshot.models_on_test(plan, LiteRTLearner(plan), state, x, y).items()}
+    """Return the accuracy of each whole model that the server holds, on common samples: `global`, `expert0`,
+    ...
+    """
+    return {
+        name: told["accuracy"]
+        for name, told in snapshot.models_on_test(plan, LiteRTLearner(plan), state, x, y).items()
+    }

@@ -11,11 +11,17 @@ class RoundProgress:
     """Tells of rounds and of clients that end, with the time that is left."""
 
     def __init__(self, rounds: int, telling: Telling, label: str = "") -> None:
-        self._label, self._telling, self._rounds, self._seconds, self._began = label, telling, rounds, 0.0, 0.0
+        self._label = label
+        self._telling = telling
+        self._rounds = rounds
+        self._seconds = 0.0
+        self._began = 0.0
 
     def begin(self, done: int) -> None:
         """Take how many rounds are done before this run goes on."""
-        self._telling.at(f"{self._label}round {min(done + 1, self._rounds)}/{self._rounds}", done, self._rounds)
+        self._telling.at(
+            f"{self._label}round {min(done + 1, self._rounds)}/{self._rounds}", done, self._rounds
+        )
 
     def __call__(self, state: ServerState, record: Record) -> None:
         """Take the round that is over."""
@@ -23,7 +29,9 @@ class RoundProgress:
         left = self._seconds * max(0, self._rounds - record.round)
         phase = "" if record.phase == "federate" else f" {record.phase}"
         told = f"loss {record.loss:.4f}, {record.seconds:.1f} s; {clock(left)} left"
-        place = f"round {record.round}/{self._rounds}{phase}" if record.round <= self._rounds else record.phase
+        place = (
+            f"round {record.round}/{self._rounds}{phase}" if record.round <= self._rounds else record.phase
+        )
         self._telling.doing(f"{self._label}{place}: {told}", record.round, self._rounds)
 
     def skipped(self, line: str) -> None:

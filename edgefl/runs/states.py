@@ -10,14 +10,17 @@ from edgefl.types import ClientState
 
 
 class FileStates(MutableMapping[str, ClientState]):
-    """Client id -> state. A state is written beside the one of the last checkpoint; `keep` makes the newest ones the checkpoint.
+    """Client id -> state. A state is written beside the one of the last checkpoint; `keep` makes the newest
+    ones the checkpoint.
 
-    Files are `ID.ROUND.safetensors`; after a crash, `FileStates(directory, round)` forgets what came after that round.
+    Files are `ID.ROUND.safetensors`; after a crash, `FileStates(directory, round)` forgets what came after
+    that round.
     Clients that keep nothing have no file.
     """
 
     def __init__(self, directory: Path, round: int) -> None:
-        self._directory, self._round = directory, round + 1
+        self._directory = directory
+        self._round = round + 1
         self._kept: dict[str, int] = {}
         self._new: dict[str, int] = {}
         for path in sorted(directory.glob("*.safetensors*")):
@@ -67,7 +70,9 @@ class FileStates(MutableMapping[str, ClientState]):
         try:
             write_atomic(path, encode_client_state(state))
         except OSError as error:
-            raise StateError(f"cannot write {path}: {error.strerror}; free some space, then go on with --resume") from error
+            raise StateError(
+                f"cannot write {path}: {error.strerror}; free some space, then go on with --resume"
+            ) from error
         if before is not None and before != self._round:
             self._path(client_id, before).unlink(missing_ok=True)
         self._new[client_id] = self._round

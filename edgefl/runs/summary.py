@@ -32,7 +32,9 @@ _KEYS = ("algorithm", "data", "figures", "clients", "rounds", "seconds", "bytes_
 
 
 def client_row(client_id: str, ending: Ending, test_counts: np.ndarray) -> dict[str, Any]:
-    """Return one client's figures; `test_counts` is the number of common test samples by class, int[classes]."""
+    """Return one client's figures; `test_counts` is the number of common test samples by class,
+    int[classes].
+    """
     row: dict[str, Any] = {"id": client_id, **ending.metrics}
     for name, by_class in ending.on_test.items():
         row[f"expected_{name}"] = local_test(by_class, ending.class_share)
@@ -41,16 +43,24 @@ def client_row(client_id: str, ending: Ending, test_counts: np.ndarray) -> dict[
 
 
 def figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Return mean, size-weighted mean, standard deviation, 10th percentile and count of each figure over clients."""
+    """Return mean, size-weighted mean, standard deviation, 10th percentile and count of each figure over
+    clients.
+    """
     keys = dict.fromkeys(key for row in rows for key in row if key.partition("_")[0] in FIGURES)
     sizes = [row["n_train"] for row in rows]
     return {key: asdict(spread([row.get(key, math.nan) for row in rows], sizes)) for key in keys}
 
 
 def clusters_of(simulation: Simulation) -> dict[str, int]:
-    """Return the cluster of each client: what the server assigned, else the expert that the client's own gate prefers; or nothing."""
+    """Return the cluster of each client: what the server assigned, else the expert that the client's own gate
+    prefers; or nothing.
+    """
     placed = assignments(simulation.state)
-    own = {c: int(e.mixture.diagnostics["assignment"]) for c, e in simulation.endings.items() if "assignment" in e.mixture.diagnostics}
+    own = {
+        c: int(e.mixture.diagnostics["assignment"])
+        for c, e in simulation.endings.items()
+        if "assignment" in e.mixture.diagnostics
+    }
     return placed or own
 
 
@@ -72,20 +82,31 @@ def summarize(
             row["cluster"] = placed[client_id]
         rows.append(row | {"diagnostics": dict(ending.mixture.diagnostics)})
     summary: dict[str, Any] = {
-        "federation": config.name, "algorithm": config.algorithm, "model": config.model.name, "data": config.data.name,
-        "partition": config.partition.name, "seed": config.seed, "rounds": len(records),
+        "federation": config.name,
+        "algorithm": config.algorithm,
+        "model": config.model.name,
+        "data": config.data.name,
+        "partition": config.partition.name,
+        "seed": config.seed,
+        "rounds": len(records),
         "seconds": round(sum(record["seconds"] for record in records), 2),
-        "bytes_up": sum(record["bytes_up"] for record in records), "bytes_down": sum(record["bytes_down"] for record in records),
+        "bytes_up": sum(record["bytes_up"] for record in records),
+        "bytes_down": sum(record["bytes_down"] for record in records),
         "figures": figures(rows),
-    }  # fmt: skip
+    }
     if config.privacy.is_on:
-        summary["privacy"] = {**spent(config, simulation.state.round - 1), "holds_against": "those who do not know the seed"}
+        summary["privacy"] = {
+            **spent(config, simulation.state.round - 1),
+            "holds_against": "those who do not know the seed",
+        }
     told = [line for line in explain_clusters(simulation.state) if line]
     if told:
         summary["clustering"] = told
     both = [row for row in rows if "truth" in row and "cluster" in row]
     if both:
-        summary["adjusted_rand_index"] = adjusted_rand_index([row["truth"] for row in both], [row["cluster"] for row in both])
+        summary["adjusted_rand_index"] = adjusted_rand_index(
+            [row["truth"] for row in both], [row["cluster"] for row in both]
+        )
     usage = dict.fromkeys(key for row in rows for key in row["diagnostics"])
     means = {key: [row["diagnostics"][key] for row in rows if key in row["diagnostics"]] for key in usage}
     summary["diagnostics"] = {key: sum(values) / len(values) for key, values in means.items()}
@@ -94,13 +115,25 @@ def summarize(
 
 
 def confusions(simulation: Simulation) -> str:
-    """Return what confusion.json holds: by client, how many held-out samples of a class were taken for which, [true, predicted, count]."""
-    return json.dumps({client_id: ending.confusion.tolist() for client_id, ending in simulation.endings.items()}) + "\n"
+    """Return what confusion.json holds: by client, how many held-out samples of a class were taken for which,
+    [true, predicted, count].
+    """
+    return (
+        json.dumps({client_id: ending.confusion.tolist() for client_id, ending in simulation.endings.items()})
+        + "\n"
+    )
 
 
 def gates(simulation: Simulation) -> str:
-    """Return what gates.json holds: by client, a row for each class of its held-out samples, [class, samples, weight of each expert]."""
-    return json.dumps({client_id: ending.gates.round(6).tolist() for client_id, ending in simulation.endings.items()}) + "\n"
+    """Return what gates.json holds: by client, a row for each class of its held-out samples, [class, samples,
+    weight of each expert].
+    """
+    return (
+        json.dumps(
+            {client_id: ending.gates.round(6).tolist() for client_id, ending in simulation.endings.items()}
+        )
+        + "\n"
+    )
 
 
 def read_summary(run: Path) -> dict[str, Any]:
@@ -109,10 +142,17 @@ def read_summary(run: Path) -> dict[str, Any]:
     found = read_json(path)
     lacking = [key for key in _KEYS if key not in found]
     if lacking:
-        raise StateError(f"{path} lacks {lacking[0]!r}; is it the summary of a run? Make it again with --resume")
-    spreads, parts = found["figures"], {field.name for field in fields(Spread)}
-    if not isinstance(spreads, dict) or any(not isinstance(each, dict) or not parts <= set(each) for each in spreads.values()):
-        raise StateError(f"{path} holds other figures than {', '.join(sorted(parts))} of each; make it again with --resume")
+        raise StateError(
+            f"{path} lacks {lacking[0]!r}; is it the summary of a run? Make it again with --resume"
+        )
+    spreads = found["figures"]
+    parts = {field.name for field in fields(Spread)}
+    if not isinstance(spreads, dict) or any(
+        not isinstance(each, dict) or not parts <= set(each) for each in spreads.values()
+    ):
+        raise StateError(
+            f"{path} holds other figures than {', '.join(sorted(parts))} of each; make it again with --resume"
+        )
     return found
 
 

@@ -11,7 +11,12 @@ _ORDER = ("mixture", "federated", "local")
 def columns(rows: Sequence[Sequence[str]]) -> str:
     """Return rows of equal length as aligned text: the first column to the left, the others to the right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = ["  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))]).rstrip() for row in rows]
+    lines = [
+        "  ".join(
+            [row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))]
+        ).rstrip()
+        for row in rows
+    ]
     return "\n".join(lines)
 
 
@@ -45,11 +50,17 @@ def result_table(summary: Mapping[str, Any]) -> str:
     rows: list[tuple[str, ...]] = [("per cent", "mean", "weighted", "std", "p10", "clients")]
     for key in keys_of([summary]):
         found = summary["figures"][key]
-        rows.append((key.replace("_", " ", 1), *(percent(found[part]) for part in ("mean", "weighted", "std", "p10")), str(found["count"])))
+        rows.append(
+            (
+                key.replace("_", " ", 1),
+                *(percent(found[part]) for part in ("mean", "weighted", "std", "p10")),
+                str(found["count"]),
+            )
+        )
     lines = [
-        f"{summary['federation']}: {summary['algorithm']}, {summary['model']}, {summary['data']} by {summary['partition']}, "
-        f"seed {summary['seed']}, {summary['rounds']} rounds in {summary['seconds']:.0f} s, "
-        f"up {size(summary['bytes_up'])}, down {size(summary['bytes_down'])}",
+        f"{summary['federation']}: {summary['algorithm']}, {summary['model']}, {summary['data']} by "
+        f"{summary['partition']}, seed {summary['seed']}, {summary['rounds']} rounds in "
+        f"{summary['seconds']:.0f} s, up {size(summary['bytes_up'])}, down {size(summary['bytes_down'])}",
         columns(rows),
     ]
     lines += summary.get("clustering", [])
@@ -67,7 +78,9 @@ def result_table(summary: Mapping[str, Any]) -> str:
 
 
 def comparison(names: Sequence[str], summaries: Sequence[Mapping[str, Any]]) -> str:
-    """Return runs side by side: mean, standard deviation and 10th percentile of each figure, bytes and seconds."""
+    """Return runs side by side: mean, standard deviation and 10th percentile of each figure, bytes and
+    seconds.
+    """
     rows: list[tuple[str, ...]] = [("per cent", *names)]
     for key in keys_of(summaries):
         for part in ("mean", "std", "p10"):

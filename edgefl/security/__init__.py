@@ -1,1 +1,3 @@
-"""Who may speak for whom: certificates for the connection, signatures for what is said, one enrolment file for each board."""
+"""Who may speak for whom: certificates for the connection, signatures for what is said, one enrolment file
+for each board.
+"""

@@ -1,6 +1,8 @@
-"""An authority of one's own, and what it certifies: the broker, the aggregator, each device. Elliptic curve P-256, PEM throughout.
+"""An authority of one's own, and what it certifies: the broker, the aggregator, each device. Elliptic curve
+P-256, PEM throughout.
 
-A certificate's common name is the MQTT user name (`use_identity_as_username`), so who connects is who the topic says.
+A certificate's common name is the MQTT user name (`use_identity_as_username`), so who connects is who the
+topic says.
 """
 
 import base64
@@ -52,7 +54,8 @@ def certify_server(authority: Certified, hosts: Sequence[str], days: int) -> Cer
 def certify_route(hosts: Sequence[str], days: int) -> Certified:
     """Return the certificate by which the servers of a cluster of brokers recognize each other.
 
-    It signs itself: a server that trusts only this certificate accepts no device's, although the authority signed that one.
+    It signs itself: a server that trusts only this certificate accepts no device's, although the authority
+    signed that one.
 
     Args:
         hosts: Names and addresses of all servers of the cluster.
@@ -82,7 +85,9 @@ def revocation_list(authority: Certified, serials: Sequence[int], days: int) -> 
     built = x509.CertificateRevocationListBuilder().issuer_name(issuer.subject)
     built = built.last_update(now - BACKDATED).next_update(now + timedelta(days=days))
     for serial in serials:
-        revoked = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now - BACKDATED).build()
+        revoked = (
+            x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now - BACKDATED).build()
+        )
         built = built.add_revoked_certificate(revoked)
     return built.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
 
@@ -101,10 +106,12 @@ def vouch(authority: Certified, client_id: str, signing_key: str, until: float) 
     """
     _, key = _open(authority)
     end = int(until)
-    return f"{end}.{base64.b64encode(key.sign(_vouched(client_id, signing_key, end), ec.ECDSA(hashes.SHA256()))).decode()}"
+    return f"{end}.{base64.b64encode(key.sign(_vouched(client_id, signing_key, end), ec.ECDSA(hashes.SHA256()))).decode()}"  # noqa: E501
 
 
-def check_voucher(authority: str, client_id: str, signing_key: str, voucher: str, now: float | None = None) -> None:
+def check_voucher(
+    authority: str, client_id: str, signing_key: str, voucher: str, now: float | None = None
+) -> None:
     """Raise WireError unless the authority vouches for a key at this time.
 
     Args:
@@ -117,18 +124,28 @@ def check_voucher(authority: str, client_id: str, signing_key: str, voucher: str
     public = _load(authority).public_key()
     ending, mark, signature = voucher.partition(".")
     if not mark or not re.fullmatch(r"[0-9]{1,12}", ending, re.ASCII):
-        raise WireError(f"the authority does not vouch for the key of {client_id} in this version; renew all with `edgefl broker vouch`")
-    until, now = int(ending), time.time() if now is None else now
+        raise WireError(
+            f"the authority does not vouch for the key of {client_id} in this version; renew all with "
+            "`edgefl broker vouch`"
+        )
+    until = int(ending)
+    now = time.time() if now is None else now
     try:
         if not isinstance(public, ec.EllipticCurvePublicKey):
             raise ValueError("the authority's key is of another kind")
-        public.verify(base64.b64decode(signature, validate=True), _vouched(client_id, signing_key, until), ec.ECDSA(hashes.SHA256()))
+        public.verify(
+            base64.b64decode(signature, validate=True),
+            _vouched(client_id, signing_key, until),
+            ec.ECDSA(hashes.SHA256()),
+        )
     except (InvalidSignature, ValueError, binascii.Error) as error:
-        raise WireError(f"the authority does not vouch for the key of {client_id}; revoke it and enrol it again") from error
+        raise WireError(
+            f"the authority does not vouch for the key of {client_id}; revoke it and enrol it again"
+        ) from error
     if now >= until:
         raise WireError(
-            f"the authority vouched for the key of {client_id} until {_date(until)}, and this device's clock says {_date(now)}; "
-            "renew all with `edgefl broker vouch`, or set the clock"
+            f"the authority vouched for the key of {client_id} until {_date(until)}, and this device's clock "
+            f"says {_date(now)}; renew all with `edgefl broker vouch`, or set the clock"
         )
 
 
@@ -162,22 +179,38 @@ def _load(certificate: str) -> x509.Certificate:
         raise ConfigError(f"this is no certificate: {error}; enrol the device again") from error
 
 
-def _certify(authority: Certified, name: str, days: int, purpose: x509.ObjectIdentifier, others: Sequence[x509.GeneralName]) -> Certified:
+def _certify(
+    authority: Certified,
+    name: str,
+    days: int,
+    purpose: x509.ObjectIdentifier,
+    others: Sequence[x509.GeneralName],
+) -> Certified:
     issuer, signer = _open(authority)
     key = ec.generate_private_key(ec.SECP256R1())
     built = _builder(_name(name), issuer.subject, key.public_key(), days)
     built = built.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     built = built.add_extension(_usage(digital_signature=True), critical=True)
     built = built.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
-    built = built.add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
+    built = built.add_extension(
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False
+    )
     if others:
         built = built.add_extension(x509.SubjectAlternativeName(others), critical=False)
     return _pem(built.sign(signer, hashes.SHA256()), key)
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int) -> x509.CertificateBuilder:
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
-    built = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key).serial_number(x509.random_serial_number())
+    built = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+    )
     begins = min(now, now + timedelta(days=days)) - BACKDATED
     return built.not_valid_before(begins).not_valid_after(now + timedelta(days=days))
 
@@ -188,7 +221,9 @@ def _open(authority: Certified) -> tuple[x509.Certificate, ec.EllipticCurvePriva
     return x509.load_pem_x509_certificate(authority.certificate.encode()), key
 
 
-def _usage(*, digital_signature: bool = False, key_cert_sign: bool = False, crl_sign: bool = False) -> x509.KeyUsage:
+def _usage(
+    *, digital_signature: bool = False, key_cert_sign: bool = False, crl_sign: bool = False
+) -> x509.KeyUsage:
     return x509.KeyUsage(digital_signature, False, False, False, False, key_cert_sign, crl_sign, False, False)
 
 
@@ -197,7 +232,10 @@ def _name(common: str) -> x509.Name:
 
 
 def _alternative_names(hosts: Sequence[str]) -> list[x509.GeneralName]:
-    return [x509.IPAddress(ipaddress.ip_address(host)) if _is_address(host) else x509.DNSName(host) for host in hosts]
+    return [
+        x509.IPAddress(ipaddress.ip_address(host)) if _is_address(host) else x509.DNSName(host)
+        for host in hosts
+    ]
 
 
 def _is_address(host: str) -> bool:
@@ -209,5 +247,7 @@ def _is_address(host: str) -> bool:
 
 
 def _pem(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Certified:
-    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
     return Certified(certificate.public_bytes(serialization.Encoding.PEM).decode(), private.decode())

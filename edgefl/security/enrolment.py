@@ -1,4 +1,6 @@
-"""One file for a board: who it is, where the broker is, and all keys that it needs. Whoever has the file is the board."""
+"""One file for a board: who it is, where the broker is, and all keys that it needs. Whoever has the file is
+the board.
+"""
 
 import contextlib
 import json
@@ -17,9 +19,11 @@ FORMAT = "edgefl enrolment 1"
 
 @dataclass(frozen=True)
 class Enrolment:
-    """`ca`, `certificate`, `key`: PEM. `signing_key` is this one's own, private; `aggregator_key` public, both Ed25519 in base64.
+    """`ca`, `certificate`, `key`: PEM. `signing_key` is this one's own, private; `aggregator_key` public,
+    both Ed25519 in base64.
 
-    `masked_only`, `least_clients`: what the device may send, whatever its command line says; see `devices.order.Sharing`.
+    `masked_only`, `least_clients`: what the device may send, whatever its command line says; see
+    `devices.order.Sharing`.
     """
 
     client_id: str
@@ -43,29 +47,50 @@ def load_enrolment(path: Path) -> Enrolment:
     """Read the file; ConfigError when it is not one, or when others may read it."""
     try:
         if path.stat().st_mode & 0o077:
-            raise ConfigError(f"{path} can be read by others, and it is this device's identity; chmod 600 {path}")
+            raise ConfigError(
+                f"{path} can be read by others, and it is this device's identity; chmod 600 {path}"
+            )
         raw = parse_json(path.read_text())
     except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}; make it with `edgefl device enrol`") from error
+        raise ConfigError(
+            f"cannot read {path}: {error.strerror}; make it with `edgefl device enrol`"
+        ) from error
     except ValueError as error:
         raise ConfigError(f"{path} is no enrolment: {error}; make it with `edgefl device enrol`") from error
     names = [field.name for field in fields(Enrolment) if field.default is MISSING]
-    if not isinstance(raw, dict) or raw.get("format") != FORMAT or not all(isinstance(raw.get(name), str) for name in names):
-        raise ConfigError(f"{path} is no enrolment of this version, expected {FORMAT!r} with {', '.join(names)}; enrol again")
-    masked_only, least_clients = raw.get("masked_only", False), raw.get("least_clients", 0)
+    if (
+        not isinstance(raw, dict)
+        or raw.get("format") != FORMAT
+        or not all(isinstance(raw.get(name), str) for name in names)
+    ):
+        raise ConfigError(
+            f"{path} is no enrolment of this version, expected {FORMAT!r} with {', '.join(names)}; enrol "
+            "again"
+        )
+    masked_only = raw.get("masked_only", False)
+    least_clients = raw.get("least_clients", 0)
     if type(masked_only) is not bool or type(least_clients) is not int or least_clients < 0:
-        raise ConfigError(f"{path} has masked_only {masked_only!r} and least_clients {least_clients!r}, expected a boolean and a number")
-    return Enrolment(**{name: raw[name] for name in names}, masked_only=masked_only, least_clients=least_clients)
+        raise ConfigError(
+            f"{path} has masked_only {masked_only!r} and least_clients {least_clients!r}, expected a boolean "
+            "and a number"
+        )
+    return Enrolment(
+        **{name: raw[name] for name in names}, masked_only=masked_only, least_clients=least_clients
+    )
 
 
 def tls_context(enrolment: Enrolment) -> ssl.SSLContext:
-    """Return the context that proves who this is and trusts this authority alone. ConfigError for keys that do not fit."""
+    """Return the context that proves who this is and trusts this authority alone. ConfigError for keys that
+    do not fit.
+    """
     try:
         context = ssl.create_default_context(cadata=enrolment.ca)
         with _readable(enrolment.certificate + enrolment.key) as path:
             context.load_cert_chain(path)
     except (ssl.SSLError, ValueError, OSError) as error:
-        raise ConfigError(f"the keys of {enrolment.client_id!r} cannot be used: {error}; enrol it again") from error
+        raise ConfigError(
+            f"the keys of {enrolment.client_id!r} cannot be used: {error}; enrol it again"
+        ) from error
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
 
@@ -74,7 +99,8 @@ def tls_context(enrolment: Enrolment) -> ssl.SSLContext:
 def _readable(text: str) -> Iterator[str]:
     """Yield the path of a file with this text, because OpenSSL reads a chain from a file only.
 
-    It lies in memory where the system has such files (Linux). A private key that was written to a card leaves a trace there.
+    It lies in memory where the system has such files (Linux). A private key that was written to a card leaves
+    a trace there.
     """
     if hasattr(os, "memfd_create"):
         with os.fdopen(os.memfd_create("edgefl"), "w") as file:

@@ -1,7 +1,9 @@
-"""Ed25519 signatures (RFC 8032) over a message of the protocol: every field of it, and the topic's names that it was said under.
+"""Ed25519 signatures (RFC 8032) over a message of the protocol: every field of it, and the topic's names that
+it was said under.
 
-What is signed is the message's JSON as it travels, but with an empty signature, after a line that names federation, kind and device,
-so that no signature fits another federation, another kind of message or another device.
+What is signed is the message's JSON as it travels, but with an empty signature, after a line that names
+federation, kind and device, so that no signature fits another federation, another kind of message or another
+device.
 """
 
 import base64
@@ -28,8 +30,11 @@ def public_of(key: str) -> str:
     return base64.b64encode(public_key(_private(key))).decode()
 
 
-def encode_signed(message: Any, key: str, federation: str, client_id: str = "", prefix: str = PREFIX) -> bytes:
-    """Return the message (a dataclass with a field `signature`, empty yet) as JSON, signed; WireError when it is too large.
+def encode_signed(
+    message: Any, key: str, federation: str, client_id: str = "", prefix: str = PREFIX
+) -> bytes:
+    """Return the message (a dataclass with a field `signature`, empty yet) as JSON, signed; WireError when it
+    is too large.
 
     Args:
         prefix: The version that the message belongs to, such as `edgefl/v2`.
@@ -43,7 +48,9 @@ def encode_signed(message: Any, key: str, federation: str, client_id: str = "", 
 
 
 def check(message: Any, payload: bytes, public: str, federation: str, client_id: str = "") -> None:
-    """Raise WireError unless the message, read from this payload, bears the signature of this public key's owner."""
+    """Raise WireError unless the message, read from this payload, bears the signature of this public key's
+    owner.
+    """
     kind = type(message).__name__
     fits = checker(_raw(public, f"the public key {public[:12]!r}... is none"))
     if not message.signature:
@@ -59,7 +66,10 @@ def check(message: Any, payload: bytes, public: str, federation: str, client_id:
         said = _head(message, federation, client_id) + before + field + rest
         fit = rest != after and rest.startswith(b'"') and fits(signature, said)
     if not fit:
-        raise WireError(f"{kind} has a wrong signature: it is forged, damaged or of another federation; enrol the sender again")
+        raise WireError(
+            f"{kind} has a wrong signature: it is forged, damaged or of another federation; enrol the sender "
+            "again"
+        )
 
 
 @lru_cache(256)  # to make one takes as long as to sign

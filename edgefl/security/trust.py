@@ -1,4 +1,6 @@
-"""What one end of the wire signs, and whose signatures it wants: all of it, or nothing where nobody was enrolled."""
+"""What one end of the wire signs, and whose signatures it wants: all of it, or nothing where nobody was
+enrolled.
+"""
 
 import sys
 import time
@@ -17,10 +19,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Trust:
-    """`key`: this end's private key, empty signs nothing. `key_of`: a client id -> the public key of who speaks under it.
+    """`key`: this end's private key, empty signs nothing. `key_of`: a client id -> the public key of who
+    speaks under it.
 
-    Without `key_of` nothing is checked. The aggregator speaks to a device under the device's id, to all under the empty one.
-    `prefix`: the version of the protocol that outgoing messages belong to.
+    Without `key_of` nothing is checked. The aggregator speaks to a device under the device's id, to all under
+    the empty one. `prefix`: the version of the protocol that outgoing messages belong to.
     `clients`: the ids of the devices that may take part; empty for all.
     """
 
@@ -31,7 +34,9 @@ class Trust:
     clients: frozenset[str] = frozenset()
 
     def encode(self, message: object, client_id: str = "") -> bytes:
-        """Return the message as it is sent; its field `signature` is empty before. WireError when it is too large."""
+        """Return the message as it is sent; its field `signature` is empty before. WireError when it is too
+        large.
+        """
         if not self.key:
             return encode_json(message)
         from edgefl.security.signing import encode_signed
@@ -39,7 +44,9 @@ class Trust:
         return encode_signed(message, self.key, self.federation, client_id, self.prefix)
 
     def checked(self, message: T, payload: bytes, client_id: str = "") -> T:
-        """Return the message, which was read from this payload; WireError when it does not bear the signature that it must."""
+        """Return the message, which was read from this payload; WireError when it does not bear the signature
+        that it must.
+        """
         if self.key_of is not None:
             from edgefl.security.signing import check
 
@@ -47,11 +54,15 @@ class Trust:
         return message
 
     def admits(self, client_id: str) -> bool:
-        """Whether a client may take part in this federation; who is enrolled is another question, see `refusal`."""
+        """Whether a client may take part in this federation; who is enrolled is another question, see
+        `refusal`.
+        """
         return not self.clients or client_id in self.clients
 
     def refusal(self, client_id: str) -> str:
-        """Return why messages of a client count for nothing: it is not enrolled, or it was revoked. Empty: they count."""
+        """Return why messages of a client count for nothing: it is not enrolled, or it was revoked. Empty:
+        they count.
+        """
         if self.key_of is None:
             return ""
         try:
@@ -62,7 +73,9 @@ class Trust:
 
 
 class Enrolments:
-    """The public key of each device, read again when its file changes: a revoked device is out at its next word."""
+    """The public key of each device, read again when its file changes: a revoked device is out at its next
+    word.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -87,15 +100,24 @@ class Enrolments:
             WireError: As `key_of`; the device has no voucher, or one that ended.
         """
         key = self.key_of(client_id)
-        self._vouchers = self._vouchers or {name: each.voucher for name, each in devices(self._directory).items()}
+        self._vouchers = self._vouchers or {
+            name: each.voucher for name, each in devices(self._directory).items()
+        }
         voucher = self._vouchers.get(client_id, "")
         if voucher_until(voucher) <= time.time():
             found = "ended" if voucher_until(voucher) else "is missing, or is one of an older edgefl"
-            raise WireError(f"the authority's voucher for the key of {client_id} {found}; renew all with `edgefl broker vouch`")
+            raise WireError(
+                f"the authority's voucher for the key of {client_id} {found}; renew all with `edgefl broker "
+                "vouch`"
+            )
         return key, voucher
 
     def _read(self) -> None:
         changed = (self._directory / "devices.json").stat().st_mtime_ns
         if changed != self._read_at:
-            self._keys = {sys.intern(name): "" if each.revoked else each.signing_key for name, each in devices(self._directory).items()}
-            self._vouchers, self._read_at = {}, changed
+            self._keys = {
+                sys.intern(name): "" if each.revoked else each.signing_key
+                for name, each in devices(self._directory).items()
+            }
+            self._vouchers = {}
+            self._read_at = changed

@@ -20,4 +20,8 @@ def decode_initial(blob: bytes, spec: PlanSpec, origin: str) -> dict[str, Array]
 def _draw_specs(spec: PlanSpec) -> list[TensorSpec]:
     network = spec.signature("predict").frozen
     count = further_draws(spec.algorithm, spec.options)
-    return [TensorSpec(f"{draw_prefix(k)}/{each.name}", each.shape, each.dtype) for k in range(1, count + 1) for each in network]
+    return [
+        TensorSpec(f"{draw_prefix(k)}/{each.name}", each.shape, each.dtype)
+        for k in range(1, count + 1)
+        for each in network
+    ]

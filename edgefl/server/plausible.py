@@ -1,24 +1,29 @@
-"""Whether a federation can go on from the state that a round made: one finite but absurd update must not ruin it.
+"""Whether a federation can go on from the state that a round made: one finite but absurd update must not ruin
+it.
 
 A round is skipped when an array of its new state holds NaN or infinity, or when a model moved too far:
 
     |w' - w| > 10 (|w| + m) + sqrt(n)
 
-|.| is the L2 norm over all n weights of a model, w the model before the round (zero for a new model), w' after it, and m the lower median
-of the norms of the round's updates. The state before the round then stays, and the next round begins.
+|.| is the L2 norm over all n weights of a model, w the model before the round (zero for a new model), w'
+after it, and m the lower median of the norms of the round's updates. The state before the round then stays,
+and the next round begins.
 
-The bound is wide on purpose, because it must never stop honest training. A mean of updates moves a model by no more than the largest
-update, and m measures what an update of this round is: a step beyond ten times the model and m together means that training diverged.
-sqrt(n) is one for each weight: an optimizer at the server with a rate of up to 1 may leave a model of zeros.
+The bound is wide on purpose, because it must never stop honest training. A mean of updates moves a model by
+no more than the largest update, and m measures what an update of this round is: a step beyond ten times the
+model and m together means that training diverged. sqrt(n) is one for each weight: an optimizer at the server
+with a rate of up to 1 may leave a model of zeros.
 
-Source: Sun et al., Can You Really Backdoor Federated Learning?, arXiv:1911.07963, bounds the norms of updates; Andrew et al.,
-Differentially Private Learning with Adaptive Clipping, arXiv:1905.03871, takes the bound from a quantile of the norms. Fewer than half of
-the clients cannot move the median.
+Source: Sun et al., Can You Really Backdoor Federated Learning?, arXiv:1911.07963, bounds the norms of
+updates; Andrew et al., Differentially Private Learning with Adaptive Clipping, arXiv:1905.03871, takes the
+bound from a quantile of the norms. Fewer than half of the clients cannot move the median.
 
-A client whose own update is beyond the bound is named, and takes part in no later round: else it would have every round skipped.
+A client whose own update is beyond the bound is named, and takes part in no later round: else it would have
+every round skipped.
 
-Under secure aggregation single updates are not seen: m is 0 and nobody is named. With `[privacy]` only NaN and infinity count: updates are
-clipped there, and a rule on their norms would tell of them what the noise hides.
+Under secure aggregation single updates are not seen: m is 0 and nobody is named. With `[privacy]` only NaN
+and infinity count: updates are clipped there, and a rule on their norms would tell of them what the noise
+hides.
 """
 
 import math
@@ -43,7 +48,9 @@ def norm(weights: Mapping[str, NDArray[np.floating]]) -> float:
 
 
 def step_limit(before: Weights | None, after: Weights, median: float) -> float:
-    """Return how far a model may move in a round; see above. before: None for a new model; median: of the norms of the round's updates."""
+    """Return how far a model may move in a round; see above. before: None for a new model; median: of the
+    norms of the round's updates.
+    """
     size = sum(array.size for array in after.values())
     return FACTOR * ((norm(before) if before else 0.0) + median) + math.sqrt(size)
 
@@ -59,10 +66,15 @@ def problem_of(before: ServerState, after: ServerState, median: float, *, finite
         known = before.models.get(name)
         if known is weights:
             continue
-        if known is not None and any(known[key].shape != array.shape for key, array in weights.items() if key in known):
+        if known is not None and any(
+            known[key].shape != array.shape for key, array in weights.items() if key in known
+        ):
             known = None
-        moved = {key: array.astype(np.float64) - (known or {}).get(key, 0.0) for key, array in weights.items()}
-        step, limit = norm(moved), step_limit(known, weights, median)
+        moved = {
+            key: array.astype(np.float64) - (known or {}).get(key, 0.0) for key, array in weights.items()
+        }
+        step = norm(moved)
+        limit = step_limit(known, weights, median)
         if step > limit:
             return f"{name} would move by {step:.3g} (L2 norm), expected {limit:.3g} at most"
     return ""
@@ -71,7 +83,9 @@ def problem_of(before: ServerState, after: ServerState, median: float, *, finite
 def check_samples(client_id: str, count: int, most: int) -> None:
     """Raise ConfigError for a client that counts more samples than a federation allows."""
     if count > most:
-        raise ConfigError(f"{client_id} has {count} samples, expected {most} at most; raise max_samples of [federation]")
+        raise ConfigError(
+            f"{client_id} has {count} samples, expected {most} at most; raise max_samples of [federation]"
+        )
 
 
 def left_out(state: ServerState) -> frozenset[str]:
@@ -119,6 +133,12 @@ def guarded(algorithm: Algorithm, config: FederationConfig, note: Callable[[str]
 def skipped(round: int, problem: str, absurd: Mapping[str, float]) -> str:
     """Return the line about a skipped round."""
     if not absurd:
-        return f"round {round}: skipped, the models stay as they were: {problem}; lower the learning rate, or use a robust mean"
+        return (
+            f"round {round}: skipped, the models stay as they were: {problem}; lower the learning rate, or "
+            "use a robust mean"
+        )
     named = ", ".join(f"{client_id} (norm {own:.3g})" for client_id, own in absurd.items())
-    return f"round {round}: skipped, the models stay as they were: {problem}. Left out from now on: {named}; look at their logs and data"
+    return (
+        f"round {round}: skipped, the models stay as they were: {problem}. Left out from now on: {named}; "
+        "look at their logs and data"
+    )

@@ -1,12 +1,14 @@
-"""The round state machine: pure functions over a frozen `Round`; time comes in as an argument (seconds, any monotonic clock).
+"""The round state machine: pure functions over a frozen `Round`; time comes in as an argument (seconds, any
+monotonic clock).
 
-A round closes when its whole cohort reported, or as many as are `enough`; or at the deadline with quorum; or when quorum is met
-and all who are missing have been offline for `grace_s`. Past the deadline without quorum it is overdue: send the tasks again and
-`extend`.
+A round closes when its whole cohort reported, or as many as are `enough`; or at the deadline with quorum; or
+when quorum is met and all who are missing have been offline for `grace_s`. Past the deadline without quorum
+it is overdue: send the tasks again and `extend`.
 
-More clients than are enough is over-selection (Bonawitz et al., Towards Federated Learning at Scale, MLSys 2019). An
-update that answers an earlier round is late; a round takes it up to `max_staleness` rounds old. If late ones count towards enough,
-rounds are the versions of an asynchronous federation with a buffer (Nguyen et al., FedBuff, AISTATS 2022).
+More clients than are enough is over-selection (Bonawitz et al., Towards Federated Learning at Scale, MLSys
+2019). An update that answers an earlier round is late; a round takes it up to `max_staleness` rounds old. If
+late ones count towards enough, rounds are the versions of an asynchronous federation with a buffer (Nguyen et
+al., FedBuff, AISTATS 2022).
 """
 
 import math
@@ -24,10 +26,11 @@ Answer = tuple[int, str]
 
 @dataclass(frozen=True)
 class Round:
-    """One round. `received`: sha256 of the update by client; `failed`: why the client's update was rejected; `away`: offline since.
+    """One round. `received`: sha256 of the update by client; `failed`: why the client's update was rejected;
+    `away`: offline since.
 
-    enough: so many updates close it, 0 for those of the whole cohort. late: sha256 of the late updates that it took; settled: of
-    those that earlier rounds took, of as many rounds back as late ones may come from.
+    enough: so many updates close it, 0 for those of the whole cohort. late: sha256 of the late updates that
+    it took; settled: of those that earlier rounds took, of as many rounds back as late ones may come from.
     """
 
     number: int
@@ -57,12 +60,23 @@ class Verdict:
 
 
 def open_round(
-    number: int, cohort: Iterable[str], *, quorum: float, deadline_s: float, grace_s: float, now: float, enough: int = 0,
-    max_staleness: int = 0, late_count: bool = False, settled: Mapping[Answer, str] = {},
-) -> Round:  # fmt: skip
-    """Open a round; `quorum` is the share that must report: of `enough`, or of the cohort. RoundError for an empty cohort.
+    number: int,
+    cohort: Iterable[str],
+    *,
+    quorum: float,
+    deadline_s: float,
+    grace_s: float,
+    now: float,
+    enough: int = 0,
+    max_staleness: int = 0,
+    late_count: bool = False,
+    settled: Mapping[Answer, str] = {},
+) -> Round:
+    """Open a round; `quorum` is the share that must report: of `enough`, or of the cohort. RoundError for an
+    empty cohort.
 
-    max_staleness: how many rounds back an update may come from; late_count: whether such updates count towards enough and quorum.
+    max_staleness: how many rounds back an update may come from; late_count: whether such updates count
+    towards enough and quorum.
     """
     ids = tuple(sorted(set(cohort)))
     if not ids:
@@ -71,23 +85,40 @@ def open_round(
     enough = min(enough, len(ids))
     needed = max(1, math.ceil(quorum * (enough or len(ids)) - 1e-9))
     return Round(
-        number, ids, needed, deadline_s, grace_s, now, now + deadline_s, enough=enough, max_staleness=max_staleness,
-        late_count=late_count, settled=settled,
-    )  # fmt: skip
+        number,
+        ids,
+        needed,
+        deadline_s,
+        grace_s,
+        now,
+        now + deadline_s,
+        enough=enough,
+        max_staleness=max_staleness,
+        late_count=late_count,
+        settled=settled,
+    )
 
 
 def judge(round: Round, number: int, client_id: str, sha256: str) -> Verdict:
-    """Say whether the round takes an update, or why not; an answer to a task counts once, whatever its client sends again."""
+    """Say whether the round takes an update, or why not; an answer to a task counts once, whatever its client
+    sends again.
+    """
     if number < round.number - round.max_staleness:
-        return Verdict("rejected", f"stale: an update of round {number}, round {round.number} is open; wait for its task")
+        return Verdict(
+            "rejected", f"stale: an update of round {number}, round {round.number} is open; wait for its task"
+        )
     if number > round.number:
-        return Verdict("rejected", f"an update of round {number}, round {round.number} is open; wait for its task")
+        return Verdict(
+            "rejected", f"an update of round {number}, round {round.number} is open; wait for its task"
+        )
     if number < round.number:
-        before, rest = round.late.get((number, client_id)) or round.settled.get((number, client_id)), "wait for a task"
+        before = round.late.get((number, client_id)) or round.settled.get((number, client_id))
+        rest = "wait for a task"
     elif client_id not in round.cohort:
         return Verdict("rejected", f"{client_id} is not in the cohort of round {number}; wait for a task")
     else:
-        before, rest = round.received.get(client_id), "send one update a round"
+        before = round.received.get(client_id)
+        rest = "send one update a round"
     if before is None:
         return Verdict("accepted")
     if before == sha256:
@@ -107,7 +138,9 @@ def receive(round: Round, number: int, client_id: str, sha256: str) -> tuple[Rou
 
 
 def fail(round: Round, client_id: str, reason: str) -> Round:
-    """Note that what a client sent cannot be used: the round does not wait for it, and takes a better update if one comes."""
+    """Note that what a client sent cannot be used: the round does not wait for it, and takes a better update
+    if one comes.
+    """
     if client_id not in round.cohort or client_id in round.received:
         return round
     return replace(round, failed={**round.failed, client_id: reason})
@@ -127,18 +160,25 @@ def online(round: Round, client_id: str) -> Round:
 
 def admit(round: Round, client_id: str) -> Round:
     """Add a client to an open round; what is needed for quorum stays."""
-    return round if client_id in round.cohort else replace(round, cohort=tuple(sorted((*round.cohort, client_id))))
+    return (
+        round
+        if client_id in round.cohort
+        else replace(round, cohort=tuple(sorted((*round.cohort, client_id))))
+    )
 
 
 def leave(round: Round, client_id: str) -> Round:
-    """Take a client that has not reported out of an open round. A round never needs more updates than it has clients."""
+    """Take a client that has not reported out of an open round. A round never needs more updates than it has
+    clients.
+    """
     if client_id not in round.cohort or client_id in round.received:
         return round
     cohort = tuple(each for each in round.cohort if each != client_id)
     enough = min(round.enough, len(cohort))
     needed = min(round.needed, max(1, enough or len(cohort)))
     if round.late_count:  # late updates of others count too
-        enough, needed = round.enough, round.needed
+        enough = round.enough
+        needed = round.needed
     return replace(round, cohort=cohort, enough=enough, needed=needed)
 
 
@@ -148,7 +188,11 @@ def missing(round: Round) -> tuple[str, ...]:
 
 
 def _awaited(round: Round) -> Iterator[str]:
-    return (client_id for client_id in round.cohort if client_id not in round.received and client_id not in round.failed)
+    return (
+        client_id
+        for client_id in round.cohort
+        if client_id not in round.received and client_id not in round.failed
+    )
 
 
 def count(round: Round) -> int:
@@ -157,7 +201,9 @@ def count(round: Round) -> int:
 
 
 def lacking(round: Round) -> int:
-    """Return how many updates would close the round: not those of clients that are away or whose update was rejected."""
+    """Return how many updates would close the round: not those of clients that are away or whose update was
+    rejected.
+    """
     if round.enough:
         return round.enough - count(round)
     return len(round.cohort) - len({*round.received, *round.failed, *round.away})
@@ -174,12 +220,17 @@ def is_closed(round: Round, now: float) -> bool:
         return False
     if round.enough and count(round) >= round.enough:
         return True
-    gone = all(client_id in round.away and now - round.away[client_id] >= round.grace_s for client_id in _awaited(round))
+    gone = all(
+        client_id in round.away and now - round.away[client_id] >= round.grace_s
+        for client_id in _awaited(round)
+    )
     return gone or now >= round.closes
 
 
 def is_overdue(round: Round, now: float) -> bool:
-    """Whether quorum was missed: at the deadline, or as soon as nobody of the cohort is left who could report."""
+    """Whether quorum was missed: at the deadline, or as soon as nobody of the cohort is left who could
+    report.
+    """
     is_hopeless = bool(round.cohort) and next(_awaited(round), None) is None
     return not has_quorum(round) and (now >= round.closes or is_hopeless)
 
@@ -190,17 +241,21 @@ def extend(round: Round, now: float, *, counts: bool = True) -> Round:
     One does not count while somebody who is missing is paused: that client says that it comes back.
     """
     if counts and round.extensions >= MAX_EXTENSIONS:
-        why = "; ".join(f"{client_id} ({round.failed.get(client_id, 'silent')})" for client_id in missing(round))
+        why = "; ".join(
+            f"{client_id} ({round.failed.get(client_id, 'silent')})" for client_id in missing(round)
+        )
         raise RoundError(
-            f"round {round.number} has {count(round)} of {len(round.cohort)} updates, expected {round.needed}, after "
-            f"{round.extensions + 1} deadlines of {round.deadline_s:g} s; missing: {why}; "
-            "look at their logs, raise deadline_s, or lower quorum"
+            f"round {round.number} has {count(round)} of {len(round.cohort)} updates, expected "
+            f"{round.needed}, after {round.extensions + 1} deadlines of {round.deadline_s:g} s; missing: "
+            f"{why}; look at their logs, raise deadline_s, or lower quorum"
         )
     return replace(round, closes=now + round.deadline_s, failed={}, extensions=round.extensions + counts)
 
 
 def next_change(round: Round, now: float) -> float:
     """Return the seconds until time alone may close the round or make it overdue."""
-    returns = [since + round.grace_s for client_id, since in round.away.items() if client_id not in round.received]
+    returns = [
+        since + round.grace_s for client_id, since in round.away.items() if client_id not in round.received
+    ]
     later = [moment for moment in (round.closes, *returns) if moment > now]
     return min(later) - now if later else 0.0

@@ -1,13 +1,13 @@
 """Late updates: how much they count, and who can take them.
 
-A delta that answers round r - s, taken in round r, is scaled by 1 / sqrt(1 + s), the polynomial weight with a = 1/2 of Xie et al.,
-Asynchronous Federated Optimization, arXiv:1903.03934, as Nguyen et al., Federated Learning with Buffered Asynchronous
-Aggregation, arXiv:2106.06639, use it:
+A delta that answers round r - s, taken in round r, is scaled by 1 / sqrt(1 + s), the polynomial weight with a
+= 1/2 of Xie et al., Asynchronous Federated Optimization, arXiv:1903.03934, as Nguyen et al., Federated
+Learning with Buffered Asynchronous Aggregation, arXiv:2106.06639, use it:
 
     w <- w + eta sum_k n_k d_k / sqrt(1 + s_k) / sum_k n_k
 
-The delta is scaled and not its number of samples: a round of late updates alone then takes a shorter step, as it does in both papers,
-and a mean that counts each client once (median, trimmed) is weighted too.
+The delta is scaled and not its number of samples: a round of late updates alone then takes a shorter step, as
+it does in both papers, and a mean that counts each client once (median, trimmed) is weighted too.
 """
 
 import math
@@ -28,12 +28,15 @@ def staleness_weight(staleness: int) -> float:
 
 
 def as_of(update: Update, round: int) -> Update:
-    """Return the update as one of this round: its deltas scaled down when it answers an earlier one, else to the bit as they are."""
+    """Return the update as one of this round: its deltas scaled down when it answers an earlier one, else to
+    the bit as they are.
+    """
     if update.round >= round:
         return update
     weight = np.float32(staleness_weight(round - update.round))
     deltas = {
-        model: {name: np.asarray(array * weight, np.float32) for name, array in each.items()} for model, each in update.deltas.items()
+        model: {name: np.asarray(array * weight, np.float32) for name, array in each.items()}
+        for model, each in update.deltas.items()
     }
     return replace(update, round=round, deltas=deltas)
 
@@ -43,8 +46,12 @@ def check_rounds(config: FederationConfig) -> None:
     if config.staleness and not make_algorithm(config.algorithm, None, config.options).takes_late:
         wanted = "mode = 'async'" if config.mode == "async" else "late = 'keep'"
         raise ConfigError(
-            f"{wanted} is not for {config.algorithm}, expected an algorithm whose round is a mean of deltas to one global model, such as "
-            f"fedavg: a late update of {config.algorithm} answers models, clusters or phases of a round that is over; leave it out"
+            f"{wanted} is not for {config.algorithm}, expected an algorithm whose round is a mean of deltas "
+            f"to one global model, such as fedavg: a late update of {config.algorithm} answers models, "
+            "clusters or phases of a round that is over; leave it out"
         )
     if config.budget_s and "epochs" not in entry(config.algorithm).defaults:
-        raise ConfigError(f"budget_s is {config.budget_s:g}, but {config.algorithm} has no option 'epochs' to scale; leave it out")
+        raise ConfigError(
+            f"budget_s is {config.budget_s:g}, but {config.algorithm} has no option 'epochs' to scale; leave "
+            "it out"
+        )

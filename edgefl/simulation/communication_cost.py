@@ -1,4 +1,6 @@
-"""What a broadcast and an update weigh on the wire: the same encoders as over MQTT, counted instead of sent."""
+"""What a broadcast and an update weigh on the wire: the same encoders as over MQTT, counted instead of
+sent.
+"""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -12,14 +14,17 @@ from edgefl.wire.tensors import encode_models, encode_weights
 _SHA256 = "0" * 64
 _SESSION = "0" * 16
 _TS = 1763737200.1234567
-"""When every message is sent: the digits of a time must not differ from run to run. A real one has as many, or a few less."""
+"""When every message is sent: the digits of a time must not differ from run to run. A real one has as many,
+or a few less.
+"""
 _STARTED = 1763737200123
 
 
 class Traffic:
     """Payload bytes of a federation after the plan; a device asks only for models that it does not hold.
 
-    held: of each client the sha256 of models that it was sent before, from `held` of an earlier part of the same run.
+    held: of each client the sha256 of models that it was sent before, from `held` of an earlier part of the
+    same run.
     """
 
     def __init__(self, held: Mapping[str, Iterable[str]] = {}, codec: str = "fp32") -> None:
@@ -47,9 +52,22 @@ class Traffic:
         self._held[client_id] = held | set(hashes.values())
         lacking = dict(blobs[name] for name, sha256 in hashes.items() if sha256 not in held)
         task = Task(
-            _SESSION, broadcast.round, broadcast.phase, _SHA256, hashes, broadcast.scalars, 1, 120.0, self._codec, 0, 0.0, _SESSION,
-            _TS, granted=True, started=_STARTED,
-        )  # fmt: skip
+            _SESSION,
+            broadcast.round,
+            broadcast.phase,
+            _SHA256,
+            hashes,
+            broadcast.scalars,
+            1,
+            120.0,
+            self._codec,
+            0,
+            0.0,
+            _SESSION,
+            _TS,
+            granted=True,
+            started=_STARTED,
+        )
         return len(encode_json(task)) + sum(lacking.values())
 
     def up(self, update: Update) -> int:
@@ -59,13 +77,26 @@ class Traffic:
         """
         size = len(encode_models(update.deltas, self._codec))
         begin = Begin(
-            update.client_id, _SESSION, update.round, _SHA256, _SHA256, size, chunk_count(size), CHUNK_BYTES, update.num_samples,
-            update.metrics, _SESSION, _TS, follows=True,
-        )  # fmt: skip
+            update.client_id,
+            _SESSION,
+            update.round,
+            _SHA256,
+            _SHA256,
+            size,
+            chunk_count(size),
+            CHUNK_BYTES,
+            update.num_samples,
+            update.metrics,
+            _SESSION,
+            _TS,
+            follows=True,
+        )
         return size + len(encode_json(begin))
 
     def close_round(self, models: Mapping[str, Weights]) -> None:
-        """Forget the models of this round but those that the next one has too: `models` of the server state."""
+        """Forget the models of this round but those that the next one has too: `models` of the server
+        state.
+        """
         self._encoded.clear()
         live = {self._blob(weights)[0] for weights in models.values()}
         self._held = {client_id: held & live for client_id, held in self._held.items() if held & live}

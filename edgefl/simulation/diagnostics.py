@@ -1,8 +1,10 @@
-"""What a simulated round can be measured by, beside what it needs: a look from above that no aggregator has. It changes no bit of a run.
+"""What a simulated round can be measured by, beside what it needs: a look from above that no aggregator has.
+It changes no bit of a run.
 
-divergence: of each model's deltas (Reisser et al., arXiv:2107.06724, appendix D); clusters: of all clients when they were placed;
-q: FedMix's q(expert given the label); models, clients: where they were evaluated. All of it goes into rounds.jsonl but for the
-likeness of clients that a clustering has compared, which is clusters.json.
+divergence: of each model's deltas (Reisser et al., arXiv:2107.06724, appendix D); clusters: of all clients
+when they were placed; q: FedMix's q(expert given the label); models, clients: where they were evaluated. All
+of it goes into rounds.jsonl but for the likeness of clients that a clustering has compared, which is
+clusters.json.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -34,7 +36,8 @@ class Watch:
     """Watches one round's updates on their way to the aggregation."""
 
     def __init__(self, plan: Plan, state: ServerState) -> None:
-        self._state, self._algorithm = state, plan.spec.algorithm
+        self._state = state
+        self._algorithm = plan.spec.algorithm
         self._options = full_options(plan.spec.algorithm, plan.spec.options) if state.phase == CLUSTER else {}
         self._divergence = Divergence()
 
@@ -63,13 +66,19 @@ class Watch:
 
 
 def evaluated(
-    engine: Engine, algorithm: Algorithm, state: ServerState, states: Mapping[str, ClientState], clients: Iterable[str]
+    engine: Engine,
+    algorithm: Algorithm,
+    state: ServerState,
+    states: Mapping[str, ClientState],
+    clients: Iterable[str],
 ) -> dict[str, dict[str, float]]:
-    """Return accuracy and loss of each client's own model on its held-out samples, as if the federation ended with this state.
+    """Return accuracy and loss of each client's own model on its held-out samples, as if the federation ended
+    with this state.
 
     What a client keeps stays as it was, and training alone is left out.
     """
-    ending, ids = replace(state, phase=PERSONALIZE), sorted(clients)
+    ending = replace(state, phase=PERSONALIZE)
+    ids = sorted(clients)
 
     def rows() -> Iterator[Row]:
         for client_id in ids:
@@ -78,11 +87,18 @@ def evaluated(
             yield replace(broadcast, scalars=scalars), states.get(client_id, ClientState()), client_id
 
     told = zip(ids, engine.evaluate(rows()), strict=True)
-    return {client_id: {name: round(value, 6) for name, value in own.items() if np.isfinite(value)} for client_id, own in told}
+    return {
+        client_id: {name: round(value, 6) for name, value in own.items() if np.isfinite(value)}
+        for client_id, own in told
+    }
 
 
-def models_on_test(plan: Plan, learner: Learner, state: ServerState, x: Array, y: Labels) -> dict[str, dict[str, float]]:
-    """Return accuracy and loss of each whole model that the server holds, on common samples: `global`, `expert0`, ..."""
+def models_on_test(
+    plan: Plan, learner: Learner, state: ServerState, x: Array, y: Labels
+) -> dict[str, dict[str, float]]:
+    """Return accuracy and loss of each whole model that the server holds, on common samples: `global`,
+    `expert0`, ...
+    """
     names = {spec.name for spec in plan.spec.signature("predict").frozen}
     found = {}
     for name, weights in state.models.items():

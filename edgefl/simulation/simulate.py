@@ -1,4 +1,6 @@
-"""The federation on one machine, in one process or N, or on a Ray cluster, with the same bits as over MQTT."""
+"""The federation on one machine, in one process or N, or on a Ray cluster, with the same bits as over
+MQTT.
+"""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
@@ -30,7 +32,8 @@ __all__ = ["Ending", "Record", "Simulation", "simulate"]
 
 @dataclass(frozen=True)
 class Record:
-    """What a round gave. loss: mean over samples; bytes: as they would cross MQTT; updates: each client's samples and metrics.
+    """What a round gave. loss: mean over samples; bytes: as they would cross MQTT; updates: each client's
+    samples and metrics.
 
     measured, likeness: see `snapshot`.
     """
@@ -90,28 +93,35 @@ def simulate(
 ) -> Simulation:
     """Run the federation of `config` over the shards (client id -> shard) and return its end.
 
-    The result depends neither on `processes` nor on `open_engine`, which makes another engine. A learner of one's own needs
-    processes=1. test: samples on which every ending is measured too. start: go on from this state, with what the clients keep
-    in `states` and were sent in `traffic`; one whose rounds are over is only personalized. progress: called after each round with
-    the new state. ended: called with each client's ending, and may return a lighter one to keep (without the mixture's arrays, say).
-    noise_key: 32 bytes that the noise and the cohorts of `[privacy]` come from; None makes them of the seed, and they hide nothing from
-    those who know it. evaluate_every: after so many rounds, and after the last, every client and the server's models are evaluated, see
-    `snapshot`; 0: never. note: gets a line about each round that is skipped, see `plausible`.
+    The result depends neither on `processes` nor on `open_engine`, which makes another engine. A learner of
+    one's own needs processes=1. test: samples on which every ending is measured too. start: go on from this
+    state, with what the clients keep in `states` and were sent in `traffic`; one whose rounds are over is
+    only personalized. progress: called after each round with the new state. ended: called with each client's
+    ending, and may return a lighter one to keep (without the mixture's arrays, say). noise_key: 32 bytes that
+    the noise and the cohorts of `[privacy]` come from; None makes them of the seed, and they hide nothing
+    from those who know it. evaluate_every: after so many rounds, and after the last, every client and the
+    server's models are evaluated, see `snapshot`; 0: never. note: gets a line about each round that is
+    skipped, see `plausible`.
     over_selection, late and budget_s are of devices that differ in speed, and change nothing here.
-    Raises ConfigError when there is no client or the mode is async, DataError that names client and round when a loss is no number,
-    EdgeflError when a process is killed.
+    Raises ConfigError when there is no client or the mode is async, DataError that names client and round
+    when a loss is no number, EdgeflError when a process is killed.
     """
     if not shards:
         raise ConfigError("no shards to simulate, expected one a client; give at least one")
     if config.mode == "async":
-        raise ConfigError("the simulator has no clock to play mode 'async' by; simulate mode 'sync', or run it over MQTT")
+        raise ConfigError(
+            "the simulator has no clock to play mode 'async' by; simulate mode 'sync', or run it over MQTT"
+        )
     if processes < 1:
         raise ConfigError(f"{processes} processes, expected at least 1")
     if learner is not None and processes != 1:
         raise ConfigError(f"a learner cannot be shared by {processes} processes; leave one of the two out")
     federation = Federation(plan, config.seed, shards, test, config.codec)
     if config.privacy.is_on and config.privacy.population != len(shards):
-        raise ConfigError(f"[privacy] population is {config.privacy.population}, expected {len(shards)}, as many as there are clients")
+        raise ConfigError(
+            f"[privacy] population is {config.privacy.population}, expected {len(shards)}, as many as there "
+            "are clients"
+        )
     config = within_budget(config) if config.privacy.max_epsilon else config
     key = key_of_seed(config.seed) if noise_key is None else noise_key
     algorithm = private(make_algorithm(plan.spec.algorithm, None, plan.spec.options), config, plan.spec, key)
@@ -130,7 +140,9 @@ def simulate(
             more = extra_traffic(config, algorithm, state, cohort)
             watch = Watch(plan, state)
             state, record = _play(engine, round_algorithm, state, own, cohort, counted, watch)
-            record = replace(record, bytes_up=record.bytes_up + more[0], bytes_down=record.bytes_down + more[1])
+            record = replace(
+                record, bytes_up=record.bytes_up + more[0], bytes_down=record.bytes_down + more[1]
+            )
             measured = watch.measured(state)
             if evaluate_every and (record.round % evaluate_every == 0 or record.round == config.rounds):
                 measured["clients"] = evaluated(engine, algorithm, state, own, shards)
@@ -151,12 +163,19 @@ def simulate(
 
 
 def _play(
-    engine: Engine, algorithm: Algorithm, state: ServerState, own: States, cohort: tuple[str, ...], traffic: Traffic, watch: Watch
+    engine: Engine,
+    algorithm: Algorithm,
+    state: ServerState,
+    own: States,
+    cohort: tuple[str, ...],
+    traffic: Traffic,
+    watch: Watch,
 ) -> tuple[ServerState, Record]:
     """Play one round. Updates are folded in as they come, so that memory does not grow with the cohort."""
     began = time.perf_counter()
     told: dict[str, dict[str, float]] = {}
-    bytes_up = bytes_down = 0
+    bytes_up = 0
+    bytes_down = 0
 
     def rows() -> Iterator[Row]:
         nonlocal bytes_down
@@ -177,5 +196,11 @@ def _play(
     after = algorithm.aggregate(state, updates())
     traffic.close_round(after.models)
     samples = sum(each["num_samples"] for each in told.values())
-    loss = sum(each["loss"] * each["num_samples"] for each in told.values()) / samples if samples else float("nan")
-    return after, Record(state.round, state.phase, loss, time.perf_counter() - began, bytes_up, bytes_down, told)
+    loss = (
+        sum(each["loss"] * each["num_samples"] for each in told.values()) / samples
+        if samples
+        else float("nan")
+    )
+    return after, Record(
+        state.round, state.phase, loss, time.perf_counter() - began, bytes_up, bytes_down, told
+    )

@@ -1,4 +1,6 @@
-"""States and mixtures <-> bytes for a local disk: safetensors with a JSON note, the same state gives the same bytes."""
+"""States and mixtures <-> bytes for a local disk: safetensors with a JSON note, the same state gives the same
+bytes.
+"""
 
 import hashlib
 import json
@@ -14,16 +16,27 @@ from edgefl.errors import StateError
 from edgefl.types import ClientState, Mixture, ServerState, Weights
 
 NOTE = "note.json"
-"""The tensor that holds the JSON: header metadata has no fixed order in safetensors, and states must give the same bytes."""
+"""The tensor that holds the JSON: header metadata has no fixed order in safetensors, and states must give the
+same bytes.
+"""
 
 
 def _encode(kind: str, note: Mapping[str, object], groups: Mapping[str, Weights]) -> bytes:
     text = json.dumps({"kind": kind, **note}, sort_keys=True).encode()
     tensors = {f"{group}:{name}": array for group, arrays in groups.items() for name, array in arrays.items()}
-    return bytes(save({NOTE: np.frombuffer(text, np.uint8), **{k: np.asarray(tensors[k], order="C") for k in sorted(tensors)}}))
+    return bytes(
+        save(
+            {
+                NOTE: np.frombuffer(text, np.uint8),
+                **{k: np.asarray(tensors[k], order="C") for k in sorted(tensors)},
+            }
+        )
+    )
 
 
-def _decode(kind: str, blob: bytes, **fields: type) -> tuple[dict[str, Any], dict[str, dict[str, np.ndarray]]]:
+def _decode(
+    kind: str, blob: bytes, **fields: type
+) -> tuple[dict[str, Any], dict[str, dict[str, np.ndarray]]]:
     try:
         tensors = load(blob)
         note = json.loads(tensors.pop(NOTE).tobytes())
@@ -34,7 +47,9 @@ def _decode(kind: str, blob: bytes, **fields: type) -> tuple[dict[str, Any], dic
         if not all(isinstance(value, int | float) for value in note.get("scalars", {}).values()):
             raise ValueError("a scalar is no number")
     except (SafetensorError, AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise StateError(f"this file is not a {kind} (truncated or foreign): {error}; remove it to start afresh") from error
+        raise StateError(
+            f"this file is not a {kind} (truncated or foreign): {error}; remove it to start afresh"
+        ) from error
     groups: dict[str, dict[str, np.ndarray]] = {}
     for key, array in tensors.items():
         group, _, name = key.partition(":")
@@ -44,8 +59,12 @@ def _decode(kind: str, blob: bytes, **fields: type) -> tuple[dict[str, Any], dic
 
 def encode_server_state(state: ServerState) -> bytes:
     """Return the aggregator's state as bytes."""
-    groups = {f"models/{n}": w for n, w in state.models.items()} | {f"slots/{n}": w for n, w in state.slots.items()}
-    return _encode("server state", {"round": state.round, "phase": state.phase, "scalars": dict(state.scalars)}, groups)
+    groups = {f"models/{n}": w for n, w in state.models.items()} | {
+        f"slots/{n}": w for n, w in state.slots.items()
+    }
+    return _encode(
+        "server state", {"round": state.round, "phase": state.phase, "scalars": dict(state.scalars)}, groups
+    )
 
 
 def decode_server_state(blob: bytes) -> ServerState:
@@ -71,7 +90,8 @@ def decode_client_state(blob: bytes) -> ClientState:
 class StoredMixture:
     """A mixture as a file holds it.
 
-    plan_id: the plan that it belongs to, "" if the file does not name it; has_digest: whether the file carries a digest, which then fits.
+    plan_id: the plan that it belongs to, "" if the file does not name it; has_digest: whether the file
+    carries a digest, which then fits.
     """
 
     mixture: Mixture
@@ -80,8 +100,12 @@ class StoredMixture:
 
 
 def encode_mixture(mixture: Mixture, plan_id: str = "") -> bytes:
-    """Return a mixture as bytes with a digest of its weights and the id of its plan, for the device's own disk only."""
-    return _encode("mixture", {"plan": plan_id, "sha256": _digest(mixture.weights)}, {"weights": mixture.weights})
+    """Return a mixture as bytes with a digest of its weights and the id of its plan, for the device's own
+    disk only.
+    """
+    return _encode(
+        "mixture", {"plan": plan_id, "sha256": _digest(mixture.weights)}, {"weights": mixture.weights}
+    )
 
 
 def decode_mixture(blob: bytes) -> Mixture:
@@ -102,8 +126,8 @@ def decode_stored_mixture(blob: bytes) -> StoredMixture:
     found = _digest(weights)
     if note.get("sha256") != found or not isinstance(note.get("plan"), str):
         raise StateError(
-            f"the weights of this mixture have the sha256 {found}, expected {note.get('sha256')}: the file is damaged; copy it again, or "
-            "let the device personalize again"
+            f"the weights of this mixture have the sha256 {found}, expected {note.get('sha256')}: the file "
+            "is damaged; copy it again, or let the device personalize again"
         )
     return StoredMixture(Mixture(weights), note["plan"], True)
 

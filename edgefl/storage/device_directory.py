@@ -1,7 +1,8 @@
-"""What a device keeps of a finished federation, for the export: `device.json`, `plan/` and `mixture.safetensors`.
+"""What a device keeps of a finished federation, for the export: `device.json`, `plan/` and
+`mixture.safetensors`.
 
-Every file is covered by a digest. The mixture carries its own and the id of its plan, which is the sha256 of the whole plan;
-`device.json` carries its own. So files of different moments, or a flipped bit, are noticed.
+Every file is covered by a digest. The mixture carries its own and the id of its plan, which is the sha256 of
+the whole plan; `device.json` carries its own. So files of different moments, or a flipped bit, are noticed.
 """
 
 import hashlib
@@ -46,14 +47,16 @@ def load_personal(directory: Path) -> tuple[Plan, Mixture, bool]:
     try:
         stored = decode_stored_mixture(path.read_bytes())
     except OSError as error:
-        raise StateError(f"{directory} holds no mixture yet: {error}; it is made when the federation ends") from error
+        raise StateError(
+            f"{directory} holds no mixture yet: {error}; it is made when the federation ends"
+        ) from error
     except EdgeflError as error:
         raise StateError(f"{path}: {error}") from error
     plan = load_plan(directory / PLAN)
     if stored.plan_id and stored.plan_id != plan.id:
         raise StateError(
-            f"{directory / PLAN} is damaged, or of another federation: its sha256 is {plan.id}, expected {stored.plan_id} by {MIXTURE}; "
-            "copy the directory again, or let the device personalize again"
+            f"{directory / PLAN} is damaged, or of another federation: its sha256 is {plan.id}, expected "
+            f"{stored.plan_id} by {MIXTURE}; copy the directory again, or let the device personalize again"
         )
     return plan, stored.mixture, bool(stored.plan_id)
 

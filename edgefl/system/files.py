@@ -20,7 +20,9 @@ def parse_json(text: str | bytes) -> Any:
 
 
 SECRET = 0o600
-"""Mode of a file that its owner alone may read: keys, personal weights, samples, and the state that holds them."""
+"""Mode of a file that its owner alone may read: keys, personal weights, samples, and the state that holds
+them.
+"""
 
 
 def write_atomic(path: Path, content: bytes, mode: int | None = None) -> None:
@@ -29,7 +31,8 @@ def write_atomic(path: Path, content: bytes, mode: int | None = None) -> None:
     Args:
         path: the file; its directory is made where it is missing.
         content: all of it.
-        mode: the file's mode from its first byte on, `SECRET` for a secret. None: the umask decides, as for any other program's files.
+        mode: the file's mode from its first byte on, `SECRET` for a secret. None: the umask decides, as for
+            any other program's files.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     name = path.parent / f".{path.name}.{secrets.token_hex(6)}"

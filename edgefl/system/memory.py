@@ -17,7 +17,9 @@ def peak_rss_mb(pid: Pid = "self") -> float:
 
 
 def memory_mb(pid: Pid = "self") -> tuple[float, float]:
-    """Return the memory that a process has resident now and the most it ever had, in MB of 10^6 bytes; NaN where /proc does not say."""
+    """Return the memory that a process has resident now and the most it ever had, in MB of 10^6 bytes; NaN
+    where /proc does not say.
+    """
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
             found = ROWS.search(file.read())

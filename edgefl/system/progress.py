@@ -1,6 +1,8 @@
-"""What a long command tells of itself on stderr: lines that stay, and on a terminal one that follows what is being done.
+"""What a long command tells of itself on stderr: lines that stay, and on a terminal one that follows what is
+being done.
 
-Standard output is the result's alone. Where stderr is no terminal, or one that cannot redraw (TERM=dumb), there are plain lines only.
+Standard output is the result's alone. Where stderr is no terminal, or one that cannot redraw (TERM=dumb),
+there are plain lines only.
 """
 
 import os
@@ -31,7 +33,8 @@ def bar(done: int, total: int) -> str:
 
 def clock(seconds: float) -> str:
     """Return a duration for a person: 8 s, 3 min, 2 h 05 min."""
-    minutes, hours = round(seconds / 60), int(seconds // 3600)
+    minutes = round(seconds / 60)
+    hours = int(seconds // 3600)
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{minutes} min" if hours == 0 else f"{hours} h {round(seconds / 60) % 60:02d} min"
@@ -39,20 +42,31 @@ def clock(seconds: float) -> str:
 
 def printable(text: str) -> str:
     """Return text from the network without what would break a line, move a terminal's cursor or colour it."""
-    return text if text.isprintable() else "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in text)
+    return (
+        text
+        if text.isprintable()
+        else "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in text)
+    )
 
 
 class Telling:
-    """`telling(line)` tells a line; `telling.doing(text, done, total)` what is being done; a context, at whose end nothing is left.
+    """`telling(line)` tells a line; `telling.doing(text, done, total)` what is being done; a context, at
+    whose end nothing is left.
 
-    On a terminal the last line shows what is being done, a bar where there is a total, and for how long nothing was told.
+    On a terminal the last line shows what is being done, a bar where there is a total, and for how long
+    nothing was told.
     """
 
     def __init__(self, every_s: float = PLAIN_EVERY_S) -> None:
         self._every_s = every_s
-        self._text, self._done, self._total = "", 0, 0
-        self._since, self._told, self._drawn = time.monotonic(), -every_s, False
-        self._lock, self._ended = threading.Lock(), threading.Event()
+        self._text = ""
+        self._done = 0
+        self._total = 0
+        self._since = time.monotonic()
+        self._told = -every_s
+        self._drawn = False
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
         self._stream: IO[str] | None = None
 
     def __enter__(self) -> Self:
@@ -85,7 +99,9 @@ class Telling:
             self._stream.flush()
 
     def doing(self, text: str, done: int = 0, total: int = 0) -> None:
-        """Say what is being done, and how much of it is done. Where it cannot be drawn again, a line every two seconds at most."""
+        """Say what is being done, and how much of it is done. Where it cannot be drawn again, a line every
+        two seconds at most.
+        """
         self.at(text, done, total)
         now = time.monotonic()
         if self._stream is None and (not total or done >= total or now - self._told >= self._every_s):
@@ -93,12 +109,16 @@ class Telling:
             self(text)
 
     def at(self, text: str, done: int = 0, total: int = 0) -> None:
-        """Say what is being done where it can be drawn again, and nowhere else: the lines that are told say it too."""
+        """Say what is being done where it can be drawn again, and nowhere else: the lines that are told say
+        it too.
+        """
         text = printable(text)
         with self._lock:
             if text.partition(":")[0] != self._text.partition(":")[0]:
                 self._since = time.monotonic()
-            self._text, self._done, self._total = text, done, total
+            self._text = text
+            self._done = done
+            self._total = total
 
     def _follow(self) -> None:
         while not self._ended.wait(EVERY_S):

@@ -1,4 +1,6 @@
-"""SIGTERM and Ctrl-C end a service in order: what is under way is left, the link closed, the lock given back."""
+"""SIGTERM and Ctrl-C end a service in order: what is under way is left, the link closed, the lock given
+back.
+"""
 
 import signal
 import threading
@@ -8,7 +10,9 @@ from multiprocessing import active_children
 
 
 class Stopped(BaseException):
-    """Somebody asked this service to end, by which signal. Like KeyboardInterrupt, no `except Exception` swallows it."""
+    """Somebody asked this service to end, by which signal. Like KeyboardInterrupt, no `except Exception`
+    swallows it.
+    """
 
     def __init__(self, number: int = signal.SIGTERM) -> None:
         super().__init__(number)
@@ -17,7 +21,9 @@ class Stopped(BaseException):
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Raise Stopped in the main thread at the first SIGTERM or SIGINT; later ones do not disturb the farewell."""
+    """Raise Stopped in the main thread at the first SIGTERM or SIGINT; later ones do not disturb the
+    farewell.
+    """
 
     def stop(number: int, frame: object) -> None:
         for each in (signal.SIGTERM, signal.SIGINT):
@@ -34,7 +40,9 @@ def stoppable() -> Iterator[None]:
 
 @contextmanager
 def deaf_children() -> Iterator[None]:
-    """Processes that are started meanwhile do not hear Ctrl-C, which a terminal sends to all: they would print a traceback each."""
+    """Processes that are started meanwhile do not hear Ctrl-C, which a terminal sends to all: they would
+    print a traceback each.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return

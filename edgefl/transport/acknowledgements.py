@@ -1,4 +1,6 @@
-"""What was published and not acknowledged yet, by packet number; used by the service's thread and the network's."""
+"""What was published and not acknowledged yet, by packet number; used by the service's thread and the
+network's.
+"""
 
 import threading
 
@@ -12,7 +14,8 @@ class Acknowledgements:
     """
 
     def __init__(self) -> None:
-        # taken as it is, not by way of `changed`, whose Python code a signal may end between the lock and the block that gives it back
+        # taken as it is, not by way of `changed`, whose Python code a signal may end between the lock and the
+        # block that gives it back
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self._waiting: dict[int, str] = {}
@@ -41,7 +44,8 @@ class Acknowledgements:
             self.changed.notify_all()
 
     def _refuse(self, topic: str, refusal: str) -> None:
-        # at most a few are kept: they are told at the next `take_refused`, and who may not speak is not let go on
+        # at most a few are kept: they are told at the next `take_refused`, and who may not speak is not let
+        # go on
         if refusal and len(self._refused) <= SHOWN:
             self._refused[topic] = refusal
 
@@ -50,6 +54,7 @@ class Acknowledgements:
         if not self._refused:  # asked for each message, and almost never true
             return ""
         with self.lock:
-            refused, self._refused = self._refused, {}
+            refused = self._refused
+            self._refused = {}
         told = [f"{topic} ({reason})" for topic, reason in refused.items()]
         return ", ".join(told[:SHOWN]) + (" and more" if len(told) > SHOWN else "")

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message from the broker. `oversize`: the bytes of a payload above the limit, which is then left out."""
+    """One message from the broker. `oversize`: the bytes of a payload above the limit, which is then left
+    out.
+    """
 
     topic: str
     payload: bytes
@@ -15,6 +17,8 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """The link came up again: subscriptions are made, retained messages of one's own must be published again. `url`: where."""
+    """The link came up again: subscriptions are made, retained messages of one's own must be published again.
+    `url`: where.
+    """
 
     url: str = ""

@@ -9,11 +9,16 @@ from edgefl.wire.url import Broker
 
 REMEDY = "start one with `edgefl broker start`, or check host, port and firewall"
 # A broker with keys ends the connection of a revoked or expired certificate without a word.
-KEYS_REMEDY = "if the broker's log speaks of this certificate, it is revoked or expired: enrol again, else check host and port"
+KEYS_REMEDY = (
+    "if the broker's log speaks of this certificate, it is revoked or expired: enrol again, else check host "
+    "and port"
+)
 
 
 class Turns:
-    """The brokers of a cluster, the present one last; the others follow in a random order, so that a whole fleet does not move to one."""
+    """The brokers of a cluster, the present one last; the others follow in a random order, so that a whole
+    fleet does not move to one.
+    """
 
     def __init__(self, brokers: Sequence[Broker], present: Broker) -> None:
         others = [each for each in brokers if each is not present]
@@ -30,19 +35,26 @@ def unreachable(url: str, error: OSError) -> LinkError:
     """Return what to raise when there is no connection."""
     if isinstance(error, ssl.SSLCertVerificationError):
         why = (
-            f"{error.verify_message}; give --enrol with the file of `edgefl device enrol` or `edgefl broker watcher`; with such a file, "
-            "use the host name that the broker was set up with, check this machine's clock, or enrol again"
+            f"{error.verify_message}; give --enrol with the file of `edgefl device enrol` or `edgefl broker "
+            "watcher`; with such a file, use the host name that the broker was set up with, check this "
+            "machine's clock, or enrol again"
         )
         return LinkError(f"the broker at {url} cannot prove who it is: {why}")
     return LinkError(f"no broker at {url}: {error}; {REMEDY}")
 
 
 def refused(url: str, problem: str, timeout_s: float) -> LinkError:
-    """Return what to raise when a broker took the connection and then said no, or nothing (`problem` is empty)."""
+    """Return what to raise when a broker took the connection and then said no, or nothing (`problem` is
+    empty).
+    """
     if not problem:
         remedy = KEYS_REMEDY if url.startswith("mqtts:") else REMEDY
-        return LinkError(f"{url} took the connection but does not speak MQTT within {timeout_s:g} s; {remedy}")
-    remedy = "leave ?protocol=5 out of the url" if "protocol" in problem else "check user and password in the url"
+        return LinkError(
+            f"{url} took the connection but does not speak MQTT within {timeout_s:g} s; {remedy}"
+        )
+    remedy = (
+        "leave ?protocol=5 out of the url" if "protocol" in problem else "check user and password in the url"
+    )
     return LinkError(f"the broker at {url} refused: {problem}; {remedy}")
 
 
@@ -51,4 +63,6 @@ def none_of(problems: Sequence[LinkError]) -> LinkError:
     if len(problems) == 1:
         return problems[0]
     cut = [str(problem).rpartition("; ") for problem in problems]
-    return LinkError(f"none of {len(problems)} brokers: {', '.join(head for head, _, _ in cut)}; {cut[-1][2]}")
+    return LinkError(
+        f"none of {len(problems)} brokers: {', '.join(head for head, _, _ in cut)}; {cut[-1][2]}"
+    )

@@ -1,10 +1,10 @@
 """One connection to a broker, used from one thread. paho is imported here and in `link/paced.py` alone.
 
-paho runs its own network thread. What arrives there is only put into a queue, which the service empties with `get`
-on its own thread; training and disk never block the network.
+paho runs its own network thread. What arrives there is only put into a queue, which the service empties with
+`get` on its own thread; training and disk never block the network.
 
-MQTT 3.1.1, or 5 where the url ends in `?protocol=5`. With 5 a broker says when it refuses a message, which 3.1.1 cannot; apart from
-that nothing of 5 is used, so that both run the same protocol.
+MQTT 3.1.1, or 5 where the url ends in `?protocol=5`. With 5 a broker says when it refuses a message, which
+3.1.1 cannot; apart from that nothing of 5 is used, so that both run the same protocol.
 """
 
 import contextlib
@@ -34,39 +34,54 @@ KEEPALIVE_S = 20
 
 
 class Link:
-    """One MQTT connection that comes back by itself, to the same broker or another. Not for several threads, save `on_network`'s replies.
+    """One MQTT connection that comes back by itself, to the same broker or another. Not for several threads,
+    save `on_network`'s replies.
 
-    Of several brokers the first is taken that answers, in the order given; after a loss the others are tried in turn, in an order of
-    this link's own, so that a whole fleet does not move to the same one. `url` is the present one's, without a password.
+    Of several brokers the first is taken that answers, in the order given; after a loss the others are tried
+    in turn, in an order of this link's own, so that a whole fleet does not move to the same one. `url` is the
+    present one's, without a password.
     """
 
     def __init__(
-        self, url: str, client_id: str, *, will: Message | None = None, keepalive_s: int = KEEPALIVE_S, timeout_s: float = 10.0,
+        self,
+        url: str,
+        client_id: str,
+        *,
+        will: Message | None = None,
+        keepalive_s: int = KEEPALIVE_S,
+        timeout_s: float = 10.0,
         context: ssl.SSLContext | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Connect; `url`: one broker or several, with commas between.
 
         `context` proves who this is and says whom to trust, else mqtts trusts the system's authorities.
         Raises LinkError that says the url and the remedy when no broker is there or it refuses.
         """
         brokers = parse_urls(url)
-        self.url, self._keepalive_s = brokers[0].shown, keepalive_s
+        self.url = brokers[0].shown
+        self._keepalive_s = keepalive_s
         self._turns: Turns | None = None
         self.bytes_up = self.bytes_down = 0
         self._inbox = Inbox()
         self._replies: dict[str, Callable[[Message], None]] = {}
         self._acknowledgements = Acknowledgements()
         self._changed = self._acknowledgements.changed
-        self._subscriptions = Subscriptions(lambda filters: self._client.subscribe(filters)[1], self._present, self._acknowledgements)
+        self._subscriptions = Subscriptions(
+            lambda filters: self._client.subscribe(filters)[1], self._present, self._acknowledgements
+        )
         self._refusal = ""
         self._connections = 0
         self._closing = False
         self._failure: BaseException | None = None
         newer = brokers[0].protocol == paho.MQTTv5
         client = PacedClient(
-            self._inbox, self._guard(self._take), self._guard(self._acknowledged), client_id=client_id,
-            clean_session=None if newer else True, protocol=paho.MQTTv5 if newer else paho.MQTTv311,
-        )  # fmt: skip
+            self._inbox,
+            self._guard(self._take),
+            self._guard(self._acknowledged),
+            client_id=client_id,
+            clean_session=None if newer else True,
+            protocol=paho.MQTTv5 if newer else paho.MQTTv311,
+        )
         client.max_inflight_messages_set(20)
         client.reconnect_delay_set(random.uniform(0.2, 1.0), random.uniform(10.0, 20.0))  # type: ignore[arg-type]
         if brokers[0].tls:
@@ -78,8 +93,11 @@ class Link:
         client.on_disconnect = self._guard(self._on_disconnect)
         client.on_connect_fail = self._guard(self._on_connect_fail)
         client.on_socket_open = send_at_once
-        client.on_socket_close = lambda client, userdata, opened: read_to_end(opened) if self._closing else None
-        self._client, self._thread_name = client, f"paho-mqtt-client-{client_id}"
+        client.on_socket_close = lambda client, userdata, opened: (
+            read_to_end(opened) if self._closing else None
+        )
+        self._client = client
+        self._thread_name = f"paho-mqtt-client-{client_id}"
         self._connect_first(brokers, timeout_s)
 
     def _connect_first(self, brokers: tuple[Broker, ...], timeout_s: float) -> None:
@@ -100,7 +118,8 @@ class Link:
         self._client.connect_async(broker.host, broker.port, keepalive=self._keepalive_s)
 
     def _turn_to_next(self) -> None:
-        # paho waits, longer each time and by this link's own random delay, and then connects to where it was sent last
+        # paho waits, longer each time and by this link's own random delay, and then connects to where it was
+        # sent last
         if self._turns and not self._closing:
             self._turn_to(self._turns.next())
 
@@ -129,7 +148,9 @@ class Link:
 
         return guarded
 
-    def _on_connect(self, client: paho.Client, userdata: Any, flags: Any, reason: Any, properties: Any) -> None:
+    def _on_connect(
+        self, client: paho.Client, userdata: Any, flags: Any, reason: Any, properties: Any
+    ) -> None:
         with self._acknowledgements.lock:
             if reason.is_failure:
                 self._refusal = str(reason)
@@ -145,7 +166,9 @@ class Link:
     def _present(self) -> int:
         return self._connections if self._client.is_connected() else 0
 
-    def _on_disconnect(self, client: paho.Client, userdata: Any, flags: Any, reason: Any, properties: Any) -> None:
+    def _on_disconnect(
+        self, client: paho.Client, userdata: Any, flags: Any, reason: Any, properties: Any
+    ) -> None:
         with self._acknowledgements.lock:
             self._changed.notify_all()
         self._turn_to_next()
@@ -155,12 +178,15 @@ class Link:
 
     def _take(self, topic: str, payload: bytes, retained: bool) -> None:
         self.bytes_down += len(payload)
-        # amqtt 0.12 sends each new client the retained messages of everybody's subscriptions; what comes now is of the newest ones mostly
+        # amqtt 0.12 sends each new client the retained messages of everybody's subscriptions; what comes now
+        # is of the newest ones mostly
         filters = self._subscriptions.filters
         if topic not in filters and not any(matches(each, topic) for each in reversed(tuple(filters))):
             return
         is_small = len(payload) <= MAX_PAYLOAD_BYTES
-        message = Message(topic, payload, retained) if is_small else Message(topic, b"", retained, len(payload))
+        message = (
+            Message(topic, payload, retained) if is_small else Message(topic, b"", retained, len(payload))
+        )
         if reply := self._replies.get(message.topic):
             reply(message)
             return
@@ -169,13 +195,17 @@ class Link:
     def _acknowledged(self, number: int, reason: Any) -> None:
         self._acknowledgements.answered(number, str(reason) if reason.value in FOR_GOOD else "")
 
-    def _on_subscribe(self, client: paho.Client, userdata: Any, mid: int, reasons: Any, properties: Any) -> None:
+    def _on_subscribe(
+        self, client: paho.Client, userdata: Any, mid: int, reasons: Any, properties: Any
+    ) -> None:
         self._subscriptions.answered(mid, reasons)
 
     def subscribe(self, *filters: str, qos: int = 1, timeout_s: float = 60.0) -> None:
-        """Subscribe, now and after each reconnect, and wait for the broker's word on it. LinkError when it does not come, or is no.
+        """Subscribe, now and after each reconnect, and wait for the broker's word on it. LinkError when it
+        does not come, or is no.
 
-        A no that may pass is asked again within `timeout_s`, 0: do not wait; MQTT 3.1.1 does not tell it from one for good.
+        A no that may pass is asked again within `timeout_s`, 0: do not wait; MQTT 3.1.1 does not tell it from
+        one for good.
         """
         if new := {topic: qos for topic in filters if topic not in self._subscriptions.filters}:
             self._subscriptions.add(self.url, new, timeout_s)
@@ -187,14 +217,21 @@ class Link:
                 self._client.unsubscribe(topic)
 
     def on_network(self, topic: str, reply: Callable[[Message], None]) -> None:
-        """Have one topic's messages answered at once on the network thread; `reply` may publish, and must not wait."""
+        """Have one topic's messages answered at once on the network thread; `reply` may publish, and must not
+        wait.
+        """
         self._replies[topic] = reply
 
     def publish(self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False) -> None:
-        """Send a message, now or when the link is up again. LinkError for more than 255 KiB: the broker would drop it."""
+        """Send a message, now or when the link is up again. LinkError for more than 255 KiB: the broker would
+        drop it.
+        """
         if len(payload) > MAX_PAYLOAD_BYTES:
-            raise LinkError(f"{topic} is {len(payload)} bytes, expected at most {MAX_PAYLOAD_BYTES}; send it in chunks")
-        # no lock here: paho says that a message is acknowledged with its own lock held, maybe before publish returns
+            raise LinkError(
+                f"{topic} is {len(payload)} bytes, expected at most {MAX_PAYLOAD_BYTES}; send it in chunks"
+            )
+        # no lock here: paho says that a message is acknowledged with its own lock held, maybe before publish
+        # returns
         info = self._client.publish(topic, payload, qos=qos, retain=retain)
         self._inbox.wake()
         self.bytes_up += len(payload)
@@ -207,7 +244,9 @@ class Link:
         return len(self._acknowledgements)
 
     def wait_in_flight(self, below: int, timeout_s: float) -> bool:
-        """Wait until fewer than `below` messages are unacknowledged; return whether that came true in time."""
+        """Wait until fewer than `below` messages are unacknowledged; return whether that came true in
+        time.
+        """
         with self._acknowledgements.lock:
             return self._changed.wait_for(lambda: len(self._acknowledgements) < below, timeout_s)
 
@@ -224,20 +263,30 @@ class Link:
     def get(self, timeout_s: float) -> Message | Connected | None:
         """Return the next event, or None after `timeout_s`.
 
-        LinkError when the network thread is dead, or when a broker that speaks MQTT 5 said that it may not have what was published.
+        LinkError when the network thread is dead, or when a broker that speaks MQTT 5 said that it may not
+        have what was published.
         """
         if self._failure is not None:
-            raise LinkError(f"the link to {self.url} broke: {self._failure!r}; start again") from self._failure
+            raise LinkError(
+                f"the link to {self.url} broke: {self._failure!r}; start again"
+            ) from self._failure
         if denied := self._acknowledgements.take_refused():
             raise LinkError(f"{self.url} refused to publish {denied}; check the broker's access list")
         event = self._inbox.get(timeout_s)
-        if event is None and timeout_s > 0 and not any(thread.name == self._thread_name for thread in threading.enumerate()):
+        if (
+            event is None
+            and timeout_s > 0
+            and not any(thread.name == self._thread_name for thread in threading.enumerate())
+        ):
             raise LinkError(f"the network thread of {self.url} ended; start again")
         return event
 
     def close(self, timeout_s: float = 5.0) -> bool:
-        """Wait for what is published but not acknowledged, then leave without a will. Returns whether all was acknowledged."""
-        self._closing, deadline = True, time.monotonic() + timeout_s
+        """Wait for what is published but not acknowledged, then leave without a will. Returns whether all was
+        acknowledged.
+        """
+        self._closing = True
+        deadline = time.monotonic() + timeout_s
         done = self.wait_in_flight(1, timeout_s) if self.is_connected else not self._acknowledgements
         with contextlib.suppress(OSError, ValueError):
             self._client.disconnect()

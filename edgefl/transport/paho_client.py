@@ -1,4 +1,6 @@
-"""paho's client, which reads from the broker no faster than the service takes, and hands on what it reads as it is."""
+"""paho's client, which reads from the broker no faster than the service takes, and hands on what it reads as
+it is.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,8 +24,12 @@ class PacedClient(paho.Client):
     def __init__(self, inbox: Inbox, take: Take, acknowledged: Acknowledged, **given: Any) -> None:
         """`given`: as paho.Client takes it."""
         super().__init__(CallbackAPIVersion.VERSION2, **given)
-        self._inbox, self._take, self._acknowledged = inbox, take, acknowledged
-        self.on_message = lambda client, userdata, message: take(message.topic, bytes(message.payload), message.retain)
+        self._inbox = inbox
+        self._take = take
+        self._acknowledged = acknowledged
+        self.on_message = lambda client, userdata, message: take(
+            message.topic, bytes(message.payload), message.retain
+        )
 
     def _sock_recv(self, bufsize: int) -> bytes:
         # paho's own word for a socket that has nothing yet: it sends what there is to send, and comes back
@@ -32,9 +38,11 @@ class PacedClient(paho.Client):
         return super()._sock_recv(bufsize)
 
     def _handle_publish(self) -> MQTTErrorCode:
-        # paho copies a payload four times on the way to `on_message`, and looks for a callback of each topic: 7 of 100 of a device's
+        # paho copies a payload four times on the way to `on_message`, and looks for a callback of each topic:
+        # 7 of 100 of a device's
         # processor time in a round without training
-        head, packet = self._in_packet["command"], self._in_packet["packet"]
+        head = self._in_packet["command"]
+        packet = self._in_packet["packet"]
         qos = head >> 1 & 3
         try:
             if self._protocol == paho.MQTTv5 or qos > 1:

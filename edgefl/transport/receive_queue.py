@@ -9,24 +9,32 @@ from edgefl.transport.events import Connected, Message
 
 LIMIT = 20_000
 ROOM_BYTES = 1024 * 1024
-"""Four chunks. With one or two, ten devices' rounds took 3 to 8% longer: each chunk then wakes the network's thread for the next."""
+"""Four chunks. With one or two, ten devices' rounds took 3 to 8% longer: each chunk then wakes the network's
+thread for the next.
+"""
 EACH_BYTES = 32 * 1024
-"""What a message counts for beside its payload. Of small ones a fleet sends hundreds at once, and each is a dozen of Python's objects,
-whose memory is not given back: 32 may wait."""
+"""What a message counts for beside its payload. Of small ones a fleet sends hundreds at once, and each is a
+dozen of Python's objects, whose memory is not given back: 32 may wait.
+"""
 PATIENCE_S = 0.25
 SENDING_S = 0.001
 MAX_WAITING_BYTES = 64 * 1024 * 1024
-"""Payload bytes that may wait while the service's thread computes. A larger backlog drops messages, and the protocol repairs a lost chunk:
-its sender hears what is missing and sends it again."""
+"""Payload bytes that may wait while the service's thread computes. A larger backlog drops messages, and the
+protocol repairs a lost chunk: its sender hears what is missing and sends it again.
+"""
 SMALL_BYTES = 2 * 1024
-"""Messages up to this size are never dropped for their bytes: a device says its status once. Their number is bounded by LIMIT."""
+"""Messages up to this size are never dropped for their bytes: a device says its status once. Their number is
+bounded by LIMIT.
+"""
 
 
 class Inbox:
-    """At most 20,000 events with at most 64 MiB of payload, in order; one thread takes them. What exceeds that is dropped and counted.
+    """At most 20,000 events with at most 64 MiB of payload, in order; one thread takes them. What exceeds
+    that is dropped and counted.
 
-    While more than its room waits, the network thread does not read, so that what a fleet sends at once stays with the broker. It reads
-    on when nothing was taken for a quarter of a second: it may be an answer that the service is waiting for.
+    While more than its room waits, the network thread does not read, so that what a fleet sends at once stays
+    with the broker. It reads on when nothing was taken for a quarter of a second: it may be an answer that
+    the service is waiting for.
     """
 
     def __init__(self) -> None:
@@ -34,7 +42,8 @@ class Inbox:
         self._events: queue.SimpleQueue[tuple[Message | Connected, int]] = queue.SimpleQueue()
         self._came = self._taken = 0
         self._payload_came = self._payload_taken = 0  # two counters, each written by one thread alone
-        # no Event: its lock is Python's, and would stay locked for good when a signal ends the service's thread in the midst of `set`
+        # no Event: its lock is Python's, and would stay locked for good when a signal ends the service's
+        # thread in the midst of `set`
         self._woken: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._held_up = False
         self._since = 0.0
@@ -55,7 +64,9 @@ class Inbox:
     def receive(self, message: Message) -> None:
         """Add a message of the broker's, or count it as dropped; the network's thread alone may."""
         payload = len(message.payload)
-        is_too_much = payload > SMALL_BYTES and self._payload_came - self._payload_taken + payload > MAX_WAITING_BYTES
+        is_too_much = (
+            payload > SMALL_BYTES and self._payload_came - self._payload_taken + payload > MAX_WAITING_BYTES
+        )
         if is_too_much or self._events.qsize() >= LIMIT:  # receipts and resends make up for a dropped message
             self.dropped += 1
             return
@@ -65,9 +76,11 @@ class Inbox:
         self._events.put((message, size))
 
     def may_read(self, is_sending: Callable[[], bool]) -> bool:
-        """Return whether more may be read, after a wait for room; False is to be asked again. The network's thread alone may.
+        """Return whether more may be read, after a wait for room; False is to be asked again. The network's
+        thread alone may.
 
-        `is_sending`: whether there is something to send, which must not wait for room; what comes to be so ends the wait (`wake`).
+        `is_sending`: whether there is something to send, which must not wait for room; what comes to be so
+        ends the wait (`wake`).
         """
         if self._came - self._taken <= ROOM_BYTES:
             return True

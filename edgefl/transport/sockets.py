@@ -1,4 +1,6 @@
-"""What an MQTT client does not ask of its sockets: to send at once, to read TLS records whole, and to end without a reset."""
+"""What an MQTT client does not ask of its sockets: to send at once, to read TLS records whole, and to end
+without a reset.
+"""
 
 import contextlib
 import socket
@@ -13,7 +15,8 @@ RECORD = 16 * 1024
 def send_at_once(client: object, userdata: object, opened: Any) -> None:
     """Set TCP_NODELAY on a socket that was opened.
 
-    Else an acknowledgement or a chunk's end waits for the peer's kernel, which puts its own off by 40 ms (RFC 896 meets RFC 1122, 4.2.3.2).
+    Else an acknowledgement or a chunk's end waits for the peer's kernel, which puts its own off by 40 ms (RFC
+    896 meets RFC 1122, 4.2.3.2).
     """
     opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -21,8 +24,9 @@ def send_at_once(client: object, userdata: object, opened: Any) -> None:
 def read_to_end(opened: Any, timeout_s: float = 1.0) -> None:
     """Say that nothing more is sent, and read until the peer has closed too.
 
-    A socket that is closed over unread bytes resets its connection, and what was sent last may be lost with it (RFC 1122, 4.2.2.13): a
-    broker that had not read the DISCONNECT yet then published the will of a client that had left in order.
+    A socket that is closed over unread bytes resets its connection, and what was sent last may be lost with
+    it (RFC 1122, 4.2.2.13): a broker that had not read the DISCONNECT yet then published the will of a client
+    that had left in order.
     """
     deadline = time.monotonic() + timeout_s
     with contextlib.suppress(OSError, ValueError):
@@ -34,10 +38,11 @@ def read_to_end(opened: Any, timeout_s: float = 1.0) -> None:
 
 
 class RecordSocket(ssl.SSLSocket):
-    """For `SSLContext.sslsocket_class`: a packet's head, asked for byte by byte, need not go through OpenSSL each time.
+    """For `SSLContext.sslsocket_class`: a packet's head, asked for byte by byte, need not go through OpenSSL
+    each time.
 
-    A record is always read whole, so that OpenSSL never has anything left: what is read ahead is all that is pending, and to ask OpenSSL
-    for it would give the interpreter to another thread each time.
+    A record is always read whole, so that OpenSSL never has anything left: what is read ahead is all that is
+    pending, and to ask OpenSSL for it would give the interpreter to another thread each time.
     """
 
     _sslobj: Any  # of SSLSocket; None once it is shut down
@@ -56,12 +61,16 @@ class RecordSocket(ssl.SSLSocket):
         found = self._ahead[self._at : self._at + buflen]
         self._at += len(found)
         if self._at == len(self._ahead):
-            self._ahead, self._at = b"", 0
+            self._ahead = b""
+            self._at = 0
         return found
 
     def _more(self, found: bytes, wanted: int) -> bytes:
-        """Return what is found and, up to so many bytes, what else can be had without waiting: each read of paho's costs it more."""
-        parts, lacking = [found], wanted - len(found)
+        """Return what is found and, up to so many bytes, what else can be had without waiting: each read of
+        paho's costs it more.
+        """
+        parts = [found]
+        lacking = wanted - len(found)
         while lacking and self.gettimeout() == 0.0:
             try:
                 record = self.read(RECORD)
@@ -70,7 +79,8 @@ class RecordSocket(ssl.SSLSocket):
             if not record:  # the next read says so again
                 break
             if len(record) > lacking:
-                self._ahead, self._at = record, lacking
+                self._ahead = record
+                self._at = lacking
                 record = record[:lacking]
             parts.append(record)
             lacking -= len(record)

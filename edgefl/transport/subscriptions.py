@@ -9,14 +9,17 @@ from typing import Protocol
 from edgefl.errors import LinkError
 from edgefl.transport.acknowledgements import Acknowledgements
 
-# not authorized, topic name invalid: trying again would not help. Other refusals, such as of a full quota, pass.
+# not authorized, topic name invalid: trying again would not help. Other refusals, such as of a full quota,
+# pass.
 FOR_GOOD = (0x87, 0x90)
 RETRY_S = 0.5
 MAX_REFUSED = 60
 
 
 class Reason(Protocol):
-    """A broker's answer as the MQTT client gives it; `value`: a reason code of MQTT 5, in 3.1.1 0x80 for any refusal."""
+    """A broker's answer as the MQTT client gives it; `value`: a reason code of MQTT 5, in 3.1.1 0x80 for any
+    refusal.
+    """
 
     value: int
 
@@ -26,23 +29,32 @@ class Reason(Protocol):
 
 
 class Subscriptions:
-    """`filters`: QoS by topic filter, as it should be. `send` asks for some and returns the packet's number, None when it cannot.
+    """`filters`: QoS by topic filter, as it should be. `send` asks for some and returns the packet's number,
+    None when it cannot.
 
-    `present`: a number of the connection that is up, another one after each reconnect, 0 without one. The lock of `acknowledgements`
-    guards all of it, and its `changed` is notified whenever an answer or a connection comes or goes.
+    `present`: a number of the connection that is up, another one after each reconnect, 0 without one. The
+    lock of `acknowledgements` guards all of it, and its `changed` is notified whenever an answer or a
+    connection comes or goes.
     """
 
     def __init__(
-        self, send: Callable[[list[tuple[str, int]]], int | None], present: Callable[[], int], acknowledgements: Acknowledgements
+        self,
+        send: Callable[[list[tuple[str, int]]], int | None],
+        present: Callable[[], int],
+        acknowledgements: Acknowledgements,
     ) -> None:
-        self._send, self._present = send, present
-        self._lock, self._changed = acknowledgements.lock, acknowledgements.changed
+        self._send = send
+        self._present = present
+        self._lock = acknowledgements.lock
+        self._changed = acknowledgements.changed
         self.filters: dict[str, int] = {}
         self._awaited: dict[int, Reason | None] = {}
         self._refused = 0
 
     def add(self, url: str, new: dict[str, int], timeout_s: float) -> None:
-        """Subscribe and wait for the answer, if at all. A no that may pass is asked again; LinkError when it stays, or none comes."""
+        """Subscribe and wait for the answer, if at all. A no that may pass is asked again; LinkError when it
+        stays, or none comes.
+        """
         self.filters.update(new)
         if not timeout_s:
             self._send(list(new.items()))
@@ -52,24 +64,33 @@ class Subscriptions:
             if refusal.value in FOR_GOOD or time.monotonic() + RETRY_S > deadline:
                 for topic in new:
                     del self.filters[topic]
-                raise LinkError(f"{url} refused the subscription {', '.join(new)}: {refusal}; check the broker's access list")
+                raise LinkError(
+                    f"{url} refused the subscription {', '.join(new)}: {refusal}; check the broker's access "
+                    "list"
+                )
             time.sleep(RETRY_S)
 
     def _ask(self, url: str, new: dict[str, int], left_s: float, timeout_s: float) -> Reason | None:
         with self._lock:
-            before, number = self._present(), self._send(list(new.items())) or -1
+            before = self._present()
+            number = self._send(list(new.items())) or -1
             self._awaited[number] = None
             # a reconnect in between subscribes to all of them under other numbers
             answered = self._changed.wait_for(
-                lambda: self._awaited[number] is not None or self._present() != before or not before, max(0.0, left_s)
+                lambda: self._awaited[number] is not None or self._present() != before or not before,
+                max(0.0, left_s),
             )
             reason = self._awaited.pop(number)
         if not answered:
-            raise LinkError(f"{url} did not answer a subscription within {timeout_s:g} s; check the broker's log")
+            raise LinkError(
+                f"{url} did not answer a subscription within {timeout_s:g} s; check the broker's log"
+            )
         return reason if reason is not None and reason.is_failure else None
 
     def answered(self, number: int, reasons: Sequence[Reason]) -> None:
-        """Note the broker's answer. LinkError when it takes back for good, or time and again, what it granted before."""
+        """Note the broker's answer. LinkError when it takes back for good, or time and again, what it granted
+        before.
+        """
         refusal = next((reason for reason in reasons if reason.is_failure), None)
         with self._lock:
             if number in self._awaited:
@@ -80,7 +101,9 @@ class Subscriptions:
         if refusal is None:
             return
         if refusal.value in FOR_GOOD or self._refused > MAX_REFUSED:
-            raise LinkError(f"the broker refused a subscription that it had granted: {refusal}; check its access list")
+            raise LinkError(
+                f"the broker refused a subscription that it had granted: {refusal}; check its access list"
+            )
         # a cluster that lost a machine may refuse for some seconds
         again = threading.Timer(random.uniform(RETRY_S, 3 * RETRY_S), self.again)
         again.daemon = True

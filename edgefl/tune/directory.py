@@ -1,4 +1,5 @@
-"""A search's directory: what was asked for, one file a stage, the cluster models that gates are tried on, and the best configuration.
+"""A search's directory: what was asked for, one file a stage, the cluster models that gates are tried on, and
+the best configuration.
 
 tune.json                     configuration, seed included
 1-cluster.json ...            a stage's trials and its best options
@@ -36,7 +37,9 @@ class Found:
 
 
 class TuneDirectory:
-    """Opens a new directory, or that of a search to go on with. ConfigError when it holds anything else or another search."""
+    """Opens a new directory, or that of a search to go on with. ConfigError when it holds anything else or
+    another search.
+    """
 
     def __init__(self, path: Path, config: FederationConfig) -> None:
         self.path = path
@@ -44,9 +47,13 @@ class TuneDirectory:
         if (path / "tune.json").exists():
             before = read_json(path / "tune.json").get("config")
             if before != wanted:
-                raise ConfigError(f"{path} holds the search of another configuration; give another --out, or remove it")
+                raise ConfigError(
+                    f"{path} holds the search of another configuration; give another --out, or remove it"
+                )
         elif path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise ConfigError(f"{path} is in use, expected a new or empty directory; give another --out, or remove it")
+            raise ConfigError(
+                f"{path} is in use, expected a new or empty directory; give another --out, or remove it"
+            )
         else:
             self._write("tune.json", json.dumps({"config": wanted}, indent=1).encode())
 
@@ -54,7 +61,9 @@ class TuneDirectory:
         try:
             write_atomic(self.path / name, content)
         except OSError as error:
-            raise StateError(f"cannot write {self.path / name}: {error.strerror}; free some space, then say the same again") from error
+            raise StateError(
+                f"cannot write {self.path / name}: {error.strerror}; free some space, then say the same again"
+            ) from error
 
     def _path(self, stage: Stage) -> Path:
         return self.path / f"{stage.number}-{stage.name}.json"
@@ -67,7 +76,9 @@ class TuneDirectory:
         try:
             return Found(**raw)
         except TypeError as error:
-            raise StateError(f"{self._path(stage)} is damaged: {error}; remove it to search that stage again") from error
+            raise StateError(
+                f"{self._path(stage)} is damaged: {error}; remove it to search that stage again"
+            ) from error
 
     def save(self, stage: Stage, found: Found) -> None:
         """Write what a stage found."""
@@ -94,4 +105,6 @@ class TuneDirectory:
 
 
 def _experts(given: Options) -> str:
-    return f"experts-{hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:12]}.safetensors"
+    return (
+        f"experts-{hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:12]}.safetensors"
+    )

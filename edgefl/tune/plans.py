@@ -1,4 +1,6 @@
-"""Plans of many configurations, compiled in one process of their own, one for all that differ in what a program takes as input."""
+"""Plans of many configurations, compiled in one process of their own, one for all that differ in what a
+program takes as input.
+"""
 
 import json
 from collections.abc import Callable, Iterator
@@ -16,15 +18,37 @@ from edgefl.system.signals import deaf_children, ended_with_this
 from edgefl.system.stderr import quiet_stderr
 from edgefl.types import Weights
 
-_RATES = ("learning_rate", "weight_decay", "local_learning_rate", "local_weight_decay", "gate_learning_rate", "gate_weight_decay")
-_COUNTS = ("epochs", "epsilon", "local_epochs", "gate_epochs", "gate_share", "patience", "validation_share", "selection_samples")
+_RATES = (
+    "learning_rate",
+    "weight_decay",
+    "local_learning_rate",
+    "local_weight_decay",
+    "gate_learning_rate",
+    "gate_weight_decay",
+)
+_COUNTS = (
+    "epochs",
+    "epsilon",
+    "local_epochs",
+    "gate_epochs",
+    "gate_share",
+    "patience",
+    "validation_share",
+    "selection_samples",
+)
 Built = tuple[Plan, Weights]
 
 
 def structure(config: FederationConfig) -> str:
-    """Return what a program is compiled from, as text: of AEM and IFCA not the counts, of the rates whether they are zero."""
+    """Return what a program is compiled from, as text: of AEM and IFCA not the counts, of the rates whether
+    they are zero.
+    """
     options = full_options(config.algorithm, config.options)
-    options = {name: bool(value) if name in _RATES else value for name, value in options.items() if name not in _COUNTS}
+    options = {
+        name: bool(value) if name in _RATES else value
+        for name, value in options.items()
+        if name not in _COUNTS
+    }
     return json.dumps([config.algorithm, options, asdict(config.model), config.seed], sort_keys=True)
 
 
@@ -37,7 +61,8 @@ def _build(config: FederationConfig) -> Built:
 
 @contextmanager
 def plan_builder() -> Iterator[Callable[[FederationConfig], Built]]:
-    """Give a function from a configuration to a plan of its structure, the same one for all of it; see `fitted`.
+    """Give a function from a configuration to a plan of its structure, the same one for all of it; see
+    `fitted`.
 
     It raises what `build_plan` raises, and EdgeflError when its process is killed.
     """
@@ -52,13 +77,19 @@ def plan_builder() -> Iterator[Callable[[FederationConfig], Built]]:
                         building = pool.submit(_build, config)
                     built[key] = building.result()
                 except BrokenProcessPool as error:
-                    raise EdgeflError("the process that compiles plans was killed, most often for want of memory; free some") from error
+                    raise EdgeflError(
+                        "the process that compiles plans was killed, most often for want of memory; free some"
+                    ) from error
             return built[key]
 
         yield build
 
 
 def fitted(built: Built, config: FederationConfig) -> Built:
-    """Return a plan of the configuration's structure with the configuration's options: what building it anew would give to train with."""
+    """Return a plan of the configuration's structure with the configuration's options: what building it anew
+    would give to train with.
+    """
     plan, initial = built
-    return replace(plan, spec=replace(plan.spec, options=full_options(config.algorithm, config.options))), initial
+    return replace(
+        plan, spec=replace(plan.spec, options=full_options(config.algorithm, config.options))
+    ), initial

@@ -1,7 +1,9 @@
-"""The trials of one stage, run by Ray Tune (Liaw et al., arXiv:1807.05118): all to their end, or with ASHA (Li et al., arXiv:1810.05934).
+"""The trials of one stage, run by Ray Tune (Liaw et al., arXiv:1807.05118): all to their end, or with ASHA
+(Li et al., arXiv:1810.05934).
 
-Ray Tune starts trials and stops those that fall behind; which points are tried is drawn before, so that it depends on the seed alone.
-Which trials ASHA stops depends on who comes first to a look, and so on the number of processes.
+Ray Tune starts trials and stops those that fall behind; which points are tried is drawn before, so that it
+depends on the seed alone. Which trials ASHA stops depends on who comes first to a look, and so on the number
+of processes.
 """
 
 import os
@@ -23,12 +25,16 @@ from edgefl.tune.stages import Stage
 from edgefl.tune.trial import FACTOR, Trial, first_look, run_trial
 from edgefl.types import ServerState
 
-FULL, STOPPED, DIVERGED = "full", "stopped", "diverged"
+FULL = "full"
+STOPPED = "stopped"
+DIVERGED = "diverged"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a trial ended: its score at its last look, after `step` of the stage's steps. A trial that diverged has the score 0."""
+    """How a trial ended: its score at its last look, after `step` of the stage's steps. A trial that diverged
+    has the score 0.
+    """
 
     trial: int
     options: Options
@@ -47,7 +53,14 @@ class Candidate:
     built: Built
 
 
-def _play(choice: dict[str, int], stage: Stage, configs: Sequence[FederationConfig], plans: Sequence[Any], shards: Any, start: Any) -> None:
+def _play(
+    choice: dict[str, int],
+    stage: Stage,
+    configs: Sequence[FederationConfig],
+    plans: Sequence[Any],
+    shards: Any,
+    start: Any,
+) -> None:
     """Run in a process of Ray's: plans, shards and start lie in its object store."""
     config = configs[choice["trial"]]
     plan, initial = fitted(ray.get(plans[choice["trial"]]), config)
@@ -77,10 +90,17 @@ class _Ended(tune.Callback):  # type: ignore[misc]
 
 
 def search(
-    stage: Stage, candidates: Sequence[Candidate], shards: ResidentShards, start: ServerState | None, *, processes: int, asha: bool,
+    stage: Stage,
+    candidates: Sequence[Candidate],
+    shards: ResidentShards,
+    start: ServerState | None,
+    *,
+    processes: int,
+    asha: bool,
     tell: Callable[[], None],
-) -> tuple[Outcome, ...]:  # fmt: skip
-    """Run the candidates' trials, `processes` at a time, in the Ray that is connected; `tell` is called as each one ends.
+) -> tuple[Outcome, ...]:
+    """Run the candidates' trials, `processes` at a time, in the Ray that is connected; `tell` is called as
+    each one ends.
 
     Raises EdgeflError when a trial fails in another way than by a loss that is no number.
     """
@@ -89,24 +109,38 @@ def search(
     os.environ.update({"RAY_AIR_NEW_OUTPUT": "0", "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1"})
     from ray.tune.schedulers import ASHAScheduler
 
-    early = ASHAScheduler(time_attr="step", max_t=steps, grace_period=first_look(steps), reduction_factor=FACTOR) if asha else None
+    early = (
+        ASHAScheduler(time_attr="step", max_t=steps, grace_period=first_look(steps), reduction_factor=FACTOR)
+        if asha
+        else None
+    )
     stored: dict[int, Any] = {}
     for candidate in candidates:
         if id(candidate.built) not in stored:
             stored[id(candidate.built)] = ray.put(candidate.built)
     play = partial(
-        _play, stage=stage, configs=[candidate.config for candidate in candidates],
-        plans=[stored[id(candidate.built)] for candidate in candidates], shards=ray.put(shards), start=ray.put(start),
-    )  # fmt: skip
+        _play,
+        stage=stage,
+        configs=[candidate.config for candidate in candidates],
+        plans=[stored[id(candidate.built)] for candidate in candidates],
+        shards=ray.put(shards),
+        start=ray.put(start),
+    )
     with TemporaryDirectory(prefix="edgefl-tune-", ignore_cleanup_errors=True) as directory:
         tuner = tune.Tuner(
             tune.with_resources(play, {"cpu": 1}),
             param_space={"trial": tune.grid_search(list(range(len(candidates))))},
             tune_config=tune.TuneConfig(
-                metric="score", mode="max", scheduler=early, max_concurrent_trials=processes, reuse_actors=True
+                metric="score",
+                mode="max",
+                scheduler=early,
+                max_concurrent_trials=processes,
+                reuse_actors=True,
             ),
-            run_config=tune.RunConfig(storage_path=directory, name=stage.name, verbose=0, callbacks=[_Ended(tell)]),
-        )  # fmt: skip
+            run_config=tune.RunConfig(
+                storage_path=directory, name=stage.name, verbose=0, callbacks=[_Ended(tell)]
+            ),
+        )
         results = list(tuner.fit())
     outcomes = [_outcome(stage, result, candidates, steps) for result in results]
     return tuple(sorted(outcomes, key=lambda outcome: outcome.trial))
@@ -115,11 +149,16 @@ def search(
 def _outcome(stage: Stage, result: Any, candidates: Sequence[Candidate], steps: int) -> Outcome:
     found = result.metrics or {}
     if result.error is not None or "score" not in found:
-        reason = getattr(result.error, "cause", None) or result.error or "it told of no score"  # the cause without Ray's traceback
+        reason = (
+            getattr(result.error, "cause", None) or result.error or "it told of no score"
+        )  # the cause without Ray's traceback
         raise EdgeflError(f"a trial of stage {stage.number} ({stage.name}) failed: {reason}")
-    trial, step = found["config"]["trial"], int(found["step"])
+    trial = found["config"]["trial"]
+    step = int(found["step"])
     ended = DIVERGED if found["diverged"] else FULL if step >= steps else STOPPED
-    return Outcome(trial, candidates[trial].options, found["score"], step, round(found["time_total_s"], 2), ended)
+    return Outcome(
+        trial, candidates[trial].options, found["score"], step, round(found["time_total_s"], 2), ended
+    )
 
 
 def best_of(stage: Stage, outcomes: Sequence[Outcome]) -> Outcome:
@@ -129,5 +168,8 @@ def best_of(stage: Stage, outcomes: Sequence[Outcome]) -> Outcome:
     """
     whole = [outcome for outcome in outcomes if outcome.ended == FULL]
     if not whole:
-        raise DataError(f"no trial of stage {stage.number} ({stage.name}) came to its end with a loss; give more --samples")
+        raise DataError(
+            f"no trial of stage {stage.number} ({stage.name}) came to its end with a loss; give more "
+            "--samples"
+        )
     return max(whole, key=lambda outcome: (outcome.score, -outcome.trial))

@@ -56,16 +56,19 @@ Space = Mapping[str, Domain]
 def draw(space: Space, count: int, rng: np.random.Generator) -> tuple[dict[str, Any], ...]:
     """Return `count` points of the space.
 
-    A Latin hypercube (McKay, Beckman and Conover, 1979): each option's range is cut into `count` equal parts, and each part is
-    drawn from once, so that few points cover each option.
+    A Latin hypercube (McKay, Beckman and Conover, 1979): each option's range is cut into `count` equal parts,
+    and each part is drawn from once, so that few points cover each option.
     """
     places = {name: (rng.permutation(count) + rng.random(count)) / count for name in space}
-    return tuple({name: domain.at(float(places[name][i])) for name, domain in space.items()} for i in range(count))
+    return tuple(
+        {name: domain.at(float(places[name][i])) for name, domain in space.items()} for i in range(count)
+    )
 
 
 def with_options(config: FederationConfig, options: Options) -> FederationConfig:
     """Return the configuration with these options in place of its own."""
-    model, algorithm = dict(config.model.options), dict(config.options)
+    model = dict(config.model.options)
+    algorithm = dict(config.options)
     for name, value in options.items():
         table, _, key = name.rpartition(".")
         if table == "model":
@@ -78,22 +81,44 @@ def with_options(config: FederationConfig, options: Options) -> FederationConfig
 
 
 def cluster_space(config: FederationConfig) -> Space:
-    """Return what a cluster model may be: rate, decay, epochs; the sizes of the paper's network where it is that one."""
+    """Return what a cluster model may be: rate, decay, epochs; the sizes of the paper's network where it is
+    that one.
+    """
     sizes = _sizes("model.", (16, 32, 64, 128), (128, 256, 512, 1024)) if config.model.name == AEM_CNN else {}
     rates = {"learning_rate": Range(1e-3, 1e-1, log=True), "weight_decay": Range(1e-5, 1e-2, log=True)}
     return {**rates, "epochs": Choice((1, 2, 3, 5)), **sizes}
 
 
 def local_space(config: FederationConfig) -> Space:
-    """Return what a local model may be: rate and decay of AdamW; sizes where [algorithm] local_model is the paper's network."""
-    sizes = _sizes("local_options.", (8, 16, 32, 64, 128, 256), (32, 64, 128, 256)) if config.options.get("local_model") == AEM_CNN else {}
-    return {"local_learning_rate": Range(1e-5, 1e-2, log=True), "local_weight_decay": Range(1e-4, 1e-1, log=True), **sizes}
+    """Return what a local model may be: rate and decay of AdamW; sizes where [algorithm] local_model is the
+    paper's network.
+    """
+    sizes = (
+        _sizes("local_options.", (8, 16, 32, 64, 128, 256), (32, 64, 128, 256))
+        if config.options.get("local_model") == AEM_CNN
+        else {}
+    )
+    return {
+        "local_learning_rate": Range(1e-5, 1e-2, log=True),
+        "local_weight_decay": Range(1e-4, 1e-1, log=True),
+        **sizes,
+    }
 
 
 def gate_space(config: FederationConfig) -> Space:
-    """Return what a gate may be: rate and decay of AdamW; sizes where [algorithm] gate is the paper's network."""
-    sizes = _sizes("gate_options.", (4, 8, 12, 16), (4, 8, 16, 32)) if config.options.get("gate") in GATE_CNNS else {}
-    return {"gate_learning_rate": Range(1e-6, 1e-2, log=True), "gate_weight_decay": Range(1e-5, 1e-2, log=True), **sizes}
+    """Return what a gate may be: rate and decay of AdamW; sizes where [algorithm] gate is the paper's
+    network.
+    """
+    sizes = (
+        _sizes("gate_options.", (4, 8, 12, 16), (4, 8, 16, 32))
+        if config.options.get("gate") in GATE_CNNS
+        else {}
+    )
+    return {
+        "gate_learning_rate": Range(1e-6, 1e-2, log=True),
+        "gate_weight_decay": Range(1e-5, 1e-2, log=True),
+        **sizes,
+    }
 
 
 def exploration_space(config: FederationConfig) -> Space:
@@ -102,6 +127,10 @@ def exploration_space(config: FederationConfig) -> Space:
 
 
 def _sizes(table: str, filters: tuple[int, ...], hidden: tuple[int, ...]) -> dict[str, Domain]:
-    sizes: dict[str, Domain] = {"filters1": Choice(filters), "filters2": Choice(filters), "hidden": Choice(hidden)}
+    sizes: dict[str, Domain] = {
+        "filters1": Choice(filters),
+        "filters2": Choice(filters),
+        "hidden": Choice(hidden),
+    }
     sizes["dropout"] = Range(0.0, 0.9)
     return {f"{table}{name}": domain for name, domain in sizes.items()}

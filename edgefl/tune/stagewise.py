@@ -1,4 +1,6 @@
-"""A whole search: stage by stage, each with what the former found; a stage that is done is not searched again."""
+"""A whole search: stage by stage, each with what the former found; a stage that is done is not searched
+again.
+"""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -29,16 +31,26 @@ Tell = Callable[[str], None]
 
 
 def tune_federation(
-    config: FederationConfig, out: Path, stages: Sequence[Stage], samples: int, *, processes: int = 1, asha: bool = True,
+    config: FederationConfig,
+    out: Path,
+    stages: Sequence[Stage],
+    samples: int,
+    *,
+    processes: int = 1,
+    asha: bool = True,
     tell: Tell = lambda text: None,
-) -> tuple[list[Found], Path]:  # fmt: skip
-    """Search the stages with `samples` trials each; return what each stage found, and the path of the best configuration.
+) -> tuple[list[Found], Path]:
+    """Search the stages with `samples` trials each; return what each stage found, and the path of the best
+    configuration.
 
-    The first trial of a stage is the configuration as it is, so that the best is never worse on the samples that are held back.
-    Raises ConfigError for another algorithm than AEM or a directory of another search, DataError when the data cannot be shared out.
+    The first trial of a stage is the configuration as it is, so that the best is never worse on the samples
+    that are held back. Raises ConfigError for another algorithm than AEM or a directory of another search,
+    DataError when the data cannot be shared out.
     """
     if config.algorithm != "aem":
-        raise ConfigError(f"the algorithm is {config.algorithm!r}, expected 'aem': the four stages are those of its parts")
+        raise ConfigError(
+            f"the algorithm is {config.algorithm!r}, expected 'aem': the four stages are those of its parts"
+        )
     directory = TuneDirectory(out, config)
     iid = setting_of(config)
     dataset = load_data(config.data, config.seed)
@@ -56,30 +68,63 @@ def tune_federation(
                 done = _search(stage, iid, directory, shards, build, samples, processes, asha, tell)
                 directory.save(stage, done)
             elif done.given != directory.given(stage):
-                raise ConfigError(f"stage {stage.number} in {out} was searched with other options of the stages before; remove its file")
+                raise ConfigError(
+                    f"stage {stage.number} in {out} was searched with other options of the stages before; "
+                    "remove its file"
+                )
             else:
                 tell(f"stage {stage.number}, {stage.what}: done before")
             found.append(done)
-    best = {name: value for stage in STAGES if (each := directory.found(stage)) for name, value in each.best.items()}
+    best = {
+        name: value
+        for stage in STAGES
+        if (each := directory.found(stage))
+        for name, value in each.best.items()
+    }
     return found, directory.save_federation(to_toml(with_options(config, best)))
 
 
 def _search(
-    stage: Stage, iid: FederationConfig, directory: TuneDirectory, shards: ResidentShards, build: Build, samples: int, processes: int,
-    asha: bool, tell: Tell,
-) -> Found:  # fmt: skip
+    stage: Stage,
+    iid: FederationConfig,
+    directory: TuneDirectory,
+    shards: ResidentShards,
+    build: Build,
+    samples: int,
+    processes: int,
+    asha: bool,
+    tell: Tell,
+) -> Found:
     given = directory.given(stage)
     base = with_options(iid, given)
     start = _experts(base, given, directory, shards, build, processes, tell) if stage.experts else None
-    points: list[dict[str, Any]] = [{}, *draw(stage.space(base), samples - 1, rng_for(iid.seed, stage.number, "tune"))]
+    points: list[dict[str, Any]] = [
+        {},
+        *draw(stage.space(base), samples - 1, rng_for(iid.seed, stage.number, "tune")),
+    ]
     made = [stage.setting(with_options(base, options)) for options in points]
-    candidates = [Candidate(options, config, build(config)) for options, config in zip(points, made, strict=True)]
+    candidates = [
+        Candidate(options, config, build(config)) for options, config in zip(points, made, strict=True)
+    ]
     over = iter(range(1, samples + 1))
     outcomes = search(
-        stage, candidates, shards, start, processes=processes, asha=asha, tell=lambda: tell(f"  {next(over)} of {samples} trials are over")
+        stage,
+        candidates,
+        shards,
+        start,
+        processes=processes,
+        asha=asha,
+        tell=lambda: tell(f"  {next(over)} of {samples} trials are over"),
     )
     best = best_of(stage, outcomes)
-    return Found(stage.number, stage.name, given, dict(best.options), best.score, [asdict(outcome) for outcome in outcomes])
+    return Found(
+        stage.number,
+        stage.name,
+        given,
+        dict(best.options),
+        best.score,
+        [asdict(outcome) for outcome in outcomes],
+    )
 
 
 def _experts(
@@ -97,7 +142,12 @@ def _experts(
         config = experts_setting(base)
         tell(f"  training {config.rounds} rounds of cluster models for the gates")
         plan, initial = fitted(build(config), config)
-        end = simulate(plan, initial, shards, config, open_engine=lambda federation: RayEngine(federation, processes))
-        known = replace(end.state, models={name: model for name, model in end.state.models.items() if name.startswith("expert")})
+        end = simulate(
+            plan, initial, shards, config, open_engine=lambda federation: RayEngine(federation, processes)
+        )
+        known = replace(
+            end.state,
+            models={name: model for name, model in end.state.models.items() if name.startswith("expert")},
+        )
         directory.save_experts(given, known)
     return known

@@ -18,13 +18,17 @@ from edgefl.tune.stages import Stage
 from edgefl.types import Mixture, ServerState, Shard, Weights
 
 FACTOR = 3
-"""How many times the steps of one look are those of the look before; of the trials that come to a look a third go on."""
+"""How many times the steps of one look are those of the look before; of the trials that come to a look a
+third go on.
+"""
 Report = Callable[[int, float], None]
 
 
 @dataclass(frozen=True)
 class Trial:
-    """All that a trial needs. start: the state with the trained cluster models, for a stage that begins with them."""
+    """All that a trial needs. start: the state with the trained cluster models, for a stage that begins with
+    them.
+    """
 
     stage: Stage
     config: FederationConfig
@@ -40,8 +44,11 @@ def first_look(steps: int) -> int:
 
 
 def looks(steps: int) -> tuple[int, ...]:
-    """Return after which steps a trial reports its score: each look has three times the steps of the one before; the last has all."""
-    found, at = [], first_look(steps)
+    """Return after which steps a trial reports its score: each look has three times the steps of the one
+    before; the last has all.
+    """
+    found = []
+    at = first_look(steps)
     while at < steps:
         found.append(at)
         at *= FACTOR
@@ -49,7 +56,8 @@ def looks(steps: int) -> tuple[int, ...]:
 
 
 def run_trial(trial: Trial, report: Report) -> None:
-    """Play a trial; `report(step, score)` is called at each look with the mean accuracy over the clients so far.
+    """Play a trial; `report(step, score)` is called at each look with the mean accuracy over the clients so
+    far.
 
     Raises DataError when a loss is no number.
     """
@@ -62,7 +70,14 @@ def run_trial(trial: Trial, report: Report) -> None:
         if trial.stage.by_round and record.round in at:
             model = state.models[name_of(0)]
             held = (trial.shards[client_id] for client_id in sorted(trial.shards))
-            report(record.round, float(np.mean([evaluate(learner, "predict", model, own.x_test, own.y_test).accuracy for own in held])))
+            report(
+                record.round,
+                float(
+                    np.mean(
+                        [evaluate(learner, "predict", model, own.x_test, own.y_test).accuracy for own in held]
+                    )
+                ),
+            )
 
     def after_client(client_id: str, ending: Ending) -> Ending:
         found.append(ending.metrics[trial.stage.metric])
@@ -71,9 +86,15 @@ def run_trial(trial: Trial, report: Report) -> None:
         return replace(ending, mixture=Mixture({}))
 
     simulate(
-        trial.plan, trial.initial, trial.shards, trial.config, learner=learner, start=begun(trial),
-        progress=after_round, ended=after_client,
-    )  # fmt: skip
+        trial.plan,
+        trial.initial,
+        trial.shards,
+        trial.config,
+        learner=learner,
+        start=begun(trial),
+        progress=after_round,
+        ended=after_client,
+    )
 
 
 def begun(trial: Trial) -> ServerState | None:
@@ -84,6 +105,14 @@ def begun(trial: Trial) -> ServerState | None:
     if trial.stage.federates:
         return None
     spec = trial.plan.spec
-    state = make_algorithm(spec.algorithm, None, spec.options).init(trial.initial, rng_for(trial.config.seed, 0, "init"))
-    trained = {} if trial.start is None else {name: model for name, model in trial.start.models.items() if name.startswith(EXPERT)}
-    return replace(state, round=trial.config.rounds + 1, phase=PERSONALIZE, models={**state.models, **trained})
+    state = make_algorithm(spec.algorithm, None, spec.options).init(
+        trial.initial, rng_for(trial.config.seed, 0, "init")
+    )
+    trained = (
+        {}
+        if trial.start is None
+        else {name: model for name, model in trial.start.models.items() if name.startswith(EXPERT)}
+    )
+    return replace(
+        state, round=trial.config.rounds + 1, phase=PERSONALIZE, models={**state.models, **trained}
+    )

@@ -16,34 +16,49 @@ SHARE = 0.2
 
 
 def iid_setting(partition: PartitionConfig, num_classes: int) -> PartitionConfig:
-    """Return the partition that the paper tunes in: IID, that is p = 2 / num_classes where two classes make the fraction p."""
+    """Return the partition that the paper tunes in: IID, that is p = 2 / num_classes where two classes make
+    the fraction p.
+    """
     if partition.name == "p-majority":
         return replace(partition, options={**partition.options, "p": 2 / num_classes})
     return PartitionConfig("iid", partition.num_clients)
 
 
 def held_back(allotment: Allotment, client_id: str, share: float, seed: int) -> Allotment:
-    """Return an allotment whose test part is a share of the training samples, at least one; the rest is left to train on.
+    """Return an allotment whose test part is a share of the training samples, at least one; the rest is left
+    to train on.
 
     Its test indices are into the training part. DataError for a client with fewer than two samples.
     """
     count = len(allotment.train)
     if count < 2:
-        raise DataError(f"{client_id} has {count} samples, expected 2 or more: one to train on and one to be measured on")
+        raise DataError(
+            f"{client_id} has {count} samples, expected 2 or more: one to train on and one to be measured on"
+        )
     order = rng_for(seed, 0, f"tune:{client_id}").permutation(count)
     held = min(max(1, round(share * count)), count - 1)
-    fit, test = np.sort(order[held:]), np.sort(order[:held])
+    fit = np.sort(order[held:])
+    test = np.sort(order[:held])
     turns = allotment.turns_train
     return replace(
-        allotment, train=allotment.train[fit], test=allotment.train[test],
-        turns_train=None if turns is None else turns[fit], turns_test=None if turns is None else turns[test],
-    )  # fmt: skip
+        allotment,
+        train=allotment.train[fit],
+        test=allotment.train[test],
+        turns_train=None if turns is None else turns[fit],
+        turns_test=None if turns is None else turns[test],
+    )
 
 
-def validation_shards(dataset: Dataset, allotments: Mapping[str, Allotment], seed: int, share: float = SHARE) -> ResidentShards:
-    """Return shards whose held-out split is taken from the training samples; the data set's own test part is not in them."""
+def validation_shards(
+    dataset: Dataset, allotments: Mapping[str, Allotment], seed: int, share: float = SHARE
+) -> ResidentShards:
+    """Return shards whose held-out split is taken from the training samples; the data set's own test part is
+    not in them.
+    """
     trained = replace(dataset, x_test=dataset.x_train, y_test=dataset.y_train, group_test=dataset.group_train)
-    return ResidentShards(trained, {client_id: held_back(own, client_id, share, seed) for client_id, own in allotments.items()})
+    return ResidentShards(
+        trained, {client_id: held_back(own, client_id, share, seed) for client_id, own in allotments.items()}
+    )
 
 
 def setting_of(config: FederationConfig) -> FederationConfig:

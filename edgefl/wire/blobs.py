@@ -15,7 +15,8 @@ class BlobCache:
     """Blobs in a directory, `limit_bytes` at most: the ones longest unused go first."""
 
     def __init__(self, directory: Path, limit_bytes: int = LIMIT_BYTES) -> None:
-        self._directory, self._limit = directory, limit_bytes
+        self._directory = directory
+        self._limit = limit_bytes
 
     def path(self, sha256: str) -> Path:
         """Return where a blob is, or would be. StateError for a name that is no sha256."""
@@ -46,7 +47,9 @@ class BlobCache:
             write_atomic(path, content)
             self._shrink(keep=path)
         except OSError as error:
-            raise StateError(f"cannot write {path}: {error}; free some space or choose another --state") from error
+            raise StateError(
+                f"cannot write {path}: {error}; free some space or choose another --state"
+            ) from error
         return sha256
 
     def _shrink(self, keep: Path) -> None:

@@ -6,7 +6,9 @@ from edgefl.errors import WireError
 from edgefl.wire.messages import Ranges
 
 CHUNK_BYTES = 240 * 1024
-"""The default, and the most: it passes in a packet of 256 KiB, topic included. Each message costs both ends the same, however short."""
+"""The default, and the most: it passes in a packet of 256 KiB, topic included. Each message costs both ends
+the same, however short.
+"""
 MIN_CHUNK_BYTES = 1024
 MAX_BLOB_BYTES = 256 * 1024 * 1024
 MAX_RANGES = 256
@@ -48,16 +50,24 @@ def indices_of(ranges: Ranges, count: int) -> list[int]:
 def check_chunk_bytes(chunk_bytes: int) -> None:
     """Raise WireError for a size of chunks that no side may ask for."""
     if not MIN_CHUNK_BYTES <= chunk_bytes <= CHUNK_BYTES:
-        raise WireError(f"chunks of {chunk_bytes} bytes, expected {MIN_CHUNK_BYTES} to {CHUNK_BYTES}; set chunk_bytes in [federation]")
+        raise WireError(
+            f"chunks of {chunk_bytes} bytes, expected {MIN_CHUNK_BYTES} to {CHUNK_BYTES}; set chunk_bytes in "
+            "[federation]"
+        )
 
 
 def check_manifest(sha256: str, size: int, count: int, chunk_bytes: int, limit: int) -> None:
-    """Raise WireError unless size, count and chunk size fit together and the blob is of at most `limit` bytes."""
+    """Raise WireError unless size, count and chunk size fit together and the blob is of at most `limit`
+    bytes.
+    """
     if not 0 <= size <= limit:
         raise WireError(f"blob {sha256[:8]} is {size} bytes, expected at most {limit}; it is of another plan")
     check_chunk_bytes(chunk_bytes)
     if count != chunk_count(size, chunk_bytes):
-        raise WireError(f"{count} chunks for {size} bytes, expected {chunk_count(size, chunk_bytes)} of {chunk_bytes} bytes")
+        raise WireError(
+            f"{count} chunks for {size} bytes, expected {chunk_count(size, chunk_bytes)} of {chunk_bytes} "
+            "bytes"
+        )
 
 
 class Assembler:
@@ -66,9 +76,14 @@ class Assembler:
     The manifest is checked before memory is taken: `limit` bytes at most. Raises WireError.
     """
 
-    def __init__(self, sha256: str, size: int, count: int, chunk_bytes: int, limit: int = MAX_BLOB_BYTES) -> None:
+    def __init__(
+        self, sha256: str, size: int, count: int, chunk_bytes: int, limit: int = MAX_BLOB_BYTES
+    ) -> None:
         check_manifest(sha256, size, count, chunk_bytes, limit)
-        self.sha256, self.size, self.count, self.chunk_bytes = sha256, size, count, chunk_bytes
+        self.sha256 = sha256
+        self.size = size
+        self.count = count
+        self.chunk_bytes = chunk_bytes
         self._chunks: list[bytes] = [b""] * count
         self._lacking = set(range(count))
 
@@ -79,7 +94,9 @@ class Assembler:
         start = index * self.chunk_bytes
         expected = min(self.chunk_bytes, self.size - start)
         if len(payload) != expected:
-            raise WireError(f"chunk {index} of blob {self.sha256[:8]} is {len(payload)} bytes, expected {expected}")
+            raise WireError(
+                f"chunk {index} of blob {self.sha256[:8]} is {len(payload)} bytes, expected {expected}"
+            )
         self._chunks[index] = payload
         new = index in self._lacking
         self._lacking.discard(index)
@@ -94,10 +111,15 @@ class Assembler:
         return not self._lacking
 
     def blob(self) -> bytes:
-        """Return the whole blob; WireError when its sha256 is another, and then every chunk is lacking again."""
+        """Return the whole blob; WireError when its sha256 is another, and then every chunk is lacking
+        again.
+        """
         content = b"".join(self._chunks)
         received = hashlib.sha256(content).hexdigest()
         if received != self.sha256:
             self._lacking = set(range(self.count))
-            raise WireError(f"blob has sha256 {received[:8]}, expected {self.sha256[:8]}; a chunk was damaged, send all again")
+            raise WireError(
+                f"blob has sha256 {received[:8]}, expected {self.sha256[:8]}; a chunk was damaged, send all "
+                "again"
+            )
         return content

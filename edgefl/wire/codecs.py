@@ -5,12 +5,15 @@
     int8     symmetric, one scale a tensor: x = scale q, |q| <= 127   1
     top-K    the K per cent of largest magnitude, with their places   K / 100 of 8
 
-Each may be followed by `+deflate`: the bytes of the whole update are deflated then (`wire.deflate`), without loss.
+Each may be followed by `+deflate`: the bytes of the whole update are deflated then (`wire.deflate`), without
+loss.
 
-Packing what was unpacked gives the same arrays: a delta that was rounded once (`compressed` in `client`, with what was lost kept
-for the next round) travels without further loss, and the simulator has the bits of MQTT. For that, a scale has 16 significant
-bits, so that 127 scale is exact, and int8 rounds to the nearest, ties to even.
-Error feedback: Seide et al., 1-Bit Stochastic Gradient Descent, Interspeech 2014; Karimireddy et al., arXiv:1901.09847.
+Packing what was unpacked gives the same arrays: a delta that was rounded once (`compressed` in `client`, with
+what was lost kept for the next round) travels without further loss, and the simulator has the bits of MQTT.
+For that, a scale has 16 significant bits, so that 127 scale is exact, and int8 rounds to the nearest, ties to
+even.
+Error feedback: Seide et al., 1-Bit Stochastic Gradient Descent, Interspeech 2014; Karimireddy et al.,
+arXiv:1901.09847.
 """
 
 import math
@@ -29,7 +32,9 @@ MARK = "#"
 DEFLATE = "+deflate"
 """Ends the name of a codec whose bytes travel deflated."""
 MASKED = "+masked"
-"""Ends the name of a codec whose values travel under a mask (`wire.masked`); a task says so, no configuration."""
+"""Ends the name of a codec whose values travel under a mask (`wire.masked`); a task says so, no
+configuration.
+"""
 ITEMSIZES = {"fp16": 2, "int8": 1}
 """Bytes of the values that travel, where they are not 4."""
 
@@ -47,7 +52,10 @@ def check_codec(name: str) -> str:
     """Return the name; ConfigError when there is no such codec."""
     if re.fullmatch(r"(fp32|fp16|int8|top-([1-9]|[1-4][0-9]|50))(\+deflate)?", name):
         return name
-    raise ConfigError(f"codec {name!r}: expected fp32, fp16, int8, or top-K with K from 1 to 50 per cent, and +deflate after it or not")
+    raise ConfigError(
+        f"codec {name!r}: expected fp32, fp16, int8, or top-K with K from 1 to 50 per cent, and +deflate "
+        "after it or not"
+    )
 
 
 def rounding(codec: str) -> str:
@@ -86,17 +94,25 @@ def pack(codec: str, array: Array) -> Parts:
 
 
 def unpack(codec: str, parts: Parts, shape: tuple[int, ...], origin: str) -> Array:
-    """Return the float32 array; WireError for parts that no `pack` makes. `origin` says in errors who sent them."""
+    """Return the float32 array; WireError for parts that no `pack` makes. `origin` says in errors who sent
+    them.
+    """
     if codec == "fp32":
         return np.asarray(parts[""], np.float32)
     if codec == "fp16":
-        return np.asarray(parts[""].astype(np.float32) + np.float32(0))  # -0 becomes 0, here and below: another round gives these bits
+        return np.asarray(
+            parts[""].astype(np.float32) + np.float32(0)
+        )  # -0 becomes 0, here and below: another round gives these bits
     if codec == "int8":
-        scale, q = parts["scale"][0], parts[""]
+        scale = parts["scale"][0]
+        q = parts[""]
         if not 0 <= scale < 1e36 or (q.size and q.min() < -127):
-            raise WireError(f"{origin} is no int8 tensor: scale {scale}, values from {q.min(initial=0)}; send it again")
+            raise WireError(
+                f"{origin} is no int8 tensor: scale {scale}, values from {q.min(initial=0)}; send it again"
+            )
         return np.asarray(q.astype(np.float32) * scale)
-    places, size = parts["place"], math.prod(shape)
+    places = parts["place"]
+    size = math.prod(shape)
     if places.size and (places[-1] >= size or not (places[1:] > places[:-1]).all()):
         raise WireError(f"{origin} names places that do not ascend within {size}; send it again")
     flat = np.zeros(size, np.float32)

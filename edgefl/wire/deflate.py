@@ -1,8 +1,10 @@
 """Deflate over the bytes of a whole update, with a bound on what they unpack to.
 
-The bytes of the values are put into planes first, all first bytes, all second ones and so on (Blosc's shuffle): exponents lie beside
-exponents then, and the high bytes of ascending places beside each other. RFC 1950, by the zlib of the standard library.
-In values nothing but runs of zeros comes again: looking for no more (Z_RLE) is ten times as fast and leaves fewer bytes.
+The bytes of the values are put into planes first, all first bytes, all second ones and so on (Blosc's
+shuffle): exponents lie beside exponents then, and the high bytes of ascending places beside each other. RFC
+1950, by the zlib of the standard library.
+In values nothing but runs of zeros comes again: looking for no more (Z_RLE) is ten times as fast and leaves
+fewer bytes.
 """
 
 import zlib
@@ -25,7 +27,8 @@ def squeeze(blob: bytes, itemsize: int, strategy: int = zlib.Z_RLE) -> bytes:
 def expand(blob: bytes, itemsize: int, limit: int, origin: str) -> bytes:
     """Return what `squeeze` was given; `origin` says in errors who sent the bytes.
 
-    Raises WireError for bytes that are not deflated, not whole, or that hold more than `limit` bytes: no more than that is taken.
+    Raises WireError for bytes that are not deflated, not whole, or that hold more than `limit` bytes: no more
+    than that is taken.
     """
     stream = zlib.decompressobj()
     try:
@@ -33,7 +36,10 @@ def expand(blob: bytes, itemsize: int, limit: int, origin: str) -> bytes:
     except zlib.error as error:
         raise WireError(f"{origin} sent bytes that are not deflated: {error}; send it again") from error
     if len(planes) > limit:
-        raise WireError(f"{origin} sent {len(blob)} bytes that unpack to more than {limit}, the largest update of this plan; restart it")
+        raise WireError(
+            f"{origin} sent {len(blob)} bytes that unpack to more than {limit}, the largest update of this "
+            "plan; restart it"
+        )
     if not stream.eof or stream.unused_data:
         raise WireError(f"{origin} sent deflated bytes that end too early or too late; send it again")
     whole = len(planes) // itemsize * itemsize

@@ -3,14 +3,18 @@
 Such a round is five exchanges, each a task and an upload like any other (mqtt.md, topics):
 
     task `federate`, codec fp32+masked    up: `Advertised`, JSON
-    task `share`,  models {keys: sha256}   down: who advertised, a line each; up: 224 bytes (digests, sealed shares) for each, by id
-    task `mask`,   models {inbox: sha256}  down: a line of who shared, and those 224 bytes of each of them for this client;
+    task `share`,  models {keys: sha256}   down: who advertised, a line each; up: 224 bytes (digests, sealed
+                                           shares) for each, by id
+    task `mask`,   models {inbox: sha256}  down: a line of who shared, and those 224 bytes of each of them for
+                                           this client;
                                            up: 8 bytes a word, or a complaint (`encode_complaint`)
-    task `agree`,  models {lists: sha256}  down: a line of who shared, a line of whose words came; up: `Agreed`, JSON
+    task `agree`,  models {lists: sha256}  down: a line of who shared, a line of whose words came; up:
+                                           `Agreed`, JSON
     task `unmask`, models {agreed: sha256} down: those lists, and `Agreed` of enough of them, a line each;
                                            up: 66 bytes for each who shared, by id
 
-The nonce of an attempt, with the exchange's name behind it, is the task's nonce: an upload says with it what it answers.
+The nonce of an attempt, with the exchange's name behind it, is the task's nonce: an upload says with it what
+it answers.
 """
 
 import hashlib
@@ -25,7 +29,10 @@ from edgefl.wire.strict_json import decode_json, encode_json
 from edgefl.wire.topics import CLIENT_ID
 
 CODEC = f"fp32{MASKED}"
-SHARE, MASK, AGREE, UNMASK = "share", "mask", "agree", "unmask"
+SHARE = "share"
+MASK = "mask"
+AGREE = "agree"
+UNMASK = "unmask"
 STEPS = (SHARE, MASK, AGREE, UNMASK)
 DIGESTS_BYTES = 64
 """Two digests: of the share of the dealer's mask key, and of the share of its seed."""
@@ -57,7 +64,9 @@ class Advertised:
 
 @dataclass(frozen=True)
 class Agreed:
-    """A client's word that it was shown these lists of who shared and whose words came: the sha256, in hex, of the blob of `agree`."""
+    """A client's word that it was shown these lists of who shared and whose words came: the sha256, in hex,
+    of the blob of `agree`.
+    """
 
     MAX_BYTES = AGREED_BYTES
 
@@ -69,7 +78,8 @@ class Agreed:
 
 @dataclass(frozen=True)
 class Introduced:
-    """A client as the aggregator presents it to the others: what it advertised, its signing key, and the authority's word for that key.
+    """A client as the aggregator presents it to the others: what it advertised, its signing key, and the
+    authority's word for that key.
 
     The last two are empty where nobody was enrolled.
     """
@@ -90,20 +100,29 @@ def step_nonce(attempt: str, step: str) -> str:
 
 
 def context_of(federation: str, task: Task) -> str:
-    """Return what all masks of an attempt are bound to, sha256 in hex: federation, session, round, attempt, plan, and the models.
+    """Return what all masks of an attempt are bound to, sha256 in hex: federation, session, round, attempt,
+    plan, and the models.
 
-    A client that was sent another model than the others has another context, and its masks do not cancel (Pasquini et al., Eluding
-    Secure Aggregation in Federated Learning via Model Inconsistency, CCS 2022).
+    A client that was sent another model than the others has another context, and its masks do not cancel
+    (Pasquini et al., Eluding Secure Aggregation in Federated Learning via Model Inconsistency, CCS 2022).
     """
     told = [
-        federation, task.session, task.round, task.phase, attempt_of(task.nonce), task.plan, sorted(task.models.items()),
-        sorted(task.scalars.items()), task.seed,
-    ]  # fmt: skip
+        federation,
+        task.session,
+        task.round,
+        task.phase,
+        attempt_of(task.nonce),
+        task.plan,
+        sorted(task.models.items()),
+        sorted(task.scalars.items()),
+        task.seed,
+    ]
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
 
 def binding_of(context: str, keys: bytes) -> str:
-    """Return what shares, seals and masks of an attempt are bound to, sha256 in hex: its context, and its key list byte by byte.
+    """Return what shares, seals and masks of an attempt are bound to, sha256 in hex: its context, and its key
+    list byte by byte.
 
     Clients that were shown different key lists have different bindings, and cannot open each other's shares.
     """
@@ -112,7 +131,10 @@ def binding_of(context: str, keys: bytes) -> str:
 
 def encode_keys(introduced: Sequence[Introduced]) -> bytes:
     """Return a line for each client."""
-    lines = (b"\t".join([encode_json(i.advertised), i.signing_key.encode(), i.voucher.encode()]) for i in introduced)
+    lines = (
+        b"\t".join([encode_json(i.advertised), i.signing_key.encode(), i.voucher.encode()])
+        for i in introduced
+    )
     return b"\n".join(lines)
 
 
@@ -122,7 +144,10 @@ def decode_keys(blob: bytes) -> tuple[Introduced, ...]:
     for line in blob.split(b"\n")[: MOST_CLIENTS + 1]:
         parts = line.split(b"\t")
         if len(parts) != 3 or len(line) > 2 * ADVERTISED_BYTES:
-            raise WireError(f"a line of {len(parts)} parts, expected a client's keys in 3; update the older of device and aggregator")
+            raise WireError(
+                f"a line of {len(parts)} parts, expected a client's keys in 3; update the older of device "
+                "and aggregator"
+            )
         key, voucher = (part.decode("ascii", "replace") for part in parts[1:])
         found.append(Introduced(decode_json(Advertised, parts[0]), key, voucher))
     _check_ids([each.advertised.client_id for each in found])
@@ -158,7 +183,9 @@ def encode_agreed(lists: bytes, agreed: Sequence[Agreed]) -> bytes:
 
 
 def decode_agreed(blob: bytes) -> tuple[bytes, tuple[Agreed, ...]]:
-    """Read the blob of `agree` and the lines; WireError for other bytes, for an id twice, and for lines that are not sorted by id."""
+    """Read the blob of `agree` and the lines; WireError for other bytes, for an id twice, and for lines that
+    are not sorted by id.
+    """
     parts = blob.split(b"\n")
     found = tuple(decode_json(Agreed, line) for line in parts[2 : MOST_CLIENTS + 3])
     _check_ids([each.client_id for each in found])
@@ -188,17 +215,28 @@ def encode_complaint(ids: Sequence[str]) -> bytes:
 
 
 def decode_complaint(blob: bytes) -> tuple[str, ...]:
-    """Read an answer to `mask`: the clients that it accuses, empty for masked words. WireError for bytes that are neither."""
+    """Read an answer to `mask`: the clients that it accuses, empty for masked words. WireError for bytes that
+    are neither.
+    """
     return decode_ids(blob.removesuffix(b"\n")) if len(blob) % 8 else ()
 
 
 def split_blob(blob: bytes, count: int, size: int) -> list[bytes]:
     """Return parts of one size; WireError when these are not as many."""
     if len(blob) != count * size:
-        raise WireError(f"{len(blob)} bytes, expected {size} for each of {count} clients; update the older of device and aggregator")
+        raise WireError(
+            f"{len(blob)} bytes, expected {size} for each of {count} clients; update the older of device and "
+            "aggregator"
+        )
     return [blob[place : place + size] for place in range(0, len(blob), size)]
 
 
 def _check_ids(ids: Sequence[str]) -> None:
-    if len(ids) > MOST_CLIENTS or list(ids) != sorted(set(ids)) or not all(CLIENT_ID.fullmatch(each) for each in ids):
-        raise WireError(f"clients {' '.join(ids)[:100]!r}, expected at most {MOST_CLIENTS} ids, sorted, each once")
+    if (
+        len(ids) > MOST_CLIENTS
+        or list(ids) != sorted(set(ids))
+        or not all(CLIENT_ID.fullmatch(each) for each in ids)
+    ):
+        raise WireError(
+            f"clients {' '.join(ids)[:100]!r}, expected at most {MOST_CLIENTS} ids, sorted, each once"
+        )

@@ -1,9 +1,11 @@
 """What is said in JSON: one frozen dataclass a message, snake_case fields, `ts` in seconds since 1970.
 
-`nonce` is fresh in each round and comes back with each update; `signature` is empty until messages are signed.
+`nonce` is fresh in each round and comes back with each update; `signature` is empty until messages are
+signed.
 Numbers that are not finite travel as null and arrive as NaN.
 
-A message must have all of its fields. `OPTIONAL` of a class names the exceptions: a field that may be missing, and then has its default.
+A message must have all of its fields. `OPTIONAL` of a class names the exceptions: a field that may be
+missing, and then has its default.
 
 `started` orders the runs of an aggregator: it is larger in each later run. Unit: milliseconds since 1970.
 """
@@ -18,17 +20,21 @@ JOINING = "joining"
 STOPPED = "stopped"
 PAUSED_BY_OPERATOR = "operator"
 REFUSES = "refuses "
-"""How the `paused` of a device begins that refuses the plan or the tasks of this federation. It does not come back by itself."""
+"""How the `paused` of a device begins that refuses the plan or the tasks of this federation. It does not come
+back by itself.
+"""
 Outcome = Literal["ok", "wait", "missing", "rejected"]
 OUTCOMES = ("ok", "wait", "missing", "rejected")
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Retained on `state`: where the federation stands. `phase`: joining, an algorithm's phase, done or stopped.
+    """Retained on `state`: where the federation stands. `phase`: joining, an algorithm's phase, done or
+    stopped.
 
     `session` names one start of the federation: what a device kept of another session is not continued.
-    settings: numbers of the configuration, for programs that watch; a reader ignores the names that it does not know.
+    settings: numbers of the configuration, for programs that watch; a reader ignores the names that it does
+    not know.
     """
 
     OPTIONAL = frozenset({"settings"})
@@ -49,10 +55,11 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Retained on `device/{id}/status`; the last will is the same with `online` false. `born`: seconds since 1970.
+    """Retained on `device/{id}/status`; the last will is the same with `online` false. `born`: seconds since
+    1970.
 
-    `paused`: why the device takes up no task now (operator, busy, on battery, outside 22:00-06:00), empty when it does. It begins with
-    `REFUSES` when the device refuses what this federation asks for.
+    `paused`: why the device takes up no task now (operator, busy, on battery, outside 22:00-06:00), empty
+    when it does. It begins with `REFUSES` when the device refuses what this federation asks for.
     `draining`: paused, and still at work on a task that it has.
     """
 
@@ -79,10 +86,12 @@ class Claim:
 class Task:
     """What one client shall do in a round. `models`: the sha256 of each model of the broadcast, by name.
 
-    max_staleness: so many rounds later the update is still taken; budget_s: train about so long, in whole epochs, 0 for all of them.
-    granted: a place is kept for the update, so that its chunks may follow at once on its Begin.
+    max_staleness: so many rounds later the update is still taken; budget_s: train about so long, in whole
+    epochs, 0 for all of them. granted: a place is kept for the update, so that its chunks may follow at once
+    on its Begin.
     chunk_bytes: the size of the chunks that the device sends its update in.
-    settings: numbers of the configuration; a device ignores the names that it does not know, and none may change the update.
+    settings: numbers of the configuration; a device ignores the names that it does not know, and none may
+    change the update.
     """
 
     OPTIONAL = frozenset({"settings"})
@@ -109,7 +118,8 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Size in bytes and number of chunks of the blob with that sha256; retained: the broker keeps them all, nobody needs to ask.
+    """Size in bytes and number of chunks of the blob with that sha256; retained: the broker keeps them all,
+    nobody needs to ask.
 
     `session`: that of the aggregator that holds it.
     """
@@ -157,7 +167,9 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The answer to an update. `outcome`: ok, wait (for an upload slot), missing (send these ranges), rejected (why)."""
+    """The answer to an update. `outcome`: ok, wait (for an upload slot), missing (send these ranges),
+    rejected (why).
+    """
 
     round: int
     sha256: str
@@ -171,7 +183,9 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """A device lacks these chunks of a blob, as half-open ranges; none given means manifest and all chunks."""
+    """A device lacks these chunks of a blob, as half-open ranges; none given means manifest and all
+    chunks.
+    """
 
     sha256: str
     missing: Ranges
@@ -180,7 +194,8 @@ class Want:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a round gave: `loss` and `accuracy` over the updates that report them, else null; traffic in payload bytes.
+    """What a round gave: `loss` and `accuracy` over the updates that report them, else null; traffic in
+    payload bytes.
 
     metrics: further figures of the round by name.
     """
@@ -204,10 +219,12 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """What a device tells of itself after its part of a round, for whoever watches: numbers only, and no result is made of them.
+    """What a device tells of itself after its part of a round, for whoever watches: numbers only, and no
+    result is made of them.
 
-    `values`: loss, accuracy and the like, as in the update's Begin. Of the board, null where it does not say: memory in MB of 10^6
-    bytes, now and at most; processor temperature in degrees Celsius; seconds of its part of the round.
+    `values`: loss, accuracy and the like, as in the update's Begin. Of the board, null where it does not say:
+    memory in MB of 10^6 bytes, now and at most; processor temperature in degrees Celsius; seconds of its part
+    of the round.
     """
 
     MAX_BYTES = 4096
@@ -226,9 +243,10 @@ class Metrics:
 class Clusters:
     """Retained on `clusters`: which cluster or expert each client is with after a round, by client id.
 
-    Where the algorithm compared its clients' weights, and there were at most 100: `layer` says which weights, `clients` the order,
-    `matrix` float[n, n] their cosine similarity in three digits, `linkage` the merges (one, other, height, size) in the algorithm's own
-    distance, as scipy has them, `cut` the height above which none was made, and `compared` the round; else these are empty, null and 0.
+    Where the algorithm compared its clients' weights, and there were at most 100: `layer` says which weights,
+    `clients` the order, `matrix` float[n, n] their cosine similarity in three digits, `linkage` the merges
+    (one, other, height, size) in the algorithm's own distance, as scipy has them, `cut` the height above
+    which none was made, and `compared` the round; else these are empty, null and 0.
     """
 
     MAX_BYTES = 200 * 1024

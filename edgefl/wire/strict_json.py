@@ -1,4 +1,5 @@
-"""Frozen dataclasses <-> JSON, strictly: a field that is unknown, missing or of another type raises WireError.
+"""Frozen dataclasses <-> JSON, strictly: a field that is unknown, missing or of another type raises
+WireError.
 
 Fields that a class names in `OPTIONAL` may be missing. They then have their defaults.
 """
@@ -64,14 +65,18 @@ def _optional(cls: type) -> frozenset[str]:
 def fitting(cls: type, payload: bytes) -> bytes:
     """Return a message's JSON; WireError when it is larger than such a message may be."""
     if len(payload) > (limit := max_bytes(cls)):
-        raise WireError(f"{cls.__name__} is {len(payload)} bytes, expected at most {limit}; report fewer metrics")
+        raise WireError(
+            f"{cls.__name__} is {len(payload)} bytes, expected at most {limit}; report fewer metrics"
+        )
     return payload
 
 
 def _number(value: Any) -> float:
     if value is None:
         return math.nan
-    if isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST <= value <= LARGEST:  # a whole number may be larger
+    if (
+        isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST <= value <= LARGEST
+    ):  # a whole number may be larger
         return float(value)
     raise ValueError("a number")
 
@@ -84,7 +89,11 @@ def _whole(value: Any) -> int:
 
 def _is_text(value: Any) -> TypeGuard[str]:
     # an escape may say half a character, which has no bytes: it could be neither printed nor stored
-    return isinstance(value, str) and len(value) <= MAX_TEXT and (value.isascii() or not SURROGATES.search(value))
+    return (
+        isinstance(value, str)
+        and len(value) <= MAX_TEXT
+        and (value.isascii() or not SURROGATES.search(value))
+    )
 
 
 def _text(value: Any) -> str:
@@ -104,13 +113,15 @@ _READERS: Mapping[Any, Reader] = {float: _number, int: _whole, str: _text, bool:
 
 @cache
 def _reader(kind: Any) -> Reader:
-    """Return what reads a field of that type: it returns the value in it, or raises ValueError, which says what was expected.
+    """Return what reads a field of that type: it returns the value in it, or raises ValueError, which says
+    what was expected.
 
     Made once a type, since to look at the type takes longer than to read the value.
     """
     if kind in _READERS:
         return _READERS[kind]
-    origin, inner = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    inner = get_args(kind)
     if origin is tuple:
         alike = len(inner) == 2 and inner[1] is Ellipsis
         parts = tuple(_reader(part) for part in inner if part is not Ellipsis)
@@ -168,7 +179,9 @@ def decode_json(cls: type[T], payload: bytes) -> T:
     remedy = "sender and receiver run different versions of edgefl; update the older one"
     if raw.keys() != readers.keys():
         if unknown := sorted(set(raw) - set(readers)):
-            raise WireError(f"{name} has an unknown field {unknown[0][:80]!r}, expected {', '.join(readers)}; {remedy}")
+            raise WireError(
+                f"{name} has an unknown field {unknown[0][:80]!r}, expected {', '.join(readers)}; {remedy}"
+            )
         if missing := [key for key in readers if key not in raw and key not in _optional(cls)]:
             raise WireError(f"{name} lacks the field {missing[0]!r}; {remedy}")
     values = {}

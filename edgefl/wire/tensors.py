@@ -1,4 +1,5 @@
-"""Weights <-> safetensors bytes. The same weights give the same bytes; foreign bytes are checked before memory is taken.
+"""Weights <-> safetensors bytes. The same weights give the same bytes; foreign bytes are checked before
+memory is taken.
 
 A safetensors file is: u64 header size, JSON header (name -> dtype, shape, data_offsets), the tensors' bytes.
 """
@@ -76,13 +77,17 @@ def read_header(blob: bytes, origin: str) -> tuple[dict[str, dict[str, Any]], in
 def decode_weights(blob: bytes, specs: tuple[TensorSpec, ...], origin: str) -> dict[str, Array]:
     """Read exactly these tensors, in the specs' order, without copying.
 
-    `origin` says in errors who sent the bytes. Names, dtypes, shapes and sizes are checked first, then finiteness.
+    `origin` says in errors who sent the bytes. Names, dtypes, shapes and sizes are checked first, then
+    finiteness.
     Raises WireError that names tensor, received, expected, remedy.
     """
     header, start = read_header(blob, origin)
     expected = {spec.name: spec for spec in specs}
     if unknown := [name for name in header if name not in expected]:
-        raise WireError(f"{origin} sent the unknown tensor {unknown[0][:200]!r}, expected {_some(list(expected))}; {REMEDY}")
+        raise WireError(
+            f"{origin} sent the unknown tensor {unknown[0][:200]!r}, expected {_some(list(expected))}; "
+            f"{REMEDY}"
+        )
     spans = []
     for spec in specs:
         if spec.name not in header:
@@ -91,44 +96,67 @@ def decode_weights(blob: bytes, specs: tuple[TensorSpec, ...], origin: str) -> d
     position = 0
     for low, high in sorted(spans):
         if low != position:
-            raise WireError(f"{origin} sent tensors that overlap or leave holes at byte {min(low, position)}; send it again")
+            raise WireError(
+                f"{origin} sent tensors that overlap or leave holes at byte {min(low, position)}; send it "
+                "again"
+            )
         position = high
     if position != len(blob) - start:
-        raise WireError(f"{origin} sent {len(blob) - start} bytes of tensors, expected {position}; send it again")
+        raise WireError(
+            f"{origin} sent {len(blob) - start} bytes of tensors, expected {position}; send it again"
+        )
     weights = {}
     for spec, (low, high) in zip(specs, spans, strict=True):
         dtype = np.dtype(spec.dtype).newbyteorder("<")
-        array = np.frombuffer(blob, dtype, count=(high - low) // dtype.itemsize, offset=start + low).reshape(spec.shape)
+        array = np.frombuffer(blob, dtype, count=(high - low) // dtype.itemsize, offset=start + low).reshape(
+            spec.shape
+        )
         if dtype.kind == "f" and not np.isfinite(array).all():
             bad = int(np.count_nonzero(~np.isfinite(array)))
-            raise WireError(f"{spec.name} of {origin} holds {bad} NaN or infinite values, expected none; lower its learning rate")
+            raise WireError(
+                f"{spec.name} of {origin} holds {bad} NaN or infinite values, expected none; lower its "
+                "learning rate"
+            )
         weights[spec.name] = array
     return weights
 
 
 def decode_part(blob: bytes, specs: tuple[TensorSpec, ...], origin: str) -> dict[str, Array]:
-    """Read some of these tensors, at least one, in the specs' order: a model that is a part of the plan's weights.
+    """Read some of these tensors, at least one, in the specs' order: a model that is a part of the plan's
+    weights.
 
     Raises WireError as `decode_weights` does.
     """
     header, _ = read_header(blob, origin)
     chosen = tuple(spec for spec in specs if spec.name in header)
     if not chosen and not header:
-        raise WireError(f"{origin} sent no tensor, expected some of {_some([spec.name for spec in specs])}; {REMEDY}")
+        raise WireError(
+            f"{origin} sent no tensor, expected some of {_some([spec.name for spec in specs])}; {REMEDY}"
+        )
     return decode_weights(blob, chosen or specs, origin)
 
 
 def _check_entry(entry: Mapping[str, Any], spec: TensorSpec, origin: str) -> tuple[int, int]:
     if entry.get("dtype") != DTYPES[spec.dtype]:
-        raise WireError(f"{spec.name} of {origin} is {str(entry.get('dtype'))[:20]}, expected {DTYPES[spec.dtype]}; {REMEDY}")
+        raise WireError(
+            f"{spec.name} of {origin} is {str(entry.get('dtype'))[:20]}, expected {DTYPES[spec.dtype]}; "
+            f"{REMEDY}"
+        )
     shape = entry.get("shape")
     if shape != list(spec.shape):
         received = tuple(shape) if isinstance(shape, list) else shape
         raise WireError(f"{spec.name} of {origin} is {str(received)[:100]}, expected {spec.shape}; {REMEDY}")
     offsets = entry.get("data_offsets")
     size = _bytes(spec)
-    if not (isinstance(offsets, list) and len(offsets) == 2 and all(type(o) is int for o in offsets) and offsets[1] - offsets[0] == size):
-        raise WireError(f"{spec.name} of {origin} lies at {str(offsets)[:100]}, expected {size} bytes; send it again")
+    if not (
+        isinstance(offsets, list)
+        and len(offsets) == 2
+        and all(type(o) is int for o in offsets)
+        and offsets[1] - offsets[0] == size
+    ):
+        raise WireError(
+            f"{spec.name} of {origin} lies at {str(offsets)[:100]}, expected {size} bytes; send it again"
+        )
     return offsets[0], offsets[1]
 
 
@@ -137,18 +165,29 @@ def _some(names: list[str]) -> str:
 
 
 def encode_models(models: Mapping[str, Weights], codec: str = "fp32") -> bytes:
-    """Return several named models as one blob, tensors named `{model}/{weight}`; WireError for a model name with a slash."""
+    """Return several named models as one blob, tensors named `{model}/{weight}`; WireError for a model name
+    with a slash.
+    """
     for name in models:
         if not name or "/" in name:
             raise WireError(f"model name {name!r}, expected a name without a slash")
-    flat, base = {f"{model}/{name}": array for model, weights in models.items() for name, array in weights.items()}, rounding(codec)
+    flat = {f"{model}/{name}": array for model, weights in models.items() for name, array in weights.items()}
+    base = rounding(codec)
     if base == "fp32":
         blob = encode_weights(flat)
     else:
-        blob = _save({_part(name, suffix): part for name, array in flat.items() for suffix, part in pack(base, array).items()})
+        blob = _save(
+            {
+                _part(name, suffix): part
+                for name, array in flat.items()
+                for suffix, part in pack(base, array).items()
+            }
+        )
     if not codec.endswith(DEFLATE):
         return blob
-    return squeeze(blob, ITEMSIZES.get(base, 4), zlib.Z_DEFAULT_STRATEGY if base.startswith("top-") else zlib.Z_RLE)
+    return squeeze(
+        blob, ITEMSIZES.get(base, 4), zlib.Z_DEFAULT_STRATEGY if base.startswith("top-") else zlib.Z_RLE
+    )
 
 
 def _part(name: str, suffix: str) -> str:
@@ -166,7 +205,9 @@ def model_specs(models: Mapping[str, tuple[TensorSpec, ...]], codec: str = "fp32
 
 
 def models_limit(models: Mapping[str, tuple[TensorSpec, ...]], codec: str) -> int:
-    """Return the largest size in bytes that `encode_models` gives of these; deflating may add a thousandth to what it cannot shorten."""
+    """Return the largest size in bytes that `encode_models` gives of these; deflating may add a thousandth to
+    what it cannot shorten.
+    """
     limit = size_limit(model_specs(models, codec))
     return limit if codec == rounding(codec) else limit + limit // 1000 + 64
 
@@ -181,7 +222,10 @@ def decode_models(
     header, _ = read_header(blob, origin)
     sent = {name.split("/", 1)[0] for name in header}
     if unknown := sorted(sent - set(expected)):
-        raise WireError(f"{origin} sent the unknown model {unknown[0][:100]!r}, expected {_some(list(expected))}; {REMEDY}")
+        raise WireError(
+            f"{origin} sent the unknown model {unknown[0][:100]!r}, expected {_some(list(expected))}; "
+            f"{REMEDY}"
+        )
     chosen = {model: specs for model, specs in expected.items() if model in sent}
     flat = decode_weights(blob, model_specs(chosen, base), origin)
 

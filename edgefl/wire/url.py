@@ -1,7 +1,9 @@
-"""Where brokers listen: `mqtt://[user:password@]host[:1883]`, or `mqtts://` with port 8883; several of a cluster, with commas between.
+"""Where brokers listen: `mqtt://[user:password@]host[:1883]`, or `mqtts://` with port 8883; several of a
+cluster, with commas between.
 
-MQTT 3.1.1 is spoken unless a url ends in `?protocol=5`. It is part of the url, and no option or scheme of its own, since it is a
-property of the broker: it then goes wherever a url goes (command line, `[broker]` table, enrolment) and nothing else has to know.
+MQTT 3.1.1 is spoken unless a url ends in `?protocol=5`. It is part of the url, and no option or scheme of its
+own, since it is a property of the broker: it then goes wherever a url goes (command line, `[broker]` table,
+enrolment) and nothing else has to know.
 """
 
 import re
@@ -16,7 +18,9 @@ PROTOCOLS = {"": 4, "protocol=3.1.1": 4, "protocol=5": 5}
 
 @dataclass(frozen=True)
 class Broker:
-    """Where a broker listens and how to log in. `protocol`: 4 is MQTT 3.1.1, 5 is 5; `shown`: the url without its password."""
+    """Where a broker listens and how to log in. `protocol`: 4 is MQTT 3.1.1, 5 is 5; `shown`: the url without
+    its password.
+    """
 
     host: str
     port: int
@@ -28,23 +32,39 @@ class Broker:
 
 
 def parse_urls(urls: str) -> tuple[Broker, ...]:
-    """Read one url or several, `mqtt://a:1883,mqtt://b:1883`; LinkError for anything else, or when they do not speak alike."""
+    """Read one url or several, `mqtt://a:1883,mqtt://b:1883`; LinkError for anything else, or when they do
+    not speak alike.
+    """
     found = tuple(parse_url(url) for url in BETWEEN.split(urls))
     if len({(broker.tls, broker.protocol) for broker in found}) > 1:
-        raise LinkError(f"brokers {without_password(urls)!r} differ in mqtt, mqtts or protocol; expected the same for all of a cluster")
+        raise LinkError(
+            f"brokers {without_password(urls)!r} differ in mqtt, mqtts or protocol; expected the same for "
+            "all of a cluster"
+        )
     return found
 
 
 def parse_url(url: str) -> Broker:
-    """Read `mqtt://[user:password@]host[:1883][?protocol=5]` or `mqtts://...[:8883]`; LinkError for anything else."""
-    example = "expected mqtt://HOST:PORT or mqtts://USER:PASSWORD@HOST:PORT, and ?protocol=5 after it for MQTT 5"
+    """Read `mqtt://[user:password@]host[:1883][?protocol=5]` or `mqtts://...[:8883]`; LinkError for anything
+    else.
+    """
+    example = (
+        "expected mqtt://HOST:PORT or mqtts://USER:PASSWORD@HOST:PORT, and ?protocol=5 after it for MQTT 5"
+    )
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
         raise LinkError(f"broker {without_password(url)!r}: {error}, {example}") from error
-    host, protocol = parts.hostname, PROTOCOLS.get(parts.query)
-    if parts.scheme not in ("mqtt", "mqtts") or not host or "," in host or parts.path not in ("", "/") or protocol is None:
+    host = parts.hostname
+    protocol = PROTOCOLS.get(parts.query)
+    if (
+        parts.scheme not in ("mqtt", "mqtts")
+        or not host
+        or "," in host
+        or parts.path not in ("", "/")
+        or protocol is None
+    ):
         raise LinkError(f"broker {without_password(url)!r}, {example}")
     tls = parts.scheme == "mqtts"
     user = unquote(parts.username or ""), unquote(parts.password or "")

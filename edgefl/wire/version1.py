@@ -1,4 +1,6 @@
-"""What is left of version 1 of the protocol: enough to tell a device or an aggregator of that version which side must be updated."""
+"""What is left of version 1 of the protocol: enough to tell a device or an aggregator of that version which
+side must be updated.
+"""
 
 from dataclasses import dataclass
 
@@ -23,7 +25,9 @@ class State:
 
 
 def state_topic(federation: str) -> str:
-    """Return the topic on which a version 1 aggregator publishes its retained state; `+` stands for any federation."""
+    """Return the topic on which a version 1 aggregator publishes its retained state; `+` stands for any
+    federation.
+    """
     return f"{PREFIX}/{federation}/state"
 
 

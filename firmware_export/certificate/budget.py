@@ -10,7 +10,8 @@ from firmware_export.codegen.c_source import LayerCost
 FLASH_WAYS = (
     "--weights 3, or 4: of a dense layer's weights the C then keeps so many bits",
     "fewer experts (num_experts of [algorithm]), or pfl-mfe, whose experts share their convolutions",
-    "a smaller layer there (options of [model]: filters, hidden) and a new federation, or a part with more flash",
+    "a smaller layer there (options of [model]: filters, hidden) and a new federation, or a part with more "
+    "flash",
 )
 RAM_WAYS = (
     "fewer filters, or a larger stride or pooling, in that layer (options of [model]), and a new federation",
@@ -33,12 +34,25 @@ def check_budget(budget: Budget, cost: TargetCost, layers: Sequence[LayerCost]) 
     if budget.flash_bytes and cost.flash_bytes > budget.flash_bytes:
         largest = sorted(layers, key=lambda layer: -layer.weight_bytes)
         told = ", ".join(f"{layer.name} {layer.weight_bytes:,}" for layer in largest[:3])
-        problems.append(_problem("flash", cost.target, cost.flash_bytes, budget.flash_bytes, f"most weights, bytes: {told}", FLASH_WAYS))
+        problems.append(
+            _problem(
+                "flash",
+                cost.target,
+                cost.flash_bytes,
+                budget.flash_bytes,
+                f"most weights, bytes: {told}",
+                FLASH_WAYS,
+            )
+        )
     needed = cost.ram_bytes + cost.stack_bytes
     if budget.ram_bytes and needed > budget.ram_bytes:
         largest = sorted(layers, key=lambda layer: -layer.output_bytes)
         told = ", ".join(f"{layer.name} {layer.output_bytes:,}" for layer in largest[:3])
-        problems.append(_problem("RAM", cost.target, needed, budget.ram_bytes, f"largest outputs, bytes: {told}", RAM_WAYS))
+        problems.append(
+            _problem(
+                "RAM", cost.target, needed, budget.ram_bytes, f"largest outputs, bytes: {told}", RAM_WAYS
+            )
+        )
     if problems:
         raise ExportError("\n".join(problems))
 
@@ -46,6 +60,6 @@ def check_budget(budget: Budget, cost: TargetCost, layers: Sequence[LayerCost]) 
 def _problem(kind: str, target: str, needed: int, allowed: int, where: str, ways: Sequence[str]) -> str:
     listed = "".join(f"\n  {number}. {way}" for number, way in enumerate(ways, 1))
     return (
-        f"the model needs {needed:,} bytes of {kind} on {target}, expected {allowed:,} at most: {needed - allowed:,} too many ({where}). "
-        f"Three ways out:{listed}"
+        f"the model needs {needed:,} bytes of {kind} on {target}, expected {allowed:,} at most: "
+        f"{needed - allowed:,} too many ({where}). Three ways out:{listed}"
     )

@@ -1,4 +1,6 @@
-"""The folder of an export for a target: model, C, TensorFlow Lite Micro files, firmware, golden vectors, report; certificate last."""
+"""The folder of an export for a target: model, C, TensorFlow Lite Micro files, firmware, golden vectors,
+report; certificate last.
+"""
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -10,7 +12,13 @@ from typing import Any
 from edgefl.errors import ExportError
 from edgefl.system.files import SECRET, write_atomic
 from edgefl.types import Array, Labels
-from firmware_export.certificate.certificate import NAME, Request, make_certificate, quantization_of, read_certificate
+from firmware_export.certificate.certificate import (
+    NAME,
+    Request,
+    make_certificate,
+    quantization_of,
+    read_certificate,
+)
 from firmware_export.certificate.golden import Golden, encode_golden, make_golden
 from firmware_export.certificate.tflm import tflm_files
 from firmware_export.codegen.c_source import CSource, generate
@@ -20,23 +28,30 @@ from firmware_export.firmware.report_html import report_html
 from firmware_export.firmware.targets import TARGETS
 from firmware_export.tflite.graph import read_graph
 
-MODEL, MODEL_FLOAT, GOLDEN, REPORT, NOTE = "model.tflite", "model_float.tflite", "golden.npz", "report.html", "report.json"
+MODEL = "model.tflite"
+MODEL_FLOAT = "model_float.tflite"
+GOLDEN = "golden.npz"
+REPORT = "report.html"
+NOTE = "report.json"
 PRIVATE = (GOLDEN, "firmware/samples.bin")
 """Files that hold samples of the device."""
 SHOWN = 10
 """Samples in the firmware project's samples.bin."""
 
 
-def write_bundle(out: Path, x: Array, y: Labels, request: Request, old: Collection[str] = ()) -> dict[str, Any]:
+def write_bundle(
+    out: Path, x: Array, y: Labels, request: Request, old: Collection[str] = ()
+) -> dict[str, Any]:
     """Complete a folder that holds model.tflite, model_float.tflite and report.json; returns the certificate.
 
-    x float32[n, *shape], y int64[n]: the device's held-out samples. old: files of an earlier export, of `take_away_certificate`. The
-    certificate is written last: where there is one, all that it speaks of is there. Raises ExportError as `make_certificate` does,
-    or when the folder cannot be written.
+    x float32[n, *shape], y int64[n]: the device's held-out samples. old: files of an earlier export, of
+    `take_away_certificate`. The certificate is written last: where there is one, all that it speaks of is
+    there. Raises ExportError as `make_certificate` does, or when the folder cannot be written.
     """
     try:
         old = {*old, *take_away_certificate(out)}
-        model, model_float = (out / MODEL).read_bytes(), (out / MODEL_FLOAT).read_bytes()
+        model = (out / MODEL).read_bytes()
+        model_float = (out / MODEL_FLOAT).read_bytes()
         source = generate(model, threshold=request.threshold)
         golden = make_golden(model, x, y)
         certificate = make_certificate(model, model_float, source, golden, request)
@@ -46,24 +61,41 @@ def write_bundle(out: Path, x: Array, y: Labels, request: Request, old: Collecti
         for name, content in made.items():
             write_atomic(out / name, content, SECRET if name in PRIVATE else None)
         kept = {name: (out / name).read_bytes() for name in (MODEL, MODEL_FLOAT, NOTE)}
-        certificate["files"] = {name: sha256(content).hexdigest() for name, content in sorted({**kept, **made}.items())}
+        certificate["files"] = {
+            name: sha256(content).hexdigest() for name, content in sorted({**kept, **made}.items())
+        }
         remove_derived(out, old - certificate["files"].keys())
         write_atomic(out / NAME, dumps(certificate, indent=1).encode())
     except OSError as error:
-        raise ExportError(f"cannot write the export to {out}: {error}; choose another directory with -o") from error
+        raise ExportError(
+            f"cannot write the export to {out}: {error}; choose another directory with -o"
+        ) from error
     return certificate
 
 
-def derived_files(model: bytes, source: CSource, golden: Golden, request: Request, certificate: Mapping[str, Any]) -> dict[str, bytes]:
+def derived_files(
+    model: bytes, source: CSource, golden: Golden, request: Request, certificate: Mapping[str, Any]
+) -> dict[str, bytes]:
     """Return every file that follows from the model, the golden vectors and the certificate's figures."""
     target = TARGETS[request.target]
     text = {f"c/{name}": content for name, content in source.files.items()}
-    tflm = tflm_files(model, read_graph(model), int(certificate["tflm"]["arena_bytes"]), str(certificate["tools"]["tflite-micro"]))
+    tflm = tflm_files(
+        model,
+        read_graph(model),
+        int(certificate["tflm"]["arena_bytes"]),
+        str(certificate["tools"]["tflite-micro"]),
+    )
     text |= {f"tflm/{name}": content for name, content in tflm.items()}
-    updates = Updates(request.update_key, source.part_bytes, request.update_device) if request.update_key else None
-    text |= {f"firmware/{name}": content for name, content in project_files(source.files, target, updates).items()}
+    updates = (
+        Updates(request.update_key, source.part_bytes, request.update_device) if request.update_key else None
+    )
+    text |= {
+        f"firmware/{name}": content for name, content in project_files(source.files, target, updates).items()
+    }
     text[REPORT] = report_html(certificate)
-    return {name: content.encode() for name, content in text.items()} | {"firmware/samples.bin": golden.inputs[:SHOWN].tobytes()}
+    return {name: content.encode() for name, content in text.items()} | {
+        "firmware/samples.bin": golden.inputs[:SHOWN].tobytes()
+    }
 
 
 def remove_derived(out: Path, names: Collection[str]) -> None:
@@ -83,6 +115,10 @@ def take_away_certificate(out: Path) -> set[str]:
         return set()
     found: set[str] = set()
     with suppress(ExportError):
-        found = {name for name in read_certificate(blob)["files"] if not Path(name).is_absolute() and ".." not in Path(name).parts}
+        found = {
+            name
+            for name in read_certificate(blob)["files"]
+            if not Path(name).is_absolute() and ".." not in Path(name).parts
+        }
     (out / NAME).unlink()
     return found

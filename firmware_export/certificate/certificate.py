@@ -1,6 +1,8 @@
-"""The parity certificate: which places gave which outputs, float against int8 accuracy, RAM, flash, instructions, and the files' digests.
+"""The parity certificate: which places gave which outputs, float against int8 accuracy, RAM, flash,
+instructions, and the files' digests.
 
-It is made from the export's files alone, so that anyone who has these can make it again and compare: `verify.py`.
+It is made from the export's files alone, so that anyone who has these can make it again and compare:
+`verify.py`.
 """
 
 import json
@@ -32,8 +34,10 @@ QUANTIZATION = ("route", "quantizer", "recipe", "calibration_samples", "mixing")
 
 @dataclass(frozen=True)
 class Request:
-    """What an export was asked for: the target's name, the budget, the gate value under which an expert is skipped, and the public key
-    (base64) that the firmware's updates are signed with, "" for none, and the id of the device that takes them."""
+    """What an export was asked for: the target's name, the budget, the gate value under which an expert is
+    skipped, and the public key (base64) that the firmware's updates are signed with, "" for none, and the id
+    of the device that takes them.
+    """
 
     target: str
     budget: Budget
@@ -43,20 +47,28 @@ class Request:
 
 
 def make_certificate(
-    model: bytes, model_float: bytes, source: CSource, golden: Golden, request: Request, places: Sequence[str] = tuple(TARGETS)
+    model: bytes,
+    model_float: bytes,
+    source: CSource,
+    golden: Golden,
+    request: Request,
+    places: Sequence[str] = tuple(TARGETS),
 ) -> dict[str, Any]:
     """Build, run and measure everything; returns the certificate without `files`, as JSON holds it.
 
-    Raises ExportError when a byte differs anywhere, when the budget is exceeded, or when a budget is given that cannot be measured here.
+    Raises ExportError when a byte differs anywhere, when the budget is exceeded, or when a budget is given
+    that cannot be measured here.
     """
     target = TARGETS[request.target]
     check_measurable(request)
-    graph, loaded = read_graph(model), load(model)
+    graph = read_graph(model)
+    loaded = load(model)
     arena = arena_bytes(model)
     targets = [TARGETS[name] for name in places]
     exact = generate(model) if request.threshold else source
     compared = run_everywhere(exact.files, golden, targets, request.target)
-    ran, skipping = compared, None
+    ran = compared
+    skipping = None
     if request.threshold:
         ran, skipping = run_skipping(source.files, golden, targets, request.target)
     costs = [cost for cost in map(cost_of, ran) if cost is not None]
@@ -76,8 +88,13 @@ def make_certificate(
             "update_device": request.update_device,
             "budget": asdict(request.budget),
             "model": {
-                "sha256": sha256(model).hexdigest(), "bytes": len(model), "input_shape": loaded.shape, "input_scale": loaded.scale,
-                "input_zero_point": loaded.zero_point, "operators": operators(graph), "parts": source.parts,
+                "sha256": sha256(model).hexdigest(),
+                "bytes": len(model),
+                "input_shape": loaded.shape,
+                "input_scale": loaded.scale,
+                "input_zero_point": loaded.zero_point,
+                "operators": operators(graph),
+                "parts": source.parts,
             },
             "tools": tools(),
             "warnings": warnings_of(golden.outputs),
@@ -89,7 +106,7 @@ def make_certificate(
             "tflm": {"arena_bytes": arena, "model_bytes": len(model)},
             "layers": [asdict(layer) for layer in layers],
         }
-    )  # fmt: skip
+    )
     return found
 
 
@@ -109,7 +126,10 @@ def read_certificate(blob: bytes) -> dict[str, Any]:
     try:
         found = parse_json(blob)
         if found["certificate"] != FORMAT:
-            raise ExportError(f"certificate.json is of format {found['certificate']!r}, expected {FORMAT}; update edgefl, or export again")
+            raise ExportError(
+                f"certificate.json is of format {found['certificate']!r}, expected {FORMAT}; update edgefl, "
+                "or export again"
+            )
         if not isinstance(found["files"], dict) or found["target"] not in TARGETS:
             raise ValueError("files or target")
     except (ValueError, KeyError, TypeError) as error:
@@ -118,7 +138,9 @@ def read_certificate(blob: bytes) -> dict[str, Any]:
 
 
 def quantization_of(note: bytes) -> dict[str, Any]:
-    """Return how the model was quantized and what it mixes, of a report.json; ExportError when that is damaged."""
+    """Return how the model was quantized and what it mixes, of a report.json; ExportError when that is
+    damaged.
+    """
     try:
         found = parse_json(note)
         return {key: found[key] for key in QUANTIZATION if key in found}
@@ -127,12 +149,17 @@ def quantization_of(note: bytes) -> dict[str, Any]:
 
 
 def check_measurable(request: Request) -> None:
-    """Raise ExportError when what a target's export needs is not here: tflite-micro, and for a budget a compiler and QEMU."""
+    """Raise ExportError when what a target's export needs is not here: tflite-micro, and for a budget a
+    compiler and QEMU.
+    """
     micro_version()
     if not (request.budget.ram_bytes or request.budget.flash_bytes):
         return
     if TARGETS[request.target].is_host:
-        raise ExportError("--ram and --flash are of a microcontroller, the target is host; give --target cortex-m4, or leave them out")
+        raise ExportError(
+            "--ram and --flash are of a microcontroller, the target is host; give --target cortex-m4, or "
+            "leave them out"
+        )
     if reason := missing(ARM, QEMU):
         raise ExportError(f"--ram and --flash cannot be checked: {reason}")
 
@@ -141,25 +168,41 @@ def request_of(certificate: Mapping[str, Any]) -> Request:
     """Return what a certificate's export was asked for."""
     try:
         budget = Budget(int(certificate["budget"]["ram_bytes"]), int(certificate["budget"]["flash_bytes"]))
-        key, device = str(certificate["update_key"]), str(certificate.get("update_device", ""))
+        key = str(certificate["update_key"])
+        device = str(certificate.get("update_device", ""))
         return Request(str(certificate["target"]), budget, float(certificate["threshold"]), key, device)
     except (ValueError, KeyError, TypeError) as error:
         raise ExportError(f"certificate.json is damaged: {error!r}; export again") from error
 
 
 def _worst(places: Sequence[Place], name: str) -> int:
-    return next((cost.instructions_worst for cost in map(cost_of, places) if cost is not None and cost.target == name), 0)
+    return next(
+        (
+            cost.instructions_worst
+            for cost in map(cost_of, places)
+            if cost is not None and cost.target == name
+        ),
+        0,
+    )
 
 
 def _micro(golden: Golden) -> dict[str, Any]:
     return {
-        "place": "tflite-micro", "status": EQUAL, "samples": len(golden.y), "reason": "", "tools": f"tflite-micro {micro_version()}",
+        "place": "tflite-micro",
+        "status": EQUAL,
+        "samples": len(golden.y),
+        "reason": "",
+        "tools": f"tflite-micro {micro_version()}",
         "outputs_sha256": sha256_of(golden.outputs),
-    }  # fmt: skip
+    }
 
 
 def _of_place(place: Place) -> dict[str, Any]:
     return {
-        "place": place.name, "status": place.status, "samples": place.samples, "reason": place.reason, "tools": place.tools,
+        "place": place.name,
+        "status": place.status,
+        "samples": place.samples,
+        "reason": place.reason,
+        "tools": place.tools,
         "outputs_sha256": place.outputs_sha256,
-    }  # fmt: skip
+    }

@@ -1,4 +1,5 @@
-"""Golden vectors: the device's held-out samples as the model takes them, and what tflite-micro answers to each.
+"""Golden vectors: the device's held-out samples as the model takes them, and what tflite-micro answers to
+each.
 
 They are the device's own data: golden.npz and samples.bin stay with whoever may see these.
 """
@@ -18,7 +19,9 @@ from firmware_export.tflite.interpreter import load, outputs, quantize_input
 
 @dataclass(frozen=True)
 class Golden:
-    """x: float32[n, *shape]; y: int64[n]; inputs: int8[n, *shape]; outputs: int8[n, classes], of tflite-micro."""
+    """x: float32[n, *shape]; y: int64[n]; inputs: int8[n, *shape]; outputs: int8[n, classes], of
+    tflite-micro.
+    """
 
     x: Array
     y: Labels
@@ -28,7 +31,9 @@ class Golden:
 
 @dataclass(frozen=True)
 class ClassAccuracy:
-    """How many samples of a label there are, and the share answered with it by the float and by the int8 model."""
+    """How many samples of a label there are, and the share answered with it by the float and by the int8
+    model.
+    """
 
     label: int
     samples: int
@@ -38,7 +43,9 @@ class ClassAccuracy:
 
 @dataclass(frozen=True)
 class Accuracies:
-    """Shares of right answers over all samples and by class; agreement: the share of samples where int8 answers as float does."""
+    """Shares of right answers over all samples and by class; agreement: the share of samples where int8
+    answers as float does.
+    """
 
     samples: int
     accuracy_float: float
@@ -48,7 +55,9 @@ class Accuracies:
 
 
 def choose(shard: Shard, count: int, seed: int) -> tuple[Array, Labels]:
-    """Return up to `count` held-out samples and their labels in their order; training samples where nothing is held out."""
+    """Return up to `count` held-out samples and their labels in their order; training samples where nothing
+    is held out.
+    """
     x, y = (shard.x_test, shard.y_test) if len(shard.y_test) else (shard.x_train, shard.y_train)
     picked = np.sort(rng_for(seed, 0, "golden").permutation(len(y))[:count])
     return x[picked], y[picked]
@@ -58,7 +67,9 @@ def make_golden(model: bytes, x: Array, y: Labels) -> Golden:
     """Return the vectors of an int8 model. ExportError when its input is not int8."""
     loaded = load(model)
     if loaded.dtype != np.int8:
-        raise ExportError(f"the model takes {np.dtype(loaded.dtype)}, expected int8; export the mixture again")
+        raise ExportError(
+            f"the model takes {np.dtype(loaded.dtype)}, expected int8; export the mixture again"
+        )
     inputs = quantize_input(loaded, x)
     return Golden(np.asarray(x, np.float32), np.asarray(y, np.int64), inputs, micro_outputs(model, inputs))
 
@@ -66,16 +77,25 @@ def make_golden(model: bytes, x: Array, y: Labels) -> Golden:
 def accuracies(golden: Golden, model_float: bytes) -> Accuracies:
     """Return the accuracies of the float model, on LiteRT's default kernels, and of the golden outputs."""
     answers, _ = outputs(load(model_float), golden.x)
-    of_float, of_int8 = answers.argmax(axis=1), golden.outputs.argmax(axis=1)
+    of_float = answers.argmax(axis=1)
+    of_int8 = golden.outputs.argmax(axis=1)
     classes = [
-        ClassAccuracy(int(label), int(at.sum()), float((of_float[at] == label).mean()), float((of_int8[at] == label).mean()))
+        ClassAccuracy(
+            int(label),
+            int(at.sum()),
+            float((of_float[at] == label).mean()),
+            float((of_int8[at] == label).mean()),
+        )
         for label in np.unique(golden.y)
         for at in [golden.y == label]
     ]
     return Accuracies(
-        len(golden.y), float((of_float == golden.y).mean()), float((of_int8 == golden.y).mean()), float((of_float == of_int8).mean()),
+        len(golden.y),
+        float((of_float == golden.y).mean()),
+        float((of_int8 == golden.y).mean()),
+        float((of_float == of_int8).mean()),
         tuple(classes),
-    )  # fmt: skip
+    )
 
 
 def encode_golden(golden: Golden) -> bytes:
@@ -91,7 +111,9 @@ def decode_golden(blob: bytes) -> Golden:
         with np.load(io.BytesIO(blob), allow_pickle=False) as file:
             golden = Golden(file["x"], file["y"], file["inputs"], file["outputs"])
         # a member without the header of .npy comes as bytes
-        x, count, inputs, outputs = (each.shape[0] for each in (golden.x, golden.y, golden.inputs, golden.outputs))
+        x, count, inputs, outputs = (
+            each.shape[0] for each in (golden.x, golden.y, golden.inputs, golden.outputs)
+        )
     except Exception as error:  # zipfile and zlib raise many kinds
         raise ExportError(f"golden.npz cannot be read: {error!r}; export again") from error
     if golden.inputs.dtype != np.int8 or golden.outputs.dtype != np.int8 or golden.outputs.ndim != 2:

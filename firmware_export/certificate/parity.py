@@ -1,4 +1,6 @@
-"""The same bytes everywhere: golden outputs against the C on this computer and under QEMU on each core. One differing byte fails."""
+"""The same bytes everywhere: golden outputs against the C on this computer and under QEMU on each core. One
+differing byte fails.
+"""
 
 import hashlib
 import tempfile
@@ -16,14 +18,17 @@ from firmware_export.firmware.firmware import Built, Ran, TooLarge, build_and_ru
 from firmware_export.firmware.targets import HOST, TARGETS, Target
 from firmware_export.firmware.toolchain import ARM, CC, QEMU, version_of
 
-EQUAL, NOT_RUN = "equal", "not run"
+EQUAL = "equal"
+NOT_RUN = "not run"
 SMALL = 50
 """Samples on machines that are small."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """What one place gave: status equal or not run (then `reason` says why). ran, built: what was measured on the way."""
+    """What one place gave: status equal or not run (then `reason` says why). ran, built: what was measured on
+    the way.
+    """
 
     name: str
     status: str
@@ -35,8 +40,11 @@ class Place:
     ran: Ran | None = None
 
 
-def run_everywhere(model: Mapping[str, str], golden: Golden, targets: Sequence[Target], wanted: str) -> tuple[Place, ...]:
-    """Run the C of `model` on each target and compare. `wanted` is the target that the export is for: there, a model too large is an error.
+def run_everywhere(
+    model: Mapping[str, str], golden: Golden, targets: Sequence[Target], wanted: str
+) -> tuple[Place, ...]:
+    """Run the C of `model` on each target and compare. `wanted` is the target that the export is for: there,
+    a model too large is an error.
 
     Raises ExportError that names the place, the first sample and both outputs when a byte differs.
     """
@@ -49,14 +57,19 @@ def run_skipping(
 ) -> tuple[tuple[Place, ...], dict[str, Any]]:
     """Run C that skips experts, which may change bytes: all places must give what this computer gives.
 
-    Returns the places, and the accuracy, the share of samples answered as without skipping, and the outputs' digest.
+    Returns the places, and the accuracy, the share of samples answered as without skipping, and the outputs'
+    digest.
     """
     if reason := not_runnable(TARGETS[HOST]):
         raise ExportError(f"a skip threshold needs a compiler for this computer to compare with: {reason}")
     with tempfile.TemporaryDirectory(prefix="edgefl-firmware-") as work:
         _, ran = build_and_run(model, TARGETS[HOST], golden.inputs, Path(work))
-    answers, exact = ran.outputs.argmax(axis=1), golden.outputs.argmax(axis=1)
-    figures = {"accuracy_int8": float((answers == golden.y).mean()), "agreement": float((answers == exact).mean())}
+    answers = ran.outputs.argmax(axis=1)
+    exact = golden.outputs.argmax(axis=1)
+    figures = {
+        "accuracy_int8": float((answers == golden.y).mean()),
+        "agreement": float((answers == exact).mean()),
+    }
     places = run_everywhere(model, replace(golden, outputs=ran.outputs), targets, wanted)
     return places, {**figures, "outputs_sha256": sha256_of(ran.outputs)}
 
@@ -93,6 +106,7 @@ def compare(name: str, expected: Any, received: Any) -> None:
     if len(differ):
         first = int(differ[0])
         raise ExportError(
-            f"{name} differs from what was expected in {len(differ)} of {len(expected)} samples, first in sample {first}: expected "
-            f"{expected[first].tolist()}, received {received[first].tolist()}; nothing of this export may be used, please report it"
+            f"{name} differs from what was expected in {len(differ)} of {len(expected)} samples, first in "
+            f"sample {first}: expected {expected[first].tolist()}, received {received[first].tolist()}; "
+            "nothing of this export may be used, please report it"
         )

@@ -1,4 +1,6 @@
-"""What a model takes of a core: flash, RAM and instructions, in all and by layer, as the compiler and QEMU give them."""
+"""What a model takes of a core: flash, RAM and instructions, in all and by layer, as the compiler and QEMU
+give them.
+"""
 
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -19,9 +21,11 @@ PROFILED = 20
 
 @dataclass(frozen=True)
 class TargetCost:
-    """Bytes of the model's own code, constants and buffers (`flash`, `ram`), of stack that an inference needs, and of the whole program.
+    """Bytes of the model's own code, constants and buffers (`flash`, `ram`), of stack that an inference
+    needs, and of the whole program.
 
-    instructions: of an inference; the mean and the most over the samples; 0 where they are not counted (on the host).
+    instructions: of an inference; the mean and the most over the samples; 0 where they are not counted (on
+    the host).
     """
 
     target: str
@@ -36,24 +40,42 @@ class TargetCost:
 
 def cost_of(place: Place) -> TargetCost | None:
     """Return what a place measured; None where nothing ran."""
-    built, ran = place.built, place.ran
+    built = place.built
+    ran = place.ran
     if built is None or ran is None:
         return None
     target = built.target
-    mean, worst = (0, 0) if target.is_host else (float(each) * float(target.tick) for each in (ran.ticks.mean(), ran.ticks.max()))
+    mean, worst = (
+        (0, 0)
+        if target.is_host
+        else (float(each) * float(target.tick) for each in (ran.ticks.mean(), ran.ticks.max()))
+    )
     return TargetCost(
-        target.name, built.model.flash, built.model.ram, ran.stack, round(mean), round(worst), built.image.flash, built.image.ram
-    )  # fmt: skip
+        target.name,
+        built.model.flash,
+        built.model.ram,
+        ran.stack,
+        round(mean),
+        round(worst),
+        built.image.flash,
+        built.image.ram,
+    )
 
 
-def profile(model: Mapping[str, str], layers: Sequence[LayerCost], target: str, inputs: Any) -> tuple[LayerCost, ...]:
-    """Return the layers with the instructions that each takes, the mean over at most 20 of the inputs int8[n, ...].
+def profile(
+    model: Mapping[str, str], layers: Sequence[LayerCost], target: str, inputs: Any
+) -> tuple[LayerCost, ...]:
+    """Return the layers with the instructions that each takes, the mean over at most 20 of the inputs int8[n,
+    ...].
 
-    A layer that the compiler merged into another has none of its own. Raises ExportError when the target cannot be built or run.
+    A layer that the compiler merged into another has none of its own. Raises ExportError when the target
+    cannot be built or run.
     """
     chosen: Target = TARGETS[target]
     some = np.asarray(inputs)[:PROFILED]
     with tempfile.TemporaryDirectory(prefix="edgefl-profile-") as work:
         _, ran = build_and_run(model, chosen, some, Path(work), profile=True)
     each = float(chosen.tick) / len(some)
-    return tuple(replace(layer, instructions=round(ran.layers.get(i, 0) * each)) for i, layer in enumerate(layers))
+    return tuple(
+        replace(layer, instructions=round(ran.layers.get(i, 0) * each)) for i, layer in enumerate(layers)
+    )

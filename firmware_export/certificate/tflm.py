@@ -1,4 +1,6 @@
-"""The model for TensorFlow Lite Micro: an aligned C array, a resolver of exactly its operators, and the arena that was measured."""
+"""The model for TensorFlow Lite Micro: an aligned C array, a resolver of exactly its operators, and the arena
+that was measured.
+"""
 
 import re
 from collections.abc import Mapping
@@ -7,14 +9,42 @@ from edgefl.errors import ExportError
 from firmware_export.tflite.graph import Graph
 
 ADD_CALLS: Mapping[str, str] = {
-    "ABS": "Abs", "ADD": "Add", "AVERAGE_POOL_2D": "AveragePool2D", "CONCATENATION": "Concatenation", "CONV_2D": "Conv2D",
-    "DEPTHWISE_CONV_2D": "DepthwiseConv2D", "DEQUANTIZE": "Dequantize", "EXPAND_DIMS": "ExpandDims",
-    "FULLY_CONNECTED": "FullyConnected", "HARD_SWISH": "HardSwish", "LEAKY_RELU": "LeakyRelu", "LOGISTIC": "Logistic",
-    "MAXIMUM": "Maximum", "MAX_POOL_2D": "MaxPool2D", "MEAN": "Mean", "MINIMUM": "Minimum", "MUL": "Mul", "PACK": "Pack",
-    "PAD": "Pad", "PADV2": "PadV2", "QUANTIZE": "Quantize", "RELU": "Relu", "RELU6": "Relu6", "RESHAPE": "Reshape", "RSQRT": "Rsqrt",
-    "SLICE": "Slice", "SOFTMAX": "Softmax", "SPLIT": "Split", "SQUARED_DIFFERENCE": "SquaredDifference", "SQUEEZE": "Squeeze",
-    "STRIDED_SLICE": "StridedSlice", "SUB": "Sub", "TANH": "Tanh", "TRANSPOSE": "Transpose", "UNPACK": "Unpack",
-}  # fmt: skip
+    "ABS": "Abs",
+    "ADD": "Add",
+    "AVERAGE_POOL_2D": "AveragePool2D",
+    "CONCATENATION": "Concatenation",
+    "CONV_2D": "Conv2D",
+    "DEPTHWISE_CONV_2D": "DepthwiseConv2D",
+    "DEQUANTIZE": "Dequantize",
+    "EXPAND_DIMS": "ExpandDims",
+    "FULLY_CONNECTED": "FullyConnected",
+    "HARD_SWISH": "HardSwish",
+    "LEAKY_RELU": "LeakyRelu",
+    "LOGISTIC": "Logistic",
+    "MAXIMUM": "Maximum",
+    "MAX_POOL_2D": "MaxPool2D",
+    "MEAN": "Mean",
+    "MINIMUM": "Minimum",
+    "MUL": "Mul",
+    "PACK": "Pack",
+    "PAD": "Pad",
+    "PADV2": "PadV2",
+    "QUANTIZE": "Quantize",
+    "RELU": "Relu",
+    "RELU6": "Relu6",
+    "RESHAPE": "Reshape",
+    "RSQRT": "Rsqrt",
+    "SLICE": "Slice",
+    "SOFTMAX": "Softmax",
+    "SPLIT": "Split",
+    "SQUARED_DIFFERENCE": "SquaredDifference",
+    "SQUEEZE": "Squeeze",
+    "STRIDED_SLICE": "StridedSlice",
+    "SUB": "Sub",
+    "TANH": "Tanh",
+    "TRANSPOSE": "Transpose",
+    "UNPACK": "Unpack",
+}
 """Operator of a .tflite -> what follows Add in `MicroMutableOpResolver`."""
 
 DATA_H = """// The model for TensorFlow Lite Micro. Written by `edgefl export`.
@@ -57,12 +87,18 @@ inline const ModelResolver& model_resolver() {{
 }}
 
 #endif
-"""
+"""  # noqa: E501
 
 
 def tflm_files(model: bytes, graph: Graph, arena: int, version: str) -> dict[str, str]:
-    """Return model_data.h, model_data.c and model_ops.h. ExportError for an operator that TensorFlow Lite Micro does not have."""
-    return {"model_data.h": DATA_H, "model_data.c": data_c(model), "model_ops.h": ops_h(graph, len(model), arena, version)}
+    """Return model_data.h, model_data.c and model_ops.h. ExportError for an operator that TensorFlow Lite
+    Micro does not have.
+    """
+    return {
+        "model_data.h": DATA_H,
+        "model_data.c": data_c(model),
+        "model_ops.h": ops_h(graph, len(model), arena, version),
+    }
 
 
 def operators(graph: Graph) -> tuple[str, ...]:
@@ -72,7 +108,10 @@ def operators(graph: Graph) -> tuple[str, ...]:
 
 def data_c(model: bytes) -> str:
     """Return the C file that holds the model, aligned to 16 bytes as its flatbuffer wants it."""
-    rows = ("  " + ", ".join(f"0x{byte:02x}" for byte in model[i : i + 16]) + ",\n" for i in range(0, len(model), 16))
+    rows = (
+        "  " + ", ".join(f"0x{byte:02x}" for byte in model[i : i + 16]) + ",\n"
+        for i in range(0, len(model), 16)
+    )
     return (
         '#include "model_data.h"\n\n'
         "#if defined(__GNUC__)\n__attribute__((aligned(16)))\n#endif\n"
@@ -85,7 +124,12 @@ def ops_h(graph: Graph, size: int, arena: int, version: str) -> str:
     """Return the C++ header with the resolver."""
     used = operators(graph)
     if unknown := [name for name in used if name not in ADD_CALLS]:
-        raise ExportError(f"no resolver call is known for {', '.join(unknown)}; build the model of layers that `edgefl plan` lists")
+        raise ExportError(
+            f"no resolver call is known for {', '.join(unknown)}; build the model of layers that `edgefl "
+            "plan` lists"
+        )
     calls = " &&\n           ".join(f"resolver.Add{ADD_CALLS[name]}() == kTfLiteOk" for name in used)
-    plain = re.sub(r"[^\w.+-]", "_", version, flags=re.ASCII)[:40]  # a certificate names it, and a certificate may come from a stranger
+    plain = re.sub(r"[^\w.+-]", "_", version, flags=re.ASCII)[
+        :40
+    ]  # a certificate names it, and a certificate may come from a stranger
     return OPS_H.format(version=plain, arena=arena, size=size, count=len(used), calls=calls)

@@ -1,6 +1,8 @@
-"""tflite-micro in a process of its own: it trusts its input, and an arena that is too small may end the process.
+"""tflite-micro in a process of its own: it trusts its input, and an arena that is too small may end the
+process.
 
-`python -m firmware_export.certificate.tflm_runner outputs MODEL INPUTS.npy OUT.npy ARENA` and `... arena MODEL LOW HIGH`, which prints a line a try.
+`python -m firmware_export.certificate.tflm_runner outputs MODEL INPUTS.npy OUT.npy ARENA` and `... arena
+MODEL LOW HIGH`, which prints a line a try.
 """
 
 import re
@@ -28,7 +30,8 @@ def micro_version() -> str:
     """Return the wheel's version; ExportError with the remedy when it is not installed."""
     if find_spec("tflite_micro") is None:
         raise ExportError(
-            "tflite-micro is not installed, and its outputs are what all others are compared with; pip install --pre tflite-micro"
+            "tflite-micro is not installed, and its outputs are what all others are compared with; pip "
+            "install --pre tflite-micro"
         )
     try:
         return version("tflite-micro")
@@ -47,24 +50,33 @@ def micro_outputs(model: bytes, inputs: Any, arena_bytes: int = 0) -> Any:
         work = Path(name)
         (work / "model.tflite").write_bytes(model)
         np.save(work / "inputs.npy", inputs)
-        done = _child("outputs", str(work / "model.tflite"), str(work / "inputs.npy"), str(work / "outputs.npy"), str(arena_bytes))
+        done = _child(
+            "outputs",
+            str(work / "model.tflite"),
+            str(work / "inputs.npy"),
+            str(work / "outputs.npy"),
+            str(arena_bytes),
+        )
         if done.returncode:
             last = done.stderr.strip().splitlines()[-1:] or [f"it ended with {done.returncode}"]
-            raise ExportError(f"tflite-micro refuses the model: {last[0]}; it runs int8 models of the operators it knows")
+            raise ExportError(
+                f"tflite-micro refuses the model: {last[0]}; it runs int8 models of the operators it knows"
+            )
         return np.load(work / "outputs.npy")
 
 
 def arena_bytes(model: bytes) -> int:
     """Return the smallest tensor arena, a multiple of 16 bytes, in which the model can be made and run.
 
-    Found by bisection: what the recording allocator reports is too little. On a 64-bit computer: a 32-bit core's pointers are
-    half as wide, so that it needs somewhat less.
+    Found by bisection: what the recording allocator reports is too little. On a 64-bit computer: a 32-bit
+    core's pointers are half as wide, so that it needs somewhat less.
     """
     micro_version()
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "model.tflite"
         path.write_bytes(model)
-        low, high = 0, 1 << 10
+        low = 0
+        high = 1 << 10
         while True:  # too small at low; at high, not known or enough
             done = _child("arena", str(path), str(low), str(high))
             tried = [(int(size), result == "ok") for size, result in TRY.findall(done.stdout)]
@@ -77,7 +89,10 @@ def arena_bytes(model: bytes) -> int:
                 low = max(low, int(died[-1]) if died else high)
             high = min(enough) if enough else max(high * 2, low * 2)
             if high > MOST:
-                raise ExportError(f"tflite-micro runs the model in no arena up to {MOST:,} bytes: {done.stderr.strip()[-300:]}")
+                raise ExportError(
+                    f"tflite-micro runs the model in no arena up to {MOST:,} bytes: "
+                    f"{done.stderr.strip()[-300:]}"
+                )
             if enough and high - low <= STEP:
                 return high
 
@@ -85,9 +100,13 @@ def arena_bytes(model: bytes) -> int:
 def _child(*words: str) -> "subprocess.CompletedProcess[str]":
     command = TOOL_LIMITS.wrap([sys.executable, "-m", "firmware_export.certificate.tflm_runner", *words])
     try:
-        return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=DEADLINE_S, check=False)
+        return subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=DEADLINE_S, check=False
+        )
     except subprocess.TimeoutExpired as error:
-        raise ExportError(f"tflite-micro did not end within {DEADLINE_S:.0f} s; try fewer --samples") from error
+        raise ExportError(
+            f"tflite-micro did not end within {DEADLINE_S:.0f} s; try fewer --samples"
+        ) from error
 
 
 def _interpreter(model: bytes, size: int) -> Any:
@@ -109,7 +128,8 @@ def _write_outputs(model: Path, inputs: Path, out: Path, size: int) -> None:
 def _bisect(model: Path, low: int, high: int) -> None:
     content = model.read_bytes()
     while high <= MOST and not _enough(content, high):
-        low, high = high, high * 2
+        low = high
+        high = high * 2
     while high <= MOST and high - low > STEP:
         middle = (low + high) // (2 * STEP) * STEP
         low, high = (low, middle) if _enough(content, middle) else (middle, high)

@@ -1,4 +1,6 @@
-"""Check a folder that a device left, without a certificate: model.tflite, report.json, the accuracy where its samples are at hand."""
+"""Check a folder that a device left, without a certificate: model.tflite, report.json, the accuracy where its
+samples are at hand.
+"""
 
 import json
 from hashlib import sha256
@@ -26,13 +28,18 @@ WITHOUT = f"sizes and instructions: there is no {NAME}; make one with `edgefl ex
 
 
 def verify_report(folder: Path, source: DataSource | None = None) -> Verified:
-    """Check model.tflite and report.json; `source`: samples, else those of DIR/devices/ID beside DIR/clients/ID.
+    """Check model.tflite and report.json; `source`: samples, else those of DIR/devices/ID beside
+    DIR/clients/ID.
 
     ExportError names the file or figure that does not hold.
     """
-    model, note = _read(folder, MODEL), _note(_read(folder, NOTE))
+    model = _read(folder, MODEL)
+    note = _note(_read(folder, NOTE))
     if sha256(model).hexdigest() != note["sha256"]:
-        raise ExportError(f"{MODEL} is not the file of {NOTE}: sha256 {sha256(model).hexdigest()}, expected {note['sha256']}; export again")
+        raise ExportError(
+            f"{MODEL} is not the file of {NOTE}: sha256 {sha256(model).hexdigest()}, expected "
+            f"{note['sha256']}; export again"
+        )
     check_integer(read_graph(model))
     checked = [f"{MODEL} is the file that {NOTE} speaks of, {len(model):,} bytes, integers all through"]
     shard, why = _shard(folder, note, source)
@@ -50,14 +57,22 @@ def verify_report(folder: Path, source: DataSource | None = None) -> Verified:
 def _accuracies(model: bytes, model_float: bytes, shard: Shard, note: dict[str, Any]) -> list[str]:
     x, y = (shard.x_test, shard.y_test) if len(shard.y_test) else (shard.x_train, shard.y_train)
     if len(y) != note["num_test"]:
-        raise ExportError(f"{NOTE} speaks of {note['num_test']} samples, the shard holds out {len(y)}; give the device's own --data")
+        raise ExportError(
+            f"{NOTE} speaks of {note['num_test']} samples, the shard holds out {len(y)}; give the device's "
+            "own --data"
+        )
     found = {"float": outputs(load(model_float), x)[0], "int8": outputs(load(model, reference=True), x)[0]}
     for kind, answers in found.items():
         told = note[f"accuracy_{kind}"]
         # Another version of the kernels may round a logit the other way: one sample of a hundred.
         if abs(accuracy(answers, y) - told) > max(0.01, 1.5 / len(y)) or not np.isfinite(answers).all():
-            raise ExportError(f"{NOTE} says accuracy_{kind} {told}, found {accuracy(answers, y)}; export again")
-    return [f"accuracy on {len(y)} samples: float {accuracy(found['float'], y):.4f}, int8 {accuracy(found['int8'], y):.4f}"]
+            raise ExportError(
+                f"{NOTE} says accuracy_{kind} {told}, found {accuracy(answers, y)}; export again"
+            )
+    return [
+        f"accuracy on {len(y)} samples: float {accuracy(found['float'], y):.4f}, int8 "
+        f"{accuracy(found['int8'], y):.4f}"
+    ]
 
 
 def _shard(folder: Path, note: dict[str, Any], source: DataSource | None) -> tuple[Shard | None, str]:

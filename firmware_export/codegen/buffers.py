@@ -1,7 +1,10 @@
-"""Where activations lie in RAM: each lives from the layer that makes it to the last that reads it; what does not overlap shares bytes.
+"""Where activations lie in RAM: each lives from the layer that makes it to the last that reads it; what does
+not overlap shares bytes.
 
-An output takes its input's place where the layer reads each value before it writes it and nobody reads that input later.
-Offsets by first fit, largest first: Pisarchyk and Lee, "Efficient memory management for deep neural net inference", 2020.
+An output takes its input's place where the layer reads each value before it writes it and nobody reads that
+input later.
+Offsets by first fit, largest first: Pisarchyk and Lee, "Efficient memory management for deep neural net
+inference", 2020.
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -28,8 +31,12 @@ class _Life:
     last: int
 
 
-def plan_buffers(layers: Sequence[Layer], base_of: Mapping[int, int], sizes: Mapping[int, int], outside: Set[int]) -> Plan:
-    """Return offsets of the base tensors that layers make, but for those outside of the arena (the network's input and output)."""
+def plan_buffers(
+    layers: Sequence[Layer], base_of: Mapping[int, int], sizes: Mapping[int, int], outside: Set[int]
+) -> Plan:
+    """Return offsets of the base tensors that layers make, but for those outside of the arena (the network's
+    input and output).
+    """
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for position, layer in enumerate(layers):
@@ -45,7 +52,11 @@ def plan_buffers(layers: Sequence[Layer], base_of: Mapping[int, int], sizes: Map
         if base in outside or first[base] != position:
             continue
         size = -(-sizes[base] // ALIGNMENT) * ALIGNMENT
-        dying = [lives[base_of[i]] for i in layer.in_place if base_of[i] in lives and sizes[base_of[i]] == sizes[base]]
+        dying = [
+            lives[base_of[i]]
+            for i in layer.in_place
+            if base_of[i] in lives and sizes[base_of[i]] == sizes[base]
+        ]
         taken = next((life for life in dying if life.last == position), None)
         if taken is None:
             lives[base] = _Life([base], size, position, last[base])
@@ -58,7 +69,12 @@ def plan_buffers(layers: Sequence[Layer], base_of: Mapping[int, int], sizes: Map
     for life in sorted(unique, key=lambda each: (-each.size, each.first)):
         offset = 0
         for start, other in sorted(placed, key=lambda pair: pair[0]):
-            if other.first <= life.last and life.first <= other.last and offset < start + other.size and start < offset + life.size:
+            if (
+                other.first <= life.last
+                and life.first <= other.last
+                and offset < start + other.size
+                and start < offset + life.size
+            ):
                 offset = start + other.size
         placed.append((offset, life))
     offsets = {tensor: offset for offset, life in placed for tensor in life.tensors}

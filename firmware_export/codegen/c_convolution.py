@@ -1,6 +1,7 @@
 """Layers with weights: convolution (with or without the max pooling behind it), depthwise convolution.
 
-The input's zero point is folded into the bias, b' = b - z * sum(w), so that the inner loop has no offset and padding is z itself.
+The input's zero point is folded into the bias, b' = b - z * sum(w), so that the inner loop has no offset and
+padding is z itself.
 """
 
 from typing import Any
@@ -12,24 +13,47 @@ from firmware_export.codegen.layer import Field, Layer, ints, limits, refuse
 from firmware_export.tflite.network import Network, Operator, Tensor
 
 GEOMETRY = (
-    "in_height", "in_width", "in_channels", "out_height", "out_width", "out_channels", "kernel_height", "kernel_width",
-    "stride_height", "stride_width", "dilation_height", "dilation_width", "pad_top", "pad_left",
-)  # fmt: skip
+    "in_height",
+    "in_width",
+    "in_channels",
+    "out_height",
+    "out_width",
+    "out_channels",
+    "kernel_height",
+    "kernel_width",
+    "stride_height",
+    "stride_width",
+    "dilation_height",
+    "dilation_width",
+    "pad_top",
+    "pad_left",
+)
 
 TOGETHER = 4
 """Pixels that the kernel computes at a time; the windows of a fused pooling have so many, or half, or one."""
 
 
-def channel_fields(network: Network, operator: Operator, name: str, weights: Any, *, folded: bool) -> tuple[Field, ...]:
-    """Return range, bias, multiplier and shift. weights: int8[channels, ...] in that order. Raises ExportError for what cannot be."""
+def channel_fields(
+    network: Network, operator: Operator, name: str, weights: Any, *, folded: bool
+) -> tuple[Field, ...]:
+    """Return range, bias, multiplier and shift. weights: int8[channels, ...] in that order. Raises
+    ExportError for what cannot be.
+    """
     source, kernel = (network.tensor(i) for i in operator.inputs[:2])
     output = network.tensor(operator.outputs[0])
     channels = len(weights)
     if len(kernel.scale) not in (1, channels):
-        raise refuse(network, operator, f"has {len(kernel.scale)} scales for {channels} channels", "export the model again")
+        raise refuse(
+            network,
+            operator,
+            f"has {len(kernel.scale)} scales for {channels} channels",
+            "export the model again",
+        )
     if any(kernel.zero_points):
         raise refuse(network, operator, "has weights with a zero point", "quantize weights symmetrically")
-    if len(kernel.scale) == 1 and operator.name == "FULLY_CONNECTED":  # the interpreter multiplies these two as floats
+    if (
+        len(kernel.scale) == 1 and operator.name == "FULLY_CONNECTED"
+    ):  # the interpreter multiplies these two as floats
         product = [float(source.scale[0] * kernel.scale[0])]
     else:
         product = [float(source.scale[0]) * float(scale) for scale in kernel.scale]
@@ -42,8 +66,12 @@ def channel_fields(network: Network, operator: Operator, name: str, weights: Any
     largest = np.abs(bias) + 255 * np.abs(flat).sum(axis=1)
     if largest.max() >= 1 << 31:
         channel = int(largest.argmax())
-        raise refuse(network, operator, f"has a bias of {bias[channel]} in channel {channel}: its sum overflows 32 bits",
-                     "that channel's weights are nearly zero; train it longer, or quantize with one scale a tensor")  # fmt: skip
+        raise refuse(
+            network,
+            operator,
+            f"has a bias of {bias[channel]} in channel {channel}: its sum overflows 32 bits",
+            "that channel's weights are nearly zero; train it longer, or quantize with one scale a tensor",
+        )
     if folded:
         bias = bias - source.zero_point * flat.sum(axis=1)
     low, high = limits(output, int(operator.options.get("fusedActivationFunction", 0)))
@@ -60,12 +88,17 @@ def padding(size: int, out: int, kernel: int, stride: int, dilation: int, same: 
     return max(0, (out - 1) * stride + (kernel - 1) * dilation + 1 - size) // 2 if same else 0
 
 
-def geometry(operator: Operator, source: Tensor, kernel: tuple[int, int], out: tuple[int, int, int]) -> tuple[int, ...]:
+def geometry(
+    operator: Operator, source: Tensor, kernel: tuple[int, int], out: tuple[int, int, int]
+) -> tuple[int, ...]:
     """Return the values of GEOMETRY. kernel: height, width; out: height, width, channels."""
     options = operator.options
     stride = options["strideH"], options["strideW"]
     dilation = options.get("dilationHFactor", 1), options.get("dilationWFactor", 1)
-    before = [padding(source.shape[i + 1], out[i], kernel[i], stride[i], dilation[i], options["padding"] == 0) for i in (0, 1)]
+    before = [
+        padding(source.shape[i + 1], out[i], kernel[i], stride[i], dilation[i], options["padding"] == 0)
+        for i in (0, 1)
+    ]
     return ints((*source.shape[1:], *out, *kernel, *stride, *dilation, *before))
 
 
@@ -75,7 +108,12 @@ def conv_2d(network: Network, operator: Operator, name: str, pool: Operator | No
     output = network.tensor(operator.outputs[0])
     if kernel.shape[3] != source.shape[3]:
         raise refuse(network, operator, "has groups", "use a depthwise or an ordinary convolution")
-    shape = geometry(operator, source, (kernel.shape[1], kernel.shape[2]), (output.shape[1], output.shape[2], output.shape[3]))
+    shape = geometry(
+        operator,
+        source,
+        (kernel.shape[1], kernel.shape[2]),
+        (output.shape[1], output.shape[2], output.shape[3]),
+    )
     rows = kernel.data.reshape(kernel.shape[0], -1)
     padded = np.pad(rows, ((0, 0), (0, -rows.shape[1] % 4)))
     fields = (
@@ -83,44 +121,75 @@ def conv_2d(network: Network, operator: Operator, name: str, pool: Operator | No
         Field(f"{name}_weights", "int8_t", ints(padded)),
     )
     part = ", ".join(f"{{p}}->{name}_{each}" for each in ("bias", "multiplier", "shift", "weights"))
-    note = f"kernel {kernel.shape[1]}x{kernel.shape[2]}, stride {shape[8]}x{shape[9]}, {('SAME', 'VALID')[operator.options['padding']]}"
-    window, op, made, pixels = (1, 1), "CONV_2D", output, output.size
+    note = (
+        f"kernel {kernel.shape[1]}x{kernel.shape[2]}, stride {shape[8]}x{shape[9]}, "
+        f"{('SAME', 'VALID')[operator.options['padding']]}"
+    )
+    window = (1, 1)
+    op = "CONV_2D"
+    made = output
+    pixels = output.size
     if pool is not None:
-        window, made, op = (
-            (pool.options["filterHeight"], pool.options["filterWidth"]),
-            network.tensor(pool.outputs[0]),
-            "CONV_2D + MAX_POOL_2D",
-        )
+        window = (pool.options["filterHeight"], pool.options["filterWidth"])
+        made = network.tensor(pool.outputs[0])
+        op = "CONV_2D + MAX_POOL_2D"
         pixels = made.size * window[0] * window[1]
         note += f", pool {window[0]}x{window[1]}"
         low, high = limits(made, int(pool.options["fusedActivationFunction"]))
         *zeros, least, most = fields[0].values
-        fields = (Field(fields[0].name, fields[0].ctype, (*zeros, max(low, least), min(high, most))), *fields[1:])
+        fields = (
+            Field(fields[0].name, fields[0].ctype, (*zeros, max(low, least), min(high, most))),
+            *fields[1:],
+        )
     length = padded.shape[1]
     return [
         Layer(
-            name, op, (source.index,), made.index, ("dsp", "convolution", "column", "conv_2d"),
-            f"conv_2d(&{name}_shape, {window[0]}, {window[1]}, {length}, &{{p}}->{name}_range, {part}, {{a}}, {{out}}, model_columns);",
-            fields, "struct convolution", tuple(zip(GEOMETRY, ((v,) for v in shape), strict=True)), note, pixels * rows.shape[1],
+            name,
+            op,
+            (source.index,),
+            made.index,
+            ("dsp", "convolution", "column", "conv_2d"),
+            f"conv_2d(&{name}_shape, {window[0]}, {window[1]}, {length}, &{{p}}->{name}_range, {part}, "
+            "{a}, {out}, model_columns);",
+            fields,
+            "struct convolution",
+            tuple(zip(GEOMETRY, ((v,) for v in shape), strict=True)),
+            note,
+            pixels * rows.shape[1],
             columns=(2 * TOGETHER + 1) * length,
         )
-    ]  # fmt: skip
+    ]
 
 
 def depthwise_conv_2d(network: Network, operator: Operator, name: str) -> list[Layer]:
     """DEPTHWISE_CONV_2D: weights int8[1, height, width, channels]."""
     source, kernel = (network.tensor(i) for i in operator.inputs[:2])
     output = network.tensor(operator.outputs[0])
-    shape = geometry(operator, source, (kernel.shape[1], kernel.shape[2]), (output.shape[1], output.shape[2], output.shape[3]))
+    shape = geometry(
+        operator,
+        source,
+        (kernel.shape[1], kernel.shape[2]),
+        (output.shape[1], output.shape[2], output.shape[3]),
+    )
     fields = channel_fields(network, operator, name, np.moveaxis(kernel.data, 3, 0), folded=False)
     part = ", ".join(f"{{p}}->{name}_{each}" for each in ("bias", "multiplier", "shift", "weights"))
     multiple = output.shape[3] // source.shape[3]
-    note = f"kernel {kernel.shape[1]}x{kernel.shape[2]}, stride {shape[8]}x{shape[9]}, {('SAME', 'VALID')[operator.options['padding']]}"
+    note = (
+        f"kernel {kernel.shape[1]}x{kernel.shape[2]}, stride {shape[8]}x{shape[9]}, "
+        f"{('SAME', 'VALID')[operator.options['padding']]}"
+    )
     return [
         Layer(
-            name, operator.name, (source.index,), output.index, ("convolution", "depthwise_conv_2d"),
+            name,
+            operator.name,
+            (source.index,),
+            output.index,
+            ("convolution", "depthwise_conv_2d"),
             f"depthwise_conv_2d(&{name}_shape, {multiple}, &{{p}}->{name}_range, {part}, {{a}}, {{out}});",
-            (*fields, Field(f"{name}_weights", "int8_t", ints(kernel.data))), "struct convolution",
-            tuple(zip(GEOMETRY, ((v,) for v in shape), strict=True)), note, output.size * kernel.shape[1] * kernel.shape[2],
+            (*fields, Field(f"{name}_weights", "int8_t", ints(kernel.data))),
+            "struct convolution",
+            tuple(zip(GEOMETRY, ((v,) for v in shape), strict=True)),
+            note,
+            output.size * kernel.shape[1] * kernel.shape[2],
         )
-    ]  # fmt: skip
+    ]

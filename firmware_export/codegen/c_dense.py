@@ -1,4 +1,6 @@
-"""Dense layers. A large kernel of few values is stored as the values and three or four bits a weight, which are its index."""
+"""Dense layers. A large kernel of few values is stored as the values and three or four bits a weight, which
+are its index.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +11,9 @@ from firmware_export.quantize.dense_weights import BITS, LEAST
 from firmware_export.tflite.network import Network, Operator
 
 WIDE = 256
-"""Weights of a row that are unpacked at a time: MODEL_WIDE of the C. Four rows of them are its scratch, and what unpacking writes over."""
+"""Weights of a row that are unpacked at a time: MODEL_WIDE of the C. Four rows of them are its scratch, and
+what unpacking writes over.
+"""
 
 
 def fully_connected(network: Network, operator: Operator, name: str) -> list[Layer]:
@@ -24,25 +28,42 @@ def fully_connected(network: Network, operator: Operator, name: str) -> list[Lay
     call = f"{source.size // inputs}, {inputs}, {outputs}, &{{p}}->{name}_range, {part}"
     stored = kernel.data
     values = np.unique(stored)
-    kernels, columns, note = ("dsp", "products", "fully_connected"), 0, ""
+    kernels = ("dsp", "products", "fully_connected")
+    columns = 0
+    note = ""
     bits = next((each for each in BITS if len(values) <= 1 << each), 0) if stored.size >= LEAST else 0
     if bits:
-        fields = (*fields, Field(f"{name}_values", "int8_t", ints(np.pad(values, (0, (1 << bits) - len(values)), "edge"))))
+        fields = (
+            *fields,
+            Field(f"{name}_values", "int8_t", ints(np.pad(values, (0, (1 << bits) - len(values)), "edge"))),
+        )
         stored = packed(np.searchsorted(values, stored), bits)
         call = f"fully_connected_narrow({bits}, {{p}}->{name}_values, (int8_t *)model_columns, {call}"
-        kernels, columns, note = ("dsp", "products", "fully_connected_narrow"), 4 * min(inputs, WIDE) + 8, f"weights of {bits} bits"
+        kernels = ("dsp", "products", "fully_connected_narrow")
+        columns = 4 * min(inputs, WIDE) + 8
+        note = f"weights of {bits} bits"
     else:
         call = f"fully_connected({call}"
     return [
         Layer(
-            name, operator.name, (source.index,), output.index, kernels, f"{call}, {{p}}->{name}_weights, {{a}}, {{out}});",
-            (*fields, Field(f"{name}_weights", "int8_t", ints(stored))), macs=output.size * inputs, columns=columns, note=note,
+            name,
+            operator.name,
+            (source.index,),
+            output.index,
+            kernels,
+            f"{call}, {{p}}->{name}_weights, {{a}}, {{out}});",
+            (*fields, Field(f"{name}_weights", "int8_t", ints(stored))),
+            macs=output.size * inputs,
+            columns=columns,
+            note=note,
         )
-    ]  # fmt: skip
+    ]
 
 
 def packed(codes: NDArray[np.int64], bits: int) -> NDArray[np.int8]:
-    """Return indices [rows, n] below 2^bits as int8[rows, bytes]: eight in `bits` bytes, the first in the lowest bits; a row fills up."""
+    """Return indices [rows, n] below 2^bits as int8[rows, bytes]: eight in `bits` bytes, the first in the
+    lowest bits; a row fills up.
+    """
     filled = np.pad(codes, ((0, 0), (0, -codes.shape[1] % 8))).reshape(len(codes), -1, 8)
     words = (filled.astype(np.uint32) << (bits * np.arange(8, dtype=np.uint32))).sum(axis=-1).astype("<u4")
     made: NDArray[np.int8] = words[..., None].view(np.int8)[..., :bits].reshape(len(codes), -1)

@@ -1,4 +1,6 @@
-"""Layers without weights that compute: tables, softmax, pooling, add, subtract, multiply, larger, smaller, mean."""
+"""Layers without weights that compute: tables, softmax, pooling, add, subtract, multiply, larger, smaller,
+mean.
+"""
 
 from collections.abc import Sequence
 
@@ -11,14 +13,24 @@ from firmware_export.codegen.lookup_tables import table_of
 from firmware_export.tflite.network import Network, Operator, Tensor
 
 POOL = (
-    "in_height", "in_width", "channels", "out_height", "out_width", "pool_height", "pool_width", "stride_height", "stride_width",
-    "pad_top", "pad_left",
-)  # fmt: skip
+    "in_height",
+    "in_width",
+    "channels",
+    "out_height",
+    "out_width",
+    "pool_height",
+    "pool_width",
+    "stride_height",
+    "stride_width",
+    "pad_top",
+    "pad_left",
+)
 
 
 def lookup(network: Network, operator: Operator, name: str) -> list[Layer]:
     """LOGISTIC, TANH, RSQRT, LEAKY_RELU, RELU, RELU6, QUANTIZE as a table."""
-    source, output = operator.inputs[0], operator.outputs[0]
+    source = operator.inputs[0]
+    output = operator.outputs[0]
     table = Field(f"{name}_table", "int8_t", tuple(table_of(network, operator)))
     call = f"lookup({network.tensor(output).size}, {{p}}->{name}_table, {{a}}, {{out}});"
     return [Layer(name, operator.name, (source,), output, ("lookup",), call, (table,), in_place=(source,))]
@@ -26,43 +38,75 @@ def lookup(network: Network, operator: Operator, name: str) -> list[Layer]:
 
 def softmax(network: Network, operator: Operator, name: str) -> list[Layer]:
     """SOFTMAX over the last axis; the output's scale is 1/256 and its zero point -128."""
-    source, output = network.tensor(operator.inputs[0]), network.tensor(operator.outputs[0])
+    source = network.tensor(operator.inputs[0])
+    output = network.tensor(operator.outputs[0])
     if output.zero_point != -128 or output.scale[0] != np.float32(1 / 256):
-        raise refuse(network, operator, f"has scale {output.scale[0]} and zero point {output.zero_point}, expected 1/256 and -128",
-                     "export the model again")  # fmt: skip
+        raise refuse(
+            network,
+            operator,
+            f"has scale {output.scale[0]} and zero point {output.zero_point}, expected 1/256 and -128",
+            "export the model again",
+        )
     real = min(float(operator.options["beta"]) * float(source.scale[0]) * (1 << 26), float((1 << 31) - 1))
     if real <= 1:
-        raise refuse(network, operator, "has an input whose scale is nearly zero", "calibrate with other samples")
+        raise refuse(
+            network, operator, "has an input whose scale is nearly zero", "calibrate with other samples"
+        )
     multiplier, shift = quantize_multiplier(real)
     scale = Field(f"{name}_scale", "struct model_softmax", (multiplier, shift, -input_radius(5, shift)))
     classes = source.shape[-1]
     call = f"softmax({source.size // classes}, {classes}, &{{p}}->{name}_scale, {{a}}, {{out}});"
-    return [Layer(name, operator.name, (source.index,), output.index, ("softmax",), call, (scale,), in_place=(source.index,))]
+    return [
+        Layer(
+            name,
+            operator.name,
+            (source.index,),
+            output.index,
+            ("softmax",),
+            call,
+            (scale,),
+            in_place=(source.index,),
+        )
+    ]
 
 
 def pool(network: Network, operator: Operator, name: str) -> list[Layer]:
     """MAX_POOL_2D and AVERAGE_POOL_2D."""
-    source, output = network.tensor(operator.inputs[0]), network.tensor(operator.outputs[0])
+    source = network.tensor(operator.inputs[0])
+    output = network.tensor(operator.outputs[0])
     options = operator.options
-    window, stride = (options["filterHeight"], options["filterWidth"]), (options["strideH"], options["strideW"])
-    before = [padding(source.shape[i + 1], output.shape[i + 1], window[i], stride[i], 1, options["padding"] == 0) for i in (0, 1)]
+    window = (options["filterHeight"], options["filterWidth"])
+    stride = (options["strideH"], options["strideW"])
+    before = [
+        padding(source.shape[i + 1], output.shape[i + 1], window[i], stride[i], 1, options["padding"] == 0)
+        for i in (0, 1)
+    ]
     values = (*source.shape[1:], *output.shape[1:3], *window, *stride, *before)
     low, high = limits(output, int(options["fusedActivationFunction"]))
     kernel = operator.name.lower()
     zeros = source.zero_point, output.zero_point
     return [
         Layer(
-            name, operator.name, (source.index,), output.index, ("pool", kernel),
+            name,
+            operator.name,
+            (source.index,),
+            output.index,
+            ("pool", kernel),
             f"{kernel}(&{name}_shape, &{{p}}->{name}_range, {{a}}, {{out}});",
             (Field(f"{name}_range", "struct model_range", (*zeros, low, high)),),
-            "struct pool", tuple((key, (int(value),)) for key, value in zip(POOL, values, strict=True)),
+            "struct pool",
+            tuple((key, (int(value),)) for key, value in zip(POOL, values, strict=True)),
             f"window {window[0]}x{window[1]}, stride {stride[0]}x{stride[1]}",
         )
-    ]  # fmt: skip
+    ]
 
 
-def loops(network: Network, operator: Operator, shapes: Sequence[tuple[int, ...]]) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Return count and steps of four loops over two broadcast shapes; neighbouring axes that step alike are one loop."""
+def loops(
+    network: Network, operator: Operator, shapes: Sequence[tuple[int, ...]]
+) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Return count and steps of four loops over two broadcast shapes; neighbouring axes that step alike are
+    one loop.
+    """
     out = np.broadcast_shapes(*shapes)
     steps = []
     for shape in shapes:
@@ -78,12 +122,21 @@ def loops(network: Network, operator: Operator, shapes: Sequence[tuple[int, ...]
         else:
             merged.append([int(count), *step])
     if len(merged) > 4:
-        raise refuse(network, operator, f"broadcasts {shapes[0]} against {shapes[1]}", "reshape to at most four axes before it")
+        raise refuse(
+            network,
+            operator,
+            f"broadcasts {shapes[0]} against {shapes[1]}",
+            "reshape to at most four axes before it",
+        )
     merged = [[1, 0, 0]] * (4 - len(merged)) + merged
-    return tuple((key, tuple(each[i] for each in merged)) for i, key in enumerate(("count", "step_a", "step_b")))
+    return tuple(
+        (key, tuple(each[i] for each in merged)) for i, key in enumerate(("count", "step_a", "step_b"))
+    )
 
 
-def _sides(network: Network, operator: Operator, name: str) -> tuple[tuple[int, ...], list[str], tuple[Field, ...]]:
+def _sides(
+    network: Network, operator: Operator, name: str
+) -> tuple[tuple[int, ...], list[str], tuple[Field, ...]]:
     """Return the activations, the C of both sides, and the constant side as a field."""
     inputs: list[int] = []
     text: list[str] = []
@@ -112,11 +165,28 @@ def _add_scale(network: Network, operator: Operator) -> tuple[int, ...]:
     widest = 2 * float(max(a.scale[0], b.scale[0]))
     last = widest / ((1 << 20) * float(output.scale[0]))
     if last >= 1:
-        raise refuse(network, operator, "has an output whose scale is nearly zero beside its inputs'", "calibrate with other samples")
-    scales = [quantize_multiplier(each) for each in (float(a.scale[0]) / widest, float(b.scale[0]) / widest, last)]
+        raise refuse(
+            network,
+            operator,
+            "has an output whose scale is nearly zero beside its inputs'",
+            "calibrate with other samples",
+        )
+    scales = [
+        quantize_multiplier(each) for each in (float(a.scale[0]) / widest, float(b.scale[0]) / widest, last)
+    ]
     low, high = limits(output, int(operator.options.get("fusedActivationFunction", 0)))
     sign = 1 if operator.name == "ADD" else -1
-    return (a.zero_point, *scales[0], b.zero_point, *scales[1], sign, *scales[2], output.zero_point, low, high)
+    return (
+        a.zero_point,
+        *scales[0],
+        b.zero_point,
+        *scales[1],
+        sign,
+        *scales[2],
+        output.zero_point,
+        low,
+        high,
+    )
 
 
 def binary(network: Network, operator: Operator, name: str) -> list[Layer]:
@@ -128,27 +198,39 @@ def binary(network: Network, operator: Operator, name: str) -> list[Layer]:
     if operator.name in ("MAXIMUM", "MINIMUM"):
         if not all(t.scale[0] == output.scale[0] and t.zero_point == output.zero_point for t in (a, b)):
             raise refuse(network, operator, "has inputs of different scales", "export the model again")
-        kernel, arguments = "select", f"select_larger(&{name}_shape, {1 if operator.name == 'MAXIMUM' else -1}"
+        kernel = "select"
+        arguments = f"select_larger(&{name}_shape, {1 if operator.name == 'MAXIMUM' else -1}"
     elif operator.name == "MUL":
         product = float(a.scale[0]) * float(b.scale[0]) / float(output.scale[0])
         low, high = limits(output, int(operator.options.get("fusedActivationFunction", 0)))
         values = (a.zero_point, b.zero_point, *quantize_multiplier(product), output.zero_point, low, high)
         fields = (Field(f"{name}_scale", "struct model_mul", values), *fields)
-        kernel, arguments = "mul", f"mul(&{name}_shape, &{{p}}->{name}_scale"
+        kernel = "mul"
+        arguments = f"mul(&{name}_shape, &{{p}}->{name}_scale"
     else:
         fields = (Field(f"{name}_scale", "struct model_add", _add_scale(network, operator)), *fields)
-        kernel, arguments = "add", f"add(&{name}_shape, &{{p}}->{name}_scale"
+        kernel = "add"
+        arguments = f"add(&{name}_shape, &{{p}}->{name}_scale"
     return [
         Layer(
-            name, operator.name, inputs, output.index, ("elementwise", kernel), f"{arguments}, {left}, {right}, {{out}});",
-            fields, "struct elementwise", shape, in_place=_overwritable(network, inputs, output),
+            name,
+            operator.name,
+            inputs,
+            output.index,
+            ("elementwise", kernel),
+            f"{arguments}, {left}, {right}, {{out}});",
+            fields,
+            "struct elementwise",
+            shape,
+            in_place=_overwritable(network, inputs, output),
         )
-    ]  # fmt: skip
+    ]
 
 
 def mean(network: Network, operator: Operator, name: str) -> list[Layer]:
     """MEAN over any axes that are at most two runs of neighbours."""
-    source, output = network.tensor(operator.inputs[0]), network.tensor(operator.outputs[0])
+    source = network.tensor(operator.inputs[0])
+    output = network.tensor(operator.outputs[0])
     axes = {int(axis) % len(source.shape) for axis in network.tensor(operator.inputs[1]).data.ravel()}
     runs: list[list[int]] = []  # [is reduced, elements]
     for axis, count in enumerate(source.shape):
@@ -162,15 +244,36 @@ def mean(network: Network, operator: Operator, name: str) -> list[Layer]:
         runs.insert(0, [0, 1])
     counts = [count for _, count in runs] + [1] * (5 - len(runs))
     if len(counts) > 5:
-        raise refuse(network, operator, f"reduces the axes {sorted(axes)} of {source.shape}", "reduce neighbouring axes")
+        raise refuse(
+            network,
+            operator,
+            f"reduces the axes {sorted(axes)} of {source.shape}",
+            "reduce neighbouring axes",
+        )
     elements = counts[1] * counts[3]
     multiplier, shift = quantize_multiplier(float(source.scale[0]) / float(output.scale[0]))
     own = min(elements.bit_length() - 1, 32, 31 + shift)
-    values = (source.zero_point, 0, (multiplier << own) // elements, shift - own, output.zero_point, -128, 127)
+    values = (
+        source.zero_point,
+        0,
+        (multiplier << own) // elements,
+        shift - own,
+        output.zero_point,
+        -128,
+        127,
+    )
     return [
         Layer(
-            name, operator.name, (source.index,), output.index, ("mean",), f"mean(&{name}_shape, &{{p}}->{name}_scale, {{a}}, {{out}});",
-            (Field(f"{name}_scale", "struct model_mul", values),), "struct mean",
-            tuple(zip(("a", "reduced_outer", "b", "reduced_inner", "c"), ((n,) for n in counts), strict=True)),
+            name,
+            operator.name,
+            (source.index,),
+            output.index,
+            ("mean",),
+            f"mean(&{name}_shape, &{{p}}->{name}_scale, {{a}}, {{out}});",
+            (Field(f"{name}_scale", "struct model_mul", values),),
+            "struct mean",
+            tuple(
+                zip(("a", "reduced_outer", "b", "reduced_inner", "c"), ((n,) for n in counts), strict=True)
+            ),
         )
-    ]  # fmt: skip
+    ]

@@ -5,7 +5,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from firmware_export.codegen.c_text import KERNELS, block, declaration, definition, dimensions, struct_types, template
+from firmware_export.codegen.c_text import (
+    KERNELS,
+    block,
+    declaration,
+    definition,
+    dimensions,
+    struct_types,
+    template,
+)
 from firmware_export.codegen.layer import Field, Layer
 from firmware_export.codegen.mixture_structure import Structure
 from firmware_export.tflite.network import Network
@@ -28,8 +36,13 @@ class Assembled:
 
 def header(made: Assembled) -> str:
     """Return model.h."""
-    network, structure = made.network, made.structure
-    lines = ["/* Made by edgefl from an int8 .tflite. C99; needs stdint.h alone. */", "#ifndef EDGEFL_MODEL_H", "#define EDGEFL_MODEL_H"]
+    network = made.network
+    structure = made.structure
+    lines = [
+        "/* Made by edgefl from an int8 .tflite. C99; needs stdint.h alone. */",
+        "#ifndef EDGEFL_MODEL_H",
+        "#define EDGEFL_MODEL_H",
+    ]
     lines += ["", "#include <stdint.h>", ""]
     for name, index in (("INPUT", network.inputs[0]), ("OUTPUT", network.outputs[0])):
         tensor = network.tensor(index)
@@ -41,13 +54,32 @@ def header(made: Assembled) -> str:
     lines += [f"#define MODEL_RAM_BYTES {made.ram_bytes}", f"#define MODEL_PARTS {len(structure.names)}"]
     lines += [f"#define MODEL_PART_{name.upper()} {i}" for i, name in enumerate(structure.names)]
     lines += [f'#define MODEL_LAYOUT "{made.layout}"', ""]
-    lines += ["/* One inference. The buffers are static: one at a time. */", "void model_invoke(const int8_t *input, int8_t *output);"]
-    lines += ["/* The class: the index of the largest output, the lowest index on ties. */", "int model_classify(const int8_t *input);", ""]
+    lines += [
+        "/* One inference. The buffers are static: one at a time. */",
+        "void model_invoke(const int8_t *input, int8_t *output);",
+    ]
+    lines += [
+        "/* The class: the index of the largest output, the lowest index on ties. */",
+        "int model_classify(const int8_t *input);",
+        "",
+    ]
     if structure.gate:
-        lines += ["/* Each expert's gate value at the last inference. */", f"#define MODEL_EXPERTS {len(structure.gate)}"]
+        lines += [
+            "/* Each expert's gate value at the last inference. */",
+            f"#define MODEL_EXPERTS {len(structure.gate)}",
+        ]
         lines += ["extern int8_t model_gate[MODEL_EXPERTS];", ""]
-    lines += ["/* Weights and quantization of each part; an update may point to another struct of the same layout. */"]
-    lines += ["extern const void *model_part[MODEL_PARTS];", "extern const uint32_t model_part_bytes[MODEL_PARTS];", "", struct_types(), ""]
+    lines += [
+        "/* Weights and quantization of each part; an update may point to another struct of the same "
+        "layout. */"
+    ]
+    lines += [
+        "extern const void *model_part[MODEL_PARTS];",
+        "extern const uint32_t model_part_bytes[MODEL_PARTS];",
+        "",
+        struct_types(),
+        "",
+    ]
     for part, fields in made.fields.items():
         lines += [declaration(part, fields), ""]
     return "\n".join([*lines, "#endif", ""])
@@ -60,13 +92,17 @@ def weights(made: Assembled) -> str:
         lines += [definition(part, fields), ""]
     names = made.structure.names
     lines.append(f"const void *model_part[MODEL_PARTS] = {{{', '.join('&' + n for n in names)}}};")
-    lines.append(f"const uint32_t model_part_bytes[MODEL_PARTS] = {{{', '.join(f'sizeof {n}' for n in names)}}};")
+    lines.append(
+        f"const uint32_t model_part_bytes[MODEL_PARTS] = {{{', '.join(f'sizeof {n}' for n in names)}}};"
+    )
     return "\n".join([*lines, ""])
 
 
 def source(made: Assembled) -> str:
     """Return model.c: the kernels that are used, a function for each part, and model_invoke."""
-    used = {kernel for _, layer in made.layers for kernel in layer.kernels} | ({"fill"} if made.structure.gate else set())
+    used = {kernel for _, layer in made.layers for kernel in layer.kernels} | (
+        {"fill"} if made.structure.gate else set()
+    )
     lines = ['#include "model.h"', "", PROFILE, template("loops"), template("base")]
     lines += [template(name) for name in KERNELS if name in used]
     if made.arena_bytes:
@@ -85,9 +121,15 @@ def source(made: Assembled) -> str:
 def _block(made: Assembled, part: str, layer: Layer, pointer: str) -> str:
     read = [made.network.tensor(i) for i in layer.inputs]
     places = [made.places[i] for i in (*layer.inputs, layer.output)]
-    shapes = f"{' and '.join(dimensions(t.shape) for t in read) or 'nothing'} -> {dimensions(made.network.tensor(layer.output).shape)}"
+    shapes = (
+        f"{' and '.join(dimensions(t.shape) for t in read) or 'nothing'} -> "
+        f"{dimensions(made.network.tensor(layer.output).shape)}"
+    )
     number = next(i for i, (_, each) in enumerate(made.layers) if each is layer)
-    return block(layer, part, pointer, places, shapes).removesuffix("    }") + f"        LAYER_ENDS({number});\n    }}"
+    return (
+        block(layer, part, pointer, places, shapes).removesuffix("    }")
+        + f"        LAYER_ENDS({number});\n    }}"
+    )
 
 
 def _blocks(made: Assembled, part: str) -> list[tuple[Layer, str]]:
@@ -136,7 +178,10 @@ def _call(made: Assembled, part: str) -> list[str]:
     blocks = _blocks(made, part)
     call = f"run_{part}({_arguments(chr(10).join(text for _, text in blocks), part, part)[1]});"
     if part == "gate" and structure.gate:
-        return [f"    {call}", *(f"    model_gate[{k}] = *({made.places[index]});" for k, index in enumerate(structure.gate))]
+        return [
+            f"    {call}",
+            *(f"    model_gate[{k}] = *({made.places[index]});" for k, index in enumerate(structure.gate)),
+        ]
     if not part.startswith("expert") or not structure.gate:
         return [f"    {call}"]
     number = int(part.removeprefix("expert"))
@@ -144,7 +189,13 @@ def _call(made: Assembled, part: str) -> list[str]:
     layer = next(layer for layer, _ in blocks if layer.output == product)
     zero = f"{part}->{layer.name}_scale.zero"
     fill = f"fill({made.network.tensor(product).size}, {zero}, {made.places[product]});"
-    return [f"    if (model_gate[{number}] > gate->skip[{number}]) {{", f"        {call}", "    } else {", f"        {fill}", "    }"]
+    return [
+        f"    if (model_gate[{number}] > gate->skip[{number}]) {{",
+        f"        {call}",
+        "    } else {",
+        f"        {fill}",
+        "    }",
+    ]
 
 
 PROFILE = """#ifdef MODEL_PROFILE /* a build that measures: its program is told the end of each layer */

@@ -17,7 +17,9 @@ BUILDERS: Mapping[str, Builder] = {
     "MAX_POOL_2D": c_elementwise.pool,
     "AVERAGE_POOL_2D": c_elementwise.pool,
     "SOFTMAX": c_elementwise.softmax,
-    **dict.fromkeys(("LOGISTIC", "TANH", "RSQRT", "LEAKY_RELU", "RELU", "RELU6", "QUANTIZE"), c_elementwise.lookup),
+    **dict.fromkeys(
+        ("LOGISTIC", "TANH", "RSQRT", "LEAKY_RELU", "RELU", "RELU6", "QUANTIZE"), c_elementwise.lookup
+    ),
     **dict.fromkeys(("ADD", "SUB", "MUL", "MAXIMUM", "MINIMUM"), c_elementwise.binary),
     "MEAN": c_elementwise.mean,
     **dict.fromkeys(c_movement.SLICES, c_movement.slices),
@@ -51,14 +53,17 @@ def layers_of(network: Network, structure: Structure, views: Mapping[int, View])
                 made = BUILDERS[operator.name](network, operator, name)
         except (KeyError, IndexError, AttributeError, TypeError, ValueError) as error:
             raise ExportError(
-                f"operator {operator.name} ({name}) lacks what its kernel needs: {error!r}; export the model again"
+                f"operator {operator.name} ({name}) lacks what its kernel needs: {error!r}; export the model "
+                "again"
             ) from error
         layers += [(part, layer) for layer in made]
     return layers
 
 
 def _fused(network: Network, structure: Structure) -> dict[int, int]:
-    """Return the MAX_POOL_2D of each CONV_2D that it alone reads, where its windows lie side by side and inside."""
+    """Return the MAX_POOL_2D of each CONV_2D that it alone reads, where its windows lie side by side and
+    inside.
+    """
     readers: dict[int, list[int]] = {}
     for i, operator in enumerate(network.operators):
         for index in operator.inputs:
@@ -72,8 +77,11 @@ def _fused(network: Network, structure: Structure) -> dict[int, int]:
         pool = network.operators[reader]
         if pool.name != "MAX_POOL_2D" or structure.part_of[i] != structure.part_of[reader]:
             continue
-        options, size, out = pool.options, network.tensor(output).shape, network.tensor(pool.outputs[0]).shape
-        window, stride = (options["filterHeight"], options["filterWidth"]), (options["strideH"], options["strideW"])
+        options = pool.options
+        size = network.tensor(output).shape
+        out = network.tensor(pool.outputs[0]).shape
+        window = (options["filterHeight"], options["filterWidth"])
+        stride = (options["strideH"], options["strideW"])
         inside = all(out[axis + 1] * window[axis] <= size[axis + 1] for axis in (0, 1))
         if window == stride and inside and window[0] * window[1] in (2, c_convolution.TOGETHER):
             found[i] = reader

@@ -1,4 +1,6 @@
-"""Layers that only move values: views that need no copy, and copies between layouts (pad, concatenate, transpose, slice)."""
+"""Layers that only move values: views that need no copy, and copies between layouts (pad, concatenate,
+transpose, slice).
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -83,7 +85,8 @@ def _slice(network: Network, operator: Operator, which: int) -> Layout:
         raise refuse(network, operator, "has an ellipsis or a new axis", "index each axis")
     end = [int(v) for v in _constant(network, operator, 2)]
     step = [int(v) for v in _constant(network, operator, 3)]
-    begins, counts = [], []
+    begins = []
+    counts = []
     for axis, size in enumerate(source.shape):
         whole = slice(
             None if options["beginMask"] >> axis & 1 else begin[axis],
@@ -105,8 +108,12 @@ def _layout(source: Tensor, begin: Sequence[int], step: Sequence[int], counts: S
     return start, tuple(counts), tuple(a * s for a, s in zip(step, strides, strict=True))
 
 
-def copy_layer(network: Network, operator: Operator, name: str, source: int, output: int, inward: Layout, outward: Layout) -> Layer:
-    """Return a copy of inward's elements of the source to outward's of the output; neighbouring axes that step alike are one loop."""
+def copy_layer(
+    network: Network, operator: Operator, name: str, source: int, output: int, inward: Layout, outward: Layout
+) -> Layer:
+    """Return a copy of inward's elements of the source to outward's of the output; neighbouring axes that
+    step alike are one loop.
+    """
     merged: list[tuple[int, int, int]] = []
     for count, step_in, step_out in zip(inward[1], inward[2], outward[2], strict=True):
         if count == 1:
@@ -116,9 +123,16 @@ def copy_layer(network: Network, operator: Operator, name: str, source: int, out
         else:
             merged.append((count, step_in, step_out))
     if len(merged) > 4:
-        raise refuse(network, operator, f"moves values over {len(merged)} axes", "reshape to at most four axes before it")
+        raise refuse(
+            network,
+            operator,
+            f"moves values over {len(merged)} axes",
+            "reshape to at most four axes before it",
+        )
     merged = [(1, 0, 0)] * (4 - len(merged)) + merged
-    shape = tuple((key, tuple(each[i] for each in merged)) for i, key in enumerate(("count", "step_in", "step_out")))
+    shape = tuple(
+        (key, tuple(each[i] for each in merged)) for i, key in enumerate(("count", "step_in", "step_out"))
+    )
     call = f"copy(&{name}_shape, {{a}} + {inward[0]}, {{out}} + {outward[0]});"
     return Layer(name, operator.name, (source,), output, ("copy",), call, (), "struct copy", shape)
 
@@ -139,7 +153,8 @@ def slices(network: Network, operator: Operator, name: str) -> list[Layer]:
 
 def transpose(network: Network, operator: Operator, name: str) -> list[Layer]:
     """TRANSPOSE."""
-    source, output = network.tensor(operator.inputs[0]), network.tensor(operator.outputs[0])
+    source = network.tensor(operator.inputs[0])
+    output = network.tensor(operator.outputs[0])
     strides = _strides(source.shape)
     inward = 0, output.shape, tuple(strides[int(axis)] for axis in _constant(network, operator, 1))
     return [copy_layer(network, operator, name, source.index, output.index, inward, _whole(output.shape))]
@@ -150,22 +165,37 @@ def concatenation(network: Network, operator: Operator, name: str) -> list[Layer
     output = network.tensor(operator.outputs[0])
     axis = int(operator.options["axis"]) % len(output.shape)
     strides = _strides(output.shape)
-    layers, position = [], 0
+    layers = []
+    position = 0
     for i, index in enumerate(operator.inputs):
         source = network.tensor(index)
-        if source.data is not None or source.scale[0] != output.scale[0] or source.zero_point != output.zero_point:
-            raise refuse(network, operator, "joins constants or tensors of different scales", "export the model again")
+        if (
+            source.data is not None
+            or source.scale[0] != output.scale[0]
+            or source.zero_point != output.zero_point
+        ):
+            raise refuse(
+                network, operator, "joins constants or tensors of different scales", "export the model again"
+            )
         outward = position * strides[axis], source.shape, tuple(strides)
-        layers.append(copy_layer(network, operator, f"{name}_{i}", index, output.index, _whole(source.shape), outward))
+        layers.append(
+            copy_layer(network, operator, f"{name}_{i}", index, output.index, _whole(source.shape), outward)
+        )
         position += source.shape[axis]
     return layers
 
 
 def pad(network: Network, operator: Operator, name: str) -> list[Layer]:
     """PAD and PADV2: fill, then copy into the middle."""
-    source, output = network.tensor(operator.inputs[0]), network.tensor(operator.outputs[0])
+    source = network.tensor(operator.inputs[0])
+    output = network.tensor(operator.outputs[0])
     value = int(_constant(network, operator, 2)[0]) if len(operator.inputs) > 2 else output.zero_point
     before = _constant(network, operator, 1).reshape(-1, 2)[:, 0]
     outward = _layout(output, [int(v) for v in before], [1] * len(before), source.shape)
-    fill = Layer(f"{name}_fill", operator.name, (), output.index, ("fill",), f"fill({output.size}, {value}, {{out}});")
-    return [fill, copy_layer(network, operator, name, source.index, output.index, _whole(source.shape), outward)]
+    fill = Layer(
+        f"{name}_fill", operator.name, (), output.index, ("fill",), f"fill({output.size}, {value}, {{out}});"
+    )
+    return [
+        fill,
+        copy_layer(network, operator, name, source.index, output.index, _whole(source.shape), outward),
+    ]

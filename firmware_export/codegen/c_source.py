@@ -1,7 +1,9 @@
-"""int8 .tflite -> C99 that gives the bytes of TensorFlow Lite Micro: no malloc, no libc, no floating point, static buffers.
+"""int8 .tflite -> C99 that gives the bytes of TensorFlow Lite Micro: no malloc, no libc, no floating point,
+static buffers.
 
-The gate runs first. An expert whose gate value is zero is left out: its product would be the zero point, which is what is stored. Each
-part's constants are one struct behind a table of pointers, so that an update can replace a part where the layout is the same.
+The gate runs first. An expert whose gate value is zero is left out: its product would be the zero point,
+which is what is stored. Each part's constants are one struct behind a table of pointers, so that an update
+can replace a part where the layout is the same.
 """
 
 import hashlib
@@ -27,8 +29,8 @@ from firmware_export.tflite.network import Network, read_network
 
 @dataclass(frozen=True)
 class LayerCost:
-    """A layer of the generated C: multiply-accumulates of one inference, bytes of its constants and of its output; instructions an
-    inference, 0 where they were not measured.
+    """A layer of the generated C: multiply-accumulates of one inference, bytes of its constants and of its
+    output; instructions an inference, 0 where they were not measured.
     """
 
     name: str
@@ -42,9 +44,10 @@ class LayerCost:
 
 @dataclass(frozen=True)
 class CSource:
-    """files: model.h, model.c, model_weights.c; ram_bytes: static buffers, and the table of parts as pointers of four bytes;
-    weight_bytes: constants; parts: names in the order of MODEL_PARTS; images: what each part's struct holds, byte for byte on a
-    little-endian target; layout: MODEL_LAYOUT."""
+    """files: model.h, model.c, model_weights.c; ram_bytes: static buffers, and the table of parts as pointers
+    of four bytes; weight_bytes: constants; parts: names in the order of MODEL_PARTS; images: what each part's
+    struct holds, byte for byte on a little-endian target; layout: MODEL_LAYOUT.
+    """
 
     files: Mapping[str, str]
     ram_bytes: int
@@ -61,9 +64,11 @@ class CSource:
 
 
 def generate(model: bytes, *, threshold: float = 0.0) -> CSource:
-    """Return the C of a model. An expert runs where its gate value is above zero and at least `threshold`, which is below 1 / experts.
+    """Return the C of a model. An expert runs where its gate value is above zero and at least `threshold`,
+    which is below 1 / experts.
 
-    Raises ExportError for a model that cannot be read or holds what has no kernel, naming operator and layer, and for the threshold.
+    Raises ExportError for a model that cannot be read or holds what has no kernel, naming operator and layer,
+    and for the threshold.
     """
     network = read_network(model)
     findings = lint(network)
@@ -79,20 +84,38 @@ def generate(model: bytes, *, threshold: float = 0.0) -> CSource:
     if structure.gate:
         fields["gate"].insert(0, Field("skip", "int8_t", _skip(network, structure, threshold)))
     elif threshold:
-        raise ExportError(f"a skip threshold of {threshold} needs a mixture with a gate; this model has none, use 0")
-    structure = replace(structure, names=tuple(name for name in structure.names if fields[name] or any(p == name for p, _ in layers)))
+        raise ExportError(
+            f"a skip threshold of {threshold} needs a mixture with a gate; this model has none, use 0"
+        )
+    structure = replace(
+        structure,
+        names=tuple(name for name in structure.names if fields[name] or any(p == name for p, _ in layers)),
+    )
     packed = {part: tuple(ordered(fields[part])) for part in structure.names}
     places, arena_bytes = _places(network, [layer for _, layer in layers], aliases)
     columns = max((layer.columns for _, layer in layers), default=0)
     classify = network.tensor(network.outputs[0]).size
     ram_bytes = arena_bytes + columns + len(structure.gate) + 4 * len(structure.names) + classify
     layout = _layout(network, structure, layers, packed)
-    assembled = Assembled(network, structure, tuple(layers), packed, places, arena_bytes, columns, ram_bytes, layout)
+    assembled = Assembled(
+        network, structure, tuple(layers), packed, places, arena_bytes, columns, ram_bytes, layout
+    )
     costs = tuple(
-        LayerCost(layer.name, layer.op, part, layer.macs, sum(f.bytes for f in layer.fields), network.tensor(layer.output).size)
+        LayerCost(
+            layer.name,
+            layer.op,
+            part,
+            layer.macs,
+            sum(f.bytes for f in layer.fields),
+            network.tensor(layer.output).size,
+        )
         for part, layer in layers
     )
-    files = {"model.h": header(assembled), "model.c": source(assembled), "model_weights.c": weights(assembled)}
+    files = {
+        "model.h": header(assembled),
+        "model.c": source(assembled),
+        "model_weights.c": weights(assembled),
+    }
     images = {part: image(each) for part, each in packed.items()}
     return CSource(files, ram_bytes, sum(map(len, images.values())), costs, structure.names, images, layout)
 
@@ -107,7 +130,8 @@ def _skip(network: Network, structure: Structure, threshold: float) -> tuple[int
     experts = len(structure.gate)
     if not 0 <= threshold < 1 / experts:
         raise ExportError(
-            f"the skip threshold is {threshold}, expected 0 <= threshold < {1 / experts:.3g}: one of {experts} experts must run"
+            f"the skip threshold is {threshold}, expected 0 <= threshold < {1 / experts:.3g}: one of "
+            f"{experts} experts must run"
         )
     levels = []
     for index in structure.gate:
@@ -118,14 +142,19 @@ def _skip(network: Network, structure: Structure, threshold: float) -> tuple[int
     return tuple(levels)
 
 
-def _places(network: Network, layers: Sequence[Layer], aliases: Mapping[int, View]) -> tuple[dict[int, str], int]:
+def _places(
+    network: Network, layers: Sequence[Layer], aliases: Mapping[int, View]
+) -> tuple[dict[int, str], int]:
     """Return the C of each activation's address, and the size of the arena."""
     view_of = {t.index: aliases.get(t.index, View(t.index, 0)) for t in network.tensors}
     sizes = {t.index: t.size for t in network.tensors}
     (entry,), (result,) = network.inputs, network.outputs
     last = view_of[result]
     if last.base == entry or sizes[last.base] != sizes[result]:
-        raise ExportError("the model's output is its input or a slice of another tensor; end the model in a layer that computes")
+        raise ExportError(
+            "the model's output is its input or a slice of another tensor; end the model in a layer that "
+            "computes"
+        )
     plan = plan_buffers(layers, {i: view.base for i, view in view_of.items()}, sizes, {entry, last.base})
     names = {entry: "input", last.base: "output"}
     found = {}
@@ -138,11 +167,24 @@ def _places(network: Network, layers: Sequence[Layer], aliases: Mapping[int, Vie
     return found, plan.arena_bytes
 
 
-def _layout(network: Network, structure: Structure, layers: Sequence[tuple[str, Layer]], packed: Mapping[str, Sequence[Field]]) -> str:
-    """Return sha256 over operators, shapes and the structs' members: names of layers and values of constants are not in it."""
+def _layout(
+    network: Network,
+    structure: Structure,
+    layers: Sequence[tuple[str, Layer]],
+    packed: Mapping[str, Sequence[Field]],
+) -> str:
+    """Return sha256 over operators, shapes and the structs' members: names of layers and values of constants
+    are not in it.
+    """
     note = {
         "layers": [
-            [part, layer.op, re.sub(rf"\b{layer.name}_", "", layer.call), layer.shape, [network.tensor(i).shape for i in layer.inputs]]
+            [
+                part,
+                layer.op,
+                re.sub(rf"\b{layer.name}_", "", layer.call),
+                layer.shape,
+                [network.tensor(i).shape for i in layer.inputs],
+            ]
             for part, layer in layers
         ],
         "parts": {part: [[f.ctype, len(f.values)] for f in each] for part, each in packed.items()},

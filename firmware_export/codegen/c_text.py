@@ -7,9 +7,27 @@ from firmware_export.codegen.layer import STRUCTS, Field, Layer
 
 WIDTH = 120
 KERNELS = (
-    "dsp", "convolution", "column", "conv_2d", "depthwise_conv_2d", "products", "fully_connected", "fully_connected_narrow", "pool",
-    "max_pool_2d", "average_pool_2d", "softmax", "lookup", "elementwise", "add", "mul", "select", "mean", "copy", "fill",
-)  # fmt: skip
+    "dsp",
+    "convolution",
+    "column",
+    "conv_2d",
+    "depthwise_conv_2d",
+    "products",
+    "fully_connected",
+    "fully_connected_narrow",
+    "pool",
+    "max_pool_2d",
+    "average_pool_2d",
+    "softmax",
+    "lookup",
+    "elementwise",
+    "add",
+    "mul",
+    "select",
+    "mean",
+    "copy",
+    "fill",
+)
 """In the order in which model.c holds them."""
 
 
@@ -20,7 +38,8 @@ def template(name: str) -> str:
 
 def wrapped(values: Sequence[int], indent: str) -> str:
     """Return numbers in lines of at most WIDTH."""
-    lines, line = [], indent
+    lines = []
+    line = indent
     for value in values:
         text = f"{value},"
         if len(line) + len(text) + 1 > WIDTH:
@@ -32,7 +51,9 @@ def wrapped(values: Sequence[int], indent: str) -> str:
 
 def struct_types() -> str:
     """Return the small structs of quantization constants."""
-    return "\n".join(f"{ctype} {{\n    int32_t {', '.join(members)};\n}};" for ctype, members in STRUCTS.items())
+    return "\n".join(
+        f"{ctype} {{\n    int32_t {', '.join(members)};\n}};" for ctype, members in STRUCTS.items()
+    )
 
 
 def ordered(fields: Sequence[Field]) -> list[Field]:
@@ -55,12 +76,17 @@ def definition(part: str, fields: Sequence[Field]) -> str:
     lines = [f"static const struct model_{part} {part} = {{"]
     for each in fields:
         if each.ctype in STRUCTS:
-            members = ", ".join(f".{name} = {number(value)}" for name, value in zip(STRUCTS[each.ctype], each.values, strict=True))
+            members = ", ".join(
+                f".{name} = {number(value)}"
+                for name, value in zip(STRUCTS[each.ctype], each.values, strict=True)
+            )
             lines.append(f"    .{each.name} = {{{members}}},")
         elif each.ctype == "int32_t":
             text = ", ".join(map(number, each.values))
             lines.append(
-                f"    .{each.name} = {{{text}}}," if len(text) < WIDTH else f"    .{each.name} = {{\n{_words(each.values)}\n    }},"
+                f"    .{each.name} = {{{text}}},"
+                if len(text) < WIDTH
+                else f"    .{each.name} = {{\n{_words(each.values)}\n    }},"
             )
         else:
             lines.append(f"    .{each.name} = {{\n{wrapped(each.values, ' ' * 8)}\n    }},")
@@ -73,7 +99,9 @@ def number(value: int) -> str:
 
 
 def _words(values: Sequence[int]) -> str:
-    return "\n".join("        " + " ".join(f"{number(v)}," for v in values[i : i + 8]) for i in range(0, len(values), 8))
+    return "\n".join(
+        "        " + " ".join(f"{number(v)}," for v in values[i : i + 8]) for i in range(0, len(values), 8)
+    )
 
 
 def dimensions(shape: Sequence[int]) -> str:
@@ -85,10 +113,17 @@ def block(layer: Layer, part: str, pointer: str, places: Sequence[str], shapes: 
     """Return a layer's block of C. places: the C of its inputs, then of its output."""
     spots = dict(zip(("a", "b"), places[:-1], strict=False))
     call = layer.call.format(p=pointer, out=places[-1], **spots)
-    note = "; ".join(each for each in (f"{layer.op}, {shapes}", layer.note, f"{layer.macs:,} MACs" if layer.macs else "") if each)
+    note = "; ".join(
+        each
+        for each in (f"{layer.op}, {shapes}", layer.note, f"{layer.macs:,} MACs" if layer.macs else "")
+        if each
+    )
     lines = [f"    {{ /* {part}, {layer.name}: {note} */"]
     if layer.shape:
-        members = [f".{key} = {v[0] if len(v) == 1 else '{' + ', '.join(map(str, v)) + '}'}" for key, v in layer.shape]
+        members = [
+            f".{key} = {v[0] if len(v) == 1 else '{' + ', '.join(map(str, v)) + '}'}"
+            for key, v in layer.shape
+        ]
         lines.append(f"        static const {layer.shape_type} {layer.name}_shape = {{")
         lines += [f"            {', '.join(members[i : i + 6])}," for i in range(0, len(members), 6)]
         lines.append("        };")

@@ -1,8 +1,10 @@
-"""The integer arithmetic of TensorFlow Lite Micro, exactly: multipliers, shifts, and functions of 32-bit fixed-point numbers.
+"""The integer arithmetic of TensorFlow Lite Micro, exactly: multipliers, shifts, and functions of 32-bit
+fixed-point numbers.
 
-A real multiplier is m * 2^(shift - 31), m an int32 in [2^30, 2^31). A product is rounded twice: the high half of 2ab to nearest
-(a half up), then the right shift to nearest (a half away from zero). exp, logistic and tanh are those of gemmlowp's fixed point:
-a polynomial on [-1/4, 0) and factors for the rest, 1/(1+x) by three Newton steps. Raw numbers are Python integers.
+A real multiplier is m * 2^(shift - 31), m an int32 in [2^30, 2^31). A product is rounded twice: the high half
+of 2ab to nearest (a half up), then the right shift to nearest (a half away from zero). exp, logistic and tanh
+are those of gemmlowp's fixed point: a polynomial on [-1/4, 0) and factors for the rest, 1/(1+x) by three
+Newton steps. Raw numbers are Python integers.
 """
 
 import math
@@ -10,7 +12,15 @@ import math
 from edgefl.errors import ExportError
 
 ONE = (1 << 31) - 1
-FACTORS = ((-2, 1672461947), (-1, 1302514674), (0, 790015084), (1, 290630308), (2, 39332535), (3, 720401), (4, 242))
+FACTORS = (
+    (-2, 1672461947),
+    (-1, 1302514674),
+    (0, 790015084),
+    (1, 290630308),
+    (2, 39332535),
+    (3, 720401),
+    (4, 242),
+)
 
 
 def quantize_multiplier(real: float) -> tuple[int, int]:
@@ -20,13 +30,17 @@ def quantize_multiplier(real: float) -> tuple[int, int]:
         ExportError: The multiplier is not finite, or too large for a shift of 32-bit integers.
     """
     if not 0 <= real < 2.0**31:
-        raise ExportError(f"the scales of a layer give the multiplier {real:.3g}, expected 0 to 2^31; quantize the model again")
+        raise ExportError(
+            f"the scales of a layer give the multiplier {real:.3g}, expected 0 to 2^31; quantize the model "
+            "again"
+        )
     if real == 0.0:
         return 0, 0
     fraction, shift = math.frexp(real)
     fixed = math.floor(fraction * (1 << 31) + 0.5)
     if fixed == 1 << 31:
-        fixed, shift = fixed // 2, shift + 1
+        fixed = fixed // 2
+        shift = shift + 1
     return (0, 0) if shift < -31 else (fixed, shift)
 
 
@@ -59,10 +73,12 @@ def _saturating_shift(value: int, exponent: int) -> int:
 
 def _exp_near_zero(value: int) -> int:
     """exp of a Q0.31 number in [-1/4, 0)."""
-    root, third = 1895147668, 715827883
+    root = 1895147668
+    third = 715827883
     x = value + (1 << 28)
     x2 = high_multiply(x, x)
-    x3, x4 = high_multiply(x2, x), high_multiply(x2, x2)
+    x3 = high_multiply(x2, x)
+    x4 = high_multiply(x2, x2)
     rest = _saturating_shift(high_multiply(_saturating_shift(x4, -2) + x3, third) + x2, -1)
     return root + high_multiply(root, x + rest)
 
@@ -111,16 +127,20 @@ def input_radius(integer_bits: int, left_shift: int) -> int:
 
 
 def inverse_square_root(value: int) -> tuple[int, int]:
-    """Return (multiplier, shift to the right negated) of 1 / sqrt(value), an integer of at least 1, by five Newton steps."""
+    """Return (multiplier, shift to the right negated) of 1 / sqrt(value), an integer of at least 1, by five
+    Newton steps.
+    """
     if value <= 1:
         return ONE, 0
     shift = 11
     while value >= 1 << 29:
-        value, shift = value // 4, shift + 1
+        value = value // 4
+        shift = shift + 1
     pairs = (31 - value.bit_length()) // 2 - 1
     shift -= pairs
     number = (value << 2 * pairs) >> 1
-    half, x = _saturating_shift(number, -1), 1 << 28
+    half = _saturating_shift(number, -1)
+    x = 1 << 28
     for _ in range(5):
         x3 = _saturating_shift(high_multiply(high_multiply(x, x), x), 6)
         x = _saturating_shift(high_multiply((1 << 28) + (1 << 27), x) - high_multiply(half, x3), 3)

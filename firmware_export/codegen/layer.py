@@ -13,21 +13,49 @@ MAX_IDENTIFIER_LENGTH = 48
 STRUCTS = {
     "struct model_range": ("input_zero", "output_zero", "low", "high"),
     "struct model_add": (
-        "zero_a", "multiplier_a", "shift_a", "zero_b", "multiplier_b", "shift_b", "sign_b", "multiplier", "shift", "zero", "low", "high",
+        "zero_a",
+        "multiplier_a",
+        "shift_a",
+        "zero_b",
+        "multiplier_b",
+        "shift_b",
+        "sign_b",
+        "multiplier",
+        "shift",
+        "zero",
+        "low",
+        "high",
     ),
     "struct model_mul": ("zero_a", "zero_b", "multiplier", "shift", "zero", "low", "high"),
     "struct model_softmax": ("multiplier", "shift", "least"),
-}  # fmt: skip
+}
 """All members are int32_t."""
 OF_THE_FRAMEWORK = {
-    "relu", "relu6", "biasadd", "matmul", "convolution", "conv2d", "conv1d", "depthwise", "maxpool2d", "avgpool2d", "add", "add_1",
-    "squeeze", "maxpool", "avgpool", "maxpool1d", "expanddims",
-}  # fmt: skip
+    "relu",
+    "relu6",
+    "biasadd",
+    "matmul",
+    "convolution",
+    "conv2d",
+    "conv1d",
+    "depthwise",
+    "maxpool2d",
+    "avgpool2d",
+    "add",
+    "add_1",
+    "squeeze",
+    "maxpool",
+    "avgpool",
+    "maxpool1d",
+    "expanddims",
+}
 
 
 @dataclass(frozen=True)
 class Field:
-    """A member of a part's struct: an array of int8_t or int32_t, or one of STRUCTS. values: as many as it holds."""
+    """A member of a part's struct: an array of int8_t or int32_t, or one of STRUCTS. values: as many as it
+    holds.
+    """
 
     name: str
     ctype: str
@@ -41,8 +69,9 @@ class Field:
 
 @dataclass(frozen=True)
 class Layer:
-    """A kernel's call. inputs: activations; call: C with {a}, {b} (inputs), {out}, {p} (the part); shape: the initializer of a constant
-    {name}_shape of type shape_type; columns: bytes of scratch; in_place: inputs that the output may overwrite.
+    """A kernel's call. inputs: activations; call: C with {a}, {b} (inputs), {out}, {p} (the part); shape: the
+    initializer of a constant {name}_shape of type shape_type; columns: bytes of scratch; in_place: inputs
+    that the output may overwrite.
     """
 
     name: str
@@ -61,7 +90,9 @@ class Layer:
 
 
 def name_of(tensor: Tensor, operator: Operator) -> str:
-    """Return a C identifier of at most MAX_IDENTIFIER_LENGTH characters: the tensor's name without the framework's suffixes."""
+    """Return a C identifier of at most MAX_IDENTIFIER_LENGTH characters: the tensor's name without the
+    framework's suffixes.
+    """
     first = tensor.name.split(";")[0].split(":")[0]
     pieces = [re.sub(r"\W+", "_", piece, flags=re.ASCII).strip("_").lower() for piece in first.split("/")]
     kept = [piece for piece in pieces if piece]
@@ -87,7 +118,9 @@ def round_half_away(value: float) -> int:
 
 
 def limits(output: Tensor, activation: int) -> tuple[int, int]:
-    """Return (low, high) of a fused activation in the output's quantization: 0 none, 1 ReLU, 2 ReLU-1, 3 ReLU6."""
+    """Return (low, high) of a fused activation in the output's quantization: 0 none, 1 ReLU, 2 ReLU-1, 3
+    ReLU6.
+    """
 
     def quantized(real: float) -> int:
         return output.zero_point + round_half_away(float(np.float32(real) / output.scale[0]))
@@ -100,7 +133,9 @@ def limits(output: Tensor, activation: int) -> tuple[int, int]:
         return max(-128, quantized(0)), min(127, quantized(6))
     if activation == 0:
         return -128, 127
-    raise ExportError(f"the fused activation {activation} of {output.name} has no integer form; use ReLU or ReLU6")
+    raise ExportError(
+        f"the fused activation {activation} of {output.name} has no integer form; use ReLU or ReLU6"
+    )
 
 
 def ints(values: object) -> tuple[int, ...]:

@@ -1,4 +1,6 @@
-"""Functions of one int8 as tables of 256 bytes over -128 .. 127, made with the interpreter's own integer arithmetic."""
+"""Functions of one int8 as tables of 256 bytes over -128 .. 127, made with the interpreter's own integer
+arithmetic.
+"""
 
 import math
 
@@ -16,7 +18,9 @@ def _clamped(value: int) -> int:
 
 
 def _fixed(function: str, source: Tensor, bits: int, zero: int) -> list[int]:
-    """logistic and tanh: the input as Q4.27, the result rounded to `bits` fractional bits; outside of +-16 the extremes."""
+    """logistic and tanh: the input as Q4.27, the result rounded to `bits` fractional bits; outside of +-16
+    the extremes.
+    """
     fraction, shift = math.frexp(float(source.scale[0]) * (1 << 27))
     multiplier = math.floor(fraction * (1 << 31) + 0.5)
     radius = fixed.input_radius(4, shift)
@@ -32,8 +36,12 @@ def _fixed(function: str, source: Tensor, bits: int, zero: int) -> list[int]:
 
 
 def _rsqrt(source: Tensor, output: Tensor) -> list[int]:
-    """1 / sqrt(x) with 20 bits more on the way; 0 gives the largest, and so does what is below 0, which the interpreter refuses."""
-    multiplier, shift = fixed.quantize_multiplier(1.0 / (math.sqrt(float(source.scale[0])) * float(output.scale[0])))
+    """1 / sqrt(x) with 20 bits more on the way; 0 gives the largest, and so does what is below 0, which the
+    interpreter refuses.
+    """
+    multiplier, shift = fixed.quantize_multiplier(
+        1.0 / (math.sqrt(float(source.scale[0])) * float(output.scale[0]))
+    )
     table = []
     for value in ALL:
         value -= source.zero_point
@@ -56,19 +64,31 @@ def _leaky_relu(source: Tensor, output: Tensor, alpha: float) -> list[int]:
 
 def _rescaled(source: Tensor, output: Tensor, low: int, high: int) -> list[int]:
     scale = fixed.quantize_multiplier(float(source.scale[0]) / float(output.scale[0]))
-    return [min(max(fixed.rescale(v - source.zero_point, *scale) + output.zero_point, low), high) for v in ALL]
+    return [
+        min(max(fixed.rescale(v - source.zero_point, *scale) + output.zero_point, low), high) for v in ALL
+    ]
 
 
 def table_of(network: Network, operator: Operator) -> list[int]:
-    """Return what the operator gives for each int8. Raises ExportError for parameters that the interpreter refuses too."""
-    source, output = network.tensor(operator.inputs[0]), network.tensor(operator.outputs[0])
+    """Return what the operator gives for each int8. Raises ExportError for parameters that the interpreter
+    refuses too.
+    """
+    source = network.tensor(operator.inputs[0])
+    output = network.tensor(operator.outputs[0])
     if operator.name == "LOGISTIC":
         if output.zero_point != -128:
-            raise refuse(network, operator, f"has zero point {output.zero_point}, expected -128", "export the model again")
+            raise refuse(
+                network,
+                operator,
+                f"has zero point {output.zero_point}, expected -128",
+                "export the model again",
+            )
         return _fixed("logistic", source, 8, -128)
     if operator.name == "TANH":
         if output.zero_point != 0:
-            raise refuse(network, operator, f"has zero point {output.zero_point}, expected 0", "export the model again")
+            raise refuse(
+                network, operator, f"has zero point {output.zero_point}, expected 0", "export the model again"
+            )
         return _fixed("tanh", source, 7, 0)
     if operator.name == "RSQRT":
         return _rsqrt(source, output)

@@ -1,7 +1,8 @@
 """Which operators are the trunk, the gate, and each expert, found from the data flow alone.
 
-A mixture ends in a sum of expert outputs, each multiplied by one value of the gate. Walking back from the sum, what several experts
-read is the trunk, what only the gate's values need is the gate, and the rest of each product is an expert.
+A mixture ends in a sum of expert outputs, each multiplied by one value of the gate. Walking back from the
+sum, what several experts read is the trunk, what only the gate's values need is the gate, and the rest of
+each product is an expert.
 """
 
 from collections.abc import Set
@@ -16,8 +17,9 @@ WITH_WEIGHTS = {"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED"}
 
 @dataclass(frozen=True)
 class Structure:
-    """part_of: each operator's part; names: the parts in the order of their run; gate: the tensor of each expert's gate value, in
-    experts' order, empty without a gate; products: each expert's MUL by its gate value; order: operators as they run, gate first.
+    """part_of: each operator's part; names: the parts in the order of their run; gate: the tensor of each
+    expert's gate value, in experts' order, empty without a gate; products: each expert's MUL by its gate
+    value; order: operators as they run, gate first.
     """
 
     names: tuple[str, ...]
@@ -33,7 +35,9 @@ def find_parts(network: Network) -> Structure:
     needs = _needs(network, maker)
     leaves = _leaves(network, maker)
     gate, experts, products = _split(network, maker, leaves)
-    single = Structure(("model",), ("model",) * len(network.operators), (), (), tuple(range(len(network.operators))))
+    single = Structure(
+        ("model",), ("model",) * len(network.operators), (), (), tuple(range(len(network.operators)))
+    )
     if len(leaves) < 2:
         return single
     sets = [needs[maker[i]] if i in maker else frozenset() for i in experts]
@@ -52,7 +56,9 @@ def find_parts(network: Network) -> Structure:
         for i in (*each, *products[number : number + 1]):
             part_of[i] = f"expert{number}"
     order = _order(network, part_of, len(own))
-    names = [name for name in ("trunk", "gate", *(f"expert{k}" for k in range(len(own))), "mix") if name in part_of]
+    names = [
+        name for name in ("trunk", "gate", *(f"expert{k}" for k in range(len(own))), "mix") if name in part_of
+    ]
     return Structure(tuple(names), tuple(part_of), tuple(gate), tuple(products), tuple(order))
 
 
@@ -76,23 +82,38 @@ def _leaves(network: Network, maker: dict[int, int]) -> list[int]:
         if len(activations) != 1:
             break
         tensor = activations[0]
-    leaves, todo = [], [tensor]
+    leaves = []
+    todo = [tensor]
     while todo:
         tensor = todo.pop()
         operator = maker.get(tensor)
-        if operator is not None and network.operators[operator].name == "ADD" and len(_activations(network, operator)) == 2:
+        if (
+            operator is not None
+            and network.operators[operator].name == "ADD"
+            and len(_activations(network, operator)) == 2
+        ):
             todo += reversed(network.operators[operator].inputs[:2])
         else:
             leaves.append(tensor)
     return leaves
 
 
-def _split(network: Network, maker: dict[int, int], leaves: list[int]) -> tuple[list[int], list[int], list[int]]:
-    """Return gate values, expert outputs, products. Without a gate value at every summand there is no gate."""
-    gate, experts, products = [], [], []
+def _split(
+    network: Network, maker: dict[int, int], leaves: list[int]
+) -> tuple[list[int], list[int], list[int]]:
+    """Return gate values, expert outputs, products. Without a gate value at every summand there is no
+    gate.
+    """
+    gate = []
+    experts = []
+    products = []
     for leaf in leaves:
         operator = maker.get(leaf)
-        if operator is None or network.operators[operator].name != "MUL" or len(_activations(network, operator)) != 2:
+        if (
+            operator is None
+            or network.operators[operator].name != "MUL"
+            or len(_activations(network, operator)) != 2
+        ):
             return [], leaves, []
         inputs = network.operators[operator].inputs[:2]
         values = [i for i in inputs if network.tensor(i).size == 1 and i in maker]
@@ -110,7 +131,11 @@ def _order(network: Network, part_of: list[str], experts: int) -> list[int]:
     order: list[int] = []
 
     def ready(operator: int, parts: Set[str]) -> bool:
-        return part_of[operator] in parts and operator not in order and all(i in made for i in _activations(network, operator))
+        return (
+            part_of[operator] in parts
+            and operator not in order
+            and all(i in made for i in _activations(network, operator))
+        )
 
     for parts in ({"trunk"}, {"trunk", "gate"}, *({f"expert{k}", "mix"} for k in range(experts)), {"mix"}):
         for operator in range(len(network.operators)):

@@ -1,4 +1,6 @@
-"""The field program of a firmware project: updates of the model's parts where a key is trusted, drift counters where there is a gate."""
+"""The field program of a firmware project: updates of the model's parts where a key is trusted, drift
+counters where there is a gate.
+"""
 
 import base64
 from collections.abc import Mapping
@@ -10,7 +12,15 @@ from firmware_export.firmware.targets import OPTIONS, Target
 from firmware_export.ota.ota import device_digest
 
 RECORD = 80
-OTA = ("ota.c", "ota.h", "sha2.c", "sha2.h", "monocypher/monocypher.c", "monocypher/monocypher.h", "monocypher/LICENSE")
+OTA = (
+    "ota.c",
+    "ota.h",
+    "sha2.c",
+    "sha2.h",
+    "monocypher/monocypher.c",
+    "monocypher/monocypher.h",
+    "monocypher/LICENSE",
+)
 CMAKE = """
 # What runs in the field: updates of the model's parts, drift counters.
 add_executable(field.elf EXCLUDE_FROM_ALL field.c {board} {sources})
@@ -23,7 +33,7 @@ target_link_libraries(field.elf PRIVATE model{libraries})
     WORKING_DIRECTORY ${{CMAKE_CURRENT_SOURCE_DIR}} DEPENDS field.elf USES_TERMINAL VERBATIM)
 """
 LINK = """target_link_options(field.elf PRIVATE -nostdlib -Wl,--gc-sections -T ${CMAKE_CURRENT_SOURCE_DIR}/link.ld)
-"""
+"""  # noqa: E501
 KEY_HEADER = """#include <stdint.h>
 
 /* The Ed25519 key that signs this firmware's updates. */
@@ -38,7 +48,7 @@ static const uint8_t update_device[32] = {{
 """
 MONOCYPHER = """# Clang 14 crashes when it makes vectors of its loops for the M55.
 set_source_files_properties(ota/monocypher/monocypher.c PROPERTIES COMPILE_OPTIONS "-w$<$<BOOL:${CLANG}>:;-fno-vectorize>")
-"""
+"""  # noqa: E501
 README = """
 ## In the field
 
@@ -47,16 +57,19 @@ README = """
 runs `field.c`: {what}. A product takes the folders {folders} and the calls of `field.c`.
 """
 UPDATES = (
-    "it applies the signed `update.bin` of `edgefl export update`, where one lies here, to the slots in `slots.bin`, and keeps the highest"
-    " counter in `update_counter.bin`"
+    "it applies the signed `update.bin` of `edgefl export update`, where one lies here, to the slots in "
+    "`slots.bin`, and keeps the highest counter in `update_counter.bin`"
 )
-COUNTERS = "it counts how the gate is used into `counters.bin`, which `edgefl export drift` compares with the use at export"
+COUNTERS = (
+    "it counts how the gate is used into `counters.bin`, which `edgefl export drift` compares with the use "
+    "at export"
+)
 
 
 @dataclass(frozen=True)
 class Updates:
-    """What a firmware needs to take updates: the public key that it trusts (base64), the bytes of each part, and the id of the device
-    that it is for ("": it takes updates for all devices only).
+    """What a firmware needs to take updates: the public key that it trusts (base64), the bytes of each part,
+    and the id of the device that it is for ("": it takes updates for all devices only).
     """
 
     key: str
@@ -70,7 +83,9 @@ class Updates:
 
 
 def field_files(project: Mapping[str, str], target: Target, updates: Updates | None) -> dict[str, str]:
-    """Return the project's files that the field program adds or changes; none for a model without a gate that trusts no key."""
+    """Return the project's files that the field program adds or changes; none for a model without a gate that
+    trusts no key.
+    """
     gate = "#define MODEL_EXPERTS" in project["model/model.h"]
     if not gate and updates is None:
         return {}
@@ -91,7 +106,8 @@ def field_files(project: Mapping[str, str], target: Target, updates: Updates | N
 def _cmake(target: Target, gate: bool, updates: Updates | None) -> str:
     sources = ["drift/drift.c"] * gate
     folders = ["drift"] * gate
-    special = definitions = ""
+    special = ""
+    definitions = ""
     if updates:
         sources += ["ota/ota.c", "ota/sha2.c", "ota/monocypher/monocypher.c"]
         folders += ["ota", "ota/monocypher"]
@@ -100,16 +116,25 @@ def _cmake(target: Target, gate: bool, updates: Updates | None) -> str:
     host = target.is_host
     return CMAKE.format(
         board="host.c" if host else "semihosting.c startup.c",
-        sources=" ".join(sources), folders=" ".join(folders), options=" ".join(OPTIONS), special=special,
-        definitions=definitions, libraries="" if host else " gcc", link="" if host else LINK,
-        command="field.elf" if host else f"qemu-system-arm {' '.join(target.qemu())} -kernel $<TARGET_FILE:field.elf>",
-    )  # fmt: skip
+        sources=" ".join(sources),
+        folders=" ".join(folders),
+        options=" ".join(OPTIONS),
+        special=special,
+        definitions=definitions,
+        libraries="" if host else " gcc",
+        link="" if host else LINK,
+        command="field.elf"
+        if host
+        else f"qemu-system-arm {' '.join(target.qemu())} -kernel $<TARGET_FILE:field.elf>",
+    )
 
 
 def _key_header(key: str, device: str) -> str:
     raw = base64.b64decode(key)
     if len(raw) != 32:
-        raise ExportError(f"the update key has {len(raw)} bytes, expected 32; make one with `edgefl export key`")
+        raise ExportError(
+            f"the update key has {len(raw)} bytes, expected 32; make one with `edgefl export key`"
+        )
     return KEY_HEADER.format(key=_rows(raw), device=_rows(device_digest(device)))
 
 

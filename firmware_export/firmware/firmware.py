@@ -58,8 +58,9 @@ class Built:
 
 @dataclass(frozen=True)
 class Ran:
-    """What a program gave. outputs: int8[n, m]; ticks: int64[n], of each inference; stack: bytes that an inference needs of it;
-    layers: ticks of each layer over all samples, where the program was built to count them.
+    """What a program gave. outputs: int8[n, m]; ticks: int64[n], of each inference; stack: bytes that an
+    inference needs of it; layers: ticks of each layer over all samples, where the program was built to count
+    them.
     """
 
     outputs: Any
@@ -74,45 +75,86 @@ def not_runnable(target: Target) -> str:
 
 
 def build(model: Mapping[str, str], target: Target, work: Path, *, profile: bool = False) -> Built:
-    """Write the project of `target` into the directory `work` and compile it there. Raises ExportError when the compiler refuses it."""
+    """Write the project of `target` into the directory `work` and compile it there. Raises ExportError when
+    the compiler refuses it.
+    """
     for name, text in project_files(model, target).items():
         if not name.startswith("ports/"):
             (work / name).parent.mkdir(parents=True, exist_ok=True)
             (work / name).write_text(text)
     compiler, sizer = (CC, "size") if target.is_host else (ARM, "arm-none-eabi-size")
     own = ("main", "host") if target.is_host else ("main", "semihosting", "startup")
-    flags = [*target.flags, *OPTIONS, *([] if target.is_host else ["-ffreestanding"]), *(["-DMODEL_PROFILE"] if profile else [])]
+    flags = [
+        *target.flags,
+        *OPTIONS,
+        *([] if target.is_host else ["-ffreestanding"]),
+        *(["-DMODEL_PROFILE"] if profile else []),
+    ]
     objects = []
     for name in (*(f"model/{each}" for each in MODEL), *own):
         extra = ["-fno-tree-loop-distribute-patterns"] if name == "startup" else []
         objects.append(f"{Path(name).name}.o")
-        run([compiler, *flags, *extra, "-Imodel", "-c", f"{name}.c", "-o", objects[-1]], work, what=f"{compiler} for {target.name}")
+        run(
+            [compiler, *flags, *extra, "-Imodel", "-c", f"{name}.c", "-o", objects[-1]],
+            work,
+            what=f"{compiler} for {target.name}",
+        )
     link = [] if target.is_host else ["-nostdlib", "-Wl,--gc-sections", "-T", "link.ld"]
-    command = [compiler, *flags, *link, *objects, *([] if target.is_host else ["-lgcc"]), "-o", "firmware.elf"]
+    command = [
+        compiler,
+        *flags,
+        *link,
+        *objects,
+        *([] if target.is_host else ["-lgcc"]),
+        "-o",
+        "firmware.elf",
+    ]
     try:
         run(command, work, what=f"linker for {target.name}")
     except ExportError as error:
         if found := OVERFLOW.search(str(error)):
             room = target.flash[1] if found[1] == "FLASH" else target.ram[1]
-            raise TooLarge(f"the program needs {found[2]} bytes more than the {room:,} of {found[1]} of QEMU's {target.machine}") from error
+            raise TooLarge(
+                f"the program needs {found[2]} bytes more than the {room:,} of {found[1]} of QEMU's "
+                f"{target.machine}"
+            ) from error
         if "left for the stack" in str(error):
-            raise TooLarge(f"less than 2 KB of the {target.ram[1]:,} bytes of RAM of QEMU's {target.machine} are left") from error
+            raise TooLarge(
+                f"less than 2 KB of the {target.ram[1]:,} bytes of RAM of QEMU's {target.machine} are left"
+            ) from error
         raise
-    sizes = [Size(*map(int, found)) for found in SIZES.findall(run([sizer, *objects[:2], "firmware.elf"], work))]
+    sizes = [
+        Size(*map(int, found)) for found in SIZES.findall(run([sizer, *objects[:2], "firmware.elf"], work))
+    ]
     of_model = Size(*(sum(getattr(size, key) for size in sizes[:2]) for key in ("text", "data", "bss")))
     return Built(target, work / "firmware.elf", of_model, sizes[2], output_bytes(model["model.h"]))
 
 
 def run_built(built: Built, inputs: Any, work: Path, deadline_s: float = DEADLINE_S) -> Ran:
-    """Run the program on inputs int8[n, ...] in the directory `work`. Raises ExportError when it stops early or passes the deadline."""
+    """Run the program on inputs int8[n, ...] in the directory `work`. Raises ExportError when it stops early
+    or passes the deadline.
+    """
     (work / "samples.bin").write_bytes(np.ascontiguousarray(inputs, np.int8).tobytes())
     target = built.target
-    command = [str(built.program)] if target.is_host else [QEMU, *qemu_sandbox(), *target.qemu(), "-kernel", str(built.program)]
+    command = (
+        [str(built.program)]
+        if target.is_host
+        else [QEMU, *qemu_sandbox(), *target.qemu(), "-kernel", str(built.program)]
+    )
     text = run(command, work, deadline_s, f"the firmware of {target.name}", PROGRAM_LIMITS)
-    ticks, done = SAMPLE.findall(text), DONE.search(text)
+    ticks = SAMPLE.findall(text)
+    done = DONE.search(text)
     blob = (work / "outputs.bin").read_bytes()
-    if done is None or int(done[1]) != len(inputs) or len(ticks) != len(inputs) or len(blob) != len(inputs) * built.output_bytes:
-        raise ExportError(f"the firmware of {target.name} ran {len(ticks)} of {len(inputs)} samples; it printed last: {text[-300:]!r}")
+    if (
+        done is None
+        or int(done[1]) != len(inputs)
+        or len(ticks) != len(inputs)
+        or len(blob) != len(inputs) * built.output_bytes
+    ):
+        raise ExportError(
+            f"the firmware of {target.name} ran {len(ticks)} of {len(inputs)} samples; it printed last: "
+            f"{text[-300:]!r}"
+        )
     return Ran(
         np.frombuffer(blob, np.int8).reshape(len(inputs), built.output_bytes),
         np.array([int(each) for each in ticks], np.int64),
@@ -121,11 +163,14 @@ def run_built(built: Built, inputs: Any, work: Path, deadline_s: float = DEADLIN
     )
 
 
-def build_and_run(model: Mapping[str, str], target: Target, inputs: Any, work: Path, *, profile: bool = False) -> tuple[Built, Ran]:
+def build_and_run(
+    model: Mapping[str, str], target: Target, inputs: Any, work: Path, *, profile: bool = False
+) -> tuple[Built, Ran]:
     """Compile for the target in the directory `work` and run the inputs int8[n, ...]."""
     if inputs.size != len(inputs) * input_bytes(model["model.h"]):
         raise ExportError(
-            f"the inputs are {inputs.shape}, the model takes {input_bytes(model['model.h'])} bytes a sample; give samples of this model"
+            f"the inputs are {inputs.shape}, the model takes {input_bytes(model['model.h'])} bytes a sample; "
+            "give samples of this model"
         )
     work.mkdir(parents=True, exist_ok=True)
     built = build(model, target, work, profile=profile)

@@ -1,7 +1,7 @@
 """Limits on the processes that an export starts: compilers, the compiled model, QEMU, tflite-micro.
 
-They bound what a wrong or hostile model can take of this computer. They are no sandbox: a process can still read and write every file
-that the user can.
+They bound what a wrong or hostile model can take of this computer. They are no sandbox: a process can still
+read and write every file that the user can.
 """
 
 import math
@@ -23,7 +23,8 @@ class Limits:
     Args:
         memory_bytes: Address space (RLIMIT_AS), where the system enforces it.
         file_bytes: Size of each file that it writes, its text included (RLIMIT_FSIZE).
-        time_s: Wall-clock time in seconds; processor time (RLIMIT_CPU) is limited to twice as much, which also ends orphans.
+        time_s: Wall-clock time in seconds; processor time (RLIMIT_CPU) is limited to twice as much, which
+            also ends orphans.
     """
 
     memory_bytes: int
@@ -35,7 +36,12 @@ class Limits:
 
         A limit that the caller's own limits do not allow is left as it is: then the caller's is lower.
         """
-        asked = {"-c": 0, "-t": math.ceil(2 * self.time_s), "-f": self.file_bytes // 512, "-v": self.memory_bytes // 1024}
+        asked = {
+            "-c": 0,
+            "-t": math.ceil(2 * self.time_s),
+            "-f": self.file_bytes // 512,
+            "-v": self.memory_bytes // 1024,
+        }
         script = "; ".join(f"ulimit {option} {value} 2>/dev/null" for option, value in asked.items())
         return ["/bin/sh", "-c", f'{script}; exec "$@"', "sh", *command]
 
@@ -55,7 +61,9 @@ class Ended:
     reason: str
 
 
-def run_limited(command: Sequence[str], directory: Path, limits: Limits, environment: Mapping[str, str] | None = None) -> Ended:
+def run_limited(
+    command: Sequence[str], directory: Path, limits: Limits, environment: Mapping[str, str] | None = None
+) -> Ended:
     """Run a process in `directory` under limits, without input.
 
     Returns:
@@ -67,9 +75,15 @@ def run_limited(command: Sequence[str], directory: Path, limits: Limits, environ
     """
     with tempfile.TemporaryFile() as text:  # a file, not a pipe: the limit on file size holds for it
         done = subprocess.run(
-            limits.wrap(command), cwd=directory, stdin=subprocess.DEVNULL, stdout=text, stderr=subprocess.STDOUT,
-            timeout=limits.time_s, check=False, env=environment,
-        )  # fmt: skip
+            limits.wrap(command),
+            cwd=directory,
+            stdin=subprocess.DEVNULL,
+            stdout=text,
+            stderr=subprocess.STDOUT,
+            timeout=limits.time_s,
+            check=False,
+            env=environment,
+        )
         text.seek(0)
         content = text.read(MAX_OUTPUT_BYTES).decode(errors="replace")
     reasons = {

@@ -1,4 +1,6 @@
-"""A firmware project: the model's C, a program that runs it on samples, CMake files for one target. From `templates/project`."""
+"""A firmware project: the model's C, a program that runs it on samples, CMake files for one target. From
+`templates/project`.
+"""
 
 import re
 from collections.abc import Mapping
@@ -16,7 +18,8 @@ BARE = ("semihosting.c", "startup.c")
 
 
 def project_files(model: Mapping[str, str], target: Target, updates: Updates | None = None) -> dict[str, str]:
-    """Return the project's text files by path, without samples.bin. `model`: model.h, model.c, model_weights.c.
+    """Return the project's text files by path, without samples.bin. `model`: model.h, model.c,
+    model_weights.c.
     `updates`: what firmware that takes updates needs.
 
     The same model and target give the same text.
@@ -66,7 +69,8 @@ def macro(header: str, name: str) -> int:
 def clang_flags(target: Target) -> tuple[str, ...]:
     """Return what Clang needs for a core beside GCC's flags.
 
-    For bare metal, Clang loads a word that may be unaligned byte by byte; cores from the M3 on need not. GCC, which links, has short enums.
+    For bare metal, Clang loads a word that may be unaligned byte by byte; cores from the M3 on need not. GCC,
+    which links, has short enums.
     """
     return ("-fshort-enums", *([] if target.name == "cortex-m0" else ["-munaligned-access"]))
 
@@ -100,11 +104,14 @@ def _values(header: str, target: Target) -> dict[str, str]:
         "QEMU": " ".join(target.qemu()),
         "TICK": tick,
         "WHERE": f" in QEMU's `{target.machine}`",
-        "NEEDS": "They need CMake, Arm's GCC and QEMU\n(Debian: `apt-get install cmake gcc-arm-none-eabi qemu-system-arm`)."
-        " `cmake -B build -DCLANG=clang-14` compiles with Clang instead.",
+        "NEEDS": "They need CMake, Arm's GCC and QEMU\n(Debian: `apt-get install cmake gcc-arm-none-eabi "
+        "qemu-system-arm`). `cmake -B build -DCLANG=clang-14` compiles with Clang instead.",
         "FILES": "| `semihosting.c` | the board as a debugger or QEMU offers it; a product has its own |\n"
         "| `startup.c`, `link.ld` | vector table, memory map; a board's own come from its vendor |",
-        "TIME": f"A tick is one of SysTick. Under QEMU that is {tick} instructions; on a board, one cycle of the core.",
-        "FLASH_ORIGIN": f"{target.flash[0]:#010x}", "FLASH_LENGTH": str(target.flash[1]),
-        "RAM_ORIGIN": f"{target.ram[0]:#010x}", "RAM_LENGTH": str(target.ram[1]),
-    }  # fmt: skip
+        "TIME": f"A tick is one of SysTick. Under QEMU that is {tick} instructions; on a board, one cycle of "
+        "the core.",
+        "FLASH_ORIGIN": f"{target.flash[0]:#010x}",
+        "FLASH_LENGTH": str(target.flash[1]),
+        "RAM_ORIGIN": f"{target.ram[0]:#010x}",
+        "RAM_LENGTH": str(target.ram[1]),
+    }

@@ -1,4 +1,6 @@
-"""The certificate as one page: no script, no font, no file besides it; light and dark as the reader's system says."""
+"""The certificate as one page: no script, no font, no file besides it; light and dark as the reader's system
+says.
+"""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -20,7 +22,11 @@ def report_html(certificate: Mapping[str, Any]) -> str:
         ("same answer", _percent(accuracy["agreement"])),
     ]
     if own:
-        figures += [("flash", _bytes(own["flash_bytes"])), ("RAM", _bytes(own["ram_bytes"])), ("stack", _bytes(own["stack_bytes"]))]
+        figures += [
+            ("flash", _bytes(own["flash_bytes"])),
+            ("RAM", _bytes(own["ram_bytes"])),
+            ("stack", _bytes(own["stack_bytes"])),
+        ]
         if own["instructions_mean"]:
             figures.append(("instructions", f"{own['instructions_mean']:,}"))
     template = (files("firmware_export") / "templates" / "report.html.in").read_text()
@@ -36,7 +42,8 @@ def report_html(certificate: Mapping[str, Any]) -> str:
         template,
         {
             "TITLE": f"Model for {escape(certificate['target'])}",
-            "SUBTITLE": f"Measured on {accuracy['samples']:,} samples of the device's own data. edgefl {escape(certificate['edgefl'])}.",
+            "SUBTITLE": f"Measured on {accuracy['samples']:,} samples of the device's own data. edgefl "
+            f"{escape(certificate['edgefl'])}.",
             "FIGURES": "".join(f"<div>{name}<b>{value}</b></div>" for name, value in figures),
             "SECTIONS": "\n".join(sections),
         },
@@ -52,24 +59,33 @@ def _bytes(size: int) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Row], numbers: Sequence[int], bar: int = -1) -> str:
-    """Return a table; columns in `numbers` stand right, column `bar` holds a share from 0 to 1 that is drawn."""
+    """Return a table; columns in `numbers` stand right, column `bar` holds a share from 0 to 1 that is
+    drawn.
+    """
 
     def cell(index: int, text: str) -> str:
         if index == bar:
             return f'<td class="bar"><span style="width:{100 * float(text):.1f}%"></span></td>'
         return f'<td class="number">{escape(text)}</td>' if index in numbers else f"<td>{escape(text)}</td>"
 
-    heads = "".join(f'<th class="number">{name}</th>' if i in numbers else f"<th>{name}</th>" for i, name in enumerate(head))
+    heads = "".join(
+        f'<th class="number">{name}</th>' if i in numbers else f"<th>{name}</th>"
+        for i, name in enumerate(head)
+    )
     body = "".join(f"<tr>{''.join(cell(i, text) for i, text in enumerate(row))}</tr>\n" for row in rows)
     return f'<div class="wide"><table><tr>{heads}</tr>\n{body}</table></div>'
 
 
 def _parity(certificate: Mapping[str, Any]) -> str:
     rows = [
-        (place["place"], place["status"], f"{place['samples']:,}", place["tools"] or place["reason"]) for place in certificate["parity"]
+        (place["place"], place["status"], f"{place['samples']:,}", place["tools"] or place["reason"])
+        for place in certificate["parity"]
     ]
     table = _table(("where", "outputs", "samples", "with"), rows, (2,))
-    return f"<h2>The same bytes everywhere</h2>\n<p>Every output byte of every sample, compared with tflite-micro's.</p>\n{table}"
+    return (
+        "<h2>The same bytes everywhere</h2>\n<p>Every output byte of every sample, compared with "
+        f"tflite-micro's.</p>\n{table}"
+    )
 
 
 def _classes(accuracy: Mapping[str, Any]) -> str:
@@ -92,7 +108,9 @@ def _classes(accuracy: Mapping[str, Any]) -> str:
             str(accuracy["accuracy_int8"]),
         )
     )
-    return f"<h2>Accuracy by class</h2>\n{_table(('class', 'samples', 'float', 'int8', ''), rows, (1, 2, 3), 4)}"
+    return (
+        f"<h2>Accuracy by class</h2>\n{_table(('class', 'samples', 'float', 'int8', ''), rows, (1, 2, 3), 4)}"
+    )
 
 
 def _costs(certificate: Mapping[str, Any]) -> str:
@@ -104,15 +122,23 @@ def _costs(certificate: Mapping[str, Any]) -> str:
         )
         for cost in certificate["cost"]
     ]
-    table = _table(("target", "flash, bytes", "RAM, bytes", "stack, bytes", "instructions, mean", "worst"), rows, range(1, 6))
+    table = _table(
+        ("target", "flash, bytes", "RAM, bytes", "stack, bytes", "instructions, mean", "worst"),
+        rows,
+        range(1, 6),
+    )
     budget = certificate["budget"]
-    said = [f"{budget[key]:,} bytes of {name}" for key, name in (("ram_bytes", "RAM"), ("flash_bytes", "flash")) if budget[key]]
+    said = [
+        f"{budget[key]:,} bytes of {name}"
+        for key, name in (("ram_bytes", "RAM"), ("flash_bytes", "flash"))
+        if budget[key]
+    ]
     within = f" The budget of {' and '.join(said)} holds; RAM is counted with the stack." if said else ""
     tflm = certificate["tflm"]
     return (
-        "<h2>What it takes</h2>\n<p>Of the model's own code, constants and buffers; instructions of an inference, counted by QEMU."
-        f"{within} TensorFlow Lite Micro needs an arena of {tflm['arena_bytes']:,} bytes for the same model."
-        f"</p>\n{table}"
+        "<h2>What it takes</h2>\n<p>Of the model's own code, constants and buffers; instructions of an "
+        f"inference, counted by QEMU.{within} TensorFlow Lite Micro needs an arena of "
+        f"{tflm['arena_bytes']:,} bytes for the same model.</p>\n{table}"
     )
 
 
@@ -125,8 +151,13 @@ def _layers(layers: Sequence[Mapping[str, Any]]) -> list[str]:
     ):
         most = max((layer[key] for layer in layers), default=0)
         if most:
-            rows = [(layer["name"], layer["op"], layer["part"], f"{layer[key]:,}", str(layer[key] / most)) for layer in layers]
-            found.append(f"<h2>{title}</h2>\n{_table(('layer', 'operator', 'part', unit, ''), rows, (3,), 4)}")
+            rows = [
+                (layer["name"], layer["op"], layer["part"], f"{layer[key]:,}", str(layer[key] / most))
+                for layer in layers
+            ]
+            found.append(
+                f"<h2>{title}</h2>\n{_table(('layer', 'operator', 'part', unit, ''), rows, (3,), 4)}"
+            )
     return found
 
 
@@ -134,8 +165,9 @@ def _threshold(certificate: Mapping[str, Any]) -> str:
     if not (skipping := certificate["skipping"]):
         return "0: an expert is left out only where its gate value is zero, which changes no byte"
     return (
-        f"{certificate['threshold']:g}: accuracy {_percent(skipping['accuracy_int8'])}, the same answer as without in "
-        f"{_percent(skipping['agreement'])}; {skipping['instructions_all_run']:,} instructions when all experts run"
+        f"{certificate['threshold']:g}: accuracy {_percent(skipping['accuracy_int8'])}, the same answer as "
+        f"without in {_percent(skipping['agreement'])}; {skipping['instructions_all_run']:,} instructions "
+        "when all experts run"
     )
 
 
@@ -143,11 +175,18 @@ def _model(certificate: Mapping[str, Any]) -> str:
     model = certificate["model"]
     rows = [
         ("model.tflite", f"{model['bytes']:,} bytes, sha256 {model['sha256']}"),
-        ("input", f"int8 {model['input_shape']}, scale {model['input_scale']:g}, zero point {model['input_zero_point']}"),
+        (
+            "input",
+            f"int8 {model['input_shape']}, scale {model['input_scale']:g}, zero point "
+            f"{model['input_zero_point']}",
+        ),
         ("operators", ", ".join(model["operators"])),
         ("parts", ", ".join(model["parts"])),
         *((key.replace("_", " "), str(value)) for key, value in certificate["quantization"].items()),
         ("skip threshold", _threshold(certificate)),
-        ("golden outputs", f"{certificate['golden']['samples']:,} samples, sha256 {certificate['golden']['outputs_sha256']}"),
+        (
+            "golden outputs",
+            f"{certificate['golden']['samples']:,} samples, sha256 {certificate['golden']['outputs_sha256']}",
+        ),
     ]
     return f"<h2>The model</h2>\n{_table(('', ''), rows, ())}"

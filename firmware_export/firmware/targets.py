@@ -1,7 +1,8 @@
 """The microcontroller cores that firmware is made for, as GCC and QEMU know them.
 
-Ticks and machines were measured with QEMU 7.2: under `-icount shift=0` one instruction takes one nanosecond of the machine's time,
-and SysTick counts the core's clock, 25 MHz on the MPS2 boards, 32 MHz on the MPS3, 16 MHz on the micro:bit.
+Ticks and machines were measured with QEMU 7.2: under `-icount shift=0` one instruction takes one nanosecond
+of the machine's time, and SysTick counts the core's clock, 25 MHz on the MPS2 boards, 32 MHz on the MPS3, 16
+MHz on the micro:bit.
 """
 
 import re
@@ -12,13 +13,23 @@ from edgefl.config import nearest
 from edgefl.errors import ConfigError
 
 HOST = "host"
-OPTIONS = ("-std=c99", "-O2", "-Wall", "-Wextra", "-Werror", "-pedantic", "-ffunction-sections", "-fdata-sections")
+OPTIONS = (
+    "-std=c99",
+    "-O2",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-pedantic",
+    "-ffunction-sections",
+    "-fdata-sections",
+)
 
 
 @dataclass(frozen=True)
 class Target:
-    """One core. flags: GCC's for the core; machine: QEMU's, "" for none; flash, ram: (origin, bytes) of that machine;
-    tick: instructions of a SysTick tick; dsp: whether it has SMLAD; small: whether its machine is too small or slow for all samples.
+    """One core. flags: GCC's for the core; machine: QEMU's, "" for none; flash, ram: (origin, bytes) of that
+    machine; tick: instructions of a SysTick tick; dsp: whether it has SMLAD; small: whether its machine is
+    too small or slow for all samples.
     """
 
     name: str
@@ -38,7 +49,15 @@ class Target:
     def qemu(self) -> list[str]:
         """Return QEMU's options: no window, files and text of the host, one instruction a nanosecond."""
         shown = ["-display", "none", "-serial", "none", "-monitor", "none"]
-        return ["-machine", self.machine, *shown, "-semihosting-config", "enable=on,target=native", "-icount", "shift=0"]
+        return [
+            "-machine",
+            self.machine,
+            *shown,
+            "-semihosting-config",
+            "enable=on,target=native",
+            "-icount",
+            "shift=0",
+        ]
 
 
 _HARD = ("-mfloat-abi=hard",)
@@ -46,25 +65,46 @@ _HARD = ("-mfloat-abi=hard",)
 
 def _mps2(name: str, machine: str, dsp: bool, *flags: str) -> Target:
     """Return a core of Arm's MPS2 board."""
-    return Target(name, (f"-mcpu={name}", "-mthumb", *flags), machine, (0, 4 << 20), (0x20000000, 4 << 20), Fraction(40), dsp)
+    return Target(
+        name,
+        (f"-mcpu={name}", "-mthumb", *flags),
+        machine,
+        (0, 4 << 20),
+        (0x20000000, 4 << 20),
+        Fraction(40),
+        dsp,
+    )
 
 
 TARGETS = {
     target.name: target
     for target in (
         Target(
-            "cortex-m0", ("-mcpu=cortex-m0", "-mthumb"), "microbit", (0, 256 << 10), (0x20000000, 16 << 10), Fraction(125, 2), False, True
+            "cortex-m0",
+            ("-mcpu=cortex-m0", "-mthumb"),
+            "microbit",
+            (0, 256 << 10),
+            (0x20000000, 16 << 10),
+            Fraction(125, 2),
+            False,
+            True,
         ),
         _mps2("cortex-m3", "mps2-an385", False),
         _mps2("cortex-m4", "mps2-an386", True, *_HARD, "-mfpu=fpv4-sp-d16"),
         _mps2("cortex-m7", "mps2-an500", True, *_HARD, "-mfpu=fpv5-sp-d16"),
         Target(
-            "cortex-m55", ("-mcpu=cortex-m55", "-mthumb", *_HARD), "mps3-an547", (0, 512 << 10), (0x20000000, 512 << 10),
-            Fraction(125, 4), True, True,
+            "cortex-m55",
+            ("-mcpu=cortex-m55", "-mthumb", *_HARD),
+            "mps3-an547",
+            (0, 512 << 10),
+            (0x20000000, 512 << 10),
+            Fraction(125, 4),
+            True,
+            True,
         ),
         Target(HOST, (), "", (0, 0), (0, 0), Fraction(1), False),
     )
-}  # fmt: skip
+}
 
 
 def find_target(name: str) -> Target:
@@ -77,7 +117,11 @@ def find_target(name: str) -> Target:
 def parse_bytes(text: str) -> int:
     """Return the bytes of "64K", "1M", "0x8000" or "65536"; K is 1,024. ConfigError for anything else."""
     found = re.fullmatch(r"(0x[0-9a-f]+|[0-9]+)\s*([km]?)(?:i?b)?", text.strip().lower())
-    size = int(found[1], 0 if found[1].startswith("0x") else 10) << {"": 0, "k": 10, "m": 20}[found[2]] if found else 0
+    size = (
+        int(found[1], 0 if found[1].startswith("0x") else 10) << {"": 0, "k": 10, "m": 20}[found[2]]
+        if found
+        else 0
+    )
     if size < 1:
         raise ConfigError(f"{text!r} is no size, expected bytes such as 64K, 1M or 65536")
     return size

@@ -1,4 +1,6 @@
-"""The programs that an export calls: which package brings them, their versions, and how they are run within limits."""
+"""The programs that an export calls: which package brings them, their versions, and how they are run within
+limits.
+"""
 
 import re
 import shutil
@@ -30,7 +32,10 @@ def missing(*tools: str) -> str:
     if not absent:
         return ""
     verb = "is" if len(absent) == 1 else "are"
-    return f"{' and '.join(absent)} {verb} not installed; apt-get install {' '.join(PACKAGES[tool] for tool in absent)}"
+    return (
+        f"{' and '.join(absent)} {verb} not installed; apt-get install "
+        f"{' '.join(PACKAGES[tool] for tool in absent)}"
+    )
 
 
 def version_of(tool: str) -> str:
@@ -42,7 +47,13 @@ def version_of(tool: str) -> str:
     return numbers[-1] if numbers else "unknown"
 
 
-def run(command: Sequence[str], directory: Path, deadline_s: float = DEADLINE_S, what: str = "", limits: Limits = TOOL_LIMITS) -> str:
+def run(
+    command: Sequence[str],
+    directory: Path,
+    deadline_s: float = DEADLINE_S,
+    what: str = "",
+    limits: Limits = TOOL_LIMITS,
+) -> str:
     """Run a program in `directory` under limits and return what it printed, stderr too.
 
     Raises ExportError when it is missing, fails, or passes the deadline or a limit.
@@ -51,31 +62,51 @@ def run(command: Sequence[str], directory: Path, deadline_s: float = DEADLINE_S,
     if reason := missing(command[0]) if command[0] in PACKAGES else "":
         raise ExportError(reason)
     if shutil.which(command[0], path=None) is None:
-        raise ExportError(f"cannot start {tool}: there is no program {command[0]}; install it, or add its folder to PATH")
+        raise ExportError(
+            f"cannot start {tool}: there is no program {command[0]}; install it, or add its folder to PATH"
+        )
     try:
         done = run_limited(command, directory, replace(limits, time_s=deadline_s))
     except subprocess.TimeoutExpired as error:
         raise ExportError(
-            f"{what or tool} did not end within {deadline_s:.0f} s; try fewer --samples, or when the machine is idle"
+            f"{what or tool} did not end within {deadline_s:.0f} s; try fewer --samples, or when the machine "
+            "is idle"
         ) from error
     except OSError as error:
         raise ExportError(f"cannot start {tool}: {error}") from error
     if done.reason:
-        raise ExportError(f"{what or tool} was stopped: {done.reason}; try fewer --samples or a smaller model")
+        raise ExportError(
+            f"{what or tool} was stopped: {done.reason}; try fewer --samples or a smaller model"
+        )
     if done.returncode:
         last = "\n".join(done.text.strip().splitlines()[-15:])
-        raise ExportError(f"{what or tool} failed with exit code {done.returncode}:\n{last or 'it printed nothing'}")
+        raise ExportError(
+            f"{what or tool} failed with exit code {done.returncode}:\n{last or 'it printed nothing'}"
+        )
     return done.text
 
 
 @cache
 def qemu_sandbox() -> tuple[str, ...]:
-    """Return the options under which QEMU refuses to start other processes, () where this QEMU has no such options.
+    """Return the options under which QEMU refuses to start other processes, () where this QEMU has no such
+    options.
 
-    Semihosting gives a program in QEMU the host's files and its `system()`. Files are needed for samples and outputs; `system()` is not.
+    Semihosting gives a program in QEMU the host's files and its `system()`. Files are needed for samples and
+    outputs; `system()` is not.
     """
     options = ("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny")
-    quit_at_once = [QEMU, "-machine", "none", "-display", "none", "-serial", "none", "-monitor", "stdio", *options]
+    quit_at_once = [
+        QEMU,
+        "-machine",
+        "none",
+        "-display",
+        "none",
+        "-serial",
+        "none",
+        "-monitor",
+        "stdio",
+        *options,
+    ]
     try:
         done = subprocess.run(quit_at_once, input=b"quit\n", capture_output=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -1,9 +1,12 @@
-"""Drift of a mixture in the field: the gate's use that templates/drift/drift.c counts, against its use at export.
+"""Drift of a mixture in the field: the gate's use that templates/drift/drift.c counts, against its use at
+export.
 
-    PSI = sum_k (p_k - q_k) ln(p_k / q_k)        p: shares of the experts now, q: at export; half a count is added to each
+    PSI = sum_k (p_k - q_k) ln(p_k / q_k)        p: shares of the experts now, q: at export; half a count is
+                                                 added to each
 
-The population stability index is the symmetric Kullback-Leibler divergence (Jeffreys, 1946). Without drift, n and m counts give it
-(1/n + 1/m) times a chi-squared value of k - 1 degrees of freedom, so a small sample alone does not raise an alarm.
+The population stability index is the symmetric Kullback-Leibler divergence (Jeffreys, 1946). Without drift, n
+and m counts give it (1/n + 1/m) times a chi-squared value of k - 1 degrees of freedom, so a small sample
+alone does not raise an alarm.
 """
 
 import struct
@@ -25,8 +28,10 @@ CERTAIN = 3.09
 
 @dataclass(frozen=True)
 class Usage:
-    """Counters of a gate: `chosen` int[k], how often each expert had the largest value; `shares` float[k], mean values;
-    `entropy_bits` of the shares, mean over inferences; `ties`: inferences with several largest values."""
+    """Counters of a gate: `chosen` int[k], how often each expert had the largest value; `shares` float[k],
+    mean values; `entropy_bits` of the shares, mean over inferences; `ties`: inferences with several largest
+    values.
+    """
 
     inferences: int
     chosen: tuple[int, ...]
@@ -37,7 +42,9 @@ class Usage:
 
 @dataclass(frozen=True)
 class Drift:
-    """`psi`: the index; `noise`: what it reaches by chance once in a thousand; `drifted`: above both that and .25."""
+    """`psi`: the index; `noise`: what it reaches by chance once in a thousand; `drifted`: above both that and
+    .25.
+    """
 
     psi: float
     noise: float
@@ -48,24 +55,45 @@ class Drift:
 def read_counters(content: bytes) -> Usage:
     """Return what a firmware counted: the bytes of its `struct drift`. Raises ExportError for other bytes."""
     if len(content) < HEAD.size or content[:4] != MARK:
-        raise ExportError(f"{len(content)} bytes that are no drift counters: expected the mark EFLD; dump the firmware's struct drift")
+        raise ExportError(
+            f"{len(content)} bytes that are no drift counters: expected the mark EFLD; dump the firmware's "
+            "struct drift"
+        )
     _, experts, inferences, ties = HEAD.unpack_from(content)
     size = HEAD.size + 8 * experts + 8
     if not 1 <= experts <= MAX_EXPERTS or len(content) != size:
-        raise ExportError(f"drift counters of {experts} experts have {size} bytes, got {len(content)}; dump the whole struct drift")
+        raise ExportError(
+            f"drift counters of {experts} experts have {size} bytes, got {len(content)}; dump the whole "
+            "struct drift"
+        )
     values = np.frombuffer(content, "<u4", 2 * experts, HEAD.size)
     (entropy,) = struct.unpack_from("<Q", content, size - 8)
-    chosen, weight = values[:experts], values[experts:]
+    chosen = values[:experts]
+    weight = values[experts:]
     if chosen.sum() != inferences or ties > inferences:
-        raise ExportError(f"drift counters of {inferences} inferences chose {chosen.sum()} experts; the dump is damaged, read it again")
+        raise ExportError(
+            f"drift counters of {inferences} inferences chose {chosen.sum()} experts; the dump is damaged, "
+            "read it again"
+        )
     per = max(1, inferences)
-    return Usage(inferences, tuple(map(int, chosen)), tuple(float(w) / 256 / per for w in weight), entropy / 65536 / per, ties)
+    return Usage(
+        inferences,
+        tuple(map(int, chosen)),
+        tuple(float(w) / 256 / per for w in weight),
+        entropy / 65536 / per,
+        ties,
+    )
 
 
 def compare(now: Usage, before: Usage) -> Drift:
-    """Return how far the experts' use has moved. Raises ExportError when one of them counted nothing, or other experts."""
+    """Return how far the experts' use has moved. Raises ExportError when one of them counted nothing, or
+    other experts.
+    """
     if len(now.chosen) != len(before.chosen):
-        raise ExportError(f"the counters are of {len(now.chosen)} experts, the export has {len(before.chosen)}; are they of another model?")
+        raise ExportError(
+            f"the counters are of {len(now.chosen)} experts, the export has {len(before.chosen)}; are they "
+            "of another model?"
+        )
     if not now.inferences or not before.inferences:
         raise ExportError("no inferences were counted; let the firmware run first")
     p, q = ((np.array(u.chosen) + 0.5) / (u.inferences + 0.5 * len(u.chosen)) for u in (now, before))
@@ -83,9 +111,17 @@ def _chi_squared(degrees: int) -> float:
 
 
 def as_values(usage: Usage, drift: Drift) -> dict[str, Any]:
-    """Return the figures by name, as a device publishes them: no gate, no sample, counts over many samples."""
+    """Return the figures by name, as a device publishes them: no gate, no sample, counts over many
+    samples.
+    """
     return {
-        "inferences": usage.inferences, "ties": usage.ties, "entropy_bits": usage.entropy_bits, "chosen": list(usage.chosen),
-        "shares": list(usage.shares), "psi": drift.psi, "noise": drift.noise, "entropy_change_bits": drift.entropy_change_bits,
+        "inferences": usage.inferences,
+        "ties": usage.ties,
+        "entropy_bits": usage.entropy_bits,
+        "chosen": list(usage.chosen),
+        "shares": list(usage.shares),
+        "psi": drift.psi,
+        "noise": drift.noise,
+        "entropy_change_bits": drift.entropy_change_bits,
         "drifted": drift.drifted,
-    }  # fmt: skip
+    }

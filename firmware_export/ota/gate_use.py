@@ -13,13 +13,17 @@ from firmware_export.tflite.network import read_network
 
 
 def gate_use(folder: Path) -> Usage:
-    """Return the use over golden.npz. Raises ExportError where there are no such samples, or the model has no gate."""
+    """Return the use over golden.npz. Raises ExportError where there are no such samples, or the model has no
+    gate.
+    """
     try:
         model = (folder / "model.tflite").read_bytes()
         with np.load(folder / "golden.npz", allow_pickle=False) as golden:
             inputs = golden["inputs"]
     except (OSError, KeyError, ValueError) as error:
-        raise ExportError(f"cannot read the golden samples of {folder}: {error}; give what `edgefl export --target` wrote") from error
+        raise ExportError(
+            f"cannot read the golden samples of {folder}: {error}; give what `edgefl export --target` wrote"
+        ) from error
     return usage_of(gate_values(model, inputs))
 
 
@@ -47,5 +51,9 @@ def usage_of(gates: Any) -> Usage:
     ties = (gates == gates.max(axis=1, keepdims=True)).sum(axis=1) > 1
     chosen = np.bincount(gates.argmax(axis=1), minlength=gates.shape[1])
     return Usage(
-        len(gates), tuple(map(int, chosen)), tuple(map(float, p.mean(axis=0))), float(surprise.sum(axis=1).mean()), int(ties.sum())
+        len(gates),
+        tuple(map(int, chosen)),
+        tuple(map(float, p.mean(axis=0))),
+        float(surprise.sum(axis=1).mean()),
+        int(ties.sum()),
     )

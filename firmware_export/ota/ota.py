@@ -1,14 +1,16 @@
 """Updates of a firmware's parts: made and signed on a host, checked and applied by templates/ota/ota.c.
 
     mark "EFLU" | version | counter | parts | layout 32 | device 32 | seed | runs | answers 32
-                                                                             120 bytes; numbers are uint32, little-endian
+                                                                             120 bytes; numbers are uint32,
+                                                                             little-endian
     for each part: bytes | carried | sha256 32                               40 bytes
     Ed25519 signature (RFC 8032) over all of the above                       64 bytes
     the carried parts, one after another
 
-A part is carried when it is not the one that the old firmware has. `layout` names the network's shapes and operators: the code that
-runs the parts. `device` is the SHA-256 of the id of the one device that takes the update, or zeros for all devices. `answers` is the
-SHA-256 of the outputs for `runs` pseudo-random inputs: an update holds no sample of anybody's.
+A part is carried when it is not the one that the old firmware has. `layout` names the network's shapes and
+operators: the code that runs the parts. `device` is the SHA-256 of the id of the one device that takes the
+update, or zeros for all devices. `answers` is the SHA-256 of the outputs for `runs` pseudo-random inputs: an
+update holds no sample of anybody's.
 """
 
 import hashlib
@@ -21,16 +23,22 @@ import numpy as np
 
 from edgefl.errors import ExportError
 
-MARK, VERSION, SIGNATURE = b"EFLU", 2, 64
+MARK = b"EFLU"
+VERSION = 2
+SIGNATURE = 64
 HEAD = struct.Struct("<4sIII32s32sII32s")
 ALL_DEVICES = bytes(32)
 ENTRY = struct.Struct("<II32s")
-MAX_PARTS, RUNS, LAST = 64, 8, 2**32 - 1
+MAX_PARTS = 64
+RUNS = 8
+LAST = 2**32 - 1
 
 
 @dataclass(frozen=True)
 class Part:
-    """One replaceable piece of a firmware: "trunk", "gate", "expert0" ... and its bytes as they lie in flash."""
+    """One replaceable piece of a firmware: "trunk", "gate", "expert0" ... and its bytes as they lie in
+    flash.
+    """
 
     name: str
     content: bytes
@@ -38,7 +46,9 @@ class Part:
 
 @dataclass(frozen=True)
 class Parts:
-    """All parts of a firmware in their order, and the layout (64 hexadecimal digits) of the code that runs them."""
+    """All parts of a firmware in their order, and the layout (64 hexadecimal digits) of the code that runs
+    them.
+    """
 
     layout: str
     parts: tuple[Part, ...]
@@ -46,8 +56,8 @@ class Parts:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What an update says of itself. `device`: digest of the device's id, or ALL_DEVICES. `entries`: for each part its bytes, whether
-    they are carried, and their SHA-256.
+    """What an update says of itself. `device`: digest of the device's id, or ALL_DEVICES. `entries`: for each
+    part its bytes, whether they are carried, and their SHA-256.
     """
 
     counter: int
@@ -61,18 +71,33 @@ class Manifest:
     def pack(self) -> bytes:
         """Return what is signed."""
         layout = bytes.fromhex(self.layout)
-        head = HEAD.pack(MARK, VERSION, self.counter, len(self.entries), layout, self.device, self.seed, self.runs, self.answers)
+        head = HEAD.pack(
+            MARK,
+            VERSION,
+            self.counter,
+            len(self.entries),
+            layout,
+            self.device,
+            self.seed,
+            self.runs,
+            self.answers,
+        )
         return head + b"".join(ENTRY.pack(*entry) for entry in self.entries)
 
 
 def device_digest(device: str) -> bytes:
-    """Return the 32 bytes that stand for a device's id in an update and in its firmware; ALL_DEVICES for ""."""
+    """Return the 32 bytes that stand for a device's id in an update and in its firmware; ALL_DEVICES
+    for "".
+    """
     return hashlib.sha256(device.encode()).digest() if device else ALL_DEVICES
 
 
 def self_test_inputs(seed: int, runs: int, count: int) -> Any:
-    """Return the self-test's inputs int8[runs, count]: xorshift32 (Marsaglia, 2003), halved once more each run, eight amplitudes."""
-    drawn, state = np.empty(runs * count, np.int32), seed
+    """Return the self-test's inputs int8[runs, count]: xorshift32 (Marsaglia, 2003), halved once more each
+    run, eight amplitudes.
+    """
+    drawn = np.empty(runs * count, np.int32)
+    state = seed
     for i in range(runs * count):
         state ^= state << 13 & LAST
         state ^= state >> 17
@@ -93,18 +118,21 @@ def make_update(
     seed: int = 1,
     device: str = "",
 ) -> bytes:
-    """Return the update that turns a firmware with the parts `old` (None: whatever it has) into one with `new`.
+    """Return the update that turns a firmware with the parts `old` (None: whatever it has) into one with
+    `new`.
 
-    device: id of the one device that takes it, "" for all devices; sign: message -> Ed25519 signature[64]; answer: the new model's
-    outputs int8[runs, m] for int8[runs, inputs], by an interpreter whose bits are the firmware's. Raises ExportError when the layouts
-    differ, nothing changed, or the counter does not fit.
+    device: id of the one device that takes it, "" for all devices; sign: message -> Ed25519 signature[64];
+    answer: the new model's outputs int8[runs, m] for int8[runs, inputs], by an interpreter whose bits are the
+    firmware's. Raises ExportError when the layouts differ, nothing changed, or the counter does not fit.
     """
     if not 1 <= counter <= LAST:
-        raise ExportError(f"the counter is {counter}, expected 1 to {LAST}; count the updates of a device from 1")
+        raise ExportError(
+            f"the counter is {counter}, expected 1 to {LAST}; count the updates of a device from 1"
+        )
     if old and old.layout != new.layout:
         raise ExportError(
-            f"the old firmware has the layout {old.layout[:12]}, the new one {new.layout[:12]}: shapes, operators or parts differ;"
-            " flash the whole new firmware"
+            f"the old firmware has the layout {old.layout[:12]}, the new one {new.layout[:12]}: shapes, "
+            "operators or parts differ; flash the whole new firmware"
         )
     before = {part.name: part.content for part in old.parts} if old else {}
     carried = [part for part in new.parts if before.get(part.name) != part.content]
@@ -112,35 +140,57 @@ def make_update(
         raise ExportError("old and new firmware have the same parts; there is nothing to update")
     answers = np.ascontiguousarray(answer(self_test_inputs(seed, RUNS, inputs)), np.int8)
     entries = tuple((len(p.content), p in carried, hashlib.sha256(p.content).digest()) for p in new.parts)
-    manifest = Manifest(counter, new.layout, device_digest(device), seed, RUNS, hashlib.sha256(answers.tobytes()).digest(), entries).pack()
+    manifest = Manifest(
+        counter,
+        new.layout,
+        device_digest(device),
+        seed,
+        RUNS,
+        hashlib.sha256(answers.tobytes()).digest(),
+        entries,
+    ).pack()
     return manifest + sign(manifest) + b"".join(part.content for part in carried)
 
 
 def read_update(update: bytes) -> Manifest:
-    """Return an update's manifest; its signature is not checked. Raises ExportError for what is no update, or not a whole one."""
+    """Return an update's manifest; its signature is not checked. Raises ExportError for what is no update, or
+    not a whole one.
+    """
     if len(update) < HEAD.size or update[:4] != MARK:
-        raise ExportError(f"{len(update)} bytes that are no update: expected the mark EFLU; make one with `edgefl export update`")
+        raise ExportError(
+            f"{len(update)} bytes that are no update: expected the mark EFLU; make one with `edgefl export "
+            "update`"
+        )
     _, version, counter, count, layout, device, seed, runs, answers = HEAD.unpack_from(update)
     if version < VERSION:
         raise ExportError(
-            f"the update has format version {version}, expected {VERSION}: it is not bound to a device, and newer firmware refuses it;"
-            " make it again with `edgefl export update`"
+            f"the update has format version {version}, expected {VERSION}: it is not bound to a device, and "
+            "newer firmware refuses it; make it again with `edgefl export update`"
         )
     if version != VERSION:
         raise ExportError(f"the update has format version {version}, expected {VERSION}; update edgefl here")
     signed = HEAD.size + count * ENTRY.size
     if not 1 <= count <= MAX_PARTS or len(update) < signed + SIGNATURE:
-        raise ExportError(f"the update is truncated or damaged: {len(update)} bytes for {count} parts; copy it again")
+        raise ExportError(
+            f"the update is truncated or damaged: {len(update)} bytes for {count} parts; copy it again"
+        )
     entries = tuple((n, bool(c), d) for n, c, d in ENTRY.iter_unpack(update[HEAD.size : signed]))
     payload = sum(n for n, c, _ in entries if c)
     if len(update) != signed + SIGNATURE + payload:
-        raise ExportError(f"the update has {len(update)} bytes, expected {signed + SIGNATURE + payload}; copy it again")
+        raise ExportError(
+            f"the update has {len(update)} bytes, expected {signed + SIGNATURE + payload}; copy it again"
+        )
     return Manifest(counter, layout.hex(), device, seed, runs, answers, entries)
 
 
 def describe(manifest: Manifest, names: Sequence[str], size: int, device: str) -> str:
-    """Return one line for people: which parts an update of `size` bytes carries, and for which device ("": all)."""
+    """Return one line for people: which parts an update of `size` bytes carries, and for which device ("":
+    all).
+    """
     carried = [name for name, (_, taken, _) in zip(names, manifest.entries, strict=True) if taken]
     whole = sum(n for n, _, _ in manifest.entries)
     parts = f"{', '.join(carried)} of {', '.join(names)}"
-    return f"update {manifest.counter} for {device or 'all devices'}: {parts}; {size:,} bytes ({whole:,} are all parts)"
+    return (
+        f"update {manifest.counter} for {device or 'all devices'}: {parts}; {size:,} bytes ({whole:,} are "
+        "all parts)"
+    )

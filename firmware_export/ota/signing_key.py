@@ -1,4 +1,6 @@
-"""The key that signs updates, and its public half that firmware trusts: one line of base64 each (Ed25519, RFC 8032)."""
+"""The key that signs updates, and its public half that firmware trusts: one line of base64 each (Ed25519, RFC
+8032).
+"""
 
 import base64
 import binascii
@@ -12,7 +14,9 @@ PUBLIC = ".pub"
 
 
 def make_key(path: Path) -> Path:
-    """Write a new key (mode 0600) and its public half beside it, and return the latter's path. ExportError where one lies already."""
+    """Write a new key (mode 0600) and its public half beside it, and return the latter's path. ExportError
+    where one lies already.
+    """
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     key = Ed25519PrivateKey.generate()
@@ -31,7 +35,9 @@ def make_key(path: Path) -> Path:
 
 
 def read_signer(path: Path) -> Callable[[bytes], bytes]:
-    """Return what signs with the key of this file: message -> signature[64]. ExportError when it holds none."""
+    """Return what signs with the key of this file: message -> signature[64]. ExportError when it holds
+    none.
+    """
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     return Ed25519PrivateKey.from_private_bytes(_read(path)).sign
@@ -40,7 +46,10 @@ def read_signer(path: Path) -> Callable[[bytes], bytes]:
 def read_public(path: Path) -> bytes:
     """Return a public key, 32 bytes, from its file. ExportError when it holds none."""
     if path.suffix != PUBLIC:
-        raise ExportError(f"{path} is not named as a public key, expected *{PUBLIC}; the private key must not get into a firmware")
+        raise ExportError(
+            f"{path} is not named as a public key, expected *{PUBLIC}; the private key must not get into a "
+            "firmware"
+        )
     return _read(path)
 
 
@@ -52,5 +61,7 @@ def _read(path: Path) -> bytes:
     except binascii.Error as error:
         raise ExportError(f"{path} holds no key: {error}; make one with `edgefl export key`") from error
     if len(key) != 32:
-        raise ExportError(f"{path} holds {len(key)} bytes, expected a key of 32; make one with `edgefl export key`")
+        raise ExportError(
+            f"{path} holds {len(key)} bytes, expected a key of 32; make one with `edgefl export key`"
+        )
     return key

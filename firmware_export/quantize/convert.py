@@ -1,4 +1,6 @@
-"""TensorFlow's converter: a flat tf-keras clone of the mixture -> int8 .tflite, with calibration samples. The peer of the device route."""
+"""TensorFlow's converter: a flat tf-keras clone of the mixture -> int8 .tflite, with calibration samples. The
+peer of the device route.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,20 +16,25 @@ from firmware_export.tflite.portable import to_portable
 def convert(model: Any, x: Array, bits: int = 8) -> bytes:
     """Return the integer .tflite of a tf-keras model, of batch 1, calibrated on all of x float32[n, *shape].
 
-    bits: of activations, 8 or 16; weights have 8. What the model was tuned with (fake quantization) stands before the samples' ranges.
-    Raises ExportError when TensorFlow refuses it, or when an operator has no integer form.
+    bits: of activations, 8 or 16; weights have 8. What the model was tuned with (fake quantization) stands
+    before the samples' ranges. Raises ExportError when TensorFlow refuses it, or when an operator has no
+    integer form.
     """
     import tensorflow as tf
 
-    kinds = {8: (tf.lite.OpsSet.TFLITE_BUILTINS_INT8, tf.int8),
-             16: (tf.lite.OpsSet.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8, tf.int16)}  # fmt: skip
+    kinds = {
+        8: (tf.lite.OpsSet.TFLITE_BUILTINS_INT8, tf.int8),
+        16: (tf.lite.OpsSet.EXPERIMENTAL_TFLITE_BUILTINS_ACTIVATIONS_INT16_WEIGHTS_INT8, tf.int16),
+    }
     operators, dtype = kinds[bits]
 
     def samples() -> Iterator[list[Array]]:
         return ([sample[None]] for sample in x)
 
     shape = (1, *(int(n) for n in model.input_shape[1:]))
-    traced = tf.function(lambda x: model(x, training=False), autograph=False).get_concrete_function(tf.TensorSpec(shape, tf.float32))
+    traced = tf.function(lambda x: model(x, training=False), autograph=False).get_concrete_function(
+        tf.TensorSpec(shape, tf.float32)
+    )
     converter = tf.lite.TFLiteConverter.from_concrete_functions([traced], model)
     converter.optimizations = [tf.lite.Optimize.DEFAULT]
     converter.representative_dataset = samples
@@ -37,7 +44,9 @@ def convert(model: Any, x: Array, bits: int = 8) -> bytes:
         with quiet_stderr():
             made = to_portable(bytes(converter.convert()))
     except Exception as error:  # the converter raises several types, none of its own
-        raise ExportError(f"TensorFlow refuses the mixture: {str(error).splitlines()[0]}; export with --route device") from error
+        raise ExportError(
+            f"TensorFlow refuses the mixture: {str(error).splitlines()[0]}; export with --route device"
+        ) from error
     check_integer(read_graph(made))
     return made
 

@@ -1,8 +1,9 @@
 """Dense layers whose weights take 8 or 16 values, so that the generated C keeps three or four bits of each.
 
-The model stays an int8 .tflite, which every runtime runs as before. A kernel's values are those of least squared error, by k-means in one
-dimension (Han et al., arXiv:1510.00149, section 3). Its weights are rounded input by input, and what a weight loses the following ones
-make up for, by how the inputs go together in the calibration samples (GPTQ: Frantar et al., arXiv:2210.17323, equations 2 and 3).
+The model stays an int8 .tflite, which every runtime runs as before. A kernel's values are those of least
+squared error, by k-means in one dimension (Han et al., arXiv:1510.00149, section 3). Its weights are rounded
+input by input, and what a weight loses the following ones make up for, by how the inputs go together in the
+calibration samples (GPTQ: Frantar et al., arXiv:2210.17323, equations 2 and 3).
 """
 
 from typing import Any
@@ -28,22 +29,31 @@ _ALL = np.arange(-128, 128)
 
 
 def few_values(kernel: NDArray[np.int8], count: int) -> NDArray[np.int8]:
-    """Return at most `count` values, sorted, that are near all of the kernel's: k-means, the better of two starts."""
+    """Return at most `count` values, sorted, that are near all of the kernel's: k-means, the better of two
+    starts.
+    """
     weights = np.bincount(kernel.ravel().astype(np.int64) + 128, minlength=256)
     there = _ALL[weights > 0]
     if len(there) <= count:
         return there.astype(np.int8)
     shares = np.cumsum(weights) / weights.sum()
-    starts = np.linspace(there[0], there[-1], count), _ALL[np.searchsorted(shares, (np.arange(count) + 0.5) / count)].astype(np.float64)
+    starts = (
+        np.linspace(there[0], there[-1], count),
+        _ALL[np.searchsorted(shares, (np.arange(count) + 0.5) / count)].astype(np.float64),
+    )
     found = [_settled(start, weights) for start in starts]
-    return min(found, key=lambda values: float(weights @ (_ALL - values[_nearest(_ALL, values)]) ** 2)).astype(np.int8)
+    return min(
+        found, key=lambda values: float(weights @ (_ALL - values[_nearest(_ALL, values)]) ** 2)
+    ).astype(np.int8)
 
 
 def _settled(centres: NDArray[Any], weights: NDArray[Any]) -> NDArray[Any]:
     while True:
         own = _nearest(_ALL, centres)
         mass = np.bincount(own, weights, len(centres))
-        moved = np.where(mass > 0, np.bincount(own, weights * _ALL, len(centres)) / np.maximum(mass, 1), centres)
+        moved = np.where(
+            mass > 0, np.bincount(own, weights * _ALL, len(centres)) / np.maximum(mass, 1), centres
+        )
         if np.array_equal(moved, centres):
             return np.unique(np.round(centres))
         centres = moved
@@ -55,11 +65,14 @@ def _nearest(of: NDArray[Any], values: NDArray[Any]) -> NDArray[Any]:
 
 
 def rounded(kernel: NDArray[np.int8], inputs: Array, values: NDArray[np.int8]) -> NDArray[np.int8]:
-    """Return the kernel int8[outputs, n] in these values, near in what it makes of inputs float32[samples, n], less their zero point."""
+    """Return the kernel int8[outputs, n] in these values, near in what it makes of inputs float32[samples,
+    n], less their zero point.
+    """
     made = np.empty_like(kernel)
     for first in range(0, kernel.shape[1], TOGETHER):
         block = slice(first, first + TOGETHER)
-        x, left = inputs[:, block].astype(np.float64), kernel[:, block].astype(np.float64)
+        x = inputs[:, block].astype(np.float64)
+        left = kernel[:, block].astype(np.float64)
         together = x.T @ x
         together[np.diag_indices(len(together))] += max(DAMPING * together.diagonal().mean(), 1.0)
         inverse = np.linalg.cholesky(np.linalg.inv(together)).T
@@ -71,21 +84,30 @@ def rounded(kernel: NDArray[np.int8], inputs: Array, values: NDArray[np.int8]) -
 
 
 def with_few_values(model: bytes, x: Array, bits: int) -> bytes:
-    """Return an integer .tflite with 2^bits values in each large kernel of a dense layer. x: float32[n, *shape], calibration samples."""
+    """Return an integer .tflite with 2^bits values in each large kernel of a dense layer. x: float32[n,
+    *shape], calibration samples.
+    """
     inline = to_portable(model)
     network = read_network(inline)
     dense = [each.inputs for each in network.operators if each.name == "FULLY_CONNECTED"]
     large = {
-        kernel: source for source, kernel, *_ in dense if network.tensor(kernel).data is not None and network.tensor(kernel).size >= LEAST
+        kernel: source
+        for source, kernel, *_ in dense
+        if network.tensor(kernel).data is not None and network.tensor(kernel).size >= LEAST
     }
     if not large:
         raise ExportError(
-            f"no dense layer has {LEAST:,} weights or more, so --weights {bits} changes nothing; leave it out, or give a layer more units"
+            f"no dense layer has {LEAST:,} weights or more, so --weights {bits} changes nothing; leave it "
+            "out, or give a layer more units"
         )
-    seen, made = _seen(inline, x, set(large.values())), {}
+    seen = _seen(inline, x, set(large.values()))
+    made = {}
     for kernel, source in large.items():
-        before, zero = network.tensor(kernel).data, network.tensor(source).zero_point
-        made[kernel] = rounded(before, seen[source].reshape(-1, before.shape[1]) - zero, few_values(before, 1 << bits))
+        before = network.tensor(kernel).data
+        zero = network.tensor(source).zero_point
+        made[kernel] = rounded(
+            before, seen[source].reshape(-1, before.shape[1]) - zero, few_values(before, 1 << bits)
+        )
     return with_constants(inline, made)
 
 

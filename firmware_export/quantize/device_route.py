@@ -1,4 +1,6 @@
-"""The device route: ai-edge-quantizer with ranges of its own, without TensorFlow. Recipes say how ranges are chosen."""
+"""The device route: ai-edge-quantizer with ranges of its own, without TensorFlow. Recipes say how ranges are
+chosen.
+"""
 
 import warnings
 from dataclasses import dataclass, replace
@@ -18,9 +20,9 @@ WITH_WEIGHTS = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED")
 class Recipe:
     """How ranges are chosen and weights are rounded.
 
-    samples: calibration samples used; percentile: of the samples' extremes; margin: how much wider the ranges are made;
-    per_channel: one scale for each output channel of a weight; rounding: the quantizer's algorithm for weights,
-    its own by extremes when empty.
+    samples: calibration samples used; percentile: of the samples' extremes; margin: how much wider the ranges
+    are made; per_channel: one scale for each output channel of a weight; rounding: the quantizer's algorithm
+    for weights, its own by extremes when empty.
     """
 
     name: str
@@ -43,7 +45,8 @@ RECIPES = (
 
 
 def quantize(model: bytes, observed: Observed, recipe: Recipe, bits: int = 8) -> bytes:
-    """Return the integer form of a float .tflite: activations, input and output int8 or int16 by `bits`, weights int8; see `to_portable`.
+    """Return the integer form of a float .tflite: activations, input and output int8 or int16 by `bits`,
+    weights int8; see `to_portable`.
 
     Raises ExportError when an operator cannot be an integer one.
     """
@@ -59,11 +62,19 @@ def quantize(model: bytes, observed: Observed, recipe: Recipe, bits: int = 8) ->
         session = quantizer.Quantizer(model, rules.get_quantization_recipe())
         found = ranges(observed, recipe.samples, recipe.percentile, recipe.margin)
         found |= kernel_ranges(observed.layers, found, recipe.per_channel, bits)
-        with warnings.catch_warnings():  # it makes an interpreter that keeps all tensors, which warns of memory
+        with (
+            warnings.catch_warnings()
+        ):  # it makes an interpreter that keeps all tensors, which warns of memory
             warnings.simplefilter("ignore")
-            result = bytes(session.quantize(found, enable_progress_bar=False, enable_progress_report=False).quantized_model)
+            result = bytes(
+                session.quantize(
+                    found, enable_progress_bar=False, enable_progress_report=False
+                ).quantized_model
+            )
     except (ValueError, RuntimeError, KeyError) as error:
-        raise ExportError(f"the quantizer refuses the mixture ({recipe.name}): {error}; use layers that `edgefl plan` lists") from error
+        raise ExportError(
+            f"the quantizer refuses the mixture ({recipe.name}): {error}; use layers that `edgefl plan` lists"
+        ) from error
     result = to_portable(result)
     check_integer(read_graph(result))
     return result
@@ -74,7 +85,10 @@ def load_quantizer() -> tuple[Any, Any, Any]:
     try:
         from ai_edge_quantizer import qtyping, quantizer, recipe_manager
     except ImportError as error:
-        raise ExportError(f"this device cannot quantize: {error}; ai-edge-quantizer needs a 64-bit system, export on such a one") from error
+        raise ExportError(
+            f"this device cannot quantize: {error}; ai-edge-quantizer needs a 64-bit system, export on such "
+            "a one"
+        ) from error
     return quantizer, recipe_manager, qtyping.QuantGranularity
 
 

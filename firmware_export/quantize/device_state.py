@@ -11,13 +11,16 @@ from edgefl.plan.spec import Plan
 from edgefl.storage.device_directory import DEVICE, decode_note, load_personal
 from edgefl.types import Mixture, Shard
 
-RUN, STATES = "run.json", "mixtures"
+RUN = "run.json"
+STATES = "mixtures"
 """What `edgefl simulate` leaves: the note of a run, and the states of its clients."""
 
 
 @dataclass(frozen=True)
 class DeviceState:
-    """All that an export needs; `seed` decides which samples are held out; has_digests: whether digests covered plan and mixture."""
+    """All that an export needs; `seed` decides which samples are held out; has_digests: whether digests
+    covered plan and mixture.
+    """
 
     plan: Plan
     mixture: Mixture
@@ -38,7 +41,8 @@ class DeviceState:
 
 
 def read_state(directory: Path, data: DataSource | None = None) -> DeviceState:
-    """Read a state directory; `data` replaces its data's source. StateError names the file that is missing or damaged.
+    """Read a state directory; `data` replaces its data's source. StateError names the file that is missing or
+    damaged.
 
     Code that a file names is not run: a device whose data come from a function needs `data`.
     """
@@ -46,16 +50,30 @@ def read_state(directory: Path, data: DataSource | None = None) -> DeviceState:
         raise StateError(f"no state directory {directory}; give the --state of `edgefl device start`")
     try:
         note = decode_note((directory / DEVICE).read_bytes())
-        seed, client_id, source = int(note["seed"]), str(note["id"]), source_of_note(note)
+        seed = int(note["seed"])
+        client_id = str(note["id"])
+        source = source_of_note(note)
     except OSError as error:
         if _is_simulation(directory):
-            raise StateError(f"{directory} is a simulation, expected the state of one client: {_name_the_states(directory)}") from error
-        raise StateError(f"{directory} is no device's state: {error}; start the device once with --state {directory}") from error
+            raise StateError(
+                f"{directory} is a simulation, expected the state of one client: "
+                f"{_name_the_states(directory)}"
+            ) from error
+        raise StateError(
+            f"{directory} is no device's state: {error}; start the device once with --state {directory}"
+        ) from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise StateError(f"{directory / DEVICE} is damaged: {error}; copy it again, or start the device again") from error
+        raise StateError(
+            f"{directory / DEVICE} is damaged: {error}; copy it again, or start the device again"
+        ) from error
     if source.is_function and data is None:
-        raise StateError(f"the data of {directory} come from the function {source.data}; say that it may run: --data {source.data}")
-    if not source.is_function and not Path(source.data).is_absolute():  # beside the state, as a simulation writes it
+        raise StateError(
+            f"the data of {directory} come from the function {source.data}; say that it may run: --data "
+            f"{source.data}"
+        )
+    if (
+        not source.is_function and not Path(source.data).is_absolute()
+    ):  # beside the state, as a simulation writes it
         source = replace(source, data=str(directory / source.data))
     plan, mixture, has_digests = load_personal(directory)
     return DeviceState(plan, mixture, data or source, seed, client_id, has_digests)

@@ -1,4 +1,6 @@
-"""Layers of the flat tf-keras clone that tf-keras itself has not: a slice, a mean, and arithmetic of two tensors or a constant."""
+"""Layers of the flat tf-keras clone that tf-keras itself has not: a slice, a mean, and arithmetic of two
+tensors or a constant.
+"""
 
 import operator
 from functools import cache
@@ -32,7 +34,8 @@ def own_layers() -> dict[str, Any]:
 
         def __init__(self, begin: list[int], size: list[int], **named: Any) -> None:
             super().__init__(**named)
-            self.begin, self.size = list(begin), list(size)
+            self.begin = list(begin)
+            self.size = list(size)
 
         def call(self, x: Any) -> Any:
             return tf.slice(x, self.begin, self.size)
@@ -45,7 +48,8 @@ def own_layers() -> dict[str, Any]:
 
         def __init__(self, axes: list[int], keepdims: bool, **named: Any) -> None:
             super().__init__(**named)
-            self.axes, self.keepdims = list(axes), keepdims
+            self.axes = list(axes)
+            self.keepdims = keepdims
 
         def call(self, x: Any) -> Any:
             return tf.reduce_mean(x, self.axes, keepdims=self.keepdims)
@@ -58,11 +62,16 @@ def own_layers() -> dict[str, Any]:
 
         def __init__(self, kind: str, first: Any = None, second: Any = None, **named: Any) -> None:
             super().__init__(**named)
-            self.kind, self.first, self.second = kind, first, second
+            self.kind = kind
+            self.first = first
+            self.second = second
 
         def call(self, x: Any) -> Any:
             given = list(x) if isinstance(x, list | tuple) else [x]
-            pair = [given.pop(0) if each is None else tf.constant(each, tf.float32) for each in (self.first, self.second)]
+            pair = [
+                given.pop(0) if each is None else tf.constant(each, tf.float32)
+                for each in (self.first, self.second)
+            ]
             return COMBINE[self.kind](*pair)
 
         def get_config(self) -> dict[str, Any]:

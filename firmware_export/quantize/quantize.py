@@ -1,6 +1,7 @@
 """Mixture -> int8 .tflite: template, weights, the device's own calibration samples, measured accuracy.
 
-By the device route there is no TensorFlow. Candidates are tried in order until one loses at most one point on the held-out split.
+By the device route there is no TensorFlow. Candidates are tried in order until one loses at most one point on
+the held-out split.
 """
 
 import hashlib
@@ -26,7 +27,16 @@ from firmware_export.tflite.graph import Graph, read_graph
 from firmware_export.tflite.interpreter import accuracy, load, outputs
 from firmware_export.tflite.metadata import SPLIT, with_metadata
 
-__all__ = ["RECIPES", "Attempt", "ExportReport", "Options", "Recipe", "export_mixture", "mixing_of", "quantize"]
+__all__ = [
+    "RECIPES",
+    "Attempt",
+    "ExportReport",
+    "Options",
+    "Recipe",
+    "export_mixture",
+    "mixing_of",
+    "quantize",
+]
 
 ALLOWED_LOSS = 0.01
 
@@ -45,12 +55,14 @@ def export_mixture(
 ) -> ExportReport:
     """Write model.tflite (integers), model_float.tflite and report.json into `out`, and return the report.
 
-    The integer model's accuracy is that of the reference kernels, as on a microcontroller; float runs on the default ones, which differ
-    by rounding only. Both are of the held-out split; of the training split where nothing is held out. `seed` draws the calibration
-    samples; it and `client_id` stand in the report. `split` becomes metadata of both models: by it `edgefl infer` finds the held-out
-    samples, wherever the file is. `recipes` are the device route's.
+    The integer model's accuracy is that of the reference kernels, as on a microcontroller; float runs on the
+    default ones, which differ by rounding only. Both are of the held-out split; of the training split where
+    nothing is held out. `seed` draws the calibration samples; it and `client_id` stand in the report. `split`
+    becomes metadata of both models: by it `edgefl infer` finds the held-out samples, wherever the file is.
+    `recipes` are the device route's.
     A tuned model that loses more than a point against float is not kept while an untuned one does better.
-    Raises PlanError for a mixture of another plan, ExportError for data that cannot calibrate or a route that this machine has not.
+    Raises PlanError for a mixture of another plan, ExportError for data that cannot calibrate or a route that
+    this machine has not.
     """
     chosen = options or Options()
     if chosen.route == DEVICE:
@@ -61,7 +73,10 @@ def export_mixture(
     if not np.isfinite(x).all():
         raise ExportError("the held-out samples hold NaN or infinite values; clean the shard")
     if len(y) and y.max() >= plan.spec.num_classes:
-        raise ExportError(f"a label is {y.max()}, the mixture has {plan.spec.num_classes} classes; is this shard of another data set?")
+        raise ExportError(
+            f"a label is {y.max()}, the mixture has {plan.spec.num_classes} classes; is this shard of "
+            "another data set?"
+        )
     model = fill_template(plan.template, plan.spec.bindings, mixture.weights)
     expected, _ = outputs(load(model), x)
     enough = accuracy(expected, y) - ALLOWED_LOSS - 1e-9
@@ -79,25 +94,56 @@ def export_mixture(
         runtime = loaded.runtime
         answers, _ = outputs(loaded, x)
         agreement = float((answers.argmax(axis=1) == expected.argmax(axis=1)).mean())
-        tried.append((Attempt(candidate.name, candidate.samples, accuracy(answers, y), agreement), made, warnings_of(answers)))
+        tried.append(
+            (
+                Attempt(candidate.name, candidate.samples, accuracy(answers, y), agreement),
+                made,
+                warnings_of(answers),
+            )
+        )
         if tried[-1][0].accuracy_int8 >= enough:
             break
     best, made, warnings = max(tried, key=lambda each: (each[0].accuracy_int8, each[0].agreement))
     if split is not None:
         made, model = (with_metadata(each, SPLIT, encode_split(split)) for each in (made, model))
     report = ExportReport(
-        accuracy(expected, y), best.accuracy_int8, best.agreement, best.accuracy_int8 >= enough, "held-out" if held_out else "training",
-        len(y), len(made), len(model), hashlib.sha256(made).hexdigest(), best.recipe, best.calibration_samples,
-        tuple(attempt for attempt, *_ in tried), runtime, chosen.quantizer, peak_rss_mb(),
-        seed, client_id, chosen.route, chosen.bits, mixing_of(read_graph(model)), len(zlib.compress(made, 9)), warnings,
-    )  # fmt: skip
+        accuracy(expected, y),
+        best.accuracy_int8,
+        best.agreement,
+        best.accuracy_int8 >= enough,
+        "held-out" if held_out else "training",
+        len(y),
+        len(made),
+        len(model),
+        hashlib.sha256(made).hexdigest(),
+        best.recipe,
+        best.calibration_samples,
+        tuple(attempt for attempt, *_ in tried),
+        runtime,
+        chosen.quantizer,
+        peak_rss_mb(),
+        seed,
+        client_id,
+        chosen.route,
+        chosen.bits,
+        mixing_of(read_graph(model)),
+        len(zlib.compress(made, 9)),
+        warnings,
+    )
     _write(out, made, model, report)
     return report
 
 
 def mixing_of(graph: Graph) -> str:
-    """Return what the graph mixes, by products and sums: `probabilities` of the experts, their `logits`, or `none`: one model."""
-    products = {i for (name, _), inputs in zip(graph.operators, graph.inputs, strict=True) if name == "MUL" for i in inputs}
+    """Return what the graph mixes, by products and sums: `probabilities` of the experts, their `logits`, or
+    `none`: one model.
+    """
+    products = {
+        i
+        for (name, _), inputs in zip(graph.operators, graph.inputs, strict=True)
+        if name == "MUL"
+        for i in inputs
+    }
     if not products:
         return "none"
     softmaxes = [outputs[0] for name, outputs in graph.operators if name == "SOFTMAX"]
@@ -110,4 +156,6 @@ def _write(out: Path, model: bytes, model_float: bytes, report: ExportReport) ->
         write_atomic(out / "model_float.tflite", model_float)
         write_atomic(out / "report.json", json.dumps(report.as_dict(), indent=1).encode())
     except OSError as error:
-        raise ExportError(f"cannot write the model to {out}: {error}; choose another directory with -o") from error
+        raise ExportError(
+            f"cannot write the model to {out}: {error}; choose another directory with -o"
+        ) from error

@@ -1,7 +1,8 @@
 """Which values each tensor takes over the calibration samples.
 
-The quantizer's own calibration keeps a moving average of each sample's minimum and maximum. That clips what is rare,
-and a tensor of one value a sample, as a gate's logit is, ends with minimum = maximum: the gate becomes a constant.
+The quantizer's own calibration keeps a moving average of each sample's minimum and maximum. That clips what
+is rare, and a tensor of one value a sample, as a gate's logit is, ends with minimum = maximum: the gate
+becomes a constant.
 So the extremes of every sample are kept here, and a recipe chooses the range from them.
 """
 
@@ -19,14 +20,17 @@ from firmware_export.tflite.graph import read_graph
 
 STEEP = ("SOFTMAX", "LOGISTIC")
 NARROWEST = 1e-3
-"""The least width of what these take, for their kernels end the process below 4e-6. So little changes a probability by a thousandth."""
+"""The least width of what these take, for their kernels end the process below 4e-6. So little changes a
+probability by a thousandth.
+"""
 
 
 @dataclass(frozen=True)
 class Observed:
     """`extremes` maps a tensor's name to float32[samples, 2]: minimum and maximum in each sample.
 
-    ranks: the tensors' numbers of axes. steep: what a softmax or a logistic function takes. layers: those with kernel and bias.
+    ranks: the tensors' numbers of axes. steep: what a softmax or a logistic function takes. layers: those
+    with kernel and bias.
     """
 
     extremes: Mapping[str, Array]
@@ -41,15 +45,25 @@ class Observed:
 
 
 def check_calibration(x: Array, shape: tuple[int, ...]) -> None:
-    """Raise ExportError for calibration samples that give no range: none, of another shape, not finite, all values equal."""
+    """Raise ExportError for calibration samples that give no range: none, of another shape, not finite, all
+    values equal.
+    """
     if len(x) == 0:
-        raise ExportError("no calibration samples; the int8 ranges come from the device's own training samples, give it a shard with some")
+        raise ExportError(
+            "no calibration samples; the int8 ranges come from the device's own training samples, give it a "
+            "shard with some"
+        )
     if x.shape[1:] != shape:
-        raise ExportError(f"the calibration samples are {x.shape[1:]}, expected {shape}; is this shard of another data set?")
+        raise ExportError(
+            f"the calibration samples are {x.shape[1:]}, expected {shape}; is this shard of another data set?"
+        )
     if not np.isfinite(x).all():
         raise ExportError("the calibration samples hold NaN or infinite values; clean the shard")
     if x.min() == x.max():
-        raise ExportError(f"all calibration values are {x.min():g}, which gives no range; check the sensor or the file that made the shard")
+        raise ExportError(
+            f"all calibration values are {x.min():g}, which gives no range; check the sensor or the file "
+            "that made the shard"
+        )
 
 
 def observe(model: bytes, x: Array) -> Observed:
@@ -69,19 +83,31 @@ def observe(model: bytes, x: Array) -> Observed:
             extremes[row, column] = values.min(), values.max()
     if not np.isfinite(extremes).all():
         raise ExportError(
-            "the mixture gives NaN or infinite values on its own training samples; personalize again with a smaller learning rate"
+            "the mixture gives NaN or infinite values on its own training samples; personalize again with a "
+            "smaller learning rate"
         )
     names = [graph.tensors[index].name for index in watched]
     ranks = {name: interpreter.get_tensor(index).ndim for name, index in zip(names, watched, strict=True)}
-    steep = {graph.tensors[i[0]].name for (name, _), i in zip(graph.operators, graph.inputs, strict=True) if name in STEEP}
-    return Observed({name: extremes[:, column] for column, name in enumerate(names)}, ranks, frozenset(steep), weighted(model))
+    steep = {
+        graph.tensors[i[0]].name
+        for (name, _), i in zip(graph.operators, graph.inputs, strict=True)
+        if name in STEEP
+    }
+    return Observed(
+        {name: extremes[:, column] for column, name in enumerate(names)},
+        ranks,
+        frozenset(steep),
+        weighted(model),
+    )
 
 
 def ranges(observed: Observed, samples: int, percentile: float, margin: float) -> dict[str, dict[str, Any]]:
     """Return each tensor's range in the quantizer's form, from the first `samples` samples.
 
-    percentile: of the samples' extremes, 100 keeps them all; margin: how much wider than that, 0.1 is a tenth.
-    A tensor that is always zero gets a width too, for the kernels divide by it (an experts' gate of zeros: all weigh alike).
+    percentile: of the samples' extremes, 100 keeps them all; margin: how much wider than that, 0.1 is a
+    tenth.
+    A tensor that is always zero gets a width too, for the kernels divide by it (an experts' gate of zeros:
+    all weigh alike).
     """
     found = {}
     for name, extremes in observed.extremes.items():

@@ -19,20 +19,23 @@ def warnings_of(answers: Any) -> tuple[str, ...]:
     found = []
     if len(answers) < ENOUGH_SAMPLES:
         found.append(
-            f"{len(answers)} samples prove little, expected {ENOUGH_SAMPLES} or more; collect more on this device, or give others by --data"
+            f"{len(answers)} samples prove little, expected {ENOUGH_SAMPLES} or more; collect more on this "
+            "device, or give others by --data"
         )
     classes = {int(answer) for answer in answers.argmax(axis=1)}
     if len(classes) == 1 and len(answers) > 1:
         found.append(
-            f"the int8 model answers class {classes.pop()} for all {len(answers)} samples, so equal outputs prove little of its layers; "
-            "train for more rounds, or look at the classes of the samples"
+            f"the int8 model answers class {classes.pop()} for all {len(answers)} samples, so equal outputs "
+            "prove little of its layers; train for more rounds, or look at the classes of the samples"
         )
     return tuple(found)
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One recipe, what it used, and what it gave; agreement is the share of samples with the float model's answer."""
+    """One recipe, what it used, and what it gave; agreement is the share of samples with the float model's
+    answer.
+    """
 
     recipe: str
     calibration_samples: int
@@ -42,10 +45,12 @@ class Attempt:
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What was exported and what was measured. `within_one_point` False: every remedy was tried and this is the best.
+    """What was exported and what was measured. `within_one_point` False: every remedy was tried and this is
+    the best.
 
-    route: device or tensorflow; activation_bits: 8 or 16; mixing: what the graph mixes (`mixing_of`); deflated_bytes: of the model when
-    zlib packs it, which is where pruned and clustered weights show; warnings: see `warnings_of`.
+    route: device or tensorflow; activation_bits: 8 or 16; mixing: what the graph mixes (`mixing_of`);
+    deflated_bytes: of the model when zlib packs it, which is where pruned and clustered weights show;
+    warnings: see `warnings_of`.
     """
 
     accuracy_float: float

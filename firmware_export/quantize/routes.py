@@ -1,4 +1,6 @@
-"""The ways from a float .tflite to an integer one, behind one interface: candidates to be tried until one keeps the accuracy."""
+"""The ways from a float .tflite to an integer one, behind one interface: candidates to be tried until one
+keeps the accuracy.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -13,15 +15,18 @@ from firmware_export.quantize.device_route import RECIPES, Recipe, distinct, loa
 from firmware_export.quantize.ranges import observe
 from firmware_export.quantize.tune import Tuning
 
-DEVICE, TENSORFLOW = "device", "tensorflow"
+DEVICE = "device"
+TENSORFLOW = "tensorflow"
 CALIBRATION = 256
 
 
 @dataclass(frozen=True)
 class Options:
-    """route: the device's own, or TensorFlow's converter on a host that has it; bits: of activations, 8 or 16, where weights have 8.
+    """route: the device's own, or TensorFlow's converter on a host that has it; bits: of activations, 8 or
+    16, where weights have 8.
 
-    dense: bits of a dense layer's weights in the generated C: 8, or 3 or 4 with as many values as they tell apart.
+    dense: bits of a dense layer's weights in the generated C: 8, or 3 or 4 with as many values as they tell
+    apart.
 
     Raises ExportError for a tuning by the device route, or one of 16 bits.
     """
@@ -33,15 +38,25 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.route not in (DEVICE, TENSORFLOW) or self.bits not in (8, 16):
-            raise ExportError(f"route {self.route!r} with {self.bits} bits, expected device or tensorflow, with 8 or 16")
+            raise ExportError(
+                f"route {self.route!r} with {self.bits} bits, expected device or tensorflow, with 8 or 16"
+            )
         if self.dense not in (*BITS, 8):
             raise ExportError(f"dense weights of {self.dense} bits, expected 3, 4 or 8")
         if self.dense < 8 and self.bits == 16:
-            raise ExportError("--weights is of the C, which is of 8-bit activations; leave out --weights, or --activations 16")
+            raise ExportError(
+                "--weights is of the C, which is of 8-bit activations; leave out --weights, or "
+                "--activations 16"
+            )
         if self.tuning.name and self.route == DEVICE:
-            raise ExportError(f"{self.tuning.name}: the device route tunes nothing; use --route tensorflow on a host that has TensorFlow")
+            raise ExportError(
+                f"{self.tuning.name}: the device route tunes nothing; use --route tensorflow on a host that "
+                "has TensorFlow"
+            )
         if self.tuning.qat and self.bits == 16:
-            raise ExportError("quantization-aware training is of 8-bit activations; leave out --qat, or --activations 16")
+            raise ExportError(
+                "quantization-aware training is of 8-bit activations; leave out --qat, or --activations 16"
+            )
 
     @property
     def quantizer(self) -> str:
@@ -55,7 +70,9 @@ class Options:
 
 @dataclass(frozen=True)
 class Candidate:
-    """name: of the recipe; samples: how many calibrate it; make: gives the integer .tflite, or raises ExportError."""
+    """name: of the recipe; samples: how many calibrate it; make: gives the integer .tflite, or raises
+    ExportError.
+    """
 
     name: str
     samples: int
@@ -65,7 +82,9 @@ class Candidate:
 def candidates(
     model: bytes, calibration: Array, labels: Labels, options: Options, recipes: tuple[Recipe, ...] = RECIPES
 ) -> Iterator[Candidate]:
-    """Give what is to be tried, the likeliest first. calibration: float32[n, *shape], training samples in drawn order; labels: int64[n]."""
+    """Give what is to be tried, the likeliest first. calibration: float32[n, *shape], training samples in
+    drawn order; labels: int64[n].
+    """
     for each in _of_bytes(model, calibration, labels, options, recipes):
         yield each if options.dense == 8 else _narrowed(each, calibration[:CALIBRATION], options.dense)
 
@@ -75,7 +94,9 @@ def _narrowed(candidate: Candidate, few: Array, bits: int) -> Candidate:
     return Candidate(name, candidate.samples, lambda: with_few_values(candidate.make(), few, bits))
 
 
-def _of_bytes(model: bytes, calibration: Array, labels: Labels, options: Options, recipes: tuple[Recipe, ...]) -> Iterator[Candidate]:
+def _of_bytes(
+    model: bytes, calibration: Array, labels: Labels, options: Options, recipes: tuple[Recipe, ...]
+) -> Iterator[Candidate]:
     if options.route == DEVICE:
         yield from _by_device(model, calibration, options, recipes)
         return
@@ -90,15 +111,29 @@ def _of_bytes(model: bytes, calibration: Array, labels: Labels, options: Options
             return tune(model, calibration, labels, few, tuning, options.bits)
 
         yield Candidate(tuning.name, len(few), tuned)
-    yield Candidate(f"converter, extremes of {CALIBRATION} samples", len(few), lambda: convert_float(model, few, options.bits))
+    yield Candidate(
+        f"converter, extremes of {CALIBRATION} samples",
+        len(few),
+        lambda: convert_float(model, few, options.bits),
+    )
     if len(calibration) > len(few):
-        yield Candidate("converter, extremes of all samples", len(calibration), lambda: convert_float(model, calibration, options.bits))
+        yield Candidate(
+            "converter, extremes of all samples",
+            len(calibration),
+            lambda: convert_float(model, calibration, options.bits),
+        )
 
 
-def _by_device(model: bytes, calibration: Array, options: Options, recipes: tuple[Recipe, ...]) -> Iterator[Candidate]:
+def _by_device(
+    model: bytes, calibration: Array, options: Options, recipes: tuple[Recipe, ...]
+) -> Iterator[Candidate]:
     load_quantizer()
     observed = observe(model, calibration[: recipes[0].samples])
     for recipe in distinct(recipes, len(calibration)):
         if observed.samples < min(recipe.samples, len(calibration)):
             observed = observe(model, calibration)
-        yield Candidate(recipe.name, min(recipe.samples, observed.samples), partial(quantize, model, observed, recipe, options.bits))
+        yield Candidate(
+            recipe.name,
+            min(recipe.samples, observed.samples),
+            partial(quantize, model, observed, recipe, options.bits),
+        )

@@ -1,8 +1,10 @@
-"""Tuning on a host that has TensorFlow: magnitude pruning, weight clustering, quantization-aware training, in this order.
+"""Tuning on a host that has TensorFlow: magnitude pruning, weight clustering, quantization-aware training, in
+this order.
 
-tensorflow-model-optimization on the flat tf-keras clone of a mixture, with the client's own training samples, which stay where they are.
-Pruning: Zhu and Gupta, arXiv:1710.01878, at constant sparsity; clustering: Han et al., arXiv:1510.00149; quantization-aware training:
-Jacob et al., arXiv:1712.05877. What is pruned stays so in what follows.
+tensorflow-model-optimization on the flat tf-keras clone of a mixture, with the client's own training samples,
+which stay where they are. Pruning: Zhu and Gupta, arXiv:1710.01878, at constant sparsity; clustering: Han et
+al., arXiv:1510.00149; quantization-aware training: Jacob et al., arXiv:1712.05877. What is pruned stays so in
+what follows.
 """
 
 from collections.abc import Mapping
@@ -18,14 +20,17 @@ from firmware_export.quantize.flat_layers import own_layers, tf_keras
 from firmware_export.quantize.keras_clone import Flat, clone, tuned_weights
 from firmware_export.tflite.graph import constants, with_constants
 
-LEARNING_RATE, BATCH = 1e-4, 32
+LEARNING_RATE = 1e-4
+BATCH = 32
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """prune: the share of each kernel's weights that become zero, 0: none; cluster: how many values each kernel may have, 0: any.
+    """prune: the share of each kernel's weights that become zero, 0: none; cluster: how many values each
+    kernel may have, 0: any.
 
-    qat: train with the rounding of int8 in the graph; epochs: over the training samples, for each of the three.
+    qat: train with the rounding of int8 in the graph; epochs: over the training samples, for each of the
+    three.
     """
 
     prune: float = 0.0
@@ -35,18 +40,27 @@ class Tuning:
 
     def __post_init__(self) -> None:
         if not 0 <= self.prune < 1:
-            raise ExportError(f"prune is {self.prune}, expected a share of the weights from 0 to below 1, such as 0.5")
+            raise ExportError(
+                f"prune is {self.prune}, expected a share of the weights from 0 to below 1, such as 0.5"
+            )
         if self.cluster and not 2 <= self.cluster <= 256:
-            raise ExportError(f"cluster_weights is {self.cluster}, expected 2 to 256 values a kernel (0: none), such as 16")
+            raise ExportError(
+                f"cluster_weights is {self.cluster}, expected 2 to 256 values a kernel (0: none), such as 16"
+            )
         if self.cluster and self.qat:
-            raise ExportError("cluster_weights and qat together: training would part the clusters again; ask for one of the two")
+            raise ExportError(
+                "cluster_weights and qat together: training would part the clusters again; ask for one of "
+                "the two"
+            )
         if self.epochs < 1:
             raise ExportError(f"tuning for {self.epochs} epochs, expected at least 1")
 
     @property
     def name(self) -> str:
         """What is done, in words; empty: nothing."""
-        done = [f"{self.prune:g} of the weights pruned"] * bool(self.prune) + [f"{self.cluster} values a kernel"] * bool(self.cluster)
+        done = [f"{self.prune:g} of the weights pruned"] * bool(self.prune) + [
+            f"{self.cluster} values a kernel"
+        ] * bool(self.cluster)
         return ", ".join(done + ["quantization-aware training"] * self.qat)
 
 
@@ -56,14 +70,18 @@ def _optimization() -> Any:
         import tensorflow_model_optimization as found
     except ImportError as error:
         raise ExportError(
-            f"tuning needs {error.name}, which this environment lacks; pip install -e '.[aggregator]', or export untuned"
+            f"tuning needs {error.name}, which this environment lacks; pip install -e '.[aggregator]', or "
+            "export untuned"
         ) from error
     return found
 
 
 def tuned_float(model: bytes, x: Array, y: Labels, tuning: Tuning, seed: int = 1) -> bytes:
-    """Return the float .tflite with pruned and clustered kernels; the same bytes when neither is asked for."""
-    optimization, keras = _optimization(), tf_keras()
+    """Return the float .tflite with pruned and clustered kernels; the same bytes when neither is asked
+    for.
+    """
+    optimization = _optimization()
+    keras = tf_keras()
     keras.utils.set_random_seed(seed)
     flat = clone(model)
     if tuning.prune:
@@ -74,10 +92,16 @@ def tuned_float(model: bytes, x: Array, y: Labels, tuning: Tuning, seed: int = 1
         model = _back(model, flat, pruning.strip_pruning(wrapped))
         flat = clone(model)
     if tuning.cluster:
-        from tensorflow_model_optimization.python.core.clustering.keras.experimental.cluster import cluster_weights
+        from tensorflow_model_optimization.python.core.clustering.keras.experimental.cluster import (
+            cluster_weights,
+        )
 
         start = optimization.clustering.keras.CentroidInitialization.KMEANS_PLUS_PLUS
-        options = {"number_of_clusters": tuning.cluster, "cluster_centroids_init": start, "preserve_sparsity": bool(tuning.prune)}
+        options = {
+            "number_of_clusters": tuning.cluster,
+            "cluster_centroids_init": start,
+            "preserve_sparsity": bool(tuning.prune),
+        }
         wrapped = _wrap(flat, lambda layer: cluster_weights(layer, **options))
         _fit(wrapped, x, y, tuning.epochs)
         model = _back(model, flat, optimization.clustering.keras.strip_clustering(wrapped))
@@ -85,12 +109,17 @@ def tuned_float(model: bytes, x: Array, y: Labels, tuning: Tuning, seed: int = 1
 
 
 def tune(model: bytes, x: Array, y: Labels, calibration: Array, tuning: Tuning, bits: int = 8) -> bytes:
-    """Return the tuned int8 .tflite of a float one: x float32[n, *shape], y int64[n] train it, `calibration` gives the ranges.
+    """Return the tuned int8 .tflite of a float one: x float32[n, *shape], y int64[n] train it, `calibration`
+    gives the ranges.
 
-    Raises ExportError when a library is missing, the mixture has a layer that cannot be tuned, or tuning ends in NaN.
+    Raises ExportError when a library is missing, the mixture has a layer that cannot be tuned, or tuning ends
+    in NaN.
     """
     if len(np.unique(y)) < 2:
-        raise ExportError(f"all {len(y)} training labels are {y[0]}, expected two classes or more; tuning would unlearn the others")
+        raise ExportError(
+            f"all {len(y)} training labels are {y[0]}, expected two classes or more; tuning would unlearn "
+            "the others"
+        )
     model = tuned_float(model, x, y, tuning)
     if not tuning.qat:
         return convert_float(model, calibration, bits)
@@ -98,11 +127,15 @@ def tune(model: bytes, x: Array, y: Labels, calibration: Array, tuning: Tuning, 
 
 
 def _aware(flat: Flat, x: Array, y: Labels, tuning: Tuning) -> Any:
-    keras, config, own = tf_keras(), _output_config(), own_layers()
+    keras = tf_keras()
+    config = _output_config()
+    own = own_layers()
     quantization = _optimization().quantization.keras
 
     def annotate(layer: Any) -> Any:
-        given = layer.name.startswith("logistic") or isinstance(layer, own["Slice"])  # the range is the kernel's, or that of the input
+        given = layer.name.startswith("logistic") or isinstance(
+            layer, own["Slice"]
+        )  # the range is the kernel's, or that of the input
         if given or isinstance(layer, tuple(own.values())):
             return quantization.quantize_annotate_layer(layer, config(not given))
         return quantization.quantize_annotate_layer(layer)
@@ -125,7 +158,9 @@ def _aware(flat: Flat, x: Array, y: Labels, tuning: Tuning) -> Any:
 
 
 def _output_config() -> Any:
-    """Return the class of what quantizes only the outputs of a layer, by the range that they are seen to take."""
+    """Return the class of what quantizes only the outputs of a layer, by the range that they are seen to
+    take.
+    """
     quantizers = _optimization().quantization.keras.quantizers
     base = _optimization().quantization.keras.QuantizeConfig
 
@@ -146,7 +181,9 @@ def _output_config() -> Any:
             pass
 
         def get_output_quantizers(self, layer: Any) -> list[Any]:
-            one = quantizers.MovingAverageQuantizer(num_bits=8, per_axis=False, symmetric=False, narrow_range=False)
+            one = quantizers.MovingAverageQuantizer(
+                num_bits=8, per_axis=False, symmetric=False, narrow_range=False
+            )
             return [one] * self.watched
 
         def get_config(self) -> dict[str, Any]:
@@ -156,7 +193,9 @@ def _output_config() -> Any:
 
 
 def _start_ranges(model: Any, flat: Flat, x: Array) -> None:
-    """Set the ranges that training goes on from to those that the layers' values have: they start at -6 and 6, and move slowly."""
+    """Set the ranges that training goes on from to those that the layers' values have: they start at -6 and
+    6, and move slowly.
+    """
     layers = flat.model.layers[1:]
     values = tf_keras().Model(flat.model.input, [layer.output for layer in layers])
     found = {layer.name: array for layer, array in zip(layers, values.predict(x, verbose=0), strict=True)}
@@ -168,7 +207,9 @@ def _start_ranges(model: Any, flat: Flat, x: Array) -> None:
             if "kernel" in kind or not kind.endswith(("_min:0", "_max:0")):
                 continue
             array = found.get(before[name], x) if "pre_activation" in kind else found.get(name, x)
-            weight.assign(min(0.0, float(array.min())) if kind.endswith("_min:0") else max(0.0, float(array.max())))
+            weight.assign(
+                min(0.0, float(array.min())) if kind.endswith("_min:0") else max(0.0, float(array.max()))
+            )
 
 
 def _source(layer: Any) -> str:
@@ -180,7 +221,8 @@ def _source(layer: Any) -> str:
 def _wrap(flat: Flat, wrapper: Any) -> Any:
     keras = tf_keras()
     wrapped = keras.models.clone_model(
-        flat.model, clone_function=lambda layer: wrapper(_copy(layer)) if layer.name in flat.places else _copy(layer)
+        flat.model,
+        clone_function=lambda layer: wrapper(_copy(layer)) if layer.name in flat.places else _copy(layer),
     )
     return wrapped
 
@@ -196,7 +238,9 @@ def _copy(layer: Any) -> Any:
 def _fit(model: Any, x: Array, y: Labels, epochs: int, callbacks: list[Any] | None = None) -> None:
     keras = tf_keras()
     given = model.predict(x[:64], verbose=0)
-    probabilities = bool((given >= -0.01).all() and (np.abs(given.sum(axis=1) - 1) < 0.1).all())  # of a mixture of probabilities
+    probabilities = bool(
+        (given >= -0.01).all() and (np.abs(given.sum(axis=1) - 1) < 0.1).all()
+    )  # of a mixture of probabilities
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=not probabilities)
     model.compile(keras.optimizers.Adam(LEARNING_RATE, clipnorm=1.0), loss)
     model.fit(x, y, BATCH, epochs, verbose=0, callbacks=callbacks or [])
@@ -205,5 +249,7 @@ def _fit(model: Any, x: Array, y: Labels, epochs: int, callbacks: list[Any] | No
 def _back(model: bytes, flat: Flat, tuned: Any) -> bytes:
     values: Mapping[int, Array] = tuned_weights(flat, tuned, constants(model))
     if not all(np.isfinite(value).all() for value in values.values()):
-        raise ExportError("tuning ended in NaN or infinite weights; prune less, or allow more values a kernel")
+        raise ExportError(
+            "tuning ended in NaN or infinite weights; prune less, or allow more values a kernel"
+        )
     return with_constants(model, values)

@@ -1,7 +1,9 @@
-"""Layers with a kernel and a bias in a float .tflite, and the kernel's range with which the int8 layer can hold its bias.
+"""Layers with a kernel and a bias in a float .tflite, and the kernel's range with which the int8 layer can
+hold its bias.
 
-An int8 layer adds its bias to the int32 accumulator, in steps of input_scale * kernel_scale. A kernel of zeros (a filter that is pruned or
-dead) has next to no scale, and the quantizer cuts its bias off at 2^31 steps, which for a bias of 3 leaves 0.
+An int8 layer adds its bias to the int32 accumulator, in steps of input_scale * kernel_scale. A kernel of
+zeros (a filter that is pruned or dead) has next to no scale, and the quantizer cuts its bias off at 2^31
+steps, which for a bias of 3 leaves 0.
 """
 
 from collections.abc import Mapping
@@ -20,7 +22,9 @@ ROOM = float(1 << 30)
 
 @dataclass(frozen=True)
 class Weighted:
-    """The names of a layer's input and kernel, the axis of the kernel's output channels, kernel float32[...] and bias float32[channels]."""
+    """The names of a layer's input and kernel, the axis of the kernel's output channels, kernel float32[...]
+    and bias float32[channels].
+    """
 
     source: str
     name: str
@@ -31,7 +35,8 @@ class Weighted:
 
 def weighted(model: bytes) -> tuple[Weighted, ...]:
     """Return the layers that have a bias, in the graph's order."""
-    graph, values = read_graph(model), constants(model)
+    graph = read_graph(model)
+    values = constants(model)
     found = []
     for (operator, _), inputs in zip(graph.operators, graph.inputs, strict=True):
         if operator in CHANNEL_AXIS and len(inputs) == 3 and inputs[1] in values and inputs[2] in values:
@@ -40,10 +45,14 @@ def weighted(model: bytes) -> tuple[Weighted, ...]:
     return tuple(found)
 
 
-def kernel_ranges(layers: tuple[Weighted, ...], found: Mapping[str, Any], per_channel: bool, bits: int) -> dict[str, dict[str, Array]]:
-    """Return the ranges of the kernels that are too small for their biases, in the quantizer's form; of the others none.
+def kernel_ranges(
+    layers: tuple[Weighted, ...], found: Mapping[str, Any], per_channel: bool, bits: int
+) -> dict[str, dict[str, Array]]:
+    """Return the ranges of the kernels that are too small for their biases, in the quantizer's form; of the
+    others none.
 
-    found: the activations' ranges (`ranges`), each with zero in it; bits: of activations; those of 16 have zero in their middle.
+    found: the activations' ranges (`ranges`), each with zero in it; bits: of activations; those of 16 have
+    zero in their middle.
     """
     wider = {}
     for layer in layers:

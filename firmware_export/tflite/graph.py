@@ -27,7 +27,9 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Graph:
-    """Subgraph 0: the operators' names in order with the indices of their outputs, the tensors by index, each operator's inputs."""
+    """Subgraph 0: the operators' names in order with the indices of their outputs, the tensors by index, each
+    operator's inputs.
+    """
 
     operators: tuple[tuple[str, tuple[int, ...]], ...]
     tensors: tuple[Tensor, ...]
@@ -46,7 +48,8 @@ def read_graph(model: bytes) -> Graph:
         return _graph(model)
     except UNREADABLE as error:
         raise ExportError(
-            f"the model's {len(model)} bytes cannot be read ({error!r}); it is truncated or damaged, copy it again"
+            f"the model's {len(model)} bytes cannot be read ({error!r}); it is truncated or damaged, copy it "
+            "again"
         ) from error
 
 
@@ -55,9 +58,13 @@ def _graph(model: bytes) -> Graph:
 
     root = schema.Model.GetRootAs(model, 0)
     if root.SubgraphsLength() != 1:
-        raise ExportError(f"the model has {root.SubgraphsLength()} subgraphs, expected one; remove loops and conditions from it")
+        raise ExportError(
+            f"the model has {root.SubgraphsLength()} subgraphs, expected one; remove loops and conditions "
+            "from it"
+        )
     graph = root.Subgraphs(0)
-    kinds, codes = _names(schema.TensorType), _names(schema.BuiltinOperator)
+    kinds = _names(schema.TensorType)
+    codes = _names(schema.BuiltinOperator)
     tensors = tuple(
         Tensor(
             tensor.Name().decode(errors="replace") if tensor.Name() else f"tensor {index}",
@@ -67,7 +74,8 @@ def _graph(model: bytes) -> Graph:
         for index in range(graph.TensorsLength())
         for tensor in [graph.Tensors(index)]
     )
-    operators, inputs = [], []
+    operators = []
+    inputs = []
     for index in range(graph.OperatorsLength()):
         operator = graph.Operators(index)
         code = root.OperatorCodes(operator.OpcodeIndex())
@@ -82,17 +90,22 @@ def constants(model: bytes) -> dict[int, Array]:
     from ai_edge_litert import schema_py_generated as schema
 
     root = schema.Model.GetRootAs(model, 0)
-    graph, found = root.Subgraphs(0), {}
+    graph = root.Subgraphs(0)
+    found = {}
     for index in range(graph.TensorsLength()):
         tensor = graph.Tensors(index)
         data = root.Buffers(tensor.Buffer()).DataAsNumpy()
         if tensor.Type() == schema.TensorType.FLOAT32 and not isinstance(data, int) and data.size:
-            found[index] = data.view(np.float32).reshape(tuple(tensor.ShapeAsNumpy()) if tensor.ShapeLength() else ())
+            found[index] = data.view(np.float32).reshape(
+                tuple(tensor.ShapeAsNumpy()) if tensor.ShapeLength() else ()
+            )
     return found
 
 
 def with_constants(model: bytes, values: Mapping[int, Any]) -> bytes:
-    """Return the .tflite with other values in these tensors of subgraph 0: int8 as they are, all else as float32."""
+    """Return the .tflite with other values in these tensors of subgraph 0: int8 as they are, all else as
+    float32.
+    """
     from ai_edge_litert import schema_py_generated as schema
 
     content = bytearray(model)
@@ -109,13 +122,17 @@ def check_integer(graph: Graph) -> None:
     for name, outputs in graph.operators:
         if name in FORBIDDEN:
             raise ExportError(f"the mixture holds int8 {name} ({_place(graph, outputs)}): {FORBIDDEN[name]}")
-    left = [(name, outputs) for name, outputs in graph.operators if any(graph.tensors[i].dtype == "FLOAT32" for i in outputs)]
+    left = [
+        (name, outputs)
+        for name, outputs in graph.operators
+        if any(graph.tensors[i].dtype == "FLOAT32" for i in outputs)
+    ]
     own = [pair for pair in left if pair[0] not in ("QUANTIZE", "DEQUANTIZE")]
     for name, outputs in own or left:
         where = _place(graph, outputs)
         raise ExportError(
-            f"operator {name} ({where}) has no int8 form, expected integers only; export needs another layer there"
-            " (ReLU for a smooth activation)"
+            f"operator {name} ({where}) has no int8 form, expected integers only; export needs another layer "
+            "there (ReLU for a smooth activation)"
         )
 
 

@@ -20,7 +20,9 @@ MICRO = "tflite-micro"
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model ready to run. `invoke` takes one sample with its batch axis in the model's own type and returns the output's row."""
+    """A model ready to run. `invoke` takes one sample with its batch axis in the model's own type and returns
+    the output's row.
+    """
 
     invoke: Callable[[Any], Any]
     shape: tuple[int, ...]
@@ -31,21 +33,30 @@ class Loaded:
 
 
 def load(model: bytes, runtime: str = "auto", *, reference: bool = False, threads: int = 1) -> Loaded:
-    """Load a model of one input and one output. Raises PlanError or ExportError when it or the runtime is not usable."""
+    """Load a model of one input and one output. Raises PlanError or ExportError when it or the runtime is not
+    usable.
+    """
     with quiet_stderr():  # the runtime tells of its delegate
         return _load_micro(model) if runtime == MICRO else _load(model, runtime, reference, threads)
 
 
 def _load(model: bytes, runtime: str, reference: bool, threads: int) -> Loaded:
     interpreter = load_interpreter(model, threads, reference=reference, runtime=runtime)
-    inputs, outputs = interpreter.get_input_details(), interpreter.get_output_details()
+    inputs = interpreter.get_input_details()
+    outputs = interpreter.get_output_details()
     if len(inputs) != 1 or len(outputs) != 1:
-        raise ExportError(f"the model has {len(inputs)} inputs and {len(outputs)} outputs, expected one each; is it a plan's program?")
+        raise ExportError(
+            f"the model has {len(inputs)} inputs and {len(outputs)} outputs, expected one each; is it a "
+            "plan's program?"
+        )
     try:
         interpreter.allocate_tensors()
     except (RuntimeError, ValueError) as error:
-        raise ExportError(f"the model cannot be run here: {error}; it is damaged or needs a newer runtime") from error
-    source, sink = inputs[0]["index"], outputs[0]["index"]
+        raise ExportError(
+            f"the model cannot be run here: {error}; it is damaged or needs a newer runtime"
+        ) from error
+    source = inputs[0]["index"]
+    sink = outputs[0]["index"]
 
     def invoke(sample: Any) -> Any:
         interpreter.set_tensor(source, sample)
@@ -53,13 +64,19 @@ def _load(model: bytes, runtime: str, reference: bool, threads: int) -> Loaded:
         return interpreter.get_tensor(sink)[0]
 
     scale, zero = inputs[0]["quantization"]
-    name = describe(installed()[0] if runtime == "auto" else runtime) + (", reference kernels" if reference else "")
-    return Loaded(invoke, tuple(int(n) for n in inputs[0]["shape"]), inputs[0]["dtype"], float(scale), int(zero), name)
+    name = describe(installed()[0] if runtime == "auto" else runtime) + (
+        ", reference kernels" if reference else ""
+    )
+    return Loaded(
+        invoke, tuple(int(n) for n in inputs[0]["shape"]), inputs[0]["dtype"], float(scale), int(zero), name
+    )
 
 
 def _load_micro(model: bytes) -> Loaded:
     if importlib.util.find_spec("tflite_micro") is None:
-        raise ExportError("tflite-micro is not installed; `pip install --pre tflite-micro`, or the extra `export`")
+        raise ExportError(
+            "tflite-micro is not installed; `pip install --pre tflite-micro`, or the extra `export`"
+        )
     check_inside(model)
     if installed():
         load_interpreter(model)  # tflite-micro trusts its input: a damaged model would end the process
@@ -68,7 +85,9 @@ def _load_micro(model: bytes) -> Loaded:
     try:
         interpreter = micro.Interpreter.from_bytes(model)
     except (RuntimeError, ValueError) as error:
-        raise ExportError(f"tflite-micro refuses this model: {error}; it runs int8 models of the operators it knows") from error
+        raise ExportError(
+            f"tflite-micro refuses this model: {error}; it runs int8 models of the operators it knows"
+        ) from error
 
     def invoke(sample: Any) -> Any:
         interpreter.set_input(sample, 0)
@@ -80,22 +99,37 @@ def _load_micro(model: bytes) -> Loaded:
     scale = float(quantization["scales"][0]) if len(quantization["scales"]) else 0.0
     zero = int(quantization["zero_points"][0]) if len(quantization["zero_points"]) else 0
     shape = tuple(int(n) for n in details["shape"])
-    return Loaded(invoke, shape, details["dtype"], scale, zero, f"tflite-micro {importlib.metadata.version('tflite-micro')}")
+    return Loaded(
+        invoke,
+        shape,
+        details["dtype"],
+        scale,
+        zero,
+        f"tflite-micro {importlib.metadata.version('tflite-micro')}",
+    )
 
 
 def quantize_input(loaded: Loaded, x: Array) -> Any:
-    """Return samples in the model's own type: int8[n, *shape] or float32[n, *shape]. Raises ExportError for another shape."""
+    """Return samples in the model's own type: int8[n, *shape] or float32[n, *shape]. Raises ExportError for
+    another shape.
+    """
     if tuple(x.shape[1:]) != loaded.shape[1:]:
-        raise ExportError(f"the samples are {tuple(x.shape[1:])}, the model takes {loaded.shape[1:]}; is this shard of another data set?")
+        raise ExportError(
+            f"the samples are {tuple(x.shape[1:])}, the model takes {loaded.shape[1:]}; is this shard of "
+            "another data set?"
+        )
     if loaded.dtype == np.float32:
         return x
     limits = np.iinfo(loaded.dtype)
-    return np.clip(np.round(x / loaded.scale) + loaded.zero_point, limits.min, limits.max).astype(loaded.dtype)
+    return np.clip(np.round(x / loaded.scale) + loaded.zero_point, limits.min, limits.max).astype(
+        loaded.dtype
+    )
 
 
 def outputs(loaded: Loaded, x: Array) -> tuple[Any, Array]:
     """Return the raw outputs [n, classes] and the milliseconds of each inference, float32[n]."""
-    rows, times = [], np.empty(len(x), np.float32)
+    rows = []
+    times = np.empty(len(x), np.float32)
     for index, sample in enumerate(quantize_input(loaded, x)):
         start = time.perf_counter()
         rows.append(loaded.invoke(sample[None]))

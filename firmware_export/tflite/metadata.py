@@ -1,6 +1,7 @@
 """Named metadata in a .tflite: a buffer that runtimes ignore and that travels with the model.
 
-Writing needs ai-edge-litert, as the quantizer does. Reading needs nothing: `edgefl infer` runs on boards that have only tflite-runtime.
+Writing needs ai-edge-litert, as the quantizer does. Reading needs nothing: `edgefl infer` runs on boards that
+have only tflite-runtime.
 """
 
 import struct
@@ -12,7 +13,8 @@ from edgefl.errors import ExportError
 from firmware_export.tflite.network import UNREADABLE, buffer_bytes
 
 SPLIT = "EDGEFL_SPLIT"
-BUFFERS, METADATA = 4, 6
+BUFFERS = 4
+METADATA = 6
 """Fields of the table Model in TensorFlow's schema.fbs."""
 ALIGNMENT = 16
 """Of a buffer's data, in bytes: schema.fbs says `force_align: 16`."""
@@ -40,13 +42,15 @@ def with_metadata(model: bytes, name: str, content: bytes) -> bytes:
         added = schema.BufferT()
         added.data = np.frombuffer(content, np.uint8)
         note = schema.MetadataT()
-        note.name, note.buffer = name, len(root.buffers)
+        note.name = name
+        note.buffer = len(root.buffers)
         root.buffers = [*root.buffers, added]
         root.metadata = [*(root.metadata or []), note]
         return _packed(root, len(model) + len(content))
     except UNREADABLE as error:
         raise ExportError(
-            f"the model's {len(model)} bytes cannot be read ({error!r}); it is truncated or damaged, copy it again"
+            f"the model's {len(model)} bytes cannot be read ({error!r}); it is truncated or damaged, copy it "
+            "again"
         ) from error
 
 

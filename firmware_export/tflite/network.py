@@ -1,7 +1,7 @@
 """An int8 .tflite as data: tensors with their values and quantization, operators in order with their options.
 
-`graph.py` lists what a file holds; this reads all that is needed to compute it. Bytes that cannot be read, or that a newer schema
-wrote, raise ExportError: nothing here guesses.
+`graph.py` lists what a file holds; this reads all that is needed to compute it. Bytes that cannot be read, or
+that a newer schema wrote, raise ExportError: nothing here guesses.
 """
 
 import re
@@ -16,14 +16,24 @@ from edgefl.errors import ExportError
 
 SCHEMA = 3
 MAX_NAME_LENGTH = 200
-UNREADABLE = (struct.error, IndexError, KeyError, ValueError, TypeError, AttributeError, OverflowError, MemoryError)
+UNREADABLE = (
+    struct.error,
+    IndexError,
+    KeyError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    MemoryError,
+)
 
 
 def safe_name(raw: bytes) -> str:
     """Return a name from a model file as text that is safe in C comments, HTML, errors and on a terminal.
 
-    Everything that this package writes uses this form of a name. ASCII letters, digits, space and `_/:.;-` stay, any other character
-    becomes `_`: a name cannot end a comment or a line, hold a trigraph or a terminal escape.
+    Everything that this package writes uses this form of a name. ASCII letters, digits, space and `_/:.;-`
+    stay, any other character becomes `_`: a name cannot end a comment or a line, hold a trigraph or a
+    terminal escape.
 
     Args:
         raw: The name's bytes. They may be invalid UTF-8.
@@ -31,15 +41,17 @@ def safe_name(raw: bytes) -> str:
     Returns:
         At most MAX_NAME_LENGTH characters.
     """
-    return re.sub(r"[^A-Za-z0-9_/:.; -]", "_", raw[: 4 * MAX_NAME_LENGTH].decode(errors="replace"))[:MAX_NAME_LENGTH]
+    return re.sub(r"[^A-Za-z0-9_/:.; -]", "_", raw[: 4 * MAX_NAME_LENGTH].decode(errors="replace"))[
+        :MAX_NAME_LENGTH
+    ]
 
 
 @dataclass(frozen=True, eq=False)
 class Tensor:
     """One tensor.
 
-    name: see `safe_name`; scale: float32[channels or 1], empty where it is not quantized; axis: the dimension that scales belong to;
-    data: its values in `shape`, None for an activation.
+    name: see `safe_name`; scale: float32[channels or 1], empty where it is not quantized; axis: the dimension
+    that scales belong to; data: its values in `shape`, None for an activation.
     """
 
     index: int
@@ -64,7 +76,9 @@ class Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Operator:
-    """One operator: its builtin name, version, tensors by index (-1: left out), and options by the schema's names."""
+    """One operator: its builtin name, version, tensors by index (-1: left out), and options by the schema's
+    names.
+    """
 
     name: str
     version: int
@@ -88,24 +102,36 @@ class Network:
 
 
 def read_network(model: bytes) -> Network:
-    """Return subgraph 0. Raises ExportError for bytes that are no model, that end early, or that a newer schema wrote."""
+    """Return subgraph 0. Raises ExportError for bytes that are no model, that end early, or that a newer
+    schema wrote.
+    """
     from ai_edge_litert import schema_py_generated as schema
 
     if model[4:8] != b"TFL3":
-        raise ExportError(f"{len(model)} bytes that are no TFLite model: expected the mark TFL3 at byte 4; give a model.tflite")
+        raise ExportError(
+            f"{len(model)} bytes that are no TFLite model: expected the mark TFL3 at byte 4; give a "
+            "model.tflite"
+        )
     try:
         root = schema.ModelT.InitFromObj(schema.Model.GetRootAs(model, 0))
         if root.version != SCHEMA:
-            raise ExportError(f"the model is of schema version {root.version}, expected {SCHEMA}; export it again, or update edgefl")
+            raise ExportError(
+                f"the model is of schema version {root.version}, expected {SCHEMA}; export it again, or "
+                "update edgefl"
+            )
         if len(root.subgraphs) != 1:
-            raise ExportError(f"the model has {len(root.subgraphs)} subgraphs, expected one; remove loops and conditions from it")
+            raise ExportError(
+                f"the model has {len(root.subgraphs)} subgraphs, expected one; remove loops and conditions "
+                "from it"
+            )
         graph = root.subgraphs[0]
         tensors = tuple(_tensor(model, root, graph, index, schema) for index in range(len(graph.tensors)))
         operators = tuple(_operator(root, each, schema) for each in graph.operators)
         network = Network(tensors, operators, _indices(graph.inputs), _indices(graph.outputs))
     except UNREADABLE as error:
         raise ExportError(
-            f"the model's {len(model)} bytes cannot be read ({error!r}); it is truncated or damaged, copy it again"
+            f"the model's {len(model)} bytes cannot be read ({error!r}); it is truncated or damaged, copy it "
+            "again"
         ) from error
     _check(network)
     return network
@@ -133,7 +159,9 @@ def _tensor(model: bytes, root: Any, graph: Any, index: int, schema: Any) -> Ten
     raw = buffer_bytes(model, root.buffers[tensor.buffer])
     data = None
     if raw:
-        kind = {"INT8": np.int8, "INT32": np.int32, "INT64": np.int64, "FLOAT32": np.float32}.get(dtype, np.uint8)
+        kind = {"INT8": np.int8, "INT32": np.int32, "INT64": np.int64, "FLOAT32": np.float32}.get(
+            dtype, np.uint8
+        )
         data = np.frombuffer(raw, np.dtype(kind).newbyteorder("<"))
         if kind is not np.uint8:
             data = data.reshape(shape)
@@ -157,7 +185,8 @@ def _operator(root: Any, operator: Any, schema: Any) -> Operator:
     names = _names(schema.BuiltinOperator)
     if number not in names:
         raise ExportError(
-            f"the model holds builtin operator {number}, which this edgefl does not know; it is of a newer TFLite: update edgefl"
+            f"the model holds builtin operator {number}, which this edgefl does not know; it is of a newer "
+            "TFLite: update edgefl"
         )
     options = vars(operator.builtinOptions) if operator.builtinOptions is not None else {}
     name = names[number] if names[number] != "CUSTOM" else f"CUSTOM {safe_name(code.customCode or b'?')}"
@@ -167,11 +196,24 @@ def _operator(root: Any, operator: Any, schema: Any) -> Operator:
 def _check(network: Network) -> None:
     """Indices lie inside, and every operator's input is there before it runs."""
     count = len(network.tensors)
-    ready = {tensor.index for tensor in network.tensors if tensor.data is not None} | set(network.inputs) | {-1}
+    ready = (
+        {tensor.index for tensor in network.tensors if tensor.data is not None} | set(network.inputs) | {-1}
+    )
     for operator in network.operators:
         used = (*operator.inputs, *operator.outputs)
-        if not operator.outputs or not all(-1 <= i < count for i in used) or not all(i in ready for i in operator.inputs):
-            raise ExportError(f"operator {operator.name} names a tensor that is not there; the model is damaged, copy it again")
+        if (
+            not operator.outputs
+            or not all(-1 <= i < count for i in used)
+            or not all(i in ready for i in operator.inputs)
+        ):
+            raise ExportError(
+                f"operator {operator.name} names a tensor that is not there; the model is damaged, copy it "
+                "again"
+            )
         ready.update(operator.outputs)
-    if not network.outputs or not all(0 <= i < count and i in ready for i in (*network.inputs, *network.outputs)):
-        raise ExportError("the model has no output, or one that no operator makes; it is damaged, copy it again")
+    if not network.outputs or not all(
+        0 <= i < count and i in ready for i in (*network.inputs, *network.outputs)
+    ):
+        raise ExportError(
+            "the model has no output, or one that no operator makes; it is damaged, copy it again"
+        )

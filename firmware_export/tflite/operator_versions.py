@@ -1,7 +1,8 @@
 """The version that each integer operator must name in a .tflite file.
 
-Source: `GetBuiltinOperatorVersion` in tflite/tools/versioning/op_version.cc of LiteRT (TensorFlow before), November 2026. A reader of a
-lower version may misread an operator, so strict importers refuse a file that names another version than this one.
+Source: `GetBuiltinOperatorVersion` in tflite/tools/versioning/op_version.cc of LiteRT (TensorFlow before),
+November 2026. A reader of a lower version may misread an operator, so strict importers refuse a file that
+names another version than this one.
 """
 
 from collections.abc import Sequence
@@ -10,14 +11,45 @@ from typing import Any
 import numpy as np
 
 VERSIONS: dict[str, tuple[int, int]] = {
-    "ABS": (2, 3), "ADD": (2, 3), "AVERAGE_POOL_2D": (2, 3), "BATCH_MATMUL": (2, 3), "CONCATENATION": (2, 3), "CONV_2D": (3, 1),
-    "DEPTHWISE_CONV_2D": (3, 1), "DEQUANTIZE": (2, 3), "EXPAND_DIMS": (1, 1), "FULLY_CONNECTED": (4, 1), "GELU": (2, 1),
-    "HARD_SWISH": (1, 1), "LEAKY_RELU": (1, 2), "LOGISTIC": (2, 3), "MAXIMUM": (2, 4), "MAX_POOL_2D": (2, 3), "MEAN": (2, 3),
-    "MINIMUM": (2, 4), "MUL": (2, 4), "PACK": (2, 3), "PAD": (2, 3), "PADV2": (2, 3), "QUANTIZE": (1, 1), "RELU": (2, 3),
-    "RELU6": (2, 3), "RESHAPE": (1, 1), "RSQRT": (2, 3), "SLICE": (2, 4), "SOFTMAX": (2, 3), "SPLIT": (2, 4),
-    "SQUARED_DIFFERENCE": (2, 1), "SQUEEZE": (1, 1), "STRIDED_SLICE": (2, 1), "SUB": (2, 5), "SUM": (2, 1), "TANH": (2, 3),
-    "TRANSPOSE": (2, 5), "UNPACK": (2, 4),
-}  # fmt: skip
+    "ABS": (2, 3),
+    "ADD": (2, 3),
+    "AVERAGE_POOL_2D": (2, 3),
+    "BATCH_MATMUL": (2, 3),
+    "CONCATENATION": (2, 3),
+    "CONV_2D": (3, 1),
+    "DEPTHWISE_CONV_2D": (3, 1),
+    "DEQUANTIZE": (2, 3),
+    "EXPAND_DIMS": (1, 1),
+    "FULLY_CONNECTED": (4, 1),
+    "GELU": (2, 1),
+    "HARD_SWISH": (1, 1),
+    "LEAKY_RELU": (1, 2),
+    "LOGISTIC": (2, 3),
+    "MAXIMUM": (2, 4),
+    "MAX_POOL_2D": (2, 3),
+    "MEAN": (2, 3),
+    "MINIMUM": (2, 4),
+    "MUL": (2, 4),
+    "PACK": (2, 3),
+    "PAD": (2, 3),
+    "PADV2": (2, 3),
+    "QUANTIZE": (1, 1),
+    "RELU": (2, 3),
+    "RELU6": (2, 3),
+    "RESHAPE": (1, 1),
+    "RSQRT": (2, 3),
+    "SLICE": (2, 4),
+    "SOFTMAX": (2, 3),
+    "SPLIT": (2, 4),
+    "SQUARED_DIFFERENCE": (2, 1),
+    "SQUEEZE": (1, 1),
+    "STRIDED_SLICE": (2, 1),
+    "SUB": (2, 5),
+    "SUM": (2, 1),
+    "TANH": (2, 3),
+    "TRANSPOSE": (2, 5),
+    "UNPACK": (2, 4),
+}
 """Operator -> version for int8 and for int16 activations, before the exceptions of `version_of_operator`."""
 
 
@@ -31,13 +63,19 @@ def version_of_operator(name: str, operator: Any, tensors: Sequence[Any], schema
         schema: The module of the schema.
 
     Returns:
-        The version; 0 if the table does not hold the operator, or if its activations are neither int8 nor int16.
+        The version; 0 if the table does not hold the operator, or if its activations are neither int8 nor
+        int16.
     """
     kinds = {schema.TensorType.INT8: 0, schema.TensorType.INT16: 1}
     inputs = [tensors[i] for i in operator.inputs if i >= 0]
     outputs = [tensors[i] for i in operator.outputs]
     activation = 1 if name == "SPLIT" else 0
-    if name not in VERSIONS or len(inputs) <= activation or inputs[activation].type not in kinds or not outputs:
+    if (
+        name not in VERSIONS
+        or len(inputs) <= activation
+        or inputs[activation].type not in kinds
+        or not outputs
+    ):
         return 0
     of_int16 = kinds[inputs[activation].type]
     options = operator.builtinOptions
@@ -49,7 +87,11 @@ def version_of_operator(name: str, operator: Any, tensors: Sequence[Any], schema
             return 8
         if inputs[0].shape[-1] != inputs[1].shape[-1]:  # a grouped convolution
             return 6
-    if name == "DEPTHWISE_CONV_2D" and of_int16 and (options.dilationHFactor != 1 or options.dilationWFactor != 1):
+    if (
+        name == "DEPTHWISE_CONV_2D"
+        and of_int16
+        and (options.dilationHFactor != 1 or options.dilationWFactor != 1)
+    ):
         return 2
     if name == "MUL" and not of_int16 and _product_scale(inputs, outputs[0]) >= 1:
         return 3
@@ -61,7 +103,12 @@ def version_of_operator(name: str, operator: Any, tensors: Sequence[Any], schema
         return 6 if len(inputs[0].shape) > 5 else max(4, VERSIONS[name][of_int16])
     if rank > 4 and name in ("SLICE", "PAD", "PADV2", "STRIDED_SLICE"):
         return 5 if name == "SLICE" else 4
-    if rank > 4 and name in ("MAXIMUM", "MINIMUM", "SUB") and not of_int16 and list(inputs[0].shape) != list(inputs[1].shape):
+    if (
+        rank > 4
+        and name in ("MAXIMUM", "MINIMUM", "SUB")
+        and not of_int16
+        and list(inputs[0].shape) != list(inputs[1].shape)
+    ):
         return 3
     if name == "QUANTIZE" and outputs[0].type == schema.TensorType.INT16:
         return 2
@@ -80,9 +127,15 @@ def _fully_connected(inputs: Sequence[Any], options: Any, of_int16: int) -> int:
 
 def _product_scale(inputs: Sequence[Any], output: Any) -> float:
     """Return the factor by which a product of two int8 is rescaled, 0 where a tensor has no scale."""
-    scales = [np.float32(tensor.quantization.scale[0]) for tensor in (*inputs[:2], output) if _has_scale(tensor)]
+    scales = [
+        np.float32(tensor.quantization.scale[0]) for tensor in (*inputs[:2], output) if _has_scale(tensor)
+    ]
     return float(scales[0] * scales[1] / scales[2]) if len(scales) == 3 else 0.0
 
 
 def _has_scale(tensor: Any) -> bool:
-    return tensor.quantization is not None and tensor.quantization.scale is not None and len(tensor.quantization.scale) > 0
+    return (
+        tensor.quantization is not None
+        and tensor.quantization.scale is not None
+        and len(tensor.quantization.scale) > 0
+    )

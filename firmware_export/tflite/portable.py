@@ -1,8 +1,9 @@
-"""The form of a model that strict readers take: aligned buffers inside the flatbuffer, operator versions and options as the schema asks.
+"""The form of a model that strict readers take: aligned buffers inside the flatbuffer, operator versions and
+options as the schema asks.
 
-ai-edge-quantizer puts the weights of a large model (256 KiB and more) behind the flatbuffer, at offsets that TensorFlow Lite Micro does not
-follow: it reads zeros. It also writes version 1 for every operator, which strict importers refuse,
-as they do a RESHAPE without options.
+ai-edge-quantizer puts the weights of a large model (256 KiB and more) behind the flatbuffer, at offsets that
+TensorFlow Lite Micro does not follow: it reads zeros. It also writes version 1 for every operator, which
+strict importers refuse, as they do a RESHAPE without options.
 """
 
 from typing import Any
@@ -16,7 +17,9 @@ ALIGNMENT = 16
 
 
 class _AlignedBuffer:
-    """A buffer whose data start at a multiple of ALIGNMENT; the schema's generated class does not align them."""
+    """A buffer whose data start at a multiple of ALIGNMENT; the schema's generated class does not align
+    them.
+    """
 
     def __init__(self, content: bytes) -> None:
         self.content = content
@@ -36,7 +39,8 @@ class _AlignedBuffer:
 
 
 def to_portable(model: bytes) -> bytes:
-    """Return the same model with its buffers inside the flatbuffer and with the operator versions of the schema.
+    """Return the same model with its buffers inside the flatbuffer and with the operator versions of the
+    schema.
 
     Args:
         model: A .tflite of any size.
@@ -56,13 +60,15 @@ def to_portable(model: bytes) -> bytes:
         builder.Finish(root.Pack(builder), b"TFL3")
     except UNREADABLE as error:
         raise ExportError(
-            f"the model's {len(model)} bytes cannot be read ({error!r}); it is truncated or damaged, copy it again"
+            f"the model's {len(model)} bytes cannot be read ({error!r}); it is truncated or damaged, copy it "
+            "again"
         ) from error
     return bytes(builder.Output())
 
 
 def check_inside(model: bytes) -> None:
-    """Raise ExportError if weights lie behind the flatbuffer, where TensorFlow Lite Micro reads zeros without an error.
+    """Raise ExportError if weights lie behind the flatbuffer, where TensorFlow Lite Micro reads zeros without
+    an error.
 
     Bytes that cannot be read pass: the runtime refuses them.
     """
@@ -70,13 +76,15 @@ def check_inside(model: bytes) -> None:
 
     try:
         root = schema.Model.GetRootAs(model, 0)
-        outside = sum(root.Buffers(i).Size() for i in range(root.BuffersLength()) if root.Buffers(i).Offset() > 1)
+        outside = sum(
+            root.Buffers(i).Size() for i in range(root.BuffersLength()) if root.Buffers(i).Offset() > 1
+        )
     except UNREADABLE:
         return
     if outside:
         raise ExportError(
-            f"{outside:,} bytes of weights lie behind the model's flatbuffer, expected all inside: TensorFlow Lite Micro would read zeros; "
-            "export the model again with this edgefl"
+            f"{outside:,} bytes of weights lie behind the model's flatbuffer, expected all inside: "
+            "TensorFlow Lite Micro would read zeros; export the model again with this edgefl"
         )
 
 
@@ -89,24 +97,35 @@ def _set_versions(root: Any, schema: Any) -> None:
         for operator in graph.operators:
             before = root.operatorCodes[operator.opcodeIndex]
             number = max(before.builtinCode, before.deprecatedBuiltinCode)
-            version = version_of_operator(builtins.get(number, ""), operator, graph.tensors, schema) or before.version
+            version = (
+                version_of_operator(builtins.get(number, ""), operator, graph.tensors, schema)
+                or before.version
+            )
             key = (number, before.customCode or b"", version)
             if key not in codes:
                 codes[key] = len(found)
                 code = schema.OperatorCodeT()
-                code.builtinCode, code.deprecatedBuiltinCode, code.customCode, code.version = (
-                    number, min(number, 127), before.customCode, version,
-                )  # fmt: skip
+                code.builtinCode = number
+                code.deprecatedBuiltinCode = min(number, 127)
+                code.customCode = before.customCode
+                code.version = version
                 found.append(code)
             operator.opcodeIndex = codes[key]
     root.operatorCodes = found
 
 
 def _complete_reshapes(root: Any, schema: Any) -> None:
-    """Give each RESHAPE the options that name its new shape; the converter leaves them out where a tensor holds the shape."""
+    """Give each RESHAPE the options that name its new shape; the converter leaves them out where a tensor
+    holds the shape.
+    """
     for graph in root.subgraphs:
         for operator in graph.operators:
-            if root.operatorCodes[operator.opcodeIndex].builtinCode == schema.BuiltinOperator.RESHAPE and operator.builtinOptions is None:
+            if (
+                root.operatorCodes[operator.opcodeIndex].builtinCode == schema.BuiltinOperator.RESHAPE
+                and operator.builtinOptions is None
+            ):
                 operator.builtinOptions = schema.ReshapeOptionsT()
-                operator.builtinOptions.newShape = [int(size) for size in graph.tensors[operator.outputs[0]].shape]
+                operator.builtinOptions.newShape = [
+                    int(size) for size in graph.tensors[operator.outputs[0]].shape
+                ]
                 operator.builtinOptionsType = schema.BuiltinOptions.ReshapeOptions

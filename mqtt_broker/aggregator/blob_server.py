@@ -1,4 +1,6 @@
-"""The aggregator's blobs and what of them is wanted. Chunks that several devices want go out once: all who lack them listen."""
+"""The aggregator's blobs and what of them is wanted. Chunks that several devices want go out once: all who
+lack them listen.
+"""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -8,21 +10,29 @@ from edgefl.wire.messages import Manifest, Want
 
 WINDOW_S = 0.1
 LONGEST_S = 1.0
-"""A want waits until all who were told of the blob have asked; else until nobody asked for the first, or it is as old as the second."""
-# devices that have a blob need a moment to leave it before it comes again for those who asked late; the wait doubles with each time,
+"""A want waits until all who were told of the blob have asked; else until nobody asked for the first, or it
+is as old as the second.
+"""
+# devices that have a blob need a moment to leave it before it comes again for those who asked late; the wait
+# doubles with each time,
 # for what hundreds still wait for lies in the broker's queues, and more of it would only be slower
-REPEAT_S, LONGEST_REPEAT_S = 0.3, 20.0
-# a manifest is retained, so that who subscribes gets it; who asks without it is told again, but not each of hundreds
+REPEAT_S = 0.3
+LONGEST_REPEAT_S = 20.0
+# a manifest is retained, so that who subscribes gets it; who asks without it is told again, but not each of
+# hundreds
 MANIFEST_S = 1.5
 RETAINED_BYTES = 4 * 1024 * 1024
-"""A blob of at most so many bytes is left with the broker, which gives it to whoever subscribes; of a larger one only what is wanted."""
+"""A blob of at most so many bytes is left with the broker, which gives it to whoever subscribes; of a larger
+one only what is wanted.
+"""
 
 
 class BlobServer:
     """Blobs by sha256, and the chunks still to be published, oldest want first. No I/O; `now` in seconds."""
 
     def __init__(self, retained_bytes: int = RETAINED_BYTES, chunk_bytes: int = CHUNK_BYTES) -> None:
-        self._retained_bytes, self._chunk_bytes = retained_bytes, chunk_bytes
+        self._retained_bytes = retained_bytes
+        self._chunk_bytes = chunk_bytes
         self._blobs: dict[str, bytes] = {}
         self._pending: dict[tuple[str, int], float] = {}
         self._sent: dict[tuple[str, int], tuple[float, int]] = {}
@@ -55,15 +65,22 @@ class BlobServer:
         """Return size and chunks of a blob that is held."""
         size = len(self._blobs[sha256])
         count = chunk_count(size, self._chunk_bytes)
-        return Manifest(sha256, size, count, self._chunk_bytes, time.time(), size <= self._retained_bytes, session)
+        return Manifest(
+            sha256, size, count, self._chunk_bytes, time.time(), size <= self._retained_bytes, session
+        )
 
     def chunks(self, sha256: str) -> Iterator[bytes]:
         """Yield the chunks of a blob that is held."""
         blob = self._blobs[sha256]
-        return (chunk(blob, index, self._chunk_bytes) for index in range(chunk_count(len(blob), self._chunk_bytes)))
+        return (
+            chunk(blob, index, self._chunk_bytes)
+            for index in range(chunk_count(len(blob), self._chunk_bytes))
+        )
 
     def is_manifest_due(self, sha256: str, now: float) -> bool:
-        """Whether to publish a manifest again for one who asks without it: not at the first ask, for it was with the offer."""
+        """Whether to publish a manifest again for one who asks without it: not at the first ask, for it was
+        with the offer.
+        """
         due = now - self._told.setdefault(sha256, now) > MANIFEST_S
         if due:
             self._told[sha256] = now
@@ -76,7 +93,9 @@ class BlobServer:
         self._silent.setdefault(sha256, set()).add(client_id)
 
     def want(self, want: Want, now: float, client_id: str = "") -> bool:
-        """Note what a device lacks; False for a blob that is not held any more. WireError for ranges outside the blob."""
+        """Note what a device lacks; False for a blob that is not held any more. WireError for ranges outside
+        the blob.
+        """
         if want.sha256 not in self._blobs:
             return False
         self._silent.get(want.sha256, set()).discard(client_id)
@@ -87,7 +106,9 @@ class BlobServer:
         return True
 
     def next_chunk(self, now: float) -> tuple[str, int, bytes] | None:
-        """Take the next (sha256, index, chunk) to publish; a want waits a moment for others that may want the same."""
+        """Take the next (sha256, index, chunk) to publish; a want waits a moment for others that may want the
+        same.
+        """
         for key, since in self._pending.items():
             all_asked = self._silent.get(key[0]) == set()
             waited = all_asked or now - self._asked[key[0]] >= WINDOW_S or now - since >= LONGEST_S

@@ -1,4 +1,6 @@
-"""An aggregator's blobs on the wire: manifests and the chunks of small blobs retained, others to whoever asked."""
+"""An aggregator's blobs on the wire: manifests and the chunks of small blobs retained, others to whoever
+asked.
+"""
 
 import time
 
@@ -17,11 +19,16 @@ class BlobTraffic:
     """Publishes what a `BlobServer` says is due."""
 
     def __init__(self, link: Link, topics: Topics, session: str, chunk_bytes: int = CHUNK_BYTES) -> None:
-        self._link, self._topics, self._session = link, topics, session
-        self._server, self._max_retained = BlobServer(chunk_bytes=chunk_bytes), chunk_count(RETAINED_BYTES, chunk_bytes)
+        self._link = link
+        self._topics = topics
+        self._session = session
+        self._server = BlobServer(chunk_bytes=chunk_bytes)
+        self._max_retained = chunk_count(RETAINED_BYTES, chunk_bytes)
 
     def offer(self, sha256: str, content: bytes) -> None:
-        """Hold a blob and publish what the broker shall keep of it; one that is held already costs nothing."""
+        """Hold a blob and publish what the broker shall keep of it; one that is held already costs
+        nothing.
+        """
         if sha256 not in self._server.held():
             self._server.offer(sha256, content)
             self._publish(sha256)
@@ -52,19 +59,25 @@ class BlobTraffic:
 
     def _clear(self, manifest: Manifest) -> None:
         indices = range(manifest.count if manifest.retained else 0)
-        for topic in (self._topics.manifest(manifest.sha256), *(self._topics.blob(manifest.sha256, index) for index in indices)):
+        for topic in (
+            self._topics.manifest(manifest.sha256),
+            *(self._topics.blob(manifest.sha256, index) for index in indices),
+        ):
             self._link.publish(topic, b"", retain=True)
 
     def clear_left(self, sha256: str, payload: bytes) -> None:
-        """Take from the broker what this aggregator left there when it was killed and does not hold now; WireError for other manifests."""
+        """Take from the broker what this aggregator left there when it was killed and does not hold now;
+        WireError for other manifests.
+        """
         manifest = decode_json(Manifest, payload)
         if manifest.session != self._session or sha256 in self._server.held():
             return
-        # where no access list says who may write it, it may be anybody's: it must not make this one publish without end
+        # where no access list says who may write it, it may be anybody's: it must not make this one publish
+        # without end
         if manifest.sha256 != sha256 or not 0 <= manifest.count <= self._max_retained:
             raise WireError(
-                f"a manifest of {manifest.count} chunks, expected those that an aggregator leaves, {self._max_retained} at most; "
-                "let the broker's access list keep others from writing it"
+                f"a manifest of {manifest.count} chunks, expected those that an aggregator leaves, "
+                f"{self._max_retained} at most; let the broker's access list keep others from writing it"
             )
         self._clear(manifest)
 
@@ -75,7 +88,11 @@ class BlobTraffic:
     def want(self, client_id: str, want: Want) -> None:
         """Note what a device lacks. WireError for ranges outside the blob."""
         now = time.monotonic()
-        if self._server.want(want, now, client_id) and not want.missing and self._server.is_manifest_due(want.sha256, now):
+        if (
+            self._server.want(want, now, client_id)
+            and not want.missing
+            and self._server.is_manifest_due(want.sha256, now)
+        ):
             self._publish_manifest(want.sha256)
 
     def send_due(self, now: float) -> None:

@@ -1,6 +1,8 @@
-"""What an aggregator and its worker processes say to each other: one line of JSON a message, over pipes that only these two hold.
+"""What an aggregator and its worker processes say to each other: one line of JSON a message, over pipes that
+only these two hold.
 
-aggregator -> worker   Start, then for each round Play, Serve (who, with what), Answer (to Arrived), Gone, Leave, Close; at last End
+aggregator -> worker   Start, then for each round Play, Serve (who, with what), Answer (to Arrived), Gone,
+                       Leave, Close; at last End
 worker -> aggregator   Up, Serving, Arrived, Refused, Closed; Broke before it ends of an error
 """
 
@@ -42,9 +44,11 @@ class Start:
 
 @dataclass(frozen=True)
 class Play:
-    """A round opens. `nonces`: (round, nonce) that an update may answer; `directory`: where updates of this round are spooled.
+    """A round opens. `nonces`: (round, nonce) that an update may answer; `directory`: where updates of this
+    round are spooled.
 
-    received: (client, sha256) of the updates that it has; late, settled: (round, client, sha256), see `edgefl.server.rounds.Round`.
+    received: (client, sha256) of the updates that it has; late, settled: (round, client, sha256), see
+    `edgefl.server.rounds.Round`.
     """
 
     number: int
@@ -58,8 +62,9 @@ class Play:
 
 @dataclass(frozen=True)
 class Client:
-    """A client of the open round: its task without models and scalars, the models that its update may hold, as places in
-    `Serve.specs`, and the update's largest size in bytes."""
+    """A client of the open round: its task without models and scalars, the models that its update may hold,
+    as places in `Serve.specs`, and the update's largest size in bytes.
+    """
 
     client_id: str
     task: Task
@@ -69,7 +74,8 @@ class Client:
 
 @dataclass(frozen=True)
 class Serve:
-    """Take the uploads of these clients, and begin: it comes after each Play. `specs` follow those that were told before.
+    """Take the uploads of these clients, and begin: it comes after each Play. `specs` follow those that were
+    told before.
 
     `others`: clients that have no task, and are told so.
     """
@@ -124,7 +130,9 @@ class Serving:
 
 @dataclass(frozen=True)
 class Arrived:
-    """Updates that were checked and are on disk in this directory; `sent`: bytes that the worker published since it said so last."""
+    """Updates that were checked and are on disk in this directory; `sent`: bytes that the worker published
+    since it said so last.
+    """
 
     directory: str
     begins: tuple[Begin, ...]
@@ -152,9 +160,40 @@ class Broke:
     reason: str
 
 
-Said = Start | Play | Serve | Answer | Gone | Leave | Close | End | Up | Serving | Arrived | Refused | Closed | Broke
+Said = (
+    Start
+    | Play
+    | Serve
+    | Answer
+    | Gone
+    | Leave
+    | Close
+    | End
+    | Up
+    | Serving
+    | Arrived
+    | Refused
+    | Closed
+    | Broke
+)
 _KINDS: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (Start, Play, Serve, Answer, Gone, Leave, Close, End, Up, Serving, Arrived, Refused, Closed, Broke)
+    kind.__name__: kind
+    for kind in (
+        Start,
+        Play,
+        Serve,
+        Answer,
+        Gone,
+        Leave,
+        Close,
+        End,
+        Up,
+        Serving,
+        Arrived,
+        Refused,
+        Closed,
+        Broke,
+    )
 }
 
 
@@ -166,7 +205,9 @@ def _fields(record: Any) -> dict[str, Any]:
 
 def to_line(said: Said) -> bytes:
     """Return a message as one line."""
-    return json.dumps([type(said).__name__, vars(said)], default=_fields, separators=(",", ":")).encode() + b"\n"
+    return (
+        json.dumps([type(said).__name__, vars(said)], default=_fields, separators=(",", ":")).encode() + b"\n"
+    )
 
 
 def from_line(line: bytes) -> Said:
@@ -174,7 +215,10 @@ def from_line(line: bytes) -> Said:
     kind, fields = json.loads(line)
     if kind == "Serve":
         fields["clients"] = [Client(**{**each, "task": Task(**each["task"])}) for each in fields["clients"]]
-        fields["specs"] = [tuple(TensorSpec(s["name"], tuple(s["shape"]), s["dtype"]) for s in specs) for specs in fields["specs"]]
+        fields["specs"] = [
+            tuple(TensorSpec(s["name"], tuple(s["shape"]), s["dtype"]) for s in specs)
+            for specs in fields["specs"]
+        ]
     elif kind == "Arrived":
         fields["begins"] = [Begin(**each) for each in fields["begins"]]
     said: Said = _KINDS[kind](**{name: _tuple(value) for name, value in fields.items()})

@@ -1,4 +1,6 @@
-"""The worker processes of an aggregator: who serves which client, what each was told, and another start for one that ended."""
+"""The worker processes of an aggregator: who serves which client, what each was told, and another start for
+one that ended.
+"""
 
 import contextlib
 import subprocess
@@ -22,12 +24,15 @@ CREW = "crew/"
 COMMAND = ("-m", "mqtt_broker.aggregator.worker")
 END_S = 10.0
 MAX_FAILURES = 8
-FIRST_WAIT_S, LONGEST_WAIT_S = 0.25, 5.0
+FIRST_WAIT_S = 0.25
+LONGEST_WAIT_S = 5.0
 
 
 @dataclass
 class Worker:
-    """One worker: `starts` so often, `failures` in a row before it was connected; `due` when it is to be started, 0: it runs."""
+    """One worker: `starts` so often, `failures` in a row before it was connected; `due` when it is to be
+    started, 0: it runs.
+    """
 
     popen: "subprocess.Popen[bytes] | None" = None
     starts: int = 0
@@ -45,15 +50,24 @@ class Worker:
 
 
 class Crew:
-    """Workers by number. Their lines come through the link's queue, so that whoever waits for the broker waits for them too.
+    """Workers by number. Their lines come through the link's queue, so that whoever waits for the broker
+    waits for them too.
 
     `open_play`: what a worker that starts while a round is open has to know of it, None when there is none.
     """
 
     def __init__(
-        self, count: int, start: control.Start, link: SharedLink, note: Callable[[str], None], open_play: Callable[[], control.Play | None]
+        self,
+        count: int,
+        start: control.Start,
+        link: SharedLink,
+        note: Callable[[str], None],
+        open_play: Callable[[], control.Play | None],
     ) -> None:
-        self._start, self._link, self._note, self._open_play = start, link, note, open_play
+        self._start = start
+        self._link = link
+        self._note = note
+        self._open_play = open_play
         self.workers = [Worker() for _ in range(count)]
         self._places: dict[str, Place] = {}
         for number in range(count):
@@ -62,11 +76,22 @@ class Crew:
     def _run(self, number: int) -> None:
         worker = self.workers[number]
         known = {**worker.told, **worker.new}
-        worker.popen = subprocess.Popen([sys.executable, *COMMAND], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        worker.starts, worker.due, worker.reason, worker.closed = worker.starts + 1, 0.0, "", True
-        worker.is_up, worker.serving, worker.specs, worker.told, worker.new = False, set(), {}, {}, known
+        worker.popen = subprocess.Popen(
+            [sys.executable, *COMMAND], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        worker.starts = worker.starts + 1
+        worker.due = 0.0
+        worker.reason = ""
+        worker.closed = True
+        worker.is_up = False
+        worker.serving = set()
+        worker.specs = {}
+        worker.told = {}
+        worker.new = known
         worker.others = {client_id for client_id, place in self._places.items() if place[0] == number}
-        threading.Thread(target=self._read, args=(f"{CREW}{number}/{worker.starts}", worker.popen), daemon=True).start()
+        threading.Thread(
+            target=self._read, args=(f"{CREW}{number}/{worker.starts}", worker.popen), daemon=True
+        ).start()
         self.tell(number, self._start)
         if (play := self._open_play()) is not None:
             worker.closed = False
@@ -92,7 +117,8 @@ class Crew:
             pass
 
     def open(self, play: control.Play, groups: Mapping[str, int | None]) -> None:
-        """Tell all of a round that opens, and where its clients are by their expert groups; uploads are held until `flush` with `begin`.
+        """Tell all of a round that opens, and where its clients are by their expert groups; uploads are held
+        until `flush` with `begin`.
 
         What clients were told before does not count any more, unless late updates do.
         """
@@ -103,14 +129,17 @@ class Crew:
                 self.tell(number, control.Leave(left))
                 worker.serving.difference_update(left)
                 worker.others.difference_update(left)
-                worker.told = {client_id: brief for client_id, brief in worker.told.items() if client_id not in left}
+                worker.told = {
+                    client_id: brief for client_id, brief in worker.told.items() if client_id not in left
+                }
         self._places = places
         for client_id in moved:
             self._at(client_id).others.add(client_id)
         for number, worker in enumerate(self.workers):
             if not play.max_staleness:
                 worker.told = {}
-            worker.new, worker.closed = {}, False
+            worker.new = {}
+            worker.closed = False
             self.tell(number, play)
 
     def serve(self, client_id: str, brief: Brief) -> None:
@@ -134,22 +163,30 @@ class Crew:
         return self.workers[self._places[client_id][0]]
 
     def flush(self, *, begin: bool = False) -> None:
-        """Tell the workers whom they serve. `begin`: a round was opened, and all whom it asks were named: before that, none is refused."""
+        """Tell the workers whom they serve. `begin`: a round was opened, and all whom it asks were named:
+        before that, none is refused.
+        """
         for number, worker in enumerate(self.workers):
             if (begin or worker.new or worker.others) and not worker.closed:
                 self._serve(number)
 
     def _serve(self, number: int) -> None:
-        worker, specs, clients = self.workers[number], list[tuple[TensorSpec, ...]](), list[control.Client]()
+        worker = self.workers[number]
+        specs = list[tuple[TensorSpec, ...]]()
+        clients = list[control.Client]()
         for client_id, brief in worker.new.items():
             for each in brief.expected.values():
                 if each not in worker.specs:
                     worker.specs[each] = len(worker.specs)
                     specs.append(each)
             models = {model: worker.specs[each] for model, each in brief.expected.items()}
-            clients.append(control.Client(client_id, replace(brief.task, models={}, scalars={}), models, brief.limit))
-        others, worker.others = tuple(worker.others), set()
-        worker.told, worker.new = {**worker.told, **worker.new}, {}
+            clients.append(
+                control.Client(client_id, replace(brief.task, models={}, scalars={}), models, brief.limit)
+            )
+        others = tuple(worker.others)
+        worker.others = set()
+        worker.told = {**worker.told, **worker.new}
+        worker.new = {}
         self.tell(number, control.Serve(tuple(clients), tuple(specs), others))
 
     def gone(self, client_id: str) -> None:
@@ -174,7 +211,9 @@ class Crew:
         return all(worker.is_up for worker in self.workers)
 
     def take(self, message: Message) -> tuple[int, control.Said] | None:
-        """Read what a worker said; returns it with the worker's number when it is for the exchange. Raises what a worker ended of."""
+        """Read what a worker said; returns it with the worker's number when it is for the exchange. Raises
+        what a worker ended of.
+        """
         _, number_text, start = message.topic.split("/")
         worker = self.workers[number := int(number_text)]
         if int(start) != worker.starts:
@@ -185,7 +224,8 @@ class Crew:
         said = from_line(message.payload)
         match said:
             case control.Up():
-                worker.failures, worker.is_up = 0, True
+                worker.failures = 0
+                worker.is_up = True
             case control.Serving(client_ids):
                 worker.serving.update(client_ids)
                 return number, said
@@ -205,13 +245,19 @@ class Crew:
             raise worker.fatal
         assert worker.popen is not None
         if worker.failures >= MAX_FAILURES:
-            raise LinkError(worker.reason or f"worker {number} ended {worker.failures + 1} times with {worker.popen.returncode}")
+            raise LinkError(
+                worker.reason
+                or f"worker {number} ended {worker.failures + 1} times with {worker.popen.returncode}"
+            )
         wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0**worker.failures) if worker.failures else 0.0
-        worker.failures, worker.closed, worker.serving = worker.failures + 1, True, set()
+        worker.failures = worker.failures + 1
+        worker.closed = True
+        worker.serving = set()
         worker.due = time.monotonic() + wait_s
         why = f" ({worker.reason})" if worker.reason else ""
         self._note(
-            f"worker {number} ended with {worker.popen.returncode}{why}; it is started again, and what it had not reported comes again"
+            f"worker {number} ended with {worker.popen.returncode}{why}; it is started again, and what it "
+            "had not reported comes again"
         )
 
     def start_due(self) -> None:

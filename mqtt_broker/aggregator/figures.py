@@ -11,7 +11,9 @@ def _alike(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class Figures(Mapping[str, float]):
-    """A mapping from names to 64-bit floats, in two fifths of a dict's memory: clients report the same names, and share them here."""
+    """A mapping from names to 64-bit floats, in two fifths of a dict's memory: clients report the same names,
+    and share them here.
+    """
 
     __slots__ = ("_names", "_values")
 

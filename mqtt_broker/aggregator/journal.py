@@ -1,7 +1,8 @@
-"""What an aggregator must still know after it was killed: its session, the open round, and which updates it said ok to.
+"""What an aggregator must still know after it was killed: its session, the open round, and which updates it
+said ok to.
 
-One SQLite file beside the server state. Whatever is promised on the wire is written here first: a nonce before the task that carries
-it, a receipt's update before the receipt.
+One SQLite file beside the server state. Whatever is promised on the wire is written here first: a nonce
+before the task that carries it, a receipt's update before the receipt.
 """
 
 import fcntl
@@ -28,12 +29,14 @@ create table if not exists round (
 create table if not exists accepted (
     number integer not null, phase text not null, client_id text not null, answers integer not null, begin blob not null,
     primary key (number, phase, client_id, answers));
-"""
+"""  # noqa: E501
 
 
 @dataclass(frozen=True)
 class Started:
-    """One federation's start: `settings` is what must be the same to go on with it, `started` seconds since 1970."""
+    """One federation's start: `settings` is what must be the same to go on with it, `started` seconds since
+    1970.
+    """
 
     session: str
     settings: str
@@ -62,7 +65,8 @@ class Dropped:
 
 
 def make_private(directory: Path) -> None:
-    """Make a directory that only its owner can read, unless it is there: an aggregator keeps each client's figures in it.
+    """Make a directory that only its owner can read, unless it is there: an aggregator keeps each client's
+    figures in it.
 
     They have no noise, also where `[privacy]` hides them from everybody else. Raises StateError.
     """
@@ -73,7 +77,9 @@ def make_private(directory: Path) -> None:
 
 
 class Journal:
-    """The file in a directory, for one process at a time. StateError when it is in use, or cannot be read or written."""
+    """The file in a directory, for one process at a time. StateError when it is in use, or cannot be read or
+    written.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / FILE
@@ -84,9 +90,13 @@ class Journal:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             self._lock.close()
-            raise StateError(f"another aggregator uses {directory}; give each federation an --out of its own") from error
+            raise StateError(
+                f"another aggregator uses {directory}; give each federation an --out of its own"
+            ) from error
         with self._errors():
-            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite gives its other files the same mode
+            os.close(
+                os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+            )  # SQLite gives its other files the same mode
             self._path.chmod(0o600)
             self._database = sqlite3.connect(self._path, isolation_level=None)
             self._database.execute("pragma journal_mode=wal")
@@ -98,7 +108,9 @@ class Journal:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
-            raise StateError(f"cannot use {self._path}: {error}; free some space, or choose another --out") from error
+            raise StateError(
+                f"cannot use {self._path}: {error}; free some space, or choose another --out"
+            ) from error
 
     @contextmanager
     def _transaction(self, synchronous: str = "full") -> Iterator[sqlite3.Connection]:
@@ -114,7 +126,11 @@ class Journal:
 
     def sync(self) -> None:
         """Return when all that was noted would survive a power cut; any thread may."""
-        with self._errors(), suppress(FileNotFoundError), self._path.with_name(f"{FILE}-wal").open("rb") as log:
+        with (
+            self._errors(),
+            suppress(FileNotFoundError),
+            self._path.with_name(f"{FILE}-wal").open("rb") as log,
+        ):
             os.fsync(log.fileno())
 
     def __enter__(self) -> "Journal":
@@ -136,11 +152,13 @@ class Journal:
             for table in ("session", "round", "accepted"):
                 database.execute(f"delete from {table}")
             database.execute(
-                "insert into session (id, settings, started) values (?, ?, ?)", (started.session, started.settings, started.started)
+                "insert into session (id, settings, started) values (?, ?, ?)",
+                (started.session, started.settings, started.started),
             )
 
     def begin_run(self, now_ms: int) -> int:
-        """Return when this run of the aggregator began, in milliseconds since 1970: later than each run before it, whatever the clock says.
+        """Return when this run of the aggregator began, in milliseconds since 1970: later than each run
+        before it, whatever the clock says.
 
         Devices order tasks by it. It is on the disk when this returns, and `start` does not forget it.
         """
@@ -177,31 +195,40 @@ class Journal:
         """Forget a round that accepted nothing, so that it can be opened with another cohort."""
         with self._transaction() as database:
             database.execute(
-                "delete from round where number = ? and phase = ? and closed = 0 and not exists "
-                "(select 1 from accepted where accepted.number = round.number and accepted.phase = round.phase)",
+                "delete from round where number = ? and phase = ? and closed = 0 and not exists (select 1 "
+                "from accepted where accepted.number = round.number and accepted.phase = round.phase)",
                 (opened.number, opened.phase),
             )
 
     def accept(self, opened: Opened, *begins: Begin) -> None:
         """Keep what was said about updates whose tensors are on disk, all of them or none."""
         with self._transaction() as database:
-            rows = [(opened.number, opened.phase, begin.client_id, begin.round, encode_json(begin)) for begin in begins]
+            rows = [
+                (opened.number, opened.phase, begin.client_id, begin.round, encode_json(begin))
+                for begin in begins
+            ]
             database.executemany("insert or replace into accepted values (?, ?, ?, ?, ?)", rows)
 
     def accepted(self, opened: Opened) -> Iterator[Begin]:
-        """Yield what was said about each update that a round accepted, sorted by client id and the round that it answers."""
+        """Yield what was said about each update that a round accepted, sorted by client id and the round that
+        it answers.
+        """
         with self._errors():
             rows = self._database.execute(
-                "select begin from accepted where number = ? and phase = ? order by client_id, answers", (opened.number, opened.phase)
+                "select begin from accepted where number = ? and phase = ? order by client_id, answers",
+                (opened.number, opened.phase),
             )
             for (begin,) in rows:
                 yield decode_json(Begin, begin)
 
     def settled(self, opened: Opened, since: int) -> dict[Answer, str]:
-        """Return the sha256 of each update that rounds before this one accepted and that answers round `since` or a later one."""
+        """Return the sha256 of each update that rounds before this one accepted and that answers round
+        `since` or a later one.
+        """
         with self._errors():
             rows = self._database.execute(
-                # what answers such a round was accepted in it or later: else each round would read all before it
+                # what answers such a round was accepted in it or later: else each round would read all before
+                # it
                 "select begin from accepted where number between ? and ? and phase = ? and answers >= ?",
                 (since, opened.number - 1, opened.phase, since),
             ).fetchall()
@@ -212,32 +239,40 @@ class Journal:
         """Return the nonce of this round, and of those of its phase before it from `since` on."""
         with self._errors():
             rows = self._database.execute(
-                "select number, nonce from round where number between ? and ? and phase = ?", (since, opened.number, opened.phase)
+                "select number, nonce from round where number between ? and ? and phase = ?",
+                (since, opened.number, opened.phase),
             ).fetchall()
         return dict(rows)
 
     def close_round(self, opened: Opened, loss: float | None, dropped: Sequence[Dropped]) -> None:
-        """Note that a round takes nothing any more, its loss (None when it has none), and whom it goes without.
+        """Note that a round takes nothing any more, its loss (None when it has none), and whom it goes
+        without.
 
-        A power cut may undo it until `sync`: the round is closed once more then, by the updates that it accepted.
+        A power cut may undo it until `sync`: the round is closed once more then, by the updates that it
+        accepted.
         """
         with self._transaction(synchronous="normal") as database:
             told = json.dumps([asdict(each) for each in dropped])
             database.execute(
-                "update round set closed = 1, loss = ?, dropped = ? where number = ? and phase = ? and closed = 0",
+                "update round set closed = 1, loss = ?, dropped = ? where number = ? and phase = ? and "
+                "closed = 0",
                 (loss, told, opened.number, opened.phase),
             )
 
     def losses(self, phase_without: str) -> list[float | None]:
         """Return the loss of each closed round in order, but for those of one phase."""
         with self._errors():
-            rows = self._database.execute("select loss from round where closed and phase != ? order by number", (phase_without,)).fetchall()
+            rows = self._database.execute(
+                "select loss from round where closed and phase != ? order by number", (phase_without,)
+            ).fetchall()
         return [row[0] for row in rows]
 
     def dropped(self) -> list[Dropped]:
         """Return whom the closed rounds went without, in order."""
         with self._errors():
-            rows = self._database.execute("select dropped from round where closed order by number, phase").fetchall()
+            rows = self._database.execute(
+                "select dropped from round where closed order by number, phase"
+            ).fetchall()
         return [Dropped(**each) for row in rows for each in json.loads(row[0])]
 
 

@@ -1,4 +1,6 @@
-"""What the last two exchanges of a masked round need, on disk: it is settled whose words the sum holds, also after a restart."""
+"""What the last two exchanges of a masked round need, on disk: it is settled whose words the sum holds, also
+after a restart.
+"""
 
 import base64
 import json
@@ -21,10 +23,10 @@ from edgefl.wire.strict_json import decode_json, encode_json
 class Held:
     """One attempt whose masked words have come.
 
-    binding: see `wire.masked.binding_of`; public: the keys of who advertised; shared: who shared theirs out, sorted; begins: the
-    announcements of the clients whose words came, by id; total: the sum of these words, masked until `unmasked`; digests: of each client
-    whose words came, the digests of the shares that were dealt to it, 64 bytes for each of `shared`; agreed: the blob of `unmask`, empty
-    before clients agreed.
+    binding: see `wire.masked.binding_of`; public: the keys of who advertised; shared: who shared theirs out,
+    sorted; begins: the announcements of the clients whose words came, by id; total: the sum of these words,
+    masked until `unmasked`; digests: of each client whose words came, the digests of the shares that were
+    dealt to it, 64 bytes for each of `shared`; agreed: the blob of `unmask`, empty before clients agreed.
     """
 
     session: str
@@ -47,32 +49,49 @@ class Held:
 
 def save_held(held: Held, path: Path) -> None:
     """Write a line of JSON, the digests and the words; StateError when the disk does not take them."""
-    keys = {client_id: [base64.b64encode(k).decode() for k in (each.seal, each.mask, each.seed)] for client_id, each in held.public.items()}
+    keys = {
+        client_id: [base64.b64encode(k).decode() for k in (each.seal, each.mask, each.seed)]
+        for client_id, each in held.public.items()
+    }
     told = {
-        "session": held.session, "round": held.round, "attempt": held.attempt, "binding": held.binding, "public": keys,
-        "shared": held.shared, "begins": [encode_json(begin).decode() for begin in held.begins], "agreed": held.agreed.decode(),
+        "session": held.session,
+        "round": held.round,
+        "attempt": held.attempt,
+        "binding": held.binding,
+        "public": keys,
+        "shared": held.shared,
+        "begins": [encode_json(begin).decode() for begin in held.begins],
+        "agreed": held.agreed.decode(),
         "unmasked": held.unmasked,
-    }  # fmt: skip
+    }
     digests = b"".join(held.digests[client_id] for client_id in held.came)
     try:
-        write_atomic(path, json.dumps(told).encode() + b"\n" + digests + held.total.astype("<u8").tobytes(), SECRET)
+        write_atomic(
+            path, json.dumps(told).encode() + b"\n" + digests + held.total.astype("<u8").tobytes(), SECRET
+        )
     except OSError as error:
         raise StateError(f"cannot write {path}: {error}; free some space or choose another --out") from error
 
 
 def load_held(path: Path, session: str, round: int, size: int) -> Held | None:
-    """Return what was saved of this round, a sum of so many words; None when there is nothing of it. StateError when it is damaged."""
+    """Return what was saved of this round, a sum of so many words; None when there is nothing of it.
+    StateError when it is damaged.
+    """
     try:
         line, _, content = path.read_bytes().partition(b"\n")
         told = parse_json(line)
         if (told["session"], told["round"]) != (session, round):
             return None
-        public = {client_id: PublicKeys(*map(base64.b64decode, keys)) for client_id, keys in told["public"].items()}
+        public = {
+            client_id: PublicKeys(*map(base64.b64decode, keys)) for client_id, keys in told["public"].items()
+        }
         begins = tuple(decode_json(Begin, text.encode()) for text in told["begins"])
         shared = tuple(told["shared"])
         one = DIGESTS_BYTES * len(shared)
         words = content[one * len(begins) :]
-        digests = {begin.client_id: content[one * place : one * (place + 1)] for place, begin in enumerate(begins)}
+        digests = {
+            begin.client_id: content[one * place : one * (place + 1)] for place, begin in enumerate(begins)
+        }
         total = np.frombuffer(words, "<u8").astype(np.uint64)
         if len(total) != size:
             raise ValueError(f"{len(total)} words, expected {size}")

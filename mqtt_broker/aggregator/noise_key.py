@@ -1,4 +1,6 @@
-"""The key that noise and cohorts of a federation with `[privacy]` come from: made once, known to the aggregator alone."""
+"""The key that noise and cohorts of a federation with `[privacy]` come from: made once, known to the
+aggregator alone.
+"""
 
 import hmac
 import secrets
@@ -12,10 +14,12 @@ FILE = "noise.key"
 
 
 def noise_key(out: Path, session: str) -> bytes:
-    """Return the session's key: the same after a restart, another for a federation begun anew in the directory.
+    """Return the session's key: the same after a restart, another for a federation begun anew in the
+    directory.
 
-    What it is derived from lies in `noise.key`, mode 0600. Two releases with one noise would give away their difference, which is why
-    no two sessions share a key. Raises StateError when the file cannot be read or written, or is damaged.
+    What it is derived from lies in `noise.key`, mode 0600. Two releases with one noise would give away their
+    difference, which is why no two sessions share a key. Raises StateError when the file cannot be read or
+    written, or is damaged.
     """
     path = out / FILE
     try:
@@ -25,5 +29,8 @@ def noise_key(out: Path, session: str) -> bytes:
     except OSError as error:
         raise StateError(f"cannot use {path}: {error}; free some space or choose another --out") from error
     if len(secret) != KEY_BYTES:
-        raise StateError(f"{path} has {len(secret)} bytes, expected {KEY_BYTES}; put it back, or begin anew in another --out")
+        raise StateError(
+            f"{path} has {len(secret)} bytes, expected {KEY_BYTES}; put it back, or begin anew in another "
+            "--out"
+        )
     return hmac.digest(secret, f"edgefl session {session}".encode(), "sha256")

@@ -1,6 +1,8 @@
-"""The aggregator's answer to devices that speak version 1 of the protocol: which they are, and that they must be updated.
+"""The aggregator's answer to devices that speak version 1 of the protocol: which they are, and that they must
+be updated.
 
-A version 1 device takes up nothing of version 2. It reads a retained state of its own version, whose phase it prints.
+A version 1 device takes up nothing of version 2. It reads a retained state of its own version, whose phase it
+prints.
 """
 
 import time
@@ -16,8 +18,8 @@ from edgefl.wire.strict_json import decode_json
 from edgefl.wire.topics import CLIENT_ID, PROTOCOL_VERSION
 
 PHASE = (
-    f"refused: this device speaks version {version1.VERSION} of the protocol, the aggregator version {PROTOCOL_VERSION}; "
-    "update edgefl on this device"
+    f"refused: this device speaks version {version1.VERSION} of the protocol, the aggregator version "
+    f"{PROTOCOL_VERSION}; update edgefl on this device"
 )
 MAX_NAMED = 1000
 
@@ -25,8 +27,13 @@ MAX_NAMED = 1000
 class OlderDevices:
     """Publishes a version 1 state, and names each version 1 device once."""
 
-    def __init__(self, link: Link, federation: str, session: str, trust: Trust, note: Callable[[str], None]) -> None:
-        self._link, self._federation, self._session, self._note = link, federation, session, note
+    def __init__(
+        self, link: Link, federation: str, session: str, trust: Trust, note: Callable[[str], None]
+    ) -> None:
+        self._link = link
+        self._federation = federation
+        self._session = session
+        self._note = note
         self._trust = replace(trust, prefix=version1.PREFIX)
         self._named: set[str] = set()
 
@@ -45,16 +52,23 @@ class OlderDevices:
         self._link.publish(version1.state_topic(self._federation), b"", retain=True)
 
     def take(self, message: Message) -> None:
-        """Log which device must be updated. Messages that are no status of a device which is online are ignored."""
+        """Log which device must be updated. Messages that are no status of a device which is online are
+        ignored.
+        """
         client_id = message.topic.split("/")[-2]
         try:
             status = decode_json(Status, message.payload)
         except WireError:
             return
-        if not status.online or not CLIENT_ID.fullmatch(client_id) or client_id in self._named or len(self._named) >= MAX_NAMED:
+        if (
+            not status.online
+            or not CLIENT_ID.fullmatch(client_id)
+            or client_id in self._named
+            or len(self._named) >= MAX_NAMED
+        ):
             return
         self._named.add(client_id)
         self._note(
-            f"{client_id} speaks version {version1.VERSION} of the protocol, this aggregator version {PROTOCOL_VERSION}: "
-            "it takes no part; update edgefl on that device"
+            f"{client_id} speaks version {version1.VERSION} of the protocol, this aggregator version "
+            f"{PROTOCOL_VERSION}: it takes no part; update edgefl on that device"
         )

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import click
 
-OUT = click.option("--out", type=click.Path(path_type=Path), required=True, help="The --out of `edgefl aggregator start`.")
+OUT = click.option(
+    "--out", type=click.Path(path_type=Path), required=True, help="The --out of `edgefl aggregator start`."
+)
 CLIENTS = click.argument("client_ids", metavar="ID...", nargs=-1, required=True)
 
 
@@ -13,14 +15,18 @@ CLIENTS = click.argument("client_ids", metavar="ID...", nargs=-1, required=True)
 @OUT
 @CLIENTS
 def pause(out: Path, client_ids: tuple[str, ...]) -> None:
-    """Pause clients: each finishes the task that it has, and is chosen for no other, the last phase's included, until it is resumed.
+    """Pause clients: each finishes the task that it has, and is chosen for no other, the last phase's
+    included, until it is resumed.
 
     Example: edgefl aggregator pause --out kitchen pi-7
     """
     from mqtt_broker.aggregator.pauses import pause_clients
 
     pause_clients(out, client_ids)
-    click.echo(f"paused {', '.join(client_ids)}; let them take part again: edgefl aggregator resume --out {out} {' '.join(client_ids)}")
+    click.echo(
+        f"paused {', '.join(client_ids)}; let them take part again: edgefl aggregator resume --out {out} "
+        f"{' '.join(client_ids)}"
+    )
 
 
 @click.command(short_help="Let clients take part again.")

@@ -1,6 +1,8 @@
-"""Which clients the aggregator's operator has paused: one empty file each in DIR/paused, so that two commands never undo each other.
+"""Which clients the aggregator's operator has paused: one empty file each in DIR/paused, so that two commands
+never undo each other.
 
-A paused client finishes the task that it has, and is chosen for no other, the last phase's included, until it is resumed.
+A paused client finishes the task that it has, and is chosen for no other, the last phase's included, until it
+is resumed.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,11 +23,15 @@ def paused_clients(out: Path) -> frozenset[str]:
     except FileNotFoundError:
         return frozenset()
     except OSError as error:
-        raise StateError(f"cannot read {place}: {error.strerror}; let this account read it, or remove it") from error
+        raise StateError(
+            f"cannot read {place}: {error.strerror}; let this account read it, or remove it"
+        ) from error
 
 
 def pause_clients(out: Path, client_ids: Iterable[str]) -> None:
-    """Pause clients until they are resumed, over restarts too. ConfigError for what is no id, StateError for the directory."""
+    """Pause clients until they are resumed, over restarts too. ConfigError for what is no id, StateError for
+    the directory.
+    """
     _change(out, client_ids, lambda path: write_atomic(path, b""))
 
 
@@ -47,4 +53,6 @@ def _change(out: Path, client_ids: Iterable[str], change: Callable[[Path], None]
         try:
             change(place)
         except OSError as error:
-            raise StateError(f"cannot change {place}: {error.strerror}; say it as the account that runs the aggregator") from error
+            raise StateError(
+                f"cannot change {place}: {error.strerror}; say it as the account that runs the aggregator"
+            ) from error

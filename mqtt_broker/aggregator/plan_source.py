@@ -1,4 +1,6 @@
-"""Where the aggregator's plan comes from: a directory, or a child process that builds it, so that this one never holds TensorFlow."""
+"""Where the aggregator's plan comes from: a directory, or a child process that builds it, so that this one
+never holds TensorFlow.
+"""
 
 import subprocess
 import sys
@@ -15,24 +17,42 @@ INITIAL = "initial.safetensors"
 
 def build_in_child(config_path: Path, directory: Path) -> None:
     """Run `edgefl plan build`; PlanError with its last words when it fails."""
-    command = [sys.executable, "-m", "edgefl", "plan", "build", "--config", str(config_path), "-o", str(directory)]
+    command = [
+        sys.executable,
+        "-m",
+        "edgefl",
+        "plan",
+        "build",
+        "--config",
+        str(config_path),
+        "-o",
+        str(directory),
+    ]
     done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if done.returncode:
         words = [line for line in done.stderr.splitlines() if line.strip()]
-        said = words[-1].removeprefix("edgefl: ") if words else f"exit code {done.returncode}, no word why; free some memory"
+        said = (
+            words[-1].removeprefix("edgefl: ")
+            if words
+            else f"exit code {done.returncode}, no word why; free some memory"
+        )
         raise PlanError(f"the plan could not be built: {said}")
 
 
 def open_plan(directory: Path, config: FederationConfig) -> tuple[Plan, Weights]:
-    """Read plan and initial weights; PlanError when they are missing or were built for another algorithm than the configuration's."""
+    """Read plan and initial weights; PlanError when they are missing or were built for another algorithm than
+    the configuration's.
+    """
     plan = load_plan(directory)
     if plan.spec.algorithm != config.algorithm:
         raise PlanError(
-            f"the plan in {directory} is for {plan.spec.algorithm}, the configuration says {config.algorithm}; "
-            "build it again with `edgefl plan build --config`, or leave --plan out"
+            f"the plan in {directory} is for {plan.spec.algorithm}, the configuration says "
+            f"{config.algorithm}; build it again with `edgefl plan build --config`, or leave --plan out"
         )
     try:
         blob = (directory / INITIAL).read_bytes()
     except OSError as error:
-        raise PlanError(f"no initial weights: {error}; build the plan again with `edgefl plan build -o {directory}`") from error
+        raise PlanError(
+            f"no initial weights: {error}; build the plan again with `edgefl plan build -o {directory}`"
+        ) from error
     return plan, decode_initial(blob, plan.spec, str(directory / INITIAL))

@@ -29,24 +29,37 @@ class Presence:
 
     def paused(self) -> Mapping[str, str]:
         """Return who is online and takes up no task, with the reason that the device gives."""
-        return {client_id: status.paused for client_id, status in self.statuses.items() if status.online and status.paused}
+        return {
+            client_id: status.paused
+            for client_id, status in self.statuses.items()
+            if status.online and status.paused
+        }
 
     def refusing(self) -> Mapping[str, str]:
-        """Return who is online and refuses what this federation asks for, with the reason that the device gives."""
+        """Return who is online and refuses what this federation asks for, with the reason that the device
+        gives.
+        """
         return {client_id: why for client_id, why in self.paused().items() if why.startswith(REFUSES)}
 
     def available(self, held: frozenset[str]) -> tuple[str, ...]:
-        """Return who can train now: online, and paused neither by itself nor by the aggregator's operator (`held`). Sorted."""
+        """Return who can train now: online, and paused neither by itself nor by the aggregator's operator
+        (`held`). Sorted.
+        """
         return tuple(client_id for client_id in self.online() if client_id not in held | self.paused().keys())
 
     def askable(self, held: frozenset[str]) -> tuple[str, ...]:
-        """Return who is asked to personalize: who is online and not paused by an operator, here (`held`) or at the device. Sorted.
+        """Return who is asked to personalize: who is online and not paused by an operator, here (`held`) or
+        at the device. Sorted.
 
-        A device that only waits for a better hour is asked: the last phase waits for it as for one that is offline. A device that
-        refuses is not asked, because it may never come back.
+        A device that only waits for a better hour is asked: the last phase waits for it as for one that is
+        offline. A device that refuses is not asked, because it may never come back.
         """
         by_operator = {client_id for client_id, why in self.paused().items() if why == PAUSED_BY_OPERATOR}
-        return tuple(client_id for client_id in self.online() if client_id not in held | by_operator | self.refusing().keys())
+        return tuple(
+            client_id
+            for client_id in self.online()
+            if client_id not in held | by_operator | self.refusing().keys()
+        )
 
     def is_resting(self, client_id: str) -> bool:
         """Whether a client is paused and not at work on a task that it had before."""
@@ -66,7 +79,9 @@ class Presence:
 
 def forget(presence: Presence, client_id: str) -> Presence:
     """Return the presence without a client."""
-    return replace(presence, statuses={key: word for key, word in presence.statuses.items() if key != client_id})
+    return replace(
+        presence, statuses={key: word for key, word in presence.statuses.items() if key != client_id}
+    )
 
 
 def take_status(presence: Presence, status: Status) -> Presence:
@@ -79,7 +94,9 @@ def take_status(presence: Presence, status: Status) -> Presence:
 
 
 LINES_A_MINUTE = 20
-"""How many lines of the log one client may cause in a minute: a client can send statuses and wrong messages as fast as its link is."""
+"""How many lines of the log one client may cause in a minute: a client can send statuses and wrong messages
+as fast as its link is.
+"""
 
 
 class ClientLines:
@@ -94,12 +111,18 @@ class ClientLines:
         self._counted: dict[str, tuple[float, int]] = {}
 
     def __call__(self, client_id: str, line: str, now: float) -> None:
-        """Log a line about a client, unless it has caused too many within a minute; the first that is left out is announced."""
+        """Log a line about a client, unless it has caused too many within a minute; the first that is left
+        out is announced.
+        """
         since, count = self._counted.get(client_id, (now, 0))
         if now - since >= 60.0:
-            since, count = now, 0
+            since = now
+            count = 0
         self._counted[client_id] = since, count + 1
         if count < LINES_A_MINUTE:
             self._note(line)
         elif count == LINES_A_MINUTE:
-            self._note(f"{client_id} caused {LINES_A_MINUTE} lines within a minute; further ones about it are left out for a minute")
+            self._note(
+                f"{client_id} caused {LINES_A_MINUTE} lines within a minute; further ones about it are left "
+                "out for a minute"
+            )

@@ -1,4 +1,6 @@
-"""What the aggregator writes down: a summary of each round, the server state after it, and the result at the end."""
+"""What the aggregator writes down: a summary of each round, the server state after it, and the result at the
+end.
+"""
 
 import io
 import json
@@ -27,40 +29,68 @@ RESULT = "result.json"
 
 
 def dropped_of(closed: Round, paused: Mapping[str, str], unasked: Mapping[str, str] = {}) -> list[Dropped]:
-    """Return who was missing when a round closed; where what is late is kept, only whose update was refused or who is away.
+    """Return who was missing when a round closed; where what is late is kept, only whose update was refused
+    or who is away.
 
-    `paused`: why, of those who are online and take up no task; `unasked`: those of them who got no task, and are to be named.
+    `paused`: why, of those who are online and take up no task; `unasked`: those of them who got no task, and
+    are to be named.
     """
 
     def reason(client_id: str) -> str:
         away = f"paused ({paused[client_id]})" if client_id in paused else "offline"
         return closed.failed.get(client_id) or (away if client_id in closed.away else "too late")
 
-    lost = [each for each in rounds.missing(closed) if not closed.max_staleness or each in closed.failed or each in closed.away]
+    lost = [
+        each
+        for each in rounds.missing(closed)
+        if not closed.max_staleness or each in closed.failed or each in closed.away
+    ]
     others = [
-        Dropped(closed.number, client_id, f"paused ({why})") for client_id, why in sorted(unasked.items()) if client_id not in closed.cohort
+        Dropped(closed.number, client_id, f"paused ({why})")
+        for client_id, why in sorted(unasked.items())
+        if client_id not in closed.cohort
     ]
     return [Dropped(closed.number, client_id, reason(client_id)) for client_id in lost] + others
 
 
 def weighted_loss(begins: Sequence[Begin]) -> float:
     """Return the mean training loss over samples of the updates that report one, else NaN."""
-    told = [(b.metrics["loss"], b.num_samples) for b in begins if math.isfinite(b.metrics.get("loss", math.nan))]
+    told = [
+        (b.metrics["loss"], b.num_samples) for b in begins if math.isfinite(b.metrics.get("loss", math.nan))
+    ]
     samples = sum(count for _, count in told)
     return sum(loss * count for loss, count in told) / samples if samples else math.nan
 
 
 def summarize(
-    closed: Round, phase: str, begins: Sequence[Begin], dropped: Sequence[Dropped], bytes_up: int, bytes_down: int, seconds: float
+    closed: Round,
+    phase: str,
+    begins: Sequence[Begin],
+    dropped: Sequence[Dropped],
+    bytes_up: int,
+    bytes_down: int,
+    seconds: float,
 ) -> Summary:
     """Return a round's summary; bytes as the devices sent (up) and the aggregator sent (down)."""
     key = "accuracy_mixture" if any("accuracy_mixture" in b.metrics for b in begins) else "accuracy"
     values = [b.metrics[key] for b in begins if math.isfinite(b.metrics.get(key, math.nan))]
-    mean, low, high = (float(np.mean(values)), *np.percentile(values, (10, 90)).tolist()) if values else (math.nan,) * 3
+    mean, low, high = (
+        (float(np.mean(values)), *np.percentile(values, (10, 90)).tolist()) if values else (math.nan,) * 3
+    )
     return Summary(
-        closed.number, phase, len(begins), weighted_loss(begins), mean, low, high, bytes_up, bytes_down, seconds,
-        tuple(each.client_id for each in dropped), time.time(),
-    )  # fmt: skip
+        closed.number,
+        phase,
+        len(begins),
+        weighted_loss(begins),
+        mean,
+        low,
+        high,
+        bytes_up,
+        bytes_down,
+        seconds,
+        tuple(each.client_id for each in dropped),
+        time.time(),
+    )
 
 
 def told(summary: Summary, closed: Round, phase: str, num_rounds: int) -> str:
@@ -69,20 +99,32 @@ def told(summary: Summary, closed: Round, phase: str, num_rounds: int) -> str:
     loss = f"loss {summary.loss:.4f}" if math.isfinite(summary.loss) else "no loss reported"
     measured = loss if phase != PERSONALIZE else f"accuracy {summary.accuracy_mean:.4f}"
     # an algorithm may have phases of its own after the federation's rounds
-    which = f"round {closed.number}/{num_rounds} {phase}" if phase != PERSONALIZE and closed.number <= num_rounds else phase
+    which = (
+        f"round {closed.number}/{num_rounds} {phase}"
+        if phase != PERSONALIZE and closed.number <= num_rounds
+        else phase
+    )
     late = f", {len(closed.late)} of them late" if closed.late else ""
     return f"{which}: {summary.updates} updates{late}, {measured}, {summary.seconds:.2f} s{lost}"
 
 
 def client_rows(begins: Iterable[Begin]) -> list[dict[str, Any]]:
     """Return one row a client: its id and what it measured of its own mixture; what is not finite is None."""
-    return [{"id": b.client_id, **{k: v if math.isfinite(v) else None for k, v in sorted(b.metrics.items())}} for b in begins]
+    return [
+        {"id": b.client_id, **{k: v if math.isfinite(v) else None for k, v in sorted(b.metrics.items())}}
+        for b in begins
+    ]
 
 
 def result_of(
-    config: FederationConfig, plan: str, session: str, clients: list[dict[str, Any]], dropped: Sequence[Dropped],
-    losses: Sequence[float | None], seconds: float,
-) -> dict[str, Any]:  # fmt: skip
+    config: FederationConfig,
+    plan: str,
+    session: str,
+    clients: list[dict[str, Any]],
+    dropped: Sequence[Dropped],
+    losses: Sequence[float | None],
+    seconds: float,
+) -> dict[str, Any]:
     """Return what `result.json` holds."""
     private = {"privacy": accountant.spent(config, len(losses))} if config.privacy.is_on else {}
     return {
@@ -103,7 +145,10 @@ def result_of(
 def reported(round: Round, begin: Begin, count: int) -> str:
     """Return a line for a person: an update came, the so-and-so-many-th of the round."""
     late = f" late, for round {begin.round}" if begin.round < round.number else ""
-    return f"round {round.number}: {begin.client_id} reported{late} ({count} of {round.enough or len(round.cohort)})"
+    return (
+        f"round {round.number}: {begin.client_id} reported{late} ({count} of "
+        f"{round.enough or len(round.cohort)})"
+    )
 
 
 def save_state(state: ServerState, out: Path) -> None:
@@ -112,7 +157,9 @@ def save_state(state: ServerState, out: Path) -> None:
 
 
 def load_state(out: Path) -> ServerState | None:
-    """Return the server state after the last round that was aggregated, None before the first. StateError when it is damaged."""
+    """Return the server state after the last round that was aggregated, None before the first. StateError
+    when it is damaged.
+    """
     try:
         return decode_server_state((out / STATE).read_bytes())
     except FileNotFoundError:
@@ -124,13 +171,17 @@ def load_state(out: Path) -> ServerState | None:
 def save_result(result: dict[str, Any], out: Path) -> Path:
     """Write result.json and return where it lies; StateError when the disk does not take it."""
     text = io.StringIO()
-    json.dump(result, text, indent=1, allow_nan=False)  # not `dumps`, which holds a string for each number of each client at once
+    json.dump(
+        result, text, indent=1, allow_nan=False
+    )  # not `dumps`, which holds a string for each number of each client at once
     _write(out / RESULT, f"{text.getvalue()}\n".encode())
     return out / RESULT
 
 
 def load_result(out: Path) -> dict[str, Any]:
-    """Return what result.json of a federation that is done says; StateError when it is not there or damaged."""
+    """Return what result.json of a federation that is done says; StateError when it is not there or
+    damaged.
+    """
     try:
         result: dict[str, Any] = json.loads((out / RESULT).read_bytes())
     except (OSError, ValueError) as error:

@@ -32,20 +32,24 @@ MAY_CHANGE = ("broker", "clients", "max_samples", "chunk_bytes", "data", "partit
 def settings_of(config: FederationConfig, plan: str) -> dict[str, Any]:
     """Return what must be the same to go on with a federation.
 
-    That is all but the broker's address, which devices may take part, how many samples they may count, the size of messages, and
-    what only the simulator reads.
+    That is all but the broker's address, which devices may take part, how many samples they may count, the
+    size of messages, and what only the simulator reads.
     """
     told = {key: value for key, value in asdict(config).items() if key not in MAY_CHANGE}
     settings: dict[str, Any] = json.loads(json.dumps({**told, "plan": plan}))
     return settings
 
 
-def enter(journal: Journal, config: FederationConfig, plan: str, out: Path, fresh: bool) -> tuple[Started, bool]:
-    """Return the start to go on with, and whether it was there before. One that is done is not begun again, but for `fresh`.
+def enter(
+    journal: Journal, config: FederationConfig, plan: str, out: Path, fresh: bool
+) -> tuple[Started, bool]:
+    """Return the start to go on with, and whether it was there before. One that is done is not begun again,
+    but for `fresh`.
 
     Raises ConfigError when the directory holds one with other settings.
     """
-    settings, known = settings_of(config, plan), journal.started()
+    settings = settings_of(config, plan)
+    known = journal.started()
     if known and not fresh:
         # an older version did not know all keys, and did what their defaults say
         before = {**(defaults := settings_of(FederationConfig(), plan)), **json.loads(known.settings)}
@@ -53,8 +57,9 @@ def enter(journal: Journal, config: FederationConfig, plan: str, out: Path, fres
         if differs := sorted(key for key in settings if settings[key] != before.get(key)):
             key = differs[0]
             raise ConfigError(
-                f"{out} holds a federation that is {'' if known.done else 'not '}done, with {key} {str(before.get(key))[:60]!r}, this one "
-                f"has {str(settings[key])[:60]!r}; give another --out, begin anew with --fresh, or go on with its own settings"
+                f"{out} holds a federation that is {'' if known.done else 'not '}done, with {key} "
+                f"{str(before.get(key))[:60]!r}, this one has {str(settings[key])[:60]!r}; give another "
+                "--out, begin anew with --fresh, or go on with its own settings"
             )
         return known, True
     for name in (STATE, RESULT, *FILES):
@@ -65,8 +70,16 @@ def enter(journal: Journal, config: FederationConfig, plan: str, out: Path, fres
     return started, False
 
 
-def rejoin(begun: rounds.Round, accepted: Iterable[Begin], spool: Spool, expected: Callable[[str], Expected], codec: str) -> rounds.Round:
-    """Return a round with the updates that were accepted before a restart and are whole in the spool; the others are asked for again."""
+def rejoin(
+    begun: rounds.Round,
+    accepted: Iterable[Begin],
+    spool: Spool,
+    expected: Callable[[str], Expected],
+    codec: str,
+) -> rounds.Round:
+    """Return a round with the updates that were accepted before a restart and are whole in the spool; the
+    others are asked for again.
+    """
     for begin in accepted:
         if spool.restore(begin, expected(begin.client_id), codec):
             joined = rounds.admit(begun, begin.client_id) if begin.round == begun.number else begun
@@ -75,7 +88,9 @@ def rejoin(begun: rounds.Round, accepted: Iterable[Begin], spool: Spool, expecte
 
 
 def check_alone(link: Link, topics: Topics, session: str, take_over: bool) -> None:
-    """Raise LinkError when another aggregator leads this federation on the broker, or led it and died without a restart."""
+    """Raise LinkError when another aggregator leads this federation on the broker, or led it and died without
+    a restart.
+    """
     link.subscribe(topics.state)
     message = link.get(SETTLE_S)
     if not isinstance(message, Message) or not message.payload or take_over:
@@ -83,6 +98,7 @@ def check_alone(link: Link, topics: Topics, session: str, take_over: bool) -> No
     state = decode_json(State, message.payload)
     if state.phase not in (STOPPED, DONE) and state.session != session:
         raise LinkError(
-            f"the federation {topics.federation!r} has an aggregator on this broker (phase {state.phase}, round {state.round}); "
-            "give this one another name, or start it with --take-over when the other one is dead"
+            f"the federation {topics.federation!r} has an aggregator on this broker (phase {state.phase}, "
+            f"round {state.round}); give this one another name, or start it with --take-over when the other "
+            "one is dead"
         )

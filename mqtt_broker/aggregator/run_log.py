@@ -1,4 +1,6 @@
-"""What an aggregator keeps for `edgefl report`: a line a round, how alike its clients were, and what the federation was started with."""
+"""What an aggregator keeps for `edgefl report`: a line a round, how alike its clients were, and what the
+federation was started with.
+"""
 
 import json
 import os
@@ -18,32 +20,53 @@ from edgefl.system.machine import machine
 from edgefl.types import ServerState
 from edgefl.wire.messages import Begin, Summary
 
-ROUNDS, CLUSTERS, NOTE = "rounds.jsonl", "clusters.json", "run.json"
+ROUNDS = "rounds.jsonl"
+CLUSTERS = "clusters.json"
+NOTE = "run.json"
 FILES = (ROUNDS, CLUSTERS, NOTE)
 
 
 def keep_round(summary: Summary, begins: Sequence[Begin], out: Path) -> None:
-    """Append a round to rounds.jsonl, as the simulator writes it; one that is played again after a restart has two lines."""
+    """Append a round to rounds.jsonl, as the simulator writes it; one that is played again after a restart
+    has two lines.
+    """
     told = {name: value for name, value in asdict(summary).items() if name not in ("updates", "ts")}
     try:
-        with open(os.open(out / ROUNDS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "a") as file:  # figures of each client
+        with open(
+            os.open(out / ROUNDS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "a"
+        ) as file:  # figures of each client
             file.write(json.dumps(finite(told), allow_nan=False)[:-1] + ', "updates": {')
             for i, b in enumerate(begins):  # one by one: they may be many
-                figures = json.dumps(finite({"num_samples": float(b.num_samples), **b.metrics}), allow_nan=False)
+                figures = json.dumps(
+                    finite({"num_samples": float(b.num_samples), **b.metrics}), allow_nan=False
+                )
                 file.write(f"{', ' * (i > 0)}{json.dumps(b.client_id)}: {figures}")
             file.write("}}\n")
     except OSError as error:
-        raise StateError(f"cannot write {out / ROUNDS}: {error}; free some space or choose another --out") from error
+        raise StateError(
+            f"cannot write {out / ROUNDS}: {error}; free some space or choose another --out"
+        ) from error
 
 
 def keep_note(config: FederationConfig, out: Path) -> None:
-    """Write what the federation was started with; not where its broker is, whose address may hold a password, nor its own command line."""
-    told = {name: value for name, value in asdict(config).items() if name not in ("broker", "data", "partition")}
-    _write(out / NOTE, (json.dumps({"config": told, "versions": versions(), "machine": machine()}, indent=1) + "\n").encode())
+    """Write what the federation was started with; not where its broker is, whose address may hold a password,
+    nor its own command line.
+    """
+    told = {
+        name: value for name, value in asdict(config).items() if name not in ("broker", "data", "partition")
+    }
+    _write(
+        out / NOTE,
+        (
+            json.dumps({"config": told, "versions": versions(), "machine": machine()}, indent=1) + "\n"
+        ).encode(),
+    )
 
 
 def keep_clusters(spec: PlanSpec, after: ServerState, out: Path) -> None:
-    """Write how alike the clients were that a round has clustered, where the algorithm compares them and they are not too many."""
+    """Write how alike the clients were that a round has clustered, where the algorithm compares them and they
+    are not too many.
+    """
     found = likeness(spec.algorithm, full_options(spec.algorithm, spec.options), after)
     if found is not None:
         _write(out / CLUSTERS, (json.dumps(finite(found), allow_nan=False) + "\n").encode())

@@ -15,7 +15,8 @@ LATER_S = 0.05
 class Saving:
     """The state of the last round on its way to the disk, on a thread of its own.
 
-    `before`: what must be on the disk first. It begins when the next round's tasks are out, for devices wait for those, or soon after.
+    `before`: what must be on the disk first. It begins when the next round's tasks are out, for devices wait
+    for those, or soon after.
     """
 
     def __init__(self, before: Callable[[], None]) -> None:

@@ -1,7 +1,8 @@
 """The aggregator service: waits for devices, leads the rounds, has them personalize, and writes the result.
 
-Killed at any moment and started again with the same directory, it goes on where it was: the server state is that after the last
-aggregated round, and the journal knows the open round with the updates that were accepted.
+Killed at any moment and started again with the same directory, it goes on where it was: the server state is
+that after the last aggregated round, and the journal knows the open round with the updates that were
+accepted.
 """
 
 import math
@@ -66,29 +67,47 @@ LONELY_DEADLINES = 4
 class Aggregator:
     """One federation, from the first device to the result. `note` gets a line for a person now and then.
 
-    `security`: the directory of `edgefl broker init`; without it nothing is signed and nobody's signature is asked for.
-    `workers`: so many processes take the uploads, 0: this one does. `doing`: gets what is done now, rounds done, and rounds in all.
-    `closed` is told what each round gave.
+    `security`: the directory of `edgefl broker init`; without it nothing is signed and nobody's signature is
+    asked for.
+    `workers`: so many processes take the uploads, 0: this one does. `doing`: gets what is done now, rounds
+    done, and rounds in all. `closed` is told what each round gave.
     """
 
     def __init__(
-        self, config: FederationConfig, plan: Plan, initial: Weights, out: Path, note: Callable[[str], None], security: Path | None = None,
-        workers: int = 0, doing: Callable[[str, int, int], None] = lambda *_: None, closed: Callable[[Summary], None] = lambda _: None,
-    ) -> None:  # fmt: skip
+        self,
+        config: FederationConfig,
+        plan: Plan,
+        initial: Weights,
+        out: Path,
+        note: Callable[[str], None],
+        security: Path | None = None,
+        workers: int = 0,
+        doing: Callable[[str, int, int], None] = lambda *_: None,
+        closed: Callable[[Summary], None] = lambda _: None,
+    ) -> None:
         check_rounds(config)
         check_split(workers, config)
-        self._workers, self._security, self._closed = workers, security, closed
-        self._config, self._initial, self._out, self._note, self._doing = config, initial, out, note, doing
+        self._workers = workers
+        self._security = security
+        self._closed = closed
+        self._config = config
+        self._initial = initial
+        self._out = out
+        self._note = note
+        self._doing = doing
         own = self._own = load_enrolment(security / "aggregator.enrol") if security else None
         self._enrolments = Enrolments(security) if security else None
         key_of = self._enrolments.key_of if self._enrolments else None
-        self._trust = Trust(config.name, own.signing_key if own else "", key_of, clients=frozenset(config.clients))
+        self._trust = Trust(
+            config.name, own.signing_key if own else "", key_of, clients=frozenset(config.clients)
+        )
         self._algorithm = make_algorithm(plan.spec.algorithm, None, plan.spec.options)
         check_privacy(self._algorithm, config)
         check_masked(self._algorithm, config)
         self._config = accountant.within_budget(config, note)
         self._spec = plan.spec
-        self._plan, self._plan_blob = plan.id, encode_plan(plan)
+        self._plan = plan.id
+        self._plan_blob = encode_plan(plan)
         self._topics = Topics(config.name)
         self._gathered = False
         self._left_out: frozenset[str] = frozenset()
@@ -96,18 +115,23 @@ class Aggregator:
         self._clusters = ToldClusters(config, plan.spec, out)
 
     def run(self, broker: str, *, take_over: bool = False, fresh: bool = False) -> dict[str, Any]:
-        """Lead the federation to its end and return the result. Raises LinkError, RoundError, StateError, ConfigError.
+        """Lead the federation to its end and return the result. Raises LinkError, RoundError, StateError,
+        ConfigError.
 
-        `fresh`: begin a new federation although the directory holds one; else one that is done is only told of again.
+        `fresh`: begin a new federation although the directory holds one; else one that is done is only told
+        of again.
         """
         with Journal(self._out) as self._journal, ExitStack() as ending:
             self._started, self._resumed = enter(self._journal, self._config, self._plan, self._out, fresh)
             self._session = self._started.session
             self._run_started = self._journal.begin_run(time.time_ns() // 10**6)
             self._key = noise_key(self._out, self._session) if self._config.privacy.is_on else b""
-            self._algorithm = guarded(private(self._algorithm, self._config, self._spec, self._key), self._config, self._note)
+            self._algorithm = guarded(
+                private(self._algorithm, self._config, self._spec, self._key), self._config, self._note
+            )
             will = Message(self._topics.state, self._trust.encode(self._state(STOPPED, 0, 0)), retained=True)
-            # not the session, which every device reads: who knows a client id can throw its owner out of the broker
+            # not the session, which every device reads: who knows a client id can throw its owner out of the
+            # broker
             name = f"edgefl-aggregator-{secrets.token_hex(8)}"
             context = tls_context(self._own) if self._own else None
             self._link = SharedLink(broker, name, will=will, keepalive_s=KEEPALIVE_S, context=context)
@@ -117,15 +141,31 @@ class Aggregator:
                 if self._started.done:
                     return self._tell_again()
                 self._spool = SharedSpool(self._out / "spool" / self._session)
-                self._older = OlderDevices(self._link, self._config.name, self._session, self._trust, self._note)
+                self._older = OlderDevices(
+                    self._link, self._config.name, self._session, self._trust, self._note
+                )
                 self._exchange = exchange_for(
-                    self._workers, broker, self._security, ending, self._link, self._topics, self._state(JOINING, 0, 0),
-                    upload_slots=self._config.upload_slots, max_samples=self._config.max_samples, spool=self._spool, trust=self._trust,
-                    note=self._note, held=self._held, ready=self._saving.wait, chunk_bytes=self._config.chunk_bytes,
+                    self._workers,
+                    broker,
+                    self._security,
+                    ending,
+                    self._link,
+                    self._topics,
+                    self._state(JOINING, 0, 0),
+                    upload_slots=self._config.upload_slots,
+                    max_samples=self._config.max_samples,
+                    spool=self._spool,
+                    trust=self._trust,
+                    note=self._note,
+                    held=self._held,
+                    ready=self._saving.wait,
+                    chunk_bytes=self._config.chunk_bytes,
                     older=self._older,
-                )  # fmt: skip
+                )
                 introduce = self._enrolments.introduction_of if self._enrolments else None
-                self._masked = MaskedRounds(self._exchange, self._spool, self._trust, introduce, self._out, self._note)
+                self._masked = MaskedRounds(
+                    self._exchange, self._spool, self._trust, introduce, self._out, self._note
+                )
                 self._exchange.start()
                 leading = True
                 result = self._lead(load_state(self._out) if self._resumed else None)
@@ -135,15 +175,25 @@ class Aggregator:
                 if leading:
                     self._exchange.blobs.keep_only(set())
                     self._older.clear()
-                    self._link.publish(self._topics.state, self._trust.encode(self._state(STOPPED, 0, 0)), retain=True)
+                    self._link.publish(
+                        self._topics.state, self._trust.encode(self._state(STOPPED, 0, 0)), retain=True
+                    )
                 self._link.close()
 
     def _state(self, phase: str, round: int, cohort_size: int) -> State:
         config = self._config
         return State(
-            config.name, self._session, phase, round, config.rounds, cohort_size, config.deadline_s, self._plan, time.time(),
+            config.name,
+            self._session,
+            phase,
+            round,
+            config.rounds,
+            cohort_size,
+            config.deadline_s,
+            self._plan,
+            time.time(),
             started=self._run_started,
-        )  # fmt: skip
+        )
 
     def _lead(self, state: ServerState | None) -> dict[str, Any]:
         config = self._config
@@ -159,9 +209,19 @@ class Aggregator:
         self._note("personalize: devices make models of their own; this takes longer than a round")
         # whoever is online when the round opens, not now: after a restart nobody may be known yet
         opened = self._play(state, lambda: self._exchange.presence.askable(self._held()), open_to_all=True)
-        self._spool.remove()  # all that counts is in the journal, and what was said of hundreds is not kept twice
-        rows, seconds = client_rows(self._journal.accepted(opened)), time.time() - self._started.started
-        result = result_of(config, self._plan, self._session, rows, self._journal.dropped(), self._journal.losses(PERSONALIZE), seconds)
+        # all that counts is in the journal, and what was said of hundreds is not kept twice
+        self._spool.remove()
+        rows = client_rows(self._journal.accepted(opened))
+        seconds = time.time() - self._started.started
+        result = result_of(
+            config,
+            self._plan,
+            self._session,
+            rows,
+            self._journal.dropped(),
+            self._journal.losses(PERSONALIZE),
+            seconds,
+        )
         path = save_result(result, self._out)
         save_state(replace(state, phase=DONE), self._out)
         self._journal.finish()
@@ -173,11 +233,16 @@ class Aggregator:
         return result
 
     def _tell_again(self) -> dict[str, Any]:
-        """Say once more that the federation is done, for who was away or when this service was killed before it had said so."""
+        """Say once more that the federation is done, for who was away or when this service was killed before
+        it had said so.
+        """
         result = load_result(self._out)
         done = self._state(DONE, self._config.rounds + 1, 0)
         self._link.publish(self._topics.state, self._trust.encode(done), retain=True)
-        self._note(f"this federation is done, its result is {self._out / RESULT}; give another --out, or begin anew with --fresh")
+        self._note(
+            f"this federation is done, its result is {self._out / RESULT}; give another --out, or begin anew "
+            "with --fresh"
+        )
         return result
 
     def _gather(self) -> None:
@@ -187,8 +252,16 @@ class Aggregator:
             until = time.monotonic() + SETTLE_S
             while self._resumed and (left := until - time.monotonic()) > 0:
                 self._exchange.pump(left)
-            # who was paused meanwhile took part before: it counts, so that a restart waits for no pause to end
-            wait_for(self._exchange, self._held, self._note, self._config.min_clients, None, with_paused=self._resumed)
+            # who was paused meanwhile took part before: it counts, so that a restart waits for no pause to
+            # end
+            wait_for(
+                self._exchange,
+                self._held,
+                self._note,
+                self._config.min_clients,
+                None,
+                with_paused=self._resumed,
+            )
             self._gathered = True
         least = LEAST_CLIENTS if self._config.privacy.secure_aggregation else 1
         wait_for(self._exchange, self._held, self._note, least, LONELY_DEADLINES * self._config.deadline_s)
@@ -196,36 +269,64 @@ class Aggregator:
     def _held(self) -> frozenset[str]:
         return paused_clients(self._out) | self._left_out
 
-    def _play(self, state: ServerState, cohort: Callable[[], tuple[str, ...]], *, open_to_all: bool = False) -> Opened:
-        """Play a round, or what is left of it after a restart; its updates are in the spool then, and it is closed in the journal."""
-        config, opened = self._config, self._journal.round(state.round, state.phase)
+    def _play(
+        self, state: ServerState, cohort: Callable[[], tuple[str, ...]], *, open_to_all: bool = False
+    ) -> Opened:
+        """Play a round, or what is left of it after a restart; its updates are in the spool then, and it is
+        closed in the journal.
+        """
+        config = self._config
+        opened = self._journal.round(state.round, state.phase)
         if opened is None:
             self._gather()
-            opened = self._journal.open_round(Opened(state.round, state.phase, secrets.token_hex(8), cohort()))
+            opened = self._journal.open_round(
+                Opened(state.round, state.phase, secrets.token_hex(8), cohort())
+            )
         else:
             self._saving.wait()
         staleness = config.staleness if state.phase != PERSONALIZE else 0
         oldest = state.round - staleness
         tasks = Tasks(
-            self._algorithm, state, config, session=self._session, plan=self._plan, nonces=self._journal.nonces(opened, oldest),
-            max_staleness=staleness, offer=self._exchange.blobs.offer, started=self._run_started,
-        )  # fmt: skip
+            self._algorithm,
+            state,
+            config,
+            session=self._session,
+            plan=self._plan,
+            nonces=self._journal.nonces(opened, oldest),
+            max_staleness=staleness,
+            offer=self._exchange.blobs.offer,
+            started=self._run_started,
+        )
         if not opened.cohort:  # a Poisson sample may be empty; the round is its noise
             self._saving.wait()
             self._journal.close_round(opened, None, [])
             return opened
         begun = rounds.open_round(
-            state.round, opened.cohort, quorum=config.quorum, deadline_s=config.deadline_s, grace_s=config.grace_s, now=time.monotonic(),
-            enough=enough_of(config, state, opened.cohort), max_staleness=staleness, late_count=config.mode == "async",
+            state.round,
+            opened.cohort,
+            quorum=config.quorum,
+            deadline_s=config.deadline_s,
+            grace_s=config.grace_s,
+            now=time.monotonic(),
+            enough=enough_of(config, state, opened.cohort),
+            max_staleness=staleness,
+            late_count=config.mode == "async",
             settled=self._journal.settled(opened, oldest),
-        )  # fmt: skip
+        )
         accepted = self._journal.accepted(opened)
-        begun = rejoin(begun, accepted, self._spool, lambda client_id: tasks.brief(client_id).expected, config.codec)
+        begun = rejoin(
+            begun, accepted, self._spool, lambda client_id: tasks.brief(client_id).expected, config.codec
+        )
         if opened.closed:
             return opened
         sent_before = self._link.bytes_up
-        self._doing(f"{state.phase}, round {state.round}, {len(opened.cohort)} devices", state.round - 1, config.rounds)
-        accept, tasks_out = partial(self._journal.accept, opened), partial(self._tasks_out, opened)
+        self._doing(
+            f"{state.phase}, round {state.round}, {len(opened.cohort)} devices",
+            state.round - 1,
+            config.rounds,
+        )
+        accept = partial(self._journal.accept, opened)
+        tasks_out = partial(self._tasks_out, opened)
         if config.privacy.secure_aggregation and state.phase != PERSONALIZE:
             tasks_out()
             try:
@@ -235,12 +336,20 @@ class Aggregator:
                 left = [client_id for client_id in opened.cohort if not self._trust.refusal(client_id)]
                 if len(left) >= LEAST_CLIENTS:
                     raise
-                self._note(f"round {state.round}: {len(left)} of its clients are enrolled, {LEAST_CLIENTS} are needed; it is drawn anew")
+                self._note(
+                    f"round {state.round}: {len(left)} of its clients are enrolled, {LEAST_CLIENTS} are "
+                    "needed; it is drawn anew"
+                )
                 return self._play(state, cohort, open_to_all=open_to_all)
         else:
             is_sample = config.privacy.is_on and state.phase != PERSONALIZE
             closed = self._exchange.play(
-                begun, tasks, lambda each: accept(*each), open_to_all=open_to_all, is_sample=is_sample, tasks_out=tasks_out
+                begun,
+                tasks,
+                lambda each: accept(*each),
+                open_to_all=open_to_all,
+                is_sample=is_sample,
+                tasks_out=tasks_out,
             )
             begins = self._spool.begins()
         if closed.cohort or begins:
@@ -261,9 +370,12 @@ class Aggregator:
 
     def _close(self, closed: rounds.Round, opened: Opened, begins: Sequence[Begin], sent_before: int) -> None:
         seconds = time.monotonic() - closed.opened
-        up, down = sum(b.size for b in begins), self._link.bytes_up - sent_before
+        up = sum(b.size for b in begins)
+        down = self._link.bytes_up - sent_before
         presence = self._exchange.presence
-        dropped = dropped_of(closed, presence.paused(), presence.refusing() if opened.phase == PERSONALIZE else {})
+        dropped = dropped_of(
+            closed, presence.paused(), presence.refusing() if opened.phase == PERSONALIZE else {}
+        )
         summary = summarize(closed, opened.phase, begins, dropped, up, down, seconds)
         self._journal.close_round(opened, summary.loss if math.isfinite(summary.loss) else None, dropped)
         self._closed(summary)
@@ -276,11 +388,17 @@ class Aggregator:
         self._left_out = left_out(state)
 
         def cohort() -> tuple[str, ...]:
-            draw = partial(draw_cohort, self._config, self._key) if self._config.privacy.is_on else partial(selected, self._config)
+            draw = (
+                partial(draw_cohort, self._config, self._key)
+                if self._config.privacy.is_on
+                else partial(selected, self._config)
+            )
             return draw(state, self._exchange.presence.available(self._held()))
 
         self._play(state, cohort, open_to_all=self._config.mode == "async")
-        after = self._algorithm.aggregate(state, self._clusters.noting(as_of(each, state.round) for each in self._spool.updates()))
+        after = self._algorithm.aggregate(
+            state, self._clusters.noting(as_of(each, state.round) for each in self._spool.updates())
+        )
         self._clusters.tell(self._link, self._topics, self._session, state.round, after)
         for line in filter(None, explain_clusters(after) if state.phase == CLUSTER else ()):
             self._note(line)

@@ -1,6 +1,8 @@
-"""The spool of an aggregator whose workers write it: a file each, in a directory for each round, read here as if they were one.
+"""The spool of an aggregator whose workers write it: a file each, in a directory for each round, read here as
+if they were one.
 
-It takes updates itself as well, as `Spool` does, so that a federation may go on with another number of workers, or with none.
+It takes updates itself as well, as `Spool` does, so that a federation may go on with another number of
+workers, or with none.
 """
 
 import hashlib
@@ -21,7 +23,9 @@ Places = dict[tuple[str, str], tuple[int, int]]
 
 
 class SharedSpool(Spool):
-    """The updates of one round, wherever in the directory they are. StateError when the disk does not give or take them."""
+    """The updates of one round, wherever in the directory they are. StateError when the disk does not give or
+    take them.
+    """
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory.resolve())
@@ -50,7 +54,9 @@ class SharedSpool(Spool):
         try:
             yield
         except OSError as error:
-            raise StateError(f"cannot use {path}: {error}; free some space or choose another --out") from error
+            raise StateError(
+                f"cannot use {path}: {error}; free some space or choose another --out"
+            ) from error
 
     def adopt(self, begin: Begin, expected: Expected, codec: str, directory: Path) -> None:
         """Note an update that a worker has checked and synced in its directory."""
@@ -58,7 +64,9 @@ class SharedSpool(Spool):
         self._paths[begin.client_id, begin.round] = directory / FILE
 
     def restore(self, begin: Begin, expected: Expected, codec: str) -> bool:
-        """Take an update again that this directory or a worker's holds from before a restart; False when its bytes are not there whole."""
+        """Take an update again that this directory or a worker's holds from before a restart; False when its
+        bytes are not there whole.
+        """
         if super().restore(begin, expected, codec):
             return True
         for path in sorted(self._directory.glob(f"*/*/{FILE}")):
@@ -87,7 +95,14 @@ class SharedSpool(Spool):
             file.seek(self._places[path][key][0])
             return file.read(begin.size)
 
-    def put(self, begin: Begin, expected: Expected, codec: str, blob: bytes, deltas: Mapping[str, Weights] | None = None) -> None:
+    def put(
+        self,
+        begin: Begin,
+        expected: Expected,
+        codec: str,
+        blob: bytes,
+        deltas: Mapping[str, Weights] | None = None,
+    ) -> None:
         """Write an update whose tensors were checked; `deltas`: what is in it, where that is known."""
         super().put(begin, expected, codec, blob, deltas)
         self._paths.pop((begin.client_id, begin.round), None)
@@ -99,4 +114,5 @@ class SharedSpool(Spool):
         self._places.clear()
         for path in self._directory.glob("*/"):
             shutil.rmtree(path, ignore_errors=True)
-        self._round, self._made = secrets.token_hex(4), False
+        self._round = secrets.token_hex(4)
+        self._made = False

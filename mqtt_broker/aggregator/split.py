@@ -1,6 +1,8 @@
-"""An aggregator in several processes: this one keeps the rounds and folds, its workers take the uploads (docs/decisions/0010).
+"""An aggregator in several processes: this one keeps the rounds and folds, its workers take the uploads
+(docs/decisions/0010).
 
-What workers have spooled is folded here in the order of client ids, as one process does it: the bits do not depend on how many there are.
+What workers have spooled is folded here in the order of client ids, as one process does it: the bits do not
+depend on how many there are.
 """
 
 from contextlib import ExitStack
@@ -28,10 +30,15 @@ from mqtt_broker.aggregator.tasks import Accepted, Asks, Tasks, Then
 def check_split(workers: int, config: FederationConfig) -> None:
     """Raise ConfigError for what cannot be done by several processes."""
     if workers and config.privacy.secure_aggregation:
-        raise ConfigError("--workers does not go with secure_aggregation: keys and masks of a round are one process's; leave one out")
+        raise ConfigError(
+            "--workers does not go with secure_aggregation: keys and masks of a round are one process's; "
+            "leave one out"
+        )
 
 
-def exchange_for(workers: int, broker: str, security: Path | None, ending: ExitStack, *given: Any, **named: Any) -> Exchange:
+def exchange_for(
+    workers: int, broker: str, security: Path | None, ending: ExitStack, *given: Any, **named: Any
+) -> Exchange:
     """Return an `Exchange`, with so many workers when there are any; `ending` ends them."""
     if not workers:
         return Exchange(*given, **named)
@@ -51,15 +58,25 @@ class SplitExchange(Exchange):
         self._closing = False
         self._picked: dict[str, float] = {}
         start = control.Start(
-            broker, self._topics.federation, self.state.session, self.state.plan, str(security.resolve()) if security else "",
-            named["upload_slots"], named["max_samples"], tuple(sorted(self._trust.clients)),
-        )  # fmt: skip
+            broker,
+            self._topics.federation,
+            self.state.session,
+            self.state.plan,
+            str(security.resolve()) if security else "",
+            named["upload_slots"],
+            named["max_samples"],
+            tuple(sorted(self._trust.clients)),
+        )
         self._crew = Crew(workers, start, self._link, self._note, self._told_play)
 
     def start(self) -> None:
-        """Publish the state and listen to devices, but for their uploads; returns when the workers are connected."""
+        """Publish the state and listen to devices, but for their uploads; returns when the workers are
+        connected.
+        """
         device = self._topics.device
-        self._link.subscribe(device("+", "status"), device("+", "want"), self._topics.state, self._topics.manifest("+"))
+        self._link.subscribe(
+            device("+", "status"), device("+", "want"), self._topics.state, self._topics.manifest("+")
+        )
         self.publish_state(self.state)
         if self._older:
             self._older.start()
@@ -67,7 +84,9 @@ class SplitExchange(Exchange):
             self.pump(0.5)
 
     def publish_state(self, state: State) -> None:
-        """Say where the federation stands; that it is done only when the workers have sent their last receipts."""
+        """Say where the federation stands; that it is done only when the workers have sent their last
+        receipts.
+        """
         if state.phase == DONE:
             self._crew.end(orderly=True)
         super().publish_state(state)
@@ -84,32 +103,48 @@ class SplitExchange(Exchange):
             for told in (self.round.late, self.round.settled)
         )
         return control.Play(
-            self.round.number, self.round.max_staleness, tuple(self._tasks.nonces.items()), str(self._spool.directory()),
-            tuple(self.round.received.items()), late, settled,
-        )  # fmt: skip
+            self.round.number,
+            self.round.max_staleness,
+            tuple(self._tasks.nonces.items()),
+            str(self._spool.directory()),
+            tuple(self.round.received.items()),
+            late,
+            settled,
+        )
 
     def play(
-        self, round: Round, tasks: Asks, accepted: Accepted, *, open_to_all: bool = False, is_sample: bool = False,
+        self,
+        round: Round,
+        tasks: Asks,
+        accepted: Accepted,
+        *,
+        open_to_all: bool = False,
+        is_sample: bool = False,
         tasks_out: Then = lambda: None,
-    ) -> Round:  # fmt: skip
+    ) -> Round:
         """Play a round as one process does; before it is over, workers report all that reached them whole."""
         assert isinstance(tasks, Tasks)  # masked rounds are refused: check_split
         self._ready()  # else the last round's spool is cleared after this one's directory was made in it
-        self.round, self._tasks = round, tasks
-        play, groups = self._told_play(), Groups(tasks.state, self._picked)
+        self.round = round
+        self._tasks = tasks
+        play = self._told_play()
+        groups = Groups(tasks.state, self._picked)
         assert play is not None
         self._crew.open(play, {client_id: groups.of(client_id) for client_id in round.cohort})
         # who is online may answer an earlier round, if that is still taken
         for client_id in {*rounds.missing(round), *(self.presence.online() if round.max_staleness else ())}:
             self._crew.serve(client_id, tasks.brief(client_id))
         self._crew.flush(begin=True)
-        self.round = super().play(round, tasks, accepted, open_to_all=open_to_all, is_sample=is_sample, tasks_out=tasks_out)
+        self.round = super().play(
+            round, tasks, accepted, open_to_all=open_to_all, is_sample=is_sample, tasks_out=tasks_out
+        )
         self._closing = True
         self._crew.close()
         while self._crew.is_closing:
             self.pump(0.5)
         self._closing = False
-        closed, self.round = self.round, None
+        closed = self.round
+        self.round = None
         return closed
 
     def _send_task(self, client_id: str) -> None:
@@ -151,14 +186,18 @@ class SplitExchange(Exchange):
 
     def _on_arrived(self, number: int, arrived: control.Arrived) -> None:
         """Journal what counts of it, and have the worker say so."""
-        directory, taken, receipts = Path(arrived.directory), list[Begin](), list[tuple[str, str, str, str]]()
+        directory = Path(arrived.directory)
+        taken = list[Begin]()
+        receipts = list[tuple[str, str, str, str]]()
         self._link.bytes_up += arrived.sent
         after = self.round
         for begin in arrived.begins:
-            outcome, reason = "wait", "no round is open"
+            outcome = "wait"
+            reason = "no round is open"
             if after is not None and self._tasks is not None and self._spool.holds(directory):
                 after, verdict = rounds.receive(after, begin.round, begin.client_id, begin.sha256)
-                outcome, reason = ("rejected" if verdict.kind == "rejected" else "ok"), verdict.reason
+                outcome = "rejected" if verdict.kind == "rejected" else "ok"
+                reason = verdict.reason
                 if verdict.kind == "accepted":
                     brief = self._tasks.brief(begin.client_id)
                     self._spool.adopt(begin, brief.expected, brief.task.codec, directory)

@@ -1,8 +1,8 @@
 """Updates on disk between their receipt and the end of the round: `aggregate` reads one at a time.
 
-A client may be in a round twice, when its answer to an earlier task came late: an update is known by its client and the task's round.
-They stand in one file, one after the other, each behind a line of JSON: to sync one file that grew by ten updates costs a twentieth of
-syncing ten files.
+A client may be in a round twice, when its answer to an earlier task came late: an update is known by its
+client and the task's round. They stand in one file, one after the other, each behind a line of JSON: to sync
+one file that grew by ten updates costs a twentieth of syncing ten files.
 """
 
 import contextlib
@@ -26,13 +26,16 @@ Expected = Mapping[str, tuple[TensorSpec, ...]]
 FILE = "updates"
 MAX_LINE = 1024
 KEPT_BYTES = 4 * 1024 * 1024
-"""A round's first updates, so many bytes, are kept in memory too: what few clients sent need not be read and decoded again."""
+"""A round's first updates, so many bytes, are kept in memory too: what few clients sent need not be read and
+decoded again.
+"""
 WRITE_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Spooled:
-    """An update that was checked: what was said about it, the tensors that it may hold, and where its bytes stand.
+    """An update that was checked: what was said about it, the tensors that it may hold, and where its bytes
+    stand.
 
     deltas: what is in it, None where that is to be read.
     """
@@ -45,7 +48,9 @@ class Spooled:
 
 
 class Spool:
-    """The updates of one round, in a directory. What was `put` is safe after `sync`. StateError when the disk does not take it."""
+    """The updates of one round, in a directory. What was `put` is safe after `sync`. StateError when the disk
+    does not take it.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -67,16 +72,29 @@ class Spool:
                     sync_directory(each)
             yield self._file
         except OSError as error:
-            raise StateError(f"cannot keep an update in {self._directory}: {error}; free some space or choose another --out") from error
+            raise StateError(
+                f"cannot keep an update in {self._directory}: {error}; free some space or choose another "
+                "--out"
+            ) from error
 
     def take(self, begin: Begin, expected: Expected, codec: str, blob: bytes) -> None:
         """Check an update's tensors and write it. WireError when they are not those expected."""
         deltas = decode_models(blob, expected, begin.client_id, codec)
         if not deltas and expected:
-            raise WireError(f"{begin.client_id} sent an update without tensors, expected some of {', '.join(expected)}; restart it")
+            raise WireError(
+                f"{begin.client_id} sent an update without tensors, expected some of {', '.join(expected)}; "
+                "restart it"
+            )
         self.put(begin, expected, codec, blob, deltas)
 
-    def put(self, begin: Begin, expected: Expected, codec: str, blob: bytes, deltas: Mapping[str, Weights] | None = None) -> None:
+    def put(
+        self,
+        begin: Begin,
+        expected: Expected,
+        codec: str,
+        blob: bytes,
+        deltas: Mapping[str, Weights] | None = None,
+    ) -> None:
         """Write an update whose tensors were checked; `deltas`: what is in it, where that is known."""
         line = json.dumps([begin.client_id, begin.sha256, len(blob)]).encode() + b"\n"
         with self._opened() as file:
@@ -84,11 +102,17 @@ class Spool:
             file.write(line)
             file.write(blob)
             file.flush()
-            offset, self._end = self._end + len(line), self._end + len(line) + len(blob)
+            offset = self._end + len(line)
+            self._end = self._end + len(line) + len(blob)
             if self._end - self._begun >= WRITE_BYTES:
-                # Linux begins to write it to the disk then, and keeps it in memory until it is there: `sync` has little left to wait for
-                with contextlib.suppress(AttributeError, OSError):  # not every system has it, and none need follow
-                    os.posix_fadvise(file.fileno(), self._begun, self._end - self._begun, os.POSIX_FADV_DONTNEED)
+                # Linux begins to write it to the disk then, and keeps it in memory until it is there: `sync`
+                # has little left to wait for
+                with contextlib.suppress(
+                    AttributeError, OSError
+                ):  # not every system has it, and none need follow
+                    os.posix_fadvise(
+                        file.fileno(), self._begun, self._end - self._begun, os.POSIX_FADV_DONTNEED
+                    )
                 self._begun = self._end
         size = sum(array.nbytes for weights in (deltas or {}).values() for array in weights.values())
         kept = deltas if self._kept_bytes + size <= KEPT_BYTES else None
@@ -101,7 +125,9 @@ class Spool:
             os.fsync(file.fileno())
 
     def restore(self, begin: Begin, expected: Expected, codec: str) -> bool:
-        """Take an update again that this directory holds from before a restart; False when its bytes are not there whole."""
+        """Take an update again that this directory holds from before a restart; False when its bytes are not
+        there whole.
+        """
         with self._opened() as file:
             if (begin.client_id, begin.sha256) not in self._found:
                 return False
@@ -132,7 +158,9 @@ class Spool:
             return file.read(entry.begin.size)
 
     def clear(self) -> None:
-        """Forget all updates: their round is aggregated. The next one's are written over them, in space that the disk has given."""
+        """Forget all updates: their round is aggregated. The next one's are written over them, in space that
+        the disk has given.
+        """
         self._entries.clear()
         self._found.clear()
         self._end = self._begun = self._kept_bytes = 0
@@ -145,9 +173,12 @@ class Spool:
 
 
 def records(file: BinaryIO) -> tuple[dict[tuple[str, str], tuple[int, int]], int]:
-    """Return where each whole record's bytes stand, as (client id, sha256) -> (offset, size), and where the last one ends."""
+    """Return where each whole record's bytes stand, as (client id, sha256) -> (offset, size), and where the
+    last one ends.
+    """
     found: dict[tuple[str, str], tuple[int, int]] = {}
-    length, end = file.seek(0, os.SEEK_END), 0
+    length = file.seek(0, os.SEEK_END)
+    end = 0
     while end < length:
         file.seek(end)
         line = file.readline(MAX_LINE)

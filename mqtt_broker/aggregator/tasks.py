@@ -1,4 +1,6 @@
-"""What each client is asked to do in a round: its broadcast as blobs by hash, and what its answer may hold."""
+"""What each client is asked to do in a round: its broadcast as blobs by hash, and what its answer may
+hold.
+"""
 
 import hashlib
 import sys
@@ -18,15 +20,18 @@ from mqtt_broker.aggregator.figures import Figures
 from mqtt_broker.aggregator.spool import Expected
 
 GRANTED_BYTES = 8 * 1024 * 1024
-"""So much of a round's updates may come unasked: the first clients that are told of the round need not ask for a slot."""
+"""So much of a round's updates may come unasked: the first clients that are told of the round need not ask
+for a slot.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Brief:
-    """One client's task; `expected`: the tensors an update may hold, by model; `limit`: its largest size in bytes.
+    """One client's task; `expected`: the tensors an update may hold, by model; `limit`: its largest size in
+    bytes.
 
-    take: what becomes of an answer that is no such update, WireError when it is none either; before: the sha256 of answers that were
-    taken in earlier exchanges of the round.
+    take: what becomes of an answer that is no such update, WireError when it is none either; before: the
+    sha256 of answers that were taken in earlier exchanges of the round.
     """
 
     task: Task
@@ -48,12 +53,17 @@ def client_nonce(nonce: str, client_id: str) -> str:
 
 
 def checked_answer(begin: Begin, brief: Brief, nonce: str | None, max_samples: int) -> Begin:
-    """Return what is kept for the round of an update's announcement: what all clients say alike once, and no signature.
+    """Return what is kept for the round of an update's announcement: what all clients say alike once, and no
+    signature.
 
-    Raises WireError unless it answers this round's task, which said `nonce`, and counts samples that it may have.
+    Raises WireError unless it answers this round's task, which said `nonce`, and counts samples that it may
+    have.
     """
     if nonce is None or begin.nonce != nonce:
-        raise WireError(f"the nonce {begin.nonce[:16]!r} is not this round's: a replayed update; answer the task that was sent last")
+        raise WireError(
+            f"the nonce {begin.nonce[:16]!r} is not this round's: a replayed update; answer the task that "
+            "was sent last"
+        )
     if brief.expected and not 1 <= begin.num_samples <= max_samples:
         raise WireError(
             f"num_samples is {begin.num_samples}, expected 1 to {max_samples}; "
@@ -61,20 +71,34 @@ def checked_answer(begin: Begin, brief: Brief, nonce: str | None, max_samples: i
         )
     if begin.chunk_bytes != brief.task.chunk_bytes:
         raise WireError(
-            f"the update comes in chunks of {begin.chunk_bytes} bytes, expected the task's {brief.task.chunk_bytes}; update the device"
+            f"the update comes in chunks of {begin.chunk_bytes} bytes, expected the task's "
+            f"{brief.task.chunk_bytes}; update the device"
         )
     return replace(
-        begin, client_id=sys.intern(begin.client_id), session=brief.task.session, plan=brief.task.plan, nonce=nonce, signature="",
-        size=_alike(begin.size), chunk_bytes=_alike(begin.chunk_bytes), num_samples=_alike(begin.num_samples),
+        begin,
+        client_id=sys.intern(begin.client_id),
+        session=brief.task.session,
+        plan=brief.task.plan,
+        nonce=nonce,
+        signature="",
+        size=_alike(begin.size),
+        chunk_bytes=_alike(begin.chunk_bytes),
+        num_samples=_alike(begin.num_samples),
         metrics=Figures(begin.metrics),
-    )  # fmt: skip
+    )
 
 
 class Steps:
-    """The briefs of one exchange of a masked round; `make` is asked once a client. over: the nonces of the exchanges before it."""
+    """The briefs of one exchange of a masked round; `make` is asked once a client. over: the nonces of the
+    exchanges before it.
+    """
 
-    def __init__(self, nonces: Mapping[int, str], make: Callable[[str], Brief], over: frozenset[str] = frozenset()) -> None:
-        self.nonces, self.over, self._make = nonces, over, make
+    def __init__(
+        self, nonces: Mapping[int, str], make: Callable[[str], Brief], over: frozenset[str] = frozenset()
+    ) -> None:
+        self.nonces = nonces
+        self.over = over
+        self._make = make
         self._briefs: dict[str, Brief] = {}
 
     def nonce_of(self, round: int, client_id: str) -> str | None:
@@ -92,12 +116,28 @@ class Tasks:
     """Makes the briefs of one round; a model that many clients get is encoded and offered once."""
 
     def __init__(
-        self, algorithm: Algorithm, state: ServerState, config: FederationConfig, *, session: str, plan: str, nonces: Mapping[int, str],
-        max_staleness: int, offer: Callable[[str, bytes], None], started: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        algorithm: Algorithm,
+        state: ServerState,
+        config: FederationConfig,
+        *,
+        session: str,
+        plan: str,
+        nonces: Mapping[int, str],
+        max_staleness: int,
+        offer: Callable[[str, bytes], None],
+        started: int = 0,
+    ) -> None:
         """`nonces`: of this round, and of those before it that a late update may answer."""
-        self._algorithm, self._state, self._config, self._offer = algorithm, state, config, offer
-        self._session, self._started, self._plan, self.nonces, self._max_staleness = session, started, plan, nonces, max_staleness
+        self._algorithm = algorithm
+        self._state = state
+        self._config = config
+        self._offer = offer
+        self._session = session
+        self._started = started
+        self._plan = plan
+        self.nonces = nonces
+        self._max_staleness = max_staleness
         self._briefs: dict[str, Brief] = {}
         self._grantable = GRANTED_BYTES
         self._shared: dict[object, Brief] = {}
@@ -111,29 +151,57 @@ class Tasks:
         return self._state
 
     def nonce_of(self, round: int, client_id: str) -> str | None:
-        """Return the nonce that a client's answer must bear, None when no answer to this round is expected."""
+        """Return the nonce that a client's answer must bear, None when no answer to this round is
+        expected.
+        """
         nonce = self.nonces.get(round)
         return None if nonce is None else client_nonce(nonce, client_id)
 
     def brief(self, client_id: str) -> Brief:
         """Return the client's brief, the same whenever it is asked for; its blobs are on offer then."""
         if client_id not in self._briefs:
-            config, broadcast = self._config, self._algorithm.broadcast(self._state, client_id)
-            models: Mapping[str, str] = {name: self._hash(weights) for name, weights in broadcast.models.items()}
+            config = self._config
+            broadcast = self._algorithm.broadcast(self._state, client_id)
+            models: Mapping[str, str] = {
+                name: self._hash(weights) for name, weights in broadcast.models.items()
+            }
             # what a client personalizes is its own: its answer is metrics and holds no tensor
             personal = broadcast.phase == PERSONALIZE
-            expected: Expected = {} if personal else {name: self._specs[id(weights)] for name, weights in broadcast.models.items()}
+            expected: Expected = (
+                {}
+                if personal
+                else {name: self._specs[id(weights)] for name, weights in broadcast.models.items()}
+            )
             limit = 64 + (models_limit(expected, config.codec) if expected else 0)
             granted = limit <= self._grantable
             self._grantable -= limit * granted
             # hundreds of clients that are told the same share it
-            key = broadcast.phase, broadcast.round, tuple(models.items()), tuple(broadcast.scalars.items()), granted
+            key = (
+                broadcast.phase,
+                broadcast.round,
+                tuple(models.items()),
+                tuple(broadcast.scalars.items()),
+                granted,
+            )
             if key not in self._shared:
                 task = Task(
-                    self._session, broadcast.round, broadcast.phase, self._plan, models, broadcast.scalars, config.seed, config.deadline_s,
-                    config.codec, self._max_staleness, config.budget_s, self.nonces[broadcast.round], time.time(), granted=granted,
-                    started=self._started, chunk_bytes=config.chunk_bytes,
-                )  # fmt: skip
+                    self._session,
+                    broadcast.round,
+                    broadcast.phase,
+                    self._plan,
+                    models,
+                    broadcast.scalars,
+                    config.seed,
+                    config.deadline_s,
+                    config.codec,
+                    self._max_staleness,
+                    config.budget_s,
+                    self.nonces[broadcast.round],
+                    time.time(),
+                    granted=granted,
+                    started=self._started,
+                    chunk_bytes=config.chunk_bytes,
+                )
                 self._shared[key] = Brief(task, expected, limit)
             shared = self._shared[key]
             nonce = client_nonce(self.nonces[broadcast.round], client_id)

@@ -1,4 +1,6 @@
-"""Updates on their way in: a bounded number at a time, so that neither memory nor the broker's queues grow with the cohort."""
+"""Updates on their way in: a bounded number at a time, so that neither memory nor the broker's queues grow
+with the cohort.
+"""
 
 import time
 from dataclasses import dataclass
@@ -29,27 +31,35 @@ def _upload(begin: Begin, limit: int, now: float) -> Upload:
 
 
 def answer(begin: Begin, verdict: Verdict) -> Receipt:
-    """Return the receipt of an update that is not taken: it was before, or it changes nothing, and is no failure of its round."""
+    """Return the receipt of an update that is not taken: it was before, or it changes nothing, and is no
+    failure of its round.
+    """
     return receipt(begin, "ok" if verdict.kind == "repeated" else "rejected", verdict.reason)
 
 
 class Uploads:
-    """Grants slots and puts chunks together. No I/O: each call returns the receipts to send, as (client id, receipt)."""
+    """Grants slots and puts chunks together. No I/O: each call returns the receipts to send, as (client id,
+    receipt).
+    """
 
     def __init__(self, slots: int) -> None:
         self._slots = slots
         self._open: dict[str, Upload] = {}
         self._queue: dict[str, tuple[Begin, int]] = {}
 
-    def begin(self, begin: Begin, limit: int, now: float, *, follows: bool = False) -> list[tuple[str, Receipt]]:
-        """Answer a device that has an update of at most `limit` bytes: send (a slot), or wait. WireError for a bad manifest.
+    def begin(
+        self, begin: Begin, limit: int, now: float, *, follows: bool = False
+    ) -> list[tuple[str, Receipt]]:
+        """Answer a device that has an update of at most `limit` bytes: send (a slot), or wait. WireError for
+        a bad manifest.
 
         follows: its chunks come at once in a place that was kept for it, so there is nothing to say.
         """
         check_manifest(begin.sha256, begin.size, begin.count, begin.chunk_bytes, limit)
         upload = self._open.get(begin.client_id)
         if upload and upload.begin.sha256 == begin.sha256:
-            upload.begin, upload.last = begin, now
+            upload.begin = begin
+            upload.last = now
             if follows:
                 return []
             return [(begin.client_id, receipt(begin, "missing", missing=upload.assembler.missing()))]
@@ -74,7 +84,9 @@ class Uploads:
         return receipts
 
     def chunk(self, client_id: str, sha256: str, index: int, payload: bytes, now: float) -> Begin | None:
-        """Take a chunk; return the Begin of an update that is complete now. WireError for a chunk that is none of it."""
+        """Take a chunk; return the Begin of an update that is complete now. WireError for a chunk that is
+        none of it.
+        """
         upload = self._open.get(client_id)
         if upload is None or upload.begin.sha256 != sha256:
             return None

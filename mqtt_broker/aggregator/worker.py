@@ -1,10 +1,12 @@
-"""A worker process of an aggregator: it takes the uploads of some clients on a connection of its own, verifies and spools them.
+"""A worker process of an aggregator: it takes the uploads of some clients on a connection of its own,
+verifies and spools them.
 
-`python -m mqtt_broker.aggregator.worker`, started by `edgefl aggregator start --workers N` and by nobody else: what to do comes on standard input
-(`control`), and when that ends, this process does. A device sees no difference: topics, messages and receipts are the aggregator's.
+`python -m mqtt_broker.aggregator.worker`, started by `edgefl aggregator start --workers N` and by nobody
+else: what to do comes on standard input (`control`), and when that ends, this process does. A device sees no
+difference: topics, messages and receipts are the aggregator's.
 
-An update is told ok only when the aggregator has journalled it. A worker keeps nothing that matters but its spool: killed, it is started
-again, and who has no receipt announces the update once more.
+An update is told ok only when the aggregator has journalled it. A worker keeps nothing that matters but its
+spool: killed, it is started again, and who has no receipt announces the update once more.
 """
 
 import os
@@ -45,7 +47,8 @@ class Briefs(Tasks):
     """What the clients of a worker may send, as the aggregator told."""
 
     def __init__(self, play: control.Play, known: dict[str, Brief]) -> None:
-        self.nonces, self._known = dict(play.nonces), known
+        self.nonces = dict(play.nonces)
+        self._known = known
 
     def brief(self, client_id: str) -> Brief:
         """Return a client's brief; WireError for one that was not told of."""
@@ -58,12 +61,24 @@ class Intake(Exchange):
     """Takes uploads as an exchange does, but the aggregator says which of them count."""
 
     def __init__(
-        self, link: SharedLink, start: control.Start, trust: Trust, say: Callable[[control.Said], None], note: Callable[[str], None]
+        self,
+        link: SharedLink,
+        start: control.Start,
+        trust: Trust,
+        say: Callable[[control.Said], None],
+        note: Callable[[str], None],
     ) -> None:
         state = State(start.federation, start.session, JOINING, 0, 0, 0, 0.0, start.plan, time.time())
         topics = Topics(start.federation)
         super().__init__(
-            link, topics, state, upload_slots=start.upload_slots, max_samples=start.max_samples, spool=Spool(Path()), trust=trust, note=note
+            link,
+            topics,
+            state,
+            upload_slots=start.upload_slots,
+            max_samples=start.max_samples,
+            spool=Spool(Path()),
+            trust=trust,
+            note=note,
         )
         self._say = say
         self._name = secrets.token_hex(4)
@@ -72,7 +87,9 @@ class Intake(Exchange):
         self._specs: list[tuple[TensorSpec, ...]] = []
         self._asked: dict[str, Begin] = {}
         self._waiting: deque[Message] = deque(maxlen=MAX_HELD)
-        self._directory, self._sent, self._between = "", 0, True
+        self._directory = ""
+        self._sent = 0
+        self._between = True
         self.ended = False
 
     def publish_state(self, state: State) -> None:
@@ -113,12 +130,25 @@ class Intake(Exchange):
         if directory != self._directory:
             if self._directory:
                 self._spool.remove()
-            self._directory, self._spool = directory, Spool(Path(directory))
-        late, settled = ({(number, client_id): sha256 for number, client_id, sha256 in told} for told in (play.late, play.settled))
+            self._directory = directory
+            self._spool = Spool(Path(directory))
+        late, settled = (
+            {(number, client_id): sha256 for number, client_id, sha256 in told}
+            for told in (play.late, play.settled)
+        )
         self.round = Round(
-            play.number, tuple(sorted(client_id for client_id, _ in play.received)), 1, 0.0, 0.0, 0.0, 0.0, dict(play.received),
-            max_staleness=play.max_staleness, late=late, settled=settled,
-        )  # fmt: skip
+            play.number,
+            tuple(sorted(client_id for client_id, _ in play.received)),
+            1,
+            0.0,
+            0.0,
+            0.0,
+            0.0,
+            dict(play.received),
+            max_staleness=play.max_staleness,
+            late=late,
+            settled=settled,
+        )
         self._tasks = Briefs(play, self._known)
         if not play.max_staleness:
             self._uploads.clear()
@@ -144,7 +174,8 @@ class Intake(Exchange):
             super()._on_begin(address, begin)
 
     def _send_tasks(self, client_ids: Sequence[str]) -> None:
-        # this link is back: the aggregator, which knows the tasks, tells them again to all whose announcements may be lost
+        # this link is back: the aggregator, which knows the tasks, tells them again to all whose
+        # announcements may be lost
         self._say(control.Serving(tuple(client_ids)))
 
     def _lacks_more(self) -> bool:
@@ -156,7 +187,8 @@ class Intake(Exchange):
         begins = tuple(self._unsettled.values())
         self._unsettled.clear()
         self._asked |= {begin.client_id: begin for begin in begins}
-        sent, self._sent = self._link.bytes_up - self._sent, self._link.bytes_up
+        sent = self._link.bytes_up - self._sent
+        self._sent = self._link.bytes_up
         self._say(control.Arrived(self._directory, begins, sent))
 
     def _answered(self, answer: control.Answer) -> None:
@@ -191,7 +223,9 @@ def run(start: control.Start, lines: BinaryIO, say: Callable[[control.Said], Non
         clients=frozenset(start.clients),
     )
     context = tls_context(own) if own else None
-    link = SharedLink(start.broker, f"edgefl-worker-{secrets.token_hex(8)}", keepalive_s=KEEPALIVE_S, context=context)
+    link = SharedLink(
+        start.broker, f"edgefl-worker-{secrets.token_hex(8)}", keepalive_s=KEEPALIVE_S, context=context
+    )
     intake = Intake(link, start, trust, say, lambda line: print(printable(line), file=sys.stderr, flush=True))
     threading.Thread(target=_listen, args=(lines, link), daemon=True).start()
     say(control.Up())

@@ -1,4 +1,6 @@
-"""A broker for a quick start, on loopback unless told otherwise: mosquitto when it is on PATH, else amqtt in its 3.1.1 mode."""
+"""A broker for a quick start, on loopback unless told otherwise: mosquitto when it is on PATH, else amqtt in
+its 3.1.1 mode.
+"""
 
 import asyncio
 import contextlib
@@ -71,8 +73,14 @@ def check_port(port: int, host: str = HOST) -> None:
         try:
             probe.bind((host, port))
         except OSError as error:
-            broker = f", a broker answers there already; use mqtt://{reached_at(host)}:{port}, or" if _answers(port, host) else ";"
-            raise LinkError(f"port {port} of {host} cannot be used: {error.strerror}{broker} give --port 0 for a free one") from error
+            broker = (
+                f", a broker answers there already; use mqtt://{reached_at(host)}:{port}, or"
+                if _answers(port, host)
+                else ";"
+            )
+            raise LinkError(
+                f"port {port} of {host} cannot be used: {error.strerror}{broker} give --port 0 for a free one"
+            ) from error
 
 
 def reached_at(host: str) -> str:
@@ -82,7 +90,9 @@ def reached_at(host: str) -> str:
 
 def _answers(port: int, host: str) -> bool:
     try:
-        Link(f"mqtt://{reached_at(host)}:{port}", f"edgefl-probe-{secrets.token_hex(4)}", timeout_s=1.0).close(1.0)
+        Link(
+            f"mqtt://{reached_at(host)}:{port}", f"edgefl-probe-{secrets.token_hex(4)}", timeout_s=1.0
+        ).close(1.0)
     except LinkError:
         return False
     return True
@@ -95,7 +105,10 @@ def _wait_until_up(port: int, alive: Callable[[], bool], timeout_s: float = 10.0
             Link(f"mqtt://{reached_at(host)}:{port}", "edgefl-probe", timeout_s=1.0).close(1.0)
             return
         time.sleep(0.02)
-    raise LinkError(f"the broker did not answer on port {port} within {timeout_s:g} s; choose another with --port, or another --kind")
+    raise LinkError(
+        f"the broker did not answer on port {port} within {timeout_s:g} s; choose another with --port, or "
+        "another --kind"
+    )
 
 
 def _write_conf(directory: Path, port: int, host: str = HOST) -> Path:
@@ -127,13 +140,15 @@ def mosquitto(port: int) -> Iterator[subprocess.Popen[bytes]]:
 
 def run_mosquitto(port: int, started: Callable[[str], None], host: str = HOST) -> None:
     """Become mosquitto: this process is replaced, so that whatever ends it, kill -9 too, ends the broker."""
-    program, ours = find_mosquitto(), os.getpid()
+    program = find_mosquitto()
+    ours = os.getpid()
     assert program is not None
     directory = Path(tempfile.mkdtemp(prefix="edgefl-broker-"))
     directory.chmod(0o755)
     conf = _write_conf(directory, port, host)
     if os.fork() == 0:
-        # a grandchild, so that mosquitto has no child to wait for: it tells when the broker answers, and clears up
+        # a grandchild, so that mosquitto has no child to wait for: it tells when the broker answers, and
+        # clears up
         if os.fork() == 0:
             with contextlib.suppress(LinkError, OSError):
                 _wait_until_up(port, lambda: _exists(ours), host=host)
@@ -182,7 +197,8 @@ async def _amqtt(port: int, started: Callable[[str], None], host: str) -> None:
 
 
 def run_broker(kind: str, port: int, started: Callable[[str, str], None], host: str = HOST) -> None:
-    """Run a broker until SIGTERM or SIGINT; `started` gets its url and kind once it answers. Port 0: a free one.
+    """Run a broker until SIGTERM or SIGINT; `started` gets its url and kind once it answers. Port 0: a free
+    one.
 
     host: the address to listen on; on any but loopback whoever reaches it may read and write.
 

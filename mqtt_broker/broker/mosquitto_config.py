@@ -1,13 +1,16 @@
-"""mosquitto's configuration for real boards: TLS with a certificate for each device, access by user name, and limits.
+"""mosquitto's configuration for real boards: TLS with a certificate for each device, access by user name, and
+limits.
 
-Traps that cost days: `listener` stands before the options that belong to it (the other order opens port 1883 on all interfaces in
-2.0.11); the default autosave, each half hour, loses retained messages on kill -9, and `autosave_on_changes` counts every message as
-a change and writes the whole store, chunks on their way included, for each; `message_size_limit` acknowledges and drops,
-`max_packet_size` refuses; the default queue of 1,000 messages drops acknowledged ones. What is lost of the last seconds on kill -9 its
-owners say again: aggregator and devices publish their retained messages whenever their link comes up.
+Traps that cost days: `listener` stands before the options that belong to it (the other order opens port 1883
+on all interfaces in 2.0.11); the default autosave, each half hour, loses retained messages on kill -9, and
+`autosave_on_changes` counts every message as a change and writes the whole store, chunks on their way
+included, for each; `message_size_limit` acknowledges and drops, `max_packet_size` refuses; the default queue
+of 1,000 messages drops acknowledged ones. What is lost of the last seconds on kill -9 its owners say again:
+aggregator and devices publish their retained messages whenever their link comes up.
 
-No limit of mosquitto 2.0 counts the bytes of one user, and no access list of it can forbid a user to retain messages or to keep sessions.
-`memory_limit` bounds all users together: above it, mosquitto disconnects the client whose message it would have to store.
+No limit of mosquitto 2.0 counts the bytes of one user, and no access list of it can forbid a user to retain
+messages or to keep sessions. `memory_limit` bounds all users together: above it, mosquitto disconnects the
+client whose message it would have to store.
 """
 
 import getpass
@@ -67,7 +70,7 @@ log_type error
 log_type warning
 log_type notice
 log_type information
-"""
+"""  # noqa: E501
 ACL = """# Who may say what. %u is the user name, which is the certificate's common name.
 user {aggregator}
 topic readwrite {prefix}/+/#
@@ -111,7 +114,7 @@ pattern write {prefix}/+/device/%u/up/+/+
 # Of version 1: enough to be told to update.
 pattern read {version1}/+/state
 pattern write {version1}/+/device/%u/status
-"""
+"""  # noqa: E501
 UNIT = """# The account {user} runs the broker and reads server.key.
 # The account {owner} ran `edgefl broker init`. It owns ca.key, aggregator.enrol and devices.json, and runs the aggregator and
 # `edgefl device enrol`. The broker needs none of these files and does not see them.
@@ -156,7 +159,7 @@ AmbientCapabilities={capabilities}
 
 [Install]
 WantedBy=multi-user.target
-"""
+"""  # noqa: E501
 HIDDEN = ("ca.key", "aggregator.enrol", "devices.json", "revoked.json", "route.key")
 """What the broker does not need. The first three are the authority, the aggregator and who is enrolled."""
 
@@ -185,24 +188,34 @@ def choose_account(directory: Path, asked: str = "") -> str:
 
     Args:
         directory: Where its files go.
-        asked: An account, or empty for `mosquitto` where this process is root's, the account exists and can reach the directory, and
-            for the account of this process otherwise. Only root can give files to another account.
+        asked: An account, or empty for `mosquitto` where this process is root's, the account exists and can
+            reach the directory, and for the account of this process otherwise. Only root can give files to
+            another account.
 
     Raises:
-        ConfigError: The account does not exist, cannot reach the directory, or this process may not give it the files.
+        ConfigError: The account does not exist, cannot reach the directory, or this process may not give it
+            the files.
     """
     own = getpass.getuser()
     if not asked:
         can_change = os.getuid() == 0 and _exists(BROKER_ACCOUNT) and _can_reach(BROKER_ACCOUNT, directory)
         return BROKER_ACCOUNT if can_change else own
     if not _exists(asked):
-        raise ConfigError(f"there is no account {asked!r} on this machine; make it, or name another with --user")
+        raise ConfigError(
+            f"there is no account {asked!r} on this machine; make it, or name another with --user"
+        )
     if asked == own:
         return own
     if os.getuid():
-        raise ConfigError(f"only root can give server.key to {asked!r}; run this as root, or leave --user out to run it as {own!r}")
+        raise ConfigError(
+            f"only root can give server.key to {asked!r}; run this as root, or leave --user out to run it as "
+            f"{own!r}"
+        )
     if not _can_reach(asked, directory):
-        raise ConfigError(f"{asked!r} cannot reach {directory}: a directory above it is closed to others; take one such as /srv/edgefl")
+        raise ConfigError(
+            f"{asked!r} cannot reach {directory}: a directory above it is closed to others; take one such as "
+            "/srv/edgefl"
+        )
     return asked
 
 
@@ -220,16 +233,25 @@ def _can_reach(account: str, directory: Path) -> bool:
     for parent in directory.resolve().parents:
         if parent.exists():
             status = parent.stat()
-            bit = 0o100 if status.st_uid == entry.pw_uid else 0o010 if status.st_gid == entry.pw_gid else 0o001
+            bit = (
+                0o100 if status.st_uid == entry.pw_uid else 0o010 if status.st_gid == entry.pw_gid else 0o001
+            )
             if entry.pw_uid and not status.st_mode & bit:
                 return False
     return True
 
 
 def write_configuration(
-    directory: Path, port: int, mosquitto: str, bind: str = "", user: str = "", limits: Limits | None = None, authority: Path | None = None
+    directory: Path,
+    port: int,
+    mosquitto: str,
+    bind: str = "",
+    user: str = "",
+    limits: Limits | None = None,
+    authority: Path | None = None,
 ) -> None:
-    """Write mosquitto.conf, acl, mosquitto.service and the folder of what the broker stores, and give the broker's account its files.
+    """Write mosquitto.conf, acl, mosquitto.service and the folder of what the broker stores, and give the
+    broker's account its files.
 
     Args:
         directory: Holds the keys that `create` made.
@@ -240,7 +262,9 @@ def write_configuration(
         limits: What the broker may take; `default_limits` without it.
         authority: The directory of ca.key, when it is another one.
     """
-    directory, owner, limits = directory.resolve(), getpass.getuser(), limits or default_limits()
+    directory = directory.resolve()
+    owner = getpass.getuser()
+    limits = limits or default_limits()
     user = user or owner
     hidden = [directory / name for name in HIDDEN] + ([authority.resolve() / "ca.key"] if authority else [])
     (directory / "data").mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -270,7 +294,9 @@ def write_configuration(
 
 
 def _give(directory: Path, account: str) -> None:
-    """Let an account read what the broker needs. It owns only what the broker stores: it can change neither keys nor access list."""
+    """Let an account read what the broker needs. It owns only what the broker stores: it can change neither
+    keys nor access list.
+    """
     entry = pwd.getpwnam(account)
     directory.chmod(directory.stat().st_mode | 0o011)
     os.chown(directory / "server.key", -1, entry.pw_gid)
@@ -279,7 +305,9 @@ def _give(directory: Path, account: str) -> None:
 
 
 def knows_watcher(directory: Path) -> bool:
-    """Return whether the access list of `edgefl broker init` there, maybe of an older version, has the account of monitors."""
+    """Return whether the access list of `edgefl broker init` there, maybe of an older version, has the
+    account of monitors.
+    """
     try:
         return f"user {WATCHER}" in (directory / "acl").read_text().splitlines()
     except OSError:

@@ -1,4 +1,6 @@
-"""`edgefl broker examples`: configurations of Telegraf, Prometheus, Grafana and Node-RED that read a federation's messages."""
+"""`edgefl broker examples`: configurations of Telegraf, Prometheus, Grafana and Node-RED that read a
+federation's messages.
+"""
 
 import json
 from importlib.resources import files
@@ -33,7 +35,9 @@ def example_texts() -> dict[str, str]:
 
 
 def write_examples(directory: Path) -> list[Path]:
-    """Write all into a directory; ConfigError when one of them is there already, StateError when the disk does not take it."""
+    """Write all into a directory; ConfigError when one of them is there already, StateError when the disk
+    does not take it.
+    """
     targets = {directory / name: text for name, text in example_texts().items()}
     there = [path for path in targets if path.exists()]
     if there:
@@ -43,7 +47,9 @@ def write_examples(directory: Path) -> list[Path]:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")  # not with mode 0600: other accounts run these programs
     except OSError as error:
-        raise StateError(f"cannot write {error.filename}: {error.strerror}; give another directory") from error
+        raise StateError(
+            f"cannot write {error.filename}: {error.strerror}; give another directory"
+        ) from error
     return list(targets)
 
 

@@ -1,8 +1,10 @@
-"""Home Assistant's MQTT discovery: what a federation and its boards are, as retained messages from which it makes devices and entities.
+"""Home Assistant's MQTT discovery: what a federation and its boards are, as retained messages from which it
+makes devices and entities.
 
-https://www.home-assistant.io/integrations/mqtt/#mqtt-discovery, the form with one message for each entity, which every version reads:
-PREFIX/COMPONENT/NODE/OBJECT/config. The entities' values are edgefl's own topics, read by templates; nothing else is published for them.
-Pure functions of names; `Announcer` folds what is heard into what is to be published.
+https://www.home-assistant.io/integrations/mqtt/#mqtt-discovery, the form with one message for each entity,
+which every version reads: PREFIX/COMPONENT/NODE/OBJECT/config. The entities' values are edgefl's own topics,
+read by templates; nothing else is published for them. Pure functions of names; `Announcer` folds what is
+heard into what is to be published.
 """
 
 import json
@@ -19,11 +21,12 @@ from mqtt_broker.integrations.tool_options import PREFIX
 
 ORIGIN = {"name": "edgefl", "sw_version": __version__}
 MAX_BOARDS = 10_000
-# `value_json.values` would be the method of a dict. An empty string leaves an entity as it is: a figure that a message lacks is no news.
+# `value_json.values` would be the method of a dict. An empty string leaves an entity as it is: a figure that
+# a message lacks is no news.
 VALUE = "{%% set a = value_json['values'].get('%s') %%}{{ '' if a is none else %s }}"
 ACCURACY = (
-    "{% set v = value_json['values'] %}{% set a = v.get('accuracy_mixture') if 'accuracy_mixture' in v else v.get('accuracy') %}"
-    "{{ '' if a is none else (100 * a) | round(1) }}"
+    "{% set v = value_json['values'] %}{% set a = v.get('accuracy_mixture') if 'accuracy_mixture' in v "
+    "else v.get('accuracy') %}{{ '' if a is none else (100 * a) | round(1) }}"
 )
 FIELD = "{{ '' if value_json.%s is none else value_json.%s | round(%d) }}"
 SHARE = "{{ '' if value_json.%s is none else (100 * value_json.%s) | round(1) }}"
@@ -32,66 +35,135 @@ MEASURED = {"state_class": "measurement"}
 
 
 def node_id(federation: str) -> str:
-    """Return a federation's segment in discovery topics: of letters, digits, - and _ only. Names are lower case, so D for . is unique."""
+    """Return a federation's segment in discovery topics: of letters, digits, - and _ only. Names are lower
+    case, so D for . is unique.
+    """
     return f"edgefl_{federation.replace('.', 'D')}"
 
 
 def federation_entities(federation: str, prefix: str = PREFIX) -> dict[str, dict[str, Any]]:
-    """Return the discovery message of each of a federation's entities by topic: phase, round, loss, accuracy, clients in the round."""
+    """Return the discovery message of each of a federation's entities by topic: phase, round, loss, accuracy,
+    clients in the round.
+    """
     topics = Topics(federation)
     summary = f"{topics.root}/round/+/summary"
     phase = f"{{{{ 'offline' if value_json.phase == '{STOPPED}' else 'online' }}}}"
     led = {"availability": [{"topic": topics.state, "value_template": phase}]}
     told: dict[str, dict[str, Any]] = {
-        "phase": {"name": "Phase", "state_topic": topics.state, "value_template": "{{ value_json.phase }}", "icon": "mdi:state-machine"},
-        "round": {"name": "Round", "state_topic": topics.state, "value_template": "{{ value_json.round }}", **MEASURED, **led},
-        "cohort": {"name": "Cohort", "state_topic": topics.state, "value_template": "{{ value_json.cohort_size }}", **MEASURED, **led},
-        "loss": {"name": "Loss", "state_topic": summary, "value_template": FIELD % ("loss", "loss", 4), **MEASURED},
-        "accuracy": {"name": "Accuracy", "state_topic": summary, "value_template": SHARE % (("accuracy_mean",) * 2), **PERCENT},
-        "updates": {"name": "Updates", "state_topic": summary, "value_template": "{{ value_json.updates }}", **MEASURED},
+        "phase": {
+            "name": "Phase",
+            "state_topic": topics.state,
+            "value_template": "{{ value_json.phase }}",
+            "icon": "mdi:state-machine",
+        },
+        "round": {
+            "name": "Round",
+            "state_topic": topics.state,
+            "value_template": "{{ value_json.round }}",
+            **MEASURED,
+            **led,
+        },
+        "cohort": {
+            "name": "Cohort",
+            "state_topic": topics.state,
+            "value_template": "{{ value_json.cohort_size }}",
+            **MEASURED,
+            **led,
+        },
+        "loss": {
+            "name": "Loss",
+            "state_topic": summary,
+            "value_template": FIELD % ("loss", "loss", 4),
+            **MEASURED,
+        },
+        "accuracy": {
+            "name": "Accuracy",
+            "state_topic": summary,
+            "value_template": SHARE % (("accuracy_mean",) * 2),
+            **PERCENT,
+        },
+        "updates": {
+            "name": "Updates",
+            "state_topic": summary,
+            "value_template": "{{ value_json.updates }}",
+            **MEASURED,
+        },
     }
     node = node_id(federation)
-    device = {"identifiers": [node], "name": f"edgefl {federation}", "manufacturer": "edgefl", "model": "federation"}
-    return {f"{prefix}/sensor/{node}/{key}/config": _entity(f"{node}_{key}", device, each) for key, each in told.items()}
+    device = {
+        "identifiers": [node],
+        "name": f"edgefl {federation}",
+        "manufacturer": "edgefl",
+        "model": "federation",
+    }
+    return {
+        f"{prefix}/sensor/{node}/{key}/config": _entity(f"{node}_{key}", device, each)
+        for key, each in told.items()
+    }
 
 
-def board_entities(federation: str, client_id: str, version: str, prefix: str = PREFIX) -> dict[str, dict[str, Any]]:
-    """Return the discovery message of each of a board's entities by topic: online, accuracy, loss, round, temperature, memory.
+def board_entities(
+    federation: str, client_id: str, version: str, prefix: str = PREFIX
+) -> dict[str, dict[str, Any]]:
+    """Return the discovery message of each of a board's entities by topic: online, accuracy, loss, round,
+    temperature, memory.
 
     What it measured of its model stays when it goes offline; what it says of itself is not available then.
     """
-    topics, node = Topics(federation), node_id(federation)
-    status, metrics = topics.device(client_id, "status"), topics.device(client_id, "metrics")
+    topics = Topics(federation)
+    node = node_id(federation)
+    status = topics.device(client_id, "status")
+    metrics = topics.device(client_id, "metrics")
     online = "{{ 'online' if value_json.online else 'offline' }}"
     present = {"availability": [{"topic": status, "value_template": online}], "entity_category": "diagnostic"}
     sensors: dict[str, dict[str, Any]] = {
         "accuracy": {"name": "Accuracy", "value_template": ACCURACY, "icon": "mdi:bullseye-arrow", **PERCENT},
         "accuracy_int8": {
-            "name": "Accuracy int8", "value_template": VALUE % ("accuracy_mixture_int8", "(100 * a) | round(1)"), **PERCENT,
+            "name": "Accuracy int8",
+            "value_template": VALUE % ("accuracy_mixture_int8", "(100 * a) | round(1)"),
+            **PERCENT,
         },
         "loss": {"name": "Loss", "value_template": VALUE % ("loss", "a | round(4)"), **MEASURED},
         "round": {"name": "Round", "value_template": "{{ value_json.round }}", **MEASURED},
         "temperature": {
-            "name": "Temperature", "value_template": FIELD % ("temperature_c", "temperature_c", 1), "device_class": "temperature",
-            "unit_of_measurement": "°C", **MEASURED, **present,
+            "name": "Temperature",
+            "value_template": FIELD % ("temperature_c", "temperature_c", 1),
+            "device_class": "temperature",
+            "unit_of_measurement": "°C",
+            **MEASURED,
+            **present,
         },
         "memory": {
-            "name": "Memory", "value_template": FIELD % ("rss_mb", "rss_mb", 1), "device_class": "data_size",
-            "unit_of_measurement": "MB", **MEASURED, **present,
+            "name": "Memory",
+            "value_template": FIELD % ("rss_mb", "rss_mb", 1),
+            "device_class": "data_size",
+            "unit_of_measurement": "MB",
+            **MEASURED,
+            **present,
         },
-    }  # fmt: skip
-    told = {f"{prefix}/sensor/{node}/{client_id}_{key}/config": (key, {"state_topic": metrics, **each}) for key, each in sensors.items()}
+    }
+    told = {
+        f"{prefix}/sensor/{node}/{client_id}_{key}/config": (key, {"state_topic": metrics, **each})
+        for key, each in sensors.items()
+    }
     told[f"{prefix}/binary_sensor/{node}/{client_id}_online/config"] = (
         "online",
         {
-            "name": "Online", "state_topic": status, "device_class": "connectivity", "entity_category": "diagnostic",
+            "name": "Online",
+            "state_topic": status,
+            "device_class": "connectivity",
+            "entity_category": "diagnostic",
             "value_template": "{{ 'ON' if value_json.online else 'OFF' }}",
         },
-    )  # fmt: skip
+    )
     device = {
-        "identifiers": [f"{node} {client_id}"], "name": f"{federation} {client_id}", "manufacturer": "edgefl", "model": "board",
-        "sw_version": version, "via_device": node,
-    }  # fmt: skip
+        "identifiers": [f"{node} {client_id}"],
+        "name": f"{federation} {client_id}",
+        "manufacturer": "edgefl",
+        "model": "board",
+        "sw_version": version,
+        "via_device": node,
+    }
     return {topic: _entity(f"{node} {client_id}_{key}", device, each) for topic, (key, each) in told.items()}
 
 
@@ -100,10 +172,14 @@ def _entity(unique_id: str, device: dict[str, Any], own: dict[str, Any]) -> dict
 
 
 class Announcer:
-    """What has to be published, from what is heard. `is_out`: whether a board was revoked; its entities are taken away."""
+    """What has to be published, from what is heard. `is_out`: whether a board was revoked; its entities are
+    taken away.
+    """
 
     def __init__(self, federation: str, prefix: str, is_out: Callable[[str], bool]) -> None:
-        self._federation, self._prefix, self._is_out = federation, prefix, is_out
+        self._federation = federation
+        self._prefix = prefix
+        self._is_out = is_out
         self._boards: dict[str, dict[str, dict[str, Any]]] = {"": federation_entities(federation, prefix)}
         self._told: dict[str, bool] = {}
         self._versions: dict[str, str] = {}
@@ -125,7 +201,9 @@ class Announcer:
         self._told.pop(client_id, None)
 
     def due(self) -> Iterator[Message]:
-        """Return what is to be published now: boards that are new or have another version, and empty messages for who was revoked."""
+        """Return what is to be published now: boards that are new or have another version, and empty messages
+        for who was revoked.
+        """
         for client_id, entities in self._boards.items():
             out = bool(client_id) and self._is_out(client_id)
             if self._told.get(client_id) != out:
@@ -143,4 +221,8 @@ class Announcer:
 
 
 def _retained(topic: str, entity: dict[str, Any] | None) -> Message:
-    return Message(topic, b"" if entity is None else json.dumps(entity, ensure_ascii=False, separators=(",", ":")).encode(), retained=True)
+    return Message(
+        topic,
+        b"" if entity is None else json.dumps(entity, ensure_ascii=False, separators=(",", ":")).encode(),
+        retained=True,
+    )

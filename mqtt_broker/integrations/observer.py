@@ -1,6 +1,7 @@
 """Other tools beside an aggregator: one more connection, in a thread, that hears what any monitor may hear.
 
-Nothing that happens here reaches the rounds: a broker that refuses it, or a scrape that hangs, ends the observation at most.
+Nothing that happens here reaches the rounds: a broker that refuses it, or a scrape that hangs, ends the
+observation at most.
 """
 
 import secrets
@@ -37,16 +38,30 @@ class Part(Protocol):
 class Observer(threading.Thread):
     """Hears a federation until it is stopped."""
 
-    def __init__(self, link: Link, federation: str, parts: list[Part], announcer: Announcer | None, note: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        link: Link,
+        federation: str,
+        parts: list[Part],
+        announcer: Announcer | None,
+        note: Callable[[str], None],
+    ) -> None:
         super().__init__(name="edgefl-observer", daemon=True)
-        self._link, self._parts, self._announcer, self._note = link, parts, announcer, note
+        self._link = link
+        self._parts = parts
+        self._announcer = announcer
+        self._note = note
         self._state = Topics(federation).state
-        self._phase, self._stop_by, self._due = "", float("inf"), 0.0
+        self._phase = ""
+        self._stop_by = float("inf")
+        self._due = 0.0
 
     def run(self) -> None:
         """Hear, and publish what is due."""
         try:
-            while time.monotonic() < self._stop_by and not (self._stop_by < float("inf") and self._phase == DONE):
+            while time.monotonic() < self._stop_by and not (
+                self._stop_by < float("inf") and self._phase == DONE
+            ):
                 self._hear(self._link.get(0.2))
             self._announce()  # of a federation that was shorter than DUE_S
         except LinkError as error:
@@ -72,7 +87,9 @@ class Observer(threading.Thread):
             self._link.publish(message.topic, message.payload, retain=True)
 
     def stop(self, *, ended: bool, clear: bool) -> None:
-        """End the thread: at once, or when the federation `ended` and that was heard; then `clear` takes all entities away."""
+        """End the thread: at once, or when the federation `ended` and that was heard; then `clear` takes all
+        entities away.
+        """
         self._stop_by = time.monotonic() + (END_S if ended else 0.0)
         self.join()
         if ended and clear and self._announcer:
@@ -82,13 +99,18 @@ class Observer(threading.Thread):
 
 
 @contextmanager
-def observed(tools: Tools, broker: str, federation: str, security: Path | None, note: Callable[[str], None]) -> Iterator[None]:
-    """Serve the tools that are asked for while a federation is led. LinkError, ConfigError, ModuleNotFoundError without the extra."""
+def observed(
+    tools: Tools, broker: str, federation: str, security: Path | None, note: Callable[[str], None]
+) -> Iterator[None]:
+    """Serve the tools that are asked for while a federation is led. LinkError, ConfigError,
+    ModuleNotFoundError without the extra.
+    """
     if not tools.home_assistant and tools.metrics_port is None:
         yield
         return
     with ExitStack() as stack:
-        parts, announcer = list[Part](), None
+        parts = list[Part]()
+        announcer = None
         if tools.home_assistant:
             announcer = Announcer(federation, tools.home_assistant, _is_out(security))
             parts.append(announcer)
@@ -102,7 +124,11 @@ def observed(tools: Tools, broker: str, federation: str, security: Path | None, 
         link = Link(broker, f"edgefl-observer-{secrets.token_hex(8)}", context=context)
         observer = Observer(link, federation, parts, announcer, note)
         topics = Topics(federation)
-        wanted = {topics.state: 1, topics.device("+", "status"): 1} if tools.metrics_port is None else subscriptions(federation)
+        wanted = (
+            {topics.state: 1, topics.device("+", "status"): 1}
+            if tools.metrics_port is None
+            else subscriptions(federation)
+        )
         try:
             for qos in sorted(set(wanted.values()), reverse=True):
                 link.subscribe(*(topic for topic, each in wanted.items() if each == qos), qos=qos)

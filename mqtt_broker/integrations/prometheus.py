@@ -1,6 +1,8 @@
-"""The aggregator's figures for Prometheus: what its federation's view holds, in the text exposition format, at /metrics.
+"""The aggregator's figures for Prometheus: what its federation's view holds, in the text exposition format,
+at /metrics.
 
-Figures of rounds are those of `round/{r}/summary`, so with `[privacy]`, where no such message is published, they are not here either.
+Figures of rounds are those of `round/{r}/summary`, so with `[privacy]`, where no such message is published,
+they are not here either.
 """
 
 import threading
@@ -26,7 +28,9 @@ REASONS = (
     ("not enrolled", ("was revoked", "is not enrolled", "signature", "signed")),
     ("not finite", ("NaN or infinite",)),
 )
-"""Kinds of refusal by what their texts say; the first that fits. All else is malformed: another shape, size, dtype or encoding."""
+"""Kinds of refusal by what their texts say; the first that fits. All else is malformed: another shape, size,
+dtype or encoding.
+"""
 MALFORMED = "malformed"
 
 
@@ -36,10 +40,14 @@ def kind_of(reason: str) -> str:
 
 
 class Figures:
-    """Folds a federation's messages into metrics; `collect` is what prometheus_client asks of a collector. For several threads."""
+    """Folds a federation's messages into metrics; `collect` is what prometheus_client asks of a collector.
+    For several threads.
+    """
 
     def __init__(self, federation: str) -> None:
-        self._federation, self._lock, self._view = federation, threading.Lock(), View(federation)
+        self._federation = federation
+        self._lock = threading.Lock()
+        self._view = View(federation)
         self._rejected = Counter[str](dict.fromkeys((*(kind for kind, _ in REASONS), MALFORMED), 0))
         self._rounds = self._updates = self._up = self._down = 0
         self._last: Summary | None = None
@@ -56,34 +64,61 @@ class Figures:
                         self._rejected[kind_of(receipt.reason)] += 1
                 elif kind == "summary":
                     told = self._last = decode_json(Summary, payload)
-                    self._rounds, self._updates = self._rounds + 1, self._updates + told.updates
-                    self._up, self._down = self._up + told.bytes_up, self._down + told.bytes_down
+                    self._rounds = self._rounds + 1
+                    self._updates = self._updates + told.updates
+                    self._up = self._up + told.bytes_up
+                    self._down = self._down + told.bytes_down
             except WireError:
                 return
 
     def collect(self) -> Iterator[Any]:
         """Yield every metric family."""
         with self._lock:
-            seen, last = snapshot(self._view, time.time()), self._last
-            rejected, totals = dict(self._rejected), (self._rounds, self._updates, self._up, self._down)
+            seen = snapshot(self._view, time.time())
+            last = self._last
+            rejected = dict(self._rejected)
+            totals = (self._rounds, self._updates, self._up, self._down)
         told = seen["history"][-1] if last and seen["history"] else {}
         yield self._gauge("round", "The round that is open, or the last.", seen["round"])
         yield self._gauge("rounds", "Rounds of the federation before clients personalize.", seen["rounds"])
-        yield self._gauge("phase", "1 for the phase that the federation is in.", {seen["phase"]: 1} if seen["phase"] else {}, "phase")
+        yield self._gauge(
+            "phase",
+            "1 for the phase that the federation is in.",
+            {seen["phase"]: 1} if seen["phase"] else {},
+            "phase",
+        )
         yield self._gauge("cohort_size", "Clients in the open round.", seen["cohort_size"])
         words = Counter(device["state"] for device in seen["devices"])
-        yield self._gauge("devices", "Devices by what they do.", {word: words[word] for word in WORDS}, "state")
+        yield self._gauge(
+            "devices", "Devices by what they do.", {word: words[word] for word in WORDS}, "state"
+        )
         offline = words["offline"]
         yield self._gauge("devices_online", "Devices that are connected.", len(seen["devices"]) - offline)
         yield self._gauge("round_updates", "Updates in the last round that closed.", told.get("updates"))
-        yield self._gauge("round_loss", "Mean training loss over samples of the last round that has one.", _latest(seen, "loss"))
+        yield self._gauge(
+            "round_loss",
+            "Mean training loss over samples of the last round that has one.",
+            _latest(seen, "loss"),
+        )
         accuracy = {part: _latest(seen, f"accuracy_{part}") for part in ("mean", "p10", "p90")}
-        yield self._gauge("round_accuracy", "Accuracy over clients, of the last round that has one: mean, percentiles.", accuracy, "of")
+        yield self._gauge(
+            "round_accuracy",
+            "Accuracy over clients, of the last round that has one: mean, percentiles.",
+            accuracy,
+            "of",
+        )
         yield self._gauge("round_seconds", "Seconds that the last round took.", told.get("seconds"))
         yield self._counter("rounds_closed", "Rounds that closed since this process began.", totals[0])
         yield self._counter("updates", "Updates in those rounds.", totals[1])
-        yield self._counter("payload_bytes", "Payload bytes in those rounds.", {"up": totals[2], "down": totals[3]}, "direction")
-        yield self._counter("rejected_updates", "Updates that were refused, by kind of reason.", rejected, "reason")
+        yield self._counter(
+            "payload_bytes",
+            "Payload bytes in those rounds.",
+            {"up": totals[2], "down": totals[3]},
+            "direction",
+        )
+        yield self._counter(
+            "rejected_updates", "Updates that were refused, by kind of reason.", rejected, "reason"
+        )
         yield self._counter("broken_messages", "Messages that were none of the protocol.", seen["broken"])
 
     def _gauge(self, name: str, about: str, value: float | dict[str, Any] | None, label: str = "") -> Any:
@@ -96,7 +131,9 @@ class Figures:
 
         return self._filled(CounterMetricFamily, name, about, value, label)
 
-    def _filled(self, family: Any, name: str, about: str, value: float | dict[str, Any] | None, label: str) -> Any:
+    def _filled(
+        self, family: Any, name: str, about: str, value: float | dict[str, Any] | None, label: str
+    ) -> Any:
         made = family(f"edgefl_{name}", about, labels=["federation", *([label] if label else [])])
         for key, each in (value if isinstance(value, dict) else {"": value}).items():
             if each is not None:
@@ -105,13 +142,17 @@ class Figures:
 
 
 def _latest(seen: dict[str, Any], name: str) -> float | None:
-    found: float | None = next((row[name] for row in reversed(seen["history"]) if row[name] is not None), None)
+    found: float | None = next(
+        (row[name] for row in reversed(seen["history"]) if row[name] is not None), None
+    )
     return found
 
 
 @contextmanager
 def serve(figures: Figures, host: str, port: int) -> Iterator[str]:
-    """Answer http://HOST:PORT/metrics from a thread; returns that url. ConfigError when it cannot listen there."""
+    """Answer http://HOST:PORT/metrics from a thread; returns that url. ConfigError when it cannot listen
+    there.
+    """
     from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
 
     registry = CollectorRegistry()
@@ -120,7 +161,9 @@ def serve(figures: Figures, host: str, port: int) -> Iterator[str]:
     try:
         server, thread = start_http_server(port, addr=host, registry=registry)
     except OSError as error:
-        raise ConfigError(f"cannot listen on {host}:{port} for --metrics-port: {error.strerror or error}; give another") from error
+        raise ConfigError(
+            f"cannot listen on {host}:{port} for --metrics-port: {error.strerror or error}; give another"
+        ) from error
     try:
         yield f"http://{host}:{server.server_port}/metrics"
     finally:

@@ -1,4 +1,6 @@
-"""The options of `edgefl aggregator start` for other tools: Home Assistant, Prometheus, TensorBoard, MLflow."""
+"""The options of `edgefl aggregator start` for other tools: Home Assistant, Prometheus, TensorBoard,
+MLflow.
+"""
 
 import functools
 import re
@@ -18,9 +20,11 @@ LEVEL = re.compile(r"[^\s/+#$][^\s/+#]*(/[^\s/+#]+)*")
 
 @dataclass(frozen=True)
 class Tools:
-    """What is asked for. home_assistant: the prefix of discovery topics, empty: none; `clear`: take its entities away at the end.
+    """What is asked for. home_assistant: the prefix of discovery topics, empty: none; `clear`: take its
+    entities away at the end.
 
-    metrics_port: where Prometheus is answered, None: nowhere, 0: any free port. logs: see `edgefl.loggers.open_logs`.
+    metrics_port: where Prometheus is answered, None: nowhere, 0: any free port. logs: see
+    `edgefl.loggers.open_logs`.
     """
 
     home_assistant: str = ""
@@ -35,9 +39,14 @@ def check_tools(tools: Tools, config: FederationConfig) -> None:
     for wanted in tools.logs:
         check_log(wanted)
     if tools.logs and config.privacy.is_on:
-        raise ConfigError("--log does not go with [privacy]: the losses of rounds have no noise; leave one out")
+        raise ConfigError(
+            "--log does not go with [privacy]: the losses of rounds have no noise; leave one out"
+        )
     if tools.home_assistant and not LEVEL.fullmatch(tools.home_assistant):
-        raise ConfigError(f"--home-assistant {tools.home_assistant!r}, expected the prefix of its discovery topics, such as {PREFIX}")
+        raise ConfigError(
+            f"--home-assistant {tools.home_assistant!r}, expected the prefix of its discovery topics, such "
+            f"as {PREFIX}"
+        )
     if tools.clear and not tools.home_assistant:
         raise ConfigError("--home-assistant-clear says what becomes of entities; give --home-assistant too")
 
@@ -47,20 +56,44 @@ def tool_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def taken(
-        *, home_assistant: str | None, clear: bool, metrics_port: int | None, metrics_host: str, logs: Sequence[str], **more: Any
+        *,
+        home_assistant: str | None,
+        clear: bool,
+        metrics_port: int | None,
+        metrics_host: str,
+        logs: Sequence[str],
+        **more: Any,
     ) -> None:
         command(tools=Tools(home_assistant or "", clear, metrics_port, metrics_host, tuple(logs)), **more)
 
     options = (
         click.option(
-            "--home-assistant", is_flag=False, flag_value=PREFIX, metavar="[PREFIX]",
-            help=f"Have Home Assistant find the federation and its boards by MQTT discovery  [PREFIX: {PREFIX}]",
+            "--home-assistant",
+            is_flag=False,
+            flag_value=PREFIX,
+            metavar="[PREFIX]",
+            help="Have Home Assistant find the federation and its boards by MQTT discovery  [PREFIX: "
+            f"{PREFIX}]",
         ),
-        click.option("--home-assistant-clear", "clear", is_flag=True, help="Take them away when the federation is done."),
-        click.option("--metrics-port", type=click.IntRange(0, 65535), help="Answer Prometheus at http://127.0.0.1:PORT/metrics; 0: any."),
-        click.option("--metrics-host", default="127.0.0.1", show_default=True, help="On this address instead; it asks for no password."),
+        click.option(
+            "--home-assistant-clear",
+            "clear",
+            is_flag=True,
+            help="Take them away when the federation is done.",
+        ),
+        click.option(
+            "--metrics-port",
+            type=click.IntRange(0, 65535),
+            help="Answer Prometheus at http://127.0.0.1:PORT/metrics; 0: any.",
+        ),
+        click.option(
+            "--metrics-host",
+            default="127.0.0.1",
+            show_default=True,
+            help="On this address instead; it asks for no password.",
+        ),
         click.option("--log", "logs", multiple=True, help=LOG_HELP),
-    )  # fmt: skip
+    )
     for option in reversed(options):
         taken = option(taken)
     return taken

@@ -1,4 +1,6 @@
-"""The brokers and processes of `tests/mqtt_broker`, and an aggregator whose every message the test writes itself."""
+"""The brokers and processes of `tests/mqtt_broker`, and an aggregator whose every message the test writes
+itself.
+"""
 
 import hashlib
 import importlib.util
@@ -17,11 +19,19 @@ from edgefl.wire.strict_json import decode_json, encode_json
 from edgefl.wire.tensors import encode_weights
 from edgefl.wire.topics import parse_topic
 
-_spec = importlib.util.spec_from_file_location("broker_conftest", Path(__file__).parent.parent / "mqtt_broker" / "conftest.py")
+_spec = importlib.util.spec_from_file_location(
+    "broker_conftest", Path(__file__).parent.parent / "mqtt_broker" / "conftest.py"
+)
 _shared = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_shared)
-start, mosquitto_url, federate, toys, listen = _shared.start, _shared.mosquitto_url, _shared.federate, _shared.toys, _shared.listen
-programs_spec = importlib.util.spec_from_file_location("device_programs", Path(__file__).with_name("programs.py"))
+start = _shared.start
+mosquitto_url = _shared.mosquitto_url
+federate = _shared.federate
+toys = _shared.toys
+listen = _shared.listen
+programs_spec = importlib.util.spec_from_file_location(
+    "device_programs", Path(__file__).with_name("programs.py")
+)
 programs_module = importlib.util.module_from_spec(programs_spec)
 programs_spec.loader.exec_module(programs_module)
 KINDS = {"status": Status, "want": Want, "begin": Begin, "state": State}
@@ -31,11 +41,17 @@ class Lead:
     """An aggregator without a will of its own, for one device."""
 
     def __init__(self, federation, client_id):
-        self.topics, self.client_id, self.session = federation.topics, client_id, secrets.token_hex(8)
+        self.topics = federation.topics
+        self.client_id = client_id
+        self.session = secrets.token_hex(8)
         self.started = time.time_ns() // 10**6
         self.link = Link(federation.url, f"lead-{self.session}")
         device = self.topics.device
-        self.link.subscribe(device(client_id, "status"), device(client_id, "want"), f"{self.topics.root}/device/{client_id}/up/+/+")
+        self.link.subscribe(
+            device(client_id, "status"),
+            device(client_id, "want"),
+            f"{self.topics.root}/device/{client_id}/up/+/+",
+        )
         self.blobs = {}
         self.plan = self.offer(encode_plan(federation.plan))
         self.model = self.offer(encode_weights(_shared.processes.toy_weights()))
@@ -50,7 +66,8 @@ class Lead:
 
     def keep(self, content):
         """Leave a blob with the broker, its size last; a want of it is not answered."""
-        sha256, count = hashlib.sha256(content).hexdigest(), chunk_count(len(content))
+        sha256 = hashlib.sha256(content).hexdigest()
+        count = chunk_count(len(content))
         for index in range(count):
             self.link.publish(self.topics.blob(sha256, index), chunk(content, index), retain=True)
         manifest = Manifest(sha256, len(content), count, CHUNK_BYTES, time.time(), retained=True)
@@ -58,12 +75,35 @@ class Lead:
         return sha256
 
     def say(self, phase, round):
-        state = State(self.topics.federation, self.session, phase, round, 3, 1, 30.0, self.plan, time.time(), started=self.started)
+        state = State(
+            self.topics.federation,
+            self.session,
+            phase,
+            round,
+            3,
+            1,
+            30.0,
+            self.plan,
+            time.time(),
+            started=self.started,
+        )
         self.link.publish(self.topics.state, encode_json(state), retain=True)
 
     def task(self, round, phase="federate", nonce="n1", **changes):
-        models = {"global": self.model, "initial": self.model} if phase == "personalize" else {"global": self.model}
-        raw = {"plan": self.plan, "models": models, "scalars": {}, "seed": 1, "deadline_s": 30.0, "codec": "fp32", "nonce": nonce}
+        models = (
+            {"global": self.model, "initial": self.model}
+            if phase == "personalize"
+            else {"global": self.model}
+        )
+        raw = {
+            "plan": self.plan,
+            "models": models,
+            "scalars": {},
+            "seed": 1,
+            "deadline_s": 30.0,
+            "codec": "fp32",
+            "nonce": nonce,
+        }
         raw |= {"max_staleness": 0, "budget_s": 0.0, "started": self.started}
         task = Task(session=self.session, round=round, phase=phase, ts=time.time(), **(raw | changes))
         self.link.publish(self.topics.device(self.client_id, "task"), encode_json(task))
@@ -80,14 +120,20 @@ class Lead:
         self.link.publish(self.topics.device(self.client_id, "receipt"), encode_json(receipt))
 
     def next(self, *kinds, serve=True):
-        """Return the next (kind, message) of these kinds; blobs that are wanted meanwhile are served. A chunk is (index, bytes)."""
+        """Return the next (kind, message) of these kinds; blobs that are wanted meanwhile are served. A chunk
+        is (index, bytes).
+        """
         deadline = time.monotonic() + 40
         while time.monotonic() < deadline:
             event = self.link.get(deadline - time.monotonic())
             if not isinstance(event, Message):
                 continue
             address = parse_topic(event.topic)
-            message = decode_json(KINDS[address.kind], event.payload) if address.kind in KINDS else (address.index, event.payload)
+            message = (
+                decode_json(KINDS[address.kind], event.payload)
+                if address.kind in KINDS
+                else (address.index, event.payload)
+            )
             if address.kind == "want" and serve and "want" not in kinds:
                 self.serve(message)
             if address.kind in kinds:

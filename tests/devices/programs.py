@@ -1,33 +1,46 @@
-"""TFLite programs made by hand, without TensorFlow: one that changes nothing, and one that crashes the runtime."""
+"""TFLite programs made by hand, without TensorFlow: one that changes nothing, and one that crashes the
+runtime.
+"""
 
 import flatbuffers
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
 TYPES = {"float32": schema.TensorType.FLOAT32, "int32": schema.TensorType.INT32}
-IF, ADD, REDUCE_MAX = 118, 0, 82
+IF = 118
+ADD = 0
+REDUCE_MAX = 82
 HUGE = 2**14
 
 
 def program(spec, *, crashes=False, huge=False):
-    """Return a program with the signatures of a spec. `t_i` and `s_i` come back as they went in; loss is the first `d_sample_weight`.
+    """Return a program with the signatures of a spec. `t_i` and `s_i` come back as they went in; loss is the
+    first `d_sample_weight`.
 
-    crashes: each signature begins with an IF whose branch is a graph with an IF whose branch is that same graph: LiteRT prepares them
-    without an end, and the stack overflows. huge: each has a tensor of 1 GiB.
+    crashes: each signature begins with an IF whose branch is a graph with an IF whose branch is that same
+    graph: LiteRT prepares them without an end, and the stack overflows. huge: each has a tensor of 1 GiB.
     """
     model = schema.ModelT()
-    model.version, model.buffers, model.subgraphs, model.signatureDefs = 3, [schema.BufferT()], [], []
+    model.version = 3
+    model.buffers = [schema.BufferT()]
+    model.subgraphs = []
+    model.signatureDefs = []
     model.operatorCodes = []
     for number in (IF, ADD, REDUCE_MAX):
         code = schema.OperatorCodeT()
-        code.builtinCode, code.deprecatedBuiltinCode, code.version = number, number, 1
+        code.builtinCode = number
+        code.deprecatedBuiltinCode = number
+        code.version = 1
         model.operatorCodes.append(code)
     for signature in spec.signatures:
         _signature(model, signature, len(spec.signatures), crashes, huge)
     if crashes:
         branch = _graph(model, "branch")
-        flag, out = _tensor(branch, "flag", (1,), schema.TensorType.BOOL), _tensor(branch, "out", (1,), schema.TensorType.BOOL)
-        branch.inputs, branch.outputs, branch.operators = [flag], [out], [_if(flag, out, len(spec.signatures))]
+        flag = _tensor(branch, "flag", (1,), schema.TensorType.BOOL)
+        out = _tensor(branch, "out", (1,), schema.TensorType.BOOL)
+        branch.inputs = [flag]
+        branch.outputs = [out]
+        branch.operators = [_if(flag, out, len(spec.signatures))]
     builder = flatbuffers.Builder(1024)
     builder.Finish(model.Pack(builder), b"TFL3")
     return bytes(builder.Output())
@@ -35,14 +48,19 @@ def program(spec, *, crashes=False, huge=False):
 
 def _graph(model, name):
     graph = schema.SubGraphT()
-    graph.name, graph.tensors, graph.operators = name, [], []
+    graph.name = name
+    graph.tensors = []
+    graph.operators = []
     model.subgraphs.append(graph)
     return graph
 
 
 def _tensor(graph, name, shape, kind, buffer=0):
     tensor = schema.TensorT()
-    tensor.name, tensor.shape, tensor.type, tensor.buffer = name, list(shape), kind, buffer
+    tensor.name = name
+    tensor.shape = list(shape)
+    tensor.type = kind
+    tensor.buffer = buffer
     graph.tensors.append(tensor)
     return len(graph.tensors) - 1
 
@@ -56,8 +74,11 @@ def _constant(model, graph, name, values):
 
 def _operator(code, inputs, outputs, kind=0, options=None):
     operator = schema.OperatorT()
-    operator.opcodeIndex, operator.inputs, operator.outputs = code, inputs, outputs
-    operator.builtinOptionsType, operator.builtinOptions = kind, options
+    operator.opcodeIndex = code
+    operator.inputs = inputs
+    operator.outputs = outputs
+    operator.builtinOptionsType = kind
+    operator.builtinOptions = options
     return operator
 
 
@@ -72,18 +93,26 @@ def _if(flag, out, branch):
 
 
 def _signature(model, signature, branch, crashes, huge):
-    graph, inputs, outputs = _graph(model, signature.name), {}, {}
+    graph = _graph(model, signature.name)
+    inputs = {}
+    outputs = {}
     float32 = TYPES["float32"]
     for spec in signature.data:
         inputs[f"d_{spec.name}"] = _tensor(graph, f"d_{spec.name}", spec.shape, TYPES[spec.dtype])
-    for letter, specs in (("t", signature.trained), ("f", signature.frozen), ("s", signature.slots), ("n", signature.noise)):
+    for letter, specs in (
+        ("t", signature.trained),
+        ("f", signature.frozen),
+        ("s", signature.slots),
+        ("n", signature.noise),
+    ):
         for i, spec in enumerate(specs):
             inputs[f"{letter}_{i}"] = _tensor(graph, f"{letter}_{i}", spec.shape, TYPES[spec.dtype])
     for name in signature.hyper:
         inputs[f"h_{name}"] = _tensor(graph, f"h_{name}", (), float32)
     zero = _constant(model, graph, "zero", np.zeros((), np.float32))
     if crashes:
-        flag, out = _tensor(graph, "flag", (1,), schema.TensorType.BOOL), _tensor(graph, "out", (1,), schema.TensorType.BOOL)
+        flag = _tensor(graph, "flag", (1,), schema.TensorType.BOOL)
+        out = _tensor(graph, "out", (1,), schema.TensorType.BOOL)
         graph.operators.append(_if(flag, out, branch))
         inputs["flag"] = flag
     if signature.kind == "train":
@@ -92,21 +121,27 @@ def _signature(model, signature, branch, crashes, huge):
         outputs["loss"] = _tensor(graph, "loss", (), float32)
         options = schema.ReducerOptionsT()
         options.keepDims = False
-        most, axes = inputs["d_sample_weight"], _constant(model, graph, "axes", np.array([0], np.int32))
+        most = inputs["d_sample_weight"]
+        axes = _constant(model, graph, "axes", np.array([0], np.int32))
         if huge:
-            column, most = _constant(model, graph, "column", np.zeros((HUGE, 1), np.float32)), _tensor(graph, "big", (HUGE, HUGE), float32)
+            column = _constant(model, graph, "column", np.zeros((HUGE, 1), np.float32))
+            most = _tensor(graph, "big", (HUGE, HUGE), float32)
             row = _constant(model, graph, "row", np.zeros((1, HUGE), np.float32))
             graph.operators.append(_add([column, row], most))
             axes = _constant(model, graph, "both_axes", np.array([0, 1], np.int32))
-        graph.operators.append(_operator(2, [most, axes], [outputs["loss"]], schema.BuiltinOptions.ReducerOptions, options))
+        graph.operators.append(
+            _operator(2, [most, axes], [outputs["loss"]], schema.BuiltinOptions.ReducerOptions, options)
+        )
         for name in [name for name in inputs if name[:2] in ("t_", "s_")]:
             outputs[name] = _tensor(graph, f"new_{name}", graph.tensors[inputs[name]].shape, float32)
             graph.operators.append(_add([inputs[name], zero], outputs[name]))
     else:
         outputs["out"] = _constant(model, graph, "out_value", np.zeros(signature.out.shape, np.float32))
-    graph.inputs, graph.outputs = list(inputs.values()), list(outputs.values())
+    graph.inputs = list(inputs.values())
+    graph.outputs = list(outputs.values())
     definition = schema.SignatureDefT()
-    definition.signatureKey, definition.subgraphIndex = signature.name, model.subgraphs.index(graph)
+    definition.signatureKey = signature.name
+    definition.subgraphIndex = model.subgraphs.index(graph)
     definition.inputs, definition.outputs = (_map(each) for each in (inputs, outputs))
     model.signatureDefs.append(definition)
 
@@ -115,6 +150,7 @@ def _map(named):
     maps = []
     for name, index in named.items():
         each = schema.TensorMapT()
-        each.name, each.tensorIndex = name, index
+        each.name = name
+        each.tensorIndex = index
         maps.append(each)
     return maps

@@ -44,7 +44,9 @@ def test_a_board_by_hand(tmp_path):
     (tmp_path / "proc/device-tree").mkdir(parents=True)
     (tmp_path / "proc/device-tree/model").write_bytes(b"Raspberry Pi 4 Model B Rev 1.4\0")
     (tmp_path / "proc/meminfo").write_text("MemTotal:        3885396 kB\nMemFree:         2956108 kB\n")
-    (tmp_path / "proc/cpuinfo").write_text("".join(f"processor\t: {i}\nBogoMIPS\t: 108.00\n\n" for i in range(4)))
+    (tmp_path / "proc/cpuinfo").write_text(
+        "".join(f"processor\t: {i}\nBogoMIPS\t: 108.00\n\n" for i in range(4))
+    )
     here = detect(tmp_path)
     assert (here.board.name, here.model, here.cores) == ("pi-4", "Raspberry Pi 4 Model B Rev 1.4", 4)
     assert here.memory_mb == pytest.approx(3885396 * 1024 / 1e6)

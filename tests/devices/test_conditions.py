@@ -11,17 +11,28 @@ from devices.conditions import Conditions, Seen, Window, is_within, on_mains, ow
 from devices.vitals import Supply, load_average, supplies, temperature_c
 from edgefl.errors import ConfigError, StateError
 
-NIGHT, NOON = Window(22 * 60, 6 * 60), 12 * 60
-MAINS, BATTERY = Supply("Mains", True), Supply("Battery", False, "Discharging")
+NIGHT = Window(22 * 60, 6 * 60)
+NOON = 12 * 60
+MAINS = Supply("Mains", True)
+BATTERY = Supply("Battery", False, "Discharging")
 MINUTES = st.integers(0, 24 * 60 - 1)
 
 
 def test_windows_by_hand():
     assert parse_window("22:00-06:00") == NIGHT
     assert str(parse_window("9:05-17:30")) == "09:05-17:30"
-    assert [is_within(NIGHT, minute) for minute in (22 * 60 - 1, 22 * 60, 23 * 60 + 59, 0, 6 * 60 - 1, 6 * 60, NOON)] == [
-        False, True, True, True, True, False, False,
-    ]  # fmt: skip
+    assert [
+        is_within(NIGHT, minute)
+        for minute in (22 * 60 - 1, 22 * 60, 23 * 60 + 59, 0, 6 * 60 - 1, 6 * 60, NOON)
+    ] == [
+        False,
+        True,
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
     day = parse_window("09:00-17:00")
     assert [is_within(day, minute) for minute in (539, 540, 1019, 1020)] == [False, True, True, False]
 
@@ -33,7 +44,10 @@ def test_a_window_and_the_rest_of_the_day_are_the_day(start, end, minute):
         assert parse_window(str(Window(start, end))) == Window(start, end)
 
 
-@pytest.mark.parametrize("text", ["", "22:00", "22-6", "24:00-06:00", "22:60-06:00", "22:00-06:00 ", "22:00-06:00-08:00", "-1:00-06:00"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "22:00", "22-6", "24:00-06:00", "22:60-06:00", "22:00-06:00 ", "22:00-06:00-08:00", "-1:00-06:00"],
+)
 def test_a_window_that_cannot_be_read(text):
     with pytest.raises(ConfigError, match=r"expected two times of day such as 22:00-06:00"):
         parse_window(text)
@@ -78,7 +92,9 @@ def test_fewer_conditions_hold_more_often(load, mains, minute, idle, wants_mains
 
 
 def test_own_work_is_no_load_of_others():
-    """Four threads for ten minutes: the kernel's average and the device's own account of it agree, and decay alike."""
+    """Four threads for ten minutes: the kernel's average and the device's own account of it agree, and decay
+    alike.
+    """
     own = own_load(0.0, cpu_s=4 * 600.0, elapsed_s=600.0)
     assert own == pytest.approx(4.0, abs=1e-3)
     assert own_load(own, 0.0, 60.0) == pytest.approx(4 / math.e, abs=1e-3)
@@ -103,16 +119,26 @@ def fill(root, files):
 def test_what_the_kernel_says(tmp_path):
     assert (load_average(tmp_path), supplies(tmp_path)) == (0.0, ())
     assert math.isnan(temperature_c(tmp_path))
-    thermal, power = "sys/class/thermal/thermal_zone", "sys/class/power_supply"
-    fill(tmp_path, {
-        "proc/loadavg": "1.25 0.80 0.60 2/345 6789\n",
-        f"{thermal}0/type": "cpu-thermal\n", f"{thermal}0/temp": "48312\n",
-        f"{thermal}1/type": "PMIC-Die\n", f"{thermal}1/temp": "100000\n",  # a constant on a Jetson Nano
-        f"{thermal}2/type": "CPU-therm\n", f"{thermal}2/temp": "-250000\n",
-        f"{thermal}3/type": "soc_thermal\n", f"{thermal}3/temp": "hot\n",
-        f"{power}/AC/type": "Mains\n", f"{power}/AC/online": "0\n",
-        f"{power}/BAT0/type": "Battery\n", f"{power}/BAT0/status": "Discharging\n",
-    })  # fmt: skip
+    thermal = "sys/class/thermal/thermal_zone"
+    power = "sys/class/power_supply"
+    fill(
+        tmp_path,
+        {
+            "proc/loadavg": "1.25 0.80 0.60 2/345 6789\n",
+            f"{thermal}0/type": "cpu-thermal\n",
+            f"{thermal}0/temp": "48312\n",
+            f"{thermal}1/type": "PMIC-Die\n",
+            f"{thermal}1/temp": "100000\n",  # a constant on a Jetson Nano
+            f"{thermal}2/type": "CPU-therm\n",
+            f"{thermal}2/temp": "-250000\n",
+            f"{thermal}3/type": "soc_thermal\n",
+            f"{thermal}3/temp": "hot\n",
+            f"{power}/AC/type": "Mains\n",
+            f"{power}/AC/online": "0\n",
+            f"{power}/BAT0/type": "Battery\n",
+            f"{power}/BAT0/status": "Discharging\n",
+        },
+    )
     assert load_average(tmp_path) == 1.25
     assert supplies(tmp_path) == (Supply("Mains", False), BATTERY)
     assert temperature_c(tmp_path) == 48.312
@@ -143,19 +169,27 @@ def test_pause_resume_and_what_is_still_done(tmp_path):
     resume(tmp_path)
     pause(tmp_path)
     again = Availability(Conditions(), tmp_path, 4, root=tmp_path, clock=clock)
-    assert (again.reason(), again.takes_up()) == ("operator", False)  # after a restart nothing can be under way
+    assert (again.reason(), again.takes_up()) == (
+        "operator",
+        False,
+    )  # after a restart nothing can be under way
 
 
 def test_conditions_are_seen_under_the_root(tmp_path):
     """Two of four cores are busy with others: .5 a core is not idle any more; half of it is."""
     clock = Clock()
-    available = Availability(Conditions(idle=True, mains=True), tmp_path / "state", 4, root=tmp_path, clock=clock)
+    available = Availability(
+        Conditions(idle=True, mains=True), tmp_path / "state", 4, root=tmp_path, clock=clock
+    )
     fill(tmp_path, {"proc/loadavg": "2.1 0 0 1/1 1"})
     clock.now += 1e6  # what this process itself uses counts nothing over so long a time
     assert available.reason() == "busy"
     fill(tmp_path, {"proc/loadavg": "1.0 0 0 1/1 1"})
     assert available.reason(anew=True) == ""
-    fill(tmp_path, {"sys/class/power_supply/BAT0/type": "Battery", "sys/class/power_supply/BAT0/status": "Discharging"})
+    fill(
+        tmp_path,
+        {"sys/class/power_supply/BAT0/type": "Battery", "sys/class/power_supply/BAT0/status": "Discharging"},
+    )
     clock.now += LOOK_S
     assert available.reason() == "on battery"
 

@@ -1,4 +1,6 @@
-"""The device's Dockerfile, as far as it can be checked without docker: what it copies is there, what it installs is the base."""
+"""The device's Dockerfile, as far as it can be checked without docker: what it copies is there, what it
+installs is the base.
+"""
 
 import json
 import re
@@ -40,7 +42,13 @@ def test_it_ignores_everything_else():
 
 
 def test_it_installs_the_base_and_no_extra():
-    pips = [command for name, words in instructions() if name == "RUN" for command in words.split(" && ") if command.startswith("pip ")]
+    pips = [
+        command
+        for name, words in instructions()
+        if name == "RUN"
+        for command in words.split(" && ")
+        if command.startswith("pip ")
+    ]
     assert [re.sub(r"\s+", " ", command).strip() for command in pips] == [
         "pip wheel --no-cache-dir --no-deps --wheel-dir /wheels /src",
         "pip install --no-cache-dir /wheels/*.whl",
@@ -49,8 +57,17 @@ def test_it_installs_the_base_and_no_extra():
 
 def test_it_runs_as_nobody_in_particular_and_says_whether_it_is_well():
     told = dict(instructions())
-    assert [words for name, words in instructions() if name == "FROM"] == ["python:3.11-slim AS build", "python:3.11-slim"]
+    assert [words for name, words in instructions() if name == "FROM"] == [
+        "python:3.11-slim AS build",
+        "python:3.11-slim",
+    ]
     assert told["USER"] == "10001"
     state = "/device/state"
     assert json.loads(told["ENTRYPOINT"]) == ["edgefl", "device", "start", "--state", state]
-    assert json.loads(told["HEALTHCHECK"].partition("CMD ")[2]) == ["edgefl", "device", "status", "--state", state]
+    assert json.loads(told["HEALTHCHECK"].partition("CMD ")[2]) == [
+        "edgefl",
+        "device",
+        "status",
+        "--state",
+        state,
+    ]

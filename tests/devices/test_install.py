@@ -1,4 +1,6 @@
-"""The unit of `edgefl device install`: by hand, as properties, and by systemd's own parser where there is one."""
+"""The unit of `edgefl device install`: by hand, as properties, and by systemd's own parser where there is
+one.
+"""
 
 import configparser
 import getpass
@@ -41,19 +43,44 @@ def settings_of(text):
 
 def test_a_unit_by_hand(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    told = made("--data", "shard.npz", "--state", "/var/lib/edgefl", "--between", "22:00-06:00", "--only-when", "idle", "--no-export")
+    told = made(
+        "--data",
+        "shard.npz",
+        "--state",
+        "/var/lib/edgefl",
+        "--between",
+        "22:00-06:00",
+        "--only-when",
+        "idle",
+        "--no-export",
+    )
     unit = settings_of(told["unit"])
     service = unit["Service"]
     words = shlex.split(service["ExecStart"])
     assert words[1:5] == ["-m", "edgefl", "device", "start"]
     assert words[5:] == [
-        *HERE, "--data", str(tmp_path / "shard.npz"), "--state", "/var/lib/edgefl", "--only-when", "idle", "--between", "22:00-06:00",
+        *HERE,
+        "--data",
+        str(tmp_path / "shard.npz"),
+        "--state",
+        "/var/lib/edgefl",
+        "--only-when",
+        "idle",
+        "--between",
+        "22:00-06:00",
         "--no-export",
-    ]  # fmt: skip
-    assert {key: service[key] for key in ("User", "Restart", "NoNewPrivileges", "ProtectSystem", "StateDirectory", "Nice")} == {
-        "User": "pi", "Restart": "on-failure", "NoNewPrivileges": "true", "ProtectSystem": "strict", "StateDirectory": "edgefl",
+    ]
+    assert {
+        key: service[key]
+        for key in ("User", "Restart", "NoNewPrivileges", "ProtectSystem", "StateDirectory", "Nice")
+    } == {
+        "User": "pi",
+        "Restart": "on-failure",
+        "NoNewPrivileges": "true",
+        "ProtectSystem": "strict",
+        "StateDirectory": "edgefl",
         "Nice": "10",
-    }  # fmt: skip
+    }
     hardened = {
         "SystemCallFilter": "@system-service",
         "PrivateDevices": "true",
@@ -81,21 +108,54 @@ def test_another_board_and_a_state_of_ones_own(tmp_path):
 def test_the_command_line_of_a_unit_is_one_that_start_takes(tmp_path):
     """What install was given comes out of start's own parser again."""
     given = [
-        *HERE, "--data", str(tmp_path / "a $b %c.npz"), "--state", "/var/lib/edgefl", "--threads", "2", "--keepalive", "30",
-        "--wait", "5.0",
-        "--only-when", "mains", "--only-when", "idle", "--learner", "numpy", "--json",
-    ]  # fmt: skip
+        *HERE,
+        "--data",
+        str(tmp_path / "a $b %c.npz"),
+        "--state",
+        "/var/lib/edgefl",
+        "--threads",
+        "2",
+        "--keepalive",
+        "30",
+        "--wait",
+        "5.0",
+        "--only-when",
+        "mains",
+        "--only-when",
+        "idle",
+        "--learner",
+        "numpy",
+        "--json",
+    ]
     line = settings_of(json.loads(install(*given).stdout)["unit"])["Service"]["ExecStart"]
     words = shlex.split(line.replace("%%", "%").replace("$$", "$"))[5:]
     parsed = start.make_context("start", words).params
-    assert (parsed["threads"], parsed["wait_s"], parsed["only_when"], parsed["learner"]) == (2, 5.0, ("mains", "idle"), "numpy")
+    assert (parsed["threads"], parsed["wait_s"], parsed["only_when"], parsed["learner"]) == (
+        2,
+        5.0,
+        ("mains", "idle"),
+        "numpy",
+    )
     assert parsed["data"] == str(tmp_path / "a $b %c.npz")
     assert not parsed["as_json"]  # --json is install's own
 
 
-def test_names_that_a_plan_may_use_stand_in_the_unit_and_are_looked_for_where_install_was_called(tmp_path, monkeypatch):
+def test_names_that_a_plan_may_use_stand_in_the_unit_and_are_looked_for_where_install_was_called(
+    tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
-    given = (*HERE, "--data", "x.npz", "--state", "/var/lib/edgefl", "--algorithm", "mine:rounds", "--model", "mine:net", "--json")
+    given = (
+        *HERE,
+        "--data",
+        "x.npz",
+        "--state",
+        "/var/lib/edgefl",
+        "--algorithm",
+        "mine:rounds",
+        "--model",
+        "mine:net",
+        "--json",
+    )
     service = settings_of(json.loads(install(*given).stdout)["unit"])["Service"]
     assert service["WorkingDirectory"] == str(tmp_path)
     assert "--algorithm mine:rounds --model mine:net" in service["ExecStart"]
@@ -103,7 +163,11 @@ def test_names_that_a_plan_may_use_stand_in_the_unit_and_are_looked_for_where_in
 
 def test_samples_of_a_function_are_looked_for_where_install_was_called(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    unit = settings_of(json.loads(install(*HERE, "--data", "mine:load", "--state", "/var/lib/edgefl", "--json").stdout)["unit"])
+    unit = settings_of(
+        json.loads(install(*HERE, "--data", "mine:load", "--state", "/var/lib/edgefl", "--json").stdout)[
+            "unit"
+        ]
+    )
     assert unit["Service"]["WorkingDirectory"] == str(tmp_path)
     assert "--data mine:load " in unit["Service"]["ExecStart"]
 
@@ -147,17 +211,32 @@ def test_nothing_is_written_unless_asked_and_then_where_asked(tmp_path, monkeypa
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 @pytest.mark.parametrize("state", ["/var/lib/edgefl", "/srv/my edgefl%"])
 def test_systemd_takes_the_unit_without_a_word(tmp_path, state):
-    install(*HERE, "--data", tmp_path / "x.npz", "--state", state, "--user", getpass.getuser(), "-o", tmp_path)
+    install(
+        *HERE, "--data", tmp_path / "x.npz", "--state", state, "--user", getpass.getuser(), "-o", tmp_path
+    )
     asked = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", str(tmp_path / "edgefl-pi-7.service")], capture_output=True, text=True, timeout=60
-    )  # fmt: skip
+        ["systemd-analyze", "verify", "--man=no", str(tmp_path / "edgefl-pi-7.service")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert (asked.returncode, asked.stderr) == (0, "")
 
 
 def test_an_id_is_enough_as_for_start(tmp_path):
     """`edgefl device start` takes the broker of this machine by default, so its unit does too."""
     (tmp_path / "x.npz").write_bytes(b"")
-    words = ("--id", "pi-7", "--data", str(tmp_path / "x.npz"), "--state", "/var/lib/edgefl", "--user", "pi", "--json")
+    words = (
+        "--id",
+        "pi-7",
+        "--data",
+        str(tmp_path / "x.npz"),
+        "--state",
+        "/var/lib/edgefl",
+        "--user",
+        "pi",
+        "--json",
+    )
     done = install(*words)
     assert done.exit_code == 0, done.output
     assert "--id pi-7" in json.loads(done.stdout)["unit"]

@@ -1,4 +1,6 @@
-"""A device whose answer is late, and one that trains as long as a budget says, against an aggregator that the test plays."""
+"""A device whose answer is late, and one that trains as long as a budget says, against an aggregator that the
+test plays.
+"""
 
 from edgefl.algorithms import make_algorithm
 from edgefl.learner.numpy_softmax import SoftmaxLearner
@@ -12,12 +14,17 @@ def trained(federation, toys, shard, round, epochs):
     learner = SoftmaxLearner(federation.plan.spec)
     algorithm = make_algorithm("pfl-mfe", learner, {**federation.plan.spec.options, "epochs": epochs})
     broadcast = Broadcast(round, "federate", {"global": toys.weights()})
-    return encode_models(algorithm.local_update(broadcast, ClientState(), shard, "pi-1", rng_for(1, round, "pi-1"))[0].deltas)
+    return encode_models(
+        algorithm.local_update(broadcast, ClientState(), shard, "pi-1", rng_for(1, round, "pi-1"))[0].deltas
+    )
 
 
-def test_a_late_update_is_sent_as_long_as_its_task_says_and_then_the_newest_task_is_done(federate, mosquitto_url, toys, lead):
+def test_a_late_update_is_sent_as_long_as_its_task_says_and_then_the_newest_task_is_done(
+    federate, mosquitto_url, toys, lead
+):
     federation = federate(mosquitto_url)
-    aggregator, shard = lead(federation), toys.shard(1)
+    aggregator = lead(federation)
+    shard = toys.shard(1)
     device = federation.device("pi-1", shard)
     aggregator.next("status")
     aggregator.task(1, max_staleness=2)
@@ -47,7 +54,8 @@ def test_a_late_update_is_sent_as_long_as_its_task_says_and_then_the_newest_task
 
 def test_a_budget_becomes_epochs_by_the_pace_of_the_round_before(federate, mosquitto_url, toys, lead):
     federation = federate(mosquitto_url, options={"epochs": 4})
-    aggregator, shard = lead(federation), toys.shard(1)
+    aggregator = lead(federation)
+    shard = toys.shard(1)
     device = federation.device("pi-1", shard)
     aggregator.next("status")
     aggregator.task(1, budget_s=25.0)
@@ -67,9 +75,12 @@ def test_a_budget_becomes_epochs_by_the_pace_of_the_round_before(federate, mosqu
     assert device.end() == 0
 
 
-def test_a_device_that_was_killed_before_it_sent_its_update_sends_it_late(federate, mosquitto_url, toys, lead):
+def test_a_device_that_was_killed_before_it_sent_its_update_sends_it_late(
+    federate, mosquitto_url, toys, lead
+):
     federation = federate(mosquitto_url)
-    aggregator, shard = lead(federation), toys.shard(1)
+    aggregator = lead(federation)
+    shard = toys.shard(1)
     device = federation.device("pi-1", shard)
 
     def killed():

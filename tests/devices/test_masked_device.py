@@ -21,7 +21,7 @@ from edgefl.wire.masked import (
     encode_keys,
     encode_lists,
     split_blob,
-)  # fmt: skip
+)
 from edgefl.wire.messages import Begin, Task
 from edgefl.wire.strict_json import decode_json
 
@@ -32,19 +32,36 @@ class Round:
     """One attempt, with `pi-1` a process and the others objects."""
 
     def __init__(self, federation, lead, attempt):
-        self.lead, self.attempt = lead, attempt
+        self.lead = lead
+        self.attempt = attempt
         lead.task(1, codec=CODEC, nonce=f"{attempt}-advertise")
         self.own = decode_json(Advertised, lead.take(lead.next("begin")))
         task = Task(
-            lead.session, 1, "federate", lead.plan, {"global": lead.model}, {}, 1, 30.0, CODEC, 0, 0.0, f"{attempt}-advertise", 0.0
-        )  # fmt: skip
+            lead.session,
+            1,
+            "federate",
+            lead.plan,
+            {"global": lead.model},
+            {},
+            1,
+            30.0,
+            CODEC,
+            0,
+            0.0,
+            f"{attempt}-advertise",
+            0.0,
+        )
         self.context = context_of(federation.name, task)
-        self.others = {client_id: Participant(client_id, self.context, Trust(federation.name)) for client_id in IDS[1:]}
+        self.others = {
+            client_id: Participant(client_id, self.context, Trust(federation.name)) for client_id in IDS[1:]
+        }
 
     def step(self, phase, content):
         """Ask for a step; returns what the device announces."""
         name = {"share": "keys", "mask": "inbox", "agree": "lists", "unmask": "agreed"}[phase]
-        self.lead.task(1, phase, f"{self.attempt}-{phase}", codec=CODEC, models={name: self.lead.offer(content)})
+        self.lead.task(
+            1, phase, f"{self.attempt}-{phase}", codec=CODEC, models={name: self.lead.offer(content)}
+        )
         return self.lead.next("begin")
 
     def share(self):
@@ -57,7 +74,8 @@ class Round:
 
     def agreed(self, lists):
         """Return the blob of `unmask`: the two others, threshold enough, agreed to these lists."""
-        binding, digest = binding_of(self.context, self.keys), hashlib.sha256(lists).hexdigest()
+        binding = binding_of(self.context, self.keys)
+        digest = hashlib.sha256(lists).hexdigest()
         return encode_agreed(lists, [Agreed(client_id, binding, digest) for client_id in IDS[:2]])
 
     def inbox(self, *shared):
@@ -82,7 +100,8 @@ def test_a_device_masks_once_and_reveals_once_whatever_it_is_asked_again(federat
     aggregator.receipt(other, "rejected", reason="cannot")
     device.wait_for("asked to mask for other clients than before, with the same keys; nothing is said")
 
-    lists, others = encode_lists(IDS, IDS), encode_lists(IDS, IDS[:2])
+    lists = encode_lists(IDS, IDS)
+    others = encode_lists(IDS, IDS[:2])
     agreed = aggregator.take(first.step("agree", lists))
     assert aggregator.take(first.step("agree", lists)) == agreed
     revealed = aggregator.take(first.step("unmask", first.agreed(lists)))
@@ -151,13 +170,17 @@ def begin_or(aggregator, device, text):
 
 
 @pytest.mark.parametrize("between", ["a state", "a state and a restart", "a round of another session"])
-def test_a_session_that_was_masked_is_not_answered_in_clear_after_another_session(federate, mosquitto_url, toys, lead, between):
+def test_a_session_that_was_masked_is_not_answered_in_clear_after_another_session(
+    federate, mosquitto_url, toys, lead, between
+):
     federation = federate(mosquitto_url)
     aggregator = lead(federation)
     device = federation.device("pi-1", toys.shard(1))
     aggregator.next("status")
     Round(federation, aggregator, "a")
-    masked, aggregator.session, started = aggregator.session, "another", aggregator.started
+    masked = aggregator.session
+    aggregator.session = "another"
+    started = aggregator.started
     aggregator.started = started + 1
     aggregator.say("federate", 1)
     if between.endswith("restart"):
@@ -169,7 +192,8 @@ def test_a_session_that_was_masked_is_not_answered_in_clear_after_another_sessio
     elif between.startswith("a round"):
         aggregator.task(1)
         aggregator.take(aggregator.next("begin"))
-    aggregator.session, aggregator.started = masked, started + 2
+    aggregator.session = masked
+    aggregator.started = started + 2
     aggregator.task(1, nonce="clear")
     leaked = begin_or(aggregator, device, "this device masked an update of this session before")
     assert leaked is None, f"a plain update of the masked session: {leaked}"
@@ -205,7 +229,13 @@ def test_malformed_masked_tasks_are_refused_and_the_device_stays(federate, mosqu
     device = federation.device("pi-1", toys.shard(1))
     aggregator.next("status")
     attempt = Round(federation, aggregator, "a")
-    aggregator.task(1, phase="personalize", codec=CODEC, nonce="p", models={"global": aggregator.model, "initial": aggregator.model})
+    aggregator.task(
+        1,
+        phase="personalize",
+        codec=CODEC,
+        nonce="p",
+        models={"global": aggregator.model, "initial": aggregator.model},
+    )
     for number in (0, 2):
         models = {str(k): aggregator.model for k in range(number)}
         aggregator.task(1, "share", "a-share", codec=CODEC, models=models)
@@ -215,7 +245,9 @@ def test_malformed_masked_tasks_are_refused_and_the_device_stays(federate, mosqu
     assert "names 0 blobs" in device.said and "names 2 blobs" in device.said
 
 
-def test_a_masked_round_of_a_plan_that_shares_no_model_is_refused_and_the_device_stays(federate, mosquitto_url, toys, lead):
+def test_a_masked_round_of_a_plan_that_shares_no_model_is_refused_and_the_device_stays(
+    federate, mosquitto_url, toys, lead
+):
     federation = federate(mosquitto_url, algorithm="local")
     aggregator = lead(federation)
     device = federation.device("pi-1", toys.shard(1))
@@ -228,13 +260,16 @@ def test_a_masked_round_of_a_plan_that_shares_no_model_is_refused_and_the_device
     assert "Traceback" not in device.said
 
 
-def test_a_state_from_the_far_future_is_forgotten_where_nothing_is_signed(federate, mosquitto_url, toys, lead):
+def test_a_state_from_the_far_future_is_forgotten_where_nothing_is_signed(
+    federate, mosquitto_url, toys, lead
+):
     """Anybody can make it up there: it must not close a device for good."""
     federation = federate(mosquitto_url)
     aggregator = lead(federation)
     device = federation.device("pi-1", toys.shard(1))
     aggregator.next("status")
-    now, aggregator.started = aggregator.started, 2**62
+    now = aggregator.started
+    aggregator.started = 2**62
     aggregator.say("federate", 1)
     aggregator.started = now
     aggregator.task(1)
@@ -273,7 +308,12 @@ def test_a_device_refuses_a_key_list_of_too_few_clients(federate, mosquitto_url,
     device = federation.device("pi-1", toys.shard(1), "--least-clients", 4)
     aggregator.next("status")
     attempt = Round(federation, aggregator, "a")
-    keys = encode_keys([Introduced(attempt.own), *(Introduced(decode_json(Advertised, p.advertise())) for p in attempt.others.values())])
+    keys = encode_keys(
+        [
+            Introduced(attempt.own),
+            *(Introduced(decode_json(Advertised, p.advertise())) for p in attempt.others.values()),
+        ]
+    )
     begin = attempt.step("share", keys)
     assert begin.size == 0, "it shared its keys with three clients"
     aggregator.receipt(begin, "rejected", reason="cannot")

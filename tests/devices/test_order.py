@@ -13,7 +13,9 @@ from edgefl.wire.messages import State, Task
 
 
 def task(started, round, session="", codec="fp32", phase="federate"):
-    return Task(session or f"s{started}", round, phase, "p", {}, {}, 1, 30.0, codec, 0, 0.0, "n", 0.0, started=started)
+    return Task(
+        session or f"s{started}", round, phase, "p", {}, {}, 1, 30.0, codec, 0, 0.0, "n", 0.0, started=started
+    )
 
 
 def state(started, session="", phase="joining"):
@@ -21,15 +23,25 @@ def state(started, session="", phase="joining"):
 
 
 def test_what_is_accepted_by_hand(tmp_path):
-    """In this order: the same task again, a later round, a restart of the aggregator, and a later federation are accepted."""
+    """In this order: the same task again, a later round, a restart of the aggregator, and a later federation
+    are accepted.
+    """
     lines = []
     order = TaskOrder("f", tmp_path, log=lines.append)
     accepted = [
-        (task(1000, 1), True), (task(1000, 1), True), (task(1000, 3), True), (task(1000, 2), False), (task(999, 4), False),
+        (task(1000, 1), True),
+        (task(1000, 1), True),
+        (task(1000, 3), True),
+        (task(1000, 2), False),
+        (task(999, 4), False),
         (task(1001, 2, "s1000"), True),  # the aggregator was started again, from a backup of round 1
-        (task(1000, 5), False), (state(2000), True), (task(1001, 3, "s1000"), False), (state(1000, phase="done"), False),
-        (task(2000, 1, "another"), False), (task(2000, 1), True),
-    ]  # fmt: skip
+        (task(1000, 5), False),
+        (state(2000), True),
+        (task(1001, 3, "s1000"), False),
+        (state(1000, phase="done"), False),
+        (task(2000, 1, "another"), False),
+        (task(2000, 1), True),
+    ]
     for message, wanted in accepted:
         assert order.accepts(message) is wanted, message
     assert len(lines) == 6
@@ -93,7 +105,10 @@ def test_a_least_number_of_clients_implies_masked_only():
 
 
 def test_a_refusal_names_both_clocks_that_may_be_wrong(tmp_path):
-    for directory, remedy in ((tmp_path, f"remove {tmp_path / 'order-f.json'}"), (None, "restart this device")):
+    for directory, remedy in (
+        (tmp_path, f"remove {tmp_path / 'order-f.json'}"),
+        (None, "restart this device"),
+    ):
         lines = []
         order = TaskOrder("f", directory, log=lines.append)
         order.accepts(state(2**60))
@@ -104,7 +119,8 @@ def test_a_refusal_names_both_clocks_that_may_be_wrong(tmp_path):
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=12))
 @settings(deadline=None)
 def test_what_is_accepted_never_goes_back(pairs):
-    order, accepted = TaskOrder("f"), []
+    order = TaskOrder("f")
+    accepted = []
     for started, round in pairs:
         if order.accepts(task(started, round)):
             accepted.append((started, round))

@@ -1,4 +1,6 @@
-"""What a device checks of a plan before it runs it: the names in it, by hand, and its program in a child process."""
+"""What a device checks of a plan before it runs it: the names in it, by hand, and its program in a child
+process.
+"""
 
 import json
 import signal
@@ -59,15 +61,19 @@ def blob(toys, program, tmp_path):
     ids=["good", "more memory than the limit", "crash"],
 )
 def test_a_trial_in_a_child(blob, kind, limit_mb, says):
-    done = subprocess.run([sys.executable, "-m", "devices.plan_trial", blob(**kind), str(limit_mb)], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "devices.plan_trial", blob(**kind), str(limit_mb)],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == (-signal.SIGSEGV if says is None else int(bool(says))), done.stderr
     assert (says or "") in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_trial_loads_no_tensorflow_and_no_algorithm(blob):
     code = (
-        "import sys; from devices.plan_trial import main; code = main(*sys.argv[1:]); "
-        "sys.exit(code or any(name in sys.modules for name in ('tensorflow', 'keras', 'edgefl.algorithms', 'paho')))"
+        "import sys; from devices.plan_trial import main; code = main(*sys.argv[1:]); sys.exit(code or "
+        "any(name in sys.modules for name in ('tensorflow', 'keras', 'edgefl.algorithms', 'paho')))"
     )
     assert subprocess.run([sys.executable, "-c", code, blob(), "256"], check=False).returncode == 0
 
@@ -76,9 +82,14 @@ def test_what_a_trial_that_ends_otherwise_says(tmp_path):
     def trial(code):
         return try_in_child(tmp_path, (sys.executable, "-c", code))
 
-    assert trial("import os, signal; os.kill(os.getpid(), signal.SIGBUS)") == ("its program crashed the TFLite runtime (SIGBUS)", True)
+    assert trial("import os, signal; os.kill(os.getpid(), signal.SIGBUS)") == (
+        "its program crashed the TFLite runtime (SIGBUS)",
+        True,
+    )
     reason, is_final = trial("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
-    assert "SIGKILL" in reason and "memory" in reason and not is_final  # perhaps the kernel had no memory left: it is tried again
+    assert (
+        "SIGKILL" in reason and "memory" in reason and not is_final
+    )  # perhaps the kernel had no memory left: it is tried again
     assert trial("import sys; print('why', file=sys.stderr); sys.exit(1)") == ("why", True)
     assert try_in_child(tmp_path, ("/no/such/program",))[1] is False
 
@@ -102,11 +113,15 @@ os.kill(os.getpid(), signal.{signal})
 
 
 def test_a_plan_that_crashes_the_device_in_spite_of_its_trial_is_refused_from_the_next_start_on(tmp_path):
-    """So a service manager that starts the device again does not run the plan again. A kill is not the plan's doing."""
+    """So a service manager that starts the device again does not run the plan again. A kill is not the plan's
+    doing.
+    """
 
     def run(name):
         code = CRASH.format(plan=SHA256, signal=name)
-        return subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
+        return subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False
+        )
 
     assert run("SIGKILL").stdout == "\n"
     assert run("SIGSEGV").stdout == "\n"
@@ -116,12 +131,15 @@ def test_a_plan_that_crashes_the_device_in_spite_of_its_trial_is_refused_from_th
     trials = PlanTrials(tmp_path)
     assert trials.start() == ""  # a later process is not blamed for it once more
     trials.close()
-    with pytest.raises(PlanError, match=r"crashed this device's process \(Fatal Python error: Segmentation fault\)"):
+    with pytest.raises(
+        PlanError, match=r"crashed this device's process \(Fatal Python error: Segmentation fault\)"
+    ):
         trials.check(SHA256, tmp_path / "not read")
 
 
 def test_verdicts_are_kept_by_runtime_and_bounded(blob, tmp_path, monkeypatch):
-    trials, path = PlanTrials(tmp_path), blob(crashes=True)
+    trials = PlanTrials(tmp_path)
+    path = blob(crashes=True)
     with pytest.raises(PlanError, match="SIGSEGV"):
         trials.check(SHA256, path)
     with pytest.raises(PlanError, match="SIGSEGV"):

@@ -56,7 +56,10 @@ def test_what_is_no_reading(payload, channels, says):
 
 @given(
     st.one_of(
-        st.binary(max_size=40), st.recursive(st.none() | st.floats() | st.text(max_size=3), st.lists).map(lambda x: json.dumps(x).encode())
+        st.binary(max_size=40),
+        st.recursive(st.none() | st.floats() | st.text(max_size=3), st.lists).map(
+            lambda x: json.dumps(x).encode()
+        ),
     )
 )
 def test_any_bytes_are_finite_numbers_or_refused(payload):
@@ -120,7 +123,15 @@ def test_each_sensor_has_windows_and_a_label_of_its_own():
 
 def test_a_label_without_wildcards_is_of_all_sensors():
     heard = Heard(Topics("s/+", "label"))
-    heard.say(("label", "1"), ("s/a", "10"), ("s/b", "20"), ("label", "0"), ("s/a", "11"), ("label", "3"), ("s/b", "21"))
+    heard.say(
+        ("label", "1"),
+        ("s/a", "10"),
+        ("s/b", "20"),
+        ("label", "0"),
+        ("s/a", "11"),
+        ("label", "3"),
+        ("s/b", "21"),
+    )
     assert heard.windows == [([[10.0], [11.0]], 0), ([[20.0], [21.0]], 1)]  # half each: the smaller
 
 

@@ -30,9 +30,23 @@ def sensor(mosquitto_url):
 def record(start, mosquitto_url, home, tmp_path):
     def make(*more, out=tmp_path / "ring.npz", listening=True, window=2, capacity=5):
         process = start(
-            "device", "record", "--broker", mosquitto_url, "--topic", f"{home}/+/accel", "--window", window, "--capacity", capacity,
-            "--save", "0", "--json", "-o", out, *(more or ("--label-topic", f"{home}/+/label")),
-        )  # fmt: skip
+            "device",
+            "record",
+            "--broker",
+            mosquitto_url,
+            "--topic",
+            f"{home}/+/accel",
+            "--window",
+            window,
+            "--capacity",
+            capacity,
+            "--save",
+            "0",
+            "--json",
+            "-o",
+            out,
+            *(more or ("--label-topic", f"{home}/+/label")),
+        )
         if listening:
             process.wait_for("listening on")
         return process
@@ -48,7 +62,9 @@ def say(sensor, home, first, count, name="pi"):
     assert sensor.wait_in_flight(1, 20)
 
 
-def test_it_goes_on_after_a_kill_within_its_capacity_and_says_nothing_on_any_topic(record, sensor, home, listen, mosquitto_url, tmp_path):
+def test_it_goes_on_after_a_kill_within_its_capacity_and_says_nothing_on_any_topic(
+    record, sensor, home, listen, mosquitto_url, tmp_path
+):
     class Everywhere:
         url = mosquitto_url
 
@@ -93,8 +109,14 @@ def test_malformed_messages_are_counted_and_told(record, sensor, home, tmp_path)
     assert process.end() == 0
     counts = json.loads(process.out)
     assert counts == {
-        "windows": 2, "new": 2, "readings": 4, "malformed": 5, "unlabelled": 0, "lost": 0, "file": str(tmp_path / "ring.npz")
-    }  # fmt: skip
+        "windows": 2,
+        "new": 2,
+        "readings": 4,
+        "malformed": 5,
+        "unlabelled": 0,
+        "lost": 0,
+        "file": str(tmp_path / "ring.npz"),
+    }
 
 
 def test_readings_before_a_label_are_told(record, sensor, home, tmp_path):
@@ -167,9 +189,25 @@ def test_no_window_spans_a_time_without_a_broker(start, tmp_path):
 
     with mosquitto(port):
         process = start(
-            "device", "record", "--broker", url, "--topic", "s", "--label", "0", "--window", "2", "--capacity", "9", "--save", "0",
-            "--count", "2", "-o", tmp_path / "r.npz",
-        )  # fmt: skip
+            "device",
+            "record",
+            "--broker",
+            url,
+            "--topic",
+            "s",
+            "--label",
+            "0",
+            "--window",
+            "2",
+            "--capacity",
+            "9",
+            "--save",
+            "0",
+            "--count",
+            "2",
+            "-o",
+            tmp_path / "r.npz",
+        )
         process.wait_for("listening on")
         say_numbers(0, 1, 2)
         process.wait_for("1 new")
@@ -196,9 +234,23 @@ def test_no_window_spans_a_time_without_a_broker(start, tmp_path):
 )
 def test_what_cannot_be_recorded_is_said_at_once(tmp_path, more, says):
     command = [
-        sys.executable, "-m", "edgefl", "device", "record", "--broker", "mqtt://127.0.0.1:1", "--topic", "t", "--window", "2",
-        "--capacity", "5", "-o", str(tmp_path / "r.npz"), *more,
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "edgefl",
+        "device",
+        "record",
+        "--broker",
+        "mqtt://127.0.0.1:1",
+        "--topic",
+        "t",
+        "--window",
+        "2",
+        "--capacity",
+        "5",
+        "-o",
+        str(tmp_path / "r.npz"),
+        *more,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 1
     assert says in done.stderr

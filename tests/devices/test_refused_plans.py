@@ -1,4 +1,6 @@
-"""A plan or a model that a device cannot use, or that would harm it: the device pauses, says why, and takes part in the next good one."""
+"""A plan or a model that a device cannot use, or that would harm it: the device pauses, says why, and takes
+part in the next good one.
+"""
 
 import contextlib
 import json
@@ -28,14 +30,18 @@ def until_online(aggregator, device):
 
 
 def until_paused(aggregator, device, about=""):
-    """Wait until the device's status says that it is paused, not because it just started, with a reason about this; return the reason."""
+    """Wait until the device's status says that it is paused, not because it just started, with a reason about
+    this; return the reason.
+    """
     deadline = time.monotonic() + DEADLINE_S
     while time.monotonic() < deadline:
         status = aggregator.next("status")
         if not status.online:  # its last word, or what the broker keeps of the process before it
             with contextlib.suppress(subprocess.TimeoutExpired):
                 device.popen.wait(2.0)
-            assert device.popen.poll() is None, f"the device is gone with exit code {device.popen.poll()}: {device.said[-2000:]}"
+            assert device.popen.poll() is None, (
+                f"the device is gone with exit code {device.popen.poll()}: {device.said[-2000:]}"
+            )
             continue
         if status.paused and "has yet to see" not in status.paused and about in status.paused:
             return status.paused
@@ -64,14 +70,20 @@ def lead_with(lead, federation, plan):
     return aggregator
 
 
-def test_a_plan_cannot_make_a_device_import_a_module(federate, mosquitto_url, toys, lead, tmp_path, monkeypatch):
+def test_a_plan_cannot_make_a_device_import_a_module(
+    federate, mosquitto_url, toys, lead, tmp_path, monkeypatch
+):
     """One device sees one bad plan after another, and then a good one."""
     (tmp_path / "own_rounds.py").write_text(OWN)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     federation = federate(mosquitto_url, algorithm="fedavg")
     device = None
     for algorithm in ("this:x", "pip.__main__:x", "no-such-algorithm", "own_rounds:mine"):
-        hostile = lead_with(lead, federation, replace(federation.plan, spec=replace(federation.plan.spec, algorithm=algorithm)))
+        hostile = lead_with(
+            lead,
+            federation,
+            replace(federation.plan, spec=replace(federation.plan.spec, algorithm=algorithm)),
+        )
         device = device or federation.device("pi-1", toys.shard(1))
         until_online(hostile, device)
         hostile.task(1)
@@ -84,11 +96,17 @@ def test_a_plan_cannot_make_a_device_import_a_module(federate, mosquitto_url, to
     assert device.said.count("the plan is refused") == 4 and "--algorithm" in device.said
 
 
-def test_an_algorithm_of_the_owners_runs_when_it_was_named_at_the_start(federate, mosquitto_url, toys, lead, tmp_path, monkeypatch):
+def test_an_algorithm_of_the_owners_runs_when_it_was_named_at_the_start(
+    federate, mosquitto_url, toys, lead, tmp_path, monkeypatch
+):
     (tmp_path / "own_rounds.py").write_text(OWN)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     federation = federate(mosquitto_url, algorithm="fedavg")
-    aggregator = lead_with(lead, federation, replace(federation.plan, spec=replace(federation.plan.spec, algorithm="own_rounds:mine")))
+    aggregator = lead_with(
+        lead,
+        federation,
+        replace(federation.plan, spec=replace(federation.plan.spec, algorithm="own_rounds:mine")),
+    )
     device = federation.device("pi-1", toys.shard(1), "--algorithm", "own_rounds:mine")
     aggregator.next("status")
     takes_part(aggregator, device)
@@ -96,10 +114,13 @@ def test_an_algorithm_of_the_owners_runs_when_it_was_named_at_the_start(federate
     assert "imported own_rounds" in device.out
 
 
-def test_a_program_that_crashes_the_runtime_pauses_the_device_once_and_for_all(federate, mosquitto_url, toys, lead, program):
+def test_a_program_that_crashes_the_runtime_pauses_the_device_once_and_for_all(
+    federate, mosquitto_url, toys, lead, program
+):
     federation = federate(mosquitto_url, algorithm="fedavg")
     spec = federation.plan.spec
-    crashing, good = Plan(spec, program(spec, crashes=True), b""), Plan(spec, program(spec), b"")
+    crashing = Plan(spec, program(spec, crashes=True), b"")
+    good = Plan(spec, program(spec), b"")
     hostile = lead_with(lead, federation, crashing)
     device = federation.device("pi-1", toys.shard(1), "--learner", "litert")
     assert hostile.next("status").online
@@ -110,7 +131,10 @@ def test_a_program_that_crashes_the_runtime_pauses_the_device_once_and_for_all(f
     end(device)
     state = federation.directory / "state-pi-1"
     verdicts = json.loads((state / "plans.json").read_text())["verdicts"]
-    assert {key: bool(verdict["reason"]) for key, verdict in verdicts.items()} == {crashing.id: True, good.id: False}
+    assert {key: bool(verdict["reason"]) for key, verdict in verdicts.items()} == {
+        crashing.id: True,
+        good.id: False,
+    }
     # started again, as a service manager does, it goes by the verdicts
     again = lead_with(lead, federation, crashing)
     device = federation.device("pi-1", None, "--learner", "litert")
@@ -119,7 +143,9 @@ def test_a_program_that_crashes_the_runtime_pauses_the_device_once_and_for_all(f
     assert json.loads((state / "plans.json").read_text())["verdicts"] == verdicts
 
 
-def test_a_device_that_receives_what_it_cannot_use_says_so_and_takes_part_in_the_next_round(federate, mosquitto_url, toys, lead):
+def test_a_device_that_receives_what_it_cannot_use_says_so_and_takes_part_in_the_next_round(
+    federate, mosquitto_url, toys, lead
+):
     federation = federate(mosquitto_url)
     aggregator = lead(federation)
 
@@ -128,7 +154,10 @@ def test_a_device_that_receives_what_it_cannot_use_says_so_and_takes_part_in_the
 
     cases = [
         ({"plan": aggregator.offer(b"no plan at all")}, "is not a plan"),
-        ({"models": {"global": aggregator.offer(b"no tensors, but of a size that fits the plan")}}, "sent no safetensors"),
+        (
+            {"models": {"global": aggregator.offer(b"no tensors, but of a size that fits the plan")}},
+            "sent no safetensors",
+        ),
         (model({"head/bias": [0, np.nan, 0]}), "1 NaN or infinite values"),
         (model({"head/bias": [0, np.inf, 0]}), "1 NaN or infinite values"),
         (model({"head/bias": [0, 0]}), "head/bias"),
@@ -138,9 +167,12 @@ def test_a_device_that_receives_what_it_cannot_use_says_so_and_takes_part_in_the
     device = federation.device("pi-1", toys.shard(1))
     until_online(aggregator, device)
     for number, (damage, says) in enumerate(cases):
-        bad, good = 2 * number + 1, 2 * number + 2
+        bad = 2 * number + 1
+        good = 2 * number + 2
         aggregator.task(bad, **damage)
-        reason = until_paused(aggregator, device, "refuses the plan" if "plan" in damage else f"refuses round {bad}:")
+        reason = until_paused(
+            aggregator, device, "refuses the plan" if "plan" in damage else f"refuses round {bad}:"
+        )
         assert says in reason
         aggregator.task(good)
         begin = aggregator.next("begin")
@@ -154,4 +186,6 @@ def test_a_device_that_receives_what_it_cannot_use_says_so_and_takes_part_in_the
 
 def model_of(toys, changes):
     """Return the toy's weights as they travel, with some changed."""
-    return save({**toys.weights(), **{name: np.array(values, np.float32) for name, values in changes.items()}})
+    return save(
+        {**toys.weights(), **{name: np.array(values, np.float32) for name, values in changes.items()}}
+    )

@@ -18,18 +18,29 @@ from edgefl.wire.tensors import decode_models, encode_models, encode_weights, sp
 
 def test_a_round_by_hand_then_the_mixture_then_the_end(federate, mosquitto_url, toys, lead):
     federation = federate(mosquitto_url)
-    aggregator, shard = lead(federation), toys.shard(1)
+    aggregator = lead(federation)
+    shard = toys.shard(1)
     device = federation.device("pi-1", shard)
     assert aggregator.next("status").online
     aggregator.task(1)
     begin = aggregator.next("begin")
-    assert (begin.client_id, begin.round, begin.num_samples, begin.nonce, begin.plan) == ("pi-1", 1, 30, "n1", federation.plan.id)
+    assert (begin.client_id, begin.round, begin.num_samples, begin.nonce, begin.plan) == (
+        "pi-1",
+        1,
+        30,
+        "n1",
+        federation.plan.id,
+    )
     blob = aggregator.take(begin)
     assert hashlib.sha256(blob).hexdigest() == begin.sha256
     learner = SoftmaxLearner(federation.plan.spec)
     algorithm = make_algorithm("pfl-mfe", learner, federation.plan.spec.options)
     expected, _ = algorithm.local_update(
-        Broadcast(1, "federate", {"global": toys.weights()}), ClientState(), shard, "pi-1", rng_for(1, 1, "pi-1")
+        Broadcast(1, "federate", {"global": toys.weights()}),
+        ClientState(),
+        shard,
+        "pi-1",
+        rng_for(1, 1, "pi-1"),
     )
     assert blob == encode_models(expected.deltas)
     assert begin.metrics["loss"] == expected.metrics["loss"]
@@ -37,19 +48,39 @@ def test_a_round_by_hand_then_the_mixture_then_the_end(federate, mosquitto_url, 
     aggregator.task(2, "personalize", scalars={"baseline_rounds": 1.0})
     begin = aggregator.next("begin")
     assert decode_models(aggregator.take(begin), {}, "pi-1") == {}
-    assert {"accuracy_local", "accuracy_federated", "accuracy_mixture", "peak_rss_mb", "bytes_up", "bytes_down"} <= set(begin.metrics)
+    assert {
+        "accuracy_local",
+        "accuracy_federated",
+        "accuracy_mixture",
+        "peak_rss_mb",
+        "bytes_up",
+        "bytes_down",
+    } <= set(begin.metrics)
     aggregator.say("done", 2)
     assert device.end() == 0, device.said
     state = federation.directory / "state-pi-1"
     note = json.loads((state / "device.json").read_text())
-    settled = {"id": "pi-1", "federation": federation.name, "data": str((federation.directory / "pi-1.npz").resolve()), "seed": 1}
-    assert note == settled | {"sha256": hashlib.sha256(json.dumps(settled, sort_keys=True).encode()).hexdigest()}
+    settled = {
+        "id": "pi-1",
+        "federation": federation.name,
+        "data": str((federation.directory / "pi-1.npz").resolve()),
+        "seed": 1,
+    }
+    assert note == settled | {
+        "sha256": hashlib.sha256(json.dumps(settled, sort_keys=True).encode()).hexdigest()
+    }
     assert (state / "mixture.safetensors").exists()
-    assert {path.name for path in (state / "plan").iterdir()} == {"plan.json", "plan.tflite", "template.tflite"}
+    assert {path.name for path in (state / "plan").iterdir()} == {
+        "plan.json",
+        "plan.tflite",
+        "template.tflite",
+    }
     assert not aggregator.next("status").online
 
 
-def test_a_repeated_task_is_answered_with_the_same_bytes_also_after_a_kill(federate, mosquitto_url, toys, lead, progress):
+def test_a_repeated_task_is_answered_with_the_same_bytes_also_after_a_kill(
+    federate, mosquitto_url, toys, lead, progress
+):
     federation = federate(mosquitto_url)
     aggregator = lead(federation)
     device = federation.device("pi-1", toys.shard(1))
@@ -66,7 +97,9 @@ def test_a_repeated_task_is_answered_with_the_same_bytes_also_after_a_kill(feder
     # the seconds of training are in the metrics: had it trained again they would differ
     assert (second.sha256, second.metrics, second.nonce) == (first.sha256, first.metrics, "n2")
     assert progress(federation) == kept
-    assert decode_models(aggregator.take(second), {"global": specs_of(toys.weights())}, "pi-1").keys() == {"global"}
+    assert decode_models(aggregator.take(second), {"global": specs_of(toys.weights())}, "pi-1").keys() == {
+        "global"
+    }
     aggregator.task(1, nonce="n2")
     again.popen.terminate()
     assert again.end() == 0
@@ -74,7 +107,8 @@ def test_a_repeated_task_is_answered_with_the_same_bytes_also_after_a_kill(feder
 
 def test_another_session_starts_afresh(federate, mosquitto_url, toys, lead, progress):
     federation = federate(mosquitto_url)
-    device, shas = federation.device("pi-1", toys.shard(1)), []
+    device = federation.device("pi-1", toys.shard(1))
+    shas = []
     for _ in range(2):
         aggregator = lead(federation)
         aggregator.next("status")
@@ -107,7 +141,9 @@ def test_a_lost_chunk_of_a_blob_is_asked_for_alone(federate, mosquitto_url, toys
     assert aggregator.next("begin").round == 1
 
 
-def test_a_blob_that_the_broker_keeps_is_not_asked_for_in_whatever_order_it_comes(federate, mosquitto_url, toys, lead):
+def test_a_blob_that_the_broker_keeps_is_not_asked_for_in_whatever_order_it_comes(
+    federate, mosquitto_url, toys, lead
+):
     federation = federate(mosquitto_url, wide=True)
     aggregator = lead(federation)
     federation.device("pi-1", toys.shard(1))
@@ -117,7 +153,9 @@ def test_a_blob_that_the_broker_keeps_is_not_asked_for_in_whatever_order_it_come
     assert aggregator.next("begin").round == 1
 
 
-def test_a_receipt_that_is_lost_is_asked_for_again_and_a_rejection_ends_the_round(federate, mosquitto_url, toys, lead):
+def test_a_receipt_that_is_lost_is_asked_for_again_and_a_rejection_ends_the_round(
+    federate, mosquitto_url, toys, lead
+):
     federation = federate(mosquitto_url)
     aggregator = lead(federation)
     device = federation.device("pi-1", toys.shard(1))
@@ -147,7 +185,9 @@ def test_a_newer_task_ends_the_wait_for_an_older_one(federate, mosquitto_url, to
 
 
 def test_a_status_left_by_a_dead_device_is_waited_out(federate, mosquitto_url, toys, lead):
-    """The broker says online for a boot that nobody answers for: one and a half keepalive times, then the id is free."""
+    """The broker says online for a boot that nobody answers for: one and a half keepalive times, then the id
+    is free.
+    """
     federation = federate(mosquitto_url)
     aggregator = lead(federation)
     now = time.time()
@@ -191,8 +231,11 @@ def test_waiting_for_a_federation_may_be_limited(federate, mosquitto_url, toys):
 
 def test_a_shard_that_does_not_fit_the_plan_ends_the_device_before_any_task(federate, mosquitto_url, toys):
     federation = federate(mosquitto_url, min_clients=2)
-    aggregator, shard = federation.aggregator(), toys.shard(1)
-    device = federation.device("pi-1", replace(shard, x_train=shard.x_train[:, :2], x_test=shard.x_test[:, :2]))
+    aggregator = federation.aggregator()
+    shard = toys.shard(1)
+    device = federation.device(
+        "pi-1", replace(shard, x_train=shard.x_train[:, :2], x_test=shard.x_test[:, :2])
+    )
     assert device.end() == 1
     assert "the plan expects" in device.said
     aggregator.wait_for("pi-1 is offline")

@@ -29,7 +29,9 @@ def by_class(x, y, folder, names):
 
 @pytest.fixture
 def trained(federate, mosquitto_url, lead):
-    """Have one device train one round; returns the update's sha256, how many samples it told of, and its note."""
+    """Have one device train one round; returns the update's sha256, how many samples it told of, and its
+    note.
+    """
 
     def run(*more):
         federation = federate(mosquitto_url)
@@ -51,13 +53,16 @@ def test_a_folder_and_a_function_train_to_the_bits_of_the_npz(trained, toys, tmp
     monkeypatch.chdir(tmp_path)
     x, y = all_of(toys.shard(1))
     order = np.argsort(y, kind="stable")
-    x, y = x[order], y[order]
+    x = x[order]
+    y = y[order]
     by_class(x, y, tmp_path / "samples", ["ant", "bee", "cat"])
     np.savez(tmp_path / "same.npz", x=x, y=y)
     np.save(tmp_path / "values.npy", x)
     np.save(tmp_path / "labels.npy", y)
     (tmp_path / "own_board.py").write_text(FUNCTION)
-    shas, counts, notes = zip(*(trained("--data", data) for data in ("same.npz", "samples", "own_board:load")), strict=True)
+    shas, counts, notes = zip(
+        *(trained("--data", data) for data in ("same.npz", "samples", "own_board:load")), strict=True
+    )
     assert len(set(shas)) == 1
     assert counts == (32, 32, 32)
     shards = [load_source(source_of_note(note), seed=note["seed"]) for note in notes]
@@ -66,7 +71,9 @@ def test_a_folder_and_a_function_train_to_the_bits_of_the_npz(trained, toys, tmp
     assert notes[2]["source"] == {"folder": str(tmp_path)}
 
 
-def test_a_folder_that_lacks_a_class_ends_the_device_with_the_remedy(federate, mosquitto_url, toys, lead, tmp_path):
+def test_a_folder_that_lacks_a_class_ends_the_device_with_the_remedy(
+    federate, mosquitto_url, toys, lead, tmp_path
+):
     federation = federate(mosquitto_url)
     aggregator = lead(federation)
     x, y = all_of(toys.shard(1))
@@ -84,7 +91,9 @@ def test_windows_that_do_not_fit_the_plan(federate, mosquitto_url, lead, tmp_pat
     federation = federate(mosquitto_url)
     aggregator = lead(federation)
     (tmp_path / "a.csv").write_text("x,label\n" + "".join(f"{i},{i // 4 % 3}\n" for i in range(60)))
-    device = federation.device("pi-1", None, "--data", tmp_path / "a.csv", "--window", "4", "--label", "label")
+    device = federation.device(
+        "pi-1", None, "--data", tmp_path / "a.csv", "--window", "4", "--label", "label"
+    )
     assert aggregator.next("status").online
     while aggregator.next("status").online:
         pass
@@ -101,8 +110,20 @@ def test_windows_that_do_not_fit_the_plan(federate, mosquitto_url, lead, tmp_pat
     ],
 )
 def test_sources_that_are_not_there(tmp_path, more, says):
-    command = ["device", "start", "--broker", "mqtt://127.0.0.1:1", "--id", "pi-1", "--state", str(tmp_path / "state"), *more]
-    done = subprocess.run([sys.executable, "-m", "edgefl", *command], capture_output=True, text=True, cwd=tmp_path, check=False)
+    command = [
+        "device",
+        "start",
+        "--broker",
+        "mqtt://127.0.0.1:1",
+        "--id",
+        "pi-1",
+        "--state",
+        str(tmp_path / "state"),
+        *more,
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "edgefl", *command], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
     assert done.returncode == 1
     assert says in done.stderr
     assert "Traceback" not in done.stderr

@@ -93,7 +93,9 @@ def test_after_a_power_cut_that_took_the_last_files_it_goes_on_from_the_round_be
     last = finish(store, 2, update=b"second", state=ClientState({}, {"beta": 0.5}))
     assert store.recovered == ""
     store.close()
-    path = tmp_path / {"progress.json": name, "update-": last.update, "client_state-": last.client_state}[name]
+    path = (
+        tmp_path / {"progress.json": name, "update-": last.update, "client_state-": last.client_state}[name]
+    )
     path.write_bytes(path.read_bytes()[:left])
     again = Store(tmp_path, "pi-1")
     assert "from the round before" in again.recovered
@@ -148,15 +150,21 @@ def test_the_export_runs_in_a_child_and_its_last_words_are_the_error(tmp_path):
     with pytest.raises(ExportError, match=r"the export failed: .*run `edgefl export --state"):
         export_in_child(tmp_path, DataSource(str(tmp_path)))
     assert export_metrics({"accuracy_int8": 0.5, "tflite_bytes": 10, "peak_rss_mb": 1.0, "recipe": "x"}) == {
-        "accuracy_mixture_int8": 0.5, "tflite_bytes": 10.0, "export_rss_mb": 1.0,
-    }  # fmt: skip
+        "accuracy_mixture_int8": 0.5,
+        "tflite_bytes": 10.0,
+        "export_rss_mb": 1.0,
+    }
 
 
 def test_of_two_boots_of_one_id_the_earlier_stays_whoever_looks():
     def boot(boot_id, born):
         return Status("pi-1", boot_id, True, born, 1, "0", 0.0)
 
-    for one, two in [(boot("a", 1.0), boot("b", 2.0)), (boot("b", 1.0), boot("a", 2.0)), (boot("a", 1.0), boot("b", 1.0))]:
+    for one, two in [
+        (boot("a", 1.0), boot("b", 2.0)),
+        (boot("b", 1.0), boot("a", 2.0)),
+        (boot("a", 1.0), boot("b", 1.0)),
+    ]:
         assert not yields_to(one, two)
         assert yields_to(two, one)
 

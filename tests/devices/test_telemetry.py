@@ -52,4 +52,8 @@ def test_figures_of_the_firmware_are_told_where_there_are_any(tmp_path):
         (tmp_path / FIELD).write_bytes(bad)
         assert field_figures(tmp_path) == {}
     (tmp_path / FIELD).write_bytes(b'{"drift_psi": 0.5, "drifted": 1}')
-    assert telemetry("pi-1", 1, {"loss": 1.0} | field_figures(tmp_path)).values == {"loss": 1.0, "drift_psi": 0.5, "drifted": 1.0}
+    assert telemetry("pi-1", 1, {"loss": 1.0} | field_figures(tmp_path)).values == {
+        "loss": 1.0,
+        "drift_psi": 0.5,
+        "drifted": 1.0,
+    }

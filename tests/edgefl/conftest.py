@@ -1,4 +1,6 @@
-"""Two small federations: blobs for the numpy learner, and real 8x8 digits with a network that is compiled once."""
+"""Two small federations: blobs for the numpy learner, and real 8x8 digits with a network that is compiled
+once.
+"""
 
 import time
 
@@ -46,7 +48,9 @@ def shards() -> dict[str, Shard]:
 def tiny_config(tmp_path_factory):
     keras = pytest.importorskip("keras", reason="the aggregator extra is not installed")
     layers = keras.layers
-    keras.utils.set_random_seed(1)  # near a kink of a ReLU two runtimes may part, and that must not depend on the day
+    keras.utils.set_random_seed(
+        1
+    )  # near a kink of a ReLU two runtimes may part, and that must not depend on the day
     model = keras.Sequential(
         [
             keras.Input((8, 8, 1)),
@@ -60,8 +64,16 @@ def tiny_config(tmp_path_factory):
     )
     path = tmp_path_factory.mktemp("model") / "tiny.keras"
     model.save(path)
-    options = {"epochs": 1, "learning_rate": 0.1, "batch_size": 8, "adapt_learning_rate": 0.02, "adapt_batch_size": 16}
-    return FederationConfig(rounds=2, algorithm="pfl-mfe", options=options, model=ModelConfig(str(path), (8, 8, 1), 10))
+    options = {
+        "epochs": 1,
+        "learning_rate": 0.1,
+        "batch_size": 8,
+        "adapt_learning_rate": 0.02,
+        "adapt_batch_size": 16,
+    }
+    return FederationConfig(
+        rounds=2, algorithm="pfl-mfe", options=options, model=ModelConfig(str(path), (8, 8, 1), 10)
+    )
 
 
 @pytest.fixture(scope="session")

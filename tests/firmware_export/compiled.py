@@ -10,7 +10,17 @@ from firmware_export.codegen.c_source import CSource, generate
 from firmware_export.tflite.interpreter import load, quantize_input
 from firmware_export.tflite.portable import to_portable
 
-STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-Wconversion", "-Wshadow", "-Wcast-qual", "-Wstrict-prototypes")
+STRICT = (
+    "-std=c99",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-pedantic",
+    "-Wconversion",
+    "-Wshadow",
+    "-Wcast-qual",
+    "-Wstrict-prototypes",
+)
 MAIN = """
 #include <stdio.h>
 #include "model.h"

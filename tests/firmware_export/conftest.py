@@ -1,4 +1,5 @@
-"""Real mixtures for the export tests: LeNet-5 by FedAvg and PFL-MFE on two clients of Fashion-MNIST, trained by the plan itself.
+"""Real mixtures for the export tests: LeNet-5 by FedAvg and PFL-MFE on two clients of Fashion-MNIST, trained
+by the plan itself.
 
 Those of every other kind and data set are in mixtures.py.
 """
@@ -38,7 +39,8 @@ def load(name):
     return sys.modules[key]
 
 
-mixtures, hand_model = load("mixtures"), load("hand_model")
+mixtures = load("mixtures")
+hand_model = load("hand_model")
 
 
 @pytest.fixture(scope="session")
@@ -67,7 +69,9 @@ def random_models():
 
 @pytest.fixture(scope="session")
 def mixture_of():
-    """A function of kind and data set, each of `mixtures.KINDS` and `mixtures.DATA`, that gives a `mixtures.Made`."""
+    """A function of kind and data set, each of `mixtures.KINDS` and `mixtures.DATA`, that gives a
+    `mixtures.Made`.
+    """
     pytest.importorskip("tensorflow")
 
     def found(kind, data):
@@ -106,7 +110,9 @@ def train(plan: Plan, initial: Weights, dataset: Dataset) -> Trained:
         received = Broadcast(number, "federate", {"global": model})
         update, _ = algorithm.local_update(received, ClientState(), shard, "pi-1", rng_for(1, number, "pi-1"))
         model = {name: model[name] + delta for name, delta in update.deltas["global"].items()}
-    mixture, _ = algorithm.personalize(Broadcast(3, "personalize", {"global": model}), ClientState(), shard, rng_for(1, 3, "pi-1"))
+    mixture, _ = algorithm.personalize(
+        Broadcast(3, "personalize", {"global": model}), ClientState(), shard, rng_for(1, 3, "pi-1")
+    )
     return Trained(plan, mixture, shard)
 
 
@@ -156,7 +162,9 @@ def copy(bundle, tmp_path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def micro_environment(packages: Path, pip: Callable[..., None], alone: Callable[[], AbstractContextManager[None]]) -> dict[str, str]:
+def micro_environment(
+    packages: Path, pip: Callable[..., None], alone: Callable[[], AbstractContextManager[None]]
+) -> dict[str, str]:
     """Environment variables under which this Python finds tflite-micro."""
     home = packages / "tflite-micro"
     with alone():

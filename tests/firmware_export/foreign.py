@@ -1,4 +1,6 @@
-"""Run a model elsewhere: `foreign.py RUNTIME MODEL SAMPLES.npy OUT.npy`, with numpy and that runtime alone. Samples are raw inputs."""
+"""Run a model elsewhere: `foreign.py RUNTIME MODEL SAMPLES.npy OUT.npy`, with numpy and that runtime alone.
+Samples are raw inputs.
+"""
 
 import sys
 

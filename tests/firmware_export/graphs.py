@@ -1,4 +1,6 @@
-"""int8 .tflite files of one operator or a few, written with the schema: for oracles of single kernels and for damaged input."""
+"""int8 .tflite files of one operator or a few, written with the schema: for oracles of single kernels and for
+damaged input.
+"""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,40 +33,64 @@ class Op:
     version: int = 1
 
 
-def model_of(tensors: list[T], operators: list[Op], inputs: tuple[int, ...] = (0,), outputs: tuple[int, ...] | None = None) -> bytes:
+def model_of(
+    tensors: list[T],
+    operators: list[Op],
+    inputs: tuple[int, ...] = (0,),
+    outputs: tuple[int, ...] | None = None,
+) -> bytes:
     """Return the file; the last tensor is the output unless another is given."""
     import flatbuffers
     from ai_edge_litert import schema_py_generated as schema
 
-    model, graph = schema.ModelT(), schema.SubGraphT()
-    model.version, model.subgraphs, model.buffers, model.operatorCodes = 3, [graph], [schema.BufferT()], []
-    graph.tensors, graph.operators = [], []
-    graph.inputs, graph.outputs = list(inputs), list(outputs or (len(tensors) - 1,))
+    model = schema.ModelT()
+    graph = schema.SubGraphT()
+    model.version = 3
+    model.subgraphs = [graph]
+    model.buffers = [schema.BufferT()]
+    model.operatorCodes = []
+    graph.tensors = []
+    graph.operators = []
+    graph.inputs = list(inputs)
+    graph.outputs = list(outputs or (len(tensors) - 1,))
     for number, each in enumerate(tensors):
-        tensor, buffer = schema.TensorT(), schema.BufferT()
-        kind = each.kind if each.data is None else {"int8": "INT8", "int32": "INT32", "float32": "FLOAT32"}[str(each.data.dtype)]
-        tensor.name, tensor.shape, tensor.type = (each.name or f"t{number}").encode(), list(each.shape), getattr(schema.TensorType, kind)
+        tensor = schema.TensorT()
+        buffer = schema.BufferT()
+        kind = (
+            each.kind
+            if each.data is None
+            else {"int8": "INT8", "int32": "INT32", "float32": "FLOAT32"}[str(each.data.dtype)]
+        )
+        tensor.name = (each.name or f"t{number}").encode()
+        tensor.shape = list(each.shape)
+        tensor.type = getattr(schema.TensorType, kind)
         if each.data is not None:
             buffer.data = np.frombuffer(np.ascontiguousarray(each.data).tobytes(), np.uint8)
         if kind == "INT8" or (kind == "INT32" and np.ndim(each.scales)):
             scales = np.atleast_1d(np.asarray(each.scales, np.float32))
             tensor.quantization = schema.QuantizationParametersT()
-            tensor.quantization.scale, tensor.quantization.zeroPoint = scales, np.full(len(scales), each.zero, np.int64)
+            tensor.quantization.scale = scales
+            tensor.quantization.zeroPoint = np.full(len(scales), each.zero, np.int64)
             tensor.quantization.quantizedDimension = each.axis
         tensor.buffer = len(model.buffers)
         model.buffers.append(buffer)
         graph.tensors.append(tensor)
     for each in operators:
-        code, operator = schema.OperatorCodeT(), schema.OperatorT()
+        code = schema.OperatorCodeT()
+        operator = schema.OperatorT()
         code.builtinCode = getattr(schema.BuiltinOperator, each.name)
-        code.deprecatedBuiltinCode, code.version = min(code.builtinCode, 127), each.version
-        operator.opcodeIndex, operator.inputs, operator.outputs = len(model.operatorCodes), list(each.inputs), list(each.outputs)
+        code.deprecatedBuiltinCode = min(code.builtinCode, 127)
+        code.version = each.version
+        operator.opcodeIndex = len(model.operatorCodes)
+        operator.inputs = list(each.inputs)
+        operator.outputs = list(each.outputs)
         if each.options_class:
             options = getattr(schema, f"{each.options_class}OptionsT")()
             for key, value in each.options.items():
                 assert hasattr(options, key), key
                 setattr(options, key, value)
-            operator.builtinOptions, operator.builtinOptionsType = options, getattr(schema.BuiltinOptions, f"{each.options_class}Options")
+            operator.builtinOptions = options
+            operator.builtinOptionsType = getattr(schema.BuiltinOptions, f"{each.options_class}Options")
         model.operatorCodes.append(code)
         graph.operators.append(operator)
     builder = flatbuffers.Builder(1024)

@@ -1,4 +1,6 @@
-"""A model of three numbers in, two out, written by hand to the interface of model.h, and the same in numpy."""
+"""A model of three numbers in, two out, written by hand to the interface of model.h, and the same in
+numpy.
+"""
 
 import numpy as np
 
@@ -45,7 +47,10 @@ int model_classify(const int8_t *input)
 }
 """
 WEIGHTS = np.array([[1, -2, 3], [-4, 5, 6]])
-CONSTANTS = '#include "model.h"\nconst int8_t model_weights[6];\nconst int8_t model_weights[6] = {1, -2, 3, -4, 5, 6};\n'
+CONSTANTS = (
+    '#include "model.h"\nconst int8_t model_weights[6];\nconst int8_t model_weights[6] = {1, -2, 3, -4, 5, '
+    "6};\n"
+)
 FILES = {"model.h": HEADER, "model.c": SOURCE, "model_weights.c": CONSTANTS}
 
 

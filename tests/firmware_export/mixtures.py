@@ -1,6 +1,8 @@
-"""A real mixture of every kind on every data set: a short federation of two clients, then the first client's mixture and its int8 model.
+"""A real mixture of every kind on every data set: a short federation of two clients, then the first client's
+mixture and its int8 model.
 
-`mixture_of(kind, data)` (a fixture of conftest.py) gives each, made once in a test session; skipped where the data are missing.
+`mixture_of(kind, data)` (a fixture of conftest.py) gives each, made once in a test session; skipped where the
+data are missing.
 """
 
 import tempfile
@@ -36,21 +38,30 @@ OPTIONS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "aem": ("aem", {**_CLUSTERS, "local_epochs": 6, "local_learning_rate": 1e-3, "gate_epochs": 10}),
     "ensemble": ("aem", {**_CLUSTERS, "local_epochs": 6, "local_learning_rate": 1e-3, "gate_epochs": 10}),
     "ifca": ("ifca", _CLUSTERS),
-    "fedmix": ("fedmix", {"num_experts": 3, "epochs": 3, "batch_size": 32, "server_learning_rate": 0.01, "gate_epochs": 5}),
+    "fedmix": (
+        "fedmix",
+        {"num_experts": 3, "epochs": 3, "batch_size": 32, "server_learning_rate": 0.01, "gate_epochs": 5},
+    ),
     "pfl-mf": ("pfl-mf", {**_PERSONAL, "gate_epochs": 5}),
     "pfl-mfe": ("pfl-mfe", {**_PERSONAL, "gate_epochs": 5}),
     "single": ("fedavg", {"epochs": 2, **_STEP}),
     "pfl-ft": ("pfl-ft", _PERSONAL),
 }
-"""Algorithm and options of each kind. aem has three experts: two of the clusters and the local one, under a convolutional gate."""
+"""Algorithm and options of each kind. aem has three experts: two of the clusters and the local one, under a
+convolutional gate.
+"""
 ROUNDS = {("aem", "fashion-mnist"): 3, ("fedmix", "uci-har"): 4}
-"""Rounds of a kind on a data set, 2 for the others: until it has learnt, and its softmax is not too steep for int8 to agree."""
+"""Rounds of a kind on a data set, 2 for the others: until it has learnt, and its softmax is not too steep for
+int8 to agree.
+"""
 KINDS = tuple(OPTIONS)
 
 
 @dataclass(frozen=True)
 class Made:
-    """model: the int8 .tflite; model_float: the filled template that it was made from; report: the `ExportReport`."""
+    """model: the int8 .tflite; model_float: the filled template that it was made from; report: the
+    `ExportReport`.
+    """
 
     kind: str
     data: str
@@ -64,7 +75,9 @@ class Made:
 
 @cache
 def dataset(data: str) -> Dataset:
-    """Return 1,600 training and 2,400 test samples (as many as there are): DataError where the data set is not on this machine."""
+    """Return 1,600 training and 2,400 test samples (as many as there are): DataError where the data set is
+    not on this machine.
+    """
     return load_data(DataConfig(data, 1600, 2400), 1)
 
 
@@ -75,7 +88,12 @@ def ended(kind: str, data: str) -> tuple[Plan, Mixture, Shard]:
 
     algorithm, options = OPTIONS[kind]
     own = GATES[data] if algorithm == "aem" else {}
-    config = FederationConfig(rounds=ROUNDS.get((algorithm, data), 2), algorithm=algorithm, options={**options, **own}, model=MODELS[data])
+    config = FederationConfig(
+        rounds=ROUNDS.get((algorithm, data), 2),
+        algorithm=algorithm,
+        options={**options, **own},
+        model=MODELS[data],
+    )
     shards = make_shards(dataset(data), num_clients=2, alpha=0.5, seed=1)
     plan, initial = build_plan(config)
     made = simulate(plan, initial, {f"client{i}": shard for i, shard in enumerate(shards)}, config)

@@ -1,6 +1,8 @@
-"""Random int8 models of every kernel that the generated C has: chains, residual blocks, norms, and mixtures with a gate.
+"""Random int8 models of every kernel that the generated C has: chains, residual blocks, norms, and mixtures
+with a gate.
 
-Weights, scales and zero points are drawn over their whole range, so that outputs saturate and sums are as large as they can be.
+Weights, scales and zero points are drawn over their whole range, so that outputs saturate and sums are as
+large as they can be.
 """
 
 from dataclasses import dataclass, field
@@ -13,14 +15,18 @@ KINDS = ("convolutions", "depthwise", "dense", "pooling", "residual", "norms", "
 
 @dataclass
 class Graph:
-    """A model under construction. `graphs` is the module graphs.py; `tip` is the last activation, `shape` its shape."""
+    """A model under construction. `graphs` is the module graphs.py; `tip` is the last activation, `shape` its
+    shape.
+    """
 
     graphs: Any
     rng: np.random.Generator
     tensors: list[Any] = field(default_factory=list)
     operators: list[Any] = field(default_factory=list)
 
-    def tensor(self, shape: tuple[int, ...], scale: float | None = None, zero: int | None = None, **values: Any) -> int:
+    def tensor(
+        self, shape: tuple[int, ...], scale: float | None = None, zero: int | None = None, **values: Any
+    ) -> int:
         """Add a tensor with a random quantization unless one is given."""
         scale = float(np.float32(2.0 ** self.rng.uniform(-7, -1))) if scale is None else scale
         zero = int(np.clip(self.rng.normal(0, 50), -128, 127)) if zero is None else zero
@@ -32,7 +38,14 @@ class Graph:
         self.tensors.append(self.graphs.T(np.shape(data), scales, 0, data, axis))
         return len(self.tensors) - 1
 
-    def add(self, name: str, inputs: tuple[int, ...], outputs: tuple[int, ...], options: dict[str, Any], options_class: str) -> int:
+    def add(
+        self,
+        name: str,
+        inputs: tuple[int, ...],
+        outputs: tuple[int, ...],
+        options: dict[str, Any],
+        options_class: str,
+    ) -> int:
         """Add an operator and return its first output."""
         self.operators.append(self.graphs.Op(name, inputs, outputs, options, options_class))
         return outputs[0]
@@ -48,13 +61,21 @@ class Graph:
             return self.rng.choice(np.array([-128, 127], np.int8), shape)
         return self.rng.integers(-128, 128, shape).astype(np.int8)
 
-    def kernel(self, source: int, weights: Any, channels: int, axis: int) -> tuple[tuple[int, int, int], float]:
-        """Return activation, weights with a scale for each channel, and bias; and a scale that spreads the outputs over int8."""
+    def kernel(
+        self, source: int, weights: Any, channels: int, axis: int
+    ) -> tuple[tuple[int, int, int], float]:
+        """Return activation, weights with a scale for each channel, and bias; and a scale that spreads the
+        outputs over int8.
+        """
         scales = [float(np.float32(2.0 ** self.rng.uniform(-8, -6))) for _ in range(channels)]
         reach = 5400 * (weights.size / channels) ** 0.5
         bias = (self.rng.normal(0, reach / 2, channels)).astype(np.int32)
         own = float(np.float32(self.tensors[source].scales))
-        inputs = source, self.constant(weights, scales, axis), self.constant(bias, [own * each for each in scales])
+        inputs = (
+            source,
+            self.constant(weights, scales, axis),
+            self.constant(bias, [own * each for each in scales]),
+        )
         return inputs, own * 2.0**-7 * reach / float(self.rng.uniform(15, 200))
 
     def convolution(self, source: int, *, depthwise: bool = False) -> int:
@@ -66,22 +87,33 @@ class Graph:
         dilation = [2, 2] if rng.random() < 0.15 else [1, 1]
         reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
         same = bool(rng.integers(2)) or reach[0] > height or reach[1] > width
-        size = [-(-n // s) if same else -(-(n - r + 1) // s) for n, r, s in zip((height, width), reach, stride, strict=True)]
+        size = [
+            -(-n // s) if same else -(-(n - r + 1) // s)
+            for n, r, s in zip((height, width), reach, stride, strict=True)
+        ]
         multiple = int(rng.integers(1, 4))
         out = channels * multiple if depthwise else int(rng.integers(1, 12))
         weights = self.weights(1, *kernel, out) if depthwise else self.weights(out, *kernel, channels)
         options = {
-            "padding": 0 if same else 1, "strideH": stride[0], "strideW": stride[1], "dilationHFactor": dilation[0],
-            "dilationWFactor": dilation[1], "fusedActivationFunction": int(rng.choice([0, 1, 3])),
-        }  # fmt: skip
+            "padding": 0 if same else 1,
+            "strideH": stride[0],
+            "strideW": stride[1],
+            "dilationHFactor": dilation[0],
+            "dilationWFactor": dilation[1],
+            "fusedActivationFunction": int(rng.choice([0, 1, 3])),
+        }
         if depthwise:
             options["depthMultiplier"] = multiple
         inputs, scale = self.kernel(source, weights, out, 3 if depthwise else 0)
         name, options_class = ("DEPTHWISE_CONV_2D", "DepthwiseConv2D") if depthwise else ("CONV_2D", "Conv2D")
         return self.add(name, inputs, (self.tensor((1, *size, out), scale),), options, options_class)
 
-    def dense(self, source: int, outputs: int, scale: float | None = None, zero: int | None = None, few: float = 0.3) -> int:
-        """Add FULLY_CONNECTED; some kernels hold so few values that the C packs them into three or four bits."""
+    def dense(
+        self, source: int, outputs: int, scale: float | None = None, zero: int | None = None, few: float = 0.3
+    ) -> int:
+        """Add FULLY_CONNECTED; some kernels hold so few values that the C packs them into three or four
+        bits.
+        """
         inputs = self.shape(source)[-1]
         weights = self.weights(outputs, inputs)
         if self.rng.random() < few:
@@ -99,11 +131,18 @@ class Graph:
         window = chosen or tuple(int(v) for v in rng.integers(1, 4, 2))
         stride = list(window) if chosen or rng.random() < 0.6 else [int(v) for v in rng.integers(1, 4, 2)]
         same = bool(rng.integers(2)) or window[0] > height or window[1] > width
-        size = [-(-n // s) if same else -(-(n - k + 1) // s) for n, k, s in zip((height, width), window, stride, strict=True)]
+        size = [
+            -(-n // s) if same else -(-(n - k + 1) // s)
+            for n, k, s in zip((height, width), window, stride, strict=True)
+        ]
         options = {
-            "padding": 0 if same else 1, "filterHeight": window[0], "filterWidth": window[1], "strideH": stride[0], "strideW": stride[1],
+            "padding": 0 if same else 1,
+            "filterHeight": window[0],
+            "filterWidth": window[1],
+            "strideH": stride[0],
+            "strideW": stride[1],
             "fusedActivationFunction": int(rng.integers(2)),
-        }  # fmt: skip
+        }
         own = self.tensors[source]
         output = self.tensor((1, *size, channels), own.scales, own.zero)
         return self.add(name, (source,), (output,), options, "Pool2D")
@@ -113,7 +152,9 @@ class Graph:
         name = str(self.rng.choice(["LOGISTIC", "TANH", "LEAKY_RELU", "RELU", "QUANTIZE"]))
         scale, zero = {"LOGISTIC": (1 / 256, -128), "TANH": (1 / 128, 0)}.get(name, (None, None))
         options, options_class = ({"alpha": 0.3}, "LeakyRelu") if name == "LEAKY_RELU" else ({}, "")
-        return self.add(name, (source,), (self.tensor(self.shape(source), scale, zero),), options, options_class)
+        return self.add(
+            name, (source,), (self.tensor(self.shape(source), scale, zero),), options, options_class
+        )
 
     def binary(self, first: int, second: int, name: str = "") -> int:
         """Add ADD, SUB or MUL of two activations, or of one and a constant where `second` is -1."""
@@ -123,20 +164,37 @@ class Graph:
         a, b = (float(np.float32(self.tensors[i].scales)) for i in (first, second))
         scale = float(np.float32(a * b * 50 if name == "MUL" else max(a, b) * self.rng.uniform(0.6, 3)))
         output = self.tensor(np.broadcast_shapes(self.shape(first), self.shape(second)), scale)
-        return self.add(name, (first, second), (output,), {"fusedActivationFunction": int(self.rng.choice([0, 1]))}, name.capitalize())
+        return self.add(
+            name,
+            (first, second),
+            (output,),
+            {"fusedActivationFunction": int(self.rng.choice([0, 1]))},
+            name.capitalize(),
+        )
 
     def larger(self, source: int, name: str) -> int:
         """Add MAXIMUM or MINIMUM of an activation and a constant for each channel."""
-        own, shape = self.tensors[source], self.shape(source)
+        own = self.tensors[source]
+        shape = self.shape(source)
         self.tensors.append(self.graphs.T(shape[-1:], own.scales, own.zero, self.weights(shape[-1])))
         other = len(self.tensors) - 1
-        return self.add(name, (source, other), (self.tensor(shape, own.scales, own.zero),), {}, "MaximumMinimum")
+        return self.add(
+            name, (source, other), (self.tensor(shape, own.scales, own.zero),), {}, "MaximumMinimum"
+        )
 
-    def mean(self, source: int, axes: tuple[int, ...], scale: float | None = None, zero: int | None = None) -> int:
+    def mean(
+        self, source: int, axes: tuple[int, ...], scale: float | None = None, zero: int | None = None
+    ) -> int:
         """Add MEAN over axes, which stay with length one."""
         shape = tuple(1 if i in axes else n for i, n in enumerate(self.shape(source)))
         output = self.tensor(shape, scale, zero)
-        return self.add("MEAN", (source, self.constant(np.array(axes, np.int32))), (output,), {"keepDims": True}, "Reducer")
+        return self.add(
+            "MEAN",
+            (source, self.constant(np.array(axes, np.int32))),
+            (output,),
+            {"keepDims": True},
+            "Reducer",
+        )
 
     def norm(self, source: int) -> int:
         """Add a layer normalization: x - mean, its square's mean, the reciprocal root, the product."""
@@ -151,7 +209,13 @@ class Graph:
         """Add RESHAPE."""
         own = self.tensors[source]
         output = self.tensor(shape, own.scales, own.zero)
-        return self.add("RESHAPE", (source, self.constant(np.array(shape, np.int32))), (output,), {"newShape": list(shape)}, "Reshape")
+        return self.add(
+            "RESHAPE",
+            (source, self.constant(np.array(shape, np.int32))),
+            (output,),
+            {"newShape": list(shape)},
+            "Reshape",
+        )
 
     def flat(self, source: int) -> int:
         """Return the activation as [1, n]."""
@@ -160,36 +224,52 @@ class Graph:
 
     def movement(self, source: int, which: int = -1) -> int:
         """Add PAD, TRANSPOSE, or SPLIT and CONCATENATION in another order."""
-        own, shape = self.tensors[source], self.shape(source)
+        own = self.tensors[source]
+        shape = self.shape(source)
         which = int(self.rng.integers(3)) if which < 0 else which
         if which == 0:
-            around = self.rng.integers(0, 3, (4, 2)).astype(np.int32) * np.array([[0], [1], [1], [0]], np.int32)
-            output = self.tensor(tuple(int(n) for n in np.array(shape) + around.sum(axis=1)), own.scales, own.zero)
+            around = self.rng.integers(0, 3, (4, 2)).astype(np.int32) * np.array(
+                [[0], [1], [1], [0]], np.int32
+            )
+            output = self.tensor(
+                tuple(int(n) for n in np.array(shape) + around.sum(axis=1)), own.scales, own.zero
+            )
             return self.add("PAD", (source, self.constant(around)), (output,), {}, "Pad")
         if which == 1:
             order = (0, *(int(axis) for axis in self.rng.permutation([1, 2, 3])))
             output = self.tensor(tuple(shape[axis] for axis in order), own.scales, own.zero)
-            return self.add("TRANSPOSE", (source, self.constant(np.array(order, np.int32))), (output,), {}, "Transpose")
+            return self.add(
+                "TRANSPOSE", (source, self.constant(np.array(order, np.int32))), (output,), {}, "Transpose"
+            )
         axis = int(self.rng.choice([1, 2, 3]))
         if shape[axis] % 2:
             return source
         half = tuple(n // 2 if i == axis else n for i, n in enumerate(shape))
         halves = tuple(self.tensor(half, own.scales, own.zero) for _ in range(2))
-        self.add("SPLIT", (self.constant(np.array(axis, np.int32)), source), halves, {"numSplits": 2}, "Split")
+        self.add(
+            "SPLIT", (self.constant(np.array(axis, np.int32)), source), halves, {"numSplits": 2}, "Split"
+        )
         output = self.tensor(shape, own.scales, own.zero)
         return self.add("CONCATENATION", halves[::-1], (output,), {"axis": axis}, "Concatenation")
 
     def softmax(self, source: int) -> int:
         """Add SOFTMAX."""
         output = self.tensor(self.shape(source), 1 / 256, -128)
-        return self.add("SOFTMAX", (source,), (output,), {"beta": float(self.rng.choice([1.0, 0.5]))}, "Softmax")
+        return self.add(
+            "SOFTMAX", (source,), (output,), {"beta": float(self.rng.choice([1.0, 0.5]))}, "Softmax"
+        )
 
     def mixture(self, trunk: int, experts: int, classes: int) -> int:
         """Add experts and their gate behind a trunk of two axes, and the weighted sum."""
-        outputs = [self.dense(self.dense(trunk, 7) if self.rng.integers(2) else trunk, classes) for _ in range(experts)]
+        outputs = [
+            self.dense(self.dense(trunk, 7) if self.rng.integers(2) else trunk, classes)
+            for _ in range(experts)
+        ]
         gate = self.softmax(self.dense(trunk, experts, 0.3, 0))
         values = tuple(self.tensor((1, 1), 1 / 256, -128) for _ in range(experts))
-        self.add("SPLIT", (self.constant(np.array(1, np.int32)), gate), values, {"numSplits": experts}, "Split")
+        self.add(
+            "SPLIT", (self.constant(np.array(1, np.int32)), gate), values, {"numSplits": experts}, "Split"
+        )
         products = [self.binary(output, value, "MUL") for output, value in zip(outputs, values, strict=True)]
         total = products[0]
         for product in products[1:]:
@@ -198,7 +278,9 @@ class Graph:
 
 
 def random_model(graphs: Any, seed: int) -> tuple[str, bytes]:
-    """Return the kind and the file of the model with this seed: the kinds take turns. The same seed gives the same bytes."""
+    """Return the kind and the file of the model with this seed: the kinds take turns. The same seed gives the
+    same bytes.
+    """
     rng = np.random.default_rng(seed)
     kind = KINDS[seed % len(KINDS)]
     made = Graph(graphs, rng)
@@ -208,14 +290,18 @@ def random_model(graphs: Any, seed: int) -> tuple[str, bytes]:
     tip = made.mean(tip, (1, 2), *_of(made, tip)) if len(made.shape(tip)) == 4 and rng.random() < 0.3 else tip
     tip = made.flat(tip)
     classes = int(rng.choice([2, 3, 4, 5, 10]))
-    tip = made.mixture(tip, int(rng.integers(2, 5)), classes) if kind == "mixture" else made.dense(tip, classes)
+    tip = (
+        made.mixture(tip, int(rng.integers(2, 5)), classes) if kind == "mixture" else made.dense(tip, classes)
+    )
     tip = made.softmax(made.dense(tip, classes, 0.1)) if rng.random() < 0.25 else tip
     model: bytes = graphs.model_of(made.tensors, made.operators, outputs=(tip,))
     return kind, model
 
 
 def every_kernel(graphs: Any) -> bytes:
-    """Return a model that uses every kernel of the generated C: a mixture of two experts behind a trunk of all else."""
+    """Return a model that uses every kernel of the generated C: a mixture of two experts behind a trunk of
+    all else.
+    """
     made = Graph(graphs, np.random.default_rng(34))  # its outputs differ from input to input
     tip = made.convolution(made.tensor((1, 12, 10, 3), 0.05, 3))
     tip = made.pool(made.convolution(tip), "MAX_POOL_2D", (2, 2))

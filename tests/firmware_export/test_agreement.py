@@ -1,4 +1,6 @@
-"""One exported model, every runtime: tflite-micro and tflite-runtime's reference kernels give the same bits."""
+"""One exported model, every runtime: tflite-micro and tflite-runtime's reference kernels give the same
+bits.
+"""
 
 import subprocess
 import sys
@@ -15,11 +17,20 @@ STEPS_OF_REFERENCE = 1  # measured: ai-edge-litert 2.3's reference kernels round
 STEPS_OF_XNNPACK = 4  # measured on x86-64: 2 on these mixtures, 4 on others
 
 
-def foreign(python: str, runtime: str, model: bytes, samples: np.ndarray, work: Path, env: dict[str, str] | None = None) -> np.ndarray:
+def foreign(
+    python: str,
+    runtime: str,
+    model: bytes,
+    samples: np.ndarray,
+    work: Path,
+    env: dict[str, str] | None = None,
+) -> np.ndarray:
     (work / "model.tflite").write_bytes(model)
     np.save(work / "samples.npy", samples)
     paths = [str(work / name) for name in ("model.tflite", "samples.npy", "out.npy")]
-    done = subprocess.run([python, str(FOREIGN), runtime, *paths], capture_output=True, text=True, env=env, check=False)
+    done = subprocess.run(
+        [python, str(FOREIGN), runtime, *paths], capture_output=True, text=True, env=env, check=False
+    )
     assert done.returncode == 0, done.stderr
     return np.load(work / "out.npy")
 
@@ -29,7 +40,11 @@ def exported(request, tmp_path_factory):
     trained = request.getfixturevalue(request.param)
     out = tmp_path_factory.mktemp("model")
     export_mixture(trained.plan, trained.mixture, trained.shard, out)
-    return (out / "model.tflite").read_bytes(), (out / "model_float.tflite").read_bytes(), trained.shard.x_test
+    return (
+        (out / "model.tflite").read_bytes(),
+        (out / "model_float.tflite").read_bytes(),
+        trained.shard.x_test,
+    )
 
 
 def steps(first: np.ndarray, second: np.ndarray) -> int:
@@ -60,7 +75,9 @@ def test_the_devices_own_kernels_are_near_them(exported, other_python, tmp_path)
 def test_the_float_model_is_the_same_everywhere(exported, other_python, tmp_path) -> None:
     _, model, x = exported
     own, _ = outputs(load(model, reference=True), x[:100])
-    np.testing.assert_allclose(foreign(other_python, "default", model, x[:100], tmp_path), own, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        foreign(other_python, "default", model, x[:100], tmp_path), own, rtol=1e-4, atol=1e-4
+    )
 
 
 def test_it_is_integers_all_through(exported) -> None:

@@ -11,7 +11,17 @@ from firmware_export.bench_int8 import Row, summaries
 
 
 def row(client: str, accuracy: float, device: float, converter: float) -> Row:
-    return Row("aem", "uci-har", client, 100, accuracy, device, converter, 0.99, {"probabilities": 0.99, "logits": 0.97, "outside": 1.0})
+    return Row(
+        "aem",
+        "uci-har",
+        client,
+        100,
+        accuracy,
+        device,
+        converter,
+        0.99,
+        {"probabilities": 0.99, "logits": 0.97, "outside": 1.0},
+    )
 
 
 def test_losses_by_hand() -> None:
@@ -26,7 +36,19 @@ def test_losses_by_hand() -> None:
 @pytest.mark.timeout(900)
 def test_a_federation_from_end_to_end(tmp_path) -> None:
     pytest.importorskip("tf_keras")
-    words = ["--data", "uci-har", "--kind", "ifca", "--clients", "2", "--rounds", "1", "--out", str(tmp_path), "--json"]
+    words = [
+        "--data",
+        "uci-har",
+        "--kind",
+        "ifca",
+        "--clients",
+        "2",
+        "--rounds",
+        "1",
+        "--out",
+        str(tmp_path),
+        "--json",
+    ]
     done = CliRunner().invoke(bench_int8, words)
     if isinstance(done.exception, DataError):
         pytest.skip(str(done.exception))

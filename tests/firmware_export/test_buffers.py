@@ -33,7 +33,8 @@ def test_an_output_takes_the_place_of_a_dying_input() -> None:
 def networks(draw):
     """Layers that each read one or two earlier tensors."""
     count = draw(st.integers(1, 12))
-    layers, sizes = [], {0: 10}
+    layers = []
+    sizes = {0: 10}
     for output in range(1, count + 1):
         inputs = draw(st.lists(st.integers(0, output - 1), min_size=1, max_size=2, unique=True))
         sizes[output] = draw(st.integers(1, 40))
@@ -51,5 +52,7 @@ def test_nothing_is_overwritten_before_it_is_read(network) -> None:
         for i in each.inputs:
             if i:
                 assert memory[made.offsets[i] : made.offsets[i] + sizes[i]] == [i] * sizes[i]
-        memory[made.offsets[each.output] : made.offsets[each.output] + sizes[each.output]] = [each.output] * sizes[each.output]
+        memory[made.offsets[each.output] : made.offsets[each.output] + sizes[each.output]] = [
+            each.output
+        ] * sizes[each.output]
     assert all(offset % 4 == 0 for offset in made.offsets.values())

@@ -19,7 +19,9 @@ def check(compiled, tmp_path, model, shape, wanted=None):
     source = generate(model)
     x = np.random.default_rng(0).integers(-128, 128, (20, *shape)).astype(np.int8)
     oracle = compiled.micro(model, x)
-    received, _ = compiled.run(compiled.build(source, tmp_path, "-fsanitize=address,undefined"), x, oracle.shape[1])
+    received, _ = compiled.run(
+        compiled.build(source, tmp_path, "-fsanitize=address,undefined"), x, oracle.shape[1]
+    )
     np.testing.assert_array_equal(received, oracle)
     if wanted is not None:
         np.testing.assert_array_equal(received, wanted(x))
@@ -31,12 +33,20 @@ def relu(graphs, shape, source, output):
 
 
 @pytest.mark.parametrize(
-    ("begin", "size", "copies"), [((0, 2, 0), (1, 2, 4), False), ((0, 0, 1), (1, 5, 2), True), ((0, 1, 1), (1, 3, 2), True)]
+    ("begin", "size", "copies"),
+    [((0, 2, 0), (1, 2, 4), False), ((0, 0, 1), (1, 5, 2), True), ((0, 1, 1), (1, 3, 2), True)],
 )
 def test_slices(compiled, graphs, tmp_path, begin, size, copies) -> None:
     end = [b + s for b, s in zip(begin, size, strict=True)]
-    tensors = [graphs.T((1, 5, 4), *Q), graphs.T((1, 5, 4), *Q), graphs.T((3,), data=ints(*begin)), graphs.T((3,), data=ints(*end)),
-               graphs.T((3,), data=ints(1, 1, 1)), graphs.T(size, *Q), graphs.T(size, *Q)]  # fmt: skip
+    tensors = [
+        graphs.T((1, 5, 4), *Q),
+        graphs.T((1, 5, 4), *Q),
+        graphs.T((3,), data=ints(*begin)),
+        graphs.T((3,), data=ints(*end)),
+        graphs.T((3,), data=ints(1, 1, 1)),
+        graphs.T(size, *Q),
+        graphs.T(size, *Q),
+    ]
     masks = {"beginMask": 0, "endMask": 0, "ellipsisMask": 0, "newAxisMask": 0, "shrinkAxisMask": 0}
     operators = [
         graphs.Op("RELU", (0,), (1,)),
@@ -50,18 +60,35 @@ def test_slices(compiled, graphs, tmp_path, begin, size, copies) -> None:
 @pytest.mark.parametrize(("axis", "copies"), [(1, False), (2, True)])
 def test_split_and_join(compiled, graphs, tmp_path, axis, copies) -> None:
     half = (1, 2, 6) if axis == 1 else (1, 4, 3)
-    tensors = [graphs.T((1, 4, 6), *Q), graphs.T((1, 4, 6), *Q), graphs.T((), data=np.array(axis, np.int32)), graphs.T(half, *Q),
-               graphs.T(half, *Q), graphs.T((1, 4, 6), *Q)]  # fmt: skip
-    operators = [graphs.Op("RELU", (0,), (1,)), graphs.Op("SPLIT", (2, 1), (3, 4), {"numSplits": 2}, "Split"),
-                 graphs.Op("CONCATENATION", (4, 3), (5,), {"axis": axis}, "Concatenation")]  # fmt: skip
+    tensors = [
+        graphs.T((1, 4, 6), *Q),
+        graphs.T((1, 4, 6), *Q),
+        graphs.T((), data=np.array(axis, np.int32)),
+        graphs.T(half, *Q),
+        graphs.T(half, *Q),
+        graphs.T((1, 4, 6), *Q),
+    ]
+    operators = [
+        graphs.Op("RELU", (0,), (1,)),
+        graphs.Op("SPLIT", (2, 1), (3, 4), {"numSplits": 2}, "Split"),
+        graphs.Op("CONCATENATION", (4, 3), (5,), {"axis": axis}, "Concatenation"),
+    ]
     source = check(compiled, tmp_path, graphs.model_of(tensors, operators), (4, 6))
     assert ("SPLIT" in {layer.op for layer in source.layers}) == copies
 
 
 def test_pad_and_transpose(compiled, graphs, tmp_path) -> None:
-    tensors = [graphs.T((1, 3, 4, 2), *Q), graphs.T((4, 2), data=ints(0, 0, 1, 2, 0, 1, 0, 0).reshape(4, 2)), graphs.T((1, 6, 5, 2), *Q),
-               graphs.T((4,), data=ints(0, 3, 1, 2)), graphs.T((1, 2, 6, 5), *Q)]  # fmt: skip
-    operators = [graphs.Op("PAD", (0, 1), (2,), {}, "Pad"), graphs.Op("TRANSPOSE", (2, 3), (4,), {}, "Transpose")]
+    tensors = [
+        graphs.T((1, 3, 4, 2), *Q),
+        graphs.T((4, 2), data=ints(0, 0, 1, 2, 0, 1, 0, 0).reshape(4, 2)),
+        graphs.T((1, 6, 5, 2), *Q),
+        graphs.T((4,), data=ints(0, 3, 1, 2)),
+        graphs.T((1, 2, 6, 5), *Q),
+    ]
+    operators = [
+        graphs.Op("PAD", (0, 1), (2,), {}, "Pad"),
+        graphs.Op("TRANSPOSE", (2, 3), (4,), {}, "Transpose"),
+    ]
 
     def wanted(x):
         padded = np.pad(x, ((0, 0), (1, 2), (0, 1), (0, 0)), constant_values=3)
@@ -72,20 +99,33 @@ def test_pad_and_transpose(compiled, graphs, tmp_path) -> None:
 
 @pytest.mark.parametrize("kind", ["MAXIMUM", "MINIMUM"])
 def test_larger_and_smaller(compiled, graphs, tmp_path, kind) -> None:
-    tensors = [graphs.T((1, 3, 4), *Q), graphs.T((4,), *Q, np.array([-5, 0, 90, 3], np.int8)), graphs.T((1, 3, 4), *Q)]
+    tensors = [
+        graphs.T((1, 3, 4), *Q),
+        graphs.T((4,), *Q, np.array([-5, 0, 90, 3], np.int8)),
+        graphs.T((1, 3, 4), *Q),
+    ]
     model = graphs.model_of(tensors, [graphs.Op(kind, (0, 1), (2,), {}, "MaximumMinimum")])
     check(compiled, tmp_path, model, (3, 4))
 
 
 def mixture(graphs, experts, *, shared=True):
-    """x -> [trunk] -> experts of one dense layer, their gate, and the sum; the gate's logits make some values exactly zero."""
+    """x -> [trunk] -> experts of one dense layer, their gate, and the sum; the gate's logits make some values
+    exactly zero.
+    """
     rng = np.random.default_rng(experts)
-    tensors, operators = [graphs.T((1, 6), 0.05, 0)], []
+    tensors = [graphs.T((1, 6), 0.05, 0)]
+    operators = []
 
     def dense(source, outputs, scale, name, size=6):
         weights = rng.integers(-128, 128, (outputs, size)).astype(np.int8)
-        tensors.extend([graphs.T(weights.shape, 0.01, 0, weights), graphs.T((1, outputs), scale, 0, name=name)])
-        operators.append(graphs.Op("FULLY_CONNECTED", (source, len(tensors) - 2, -1), (len(tensors) - 1,), {}, "FullyConnected"))
+        tensors.extend(
+            [graphs.T(weights.shape, 0.01, 0, weights), graphs.T((1, outputs), scale, 0, name=name)]
+        )
+        operators.append(
+            graphs.Op(
+                "FULLY_CONNECTED", (source, len(tensors) - 2, -1), (len(tensors) - 1,), {}, "FullyConnected"
+            )
+        )
         return len(tensors) - 1
 
     trunk = dense(0, 6, 0.05, "trunk/fc") if shared else 0
@@ -95,7 +135,8 @@ def mixture(graphs, experts, *, shared=True):
     gate = len(tensors) - 1
     operators.append(graphs.Op("SOFTMAX", (logits,), (gate,), {"beta": 1.0}, "Softmax"))
     tensors.append(graphs.T((), data=np.array(1, np.int32)))
-    axis, columns = len(tensors) - 1, list(range(len(tensors), len(tensors) + experts))
+    axis = len(tensors) - 1
+    columns = list(range(len(tensors), len(tensors) + experts))
     tensors.extend(graphs.T((1, 1), 1 / 256, -128) for _ in columns)
     operators.append(graphs.Op("SPLIT", (axis, gate), tuple(columns), {"numSplits": experts}, "Split"))
     total = None
@@ -130,6 +171,14 @@ def test_a_mixture_by_hand(compiled, graphs, tmp_path, experts, shared) -> None:
 
 def test_a_sum_that_is_no_mixture(graphs) -> None:
     """A residual block: its two sides are not experts under a gate."""
-    tensors = [graphs.T((1, 4), 0.1), graphs.T((4, 4), 0.1, 0, np.eye(4, dtype=np.int8)), graphs.T((1, 4), 0.1), graphs.T((1, 4), 0.2)]
-    operators = [graphs.Op("FULLY_CONNECTED", (0, 1, -1), (2,), {}, "FullyConnected"), graphs.Op("ADD", (0, 2), (3,), {}, "Add")]
+    tensors = [
+        graphs.T((1, 4), 0.1),
+        graphs.T((4, 4), 0.1, 0, np.eye(4, dtype=np.int8)),
+        graphs.T((1, 4), 0.1),
+        graphs.T((1, 4), 0.2),
+    ]
+    operators = [
+        graphs.Op("FULLY_CONNECTED", (0, 1, -1), (2,), {}, "FullyConnected"),
+        graphs.Op("ADD", (0, 2), (3,), {}, "Add"),
+    ]
     assert find_parts(read_network(graphs.model_of(tensors, operators))).names == ("model",)

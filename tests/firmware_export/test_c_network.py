@@ -18,30 +18,51 @@ def dense(graphs):
         graphs.T((3,), [0.05, 0.1, 0.15], 0, np.array([1, -2, 3], np.int32), name="fc/bias"),
         graphs.T((1, 3), 0.25, 7, name="fc/Relu;fc/BiasAdd"),
     ]
-    return graphs.model_of(tensors, [graphs.Op("FULLY_CONNECTED", (0, 1, 2), (3,), {"fusedActivationFunction": 1}, "FullyConnected")])
+    return graphs.model_of(
+        tensors,
+        [graphs.Op("FULLY_CONNECTED", (0, 1, 2), (3,), {"fusedActivationFunction": 1}, "FullyConnected")],
+    )
 
 
 def test_what_it_holds(dense) -> None:
     network = read_network(dense)
     (operator,) = network.operators
-    assert (operator.name, operator.version, operator.inputs, operator.outputs) == ("FULLY_CONNECTED", 1, (0, 1, 2), (3,))
+    assert (operator.name, operator.version, operator.inputs, operator.outputs) == (
+        "FULLY_CONNECTED",
+        1,
+        (0, 1, 2),
+        (3,),
+    )
     assert operator.options["fusedActivationFunction"] == 1
     weights = network.tensor(1)
-    assert weights.data.tolist() == [[-6, -5, -4, -3], [-2, -1, 0, 1], [2, 3, 4, 5]] and weights.data.dtype == np.int8
+    assert (
+        weights.data.tolist() == [[-6, -5, -4, -3], [-2, -1, 0, 1], [2, 3, 4, 5]]
+        and weights.data.dtype == np.int8
+    )
     assert weights.scale.tolist() == [np.float32(v) for v in (0.1, 0.2, 0.3)]
     assert network.tensor(2).data.tolist() == [1, -2, 3]
-    assert (network.tensor(3).zero_point, network.tensor(3).shape, network.tensor(0).data) == (7, (1, 3), None)
+    assert (network.tensor(3).zero_point, network.tensor(3).shape, network.tensor(0).data) == (
+        7,
+        (1, 3),
+        None,
+    )
     assert (network.inputs, network.outputs) == ((0,), (3,))
 
 
 def test_a_dense_layer_by_hand(dense) -> None:
-    """Bias 1 + 128 * sum(-6 .. -3) = 1 + 128 * -18 is folded; scale .5 * .1 / .25 = .2 = .8 * 2^-2; ReLU starts at the zero point 7."""
+    """Bias 1 + 128 * sum(-6 .. -3) = 1 + 128 * -18 is folded; scale .5 * .1 / .25 = .2 = .8 * 2^-2; ReLU
+    starts at the zero point 7.
+    """
     source = generate(dense)
     text = source.files["model_weights.c"]
     assert ".fc_bias = {-2303, -258, 1795}" in text
     assert ".fc_range = {.input_zero = -128, .output_zero = 7, .low = 7, .high = 127}" in text
     assert ".fc_multiplier = {1717986944, 1717986944, 1288490240}" in text and "-2, -1, 0," in text
-    assert source.parts == ("model",) and source.layers[0].macs == 12 and source.layers[0].weight_bytes == 16 + 12 + 12 + 3 + 12
+    assert (
+        source.parts == ("model",)
+        and source.layers[0].macs == 12
+        and source.layers[0].weight_bytes == 16 + 12 + 12 + 3 + 12
+    )
 
 
 def test_every_truncation_is_an_error(dense) -> None:
@@ -98,7 +119,9 @@ def test_weights_behind_the_flatbuffer(dense) -> None:
 
     def outside(root) -> None:
         buffer = root.buffers[root.subgraphs[0].tensors[1].buffer]
-        buffer.data, buffer.offset, buffer.size = None, 1 << 20, weights.size
+        buffer.data = None
+        buffer.offset = 1 << 20
+        buffer.size = weights.size
 
     moved += repacked(dense, outside)
     moved += bytes((1 << 20) - len(moved)) + weights.tobytes()

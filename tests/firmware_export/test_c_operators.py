@@ -1,6 +1,8 @@
-"""Every kernel of the generated C against tflite-micro: graphs of one operator with random shapes, scales, zero points and values.
+"""Every kernel of the generated C against tflite-micro: graphs of one operator with random shapes, scales,
+zero points and values.
 
-Outputs saturate, tie and round; the oracle's own preconditions (a scale below one, a fixed output scale) hold.
+Outputs saturate, tie and round; the oracle's own preconditions (a scale below one, a fixed output scale)
+hold.
 """
 
 import numpy as np
@@ -28,10 +30,13 @@ def int8(rng, *shape):
 def equal(compiled, tmp_path, model, rng, shape, low=-128, samples=30) -> None:
     source = generate(model)
     x = rng.integers(low, 128, (samples, *shape)).astype(np.int8)
-    x[0], x[1] = 127, low
+    x[0] = 127
+    x[1] = low
     wanted = compiled.micro(model, x)
     received, _ = compiled.run(
-        compiled.build(source, tmp_path, "-fsanitize=address,undefined", "-fno-sanitize-recover=all"), x, wanted.shape[1]
+        compiled.build(source, tmp_path, "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
+        x,
+        wanted.shape[1],
     )
     np.testing.assert_array_equal(received, wanted)
     assert len(np.unique(wanted)) > 1, "the test's values give one output"
@@ -41,19 +46,31 @@ def equal(compiled, tmp_path, model, rng, shape, low=-128, samples=30) -> None:
 @pytest.mark.parametrize("kind", CONV)
 def test_convolutions(compiled, graphs, tmp_path, kind, seed) -> None:
     rng = np.random.default_rng(seed)
-    height, width, channels = (int(rng.integers(3, 11)), int(rng.integers(3, 11)), int(rng.integers(1, 7)))
+    height = int(rng.integers(3, 11))
+    width = int(rng.integers(3, 11))
+    channels = int(rng.integers(1, 7))
     kh, kw, sh, sw = (int(v) for v in rng.integers(1, 4, 4))
     dh, dw = (2, 2) if seed == 3 and min(height, width) >= 5 else (1, 1)
     same = bool(rng.integers(2)) or kh * dh > height or kw * dw > width
-    size = [-(-n // s) if same else -(-(n - (k - 1) * d) // s) for n, k, s, d in ((height, kh, sh, dh), (width, kw, sw, dw))]
+    size = [
+        -(-n // s) if same else -(-(n - (k - 1) * d) // s)
+        for n, k, s, d in ((height, kh, sh, dh), (width, kw, sw, dw))
+    ]
     multiple = int(rng.integers(1, 4))
     out = channels * multiple if kind != "CONV_2D" else int(rng.integers(1, 9))
     weights = int8(rng, out, kh, kw, channels) if kind == "CONV_2D" else int8(rng, 1, kh, kw, out)
     per_channel = seed != 5
     scales = [scale(rng, -9, -5) for _ in range(out)] if per_channel else scale(rng, -9, -5)
-    x, y = scale(rng), scale(rng, -4, -1)
+    x = scale(rng)
+    y = scale(rng, -4, -1)
     bias = rng.integers(-3000, 3000, out).astype(np.int32)
-    options = {"padding": 0 if same else 1, "strideH": sh, "strideW": sw, "dilationHFactor": dh, "dilationWFactor": dw}
+    options = {
+        "padding": 0 if same else 1,
+        "strideH": sh,
+        "strideW": sw,
+        "dilationHFactor": dh,
+        "dilationWFactor": dw,
+    }
     options["fusedActivationFunction"] = (0, 1, 3)[seed % 3]
     if kind != "CONV_2D":
         options["depthMultiplier"] = multiple
@@ -98,22 +115,44 @@ def test_pooling_behind_a_convolution(compiled, graphs, tmp_path, window, size, 
         graphs.T((1, *size, 5), *out),
         graphs.T((1, *pooled, 5), *out),
     ]
-    convolution = {"padding": 0, "strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1, "fusedActivationFunction": 1}
-    pool = {"padding": 0 if same else 1, "filterHeight": window[0], "filterWidth": window[1], "strideH": window[0], "strideW": window[1]}
-    operators = [graphs.Op("CONV_2D", (0, 1, 2), (3,), convolution, "Conv2D"), graphs.Op("MAX_POOL_2D", (3,), (4,), pool, "Pool2D")]
+    convolution = {
+        "padding": 0,
+        "strideH": 1,
+        "strideW": 1,
+        "dilationHFactor": 1,
+        "dilationWFactor": 1,
+        "fusedActivationFunction": 1,
+    }
+    pool = {
+        "padding": 0 if same else 1,
+        "filterHeight": window[0],
+        "filterWidth": window[1],
+        "strideH": window[0],
+        "strideW": window[1],
+    }
+    operators = [
+        graphs.Op("CONV_2D", (0, 1, 2), (3,), convolution, "Conv2D"),
+        graphs.Op("MAX_POOL_2D", (3,), (4,), pool, "Pool2D"),
+    ]
     model = graphs.model_of(tensors, operators)
-    fused = window[0] * window[1] in (2, 4) and all(p * w <= n for p, w, n in zip(pooled, window, size, strict=True))
-    assert [layer.op for layer in generate(model).layers] == (["CONV_2D + MAX_POOL_2D"] if fused else ["CONV_2D", "MAX_POOL_2D"])
+    fused = window[0] * window[1] in (2, 4) and all(
+        p * w <= n for p, w, n in zip(pooled, window, size, strict=True)
+    )
+    assert [layer.op for layer in generate(model).layers] == (
+        ["CONV_2D + MAX_POOL_2D"] if fused else ["CONV_2D", "MAX_POOL_2D"]
+    )
     equal(compiled, tmp_path, model, rng, tensors[0].shape[1:])
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_dense(compiled, graphs, tmp_path, seed) -> None:
     rng = np.random.default_rng(seed)
-    inputs, outputs = int(rng.integers(1, 40)), (1, 2, 3, 4, 9, 16)[seed]
+    inputs = int(rng.integers(1, 40))
+    outputs = (1, 2, 3, 4, 9, 16)[seed]
     weights = int8(rng, outputs, inputs)
     scales = [scale(rng, -9, -5) for _ in range(outputs)] if seed % 2 else scale(rng, -9, -5)
-    x, bias = scale(rng), rng.integers(-3000, 3000, outputs).astype(np.int32)
+    x = scale(rng)
+    bias = rng.integers(-3000, 3000, outputs).astype(np.int32)
     tensors = [
         graphs.T((1, inputs), x, zero(rng)),
         graphs.T(weights.shape, scales, 0, weights),
@@ -122,7 +161,11 @@ def test_dense(compiled, graphs, tmp_path, seed) -> None:
     ]
     has_bias = seed != 4
     operator = graphs.Op(
-        "FULLY_CONNECTED", (0, 1, 2) if has_bias else (0, 1, -1), (3,), {"fusedActivationFunction": seed % 2}, "FullyConnected"
+        "FULLY_CONNECTED",
+        (0, 1, 2) if has_bias else (0, 1, -1),
+        (3,),
+        {"fusedActivationFunction": seed % 2},
+        "FullyConnected",
     )
     equal(compiled, tmp_path, graphs.model_of(tensors, [operator]), rng, (inputs,))
 
@@ -132,36 +175,69 @@ def test_dense(compiled, graphs, tmp_path, seed) -> None:
 def test_pooling(compiled, graphs, tmp_path, kind, seed) -> None:
     rng = np.random.default_rng(seed)
     height, width = (int(v) for v in rng.integers(3, 9, 2))
-    window, stride = rng.integers(1, 4, 2), rng.integers(1, 4, 2)
+    window = rng.integers(1, 4, 2)
+    stride = rng.integers(1, 4, 2)
     same = bool(seed % 2)
-    size = [-(-n // int(s)) if same else -(-(n - int(k) + 1) // int(s)) for n, k, s in zip((height, width), window, stride, strict=True)]
+    size = [
+        -(-n // int(s)) if same else -(-(n - int(k) + 1) // int(s))
+        for n, k, s in zip((height, width), window, stride, strict=True)
+    ]
     quantization = scale(rng), zero(rng)
-    options = {"padding": 0 if same else 1, "filterHeight": int(window[0]), "filterWidth": int(window[1]), "strideH": int(stride[0]),
-               "strideW": int(stride[1]), "fusedActivationFunction": seed % 2}  # fmt: skip
+    options = {
+        "padding": 0 if same else 1,
+        "filterHeight": int(window[0]),
+        "filterWidth": int(window[1]),
+        "strideH": int(stride[0]),
+        "strideW": int(stride[1]),
+        "fusedActivationFunction": seed % 2,
+    }
     tensors = [graphs.T((1, height, width, 3), *quantization), graphs.T((1, *size, 3), *quantization)]
-    equal(compiled, tmp_path, graphs.model_of(tensors, [graphs.Op(kind, (0,), (1,), options, "Pool2D")]), rng, tensors[0].shape[1:])
+    equal(
+        compiled,
+        tmp_path,
+        graphs.model_of(tensors, [graphs.Op(kind, (0,), (1,), options, "Pool2D")]),
+        rng,
+        tensors[0].shape[1:],
+    )
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", ["ADD", "SUB", "MUL"])
 def test_arithmetic_of_two(compiled, graphs, tmp_path, kind, seed) -> None:
-    """The second side: the same shape, a scalar, one value a channel, a constant, and the first side itself."""
+    """The second side: the same shape, a scalar, one value a channel, a constant, and the first side
+    itself.
+    """
     rng = np.random.default_rng(seed)
     shape = (1, 3, 4, 5)
-    x, y = scale(rng), scale(rng)
+    x = scale(rng)
+    y = scale(rng)
     out = float(np.float32((x * y * 90) if kind == "MUL" else max(x, y) * rng.uniform(0.6, 3)))
     other = (shape, (), (1, 1, 1, 5), (1, 3, 1, 5), shape, shape)[seed]
     data = int8(rng, *other) // 8 if seed in (1, 2, 3) else None
-    tensors = [graphs.T(shape, x, 5), graphs.T(other, x if seed >= 4 else y, 3, data), graphs.T(shape, out, zero(rng) // 4)]
+    tensors = [
+        graphs.T(shape, x, 5),
+        graphs.T(other, x if seed >= 4 else y, 3, data),
+        graphs.T(shape, out, zero(rng) // 4),
+    ]
     if data is None:
-        tensors[1] = graphs.T((5,), y, zero(rng), int8(rng, 5))  # the sides: the input, and the input plus a constant
+        tensors[1] = graphs.T(
+            (5,), y, zero(rng), int8(rng, 5)
+        )  # the sides: the input, and the input plus a constant
         tensors.insert(2, graphs.T(shape, y, zero(rng)))
         widen = graphs.Op("ADD", (0, 1), (2,), {"fusedActivationFunction": 0}, "Add")
         first, second, result = (0, 2, 3) if seed < 5 or kind == "SUB" else (2, 2, 3)
     else:
         widen, (first, second, result) = None, (1, 0, 2) if seed == 3 else (0, 1, 2)
-    operator = graphs.Op(kind, (first, second), (result,), {"fusedActivationFunction": (0, 1, 3)[seed % 3]}, kind.capitalize())
-    equal(compiled, tmp_path, graphs.model_of(tensors, [widen, operator] if widen else [operator]), rng, shape[1:])
+    operator = graphs.Op(
+        kind, (first, second), (result,), {"fusedActivationFunction": (0, 1, 3)[seed % 3]}, kind.capitalize()
+    )
+    equal(
+        compiled,
+        tmp_path,
+        graphs.model_of(tensors, [widen, operator] if widen else [operator]),
+        rng,
+        shape[1:],
+    )
 
 
 def single(graphs, kind, source, output, options=None, cls=""):
@@ -174,7 +250,9 @@ def test_tables_hold_every_int8(compiled, graphs, tmp_path, kind, seed) -> None:
     rng = np.random.default_rng(seed)
     shape = (1, 256)
     x = graphs.T(shape, scale(rng, -9, -1), -128 if kind == "RSQRT" else zero(rng))
-    y = {"LOGISTIC": (1 / 256, -128), "TANH": (1 / 128, 0), "RSQRT": (scale(rng, -7, -3), -128)}.get(kind, (scale(rng, -8, -2), zero(rng)))
+    y = {"LOGISTIC": (1 / 256, -128), "TANH": (1 / 128, 0), "RSQRT": (scale(rng, -7, -3), -128)}.get(
+        kind, (scale(rng, -8, -2), zero(rng))
+    )
     if kind == "RELU6":
         y = x.scales, x.zero
     options = ({"alpha": 0.2}, "LeakyRelu") if kind == "LEAKY_RELU" else ({}, "")
@@ -189,8 +267,14 @@ def test_tables_hold_every_int8(compiled, graphs, tmp_path, kind, seed) -> None:
 def test_softmax(compiled, graphs, tmp_path, seed) -> None:
     rng = np.random.default_rng(seed)
     classes = (2, 3, 7, 10, 62)[seed % 5]
-    model = single(graphs, "SOFTMAX", graphs.T((1, classes), scale(rng, -7, 1), zero(rng)), graphs.T((1, classes), 1 / 256, -128),
-                   {"beta": (1.0, 0.5)[seed % 2]}, "Softmax")  # fmt: skip
+    model = single(
+        graphs,
+        "SOFTMAX",
+        graphs.T((1, classes), scale(rng, -7, 1), zero(rng)),
+        graphs.T((1, classes), 1 / 256, -128),
+        {"beta": (1.0, 0.5)[seed % 2]},
+        "Softmax",
+    )
     equal(compiled, tmp_path, model, rng, (classes,), samples=200)
 
 

@@ -1,4 +1,6 @@
-"""The C of real mixtures gives the bytes of tflite-micro; it is strict C99, the same each time, and free of undefined behaviour."""
+"""The C of real mixtures gives the bytes of tflite-micro; it is strict C99, the same each time, and free of
+undefined behaviour.
+"""
 
 import re
 import shutil
@@ -59,7 +61,8 @@ def samples(made, count: int = 1000):
 
 def test_a_thousand_samples_are_bit_equal(made, compiled, tmp_path) -> None:
     pytest.importorskip("tflite_micro")
-    source, x = generate(made.model), samples(made)
+    source = generate(made.model)
+    x = samples(made)
     program = compiled.build(source, tmp_path)
     wanted = compiled.micro(made.model, x)
     received, gates = compiled.run(program, x, wanted.shape[1])
@@ -72,7 +75,8 @@ def test_a_thousand_samples_are_bit_equal(made, compiled, tmp_path) -> None:
 
 
 def test_the_same_model_gives_the_same_text_and_ram_that_is_told(made, compiled, tmp_path) -> None:
-    first, second = generate(made.model), generate(made.model)
+    first = generate(made.model)
+    second = generate(made.model)
     assert first == second and list(first.files) == ["model.h", "model.c", "model_weights.c"]
     assert f"#define MODEL_RAM_BYTES {first.ram_bytes}\n" in first.files["model.h"]
     assert len(first.files["model.h"]) > 0 and not re.search(
@@ -95,20 +99,25 @@ def lenets(fashion, digits):
 
 def test_no_undefined_behaviour(lenets, compiled, tmp_path) -> None:
     first, _, x = lenets
-    program = compiled.build(generate(first), tmp_path, "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    program = compiled.build(
+        generate(first), tmp_path, "-fsanitize=address,undefined", "-fno-sanitize-recover=all"
+    )
     np.testing.assert_array_equal(compiled.run(program, x, 10)[0], compiled.micro(first, x))
 
 
 def test_another_models_parts_make_it_the_other_model(lenets, compiled, tmp_path) -> None:
     """What an update sends: the images of the parts; all that depends on weights and scales lies in them."""
     first, second, x = lenets
-    one, other = generate(first), generate(second)
+    one = generate(first)
+    other = generate(second)
     assert one.layout == other.layout and one.parts == other.parts and one.images != other.images
     program = compiled.build(one, tmp_path, main=PARTS_MAIN)
     (tmp_path / "parts").write_bytes(b"".join(other.images[name] for name in other.parts))
     ran = subprocess.run([program, tmp_path / "parts"], input=x.tobytes(), capture_output=True, timeout=60)
     assert ran.stderr == b"".join(one.images[name] for name in one.parts)
-    np.testing.assert_array_equal(np.frombuffer(ran.stdout, np.int8).reshape(-1, 10), compiled.micro(second, x))
+    np.testing.assert_array_equal(
+        np.frombuffer(ran.stdout, np.int8).reshape(-1, 10), compiled.micro(second, x)
+    )
 
 
 def test_an_expert_under_the_threshold_does_not_run(mixture_of, compiled, tmp_path) -> None:
@@ -140,10 +149,16 @@ def test_arm_cores_need_no_library(mixture_of, compiled, tmp_path, core, level) 
         target = ["arm-none-eabi-gcc", f"-mcpu={core}", "-mthumb", "-ffreestanding", level, *compiled.STRICT]
         target += ["-mfloat-abi=hard"] if core == "cortex-m55" else []
         for file in files:
-            ran = subprocess.run([*target, "-c", file, "-o", file.with_suffix(".o")], capture_output=True, text=True)
+            ran = subprocess.run(
+                [*target, "-c", file, "-o", file.with_suffix(".o")], capture_output=True, text=True
+            )
             assert ran.returncode == 0, ran.stderr
         names = subprocess.run(
             ["arm-none-eabi-nm", "-u", files[0].with_suffix(".o")], capture_output=True, text=True, check=True
         ).stdout.split()
-        foreign = {name for name in names if name != "U" and not name.startswith(("model_", "__aeabi_", "__gnu_thumb1_"))}
+        foreign = {
+            name
+            for name in names
+            if name != "U" and not name.startswith(("model_", "__aeabi_", "__gnu_thumb1_"))
+        }
         assert not foreign and not any("mem" in name for name in names)

@@ -28,7 +28,9 @@ SAMPLES = 30
 @pytest.fixture
 def few_places(monkeypatch) -> None:
     """Only this computer and one core, for tests that ask something else than parity."""
-    monkeypatch.setattr(bundle_of, "make_certificate", partial(make_certificate, places=("host", "cortex-m4")))
+    monkeypatch.setattr(
+        bundle_of, "make_certificate", partial(make_certificate, places=("host", "cortex-m4"))
+    )
 
 
 def certificate_of(out: Path) -> dict:
@@ -44,10 +46,16 @@ def test_every_place_gives_the_same_bytes(bundle) -> None:
     assert digests == {certificate["golden"]["outputs_sha256"]}
     golden = decode_golden((bundle / "golden.npz").read_bytes())
     assert sha256(golden.outputs.tobytes()).hexdigest() in digests
-    assert certificate["accuracy"]["accuracy_int8"] == float((golden.outputs.argmax(axis=1) == golden.y).mean())
+    assert certificate["accuracy"]["accuracy_int8"] == float(
+        (golden.outputs.argmax(axis=1) == golden.y).mean()
+    )
     assert sum(row["samples"] for row in certificate["accuracy"]["by_class"]) == SAMPLES
     cost = {each["target"]: each for each in certificate["cost"]}
-    assert cost["cortex-m4"]["instructions_mean"] < cost["cortex-m3"]["instructions_mean"] < cost["cortex-m0"]["instructions_mean"]
+    assert (
+        cost["cortex-m4"]["instructions_mean"]
+        < cost["cortex-m3"]["instructions_mean"]
+        < cost["cortex-m0"]["instructions_mean"]
+    )
     assert cost["cortex-m4"]["flash_bytes"] > sum(layer["weight_bytes"] for layer in certificate["layers"])
     counted = sum(layer["instructions"] for layer in certificate["layers"])
     assert counted == pytest.approx(cost["cortex-m4"]["instructions_mean"], rel=0.05)
@@ -57,7 +65,14 @@ def test_what_the_folder_holds(bundle) -> None:
     certificate = certificate_of(bundle)
     present = {str(path.relative_to(bundle)) for path in bundle.rglob("*") if path.is_file()}
     assert present == {*certificate["files"], "certificate.json"}
-    assert {"c/model.c", "tflm/model_ops.h", "firmware/CMakeLists.txt", "report.html", "golden.npz", "model.tflite"} <= present
+    assert {
+        "c/model.c",
+        "tflm/model_ops.h",
+        "firmware/CMakeLists.txt",
+        "report.html",
+        "golden.npz",
+        "model.tflite",
+    } <= present
     page = (bundle / "report.html").read_text()
     assert not re.search(r"(src|href)=|https?:", page), "the page needs no other file"
     assert all(layer["name"] in page for layer in certificate["layers"])
@@ -70,17 +85,22 @@ def test_one_byte_that_differs_fails(bundle, monkeypatch) -> None:
     outputs[7, 2] ^= 1
     source = generate(model)
     with pytest.raises(ExportError, match=r"host differs .* in 1 of 30 samples, first in sample 7"):
-        make_certificate(model, model_float, source, replace(golden, outputs=outputs), Request("host", Budget()), ["host"])
+        make_certificate(
+            model, model_float, source, replace(golden, outputs=outputs), Request("host", Budget()), ["host"]
+        )
 
 
 @pytest.mark.parametrize(
-    ("budget", "words"), [(Budget(0, 100_000), ("flash", "fc1", "100,000 at most")), (Budget(1024, 0), ("RAM", "conv1"))]
+    ("budget", "words"),
+    [(Budget(0, 100_000), ("flash", "fc1", "100,000 at most")), (Budget(1024, 0), ("RAM", "conv1"))],
 )
 def test_a_budget_that_is_exceeded_names_layers_and_three_ways(bundle, budget, words) -> None:
     model, model_float = ((bundle / name).read_bytes() for name in ("model.tflite", "model_float.tflite"))
     golden = decode_golden((bundle / "golden.npz").read_bytes())
     with pytest.raises(ExportError) as caught:
-        make_certificate(model, model_float, generate(model), golden, Request("cortex-m4", budget), ["cortex-m4"])
+        make_certificate(
+            model, model_float, generate(model), golden, Request("cortex-m4", budget), ["cortex-m4"]
+        )
     assert all(word in str(caught.value) for word in (*words, "too many", "  1. ", "  2. ", "  3. "))
 
 
@@ -125,7 +145,9 @@ def test_profile_shares_out_the_instructions(bundle) -> None:
 def test_a_skip_threshold_says_what_it_costs(bundle, digits, tmp_path, few_places) -> None:
     for name in ("model.tflite", "model_float.tflite", "report.json"):
         shutil.copy(bundle / name, tmp_path / name)
-    certificate = write_bundle(tmp_path, *choose(digits.shard, SAMPLES, 1), Request("cortex-m4", Budget(), 0.4))
+    certificate = write_bundle(
+        tmp_path, *choose(digits.shard, SAMPLES, 1), Request("cortex-m4", Budget(), 0.4)
+    )
     cost = next(each for each in certificate["cost"] if each["target"] == "cortex-m4")
     skipping = certificate["skipping"]
     assert cost["instructions_mean"] <= skipping["instructions_all_run"]
@@ -135,10 +157,20 @@ def test_a_skip_threshold_says_what_it_costs(bundle, digits, tmp_path, few_place
 
 def test_the_c_array_is_the_model(bundle, tmp_path) -> None:
     program = (
-        '#include "model_data.h"\n#include <stdio.h>\nint main(void) { return fwrite(model_data, 1, model_data_bytes, stdout) == 0; }\n'
+        '#include "model_data.h"\n#include <stdio.h>\nint main(void) { return fwrite(model_data, 1, '
+        "model_data_bytes, stdout) == 0; }\n"
     )
     (tmp_path / "main.c").write_text(program)
-    command = ["cc", "-Wall", "-Werror", f"-I{bundle / 'tflm'}", "main.c", str(bundle / "tflm" / "model_data.c"), "-o", "show"]
+    command = [
+        "cc",
+        "-Wall",
+        "-Werror",
+        f"-I{bundle / 'tflm'}",
+        "main.c",
+        str(bundle / "tflm" / "model_data.c"),
+        "-o",
+        "show",
+    ]
     subprocess.run(command, cwd=tmp_path, check=True, timeout=120)
     shown = subprocess.run([tmp_path / "show"], capture_output=True, check=True, timeout=60).stdout
     assert shown == (bundle / "model.tflite").read_bytes()

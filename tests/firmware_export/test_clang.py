@@ -1,4 +1,6 @@
-"""The generated C under Clang: it compiles for every core at every level, and gives tflite-micro's bytes in QEMU."""
+"""The generated C under Clang: it compiles for every core at every level, and gives tflite-micro's bytes in
+QEMU.
+"""
 
 import subprocess
 from pathlib import Path
@@ -32,8 +34,19 @@ def test_every_kernel_compiles_at_every_level(core: str, model: bytes, compiled:
     source = compiled.write(generate(model), tmp_path)[0]
     warnings = [option for option in OPTIONS if option not in ("-O2", "-Werror")]
     for level in LEVELS:
-        command = [CLANG, "--target=arm-none-eabi", *TARGETS[core].flags, "-ffreestanding", *warnings, level, "-c", str(source)]
-        done = subprocess.run([*command, "-o", str(tmp_path / "model.o")], capture_output=True, text=True, timeout=300)
+        command = [
+            CLANG,
+            "--target=arm-none-eabi",
+            *TARGETS[core].flags,
+            "-ffreestanding",
+            *warnings,
+            level,
+            "-c",
+            str(source),
+        ]
+        done = subprocess.run(
+            [*command, "-o", str(tmp_path / "model.o")], capture_output=True, text=True, timeout=300
+        )
         assert done.returncode == 0, f"{core} {level}: {done.stderr[:2000]}"
         assert done.stderr == "", f"{core} {level}"
 
@@ -46,12 +59,23 @@ def test_qemu_gives_the_bytes(core: str, model: bytes, compiled: Any, tmp_path: 
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     network = read_network(model)
-    samples = np.random.default_rng(1).integers(-128, 128, (20, *network.tensor(network.inputs[0]).shape[1:])).astype(np.int8)
+    samples = (
+        np.random.default_rng(1)
+        .integers(-128, 128, (20, *network.tensor(network.inputs[0]).shape[1:]))
+        .astype(np.int8)
+    )
     (tmp_path / "samples.bin").write_bytes(samples.tobytes())
     for arguments in (["-B", "build", f"-DCLANG={CLANG}"], ["--build", "build", "--target", "run"]):
-        done = subprocess.run(["cmake", *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=600)
+        done = subprocess.run(
+            ["cmake", *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=600
+        )
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     expected = compiled.micro(model, samples)
     assert len(np.unique(expected, axis=0)) > 10, "the outputs do not depend on the inputs"
     assert (tmp_path / "outputs.bin").read_bytes() == expected.tobytes()
-    assert b"clang" in subprocess.run(["strings", "-n", "5", tmp_path / "build/libmodel.a"], capture_output=True, check=True).stdout
+    assert (
+        b"clang"
+        in subprocess.run(
+            ["strings", "-n", "5", tmp_path / "build/libmodel.a"], capture_output=True, check=True
+        ).stdout
+    )

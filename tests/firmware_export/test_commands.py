@@ -1,4 +1,6 @@
-"""`edgefl export` and `edgefl infer` as a user runs them: no TensorFlow in the process, and no traceback for bad input."""
+"""`edgefl export` and `edgefl infer` as a user runs them: no TensorFlow in the process, and no traceback for
+bad input.
+"""
 
 import json
 import subprocess
@@ -24,7 +26,9 @@ finally:
 ROOT = Path(__file__).parents[2]
 
 
-def run(*arguments: object, env: dict[str, str] | None = None, code: str = "") -> subprocess.CompletedProcess[str]:
+def run(
+    *arguments: object, env: dict[str, str] | None = None, code: str = ""
+) -> subprocess.CompletedProcess[str]:
     start = ["-c", code] if code else ["-m", "firmware_export"]
     words = [sys.executable, *start, *map(str, arguments)]
     return subprocess.run(words, capture_output=True, text=True, cwd=ROOT, env=env, check=False)
@@ -73,15 +77,28 @@ def test_text_for_people(model, state, tmp_path) -> None:
 
 
 def test_infer_in_tflite_micro(model, state, micro_environment) -> None:
-    done = run("infer", model, "--data", state / "shard.npz", "--runtime", "tflite-micro", "--json", env=micro_environment)
+    done = run(
+        "infer",
+        model,
+        "--data",
+        state / "shard.npz",
+        "--runtime",
+        "tflite-micro",
+        "--json",
+        env=micro_environment,
+    )
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
     assert figures["runtime"].startswith("tflite-micro ")
-    assert figures["accuracy"] == pytest.approx(json.loads((model.parent / "report.json").read_text())["accuracy_int8"], abs=0.01)
+    assert figures["accuracy"] == pytest.approx(
+        json.loads((model.parent / "report.json").read_text())["accuracy_int8"], abs=0.01
+    )
 
     broken = model.parent / "half.tflite"
     broken.write_bytes(model.read_bytes()[:50_000])
-    done = run("infer", broken, "--data", state / "shard.npz", "--runtime", "tflite-micro", env=micro_environment)
+    done = run(
+        "infer", broken, "--data", state / "shard.npz", "--runtime", "tflite-micro", env=micro_environment
+    )
     assert done.returncode == 1 and "refuses this model" in done.stderr
 
 
@@ -94,7 +111,9 @@ def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
 def test_infer_says_what_is_wrong(model, state, digits, tmp_path) -> None:
     data = state / "shard.npz"
     content = model.read_bytes()
-    for number, (blob, word) in enumerate(((content[:1000], "refuses"), (b"not a model at all", "TFL3"), (b"", "TFL3"))):
+    for number, (blob, word) in enumerate(
+        ((content[:1000], "refuses"), (b"not a model at all", "TFL3"), (b"", "TFL3"))
+    ):
         (tmp_path / f"{number}.tflite").write_bytes(blob)
         refused(run("infer", tmp_path / f"{number}.tflite", "--data", data), word)
     refused(run("infer", tmp_path / "none.tflite", "--data", data), "cannot read", "edgefl export")

@@ -1,4 +1,6 @@
-"""Sources that were copied from elsewhere are those of their release: a change of one byte is a change of who wrote them."""
+"""Sources that were copied from elsewhere are those of their release: a change of one byte is a change of who
+wrote them.
+"""
 
 import hashlib
 from pathlib import Path

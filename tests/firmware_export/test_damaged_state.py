@@ -1,4 +1,6 @@
-"""Damaged state files: each gives one clear error that names the file, and none is exported without a word."""
+"""Damaged state files: each gives one clear error that names the file, and none is exported without a
+word.
+"""
 
 import json
 import os
@@ -17,26 +19,37 @@ from edgefl.storage.checkpoint import decode_mixture
 from edgefl.types import Mixture, Shard
 
 ROOT = Path(__file__).parents[2]
-INPUTS, UNITS, CLASSES = 12, 16, 4
+INPUTS = 12
+UNITS = 16
+CLASSES = 4
 FILES = ("mixture.safetensors", "plan/plan.json", "plan/plan.tflite", "plan/template.tflite", "device.json")
 
 
 def edgefl(*words: object, **env: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "firmware_export", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, **env}, timeout=600, check=False)
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, **env}, timeout=600, check=False
+    )
 
 
 def plan_and_weights(graphs, rng) -> tuple[Plan, dict[str, np.ndarray]]:
     """Return two dense layers whose kernels are the mixture's."""
-    t, op = graphs.T, graphs.Op
-    first, second = (rng.normal(size=shape).astype(np.float32) / 4 for shape in ((UNITS, INPUTS), (CLASSES, UNITS)))
+    t = graphs.T
+    op = graphs.Op
+    first, second = (
+        rng.normal(size=shape).astype(np.float32) / 4 for shape in ((UNITS, INPUTS), (CLASSES, UNITS))
+    )
     weights = {"first": first, "second": second}
     tensors = [
-        t((1, INPUTS), kind="FLOAT32", name="x"), t((UNITS, INPUTS), data=weights["first"] * 0, name="first"),
-        t((UNITS,), data=np.zeros(UNITS, np.float32), name="b1"), t((1, UNITS), kind="FLOAT32", name="hidden"),
-        t((CLASSES, UNITS), data=weights["second"] * 0, name="second"), t((CLASSES,), data=np.zeros(CLASSES, np.float32), name="b2"),
-        t((1, CLASSES), kind="FLOAT32", name="logits"), t((1, CLASSES), kind="FLOAT32", name="shares"),
-    ]  # fmt: skip
+        t((1, INPUTS), kind="FLOAT32", name="x"),
+        t((UNITS, INPUTS), data=weights["first"] * 0, name="first"),
+        t((UNITS,), data=np.zeros(UNITS, np.float32), name="b1"),
+        t((1, UNITS), kind="FLOAT32", name="hidden"),
+        t((CLASSES, UNITS), data=weights["second"] * 0, name="second"),
+        t((CLASSES,), data=np.zeros(CLASSES, np.float32), name="b2"),
+        t((1, CLASSES), kind="FLOAT32", name="logits"),
+        t((1, CLASSES), kind="FLOAT32", name="shares"),
+    ]
     operators = [
         op("FULLY_CONNECTED", (0, 1, 2), (3,), {"fusedActivationFunction": 1}, "FullyConnected"),
         op("FULLY_CONNECTED", (3, 4, 5), (6,), {}, "FullyConnected"),
@@ -85,7 +98,10 @@ def test_a_flipped_bit_is_noticed_in_every_file(name, state, tmp_path) -> None:
     digit = blob.find(b'"seed": 1') + len(b'"seed": ')  # another split, and a readable file
     blob[digit if name == "device.json" else len(blob) * 3 // 4] ^= 2
     path.write_bytes(blob)
-    refused(edgefl("export", "--state", state, "-o", tmp_path / "out"), "plan" if name.startswith("plan") else name)
+    refused(
+        edgefl("export", "--state", state, "-o", tmp_path / "out"),
+        "plan" if name.startswith("plan") else name,
+    )
     assert not (tmp_path / "out").exists()
 
 
@@ -97,7 +113,9 @@ def test_a_truncated_file_is_one_clear_error(name, old, state, tmp_path) -> None
     path = state / name
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     done = edgefl("export", "--state", state, "-o", tmp_path / "out")
-    if old and name == "plan/plan.tflite":  # the export does not read the program, and an old state has no digest of it
+    if (
+        old and name == "plan/plan.tflite"
+    ):  # the export does not read the program, and an old state has no digest of it
         assert done.returncode == 0, done.stderr
         return
     refused(done, "plan" if name.startswith("plan") else name)
@@ -139,7 +157,8 @@ def test_a_state_of_an_older_edgefl_is_exported_with_a_warning(state, tmp_path) 
 def test_infer_notices_a_damaged_model(state, tmp_path) -> None:
     out = tmp_path / "out"
     assert edgefl("export", "--state", state, "-o", out).returncode == 0
-    model, data = out / "model.tflite", tmp_path / "shard.npz"
+    model = out / "model.tflite"
+    data = tmp_path / "shard.npz"
     done = edgefl("infer", model, "--data", data)
     assert done.returncode == 0 and "not checked" not in done.stdout
     blob = bytearray(model.read_bytes())
@@ -165,7 +184,16 @@ def test_a_certificate_that_proves_little_says_so(kind, state, tmp_path) -> None
         store.close()
     samples = 4 if kind == "few" else 40
     done = edgefl(
-        "export", "--state", state, "-o", tmp_path / "out", "--target", "host", "--samples", samples, PATH=str(tmp_path)
+        "export",
+        "--state",
+        state,
+        "-o",
+        tmp_path / "out",
+        "--target",
+        "host",
+        "--samples",
+        samples,
+        PATH=str(tmp_path),
     )  # no compiler
     assert done.returncode == 0, done.stderr
     certificate = json.loads((tmp_path / "out" / "certificate.json").read_text())

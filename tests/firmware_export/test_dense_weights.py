@@ -1,4 +1,6 @@
-"""Dense weights of few values: which values, which of them a weight becomes, how they lie in flash, and that the C computes the same."""
+"""Dense weights of few values: which values, which of them a weight becomes, how they lie in flash, and that
+the C computes the same.
+"""
 
 import numpy as np
 import pytest
@@ -24,13 +26,22 @@ def dense(graphs, rng, inputs, outputs, rows=1, weights=None):
     tensors = [
         graphs.T((1, rows * inputs), 0.02, 3),
         graphs.T((outputs, inputs), scales, 0, weights),
-        graphs.T((outputs,), [0.02 * each for each in scales], 0, rng.integers(-3000, 3000, outputs).astype(np.int32)),
+        graphs.T(
+            (outputs,),
+            [0.02 * each for each in scales],
+            0,
+            rng.integers(-3000, 3000, outputs).astype(np.int32),
+        ),
         graphs.T((rows, outputs), 0.1, -5),
         graphs.T((1, rows * outputs), 0.1, -5),
         graphs.T((2,), data=np.array([1, rows * outputs], np.int32), kind="INT32"),
     ]
     layer = graphs.Op("FULLY_CONNECTED", (0, 1, 2), (3,), {"fusedActivationFunction": 0}, "FullyConnected")
-    return graphs.model_of(tensors, [layer, graphs.Op("RESHAPE", (3, 5), (4,), {"newShape": [1, rows * outputs]}, "Reshape")], outputs=(4,))
+    return graphs.model_of(
+        tensors,
+        [layer, graphs.Op("RESHAPE", (3, 5), (4,), {"newShape": [1, rows * outputs]}, "Reshape")],
+        outputs=(4,),
+    )
 
 
 def kernel_of(model):
@@ -41,11 +52,15 @@ def kernel_of(model):
 def test_values_by_hand() -> None:
     kernel = np.array([[-12, -10, -8, 50, 52], [-12, -8, 51, 49, 50]], np.int8)
     assert few_values(kernel, 2).tolist() == [-10, 50]  # the means of five and of five: -10, 50.4
-    assert few_values(kernel, 16).tolist() == sorted(set(kernel.ravel().tolist()))  # no more than there are: none is lost
+    assert few_values(kernel, 16).tolist() == sorted(
+        set(kernel.ravel().tolist())
+    )  # no more than there are: none is lost
 
 
 def test_rounding_makes_up_for_what_was_lost_by_hand() -> None:
-    """Two inputs that are always alike: 3 + 3 is nearer to 5 + 0 than to 5 + 5, to which each alone is nearest."""
+    """Two inputs that are always alike: 3 + 3 is nearer to 5 + 0 than to 5 + 5, to which each alone is
+    nearest.
+    """
     alike = np.repeat(np.arange(-8.0, 8.0, dtype=np.float32)[:, None] * 10, 2, axis=1)
     assert rounded(np.array([[3, 3]], np.int8), alike, np.array([0, 5], np.int8)).tolist() == [[5, 0]]
     apart = np.eye(2, dtype=np.float32)[np.arange(16) % 2] * 50
@@ -68,7 +83,9 @@ def test_few_values_are_few_and_near(seed, count) -> None:
 
 def test_rounding_keeps_what_a_layer_computes() -> None:
     rng = np.random.default_rng(1)
-    inputs = (rng.normal(0, 30, (256, 20)) @ rng.normal(0, 0.3, (20, 600))).astype(np.float32)  # more than one block
+    inputs = (rng.normal(0, 30, (256, 20)) @ rng.normal(0, 0.3, (20, 600))).astype(
+        np.float32
+    )  # more than one block
     kernel = int8(rng, 12, 600)
     values = few_values(kernel, 8)
     made = rounded(kernel, inputs, values)
@@ -78,7 +95,9 @@ def test_rounding_keeps_what_a_layer_computes() -> None:
     assert lost[0] < 0.1 * lost[1]
 
 
-@pytest.mark.parametrize(("bits", "expected"), [(4, [0x21, 0x43, 0x65, 0x87, 0x09, 0, 0, 0]), (3, [0xD1, 0x58, 0x1F, 0x01, 0, 0])])
+@pytest.mark.parametrize(
+    ("bits", "expected"), [(4, [0x21, 0x43, 0x65, 0x87, 0x09, 0, 0, 0]), (3, [0xD1, 0x58, 0x1F, 0x01, 0, 0])]
+)
 def test_packing_by_hand(bits, expected) -> None:
     codes = np.array([[1, 2, 3, 4, 5, 6, 7, 8 & (1 << bits) - 1, 9 & (1 << bits) - 1]])
     assert packed(codes, bits).view(np.uint8).tolist() == [expected]
@@ -109,7 +128,9 @@ def test_a_model_takes_few_values_once(graphs) -> None:
 def test_a_model_of_small_layers_is_refused(graphs) -> None:
     rng = np.random.default_rng(6)
     small = dense(graphs, rng, 16, LEAST // 16 - 1)
-    with pytest.raises(ExportError, match="no dense layer has 1,024 weights or more, so --weights 4 changes nothing"):
+    with pytest.raises(
+        ExportError, match="no dense layer has 1,024 weights or more, so --weights 4 changes nothing"
+    ):
         with_few_values(small, rng.normal(0, 1, (4, 16)).astype(np.float32), 4)
 
 
@@ -122,4 +143,6 @@ def test_a_kernel_of_other_weights_is_stored_as_it_is(graphs) -> None:
     rng = np.random.default_rng(7)
     assert "fully_connected_narrow" not in generate(dense(graphs, rng, 64, 40)).files["model.c"]
     few = rng.choice(np.array([-3, 0, 3], np.int8), (8, 64))
-    assert "fully_connected_narrow" not in generate(dense(graphs, rng, 64, 8, weights=few)).files["model.c"]  # 512 weights
+    assert (
+        "fully_connected_narrow" not in generate(dense(graphs, rng, 64, 8, weights=few)).files["model.c"]
+    )  # 512 weights

@@ -23,7 +23,18 @@ def counting(tmp_path_factory: pytest.TempPathFactory) -> Any:
         pytest.skip("no gcc here; apt install gcc")
     home = tmp_path_factory.mktemp("drift")
     (home / "model.h").write_text("#define MODEL_EXPERTS 3\n")
-    flags = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-O2", "-fPIC", "-shared", f"-I{home}", f"-I{SOURCE}"]
+    flags = [
+        "-std=c99",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-pedantic",
+        "-O2",
+        "-fPIC",
+        "-shared",
+        f"-I{home}",
+        f"-I{SOURCE}",
+    ]
     subprocess.run([compiler, *flags, SOURCE / "drift.c", "-o", home / "drift.so"], check=True)
     return ctypes.CDLL(str(home / "drift.so"))
 
@@ -56,7 +67,9 @@ def test_random_gates_are_counted_as_numpy_counts_them(counting: Any) -> None:
     p = (gates.astype(float) + 128) / 256
     assert usage.shares == pytest.approx(p.mean(axis=0))
     with np.errstate(divide="ignore", invalid="ignore"):
-        assert usage.entropy_bits == pytest.approx(np.nan_to_num(-p * np.log2(p)).sum(axis=1).mean(), abs=1e-4)
+        assert usage.entropy_bits == pytest.approx(
+            np.nan_to_num(-p * np.log2(p)).sum(axis=1).mean(), abs=1e-4
+        )
 
 
 def usage(*chosen: int) -> Usage:

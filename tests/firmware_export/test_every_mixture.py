@@ -1,4 +1,5 @@
-"""Every kind of mixture on every data set: tflite-micro, the C on this computer and the C in QEMU give the same bytes.
+"""Every kind of mixture on every data set: tflite-micro, the C on this computer and the C in QEMU give the
+same bytes.
 
 A few of them here; `make test-parity` runs all, 1,000 samples each.
 """
@@ -19,7 +20,9 @@ from firmware_export.quantize.dense_weights import with_few_values
 pytest.importorskip("tflite_micro")
 SAMPLES = int(os.environ.get("EDGEFL_PARITY_SAMPLES", "0"))
 FEW = [("pfl-mfe", "uci-har", 8), ("fedmix", "fashion-mnist", 8), ("fedmix", "fashion-mnist", 3)]
-CASES = [(kind, data, 8) for data in DATA for kind in KINDS] + [("pfl-mfe", data, bits) for data in DATA for bits in (3, 4)]
+CASES = [(kind, data, 8) for data in DATA for kind in KINDS] + [
+    ("pfl-mfe", data, bits) for data in DATA for bits in (3, 4)
+]
 
 
 @pytest.mark.timeout(1800)
@@ -28,8 +31,12 @@ def test_the_same_bytes_everywhere(kind, data, weights, mixture_of) -> None:
     for target in TARGETS.values():
         if reason := not_runnable(target):
             pytest.skip(reason)
-    made, count = mixture_of(kind, data), SAMPLES or 20
-    x, y = (np.concatenate([getattr(made.shard, f"{name}_test"), getattr(made.shard, f"{name}_train")])[:count] for name in "xy")
+    made = mixture_of(kind, data)
+    count = SAMPLES or 20
+    x, y = (
+        np.concatenate([getattr(made.shard, f"{name}_test"), getattr(made.shard, f"{name}_train")])[:count]
+        for name in "xy"
+    )
     assert len(x) == count
     model = made.model if weights == 8 else with_few_values(made.model, made.shard.x_train[:256], weights)
     # an expert that nobody trained may have few values of its own
@@ -37,6 +44,11 @@ def test_the_same_bytes_everywhere(kind, data, weights, mixture_of) -> None:
     golden = make_golden(model, x, y)
     places = run_everywhere(generate(model).files, golden, tuple(TARGETS.values()), "cortex-m4")
     for place in places:
-        assert place.status == EQUAL or place.name == "cortex-m0", place.reason  # the M0's machine has 16 KB of RAM, 256 KB of flash
-        print(f"{kind} {data}, dense weights of {weights} bits, {place.name}: {place.samples} samples {place.status} {place.reason}")
+        assert place.status == EQUAL or place.name == "cortex-m0", (
+            place.reason
+        )  # the M0's machine has 16 KB of RAM, 256 KB of flash
+        print(
+            f"{kind} {data}, dense weights of {weights} bits, {place.name}: {place.samples} samples "
+            f"{place.status} {place.reason}"
+        )
     assert len(np.unique(golden.outputs, axis=0)) > count // 10, "a model of one answer proves nothing"

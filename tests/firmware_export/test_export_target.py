@@ -1,4 +1,6 @@
-"""`edgefl export --target`, `verify` and `profile` as a user runs them: no traceback, and a folder that a demo left."""
+"""`edgefl export --target`, `verify` and `profile` as a user runs them: no traceback, and a folder that a
+demo left.
+"""
 
 import json
 import os
@@ -50,7 +52,18 @@ def demo(digits, tmp_path_factory) -> Path:
 def test_export_verify_profile_one_after_the_other(demo, tmp_path) -> None:
     if reason := not_runnable(TARGETS["cortex-m4"]):
         pytest.skip(reason)
-    asked = ["--state", demo / "devices" / "pi-1", "-o", tmp_path, "--target", "cortex-m4", "--ram", "64K", "--flash", "256K"]
+    asked = [
+        "--state",
+        demo / "devices" / "pi-1",
+        "-o",
+        tmp_path,
+        "--target",
+        "cortex-m4",
+        "--ram",
+        "64K",
+        "--flash",
+        "256K",
+    ]
     done = run(*asked, "--samples", 5, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == json.loads((tmp_path / "certificate.json").read_text())
@@ -67,7 +80,10 @@ def test_without_a_compiler_all_else_is_made(demo, tmp_path) -> None:
     asked = ["--state", demo / "devices" / "pi-1", "-o", tmp_path, "--target", "cortex-m3"]
     done = run(*asked, "--samples", 5, path=str(tmp_path / "nothing"))
     assert done.returncode == 0, done.stderr
-    assert "not run: cortex-m3: arm-none-eabi-gcc and qemu-system-arm are not installed; apt-get install" in done.stdout
+    assert (
+        "not run: cortex-m3: arm-none-eabi-gcc and qemu-system-arm are not installed; apt-get install"
+        in done.stdout
+    )
     assert (tmp_path / "firmware" / "CMakeLists.txt").exists() and (tmp_path / "report.html").exists()
     refused(run(*asked, "--flash", "256K", path=str(tmp_path / "nothing")), "gcc-arm-none-eabi")
 

@@ -1,4 +1,6 @@
-"""Updates and drift counters of a real mixture, by the commands and the firmware project's own program, on this computer and in QEMU."""
+"""Updates and drift counters of a real mixture, by the commands and the firmware project's own program, on
+this computer and in QEMU.
+"""
 
 import base64
 import json
@@ -44,7 +46,9 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module", params=["host", "cortex-m4"])
-def exported(request: Any, mixture_of: Callable[..., Any], key: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def exported(
+    request: Any, mixture_of: Callable[..., Any], key: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Path]:
     """The export of a mixture, and one of the same mixture after its personal classifier was trained on."""
     if reason := not_runnable(TARGETS[request.param]):
         pytest.skip(reason)
@@ -53,22 +57,29 @@ def exported(request: Any, mixture_of: Callable[..., Any], key: Path, tmp_path_f
     trusted = base64.b64encode(read_public(key.with_name("updates.pub"))).decode()
     rng = np.random.default_rng(1)
     moved = {
-        name: value + rng.normal(0, 0.003, value.shape).astype(np.float32) * (".fc" in name or "local" in name)
+        name: value
+        + rng.normal(0, 0.003, value.shape).astype(np.float32) * (".fc" in name or "local" in name)
         for name, value in made.mixture.weights.items()
     }
     for name, weights in (("old", made.mixture.weights), ("new", moved)):
-        export_mixture(made.plan, replace(made.mixture, weights=weights), made.shard, home / name, client_id="pi-1")
+        export_mixture(
+            made.plan, replace(made.mixture, weights=weights), made.shard, home / name, client_id="pi-1"
+        )
         _project(home / name, made.shard, TARGETS[request.param], trusted)
     return home / "old", home / "new"
 
 
 def _project(out: Path, shard: Shard, target: Target, trusted: str) -> None:
-    """Beside model.tflite: golden.npz and firmware/, as an export with --target and --update-key leaves them."""
+    """Beside model.tflite: golden.npz and firmware/, as an export with --target and --update-key leaves
+    them.
+    """
     model = (out / "model.tflite").read_bytes()
     golden = make_golden(model, shard.x_test[:SAMPLES], shard.y_test[:SAMPLES])
     (out / "golden.npz").write_bytes(encode_golden(golden))
     source = generate(model)
-    for name, text in project_files(source.files, target, Updates(trusted, source.part_bytes, "pi-1")).items():
+    for name, text in project_files(
+        source.files, target, Updates(trusted, source.part_bytes, "pi-1")
+    ).items():
         (out / "firmware" / name).parent.mkdir(parents=True, exist_ok=True)
         (out / "firmware" / name).write_text(text)
     (out / "firmware/samples.bin").write_bytes(golden.inputs[:10].tobytes())
@@ -92,7 +103,9 @@ def test_an_update_reaches_the_firmware(exported: tuple[Path, Path], key: Path, 
     shutil.copytree(old / "firmware", project)
     inputs = np.load(new / "golden.npz")["inputs"]
     (project / "samples.bin").write_bytes(inputs.tobytes())
-    before, after = (micro_outputs((folder / "model.tflite").read_bytes(), inputs).tobytes() for folder in (old, new))
+    before, after = (
+        micro_outputs((folder / "model.tflite").read_bytes(), inputs).tobytes() for folder in (old, new)
+    )
     assert before != after
     assert "running update 0" in field(project)
     assert (project / "outputs.bin").read_bytes() == before
@@ -113,7 +126,9 @@ def test_an_update_reaches_the_firmware(exported: tuple[Path, Path], key: Path, 
     assert counted.shares == pytest.approx(expected.shares, abs=0.02)
 
 
-def test_an_update_that_computes_something_else_is_rolled_back(exported: tuple[Path, Path], key: Path, tmp_path: Path) -> None:
+def test_an_update_that_computes_something_else_is_rolled_back(
+    exported: tuple[Path, Path], key: Path, tmp_path: Path
+) -> None:
     """Its parts are whole and signed, but this firmware's code does not give the answers that they should."""
     from firmware_export.ota.ota import make_update
     from firmware_export.update_commands import parts_of
@@ -124,9 +139,14 @@ def test_an_update_that_computes_something_else_is_rolled_back(exported: tuple[P
     before = field(project)
     outputs = (project / "outputs.bin").read_bytes()
     wrong = make_update(
-        parts_of(old), parts_of(new), counter=1, sign=read_signer(key), answer=lambda x: np.zeros((len(x), 10), np.int8), inputs=784,
+        parts_of(old),
+        parts_of(new),
+        counter=1,
+        sign=read_signer(key),
+        answer=lambda x: np.zeros((len(x), 10), np.int8),
+        inputs=784,
         device="pi-1",
-    )  # fmt: skip
+    )
     (project / "update.bin").write_bytes(wrong)
     assert "update.bin: self-test failed\nrunning update 0" in field(project)
     assert (project / "outputs.bin").read_bytes() == outputs

@@ -1,7 +1,8 @@
-"""Fuzzing of the C that boards run, under AddressSanitizer and UndefinedBehaviorSanitizer: generated models, and firmware updates.
+"""Fuzzing of the C that boards run, under AddressSanitizer and UndefinedBehaviorSanitizer: generated models,
+and firmware updates.
 
-`make test-fuzz` runs 50 models with 2,000 inputs each and 100,000 updates; EDGEFL_FUZZ_SCALE is the share of them, a tenth where it is
-not set. EDGEFL_FUZZ_CC names another compiler than gcc.
+`make test-fuzz` runs 50 models with 2,000 inputs each and 100,000 updates; EDGEFL_FUZZ_SCALE is the share of
+them, a tenth where it is not set. EDGEFL_FUZZ_CC names another compiler than gcc.
 """
 
 import hashlib
@@ -24,7 +25,9 @@ from firmware_export.tflite.network import read_network
 
 SCALE = float(os.environ.get("EDGEFL_FUZZ_SCALE", "0.1"))
 CC = os.environ.get("EDGEFL_FUZZ_CC", "gcc")
-MODELS, INPUTS, UPDATES = max(1, round(50 * SCALE)), 2000, max(100, round(100_000 * SCALE))
+MODELS = max(1, round(50 * SCALE))
+INPUTS = 2000
+UPDATES = max(100, round(100_000 * SCALE))
 COMPARED = 100
 MEMORY_MB = 64
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
@@ -34,19 +37,26 @@ LAYOUT = bytes.fromhex("00112233445566778899aabbccddeeff" * 2)
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 DEVICE = device_digest("pi-1")
 SHARES = {1: 0.03, 2: 0.05, 4: 0.1, 8: 0.2}
-"""Of the flags of `ota_board/fuzz.c`: factory reset, flash with flipped bits, a cut of power, the loss of both slots."""
+"""Of the flags of `ota_board/fuzz.c`: factory reset, flash with flipped bits, a cut of power, the loss of
+both slots.
+"""
 FACTORY_RESET = 1
-DONE, NO_ROOM = 0, 7
+DONE = 0
+NO_ROOM = 7
 RESULTS = range(12)
 
 
 def bounded_run(command: list[Any], content: bytes, work: Path) -> bytes:
-    """Run a program on a file and return its standard output. Fail when it dies or takes more than MEMORY_MB."""
+    """Run a program on a file and return its standard output. Fail when it dies or takes more than
+    MEMORY_MB.
+    """
     (work / "stdin").write_bytes(content)
     limits = f"hard_rss_limit_mb={MEMORY_MB}:max_allocation_size_mb=1:quarantine_size_mb=8"
     with (work / "stdin").open("rb") as source:
         environment = {**os.environ, "ASAN_OPTIONS": limits}
-        done = subprocess.run([str(each) for each in command], stdin=source, capture_output=True, timeout=3000, env=environment)
+        done = subprocess.run(
+            [str(each) for each in command], stdin=source, capture_output=True, timeout=3000, env=environment
+        )
     assert done.returncode == 0, done.stderr.decode(errors="replace")[-3000:]
     return done.stdout
 
@@ -56,7 +66,9 @@ def drawn_inputs(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
     x = rng.integers(-128, 128, (INPUTS, *shape)).astype(np.int8)
     extremes = rng.choice(np.array([-128, -127, -1, 0, 1, 127], np.int8), (INPUTS // 4, *shape))
     x[: INPUTS // 4] = extremes
-    x[0], x[1], x[2] = -128, 127, 0
+    x[0] = -128
+    x[1] = 127
+    x[2] = 0
     return x
 
 
@@ -64,28 +76,52 @@ def drawn_inputs(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
 def test_generated_models(seed: int, graphs: Any, random_models: Any, compiled: Any, tmp_path: Path) -> None:
     """No error of memory or arithmetic for any input, and tflite-micro's bytes for some."""
     pytest.importorskip("tflite_micro")
-    kind, model = ("every kernel", random_models.every_kernel(graphs)) if seed == 0 else random_models.random_model(graphs, seed)
-    source, network = generate(model), read_network(model)
+    kind, model = (
+        ("every kernel", random_models.every_kernel(graphs))
+        if seed == 0
+        else random_models.random_model(graphs, seed)
+    )
+    source = generate(model)
+    network = read_network(model)
     x = drawn_inputs(np.random.default_rng(seed), network.tensor(network.inputs[0]).shape[1:])
     files = compiled.write(source, tmp_path)
     (tmp_path / "main.c").write_text(compiled.MAIN)
-    command = [CC, *compiled.STRICT, "-O1", *SANITIZERS, "-o", tmp_path / "program", tmp_path / "main.c", *files]
+    command = [
+        CC,
+        *compiled.STRICT,
+        "-O1",
+        *SANITIZERS,
+        "-o",
+        tmp_path / "program",
+        tmp_path / "main.c",
+        *files,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     began = time.monotonic()
     out = network.tensor(network.outputs[0]).size
-    outputs = np.frombuffer(bounded_run([tmp_path / "program"], x.tobytes(), tmp_path), np.int8).reshape(INPUTS, out)
+    outputs = np.frombuffer(bounded_run([tmp_path / "program"], x.tobytes(), tmp_path), np.int8).reshape(
+        INPUTS, out
+    )
     print(f"model {seed} ({kind}): {INPUTS} inputs in {time.monotonic() - began:.1f} s")
     np.testing.assert_array_equal(outputs[:COMPARED], compiled.micro(model, x[:COMPARED]))
 
 
 class Spec:
-    """An update that a firmware of ota_board/model.c takes, whose fields can be changed before it is signed."""
+    """An update that a firmware of ota_board/model.c takes, whose fields can be changed before it is
+    signed.
+    """
 
     def __init__(self, rng: np.random.Generator, counter: int) -> None:
         self.rng = rng
-        self.mark, self.version, self.counter, self.count = b"EFLU", 2, counter, 2
-        self.layout, self.device, self.seed, self.runs = LAYOUT, DEVICE, int(rng.integers(1, 2**32)), 8
+        self.mark = b"EFLU"
+        self.version = 2
+        self.counter = counter
+        self.count = 2
+        self.layout = LAYOUT
+        self.device = DEVICE
+        self.seed = int(rng.integers(1, 2**32))
+        self.runs = 8
         self.parts = [int(rng.integers(-99, 99)).to_bytes(4, "little", signed=True), rng.bytes(3)]
         self.entries = [[len(part), 1, hashlib.sha256(part).digest()] for part in self.parts]
         self.answers = self.computed()
@@ -101,7 +137,17 @@ class Spec:
 
     def signed(self) -> bytes:
         """Return the update with a good signature where the firmware looks for it."""
-        values = (self.mark, self.version, self.counter, self.count, self.layout, self.device, self.seed, self.runs, self.answers)
+        values = (
+            self.mark,
+            self.version,
+            self.counter,
+            self.count,
+            self.layout,
+            self.device,
+            self.seed,
+            self.runs,
+            self.answers,
+        )
         entries = b"".join(ENTRY.pack(*entry) for entry in self.entries)
         head = HEAD.pack(*values) + entries
         if self.count <= 70:
@@ -120,12 +166,35 @@ def strange(spec: Spec) -> bool:
     """Change one field. Returns whether the update may still be taken."""
     rng = spec.rng
     entry = spec.entries[int(rng.integers(len(spec.entries)))]
-    name = str(rng.choice(["version", "counter", "count", "layout", "device", "all", "seed", "runs", "answers", "bytes", "carried",
-                           "left out", "digest", "longer", "shorter", "payload", "entries"]))  # fmt: skip
+    name = str(
+        rng.choice(
+            [
+                "version",
+                "counter",
+                "count",
+                "layout",
+                "device",
+                "all",
+                "seed",
+                "runs",
+                "answers",
+                "bytes",
+                "carried",
+                "left out",
+                "digest",
+                "longer",
+                "shorter",
+                "payload",
+                "entries",
+            ]
+        )
+    )
     if name in ("version", "count", "runs"):
         setattr(spec, name, number(rng))
         spec.answers = spec.computed()
-        return (name, getattr(spec, name)) in (("version", 2), ("count", 2)) or (name == "runs" and spec.runs <= 64)
+        return (name, getattr(spec, name)) in (("version", 2), ("count", 2)) or (
+            name == "runs" and spec.runs <= 64
+        )
     if name == "counter":
         spec.counter = number(rng)
         return spec.counter > 0
@@ -145,7 +214,9 @@ def strange(spec: Spec) -> bool:
     if name == "left out":  # the firmware may have that very part
         index = spec.entries.index(entry)
         entry[1] = 0
-        spec.payload = b"".join(part for part, (_, taken, _) in zip(spec.parts, spec.entries, strict=False) if taken)
+        spec.payload = b"".join(
+            part for part, (_, taken, _) in zip(spec.parts, spec.entries, strict=False) if taken
+        )
         return index < len(spec.parts)
     if name == "entries":
         spec.entries += [list(entry) for _ in range(int(rng.integers(1, 64)))]
@@ -153,7 +224,8 @@ def strange(spec: Spec) -> bool:
         return False
     before = spec.payload
     if name == "bytes":
-        before, entry[0] = entry[0], number(rng)
+        before = entry[0]
+        entry[0] = number(rng)
         return bool(before == entry[0])
     if name == "digest":
         entry[2] = rng.bytes(32)
@@ -168,8 +240,11 @@ def strange(spec: Spec) -> bool:
 
 
 def mutant(rng: np.random.Generator, content: bytes, other: bytes) -> bytes:
-    """Return damaged bytes of an update: bits flipped, cut, grown, spliced with another one, or all random."""
-    which, at = int(rng.integers(6)), int(rng.integers(0, len(content) + 1))
+    """Return damaged bytes of an update: bits flipped, cut, grown, spliced with another one, or all
+    random.
+    """
+    which = int(rng.integers(6))
+    at = int(rng.integers(0, len(content) + 1))
     if which == 0:
         return content[:at]
     if which == 1:
@@ -185,19 +260,23 @@ def mutant(rng: np.random.Generator, content: bytes, other: bytes) -> bytes:
 
 
 def drawn_updates(rng: np.random.Generator) -> list[tuple[int, bytes, bool]]:
-    """Return flags, update, and whether it may be taken: one in 20 good, half of the others mutants, half strange ones that are signed."""
+    """Return flags, update, and whether it may be taken: one in 20 good, half of the others mutants, half
+    strange ones that are signed.
+    """
     cases = []
     good = Spec(rng, 1).signed()
     for counter in range(1, UPDATES + 1):
         spec = Spec(rng, counter)
         flags = sum(flag for flag, share in SHARES.items() if rng.random() < share)
-        draw, allowed = rng.random(), True
+        draw = rng.random()
+        allowed = True
         if draw > 0.525:
             changes = [strange(spec) for _ in range(int(rng.choice([1, 1, 1, 2, 3])))]
             allowed = len(changes) > 1 or changes[0]  # a second change can undo the first
         content = spec.signed()
         if 0.05 < draw <= 0.525:
-            intact, content = content, mutant(rng, content, good)
+            intact = content
+            content = mutant(rng, content, good)
             allowed = content in (intact, good)
             good = intact
         if spec.counter > UPDATES:
@@ -215,21 +294,40 @@ def updates() -> list[tuple[int, bytes, bool]]:
 
 
 def test_updates(updates: list[tuple[int, bytes, bool]], tmp_path: Path) -> None:
-    """No error of memory or arithmetic; a refused update changes nothing, and the counter never goes back (`ota_board/fuzz.c`)."""
+    """No error of memory or arithmetic; a refused update changes nothing, and the counter never goes back
+    (`ota_board/fuzz.c`).
+    """
     flags = ["-std=c99", "-O1", f"-I{BOARD}", f"-I{OTA}", f"-I{OTA / 'monocypher'}", *SANITIZERS]
-    sources = [BOARD / "fuzz.c", BOARD / "board.c", BOARD / "model.c", OTA / "ota.c", OTA / "sha2.c", OTA / "monocypher/monocypher.c"]
-    done = subprocess.run([CC, *flags, "-o", tmp_path / "fuzz", *sources], capture_output=True, text=True, timeout=600)
+    sources = [
+        BOARD / "fuzz.c",
+        BOARD / "board.c",
+        BOARD / "model.c",
+        OTA / "ota.c",
+        OTA / "sha2.c",
+        OTA / "monocypher/monocypher.c",
+    ]
+    done = subprocess.run(
+        [CC, *flags, "-o", tmp_path / "fuzz", *sources], capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, done.stderr
     (tmp_path / "trusted").write_bytes(KEY.public_key().public_bytes_raw() + DEVICE)
     seeds = np.random.default_rng(2).integers(0, 2**32, len(updates))
     stream = b"".join(
-        struct.pack("<BII", flags, int(seed), len(content)) + content for seed, (flags, content, _) in zip(seeds, updates, strict=True)
+        struct.pack("<BII", flags, int(seed), len(content)) + content
+        for seed, (flags, content, _) in zip(seeds, updates, strict=True)
     )
     began = time.monotonic()
     results = bounded_run([tmp_path / "fuzz", tmp_path / "trusted"], stream, tmp_path)
-    print(f"{len(updates)} updates in {time.monotonic() - began:.1f} s: {dict(sorted(Counter(results).items()))}")
+    print(
+        f"{len(updates)} updates in {time.monotonic() - began:.1f} s: "
+        f"{dict(sorted(Counter(results).items()))}"
+    )
     assert len(results) == len(updates)
-    wrong = [i for i, (result, (_, _, allowed)) in enumerate(zip(results, updates, strict=True)) if result == DONE and not allowed]
+    wrong = [
+        i
+        for i, (result, (_, _, allowed)) in enumerate(zip(results, updates, strict=True))
+        if result == DONE and not allowed
+    ]
     assert not wrong, [updates[i] for i in wrong[:3]]
     assert set(results) == set(RESULTS) - {NO_ROOM}, "a result that no update reached"
 

@@ -25,7 +25,9 @@ def test_what_is_forbidden_is_named() -> None:
 
 def test_the_operator_that_stayed_float_is_named_rather_than_its_neighbours() -> None:
     with pytest.raises(ExportError, match=r"SQUARED_DIFFERENCE \(layer1\)"):
-        check_integer(graph(("DEQUANTIZE", "FLOAT32"), ("SQUARED_DIFFERENCE", "FLOAT32"), ("QUANTIZE", "INT8")))
+        check_integer(
+            graph(("DEQUANTIZE", "FLOAT32"), ("SQUARED_DIFFERENCE", "FLOAT32"), ("QUANTIZE", "INT8"))
+        )
     with pytest.raises(ExportError, match=r"DEQUANTIZE \(layer0\)"):
         check_integer(graph(("DEQUANTIZE", "FLOAT32")))
 
@@ -45,7 +47,12 @@ def test_a_layer_without_an_int8_form_is_named() -> None:
     from firmware_export.quantize.ranges import observe
 
     layers = keras.layers
-    parts = [layers.Conv2D(4, 3), layers.Activation("softplus", name="soft"), layers.Flatten(), layers.Dense(3)]
+    parts = [
+        layers.Conv2D(4, 3),
+        layers.Activation("softplus", name="soft"),
+        layers.Flatten(),
+        layers.Dense(3),
+    ]
     network = Network(keras.Sequential([keras.Input((6, 6, 1)), *parts]))
     template, bindings = build_template(of.predict(network, 8))
     model = fill_template(template, bindings, network.initial_weights())

@@ -1,4 +1,6 @@
-"""Names in a model file are data: no name becomes code, in the generated files or in what a certificate runs."""
+"""Names in a model file are data: no name becomes code, in the generated files or in what a certificate
+runs.
+"""
 
 import json
 import os
@@ -22,7 +24,10 @@ from firmware_export.firmware.targets import TARGETS
 from firmware_export.tflite.network import read_network
 
 ROOT = Path(__file__).parents[2]
-PAYLOAD = 'x */\n#include <stdlib.h>\n__attribute__((constructor)) static void owned(void){ system("id > %s"); }\n/* '
+PAYLOAD = (
+    'x */\n#include <stdlib.h>\n__attribute__((constructor)) static void owned(void){ system("id > %s"); '
+    "}\n/* "
+)
 NAMES = (
     "a */ b",
     "a\nint b;\n",
@@ -56,19 +61,28 @@ def renamed(model: bytes, rename) -> bytes:
 
 def edgefl(*words: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "firmware_export", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=dict(os.environ), timeout=600, check=False)
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, env=dict(os.environ), timeout=600, check=False
+    )
 
 
 @pytest.fixture
 def hostile(digits, tmp_path) -> tuple[Path, Path]:
-    """A device's state whose template names its input after a C function, and the file that this function would write."""
-    owned, state = tmp_path / "OWNED", tmp_path / "state"
+    """A device's state whose template names its input after a C function, and the file that this function
+    would write.
+    """
+    owned = tmp_path / "OWNED"
+    state = tmp_path / "state"
     save_plan(digits.plan, state / "plan")
     template = digits.plan.template
     first = read_network(template).inputs[0]
     name = (PAYLOAD % owned).encode()
     save_plan(
-        type(digits.plan)(digits.plan.spec, digits.plan.program, renamed(template, lambda i, old: name if i == first else old)),
+        type(digits.plan)(
+            digits.plan.spec,
+            digits.plan.program,
+            renamed(template, lambda i, old: name if i == first else old),
+        ),
         state / "plan",
     )
     (state / "mixture.safetensors").write_bytes(encode_mixture(digits.mixture))
@@ -84,7 +98,10 @@ def test_a_tensor_name_runs_no_code_at_export_and_verify(hostile, tmp_path) -> N
         pytest.skip(reason)
     state, owned = hostile
     ran = []
-    for words in (("--state", state, "-o", tmp_path / "out", "--target", "host", "--samples", 3), ("verify", tmp_path / "out")):
+    for words in (
+        ("--state", state, "-o", tmp_path / "out", "--target", "host", "--samples", 3),
+        ("verify", tmp_path / "out"),
+    ):
         done = edgefl("export", *words)
         assert done.returncode == 0, done.stderr
         ran += [words[0]] if owned.exists() else []
@@ -93,15 +110,28 @@ def test_a_tensor_name_runs_no_code_at_export_and_verify(hostile, tmp_path) -> N
     certificate = json.loads((tmp_path / "out" / "certificate.json").read_text())
     assert next(place for place in certificate["parity"] if place["place"] == "host")["status"] == "equal"
     for path in (tmp_path / "out").rglob("*"):
-        assert path.suffix == ".tflite" or not path.is_file() or b"__attribute__((constructor))" not in path.read_bytes(), path
+        assert (
+            path.suffix == ".tflite"
+            or not path.is_file()
+            or b"__attribute__((constructor))" not in path.read_bytes()
+        ), path
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_any_name_gives_c_that_compiles_and_is_right(name, graphs, compiled, tmp_path) -> None:
     rng = np.random.default_rng(0)
-    kernel, bias = rng.integers(-9, 9, (4, 6)).astype(np.int8), np.zeros(4, np.int32)
-    weights = graphs.T((4, 6), 0.02, data=kernel, name=name), graphs.T((4,), np.array([0.001]), data=bias, name=name)
-    tensors = [graphs.T((1, 6), name=name), *weights, graphs.T((1, 4), 0.01, name=name), graphs.T((1, 4), 1 / 256, -128, name=name)]
+    kernel = rng.integers(-9, 9, (4, 6)).astype(np.int8)
+    bias = np.zeros(4, np.int32)
+    weights = (
+        graphs.T((4, 6), 0.02, data=kernel, name=name),
+        graphs.T((4,), np.array([0.001]), data=bias, name=name),
+    )
+    tensors = [
+        graphs.T((1, 6), name=name),
+        *weights,
+        graphs.T((1, 4), 0.01, name=name),
+        graphs.T((1, 4), 1 / 256, -128, name=name),
+    ]
     operators = [
         graphs.Op("FULLY_CONNECTED", (0, 1, 2), (3,), {}, "FullyConnected"),
         graphs.Op("SOFTMAX", (3,), (4,), {"beta": 1.0}, "Softmax"),
@@ -122,7 +152,9 @@ def test_a_version_in_a_certificate_cannot_end_a_comment() -> None:
     from firmware_export.tflite.graph import Graph
 
     text = ops_h(Graph((("ADD", (0,)),), (), ()), 10, 16, '1.0\nstatic int owned = system("id");\n//')
-    assert "system(" not in text and not [line for line in text.splitlines() if line.startswith("static int owned")]
+    assert "system(" not in text and not [
+        line for line in text.splitlines() if line.startswith("static int owned")
+    ]
 
 
 SHELL = """
@@ -160,18 +192,26 @@ def test_semihosting_starts_no_process_of_this_computer(hand, tmp_path) -> None:
 
 GREEDY = {
     "memory": "if (malloc((size_t)5 << 30) == NULL) {\n        abort();\n    }",
-    "file": 'FILE *file = fopen("large", "wb");\n    for (;;) {\n        fwrite(text, 1, sizeof text, file);\n    }',
+    "file": 'FILE *file = fopen("large", "wb");\n    for (;;) {\n        fwrite(text, 1, sizeof text, '
+    "file);\n    }",
     "text": "for (;;) {\n        fwrite(text, 1, sizeof text, stdout);\n    }",
 }
 
 
-@pytest.mark.parametrize(("kind", "reason"), [("memory", "failed"), ("file", "67,108,864 bytes"), ("text", "67,108,864 bytes")])
+@pytest.mark.parametrize(
+    ("kind", "reason"), [("memory", "failed"), ("file", "67,108,864 bytes"), ("text", "67,108,864 bytes")]
+)
 def test_a_program_that_wants_too_much_is_stopped_by_name(kind, reason, hand, tmp_path) -> None:
     target = TARGETS["host"]
     if missing := not_runnable(target):
         pytest.skip(missing)
-    greedy = f"static void take(void)\n{{\n    static char text[65536];\n    (void)text;\n    {GREEDY[kind]}\n}}\nvoid model_invoke("
-    model = "#include <stdio.h>\n#include <stdlib.h>\n" + hand.FILES["model.c"].replace("void model_invoke(", greedy, 1)
+    greedy = (
+        "static void take(void)\n{\n    static char text[65536];\n    (void)text;\n    "
+        f"{GREEDY[kind]}\n}}\nvoid model_invoke("
+    )
+    model = "#include <stdio.h>\n#include <stdlib.h>\n" + hand.FILES["model.c"].replace(
+        "void model_invoke(", greedy, 1
+    )
     model = model.replace("    for (int o", "    take();\n    for (int o", 1)
     built = build({**hand.FILES, "model.c": model}, target, tmp_path)
     message = ""

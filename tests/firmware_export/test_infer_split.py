@@ -1,4 +1,6 @@
-"""Which samples `edgefl infer` calls held out: those of the rule in the model, wherever the model lies, and none where it cannot know."""
+"""Which samples `edgefl infer` calls held out: those of the rule in the model, wherever the model lies, and
+none where it cannot know.
+"""
 
 import json
 import os
@@ -32,7 +34,9 @@ def infer(model: Path, data: Path, *more: str) -> str:
 
 
 def noise(path: Path, count: int, seed: int) -> Path:
-    """Random pictures with random labels: a model is right on them by chance, and on those that it learned by heart."""
+    """Random pictures with random labels: a model is right on them by chance, and on those that it learned by
+    heart.
+    """
     rng = np.random.default_rng(seed)
     np.savez(path, x=rng.random((count, 28, 28, 1), np.float32), y=rng.permutation(np.arange(count) % 10))
     return path
@@ -45,7 +49,9 @@ def home(digits, tmp_path_factory) -> Path:
     save_plan(digits.plan, home / "plan")
     (home / "mixture.safetensors").write_bytes(encode_mixture(digits.mixture))
     data = noise(home / "pi-1.npz", COUNT, 1)
-    (home / "device.json").write_text(json.dumps({"data": str(data), "id": "pi-1", "federation": "digits", "seed": 3}))
+    (home / "device.json").write_text(
+        json.dumps({"data": str(data), "id": "pi-1", "federation": "digits", "seed": 3})
+    )
     done = run("export", "--state", home, "-o", home / "model")
     assert done.returncode == 0, done.stderr
     assert "XNNPACK" not in done.stderr
@@ -58,7 +64,9 @@ def test_a_copied_model_finds_the_samples_that_its_device_held_out(home, tmp_pat
     shown = infer(copied, home / "pi-1.npz")
     assert f"accuracy {report['accuracy_int8']:.4f} on 40 held-out samples" in shown
     float_copy = Path(shutil.copy(home / "model/model_float.tflite", tmp_path / "float.tflite"))
-    assert f"accuracy {report['accuracy_float']:.4f} on 40 held-out samples" in infer(float_copy, home / "pi-1.npz")
+    assert f"accuracy {report['accuracy_float']:.4f} on 40 held-out samples" in infer(
+        float_copy, home / "pi-1.npz"
+    )
 
 
 def test_a_shard_of_another_size_is_measured_whole_and_not_called_test(home, tmp_path) -> None:
@@ -74,7 +82,9 @@ def test_devices_of_one_size_hold_out_the_same_places(home, tmp_path) -> None:
     arrays["y"] = np.arange(COUNT) // 20  # labels by place: the accuracy tells which places were measured
     np.savez(tmp_path / "pi-2.npz", **arrays)
     state = Path(shutil.copytree(home, tmp_path / "state", ignore=shutil.ignore_patterns("model", "*.npz")))
-    (state / "device.json").write_text(json.dumps({"data": str(tmp_path / "pi-2.npz"), "id": "pi-2", "federation": "f", "seed": 3}))
+    (state / "device.json").write_text(
+        json.dumps({"data": str(tmp_path / "pi-2.npz"), "id": "pi-2", "federation": "f", "seed": 3})
+    )
     done = run("export", "--state", state, "-o", state / "model", "--json")
     figures = json.loads(done.stdout)
     shown = infer(home / "model/model.tflite", tmp_path / "pi-2.npz")
@@ -87,15 +97,24 @@ def test_a_model_without_the_note_is_measured_on_all_samples(home, tmp_path) -> 
     shown = infer(tmp_path / "model.tflite", home / "pi-1.npz")
     assert "on all 200 samples" in shown and "may have been trained on some of them" in shown
     figures = json.loads(infer(tmp_path / "model.tflite", home / "pi-1.npz", "--json"))
-    assert figures["split"] == "all" and figures["samples"] == 200 and "does not say" in figures["split_unknown"]
+    assert (
+        figures["split"] == "all" and figures["samples"] == 200 and "does not say" in figures["split_unknown"]
+    )
     refused = run("infer", tmp_path / "model.tflite", "--data", home / "pi-1.npz", "--split", "train")
     assert refused.returncode == 1 and "--split all" in refused.stderr and "Traceback" not in refused.stderr
 
 
 def test_test_samples_of_the_file_itself(home, tmp_path) -> None:
-    """They are nobody's training samples, but a model that was trained by another rule may know some of them."""
+    """They are nobody's training samples, but a model that was trained by another rule may know some of
+    them.
+    """
     arrays = dict(np.load(home / "pi-1.npz"))
-    parts = {"x": arrays["x"][:160], "y": arrays["y"][:160], "x_test": arrays["x"][160:], "y_test": arrays["y"][160:]}
+    parts = {
+        "x": arrays["x"][:160],
+        "y": arrays["y"][:160],
+        "x_test": arrays["x"][160:],
+        "y_test": arrays["y"][160:],
+    }
     np.savez(tmp_path / "own.npz", **parts)
     shown = infer(home / "model/model.tflite", tmp_path / "own.npz")
     assert "on all 200 samples" in shown and "may have been trained" in shown
@@ -139,7 +158,10 @@ def test_the_note_changes_no_weight_and_keeps_the_alignment(home) -> None:
     for index in range(root.BuffersLength()):
         data = root.Buffers(index).DataAsNumpy()
         if not isinstance(data, int) and len(data):
-            start = data.__array_interface__["data"][0] - np.frombuffer(again, np.uint8).__array_interface__["data"][0]
+            start = (
+                data.__array_interface__["data"][0]
+                - np.frombuffer(again, np.uint8).__array_interface__["data"][0]
+            )
             assert start % 16 == 0
 
 
@@ -152,7 +174,8 @@ def tiny() -> bytes:
     from firmware_export.tflite.metadata import SPLIT, with_metadata
 
     root = schema.ModelT()
-    root.version, root.buffers = 3, [schema.BufferT()]
+    root.version = 3
+    root.buffers = [schema.BufferT()]
     builder = flatbuffers.Builder(64)
     builder.Finish(root.Pack(builder), b"TFL3")
     return with_metadata(bytes(builder.Output()), SPLIT, b"note")
@@ -171,9 +194,17 @@ def test_a_damaged_model_ends_nothing(tiny: bytes, word: int, place: int, cut: i
 
 @pytest.mark.parametrize(
     "note",
-    [b"", b"[]", b"{", b'{"version":2}', b'{"version":1,"rule":"drawn","seed":-1,"train":1,"test":1}', b"[" * 100_000,
-     b'{"version":1,"rule":"other","seed":1,"train":1,"test":1}', b'{"version":1,"rule":"drawn","seed":1,"train":1,"test":true}'],
-)  # fmt: skip
+    [
+        b"",
+        b"[]",
+        b"{",
+        b'{"version":2}',
+        b'{"version":1,"rule":"drawn","seed":-1,"train":1,"test":1}',
+        b"[" * 100_000,
+        b'{"version":1,"rule":"other","seed":1,"train":1,"test":1}',
+        b'{"version":1,"rule":"drawn","seed":1,"train":1,"test":true}',
+    ],
+)
 def test_a_strange_note_tells_no_split(note: bytes) -> None:
     from edgefl.data.split import decode_split
 

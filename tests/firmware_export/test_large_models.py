@@ -1,4 +1,6 @@
-"""A model of 300,000 weights: the quantizer keeps them behind the flatbuffer, where tflite-micro would read zeros."""
+"""A model of 300,000 weights: the quantizer keeps them behind the flatbuffer, where tflite-micro would read
+zeros.
+"""
 
 import json
 import os
@@ -16,13 +18,17 @@ from edgefl.types import Mixture, Shard
 
 ROOT = Path(__file__).parents[2]
 FOREIGN = Path(__file__).with_name("foreign.py")
-INPUTS, UNITS, CLASSES = 1200, 248, 10
+INPUTS = 1200
+UNITS = 248
+CLASSES = 10
 WEIGHTS = INPUTS * UNITS + UNITS * CLASSES
 
 
 def edgefl(*words: object, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "firmware_export", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=env, timeout=600, check=False)
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, env=env, timeout=600, check=False
+    )
 
 
 @pytest.fixture(scope="module")
@@ -34,27 +40,40 @@ def state(graphs, tmp_path_factory) -> Path:
     first = (rng.normal(size=(UNITS, INPUTS)) / np.sqrt(INPUTS)).astype(np.float32)
     hidden = np.maximum(centres @ first.T, 0)
     second = (hidden / np.linalg.norm(hidden, axis=1, keepdims=True)).astype(np.float32)
-    t, op = graphs.T, graphs.Op
+    t = graphs.T
+    op = graphs.Op
     tensors = [
-        t((1, INPUTS), kind="FLOAT32", name="x"), t(first.shape, data=first, name="first"),
+        t((1, INPUTS), kind="FLOAT32", name="x"),
+        t(first.shape, data=first, name="first"),
         t((UNITS,), data=np.zeros(UNITS, np.float32), name="b1"),
-        t((1, UNITS), kind="FLOAT32", name="hidden"), t(second.shape, data=second, name="second"),
-        t((CLASSES,), data=np.zeros(CLASSES, np.float32), name="b2"), t((1, CLASSES), kind="FLOAT32", name="logits"),
+        t((1, UNITS), kind="FLOAT32", name="hidden"),
+        t(second.shape, data=second, name="second"),
+        t((CLASSES,), data=np.zeros(CLASSES, np.float32), name="b2"),
+        t((1, CLASSES), kind="FLOAT32", name="logits"),
         t((1, CLASSES), kind="FLOAT32", name="shares"),
-    ]  # fmt: skip
+    ]
     dense = "FullyConnected"
     operators = [
-        op("FULLY_CONNECTED", (0, 1, 2), (3,), {"fusedActivationFunction": 1}, dense), op("FULLY_CONNECTED", (3, 4, 5), (6,), {}, dense),
+        op("FULLY_CONNECTED", (0, 1, 2), (3,), {"fusedActivationFunction": 1}, dense),
+        op("FULLY_CONNECTED", (3, 4, 5), (6,), {}, dense),
         op("SOFTMAX", (6,), (7,), {"beta": 1.0}, "Softmax"),
-    ]  # fmt: skip
+    ]
     template = graphs.model_of(tensors, operators)
     labels = rng.integers(0, CLASSES, 140)
     x = (centres[labels] + rng.normal(size=(140, INPUTS))).astype(np.float32)
     home = tmp_path_factory.mktemp("large")
-    save_plan(Plan(PlanSpec("dense", "fedavg", {}, (INPUTS,), CLASSES, (), ()), b"no program", template), home / "plan")
+    save_plan(
+        Plan(PlanSpec("dense", "fedavg", {}, (INPUTS,), CLASSES, (), ()), b"no program", template),
+        home / "plan",
+    )
     (home / "mixture.safetensors").write_bytes(encode_mixture(Mixture({})))
-    save_shard(home / "shard.npz", Shard(x[:100], labels[:100].astype(np.int64), x[100:], labels[100:].astype(np.int64), CLASSES))
-    (home / "device.json").write_text(json.dumps({"data": str(home / "shard.npz"), "id": "pi-1", "federation": "f", "seed": 1}))
+    save_shard(
+        home / "shard.npz",
+        Shard(x[:100], labels[:100].astype(np.int64), x[100:], labels[100:].astype(np.int64), CLASSES),
+    )
+    (home / "device.json").write_text(
+        json.dumps({"data": str(home / "shard.npz"), "id": "pi-1", "federation": "f", "seed": 1})
+    )
     return home
 
 
@@ -67,19 +86,38 @@ def exported(state, tmp_path_factory) -> Path:
     return out
 
 
-def test_every_runtime_reads_what_the_device_exports(exported, state, micro_environment, other_python, tmp_path) -> None:
+def test_every_runtime_reads_what_the_device_exports(
+    exported, state, micro_environment, other_python, tmp_path
+) -> None:
     report = json.loads((exported / "report.json").read_text())
     assert report["accuracy_int8"] > 0.9
     done = edgefl(
-        "infer", exported / "model.tflite", "--data", state / "shard.npz", "--runtime", "tflite-micro", "--json", env=micro_environment
+        "infer",
+        exported / "model.tflite",
+        "--data",
+        state / "shard.npz",
+        "--runtime",
+        "tflite-micro",
+        "--json",
+        env=micro_environment,
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["accuracy"] == report["accuracy_int8"]
     samples = np.random.default_rng(2).integers(-128, 128, (20, INPUTS)).astype(np.int8)
     np.save(tmp_path / "samples.npy", samples)
     rows = {}
-    for python, runtime, env in ((sys.executable, "tflite-micro", micro_environment), (other_python, "reference", None)):
-        words = [python, FOREIGN, runtime, exported / "model.tflite", tmp_path / "samples.npy", tmp_path / "out.npy"]
+    for python, runtime, env in (
+        (sys.executable, "tflite-micro", micro_environment),
+        (other_python, "reference", None),
+    ):
+        words = [
+            python,
+            FOREIGN,
+            runtime,
+            exported / "model.tflite",
+            tmp_path / "samples.npy",
+            tmp_path / "out.npy",
+        ]
         subprocess.run(list(map(str, words)), check=True, env=env, timeout=300)
         rows[runtime] = np.load(tmp_path / "out.npy")
     np.testing.assert_array_equal(rows["tflite-micro"], rows["reference"])
@@ -87,9 +125,13 @@ def test_every_runtime_reads_what_the_device_exports(exported, state, micro_envi
 
 def test_the_c_gives_the_same_bytes_and_the_certificate_is_made(state, tmp_path) -> None:
     pytest.importorskip("tflite_micro")
-    done = edgefl("export", "--state", state, "-o", tmp_path, "--target", "host", "--samples", 12, env=dict(os.environ))
+    done = edgefl(
+        "export", "--state", state, "-o", tmp_path, "--target", "host", "--samples", 12, env=dict(os.environ)
+    )
     assert done.returncode == 0, done.stderr
-    places = {place["place"]: place for place in json.loads((tmp_path / "certificate.json").read_text())["parity"]}
+    places = {
+        place["place"]: place for place in json.loads((tmp_path / "certificate.json").read_text())["parity"]
+    }
     ran = {name for name, place in places.items() if place["status"] == "equal"}
     assert {"tflite-micro", "host"} <= ran
     assert len({places[name]["outputs_sha256"] for name in ran if places[name]["samples"] == 12}) == 1

@@ -29,11 +29,19 @@ def test_operators_without_a_kernel(graphs) -> None:
 
 
 def test_types(graphs) -> None:
-    refused(unary(graphs, "LOGISTIC", graphs.T((1, 4), kind="FLOAT32"), graphs.T((1, 4), kind="FLOAT32")), "FLOAT32", "INT8")
+    refused(
+        unary(graphs, "LOGISTIC", graphs.T((1, 4), kind="FLOAT32"), graphs.T((1, 4), kind="FLOAT32")),
+        "FLOAT32",
+        "INT8",
+    )
     refused(unary(graphs, "QUANTIZE", graphs.T((1, 4), kind="FLOAT32")), "FLOAT32")
     refused(unary(graphs, "LOGISTIC", graphs.T((2, 4)), graphs.T((2, 4), 1 / 256, -128)), "batch of one")
     tensors = [graphs.T((1, 4)), graphs.T((4, 4), data=np.zeros((4, 4), np.float32)), graphs.T((1, 4))]
-    refused(graphs.model_of(tensors, [graphs.Op("FULLY_CONNECTED", (0, 1, -1), (2,), {}, "FullyConnected")]), "FULLY_CONNECTED", "FLOAT32")
+    refused(
+        graphs.model_of(tensors, [graphs.Op("FULLY_CONNECTED", (0, 1, -1), (2,), {}, "FullyConnected")]),
+        "FULLY_CONNECTED",
+        "FLOAT32",
+    )
 
 
 def test_several_inputs(graphs) -> None:
@@ -50,7 +58,13 @@ def test_parameters_that_the_interpreter_refuses(graphs) -> None:
 
 
 def test_a_bias_that_overflows(graphs) -> None:
-    tensors = [graphs.T((1, 2), 0.1), graphs.T((1, 2), 1e-9, 0, np.ones((1, 2), np.int8)),
-               graphs.T((1,), [1e-10], 0, np.array([2**31 - 1], np.int32)), graphs.T((1, 1), 0.1, name="fc")]  # fmt: skip
+    tensors = [
+        graphs.T((1, 2), 0.1),
+        graphs.T((1, 2), 1e-9, 0, np.ones((1, 2), np.int8)),
+        graphs.T((1,), [1e-10], 0, np.array([2**31 - 1], np.int32)),
+        graphs.T((1, 1), 0.1, name="fc"),
+    ]
     with pytest.raises(ExportError, match=r"FULLY_CONNECTED \(fc\) has a bias of 2147483647 in channel 0"):
-        generate(graphs.model_of(tensors, [graphs.Op("FULLY_CONNECTED", (0, 1, 2), (3,), {}, "FullyConnected")]))
+        generate(
+            graphs.model_of(tensors, [graphs.Op("FULLY_CONNECTED", (0, 1, 2), (3,), {}, "FullyConnected")])
+        )

@@ -1,4 +1,6 @@
-"""Mixtures of every kind on real data: their int8 models hold no forbidden operator, run in tflite-micro, and answer as float does."""
+"""Mixtures of every kind on real data: their int8 models hold no forbidden operator, run in tflite-micro, and
+answer as float does.
+"""
 
 import numpy as np
 import pytest
@@ -34,6 +36,8 @@ def test_tflite_micro_runs_it(made) -> None:
     reference, _ = outputs(load(made.model, reference=True), x)
     assert micro.dtype == np.int8
     apart = np.abs(micro.astype(int) - reference).max(axis=1)
-    assert (apart > 2).mean() <= 0.01  # a step of a logit may be several of a probability, where the softmax is steep
+    assert (
+        apart > 2
+    ).mean() <= 0.01  # a step of a logit may be several of a probability, where the softmax is steep
     assert apart.max() <= 4
     assert (micro.argmax(axis=1) == reference.argmax(axis=1)).mean() >= 0.97

@@ -20,13 +20,22 @@ def test_norms_have_an_int8_form(norm: str, compiled, tmp_path) -> None:
 
     layers = keras.layers
     options = {"groups": 2} if norm == "GroupNormalization" else {}
-    parts = [layers.Conv2D(8, 3), getattr(layers, norm)(**options, name="norm"), layers.ReLU(), layers.Flatten(), layers.Dense(4)]
+    parts = [
+        layers.Conv2D(8, 3),
+        getattr(layers, norm)(**options, name="norm"),
+        layers.ReLU(),
+        layers.Flatten(),
+        layers.Dense(4),
+    ]
     keras.utils.set_random_seed(0)
     network = Network(keras.Sequential([keras.Input((10, 10, 1)), *parts]))
     template, bindings = build_template(of.predict(network, 8))
     rng = np.random.default_rng(0)
     weights = network.initial_weights()
-    weights |= {name: rng.uniform(0.5, 1.5, weights[name].shape).astype(np.float32) for name in ("norm/gamma", "norm/beta")}
+    weights |= {
+        name: rng.uniform(0.5, 1.5, weights[name].shape).astype(np.float32)
+        for name in ("norm/gamma", "norm/beta")
+    }
     model = fill_template(template, bindings, weights)
     x = rng.normal(size=(200, 10, 10, 1)).astype(np.float32)
     integer = quantize(model, observe(model, x), RECIPES[0])

@@ -1,4 +1,6 @@
-"""Exports name the operator versions that TensorFlow's own converter names, and a strict importer takes them."""
+"""Exports name the operator versions that TensorFlow's own converter names, and a strict importer takes
+them.
+"""
 
 import numpy as np
 import pytest
@@ -9,16 +11,26 @@ from firmware_export.tflite.network import read_network
 
 X = np.random.default_rng(0).normal(size=(30, 8, 8, 3)).astype(np.float32)
 INT8 = {
-    "CONV_2D": 3, "DEPTHWISE_CONV_2D": 3, "FULLY_CONNECTED": 4, "ADD": 2, "MAX_POOL_2D": 2, "AVERAGE_POOL_2D": 2, "PAD": 2, "RESHAPE": 1,
-}  # fmt: skip
+    "CONV_2D": 3,
+    "DEPTHWISE_CONV_2D": 3,
+    "FULLY_CONNECTED": 4,
+    "ADD": 2,
+    "MAX_POOL_2D": 2,
+    "AVERAGE_POOL_2D": 2,
+    "PAD": 2,
+    "RESHAPE": 1,
+}
 """The versions that bakenn 1.0.0 asks for; the same as LiteRT's op_version.cc for int8."""
 
 
 @pytest.fixture(scope="module")
 def network(graphs) -> bytes:
-    """A float network of the operators that the strict importer has, written by hand as the converter writes it."""
+    """A float network of the operators that the strict importer has, written by hand as the converter writes
+    it.
+    """
     rng = np.random.default_rng(3)
-    t, op = graphs.T, graphs.Op
+    t = graphs.T
+    op = graphs.Op
 
     def weight(*shape: int) -> object:
         return t(shape, data=rng.normal(size=shape).astype(np.float32) / 3)
@@ -27,21 +39,51 @@ def network(graphs) -> bytes:
         return t((1, *shape), kind="FLOAT32")
 
     tensors = [
-        flow(8, 8, 3), t((4, 2), data=np.array([[0, 0], [1, 1], [1, 1], [0, 0]], np.int32), scales=()), flow(10, 10, 3),
-        weight(4, 3, 3, 3), weight(4), flow(8, 8, 4), weight(1, 3, 3, 4), weight(4), flow(8, 8, 4), flow(8, 8, 4), flow(4, 4, 4),
-        flow(2, 2, 4), t((2,), data=np.array([1, 16], np.int32), scales=()), flow(16), weight(5, 16), weight(5), flow(5),
-    ]  # fmt: skip
+        flow(8, 8, 3),
+        t((4, 2), data=np.array([[0, 0], [1, 1], [1, 1], [0, 0]], np.int32), scales=()),
+        flow(10, 10, 3),
+        weight(4, 3, 3, 3),
+        weight(4),
+        flow(8, 8, 4),
+        weight(1, 3, 3, 4),
+        weight(4),
+        flow(8, 8, 4),
+        flow(8, 8, 4),
+        flow(4, 4, 4),
+        flow(2, 2, 4),
+        t((2,), data=np.array([1, 16], np.int32), scales=()),
+        flow(16),
+        weight(5, 16),
+        weight(5),
+        flow(5),
+    ]
     for number, tensor in enumerate(tensors):
         object.__setattr__(tensor, "name", f"layer{number}")
-    conv = {"padding": 1, "strideW": 1, "strideH": 1, "dilationWFactor": 1, "dilationHFactor": 1, "fusedActivationFunction": 1}
+    conv = {
+        "padding": 1,
+        "strideW": 1,
+        "strideH": 1,
+        "dilationWFactor": 1,
+        "dilationHFactor": 1,
+        "fusedActivationFunction": 1,
+    }
     pool = {"padding": 1, "strideW": 2, "strideH": 2, "filterWidth": 2, "filterHeight": 2}
     operators = [
-        op("PAD", (0, 1), (2,), {}, "Pad"), op("CONV_2D", (2, 3, 4), (5,), conv, "Conv2D"),
-        op("DEPTHWISE_CONV_2D", (5, 6, 7), (8,), {**conv, "padding": 0, "depthMultiplier": 1}, "DepthwiseConv2D"),
-        op("ADD", (5, 8), (9,), {}, "Add"), op("MAX_POOL_2D", (9,), (10,), pool, "Pool2D"),
-        op("AVERAGE_POOL_2D", (10,), (11,), pool, "Pool2D"), op("RESHAPE", (11, 12), (13,)),
+        op("PAD", (0, 1), (2,), {}, "Pad"),
+        op("CONV_2D", (2, 3, 4), (5,), conv, "Conv2D"),
+        op(
+            "DEPTHWISE_CONV_2D",
+            (5, 6, 7),
+            (8,),
+            {**conv, "padding": 0, "depthMultiplier": 1},
+            "DepthwiseConv2D",
+        ),
+        op("ADD", (5, 8), (9,), {}, "Add"),
+        op("MAX_POOL_2D", (9,), (10,), pool, "Pool2D"),
+        op("AVERAGE_POOL_2D", (10,), (11,), pool, "Pool2D"),
+        op("RESHAPE", (11, 12), (13,)),
         op("FULLY_CONNECTED", (13, 14, 15), (16,), {}, "FullyConnected"),
-    ]  # fmt: skip
+    ]
     return graphs.model_of(tensors, operators)
 
 
@@ -73,7 +115,9 @@ def test_the_versions_are_those_of_tensorflows_own_converter() -> None:
     from firmware_export.tflite.portable import to_portable
 
     rng = np.random.default_rng(5)
-    kernel, deep, dense = (rng.normal(size=shape).astype(np.float32) for shape in ((3, 3, 4, 4), (3, 3, 4, 1), (64, 8)))
+    kernel, deep, dense = (
+        rng.normal(size=shape).astype(np.float32) for shape in ((3, 3, 4, 4), (3, 3, 4, 1), (64, 8))
+    )
 
     @tf.function(input_signature=[tf.TensorSpec((1, 4, 4, 4), tf.float32)])
     def everything(x):
@@ -94,7 +138,9 @@ def test_the_versions_are_those_of_tensorflows_own_converter() -> None:
 
     converter = tf.lite.TFLiteConverter.from_concrete_functions([everything.get_concrete_function()])
     converter.optimizations = [tf.lite.Optimize.DEFAULT]
-    converter.representative_dataset = lambda: ([rng.normal(size=(1, 4, 4, 4)).astype(np.float32)] for _ in range(8))
+    converter.representative_dataset = lambda: (
+        [rng.normal(size=(1, 4, 4, 4)).astype(np.float32)] for _ in range(8)
+    )
     converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
     converter.inference_input_type = converter.inference_output_type = tf.int8
     import flatbuffers

@@ -1,4 +1,6 @@
-"""Updates are applied by the firmware's own C, compiled for this machine: flash is an array whose power can be cut."""
+"""Updates are applied by the firmware's own C, compiled for this machine: flash is an array whose power can
+be cut.
+"""
 
 import ctypes
 import hashlib
@@ -16,16 +18,39 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgefl.errors import ExportError
-from firmware_export.ota.ota import ENTRY, HEAD, Part, Parts, device_digest, make_update, read_update, self_test_inputs
+from firmware_export.ota.ota import (
+    ENTRY,
+    HEAD,
+    Part,
+    Parts,
+    device_digest,
+    make_update,
+    read_update,
+    self_test_inputs,
+)
 
 HERE = Path(__file__).parent / "ota_board"
 SOURCE = Path(__file__).parents[2] / "firmware_export/templates/ota"
 LAYOUT = "00112233445566778899aabbccddeeff" * 2
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 PUBLIC = KEY.public_key().public_bytes_raw()
-DONE, BAD_FORMAT, BAD_SIGNATURE, OLD_COUNTER, OTHER_LAYOUT, OTHER_BASE, BAD_DIGEST, NO_ROOM, NOT_WRITTEN, SELF_TEST_FAILED = range(10)
-OTHER_DEVICE, OTHER_VERSION = 10, 11
-SLOT, COUNTER_PAGES, RECORD = (0, 1), (2, 3), 80
+(
+    DONE,
+    BAD_FORMAT,
+    BAD_SIGNATURE,
+    OLD_COUNTER,
+    OTHER_LAYOUT,
+    OTHER_BASE,
+    BAD_DIGEST,
+    NO_ROOM,
+    NOT_WRITTEN,
+    SELF_TEST_FAILED,
+) = range(10)
+OTHER_DEVICE = 10
+OTHER_VERSION = 11
+SLOT = (0, 1)
+COUNTER_PAGES = (2, 3)
+RECORD = 80
 DEVICE = "pi-1"
 SAMPLE = np.array([1, 2, 3, 4, 5], np.int8)
 BUILT_IN = (7, 3)
@@ -52,9 +77,14 @@ def update(
     device: str = DEVICE,
 ) -> bytes:
     return make_update(
-        parts(*old) if old else None, parts(*values), counter=counter, sign=KEY.sign, answer=answer(*(computes or values)), inputs=5,
+        parts(*old) if old else None,
+        parts(*values),
+        counter=counter,
+        sign=KEY.sign,
+        answer=answer(*(computes or values)),
+        inputs=5,
         device=device,
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(scope="session")
@@ -82,7 +112,9 @@ def board(library: Path, tmp_path: Path) -> Iterator[Any]:
         getattr(loaded, name).restype = ctypes.POINTER(ctypes.c_uint8)
     assert loaded.boot() == 0
     yield loaded
-    assert ctypes.c_int.in_dll(loaded, "violations").value == 0, "a write outside of an area, unaligned, or to bytes that are not erased"
+    assert ctypes.c_int.in_dll(loaded, "violations").value == 0, (
+        "a write outside of an area, unaligned, or to bytes that are not erased"
+    )
 
 
 def apply(board: Any, content: bytes, key: bytes = PUBLIC, device: str = DEVICE) -> int:
@@ -153,9 +185,15 @@ def test_another_layout_is_refused(board: Any) -> None:
     sent = make_update(None, other, counter=1, sign=KEY.sign, answer=answer(7, 5), inputs=5)
     assert apply(board, sent) == OTHER_LAYOUT
     more = Parts(LAYOUT, (*parts(7, 5).parts, Part("expert1", b"123")))
-    assert apply(board, make_update(None, more, counter=1, sign=KEY.sign, answer=answer(7, 5), inputs=5)) == OTHER_LAYOUT
+    assert (
+        apply(board, make_update(None, more, counter=1, sign=KEY.sign, answer=answer(7, 5), inputs=5))
+        == OTHER_LAYOUT
+    )
     longer = Parts(LAYOUT, (parts(7, 5).parts[0], Part("expert0", b"1234")))
-    assert apply(board, make_update(None, longer, counter=1, sign=KEY.sign, answer=answer(7, 5), inputs=5)) == OTHER_LAYOUT
+    assert (
+        apply(board, make_update(None, longer, counter=1, sign=KEY.sign, answer=answer(7, 5), inputs=5))
+        == OTHER_LAYOUT
+    )
     assert operations(board) == 0
 
 
@@ -203,16 +241,21 @@ def restore(board: Any, content: bytes) -> None:
 @pytest.mark.parametrize("torn", range(5))
 @pytest.mark.parametrize("taken", range(1, 6))
 def test_power_cut_at_any_operation_keeps_a_model_and_the_counter(board: Any, torn: int, taken: int) -> None:
-    """After `taken` updates, with counter pages of two records: pages begin, fill up, and are erased while the other one counts."""
+    """After `taken` updates, with counter pages of two records: pages begin, fill up, and are erased while
+    the other one counts.
+    """
     board.set_counter_bytes(32)
     values = [BUILT_IN, *((7, weight) for weight in range(4, 11))]
     for number in range(1, taken + 1):
         before = operations(board)
         assert apply(board, update(values[number], number, values[number - 1])) == DONE
-    last, wanted = values[taken], values[taken + 1]
+    last = values[taken]
+    wanted = values[taken + 1]
     following = update(wanted, taken + 1, last)
     flash = snapshot(board)
-    count = operations(board) - before + 2  # an erase of a counter page may come on top, and one cut after the end
+    count = (
+        operations(board) - before + 2
+    )  # an erase of a counter page may come on top, and one cut after the end
     ctypes.c_int.in_dll(board, "torn").value = torn
     done = 0
     for cut in range(1, count + 1):
@@ -237,7 +280,9 @@ def test_power_cut_at_any_operation_keeps_a_model_and_the_counter(board: Any, to
 
 
 def test_the_loss_of_both_slots_runs_the_built_in_model_and_keeps_the_counter(board: Any) -> None:
-    sent = [update((7, 4 + number), number, (7, 3 + number) if number > 1 else BUILT_IN) for number in (1, 2, 3)]
+    sent = [
+        update((7, 4 + number), number, (7, 3 + number) if number > 1 else BUILT_IN) for number in (1, 2, 3)
+    ]
     for each in sent:
         assert apply(board, each) == DONE
     damage_slots(board)
@@ -246,7 +291,9 @@ def test_the_loss_of_both_slots_runs_the_built_in_model_and_keeps_the_counter(bo
     assert apply(board, sent[0]) == OLD_COUNTER
     assert apply(board, update((7, 9), 2, None)) == OLD_COUNTER
     assert runs(board) == expected(BUILT_IN)
-    assert apply(board, update((7, 7), 3, None)) == DONE, "the newest one may come again: it brings the board back"
+    assert apply(board, update((7, 7), 3, None)) == DONE, (
+        "the newest one may come again: it brings the board back"
+    )
     assert (board.boot(), board.highest()) == (3, 3)
     assert apply(board, update((7, 7), 3, None)) == OLD_COUNTER
 
@@ -311,14 +358,17 @@ def old_format(values: tuple[int, int]) -> bytes:
 def test_an_update_of_the_old_format_is_refused(board: Any) -> None:
     assert apply(board, old_format((7, 5))) == OTHER_VERSION
     assert operations(board) == 0
-    with pytest.raises(ExportError, match=r"format version 1, expected 2.*make it again with `edgefl export update`"):
+    with pytest.raises(
+        ExportError, match=r"format version 1, expected 2.*make it again with `edgefl export update`"
+    ):
         read_update(old_format((7, 5)))
 
 
 def test_a_slot_of_the_old_format_is_ignored_and_written_over(board: Any) -> None:
     """Version 1 had mark, counter, layout, digest of counter, layout and parts."""
     content = (7).to_bytes(4, "little") + bytes(4) + bytes([9, 0, 0]) + bytes(5)
-    counter, layout = (2).to_bytes(4, "little"), bytes.fromhex(LAYOUT)
+    counter = (2).to_bytes(4, "little")
+    layout = bytes.fromhex(LAYOUT)
     record = b"EFLS" + counter + layout + hashlib.sha256(counter + layout + content).digest()
     for slot in SLOT:
         ctypes.memmove(board.area(slot), content + record, len(content + record))
@@ -376,7 +426,8 @@ def test_hashes_are_those_of_the_standard(library: Path) -> None:
         assert digest.raw == hashlib.sha256(message).digest(), length
         third = length // 3
         pieces = [
-            ctypes.create_string_buffer(p, max(1, len(p))) for p in (message[:third], message[third : 2 * third], message[2 * third :])
+            ctypes.create_string_buffer(p, max(1, len(p)))
+            for p in (message[:third], message[third : 2 * third], message[2 * third :])
         ]
         long = ctypes.create_string_buffer(64)
         counts = (ctypes.c_uint32 * 3)(third, third, length - 2 * third)
@@ -390,13 +441,24 @@ def test_what_makes_no_update_is_named() -> None:
     with pytest.raises(ExportError, match="count the updates"):
         update((7, 5), 0)
     with pytest.raises(ExportError, match="flash the whole new firmware"):
-        make_update(replace(parts(7, 5), layout="ab" * 32), parts(7, 6), counter=1, sign=KEY.sign, answer=answer(7, 6), inputs=5)
+        make_update(
+            replace(parts(7, 5), layout="ab" * 32),
+            parts(7, 6),
+            counter=1,
+            sign=KEY.sign,
+            answer=answer(7, 6),
+            inputs=5,
+        )
 
 
 def test_an_updates_manifest_is_read_back() -> None:
     content = update((7, 5), 3)
     manifest = read_update(content)
-    assert (manifest.counter, manifest.layout, [taken for _, taken, _ in manifest.entries]) == (3, LAYOUT, [False, True])
+    assert (manifest.counter, manifest.layout, [taken for _, taken, _ in manifest.entries]) == (
+        3,
+        LAYOUT,
+        [False, True],
+    )
     for bad, said in (
         (b"x", "no update"),
         (content[:130], "truncated"),

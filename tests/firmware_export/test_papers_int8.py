@@ -1,4 +1,6 @@
-"""The papers' models leave as integers, with the float model's answers, and their C gives tflite-micro's bytes."""
+"""The papers' models leave as integers, with the float model's answers, and their C gives tflite-micro's
+bytes.
+"""
 
 import numpy as np
 import pytest
@@ -13,7 +15,9 @@ pytest.importorskip("keras")
 
 MODELS = {
     "resnet20": ModelConfig("resnet20", (16, 16, 3), 4, {"width": 8}),
-    "mobilenetv2": ModelConfig("mobilenetv2", (16, 16, 3), 4, {"width": 0.35, "dropout": 0.0, "momentum": 0.0}),
+    "mobilenetv2": ModelConfig(
+        "mobilenetv2", (16, 16, 3), 4, {"width": 0.35, "dropout": 0.0, "momentum": 0.0}
+    ),
     "vgg16": ModelConfig("vgg16", (32, 32, 3), 4, {"filters": 8, "hidden": 16}),
     "cnn1d": ModelConfig("cnn1d", (128, 9), 6),
     "gate-cnn": ModelConfig("gate-cnn", (16, 16, 3), 7),
@@ -34,11 +38,19 @@ def test_it_has_an_int8_form(name: str, compiled, tmp_path) -> None:
     network = Network(build_model(MODELS[name]))
     template, bindings = build_template(of.predict(network, 16), network.epsilons)
     rng = np.random.default_rng(0)
-    x = (rng.normal(size=(40, *[1] * len(network.input_shape))) + rng.normal(size=(40, *network.input_shape))).astype(np.float32)
+    x = (
+        rng.normal(size=(40, *[1] * len(network.input_shape))) + rng.normal(size=(40, *network.input_shape))
+    ).astype(np.float32)
     weights = network.initial_weights()
-    if network.statistics:  # those of the data, which momentum 0 takes from one batch; ReLU6 seldom clips around 3
-        weights |= {key: value + 3 for key, value in weights.items() if key.endswith("beta") and "project" not in key}
-        weights |= {key: np.asarray(value) for key, value in network.apply(weights, x, training=True)[1].items()}
+    if (
+        network.statistics
+    ):  # those of the data, which momentum 0 takes from one batch; ReLU6 seldom clips around 3
+        weights |= {
+            key: value + 3 for key, value in weights.items() if key.endswith("beta") and "project" not in key
+        }
+        weights |= {
+            key: np.asarray(value) for key, value in network.apply(weights, x, training=True)[1].items()
+        }
     model = fill_template(template, bindings, weights)
     integer = quantize(model, observe(model, x), RECIPES[0])
     expected, _ = outputs(load(model), x)

@@ -29,7 +29,9 @@ def test_the_two_commands_of_the_readme(name, tmp_path, hand) -> None:
     commands = re.findall(r"^    (cmake .*)$", (folder / "README.md").read_text(), re.MULTILINE)
     assert len(commands) == 2
     for command in commands:
-        done = subprocess.run(shlex.split(command), cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(
+            shlex.split(command), cwd=folder, capture_output=True, text=True, timeout=120, check=False
+        )
         assert done.returncode == 0, done.stdout + done.stderr
     told = done.stdout + done.stderr
     outputs = np.frombuffer((folder / "outputs.bin").read_bytes(), np.int8).reshape(-1, 2)

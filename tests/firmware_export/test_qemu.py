@@ -48,32 +48,48 @@ def test_the_counter_goes_on_when_systick_wraps(tmp_path, hand) -> None:
 
 def test_a_core_that_faults_is_an_error(tmp_path, hand) -> None:
     target = runnable("cortex-m3")
-    wild = hand.FILES["model.c"].replace("    for (int o", "    *(volatile int *)0xF0000001u = 1;\n    for (int o", 1)
+    wild = hand.FILES["model.c"].replace(
+        "    for (int o", "    *(volatile int *)0xF0000001u = 1;\n    for (int o", 1
+    )
     with pytest.raises(ExportError, match="fault"):
         build_and_run({**hand.FILES, "model.c": wild}, target, INPUTS, tmp_path)
 
 
 def test_a_model_that_does_not_fit_is_told_apart(tmp_path, hand) -> None:
     large = hand.FILES["model.c"].replace("static int32_t sums[2]", "static int32_t sums[5000]")
-    with pytest.raises(TooLarge, match=r"less than 2 KB|bytes more than the 16,384 of RAM of QEMU's microbit"):
+    with pytest.raises(
+        TooLarge, match=r"less than 2 KB|bytes more than the 16,384 of RAM of QEMU's microbit"
+    ):
         build({**hand.FILES, "model.c": large}, runnable("cortex-m0"), tmp_path)
 
 
 def test_what_never_ends_meets_the_deadline(tmp_path, hand) -> None:
-    endless = hand.FILES["model.c"].replace("    for (int o", "    while (input[0] != 0) {\n        sums[0]++;\n    }\n    for (int o", 1)
-    built = build({**hand.FILES, "model.c": endless.replace("static int32_t", "static volatile int32_t")}, runnable("cortex-m4"), tmp_path)
+    endless = hand.FILES["model.c"].replace(
+        "    for (int o", "    while (input[0] != 0) {\n        sums[0]++;\n    }\n    for (int o", 1
+    )
+    built = build(
+        {**hand.FILES, "model.c": endless.replace("static int32_t", "static volatile int32_t")},
+        runnable("cortex-m4"),
+        tmp_path,
+    )
     with pytest.raises(ExportError, match="did not end within 2 s"):
         run_built(built, INPUTS, tmp_path, deadline_s=2)
 
 
 def test_a_compiler_that_refuses_is_quoted(tmp_path, hand) -> None:
     with pytest.raises(ExportError, match="unused variable"):
-        build({**hand.FILES, "model.c": hand.FILES["model.c"].replace("{\n", "{\n    int unused;\n", 1)}, runnable("cortex-m3"), tmp_path)
+        build(
+            {**hand.FILES, "model.c": hand.FILES["model.c"].replace("{\n", "{\n    int unused;\n", 1)},
+            runnable("cortex-m3"),
+            tmp_path,
+        )
 
 
 def test_a_missing_compiler_names_its_package(tmp_path, monkeypatch, hand) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ExportError, match="arm-none-eabi-gcc is not installed; apt-get install gcc-arm-none-eabi"):
+    with pytest.raises(
+        ExportError, match="arm-none-eabi-gcc is not installed; apt-get install gcc-arm-none-eabi"
+    ):
         build(hand.FILES, TARGETS["cortex-m3"], tmp_path)
     assert "qemu-system-arm" in not_runnable(TARGETS["cortex-m3"])
     assert "cc is not installed; apt-get install gcc" in not_runnable(TARGETS["host"])
@@ -87,7 +103,14 @@ def test_a_wrong_name_names_the_nearest() -> None:
 
 
 def test_sizes() -> None:
-    assert [parse_bytes(text) for text in ("64K", "1m", "256kb", "0x100", "7", "2 KiB")] == [65536, 1 << 20, 1 << 18, 256, 7, 2048]
+    assert [parse_bytes(text) for text in ("64K", "1m", "256kb", "0x100", "7", "2 KiB")] == [
+        65536,
+        1 << 20,
+        1 << 18,
+        256,
+        7,
+        2048,
+    ]
     for text in ("", "64G", "-1", "0", "1.5K", "K"):
         with pytest.raises(ConfigError, match="is no size"):
             parse_bytes(text)

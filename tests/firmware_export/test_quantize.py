@@ -1,4 +1,6 @@
-"""The int8 export: as good as TensorFlow's converter, honest where it is not good, and clear about data that cannot calibrate."""
+"""The int8 export: as good as TensorFlow's converter, honest where it is not good, and clear about data that
+cannot calibrate.
+"""
 
 import json
 import sys
@@ -30,14 +32,18 @@ def test_int8_is_within_a_point_of_float(request, name, tmp_path) -> None:
 
 
 def test_the_same_mixture_gives_the_same_bytes(digits, tmp_path) -> None:
-    first, second = (export_mixture(digits.plan, digits.mixture, digits.shard, tmp_path / name).sha256 for name in "ab")
+    first, second = (
+        export_mixture(digits.plan, digits.mixture, digits.shard, tmp_path / name).sha256 for name in "ab"
+    )
     assert first == second
 
 
 def test_the_float_model_is_what_the_plan_computes(digits, tmp_path) -> None:
     from edgefl.learner.litert import LiteRTLearner
 
-    expected = LiteRTLearner(digits.plan).predict("predict_mixture", digits.mixture.weights, {"x": digits.shard.x_test})
+    expected = LiteRTLearner(digits.plan).predict(
+        "predict_mixture", digits.mixture.weights, {"x": digits.shard.x_test}
+    )
     model = fill_template(digits.plan.template, digits.plan.spec.bindings, digits.mixture.weights)
     np.testing.assert_allclose(outputs(load(model), digits.shard.x_test)[0], expected, rtol=1e-4, atol=1e-4)
 
@@ -51,7 +57,9 @@ def test_as_good_as_the_converter(fashion) -> None:
     network = make_network(FederationConfig(algorithm="pfl-mfe"))
     mixture = next(o for o in objectives("pfl-mfe", network, {}) if o.name == "predict_mixture")
     weights = {name: tf.constant(value) for name, value in fashion.mixture.weights.items()}
-    serve = tf.function(lambda x: mixture.out(weights, {"x": x})).get_concrete_function(tf.TensorSpec((1, 28, 28, 1), tf.float32))
+    serve = tf.function(lambda x: mixture.out(weights, {"x": x})).get_concrete_function(
+        tf.TensorSpec((1, 28, 28, 1), tf.float32)
+    )
     converter = tf.lite.TFLiteConverter.from_concrete_functions([serve], tf.Module())
     converter.optimizations = [tf.lite.Optimize.DEFAULT]
     converter.representative_dataset = lambda: ([sample[None]] for sample in fashion.shard.x_train[:256])
@@ -61,19 +69,25 @@ def test_as_good_as_the_converter(fashion) -> None:
 
     model = fill_template(fashion.plan.template, fashion.plan.spec.bindings, fashion.mixture.weights)
     ours = quantize(model, observe(model, fashion.shard.x_train), RECIPES[0])
-    x, y = fashion.shard.x_test, fashion.shard.y_test
+    x = fashion.shard.x_test
+    y = fashion.shard.y_test
     reached = [accuracy(outputs(load(each, reference=True), x)[0], y) for each in (ours, theirs)]
     assert reached[0] >= reached[1] - 0.01
 
 
 def test_every_samples_extremes_are_kept(fashion) -> None:
-    """The gate's logit is one value a sample; an average of minima and maxima over samples leaves it no width."""
+    """The gate's logit is one value a sample; an average of minima and maxima over samples leaves it no
+    width.
+    """
     model = fill_template(fashion.plan.template, fashion.plan.spec.bindings, fashion.mixture.weights)
     observed = observe(model, fashion.shard.x_train[:100])
-    scalars = [extremes for extremes in observed.extremes.values() if (extremes[:, 0] == extremes[:, 1]).all()]
+    scalars = [
+        extremes for extremes in observed.extremes.values() if (extremes[:, 0] == extremes[:, 1]).all()
+    ]
     assert scalars, "the gate gives one value a sample"
     for name, found in ranges(observed, 100, 100.0, 0.0).items():
-        low, high = observed.extremes[name][:, 0].min(), observed.extremes[name][:, 1].max()
+        low = observed.extremes[name][:, 0].min()
+        high = observed.extremes[name][:, 1].max()
         assert float(found["min"].item()) <= low and float(found["max"].item()) >= high
 
 

@@ -1,4 +1,6 @@
-"""The routes: a clone that computes what the mixture does, TensorFlow's converter beside the device's route, tuning, 16-bit activations."""
+"""The routes: a clone that computes what the mixture does, TensorFlow's converter beside the device's route,
+tuning, 16-bit activations.
+"""
 
 import subprocess
 import sys
@@ -14,7 +16,13 @@ from firmware_export.tflite.graph import constants, read_graph, with_constants
 from firmware_export.tflite.interpreter import MICRO, accuracy, load, outputs
 
 KINDS = ("aem", "fedmix", "pfl-mf", "pfl-mfe", "single")
-MIXES = {"aem": "probabilities", "fedmix": "probabilities", "pfl-mf": "logits", "pfl-mfe": "logits", "single": "none"}
+MIXES = {
+    "aem": "probabilities",
+    "fedmix": "probabilities",
+    "pfl-mf": "logits",
+    "pfl-mfe": "logits",
+    "single": "none",
+}
 ROOT = Path(__file__).parents[2]
 
 
@@ -31,7 +39,10 @@ def test_the_clone_computes_what_the_mixture_does(made) -> None:
     x = made.shard.x_test[:40]
     expected, _ = outputs(load(made.model_float), x)
     np.testing.assert_allclose(flat.model.predict(x, verbose=0), expected, rtol=1e-5, atol=1e-5)
-    assert with_constants(made.model_float, tuned_weights(flat, flat.model, constants(made.model_float))) == made.model_float
+    assert (
+        with_constants(made.model_float, tuned_weights(flat, flat.model, constants(made.model_float)))
+        == made.model_float
+    )
 
 
 def test_the_two_routes_agree(made) -> None:
@@ -39,9 +50,12 @@ def test_the_two_routes_agree(made) -> None:
     from edgefl.rng import rng_for
     from firmware_export.quantize.convert import convert_float
 
-    x, y = made.shard.x_test, made.shard.y_test
+    x = made.shard.x_test
+    y = made.shard.y_test
     order = rng_for(1, 0, "calibration").permutation(len(made.shard.x_train))
-    theirs, _ = outputs(load(convert_float(made.model_float, made.shard.x_train[order][:256]), reference=True), x)
+    theirs, _ = outputs(
+        load(convert_float(made.model_float, made.shard.x_train[order][:256]), reference=True), x
+    )
     ours, _ = outputs(load(made.model, reference=True), x)
     expected, _ = outputs(load(made.model_float), x)
     assert abs(accuracy(ours, y) - accuracy(theirs, y)) <= 0.01
@@ -69,7 +83,12 @@ def test_sixteen_bits_are_nearer_to_float(mixture_of, route, tmp_path) -> None:
     assert (micro.argmax(axis=1) == expected.argmax(axis=1)).mean() >= 0.99
 
 
-TUNINGS = [Tuning(qat=True, epochs=1), Tuning(prune=0.5, epochs=1), Tuning(cluster=16, epochs=1), Tuning(prune=0.5, qat=True, epochs=1)]
+TUNINGS = [
+    Tuning(qat=True, epochs=1),
+    Tuning(prune=0.5, epochs=1),
+    Tuning(cluster=16, epochs=1),
+    Tuning(prune=0.5, qat=True, epochs=1),
+]
 
 
 @pytest.mark.timeout(900)
@@ -77,7 +96,9 @@ TUNINGS = [Tuning(qat=True, epochs=1), Tuning(prune=0.5, epochs=1), Tuning(clust
 def test_tuning_keeps_the_accuracy(mixture_of, tuning, tmp_path) -> None:
     pytest.importorskip("tensorflow_model_optimization")
     made = mixture_of("aem" if tuning.qat else "pfl-mfe", "uci-har")
-    report = export_mixture(made.plan, made.mixture, made.shard, tmp_path, options=Options("tensorflow", 8, tuning))
+    report = export_mixture(
+        made.plan, made.mixture, made.shard, tmp_path, options=Options("tensorflow", 8, tuning)
+    )
     assert report.tried[0].recipe == tuning.name
     assert report.within_one_point
     model = (tmp_path / "model.tflite").read_bytes()
@@ -95,11 +116,14 @@ def largest_count_of_values(model: bytes) -> int:
     from ai_edge_litert import schema_py_generated as schema
 
     root = schema.ModelT.InitFromObj(schema.Model.GetRootAs(model, 0))
-    graph, counts = root.subgraphs[0], []
+    graph = root.subgraphs[0]
+    counts = []
     for (name, _), inputs in zip(read_graph(model).operators, read_graph(model).inputs, strict=True):
         if name == "FULLY_CONNECTED":
             kernel = graph.tensors[inputs[1]]
-            values = np.asarray(root.buffers[kernel.buffer].data, np.uint8).view(np.int8).reshape(kernel.shape)
+            values = (
+                np.asarray(root.buffers[kernel.buffer].data, np.uint8).view(np.int8).reshape(kernel.shape)
+            )
             counts += [len(np.unique(row)) for row in values]
     return max(counts)
 
@@ -140,18 +164,32 @@ def test_a_host_without_tensorflow_is_told(digits, tmp_path, monkeypatch) -> Non
 def test_one_class_is_not_tuned_on() -> None:
     from firmware_export.quantize.tune import tune
 
-    x, y = np.zeros((4, 2), np.float32), np.full(4, 3, np.int64)
+    x = np.zeros((4, 2), np.float32)
+    y = np.full(4, 3, np.int64)
     with pytest.raises(ExportError, match="all 4 training labels are 3"):
         tune(b"", x, y, x, Tuning(prune=0.5))
 
 
 def test_the_command_says_what_does_not_fit(tmp_path) -> None:
-    words = [sys.executable, "-m", "firmware_export", "export", "--state", str(tmp_path), "-o", str(tmp_path), "--qat"]
+    words = [
+        sys.executable,
+        "-m",
+        "firmware_export",
+        "export",
+        "--state",
+        str(tmp_path),
+        "-o",
+        str(tmp_path),
+        "--qat",
+    ]
     done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 1
     assert "--route tensorflow" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_the_device_route_imports_no_tensorflow() -> None:
-    code = "import sys, firmware_export.commands, firmware_export.quantize.tune, firmware_export.quantize.convert; assert 'tensorflow' not in sys.modules"
+    code = (
+        "import sys, firmware_export.commands, firmware_export.quantize.tune, "
+        "firmware_export.quantize.convert; assert 'tensorflow' not in sys.modules"
+    )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

@@ -1,4 +1,6 @@
-"""The export opens again whatever the device's samples came from; code that a file names does not run on the file's word."""
+"""The export opens again whatever the device's samples came from; code that a file names does not run on the
+file's word.
+"""
 
 import json
 import os
@@ -21,14 +23,17 @@ def run(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     words = [sys.executable, "-m", "firmware_export", *map(str, arguments)]
     # the test's own Python path, wherever the command is started
     path = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))))
-    return subprocess.run(words, capture_output=True, text=True, cwd=cwd, env={**os.environ, "PYTHONPATH": path}, check=False)
+    return subprocess.run(
+        words, capture_output=True, text=True, cwd=cwd, env={**os.environ, "PYTHONPATH": path}, check=False
+    )
 
 
 @pytest.fixture
 def state(digits, tmp_path):
     """Make a device's state directory for a source, and the digits as a folder of classes."""
     shard = digits.shard
-    x, y = np.concatenate([shard.x_train, shard.x_test]), np.concatenate([shard.y_train, shard.y_test])
+    x = np.concatenate([shard.x_train, shard.x_test])
+    y = np.concatenate([shard.y_train, shard.y_test])
     for index, (values, label) in enumerate(zip(x, y, strict=True)):
         (tmp_path / "samples" / str(label)).mkdir(parents=True, exist_ok=True)
         np.save(tmp_path / "samples" / str(label) / f"{index:05}.npy", values)
@@ -37,7 +42,9 @@ def state(digits, tmp_path):
         home = tmp_path / "state"
         save_plan(digits.plan, home / "plan")
         (home / "mixture.safetensors").write_bytes(encode_mixture(digits.mixture))
-        (home / "device.json").write_text(json.dumps({"id": "pi-1", "federation": "digits", "seed": 1, **source.as_note()}))
+        (home / "device.json").write_text(
+            json.dumps({"id": "pi-1", "federation": "digits", "seed": 1, **source.as_note()})
+        )
         return home
 
     return make
@@ -49,7 +56,9 @@ def test_a_folder_and_a_function_are_exported_alike(state, tmp_path, monkeypatch
     done = run("export", "--state", home, "-o", tmp_path / "one", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
-    done = run("infer", tmp_path / "one" / "model.tflite", "--data", "samples", "--reference", "--json", cwd=tmp_path)
+    done = run(
+        "infer", tmp_path / "one" / "model.tflite", "--data", "samples", "--reference", "--json", cwd=tmp_path
+    )
     assert json.loads(done.stdout)["accuracy"] == report["accuracy_int8"]
 
     (tmp_path / "own_digits.py").write_text(
@@ -61,7 +70,9 @@ def test_a_folder_and_a_function_are_exported_alike(state, tmp_path, monkeypatch
     refused = run("export", "--state", home, "-o", tmp_path / "two", cwd=tmp_path)
     assert refused.returncode == 1
     assert "say that it may run: --data own_digits:load" in refused.stderr
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    )
     again = export_in_child(home, source)
     assert again["accuracy_int8"] == report["accuracy_int8"]
     assert (home / "model" / "model.tflite").read_bytes() == (tmp_path / "one" / "model.tflite").read_bytes()
@@ -72,7 +83,9 @@ def test_windows_are_cut_again_as_the_note_says(state, tmp_path) -> None:
     home = state(make_source(str(tmp_path / "a.csv"), window=4, label="y", channels=("ax",)))
     shard = read_state(home).shard()
     assert (shard.x_train.shape, shard.x_test.shape) == ((16, 4, 1), (4, 4, 1))
-    assert sorted(np.concatenate([shard.x_train, shard.x_test])[:, 0, 0].tolist()) == [8.0 * i for i in range(20)]
+    assert sorted(np.concatenate([shard.x_train, shard.x_test])[:, 0, 0].tolist()) == [
+        8.0 * i for i in range(20)
+    ]
 
 
 def test_a_note_with_a_damaged_source(state, tmp_path) -> None:
@@ -85,6 +98,8 @@ def test_a_note_with_a_damaged_source(state, tmp_path) -> None:
 
 
 def test_options_of_a_csv_without_data(state, tmp_path) -> None:
-    done = run("export", "--state", state(make_source("samples")), "-o", tmp_path, "--window", "3", cwd=tmp_path)
+    done = run(
+        "export", "--state", state(make_source("samples")), "-o", tmp_path, "--window", "3", cwd=tmp_path
+    )
     assert done.returncode == 2
     assert "which is missing" in done.stderr

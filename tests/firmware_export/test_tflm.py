@@ -1,4 +1,6 @@
-"""TensorFlow Lite Micro's files: the arena is the smallest that works, the resolver has exactly the operators."""
+"""TensorFlow Lite Micro's files: the arena is the smallest that works, the resolver has exactly the
+operators.
+"""
 
 import re
 

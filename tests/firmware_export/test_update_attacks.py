@@ -1,4 +1,6 @@
-"""Attacks on firmware updates by public commands: an update for another board, and an old update after both slots were lost."""
+"""Attacks on firmware updates by public commands: an update for another board, and an old update after both
+slots were lost.
+"""
 
 import json
 import shutil
@@ -49,7 +51,9 @@ def new_board(home: Path, name: str) -> Path:
 
 @pytest.fixture(scope="module")
 def home(digits: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Exports of the boards pi-1 and pi-2, which share trunk and gate, of pi-1 after it learned on, and the key that both trust."""
+    """Exports of the boards pi-1 and pi-2, which share trunk and gate, of pi-1 after it learned on, and the
+    key that both trust.
+    """
     if reason := not_runnable(TARGETS["host"]):
         pytest.skip(reason)
     home = tmp_path_factory.mktemp("boards")
@@ -60,7 +64,8 @@ def home(digits: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
         for number, (name, device) in enumerate((("a", "pi-1"), ("a-new", "pi-1"), ("b", "pi-2"))):
             rng = np.random.default_rng(number)
             moved = {
-                name: value + number * rng.normal(0, 0.003, value.shape).astype(np.float32) * ("local" in name)
+                name: value
+                + number * rng.normal(0, 0.003, value.shape).astype(np.float32) * ("local" in name)
                 for name, value in digits.mixture.weights.items()
             }
             state = home / f"state-{name}"
@@ -111,16 +116,22 @@ def test_an_old_update_is_refused_after_both_slots_were_lost(home: Path) -> None
 
 
 def test_an_update_is_for_the_device_of_its_export(home: Path, tmp_path: Path) -> None:
-    out, key = tmp_path / "update.bin", ("--key", home / "keys" / "updates")
+    out = tmp_path / "update.bin"
+    key = ("--key", home / "keys" / "updates")
     said = json.loads(succeed("update", home / "a", home / "a-new", *key, "-o", out, "--json"))
     assert said["device"] == "pi-1"
     assert "for pi-7:" in succeed("update", home / "a", home / "a-new", *key, "-o", out, "--device", "pi-7")
-    assert "for all devices:" in succeed("update", home / "b", home / "a-new", *key, "-o", out, "--all-devices")
+    assert "for all devices:" in succeed(
+        "update", home / "b", home / "a-new", *key, "-o", out, "--all-devices"
+    )
     refused = run("update", home / "b", home / "a-new", *key, "-o", out)
     assert refused.exit_code != 0
     assert all(text in str(refused.exception) for text in ("'pi-2'", "'pi-1'", "--device", "--all-devices"))
     for options in (["--device", ""], ["--device", "pi-1", "--all-devices"]):
-        assert "give --device ID or --all-devices" in run("update", home / "a", home / "a-new", *key, "-o", out, *options).output
+        assert (
+            "give --device ID or --all-devices"
+            in run("update", home / "a", home / "a-new", *key, "-o", out, *options).output
+        )
     nameless = Path(shutil.copytree(home / "a-new", tmp_path / "nameless"))
     (nameless / "report.json").unlink()
     failed = run("update", home / "a", nameless, *key, "-o", out)

@@ -38,7 +38,15 @@ def forged(out: Path, name: str, change) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["model.tflite", "c/model_weights.c", "firmware/link.ld", "golden.npz", "report.html", "tflm/model_data.c"]
+    "name",
+    [
+        "model.tflite",
+        "c/model_weights.c",
+        "firmware/link.ld",
+        "golden.npz",
+        "report.html",
+        "tflm/model_data.c",
+    ],
 )
 def test_a_damaged_file_is_named(copy, name) -> None:
     changed(copy, name, lambda blob: blob[:-1] + bytes([blob[-1] ^ 1]))
@@ -70,7 +78,10 @@ def test_outputs_that_were_edited_are_found(copy) -> None:
         verify_bundle(copy)
 
 
-@pytest.mark.parametrize("path", [("accuracy", "accuracy_int8"), ("cost", 2, "flash_bytes"), ("tflm", "arena_bytes"), ("model", "bytes")])
+@pytest.mark.parametrize(
+    "path",
+    [("accuracy", "accuracy_int8"), ("cost", 2, "flash_bytes"), ("tflm", "arena_bytes"), ("model", "bytes")],
+)
 def test_a_figure_that_was_edited_is_named(bundle, copy, path, monkeypatch) -> None:
     certificate = certificate_of(copy)
     place = certificate
@@ -79,7 +90,9 @@ def test_a_figure_that_was_edited_is_named(bundle, copy, path, monkeypatch) -> N
     place[path[-1]] += 1
     (copy / "certificate.json").write_text(json.dumps(certificate))
     truth = {key: value for key, value in certificate_of(bundle).items() if key != "files"}
-    monkeypatch.setattr(verify, "make_certificate", lambda *arguments: truth)  # made again in test_it_verifies
+    monkeypatch.setattr(
+        verify, "make_certificate", lambda *arguments: truth
+    )  # made again in test_it_verifies
     if path[0] == "tflm":
         monkeypatch.setattr(verify, "derived_files", lambda *arguments: {"report.html": b""})
     with pytest.raises(ExportError, match=rf"certificate\.json says {path[0]}.*{path[-1]}"):
@@ -100,7 +113,9 @@ def test_a_damaged_certificate_is_an_error(copy) -> None:
     (copy / "certificate.json").write_text(json.dumps(certificate))
     with pytest.raises(ExportError, match=r"does not speak of model\.tflite"):
         verify_bundle(copy)
-    certificate["files"] = dict.fromkeys(("model.tflite", "model_float.tflite", "golden.npz", "report.json", "../secret"), "")
+    certificate["files"] = dict.fromkeys(
+        ("model.tflite", "model_float.tflite", "golden.npz", "report.json", "../secret"), ""
+    )
     (copy / "certificate.json").write_text(json.dumps(certificate))
     with pytest.raises(ExportError, match=r"not the file|its own folder"):
         verify_bundle(copy)
@@ -108,10 +123,13 @@ def test_a_damaged_certificate_is_an_error(copy) -> None:
 
 def test_a_place_that_is_not_here_is_listed(bundle, monkeypatch) -> None:
     monkeypatch.setattr(
-        "firmware_export.certificate.parity.not_runnable", lambda target: "" if target.is_host else "qemu-system-arm is not installed"
+        "firmware_export.certificate.parity.not_runnable",
+        lambda target: "" if target.is_host else "qemu-system-arm is not installed",
     )
     monkeypatch.setattr("firmware_export.certificate.certificate.version_of", lambda tool: "")
     monkeypatch.setattr("firmware_export.certificate.certificate.missing", lambda *tools: "")
     found = verify_bundle(bundle)
-    assert [line for line in found.unchecked if line.startswith("cortex-m4: qemu-system-arm is not installed")]
+    assert [
+        line for line in found.unchecked if line.startswith("cortex-m4: qemu-system-arm is not installed")
+    ]
     assert [line for line in found.unchecked if "sizes and instructions" in line]

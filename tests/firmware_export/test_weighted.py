@@ -11,7 +11,9 @@ from firmware_export.tflite.interpreter import load, outputs
 
 
 def test_ranges_by_hand() -> None:
-    """Input of 0 to 2.55 in 255 steps: scale .01. A bias of 2^30 steps of scale * limit / 127 needs a limit of 127 bias / (.01 * 2^30)."""
+    """Input of 0 to 2.55 in 255 steps: scale .01. A bias of 2^30 steps of scale * limit / 127 needs a limit
+    of 127 bias / (.01 * 2^30).
+    """
     kernel = np.array([[0.0, 0.0], [0.5, -0.25]], np.float32)
     layer = Weighted("x", "k", 0, kernel, np.array([3.0, 3.0], np.float32))
     found = ranges(Observed({"x": np.array([[0, 2.55]], np.float32)}, {"x": 2}), 1, 100.0, 0.0)
@@ -26,9 +28,15 @@ def test_ranges_by_hand() -> None:
 def test_a_tensor_of_zeros_gets_a_width() -> None:
     zeros = np.zeros((4, 2), np.float32)
     small = np.array([[0.0, 1e-6]] * 4, np.float32)
-    seen = Observed({"a": zeros, "b": small, "logits": small}, {"a": 2, "b": 2, "logits": 2}, frozenset({"logits"}))
+    seen = Observed(
+        {"a": zeros, "b": small, "logits": small}, {"a": 2, "b": 2, "logits": 2}, frozenset({"logits"})
+    )
     found = ranges(seen, 4, 100.0, 0.0)
-    assert [found[name]["max"].item() for name in ("a", "b", "logits")] == [1.0, np.float32(1e-6), np.float32(1e-3)]
+    assert [found[name]["max"].item() for name in ("a", "b", "logits")] == [
+        1.0,
+        np.float32(1e-6),
+        np.float32(1e-3),
+    ]
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-12])

@@ -33,11 +33,64 @@ BYTES = [
     b" ",
 ]
 VALUES: list[Any] = [
-    None, True, False, 0, 1, -1, 2, 255, 65535, 2**31, -(2**31), 2**32, 2**62, 2**63, -(2**63), 10**400, 0.5, -0.0, 1e308, 1e-320,
-    "", "x", "a" * 2000, "\0", "../../etc/passwd", "\x1b[2J", "é\u202e", "NaN", "F32", "global", "pi-1",
-    [], {}, [0], [[0, 1]], [[1, 0]], [None], {"a": 1}, {"": ""}, [[]],
-]  # fmt: skip
-NUMBERS = [0, 1, 2, 127, 128, 255, 256, 65535, 65536, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**63 - 1, 2**64 - 1]
+    None,
+    True,
+    False,
+    0,
+    1,
+    -1,
+    2,
+    255,
+    65535,
+    2**31,
+    -(2**31),
+    2**32,
+    2**62,
+    2**63,
+    -(2**63),
+    10**400,
+    0.5,
+    -0.0,
+    1e308,
+    1e-320,
+    "",
+    "x",
+    "a" * 2000,
+    "\0",
+    "../../etc/passwd",
+    "\x1b[2J",
+    "é\u202e",
+    "NaN",
+    "F32",
+    "global",
+    "pi-1",
+    [],
+    {},
+    [0],
+    [[0, 1]],
+    [[1, 0]],
+    [None],
+    {"a": 1},
+    {"": ""},
+    [[]],
+]
+NUMBERS = [
+    0,
+    1,
+    2,
+    127,
+    128,
+    255,
+    256,
+    65535,
+    65536,
+    2**31 - 1,
+    2**31,
+    2**32 - 1,
+    2**62,
+    2**63 - 1,
+    2**64 - 1,
+]
 
 
 def pick(rng: Rng, items: Any) -> Any:
@@ -105,7 +158,9 @@ def damage_tree(tree: Any, rng: Rng) -> Any:
 def damage_json(text: bytes) -> Make:
     """Mutate the tree, or the text in one of four cases."""
     tree = json.loads(text)
-    return lambda rng: damage_bytes(text, rng) if rng.random() < 0.25 else json.dumps(damage_tree(tree, rng)).encode()
+    return lambda rng: (
+        damage_bytes(text, rng) if rng.random() < 0.25 else json.dumps(damage_tree(tree, rng)).encode()
+    )
 
 
 def damage_lines(blob: bytes, separator: bytes = b"\n") -> Make:
@@ -131,7 +186,8 @@ def damage_lines(blob: bytes, separator: bytes = b"\n") -> Make:
 def damage_safetensors(blob: bytes) -> Make:
     """Mutate header, values or the whole file; the header's length is right again in the first two cases."""
     end = 8 + int.from_bytes(blob[:8], "little")
-    header, values = json.loads(blob[8:end]), blob[end:]
+    header = json.loads(blob[8:end])
+    values = blob[end:]
 
     def make(rng: Rng) -> bytes:
         kind = rng.random()
@@ -152,7 +208,8 @@ def damage_zip(blob: bytes) -> Make:
     def make(rng: Rng) -> bytes:
         if rng.random() < 0.25:
             return damage_bytes(blob, rng)
-        chosen, made = pick(rng, list(members)), io.BytesIO()
+        chosen = pick(rng, list(members))
+        made = io.BytesIO()
         with zipfile.ZipFile(made, "w") as archive:
             for name, content in members.items():
                 if name != chosen:

@@ -1,4 +1,5 @@
-"""Every parser of foreign bytes: damaged inputs raise the project's own errors and take no more memory than allowed.
+"""Every parser of foreign bytes: damaged inputs raise the project's own errors and take no more memory than
+allowed.
 
 `make test-fuzz` runs a million inputs; EDGEFL_FUZZ_SCALE is the share of them, a tenth where it is not set.
 """
@@ -95,7 +96,8 @@ from tests.fuzz.mutations import (
 )
 
 SCALE = float(os.environ.get("EDGEFL_FUZZ_SCALE", "0.1"))
-TOTAL, LEAST = 1_000_000, 10_000
+TOTAL = 1_000_000
+LEAST = 10_000
 MEMORY = 2_000_000
 SHA = "ab" * 32
 FIRST_RECORD = re.compile(rb'\A\["([\w-]+)", "(\w+)", (\d{1,9})\]')
@@ -123,7 +125,21 @@ SEEDS = [
     messages.State("f", "s", "federate", 1, 3, 2, 9.0, SHA, 1.0, started=17 * 10**11, settings={"a": 1.0}),
     messages.Status("pi-1", "b", True, 1.0, 5, "0.1.0", 1.0),
     messages.Task(
-        "s", 1, "federate", SHA, {"global": SHA}, {"a": 1.0}, 1, 9.0, "fp32", 1, 2.5, "n", 1.0, started=1700000000000, settings={"b": 1.0}
+        "s",
+        1,
+        "federate",
+        SHA,
+        {"global": SHA},
+        {"a": 1.0},
+        1,
+        9.0,
+        "fp32",
+        1,
+        2.5,
+        "n",
+        1.0,
+        started=1700000000000,
+        settings={"b": 1.0},
     ),
     messages.Manifest(SHA, 10, 1, 65536, 1.0),
     messages.Begin("pi-1", "s", 1, SHA, SHA, 10, 1, 65536, 5, {"loss": 0.5}, "n", 1.0),
@@ -133,26 +149,51 @@ SEEDS = [
     messages.Claim("b", 1.0),
     messages.Metrics("pi-1", 1, {"loss": 0.5}, 50.0, 60.0, 45.5, 1.5, 1.0),
     messages.Summary(1, "federate", 2, 0.5, 0.9, 0.8, 1.0, 100, 200, 3.5, ("pi-2",), 1.0, {"auc": 0.5}),
-    messages.Clusters("s", 1, {"pi-1": 0}, "fc1", ("pi-1", "pi-2"), ((1.0, 0.5), (0.5, 1.0)), ((0, 1, 0.5, 2),), 0.6, 1.0),
+    messages.Clusters(
+        "s", 1, {"pi-1": 0}, "fc1", ("pi-1", "pi-2"), ((1.0, 0.5), (0.5, 1.0)), ((0, 1, 0.5, 2),), 0.6, 1.0
+    ),
 ]
 KEY = base64.b64encode(bytes(range(32))).decode()
 TRUST = Trust("f", KEY, lambda client_id: public_of(KEY))
 TOPIC_OF = {
-    "State": "state", "Status": "device/pi-1/status", "Task": "device/pi-1/task", "Manifest": f"blob/{SHA}/manifest",
-    "Begin": f"device/pi-1/up/{SHA}/begin", "End": f"device/pi-1/up/{SHA}/end", "Receipt": "device/pi-1/receipt",
-    "Want": "device/pi-1/want", "Claim": "device/pi-1/claim", "Metrics": "device/pi-1/metrics", "Summary": "round/1/summary",
+    "State": "state",
+    "Status": "device/pi-1/status",
+    "Task": "device/pi-1/task",
+    "Manifest": f"blob/{SHA}/manifest",
+    "Begin": f"device/pi-1/up/{SHA}/begin",
+    "End": f"device/pi-1/up/{SHA}/end",
+    "Receipt": "device/pi-1/receipt",
+    "Want": "device/pi-1/want",
+    "Claim": "device/pi-1/claim",
+    "Metrics": "device/pi-1/metrics",
+    "Summary": "round/1/summary",
     "Clusters": "clusters",
-}  # fmt: skip
+}
 
 
 def message_parsers() -> list[Parser]:
     """Each message as JSON, signed again after it was damaged, and as a monitor reads it."""
     found = []
     for seed in SEEDS:
-        kind, text = type(seed), encode_json(seed)
-        found.append(Parser(f"json {kind.__name__}", lambda blob, kind=kind: decode_json(kind, blob), damage_json(text), 30_000))
+        kind = type(seed)
+        text = encode_json(seed)
+        found.append(
+            Parser(
+                f"json {kind.__name__}",
+                lambda blob, kind=kind: decode_json(kind, blob),
+                damage_json(text),
+                30_000,
+            )
+        )
         if hasattr(seed, "signature"):
-            found.append(Parser(f"signed {kind.__name__}", lambda blob, kind=kind: read_signed(kind, blob), damage_signed(seed), 15_000))
+            found.append(
+                Parser(
+                    f"signed {kind.__name__}",
+                    lambda blob, kind=kind: read_signed(kind, blob),
+                    damage_signed(seed),
+                    15_000,
+                )
+            )
 
     def make_topic_and_payload(rng: Rng) -> bytes:
         seed = pick(rng, SEEDS)
@@ -171,7 +212,9 @@ def damage_signed(seed: object) -> Make:
 
     def make(rng: Rng) -> bytes:
         with contextlib.suppress(EdgeflError):
-            message = decode_json(type(seed), json.dumps({**damage_tree(tree, rng), "signature": ""}).encode())
+            message = decode_json(
+                type(seed), json.dumps({**damage_tree(tree, rng), "signature": ""}).encode()
+            )
             return encode_signed(message, KEY, "f", "pi-1")
         return damage_bytes(encode_signed(seed, KEY, "f", "pi-1"), rng)
 
@@ -193,13 +236,22 @@ def tensor_parsers() -> list[Parser]:
         blob = encode_models({"global": WEIGHTS}, codec)
         damaged = damage_safetensors(blob)
         itemsize = {"fp16": 2, "int8": 1}.get(codec, 4)
-        found.append(Parser(f"update {codec}", lambda blob, codec=codec: decode_models(blob, MODELS, "pi-1", codec), damaged, 20_000))
+        found.append(
+            Parser(
+                f"update {codec}",
+                lambda blob, codec=codec: decode_models(blob, MODELS, "pi-1", codec),
+                damaged,
+                20_000,
+            )
+        )
         found.append(
             Parser(
                 f"update {codec}+deflate",
                 lambda blob, codec=codec: decode_models(blob, MODELS, "pi-1", f"{codec}+deflate"),
                 lambda rng, damaged=damaged, size=itemsize: (
-                    damage_bytes(squeeze(damaged(rng), size), rng) if rng.random() < 0.2 else squeeze(damaged(rng), size)
+                    damage_bytes(squeeze(damaged(rng), size), rng)
+                    if rng.random() < 0.2
+                    else squeeze(damaged(rng), size)
                 ),
                 15_000,
             )
@@ -211,11 +263,20 @@ def tensor_parsers() -> list[Parser]:
 
 
 def draw_chunks(rng: Rng) -> bytes:
-    """Return a manifest's numbers, ranges and chunks, as JSON; two of three draws change one of the numbers."""
+    """Return a manifest's numbers, ranges and chunks, as JSON; two of three draws change one of the
+    numbers.
+    """
     numbers = [0, 1, 2, 1023, 1024, 4096, 245_760, 245_761, 10**6, 2**31, 2**62, -1]
-    size, chunk = int(pick(rng, [0, 1, 1024, 3000, 4999])), int(pick(rng, [1024, 4096, 245_760]))
+    size = int(pick(rng, [0, 1, 1024, 3000, 4999]))
+    chunk = int(pick(rng, [1024, 4096, 245_760]))
     count = max(1, -(-size // chunk))
-    drawn = [size, count, chunk, [[0, count]], [[index, min(chunk, size - index * chunk)] for index in range(count)]]
+    drawn = [
+        size,
+        count,
+        chunk,
+        [[0, count]],
+        [[index, min(chunk, size - index * chunk)] for index in range(count)],
+    ]
     if rng.random() < 0.67:
         place = int(rng.integers(0, 5))
         number = int(pick(rng, numbers))
@@ -244,23 +305,33 @@ def masked_parsers() -> list[Parser]:
     key = base64.b64encode(bytes(32)).decode()
     seed = Advertised("pi-1", "ab" * 32, key, key, key)
     others = [Introduced(Advertised(f"pi-{i}", "ab" * 32, key, key, key), KEY, "") for i in range(1, 5)]
-    tree, voucher = json.loads(encode_json(seed)), vouch(authority, "pi-1", public_of(KEY), 4e9)
+    tree = json.loads(encode_json(seed))
+    voucher = vouch(authority, "pi-1", public_of(KEY), 4e9)
 
     def read_keys(blob: bytes) -> None:
         for each in decode_keys(blob):
-            check(each.advertised, encode_json(each.advertised), each.signing_key, "f", each.advertised.client_id)
+            check(
+                each.advertised,
+                encode_json(each.advertised),
+                each.signing_key,
+                "f",
+                each.advertised.client_id,
+            )
             check_voucher(authority.certificate, each.advertised.client_id, each.signing_key, each.voucher)
 
     def make_keys(rng: Rng) -> bytes:
         with contextlib.suppress(EdgeflError):
-            damaged = decode_json(Advertised, json.dumps({**damage_tree(tree, rng), "signature": ""}).encode())
+            damaged = decode_json(
+                Advertised, json.dumps({**damage_tree(tree, rng), "signature": ""}).encode()
+            )
             signed = decode_json(Advertised, encode_signed(damaged, KEY, "f", damaged.client_id))
             return damage_lines(encode_keys([Introduced(signed, public_of(KEY), voucher)]), b"\t")(rng)
         return damage_lines(encode_keys(others))(rng)
 
     inbox = encode_inbox({f"pi-{i}": bytes(SEALED_BYTES) for i in range(1, 5)})
     ids = b"pi-1 pi-2 pi-3"
-    lists, digest = encode_lists(("pi-1", "pi-2", "pi-3"), ("pi-1", "pi-2")), "cd" * 32
+    lists = encode_lists(("pi-1", "pi-2", "pi-3"), ("pi-1", "pi-2"))
+    digest = "cd" * 32
     agreement = json.loads(encode_json(Agreed("pi-1", "ab" * 32, digest)))
 
     def read_agreed(blob: bytes) -> None:
@@ -269,10 +340,14 @@ def masked_parsers() -> list[Parser]:
 
     def make_agreed(rng: Rng) -> bytes:
         with contextlib.suppress(EdgeflError):
-            damaged = decode_json(Agreed, json.dumps({**damage_tree(agreement, rng), "signature": ""}).encode())
+            damaged = decode_json(
+                Agreed, json.dumps({**damage_tree(agreement, rng), "signature": ""}).encode()
+            )
             signed = decode_json(Agreed, encode_signed(damaged, KEY, "f", damaged.client_id))
             return damage_lines(encode_agreed(lists, [signed]), b"\n")(rng)
-        return damage_lines(encode_agreed(lists, [Agreed(f"pi-{i}", "ab" * 32, digest) for i in range(1, 5)]), b"\n")(rng)
+        return damage_lines(
+            encode_agreed(lists, [Agreed(f"pi-{i}", "ab" * 32, digest) for i in range(1, 5)]), b"\n"
+        )(rng)
 
     return [
         Parser("masked agreement", read_agreed, make_agreed, LEAST),
@@ -315,9 +390,22 @@ population = 10
 """
     reading = b'{"x": 0.5, "y": [1, 2], "z": "3", "t": 1e3}'
     return [
-        Parser("topic", lambda blob: parse_topic(blob.decode("latin-1")), lambda rng: damage_bytes(topic, rng), 30_000),
-        Parser("url", lambda blob: parse_urls(blob.decode("latin-1")), lambda rng: damage_bytes(url, rng), 30_000),
-        Parser("config", lambda blob: parse_config(blob.decode("latin-1")), damage_config(config), 20_000, 8_000_000),
+        Parser(
+            "topic",
+            lambda blob: parse_topic(blob.decode("latin-1")),
+            lambda rng: damage_bytes(topic, rng),
+            30_000,
+        ),
+        Parser(
+            "url", lambda blob: parse_urls(blob.decode("latin-1")), lambda rng: damage_bytes(url, rng), 30_000
+        ),
+        Parser(
+            "config",
+            lambda blob: parse_config(blob.decode("latin-1")),
+            damage_config(config),
+            20_000,
+            8_000_000,
+        ),
         Parser("reading", lambda blob: parse_reading(blob, ()), damage_json(reading), 30_000),
         Parser("label", lambda blob: parse_label(blob, ()), lambda rng: damage_bytes(b'"12"', rng), 20_000),
         Parser("window", take_readings, damage_lines(b"\n".join([b"7", b"[1, 2.5]", b"[2, 3]"] * 3)), 20_000),
@@ -353,7 +441,9 @@ def file_parsers(folder: Path) -> list[Parser]:
     lists: dict[str, list[object]] = {key: [] for key in ("data", "trained", "frozen", "slots", "noise")}
     signature = {"name": "train", "kind": "train", "batch_size": 2, **lists, "hyper": {}, "out": None}
     spec = json.loads(spec_to_json(PlanSpec("softmax", "fedavg", {"epochs": 1}, (4,), 3, SPECS, (), (), {})))
-    plan = encode_plan(Plan(PlanSpec("softmax", "fedavg", {}, (4,), 3, SPECS, (), (), {}), b"p" * 64, b"t" * 64))
+    plan = encode_plan(
+        Plan(PlanSpec("softmax", "fedavg", {}, (4,), 3, SPECS, (), (), {}), b"p" * 64, b"t" * 64)
+    )
     spec["signatures"] = [signature]
     spec["bindings"] = [{"weight": "fc/bias", "tensor": 1, "permutation": [0], "shape": [4], "derived": ""}]
     damaged_spec = damage_json(json.dumps(spec).encode())
@@ -383,36 +473,77 @@ def file_parsers(folder: Path) -> list[Parser]:
         return (folder / name).read_bytes()
 
     x = np.linspace(0, 1, 24, dtype=np.float32).reshape(6, 4)
-    shard = written(lambda path: save_shard(path, Shard(x, np.arange(6) % 3, x, np.arange(6) % 3, 3)), "made.npz")
+    shard = written(
+        lambda path: save_shard(path, Shard(x, np.arange(6) % 3, x, np.arange(6) % 3, 3)), "made.npz"
+    )
     ring = Ring(4, 2, ("a", "b"))
     for label in range(3):
         ring.add(np.ones((2, 2), np.float32), label)
     rung = written(ring.save, "ring.npz")
-    public = {client_id: PublicKeys(bytes(32), bytes(32), bytes(32)) for client_id in ("pi-1", "pi-2", "pi-3")}
-    held = Held("s", 1, "a", "c", public, tuple(public), (SEEDS[4],), np.arange(4, dtype=np.uint64), {"pi-1": bytes(3 * DIGESTS_BYTES)})
+    public = {
+        client_id: PublicKeys(bytes(32), bytes(32), bytes(32)) for client_id in ("pi-1", "pi-2", "pi-3")
+    }
+    held = Held(
+        "s",
+        1,
+        "a",
+        "c",
+        public,
+        tuple(public),
+        (SEEDS[4],),
+        np.arange(4, dtype=np.uint64),
+        {"pi-1": bytes(3 * DIGESTS_BYTES)},
+    )
     kept = written(lambda path: save_held(held, path))
     line, _, words = kept.partition(b"\n")
     damaged_line = damage_json(line)
     enrolment = {"format": FORMAT, **dict.fromkeys((field.name for field in fields(Enrolment)), "x")}
     register = {"pi-1": {"serial": "1", "signing_key": KEY, "revoked": False, "voucher": "x"}}
     csv = b"a,b,label\n" + b"".join(b"%d,%d.5,%d\n" % (i, i, i % 2) for i in range(6))
-    plain = {name: Parser(f"file {name}", read, make, LEAST, 8_000_000) for name, read, make in (
-        ("server state", decode_server_state, damage_safetensors(state)),
-        ("client state", decode_client_state, damage_safetensors(encode_client_state(ClientState(WEIGHTS, {"a": 1.0})))),
-        ("mixture", decode_mixture, damage_safetensors(encode_mixture(Mixture(WEIGHTS)))),
-        ("plan", decode_plan, make_plan),
-        ("held sum", through("held", lambda path: load_held(path, "s", 1, 4)), lambda rng: damaged_line(rng) + b"\n" + words),
-        ("enrolment", through("enrolment", load_enrolment), damage_json(json.dumps(enrolment).encode())),
-        ("register", through("keys/devices.json", lambda path: read_devices(path.parent)), damage_json(json.dumps(register).encode())),
-        ("shard", through("shard.npz", load_shard), damage_zip(shard)),
-        ("ring", through("ring.npz", lambda path: load_ring(path, 4, 2, ())), damage_zip(rung)),
-        ("csv", through("a.csv", lambda path: read_source(make_source(str(path), window=2, label="label"))), damage_lines(csv)),
-        ("class list", through("classes.txt", read_class_list), damage_lines(b"walk\nrun\nsit")),
-        ("npy", through("a.npy", read_sample), lambda rng: flip_bytes(npy(), rng) if rng.random() < 0.7 else damage_bytes(npy(), rng)),
-        ("wav", through("a.wav", read_sample), lambda rng: flip_bytes(wav(), rng) if rng.random() < 0.7 else damage_bytes(wav(), rng)),
-        ("idx", through("a.gz", lambda path: read_idx(path, 2)), damage_idx),
-        ("spool", through("spool/updates", restore), damage_spool),
-    )}  # fmt: skip
+    plain = {
+        name: Parser(f"file {name}", read, make, LEAST, 8_000_000)
+        for name, read, make in (
+            ("server state", decode_server_state, damage_safetensors(state)),
+            (
+                "client state",
+                decode_client_state,
+                damage_safetensors(encode_client_state(ClientState(WEIGHTS, {"a": 1.0}))),
+            ),
+            ("mixture", decode_mixture, damage_safetensors(encode_mixture(Mixture(WEIGHTS)))),
+            ("plan", decode_plan, make_plan),
+            (
+                "held sum",
+                through("held", lambda path: load_held(path, "s", 1, 4)),
+                lambda rng: damaged_line(rng) + b"\n" + words,
+            ),
+            ("enrolment", through("enrolment", load_enrolment), damage_json(json.dumps(enrolment).encode())),
+            (
+                "register",
+                through("keys/devices.json", lambda path: read_devices(path.parent)),
+                damage_json(json.dumps(register).encode()),
+            ),
+            ("shard", through("shard.npz", load_shard), damage_zip(shard)),
+            ("ring", through("ring.npz", lambda path: load_ring(path, 4, 2, ())), damage_zip(rung)),
+            (
+                "csv",
+                through("a.csv", lambda path: read_source(make_source(str(path), window=2, label="label"))),
+                damage_lines(csv),
+            ),
+            ("class list", through("classes.txt", read_class_list), damage_lines(b"walk\nrun\nsit")),
+            (
+                "npy",
+                through("a.npy", read_sample),
+                lambda rng: flip_bytes(npy(), rng) if rng.random() < 0.7 else damage_bytes(npy(), rng),
+            ),
+            (
+                "wav",
+                through("a.wav", read_sample),
+                lambda rng: flip_bytes(wav(), rng) if rng.random() < 0.7 else damage_bytes(wav(), rng),
+            ),
+            ("idx", through("a.gz", lambda path: read_idx(path, 2)), damage_idx),
+            ("spool", through("spool/updates", restore), damage_spool),
+        )
+    }
     return list(plain.values())
 
 
@@ -436,7 +567,11 @@ def damage_idx(rng: Rng) -> bytes:
     import gzip
 
     raw = (0x0802).to_bytes(4, "big") + (2).to_bytes(4, "big") + (3).to_bytes(4, "big") + bytes(6)
-    return gzip.compress(flip_bytes(raw, rng), 1) if rng.random() < 0.8 else damage_bytes(gzip.compress(raw, 1), rng)
+    return (
+        gzip.compress(flip_bytes(raw, rng), 1)
+        if rng.random() < 0.8
+        else damage_bytes(gzip.compress(raw, 1), rng)
+    )
 
 
 def damage_spool(rng: Rng) -> bytes:
@@ -445,14 +580,20 @@ def damage_spool(rng: Rng) -> bytes:
     for client in ("pi-1", "pi-2"):
         blob = damage_safetensors(encode_models({"global": WEIGHTS}))(rng)[:5000]
         entry = [client, sha256(blob).hexdigest(), len(blob)]
-        made += (json.dumps(damage_tree(entry, rng)) if rng.random() < 0.3 else json.dumps(entry)).encode() + b"\n" + blob
+        made += (
+            (json.dumps(damage_tree(entry, rng)) if rng.random() < 0.3 else json.dumps(entry)).encode()
+            + b"\n"
+            + blob
+        )
     return damage_bytes(made, rng) if rng.random() < 0.3 else made
 
 
 def restore(path: Path) -> None:
     """Read the first record of a spool's file under the digest that it names."""
     for client, digest, size in FIRST_RECORD.findall(path.read_bytes()):
-        begin = messages.Begin(client.decode(), "s", 1, SHA, digest.decode(), int(size), 1, 65536, 5, {}, "n", 1.0)
+        begin = messages.Begin(
+            client.decode(), "s", 1, SHA, digest.decode(), int(size), 1, 65536, 5, {}, "n", 1.0
+        )
         spool = Spool(path.parent)
         if spool.restore(begin, MODELS, "fp32"):
             list(spool.updates())
@@ -465,20 +606,55 @@ def export_parsers() -> list[Parser]:
     rng = np.random.default_rng(3)
     kernel = rng.integers(-90, 90, (3, 4)).astype(np.int8)
     model = model_of(
-        [T((1, 4)), T((3, 4), 0.1, 0, kernel), T((3,), 0.005, 0, np.arange(3, dtype=np.int32), kind="INT32"), T((1, 3), 0.3)],
+        [
+            T((1, 4)),
+            T((3, 4), 0.1, 0, kernel),
+            T((3,), 0.005, 0, np.arange(3, dtype=np.int32), kind="INT32"),
+            T((1, 3), 0.3),
+        ],
         [Op("FULLY_CONNECTED", (0, 1, 2), (3,))],
     )
     parts = Parts("ab" * 32, (Part("trunk", b"a" * 40), Part("gate", b"b" * 24)))
-    update = make_update(None, parts, counter=1, sign=lambda manifest: bytes(64), answer=lambda inputs: np.zeros((8, 2), np.int8), inputs=4)
+    update = make_update(
+        None,
+        parts,
+        counter=1,
+        sign=lambda manifest: bytes(64),
+        answer=lambda inputs: np.zeros((8, 2), np.int8),
+        inputs=4,
+    )
     counters = b"EFLD" + np.array([2, 5, 1, 2, 3, 400, 300, 9, 0], "<u4").tobytes()
-    golden = encode_golden(Golden(np.ones((3, 4), np.float32), np.arange(3), np.ones((3, 4), np.int8), np.ones((3, 3), np.int8)))
-    certificate = {"certificate": 1, "target": "host", "files": {"model.tflite": SHA}, "budget": {"ram_bytes": 0, "flash_bytes": 0}}
+    golden = encode_golden(
+        Golden(np.ones((3, 4), np.float32), np.arange(3), np.ones((3, 4), np.int8), np.ones((3, 3), np.int8))
+    )
+    certificate = {
+        "certificate": 1,
+        "target": "host",
+        "files": {"model.tflite": SHA},
+        "budget": {"ram_bytes": 0, "flash_bytes": 0},
+    }
     damaged = [
-        ("tflite network", read_network, lambda rng: flip_bytes(model, rng) if rng.random() < 0.8 else damage_bytes(model, rng)),
-        ("tflite graph", read_graph, lambda rng: flip_bytes(model, rng) if rng.random() < 0.8 else damage_bytes(model, rng)),
+        (
+            "tflite network",
+            read_network,
+            lambda rng: flip_bytes(model, rng) if rng.random() < 0.8 else damage_bytes(model, rng),
+        ),
+        (
+            "tflite graph",
+            read_graph,
+            lambda rng: flip_bytes(model, rng) if rng.random() < 0.8 else damage_bytes(model, rng),
+        ),
         ("tflite to C", generate, lambda rng: flip_bytes(model, rng)),
-        ("firmware update", read_update, lambda rng: flip_bytes(update, rng) if rng.random() < 0.7 else damage_bytes(update, rng)),
-        ("drift counters", read_counters, lambda rng: flip_bytes(counters, rng) if rng.random() < 0.7 else damage_bytes(counters, rng)),
+        (
+            "firmware update",
+            read_update,
+            lambda rng: flip_bytes(update, rng) if rng.random() < 0.7 else damage_bytes(update, rng),
+        ),
+        (
+            "drift counters",
+            read_counters,
+            lambda rng: flip_bytes(counters, rng) if rng.random() < 0.7 else damage_bytes(counters, rng),
+        ),
         ("golden vectors", decode_golden, damage_zip(golden)),
         ("certificate", read_certificate, damage_json(json.dumps(certificate).encode())),
     ]
@@ -490,9 +666,13 @@ def parsers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Parser]]
     """All parsers by group."""
     folder = tmp_path_factory.mktemp("fuzz")
     return {
-        "messages": message_parsers(), "tensors": tensor_parsers(), "masked": masked_parsers(), "texts": text_parsers(),
-        "files": file_parsers(folder), "exports": export_parsers(),
-    }  # fmt: skip
+        "messages": message_parsers(),
+        "tensors": tensor_parsers(),
+        "masked": masked_parsers(),
+        "texts": text_parsers(),
+        "files": file_parsers(folder),
+        "exports": export_parsers(),
+    }
 
 
 GROUPS = ("messages", "tensors", "masked", "texts", "files", "exports")
@@ -500,11 +680,14 @@ GROUPS = ("messages", "tensors", "masked", "texts", "files", "exports")
 
 @pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.timeout(3600)
-@pytest.mark.filterwarnings("ignore:Reading `.npy`:UserWarning")  # numpy's remark on a header as Python 2 wrote it
+@pytest.mark.filterwarnings(
+    "ignore:Reading `.npy`:UserWarning"
+)  # numpy's remark on a header as Python 2 wrote it
 def test_damaged_input_is_refused_by_an_error_of_the_project_or_read(group, parsers):
     for number, parser in enumerate(parsers[group]):
         rng = np.random.default_rng([7, number])
-        refused = read = 0
+        refused = 0
+        read = 0
         for _ in range(math.ceil(parser.inputs * SCALE)):
             blob = parser.make(rng)
             try:
@@ -515,7 +698,9 @@ def test_damaged_input_is_refused_by_an_error_of_the_project_or_read(group, pars
             except Exception as error:
                 raise AssertionError(f"{parser.name} raised {error!r} for {blob[:3000]!r}") from error
         print(f"{parser.name}: {refused + read} inputs, {refused} refused")
-        assert refused or not parser.refuses, f"{parser.name} refused none of {read} inputs: the mutations do not reach it"
+        assert refused or not parser.refuses, (
+            f"{parser.name} refused none of {read} inputs: the mutations do not reach it"
+        )
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -544,5 +729,9 @@ def test_a_whole_run_is_a_million_inputs_and_every_message_is_among_them(parsers
     everything = [parser for group in parsers.values() for parser in group]
     assert sum(parser.inputs for parser in everything) >= TOTAL
     assert min(parser.inputs for parser in everything) >= LEAST
-    classes = {cls for cls in vars(messages).values() if isinstance(cls, type) and cls.__module__ == messages.__name__ and fields(cls)}
+    classes = {
+        cls
+        for cls in vars(messages).values()
+        if isinstance(cls, type) and cls.__module__ == messages.__name__ and fields(cls)
+    }
     assert {type(seed) for seed in SEEDS} >= classes

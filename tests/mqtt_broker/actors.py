@@ -22,9 +22,14 @@ class Puppet:
     """A device without a will of its own."""
 
     def __init__(self, federation, client_id):
-        self.topics, self.client_id = federation.topics, client_id
+        self.topics = federation.topics
+        self.client_id = client_id
         self.status = Status(client_id, secrets.token_hex(8), True, time.time(), 10, "0", time.time())
-        will = Message(self.topics.device(client_id, "status"), encode_json(replace(self.status, online=False)), retained=True)
+        will = Message(
+            self.topics.device(client_id, "status"),
+            encode_json(replace(self.status, online=False)),
+            retained=True,
+        )
         self.link = Link(federation.url, f"puppet-{client_id}-{self.status.boot_id}", will=will)
         self.inbox = {"task": deque(), "receipt": deque()}
         self.link.subscribe(self.topics.device(client_id, "task"), self.topics.device(client_id, "receipt"))
@@ -43,16 +48,30 @@ class Puppet:
     def begin(self, task, blob, **changes):
         """Announce an update; returns what was announced."""
         begin = Begin(
-            self.client_id, task.session, task.round, task.plan, hashlib.sha256(blob).hexdigest(), len(blob), chunk_count(len(blob)),
-            CHUNK_BYTES, 10, {"loss": 1.0}, task.nonce, time.time(),
-        )  # fmt: skip
+            self.client_id,
+            task.session,
+            task.round,
+            task.plan,
+            hashlib.sha256(blob).hexdigest(),
+            len(blob),
+            chunk_count(len(blob)),
+            CHUNK_BYTES,
+            10,
+            {"loss": 1.0},
+            task.nonce,
+            time.time(),
+        )
         begin = replace(begin, **changes)
         self.publish(begin.sha256, "begin", encode_json(begin))
         return begin
 
     def say(self, **changes):
         """Publish the status, with these fields changed."""
-        self.link.publish(self.topics.device(self.client_id, "status"), encode_json(replace(self.status, **changes)), retain=True)
+        self.link.publish(
+            self.topics.device(self.client_id, "status"),
+            encode_json(replace(self.status, **changes)),
+            retain=True,
+        )
 
     def publish(self, sha256, leaf, payload):
         self.link.publish(self.topics.upload(self.client_id, sha256, leaf), payload)
@@ -80,7 +99,11 @@ class Puppet:
             self.link._client.socket().shutdown(socket.SHUT_RDWR)
 
     def close(self):
-        self.link.publish(self.topics.device(self.client_id, "status"), encode_json(replace(self.status, online=False)), retain=True)
+        self.link.publish(
+            self.topics.device(self.client_id, "status"),
+            encode_json(replace(self.status, online=False)),
+            retain=True,
+        )
         self.link.close()
 
 
@@ -93,7 +116,8 @@ class Heard:
         self.messages = []
 
     def until_phase(self, phase, topic="/state"):
-        """Listen until the state (of the federation with that topic) says that phase; returns every message so far.
+        """Listen until the state (of the federation with that topic) says that phase; returns every message
+        so far.
 
         The answer to devices of version 1, on a topic of version 1, is passed over.
         """
@@ -110,11 +134,15 @@ class Heard:
 
     def until_online(self):
         """Listen until a status says online."""
-        return self._until(lambda message: message.topic.endswith("/status") and json.loads(message.payload)["online"])
+        return self._until(
+            lambda message: message.topic.endswith("/status") and json.loads(message.payload)["online"]
+        )
 
     def until_offline(self):
         """Listen until the last status says offline."""
-        return self._until(lambda message: message.topic.endswith("/status") and not json.loads(message.payload)["online"])
+        return self._until(
+            lambda message: message.topic.endswith("/status") and not json.loads(message.payload)["online"]
+        )
 
     def _until(self, wanted):
         deadline = time.monotonic() + DEADLINE_S

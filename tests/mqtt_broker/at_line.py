@@ -1,9 +1,10 @@
-"""Run `edgefl ...`, and at the N-th line of ours tell the test and wait until it has done its worst: `at_line.py PORT N ARGUMENTS`.
+"""Run `edgefl ...`, and at the N-th line of ours tell the test and wait until it has done its worst:
+`at_line.py PORT N ARGUMENTS`.
 
-A line counts at most thirty times, so that waiting loops do not drown what happens once. N may be a place too: `aggregator.py:183#2`
-is that line the second time, `aggregator.py:_close#4` the fourth call. N = 0: the test is told at the end how many lines there were.
-The test's answer is a number when the clock is to jump by so many seconds. N = `worker:M`: the aggregator runs untouched, and its
-workers count their lines.
+A line counts at most thirty times, so that waiting loops do not drown what happens once. N may be a place
+too: `aggregator.py:183#2` is that line the second time, `aggregator.py:_close#4` the fourth call. N = 0: the
+test is told at the end how many lines there were. The test's answer is a number when the clock is to jump by
+so many seconds. N = `worker:M`: the aggregator runs untouched, and its workers count their lines.
 """
 
 import os
@@ -18,7 +19,10 @@ import edgefl.cli.main
 import mqtt_broker.aggregator.crew
 import mqtt_broker.aggregator.worker
 
-PACKAGES = tuple(str(Path(edgefl.cli.main.__file__).parents[2] / name) + "/" for name in ("edgefl", "devices", "mqtt_broker"))
+PACKAGES = tuple(
+    str(Path(edgefl.cli.main.__file__).parents[2] / name) + "/"
+    for name in ("edgefl", "devices", "mqtt_broker")
+)
 OFTEN = 30
 
 
@@ -28,14 +32,17 @@ def main(port, wanted, arguments):
         sys.argv = ["edgefl", *arguments]
         edgefl.cli.main.main()
         return
-    seen, lock, total = Counter(), threading.Lock(), 0
+    seen = Counter()
+    lock = threading.Lock()
+    total = 0
 
     def tell(text):
         with socket.create_connection(("127.0.0.1", port)) as connection:
             connection.sendall(text.encode() + b"\n")
             answer = connection.makefile().readline()  # who is killed here never gets it
         if answer.strip():
-            real, jump = time.time, float(answer)
+            real = time.time
+            jump = float(answer)
             time.time = lambda: real() + jump
 
     def passed(frame, place, counts):

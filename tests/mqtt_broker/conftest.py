@@ -17,7 +17,10 @@ def load(name):
     return sys.modules[key]
 
 
-processes, actors, hazards, masked_actor = load("processes"), load("actors"), load("hazards"), load("masked_actor")
+processes = load("processes")
+actors = load("actors")
+hazards = load("hazards")
+masked_actor = load("masked_actor")
 pseudo_terminal = load("pseudo_terminal")
 
 
@@ -92,7 +95,9 @@ def listen():
 def masked_puppet(puppet, listen):
     def make(federation, client_id):
         blobs = listen(federation, f"{federation.topics.root}/blob/+/+")
-        return masked_actor.MaskedPuppet(federation, puppet(federation, client_id), blobs, processes.toy_weights())
+        return masked_actor.MaskedPuppet(
+            federation, puppet(federation, client_id), blobs, processes.toy_weights()
+        )
 
     return make
 

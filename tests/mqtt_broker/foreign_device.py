@@ -1,6 +1,8 @@
-"""A device written from docs/protocol.md alone: nothing of edgefl is imported here, and messages are made by the tables of that page.
+"""A device written from docs/protocol.md alone: nothing of edgefl is imported here, and messages are made by
+the tables of that page.
 
-It trains nothing: its deltas are small numbers. What it says must be taken all the same, and what it hears it must understand.
+It trains nothing: its deltas are small numbers. What it says must be taken all the same, and what it hears it
+must understand.
 """
 
 import base64
@@ -24,11 +26,14 @@ DEADLINE_S = 60.0
 
 def tables():
     """Return the fields of each message as the page has them: {"Task": {"session": "text", ...}, ...}."""
-    found, heading = {}, ""
+    found = {}
+    heading = ""
     for line in PAGE.read_text().splitlines():
         if line.startswith("#"):
             heading = line.lstrip("# ")
-        row = re.fullmatch(r"\| (\w+) \| (text|integer|number|boolean|ranges|(?:list|map|rows) [^|]+) \|.*\|", line)
+        row = re.fullmatch(
+            r"\| (\w+) \| (text|integer|number|boolean|ranges|(?:list|map|rows) [^|]+) \|.*\|", line
+        )
         if row and heading[0].isupper() and " " not in heading:
             found.setdefault(heading, {})[row[1]] = row[2]
     return found
@@ -42,7 +47,11 @@ def written(value, kind, between=","):
     if kind == "number":
         return "null" if value is None or not math.isfinite(value) else repr(float(value))
     if kind.startswith("map"):
-        return "{" + between.join(f"{json.dumps(key)}:{written(item, kind[7:])}" for key, item in value.items()) + "}"
+        return (
+            "{"
+            + between.join(f"{json.dumps(key)}:{written(item, kind[7:])}" for key, item in value.items())
+            + "}"
+        )
     return json.dumps(value, separators=(between, ":"))
 
 
@@ -55,12 +64,17 @@ def signed_bytes(kind, message, federation, client_id):
 def safetensors(blob):
     """Return {name: (dtype, shape, bytes)}."""
     (size,) = struct.unpack_from("<Q", blob)
-    header, data = json.loads(blob[8 : 8 + size]), blob[8 + size :]
-    return {name: (entry["dtype"], entry["shape"], data[slice(*entry["data_offsets"])]) for name, entry in header.items()}
+    header = json.loads(blob[8 : 8 + size])
+    data = blob[8 + size :]
+    return {
+        name: (entry["dtype"], entry["shape"], data[slice(*entry["data_offsets"])])
+        for name, entry in header.items()
+    }
 
 
 def to_safetensors(tensors):
-    header, data = {}, b""
+    header = {}
+    data = b""
     for name, (dtype, shape, content) in tensors.items():
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(content)]}
         data += content
@@ -87,11 +101,23 @@ class ForeignDevice:
     """One device. `enrolment`: the fields of its file, or None; `heard`: the kinds of what was verified."""
 
     def __init__(self, port, federation, client_id, enrolment=None, context=None):
-        self.federation, self.client_id, self.enrolment = federation, client_id, enrolment
-        self.root, self.boot_id, self.born = f"edgefl/v2/{federation}", secrets.token_hex(8), time.time()
-        self.events, self.waiting, self.heard, self.stored, self.blobs = queue.Queue(), [], [], {}, {}
-        self.client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id=f"edgefl-{client_id}-{self.boot_id}")
-        self.client.on_message = lambda client, data, message: self.events.put((message.topic, message.payload))
+        self.federation = federation
+        self.client_id = client_id
+        self.enrolment = enrolment
+        self.root = f"edgefl/v2/{federation}"
+        self.boot_id = secrets.token_hex(8)
+        self.born = time.time()
+        self.events = queue.Queue()
+        self.waiting = []
+        self.heard = []
+        self.stored = {}
+        self.blobs = {}
+        self.client = paho.Client(
+            paho.CallbackAPIVersion.VERSION2, client_id=f"edgefl-{client_id}-{self.boot_id}"
+        )
+        self.client.on_message = lambda client, data, message: self.events.put(
+            (message.topic, message.payload)
+        )
         self.client.on_subscribe = lambda *rest: self.events.put(("subscribed", b""))
         self.client.on_connect = lambda *rest: self.events.put(("connected", b""))
         self.client.will_set(f"{self.root}/device/{client_id}/status", self.status(False), qos=1, retain=True)
@@ -103,9 +129,16 @@ class ForeignDevice:
 
     def status(self, online):
         told = {
-            "client_id": self.client_id, "boot_id": self.boot_id, "online": online, "born": self.born, "num_samples": 7,
-            "version": "foreign", "ts": time.time(), "paused": "", "draining": False,
-        }  # fmt: skip
+            "client_id": self.client_id,
+            "boot_id": self.boot_id,
+            "online": online,
+            "born": self.born,
+            "num_samples": 7,
+            "version": "foreign",
+            "ts": time.time(),
+            "paused": "",
+            "draining": False,
+        }
         return json.dumps(told)
 
     def next(self, wanted):
@@ -125,18 +158,24 @@ class ForeignDevice:
         self.client.publish(f"{self.root}/device/{self.client_id}/{leaf}", payload, qos=1, retain=retain)
 
     def read(self, kind, payload):
-        """Return a message whose fields are those of the page, with the aggregator's signature where there are keys."""
+        """Return a message whose fields are those of the page, with the aggregator's signature where there
+        are keys.
+        """
         message = json.loads(payload)
         assert set(message) == set(TABLES[kind])
         if self.enrolment:
             key = Ed25519PublicKey.from_public_bytes(base64.b64decode(self.enrolment["aggregator_key"]))
             to = "" if kind == "State" else self.client_id
-            key.verify(base64.b64decode(message["signature"]), signed_bytes(kind, message, self.federation, to))
+            key.verify(
+                base64.b64decode(message["signature"]), signed_bytes(kind, message, self.federation, to)
+            )
         self.heard.append(kind)
         return message
 
     def signed(self, kind, message):
-        """Return the message as it travels: what is signed is that text, whatever its blanks and numbers are; of keys the page's form."""
+        """Return the message as it travels: what is signed is that text, whatever its blanks and numbers are;
+        of keys the page's form.
+        """
         text = json.dumps({**message, "signature": ""}, indent=1).replace('"signature": "', '"signature":"')
         if not self.enrolment:
             return text
@@ -152,7 +191,8 @@ class ForeignDevice:
         if sha256 in self.blobs:
             return self.blobs[sha256]
         self.client.subscribe(f"{self.root}/blob/{sha256}/+", 1)
-        manifest, chunks = None, {}
+        manifest = None
+        chunks = {}
         while manifest is None or len(chunks) < manifest["count"]:
             topic, payload = self.next(lambda topic: f"/blob/{sha256}/" in topic)
             if topic.endswith("/manifest"):
@@ -190,19 +230,33 @@ class ForeignDevice:
 
     def deliver(self, task, blob, metrics):
         """Send an answer until its receipt says ok."""
-        sha256, step = hashlib.sha256(blob).hexdigest(), task["chunk_bytes"]
+        sha256 = hashlib.sha256(blob).hexdigest()
+        step = task["chunk_bytes"]
         told = {
-            "client_id": self.client_id, "session": task["session"], "round": task["round"], "plan": task["plan"], "sha256": sha256,
-            "size": len(blob), "count": max(1, -(-len(blob) // step)), "chunk_bytes": step, "num_samples": 7, "metrics": metrics,
-            "nonce": task["nonce"], "ts": time.time(), "follows": False,
-        }  # fmt: skip
+            "client_id": self.client_id,
+            "session": task["session"],
+            "round": task["round"],
+            "plan": task["plan"],
+            "sha256": sha256,
+            "size": len(blob),
+            "count": max(1, -(-len(blob) // step)),
+            "chunk_bytes": step,
+            "num_samples": 7,
+            "metrics": metrics,
+            "nonce": task["nonce"],
+            "ts": time.time(),
+            "follows": False,
+        }
         self.say(f"up/{sha256}/begin", self.signed("Begin", told))
         while True:
             _, payload = self.next(lambda topic: topic.endswith("/receipt"))
             receipt = self.read("Receipt", payload)
             if receipt["sha256"] != sha256 or receipt["nonce"] not in ("", task["nonce"]):
                 continue
-            late = receipt["outcome"] == "rejected" and task["phase"] in ("agree", "unmask")  # enough others answered before
+            late = receipt["outcome"] == "rejected" and task["phase"] in (
+                "agree",
+                "unmask",
+            )  # enough others answered before
             if receipt["outcome"] == "ok" or late:
                 return
             assert receipt["outcome"] in ("wait", "missing"), receipt["reason"]
@@ -210,12 +264,17 @@ class ForeignDevice:
                 for i in range(low, high):
                     self.say(f"up/{sha256}/{i}", blob[i * step : (i + 1) * step])
             if receipt["outcome"] == "missing":
-                self.say(f"up/{sha256}/end", json.dumps({"sha256": sha256, "count": told["count"], "ts": time.time()}))
+                self.say(
+                    f"up/{sha256}/end",
+                    json.dumps({"sha256": sha256, "count": told["count"], "ts": time.time()}),
+                )
 
     def run(self):
         """Take part until the federation is done."""
         own = f"{self.root}/device/{self.client_id}"
-        self.client.subscribe([(f"{own}/claim", 1), (f"{own}/task", 1), (f"{own}/receipt", 1), (f"{self.root}/state", 1)])
+        self.client.subscribe(
+            [(f"{own}/claim", 1), (f"{own}/task", 1), (f"{own}/receipt", 1), (f"{self.root}/state", 1)]
+        )
         self.next(lambda topic: topic == "subscribed")
         self.say("status", self.status(True), retain=True)
         worked = ""

@@ -20,7 +20,9 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-SPEC = importlib.util.spec_from_file_location("edgefl_tests_foreign_plain", Path(__file__).with_name("foreign_device.py"))
+SPEC = importlib.util.spec_from_file_location(
+    "edgefl_tests_foreign_plain", Path(__file__).with_name("foreign_device.py")
+)
 plain = sys.modules.setdefault(SPEC.name, importlib.util.module_from_spec(SPEC))
 SPEC.loader.exec_module(plain)
 
@@ -35,7 +37,10 @@ def base64_of(content):
 def shared(secret, places, threshold):
     """Return Shamir's share at each place, 66 bytes each."""
     coefficients = [int.from_bytes(secret), *(secrets.randbelow(PRIME) for _ in range(threshold - 1))]
-    return {p: (sum(c * pow(p, i, PRIME) for i, c in enumerate(coefficients)) % PRIME).to_bytes(66) for p in places}
+    return {
+        p: (sum(c * pow(p, i, PRIME) for i, c in enumerate(coefficients)) % PRIME).to_bytes(66)
+        for p in places
+    }
 
 
 def digest(route, share):
@@ -44,7 +49,10 @@ def digest(route, share):
 
 def masked(words, seed, sign):
     stream = Cipher(ChaCha20(seed, bytes(16)), mode=None).encryptor().update(bytes(8 * len(words)))
-    return [(word + sign * mask) % 2**64 for word, mask in zip(words, struct.unpack(f"<{len(words)}Q", stream), strict=True)]
+    return [
+        (word + sign * mask) % 2**64
+        for word, mask in zip(words, struct.unpack(f"<{len(words)}Q", stream), strict=True)
+    ]
 
 
 class MaskedForeignDevice(plain.ForeignDevice):
@@ -67,7 +75,8 @@ class MaskedForeignDevice(plain.ForeignDevice):
 
     def advertise(self, task):
         """Train, which is to take small numbers, and draw keys."""
-        self.words, self.lists = [], None
+        self.words = []
+        self.lists = None
         for _, sha256 in sorted(task["models"].items()):
             for _, (_, _, content) in sorted(plain.safetensors(self.fetch(sha256)).items()):
                 deltas = [1e-3 * math.sin(i + 1) for i in range(len(content) // 4)]
@@ -75,13 +84,26 @@ class MaskedForeignDevice(plain.ForeignDevice):
             self.words.append(SAMPLES)
         scalars = [[name, float(value)] for name, value in sorted(task["scalars"].items())]
         told = [
-            self.federation, task["session"], task["round"], task["phase"], task["nonce"].partition("-")[0], task["plan"],
-            sorted(map(list, task["models"].items())), scalars, task["seed"],
-        ]  # fmt: skip
+            self.federation,
+            task["session"],
+            task["round"],
+            task["phase"],
+            task["nonce"].partition("-")[0],
+            task["plan"],
+            sorted(map(list, task["models"].items())),
+            scalars,
+            task["seed"],
+        ]
         self.context = plain.hashlib.sha256(json.dumps(told).encode()).hexdigest()
-        self.seal_key, self.mask_key, self.seed = X25519PrivateKey.generate(), X25519PrivateKey.generate(), secrets.token_bytes(32)
+        self.seal_key = X25519PrivateKey.generate()
+        self.mask_key = X25519PrivateKey.generate()
+        self.seed = secrets.token_bytes(32)
         keys = (base64_of(key.public_key().public_bytes_raw()) for key in (self.seal_key, self.mask_key))
-        said = {"client_id": self.client_id, "context": self.context, **dict(zip(("seal", "mask"), keys, strict=True))}
+        said = {
+            "client_id": self.client_id,
+            "context": self.context,
+            **dict(zip(("seal", "mask"), keys, strict=True)),
+        }
         said["seed"] = base64_of(plain.hashlib.sha256(self.seed).digest())
         self.advertised = json.loads(self.signed("Advertised", said))
         return json.dumps(self.advertised).encode()
@@ -91,7 +113,8 @@ class MaskedForeignDevice(plain.ForeignDevice):
         return HKDF(SHA256(), 32, None, f"{self.binding} {purpose}".encode()).derive(secret)
 
     def share(self, blob):
-        self.others, self.signing_keys = {}, {}
+        self.others = {}
+        self.signing_keys = {}
         for line in blob.split(b"\n"):
             told, key, voucher = line.split(b"\t")
             each = json.loads(told)
@@ -103,7 +126,9 @@ class MaskedForeignDevice(plain.ForeignDevice):
                 vouched = f"edgefl/v2 {each['client_id']} signs with {key.decode()} until {until}\n".encode()
                 authority.verify(base64.b64decode(signature), vouched, ec.ECDSA(SHA256()))
                 said = plain.signed_bytes("Advertised", each, self.federation, each["client_id"])
-                Ed25519PublicKey.from_public_bytes(base64.b64decode(key)).verify(base64.b64decode(each["signature"]), said)
+                Ed25519PublicKey.from_public_bytes(base64.b64decode(key)).verify(
+                    base64.b64decode(each["signature"]), said
+                )
             self.others[each["client_id"]] = each
             self.signing_keys[each["client_id"]] = key.decode()
         assert self.others[self.client_id] == self.advertised
@@ -116,7 +141,8 @@ class MaskedForeignDevice(plain.ForeignDevice):
         of_seed = shared(self.seed, places, self.threshold)
         sealed = b""
         for place, other in enumerate(ids, 1):
-            nonce, key = secrets.token_bytes(12), self.agreed(self.seal_key, self.others[other]["seal"], "seal")
+            nonce = secrets.token_bytes(12)
+            key = self.agreed(self.seal_key, self.others[other]["seal"], "seal")
             route = f"{self.binding}\n{self.client_id}\n{other}".encode()
             sealed += (
                 digest(route, of_key[place])
@@ -135,14 +161,21 @@ class MaskedForeignDevice(plain.ForeignDevice):
         assert len(ids) >= self.threshold
         self.opened = {}
         for other in ids:
-            route, message = f"{self.binding}\n{other}\n{self.client_id}".encode(), self.inbox[other]
-            both = AESGCM(self.agreed(self.seal_key, self.others[other]["seal"], "seal")).decrypt(message[64:76], message[76:], route)
+            route = f"{self.binding}\n{other}\n{self.client_id}".encode()
+            message = self.inbox[other]
+            both = AESGCM(self.agreed(self.seal_key, self.others[other]["seal"], "seal")).decrypt(
+                message[64:76], message[76:], route
+            )
             assert message[:64] == digest(route, both[:66]) + digest(route, both[66:])
             self.opened[other] = both
         words = masked(self.words, self.seed, 1)
         for other in ids:
             if other != self.client_id:
-                words = masked(words, self.agreed(self.mask_key, self.others[other]["mask"], "mask"), 1 if other > self.client_id else -1)
+                words = masked(
+                    words,
+                    self.agreed(self.mask_key, self.others[other]["mask"], "mask"),
+                    1 if other > self.client_id else -1,
+                )
         return struct.pack(f"<{len(words)}Q", *words)
 
     def agree(self, blob):
@@ -151,7 +184,8 @@ class MaskedForeignDevice(plain.ForeignDevice):
         assert set(came) <= set(shared)
         assert self.client_id in came
         assert len(came) >= self.threshold
-        self.came, self.lists = came, plain.hashlib.sha256(blob).hexdigest()
+        self.came = came
+        self.lists = plain.hashlib.sha256(blob).hexdigest()
         said = {"client_id": self.client_id, "binding": self.binding, "lists": self.lists}
         return self.signed("Agreed", said).encode()
 

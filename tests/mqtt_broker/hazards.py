@@ -1,4 +1,6 @@
-"""What can happen to a fleet, and who starts again what has ended: real processes, a real broker, and a line that can be cut."""
+"""What can happen to a fleet, and who starts again what has ended: real processes, a real broker, and a line
+that can be cut.
+"""
 
 import contextlib
 import os
@@ -24,7 +26,10 @@ class Line:
     """A TCP line to the broker that can be cut, frozen (nobody is told: half-open) or made slow."""
 
     def __init__(self, port):
-        self._port, self._pairs, self._closed, self._slow = port, [], threading.Event(), False
+        self._port = port
+        self._pairs = []
+        self._closed = threading.Event()
+        self._slow = False
         self._server = socket.create_server(("127.0.0.1", 0))
         self.url = f"mqtt://127.0.0.1:{self._server.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
@@ -93,11 +98,17 @@ class Fleet:
     """The processes of one federation by name. Who ends with an error is started again, as systemd would."""
 
     def __init__(self, federation, broker, process_class, clients, hazards=()):
-        self.federation, self.broker, self._make = federation, broker, process_class
+        self.federation = federation
+        self.broker = broker
+        self._make = process_class
         self.line = Line(broker.port)
         self._hazards = {hazard.victim: hazard for hazard in hazards}
-        self._events, self._done = queue.Queue(), set()
-        self.processes, self.starts, self.log, self.counts = {}, {}, [], {}
+        self._events = queue.Queue()
+        self._done = set()
+        self.processes = {}
+        self.starts = {}
+        self.log = []
+        self.counts = {}
         self._server = socket.create_server(("127.0.0.1", 0))
         threading.Thread(target=self._listen, daemon=True).start()
         self.names = ["aggregator", *clients]
@@ -123,12 +134,15 @@ class Fleet:
         process = self.processes[name] = self._make(*command, runner=runner)
         threading.Thread(target=self._watch, args=(name, process), daemon=True).start()
         if name == "pi-0" and self.starts[name] > 1:
-            threading.Thread(target=self._let_go, args=(process, "the federation is in phase"), daemon=True).start()
+            threading.Thread(
+                target=self._let_go, args=(process, "the federation is in phase"), daemon=True
+            ).start()
 
     def _hold(self):
-        """Let a board that dies, or loses its link, come back in time: a federation takes half a second, a start longer, a link is made
-        again after up to one, and who is not there at the end has no model. Nothing ends without pi-1, which stands still until the
-        board is in the federation again."""
+        """Let a board that dies, or loses its link, come back in time: a federation takes half a second, a
+        start longer, a link is made again after up to one, and who is not there at the end has no model.
+        Nothing ends without pi-1, which stands still until the board is in the federation again.
+        """
         self.processes["pi-1"].popen.send_signal(signal.SIGSTOP)
 
     def _let_go(self, process, back):
@@ -163,7 +177,9 @@ class Fleet:
     def _ended(self, name, process):
         code = process.end()
         process.close()
-        self.log.append(f"{name} ended with {code}" + (f" ({process.said.strip().splitlines()[-1]})" if code > 0 else ""))
+        self.log.append(
+            f"{name} ended with {code}" + (f" ({process.said.strip().splitlines()[-1]})" if code > 0 else "")
+        )
         if self.processes[name] is not process:
             return
         if code == 0:
@@ -176,12 +192,17 @@ class Fleet:
 
     def _named(self, pid):
         """Return whose process that is; a worker is one of the aggregator's."""
-        return next((name for name, process in self.processes.items() if process.popen.pid == pid), "aggregator")
+        return next(
+            (name for name, process in self.processes.items() if process.popen.pid == pid), "aggregator"
+        )
 
     def _happen(self, pid, place):
-        """Do to the victim what its hazard says, while it stands still at that line; return by how much its clock jumps."""
+        """Do to the victim what its hazard says, while it stands still at that line; return by how much its
+        clock jumps.
+        """
         name = self._named(pid)
-        hazard, victim = self._hazards[name], self.processes[name]
+        hazard = self._hazards[name]
+        victim = self.processes[name]
         if hazard.kind == "worker-killed" and any(line.startswith(hazard.kind) for line in self.log):
             return ""  # another worker, or the one that came after it
         self.log.append(f"{hazard.kind} of {hazard.victim} at {place}")
@@ -196,7 +217,10 @@ class Fleet:
                 shutil.rmtree(state, ignore_errors=True)
             case "power-cut":
                 self._kill(victim)
-                newest = sorted((p for p in state.glob("*") if p.is_file() and p.name != "lock"), key=lambda p: p.stat().st_mtime_ns)
+                newest = sorted(
+                    (p for p in state.glob("*") if p.is_file() and p.name != "lock"),
+                    key=lambda p: p.stat().st_mtime_ns,
+                )
                 for path in newest[-1:]:
                     os.truncate(path, int(path.stat().st_size * hazard.share))
                     self.log.append(f"{path.name} truncated to {path.stat().st_size} bytes")
@@ -215,7 +239,9 @@ class Fleet:
             case "line-cut":
                 if self.line.cut():
                     self._hold()
-                    threading.Thread(target=self._let_go, args=(victim, "the link to the broker is up again"), daemon=True).start()
+                    threading.Thread(
+                        target=self._let_go, args=(victim, "the link to the broker is up again"), daemon=True
+                    ).start()
             case "half-open":
                 self.line.freeze()
             case "slow-link":
@@ -230,7 +256,10 @@ class Fleet:
     def story(self):
         """Return what happened, and what each process said last."""
         said = "\n".join(f"--- {name}\n{process.said[-1500:]}" for name, process in self.processes.items())
-        return "; ".join(self.log) + f"\nrepeat with: {sys.executable} -m pytest {os.environ.get('PYTEST_CURRENT_TEST', '')}\n{said}"
+        return (
+            "; ".join(self.log)
+            + f"\nrepeat with: {sys.executable} -m pytest {os.environ.get('PYTEST_CURRENT_TEST', '')}\n{said}"
+        )
 
     def close(self):
         self.processes["pi-1"].popen.send_signal(signal.SIGCONT)

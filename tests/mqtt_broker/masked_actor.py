@@ -1,4 +1,6 @@
-"""A client of masked rounds whose every step the test takes, over the messages of a puppet; and what tests compare masked rounds with."""
+"""A client of masked rounds whose every step the test takes, over the messages of a puppet; and what tests
+compare masked rounds with.
+"""
 
 import json
 import time
@@ -25,7 +27,9 @@ class MaskedPuppet:
     """Its update is zero, over ten samples; `ear` hears all blobs of the federation."""
 
     def __init__(self, federation, puppet, ear, weights):
-        self.federation, self.puppet, self.ear = federation, puppet, ear
+        self.federation = federation
+        self.puppet = puppet
+        self.ear = ear
         self.size = size_of(shapes_of({"global": weights}))
         self.participant = None
 
@@ -41,14 +45,19 @@ class MaskedPuppet:
     def advertise(self):
         """Take a task, and answer it with fresh keys; returns the task."""
         task = self.next("federate")
-        self.participant = Participant(self.puppet.client_id, context_of(self.federation.name, task), Trust(self.federation.name))
+        self.participant = Participant(
+            self.puppet.client_id, context_of(self.federation.name, task), Trust(self.federation.name)
+        )
         assert self.puppet.send(task, self.participant.advertise(), metrics={}).outcome == "ok"
         return task
 
     def fetch(self, task):
         [sha256] = task.models.values()
-        client_id, link = self.puppet.client_id, self.puppet.link
-        link.publish(self.federation.topics.device(client_id, "want"), encode_json(Want(sha256, (), time.time())))
+        client_id = self.puppet.client_id
+        link = self.puppet.link
+        link.publish(
+            self.federation.topics.device(client_id, "want"), encode_json(Want(sha256, (), time.time()))
+        )
         heard = self.ear.until(f"blob/{sha256}/0")
         return next(message.payload for message in heard if message.topic.endswith(f"/blob/{sha256}/0"))
 
@@ -91,7 +100,9 @@ def update_of(federation, client_id, round=1):
 
 
 def showing(update):
-    """Return byte strings of which each would show some of an update: its tensors, and its words without a mask."""
+    """Return byte strings of which each would show some of an update: its tensors, and its words without a
+    mask.
+    """
     arrays = [array for weights in update.deltas.values() for array in weights.values()]
     words = words_of(update.deltas, update.num_samples, shapes_of(update.deltas))
     told = [array.ravel()[i : i + 4] for array in arrays for i in range(0, array.size, 4)]
@@ -120,13 +131,19 @@ def check_models(federation, expected):
     found = state_of(federation).models
     assert found.keys() == expected.models.keys()
     for model, weights in expected.models.items():
-        assert {name: array.tobytes() for name, array in found[model].items()} == {n: a.tobytes() for n, a in weights.items()}
+        assert {name: array.tobytes() for name, array in found[model].items()} == {
+            n: a.tobytes() for n, a in weights.items()
+        }
 
 
 def advertised(messages):
     """Return all keys that were advertised, from everything that was said."""
     found = []
     for message in messages:
-        if "/up/" in message.topic and message.payload.startswith(b'{"client_id":') and b'"context"' in message.payload:
+        if (
+            "/up/" in message.topic
+            and message.payload.startswith(b'{"client_id":')
+            and b'"context"' in message.payload
+        ):
             found.append(decode_json(Advertised, message.payload))
     return found

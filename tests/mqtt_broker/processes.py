@@ -28,11 +28,18 @@ class Process:
     def __init__(self, *arguments, runner=("-m", "edgefl")):
         self.popen = subprocess.Popen(
             [sys.executable, *runner, *map(str, arguments)],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        )  # fmt: skip
-        self.said, self.changed, self.out = "", threading.Condition(), ""
-        self._threads = [threading.Thread(target=read, daemon=True) for read in (self._read_err, self._read_out)]
+        )
+        self.said = ""
+        self.changed = threading.Condition()
+        self.out = ""
+        self._threads = [
+            threading.Thread(target=read, daemon=True) for read in (self._read_err, self._read_out)
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -54,14 +61,18 @@ class Process:
     def wait_for(self, text, times=1):
         """Wait until it has said so, so many times."""
         with self.changed:
-            assert self.changed.wait_for(lambda: self.said.count(text) >= times or self.popen.poll() is not None, DEADLINE_S), self.said
+            assert self.changed.wait_for(
+                lambda: self.said.count(text) >= times or self.popen.poll() is not None, DEADLINE_S
+            ), self.said
             self.changed.wait_for(lambda: self.said.count(text) >= times, 5.0)
         assert self.said.count(text) >= times, self.said
 
     def wait_for_lines(self, count):
         """Wait until it has said so many lines, or has ended."""
         with self.changed:
-            assert self.changed.wait_for(lambda: self.said.count("\n") >= count or self.popen.poll() is not None, DEADLINE_S), self.said
+            assert self.changed.wait_for(
+                lambda: self.said.count("\n") >= count or self.popen.poll() is not None, DEADLINE_S
+            ), self.said
 
     def first_line(self):
         with self.changed:
@@ -101,10 +112,14 @@ class Broker:
 
     def start(self):
         self.popen = subprocess.Popen(
-            [shutil.which("mosquitto") or "/usr/sbin/mosquitto", "-p", str(self.port)], stderr=subprocess.PIPE, text=True
+            [shutil.which("mosquitto") or "/usr/sbin/mosquitto", "-p", str(self.port)],
+            stderr=subprocess.PIPE,
+            text=True,
         )
         for line in self.popen.stderr:
-            if line.rstrip().endswith(" running"):  # a line before it speaks of clients running on this machine
+            if line.rstrip().endswith(
+                " running"
+            ):  # a line before it speaks of clients running on this machine
                 break
         # a pipe that nobody reads would stop it one day
         self._reader = threading.Thread(target=lambda: [None for _ in self.popen.stderr], daemon=True)
@@ -128,10 +143,14 @@ def toy_plan(features=4, algorithm="pfl-mfe", **options):
 
 
 def toy_weights(features=4, more=()):
-    """Return the toy network's weights, and small random values for `more`, the specs of weights beside them."""
+    """Return the toy network's weights, and small random values for `more`, the specs of weights beside
+    them.
+    """
     head = {"head/kernel": np.zeros((features, 3), np.float32), "head/bias": np.zeros(3, np.float32)}
     rng = np.random.default_rng(3)
-    others = {spec.name: rng.normal(0, 0.1, spec.shape).astype(np.float32) for spec in more if spec.name not in head}
+    others = {
+        spec.name: rng.normal(0, 0.1, spec.shape).astype(np.float32) for spec in more if spec.name not in head
+    }
     return others | {"trunk/kernel": np.eye(4, features, dtype=np.float32), **head}
 
 
@@ -146,7 +165,9 @@ class Federation:
     """A toy federation of its own name on a broker, in a directory."""
 
     def __init__(self, url, directory, start, **settings):
-        self.url, self.directory, self.start = url, directory, start
+        self.url = url
+        self.directory = directory
+        self.start = start
         self.name = f"t{secrets.token_hex(4)}"
         self.options = settings.pop("options", {})
         self.tables = settings.pop("tables", "")
@@ -154,14 +175,17 @@ class Federation:
         self.settings = {"rounds": 3, "min_clients": 2, "grace_s": 0.3, "deadline_s": 30.0, **settings}
         features = int(self.settings.pop("wide", False)) * 10_000 or 4
         self.algorithm = self.settings.pop("algorithm", "pfl-mfe")
-        self.topics, self._features = Topics(self.name), features
+        self.topics = Topics(self.name)
+        self._features = features
         self._save_plan()
         self.out = directory / f"out-{self.name}"
 
     def _save_plan(self):
         self.plan = toy_plan(self._features, self.algorithm, **self.options)
         save_plan(self.plan, self.directory / "plan")
-        (self.directory / "plan" / "initial.safetensors").write_bytes(save(toy_weights(self._features, self.plan.spec.weights)))
+        (self.directory / "plan" / "initial.safetensors").write_bytes(
+            save(toy_weights(self._features, self.plan.spec.weights))
+        )
 
     def upgrade(self, **options):
         """Compile another plan in the place of the first."""
@@ -172,15 +196,43 @@ class Federation:
         """Return the arguments of the aggregator, or of the device of that name."""
         if name != "aggregator":
             return (
-                "device", "start", "--broker", url, "--federation", self.name, "--id", name, "--data", self.directory / f"{name}.npz",
-                "--state", self.directory / f"state-{name}", "--learner", "numpy", "--no-export", "--json", *more,
-            )  # fmt: skip
+                "device",
+                "start",
+                "--broker",
+                url,
+                "--federation",
+                self.name,
+                "--id",
+                name,
+                "--data",
+                self.directory / f"{name}.npz",
+                "--state",
+                self.directory / f"state-{name}",
+                "--learner",
+                "numpy",
+                "--no-export",
+                "--json",
+                *more,
+            )
         rows = "\n".join(f"{key} = {json.dumps(value)}" for key, value in self.settings.items())
         config = self.directory / "federation.toml"
         algorithm = f'[algorithm]\nname = "{self.algorithm}"'
-        config.write_text(f'[federation]\nname = "{self.name}"\n{rows}\n{algorithm}\n[broker]\nurl = "{url}"\n{self.tables}')
+        config.write_text(
+            f'[federation]\nname = "{self.name}"\n{rows}\n{algorithm}\n[broker]\nurl = "{url}"\n{self.tables}'
+        )
         workers = ("--workers", self.workers) if self.workers else ()
-        return ("aggregator", "start", "--config", config, "--plan", self.directory / "plan", "--out", self.out, *workers, *more)
+        return (
+            "aggregator",
+            "start",
+            "--config",
+            config,
+            "--plan",
+            self.directory / "plan",
+            "--out",
+            self.out,
+            *workers,
+            *more,
+        )
 
     def aggregator(self, *more):
         return self.start(*self.command("aggregator", self.url, *more))
@@ -209,7 +261,10 @@ class Federation:
 class Toys:
     """What the tests make shards and weights of."""
 
-    plan, weights, shard, save = staticmethod(toy_plan), staticmethod(toy_weights), staticmethod(toy_shard), staticmethod(save_shard)
+    plan = staticmethod(toy_plan)
+    weights = staticmethod(toy_weights)
+    shard = staticmethod(toy_shard)
+    save = staticmethod(save_shard)
 
     @staticmethod
     def save_initial(directory):
@@ -219,5 +274,8 @@ class Toys:
 class Services:
     """For fixtures that live longer than a test."""
 
-    Process, Broker, Federation = Process, Broker, Federation
-    save_shard, shard = staticmethod(save_shard), staticmethod(toy_shard)
+    Process = Process
+    Broker = Broker
+    Federation = Federation
+    save_shard = staticmethod(save_shard)
+    shard = staticmethod(toy_shard)

@@ -22,9 +22,12 @@ class Terminal:
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         env = {**os.environ, "TERM": "xterm-256color"}
         command = [sys.executable, "-m", "edgefl", *map(str, arguments)]
-        self.popen = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=env, start_new_session=True)
+        self.popen = subprocess.Popen(
+            command, stdin=theirs, stdout=theirs, stderr=theirs, env=env, start_new_session=True
+        )
         os.close(theirs)
-        self.drawn, self.changed = b"", threading.Condition()
+        self.drawn = b""
+        self.changed = threading.Condition()
         self.thread = threading.Thread(target=self._read, daemon=True)
         self.thread.start()
 
@@ -41,14 +44,18 @@ class Terminal:
                 return
 
     def wait_for(self, *words, since=0):
-        """Wait until all of the words were drawn, after so many bytes; returns how many bytes were drawn by then."""
+        """Wait until all of the words were drawn, after so many bytes; returns how many bytes were drawn by
+        then.
+        """
 
         def there():
             seen = ESCAPES.sub(b"", self.drawn[since:])
             return all(word.encode() in seen for word in words)
 
         with self.changed:
-            assert self.changed.wait_for(there, DEADLINE_S), ESCAPES.sub(b"", self.drawn[since:])[-3000:].decode(errors="replace")
+            assert self.changed.wait_for(there, DEADLINE_S), ESCAPES.sub(b"", self.drawn[since:])[
+                -3000:
+            ].decode(errors="replace")
             return len(self.drawn)
 
     def press(self, keys):

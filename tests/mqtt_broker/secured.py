@@ -12,13 +12,18 @@ from mqtt_broker.commands import broker as broker_commands
 
 
 class Secured:
-    """A mosquitto with the configuration of `edgefl broker init`, and the version of MQTT in which the tests speak with it."""
+    """A mosquitto with the configuration of `edgefl broker init`, and the version of MQTT in which the tests
+    speak with it.
+    """
 
     def __init__(self, directory, protocol):
-        self.directory, self.port, self.protocol = directory, free_port(), protocol
+        self.directory = directory
+        self.port = free_port()
+        self.protocol = protocol
         self.url = f"mqtts://localhost:{self.port}{'?protocol=5' if protocol == 5 else ''}"
         made = CliRunner().invoke(
-            broker_commands, ["init", str(directory), "--host", "localhost", "--port", str(self.port), "--bind", "127.0.0.1"]
+            broker_commands,
+            ["init", str(directory), "--host", "localhost", "--port", str(self.port), "--bind", "127.0.0.1"],
         )
         assert made.exit_code == 0, made.output
         self.start()
@@ -37,7 +42,9 @@ class Secured:
         return made
 
     def link(self, enrolment, name="", will=None):
-        return Link(self.url, name or f"test-{enrolment.client_id}", context=tls_context(enrolment), will=will)
+        return Link(
+            self.url, name or f"test-{enrolment.client_id}", context=tls_context(enrolment), will=will
+        )
 
     def stop(self):
         self.popen.terminate()

@@ -25,26 +25,37 @@ def test_killed_at_any_line_and_started_again_it_gives_the_same_bits(seed, feder
     shards = {f"pi-{i}": toys.shard(i, 20 + 10 * i) for i in range(3)}
     devices = {client_id: federation.device(client_id, shard) for client_id, shard in shards.items()}
     federation.aggregator_killed_at_lines(rng_for(seed, 0, "kills"), 1, 14)
-    assert [device.end() for device in devices.values()] == [0, 0, 0], [device.said for device in devices.values()]
+    assert [device.end() for device in devices.values()] == [0, 0, 0], [
+        device.said for device in devices.values()
+    ]
 
     config = FederationConfig(rounds=4, min_clients=3, clients_per_round=2, seed=5)
-    end = simulate(federation.plan, toys.weights(), shards, config, learner=SoftmaxLearner(federation.plan.spec))
+    end = simulate(
+        federation.plan, toys.weights(), shards, config, learner=SoftmaxLearner(federation.plan.spec)
+    )
     state = decode_server_state((federation.out / "server_state.safetensors").read_bytes())
     assert (state.round, state.phase) == (5, "done")
     for name, array in end.state.models["global"].items():
         assert state.models["global"][name].tobytes() == array.tobytes()
     for client_id, mixture in end.mixtures.items():
-        found = decode_mixture((federation.directory / f"state-{client_id}" / "mixture.safetensors").read_bytes())
-        assert all(found.weights[name].tobytes() == array.tobytes() for name, array in mixture.weights.items())
+        found = decode_mixture(
+            (federation.directory / f"state-{client_id}" / "mixture.safetensors").read_bytes()
+        )
+        assert all(
+            found.weights[name].tobytes() == array.tobytes() for name, array in mixture.weights.items()
+        )
     result = federation.result()
     assert [row["id"] for row in result["clients"]] == sorted(shards)
     assert (len(result["losses"]), result["dropped"]) == (4, [])
 
 
-def test_an_update_that_was_damaged_on_the_aggregators_disk_is_asked_for_again(federate, mosquitto_url, toys, puppet):
+def test_an_update_that_was_damaged_on_the_aggregators_disk_is_asked_for_again(
+    federate, mosquitto_url, toys, puppet
+):
     federation = federate(mosquitto_url, rounds=1, quorum=1.0)
     aggregator = federation.aggregator()
-    device, other = federation.device("pi-1", toys.shard(1)), puppet(federation, "pi-2")
+    device = federation.device("pi-1", toys.shard(1))
+    other = puppet(federation, "pi-2")
     task = other.next("task")
     aggregator.wait_for("pi-1 reported (1 of 2)")
     aggregator.popen.kill()
@@ -54,7 +65,12 @@ def test_an_update_that_was_damaged_on_the_aggregators_disk_is_asked_for_again(f
     again = federation.aggregator()
     again.wait_for("pi-1 reported (1 of 2)")
     assert other.next("task").nonce == task.nonce
-    assert other.send(task, encode_models({"global": {name: 0 * array for name, array in toys.weights().items()}})).outcome == "ok"
+    assert (
+        other.send(
+            task, encode_models({"global": {name: 0 * array for name, array in toys.weights().items()}})
+        ).outcome
+        == "ok"
+    )
     while (task := other.next("task")).phase != "personalize":
         pass  # that of the first round, which who is online gets once more
     assert other.send(task, encode_models({})).outcome == "ok"
@@ -77,7 +93,9 @@ def test_a_federation_that_is_done_is_not_begun_again_unless_asked(federate, mos
     federation.settings["rounds"] = 2
     other = federation.aggregator()
     assert other.end() == 1
-    assert "holds a federation that is done, with rounds '1', this one has '2'; give another --out" in other.said
+    assert (
+        "holds a federation that is done, with rounds '1', this one has '2'; give another --out" in other.said
+    )
     federation.aggregator("--fresh").wait_for("waiting for devices: 0 of 1")
     assert not (federation.out / "result.json").exists()
 
@@ -127,7 +145,9 @@ def test_a_journal_remembers_what_was_promised(tmp_path):
 def test_a_journal_forgets_no_round_that_accepted_something(tmp_path):
     with Journal(tmp_path) as journal:
         journal.start(Started("s", "{}", 1.0))
-        first, second = (journal.open_round(Opened(number, "federate", f"n{number}", ("pi-1",))) for number in (1, 2))
+        first, second = (
+            journal.open_round(Opened(number, "federate", f"n{number}", ("pi-1",))) for number in (1, 2)
+        )
         journal.accept(first, BEGIN)
         for each in (first, second):
             journal.forget_round(each)
@@ -172,7 +192,9 @@ def test_a_damaged_journal_is_an_error_with_a_remedy(tmp_path):
         Journal(tmp_path)
 
 
-@pytest.mark.parametrize("change", [{"max_samples": 200_000}, {"chunk_bytes": 65536}, {"clients": ("pi-1", "pi-2")}])
+@pytest.mark.parametrize(
+    "change", [{"max_samples": 200_000}, {"chunk_bytes": 65536}, {"clients": ("pi-1", "pi-2")}]
+)
 def test_a_restart_may_change_what_a_rejected_board_or_another_broker_needs(change, tmp_path):
     config = FederationConfig()
     with Journal(tmp_path) as journal:

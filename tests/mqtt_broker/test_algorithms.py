@@ -1,4 +1,5 @@
-"""What trains in the simulator runs on devices unchanged: algorithms with several models, phases and private state over real MQTT.
+"""What trains in the simulator runs on devices unchanged: algorithms with several models, phases and private
+state over real MQTT.
 
 A listener hears every message: no private array of any client is among them.
 """
@@ -10,7 +11,12 @@ from edgefl.algorithms import CLUSTER
 from edgefl.config import FederationConfig
 from edgefl.learner.numpy_softmax import SoftmaxLearner
 from edgefl.simulation.simulate import simulate
-from edgefl.storage.checkpoint import decode_client_state, decode_mixture, decode_server_state, encode_server_state
+from edgefl.storage.checkpoint import (
+    decode_client_state,
+    decode_mixture,
+    decode_server_state,
+    encode_server_state,
+)
 from edgefl.wire.tensors import decode_weights
 from edgefl.wire.topics import parse_topic
 
@@ -28,8 +34,12 @@ ROUNDS = 4
 
 
 @pytest.mark.parametrize("name", sorted(OPTIONS))
-def test_the_bits_are_those_of_the_simulator_and_nothing_private_is_said(name, federate, mosquitto_url, toys, listen):
-    federation = federate(mosquitto_url, rounds=ROUNDS, min_clients=3, seed=7, algorithm=name, options=OPTIONS[name])
+def test_the_bits_are_those_of_the_simulator_and_nothing_private_is_said(
+    name, federate, mosquitto_url, toys, listen
+):
+    federation = federate(
+        mosquitto_url, rounds=ROUNDS, min_clients=3, seed=7, algorithm=name, options=OPTIONS[name]
+    )
     heard = listen(federation)
     shards = {client_id: toys.shard(i, 20 + 10 * i) for i, client_id in enumerate(IDS)}
     aggregator = federation.aggregator()
@@ -39,11 +49,17 @@ def test_the_bits_are_those_of_the_simulator_and_nothing_private_is_said(name, f
     said = heard.until_phase("done")
 
     config = FederationConfig(rounds=ROUNDS, min_clients=3, seed=7)
-    kept, phases = {}, []
+    kept = {}
+    phases = []
     end = simulate(
-        federation.plan, toys.weights(more=federation.plan.spec.weights), shards, config, learner=SoftmaxLearner(federation.plan.spec),
-        states=kept, progress=lambda state, record: phases.append(record.phase),
-    )  # fmt: skip
+        federation.plan,
+        toys.weights(more=federation.plan.spec.weights),
+        shards,
+        config,
+        learner=SoftmaxLearner(federation.plan.spec),
+        states=kept,
+        progress=lambda state, record: phases.append(record.phase),
+    )
     state = decode_server_state((federation.out / "server_state.safetensors").read_bytes())
     assert encode_server_state(state) == encode_server_state(end.state)
     assert (CLUSTER in phases) == (name in ("fedap", "clustered"))
@@ -51,15 +67,26 @@ def test_the_bits_are_those_of_the_simulator_and_nothing_private_is_said(name, f
     for client_id in IDS:
         directory = federation.directory / f"state-{client_id}"
         mixture = decode_mixture((directory / "mixture.safetensors").read_bytes())
-        assert {n: a.tobytes() for n, a in mixture.weights.items()} == {n: a.tobytes() for n, a in end.mixtures[client_id].weights.items()}
+        assert {n: a.tobytes() for n, a in mixture.weights.items()} == {
+            n: a.tobytes() for n, a in end.mixtures[client_id].weights.items()
+        }
         own = last_round(directory).client_state
         found = decode_client_state((directory / own).read_bytes())
-        assert {n: a.tobytes() for n, a in found.arrays.items()} == {n: a.tobytes() for n, a in kept[client_id].arrays.items()}
+        assert {n: a.tobytes() for n, a in found.arrays.items()} == {
+            n: a.tobytes() for n, a in kept[client_id].arrays.items()
+        }
         private |= {f"{client_id} {n}": a.tobytes() for n, a in {**mixture.weights, **found.arrays}.items()}
-        private |= {f"{client_id} sample {i}": sample.tobytes() for i, sample in enumerate(shards[client_id].x_train[:5])}
+        private |= {
+            f"{client_id} sample {i}": sample.tobytes()
+            for i, sample in enumerate(shards[client_id].x_train[:5])
+        }
     public = {array.tobytes() for weights in public_models(federation) for array in weights.values()}
     content = b"".join(joined(said))
-    leaked = [n for n, raw in private.items() if len(raw) >= 12 and any(raw) and raw not in public and raw in content]
+    leaked = [
+        n
+        for n, raw in private.items()
+        if len(raw) >= 12 and any(raw) and raw not in public and raw in content
+    ]
     assert not leaked
 
 

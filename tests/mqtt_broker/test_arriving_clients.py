@@ -1,4 +1,6 @@
-"""A client that arrives after the clustering, over a real broker: its first update places it, as in the simulator."""
+"""A client that arrives after the clustering, over a real broker: its first update places it, as in the
+simulator.
+"""
 
 import numpy as np
 
@@ -30,7 +32,9 @@ def test_the_first_update_places_a_client(federate, mosquitto_url, toys, puppet,
             assert clients[client_id].send(task, encode_models(delta(toys, client_id))).outcome == "ok"
         expected = {client_id: server.broadcast(state, client_id).phase for client_id in senders}
         assert {client_id: task.phase for client_id, task in tasks.items()} == expected
-        state = server.aggregate(state, [Update(c, state.round, 10, delta(toys, c), {"loss": 1.0}) for c in senders])
+        state = server.aggregate(
+            state, [Update(c, state.round, 10, delta(toys, c), {"loss": 1.0}) for c in senders]
+        )
         return tasks
 
     first = play("abc")
@@ -40,7 +44,9 @@ def test_the_first_update_places_a_client(federate, mosquitto_url, toys, puppet,
     heard.until("status")
     for client_id, task in second.items():
         assert clients[client_id].send(task, encode_models(delta(toys, client_id))).outcome == "ok"
-    state = server.aggregate(state, [Update(c, state.round, 10, delta(toys, c), {"loss": 1.0}) for c in "abc"])
+    state = server.aggregate(
+        state, [Update(c, state.round, 10, delta(toys, c), {"loss": 1.0}) for c in "abc"]
+    )
     third = play(("a", "b", "c", "late"))
     assert third["late"].phase == "cluster"
     assert third["late"].models == first["a"].models, "it begins where all began"

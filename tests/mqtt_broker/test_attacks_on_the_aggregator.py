@@ -1,4 +1,6 @@
-"""What one client can do to a whole federation: it floods the aggregator, stays connected after its revocation, or sends absurd updates."""
+"""What one client can do to a whole federation: it floods the aggregator, stays connected after its
+revocation, or sends absurd updates.
+"""
 
 import signal
 import time
@@ -43,7 +45,11 @@ ENTRIES = {{"slow": replace(FEDAVG["fedavg"], factory=slow)}}
 
 def peak_mb(process):
     """Return the largest resident memory of a process so far, in MiB."""
-    [line] = [line for line in Path(f"/proc/{process.popen.pid}/status").read_text().splitlines() if line.startswith("VmHWM")]
+    [line] = [
+        line
+        for line in Path(f"/proc/{process.popen.pid}/status").read_text().splitlines()
+        if line.startswith("VmHWM")
+    ]
     return int(line.split()[1]) / 1024
 
 
@@ -57,11 +63,17 @@ def slow_algorithm(tmp_path, monkeypatch):
     return "slow_rounds:slow"
 
 
-def test_a_flood_while_the_aggregator_computes_does_not_fill_its_memory(federate, own_broker, puppet, toys, slow_algorithm, tmp_path):
-    federation = federate(f"mqtt://127.0.0.1:{own_broker.port}", algorithm=slow_algorithm, workers=0, rounds=1, quorum=0.5)
-    honest, flooder = puppet(federation, "pi-1"), puppet(federation, "pi-2")
+def test_a_flood_while_the_aggregator_computes_does_not_fill_its_memory(
+    federate, own_broker, puppet, toys, slow_algorithm, tmp_path
+):
+    federation = federate(
+        f"mqtt://127.0.0.1:{own_broker.port}", algorithm=slow_algorithm, workers=0, rounds=1, quorum=0.5
+    )
+    honest = puppet(federation, "pi-1")
+    flooder = puppet(federation, "pi-2")
     aggregator = federation.aggregator()
-    task, _ = honest.next("task"), flooder.next("task")
+    task = honest.next("task")
+    _ = flooder.next("task")
     assert honest.send(task, encode_models({"global": toys.weights()})).outcome == "ok"
     flooder.say(online=False)  # the round does not wait for it
     deadline = time.monotonic() + DEADLINE_S
@@ -102,7 +114,9 @@ def enrolled_device(secured_broker, federation, toys, client_id):
     return federation.device(client_id, toys.shard(1), "--enrol", path)
 
 
-def test_a_device_that_is_revoked_in_a_round_and_stays_connected_counts_for_nothing(secured_broker, federate, toys, stolen):
+def test_a_device_that_is_revoked_in_a_round_and_stays_connected_counts_for_nothing(
+    secured_broker, federate, toys, stolen
+):
     federation = federate(secured_broker.url, rounds=2, min_clients=2, quorum=1.0, deadline_s=5.0)
     aggregator = federation.aggregator("--security", secured_broker.directory, "--broker", secured_broker.url)
     aggregator.wait_for("waiting for devices")
@@ -110,7 +124,9 @@ def test_a_device_that_is_revoked_in_a_round_and_stays_connected_counts_for_noth
     device = enrolled_device(secured_broker, federation, toys, "honest")
     assert decode_json(Task, link.get(DEADLINE_S).payload).round == 1
     revoke(secured_broker.directory, "stolen")
-    secured_broker.popen.send_signal(signal.SIGHUP)  # mosquitto reads the revocation list, and keeps the connection
+    secured_broker.popen.send_signal(
+        signal.SIGHUP
+    )  # mosquitto reads the revocation list, and keeps the connection
     aggregator.wait_for("revoked")
     stolen(federation)
     assert aggregator.end() == 0, aggregator.said
@@ -120,7 +136,9 @@ def test_a_device_that_is_revoked_in_a_round_and_stays_connected_counts_for_noth
     assert aggregator.said.count("stolen was revoked") == 1 and "restart the broker" in aggregator.said
 
 
-def test_a_round_whose_only_client_is_revoked_goes_on_with_the_next_that_comes(secured_broker, federate, toys, stolen):
+def test_a_round_whose_only_client_is_revoked_goes_on_with_the_next_that_comes(
+    secured_broker, federate, toys, stolen
+):
     federation = federate(secured_broker.url, rounds=1, min_clients=1, quorum=1.0, deadline_s=5.0)
     aggregator = federation.aggregator("--security", secured_broker.directory, "--broker", secured_broker.url)
     aggregator.wait_for("waiting for devices")
@@ -132,12 +150,21 @@ def test_a_round_whose_only_client_is_revoked_goes_on_with_the_next_that_comes(s
     assert device.end() == 0, device.said
 
 
-def test_a_masked_round_that_lost_a_client_to_a_revocation_is_played_by_others(secured_broker, federate, toys, stolen):
-    """Its cohort of three is in the journal; one of them is revoked while the aggregator is down, and another device is enrolled."""
+def test_a_masked_round_that_lost_a_client_to_a_revocation_is_played_by_others(
+    secured_broker, federate, toys, stolen
+):
+    """Its cohort of three is in the journal; one of them is revoked while the aggregator is down, and another
+    device is enrolled.
+    """
     federation = federate(
-        secured_broker.url, algorithm="fedavg", rounds=1, min_clients=3, quorum=1.0, deadline_s=10.0,
+        secured_broker.url,
+        algorithm="fedavg",
+        rounds=1,
+        min_clients=3,
+        quorum=1.0,
+        deadline_s=10.0,
         tables="[privacy]\nsecure_aggregation = true\n",
-    )  # fmt: skip
+    )
     options = ("--security", secured_broker.directory, "--broker", secured_broker.url)
     aggregator = federation.aggregator(*options)
     link = stolen(federation)
@@ -155,11 +182,15 @@ def test_a_masked_round_that_lost_a_client_to_a_revocation_is_played_by_others(s
     assert federation.result()["losses"] != [None]
 
 
-def test_a_random_sample_whose_only_client_is_revoked_is_not_filled_up(secured_broker, federate, toys, stolen):
+def test_a_random_sample_whose_only_client_is_revoked_is_not_filled_up(
+    secured_broker, federate, toys, stolen
+):
     """Epsilon counts with the odds of being drawn: who was not drawn must not take part."""
     pytest.importorskip("dp_accounting", reason="the extra dp is not installed")
     table = "[privacy]\nclip = 0.5\nnoise_multiplier = 2.0\npopulation = 1\n"
-    federation = federate(secured_broker.url, rounds=1, min_clients=1, quorum=1.0, deadline_s=5.0, tables=table)
+    federation = federate(
+        secured_broker.url, rounds=1, min_clients=1, quorum=1.0, deadline_s=5.0, tables=table
+    )
     aggregator = federation.aggregator("--security", secured_broker.directory, "--broker", secured_broker.url)
     aggregator.wait_for("waiting for devices")
     link = stolen(federation)
@@ -179,7 +210,9 @@ ABSURD = np.float32(3.4e38)
 
 def deltas(toys, value):
     """Return an update that moves every weight by so much."""
-    return {"global": {name: np.full(array.shape, value, np.float32) for name, array in toys.weights().items()}}
+    return {
+        "global": {name: np.full(array.shape, value, np.float32) for name, array in toys.weights().items()}
+    }
 
 
 def first_task(member, seconds):
@@ -194,10 +227,15 @@ def first_task(member, seconds):
 
 @pytest.mark.parametrize("samples", [10**9, 100])
 def test_one_absurd_update_among_nine_ruins_nothing(federate, own_broker, puppet, toys, samples):
-    """At the end the model is one that a device can train on: the device ends well, and its own training did improve the model."""
-    federation = federate(f"mqtt://127.0.0.1:{own_broker.port}", algorithm="fedavg", rounds=3, min_clients=10, quorum=0.5)
+    """At the end the model is one that a device can train on: the device ends well, and its own training did
+    improve the model.
+    """
+    federation = federate(
+        f"mqtt://127.0.0.1:{own_broker.port}", algorithm="fedavg", rounds=3, min_clients=10, quorum=0.5
+    )
     hostile, *honest = (puppet(federation, name) for name in ("a-hostile", *(f"pi-{i}" for i in range(8))))
-    aggregator, device = federation.aggregator(), federation.device("real", toys.shard(1))
+    aggregator = federation.aggregator()
+    device = federation.device("real", toys.shard(1))
     for round in range(1, 4):
         if task := hostile.next("task") if round == 1 else first_task(hostile, 0.5):
             hostile.send(task, encode_models(deltas(toys, ABSURD)), num_samples=samples)
@@ -222,7 +260,9 @@ def test_an_aggregator_that_is_killed_after_an_absurd_update_goes_on_from_the_go
 ):
     from edgefl.server.plausible import guarded, left_out
 
-    federation = federate(f"mqtt://127.0.0.1:{own_broker.port}", algorithm="fedavg", rounds=2, min_clients=3, quorum=0.5)
+    federation = federate(
+        f"mqtt://127.0.0.1:{own_broker.port}", algorithm="fedavg", rounds=2, min_clients=3, quorum=0.5
+    )
     members = {name: puppet(federation, name) for name in ("a-hostile", "pi-1", "pi-2")}
     sent = {"a-hostile": ABSURD, "pi-1": 0.25, "pi-2": 0.5}
     aggregator = federation.aggregator()
@@ -245,11 +285,17 @@ def test_an_aggregator_that_is_killed_after_an_absurd_update_goes_on_from_the_go
             task = member.next("task")
         member.send(task, encode_models({}))
     assert aggregator.end() == 0, aggregator.said
-    algorithm = guarded(make_algorithm("fedavg", None, federation.plan.spec.options), FederationConfig(), lambda line: None)
+    algorithm = guarded(
+        make_algorithm("fedavg", None, federation.plan.spec.options), FederationConfig(), lambda line: None
+    )
     state = algorithm.init(toys.weights(), rng_for(1, 0, "init"))
-    state = algorithm.aggregate(state, [Update(name, 1, 10, deltas(toys, sent[name])) for name in sorted(sent)])
+    state = algorithm.aggregate(
+        state, [Update(name, 1, 10, deltas(toys, sent[name])) for name in sorted(sent)]
+    )
     assert left_out(state) == {"a-hostile"}
-    state = algorithm.aggregate(state, [Update(name, 2, 10, deltas(toys, sent[name])) for name in ("pi-1", "pi-2")])
+    state = algorithm.aggregate(
+        state, [Update(name, 2, 10, deltas(toys, sent[name])) for name in ("pi-1", "pi-2")]
+    )
     found = load_state(federation.out)
     assert left_out(found) == {"a-hostile"}
     assert {key: array.tobytes() for key, array in found.models["global"].items()} == {

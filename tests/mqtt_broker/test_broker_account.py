@@ -45,7 +45,12 @@ def init(directory, *arguments):
 
 def readable_by(user, path):
     """Return whether a process of this account can read a file."""
-    return subprocess.run(["cat", path], user=user, group=pwd.getpwnam(user).pw_gid, extra_groups=[], capture_output=True).returncode == 0
+    return (
+        subprocess.run(
+            ["cat", path], user=user, group=pwd.getpwnam(user).pw_gid, extra_groups=[], capture_output=True
+        ).returncode
+        == 0
+    )
 
 
 def connects(port, context):
@@ -59,7 +64,8 @@ def connects(port, context):
 
 
 @pytest.mark.skipif(
-    find_mosquitto() is None or os.getuid() != 0, reason="mosquitto and root are needed to run a process of another account"
+    find_mosquitto() is None or os.getuid() != 0,
+    reason="mosquitto and root are needed to run a process of another account",
 )
 def test_the_brokers_account_cannot_read_the_authoritys_key(open_directory):
     """As systemd starts it, by the unit's own User= and ExecStart=."""
@@ -68,7 +74,9 @@ def test_the_brokers_account_cannot_read_the_authoritys_key(open_directory):
     assert made.exit_code == 0, made.output
     unit = (directory / "mosquitto.service").read_text()
     user = re.search(r"^User=(.+)$", unit, re.MULTILINE)[1]
-    assert [name for name in SECRETS if (directory / name).exists() and readable_by(user, directory / name)] == []
+    assert [
+        name for name in SECRETS if (directory / name).exists() and readable_by(user, directory / name)
+    ] == []
     entry = pwd.getpwnam(user)
     board = tls_context(enrol(directory, "pi-1", 30))
     command = shlex.split(re.search(r"^ExecStart=(.+)$", unit, re.MULTILINE)[1])
@@ -97,15 +105,20 @@ def test_the_brokers_account_cannot_read_the_authoritys_key(open_directory):
 
 
 @pytest.mark.skipif(
-    find_mosquitto() is None or os.getuid() != 0, reason="mosquitto and root are needed to run a process of another account"
+    find_mosquitto() is None or os.getuid() != 0,
+    reason="mosquitto and root are needed to run a process of another account",
 )
 def test_root_starts_the_broker_by_hand_and_it_is_not_roots(open_directory):
     directory = open_directory / "keys"
     _, port = init(directory)
-    process = subprocess.Popen([find_mosquitto(), "-c", str(directory / "mosquitto.conf")], stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [find_mosquitto(), "-c", str(directory / "mosquitto.conf")], stderr=subprocess.DEVNULL
+    )
     try:
         assert connects(port, tls_context(load_enrolment(directory / "aggregator.enrol")))
-        uids = re.search(r"^Uid:\s+(.+)$", Path(f"/proc/{process.pid}/status").read_text(), re.MULTILINE)[1].split()
+        uids = re.search(r"^Uid:\s+(.+)$", Path(f"/proc/{process.pid}/status").read_text(), re.MULTILINE)[
+            1
+        ].split()
         assert "0" not in uids
     finally:
         process.terminate()
@@ -129,13 +142,15 @@ def test_accounts_that_cannot_run_it_are_refused(tmp_path, open_directory):
 
 def test_the_authoritys_key_lies_elsewhere(tmp_path):
     """With --ca it is never in the broker's directory, and each command that needs it says so."""
-    keys, stick = tmp_path / "keys", tmp_path / "stick"
+    keys = tmp_path / "keys"
+    stick = tmp_path / "stick"
     made, _ = init(keys, "--ca", str(stick))
     assert made.exit_code == 0, made.output
     assert [path.name for path in (*keys.rglob("ca.key"), *stick.iterdir())] == ["ca.key"]
     assert (stick / "ca.key").stat().st_mode & 0o777 == 0o600
     assert f"InaccessiblePaths=-{stick}/ca.key" in (keys / "mosquitto.service").read_text()
-    run, security = CliRunner().invoke, ["--security", str(keys)]
+    run = CliRunner().invoke
+    security = ["--security", str(keys)]
     board = ["enrol", "pi-1", *security, "-o", str(tmp_path / "pi-1.enrol")]
     for group, words in (
         (device_commands, board),
@@ -158,9 +173,19 @@ def test_the_authoritys_key_lies_elsewhere(tmp_path):
 def test_systemd_takes_the_unit(tmp_path):
     init(tmp_path / "keys")
     unit = tmp_path / "keys" / "mosquitto.service"
-    checked = subprocess.run(["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=60)
-    assert (checked.returncode, [line for line in checked.stderr.splitlines() if "mosquitto.service" in line]) == (0, [])
+    checked = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=60
+    )
+    assert (
+        checked.returncode,
+        [line for line in checked.stderr.splitlines() if "mosquitto.service" in line],
+    ) == (0, [])
     service = unit.read_text().splitlines()
     hidden = [line.rpartition("/")[2] for line in service if line.startswith("InaccessiblePaths=")]
     assert set(SECRETS) <= set(hidden)
-    assert {"SystemCallFilter=@system-service", "NoNewPrivileges=true", "PrivateDevices=true", "TasksMax=16"} <= set(service)
+    assert {
+        "SystemCallFilter=@system-service",
+        "NoNewPrivileges=true",
+        "PrivateDevices=true",
+        "TasksMax=16",
+    } <= set(service)

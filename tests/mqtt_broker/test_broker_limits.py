@@ -1,4 +1,6 @@
-"""What one enrolled board can make the broker store: mosquitto as `edgefl broker init` configures it, with small limits."""
+"""What one enrolled board can make the broker store: mosquitto as `edgefl broker init` configures it, with
+small limits.
+"""
 
 import contextlib
 import os
@@ -32,8 +34,18 @@ class Broker:
     """The project's configuration; `limits` replace values in it, where it has such a limit."""
 
     def __init__(self, directory, **limits):
-        self.directory, self.port = directory, free_port()
-        arguments = ["init", str(directory), "--host", "localhost", "--port", str(self.port), "--bind", "127.0.0.1"]
+        self.directory = directory
+        self.port = free_port()
+        arguments = [
+            "init",
+            str(directory),
+            "--host",
+            "localhost",
+            "--port",
+            str(self.port),
+            "--bind",
+            "127.0.0.1",
+        ]
         made = CliRunner().invoke(broker_commands, arguments)
         assert made.exit_code == 0, made.output
         conf = directory / "mosquitto.conf"
@@ -45,7 +57,9 @@ class Broker:
         self.start()
 
     def start(self):
-        self.process = subprocess.Popen([find_mosquitto(), "-c", str(self.directory / "mosquitto.conf")], stderr=self.log)
+        self.process = subprocess.Popen(
+            [find_mosquitto(), "-c", str(self.directory / "mosquitto.conf")], stderr=self.log
+        )
         deadline = time.monotonic() + PATIENCE_S
         leader = tls_context(load_enrolment(self.directory / "aggregator.enrol"))
         while True:
@@ -59,7 +73,9 @@ class Broker:
         return tls_context(enrol(self.directory, client_id, 30))
 
     def resident_mb(self):
-        return int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{self.process.pid}/status").read_text())[1]) / 1024
+        return (
+            int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{self.process.pid}/status").read_text())[1]) / 1024
+        )
 
     def start_empty(self):
         """What the page for operators says of a broker whose memory is full."""
@@ -109,7 +125,8 @@ class Flooder:
     """A board that does what its certificate allows, as fast as it can."""
 
     def __init__(self, port, context, name, *, clean=True):
-        self.connected, self.ended = threading.Event(), threading.Event()
+        self.connected = threading.Event()
+        self.ended = threading.Event()
         self.client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id=name, clean_session=clean)
         self.client.tls_set_context(context)
         self.client.max_inflight_messages_set(100)
@@ -120,7 +137,9 @@ class Flooder:
         assert self.connected.wait(PATIENCE_S)
 
     def publish(self, topics, *, retain=False):
-        """Publish a message of 255 KB on each topic; return when all are acknowledged or the broker ended the connection."""
+        """Publish a message of 255 KB on each topic; return when all are acknowledged or the broker ended the
+        connection.
+        """
         payload = os.urandom(MESSAGE_BYTES)
         for sent in [self.client.publish(topic, payload, qos=1, retain=retain) for topic in topics]:
             while not sent.is_published() and not self.ended.wait(0.01):
@@ -134,7 +153,8 @@ class Flooder:
 def test_one_board_cannot_fill_the_memory_with_retained_messages(small_broker):
     """600 retained messages of 255 KB: 149 MB, without a limit in less than a second."""
     broker = small_broker(memory_limit=64 * MIB)
-    thief, other = broker.enrol("thief"), broker.enrol("other")
+    thief = broker.enrol("thief")
+    other = broker.enrol("other")
     flooder = Flooder(broker.port, thief, "flooder")
     flooder.publish([f"{prefix()}/f/device/thief/up/{i:064x}/0" for i in range(600)], retain=True)
     assert broker.resident_mb() < 64 + OVERHEAD_MB
@@ -142,7 +162,9 @@ def test_one_board_cannot_fill_the_memory_with_retained_messages(small_broker):
     flooder.close()
     assert broker.delivers(other, "other")
     said = (broker.directory / "log").read_text()
-    assert "flooder disconnected due to out of memory" in said and "u'thief'" in said  # the operator learns whom to revoke
+    assert (
+        "flooder disconnected due to out of memory" in said and "u'thief'" in said
+    )  # the operator learns whom to revoke
     revoke(broker.directory, "thief")
     broker.start_empty()
     assert broker.delivers(other, "other", bytes(MESSAGE_BYTES))
@@ -151,9 +173,12 @@ def test_one_board_cannot_fill_the_memory_with_retained_messages(small_broker):
 
 
 def test_one_board_cannot_fill_the_memory_with_queues(small_broker):
-    """Messages for a session whose client is away: above `max_queued_bytes` the broker drops them, and nobody else notices."""
+    """Messages for a session whose client is away: above `max_queued_bytes` the broker drops them, and nobody
+    else notices.
+    """
     broker = small_broker(max_queued_bytes=16 * MIB)
-    thief, other = broker.enrol("thief"), broker.enrol("other")
+    thief = broker.enrol("thief")
+    other = broker.enrol("other")
     topic = f"{prefix()}/q/device/thief/status"
     for number in range(3):
         away = Flooder(broker.port, thief, f"away-{number}", clean=False)
@@ -172,7 +197,8 @@ def test_one_board_cannot_fill_the_memory_with_queues(small_broker):
 
 def test_connections_are_counted_and_sessions_end(small_broker):
     broker = small_broker(max_connections=3)
-    context, links = broker.enrol("thief"), []
+    context = broker.enrol("thief")
+    links = []
     try:
         with pytest.raises(LinkError):
             for number in range(3):

@@ -1,4 +1,6 @@
-"""Who goes and comes back: a device killed in mid-round, a broker killed between rounds, a device that is late for the end."""
+"""Who goes and comes back: a device killed in mid-round, a broker killed between rounds, a device that is
+late for the end.
+"""
 
 import json
 import os
@@ -14,9 +16,13 @@ def update(toys):
     return encode_models({"global": {name: np.zeros_like(array) for name, array in toys.weights().items()}})
 
 
-def test_a_device_killed_in_mid_round_is_dropped_by_quorum_and_joins_again(federate, mosquitto_url, toys, listen):
+def test_a_device_killed_in_mid_round_is_dropped_by_quorum_and_joins_again(
+    federate, mosquitto_url, toys, listen
+):
     """The victim has so much data that it is training when it is killed, and little when it comes back."""
-    federation = federate(mosquitto_url, rounds=3, min_clients=3, quorum=0.5, grace_s=0.2, options={"epochs": 40})
+    federation = federate(
+        mosquitto_url, rounds=3, min_clients=3, quorum=0.5, grace_s=0.2, options={"epochs": 40}
+    )
     heard = listen(federation, federation.topics.device("pi-2", "+"))
     aggregator = federation.aggregator()
     devices = [federation.device(f"pi-{i}", toys.shard(i)) for i in range(2)]
@@ -40,7 +46,9 @@ def test_a_broker_that_is_killed_and_comes_back_empty_loses_no_round(federate, s
     port = free_port()
     broker = start("broker", "start", "--port", port, "--kind", "mosquitto")
     broker.first_line()
-    federation = federate(f"mqtt://127.0.0.1:{port}", rounds=4, min_clients=2, quorum=1.0, options={"epochs": 100})
+    federation = federate(
+        f"mqtt://127.0.0.1:{port}", rounds=4, min_clients=2, quorum=1.0, options={"epochs": 100}
+    )
     aggregator = federation.aggregator()
     devices = [federation.device(f"pi-{i}", toys.shard(i, 200)) for i in range(2)]
     aggregator.wait_for("round 1/4 federate: 2 updates")
@@ -54,12 +62,15 @@ def test_a_broker_that_is_killed_and_comes_back_empty_loses_no_round(federate, s
     assert federation.result()["dropped"] == []
 
 
-def test_a_device_that_comes_when_all_is_over_says_so_and_leaves_as_offline(federate, mosquitto_url, toys, puppet, listen):
+def test_a_device_that_comes_when_all_is_over_says_so_and_leaves_as_offline(
+    federate, mosquitto_url, toys, puppet, listen
+):
     """It took part in the first round, was away for the last phase, and finds the federation done."""
     federation = federate(mosquitto_url, rounds=1, min_clients=2, grace_s=0.0)
     heard = listen(federation, federation.topics.device("pi-1", "status"))
     aggregator = federation.aggregator()
-    device, other = federation.device("pi-1", toys.shard(1)), puppet(federation, "pi-2")
+    device = federation.device("pi-1", toys.shard(1))
+    other = puppet(federation, "pi-2")
     task = other.next("task")
     aggregator.wait_for("round 1: pi-1 reported")
     os.kill(device.popen.pid, signal.SIGKILL)
@@ -78,14 +89,17 @@ def test_a_device_that_comes_when_all_is_over_says_so_and_leaves_as_offline(fede
 
 def test_a_device_that_has_its_model_already_says_where_it_lies(federate, mosquitto_url, toys):
     federation = federate(mosquitto_url, rounds=1, min_clients=1)
-    aggregator, device = federation.aggregator(), federation.device("pi-1", toys.shard(1))
+    aggregator = federation.aggregator()
+    device = federation.device("pi-1", toys.shard(1))
     assert (aggregator.end(), device.end()) == (0, 0)
     again = federation.device("pi-1")
     assert again.end() == 0
     assert again.out == device.out
 
 
-def test_a_will_that_comes_after_its_device_is_back_takes_it_offline_for_a_moment_only(federate, mosquitto_url, toys, listen):
+def test_a_will_that_comes_after_its_device_is_back_takes_it_offline_for_a_moment_only(
+    federate, mosquitto_url, toys, listen
+):
     """As in a cluster, where the machine that a device left publishes its will late."""
     federation = federate(mosquitto_url, min_clients=2)
     topic = federation.topics.device("pi-1", "status")

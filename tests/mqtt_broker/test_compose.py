@@ -1,4 +1,6 @@
-"""The aggregator's Dockerfile and the compose file, as far as they can be checked without docker: paths, commands, options, references."""
+"""The aggregator's Dockerfile and the compose file, as far as they can be checked without docker: paths,
+commands, options, references.
+"""
 
 import json
 import shlex
@@ -14,7 +16,10 @@ from edgefl.data.npz import load_shard
 
 ROOT = Path(__file__).parents[2]
 HERE = ROOT / "mqtt_broker" / "compose"
-ENTRY = {"mqtt_broker/Dockerfile": ["edgefl"], "devices/Dockerfile": ["edgefl", "device", "start", "--state", "/device/state"]}
+ENTRY = {
+    "mqtt_broker/Dockerfile": ["edgefl"],
+    "devices/Dockerfile": ["edgefl", "device", "start", "--state", "/device/state"],
+}
 
 
 @pytest.fixture(scope="module")
@@ -30,18 +35,22 @@ def instructions(dockerfile):
 def check_command(words):
     """Walk to the command that the words name and let it parse its options, without running it."""
     assert words[0] == "edgefl"
-    command, context, words = cli.cli, click.Context(cli.cli), list(words[1:])
+    command = cli.cli
+    context = click.Context(cli.cli)
+    words = list(words[1:])
     while isinstance(command, click.Group):
         found = command.get_command(context, words.pop(0))
         assert found is not None
-        command, context = found, click.Context(found, parent=context)
+        command = found
+        context = click.Context(found, parent=context)
     made = command.make_context(command.name, words)
     assert not made.args
     return made.params
 
 
 def test_the_aggregators_image_is_the_devices_with_the_aggregators_extras():
-    ours, device = instructions("mqtt_broker/Dockerfile"), instructions("devices/Dockerfile")
+    ours = instructions("mqtt_broker/Dockerfile")
+    device = instructions("devices/Dockerfile")
     assert ours[:8] == device[:8]  # the stage that builds the wheel, and the base of the second
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     (installs,) = (words for name, words in ours[8:] if name == "RUN")
@@ -53,12 +62,16 @@ def test_the_aggregators_image_is_the_devices_with_the_aggregators_extras():
     assert "useradd --uid 10001" in installs
     params = check_command([*json.loads(told["ENTRYPOINT"]), *json.loads(told["CMD"])])
     assert params["out"].parts[1] == "federation"
-    ignored = [(ROOT / name / "Dockerfile.dockerignore").read_text().splitlines()[1:] for name in ("mqtt_broker", "devices")]
+    ignored = [
+        (ROOT / name / "Dockerfile.dockerignore").read_text().splitlines()[1:]
+        for name in ("mqtt_broker", "devices")
+    ]
     assert ignored[0] == ignored[1]
 
 
 def test_what_compose_mounts_builds_and_waits_for_is_there(compose):
-    services, volumes = compose["services"], compose["volumes"]
+    services = compose["services"]
+    volumes = compose["volumes"]
     assert services.keys() == {"broker", "shards", "aggregator", "pi-1", "pi-2", "dashboard"}
     for name, service in services.items():
         if "build" in service:
@@ -67,9 +80,13 @@ def test_what_compose_mounts_builds_and_waits_for_is_there(compose):
             assert (context / service["build"]["dockerfile"]).is_file()
         for mount in service.get("volumes", ()):
             source = mount.split(":")[0]
-            assert (HERE / source).is_file() if source.startswith(".") else source in volumes, f"{name} mounts {source}"
+            assert (HERE / source).is_file() if source.startswith(".") else source in volumes, (
+                f"{name} mounts {source}"
+            )
         assert set(service.get("depends_on", ())) <= services.keys()
-        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ())), "pages and metrics ask for no password"
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ())), (
+            "pages and metrics ask for no password"
+        )
     assert load_config(HERE / "federation.toml").name == "compose"
 
 

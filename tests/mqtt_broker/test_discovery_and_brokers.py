@@ -37,7 +37,9 @@ def test_a_broker_that_refuses_discovery_ends_the_observation_and_no_round(secur
     place.write_text("".join(line for line in lines if "homeassistant" not in line))
     secured_broker.popen.send_signal(signal.SIGHUP)
     federation = federate(f"{secured_broker.url}?protocol=5", rounds=1, min_clients=1)
-    aggregator = federation.aggregator("--security", secured_broker.directory, "--broker", federation.url, "--home-assistant")
+    aggregator = federation.aggregator(
+        "--security", secured_broker.directory, "--broker", federation.url, "--home-assistant"
+    )
     aggregator.wait_for("not told to other tools any more")
     assert "check the broker's access list" in aggregator.said
     secured_broker.enrol("pi-1", federation.directory / "pi-1.enrol")

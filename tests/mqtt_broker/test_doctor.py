@@ -19,7 +19,12 @@ def test_a_federation_that_runs_and_one_that_stopped(federate, any_url):
     federation = federate(any_url)
     code, found = ask("--broker", any_url, "--federation", federation.name)
     assert code == 0
-    assert [found[key]["level"] for key in ("broker", "access", "packets", "federation")] == ["ok", "ok", "ok", "warn"]
+    assert [found[key]["level"] for key in ("broker", "access", "packets", "federation")] == [
+        "ok",
+        "ok",
+        "ok",
+        "warn",
+    ]
     assert "does not run" in found["federation"]["found"]
     aggregator = federation.aggregator()
     aggregator.wait_for("waiting for devices")
@@ -47,8 +52,13 @@ def test_a_broker_that_takes_small_packets_only_or_lets_nobody_write(protocol, t
     (tmp_path / "acl").write_text("topic read edgefl/v2/+/state\n")
     for extra, check in (("max_packet_size 20000", "packets"), (f"acl_file {tmp_path}/acl", "access")):
         user = f"user {tmp_path.owner()}"
-        (tmp_path / "conf").write_text(f"{user}\nlistener {port} 127.0.0.1\nallow_anonymous true\nlog_dest stderr\nlog_type all\n{extra}\n")
-        broker = subprocess.Popen([find_mosquitto(), "-c", str(tmp_path / "conf")], stderr=subprocess.PIPE, text=True)
+        (tmp_path / "conf").write_text(
+            f"{user}\nlistener {port} 127.0.0.1\nallow_anonymous true\nlog_dest stderr\nlog_type "
+            f"all\n{extra}\n"
+        )
+        broker = subprocess.Popen(
+            [find_mosquitto(), "-c", str(tmp_path / "conf")], stderr=subprocess.PIPE, text=True
+        )
         try:
             assert any(" running" in line for line in iter(broker.stderr.readline, ""))
             code, found = ask("--broker", f"mqtt://127.0.0.1:{port}{protocol}")

@@ -1,4 +1,6 @@
-"""The examples for other tools: every topic, field, metric and label that they name is one that a real federation says."""
+"""The examples for other tools: every topic, field, metric and label that they name is one that a real
+federation says.
+"""
 
 import json
 import math
@@ -30,13 +32,16 @@ for (const [code, topic, payload] of flow.calls) {
 @pytest.fixture(scope="module")
 def said(tmp_path_factory, services, mosquitto_url, ear):
     """What two real devices and their aggregator said: (topic, payload)."""
-    heard, started = ear(mosquitto_url), []
+    heard = ear(mosquitto_url)
+    started = []
 
     def start(*arguments):
         started.append(services.Process(*arguments))
         return started[-1]
 
-    federation = services.Federation(mosquitto_url, tmp_path_factory.mktemp("said"), start, rounds=2, min_clients=2)
+    federation = services.Federation(
+        mosquitto_url, tmp_path_factory.mktemp("said"), start, rounds=2, min_clients=2
+    )
     aggregator = federation.aggregator()
     devices = [federation.device(f"pi-{i}", services.shard(i)) for i in (1, 2)]
     assert aggregator.end() == 0, aggregator.said
@@ -46,7 +51,9 @@ def said(tmp_path_factory, services, mosquitto_url, ear):
     for process in started:
         process.close()
     return [
-        (m.topic, m.payload) for m in messages if m.payload and m.topic.startswith(f"{federation.topics.root}/") and "/blob/" not in m.topic
+        (m.topic, m.payload)
+        for m in messages
+        if m.payload and m.topic.startswith(f"{federation.topics.root}/") and "/blob/" not in m.topic
     ]
 
 
@@ -68,25 +75,36 @@ def test_the_command_writes_all_and_overwrites_none(tmp_path, capfd):
 def flattened(value, name=""):
     """Return the fields that Telegraf's JSON parser makes: nested names joined by _, no nulls."""
     if isinstance(value, dict):
-        return {key: each for part, found in value.items() for key, each in flattened(found, f"{name}_{part}".strip("_")).items()}
+        return {
+            key: each
+            for part, found in value.items()
+            for key, each in flattened(found, f"{name}_{part}".strip("_")).items()
+        }
     if isinstance(value, list):
         return flattened({str(i): each for i, each in enumerate(value)}, name)
     return {} if value is None else {name: value}
 
 
 def by_telegraf(said):
-    """Return the metrics that Telegraf's Prometheus output would have of these messages, with their labels."""
+    """Return the metrics that Telegraf's Prometheus output would have of these messages, with their
+    labels.
+    """
     found = {}
     for plugin in tomllib.loads(TEXTS["telegraf/telegraf.conf"])["inputs"]["mqtt_consumer"]:
         assert plugin["data_format"] == "json"
         (wanted,), (parsing,) = plugin["topics"], plugin["topic_parsing"]
         assert parsing["topic"] == wanted
         assert len(parsing["tags"].split("/")) == len(wanted.split("/"))
-        texts, kept = plugin.get("json_string_fields", []), plugin.get("fieldinclude")
+        texts = plugin.get("json_string_fields", [])
+        kept = plugin.get("fieldinclude")
         payloads = [(topic, json.loads(payload)) for topic, payload in said if matches(wanted, topic)]
         assert payloads, f"nothing is said on {wanted}"
         for topic, payload in payloads:
-            tags = {tag: part for tag, part in zip(parsing["tags"].split("/"), topic.split("/"), strict=True) if tag != "_"}
+            tags = {
+                tag: part
+                for tag, part in zip(parsing["tags"].split("/"), topic.split("/"), strict=True)
+                if tag != "_"
+            }
             assert isinstance(payload.pop(plugin["json_time_key"]), float)
             fields = flattened(payload)
             assert set(texts) <= fields.keys()
@@ -111,8 +129,17 @@ def by_aggregator(said):
 
 def test_telegraf_finds_every_field(said):
     found = by_telegraf(said)
-    assert {"edgefl_device_rss_mb", "edgefl_device_values_accuracy_mixture", "edgefl_status_online", "edgefl_summary_loss"} <= found.keys()
-    assert all(labels == {"federation", "device", "job"} for name, labels in found.items() if not name.startswith("edgefl_summary"))
+    assert {
+        "edgefl_device_rss_mb",
+        "edgefl_device_values_accuracy_mixture",
+        "edgefl_status_online",
+        "edgefl_summary_loss",
+    } <= found.keys()
+    assert all(
+        labels == {"federation", "device", "job"}
+        for name, labels in found.items()
+        if not name.startswith("edgefl_summary")
+    )
     settings = tomllib.loads(TEXTS["telegraf/telegraf.conf"])
     assert settings.keys() == {"agent", "inputs", "outputs"}
     port = settings["outputs"]["prometheus_client"][0]["listen"]
@@ -122,7 +149,11 @@ def test_telegraf_finds_every_field(said):
 def test_grafana_asks_for_metrics_that_there_are(said):
     board = json.loads(TEXTS["grafana/edgefl.json"])
     # the board's temperature is null on a machine without a sensor
-    known = by_aggregator(said) | by_telegraf(said) | {"edgefl_device_temperature_c": {"federation", "device", "job"}}
+    known = (
+        by_aggregator(said)
+        | by_telegraf(said)
+        | {"edgefl_device_temperature_c": {"federation", "device", "job"}}
+    )
     known["process_resident_memory_bytes"] = {"job"}
     asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     asked += [each["query"]["query"] for each in board["templating"]["list"] if each["type"] == "query"]
@@ -140,12 +171,27 @@ def test_grafana_asks_for_metrics_that_there_are(said):
 
 def test_grafanas_panels_lie_side_by_side():
     board = json.loads(TEXTS["grafana/edgefl.json"])
-    assert {"uid", "title", "tags", "timezone", "editable", "time", "templating", "annotations", "schemaVersion", "panels"} <= board.keys()
+    assert {
+        "uid",
+        "title",
+        "tags",
+        "timezone",
+        "editable",
+        "time",
+        "templating",
+        "annotations",
+        "schemaVersion",
+        "panels",
+    } <= board.keys()
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"]) == 16
     taken = set()
     for panel in board["panels"]:
         place = panel["gridPos"]
-        cells = {(x, y) for x in range(place["x"], place["x"] + place["w"]) for y in range(place["y"], place["y"] + place["h"])}
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
         assert not cells & taken, panel["title"]
         assert place["x"] + place["w"] <= 24
         taken |= cells
@@ -153,7 +199,9 @@ def test_grafanas_panels_lie_side_by_side():
 
 
 def test_grafanas_own_model_takes_the_dashboard_and_keeps_all_of_it():
-    dashboard = pytest.importorskip("grafana_foundation_sdk.models.dashboard", reason="the tools extra is not installed")
+    dashboard = pytest.importorskip(
+        "grafana_foundation_sdk.models.dashboard", reason="the tools extra is not installed"
+    )
     from grafana_foundation_sdk.cog.encoder import JSONEncoder
     from grafana_foundation_sdk.cog.plugins import register_default_plugins
 
@@ -165,7 +213,11 @@ def test_grafanas_own_model_takes_the_dashboard_and_keeps_all_of_it():
         if isinstance(given, dict) and isinstance(found, dict):
             return [each for key in given for each in lost(given[key], found.get(key), f"{path}/{key}")]
         if isinstance(given, list) and isinstance(found, list) and len(given) == len(found):
-            return [each for i, (one, other) in enumerate(zip(given, found, strict=True)) for each in lost(one, other, f"{path}/{i}")]
+            return [
+                each
+                for i, (one, other) in enumerate(zip(given, found, strict=True))
+                for each in lost(one, other, f"{path}/{i}")
+            ]
         return [] if given == found else [path]
 
     assert lost(board, kept) == []
@@ -203,12 +255,17 @@ def test_node_reds_functions_say_what_was_said(said):
     calls = []
     hot = json.dumps({"temperature_c": 81.5, "values": {}})
     for topic, payload in [*said, ("edgefl/v2/f/device/pi-9/metrics", hot.encode())]:
-        for source in (node for node in nodes.values() if node["type"] == "mqtt in" and matches(node["topic"], topic)):
+        for source in (
+            node for node in nodes.values() if node["type"] == "mqtt in" and matches(node["topic"], topic)
+        ):
             calls += [(nodes[target], topic, payload.decode()) for target in source["wires"][0]]
     given = json.dumps({"calls": [(node["func"], topic, payload) for node, topic, payload in calls]})
     ran = subprocess.run([node_js, "-e", NODE], input=given, capture_output=True, text=True, timeout=60)
     assert ran.returncode == 0, ran.stderr
-    told = [(node["name"], json.loads(line)) for (node, _, _), line in zip(calls, ran.stdout.splitlines(), strict=True)]
+    told = [
+        (node["name"], json.loads(line))
+        for (node, _, _), line in zip(calls, ran.stdout.splitlines(), strict=True)
+    ]
     boards = [each for name, each in told if name == "one board" and each["device"] == "pi-1"]
     assert [each["round"] for each in boards] == [1, 2, 3]
     assert all(each["loss"] > 0 for each in boards[:2])
@@ -216,4 +273,7 @@ def test_node_reds_functions_say_what_was_said(said):
     rounds = [each for name, each in told if name == "one round"]
     assert [(each["round"], each["updates"]) for each in rounds] == [(1, 2), (2, 2), (3, 2)]
     assert [each for name, each in told if name == "hot" and each] == ["f: pi-9 has 81.5 °C"]
-    assert {each.split(": ")[1] for name, each in told if name == "went offline" and each} <= {"pi-1 went offline", "pi-2 went offline"}
+    assert {each.split(": ")[1] for name, each in told if name == "went offline" and each} <= {
+        "pi-1 went offline",
+        "pi-2 went offline",
+    }

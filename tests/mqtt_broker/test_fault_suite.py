@@ -1,6 +1,8 @@
-"""Whatever happens to a fleet at whatever line, it ends with every client's model, to the bits of the rounds as they were played.
+"""Whatever happens to a fleet at whatever line, it ends with every client's model, to the bits of the rounds
+as they were played.
 
-`make test-faults` runs fifty seeds, a run of all tests one for each kind. A seed draws what happens, to whom and at which line.
+`make test-faults` runs fifty seeds, a run of all tests one for each kind. A seed draws what happens, to whom
+and at which line.
 """
 
 import os
@@ -22,7 +24,9 @@ DEVICE_KINDS = ("killed", "replaced", "power-cut", "full-disk", "clock", "line-c
 KINDS = [("aggregator", kind) for kind in ("killed", "full-disk", "clock", "broker-killed", "plan-upgraded")]
 KINDS += [("pi-0", kind) for kind in DEVICE_KINDS] + [("aggregator", "worker-killed")]
 LINES = {"aggregator": 12_000, "pi-0": 11_000}
-"""About as many lines as `at_line` counts in a process that nothing happens to; a test holds the figures near the truth."""
+"""About as many lines as `at_line` counts in a process that nothing happens to; a test holds the figures near
+the truth.
+"""
 WORKER_LINES = 5_000
 RUNS = int(os.environ.get("EDGEFL_FAULT_RUNS", len(KINDS)))
 RULES = [("pfl-mfe", "fp32"), ("pfl-mfe", "int8"), ("ditto", "fp32")]
@@ -30,7 +34,9 @@ RULES = [("pfl-mfe", "fp32"), ("pfl-mfe", "int8"), ("ditto", "fp32")]
 
 @dataclass(frozen=True)
 class Hazard:
-    """What happens to whom, at which line. share: what is left of a truncated file; jump: of the clock, seconds."""
+    """What happens to whom, at which line. share: what is left of a truncated file; jump: of the clock,
+    seconds.
+    """
 
     victim: str
     kind: str
@@ -40,17 +46,25 @@ class Hazard:
 
 
 def draw(seed):
-    """Return the run of a seed: algorithm, codec, what happens, and the aggregator's workers; every second run has a second fault."""
+    """Return the run of a seed: algorithm, codec, what happens, and the aggregator's workers; every second
+    run has a second fault.
+    """
     rng = rng_for(seed, 0, "faults")
     algorithm, codec = RULES[rng.integers(len(RULES))]
     drawn = {}
-    for victim, kind in (KINDS[seed % len(KINDS)], KINDS[rng.integers(len(KINDS))])[: 1 + (seed // len(KINDS) + seed) % 2]:
+    for victim, kind in (KINDS[seed % len(KINDS)], KINDS[rng.integers(len(KINDS))])[
+        : 1 + (seed // len(KINDS) + seed) % 2
+    ]:
         jump = float(rng.integers(-(10**6), 10**6))
         of_worker = kind == "worker-killed"
         line = str(1 + int(rng.integers(WORKER_LINES if of_worker else LINES[victim])))
-        drawn.setdefault(victim, Hazard(victim, kind, "worker:" * of_worker + line, float(rng.random()), jump))
+        drawn.setdefault(
+            victim, Hazard(victim, kind, "worker:" * of_worker + line, float(rng.random()), jump)
+        )
     if any(hazard.kind in ("replaced", "power-cut") for hazard in drawn.values()):
-        algorithm, codec = RULES[0]  # what a board keeps for itself is lost with it; here it keeps nothing between rounds
+        algorithm, codec = RULES[
+            0
+        ]  # what a board keeps for itself is lost with it; here it keeps nothing between rounds
     split = any(hazard.kind == "worker-killed" for hazard in drawn.values()) or bool(rng.integers(2))
     return algorithm, codec, tuple(drawn.values()), 2 * split
 
@@ -60,7 +74,9 @@ def replay(fleet, toys, config):
     plan = fleet.federation.plan
     shards = {client_id: toys.shard(i, 20 + 10 * i) for i, client_id in enumerate(CLIENTS)}
     site = Site(Federation(plan, config["seed"], shards, None, config["codec"]), SoftmaxLearner(plan.spec))
-    algorithm, own, cohorts = make_algorithm(plan.spec.algorithm, None, plan.spec.options), {}, []
+    algorithm = make_algorithm(plan.spec.algorithm, None, plan.spec.options)
+    own = {}
+    cohorts = []
     state = algorithm.init(toys.weights(more=plan.spec.weights), rng_for(config["seed"], 0, "init"))
     with Journal(fleet.federation.out) as journal:
         while state.round <= config["rounds"]:
@@ -71,27 +87,46 @@ def replay(fleet, toys, config):
                 broadcast = algorithm.broadcast(state, client_id)
                 update, own[client_id] = site.update(broadcast, own.get(client_id, ClientState()), client_id)
                 updates.append(update)
-            cohorts.append((opened.cohort, choose_cohort(config["seed"], state, CLIENTS, config["clients_per_round"])))
+            cohorts.append(
+                (opened.cohort, choose_cohort(config["seed"], state, CLIENTS, config["clients_per_round"]))
+            )
             state = algorithm.aggregate(state, iter(updates))
         last = algorithm.broadcast(state.__class__(**{**vars(state), "phase": PERSONALIZE}), CLIENTS[0])
-        assert sorted(begin.client_id for begin in journal.accepted(journal.round(state.round, PERSONALIZE))) == list(CLIENTS)
+        assert sorted(
+            begin.client_id for begin in journal.accepted(journal.round(state.round, PERSONALIZE))
+        ) == list(CLIENTS)
     mixtures = {c: site.personalize(last, own.get(c, ClientState()), c)[0].mixture for c in CLIENTS}
     return state, mixtures, cohorts
 
 
 def same(found, expected):
-    return found.keys() == expected.keys() and all(found[name].tobytes() == array.tobytes() for name, array in expected.items())
+    return found.keys() == expected.keys() and all(
+        found[name].tobytes() == array.tobytes() for name, array in expected.items()
+    )
 
 
 def test_the_lines_that_a_seed_draws_from_are_those_that_run(fleet):
-    made = fleet([Hazard(victim, "killed", "0") for victim in LINES], min_clients=3, quorum=1.0, rounds=4, clients_per_round=2)
+    made = fleet(
+        [Hazard(victim, "killed", "0") for victim in LINES],
+        min_clients=3,
+        quorum=1.0,
+        rounds=4,
+        clients_per_round=2,
+    )
     made.run()
     assert made.counts.keys() == LINES.keys()
     assert all(0.7 < sum(made.counts[victim]) / lines < 1.5 for victim, lines in LINES.items()), made.counts
 
 
 def test_the_lines_that_a_worker_is_killed_at_are_those_that_run(fleet):
-    made = fleet([Hazard("aggregator", "worker-killed", "worker:0")], min_clients=3, quorum=1.0, rounds=4, clients_per_round=2, workers=2)
+    made = fleet(
+        [Hazard("aggregator", "worker-killed", "worker:0")],
+        min_clients=3,
+        quorum=1.0,
+        rounds=4,
+        clients_per_round=2,
+        workers=2,
+    )
     made.run()
     counted = made.counts["aggregator"]  # one has two of the three clients, so of both together
     assert len(counted) == 2
@@ -127,13 +162,17 @@ def check(fleet, toys, algorithm, codec, hazards, workers=0):
     state, mixtures, cohorts = replay(made, toys, config)
     story = made.story()
     # a place that the code does not pass any more would try nothing; a drawn line may lie behind the end
-    assert all(f"{each.kind} of {each.victim} at {each.line}" in made.log for each in hazards if "#" in each.line), story
+    assert all(
+        f"{each.kind} of {each.victim} at {each.line}" in made.log for each in hazards if "#" in each.line
+    ), story
     found = decode_server_state((made.federation.out / "server_state.safetensors").read_bytes())
     assert (found.round, found.phase) == (5, "done"), story
     for model, weights in state.models.items():
         assert same(found.models[model], weights), story
     for client_id, mixture in mixtures.items():
-        kept = decode_mixture((made.federation.directory / f"state-{client_id}" / "mixture.safetensors").read_bytes())
+        kept = decode_mixture(
+            (made.federation.directory / f"state-{client_id}" / "mixture.safetensors").read_bytes()
+        )
         assert same(kept.weights, mixture.weights), f"{client_id}; {story}"
     result = made.federation.result()
     assert ([row["id"] for row in result["clients"]], result["dropped"]) == (list(CLIENTS), []), story

@@ -1,4 +1,6 @@
-"""What goes wrong over a real broker: each fault is a clear error or a receipt that says why, and the federation goes on."""
+"""What goes wrong over a real broker: each fault is a clear error or a receipt that says why, and the
+federation goes on.
+"""
 
 import json
 from dataclasses import replace
@@ -14,14 +16,17 @@ from edgefl.wire.tensors import encode_models
 
 
 def update(toys, **changes):
-    return encode_models({"global": {**{name: np.zeros_like(a) for name, a in toys.weights().items()}, **changes}})
+    return encode_models(
+        {"global": {**{name: np.zeros_like(a) for name, a in toys.weights().items()}, **changes}}
+    )
 
 
 def test_each_bad_update_gets_a_receipt_that_says_why_and_the_round_goes_on(federate, any_url, toys, puppet):
     federation = federate(any_url, rounds=1, quorum=1.0)
     aggregator = federation.aggregator()
     # one more client that stays silent keeps the round open while the other one errs
-    bad, good = puppet(federation, "bad"), puppet(federation, "good")
+    bad = puppet(federation, "bad")
+    good = puppet(federation, "good")
     task = bad.next("task")
     good_task = good.next("task")
     fine = update(toys)
@@ -32,8 +37,14 @@ def test_each_bad_update_gets_a_receipt_that_says_why_and_the_round_goes_on(fede
         assert says in receipt.reason, receipt.reason
         assert bad.client_id in aggregator.said
 
-    refused(update(toys, **{"head/bias": np.zeros(4, np.float32)}), "global/head/bias of bad is (4,), expected (3,); it runs another plan")
-    refused(update(toys, **{"head/bias": np.float32([0, np.nan, 0])}), "global/head/bias of bad holds 1 NaN or infinite values")
+    refused(
+        update(toys, **{"head/bias": np.zeros(4, np.float32)}),
+        "global/head/bias of bad is (4,), expected (3,); it runs another plan",
+    )
+    refused(
+        update(toys, **{"head/bias": np.float32([0, np.nan, 0])}),
+        "global/head/bias of bad holds 1 NaN or infinite values",
+    )
     refused(bytes(save({"global/head/bias": np.zeros(3)})), "expected")
     refused(encode_models({"local": toys.weights()}), "unknown model 'local', expected global")
     refused(encode_models({}), "without tensors")
@@ -56,7 +67,8 @@ def test_each_bad_update_gets_a_receipt_that_says_why_and_the_round_goes_on(fede
     refused(fine, "stale: an update of round 1, round 2 is open")
 
     # the last answer is metrics: a device that would send its personal weights is stopped here
-    task, nothing = bad.next("task"), encode_models({})
+    task = bad.next("task")
+    nothing = encode_models({})
     refused(encode_models({"local": toys.weights()}), "expected at most")
     refused(bytes(save({"a": np.zeros(1, np.float32)})), "expected at most 64")
     assert bad.send(task, nothing).outcome == "ok"
@@ -95,7 +107,9 @@ def test_a_lost_chunk_is_asked_for_and_sent_again(federate, mosquitto_url, toys,
     aggregator = federation.aggregator()
     client = puppet(federation, "pi-1")
     task = client.next("task")
-    blob = encode_models({"global": {spec.name: np.zeros(spec.shape, np.float32) for spec in federation.plan.spec.weights}})
+    blob = encode_models(
+        {"global": {spec.name: np.zeros(spec.shape, np.float32) for spec in federation.plan.spec.weights}}
+    )
     assert 2 * CHUNK_BYTES < len(blob) < 3 * CHUNK_BYTES
     receipt = client.send(task, blob, lose={1})
     assert (receipt.outcome, receipt.missing) == ("missing", ((1, 2),))
@@ -105,7 +119,9 @@ def test_a_lost_chunk_is_asked_for_and_sent_again(federate, mosquitto_url, toys,
     assert aggregator.end() == 0
 
 
-def test_upload_slots_are_granted_in_turn_and_taken_back_from_who_leaves(federate, mosquitto_url, toys, puppet):
+def test_upload_slots_are_granted_in_turn_and_taken_back_from_who_leaves(
+    federate, mosquitto_url, toys, puppet
+):
     federation = federate(mosquitto_url, rounds=1, min_clients=3, upload_slots=1, quorum=0.5)
     aggregator = federation.aggregator()
     clients = [puppet(federation, f"pi-{i}") for i in range(3)]
@@ -125,16 +141,22 @@ def test_upload_slots_are_granted_in_turn_and_taken_back_from_who_leaves(federat
     assert federation.result()["dropped"] == [{"round": 1, "id": "pi-0", "reason": "offline"}]
 
 
-def test_without_quorum_tasks_are_sent_again_and_then_the_aggregator_says_who_is_silent(federate, mosquitto_url, puppet, listen):
+def test_without_quorum_tasks_are_sent_again_and_then_the_aggregator_says_who_is_silent(
+    federate, mosquitto_url, puppet, listen
+):
     federation = federate(mosquitto_url, rounds=1, quorum=1.0, deadline_s=0.4)
     heard = listen(federation, federation.topics.state)
     aggregator = federation.aggregator()
-    silent, other = puppet(federation, "pi-1"), puppet(federation, "pi-2")
+    silent = puppet(federation, "pi-1")
+    other = puppet(federation, "pi-2")
     first = silent.next("task")
     assert [silent.next("task").nonce for _ in range(3)] == [first.nonce] * 3
     assert other.next("task").nonce != first.nonce  # each client has its own
     assert aggregator.end() == 1
-    assert "0 of 2 updates, expected 2, after 4 deadlines of 0.4 s; missing: pi-1 (silent); pi-2 (silent)" in aggregator.said
+    assert (
+        "0 of 2 updates, expected 2, after 4 deadlines of 0.4 s; missing: pi-1 (silent); pi-2 (silent)"
+        in aggregator.said
+    )
     assert decode_json(State, heard.until_phase("stopped")[-1].payload).session == first.session
 
 
@@ -157,7 +179,9 @@ def test_of_two_devices_that_start_at_once_with_one_id_exactly_one_stays(federat
     aggregator = federation.aggregator()
     aggregator.wait_for("waiting for devices")
     shard = toys.shard(1)
-    twins = [federation.device("pi-1", shard, "--state", federation.directory / f"twin-{i}") for i in range(2)]
+    twins = [
+        federation.device("pi-1", shard, "--state", federation.directory / f"twin-{i}") for i in range(2)
+    ]
     aggregator.wait_for("pi-1 is online")
     other = federation.device("pi-2", toys.shard(2))
     assert aggregator.end() == 0
@@ -186,7 +210,9 @@ def test_a_shard_that_cannot_be_trained_on_ends_its_device_and_nobody_elses(fede
     assert "expected two classes or more" in one_class.said
     wide = replace(good, x_train=np.ones((30, 9), np.float32), x_test=np.ones((10, 9), np.float32))
     fine = federation.device("pi-1", good)
-    aggregator.wait_for("pi-1 is online")  # the round needs two to open: one that does not fit the plan is not the second
+    aggregator.wait_for(
+        "pi-1 is online"
+    )  # the round needs two to open: one that does not fit the plan is not the second
     other_task = federation.device("pi-5", wide)
     assert other_task.end() == 1
     assert "a sample of this device is (9,), the plan expects (4,)" in other_task.said

@@ -21,16 +21,22 @@ def test_mqtt_and_simulator_give_the_same_bits(federate, any_url, toys):
     assert [device.end() for device in devices.values()] == [0, 0, 0]
 
     config = FederationConfig(rounds=4, min_clients=3, clients_per_round=2, seed=5)
-    end = simulate(federation.plan, toys.weights(), shards, config, learner=SoftmaxLearner(federation.plan.spec))
+    end = simulate(
+        federation.plan, toys.weights(), shards, config, learner=SoftmaxLearner(federation.plan.spec)
+    )
     state = decode_server_state((federation.out / "server_state.safetensors").read_bytes())
     assert (state.round, state.phase) == (end.state.round, end.state.phase) == (5, "done")
     for name, array in end.state.models["global"].items():
         assert state.models["global"][name].tobytes() == array.tobytes()
     assert np.abs(end.state.models["global"]["head/kernel"]).max() > 0.01
     for client_id, mixture in end.mixtures.items():
-        found = decode_mixture((federation.directory / f"state-{client_id}" / "mixture.safetensors").read_bytes())
+        found = decode_mixture(
+            (federation.directory / f"state-{client_id}" / "mixture.safetensors").read_bytes()
+        )
         assert set(found.weights) == set(mixture.weights)
-        assert all(found.weights[name].tobytes() == array.tobytes() for name, array in mixture.weights.items())
+        assert all(
+            found.weights[name].tobytes() == array.tobytes() for name, array in mixture.weights.items()
+        )
 
     result = federation.result()
     assert result == json.loads(aggregator.out)
@@ -58,7 +64,13 @@ def test_updates_that_travel_rounded_give_the_simulators_bits(codec, federate, m
     assert [device.end() for device in devices] == [0, 0]
     learner = SoftmaxLearner(federation.plan.spec)
     end = simulate(federation.plan, toys.weights(), shards, FederationConfig(**settings), learner=learner)
-    plain = simulate(federation.plan, toys.weights(), shards, FederationConfig(**{**settings, "codec": "fp32"}), learner=learner)
+    plain = simulate(
+        federation.plan,
+        toys.weights(),
+        shards,
+        FederationConfig(**{**settings, "codec": "fp32"}),
+        learner=learner,
+    )
     state = decode_server_state((federation.out / "server_state.safetensors").read_bytes())
     for name, array in end.state.models["global"].items():
         assert state.models["global"][name].tobytes() == array.tobytes()
@@ -67,7 +79,9 @@ def test_updates_that_travel_rounded_give_the_simulators_bits(codec, federate, m
 
 
 def test_an_unchanged_model_costs_no_bytes(federate, mosquitto_url, toys, listen):
-    """The initial model is both round 1's and part of the last broadcast: it goes to the broker once, and no device asks for it."""
+    """The initial model is both round 1's and part of the last broadcast: it goes to the broker once, and no
+    device asks for it.
+    """
     federation = federate(mosquitto_url, rounds=1, min_clients=3)
     heard = listen(federation)
     aggregator = federation.aggregator()
@@ -76,7 +90,11 @@ def test_an_unchanged_model_costs_no_bytes(federate, mosquitto_url, toys, listen
     assert [device.end() for device in devices] == [0, 0, 0]
     topics = [message.topic for message in heard.until_phase("done")]
     assert not [topic for topic in topics if topic.endswith("/want")]
-    said = [m.topic.split("/")[4] for m in heard.messages if m.topic.endswith("/0") and "/blob/" in m.topic and m.payload]
+    said = [
+        m.topic.split("/")[4]
+        for m in heard.messages
+        if m.topic.endswith("/0") and "/blob/" in m.topic and m.payload
+    ]
     assert len(set(said)) == len(said) == 3
     assert federation.plan.id in said
     cleared = {m.topic.split("/")[4] for m in heard.messages if "/blob/" in m.topic and not m.payload}
@@ -86,7 +104,8 @@ def test_an_unchanged_model_costs_no_bytes(federate, mosquitto_url, toys, listen
 def test_sigterm_ends_every_service_well(federate, mosquitto_url, toys, listen, start):
     federation = federate(mosquitto_url, min_clients=3)
     heard = listen(federation)
-    aggregator, device = federation.aggregator(), federation.device("pi-1", toys.shard(1))
+    aggregator = federation.aggregator()
+    device = federation.device("pi-1", toys.shard(1))
     aggregator.wait_for("pi-1 is online")
     device.wait_for("the federation is in phase joining")
     device.popen.terminate()
@@ -107,7 +126,20 @@ def test_a_device_finds_the_one_federation_that_runs_or_names_them_all(federate,
     one = federate(url, rounds=1, min_clients=1)
     data = one.directory / "pi-1.npz"
     toys.save(data, toys.shard(1))
-    arguments = ("device", "start", "--broker", url, "--id", "pi-1", "--data", data, "--learner", "numpy", "--no-export", "--state")
+    arguments = (
+        "device",
+        "start",
+        "--broker",
+        url,
+        "--id",
+        "pi-1",
+        "--data",
+        data,
+        "--learner",
+        "numpy",
+        "--no-export",
+        "--state",
+    )
     early = start(*arguments, tmp_path / "early")
     early.wait_for("waiting for an aggregator")
     aggregator = one.aggregator()

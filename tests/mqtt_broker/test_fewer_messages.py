@@ -1,4 +1,6 @@
-"""What saves a round its messages: updates that are granted before they are announced, and blobs that the broker keeps."""
+"""What saves a round its messages: updates that are granted before they are announced, and blobs that the
+broker keeps.
+"""
 
 import time
 from dataclasses import replace
@@ -19,7 +21,8 @@ from mqtt_broker.aggregator.blob_traffic import BlobTraffic
 from mqtt_broker.aggregator.tasks import GRANTED_BYTES, Tasks
 from mqtt_broker.aggregator.uploads import IDLE_S, Uploads
 
-A, B = "a" * 64, "b" * 64
+A = "a" * 64
+B = "b" * 64
 
 
 def begin(client_id, sha256=A, follows=True):
@@ -51,10 +54,20 @@ def test_a_granted_update_that_comes_again_says_what_it_lacks_when_it_asks():
 
 @pytest.mark.parametrize(("features", "granted"), [(4, 5), (400_000, 0), (170_000, 1)])
 def test_so_many_are_granted_as_fit(features, granted, toys):
-    plan, config = toys.plan(features), FederationConfig(algorithm="fedavg")
+    plan = toys.plan(features)
+    config = FederationConfig(algorithm="fedavg")
     algorithm = make_algorithm("fedavg", None, full_options("fedavg", {}))
     state = algorithm.init(toys.weights(features), rng_for(1, 0, "init"))
-    tasks = Tasks(algorithm, state, config, session="s", plan=plan.id, nonces={1: "n"}, max_staleness=0, offer=lambda *blob: None)
+    tasks = Tasks(
+        algorithm,
+        state,
+        config,
+        session="s",
+        plan=plan.id,
+        nonces={1: "n"},
+        max_staleness=0,
+        offer=lambda *blob: None,
+    )
     briefs = [tasks.brief(f"pi-{i}") for i in range(5)]
     assert [brief.task.granted for brief in briefs] == [i < granted for i in range(5)]
     assert sum(brief.limit for brief in briefs if brief.task.granted) <= GRANTED_BYTES
@@ -63,7 +76,8 @@ def test_so_many_are_granted_as_fit(features, granted, toys):
 def test_a_granted_update_has_one_receipt_and_a_lost_chunk_is_asked_for(federate, any_url, toys, puppet):
     federation = federate(any_url, rounds=1, min_clients=2, wide=True)
     aggregator = federation.aggregator()
-    whole, partly = puppet(federation, "pi-1"), puppet(federation, "pi-2")
+    whole = puppet(federation, "pi-1")
+    partly = puppet(federation, "pi-2")
     blob = encode_models({"global": toys.weights(10_000)})
     for client, lost in ((whole, ()), (partly, (1,))):
         task = client.next("task")
@@ -98,7 +112,8 @@ def link(any_url):
 
 def kept(link, topics):
     """What the broker has of blobs, for one who comes now; the marker comes last."""
-    reader, marker = link("reader"), topics.blob(B, 999)
+    reader = link("reader")
+    marker = topics.blob(B, 999)
     reader.subscribe(topics.blob("+", "+"))
     reader.publish(marker, b"!")
     found = {}
@@ -113,7 +128,8 @@ def kept(link, topics):
 
 
 def test_a_small_blob_stays_with_the_broker_until_it_is_dropped(link):
-    topics, blob = Topics(f"kept-{time.monotonic_ns()}"), bytes(CHUNK_BYTES) + b"end"
+    topics = Topics(f"kept-{time.monotonic_ns()}")
+    blob = bytes(CHUNK_BYTES) + b"end"
     first = BlobTraffic(link("first"), topics, "session")
     first.offer(A, blob)
     first.offer(A, blob)
@@ -146,14 +162,21 @@ def test_what_a_killed_aggregator_left_is_cleared_by_its_next_process_alone(link
 
 
 def test_a_forged_manifest_makes_an_aggregator_publish_nothing(federate, mosquitto_url, toys, listen, puppet):
-    """Its session is no secret. Neither a count without end nor another topic's name gets the aggregator to say anything of it."""
+    """Its session is no secret. Neither a count without end nor another topic's name gets the aggregator to
+    say anything of it.
+    """
     federation = federate(mosquitto_url, rounds=1, min_clients=1)
     heard = listen(federation)
     aggregator = federation.aggregator()
     client = puppet(federation, "pi-1")
     task = client.next("task")
     forged = Manifest(A, 10**15, 10**9, CHUNK_BYTES, 0.0, True, task.session)
-    for each in (forged, replace(forged, count=-1), replace(forged, sha256="#", count=1), replace(forged, sha256=B, count=1)):
+    for each in (
+        forged,
+        replace(forged, count=-1),
+        replace(forged, sha256="#", count=1),
+        replace(forged, sha256=B, count=1),
+    ):
         client.link.publish(federation.topics.manifest(A), encode_json(each))
     assert client.send(task, encode_models({"global": toys.weights()})).outcome == "ok"
     assert client.send(client.next("task"), encode_models({})).outcome == "ok"

@@ -13,7 +13,9 @@ from mqtt_broker.aggregator.figures import Figures
 @given(st.dictionaries(st.text(max_size=20), st.floats(), max_size=12))
 def test_they_hold_what_they_were_made_of_to_the_bit_and_in_order(metrics):
     figures = Figures(metrics)
-    assert [(name, value.hex()) for name, value in figures.items()] == [(name, value.hex()) for name, value in metrics.items()]
+    assert [(name, value.hex()) for name, value in figures.items()] == [
+        (name, value.hex()) for name, value in metrics.items()
+    ]
     assert len(figures) == len(metrics) and {**figures}.keys() == metrics.keys()
     if not any(math.isnan(value) for value in metrics.values()):
         assert figures == metrics and metrics == figures and json.dumps({**figures}) == json.dumps(metrics)

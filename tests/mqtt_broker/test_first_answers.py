@@ -1,4 +1,6 @@
-"""What the first commands of a new user answer when something is not there, or there already. Real processes and brokers."""
+"""What the first commands of a new user answer when something is not there, or there already. Real processes
+and brokers.
+"""
 
 import subprocess
 import sys
@@ -14,30 +16,47 @@ from edgefl.wire.messages import Summary
 from mqtt_broker.aggregator.results import told
 from mqtt_broker.broker.dev_broker import free_port
 
-CONFIG = '[federation]\nname = "hall"\nrounds = 2\nmin_clients = 1\n[model]\nname = "softmax"\ninput_shape = [4]\nnum_classes = 2\n'
+CONFIG = (
+    '[federation]\nname = "hall"\nrounds = 2\nmin_clients = 1\n[model]\nname = "softmax"\ninput_shape = '
+    "[4]\nnum_classes = 2\n"
+)
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "edgefl", *arguments], capture_output=True, text=True, timeout=200, check=False)
+    return subprocess.run(
+        [sys.executable, "-m", "edgefl", *arguments], capture_output=True, text=True, timeout=200, check=False
+    )
 
 
 def test_the_aggregator_asks_for_the_broker_before_it_builds_the_plan(tmp_path: Path) -> None:
     (tmp_path / "f.toml").write_text(CONFIG)
     done = run(
-        "aggregator", "start", "--config", str(tmp_path / "f.toml"), "--broker", f"mqtt://127.0.0.1:{free_port()}", "--out",
+        "aggregator",
+        "start",
+        "--config",
+        str(tmp_path / "f.toml"),
+        "--broker",
+        f"mqtt://127.0.0.1:{free_port()}",
+        "--out",
         str(tmp_path / "out"),
-    )  # fmt: skip
+    )
     assert done.returncode == 1
     assert "no broker at" in done.stderr and "edgefl broker start" in done.stderr
     assert "building the plan" not in done.stderr
     assert not (tmp_path / "out" / "plan").exists()
 
 
-def test_a_port_where_a_broker_answers_already(mosquitto_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_where_a_broker_answers_already(
+    mosquitto_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     port = mosquitto_url.rpartition(":")[2]
     assert cli.run(["broker", "start", "--port", port]) == 1
     said = capsys.readouterr().err
-    assert "a broker answers there already" in said and f"use mqtt://127.0.0.1:{port}" in said and "--port 0" in said
+    assert (
+        "a broker answers there already" in said
+        and f"use mqtt://127.0.0.1:{port}" in said
+        and "--port 0" in said
+    )
 
 
 def test_tls_without_keys_says_which_file_is_missing(secured: SimpleNamespace) -> None:
@@ -66,7 +85,9 @@ def test_a_simulation_says_which_data_it_takes(tmp_path: Path, capsys: pytest.Ca
     np.savez(tmp_path / "own.npz", x=np.zeros((60, 4), np.float32), y=np.arange(60) % 2)
     for more, expected in (("", True), (f'[data]\nname = "npz:{tmp_path}/own.npz"\n', False)):
         (tmp_path / "f.toml").write_text(f'{CONFIG}[partition]\nname = "group"\n{more}')
-        assert cli.run(["simulate", str(tmp_path / "f.toml"), "--out", str(tmp_path / f"run-{expected}")]) == 1
+        assert (
+            cli.run(["simulate", str(tmp_path / "f.toml"), "--out", str(tmp_path / f"run-{expected}")]) == 1
+        )
         said = capsys.readouterr().err
         assert "does not know its groups" in said
         assert ("no [data]" in said and "taking digits" in said) == expected

@@ -1,4 +1,6 @@
-"""A fleet sends more than its aggregator takes: the rest stays with the broker, and the aggregator can still speak."""
+"""A fleet sends more than its aggregator takes: the rest stays with the broker, and the aggregator can still
+speak.
+"""
 
 import time
 
@@ -10,7 +12,8 @@ from edgefl.transport.link import Link, Message
 from edgefl.wire.topics import Topics
 
 DEADLINE_S = 60.0
-MESSAGES, SIZE = 150, 100_000
+MESSAGES = 150
+SIZE = 100_000
 TOPICS = Topics("flooded")
 
 
@@ -52,7 +55,9 @@ def test_while_nothing_is_taken_only_the_room_is_filled_and_words_go_out(ends, r
 
 
 def test_paho_hands_messages_on_as_they_are(mosquitto_url):
-    """Were paho to call it by another name, messages would come by its own callback. Of one at QoS 0 nothing is kept."""
+    """Were paho to call it by another name, messages would come by its own callback. Of one at QoS 0 nothing
+    is kept.
+    """
     link = Link(mosquitto_url, "one")
     try:
         link._client.on_message = None
@@ -60,7 +65,10 @@ def test_paho_hands_messages_on_as_they_are(mosquitto_url):
         link.publish("a", b"lightly", qos=0)
         assert link.in_flight == 0
         link.publish("a", b"here")
-        assert [link.get(DEADLINE_S), link.get(DEADLINE_S)] == [Message("a", b"lightly"), Message("a", b"here")]
+        assert [link.get(DEADLINE_S), link.get(DEADLINE_S)] == [
+            Message("a", b"lightly"),
+            Message("a", b"here"),
+        ]
         assert link.wait_in_flight(1, DEADLINE_S)
         assert not link._acknowledgements._early
     finally:

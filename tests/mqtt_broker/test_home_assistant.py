@@ -1,4 +1,6 @@
-"""Home Assistant's discovery: by hand, then a real federation whose messages go through the templates that Home Assistant evaluates."""
+"""Home Assistant's discovery: by hand, then a real federation whose messages go through the templates that
+Home Assistant evaluates.
+"""
 
 import json
 import re
@@ -15,11 +17,31 @@ from mqtt_broker.integrations.home_assistant import Announcer, board_entities, f
 
 # what https://www.home-assistant.io/integrations/mqtt/ and its pages on sensor and binary_sensor document
 SENSOR = {
-    "availability", "availability_mode", "device", "device_class", "enabled_by_default", "encoding", "entity_category", "entity_picture",
-    "expire_after", "force_update", "icon", "json_attributes_template", "json_attributes_topic", "last_reset_value_template", "name",
-    "options", "origin", "qos", "state_class", "state_topic", "suggested_display_precision", "unique_id", "unit_of_measurement",
+    "availability",
+    "availability_mode",
+    "device",
+    "device_class",
+    "enabled_by_default",
+    "encoding",
+    "entity_category",
+    "entity_picture",
+    "expire_after",
+    "force_update",
+    "icon",
+    "json_attributes_template",
+    "json_attributes_topic",
+    "last_reset_value_template",
+    "name",
+    "options",
+    "origin",
+    "qos",
+    "state_class",
+    "state_topic",
+    "suggested_display_precision",
+    "unique_id",
+    "unit_of_measurement",
     "value_template",
-}  # fmt: skip
+}
 BINARY = (SENSOR | {"off_delay", "payload_off", "payload_on"}) - {
     "state_class",
     "unit_of_measurement",
@@ -27,9 +49,19 @@ BINARY = (SENSOR | {"off_delay", "payload_off", "payload_on"}) - {
     "last_reset_value_template",
 }
 DEVICE = {
-    "configuration_url", "connections", "hw_version", "identifiers", "manufacturer", "model", "model_id", "name", "serial_number",
-    "suggested_area", "sw_version", "via_device",
-}  # fmt: skip
+    "configuration_url",
+    "connections",
+    "hw_version",
+    "identifiers",
+    "manufacturer",
+    "model",
+    "model_id",
+    "name",
+    "serial_number",
+    "suggested_area",
+    "sw_version",
+    "via_device",
+}
 TOPIC = re.compile(r"homeassistant/(sensor|binary_sensor)/[a-zA-Z0-9_-]+/[a-zA-Z0-9_-]+/config")
 
 
@@ -47,7 +79,9 @@ def check_entity(topic, entity):
 
 
 def rendered(template, payload):
-    """Return what Home Assistant would: its templates are Jinja's, with the message as `value` and, when it is JSON, `value_json`."""
+    """Return what Home Assistant would: its templates are Jinja's, with the message as `value` and, when it
+    is JSON, `value_json`.
+    """
     jinja2 = pytest.importorskip("jinja2")
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -69,12 +103,21 @@ def test_entities_are_what_home_assistant_documents():
     assert len(names) == 5
     online = board_entities("f", "pi-1", "1", "ha/x")["ha/x/binary_sensor/edgefl_f/pi-1_online/config"]
     assert online["state_topic"] == "edgefl/v2/f/device/pi-1/status"
-    assert online["device"]["via_device"] in federation_entities("f")["homeassistant/sensor/edgefl_f/round/config"]["device"]["identifiers"]
+    assert (
+        online["device"]["via_device"]
+        in federation_entities("f")["homeassistant/sensor/edgefl_f/round/config"]["device"]["identifiers"]
+    )
 
 
 def test_templates_by_hand():
     board = by_key(board_entities("f", "pi-1", "1"))
-    metrics = {"client_id": "pi-1", "round": 7, "values": {"accuracy": 0.25, "loss": 0.123456}, "rss_mb": 44.44, "temperature_c": 51.25}
+    metrics = {
+        "client_id": "pi-1",
+        "round": 7,
+        "values": {"accuracy": 0.25, "loss": 0.123456},
+        "rss_mb": 44.44,
+        "temperature_c": 51.25,
+    }
 
     def told(key, **values):
         message = {**metrics, "values": {**metrics["values"], **values}}
@@ -92,9 +135,10 @@ def test_templates_by_hand():
     assert told("accuracy_int8", accuracy_mixture_int8=0.98) == "98.0"
     assert told("accuracy", accuracy_mixture=None) == told("loss", loss=None) == ""
     nothing = json.dumps({**metrics, "values": {}, "temperature_c": None, "rss_mb": None}).encode()
-    assert {rendered(board[key]["value_template"], nothing) for key in ("accuracy", "accuracy_int8", "loss", "temperature", "memory")} == {
-        ""
-    }
+    assert {
+        rendered(board[key]["value_template"], nothing)
+        for key in ("accuracy", "accuracy_int8", "loss", "temperature", "memory")
+    } == {""}
 
 
 def status_of(client_id, version="1", online=True):
@@ -116,7 +160,9 @@ def test_the_announcer_says_everything_once_and_takes_back_who_is_revoked():
     announcer.take("edgefl/v2/f/device/pi-1/status", status_of("pi-1", "2"), 0.0)
     assert {json.loads(message.payload)["device"]["sw_version"] for message in announcer.due()} == {"2"}
     revoked.add("pi-1")
-    assert sorted(message.topic for message in announcer.due() if not message.payload) == sorted(message.topic for message in made)
+    assert sorted(message.topic for message in announcer.due() if not message.payload) == sorted(
+        message.topic for message in made
+    )
     assert not list(announcer.due())
     revoked.clear()
     assert len([message for message in announcer.due() if message.payload]) == 7
@@ -126,8 +172,11 @@ def test_the_announcer_says_everything_once_and_takes_back_who_is_revoked():
 
 
 def retained(url, topic):
-    """Return what a broker holds under a filter: all that comes before an answer to a message of one's own."""
-    link, marker = Link(url, f"reader-{secrets.token_hex(4)}"), f"marker/{secrets.token_hex(4)}"
+    """Return what a broker holds under a filter: all that comes before an answer to a message of one's
+    own.
+    """
+    link = Link(url, f"reader-{secrets.token_hex(4)}")
+    marker = f"marker/{secrets.token_hex(4)}"
     try:
         link.subscribe(topic, marker)
         link.publish(marker, b"end")
@@ -159,21 +208,33 @@ def heard_all(federate, mosquitto_url, toys, listen):
 
 def test_every_entity_of_a_real_federation_gets_its_values(heard_all):
     federation, found, messages, prefix = heard_all()
-    entities = {topic.replace(prefix, "homeassistant", 1): json.loads(payload) for topic, payload in found.items()}
+    entities = {
+        topic.replace(prefix, "homeassistant", 1): json.loads(payload) for topic, payload in found.items()
+    }
     assert len(entities) == 6 + 2 * 7
     told = {}
     for topic, entity in entities.items():
         check_entity(topic, entity)
-        values = [rendered(entity["value_template"], m.payload) for m in messages if m.payload and matches(entity["state_topic"], m.topic)]
+        values = [
+            rendered(entity["value_template"], m.payload)
+            for m in messages
+            if m.payload and matches(entity["state_topic"], m.topic)
+        ]
         assert values, f"nothing is said on {entity['state_topic']}"
-        told["/".join(topic.split("/")[3:4])] = [value for value in values if value]  # Home Assistant passes over an empty one
+        told["/".join(topic.split("/")[3:4])] = [
+            value for value in values if value
+        ]  # Home Assistant passes over an empty one
         for each in entity.get("availability", ()):
-            states = [rendered(each["value_template"], m.payload) for m in messages if m.topic == each["topic"]]
+            states = [
+                rendered(each["value_template"], m.payload) for m in messages if m.topic == each["topic"]
+            ]
             assert states
             assert set(states) <= {"online", "offline"}
     assert told["phase"] == ["joining", "federate", "federate", "personalize", "done"]
     assert told["round"] == ["0", "1", "2", "3", "3"]
-    assert [float(value) for value in told["loss"]] == [round(loss, 4) for loss in federation.result()["losses"]]
+    assert [float(value) for value in told["loss"]] == [
+        round(loss, 4) for loss in federation.result()["losses"]
+    ]
     assert told["pi-1_round"] == ["1", "2", "3"]
     (row,) = (each for each in federation.result()["clients"] if each["id"] == "pi-1")
     assert [float(value) for value in told["pi-1_accuracy"]] == [round(100 * row["accuracy_mixture"], 1)]
@@ -186,13 +247,19 @@ def test_entities_are_taken_away_at_the_end_where_that_is_asked_for(heard_all):
     assert found == {}
 
 
-def test_who_is_revoked_goes_at_once_and_the_access_list_lets_the_aggregator_say_so(secured_broker, federate, toys):
+def test_who_is_revoked_goes_at_once_and_the_access_list_lets_the_aggregator_say_so(
+    secured_broker, federate, toys
+):
     """The aggregator alone may write discovery messages; a monitor may read them, a device may not."""
     federation = federate(secured_broker.url, min_clients=3)
-    aggregator = federation.aggregator("--security", secured_broker.directory, "--broker", secured_broker.url, "--home-assistant")
+    aggregator = federation.aggregator(
+        "--security", secured_broker.directory, "--broker", secured_broker.url, "--home-assistant"
+    )
     watcher = secured_broker.link(enrol_watcher(secured_broker.directory, 30))
     watcher.subscribe("homeassistant/#")
-    enrolled = {name: secured_broker.enrol(name, federation.directory / f"{name}.enrol") for name in ("pi-1", "pi-2")}
+    enrolled = {
+        name: secured_broker.enrol(name, federation.directory / f"{name}.enrol") for name in ("pi-1", "pi-2")
+    }
     federation.device("pi-1", toys.shard(1), "--enrol", federation.directory / "pi-1.enrol")
     thief = secured_broker.link(enrolled["pi-2"])
     thief.publish("homeassistant/sensor/edgefl_x/forged/config", b"{}", retain=True)

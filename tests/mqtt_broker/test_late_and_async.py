@@ -1,4 +1,6 @@
-"""Over-selected, late and asynchronous rounds over a real broker; what the journal says was accepted explains every bit of the end."""
+"""Over-selected, late and asynchronous rounds over a real broker; what the journal says was accepted explains
+every bit of the end.
+"""
 
 import time
 
@@ -25,7 +27,9 @@ ASYNC = {"mode": "async", "buffer": 2, "max_staleness": 3}
 
 
 def update(toys, value):
-    return encode_models({"global": {name: np.full_like(array, value) for name, array in toys.weights().items()}})
+    return encode_models(
+        {"global": {name: np.full_like(array, value) for name, array in toys.weights().items()}}
+    )
 
 
 def moved(federation, toys):
@@ -45,10 +49,18 @@ def end(aggregator, *puppets):
     assert aggregator.end() == 0, aggregator.said
 
 
-def test_of_three_that_have_a_task_two_are_enough_and_the_third_is_told(federate, mosquitto_url, toys, puppet):
+def test_of_three_that_have_a_task_two_are_enough_and_the_third_is_told(
+    federate, mosquitto_url, toys, puppet
+):
     federation = federate(
-        mosquitto_url, algorithm="fedavg", rounds=1, min_clients=4, clients_per_round=2, over_selection=1.5, quorum=1.0
-    )  # fmt: skip
+        mosquitto_url,
+        algorithm="fedavg",
+        rounds=1,
+        min_clients=4,
+        clients_per_round=2,
+        over_selection=1.5,
+        quorum=1.0,
+    )
     aggregator = federation.aggregator()
     ids = {f"pi-{i}": puppet(federation, f"pi-{i}") for i in range(4)}
     aggregator.wait_for("waiting for devices: 3 of 4")
@@ -68,7 +80,9 @@ def test_of_three_that_have_a_task_two_are_enough_and_the_third_is_told(federate
 
 def test_a_late_update_is_kept_for_the_next_round_scaled_and_once(federate, mosquitto_url, toys, puppet):
     """Round 1: 1 and 1. Round 2: 1, 1 and the late 3 / sqrt 2 of as many samples each."""
-    federation = federate(mosquitto_url, algorithm="fedavg", rounds=2, min_clients=3, quorum=0.6, grace_s=0.0, late="keep")
+    federation = federate(
+        mosquitto_url, algorithm="fedavg", rounds=2, min_clients=3, quorum=0.6, grace_s=0.0, late="keep"
+    )
     aggregator = federation.aggregator()
     a, b, slow = (puppet(federation, client_id) for client_id in ("a", "b", "slow"))
     first = {each: each.next("task") for each in (a, b, slow)}
@@ -94,12 +108,17 @@ def test_a_late_update_is_kept_for_the_next_round_scaled_and_once(federate, mosq
 
 
 def test_an_update_that_is_whole_between_rounds_comes_again(federate, mosquitto_url, toys, puppet):
-    """Its round closes at the deadline, and nobody is there to open the next one when its last chunk comes."""
-    federation = federate(mosquitto_url, algorithm="fedavg", rounds=2, min_clients=3, quorum=0.6, deadline_s=2.0, late="keep")
+    """Its round closes at the deadline, and nobody is there to open the next one when its last chunk
+    comes.
+    """
+    federation = federate(
+        mosquitto_url, algorithm="fedavg", rounds=2, min_clients=3, quorum=0.6, deadline_s=2.0, late="keep"
+    )
     aggregator = federation.aggregator()
     fast = [puppet(federation, client_id) for client_id in ("a", "b")]
     slow = puppet(federation, "slow")
-    first, late = slow.next("task"), update(toys, 3.0)
+    first = slow.next("task")
+    late = update(toys, 3.0)
     begun = slow.begin(first, late)
     assert slow.next("receipt").outcome == "missing"
     for each in fast:
@@ -122,7 +141,9 @@ def test_an_update_that_is_whole_between_rounds_comes_again(federate, mosquitto_
 
 
 def test_a_buffer_of_two_makes_a_version_whoever_reports(federate, mosquitto_url, toys, puppet):
-    """Version 1: a and b. Version 2: b's answer to it and c's to version 1. Then what was taken before is not taken again."""
+    """Version 1: a and b. Version 2: b's answer to it and c's to version 1. Then what was taken before is not
+    taken again.
+    """
     federation = federate(mosquitto_url, algorithm="fedavg", rounds=3, min_clients=3, **ASYNC)
     aggregator = federation.aggregator()
     a, b, c = (puppet(federation, client_id) for client_id in "abc")
@@ -141,15 +162,20 @@ def test_a_buffer_of_two_makes_a_version_whoever_reports(federate, mosquitto_url
     assert b.send(third, update(toys, 0.0)).outcome == "ok"
     assert a.send(a.next("task"), update(toys, 2.0)).outcome == "ok", "it answers version 2"
     end(aggregator, a, b, c)
-    assert moved(federation, toys) == pytest.approx(1 + (2 + 3 / np.sqrt(2)) / 2 + (0 + 2 / np.sqrt(2)) / 2, rel=1e-6)
+    assert moved(federation, toys) == pytest.approx(
+        1 + (2 + 3 / np.sqrt(2)) / 2 + (0 + 2 / np.sqrt(2)) / 2, rel=1e-6
+    )
     assert federation.result()["dropped"] == []
 
 
 def replayed(federation, toys, shards, staleness):
-    """Return the global model that the accepted updates give, each computed anew from the version that it answers."""
+    """Return the global model that the accepted updates give, each computed anew from the version that it
+    answers.
+    """
     learner = SoftmaxLearner(federation.plan.spec)
     algorithm = make_algorithm(federation.algorithm, learner, federation.plan.spec.options)
-    states, seen = [algorithm.init(toys.weights(), rng_for(1, 0, "init"))], set()
+    states = [algorithm.init(toys.weights(), rng_for(1, 0, "init"))]
+    seen = set()
     with Journal(federation.out) as journal:
         for number in range(1, federation.settings["rounds"] + 1):
             begins = journal.accepted(Opened(number, "federate", "", ()))
@@ -161,7 +187,9 @@ def replayed(federation, toys, shards, staleness):
                 seen.add((begin.client_id, begin.round))
                 broadcast = algorithm.broadcast(states[begin.round - 1], begin.client_id)
                 rng = client_rng(1, broadcast, begin.client_id)
-                made, _ = algorithm.local_update(broadcast, ClientState(), shards[begin.client_id], begin.client_id, rng)
+                made, _ = algorithm.local_update(
+                    broadcast, ClientState(), shards[begin.client_id], begin.client_id, rng
+                )
                 assert made.metrics["loss"] == begin.metrics["loss"]
                 updates.append(as_of(made, number))
             states.append(algorithm.aggregate(states[-1], updates))
@@ -171,15 +199,25 @@ def replayed(federation, toys, shards, staleness):
 LATE = {"clients_per_round": 2, "over_selection": 1.5, "late": "keep"}
 
 
-@pytest.mark.parametrize(("seed", "rounds"), [(0, ASYNC), (1, ASYNC), (2, LATE)], ids=["async 0", "async 1", "over-selected and late"])
-def test_killed_at_any_line_it_accepts_nothing_twice_and_what_was_accepted_gives_the_bits(seed, rounds, federate, mosquitto_url, toys):
+@pytest.mark.parametrize(
+    ("seed", "rounds"),
+    [(0, ASYNC), (1, ASYNC), (2, LATE)],
+    ids=["async 0", "async 1", "over-selected and late"],
+)
+def test_killed_at_any_line_it_accepts_nothing_twice_and_what_was_accepted_gives_the_bits(
+    seed, rounds, federate, mosquitto_url, toys
+):
     """One of the devices is slow: it has so many samples that it answers versions that are over."""
     options = {"baseline_epochs": 0}
-    federation = federate(mosquitto_url, **{"algorithm": "fedavg", "options": options, "rounds": 6, "min_clients": 3, **rounds})
+    federation = federate(
+        mosquitto_url, **{"algorithm": "fedavg", "options": options, "rounds": 6, "min_clients": 3, **rounds}
+    )
     shards = {f"pi-{i}": toys.shard(i, 4000 if i == 2 else 30) for i in range(3)}
     devices = {client_id: federation.device(client_id, shard) for client_id, shard in shards.items()}
     federation.aggregator_killed_at_lines(rng_for(seed, 0, "kills"), 4, 22)
-    assert [device.end() for device in devices.values()] == [0, 0, 0], [device.said for device in devices.values()]
+    assert [device.end() for device in devices.values()] == [0, 0, 0], [
+        device.said for device in devices.values()
+    ]
     expected = replayed(federation, toys, shards, rounds.get("max_staleness", 1))
     state = decode_server_state((federation.out / "server_state.safetensors").read_bytes())
     assert (state.round, state.phase) == (7, "done")
@@ -201,8 +239,12 @@ def first_asked(*puppets):
 
 
 def test_a_client_cannot_let_another_one_into_a_round_by_its_task(federate, mosquitto_url, puppet, toys):
-    """Late updates are asked for by no cohort: a client that was not drawn must not answer with the nonce of one that was."""
-    federation = federate(mosquitto_url, rounds=2, clients_per_round=1, min_clients=2, quorum=1.0, late="keep", workers=0)
+    """Late updates are asked for by no cohort: a client that was not drawn must not answer with the nonce of
+    one that was.
+    """
+    federation = federate(
+        mosquitto_url, rounds=2, clients_per_round=1, min_clients=2, quorum=1.0, late="keep", workers=0
+    )
     aggregator = federation.aggregator()
     task, drawn, other = first_asked(puppet(federation, "pi-1"), puppet(federation, "pi-2"))
     blob = encode_models({"global": {name: 0 * array for name, array in toys.weights().items()}})

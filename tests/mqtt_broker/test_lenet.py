@@ -1,4 +1,6 @@
-"""LeNet-5 in LiteRT over MQTT, with a listener on `#`: the simulator's bits, nothing private on any topic, no TensorFlow in a device."""
+"""LeNet-5 in LiteRT over MQTT, with a listener on `#`: the simulator's bits, nothing private on any topic, no
+TensorFlow in a device.
+"""
 
 import hashlib
 import json
@@ -21,10 +23,18 @@ from mqtt_broker.aggregator.plan_source import build_in_child, open_plan
 
 IDS = ("pi-1", "pi-2")
 PUBLIC = {
-    "state": messages.State, "summary": messages.Summary, "manifest": messages.Manifest, "status": messages.Status,
-    "metrics": messages.Metrics, "task": messages.Task, "receipt": messages.Receipt, "want": messages.Want, "claim": messages.Claim,
-    "begin": messages.Begin, "end": messages.End,
-}  # fmt: skip
+    "state": messages.State,
+    "summary": messages.Summary,
+    "manifest": messages.Manifest,
+    "status": messages.Status,
+    "metrics": messages.Metrics,
+    "task": messages.Task,
+    "receipt": messages.Receipt,
+    "want": messages.Want,
+    "claim": messages.Claim,
+    "begin": messages.Begin,
+    "end": messages.End,
+}
 
 
 @pytest.fixture(scope="module")
@@ -68,18 +78,46 @@ def ran(plan, tmp_path_factory, request):
         shared.save_shard(directory / f"{client_id}.npz", digits(i))
     heard = request.getfixturevalue("ear")(url)
     processes = [
-        shared.Process("aggregator", "start", "--config", directory / "federation.toml", "--plan", plan, "--out", directory / "out")
+        shared.Process(
+            "aggregator",
+            "start",
+            "--config",
+            directory / "federation.toml",
+            "--plan",
+            plan,
+            "--out",
+            directory / "out",
+        )
     ]
     for client_id in IDS:
-        data, state = directory / f"{client_id}.npz", directory / client_id
-        processes.append(shared.Process("device", "start", "--broker", url, "--id", client_id, "--data", data, "--state", state, "--json"))
+        data = directory / f"{client_id}.npz"
+        state = directory / client_id
+        processes.append(
+            shared.Process(
+                "device",
+                "start",
+                "--broker",
+                url,
+                "--id",
+                client_id,
+                "--data",
+                data,
+                "--state",
+                state,
+                "--json",
+            )
+        )
     try:
-        while not all(any(f"/device/{each}/up/" in message.topic for message in heard.messages) for each in IDS):
+        while not all(
+            any(f"/device/{each}/up/" in message.topic for message in heard.messages) for each in IDS
+        ):
             heard.until("begin")
         maps = [Path(f"/proc/{process.popen.pid}/maps").read_text() for process in processes]
         everything = heard.until_phase("done")  # the broker holds what federations of other tests left, too
         foreign = ("edgefl/", "ha-")  # the second: what their aggregators tell Home Assistant
-        said = [each for each in everything if each.topic.startswith(OWN) or not each.topic.startswith(foreign)]
+        said = [
+            each for each in everything if each.topic.startswith(OWN) or not each.topic.startswith(foreign)
+        ]
         assert [process.end() for process in processes] == [0, 0, 0], [process.said for process in processes]
         yield directory, said, maps, [json.loads(process.out) for process in processes[1:]]
     finally:
@@ -93,7 +131,8 @@ def digits(part):
     from edgefl.types import Shard
 
     data = load_dataset("digits")
-    train, test = slice(part * 100, part * 100 + 100), slice(part * 40, part * 40 + 40)
+    train = slice(part * 100, part * 100 + 100)
+    test = slice(part * 40, part * 40 + 40)
     return Shard(data.x_train[train], data.y_train[train], data.x_test[test], data.y_test[test], 10)
 
 
@@ -125,9 +164,17 @@ def test_each_device_ends_with_its_own_model_and_tells_what_it_measured(ran):
     directory, *_ = ran
     result = json.loads((directory / "out" / "result.json").read_text())
     keys = {
-        "id", "n_train", "accuracy_local", "accuracy_federated", "accuracy_mixture", "accuracy_mixture_int8", "tflite_bytes", "peak_rss_mb",
-        "bytes_up", "bytes_down",
-    }  # fmt: skip
+        "id",
+        "n_train",
+        "accuracy_local",
+        "accuracy_federated",
+        "accuracy_mixture",
+        "accuracy_mixture_int8",
+        "tflite_bytes",
+        "peak_rss_mb",
+        "bytes_up",
+        "bytes_down",
+    }
     for row in result["clients"]:
         assert keys <= set(row)
         assert row["tflite_bytes"] == (directory / row["id"] / "model" / "model.tflite").stat().st_size
@@ -136,7 +183,9 @@ def test_each_device_ends_with_its_own_model_and_tells_what_it_measured(ran):
 
 
 def test_every_topic_and_every_tensor_name_is_public(ran, plan):
-    """What is JSON decodes strictly, so it has no field that is not written down; what is binary is a blob or an update."""
+    """What is JSON decodes strictly, so it has no field that is not written down; what is binary is a blob or
+    an update.
+    """
     _, said, *_ = ran
     spec = load_plan(plan).spec
     names = {f"global/{weight.name}" for weight in spec.weights}
@@ -144,7 +193,9 @@ def test_every_topic_and_every_tensor_name_is_public(ran, plan):
     for message in said:
         if is_version1(message.topic):  # the answer to devices of version 1, and its removal
             assert message.topic == state_topic("lenet")
-            assert not message.payload or decode_json(version1.State, message.payload).phase.startswith("refused")
+            assert not message.payload or decode_json(version1.State, message.payload).phase.startswith(
+                "refused"
+            )
             continue
         address = parse_topic(message.topic)
         kinds.add(address.kind)
@@ -152,8 +203,20 @@ def test_every_topic_and_every_tensor_name_is_public(ran, plan):
             decode_json(PUBLIC[address.kind], message.payload)
         else:
             assert address.kind in ("blob", "chunk") or not message.payload
-    assert kinds >= {"state", "status", "task", "begin", "chunk", "receipt", "manifest", "blob", "summary", "metrics"}
-    updates, blobs = whole(said, "chunk"), whole(said, "blob")
+    assert kinds >= {
+        "state",
+        "status",
+        "task",
+        "begin",
+        "chunk",
+        "receipt",
+        "manifest",
+        "blob",
+        "summary",
+        "metrics",
+    }
+    updates = whole(said, "chunk")
+    blobs = whole(said, "blob")
     assert len(updates) == 2 * len(IDS) + 1  # two rounds, and one empty answer that all share
     for blob in updates.values():
         assert set(read_header(blob, "")[0]) in (names, set())
@@ -180,7 +243,9 @@ def whole(said, kind):
 
 
 def windows(array, floats=4):
-    """Return runs of four neighbouring values as bytes, save those that are (nearly) constant; of less than four, all of them."""
+    """Return runs of four neighbouring values as bytes, save those that are (nearly) constant; of less than
+    four, all of them.
+    """
     flat = np.ascontiguousarray(array, "<f4").reshape(-1)
     if flat.size < floats:
         return {flat.tobytes()} if flat.all() else set()
@@ -191,7 +256,9 @@ def windows(array, floats=4):
 def test_no_private_value_is_in_any_payload(ran, plan):
     """Local experts, gates and samples: no four neighbouring floats of them are anywhere in what was said."""
     directory, said, *_ = ran
-    payload = b"\0".join([m.payload for m in said] + list(whole(said, "chunk").values()) + list(whole(said, "blob").values()))
+    payload = b"\0".join(
+        [m.payload for m in said] + list(whole(said, "chunk").values()) + list(whole(said, "blob").values())
+    )
     checked = 0
     for client_id in IDS:
         mixture = decode_mixture((directory / client_id / "mixture.safetensors").read_bytes()).weights

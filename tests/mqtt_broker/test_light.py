@@ -1,4 +1,6 @@
-"""The light clients of `edgefl bench fleet`: one of their processes that fails or is killed ends them all, at once and with a word."""
+"""The light clients of `edgefl bench fleet`: one of their processes that fails or is killed ends them all, at
+once and with a word.
+"""
 
 import os
 import signal
@@ -46,7 +48,8 @@ def is_there(pid):
 
 
 def test_one_that_is_killed_ends_all(lights):
-    process, until = lights(), time.monotonic() + DEADLINE_S
+    process = lights()
+    until = time.monotonic() + DEADLINE_S
     while len(each := children(process.pid)) < 2:
         assert time.monotonic() < until
     os.kill(each[1], signal.SIGKILL)
@@ -63,7 +66,8 @@ def test_one_that_fails_says_why(lights, secured_broker):
 
 
 def test_ended_they_leave_no_process(lights):
-    process, until = lights(), time.monotonic() + DEADLINE_S
+    process = lights()
+    until = time.monotonic() + DEADLINE_S
     while len(each := children(process.pid)) < 2:
         assert time.monotonic() < until
     process.terminate()

@@ -1,4 +1,6 @@
-"""Masked rounds of an enrolled fleet: keys are signed, and nobody takes keys of a device that the authority does not vouch for."""
+"""Masked rounds of an enrolled fleet: keys are signed, and nobody takes keys of a device that the authority
+does not vouch for.
+"""
 
 import json
 
@@ -17,9 +19,16 @@ IDS = ("pi-0", "pi-1", "pi-2")
 
 def begin(secured, federate, toys):
     federation = federate(
-        secured.url, rounds=1, min_clients=3, seed=5, quorum=1.0, tables="[privacy]\nsecure_aggregation = true\n", algorithm="fedavg"
+        secured.url,
+        rounds=1,
+        min_clients=3,
+        seed=5,
+        quorum=1.0,
+        tables="[privacy]\nsecure_aggregation = true\n",
+        algorithm="fedavg",
     )
-    devices, shards = [], {client_id: toys.shard(i) for i, client_id in enumerate(IDS)}
+    devices = []
+    shards = {client_id: toys.shard(i) for i, client_id in enumerate(IDS)}
     for client_id, shard in shards.items():
         path = federation.directory / f"{client_id}.enrol"
         secured.enrol(client_id, path)
@@ -32,10 +41,17 @@ def test_enrolled_devices_come_to_the_simulators_bits(secured_broker, federate, 
     vouch_again(secured_broker.directory, 13)
     aggregator = federation.aggregator("--security", secured_broker.directory, "--broker", secured_broker.url)
     assert aggregator.end() == 0, aggregator.said
-    assert "vouchers for pi-0, pi-1, pi-2 ended, or end within 14 days; renew them with `edgefl broker vouch`" in aggregator.said
+    assert (
+        "vouchers for pi-0, pi-1, pi-2 ended, or end within 14 days; renew them with `edgefl broker vouch`"
+        in aggregator.said
+    )
     assert [device.end() for device in devices] == [0, 0, 0], [device.said for device in devices]
-    config = FederationConfig(rounds=1, seed=5, algorithm="fedavg", privacy=PrivacyConfig(secure_aggregation=True))
-    end = simulate(federation.plan, toys.weights(), shards, config, learner=SoftmaxLearner(federation.plan.spec))
+    config = FederationConfig(
+        rounds=1, seed=5, algorithm="fedavg", privacy=PrivacyConfig(secure_aggregation=True)
+    )
+    end = simulate(
+        federation.plan, toys.weights(), shards, config, learner=SoftmaxLearner(federation.plan.spec)
+    )
     assert encode_server_state(masked.state_of(federation)) == encode_server_state(end.state)
 
 
@@ -48,7 +64,10 @@ def test_keys_that_the_authority_does_not_vouch_for_end_the_federation(secured_b
     path.write_text(json.dumps(known))
     aggregator = federation.aggregator("--security", secured_broker.directory, "--broker", secured_broker.url)
     assert aggregator.end() == 1
-    assert "0 of 3 clients answered to share, expected 3, without pi-0, pi-1, pi-2; it is played again" in aggregator.said
+    assert (
+        "0 of 3 clients answered to share, expected 3, without pi-0, pi-1, pi-2; it is played again"
+        in aggregator.said
+    )
     assert "round 1 came to no sum in 4 attempts" in aggregator.said
     for device in devices:
         device.wait_for("the authority does not vouch for the key of pi-1")

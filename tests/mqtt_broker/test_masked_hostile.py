@@ -1,4 +1,6 @@
-"""One client of six that does not keep to the protocol of masked rounds, on a real broker: the round closes, and the log names it."""
+"""One client of six that does not keep to the protocol of masked rounds, on a real broker: the round closes,
+and the log names it.
+"""
 
 import collections
 import contextlib
@@ -30,29 +32,43 @@ LOW_ORDER = "A" * 43 + "="
 
 
 class Client(threading.Thread):
-    """Answers every task in a thread of its own until it has personalized. Its update is its number, in every weight.
+    """Answers every task in a thread of its own until it has personalized. Its update is its number, in every
+    weight.
 
-    before: called with each task and its participant; changed: makes of an honest answer (phase, blob) the one that is sent; after: called
-    when the answer to a task was sent.
+    before: called with each task and its participant; changed: makes of an honest answer (phase, blob) the
+    one that is sent; after: called when the answer to a task was sent.
     """
 
     def __init__(
-        self, puppet, weights, place, before=lambda task, participant: None, changed=lambda phase, blob: blob, after=lambda task: None
+        self,
+        puppet,
+        weights,
+        place,
+        before=lambda task, participant: None,
+        changed=lambda phase, blob: blob,
+        after=lambda task: None,
     ):
         super().__init__(daemon=True)
-        self.puppet, self.before, self.changed, self.after = puppet, before, changed, after
+        self.puppet = puppet
+        self.before = before
+        self.changed = changed
+        self.after = after
         deltas = {"global": {name: np.full_like(array, 2.0**-place) for name, array in weights.items()}}
         self.update = Update(puppet.puppet.client_id, 1, 10, deltas)
         self.words = words_of(deltas, 10, shapes_of({"global": weights}))
         self.participants = {}
 
     def run(self):
-        with contextlib.suppress(AssertionError, LinkError):  # nothing comes any more when the federation ended
+        with contextlib.suppress(
+            AssertionError, LinkError
+        ):  # nothing comes any more when the federation ended
             while (task := self.puppet.puppet.next("task")).phase != "personalize":
                 attempt = attempt_of(task.nonce)
                 name = self.puppet.federation.name
                 if task.phase == "federate" and attempt not in self.participants:
-                    self.participants[attempt] = Participant(self.update.client_id, context_of(name, task), Trust(name))
+                    self.participants[attempt] = Participant(
+                        self.update.client_id, context_of(name, task), Trust(name)
+                    )
                 participant = self.participants[attempt]
                 self.before(task, participant)
                 self.send(task, self.changed(task.phase, self.honest(task, participant)))
@@ -87,10 +103,20 @@ class Client(threading.Thread):
 
 @pytest.fixture
 def play(federate, mosquitto_url, toys, masked_puppet, masked):
-    """Play a round of which one client is changed; returns what the aggregator said, and who was dropped, why."""
+    """Play a round of which one client is changed; returns what the aggregator said, and who was dropped,
+    why.
+    """
 
     def make(out=(LIAR,), ids=IDS, others=lambda task, participant: None, **changed):
-        federation = federate(mosquitto_url, rounds=1, min_clients=len(ids), upload_slots=6, seed=5, tables=SECURE, algorithm="fedavg")
+        federation = federate(
+            mosquitto_url,
+            rounds=1,
+            min_clients=len(ids),
+            upload_slots=6,
+            seed=5,
+            tables=SECURE,
+            algorithm="fedavg",
+        )
         aggregator = federation.aggregator()
         clients = []
         for place, client_id in enumerate(ids):
@@ -127,12 +153,18 @@ def test_seals_that_nobody_can_open_leave_their_sender_out(play):
         return blob
 
     said, _ = play(changed=changed)
-    assert f"{LIAR} sealed shares that are not genuine for pi-0, pi-1, pi-3, pi-4, pi-5; left out of this round's next attempt" in said
+    assert (
+        f"{LIAR} sealed shares that are not genuine for pi-0, pi-1, pi-3, pi-4, pi-5; left out of this "
+        "round's next attempt" in said
+    )
     assert said.count("it is played again") == 1
 
 
 def test_of_a_seal_that_one_client_cannot_open_both_ends_are_left_out(play):
-    said, dropped = play(out=(LIAR, "pi-4"), changed=lambda phase, blob: spoiled(blob, 4, SEALED_BYTES) if phase == "share" else blob)
+    said, dropped = play(
+        out=(LIAR, "pi-4"),
+        changed=lambda phase, blob: spoiled(blob, 4, SEALED_BYTES) if phase == "share" else blob,
+    )
     left = "left out of this round's next attempt; one of the two is at fault: look at the logs of both"
     assert f"{LIAR} sealed a share that is not genuine, says pi-4; {left}" in said
     assert f"pi-4 says that {LIAR} sealed a share that is not genuine; {left}" in said
@@ -147,7 +179,11 @@ def test_a_share_that_is_off_by_one_is_not_used(play):
     revealed = collections.defaultdict(threading.Event)
 
     def changed(phase, blob):
-        return (int.from_bytes(blob[:SHARE_BYTES]) + 1).to_bytes(SHARE_BYTES) + blob[SHARE_BYTES:] if phase == "unmask" else blob
+        return (
+            (int.from_bytes(blob[:SHARE_BYTES]) + 1).to_bytes(SHARE_BYTES) + blob[SHARE_BYTES:]
+            if phase == "unmask"
+            else blob
+        )
 
     def wait(task, participant):
         if task.phase == "unmask":
@@ -172,12 +208,19 @@ def test_shares_of_another_seed_leave_who_dealt_them_out(play):
             participant._own = replace(own, own_seed=seeds[task.nonce.replace("mask", "share")])
 
     said, _ = play(before=before)
-    assert f"{LIAR} dealt shares that do not give its key; left out of this round's next attempt; update or revoke it" in said
+    assert (
+        f"{LIAR} dealt shares that do not give its key; left out of this round's next attempt; update or "
+        "revoke it" in said
+    )
 
 
 def test_a_key_of_low_order_is_refused_before_anybody_else_sees_it(play):
     def changed(phase, blob):
-        return json.dumps({**json.loads(blob), "seal": LOW_ORDER}, separators=(",", ":")).encode() if phase == "federate" else blob
+        return (
+            json.dumps({**json.loads(blob), "seal": LOW_ORDER}, separators=(",", ":")).encode()
+            if phase == "federate"
+            else blob
+        )
 
     said, _ = play(changed=changed)
     assert f"rejected from {LIAR}: a key of {LIAR} cannot be used, for it is of low order" in said
@@ -185,7 +228,9 @@ def test_a_key_of_low_order_is_refused_before_anybody_else_sees_it(play):
 
 
 def test_where_too_few_would_be_left_those_whose_words_came_are_enough(play):
-    """Of four clients one accuses another: without both, two would be left. The words of three are as many as the threshold."""
+    """Of four clients one accuses another: without both, two would be left. The words of three are as many as
+    the threshold.
+    """
     said, _ = play(ids=IDS[:4], changed=lambda phase, blob: b"pi-0" if phase == "mask" else blob)
     assert f"rejected from {LIAR}: {LIAR} cannot open what pi-0 sealed for it; it sent no words" in said
     assert "played again" not in said
@@ -193,9 +238,16 @@ def test_where_too_few_would_be_left_those_whose_words_came_are_enough(play):
 
 def test_two_clients_are_no_masked_sum(play):
     said, _ = play(
-        None, IDS[:3], changed=lambda phase, blob: spoiled(spoiled(blob, 0, SEALED_BYTES), 1, SEALED_BYTES) if phase == "share" else blob
+        None,
+        IDS[:3],
+        changed=lambda phase, blob: (
+            spoiled(spoiled(blob, 0, SEALED_BYTES), 1, SEALED_BYTES) if phase == "share" else blob
+        ),
     )
-    assert f"2 clients are left without {LIAR}, expected 3 or more; update or revoke those, or add clients" in said
+    assert (
+        f"2 clients are left without {LIAR}, expected 3 or more; update or revoke those, or add clients"
+        in said
+    )
 
 
 def test_an_agreement_to_other_lists_is_not_handed_on(play):
@@ -203,7 +255,11 @@ def test_an_agreement_to_other_lists_is_not_handed_on(play):
     agreed = collections.defaultdict(threading.Event)
 
     def changed(phase, blob):
-        return json.dumps({**json.loads(blob), "lists": "0" * 64}, separators=(",", ":")).encode() if phase == "agree" else blob
+        return (
+            json.dumps({**json.loads(blob), "lists": "0" * 64}, separators=(",", ":")).encode()
+            if phase == "agree"
+            else blob
+        )
 
     def wait(task, participant):
         if task.phase == "agree":

@@ -1,4 +1,6 @@
-"""Secure aggregation over MQTT: the simulator's bits, whoever drops out and when; and no update on any topic."""
+"""Secure aggregation over MQTT: the simulator's bits, whoever drops out and when; and no update on any
+topic.
+"""
 
 import json
 
@@ -16,15 +18,23 @@ SECURE = PrivacyConfig(secure_aggregation=True)
 SETTINGS = {"min_clients": 3, "seed": 5, "tables": "[privacy]\nsecure_aggregation = true\n"}
 
 
-@pytest.mark.parametrize(("algorithm", "options"), [("pfl-mfe", {}), ("ifca", {"num_experts": 2}), ("aem", {"num_experts": 2})])
-def test_the_bits_are_the_simulators_and_no_update_is_on_any_topic(algorithm, options, federate, mosquitto_url, toys, listen, masked):
-    federation = federate(mosquitto_url, rounds=2, quorum=1.0, algorithm=algorithm, options=options, **SETTINGS)
+@pytest.mark.parametrize(
+    ("algorithm", "options"), [("pfl-mfe", {}), ("ifca", {"num_experts": 2}), ("aem", {"num_experts": 2})]
+)
+def test_the_bits_are_the_simulators_and_no_update_is_on_any_topic(
+    algorithm, options, federate, mosquitto_url, toys, listen, masked
+):
+    federation = federate(
+        mosquitto_url, rounds=2, quorum=1.0, algorithm=algorithm, options=options, **SETTINGS
+    )
     heard = listen(federation, "#")
     shards = {f"pi-{i}": toys.shard(i, 20 + 10 * i) for i in range(3)}
     aggregator = federation.aggregator()
     devices = {client_id: federation.device(client_id, shard) for client_id, shard in shards.items()}
     assert aggregator.end() == 0, aggregator.said
-    assert [device.end() for device in devices.values()] == [0, 0, 0], [device.said for device in devices.values()]
+    assert [device.end() for device in devices.values()] == [0, 0, 0], [
+        device.said for device in devices.values()
+    ]
     said = heard.until_phase("done", federation.topics.state)
 
     config = FederationConfig(rounds=2, seed=5, privacy=SECURE)
@@ -39,12 +49,18 @@ def test_the_bits_are_the_simulators_and_no_update_is_on_any_topic(algorithm, op
     payloads = b"\0".join(message.payload for message in said)
     for client_id in shards:
         update, blob = masked.update_of(federation, client_id, 2)
-        assert len([each for each in masked.showing(update) if each in blob]) > 2  # as on a topic they would be found
+        assert (
+            len([each for each in masked.showing(update) if each in blob]) > 2
+        )  # as on a topic they would be found
         assert not [each for each in masked.showing(update) if each in payloads]
         assert blob not in payloads
     begins = [json.loads(message.payload) for message in said if message.topic.endswith("/begin")]
-    metrics = [json.loads(message.payload)["values"] for message in said if message.topic.endswith("/metrics")]
-    assert not [each for each in begins if "expert" in each["metrics"]] + [each for each in metrics if "expert" in each]
+    metrics = [
+        json.loads(message.payload)["values"] for message in said if message.topic.endswith("/metrics")
+    ]
+    assert not [each for each in begins if "expert" in each["metrics"]] + [
+        each for each in metrics if "expert" in each
+    ]
     result = federation.result()
     assert (len(result["losses"]), result["dropped"]) == (2, [])
     assert all(loss is not None for loss in result["losses"])
@@ -52,7 +68,9 @@ def test_the_bits_are_the_simulators_and_no_update_is_on_any_topic(algorithm, op
 
 
 @pytest.mark.parametrize("vanishes_before", ["mask", "agree", "unmask"])
-def test_who_vanishes_after_sharing_its_keys_is_recovered(vanishes_before, federate, mosquitto_url, toys, masked_puppet, masked):
+def test_who_vanishes_after_sharing_its_keys_is_recovered(
+    vanishes_before, federate, mosquitto_url, toys, masked_puppet, masked
+):
     """Before its words came, the sum is that of the others; after, its words are in it."""
     federation = federate(mosquitto_url, rounds=1, **{**SETTINGS, "min_clients": 4})
     aggregator = federation.aggregator()
@@ -69,14 +87,20 @@ def test_who_vanishes_after_sharing_its_keys_is_recovered(vanishes_before, feder
     assert [device.end() for device in devices] == [0, 0, 0], [device.said for device in devices]
     updates = [masked.update_of(federation, client_id)[0] for client_id in ids]
     came = vanishes_before != "mask"
-    expected = masked.after(federation, toys.weights(), updates + [masked.zero("pi-9", toys.weights())] * came)
+    expected = masked.after(
+        federation, toys.weights(), updates + [masked.zero("pi-9", toys.weights())] * came
+    )
     masked.check_models(federation, expected)
     assert ("pi-9 dropped out; the others' shares took the masks off" in aggregator.said) == (not came)
-    assert [row["id"] for row in federation.result()["dropped"] if row["round"] == 1] == ([] if came else ["pi-9"])
+    assert [row["id"] for row in federation.result()["dropped"] if row["round"] == 1] == (
+        [] if came else ["pi-9"]
+    )
 
 
 def check_the_end(federation, aggregator, device, others, toys, masked):
-    """The others personalize, all end well, and the model is that of the device's update and the others' zeros."""
+    """The others personalize, all end well, and the model is that of the device's update and the others'
+    zeros.
+    """
     for other in others:
         assert other.puppet.send(other.next("personalize"), encode_models({})).outcome == "ok"
     assert aggregator.end() == 0, aggregator.said
@@ -84,12 +108,18 @@ def check_the_end(federation, aggregator, device, others, toys, masked):
     expected = masked.after(
         federation,
         toys.weights(),
-        [masked.update_of(federation, "pi-1")[0], masked.zero("pi-2", toys.weights()), masked.zero("pi-3", toys.weights())],
+        [
+            masked.update_of(federation, "pi-1")[0],
+            masked.zero("pi-2", toys.weights()),
+            masked.zero("pi-3", toys.weights()),
+        ],
     )
     masked.check_models(federation, expected)
 
 
-def test_below_the_threshold_a_round_is_played_again_with_other_masks(federate, mosquitto_url, toys, masked_puppet, listen, masked):
+def test_below_the_threshold_a_round_is_played_again_with_other_masks(
+    federate, mosquitto_url, toys, masked_puppet, listen, masked
+):
     federation = federate(mosquitto_url, rounds=1, **SETTINGS)
     heard = listen(federation)
     aggregator = federation.aggregator()
@@ -100,7 +130,10 @@ def test_below_the_threshold_a_round_is_played_again_with_other_masks(federate, 
         other.answer("share")
     for other in others:
         other.cannot("mask")
-    aggregator.wait_for("1 of 3 clients answered to mask, expected 2, without pi-2, pi-3; it is played again, with other masks")
+    aggregator.wait_for(
+        "1 of 3 clients answered to mask, expected 2, without pi-2, pi-3; it is played again, with other "
+        "masks"
+    )
     assert {other.advertise().nonce for other in others}.isdisjoint(first)
     for step in ("share", "mask"):
         for other in others:
@@ -108,7 +141,11 @@ def test_below_the_threshold_a_round_is_played_again_with_other_masks(federate, 
     for step in ("agree", "unmask"):
         others[0].answer(step)  # with the device's, two of three
     check_the_end(federation, aggregator, device, others, toys, masked)
-    keys = [(each.seal, each.mask) for each in masked.advertised(heard.until_phase("done")) if each.client_id == "pi-1"]
+    keys = [
+        (each.seal, each.mask)
+        for each in masked.advertised(heard.until_phase("done"))
+        if each.client_id == "pi-1"
+    ]
     assert len(set(keys)) == 2
 
 
@@ -121,7 +158,12 @@ def test_a_sum_that_a_mask_is_left_on_is_not_used(federate, mosquitto_url, toys,
         clients[0].words = words
         for each in clients:
             each.advertise()
-        for step, asked in (("share", clients), ("mask", clients), ("agree", clients[:2]), ("unmask", clients[:2])):
+        for step, asked in (
+            ("share", clients),
+            ("mask", clients),
+            ("agree", clients[:2]),
+            ("unmask", clients[:2]),
+        ):
             for each in asked:
                 each.answer(step)
     aggregator.wait_for("mask is still on it; it is played again, with other masks")
@@ -165,15 +207,21 @@ def test_an_aggregator_that_is_killed_plays_a_round_with_fresh_keys_until_the_wo
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_killed_at_any_line_an_aggregator_gives_the_bits_of_an_undisturbed_run(seed, federate, mosquitto_url, toys, listen, masked):
+def test_killed_at_any_line_an_aggregator_gives_the_bits_of_an_undisturbed_run(
+    seed, federate, mosquitto_url, toys, listen, masked
+):
     federation = federate(mosquitto_url, rounds=3, quorum=1.0, **SETTINGS)
     heard = listen(federation)
     shards = {f"pi-{i}": toys.shard(i, 20 + 10 * i) for i in range(3)}
     devices = {client_id: federation.device(client_id, shard) for client_id, shard in shards.items()}
     federation.aggregator_killed_at_lines(rng_for(seed, 0, "kills"), 4, 24)
-    assert [device.end() for device in devices.values()] == [0, 0, 0], [device.said for device in devices.values()]
+    assert [device.end() for device in devices.values()] == [0, 0, 0], [
+        device.said for device in devices.values()
+    ]
     config = FederationConfig(rounds=3, seed=5, privacy=SECURE)
-    end = simulate(federation.plan, toys.weights(), shards, config, learner=SoftmaxLearner(federation.plan.spec))
+    end = simulate(
+        federation.plan, toys.weights(), shards, config, learner=SoftmaxLearner(federation.plan.spec)
+    )
     assert encode_server_state(masked.state_of(federation)) == encode_server_state(end.state)
     assert (len(federation.result()["losses"]), federation.result()["dropped"]) == (3, [])
     by_keys = {}
@@ -182,12 +230,16 @@ def test_killed_at_any_line_an_aggregator_gives_the_bits_of_an_undisturbed_run(s
     assert all(len(contexts) == 1 for contexts in by_keys.values())
 
 
-def test_a_device_that_is_killed_in_a_round_says_that_its_keys_are_gone(federate, mosquitto_url, toys, masked_puppet, masked):
+def test_a_device_that_is_killed_in_a_round_says_that_its_keys_are_gone(
+    federate, mosquitto_url, toys, masked_puppet, masked
+):
     federation = federate(mosquitto_url, rounds=1, **{**SETTINGS, "min_clients": 4})
     aggregator = federation.aggregator()
     other = masked_puppet(federation, "pi-9")
     ids = [f"pi-{i}" for i in range(3)]
-    devices = {client_id: federation.device(client_id, toys.shard(i, 20 + 10 * i)) for i, client_id in enumerate(ids)}
+    devices = {
+        client_id: federation.device(client_id, toys.shard(i, 20 + 10 * i)) for i, client_id in enumerate(ids)
+    }
     other.advertise()
     asked = other.next("share")  # and keeps the others waiting
     [aggregator.wait_for(f"{client_id} reported") for client_id in ids]
@@ -202,7 +254,9 @@ def test_a_device_that_is_killed_in_a_round_says_that_its_keys_are_gone(federate
         other.answer(step)
     assert other.puppet.send(other.next("personalize"), encode_models({})).outcome == "ok"
     assert aggregator.end() == 0, aggregator.said
-    assert [device.end() for device in devices.values()] == [0, 0, 0], [device.said for device in devices.values()]
+    assert [device.end() for device in devices.values()] == [0, 0, 0], [
+        device.said for device in devices.values()
+    ]
 
 
 @pytest.mark.parametrize(
@@ -211,10 +265,18 @@ def test_a_device_that_is_killed_in_a_round_says_that_its_keys_are_gone(federate
         ({"min_clients": 2}, "min_clients is 2, expected 3 or more for secure_aggregation"),
         ({"algorithm": "clustered"}, "secure_aggregation does not go with clustered"),
         ({"codec": "int8"}, "codec is 'int8', expected 'fp32' for secure_aggregation"),
-        ({"tables": "[privacy]\nsecure_aggregation = true\nclip = 1.0\nnoise_multiplier = 1.0\npopulation = 5\n"}, "expected one of them"),
+        (
+            {
+                "tables": "[privacy]\nsecure_aggregation = true\nclip = 1.0\nnoise_multiplier = "
+                "1.0\npopulation = 5\n"
+            },
+            "expected one of them",
+        ),
     ],
 )
-def test_what_cannot_be_masked_is_said_before_anything_is_sent(settings, error, federate, mosquitto_url, masked):
+def test_what_cannot_be_masked_is_said_before_anything_is_sent(
+    settings, error, federate, mosquitto_url, masked
+):
     aggregator = federate(mosquitto_url, **{**SETTINGS, **settings}).aggregator()
     assert aggregator.end() == 1
     assert error in aggregator.said

@@ -1,4 +1,6 @@
-"""NATS as the broker: one server, a federation over a cluster of three of which one is killed, and attacks on a cluster with keys."""
+"""NATS as the broker: one server, a federation over a cluster of three of which one is killed, and attacks on
+a cluster with keys.
+"""
 
 import contextlib
 import json
@@ -31,7 +33,9 @@ pytestmark = pytest.mark.skipif(NATS is None, reason="nats-server is not install
 
 def access(devices):
     """Return the access list that the project ships, with a block for each device."""
-    head, mark, rest = (TEMPLATES / "nats-access.conf").read_text().partition("    # one such block for each device\n")
+    head, mark, rest = (
+        (TEMPLATES / "nats-access.conf").read_text().partition("    # one such block for each device\n")
+    )
     block, end, tail = rest.rpartition("    }\n")
     return head + mark + "".join((block + end).replace("@DEVICE@", device) for device in devices) + tail
 
@@ -42,10 +46,21 @@ class Cluster:
     def __init__(self, directory, count, keys=None, devices=(), address=HOST):
         ports = self.ports = [[free_port() for _ in range(3)] for _ in range(count)]
         routes = ", ".join(f"nats://{HOST}:{route}" for _, _, route in ports)
-        self.urls, self.servers, self.directory = [f"mqtt://{HOST}:{mqtt}" for _, mqtt, _ in ports], [], directory
+        self.urls = [f"mqtt://{HOST}:{mqtt}" for _, mqtt, _ in ports]
+        self.servers = []
+        self.directory = directory
         for index, (client, mqtt, route) in enumerate(ports):
-            values = {"NAME": f"n{index}", "ADDRESS": address, "CLIENT_PORT": client, "MQTT_PORT": mqtt, "ROUTE_PORT": route,
-                      "DIRECTORY": directory / f"n{index}", "ROUTES": routes, "REPLICAS": count, "KEYS": keys}  # fmt: skip
+            values = {
+                "NAME": f"n{index}",
+                "ADDRESS": address,
+                "CLIENT_PORT": client,
+                "MQTT_PORT": mqtt,
+                "ROUTE_PORT": route,
+                "DIRECTORY": directory / f"n{index}",
+                "ROUTES": routes,
+                "REPLICAS": count,
+                "KEYS": keys,
+            }
             text = (TEMPLATES / "nats.conf").read_text()
             if keys:
                 text = text.replace("  # tls", "  tls").replace("# include", "include")
@@ -70,7 +85,9 @@ class Cluster:
                 return
             except LinkError:
                 if time.monotonic() > deadline:
-                    raise AssertionError("\n".join(log.read_text() for log in self.directory.glob("*.log"))) from None
+                    raise AssertionError(
+                        "\n".join(log.read_text() for log in self.directory.glob("*.log"))
+                    ) from None
 
     def starting_at(self, index):
         """Return the urls of all, that server's first."""
@@ -104,7 +121,8 @@ def cluster(tmp_path):
 def enrolled_cluster(tmp_path_factory):
     """Three servers with keys, and the connections' contexts of the aggregator and two boards."""
     tmp_path = tmp_path_factory.mktemp("enrolled")
-    keys, names = tmp_path / "keys", ("one", "two")
+    keys = tmp_path / "keys"
+    names = ("one", "two")
     create(keys, ["localhost"], 8883, 30)
     contexts = {name: tls_context(enrol(keys, name, 30)) for name in names}
     contexts["aggregator"] = tls_context(load_enrolment(keys / "aggregator.enrol"))
@@ -124,7 +142,9 @@ class Nats:
         self.answer = b""
 
     def send(self, *lines, until=(b"PONG", b"-ERR")):
-        """Send lines, and return all that the server said when one of `until` came or the connection ended."""
+        """Send lines, and return all that the server said when one of `until` came or the connection
+        ended.
+        """
         self._socket.sendall("".join(f"{line}\r\n" for line in lines).encode())
         with contextlib.suppress(TimeoutError, ConnectionResetError):
             while not any(each in self.answer for each in until) and (more := self._socket.recv(65536)):
@@ -144,15 +164,25 @@ class Nats:
 
 def check_bits(federation, toys, shards, settings):
     """The server state and each device's mixture are the simulator's, byte for byte."""
-    end = simulate(federation.plan, toys.weights(), shards, FederationConfig(**settings), learner=SoftmaxLearner(federation.plan.spec))
+    end = simulate(
+        federation.plan,
+        toys.weights(),
+        shards,
+        FederationConfig(**settings),
+        learner=SoftmaxLearner(federation.plan.spec),
+    )
     state = decode_server_state((federation.out / "server_state.safetensors").read_bytes())
     assert (state.round, state.phase) == (settings["rounds"] + 1, "done")
     for name, array in end.state.models["global"].items():
         assert state.models["global"][name].tobytes() == array.tobytes()
     assert np.abs(end.state.models["global"]["head/kernel"]).max() > 0.01
     for client_id, mixture in end.mixtures.items():
-        found = decode_mixture((federation.directory / f"state-{client_id}" / "mixture.safetensors").read_bytes())
-        assert all(found.weights[name].tobytes() == array.tobytes() for name, array in mixture.weights.items())
+        found = decode_mixture(
+            (federation.directory / f"state-{client_id}" / "mixture.safetensors").read_bytes()
+        )
+        assert all(
+            found.weights[name].tobytes() == array.tobytes() for name, array in mixture.weights.items()
+        )
     assert federation.result()["dropped"] == []
 
 
@@ -168,8 +198,12 @@ def test_one_server_gives_the_simulators_bits(alone, federate, toys):
 
 
 def test_what_nats_does_not_take(alone):
-    """MQTT 5 is refused in words, and a dot in a topic ends the connection each time, as docs/how-to/run-a-cluster.md says."""
-    with pytest.raises(LinkError, match=r"refused: Unsupported protocol version; leave \?protocol=5 out of the url"):
+    """MQTT 5 is refused in words, and a dot in a topic ends the connection each time, as
+    docs/how-to/run-a-cluster.md says.
+    """
+    with pytest.raises(
+        LinkError, match=r"refused: Unsupported protocol version; leave \?protocol=5 out of the url"
+    ):
         Link(f"{alone.urls[0]}?protocol=5", "five")
     link = Link(alone.urls[0], "dots")
     try:
@@ -183,7 +217,8 @@ def test_what_nats_does_not_take(alone):
 
 
 def test_retained_messages_and_the_last_will(alone):
-    watcher, other = Link(alone.urls[0], "watcher"), Link(alone.urls[0], "other", will=Message("w/other", b"gone", retained=True))
+    watcher = Link(alone.urls[0], "watcher")
+    other = Link(alone.urls[0], "other", will=Message("w/other", b"gone", retained=True))
     other.publish("w/state", b"here", retain=True)
     assert other.wait_in_flight(1, PATIENCE_S)
     watcher.subscribe("w/+")
@@ -201,7 +236,8 @@ def test_retained_messages_and_the_last_will(alone):
 
 
 def test_enrolled_devices_over_nats_and_each_speaks_and_hears_for_itself_alone(tmp_path, federate, toys):
-    keys, names = tmp_path / "keys", ("one", "two")
+    keys = tmp_path / "keys"
+    names = ("one", "two")
     create(keys, ["localhost"], 8883, 30)
     made = {name: enrol(keys, name, 30) for name in names}
     for name, enrolment in made.items():
@@ -213,7 +249,10 @@ def test_enrolled_devices_over_nats_and_each_speaks_and_hears_for_itself_alone(t
         alone.wait_until_up(url, context=contexts["one"])
         federation = federate(url, rounds=2)
         aggregator = federation.aggregator("--security", keys, "--broker", url)
-        devices = [federation.device(name, toys.shard(i), "--enrol", tmp_path / f"{name}.enrol") for i, name in enumerate(names)]
+        devices = [
+            federation.device(name, toys.shard(i), "--enrol", tmp_path / f"{name}.enrol")
+            for i, name in enumerate(names)
+        ]
         assert aggregator.end(PATIENCE_S) == 0, aggregator.said
         assert [device.end(PATIENCE_S) for device in devices] == [0, 0], [device.said for device in devices]
 
@@ -234,7 +273,13 @@ def test_enrolled_devices_over_nats_and_each_speaks_and_hears_for_itself_alone(t
         leader.publish(f"{older}/state", b"update")
         assert [two.get(PATIENCE_S).payload, two.get(0.5)] == [b"update", None]
         two.subscribe(f"{root}/device/two/task")
-        for topic in (f"{older}/device/two/task", f"{root}/device/one/task", f"{root}/device/+/task", f"{root}/#", "#"):
+        for topic in (
+            f"{older}/device/two/task",
+            f"{root}/device/one/task",
+            f"{root}/device/+/task",
+            f"{root}/#",
+            "#",
+        ):
             with pytest.raises(LinkError, match="refused the subscription"):
                 two.subscribe(topic, timeout_s=0.1)
         leader.publish(f"{root}/device/one/task", b"secret")
@@ -254,7 +299,9 @@ def test_enrolled_devices_over_nats_and_each_speaks_and_hears_for_itself_alone(t
 
 
 def test_the_client_port_admits_nobody_without_a_certificate(enrolled_cluster):
-    """Users have no password, and NATS compares an empty password with an empty one. Boards and aggregator work all the while."""
+    """Users have no password, and NATS compares an empty password with an empty one. Boards and aggregator
+    work all the while.
+    """
     cluster, contexts = enrolled_cluster
     leader = Link(cluster.urls[1], "leader", context=contexts["aggregator"])
     board = Link(cluster.urls[0], "board", context=contexts["one"])
@@ -265,13 +312,19 @@ def test_the_client_port_admits_nobody_without_a_certificate(enrolled_cluster):
         stranger = Nats(cluster.ports[0][0])
         login = {"verbose": True, "user": user, "pass": ""} if user is not None else {"verbose": True}
         forged = "PUB edgefl.v2.f.device.one.task 6\r\nforged"
-        stranger.send(f"CONNECT {json.dumps(login)}", "SUB edgefl.v2.> 1", "SUB $MQTT.sub.> 2", forged, "PING")
+        stranger.send(
+            f"CONNECT {json.dumps(login)}", "SUB edgefl.v2.> 1", "SUB $MQTT.sub.> 2", forged, "PING"
+        )
         logins[user] = stranger.answer.partition(b"\r\n")[2]
         stranger.close()
     board.publish("edgefl/v2/f/device/one/status", b"of the board")
     leader.publish("edgefl/v2/f/device/one/task", b"of the aggregator")
     assert leader.get(PATIENCE_S).payload == b"of the board"
-    assert [user for user, answer in logins.items() if b"+OK" in answer or b"Authorization Violation" not in answer] == []
+    assert [
+        user
+        for user, answer in logins.items()
+        if b"+OK" in answer or b"Authorization Violation" not in answer
+    ] == []
     assert board.get(PATIENCE_S).payload == b"of the aggregator"
     with pytest.raises(LinkError, match="refused the subscription"):
         board.subscribe("$MQTT/sub/#", timeout_s=0.1)
@@ -280,18 +333,23 @@ def test_the_client_port_admits_nobody_without_a_certificate(enrolled_cluster):
 
 
 def test_a_strangers_server_does_not_join_the_cluster(enrolled_cluster, tmp_path):
-    """One without keys, and one with the certificate of a board: at the route port both are refused, and hear nothing."""
+    """One without keys, and one with the certificate of a board: at the route port both are refused, and hear
+    nothing.
+    """
     cluster, contexts = enrolled_cluster
     made = enrol(cluster.directory / "keys", "thief", 30)
     for name, text in (("thief.pem", made.certificate), ("thief.key", made.key)):
         (tmp_path / name).write_text(text)
-    board_keys = f'tls {{ cert_file: "{tmp_path}/thief.pem", key_file: "{tmp_path}/thief.key", insecure: true }}'
+    board_keys = (
+        f'tls {{ cert_file: "{tmp_path}/thief.pem", key_file: "{tmp_path}/thief.key", insecure: true }}'
+    )
     routes = ", ".join(f"nats://{HOST}:{route}" for _, _, route in cluster.ports)
     strangers = []
     leader = Link(cluster.urls[0], "leader", context=contexts["aggregator"])
     try:
         for name, tls in (("without-keys", ""), ("with-keys-of-a-board", board_keys)):
-            port, log = free_port(), tmp_path / f"{name}.log"
+            port = free_port()
+            log = tmp_path / f"{name}.log"
             conf = tmp_path / f"{name}.conf"
             conf.write_text(
                 f'server_name: "{name}"\nlisten: "{HOST}:{port}"\ndebug: true\n'
@@ -299,14 +357,16 @@ def test_a_strangers_server_does_not_join_the_cluster(enrolled_cluster, tmp_path
             )
             with log.open("w") as file:
                 process = subprocess.Popen([NATS, "-c", str(conf)], stdout=file, stderr=file)
-            deadline, client = time.monotonic() + PATIENCE_S, None
+            deadline = time.monotonic() + PATIENCE_S
+            client = None
             strangers.append((name, process, log))
             while client is None and time.monotonic() < deadline:
                 with contextlib.suppress(ConnectionRefusedError):
                     client = Nats(port)
             strangers[-1] += (client,)
             assert b"PONG" in client.send('CONNECT {"verbose": false}', "SUB edgefl.v2.> 1", "PING")
-        heard, refused = set(), set()
+        heard = set()
+        refused = set()
         while len(heard | refused) < len(strangers) and time.monotonic() < deadline:
             leader.publish("edgefl/v2/f/device/one/task", b"for the board alone")
             assert leader.get(0.1) is None
@@ -327,7 +387,9 @@ def test_a_strangers_server_does_not_join_the_cluster(enrolled_cluster, tmp_path
 
 @pytest.mark.timeout(400)
 def test_a_server_that_is_killed_in_a_round_loses_nothing(cluster, federate, toys):
-    """One device and the aggregator are at the server that dies, the others at one each; the bits are those of the simulator."""
+    """One device and the aggregator are at the server that dies, the others at one each; the bits are those
+    of the simulator.
+    """
     settings = {"rounds": 3, "min_clients": 3, "seed": 5, "quorum": 1.0}
     federation = federate(cluster.starting_at(0), **settings)
     shards = {f"pi-{i}": toys.shard(i, 20 + 10 * i) for i in range(3)}

@@ -1,4 +1,6 @@
-"""Broadcasts of a part of the model, and of none, over a real broker: the bits of the simulator, client states included."""
+"""Broadcasts of a part of the model, and of none, over a real broker: the bits of the simulator, client
+states included.
+"""
 
 import pytest
 
@@ -18,13 +20,24 @@ def test_mqtt_and_simulator_give_the_same_bits(algorithm, federate, mosquitto_ur
     assert [device.end() for device in devices.values()] == [0, 0]
 
     config = FederationConfig(rounds=3, min_clients=2, seed=5)
-    end = simulate(federation.plan, toys.weights(), shards, config, learner=SoftmaxLearner(federation.plan.spec))
+    end = simulate(
+        federation.plan, toys.weights(), shards, config, learner=SoftmaxLearner(federation.plan.spec)
+    )
     state = decode_server_state((federation.out / "server_state.safetensors").read_bytes())
     assert set(state.models) == set(end.state.models)
     for model, weights in end.state.models.items():
-        assert {name: array.tobytes() for name, array in state.models[model].items()} == {n: a.tobytes() for n, a in weights.items()}
+        assert {name: array.tobytes() for name, array in state.models[model].items()} == {
+            n: a.tobytes() for n, a in weights.items()
+        }
     for client_id, mixture in end.mixtures.items():
-        found = decode_mixture((federation.directory / f"state-{client_id}" / "mixture.safetensors").read_bytes())
-        assert {name: array.tobytes() for name, array in found.weights.items()} == {n: a.tobytes() for n, a in mixture.weights.items()}
+        found = decode_mixture(
+            (federation.directory / f"state-{client_id}" / "mixture.safetensors").read_bytes()
+        )
+        assert {name: array.tobytes() for name, array in found.weights.items()} == {
+            n: a.tobytes() for n, a in mixture.weights.items()
+        }
     rows = {row["id"]: row for row in federation.result()["clients"]}
-    assert all(rows[client_id]["accuracy_mixture"] == end.metrics[client_id]["accuracy_mixture"] for client_id in shards)
+    assert all(
+        rows[client_id]["accuracy_mixture"] == end.metrics[client_id]["accuracy_mixture"]
+        for client_id in shards
+    )

@@ -1,4 +1,6 @@
-"""The aggregator's parts without a network: presence, blobs on demand, upload slots, results, and where a plan comes from."""
+"""The aggregator's parts without a network: presence, blobs on demand, upload slots, results, and where a
+plan comes from.
+"""
 
 import json
 import math
@@ -18,11 +20,19 @@ from edgefl.wire.messages import Begin, Status, Want
 from mqtt_broker.aggregator.blob_server import LONGEST_S, MANIFEST_S, REPEAT_S, WINDOW_S, BlobServer
 from mqtt_broker.aggregator.plan_source import build_in_child, open_plan
 from mqtt_broker.aggregator.presence import Presence, take_status
-from mqtt_broker.aggregator.results import client_rows, dropped_of, result_of, save_result, summarize, weighted_loss
+from mqtt_broker.aggregator.results import (
+    client_rows,
+    dropped_of,
+    result_of,
+    save_result,
+    summarize,
+    weighted_loss,
+)
 from mqtt_broker.aggregator.uploads import IDLE_S, Uploads
 from mqtt_broker.broker import dev_broker as embedded
 
-A, B = "a" * 64, "b" * 64
+A = "a" * 64
+B = "b" * 64
 
 
 def status(boot_id, online):
@@ -73,7 +83,8 @@ def test_one_who_was_told_and_never_asks_holds_the_others_up_for_a_moment_only()
 def test_a_blob_waits_for_those_who_keep_asking_but_not_for_ever():
     blobs = BlobServer(0)
     blobs.offer(A, b"x")
-    step, asks = WINDOW_S / 2, round(2 * LONGEST_S / WINDOW_S)
+    step = WINDOW_S / 2
+    asks = round(2 * LONGEST_S / WINDOW_S)
     for i in range(asks + 1):
         blobs.expect(A, f"pi-{i}")
     sent = []
@@ -120,7 +131,15 @@ def test_a_blob_that_is_gone_or_a_range_outside_it():
 
 
 def begin(client_id, blob=b"x" * 100, **changes):
-    made = {"session": "s", "round": 1, "plan": "p", "sha256": A, "size": len(blob), "count": chunk_count(len(blob)), "nonce": "n"}
+    made = {
+        "session": "s",
+        "round": 1,
+        "plan": "p",
+        "sha256": A,
+        "size": len(blob),
+        "count": chunk_count(len(blob)),
+        "nonce": "n",
+    }
     told = {"num_samples": 4, "metrics": {}, "ts": 0.0}
     return Begin(client_id=client_id, chunk_bytes=CHUNK_BYTES, **{**made, **told, **changes})
 
@@ -153,7 +172,9 @@ def test_any_order_of_clients_and_chunks_ends_with_every_update_and_never_more_s
     slots = data.draw(st.integers(1, 3))
     sizes = data.draw(st.lists(st.integers(0, 3 * CHUNK_BYTES), min_size=1, max_size=4))
     waiting = {f"c{i}": bytes([i]) * size for i, size in enumerate(sizes)}
-    uploads, granted, done = Uploads(slots), {}, set()
+    uploads = Uploads(slots)
+    granted = {}
+    done = set()
     import hashlib
 
     def take(receipts):
@@ -168,7 +189,8 @@ def test_any_order_of_clients_and_chunks_ends_with_every_update_and_never_more_s
         open_now = sorted(set(granted) - done)
         assert 1 <= len(open_now) <= slots
         client_id = data.draw(st.sampled_from(open_now))
-        blob, made = waiting[client_id], begins[client_id]
+        blob = waiting[client_id]
+        made = begins[client_id]
         order = data.draw(st.permutations(range(made.count)))
         finished = [uploads.chunk(client_id, made.sha256, i, chunk(blob, i), 0.0) for i in order][-1]
         assert finished == made

@@ -1,4 +1,6 @@
-"""Pauses over a real broker: by conditions, by the board's operator, by the aggregator's; what a pause must not do to a round."""
+"""Pauses over a real broker: by conditions, by the board's operator, by the aggregator's; what a pause must
+not do to a round.
+"""
 
 import json
 import time
@@ -36,7 +38,9 @@ def update(toys):
 
 
 def cohorts(said):
-    return [json.loads(message.payload)["cohort_size"] for message in said if message.topic.endswith("/state")]
+    return [
+        json.loads(message.payload)["cohort_size"] for message in said if message.topic.endswith("/state")
+    ]
 
 
 def hours_away():
@@ -48,9 +52,14 @@ def hours_away():
 
 def test_who_is_available_by_hand():
     seen = presence(
-        status("a"), status("b", paused="busy"), status("c", paused="operator"), status("d", online=False), status("e"),
-        status("f", paused="busy", draining=True), status("g", online=False, paused="busy"),
-    )  # fmt: skip
+        status("a"),
+        status("b", paused="busy"),
+        status("c", paused="operator"),
+        status("d", online=False),
+        status("e"),
+        status("f", paused="busy", draining=True),
+        status("g", online=False, paused="busy"),
+    )
     held = frozenset({"e"})
     assert seen.online() == ("a", "b", "c", "e", "f")
     assert seen.available(held) == ("a",)
@@ -108,8 +117,12 @@ def test_a_board_outside_its_hours_stays_connected_and_is_not_chosen(federate, m
     assert "the federation ended while this device was away" in waiting.said
 
 
-def test_a_board_paused_in_mid_round_finishes_it_and_is_left_out_until_it_resumes(federate, mosquitto_url, toys, puppet, listen):
-    """The other client is the test's: it holds the first round open, and the second, while the board trains and rests."""
+def test_a_board_paused_in_mid_round_finishes_it_and_is_left_out_until_it_resumes(
+    federate, mosquitto_url, toys, puppet, listen
+):
+    """The other client is the test's: it holds the first round open, and the second, while the board trains
+    and rests.
+    """
     federation = federate(mosquitto_url, rounds=3, min_clients=2, quorum=1.0)
     heard = listen(federation, federation.topics.state)
     aggregator = federation.aggregator()
@@ -139,9 +152,12 @@ def test_a_board_paused_in_mid_round_finishes_it_and_is_left_out_until_it_resume
 
 
 def test_a_board_paused_while_it_trains_says_so_before_its_update(federate, mosquitto_url, toys, listen):
-    """Alone in its federation: had it said so after its update, the next round would have been opened with it."""
+    """Alone in its federation: had it said so after its update, the next round would have been opened with
+    it.
+    """
     federation = federate(mosquitto_url, rounds=2, min_clients=1, quorum=1.0, options={"epochs": 4})
-    states, said = listen(federation, federation.topics.state), listen(federation, federation.topics.device("pi-1", "status"))
+    states = listen(federation, federation.topics.state)
+    said = listen(federation, federation.topics.device("pi-1", "status"))
     aggregator = federation.aggregator()
     device = federation.device("pi-1", toys.shard(1, 20_000))
     device.wait_for("; learner numpy")  # it trains now
@@ -152,7 +168,9 @@ def test_a_board_paused_while_it_trains_says_so_before_its_update(federate, mosq
     device.wait_for("paused: operator")
     words = [
         json.loads(message.payload)
-        for message in said._until(lambda m: json.loads(m.payload)["paused"] == "operator" and m.retained is False)
+        for message in said._until(
+            lambda m: json.loads(m.payload)["paused"] == "operator" and m.retained is False
+        )
     ]
     assert (words[-1]["paused"], words[-1]["draining"]) == ("operator", True)
     assert json.loads((state / "progress.json").read_text())["round"] == 1
@@ -167,13 +185,17 @@ def test_a_board_paused_while_it_trains_says_so_before_its_update(federate, mosq
     assert cohorts(states.until_phase("done"))[-4:] == [1, 1, 1, 0]
 
 
-def test_a_client_paused_at_the_aggregator_finishes_its_task_and_is_in_no_other(federate, mosquitto_url, toys, puppet, listen):
+def test_a_client_paused_at_the_aggregator_finishes_its_task_and_is_in_no_other(
+    federate, mosquitto_url, toys, puppet, listen
+):
     """The aggregator is ended and started again in between; the pause stays."""
     federation = federate(mosquitto_url, rounds=3, min_clients=2, quorum=1.0)
     heard = listen(federation)
     aggregator = federation.aggregator()
-    one, two = puppet(federation, "pi-1"), puppet(federation, "pi-2")
-    first, own = one.next("task"), two.next("task")
+    one = puppet(federation, "pi-1")
+    two = puppet(federation, "pi-2")
+    first = one.next("task")
+    own = two.next("task")
     ran = CliRunner().invoke(aggregator_command, ["pause", "--out", str(federation.out), "pi-2"])
     assert ran.exit_code == 0, ran.output
     one.send(first, update(toys))
@@ -201,8 +223,12 @@ def test_a_client_paused_at_the_aggregator_finishes_its_task_and_is_in_no_other(
     assert len([message for message in said if message.topic == two.topics.device("pi-2", "task")]) == 1
 
 
-def test_a_round_that_is_open_waits_for_a_paused_client_and_sends_its_task_when_it_resumes(federate, mosquitto_url, toys, puppet):
-    """The pause crosses the task on its way: no quorum without this client, deadlines pass, and it is not given up."""
+def test_a_round_that_is_open_waits_for_a_paused_client_and_sends_its_task_when_it_resumes(
+    federate, mosquitto_url, toys, puppet
+):
+    """The pause crosses the task on its way: no quorum without this client, deadlines pass, and it is not
+    given up.
+    """
     federation = federate(mosquitto_url, rounds=1, min_clients=1, quorum=1.0, deadline_s=0.2)
     aggregator = federation.aggregator()
     one = puppet(federation, "pi-1")
@@ -235,7 +261,8 @@ def test_personalization_does_not_wait_for_who_refuses_and_names_it(federate, mo
     aggregator = federation.aggregator()
     for each in refusing:
         aggregator.wait_for(f"{each.client_id} is paused (refuses the plan")
-    one, two = puppet(federation, "pi-1"), puppet(federation, "pi-2")
+    one = puppet(federation, "pi-1")
+    two = puppet(federation, "pi-2")
     task = one.next("task")
     two.next("task")
     refuse(two)
@@ -251,8 +278,12 @@ def test_personalization_does_not_wait_for_who_refuses_and_names_it(federate, mo
 
 def test_a_round_whose_clients_all_refuse_ends(federate, mosquitto_url, puppet):
     federation = federate(mosquitto_url, rounds=1, min_clients=1, quorum=1.0, deadline_s=0.5, grace_s=0.1)
-    aggregator, one = federation.aggregator(), puppet(federation, "pi-1")
+    aggregator = federation.aggregator()
+    one = puppet(federation, "pi-1")
     one.next("task")
     refuse(one)
     assert aggregator.end(30.0) == 1
-    assert "round 1 has 0 of 1 updates" in aggregator.said and "pi-1 is paused (refuses the plan" in aggregator.said
+    assert (
+        "round 1 has 0 of 1 updates" in aggregator.said
+        and "pi-1 is paused (refuses the plan" in aggregator.said
+    )

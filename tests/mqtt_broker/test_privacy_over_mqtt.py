@@ -1,4 +1,6 @@
-"""DP-FedAvg over MQTT: the simulator's bits under the aggregator's key, also after a kill, and nothing without noise for all to read."""
+"""DP-FedAvg over MQTT: the simulator's bits under the aggregator's key, also after a kill, and nothing
+without noise for all to read.
+"""
 
 import json
 import stat
@@ -19,13 +21,19 @@ from mqtt_broker.aggregator.resume import enter, settings_of
 IDS = ("pi-0", "pi-1", "pi-2")
 ROUNDS = 6
 TABLE = "[privacy]\nclip = 0.5\nnoise_multiplier = 0.8\npopulation = 3\ndelta = 1e-5\n"
-CONFIG = FederationConfig(rounds=ROUNDS, clients_per_round=1, seed=7, privacy=PrivacyConfig(0.5, 0.8, 3, 1e-5))
+CONFIG = FederationConfig(
+    rounds=ROUNDS, clients_per_round=1, seed=7, privacy=PrivacyConfig(0.5, 0.8, 3, 1e-5)
+)
 
 
 @pytest.mark.parametrize("kill_after", [None, 12], ids=["undisturbed", "killed"])
-def test_the_bits_are_those_of_the_simulator_with_the_aggregators_key(kill_after, federate, mosquitto_url, toys, listen):
+def test_the_bits_are_those_of_the_simulator_with_the_aggregators_key(
+    kill_after, federate, mosquitto_url, toys, listen
+):
     pytest.importorskip("dp_accounting", reason="the extra dp is not installed")
-    federation = federate(mosquitto_url, rounds=ROUNDS, clients_per_round=1, min_clients=3, seed=7, tables=TABLE, quorum=1.0)
+    federation = federate(
+        mosquitto_url, rounds=ROUNDS, clients_per_round=1, min_clients=3, seed=7, tables=TABLE, quorum=1.0
+    )
     heard = listen(federation)
     shards = {client_id: toys.shard(i, 20 + 10 * i) for i, client_id in enumerate(IDS)}
     devices = [federation.device(client_id, shard) for client_id, shard in shards.items()]
@@ -40,15 +48,25 @@ def test_the_bits_are_those_of_the_simulator_with_the_aggregators_key(kill_after
     said = heard.until_phase("done")
 
     assert not (federation.out / "rounds.jsonl").exists(), "losses have no noise"
-    result, file = federation.result(), federation.out / "noise.key"
+    result = federation.result()
+    file = federation.out / "noise.key"
     key = noise_key(federation.out, result["session"])
     end, own = (
-        simulate(federation.plan, toys.weights(), shards, CONFIG, learner=SoftmaxLearner(federation.plan.spec), noise_key=each)
+        simulate(
+            federation.plan,
+            toys.weights(),
+            shards,
+            CONFIG,
+            learner=SoftmaxLearner(federation.plan.spec),
+            noise_key=each,
+        )
         for each in (key, None)
     )
     state = decode_server_state((federation.out / "server_state.safetensors").read_bytes())
     assert encode_server_state(state) == encode_server_state(end.state)
-    assert encode_server_state(state) != encode_server_state(own.state)  # which the seed, known to every device, would give
+    assert encode_server_state(state) != encode_server_state(
+        own.state
+    )  # which the seed, known to every device, would give
 
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     spent = epsilon(1 / 3, 0.8, ROUNDS, 1e-5)
@@ -106,7 +124,8 @@ def test_a_federation_ends_before_it_spends_more_than_it_may(federate, mosquitto
     most = epsilon(1.0, 2.0, 2, 1e-5) + 0.01
     table = f"[privacy]\nclip = 0.5\nnoise_multiplier = 2.0\npopulation = 1\nmax_epsilon = {most}\n"
     federation = federate(mosquitto_url, rounds=50, min_clients=1, tables=table)
-    aggregator, device = federation.aggregator(), federation.device("pi-1", toys.shard(1))
+    aggregator = federation.aggregator()
+    device = federation.device("pi-1", toys.shard(1))
     assert aggregator.end() == 0, aggregator.said
     assert device.end() == 0, device.said
     assert "ends the federation after 2 of 50 rounds" in aggregator.said
@@ -122,4 +141,10 @@ def test_a_federation_of_a_version_that_did_not_know_a_key_of_the_table_is_gone_
         journal.start(Started("s", json.dumps(settings), 1.0))
         assert enter(journal, CONFIG, "p", tmp_path, False) == (journal.started(), True)
         with pytest.raises(ConfigError, match="with privacy"):
-            enter(journal, replace(CONFIG, privacy=PrivacyConfig(0.5, 0.8, 3, 1e-5, max_epsilon=3.0)), "p", tmp_path, False)
+            enter(
+                journal,
+                replace(CONFIG, privacy=PrivacyConfig(0.5, 0.8, 3, 1e-5, max_epsilon=3.0)),
+                "p",
+                tmp_path,
+                False,
+            )

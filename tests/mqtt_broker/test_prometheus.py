@@ -1,4 +1,6 @@
-"""`--metrics-port`: what a real aggregator answers, read with Prometheus's own parser. And `--log`, which the same options offer."""
+"""`--metrics-port`: what a real aggregator answers, read with Prometheus's own parser. And `--log`, which the
+same options offer.
+"""
 
 import json
 import re
@@ -21,7 +23,10 @@ def scrape(url):
         assert answer.headers["Content-Type"].startswith("text/plain")
         text = answer.read().decode()
     return {
-        (sample.name, *(value for name, value in sorted(sample.labels.items()) if name != "federation")): sample.value
+        (
+            sample.name,
+            *(value for name, value in sorted(sample.labels.items()) if name != "federation"),
+        ): sample.value
         for family in parser.text_string_to_metric_families(text)
         for sample in family.samples
     }
@@ -39,11 +44,17 @@ def metrics_url(aggregator):
     [
         ("stale: an update of round 2, round 3 is open; wait for its task", "stale"),
         ("duplicate: round 2 has update 35f91e95 of pi-1; send one update a round", "duplicate"),
-        ("the nonce 'x' is not this round's: a replayed update; answer the task that was sent last", "replayed"),
+        (
+            "the nonce 'x' is not this round's: a replayed update; answer the task that was sent last",
+            "replayed",
+        ),
         ("pi-9 is not in the cohort of round 3; wait for a task", "no task"),
         ("pi-1 runs the plan aaaa, expected bbbb; restart it", "other plan"),
         ("pi-1 was revoked; enrol it with `edgefl device enrol pi-1`", "not enrolled"),
-        ("head/kernel of pi-1 holds 3 NaN or infinite values, expected none; lower its learning rate", "not finite"),
+        (
+            "head/kernel of pi-1 holds 3 NaN or infinite values, expected none; lower its learning rate",
+            "not finite",
+        ),
         ("head/kernel of pi-1 is [5], expected (4, 3); it runs another plan; restart it", "malformed"),
     ],
 )
@@ -54,18 +65,30 @@ def test_reasons_are_of_few_kinds(reason, kind):
 def test_a_refusal_is_counted_by_its_kind():
     figures = Figures("f")
     refused = Receipt(1, "a" * 64, "rejected", (), "duplicate: round 1", "", 1.0)
-    for payload in (encode_json(refused), encode_json(refused), b"{", encode_json(Receipt(1, "a" * 64, "ok", (), "", "", 1.0))):
+    for payload in (
+        encode_json(refused),
+        encode_json(refused),
+        b"{",
+        encode_json(Receipt(1, "a" * 64, "ok", (), "", "", 1.0)),
+    ):
         figures.take("edgefl/v2/f/device/pi-1/receipt", payload, 2.0)
     pytest.importorskip("prometheus_client")
     (family,) = (family for family in figures.collect() if family.name == "edgefl_rejected_updates")
-    assert {sample.labels["reason"]: sample.value for sample in family.samples} == {**dict.fromkeys(KINDS, 0.0), "duplicate": 2.0}
+    assert {sample.labels["reason"]: sample.value for sample in family.samples} == {
+        **dict.fromkeys(KINDS, 0.0),
+        "duplicate": 2.0,
+    }
 
 
 def test_a_running_aggregator_answers_with_what_it_did(federate, mosquitto_url, toys, puppet, listen):
-    """Two real devices play two rounds; a puppet that is there too sends nonsense in the first, and goes; then it is scraped."""
+    """Two real devices play two rounds; a puppet that is there too sends nonsense in the first, and goes;
+    then it is scraped.
+    """
     federation = federate(mosquitto_url, rounds=2, min_clients=3, grace_s=0.1)
     heard = listen(federation)
-    aggregator = federation.aggregator("--metrics-port", "0", "--log", f"tensorboard:{federation.directory / 'tb'}")
+    aggregator = federation.aggregator(
+        "--metrics-port", "0", "--log", f"tensorboard:{federation.directory / 'tb'}"
+    )
     url = metrics_url(aggregator)
     before = scrape(url)
     assert before["edgefl_rounds_closed_total",] == 0
@@ -76,12 +99,16 @@ def test_a_running_aggregator_answers_with_what_it_did(federate, mosquitto_url, 
     assert doll.send(doll.next("task"), b"no safetensors").outcome == "rejected"
     heard.until("round/1/summary")
     doll.next("task")  # the second round is open and cannot close while this client has not answered
-    answers, done = [], threading.Event()
+    answers = []
+    done = threading.Event()
 
     def watch():
         while not done.is_set():
             answers.append(scrape(url))
-            if answers[-1]["edgefl_rejected_updates_total", "malformed"] and answers[-1]["edgefl_round",] == 2:
+            if (
+                answers[-1]["edgefl_rejected_updates_total", "malformed"]
+                and answers[-1]["edgefl_round",] == 2
+            ):
                 done.set()
 
     watcher = threading.Thread(target=watch, daemon=True)
@@ -92,7 +119,11 @@ def test_a_running_aggregator_answers_with_what_it_did(federate, mosquitto_url, 
     first = json.loads(next(m.payload for m in heard.messages if m.topic.endswith("round/1/summary")))
     assert told["edgefl_round_loss",] == first["loss"]
     assert told["edgefl_round_seconds",] == first["seconds"]
-    assert (told["edgefl_round_updates",], told["edgefl_updates_total",], told["edgefl_rounds_closed_total",]) == (2, 2, 1)
+    assert (
+        told["edgefl_round_updates",],
+        told["edgefl_updates_total",],
+        told["edgefl_rounds_closed_total",],
+    ) == (2, 2, 1)
     assert told["edgefl_payload_bytes_total", "up"] == first["bytes_up"]
     assert told["edgefl_payload_bytes_total", "down"] == first["bytes_down"]
     assert (told["edgefl_rounds",], told["edgefl_cohort_size",], told["edgefl_devices_online",]) == (2, 3, 3)
@@ -108,7 +139,9 @@ def test_a_running_aggregator_answers_with_what_it_did(federate, mosquitto_url, 
     events = accumulator.EventAccumulator(str(federation.directory / "tb"))
     events.Reload()
     losses = federation.result()["losses"]
-    assert [(e.step, e.value) for e in events.Scalars("round/loss")] == [(i, pytest.approx(loss)) for i, loss in enumerate(losses, 1)]
+    assert [(e.step, e.value) for e in events.Scalars("round/loss")] == [
+        (i, pytest.approx(loss)) for i, loss in enumerate(losses, 1)
+    ]
     (accuracy,) = events.Scalars("round/accuracy_mean")
     assert accuracy.step == 3
 
@@ -137,6 +170,9 @@ def test_options_that_cannot_be(more, said, tmp_path, capfd):
 
 def test_losses_of_a_private_federation_are_not_logged(tmp_path, capfd):
     config = tmp_path / "f.toml"
-    config.write_text("[privacy]\nnoise_multiplier = 1.0\nclip = 1.0\npopulation = 10\n[federation]\nclients_per_round = 2\n")
+    config.write_text(
+        "[privacy]\nnoise_multiplier = 1.0\nclip = 1.0\npopulation = 10\n[federation]\nclients_per_round = "
+        "2\n"
+    )
     assert edgefl(["aggregator", "start", "--config", str(config), "--log", "tensorboard:x"]) == 1
     assert "does not go with [privacy]" in capfd.readouterr().err

@@ -1,4 +1,6 @@
-"""What an aggregator leaves for a report: its rounds, how alike its clients were, what it was started with."""
+"""What an aggregator leaves for a report: its rounds, how alike its clients were, what it was started
+with.
+"""
 
 import json
 
@@ -11,21 +13,40 @@ from edgefl.simulation.simulate import simulate
 
 
 def test_a_clustered_federation_has_a_report(federate, mosquitto_url, toys):
-    """Clusters as the simulator tells them; a federation that begins anew in the same directory has its own lines only."""
-    federation = federate(mosquitto_url, rounds=3, min_clients=3, seed=7, algorithm="clustered", options={"learning_rate": 0.1})
+    """Clusters as the simulator tells them; a federation that begins anew in the same directory has its own
+    lines only.
+    """
+    federation = federate(
+        mosquitto_url, rounds=3, min_clients=3, seed=7, algorithm="clustered", options={"learning_rate": 0.1}
+    )
     shards = {f"pi-{i}": toys.shard(i, 20 + 10 * i) for i in range(3)}
     for more in ((), ("--fresh",)):
         aggregator = federation.aggregator(*more)
-        aggregator.wait_for("waiting for devices")  # so that no device takes the end of the one before for its own
+        aggregator.wait_for(
+            "waiting for devices"
+        )  # so that no device takes the end of the one before for its own
         devices = [federation.device(client_id, shard) for client_id, shard in shards.items()]
         assert aggregator.end(120) == 0, aggregator.said
         assert [device.end(120) for device in devices] == [0, 0, 0], [device.said for device in devices]
 
-    records, learner = [], SoftmaxLearner(federation.plan.spec)
+    records = []
+    learner = SoftmaxLearner(federation.plan.spec)
     config = FederationConfig(rounds=3, min_clients=3, seed=7)
-    simulate(federation.plan, toys.weights(), shards, config, learner=learner, progress=lambda state, record: records.append(record))
+    simulate(
+        federation.plan,
+        toys.weights(),
+        shards,
+        config,
+        learner=learner,
+        progress=lambda state, record: records.append(record),
+    )
     lines = [json.loads(line) for line in (federation.out / "rounds.jsonl").read_text().splitlines()]
-    assert [(line["round"], line["phase"]) for line in lines] == [(1, "cluster"), (2, "federate"), (3, "federate"), (4, "personalize")]
+    assert [(line["round"], line["phase"]) for line in lines] == [
+        (1, "cluster"),
+        (2, "federate"),
+        (3, "federate"),
+        (4, "personalize"),
+    ]
     assert [line["loss"] for line in lines[:3]] == pytest.approx([record.loss for record in records])
     assert lines[0]["updates"].keys() == shards.keys()
     assert lines[0]["updates"]["pi-2"]["num_samples"] == len(shards["pi-2"].y_train)
@@ -34,7 +55,12 @@ def test_a_clustered_federation_has_a_report(federate, mosquitto_url, toys):
     assert set(told["assignment"]) == set(shards)
 
     folder = read_folder(federation.out)
-    assert (folder.kind, folder.algorithm, len(folder.records), len(folder.clients)) == ("aggregator", "clustered", 3, 3)
+    assert (folder.kind, folder.algorithm, len(folder.records), len(folder.clients)) == (
+        "aggregator",
+        "clustered",
+        3,
+        3,
+    )
     assert folder.facts["machine"]
     assert "127.0.0.1" not in json.dumps(folder.facts)
     pytest.importorskip("matplotlib")

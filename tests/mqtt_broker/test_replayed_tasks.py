@@ -1,6 +1,8 @@
-"""Tasks that somebody replays, and a federation that turns masks off: over a broker with keys, with real aggregators and devices.
+"""Tasks that somebody replays, and a federation that turns masks off: over a broker with keys, with real
+aggregators and devices.
 
-The attacker of these tests has the aggregator's right to publish, as the broker's host has. Where a test says so, it has its key as well.
+The attacker of these tests has the aggregator's right to publish, as the broker's host has. Where a test says
+so, it has its key as well.
 """
 
 import json
@@ -24,7 +26,8 @@ class Relay:
     """Hears all that devices send, and publishes what it wants to the victim."""
 
     def __init__(self, broker, name):
-        self.own, self.name = load_enrolment(broker.directory / "aggregator.enrol"), name
+        self.own = load_enrolment(broker.directory / "aggregator.enrol")
+        self.name = name
         self.link = broker.link(self.own, f"relay-{name}")
         self.heard = []
 
@@ -48,7 +51,9 @@ class Relay:
 
     def task(self, wanted=lambda task: True):
         """Return the payload of the next task of the victim that is wanted."""
-        found = self.next(lambda each: each.topic.endswith("/task") and wanted(decode_json(Task, each.payload)))
+        found = self.next(
+            lambda each: each.topic.endswith("/task") and wanted(decode_json(Task, each.payload))
+        )
         assert found, "no such task came"
         return found.payload
 
@@ -67,12 +72,15 @@ def begin_where(wanted):
 
 @pytest.fixture
 def scene(secured_broker, federate, toys, tmp_path):
-    """Return a function that makes a federation of one name, the enrolled devices' command lines, and the relay."""
+    """Return a function that makes a federation of one name, the enrolled devices' command lines, and the
+    relay.
+    """
     relays = []
 
     class Scene:
         def __init__(self):
-            self.name, self.broker = "", secured_broker
+            self.name = ""
+            self.broker = secured_broker
             for number, client_id in enumerate(CLIENTS):
                 secured_broker.enrol(client_id, tmp_path / f"{client_id}.enrol")
                 toys.save(tmp_path / f"{client_id}.npz", toys.shard(number))
@@ -89,10 +97,14 @@ def scene(secured_broker, federate, toys, tmp_path):
             return made
 
         def aggregator(self, federation):
-            return federation.aggregator("--security", secured_broker.directory, "--broker", secured_broker.url)
+            return federation.aggregator(
+                "--security", secured_broker.directory, "--broker", secured_broker.url
+            )
 
         def devices(self, federation, *ids, more=()):
-            return [federation.device(each, None, "--enrol", tmp_path / f"{each}.enrol", *more) for each in ids]
+            return [
+                federation.device(each, None, "--enrol", tmp_path / f"{each}.enrol", *more) for each in ids
+            ]
 
         def progress(self):
             return json.loads((tmp_path / "state-pi-1" / "progress.json").read_text())
@@ -116,16 +128,23 @@ def test_a_task_of_an_earlier_unmasked_federation_is_worth_nothing(scene):
 
     masked = stage.federation(rounds=1, min_clients=3, tables=MASKED)
     aggregator = stage.aggregator(masked)
-    aggregator.wait_for("waiting for devices")  # until then the broker says that the federation is done, and a device would end
+    aggregator.wait_for(
+        "waiting for devices"
+    )  # until then the broker says that the federation is done, and a device would end
     victim, *others = stage.devices(masked, *CLIENTS)
     relay.task(lambda task: task.codec == "fp32+masked")
     aggregator.popen.kill()  # so that the masked round is open while the recording comes
     session = decode_json(Task, relay.heard[-1].payload).session
-    assert relay.next(begin_where(lambda begin: begin.session == session)), "the victim takes part in the masked round"
+    assert relay.next(begin_where(lambda begin: begin.session == session)), (
+        "the victim takes part in the masked round"
+    )
     progress = stage.progress()
     relay.heard.clear()
     relay.say(recorded)
-    leaked = relay.next(begin_where(lambda begin: begin.session == old.session), lambda: "refused a Task of round 1" in victim.said)
+    leaked = relay.next(
+        begin_where(lambda begin: begin.session == old.session),
+        lambda: "refused a Task of round 1" in victim.said,
+    )
     assert leaked is None, "an update left in clear for a task that was replayed without any key"
     assert stage.progress() == progress, "the device's progress in the running session is gone"
 
@@ -135,7 +154,10 @@ def test_a_task_of_an_earlier_unmasked_federation_is_worth_nothing(scene):
     [victim] = stage.devices(masked, "pi-1")
     victim.wait_for("joined")
     relay.say(recorded)
-    leaked = relay.next(begin_where(lambda begin: begin.session == old.session), lambda: "refused a Task of round 1" in victim.said)
+    leaked = relay.next(
+        begin_where(lambda begin: begin.session == old.session),
+        lambda: "refused a Task of round 1" in victim.said,
+    )
     assert leaked is None, "an update left in clear for a task that was replayed after the device's restart"
     assert stage.progress() == progress
     relay.say(recorded)
@@ -167,13 +189,18 @@ def test_a_masked_session_is_never_answered_in_clear_whoever_signs_it(scene):
     for attempt in ("before", "after"):
         clear = replace(task, codec="fp32", nonce=f"c{attempt}", granted=True)
         relay.say(relay.sign(clear))
-        leaked = relay.next(begin_where(lambda begin: begin.sha256 == kept), partial(has_said, victim, "this session was masked before"))
+        leaked = relay.next(
+            begin_where(lambda begin: begin.sha256 == kept),
+            partial(has_said, victim, "this session was masked before"),
+        )
         assert leaked is None, f"the trained update left in clear, {attempt} a restart"
         # the answer to a task to personalize holds no tensor, and is no way to get at the update of the round
         models = {**task.models, "initial": task.models["global"]}
         relay.say(relay.sign(replace(clear, phase="personalize", nonce=f"p{attempt}", models=models)))
         answer = relay.next(begin_where(lambda begin, nonce=f"p{attempt}": begin.nonce == nonce))
-        assert decode_json(Begin, answer.payload).size <= 64, f"a task to personalize got the update of its round, {attempt} a restart"
+        assert decode_json(Begin, answer.payload).size <= 64, (
+            f"a task to personalize got the update of its round, {attempt} a restart"
+        )
         for process in (victim, *others):
             process.close()
         others, [victim] = (), stage.devices(masked, "pi-1")

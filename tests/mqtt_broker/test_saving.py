@@ -1,4 +1,6 @@
-"""The state of a round goes to the disk when the next one's tasks are out, and before anything that needs it there."""
+"""The state of a round goes to the disk when the next one's tasks are out, and before anything that needs it
+there.
+"""
 
 import threading
 
@@ -18,7 +20,8 @@ STATE_2 = ServerState(2, "federate", {}, {})
 @pytest.mark.parametrize("how", ["tasks_out", "wait", "after a moment"])
 def test_what_must_be_there_first_the_state_and_then_what_it_frees(how, tmp_path, monkeypatch):
     monkeypatch.setattr(saving, "LATER_S", 0.0 if how == "after a moment" else 10 * DEADLINE_S)
-    said, freed = [], threading.Event()
+    said = []
+    freed = threading.Event()
 
     def then():
         said.append(("then", (tmp_path / STATE).exists()))
@@ -43,7 +46,8 @@ def test_what_goes_wrong_is_told_to_who_waits_and_frees_nothing(tmp_path):
     def before():
         raise StateError("the disk is full; free some space")
 
-    made, said = Saving(before), []
+    made = Saving(before)
+    said = []
     made.begin(STATE_2, tmp_path, lambda: said.append("then"))
     with pytest.raises(StateError, match="full"):
         made.wait()

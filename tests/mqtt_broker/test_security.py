@@ -1,4 +1,6 @@
-"""A broker with keys: who is enrolled takes part, and speaks for itself alone. In MQTT 3.1.1, and in 5, which says who is denied."""
+"""A broker with keys: who is enrolled takes part, and speaks for itself alone. In MQTT 3.1.1, and in 5, which
+says who is denied.
+"""
 
 import json
 import socket
@@ -42,11 +44,14 @@ def test_who_takes_an_enrolment_into_the_clear_is_told_so(secured, federate, mos
 
 @pytest.mark.parametrize("absent", ["cryptography", "nacl"])
 def test_a_federation_of_enrolled_devices(secured, federate, toys, absent, without):
-    """Neither the aggregator nor a device loads `cryptography`, which takes five times the memory; without the other they do."""
+    """Neither the aggregator nor a device loads `cryptography`, which takes five times the memory; without
+    the other they do.
+    """
     without(absent)
     federation = federate(secured.url, rounds=2)
     aggregator = federation.aggregator("--security", secured.directory, "--broker", secured.url)
-    devices, ids = [], [f"one-without-{absent}", f"two-without-{absent}"]
+    devices = []
+    ids = [f"one-without-{absent}", f"two-without-{absent}"]
     for client_id in ids:
         path = federation.directory / f"{client_id}.enrol"
         secured.enrol(client_id, path)
@@ -54,14 +59,18 @@ def test_a_federation_of_enrolled_devices(secured, federate, toys, absent, witho
     assert aggregator.end() == 0, aggregator.said
     assert [device.end() for device in devices] == [0, 0], [device.said for device in devices]
     assert [row["id"] for row in federation.result()["clients"]] == ids
-    secrets = [line for line in (federation.directory / f"{ids[0]}.enrol").read_text().splitlines() if "key" in line]
+    secrets = [
+        line for line in (federation.directory / f"{ids[0]}.enrol").read_text().splitlines() if "key" in line
+    ]
     for line in secrets:
         value = line.split('"')[3]
         assert value[:40] not in aggregator.said + "".join(device.said for device in devices)
 
 
 def test_a_device_speaks_and_hears_for_itself_alone(secured, links, tmp_path):
-    """What is not allowed is dropped, in MQTT 3.1.1 without an error: nothing of it reaches the aggregator or the other device."""
+    """What is not allowed is dropped, in MQTT 3.1.1 without an error: nothing of it reaches the aggregator or
+    the other device.
+    """
     thief, victim = (secured.enrol(name, tmp_path / name) for name in ("thief", "victim"))
     root = "edgefl/v2/f/device"
     leader = links(load_enrolment(secured.directory / "aggregator.enrol"))
@@ -69,16 +78,22 @@ def test_a_device_speaks_and_hears_for_itself_alone(secured, links, tmp_path):
     at_home = links(victim)
     at_home.subscribe(f"{root}/victim/task")
     away = links(thief)
-    for topic in ("victim/status", "victim/up/aa/begin", "victim/metrics", "victim/want", "victim/task", "thief/task", "thief/receipt"):
+    for topic in (
+        "victim/status",
+        "victim/up/aa/begin",
+        "victim/metrics",
+        "victim/want",
+        "victim/task",
+        "thief/task",
+        "thief/receipt",
+    ):
         away.publish(f"{root}/{topic}", b"forged")
     for topic in ("edgefl/v2/f/state", "edgefl/v2/f/blob/aa/0", "edgefl/v2/f/round/1/summary", "other/topic"):
         away.publish(topic, b"forged")
     away.publish(f"{root}/thief/status", b"own")
     assert away.wait_in_flight(1, 10.0)
     if secured.protocol == 5:
-        denied = (
-            rf"refused to publish {root}/victim/status \(Not authorized\), .*victim/metrics .* and more; check the broker's access list"
-        )
+        denied = rf"refused to publish {root}/victim/status \(Not authorized\), .*victim/metrics .* and more; check the broker's access list"  # noqa: E501
         with pytest.raises(LinkError, match=denied):
             away.get(0.0)
     assert [leader.get(5.0).topic, leader.get(0.5)] == [f"{root}/thief/status", None]
@@ -98,7 +113,9 @@ def test_a_device_speaks_and_hears_for_itself_alone(secured, links, tmp_path):
 
 
 def test_no_device_can_throw_another_one_out(secured, federate, toys, links, tmp_path):
-    """A broker ends a connection when another one comes with its client id, so an id is a secret; claims and wills are for one's own."""
+    """A broker ends a connection when another one comes with its client id, so an id is a secret; claims and
+    wills are for one's own.
+    """
     federation = federate(secured.url)
     status = federation.topics.device("target", "status")
     leader = links(load_enrolment(secured.directory / "aggregator.enrol"))
@@ -118,7 +135,9 @@ def test_no_device_can_throw_another_one_out(secured, federate, toys, links, tmp
     heard = []
     while (message := ear.get(0.5)) is not None:
         heard.append(message)
-    assert not [message for message in heard if boot_id.encode() in message.payload or boot_id in message.topic]
+    assert not [
+        message for message in heard if boot_id.encode() in message.payload or boot_id in message.topic
+    ]
     ear._client.socket().shutdown(socket.SHUT_RDWR)  # its will is not taken
     assert leader.get(1.0) is None
     victim.popen.terminate()
@@ -167,8 +186,19 @@ def test_a_forged_state_or_task_is_ignored_and_a_forged_update_rejected(secured,
     device = federation.device("signed", toys.shard(1), "--enrol", path, "--federation", federation.name)
     device.wait_for("joined")
     root = f"edgefl/v2/{federation.name}"
-    told = {"federation": federation.name, "session": "x", "phase": "federate", "round": 1, "rounds": 1, "cohort_size": 1,
-            "deadline_s": 9.0, "plan": "0" * 64, "ts": 0.0, "signature": "", "started": 0}  # fmt: skip
+    told = {
+        "federation": federation.name,
+        "session": "x",
+        "phase": "federate",
+        "round": 1,
+        "rounds": 1,
+        "cohort_size": 1,
+        "deadline_s": 9.0,
+        "plan": "0" * 64,
+        "ts": 0.0,
+        "signature": "",
+        "started": 0,
+    }
     leader.publish(f"{root}/state", json.dumps(told).encode())
     device.wait_for("ignored: State is not signed")
     leader.publish(f"{root}/state", json.dumps({**told, "signature": own.signing_key}).encode())
@@ -180,9 +210,22 @@ def test_a_forged_state_or_task_is_ignored_and_a_forged_update_rejected(secured,
         if task.topic.endswith("/state") and decode_json(State, task.payload).signature:
             session = decode_json(State, task.payload).session
         task = leader.get(20.0)
-    begin = {"client_id": "signed", "session": session, "round": 1, "plan": "0" * 64, "sha256": "ab" * 32, "size": 1, "count": 1,
-             "chunk_bytes": 245760, "num_samples": 5, "metrics": {}, "nonce": "n", "ts": 0.0, "signature": "",
-             "follows": False}  # fmt: skip
+    begin = {
+        "client_id": "signed",
+        "session": session,
+        "round": 1,
+        "plan": "0" * 64,
+        "sha256": "ab" * 32,
+        "size": 1,
+        "count": 1,
+        "chunk_bytes": 245760,
+        "num_samples": 5,
+        "metrics": {},
+        "nonce": "n",
+        "ts": 0.0,
+        "signature": "",
+        "follows": False,
+    }
     leader.publish(f"{root}/device/signed/up/{'ab' * 32}/begin", json.dumps(begin).encode())
     aggregator.wait_for("rejected from signed: Begin is not signed")
     assert aggregator.end() == 0, aggregator.said
@@ -199,7 +242,10 @@ def test_commands_and_their_errors(tmp_path, secured):
     assert "PRIVATE" not in made.output
     assert (load_enrolment(out).masked_only, load_enrolment(out).least_clients) == (False, 0)
     strict = tmp_path / "strict.enrol"
-    made = run(device_commands, ["enrol", "pi-8", *args[2:4], "-o", str(strict), "--masked-only", "--least-clients", "7"])
+    made = run(
+        device_commands,
+        ["enrol", "pi-8", *args[2:4], "-o", str(strict), "--masked-only", "--least-clients", "7"],
+    )
     assert made.exit_code == 0, made.output
     assert (load_enrolment(strict).masked_only, load_enrolment(strict).least_clients) == (True, 7)
     for name in ("ca.key", "server.key", "aggregator.enrol"):
@@ -219,8 +265,12 @@ def test_commands_and_their_errors(tmp_path, secured):
     again = run(broker_commands, ["init", str(secured.directory), "--host", "x"])
     assert "holds an authority already" in str(again.exception)
     out.chmod(0o644)
-    start = run(device_commands, ["start", "--enrol", str(out), "--data", "x", "--state", str(tmp_path / "s")])
+    start = run(
+        device_commands, ["start", "--enrol", str(out), "--data", "x", "--state", str(tmp_path / "s")]
+    )
     assert "can be read by others" in str(start.exception)
     unit = Path(secured.directory / "mosquitto.service").read_text().splitlines()
     assert f"ReadWritePaths={secured.directory.resolve()}/data" in unit
-    assert next(line for line in unit if line.startswith("ExecStart=")).endswith(f"-c {secured.directory.resolve()}/mosquitto.conf")
+    assert next(line for line in unit if line.startswith("ExecStart=")).endswith(
+        f"-c {secured.directory.resolve()}/mosquitto.conf"
+    )

@@ -1,4 +1,6 @@
-"""How an exchange takes a round's updates in, over a real broker: how often it settles them, and whom it tells of a task again."""
+"""How an exchange takes a round's updates in, over a real broker: how often it settles them, and whom it
+tells of a task again.
+"""
 
 import hashlib
 import socket
@@ -33,7 +35,9 @@ DEADLINE_S = 40.0
 
 @dataclass
 class Play:
-    """A round that is played on a thread of its own; `settled`: the clients of each call that made sure of updates."""
+    """A round that is played on a thread of its own; `settled`: the clients of each call that made sure of
+    updates.
+    """
 
     exchange: Exchange
     link: Link
@@ -45,13 +49,20 @@ class Play:
 
     def start(self, cohort, tasks, away=(), **settings):
         begun = rounds.open_round(
-            1, cohort, **{"quorum": 0.1, "deadline_s": DEADLINE_S, "grace_s": DEADLINE_S} | settings, now=time.monotonic()
+            1,
+            cohort,
+            **{"quorum": 0.1, "deadline_s": DEADLINE_S, "grace_s": DEADLINE_S} | settings,
+            now=time.monotonic(),
         )
         for client_id in away:
             begun = rounds.offline(begun, client_id, time.monotonic())
 
         def play():
-            self.closed.append(self.exchange.play(begun, tasks, lambda begins: self.settled.append(sorted(b.client_id for b in begins))))
+            self.closed.append(
+                self.exchange.play(
+                    begun, tasks, lambda begins: self.settled.append(sorted(b.client_id for b in begins))
+                )
+            )
 
         self.thread = threading.Thread(target=play, daemon=True)
         self.thread.start()
@@ -65,11 +76,24 @@ class Play:
         raise AssertionError(f"no {kind} came for {client_id}")
 
     def send(self, client_id, task, number):
-        blob = encode_models({"global": {name: np.full_like(array, number) for name, array in self.weights.items()}})
+        blob = encode_models(
+            {"global": {name: np.full_like(array, number) for name, array in self.weights.items()}}
+        )
         begin = Begin(
-            client_id, task.session, task.round, task.plan, hashlib.sha256(blob).hexdigest(), len(blob), 1, CHUNK_BYTES, 10,
-            {"loss": 1.0}, task.nonce, time.time(), follows=True,
-        )  # fmt: skip
+            client_id,
+            task.session,
+            task.round,
+            task.plan,
+            hashlib.sha256(blob).hexdigest(),
+            len(blob),
+            1,
+            CHUNK_BYTES,
+            10,
+            {"loss": 1.0},
+            task.nonce,
+            time.time(),
+            follows=True,
+        )
         self.device.publish(self.topics.upload(client_id, begin.sha256, "begin"), encode_json(begin), qos=0)
         self.device.publish(self.topics.upload(client_id, begin.sha256, 0), blob)
 
@@ -81,19 +105,38 @@ class Play:
 
 @pytest.fixture
 def play(own_broker, toys, tmp_path):
-    # what an exchange leaves on its broker says that a federation runs there, and devices of other tests would look into it
-    config, plan = FederationConfig(algorithm="fedavg"), toys.plan()
+    # what an exchange leaves on its broker says that a federation runs there, and devices of other tests
+    # would look into it
+    config = FederationConfig(algorithm="fedavg")
+    plan = toys.plan()
     topics = Topics(f"settling-{time.monotonic_ns()}")
     link, device = (Link(f"mqtt://127.0.0.1:{own_broker.port}", name) for name in ("aggregator", "device"))
     algorithm = make_algorithm("fedavg", None, full_options("fedavg", {}))
     state = algorithm.init(toys.weights(), rng_for(1, 0, "init"))
     told = State(topics.federation, "s", JOINING, 1, 1, 0, 0.0, plan.id, time.time())
     spool = Spool(tmp_path)
-    exchange = Exchange(link, topics, told, upload_slots=4, spool=spool, trust=Trust(topics.federation), note=lambda line: None)
+    exchange = Exchange(
+        link,
+        topics,
+        told,
+        upload_slots=4,
+        spool=spool,
+        trust=Trust(topics.federation),
+        note=lambda line: None,
+    )
     device.subscribe(topics.device("+", "task"), topics.device("+", "receipt"))
     exchange.start()
     made = Play(exchange, link, device, topics, toys.weights())
-    made.tasks = Tasks(algorithm, state, config, session="s", plan=plan.id, nonces={1: "n"}, max_staleness=0, offer=exchange.blobs.offer)
+    made.tasks = Tasks(
+        algorithm,
+        state,
+        config,
+        session="s",
+        plan=plan.id,
+        nonces={1: "n"},
+        max_staleness=0,
+        offer=exchange.blobs.offer,
+    )
     yield made
     for each in (link, device):
         each.close(1.0)
@@ -145,11 +188,17 @@ def test_who_is_missing_is_told_of_its_task_again_when_the_aggregators_own_link_
     assert play.end() == ["a", "b"]
 
 
-def test_a_worker_whose_link_was_lost_says_whose_announcements_may_be_and_sends_no_task(mosquitto_url, tmp_path):
+def test_a_worker_whose_link_was_lost_says_whose_announcements_may_be_and_sends_no_task(
+    mosquitto_url, tmp_path
+):
     """It has no whole task to send."""
-    said, topics = [], Topics(f"worker-{time.monotonic_ns()}")
-    link, device = SharedLink(mosquitto_url, f"a-{topics.federation}"), Link(mosquitto_url, f"d-{topics.federation}")
-    start = control.Start(broker=mosquitto_url, federation=topics.federation, session="s", plan="p", security="", upload_slots=4)
+    said = []
+    topics = Topics(f"worker-{time.monotonic_ns()}")
+    link = SharedLink(mosquitto_url, f"a-{topics.federation}")
+    device = Link(mosquitto_url, f"d-{topics.federation}")
+    start = control.Start(
+        broker=mosquitto_url, federation=topics.federation, session="s", plan="p", security="", upload_slots=4
+    )
     intake = Intake(link, start, Trust(topics.federation), said.append, lambda line: None)
     task = Task("s", 1, "federate", "p", {}, {}, 1, 30.0, "fp32", 0, 0.0, "n1", 0.0)
     lines = (

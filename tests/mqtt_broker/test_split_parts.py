@@ -1,4 +1,6 @@
-"""What is in an aggregator's workers, apart: who is placed where, what is said over the pipes, how their spools are read."""
+"""What is in an aggregator's workers, apart: who is placed where, what is said over the pipes, how their
+spools are read.
+"""
 
 import hashlib
 from dataclasses import replace
@@ -41,7 +43,9 @@ def test_clients_are_spread_and_stay():
 
 
 def test_an_expert_group_is_at_one_worker_where_that_is_no_more_than_its_share():
-    """Of eight clients that were spread at first, four to a cluster; then one changes, and a cluster of six does not fit."""
+    """Of eight clients that were spread at first, four to a cluster; then one changes, and a cluster of six
+    does not fit.
+    """
     spread = placed({}, dict.fromkeys("abcdefgh"), 2)
     halves = placed(spread, {c: int(c in "cdgh") for c in "abcdefgh"}, 2)
     assert halves == {c: (int(c in "cdgh"),) * 2 for c in "abcdefgh"}
@@ -68,12 +72,14 @@ def test_which_group_a_client_is_in():
     "said",
     [
         control.Play(3, 1, ((2, "n2"), (3, "n3")), "/d", (("a", "ff"),), ((2, "b", "ee"),), ()),
-        control.Serve((control.Client("pi-1", TASK, {"global": 0}, 99),), ((TensorSpec("head/kernel", (4, 3)),),)),
+        control.Serve(
+            (control.Client("pi-1", TASK, {"global": 0}, 99),), ((TensorSpec("head/kernel", (4, 3)),),)
+        ),
         control.Arrived("/d", (replace(BEGIN, metrics=Figures({"loss": 0.1})),), 12),
         control.Answer((("a", "ff", "rejected", "no\nline"),)),
         control.Close(),
     ],
-)  # fmt: skip
+)
 def test_what_is_said_between_processes_is_read_as_it_was_meant(said):
     line = control.to_line(said)
     assert control.from_line(line) == said
@@ -83,16 +89,23 @@ def test_what_is_said_between_processes_is_read_as_it_was_meant(said):
 def test_what_workers_spooled_is_read_in_the_order_of_clients_and_found_again(tmp_path):
     """Two files in one directory of the round; then a restart, with one update damaged."""
     specs = {"m": (TensorSpec("w", (2,)),)}
-    spool, begins = SharedSpool(tmp_path / "spool"), {}
+    spool = SharedSpool(tmp_path / "spool")
+    begins = {}
     for client_id, name in (("c", "x"), ("a", "y"), ("b", "x")):
         blob = encode_models({"m": {"w": np.array([ord(client_id), 0.5], np.float32)}})
-        begins[client_id] = replace(BEGIN, client_id=client_id, sha256=hashlib.sha256(blob).hexdigest(), size=len(blob))
+        begins[client_id] = replace(
+            BEGIN, client_id=client_id, sha256=hashlib.sha256(blob).hexdigest(), size=len(blob)
+        )
         worker = Spool(spool.directory() / name)
         worker.restore(BEGIN, specs, "fp32")  # goes on behind what the file holds
         worker.put(begins[client_id], specs, "fp32", blob)
         worker.sync()
         spool.adopt(begins[client_id], specs, "fp32", spool.directory() / name)
-    assert [(u.client_id, float(u.deltas["m"]["w"][0])) for u in spool.updates()] == [("a", 97.0), ("b", 98.0), ("c", 99.0)]
+    assert [(u.client_id, float(u.deltas["m"]["w"][0])) for u in spool.updates()] == [
+        ("a", 97.0),
+        ("b", 98.0),
+        ("c", 99.0),
+    ]
     again = SharedSpool(tmp_path / "spool")
     assert all(again.restore(begin, specs, "fp32") for begin in begins.values())
     assert [u.client_id for u in again.updates()] == ["a", "b", "c"]

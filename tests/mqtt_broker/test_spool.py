@@ -1,4 +1,6 @@
-"""The updates of a round on disk: what was put comes back, whatever was being written when the aggregator was killed."""
+"""The updates of a round on disk: what was put comes back, whatever was being written when the aggregator was
+killed.
+"""
 
 import hashlib
 from dataclasses import replace
@@ -54,7 +56,8 @@ def test_updates_come_sorted_and_are_gone_after_the_round(tmp_path):
 @given(data=st.data())
 def test_cut_anywhere_the_whole_updates_before_are_restored_and_more_can_follow(tmp_path_factory, data):
     directory = tmp_path_factory.mktemp("spool")
-    spool, ends = Spool(directory), []
+    spool = Spool(directory)
+    ends = []
     begins = []
     for i in range(3):
         begins.append(put(spool, f"pi-{i}", i))
@@ -71,10 +74,17 @@ def test_cut_anywhere_the_whole_updates_before_are_restored_and_more_can_follow(
     assert third.restore(update("pi-9", 9)[0], EXPECTED, "fp32")
 
 
-@given(old=st.lists(st.integers(1, 9), max_size=4), new=st.lists(st.integers(1, 9), min_size=1, max_size=4), data=st.data())
-def test_killed_while_a_round_is_written_over_the_one_before_its_whole_updates_are_restored(tmp_path_factory, old, new, data):
+@given(
+    old=st.lists(st.integers(1, 9), max_size=4),
+    new=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    data=st.data(),
+)
+def test_killed_while_a_round_is_written_over_the_one_before_its_whole_updates_are_restored(
+    tmp_path_factory, old, new, data
+):
     path = tmp_path_factory.mktemp("spool") / FILE
-    spool, before = Spool(path.parent), b""
+    spool = Spool(path.parent)
+    before = b""
     for i, length in enumerate(old):
         put(spool, f"{'x' * length}-{i}", i)
         before = path.read_bytes()
@@ -84,15 +94,24 @@ def test_killed_while_a_round_is_written_over_the_one_before_its_whole_updates_a
     written = data.draw(st.integers(0, max(ends.values())))
     path.write_bytes(path.read_bytes()[:written] + before[written:])
     again = Spool(path.parent)
-    whole = [(begin.client_id, 10.0 + i) for i, begin in enumerate(begins) if again.restore(begin, EXPECTED, "fp32")]
-    assert {client_id for client_id, end in ends.items() if end <= written} <= {client_id for client_id, _ in whole}
+    whole = [
+        (begin.client_id, 10.0 + i)
+        for i, begin in enumerate(begins)
+        if again.restore(begin, EXPECTED, "fp32")
+    ]
+    assert {client_id for client_id, end in ends.items() if end <= written} <= {
+        client_id for client_id, _ in whole
+    }
     put(again, "z", 99)
     assert values(again) == sorted([*whole, ("z", 99.0)])
 
 
-def test_the_first_updates_need_not_be_read_again_and_memory_is_bounded_by_what_is_in_them(tmp_path, monkeypatch):
+def test_the_first_updates_need_not_be_read_again_and_memory_is_bounded_by_what_is_in_them(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(spool_module, "KEPT_BYTES", 24)
-    expected, sparse = {"global": (TensorSpec("w", (3,)),)}, "top-40"
+    expected = {"global": (TensorSpec("w", (3,)),)}
+    sparse = "top-40"
     spool = Spool(tmp_path)
     for number in range(3):
         blob = encode_models({"global": {"w": np.float32([number, 0, 0])}}, sparse)

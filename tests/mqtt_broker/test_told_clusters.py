@@ -1,4 +1,6 @@
-"""What monitors are told of clusters: by hand, within its limits, not where it is nobody's business, and in a real federation."""
+"""What monitors are told of clusters: by hand, within its limits, not where it is nobody's business, and in a
+real federation.
+"""
 
 import json
 
@@ -29,28 +31,46 @@ def told(more="", algorithm="ifca"):
 
 def similar(n, clusters=2):
     placed = {f"cluster/{f'c{i}' * 20}": float(i % clusters) for i in range(n)}
-    kept = {"matrix": np.full((n, n), -0.123, np.float32), "linkage": np.array([[i, n + i, 0.123456, 2] for i in range(n - 1)], np.float32)}
-    model = {"initial": {"fc1/kernel": np.zeros((2, 2), np.float32), "conv/kernel": np.zeros((1, 1, 1, 1), np.float32)}}
-    return ServerState(4, "federate", model, {"similarity": kept}, {**placed, "cut/at": 0.25, "cut/round": 3.0})
+    kept = {
+        "matrix": np.full((n, n), -0.123, np.float32),
+        "linkage": np.array([[i, n + i, 0.123456, 2] for i in range(n - 1)], np.float32),
+    }
+    model = {
+        "initial": {
+            "fc1/kernel": np.zeros((2, 2), np.float32),
+            "conv/kernel": np.zeros((1, 1, 1, 1), np.float32),
+        }
+    }
+    return ServerState(
+        4, "federate", model, {"similarity": kept}, {**placed, "cut/at": 0.25, "cut/round": 3.0}
+    )
 
 
 def test_the_expert_of_an_update_by_hand():
     assert expert_of(update(models=("expert2",))) == 2
     assert expert_of(update(models=("expert0", "expert1"))) is None
     assert expert_of(update()) is None
-    assert expert_of(update(models=("expert0", "expert1"), **{"q/0": 0.2, "q/1": 0.7, "q/2": float("nan")})) == 1
+    assert (
+        expert_of(update(models=("expert0", "expert1"), **{"q/0": 0.2, "q/1": 0.7, "q/2": float("nan")})) == 1
+    )
     assert expert_of(update(models=("expert0",), **{"q/x": 1.0})) == 0
 
 
 def test_what_was_seen_is_told_until_it_is_seen_again():
-    clusters, state = told(), ServerState(2, "federate", {})
+    clusters = told()
+    state = ServerState(2, "federate", {})
     assert clusters.message("s", 1, state) is None
     seen = [update("b", ("expert1",)), update("a", ("expert0",))]
     assert list(clusters.noting(seen)) == seen
     assert dict(clusters.message("s", 1, state).assignment) == {"a": 0, "b": 1}
     list(clusters.noting([update("b", ("expert2",))]))
     message = clusters.message("s", 2, state)
-    assert (message.round, dict(message.assignment), message.matrix, message.layer) == (2, {"a": 0, "b": 2}, (), "")
+    assert (message.round, dict(message.assignment), message.matrix, message.layer) == (
+        2,
+        {"a": 0, "b": 2},
+        (),
+        "",
+    )
 
 
 @pytest.mark.parametrize(
@@ -71,15 +91,26 @@ def test_the_largest_message_fits_and_more_clients_have_no_matrix():
     payload = encode_json(message)
     assert len(payload) < 200_000
     assert decode_json(Clusters, payload) == message
-    assert (message.layer, len(message.clients), message.matrix[0][1], message.linkage[1]) == ("fc1", 100, -0.123, (1, 101, 0.123456, 2))
+    assert (message.layer, len(message.clients), message.matrix[0][1], message.linkage[1]) == (
+        "fc1",
+        100,
+        -0.123,
+        (1, 101, 0.123456, 2),
+    )
     assert message.cut == 0.25
     many = ServerState(2, "federate", {}, {}, {f"cluster/c{i}": 0.0 for i in range(1024)})
     assert told().message("s", 1, many).matrix == ()
-    assert told().message("s", 1, ServerState(2, "federate", {}, {}, {f"cluster/c{i}": 0.0 for i in range(1025)})) is None
+    assert (
+        told().message(
+            "s", 1, ServerState(2, "federate", {}, {}, {f"cluster/c{i}": 0.0 for i in range(1025)})
+        )
+        is None
+    )
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "options"), [("clustered", {"cut": "auto"}), ("fedap", {"pretrain_rounds": 1, "cut": "auto"}), ("ifca", {})]
+    ("algorithm", "options"),
+    [("clustered", {"cut": "auto"}), ("fedap", {"pretrain_rounds": 1, "cut": "auto"}), ("ifca", {})],
 )
 def test_a_federation_tells_its_clusters(algorithm, options, mosquitto_url, federate, toys, listen):
     federation = federate(mosquitto_url, algorithm=algorithm, options=options, rounds=4, min_clients=3)
@@ -107,9 +138,16 @@ def test_a_federation_tells_its_clusters(algorithm, options, mosquitto_url, fede
     assert found["rounds"][-1]["assignment"] == assignments(state)
     round, kept, cut = compared_in(state)
     similarity = json.loads(json.dumps(found["similarity"]))
-    assert (similarity["round"], similarity["clients"], similarity["cut"]) == (first, sorted(clients), pytest.approx(cut))
+    assert (similarity["round"], similarity["clients"], similarity["cut"]) == (
+        first,
+        sorted(clients),
+        pytest.approx(cut),
+    )
     assert round == first
-    assert similarity["layer"] == {"clustered": "head", "fedap": "all"}[algorithm] or "head" in similarity["layer"]
+    assert (
+        similarity["layer"] == {"clustered": "head", "fedap": "all"}[algorithm]
+        or "head" in similarity["layer"]
+    )
     np.testing.assert_allclose(similarity["matrix"], kept["matrix"], atol=5e-4)
     assert np.allclose(np.diag(similarity["matrix"]), 1)
     assert [row[3] for row in similarity["linkage"]] == [2, 3]

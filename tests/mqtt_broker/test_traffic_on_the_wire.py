@@ -26,12 +26,22 @@ def test_the_simulators_bytes_are_those_of_a_real_federation(federate, mosquitto
 
     records = []
     simulate(
-        federation.plan, toys.weights(), shards, FederationConfig(rounds=ROUNDS, min_clients=3, seed=7),
-        learner=SoftmaxLearner(federation.plan.spec), progress=lambda state, record: records.append(record),
-    )  # fmt: skip
+        federation.plan,
+        toys.weights(),
+        shards,
+        FederationConfig(rounds=ROUNDS, min_clients=3, seed=7),
+        learner=SoftmaxLearner(federation.plan.spec),
+        progress=lambda state, record: records.append(record),
+    )
     said = [(parse_topic(message.topic), message.payload) for message in heard.until_phase("done")]
-    blobs = {address.sha256: len(payload) for address, payload in said if payload and address.kind in ("blob", "chunk")}  # one chunk
-    up, down, held = Counter(), Counter(), set()
+    blobs = {
+        address.sha256: len(payload)
+        for address, payload in said
+        if payload and address.kind in ("blob", "chunk")
+    }  # one chunk
+    up = Counter()
+    down = Counter()
+    held = set()
     for address, payload in said:
         if address.kind == "task":
             task = json.loads(payload)
@@ -40,7 +50,9 @@ def test_the_simulators_bytes_are_those_of_a_real_federation(federate, mosquitto
             held |= lacking
         elif address.kind == "begin":
             begin = json.loads(payload)
-            begin["metrics"] = {key: value for key, value in begin["metrics"].items() if key not in OF_THE_DEVICE}
+            begin["metrics"] = {
+                key: value for key, value in begin["metrics"].items() if key not in OF_THE_DEVICE
+            }
             up[begin["round"]] += len(json.dumps(begin, separators=(",", ":"))) + blobs[address.sha256]
     for record in records:
         for counted, real in ((record.bytes_up, up[record.round]), (record.bytes_down, down[record.round])):

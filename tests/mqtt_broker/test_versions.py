@@ -1,4 +1,6 @@
-"""Programs of version 1 and version 2 of the protocol on one broker, and what version 2 brought to the wire."""
+"""Programs of version 1 and version 2 of the protocol on one broker, and what version 2 brought to the
+wire.
+"""
 
 import base64
 import json
@@ -21,16 +23,34 @@ from edgefl.wire.topics import PREFIX
 from mqtt_broker.aggregator.journal import Journal, Started
 
 ROOT = Path(__file__).parents[2]
-V1_STATE_FIELDS = ["federation", "session", "phase", "round", "rounds", "cohort_size", "deadline_s", "plan", "ts", "signature"]
+V1_STATE_FIELDS = [
+    "federation",
+    "session",
+    "phase",
+    "round",
+    "rounds",
+    "cohort_size",
+    "deadline_s",
+    "plan",
+    "ts",
+    "signature",
+]
 SPEAKS_OF_VERSION_1 = {
-    "mqtt_broker/broker/clusters/nats-access.conf", "docs/protocol.md", "tests/mqtt_broker/test_versions.py", "CHANGELOG.md",
+    "mqtt_broker/broker/clusters/nats-access.conf",
+    "docs/protocol.md",
+    "tests/mqtt_broker/test_versions.py",
+    "CHANGELOG.md",
     "tests/mqtt_broker/test_nats_cluster.py",
-}  # fmt: skip
+}
 
 
 def test_every_file_of_the_project_speaks_the_same_version():
     suffixes = {".py", ".md", ".conf", ".json", ".toml", ".yml", ".yaml", ".html", ".js"}
-    files = [path for top in ("edgefl", "devices", "mqtt_broker", "tests", "docs") for path in (ROOT / top).rglob("*")]
+    files = [
+        path
+        for top in ("edgefl", "devices", "mqtt_broker", "tests", "docs")
+        for path in (ROOT / top).rglob("*")
+    ]
     others = {}
     for path in [*files, ROOT / "README.md", ROOT / "CHANGELOG.md"]:
         name = path.relative_to(ROOT).as_posix()
@@ -82,7 +102,9 @@ def test_a_version_1_device_is_told_to_update_and_is_named(mosquitto_url, federa
     assert re.fullmatch("[0-9a-f]{64}", told["plan"])
 
     device = federation.device("pi-1", toys.shard(1))
-    assert message_on(old, lambda event: event.topic.endswith("/state") and not event.payload)  # cleared when it is done
+    assert message_on(
+        old, lambda event: event.topic.endswith("/state") and not event.payload
+    )  # cleared when it is done
     assert (aggregator.end(), device.end()) == (0, 0), aggregator.said
     assert aggregator.said.count("old-pi") == 1
     assert [row["id"] for row in federation.result()["clients"]] == ["pi-1"]
@@ -90,7 +112,9 @@ def test_a_version_1_device_is_told_to_update_and_is_named(mosquitto_url, federa
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["named", "found"])
-def test_a_device_that_meets_a_version_1_aggregator_says_so_and_goes_on_waiting(own_broker, federate, toys, version1_link, named):
+def test_a_device_that_meets_a_version_1_aggregator_says_so_and_goes_on_waiting(
+    own_broker, federate, toys, version1_link, named
+):
     federation = federate(f"mqtt://127.0.0.1:{own_broker.port}", rounds=1, min_clients=1)
     old = version1_link(federation, "old-aggregator")
     state = version1.State(federation.name, "0" * 16, "joining", 0, 3, 0, 30.0, "0" * 64, time.time())
@@ -109,7 +133,12 @@ def test_the_access_list_allows_that_answer_and_no_more(secured_broker, federate
     own = secured_broker.enrol("old-pi", tmp_path / "old-pi.enrol")
     leader = secured_broker.link(load_enrolment(secured_broker.directory / "aggregator.enrol"), "test-leader")
     old = secured_broker.link(own, "test-old")
-    leader.subscribe(*(f"edgefl/v1/{federation.name}/{each}" for each in ("state", "device/+/status", "device/+/task", "blob/+/+")))
+    leader.subscribe(
+        *(
+            f"edgefl/v1/{federation.name}/{each}"
+            for each in ("state", "device/+/status", "device/+/task", "blob/+/+")
+        )
+    )
     old.subscribe("edgefl/v1/#")
     told = message_on(old, lambda event: event.payload)
     assert told.topic == f"edgefl/v1/{federation.name}/state"
@@ -120,7 +149,13 @@ def test_the_access_list_allows_that_answer_and_no_more(secured_broker, federate
     key.verify(base64.b64decode(state.signature), f"edgefl/v1 {federation.name} State \n".encode() + text)
 
     root = f"edgefl/v1/{federation.name}"
-    for topic in ("state", "device/other/status", "device/old-pi/task", "device/old-pi/metrics", f"blob/{'a' * 64}/0"):
+    for topic in (
+        "state",
+        "device/other/status",
+        "device/old-pi/task",
+        "device/old-pi/metrics",
+        f"blob/{'a' * 64}/0",
+    ):
         old.publish(f"{root}/{topic}", b"forged")
     for topic in ("device/old-pi/task", f"blob/{'a' * 64}/0"):
         leader.publish(f"{root}/{topic}", b"of the aggregator")
@@ -142,8 +177,12 @@ def test_an_access_list_of_version_1_is_refused_with_the_remedy(secured_broker, 
     assert "edgefl broker init" in aggregator.said
 
 
-def test_chunks_have_the_size_of_the_configuration_in_both_directions(mosquitto_url, federate, toys, puppet, listen):
-    federation = federate(mosquitto_url, rounds=1, min_clients=2, quorum=1.0, chunk_bytes=2048, algorithm="fedavg", wide=True)
+def test_chunks_have_the_size_of_the_configuration_in_both_directions(
+    mosquitto_url, federate, toys, puppet, listen
+):
+    federation = federate(
+        mosquitto_url, rounds=1, min_clients=2, quorum=1.0, chunk_bytes=2048, algorithm="fedavg", wide=True
+    )
     listener = listen(federation)
     aggregator = federation.aggregator()
     federation.device("pi-1", toys.shard(1))
@@ -155,7 +194,8 @@ def test_chunks_have_the_size_of_the_configuration_in_both_directions(mosquitto_
     assert receipt.outcome == "rejected"
     assert "chunks of 245760 bytes, expected the task's 2048" in receipt.reason
     aggregator.wait_for("pi-1 reported")
-    # receipts travel at QoS 0 and overtake the chunks, so listen until the last chunk of the device's update came
+    # receipts travel at QoS 0 and overtake the chunks, so listen until the last chunk of the device's update
+    # came
     begin = json.loads(listener.until("begin")[-1].payload)
     while begin["client_id"] != "pi-1":
         begin = json.loads(listener.until("begin")[-1].payload)

@@ -1,4 +1,6 @@
-"""The account of monitors on a broker with keys: it reads what is told of rounds and devices, no model, no update, and writes nothing."""
+"""The account of monitors on a broker with keys: it reads what is told of rounds and devices, no model, no
+update, and writes nothing.
+"""
 
 import json
 
@@ -22,7 +24,9 @@ SHA = "ab" * 32
 @pytest.fixture
 def watcher(secured_broker, tmp_path):
     path = tmp_path / "watcher.enrol"
-    made = CliRunner().invoke(broker_commands, ["watcher", "--security", str(secured_broker.directory), "-o", str(path)])
+    made = CliRunner().invoke(
+        broker_commands, ["watcher", "--security", str(secured_broker.directory), "-o", str(path)]
+    )
     assert made.exit_code == 0, made.output
     assert path.stat().st_mode & 0o777 == 0o600
     return path
@@ -34,7 +38,11 @@ def speak(secured_broker):
 
     def link(path, will=None, protocol=""):
         enrolment = load_enrolment(path)
-        made.append(Link(secured_broker.url + protocol, f"test-{len(made)}", context=tls_context(enrolment), will=will))
+        made.append(
+            Link(
+                secured_broker.url + protocol, f"test-{len(made)}", context=tls_context(enrolment), will=will
+            )
+        )
         return made[-1]
 
     yield link
@@ -43,17 +51,26 @@ def speak(secured_broker):
 
 
 READ = [
-    TOPICS.state, TOPICS.clusters, TOPICS.summary(3), *(TOPICS.device("pi-1", leaf) for leaf in ("status", "metrics", "task", "receipt")),
+    TOPICS.state,
+    TOPICS.clusters,
+    TOPICS.summary(3),
+    *(TOPICS.device("pi-1", leaf) for leaf in ("status", "metrics", "task", "receipt")),
     TOPICS.upload("pi-1", SHA, "begin"),
-]  # fmt: skip
+]
 HIDDEN = [
-    TOPICS.blob(SHA, 0), TOPICS.manifest(SHA), TOPICS.upload("pi-1", SHA, 0), TOPICS.upload("pi-1", SHA, "end"),
-    TOPICS.device("pi-1", "want"), TOPICS.device("pi-1", "claim"), "other/topic",
-]  # fmt: skip
+    TOPICS.blob(SHA, 0),
+    TOPICS.manifest(SHA),
+    TOPICS.upload("pi-1", SHA, 0),
+    TOPICS.upload("pi-1", SHA, "end"),
+    TOPICS.device("pi-1", "want"),
+    TOPICS.device("pi-1", "claim"),
+    "other/topic",
+]
 
 
 def test_it_reads_what_a_view_needs_and_no_model_and_no_update(secured_broker, watcher, speak):
-    leader, eye = speak(secured_broker.directory / "aggregator.enrol"), speak(watcher)
+    leader = speak(secured_broker.directory / "aggregator.enrol")
+    eye = speak(watcher)
     eye.subscribe("#")
     eye.subscribe(*subscriptions("f"))
     for topic in [*HIDDEN, *READ]:
@@ -75,7 +92,13 @@ def test_it_writes_nothing_not_even_under_its_own_name(secured_broker, watcher, 
     will = Message(TOPICS.device("watcher", "status"), b"will", retained=True)
     eye = speak(watcher, will=will, protocol=protocol)
     own = [TOPICS.device("watcher", leaf) for leaf in ("status", "metrics", "want", "claim", "task")]
-    for topic in [*READ, *HIDDEN, *own, TOPICS.upload("watcher", SHA, "begin"), TOPICS.upload("watcher", SHA, 0)]:
+    for topic in [
+        *READ,
+        *HIDDEN,
+        *own,
+        TOPICS.upload("watcher", SHA, "begin"),
+        TOPICS.upload("watcher", SHA, 0),
+    ]:
         eye.publish(topic, b"forged", retain=True)
     assert eye.wait_in_flight(1, 20.0)
     if protocol:  # MQTT 5 says so
@@ -88,11 +111,20 @@ def test_it_writes_nothing_not_even_under_its_own_name(secured_broker, watcher, 
 
 
 def test_commands_and_their_errors(secured_broker, watcher, tmp_path):
-    run, security = CliRunner().invoke, ["--security", str(secured_broker.directory)]
+    run = CliRunner().invoke
+    security = ["--security", str(secured_broker.directory)]
     for command, arguments, says in (
         (broker_commands, ["watcher", *security, "-o", str(watcher)], "is there already"),
-        (broker_commands, ["watcher", *security, "-o", str(tmp_path / "second")], "the watcher is enrolled already; copy its file"),
-        (broker_commands, ["watcher", "--security", str(tmp_path / "none"), "-o", str(tmp_path / "x")], "edgefl broker init"),
+        (
+            broker_commands,
+            ["watcher", *security, "-o", str(tmp_path / "second")],
+            "the watcher is enrolled already; copy its file",
+        ),
+        (
+            broker_commands,
+            ["watcher", "--security", str(tmp_path / "none"), "-o", str(tmp_path / "x")],
+            "edgefl broker init",
+        ),
         (device_commands, ["enrol", "watcher", *security], "the watcher's own"),
     ):
         assert says in str(run(command, arguments).exception)

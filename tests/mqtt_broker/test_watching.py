@@ -1,4 +1,6 @@
-"""Real federations in processes on a real broker, and those who watch: lines, a snapshot, the terminal view in a pseudo-terminal."""
+"""Real federations in processes on a real broker, and those who watch: lines, a snapshot, the terminal view
+in a pseudo-terminal.
+"""
 
 import asyncio
 import json
@@ -15,7 +17,9 @@ from edgefl.monitor.feed import Feed
 DEADLINE_S = 90.0
 
 
-def test_the_terminal_view_follows_a_federation_and_sees_a_killed_device_go(mosquitto_url, federate, toys, terminal):
+def test_the_terminal_view_follows_a_federation_and_sees_a_killed_device_go(
+    mosquitto_url, federate, toys, terminal
+):
     pytest.importorskip("textual")
     federation = federate(mosquitto_url, rounds=5000, min_clients=3)
     aggregator = federation.aggregator()
@@ -49,19 +53,32 @@ def test_sigterm_gives_the_terminal_back(mosquitto_url, terminal):
     view.wait_for("nobody: nothing heard from an aggregator yet")
     view.popen.terminate()
     assert view.end() == 0
-    assert view.drawn.rstrip().endswith(b"\x1b[?1004l") or b"\x1b[?1049l" in view.drawn  # the alternate screen is left
+    assert (
+        view.drawn.rstrip().endswith(b"\x1b[?1004l") or b"\x1b[?1049l" in view.drawn
+    )  # the alternate screen is left
 
 
 def test_lines_and_a_snapshot_of_a_federation(mosquitto_url, federate, toys, start):
     federation = federate(mosquitto_url, rounds=3, min_clients=2)
     lines = start("watch", "--broker", mosquitto_url, "--federation", federation.name, "--json")
-    text = start("watch", "device/+/metrics", "--broker", mosquitto_url, "--federation", federation.name, "--count", "4")
+    text = start(
+        "watch",
+        "device/+/metrics",
+        "--broker",
+        mosquitto_url,
+        "--federation",
+        federation.name,
+        "--count",
+        "4",
+    )
     link = open_link(mosquitto_url, None)
     try:
         feed = Feed(link, federation.name)
         aggregator = federation.aggregator()
         aggregator.wait_for("plan")
-        with lines.changed:  # both processes listen by the time that something is said, or hear what is retained
+        with (
+            lines.changed
+        ):  # both processes listen by the time that something is said, or hear what is retained
             assert lines.changed.wait_for(lambda: "state" in lines.out, DEADLINE_S)
         devices = [federation.device(name, toys.shard(i)) for i, name in enumerate(("one", "two"))]
         assert aggregator.end() == 0, aggregator.said
@@ -82,12 +99,15 @@ def test_lines_and_a_snapshot_of_a_federation(mosquitto_url, federate, toys, sta
     assert lines.end() == 0, lines.said
     found = [json.loads(line) for line in lines.out.splitlines()]
     assert not [each for each in found if "broken" in each]
-    assert {"state", "summary", "status", "metrics", "task", "receipt", "begin", "chunk", "want"} - {each["kind"] for each in found} <= {
+    assert {"state", "summary", "status", "metrics", "task", "receipt", "begin", "chunk", "want"} - {
+        each["kind"] for each in found
+    } <= {
         "want",
         "chunk",
     }
 
-    tree, result = feed.snapshot(), federation.result()
+    tree = feed.snapshot()
+    result = federation.result()
     assert (tree["broken"], tree["round"], [row["round"] for row in tree["history"]]) == (0, 4, [1, 2, 3, 4])
     told = {row["id"]: row for row in result["clients"]}
     for device in tree["devices"]:
@@ -95,7 +115,9 @@ def test_lines_and_a_snapshot_of_a_federation(mosquitto_url, federate, toys, sta
         assert device["accuracy_mixture"] == told[device["id"]]["accuracy_mixture"]
         assert device["gate"] == pytest.approx([told[device["id"]][f"gate_{k}"] for k in range(2)])
         assert [number for number, _ in device["trace"]] == [1, 2, 3]
-    assert tree["history"][-1]["accuracy_mean"] == pytest.approx(sum(row["accuracy_mixture"] for row in told.values()) / 2)
+    assert tree["history"][-1]["accuracy_mean"] == pytest.approx(
+        sum(row["accuracy_mixture"] for row in told.values()) / 2
+    )
 
     once = start("monitor", "--broker", mosquitto_url, "--federation", federation.name, "--once")
     assert once.end() == 0, once.said
@@ -125,7 +147,8 @@ def test_which_federation_is_meant(federate, start, own_broker):
         link.close()
     other = second.aggregator()
     other.wait_for("plan")
-    until, several = time.monotonic() + DEADLINE_S, none
+    until = time.monotonic() + DEADLINE_S
+    several = none
     while "2 federations are on" not in several.said:
         assert time.monotonic() < until, several.said
         several = start("monitor", "--broker", url, "--once")
@@ -143,7 +166,17 @@ def _chosen(link):
 
 def test_a_pipe_that_nobody_reads_ends_it(mosquitto_url):
     """As `| head -0` does, at a broker where nothing is said."""
-    command = [sys.executable, "-m", "edgefl", "watch", "state", "--broker", mosquitto_url, "--federation", "quiet"]
+    command = [
+        sys.executable,
+        "-m",
+        "edgefl",
+        "watch",
+        "state",
+        "--broker",
+        mosquitto_url,
+        "--federation",
+        "quiet",
+    ]
     popen = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     popen.stdout.close()
     assert popen.wait(DEADLINE_S) == 0

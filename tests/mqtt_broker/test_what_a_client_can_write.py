@@ -1,4 +1,6 @@
-"""What a client can write into the aggregator's log and directory, who may take part, and who else reads the figures of clients."""
+"""What a client can write into the aggregator's log and directory, who may take part, and who else reads the
+figures of clients.
+"""
 
 import stat
 
@@ -15,7 +17,9 @@ FORGED = "rejected from pi-9: pi-9 was revoked"
 
 def test_a_status_forges_no_line_and_moves_no_cursor(federate, mosquitto_url, puppet):
     federation = federate(mosquitto_url, min_clients=3)
-    aggregator, writer, other = federation.aggregator(), puppet(federation, "pi-1"), puppet(federation, "pi-2")
+    aggregator = federation.aggregator()
+    writer = puppet(federation, "pi-1")
+    other = puppet(federation, "pi-2")
     aggregator.wait_for("pi-1 is online")
     writer.say(paused=f"busy)\n{FORGED}\r\x1b[2J\x1b]0;title\x07\u202e(")
     aggregator.wait_for("pi-1 is paused (busy)")
@@ -29,7 +33,9 @@ def test_a_status_forges_no_line_and_moves_no_cursor(federate, mosquitto_url, pu
 def test_a_client_does_not_flood_the_log(federate, mosquitto_url, puppet):
     """A line for each change of a status, and one for each message that is rejected: so many in a minute."""
     federation = federate(mosquitto_url, min_clients=3)
-    aggregator, writer, other = federation.aggregator(), puppet(federation, "pi-1"), puppet(federation, "pi-2")
+    aggregator = federation.aggregator()
+    writer = puppet(federation, "pi-1")
+    other = puppet(federation, "pi-2")
     aggregator.wait_for("pi-1 is online")
     for number in range(150):
         writer.say(paused=f"reason {number}")
@@ -45,7 +51,8 @@ def test_a_client_does_not_flood_the_log(federate, mosquitto_url, puppet):
 def test_who_is_not_listed_takes_no_part(federate, mosquitto_url, puppet, toys):
     federation = federate(mosquitto_url, rounds=1, min_clients=1, clients=["pi-1"], algorithm="fedavg")
     stranger = puppet(federation, "pi-2")
-    aggregator, listed = federation.aggregator(), puppet(federation, "pi-1")
+    aggregator = federation.aggregator()
+    listed = puppet(federation, "pi-1")
     assert listed.send(listed.next("task"), encode_models({"global": toys.weights()})).outcome == "ok"
     assert listed.send(listed.next("task"), encode_models({})).outcome == "ok"
     assert aggregator.end() == 0, aggregator.said
@@ -56,7 +63,9 @@ def test_who_is_not_listed_takes_no_part(federate, mosquitto_url, puppet, toys):
 
 def test_a_list_of_clients_is_checked():
     assert parse_config('[federation]\nclients = ["pi-1", "pi-2"]\n').clients == ("pi-1", "pi-2")
-    with pytest.raises(ConfigError, match=r"min_clients is 2, expected at most the number of clients listed, 1"):
+    with pytest.raises(
+        ConfigError, match=r"min_clients is 2, expected at most the number of clients listed, 1"
+    ):
         FederationConfig(clients=("pi-1",))
     with pytest.raises(ConfigError, match=r"clients is \[1\], expected ids"):
         FederationConfig(clients=(1,), min_clients=1)
@@ -65,9 +74,14 @@ def test_a_list_of_clients_is_checked():
 def test_only_the_owner_reads_what_an_aggregator_keeps_of_clients(federate, mosquitto_url, toys):
     federation = federate(mosquitto_url, rounds=1, min_clients=1)
     federation.out.parent.chmod(0o755)
-    aggregator, device = federation.aggregator(), federation.device("pi-1", toys.shard(1))
+    aggregator = federation.aggregator()
+    device = federation.device("pi-1", toys.shard(1))
     assert (aggregator.end(), device.end()) == (0, 0), aggregator.said
     assert stat.S_IMODE(federation.out.stat().st_mode) == 0o700
-    figures = sorted(path for name in ("journal.sqlite*", "rounds.jsonl", "result.json") for path in federation.out.glob(name))
+    figures = sorted(
+        path
+        for name in ("journal.sqlite*", "rounds.jsonl", "result.json")
+        for path in federation.out.glob(name)
+    )
     assert len(figures) >= 3
     assert [path.name for path in figures if path.stat().st_mode & 0o077] == []

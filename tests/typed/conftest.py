@@ -42,11 +42,19 @@ class Running:
     """A command that runs, and what it said so far."""
 
     def __init__(self, line: str, directory: Path, environment: dict[str, str]) -> None:
-        self.line, self.said, self._changed = line, "", threading.Condition()
+        self.line = line
+        self.said = ""
+        self._changed = threading.Condition()
         self.process = subprocess.Popen(
-            ["bash", "-c", f"exec {line}"], cwd=directory, env=environment, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-        )  # fmt: skip
+            ["bash", "-c", f"exec {line}"],
+            cwd=directory,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -91,10 +99,15 @@ class Running:
 
 
 class Desk:
-    """A directory in which commands are typed. `instead`: what stands in them for something else here, such as a port."""
+    """A directory in which commands are typed. `instead`: what stands in them for something else here, such
+    as a port.
+    """
 
     def __init__(self, directory: Path) -> None:
-        self.root, self.directory, self.instead, self._running = ROOT, directory / "desk", dict[str, str](), list[Running]()
+        self.root = ROOT
+        self.directory = directory / "desk"
+        self.instead = dict[str, str]()
+        self._running = list[Running]()
         self.directory.mkdir()
         programs = directory / "bin"
         programs.mkdir()
@@ -102,8 +115,11 @@ class Desk:
             (programs / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {words} "$@"\n')
             (programs / name).chmod(0o755)
         self.environment = {
-            **os.environ, "PATH": f"{programs}:{os.environ['PATH']}:/usr/sbin", "PYTHONUNBUFFERED": "1", "HOME": str(directory),
-        }  # fmt: skip
+            **os.environ,
+            "PATH": f"{programs}:{os.environ['PATH']}:/usr/sbin",
+            "PYTHONUNBUFFERED": "1",
+            "HOME": str(directory),
+        }
 
     def __truediv__(self, name: str) -> Path:
         return self.directory / name
@@ -114,13 +130,23 @@ class Desk:
         return line if JQ else line.partition(" | jq")[0]
 
     def run(self, line: str, instead: dict[str, str] | None = None, code: int = 0) -> str:
-        """Type a command and wait for its end; return its standard output. What is in `instead` must be in the line."""
+        """Type a command and wait for its end; return its standard output. What is in `instead` must be in
+        the line.
+        """
         assert all(text in line for text in instead or {}), f"{line} has none of {instead}"
         done = subprocess.run(
-            ["bash", "-o", "pipefail", "-c", self.typed(line, instead)], cwd=self.directory, env=self.environment,
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=DEADLINE_S, check=False,
-        )  # fmt: skip
-        assert done.returncode == code, f"{self.typed(line, instead)}\nexpected {code}, got {done.returncode}\n{done.stdout}{done.stderr}"
+            ["bash", "-o", "pipefail", "-c", self.typed(line, instead)],
+            cwd=self.directory,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+        assert done.returncode == code, (
+            f"{self.typed(line, instead)}\nexpected {code}, got {done.returncode}\n{done.stdout}{done.stderr}"
+        )
         assert "Traceback" not in done.stderr, done.stderr
         return done.stdout
 
@@ -143,7 +169,9 @@ class Desk:
         started = self.start("edgefl broker start --port 0 --json")
         started.until("url")
         url = str(json.loads(started.said)["url"])
-        self.instead |= {f"{host}:1883": url.removeprefix("mqtt://") for host in ("192.168.1.10", "localhost")}
+        self.instead |= {
+            f"{host}:1883": url.removeprefix("mqtt://") for host in ("192.168.1.10", "localhost")
+        }
         return url
 
     def close(self) -> None:
@@ -170,7 +198,9 @@ PASSED = pytest.StashKey[bool]()
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.when == "call":
         item.stash[PASSED] = report.passed
@@ -179,7 +209,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 @pytest.fixture
 def page(request: pytest.FixtureRequest, read: Callable[[str], Any]) -> Iterator[Callable[[str], Any]]:
-    """Open pages; at the end of a test that passed every command of them was taken, or not_here.py says why it was not."""
+    """Open pages; at the end of a test that passed every command of them was taken, or not_here.py says why
+    it was not.
+    """
     opened = []
 
     def open_page(name: str) -> Any:

@@ -1,4 +1,5 @@
-"""Commands of the documentation that no test types, by page, each with its reason; `...` stands for how one goes on.
+"""Commands of the documentation that no test types, by page, each with its reason; `...` stands for how one
+goes on.
 
 test_docs.py still looks whether edgefl's own take the options that are shown.
 """
@@ -15,7 +16,10 @@ FAR = "needs a second machine"
 ROOT = "needs root, debootstrap and 35 minutes: a Debian for arm64 in /root"
 CLUSTER = "needs three machines; tests/mqtt_broker/test_nats_cluster.py runs three servers with this file"
 FAULTS = "takes minutes; tests/mqtt_broker/test_fault_suite.py, which it runs, is among the tests"
-DOCKER = "needs a docker daemon; tests/devices/test_dockerfile.py and tests/mqtt_broker/test_compose.py check what it reads"
+DOCKER = (
+    "needs a docker daemon; tests/devices/test_dockerfile.py and tests/mqtt_broker/test_compose.py check "
+    "what it reads"
+)
 SUBSCRIBER = "a program of mosquitto's; `edgefl watch`, which reads the same topics, is typed"
 OPENS = "opens this machine to its network; the README's is typed on loopback"
 
@@ -46,7 +50,10 @@ NOT_HERE: dict[str, dict[str, str]] = {
     "docs/how-to/report.md": {"pip install ...": INSTALLS},
     "docs/how-to/go-to-a-microcontroller.md": {"apt-get install ...": INSTALLS, "pip install ...": INSTALLS},
     "docs/how-to/dashboard.md": {"ssh -L ...": FAR},
-    "docs/how-to/enrol-a-fleet.md": {"scp pi-7.enrol pi-7.local:": FAR, "systemctl restart edgefl-broker": SYSTEMD},
+    "docs/how-to/enrol-a-fleet.md": {
+        "scp pi-7.enrol pi-7.local:": FAR,
+        "systemctl restart edgefl-broker": SYSTEMD,
+    },
     "docs/how-to/connect-other-tools.md": {"pip install ...": INSTALLS, "docker compose ...": DOCKER},
     "docs/how-to/run-a-cluster.md": {"nats-server -c nats.conf": CLUSTER},
     "docs/how-to/run-on-a-board.md": {"docker ...": DOCKER},

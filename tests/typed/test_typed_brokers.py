@@ -33,11 +33,17 @@ def _mosquitto() -> None:
 
 
 def test_run_a_cluster(desk: Any, page: Callable[[str], Any]) -> None:
-    """Of three addresses one answers, as when two machines are down; in tests/mqtt_broker/test_nats_cluster.py three servers run."""
+    """Of three addresses one answers, as when two machines are down; in
+    tests/mqtt_broker/test_nats_cluster.py three servers run.
+    """
     cluster = page("docs/how-to/run-a-cluster.md")
     desk.deal("shard.npz")
     url = desk.broker()
-    plain = {"a.local:1883": f"localhost:{free_port()}", "b.local:1883": url.removeprefix("mqtt://"), "c.local:1883": "localhost:1"}
+    plain = {
+        "a.local:1883": f"localhost:{free_port()}",
+        "b.local:1883": url.removeprefix("mqtt://"),
+        "c.local:1883": "localhost:1",
+    }
     desk.instead |= plain
     (desk / "federation.toml").write_text(f'{FEDERATION}[broker]\nurl = "{url}"\n')
     assert f"broker     {url}" in desk.run(cluster.take("edgefl doctor --broker"))
@@ -46,7 +52,8 @@ def test_run_a_cluster(desk: Any, page: Callable[[str], Any]) -> None:
     for each in (board, leader):
         each.ended()
     leader = desk.start(
-        cluster.take("edgefl aggregator start --config federation.toml --workers"), {"--workers 2": "--workers 2 --out two"}
+        cluster.take("edgefl aggregator start --config federation.toml --workers"),
+        {"--workers 2": "--workers 2 --out two"},
     )
     board = desk.start(f"edgefl device start --broker {url} --id pi-2 --data shard.npz")
     for each in (board, leader):
@@ -62,10 +69,15 @@ def test_run_a_cluster(desk: Any, page: Callable[[str], Any]) -> None:
     leader = desk.start(cluster.take("edgefl aggregator start"), {"--security": "--out third-out --security"})
     for each in (board, leader):
         each.ended()
-    assert all(json.loads((desk / out / "result.json").read_text())["clients"] for out in ("kitchen-out", "two", "third-out"))
+    assert all(
+        json.loads((desk / out / "result.json").read_text())["clients"]
+        for out in ("kitchen-out", "two", "third-out")
+    )
     (desk / "mqtt_broker").symlink_to(desk.root / "mqtt_broker")
     desk.run(cluster.take("sed -e"))
-    assert "@" not in "".join(line for line in (desk / "nats.conf").read_text().splitlines() if not line.strip().startswith("#"))
+    assert "@" not in "".join(
+        line for line in (desk / "nats.conf").read_text().splitlines() if not line.strip().startswith("#")
+    )
 
 
 def metrics(leader: Any) -> str:
@@ -84,13 +96,17 @@ def test_connect_other_tools(desk: Any, page: Callable[[str], Any]) -> None:
     url = desk.broker()
     (desk / "federation.toml").write_text(f'{FEDERATION}[broker]\nurl = "{url}"\n{DATA}')
     # three aggregators of the page's are one here, with the options of all
-    home, prometheus = connect.take("edgefl aggregator start"), connect.take("edgefl aggregator start")
+    home = connect.take("edgefl aggregator start")
+    prometheus = connect.take("edgefl aggregator start")
     log = connect.take("edgefl simulate")
     tracked = connect.take("edgefl aggregator start")
     options = " ".join(line.partition("--config federation.toml")[2] for line in (home, prometheus, tracked))
     leader = desk.start(
         f"edgefl aggregator start --config federation.toml {options}",
-        {"--metrics-port 9464": "--metrics-port 0", "mlflow:http://localhost:5000": "mlflow:sqlite:///rounds.db"},
+        {
+            "--metrics-port 9464": "--metrics-port 0",
+            "mlflow:http://localhost:5000": "mlflow:sqlite:///rounds.db",
+        },
     )
     leader.until("waiting for devices")
     assert "edgefl_devices_online" in metrics(leader)
@@ -107,7 +123,9 @@ def test_connect_other_tools(desk: Any, page: Callable[[str], Any]) -> None:
     for each in (board, leader):
         each.ended()
     desk.run(log)
-    assert (desk / "mlflow.db").exists() and (desk / "rounds.db").exists() and list((desk / "logs/x").iterdir())
+    assert (
+        (desk / "mlflow.db").exists() and (desk / "rounds.db").exists() and list((desk / "logs/x").iterdir())
+    )
     desk.run(connect.take("edgefl broker examples"))
     assert json.loads((desk / "examples/node-red/flow.json").read_text())
     desk.run(f"edgefl broker init broker --host localhost --port {free_port()}")

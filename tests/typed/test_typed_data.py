@@ -14,8 +14,9 @@ CSV = ["walk", "run", "sit", "stand", "lie", "jump"]
 
 def kitchen(shape: list[int], classes: int, clients: int) -> str:
     return (
-        f'[federation]\nname = "kitchen"\nrounds = 1\nmin_clients = {clients}\n[model]\nname = "softmax"\ninput_shape = {shape}\n'
-        f'num_classes = {classes}\n[algorithm]\nname = "fedavg"\nepochs = 1\n'
+        f'[federation]\nname = "kitchen"\nrounds = 1\nmin_clients = {clients}\n[model]\nname = '
+        f'"softmax"\ninput_shape = {shape}\nnum_classes = {classes}\n[algorithm]\nname = "fedavg"\nepochs = '
+        "1\n"
     )
 
 
@@ -62,12 +63,19 @@ def test_bring_your_data(desk: Any, page: Callable[[str], Any]) -> None:
     write_recordings(desk)
     (desk / "own_sensors.py").write_text(bring.blocks("python")[0])
     (desk / "federation.toml").write_text(kitchen([128, 3], 6, 3).replace("kitchen", "wrists"))
-    boards = [desk.start(bring.take("edgefl device start"), {"pi-1": f"pi-{i}", "--state state": f"--state state-{i}"}) for i in (1, 2)]
+    boards = [
+        desk.start(
+            bring.take("edgefl device start"), {"pi-1": f"pi-{i}", "--state state": f"--state state-{i}"}
+        )
+        for i in (1, 2)
+    ]
     record = desk.start(bring.take("edgefl device record"), {"--window 128": "--window 128 --count 18"})
     record.until("listening")
     speak(url)
     record.ended()
-    boards.append(desk.start(bring.take("edgefl device start"), {"pi-1": "pi-3", "--state state": "--state state-3"}))
+    boards.append(
+        desk.start(bring.take("edgefl device start"), {"pi-1": "pi-3", "--state state": "--state state-3"})
+    )
     desk.run(f"edgefl aggregator start --broker {url}")
     for board in boards:
         board.ended()

@@ -23,10 +23,12 @@ def _programs() -> None:
 
 
 def federate(desk: Any) -> None:
-    """Play a federation of one board, whose state directory is `state`. Played again, the board has learned on."""
+    """Play a federation of one board, whose state directory is `state`. Played again, the board has learned
+    on.
+    """
     (desk / "federation.toml").write_text(
-        '[federation]\nname = "kitchen"\nrounds = 2\nmin_clients = 1\n[model]\nname = "softmax"\ninput_shape = [4]\nnum_classes = 3\n'
-        '[algorithm]\nname = "pfl-mfe"\n'
+        '[federation]\nname = "kitchen"\nrounds = 2\nmin_clients = 1\n[model]\nname = '
+        '"softmax"\ninput_shape = [4]\nnum_classes = 3\n[algorithm]\nname = "pfl-mfe"\n'
     )
     url = desk.broker()
     board = desk.start(f"edgefl device start --broker {url} --id pi-1 --data shard.npz --state state")
@@ -35,14 +37,17 @@ def federate(desk: Any) -> None:
 
 
 def test_to_a_microcontroller_and_an_update(desk: Any, page: Callable[[str], Any]) -> None:
-    go, update = page("docs/how-to/go-to-a-microcontroller.md"), page("docs/how-to/update-firmware.md")
+    go = page("docs/how-to/go-to-a-microcontroller.md")
+    update = page("docs/how-to/update-firmware.md")
     desk.deal("shard.npz")
     federate(desk)
     assert "cortex-m4: flash" in desk.run(go.take("edgefl export --state"))
     assert json.loads((desk / "out/certificate.json").read_text())
     assert "every output byte the same" in desk.run(go.take("edgefl export verify"))
     assert "FULLY_CONNECTED" in desk.run(go.take("edgefl export profile"))
-    desk.run(go.take("edgefl export --state"), code=1)  # --weights 3: the one dense layer here is too small for it
+    desk.run(
+        go.take("edgefl export --state"), code=1
+    )  # --weights 3: the one dense layer here is too small for it
 
     desk.run(update.take("edgefl export key"))
     desk.run(update.take("edgefl export --state"))

@@ -1,4 +1,6 @@
-"""A fleet with keys: enrolled, watched, paused, revoked, as four pages have it typed, with mosquitto and real processes."""
+"""A fleet with keys: enrolled, watched, paused, revoked, as four pages have it typed, with mosquitto and real
+processes.
+"""
 
 import json
 import re
@@ -40,7 +42,9 @@ def page_of(dashboard: Any) -> str:
 
 @contextmanager
 def kept(url: str, *topics: str) -> Iterator[None]:
-    """Have the broker keep a word on topics of the federation meanwhile: who listens, hears it at once, and once more when it goes."""
+    """Have the broker keep a word on topics of the federation meanwhile: who listens, hears it at once, and
+    once more when it goes.
+    """
     link = Link(url, "test")
     try:
         for payload in (b"{}", b""):
@@ -63,10 +67,13 @@ def test_an_open_fleet_and_one_with_keys(desk: Any, page: Callable[[str], Any]) 
     """One test, because two of the pages speak of both."""
     if find_mosquitto() is None:
         pytest.skip("mosquitto is not installed")
-    watch, look = page("docs/how-to/watch-a-federation.md"), page("docs/how-to/dashboard.md")
+    watch = page("docs/how-to/watch-a-federation.md")
+    look = page("docs/how-to/dashboard.md")
     desk.deal("shard.npz", "pi-1.npz", "pi-2.npz")
     an_open_fleet(desk, page("README.md"), watch, look)
-    one_with_keys(desk, page("docs/how-to/enrol-a-fleet.md"), page("docs/how-to/run-on-a-board.md"), watch, look)
+    one_with_keys(
+        desk, page("docs/how-to/enrol-a-fleet.md"), page("docs/how-to/run-on-a-board.md"), watch, look
+    )
 
 
 def an_open_fleet(desk: Any, readme: Any, watch: Any, look: Any) -> None:
@@ -75,18 +82,26 @@ def an_open_fleet(desk: Any, readme: Any, watch: Any, look: Any) -> None:
     url = re.search(r"mqtt://\S+", broker.said)
     assert url is not None
     desk.instead |= {"mqtt://localhost:1883": url[0], "mqtt://192.168.1.10:1883": url[0]}
-    (desk / "federation.toml").write_text(f'{FEDERATION}[broker]\nurl = "{url[0]}"\n[data]\nname = "npz:shard.npz"\n')
+    (desk / "federation.toml").write_text(
+        f'{FEDERATION}[broker]\nurl = "{url[0]}"\n[data]\nname = "npz:shard.npz"\n'
+    )
     any_port = {"--port 8080": "--port 0"}
     dashboards = [desk.start(each.take("edgefl dashboard --broker"), any_port) for each in (readme, look)]
     leader = desk.start("edgefl aggregator start --out open")
     leader.until("waiting for devices")
     watchers = [
         desk.start(readme.take("edgefl watch"), {"metrics'": f"metrics' --broker {url[0]} --count 5"}),
-        desk.start(watch.take("edgefl watch 'device/+/metrics'"), {"metrics'": f"metrics' --broker {url[0]} --count 5"}),
         desk.start(
-            watch.take("edgefl watch 'round/+/summary'"), {"--json": f"--json --broker {url[0]} --count 5", "jq": "jq --unbuffered"}
+            watch.take("edgefl watch 'device/+/metrics'"),
+            {"metrics'": f"metrics' --broker {url[0]} --count 5"},
         ),
-        desk.start(watch.take("edgefl watch 'device/pi-1/#'"), {"--count 20": f"--count 5 --broker {url[0]}"}),
+        desk.start(
+            watch.take("edgefl watch 'round/+/summary'"),
+            {"--json": f"--json --broker {url[0]} --count 5", "jq": "jq --unbuffered"},
+        ),
+        desk.start(
+            watch.take("edgefl watch 'device/pi-1/#'"), {"--count 20": f"--count 5 --broker {url[0]}"}
+        ),
     ]
     with kept(url[0], "device/pi-0/metrics", "round/0/summary"):
         for each, text in zip(watchers[:3], ("pi-0", "pi-0", "null" if JQ else "round/0"), strict=True):
@@ -97,10 +112,15 @@ def an_open_fleet(desk: Any, readme: Any, watch: Any, look: Any) -> None:
     ]
     for each in (*boards, leader, *watchers):
         each.ended()
-    assert not JQ or len([line for line in watchers[2].said.splitlines() if line != "null" and float(line) > 0]) == 3, watchers[2].said
+    assert (
+        not JQ
+        or len([line for line in watchers[2].said.splitlines() if line != "null" and float(line) > 0]) == 3
+    ), watchers[2].said
     for monitor in (readme, watch, watch, watch):
         line = monitor.take("edgefl monitor")
-        assert "pi-1" in desk.run(line, None if "--broker" in line else {"edgefl monitor": f"edgefl monitor --broker {url[0]}"})
+        assert "pi-1" in desk.run(
+            line, None if "--broker" in line else {"edgefl monitor": f"edgefl monitor --broker {url[0]}"}
+        )
     for each in dashboards:
         assert "<html" in page_of(each)
     assert "accuracy" in desk.run(readme.take("edgefl infer"))
@@ -112,13 +132,17 @@ def an_open_fleet(desk: Any, readme: Any, watch: Any, look: Any) -> None:
 def one_with_keys(desk: Any, enrol: Any, board: Any, watch: Any, look: Any) -> None:
     (desk / "federation.toml").write_text(FEDERATION)
     port = free_port()
-    desk.run(enrol.take("edgefl broker init"), {"aggregator.local": f"localhost --bind 127.0.0.1 --port {port}"})
+    desk.run(
+        enrol.take("edgefl broker init"), {"aggregator.local": f"localhost --bind 127.0.0.1 --port {port}"}
+    )
     mosquitto = desk.start(enrol.take("mosquitto -c"))
     mosquitto.until(" running")
     desk.run(enrol.take("edgefl device enrol pi-7 "))
     desk.run("edgefl device enrol pi-8 --security broker -o pi-8.enrol")
     desk.run(watch.take("edgefl broker watcher"))
-    desk.run(look.take("edgefl broker watcher"), {"watcher.enrol": "second.enrol"}, code=1)  # one file for all who watch
+    desk.run(
+        look.take("edgefl broker watcher"), {"watcher.enrol": "second.enrol"}, code=1
+    )  # one file for all who watch
     leader = desk.start(enrol.take("edgefl aggregator start"))
     leader.until("waiting for devices")
 
@@ -142,14 +166,19 @@ def one_with_keys(desk: Any, enrol: Any, board: Any, watch: Any, look: Any) -> N
     assert "22:00-06:00" in (desk / "edgefl-pi-7.service").read_text()
 
     # who watches
-    assert "<html" in page_of(desk.start(look.take("edgefl dashboard --enrol"), {"watcher.enrol": "watcher.enrol --port 0"}))
+    assert "<html" in page_of(
+        desk.start(look.take("edgefl dashboard --enrol"), {"watcher.enrol": "watcher.enrol --port 0"})
+    )
     assert "pi-7" in desk.run(watch.take("edgefl monitor --enrol"))
     assert leader.process.poll() is None
 
     pi_8 = desk.start("edgefl device start --enrol pi-8.enrol --data shard.npz --state state-8")
     for each in (leader, pi_7, pi_8):
         each.ended()
-    assert [row["id"] for row in json.loads((desk / "kitchen/result.json").read_text())["clients"]] == ["pi-7", "pi-8"]
+    assert [row["id"] for row in json.loads((desk / "kitchen/result.json").read_text())["clients"]] == [
+        "pi-7",
+        "pi-8",
+    ]
     assert (desk / "state/model/model.tflite").exists()
 
     # a lost board: the broker is restarted

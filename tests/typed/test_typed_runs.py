@@ -1,4 +1,6 @@
-"""Simulations and what is made of them, as their pages have them typed. Sizes are smaller than the pages', and nothing else is."""
+"""Simulations and what is made of them, as their pages have them typed. Sizes are smaller than the pages',
+and nothing else is.
+"""
 
 import json
 import shutil
@@ -9,10 +11,15 @@ import pytest
 
 # The configurations of the pages, of a size that takes seconds.
 SMALLER = {
-    '"fashion-mnist"': '"digits"', '"lenet5"': '"softmax"', "num_clients = 100\n": "num_clients = 4\n", "rounds = 20\n": "rounds = 5\n",
-    "clients_per_round = 10\n": "clients_per_round = 2\n", "epochs = 5\n": "epochs = 1\n",
-}  # fmt: skip
-# Runs that a page has without saying how they were made; one Python makes all of them, for TensorFlow takes its time to start.
+    '"fashion-mnist"': '"digits"',
+    '"lenet5"': '"softmax"',
+    "num_clients = 100\n": "num_clients = 4\n",
+    "rounds = 20\n": "rounds = 5\n",
+    "clients_per_round = 10\n": "clients_per_round = 2\n",
+    "epochs = 5\n": "epochs = 1\n",
+}
+# Runs that a page has without saying how they were made; one Python makes all of them, for TensorFlow takes
+# its time to start.
 MAKE = """
 import sys
 from edgefl.cli.main import cli
@@ -36,8 +43,18 @@ num_clients = 4
 """
 FEWER = "samples = 40\ntest_samples = 20"
 RUNS = (
-    ("runs/aem-reduced/one", "aem", "epsilon = 0.3\nnum_experts = 2\nlocal_epochs = 2\ngate_epochs = 2", '"p-majority"\np = 0.5\n' + FEWER),
-    ("runs/a", "clustered", "baseline_epochs = 0", '"tasks"\ntasks = 2\nnum_tasks = 4\nclusters = 2\n' + FEWER),
+    (
+        "runs/aem-reduced/one",
+        "aem",
+        "epsilon = 0.3\nnum_experts = 2\nlocal_epochs = 2\ngate_epochs = 2",
+        '"p-majority"\np = 0.5\n' + FEWER,
+    ),
+    (
+        "runs/a",
+        "clustered",
+        "baseline_epochs = 0",
+        '"tasks"\ntasks = 2\nnum_tasks = 4\nclusters = 2\n' + FEWER,
+    ),
     ("runs/mf", "pfl-mf", "baseline_epochs = 0\nadapt_epochs = 1\ngate_epochs = 1", '"dirichlet"'),
     ("runs/mfe", "pfl-mfe", "baseline_epochs = 0\nadapt_epochs = 1\ngate_epochs = 1", '"dirichlet"'),
 )
@@ -60,7 +77,11 @@ def test_commands(desk: Any, page: Callable[[str], Any]) -> None:
     for shell in ("bash", "fish", "zsh"):
         desk.run(commands.take(f"edgefl completion {shell}"))
     home = desk.directory.parent
-    for place in (".local/share/bash-completion/completions/edgefl", ".config/fish/completions/edgefl.fish", ".edgefl.zsh"):
+    for place in (
+        ".local/share/bash-completion/completions/edgefl",
+        ".config/fish/completions/edgefl.fish",
+        ".edgefl.zsh",
+    ):
         assert "edgefl" in (home / place).read_text()
 
 
@@ -71,7 +92,9 @@ def test_measure(desk: Any, page: Callable[[str], Any]) -> None:
     desk.run(measure.take("edgefl simulate few.toml"))
     assert "one" in desk.run(measure.take("edgefl compare"))
     assert sorted(json.loads(desk.run(measure.take("edgefl compare")))) == ["one", "two"]
-    assert {"run.json", "rounds.jsonl", "summary.json"} <= {path.name for path in (desk / "runs/one").iterdir()}
+    assert {"run.json", "rounds.jsonl", "summary.json"} <= {
+        path.name for path in (desk / "runs/one").iterdir()
+    }
     assert "--kind" in desk.run(measure.take("python -m firmware_export bench-int8 --help"))
 
 
@@ -82,7 +105,9 @@ def test_simulate(desk: Any, page: Callable[[str], Any]) -> None:
     assert "mixture" in desk.run(simulate.take("edgefl simulate federation.toml"))
     for what in ("algorithms", "models", "datasets", "partitions"):
         assert desk.run(simulate.take(f"edgefl {what}"))
-    desk.run(simulate.take("edgefl partitions show"), {"fashion-mnist": "digits", "--clients 20": "--clients 4"})
+    desk.run(
+        simulate.take("edgefl partitions show"), {"fashion-mnist": "digits", "--clients 20": "--clients 4"}
+    )
     desk.run(simulate.take("edgefl simulate federation.toml"))
     assert "int8" in desk.run(simulate.take("edgefl export --state"))
     assert "held-out samples" in desk.run(simulate.take("edgefl infer"))
@@ -95,14 +120,19 @@ def test_report(desk: Any, page: Callable[[str], Any]) -> None:
     pytest.importorskip("matplotlib")
     report = page("docs/how-to/report.md")
     (desk / "federation.toml").write_text(FEW)
-    desk.run(report.take("edgefl simulate"), {"--evaluate-every 5 --layers-over 4": "--evaluate-every 2 --layers-over 1"})
+    desk.run(
+        report.take("edgefl simulate"),
+        {"--evaluate-every 5 --layers-over 4": "--evaluate-every 2 --layers-over 1"},
+    )
     desk.run(report.take("edgefl report runs/x"))
     assert "Training loss" in (desk / "report.html").read_text()
     assert "aem-6" in desk.run(report.take("edgefl report --list"))
     made = []
     for out, algorithm, options, partition in RUNS:
         name = out.replace("/", "-") + ".toml"
-        (desk / name).write_text(FEW.replace('"fedavg"', f'"{algorithm}"\n{options}').replace('"dirichlet"', partition))
+        (desk / name).write_text(
+            FEW.replace('"fedavg"', f'"{algorithm}"\n{options}').replace('"dirichlet"', partition)
+        )
         made.append(f"{name} --out {out}{' --evaluate-every 1' * (algorithm == 'clustered')}")
     (desk / "make.py").write_text(MAKE)
     (desk / "made").write_text("\n".join(made))

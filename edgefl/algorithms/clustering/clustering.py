@@ -1,11 +1,12 @@
 """Hierarchical clustering of clients by vectors of their weights; for the aggregator, which has scipy.
 
-Average linkage on cosine distance: Filippakopoulos et al., Personalization in Distributed tinyML Applications via Adaptive
-Clustered Federated Learning. Ward linkage on Euclidean distance: Ward, JASA 58, 1963, as in Yeganeh et al., arXiv:2207.03448.
-Both give merge heights that never fall, so a cut is a number of merges, taken from the lowest on.
+Average linkage on cosine distance: Filippakopoulos et al., Personalization in Distributed tinyML Applications
+via Adaptive Clustered Federated Learning. Ward linkage on Euclidean distance: Ward, JASA 58, 1963, as in
+Yeganeh et al., arXiv:2207.03448. Both give merge heights that never fall, so a cut is a number of merges,
+taken from the lowest on.
 
-The same vectors in the same order give the same clusters: sort clients by id. Of merges of equal height the one of the earlier
-clients comes first. A client alone is one cluster; identical clients merge at height 0.
+The same vectors in the same order give the same clusters: sort clients by id. Of merges of equal height the
+one of the earlier clients comes first. A client alone is one cluster; identical clients merge at height 0.
 """
 
 from collections.abc import Sequence
@@ -27,9 +28,10 @@ THIN = 0.1
 class Cut:
     """Clusters of clients: labels int64[n] from 0 on, numbered by their first client.
 
-    at: the height of the cut; below: that of the last merge taken, 0 when there is none; above: that of the next, None when no
-    merge is left. Heights are in units of the distance. merges: all of them, see `linkage`; similarity: float64[n, n], the cosine of
-    what was compared, where the one who cuts says so. centers: float64[clusters, d], by which a client that arrives later is placed.
+    at: the height of the cut; below: that of the last merge taken, 0 when there is none; above: that of the
+    next, None when no merge is left. Heights are in units of the distance. merges: all of them, see
+    `linkage`; similarity: float64[n, n], the cosine of what was compared, where the one who cuts says so.
+    centers: float64[clusters, d], by which a client that arrives later is placed.
     """
 
     labels: Labels
@@ -52,7 +54,9 @@ class Cut:
 
 
 def cosine_similarity(vectors: Sequence[Array]) -> Matrix:
-    """Return the cosine of each two of n vectors of one length, float64[n, n]. A vector of zeros is like others of zeros alone."""
+    """Return the cosine of each two of n vectors of one length, float64[n, n]. A vector of zeros is like
+    others of zeros alone.
+    """
     matrix = np.asarray(vectors, np.float64).reshape(len(vectors), -1)
     norms = np.linalg.norm(matrix, axis=1, keepdims=True)
     units = np.divide(matrix, norms, out=np.zeros_like(matrix), where=norms > 0)
@@ -79,8 +83,8 @@ def euclidean_distance(vectors: Sequence[Array]) -> Matrix:
 def mean_units(vectors: Sequence[Array], labels: Labels) -> Matrix:
     """Return the mean of each cluster's vectors, each scaled to length 1: float64[clusters, d].
 
-    A vector's dot product with it is the vector's length times its mean cosine similarity to the cluster's members: the measure of
-    average linkage.
+    A vector's dot product with it is the vector's length times its mean cosine similarity to the cluster's
+    members: the measure of average linkage.
     """
     matrix = np.asarray(vectors, np.float64).reshape(len(vectors), -1)
     norms = np.linalg.norm(matrix, axis=1, keepdims=True)
@@ -95,7 +99,13 @@ def means(vectors: Sequence[Array] | Matrix, labels: Labels) -> Matrix:
 
 def most_similar(vector: Array, centers: Matrix) -> int:
     """Return the cluster of highest mean cosine similarity, by `mean_units`; the lowest of several."""
-    return int(np.argmax(np.round(centers @ vector.astype(np.float64) / max(float(np.linalg.norm(vector)), 1e-30), DECIMALS)))
+    return int(
+        np.argmax(
+            np.round(
+                centers @ vector.astype(np.float64) / max(float(np.linalg.norm(vector)), 1e-30), DECIMALS
+            )
+        )
+    )
 
 
 def nearest(vector: Array, centers: Matrix) -> int:
@@ -106,8 +116,8 @@ def nearest(vector: Array, centers: Matrix) -> int:
 def linkage(distances: Matrix, method: Literal["average", "ward"]) -> Matrix:
     """Return the merges of n clients from the lowest to the highest, float64[n - 1, 4], in scipy's form.
 
-    A row holds the two that merge (a client's index, or n + i for the outcome of row i), the height, and the number of clients in
-    the outcome. distances: float64[n, n]; Ward's method takes Euclidean ones.
+    A row holds the two that merge (a client's index, or n + i for the outcome of row i), the height, and the
+    number of clients in the outcome. distances: float64[n, n]; Ward's method takes Euclidean ones.
     """
     from scipy.cluster.hierarchy import linkage as merge
 
@@ -123,15 +133,18 @@ def cut_at(merges: Matrix, distance: float) -> Cut:
 
 
 def cut_into(merges: Matrix, count: int) -> Cut:
-    """Take as many merges as leave `count` clusters: one for each client when there are fewer clients, one when count is below 1."""
+    """Take as many merges as leave `count` clusters: one for each client when there are fewer clients, one
+    when count is below 1.
+    """
     return _cut(merges, min(max(len(merges) + 1 - max(count, 1), 0), len(merges)))
 
 
 def cut_widest(merges: Matrix, limit: float | None = None) -> Cut:
-    """Cut in the widest gap between one merge and the next, the highest of equals, among the upper half of the merges.
+    """Cut in the widest gap between one merge and the next, the highest of equals, among the upper half of
+    the merges.
 
-    The lower half is always taken, so that n clients give at most (n + 1) / 2 clusters. Without this bound the gap between the two
-    lowest merges may win: chance makes two clients much more similar than all others.
+    The lower half is always taken, so that n clients give at most (n + 1) / 2 clusters. Without this bound
+    the gap between the two lowest merges may win: chance makes two clients much more similar than all others.
     Where there is no gap (equal heights, or fewer than three clients) all clients are one cluster.
 
     Args:
@@ -150,17 +163,29 @@ def cut_widest(merges: Matrix, limit: float | None = None) -> Cut:
 def explain(clients: int, clusters: int, at: float, below: float, above: float | None) -> tuple[str, str]:
     """Return what a cut did, in words, and a warning, empty when there is no reason for one.
 
-    There is when the cut parts nobody or everybody, and when a cut a tenth higher or lower would give other clusters.
+    There is when the cut parts nobody or everybody, and when a cut a tenth higher or lower would give other
+    clusters.
     """
-    following = "no merge is left" if above is None else f"the next is at {above:.4g}, a margin of {above - below:.4g}"
-    told = f"{clusters} clusters of {clients} clients, cut at {at:.4g}: the last merge is at {below:.4g}, {following}"
+    following = (
+        "no merge is left"
+        if above is None
+        else f"the next is at {above:.4g}, a margin of {above - below:.4g}"
+    )
+    told = (
+        f"{clusters} clusters of {clients} clients, cut at {at:.4g}: the last merge is at {below:.4g}, "
+        f"{following}"
+    )
     remedy = "train more epochs or at a higher learning rate before clustering, or cut elsewhere"
     if clients > 1 and clusters == 1:
         return told, f"all {clients} clients are in one cluster; to part them, {remedy}"
     if clients > 1 and clusters == clients:
         return told, f"each of {clients} clients is a cluster of its own; to join them, {remedy}"
     if above is not None and min(at - below, above - at) < THIN * at:
-        return told, f"the margin is thin: the last merge is at {below:.4g}, the cut at {at:.4g}, the next merge at {above:.4g}; {remedy}"
+        return (
+            told,
+            f"the margin is thin: the last merge is at {below:.4g}, the cut at {at:.4g}, the next merge at "
+            f"{above:.4g}; {remedy}",
+        )
     return told, ""
 
 

@@ -1,7 +1,8 @@
 """How alike clients' models are, layer by layer and epoch by epoch.
 
-Filippakopoulos et al., Personalization in Distributed tinyML Applications via Adaptive Clustered Federated Learning, figures 3
-and 4: convolutions are much alike whatever the data, dense layers tell the tasks apart, and few epochs are enough.
+Filippakopoulos et al., Personalization in Distributed tinyML Applications via Adaptive Clustered Federated
+Learning, figures 3 and 4: convolutions are much alike whatever the data, dense layers tell the tasks apart,
+and few epochs are enough.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,14 +24,19 @@ def layer_of(name: str) -> str:
 def compared(weights: Weights, layers: str = "") -> tuple[str, ...]:
     """Return the names of the weights that clients are compared by, sorted.
 
-    layers: names of layers, with commas between; empty means the dense layers, which are those with a kernel of rank 2, with
-    their biases. Raises ConfigError when there is no such layer.
+    layers: names of layers, with commas between; empty means the dense layers, which are those with a kernel
+    of rank 2, with their biases. Raises ConfigError when there is no such layer.
     """
     wanted = {each.strip().rstrip("/") for each in layers.split(",") if each.strip()}
     dense = {layer_of(name) for name, array in weights.items() if array.ndim == 2}
     if not wanted and not dense:
-        raise ConfigError("the model has no dense layer (a kernel of rank 2) to compare clients by; name layers in [algorithm] layers")
-    found = {each: tuple(name for name in weights if f"{name}/".startswith(f"{each}/")) for each in wanted or dense}
+        raise ConfigError(
+            "the model has no dense layer (a kernel of rank 2) to compare clients by; name layers in "
+            "[algorithm] layers"
+        )
+    found = {
+        each: tuple(name for name in weights if f"{name}/".startswith(f"{each}/")) for each in wanted or dense
+    }
     for each, names in found.items():
         if not names:
             have = ", ".join(sorted({layer_of(name) for name in weights}))
@@ -56,17 +62,26 @@ def layer_similarities(models: Sequence[Weights]) -> dict[str, Matrix]:
 def similarity_lines(checkpoints: Sequence[Sequence[Weights]], layers: str = "") -> Matrix:
     """Return one line an epoch over all pairs of clients: float64[epochs, n (n - 1) / 2] (figure 4).
 
-    checkpoints: after each epoch one model a client. Pairs are (0, 1), (0, 2), ... (n - 2, n - 1). layers as in `compared`.
+    checkpoints: after each epoch one model a client. Pairs are (0, 1), (0, 2), ... (n - 2, n - 1). layers as
+    in `compared`.
     """
     names = compared(checkpoints[0][0], layers)
     pairs = np.triu_indices(len(checkpoints[0]), 1)
-    return np.stack([cosine_similarity([vector(model, names) for model in models])[pairs] for models in checkpoints])
+    return np.stack(
+        [cosine_similarity([vector(model, names) for model in models])[pairs] for models in checkpoints]
+    )
 
 
 def pretrain(
-    learner: Learner, initial: Weights, shards: Mapping[str, Shard], epochs: int, hyper: Mapping[str, float], seed: int = 1
+    learner: Learner,
+    initial: Weights,
+    shards: Mapping[str, Shard],
+    epochs: int,
+    hyper: Mapping[str, float],
+    seed: int = 1,
 ) -> list[list[Weights]]:
-    """Train each client from the same weights, and return after each epoch the models of all, by sorted client id.
+    """Train each client from the same weights, and return after each epoch the models of all, by sorted
+    client id.
 
     hyper: of the signature `train`. Optimizer slots start anew with each epoch.
     """
@@ -75,8 +90,11 @@ def pretrain(
     for epoch in range(1, epochs + 1):
         trained: list[Weights] = []
         for weights, client_id in zip(before, sorted(shards), strict=True):
-            shard, rng = shards[client_id], rng_for(seed, epoch, client_id)
-            after, _ = learner.fit("train", weights, {"x": shard.x_train}, shard.y_train, epochs=1, rng=rng, hyper=hyper)
+            shard = shards[client_id]
+            rng = rng_for(seed, epoch, client_id)
+            after, _ = learner.fit(
+                "train", weights, {"x": shard.x_train}, shard.y_train, epochs=1, rng=rng, hyper=hyper
+            )
             trained.append({**weights, **after})
         checkpoints.append(trained)
         before = trained

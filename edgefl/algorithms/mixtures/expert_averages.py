@@ -1,7 +1,7 @@
 """The server's side of FedMix: which experts a client is sent, the mean delta of each, a step of Adam on it.
 
-Reisser et al., Federated Mixture of Experts, arXiv:2107.06724, equation 8, p(s|k) proportional to q(k|s) N_s over the round's
-updates, and appendix I, pruning.
+Reisser et al., Federated Mixture of Experts, arXiv:2107.06724, equation 8, p(s|k) proportional to q(k|s) N_s
+over the round's updates, and appendix I, pruning.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +16,9 @@ from edgefl.algorithms.server_optimizer import step
 from edgefl.types import Broadcast, Scalars, ServerState, Update, Weights
 
 SLACK = 0.9
-"""An expert is pruned at the server later than at the client, so that one near the threshold is not lost at once."""
+"""An expert is pruned at the server later than at the client, so that one near the threshold is not lost at
+once.
+"""
 
 
 def metrics_of(responsibility: rs.Real) -> dict[str, float]:
@@ -25,32 +27,44 @@ def metrics_of(responsibility: rs.Real) -> dict[str, float]:
 
 
 def told(metrics: Scalars, num_experts: int) -> rs.Real:
-    """Return q(z|s) out of an update's metrics: float64[experts], uniform where it is missing or no distribution."""
+    """Return q(z|s) out of an update's metrics: float64[experts], uniform where it is missing or no
+    distribution.
+    """
     values = np.array([metrics.get(f"q/{k}", np.nan) for k in range(num_experts)])
     fits = np.isfinite(values).all() and (values >= 0).all() and values.sum() > 0
     return values / values.sum() if fits else np.full(num_experts, 1 / num_experts)
 
 
 def known(state: ServerState, client_id: str, num_experts: int) -> rs.Real | None:
-    """Return the q(z|s) that a client told last, float64[experts]; None for one that took part in no round."""
+    """Return the q(z|s) that a client told last, float64[experts]; None for one that took part in no
+    round.
+    """
     values = np.array([state.scalars.get(f"q/{client_id}/{k}", np.nan) for k in range(num_experts)])
     return values if np.isfinite(values).all() else None
 
 
 def broadcast_to(state: ServerState, client_id: str, num_experts: int, threshold: float) -> Broadcast:
-    """Return all models for this client but the experts that it last told to have less than .9 of the threshold of."""
+    """Return all models for this client but the experts that it last told to have less than .9 of the
+    threshold of.
+    """
     last = known(state, client_id, num_experts)
     sent = range(num_experts) if last is None else rs.kept(last, SLACK * threshold)
     left_out = {name_of(k) for k in range(num_experts) if k not in sent}
-    return Broadcast(state.round, state.phase, {name: model for name, model in state.models.items() if name not in left_out})
+    return Broadcast(
+        state.round,
+        state.phase,
+        {name: model for name, model in state.models.items() if name not in left_out},
+    )
 
 
 def expert_means(
     state: ServerState, updates: Iterable[Update], num_experts: int, threshold: float
 ) -> tuple[dict[str, Weights], ServerState]:
-    """Return the mean delta of each model that came back, experts' by p(s|k), others' by N_s, and the state with what was told.
+    """Return the mean delta of each model that came back, experts' by p(s|k), others' by N_s, and the state
+    with what was told.
 
-    A client's experts below the threshold count for nothing, the others for all of it (the renormalisation of algorithm 2).
+    A client's experts below the threshold count for nothing, the others for all of it (the renormalisation of
+    algorithm 2).
     """
     scalars = dict(state.scalars)
 
@@ -60,22 +74,35 @@ def expert_means(
             scalars.update({f"q/{update.client_id}/{k}": float(value) for k, value in enumerate(own)})
             left = rs.pruned(own, rs.kept(own, threshold))
             weight = {name_of(k): float(value) for k, value in enumerate(left)}
-            yield from ((name, delta, update.num_samples * weight.get(name, 1.0)) for name, delta in update.deltas.items())
+            yield from (
+                (name, delta, update.num_samples * weight.get(name, 1.0))
+                for name, delta in update.deltas.items()
+            )
 
     means = weighted_means(terms())
     return means, replace(state, scalars=scalars)
 
 
 def step_each(
-    state: ServerState, means: Mapping[str, Weights], learning_rate: float, own_rates: Mapping[str, float] = {}, optimizer: str = "adam"
+    state: ServerState,
+    means: Mapping[str, Weights],
+    learning_rate: float,
+    own_rates: Mapping[str, float] = {},
+    optimizer: str = "adam",
 ) -> ServerState:
-    """Return the next round's state after the optimizer's step on each model that has a mean delta; one that nobody trained stays.
+    """Return the next round's state after the optimizer's step on each model that has a mean delta; one that
+    nobody trained stays.
 
     own_rates: learning rates of models that have one of their own, by name.
     """
-    models, slots = dict(state.models), dict(state.slots)
+    models = dict(state.models)
+    slots = dict(state.slots)
     for name, delta in means.items():
         models[name], slots[name] = step(
-            optimizer, {"learning_rate": own_rates.get(name, learning_rate)}, models[name], delta, slots.get(name, {})
+            optimizer,
+            {"learning_rate": own_rates.get(name, learning_rate)},
+            models[name],
+            delta,
+            slots.get(name, {}),
         )
     return replace(state, round=state.round + 1, models=models, slots=slots)

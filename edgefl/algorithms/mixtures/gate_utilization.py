@@ -1,6 +1,8 @@
-"""How much a mixture leans on each of its experts: the mean of its gate over samples, for whoever looks at a fleet.
+"""How much a mixture leans on each of its experts: the mean of its gate over samples, for whoever looks at a
+fleet.
 
-Isaksson et al., Adaptive Expert Models, 2022, figure 6, and Reisser et al., arXiv:2107.06724, figure 7, draw it a client each.
+Isaksson et al., Adaptive Expert Models, 2022, figure 6, and Reisser et al., arXiv:2107.06724, figure 7, draw
+it a client each.
 """
 
 import numpy as np
@@ -17,17 +19,21 @@ PREDICT_GATE = "predict_gate"
 
 
 def gate_figures(learner: Learner, mixture: Weights, x: Array) -> dict[str, float]:
-    """Return the mean gate weight of each expert as metrics `gate_0`, `gate_1`, ..., which sum to 1. x: float32[n, *input_shape].
+    """Return the mean gate weight of each expert as metrics `gate_0`, `gate_1`, ..., which sum to 1. x:
+    float32[n, *input_shape].
 
-    In AEM and in PFL-MoE (`gate_0` is the federated classifier) the last is the client's own. Empty for a mixture without a gate,
-    and without samples.
+    In AEM and in PFL-MoE (`gate_0` is the federated classifier) the last is the client's own. Empty for a
+    mixture without a gate, and without samples.
     """
     found = gate_weights(learner, mixture, x) if len(x) else None
-    return {} if found is None else {f"{FIGURE}{k}": float(value) for k, value in enumerate(found.mean(axis=0))}
+    return (
+        {} if found is None else {f"{FIGURE}{k}": float(value) for k, value in enumerate(found.mean(axis=0))}
+    )
 
 
 def gate_by_class(learner: Learner, mixture: Weights, x: Array, y: Labels) -> NDArray[np.float64]:
-    """Return (class, samples of it, mean gate weight of each expert): float64[classes that occur, 2 + experts], sorted by class.
+    """Return (class, samples of it, mean gate weight of each expert): float64[classes that occur, 2 +
+    experts], sorted by class.
 
     No row without a gate. It tells a client's labels, so it is for a simulation and never sent.
     """
@@ -35,26 +41,39 @@ def gate_by_class(learner: Learner, mixture: Weights, x: Array, y: Labels) -> ND
     if found is None:
         return np.zeros((0, 2))
     classes, counts = np.unique(y, return_counts=True)
-    return np.column_stack([classes, counts, [found[y == label].mean(axis=0, dtype=np.float64) for label in classes]])
+    return np.column_stack(
+        [classes, counts, [found[y == label].mean(axis=0, dtype=np.float64) for label in classes]]
+    )
 
 
 def gate_weights(learner: Learner, mixture: Weights, x: Array) -> NDArray[np.floating] | None:
-    """Return the gate's weight for each sample and expert, [n, experts]; None where the mixture has no gate that is known here."""
-    name, signatures = learner.spec.algorithm, {signature.name for signature in learner.spec.signatures}
+    """Return the gate's weight for each sample and expert, [n, experts]; None where the mixture has no gate
+    that is known here.
+    """
+    name = learner.spec.algorithm
+    signatures = {signature.name for signature in learner.spec.signatures}
     count = _count(mixture)
     if PREDICT_GATE in signatures:
         signature = learner.spec.signature(PREDICT_GATE)
         seen = signature.data[0].name
-        data = x if seen == "x" else _sum_of_features(learner, mixture, count, x)  # the kernel holds the mean's division: `for_sum`
-        return learner.predict(PREDICT_GATE, {spec.name: mixture[spec.name] for spec in signature.frozen}, {seen: data})
-    if "responsibility/0" in mixture and TRAIN_GATE in signatures:  # permuted labels have responsibilities and no gate
+        data = (
+            x if seen == "x" else _sum_of_features(learner, mixture, count, x)
+        )  # the kernel holds the mean's division: `for_sum`
+        return learner.predict(
+            PREDICT_GATE, {spec.name: mixture[spec.name] for spec in signature.frozen}, {seen: data}
+        )
+    if (
+        "responsibility/0" in mixture and TRAIN_GATE in signatures
+    ):  # permuted labels have responsibilities and no gate
         models = {k: _under(name_of(k), mixture) for k in range(count)}
         share = np.array([float(mixture[f"responsibility/{k}"][0]) for k in range(count)])
         used = {k: model for k, model in models.items() if share[k] > 0}
         return gate_probabilities(hidden_of(learner, used, share, x), mixture)
     if name in ("pfl-mf", "pfl-mfe") and "gate/kernel" in mixture:
         inputs = _features(learner, mixture, x) if name == "pfl-mfe" else x.reshape(len(x), -1)
-        of_global = 0.5 * (1 + np.tanh(0.5 * (inputs.astype(np.float64) @ mixture["gate/kernel"] + mixture["gate/bias"])))
+        of_global = 0.5 * (
+            1 + np.tanh(0.5 * (inputs.astype(np.float64) @ mixture["gate/kernel"] + mixture["gate/bias"]))
+        )
         return np.concatenate([of_global, 1 - of_global], axis=1)
     return None
 
@@ -64,12 +83,22 @@ def _count(mixture: Weights) -> int:
 
 
 def _under(prefix: str, mixture: Weights) -> dict[str, Array]:
-    return {key.removeprefix(f"{prefix}/"): array for key, array in mixture.items() if key.startswith(f"{prefix}/")}
+    return {
+        key.removeprefix(f"{prefix}/"): array
+        for key, array in mixture.items()
+        if key.startswith(f"{prefix}/")
+    }
 
 
 def _features(learner: Learner, weights: Weights, x: Array) -> Array:
-    return learner.predict("features", {spec.name: weights[spec.name] for spec in learner.spec.signature("features").frozen}, {"x": x})
+    return learner.predict(
+        "features",
+        {spec.name: weights[spec.name] for spec in learner.spec.signature("features").frozen},
+        {"x": x},
+    )
 
 
 def _sum_of_features(learner: Learner, mixture: Weights, count: int, x: Array) -> Array:
-    return np.asarray(sum(_features(learner, _under(name_of(k), mixture), x) for k in range(count)), np.float32)
+    return np.asarray(
+        sum(_features(learner, _under(name_of(k), mixture), x) for k in range(count)), np.float32
+    )

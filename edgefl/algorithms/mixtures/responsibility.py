@@ -1,8 +1,9 @@
 """Responsibilities of experts, as pure functions: for a label, for a client, for a round.
 
-Reisser et al., Federated Mixture of Experts, arXiv:2107.06724: sections 2.1 (q(z|y), q(z|s), pruning, the marginal entropy; equation 8)
-and appendix B (q(z|s) in closed form; equations 11 to 13, and damping).
-A condition c is what the responsibility of an expert hangs on: a label, or side information. float64 throughout.
+Reisser et al., Federated Mixture of Experts, arXiv:2107.06724: sections 2.1 (q(z|y), q(z|s), pruning, the
+marginal entropy; equation 8) and appendix B (q(z|s) in closed form; equations 11 to 13, and damping).
+A condition c is what the responsibility of an expert hangs on: a label, or side information. float64
+throughout.
 """
 
 import numpy as np
@@ -21,12 +22,16 @@ def by_condition(phi: ArrayLike) -> Real:
 
 
 def shares_of(conditions: Labels, count: int) -> Real:
-    """Return p(c|s), the share of each of `count` conditions in a client's samples int64[n]: float64[count]."""
+    """Return p(c|s), the share of each of `count` conditions in a client's samples int64[n]:
+    float64[count].
+    """
     return np.asarray(np.bincount(conditions, minlength=count) / len(conditions), np.float64)
 
 
 def specialization(responsibilities: ArrayLike) -> float:
-    """Return 1 - mean H(q(z|y)) / log K of q float[conditions, experts]: 0 when all experts share each alike, 1 when each has one."""
+    """Return 1 - mean H(q(z|y)) / log K of q float[conditions, experts]: 0 when all experts share each alike,
+    1 when each has one.
+    """
     q = np.asarray(responsibilities, np.float64)
     if q.shape[1] < 2:
         return 0.0
@@ -34,18 +39,24 @@ def specialization(responsibilities: ArrayLike) -> float:
 
 
 def by_client(responsibilities: ArrayLike, shares: ArrayLike) -> Real:
-    """Return q(z|s) = sum_c p(c|s) q(z|c): float64[experts]; of several clients' shares, float64[clients, experts]."""
+    """Return q(z|s) = sum_c p(c|s) q(z|c): float64[experts]; of several clients' shares, float64[clients,
+    experts].
+    """
     return np.asarray(np.asarray(shares, np.float64) @ np.asarray(responsibilities, np.float64))
 
 
 def by_expert(responsibilities: ArrayLike, sizes: ArrayLike) -> Real:
-    """Return p(s|z) for q(z|s) float64[clients, experts] and the clients' sample counts (equation 8): each column sums to one."""
+    """Return p(s|z) for q(z|s) float64[clients, experts] and the clients' sample counts (equation 8): each
+    column sums to one.
+    """
     joint = np.asarray(responsibilities, np.float64) * np.asarray(sizes, np.float64)[:, None]
     return np.asarray(joint / joint.sum(axis=0, keepdims=True))
 
 
 def kept(responsibility: ArrayLike, threshold: float) -> tuple[int, ...]:
-    """Return the experts whose q(k|s) is at least the threshold, in order; the likeliest where there is none."""
+    """Return the experts whose q(k|s) is at least the threshold, in order; the likeliest where there is
+    none.
+    """
     values = np.asarray(responsibility, np.float64)
     found = tuple(int(k) for k in np.flatnonzero(values >= threshold))
     return found or (int(values.argmax()),)
@@ -78,7 +89,9 @@ def marginal_entropy_gradient(phi: ArrayLike, shares: ArrayLike) -> Real:
 
 
 def from_joints(log_joints: ArrayLike, beta: float = 1.0) -> Real:
-    """Return q(k|s) proportional to exp(mean_i log p(y_i, k | x_i) / beta) (equation 11): float64[experts] from float64[n, experts]."""
+    """Return q(k|s) proportional to exp(mean_i log p(y_i, k | x_i) / beta) (equation 11): float64[experts]
+    from float64[n, experts].
+    """
     return by_condition(np.asarray(log_joints, np.float64).mean(axis=0) / beta)
 
 

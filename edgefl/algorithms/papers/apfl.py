@@ -1,10 +1,12 @@
 """APFL: each client mixes the weights of a model of its own with those of the global one.
 
-Deng et al., Adaptive Personalized Federated Learning, arXiv:2003.13461, algorithm 1. On each batch of client k
-    w <- w - eta grad f(w)                                        its copy of the global model, whose delta is sent
+Deng et al., Adaptive Personalized Federated Learning, arXiv:2003.13461, algorithm 1. On each batch of client
+k
+    w <- w - eta grad f(w)                                        its copy of the global model, whose delta is
+                                                                  sent
     v <- v - eta grad_v f(alpha v + (1 - alpha) w)                its own
-and, once a round and before that, alpha <- alpha - eta_alpha <v - w, grad f(alpha v + (1 - alpha) w)>, kept in [0, 1] (equation 10).
-Its personal model is alpha v + (1 - alpha) w: one model, not two.
+and, once a round and before that, alpha <- alpha - eta_alpha <v - w, grad f(alpha v + (1 - alpha) w)>, kept
+in [0, 1] (equation 10). Its personal model is alpha v + (1 - alpha) w: one model, not two.
 
 Traffic: that of FedAvg; v and alpha stay on the device.
 """
@@ -39,24 +41,32 @@ OWN = "own"
 
 
 def apfl(
-    learner: Learner | None, *, alpha: float = 0.5, adaptive: bool = True, alpha_learning_rate: float = 0.01, **federation: Any
+    learner: Learner | None,
+    *,
+    alpha: float = 0.5,
+    adaptive: bool = True,
+    alpha_learning_rate: float = 0.01,
+    **federation: Any,
 ) -> Algorithm:
     """Return FedAvg (with the keywords `federation`) whose mixture is alpha v + (1 - alpha) w.
 
-    alpha: the first one, or with adaptive=False the only one. v starts from the global model. Moving statistics are not mixed: the
-    personal model has its own. When it personalizes, a client trains once more, from the last global model and its v. Raises
-    ConfigError for an alpha above 1.
+    alpha: the first one, or with adaptive=False the only one. v starts from the global model. Moving
+    statistics are not mixed: the personal model has its own. When it personalizes, a client trains once more,
+    from the last global model and its v. Raises ConfigError for an alpha above 1.
     """
     if alpha > 1:
         raise ConfigError(f"alpha is {alpha}, expected a share from 0 to 1")
-    base, defence = fedavg(learner, **federation), defence_of(federation)
+    base = fedavg(learner, **federation)
+    defence = defence_of(federation)
     known = {**FEDAVG["fedavg"].defaults, **federation}
     hyper = {key: known[key] for key in ("learning_rate", "momentum", "weight_decay")}
 
     def trained(
         received: Weights, state: ClientState, shard: Shard, rng: np.random.Generator
     ) -> tuple[dict[str, Array], ClientState, float]:
-        """Return the client's copy of the global model, what it keeps, and the mean of the two models' losses."""
+        """Return the client's copy of the global model, what it keeps, and the mean of the two models'
+        losses.
+        """
         assert learner is not None
         signature = learner.spec.signature("train_both")
         own = {name: array for name, array in state.arrays.items() if name in received}
@@ -64,14 +74,33 @@ def apfl(
         weights = {**received, **prefixed(OWN, {**received, **own}), ALPHA: share}
         if adaptive and own:
             index = rng.permutation(len(shard.y_train))[: signature.batch_size]
-            batch, labels = {"x": shard.x_train[index]}, shard.y_train[index]
-            moved, _ = learner.fit("train_alpha", weights, batch, labels, epochs=1, rng=rng, hyper={"learning_rate": alpha_learning_rate})
+            batch = {"x": shard.x_train[index]}
+            labels = shard.y_train[index]
+            moved, _ = learner.fit(
+                "train_alpha",
+                weights,
+                batch,
+                labels,
+                epochs=1,
+                rng=rng,
+                hyper={"learning_rate": alpha_learning_rate},
+            )
             weights[ALPHA] = np.clip(moved[ALPHA], 0, 1, dtype=np.float32)
         both, loss = learner.fit(
-            "train_both", weights, {"x": shard.x_train}, shard.y_train, epochs=int(known["epochs"]), rng=rng, hyper=hyper
+            "train_both",
+            weights,
+            {"x": shard.x_train},
+            shard.y_train,
+            epochs=int(known["epochs"]),
+            rng=rng,
+            hyper=hyper,
         )
         kept = {name: both[f"{OWN}/{name}"] for name in received if f"{OWN}/{name}" in both}
-        return {**received, **{name: both[name] for name in kept}}, ClientState(kept, {ALPHA: float(weights[ALPHA])}), loss / 2
+        return (
+            {**received, **{name: both[name] for name in kept}},
+            ClientState(kept, {ALPHA: float(weights[ALPHA])}),
+            loss / 2,
+        )
 
     def local_update(
         broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
@@ -83,19 +112,31 @@ def apfl(
         delta = defence.apply(subtract(model, received), kept.arrays.keys(), rng)
         return Update(client_id, broadcast.round, len(shard.y_train), {GLOBAL: delta}, {"loss": loss}), kept
 
-    def personalize(broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator) -> tuple[Mixture, ClientState]:
+    def personalize(
+        broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
+    ) -> tuple[Mixture, ClientState]:
         received = broadcast.models[GLOBAL]
         model, kept, _ = trained(received, state, shard, rng)
         share = kept.scalars[ALPHA]
-        return Mixture(mixed(model, kept.arrays, share), {FEDERATED: Peer("predict", received)}, {ALPHA: share}), kept
+        return Mixture(
+            mixed(model, kept.arrays, share), {FEDERATED: Peer("predict", received)}, {ALPHA: share}
+        ), kept
 
     return replace(base, name="apfl", local_update=local_update, personalize=personalize)
 
 
 def mixed(model: Weights, own: Weights, alpha: float) -> dict[str, Array]:
-    """Return alpha own + (1 - alpha) model; weights that are not among the own ones, and own statistics, are taken as they are."""
+    """Return alpha own + (1 - alpha) model; weights that are not among the own ones, and own statistics, are
+    taken as they are.
+    """
     share = {name: 1.0 if name.endswith(STATISTICS) else alpha for name in own}
-    return {**model, **{name: np.asarray(own[name] * share[name] + model[name] * (1 - share[name]), np.float32) for name in own}}
+    return {
+        **model,
+        **{
+            name: np.asarray(own[name] * share[name] + model[name] * (1 - share[name]), np.float32)
+            for name in own
+        },
+    }
 
 
 def apfl_objectives(network: "Network", options: Mapping[str, Any]) -> tuple["Objective", ...]:
@@ -110,7 +151,10 @@ def apfl_objectives(network: "Network", options: Mapping[str, Any]) -> tuple["Ob
         import tensorflow as tf
 
         own = of.under(OWN, weights)
-        part = {name: own[name] * weights[ALPHA] + tf.stop_gradient(weights[name]) * (1.0 - weights[ALPHA]) for name in network.trainable}
+        part = {
+            name: own[name] * weights[ALPHA] + tf.stop_gradient(weights[name]) * (1.0 - weights[ALPHA])
+            for name in network.trainable
+        }
         return train.loss_per_sample({**weights, **own, **part}, data, noise)
 
     def on_both(weights: Tensors, data: Tensors, noise: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
@@ -123,13 +167,22 @@ def apfl_objectives(network: "Network", options: Mapping[str, Any]) -> tuple["Ob
 
     own = of.prefixed(OWN, train.trained)
     both = replace(
-        train, name="train_both", trained=(*train.trained, *own), frozen=(*train.frozen, share), loss_per_sample=on_both,
+        train,
+        name="train_both",
+        trained=(*train.trained, *own),
+        frozen=(*train.frozen, share),
+        loss_per_sample=on_both,
         assigned=(*train.assigned, *(f"{OWN}/{name}" for name in train.assigned)),
-    )  # fmt: skip
+    )
     alpha = replace(
-        train, name="train_alpha", trained=(share,), frozen=(*train.frozen, *train.trained, *own), assigned=(),
-        optimizer=sgd(options["alpha_learning_rate"]), loss_per_sample=on_alpha,
-    )  # fmt: skip
+        train,
+        name="train_alpha",
+        trained=(share,),
+        frozen=(*train.frozen, *train.trained, *own),
+        assigned=(),
+        optimizer=sgd(options["alpha_learning_rate"]),
+        loss_per_sample=on_alpha,
+    )
     return (train, *others, both, alpha)
 
 

@@ -1,8 +1,8 @@
 """Biased FedAvg: all is shared but the output layer's bias, which is each client's own.
 
-A baseline of Reisser et al., Federated Mixture of Experts, arXiv:2107.06724, section 4: b_s models the skew of the client's labels,
-and nothing else. It also keeps from the server what can be read off that bias (appendix C), though not what the output layer's
-kernel tells.
+A baseline of Reisser et al., Federated Mixture of Experts, arXiv:2107.06724, section 4: b_s models the skew
+of the client's labels, and nothing else. It also keeps from the server what can be read off that bias
+(appendix C), though not what the output layer's kernel tells.
 
 Traffic: that of FedAvg without one number a class.
 """
@@ -25,28 +25,33 @@ if TYPE_CHECKING:
 
 
 def output_layer(weights: Weights) -> tuple[str, str]:
-    """Return the names of the output layer's kernel and bias: the last kernel of rank 2, in the plan's order, and what stands by it.
+    """Return the names of the output layer's kernel and bias: the last kernel of rank 2, in the plan's order,
+    and what stands by it.
 
     Raises ConfigError when there is no such pair.
     """
     kernels = [name for name, array in weights.items() if array.ndim == 2 and name.endswith("/kernel")]
     layer = layer_of(kernels[-1]) if kernels else ""
     if f"{layer}/bias" not in weights:
-        raise ConfigError("the model's output layer has no bias that could be each client's own; give it use_bias=True")
+        raise ConfigError(
+            "the model's output layer has no bias that could be each client's own; give it use_bias=True"
+        )
     return kernels[-1], f"{layer}/bias"
 
 
 def biased_fedavg(learner: Learner | None, *, output_bias: str = "", **federation: Any) -> Algorithm:
     """Return FedAvg (with the keywords `federation`) with a personal bias.
 
-    output_bias is its name, if it is not found by itself: where the last layers are frozen and others are not, say. Raises
-    ConfigError at `init` when there is no such weight.
+    output_bias is its name, if it is not found by itself: where the last layers are frozen and others are
+    not, say. Raises ConfigError at `init` when there is no such weight.
     """
 
     def choose(weights: Weights) -> list[str]:
         name = output_bias or output_layer(weights)[1]
         if name not in weights:
-            raise ConfigError(f"output_bias is {name!r}, which is no weight of the model; {nearest(name, list(weights))}")
+            raise ConfigError(
+                f"output_bias is {name!r}, which is no weight of the model; {nearest(name, list(weights))}"
+            )
         return [name]
 
     return partial_sharing(learner, "biased-fedavg", choose, federation)
@@ -61,4 +66,8 @@ def biased_fedavg_objectives(network: "Network", options: Mapping[str, Any]) -> 
     return fedavg_objectives(network, options)
 
 
-ENTRIES = {"biased-fedavg": entry(biased_fedavg, biased_fedavg_objectives, "Reisser et al., arXiv:2107.06724", fedavg)}
+ENTRIES = {
+    "biased-fedavg": entry(
+        biased_fedavg, biased_fedavg_objectives, "Reisser et al., arXiv:2107.06724", fedavg
+    )
+}

@@ -1,12 +1,15 @@
-"""Clustered federated learning on dense layers: one model a cluster of like clients, mixed with each client's own.
+"""Clustered federated learning on dense layers: one model a cluster of like clients, mixed with each client's
+own.
 
-Filippakopoulos et al., Personalization in Distributed tinyML Applications via Adaptive Clustered Federated Learning.
-All clients train h_0 for E epochs. Clients with similar dense layers (cosine similarity, average linkage, merges up to distance
-1 - t) form a cluster, which starts from h_c = sum_k |D_k| / |D_c| h_k. Then in each round a client trains h_k, the cluster takes the
-weighted mean h_c of its clients', and the client goes on from h_k <- lambda h_k + (1 - lambda) h_c.
-The paper compares the weights h_k with t = .9; this module compares the deltas h_k - h_0 with t = 0 unless options say otherwise.
-The client holds h_k and mixes, so only h_c comes down; one without h_k (its first round in a cluster, line 34 of the paper's
-algorithm, or after it lost its state) starts from h_c itself.
+Filippakopoulos et al., Personalization in Distributed tinyML Applications via Adaptive Clustered Federated
+Learning.
+All clients train h_0 for E epochs. Clients with similar dense layers (cosine similarity, average linkage,
+merges up to distance 1 - t) form a cluster, which starts from h_c = sum_k |D_k| / |D_c| h_k. Then in each
+round a client trains h_k, the cluster takes the weighted mean h_c of its clients', and the client goes on
+from h_k <- lambda h_k + (1 - lambda) h_c.
+The paper compares the weights h_k with t = .9; this module compares the deltas h_k - h_0 with t = 0 unless
+options say otherwise. The client holds h_k and mixes, so only h_c comes down; one without h_k (its first
+round in a cluster, line 34 of the paper's algorithm, or after it lost its state) starts from h_c itself.
 
 Traffic: down one model; up one delta and one count.
 """
@@ -19,7 +22,16 @@ import numpy as np
 
 from edgefl.algorithms.arithmetic import subtract
 from edgefl.algorithms.base import CLUSTER, FEDERATE, PERSONALIZE, Algorithm
-from edgefl.algorithms.clustering.clustering import Cut, Matrix, cosine_distance, cut_at, cut_widest, linkage, mean_units, most_similar
+from edgefl.algorithms.clustering.clustering import (
+    Cut,
+    Matrix,
+    cosine_distance,
+    cut_at,
+    cut_widest,
+    linkage,
+    mean_units,
+    most_similar,
+)
 from edgefl.algorithms.clustering.clusters import START, divided, moved, sent_to
 from edgefl.algorithms.clustering.similarity import compared, vector
 from edgefl.algorithms.entry import entry
@@ -30,13 +42,21 @@ from edgefl.types import Broadcast, ClientState, Mixture, Peer, ServerState, Sha
 
 
 def mixed(own: Weights, cluster: Weights, mixing: float) -> dict[str, np.ndarray]:
-    """Return mixing * own + (1 - mixing) * cluster; where the two are equal, exactly that. What `own` lacks is the cluster's."""
+    """Return mixing * own + (1 - mixing) * cluster; where the two are equal, exactly that. What `own` lacks
+    is the cluster's.
+    """
     rate = np.float32(mixing)
-    return {name: np.asarray(w + rate * (own[name] - w), np.float32) if name in own else w for name, w in cluster.items()}
+    return {
+        name: np.asarray(w + rate * (own[name] - w), np.float32) if name in own else w
+        for name, w in cluster.items()
+    }
 
 
-def cut_by_similarity(updates: Iterable[Update], start: Weights, threshold: float, cut: str, compare: str, layers: str) -> Cut:
-    """Cluster clients by the dense layers of their models, `start` plus each update's delta, or of the deltas; at least one update.
+def cut_by_similarity(
+    updates: Iterable[Update], start: Weights, threshold: float, cut: str, compare: str, layers: str
+) -> Cut:
+    """Cluster clients by the dense layers of their models, `start` plus each update's delta, or of the
+    deltas; at least one update.
 
     The automatic cut never merges clients whose mean similarity is below zero.
     """
@@ -67,21 +87,25 @@ def clustered(
 ) -> Algorithm:
     """Return clustered federated learning; a client's mixture is its own h_k, mixed once more at the end.
 
-    compare: `deltas` compares what training changed, `weights` whole weights, as in the paper. Deltas leave out the first weights,
-    which all clients have in common: the deltas of clients without a common task are about orthogonal at every learning rate.
-    threshold is the similarity t: 0 for deltas. The paper's rule is compare = "weights" with threshold = 0.9. It depends on how
-    large the first weights are and on how far clients have moved (`clusters.explain_clusters` reports the cut's margin).
-    cut: `threshold`, or `auto` for the widest gap (`clustering.cut_widest`), which needs no threshold. layers: see
-    `similarity.compared`. mixing is lambda: 1 is a client's own model, 0 its cluster's. clustering=False leaves one cluster, the
-    paper's baseline, from round 1 on.
-    batch_size (the paper gives none) is fixed when the plan is built; for baseline_epochs see FedAvg. Raises ConfigError for an
-    option out of its range.
+    compare: `deltas` compares what training changed, `weights` whole weights, as in the paper. Deltas leave
+    out the first weights, which all clients have in common: the deltas of clients without a common task are
+    about orthogonal at every learning rate. threshold is the similarity t: 0 for deltas. The paper's rule is
+    compare = "weights" with threshold = 0.9. It depends on how large the first weights are and on how far
+    clients have moved (`clusters.explain_clusters` reports the cut's margin).
+    cut: `threshold`, or `auto` for the widest gap (`clustering.cut_widest`), which needs no threshold.
+    layers: see `similarity.compared`. mixing is lambda: 1 is a client's own model, 0 its cluster's.
+    clustering=False leaves one cluster, the paper's baseline, from round 1 on.
+    batch_size (the paper gives none) is fixed when the plan is built; for baseline_epochs see FedAvg. Raises
+    ConfigError for an option out of its range.
     """
     del batch_size
     for name, value in (("threshold", threshold), ("mixing", mixing)):
         if not 0 <= value <= 1:
             raise ConfigError(f"[algorithm] {name} is {value}, expected 0 to 1")
-    for name, text, known in (("cut", cut, ("threshold", "auto")), ("compare", compare, ("weights", "deltas"))):
+    for name, text, known in (
+        ("cut", cut, ("threshold", "auto")),
+        ("compare", compare, ("weights", "deltas")),
+    ):
         if text not in known:
             raise ConfigError(f"[algorithm] {name} is {text!r}, expected {known[0]!r} or {known[1]!r}")
     hyper = {"learning_rate": learning_rate, "momentum": momentum, "weight_decay": weight_decay}
@@ -97,7 +121,12 @@ def clustered(
         if state.phase != PERSONALIZE:
             return Broadcast(state.round, phase, model)
         alone = min(state.round - 1, baseline_epochs // max(epochs, 1))
-        return Broadcast(state.round, state.phase, {**model, INITIAL: state.models[INITIAL]}, {BASELINE_ROUNDS: float(alone)})
+        return Broadcast(
+            state.round,
+            state.phase,
+            {**model, INITIAL: state.models[INITIAL]},
+            {BASELINE_ROUNDS: float(alone)},
+        )
 
     def local_update(
         broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
@@ -105,9 +134,13 @@ def clustered(
         assert learner is not None
         received = broadcast.models[GLOBAL]
         begin = received if broadcast.phase == CLUSTER else mixed(state.arrays, received, mixing)
-        trained, loss = learner.fit("train", begin, {"x": shard.x_train}, shard.y_train, epochs=epochs, rng=rng, hyper=hyper)
+        trained, loss = learner.fit(
+            "train", begin, {"x": shard.x_train}, shard.y_train, epochs=epochs, rng=rng, hyper=hyper
+        )
         own = {**begin, **trained}
-        update = Update(client_id, broadcast.round, len(shard.y_train), {GLOBAL: subtract(own, received)}, {"loss": loss})
+        update = Update(
+            client_id, broadcast.round, len(shard.y_train), {GLOBAL: subtract(own, received)}, {"loss": loss}
+        )
         return update, ClientState() if broadcast.phase == CLUSTER else ClientState(own)
 
     def place(start: Weights, update: Update, centers: Matrix) -> int:
@@ -117,17 +150,31 @@ def clustered(
 
     def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
         if state.phase != CLUSTER:
-            return replace(moved(state, updates, partial(place, state.slots.get(START, {}))), round=state.round + 1)
+            return replace(
+                moved(state, updates, partial(place, state.slots.get(START, {}))), round=state.round + 1
+            )
         held = list(updates)
         if not held:  # nobody to place: the next round tries again
             return replace(state, round=state.round + 1)
-        return divided(state, held, cut_by_similarity(held, state.models[GLOBAL], threshold, cut, compare, layers))
+        return divided(
+            state, held, cut_by_similarity(held, state.models[GLOBAL], threshold, cut, compare, layers)
+        )
 
-    def personalize(broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator) -> tuple[Mixture, ClientState]:
+    def personalize(
+        broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
+    ) -> tuple[Mixture, ClientState]:
         model = broadcast.models[GLOBAL]
         return Mixture(mixed(state.arrays, model, mixing), {FEDERATED: Peer("predict", model)}), state
 
-    return Algorithm("clustered", init, broadcast, local_update, aggregate, personalize, by_sums=not clustering)
+    return Algorithm(
+        "clustered", init, broadcast, local_update, aggregate, personalize, by_sums=not clustering
+    )
 
 
-ENTRIES = {"clustered": entry(clustered, fedavg_objectives, "Filippakopoulos et al., Irida Labs: adaptive clustered federated learning")}
+ENTRIES = {
+    "clustered": entry(
+        clustered,
+        fedavg_objectives,
+        "Filippakopoulos et al., Irida Labs: adaptive clustered federated learning",
+    )
+}

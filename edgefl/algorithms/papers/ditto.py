@@ -1,7 +1,8 @@
 """Ditto: beside the global model, each client trains one of its own that is held near it.
 
-Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, arXiv:2012.04221, algorithm 1. The global model w is
-that of FedAvg; client k takes steps v <- v - eta (grad F_k(v) + lambda (v - w_received)), which the server never sees.
+Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, arXiv:2012.04221, algorithm 1.
+The global model w is that of FedAvg; client k takes steps v <- v - eta (grad F_k(v) + lambda (v -
+w_received)), which the server never sees.
 
 Traffic: that of FedAvg.
 """
@@ -36,9 +37,9 @@ def ditto(
 ) -> Algorithm:
     """Return FedAvg (with the keywords `federation`) with a personal model beside it: the mixture.
 
-    penalty is the paper's lambda, fixed when the plan is built. The personal model trains for personal_epochs in each round that its
-    client takes part in, and once more, towards the last global model, when it personalizes; who has none yet starts from the
-    global one.
+    penalty is the paper's lambda, fixed when the plan is built. The personal model trains for personal_epochs
+    in each round that its client takes part in, and once more, towards the last global model, when it
+    personalizes; who has none yet starts from the global one.
     """
     del penalty
     hyper = {"learning_rate": personal_learning_rate, "momentum": personal_momentum}
@@ -48,16 +49,28 @@ def ditto(
         assert learner is not None
         own = {**received, **{name: array for name, array in state.arrays.items() if name in received}}
         weights = {**own, **prefixed(RECEIVED, received)}
-        moved, _ = learner.fit("train_personal", weights, {"x": shard.x_train}, shard.y_train, epochs=personal_epochs, rng=rng, hyper=hyper)
+        moved, _ = learner.fit(
+            "train_personal",
+            weights,
+            {"x": shard.x_train},
+            shard.y_train,
+            epochs=personal_epochs,
+            rng=rng,
+            hyper=hyper,
+        )
         return replace(state, arrays=moved)
 
     def local_update(
         broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
     ) -> tuple[Update, ClientState]:
         update, _ = base.local_update(broadcast, state, shard, client_id, rng)
-        return update, state if broadcast.round == ALONE else trained(broadcast.models[GLOBAL], state, shard, rng)
+        return update, state if broadcast.round == ALONE else trained(
+            broadcast.models[GLOBAL], state, shard, rng
+        )
 
-    def personalize(broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator) -> tuple[Mixture, ClientState]:
+    def personalize(
+        broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
+    ) -> tuple[Mixture, ClientState]:
         model = broadcast.models[GLOBAL]
         state = trained(model, state, shard, rng)
         return Mixture({**model, **state.arrays}, {FEDERATED: Peer("predict", model)}), state

@@ -1,9 +1,10 @@
 """FedAP: meta-learning steps within clusters of clients, then a few epochs of each client's own.
 
-Yeganeh et al., Adaptive Personalization in Federated Learning for Highly Non-i.i.d. Data, arXiv:2207.03448. First FedAvg over all
-clients; then all train some epochs from the same model and Ward's method clusters them by how far apart that took them; then in
-each cluster, which starts from its weighted mean, theta <- theta + beta_t (sum_k n_k / n theta_k - theta) (equation 9), where
-beta falls linearly. At the end each client trains the model that it received on its own data.
+Yeganeh et al., Adaptive Personalization in Federated Learning for Highly Non-i.i.d. Data, arXiv:2207.03448.
+First FedAvg over all clients; then all train some epochs from the same model and Ward's method clusters them
+by how far apart that took them; then in each cluster, which starts from its weighted mean, theta <- theta +
+beta_t (sum_k n_k / n theta_k - theta) (equation 9), where beta falls linearly. At the end each client trains
+the model that it received on its own data.
 The moving statistics of batch norms are not aggregated: each client keeps its own.
 
 Traffic: down one model; up one delta (zeros for the moving statistics) and one count.
@@ -42,17 +43,23 @@ ALONE_EPOCHS = "alone_epochs"
 
 
 def beta(t: int, start: float, end: float, decay_rounds: int) -> float:
-    """Return the step of round t = 0, 1, ...: from `start` linearly to `end` at `decay_rounds`, `end` from then on."""
+    """Return the step of round t = 0, 1, ...: from `start` linearly to `end` at `decay_rounds`, `end` from
+    then on.
+    """
     return start + (end - start) * min(t / decay_rounds, 1.0) if decay_rounds else end
 
 
 def statistics(weights: Weights) -> dict[str, Array]:
-    """Return the moving statistics among the weights; both sides know them by their names, those of Keras's batch norm."""
+    """Return the moving statistics among the weights; both sides know them by their names, those of Keras's
+    batch norm.
+    """
     return {name: array for name, array in weights.items() if name.rpartition("/")[2] in STATISTICS}
 
 
 def cut_by_distance(updates: Iterable[Update], cut: str, cut_distance: float, num_clusters: int) -> Cut:
-    """Cluster clients that trained from one model by their deltas: Ward's method on the distance of all but statistics."""
+    """Cluster clients that trained from one model by their deltas: Ward's method on the distance of all but
+    statistics.
+    """
     vectors = [distance_vector(update) for update in updates]
     merges = linkage(euclidean_distance(vectors), "ward")
     by_distance = cut_at(merges, cut_distance) if cut == "distance" else cut_widest(merges)
@@ -89,20 +96,25 @@ def fedap(
 ) -> Algorithm:
     """Return FedAP, with clusters or (clustering=False: no pretraining, no clustering) without.
 
-    cut: `distance` cuts at cut_distance, which depends on the model's size and learning rate (see `clusters.explain_clusters`);
-    `auto` cuts in the widest gap. num_clusters above 0 asks for that many instead. decay_rounds counts from the first round in
-    clusters. beta_start = beta_end = 1 and personalize_epochs = 0 give FedAvg, in clusters or not. share_statistics averages
-    moving statistics too. batch_size is fixed when the plan is built. baseline_epochs bounds the training of each client's model
-    of its own data alone; 0 leaves that out. Raises ConfigError for an unknown cut.
+    cut: `distance` cuts at cut_distance, which depends on the model's size and learning rate (see
+    `clusters.explain_clusters`); `auto` cuts in the widest gap. num_clusters above 0 asks for that many
+    instead. decay_rounds counts from the first round in clusters. beta_start = beta_end = 1 and
+    personalize_epochs = 0 give FedAvg, in clusters or not. share_statistics averages moving statistics too.
+    batch_size is fixed when the plan is built. baseline_epochs bounds the training of each client's model of
+    its own data alone; 0 leaves that out. Raises ConfigError for an unknown cut.
     """
     del batch_size
     if cut not in ("distance", "auto"):
         raise ConfigError(f"[algorithm] cut is {cut!r}, expected 'distance' or 'auto'")
     hyper = {"learning_rate": learning_rate, "momentum": momentum, "weight_decay": weight_decay}
 
-    def train(weights: Weights, shard: Shard, epochs: int, rng: np.random.Generator) -> tuple[dict[str, Array], float]:
+    def train(
+        weights: Weights, shard: Shard, epochs: int, rng: np.random.Generator
+    ) -> tuple[dict[str, Array], float]:
         assert learner is not None
-        trained, loss = learner.fit("train", weights, {"x": shard.x_train}, shard.y_train, epochs=epochs, rng=rng, hyper=hyper)
+        trained, loss = learner.fit(
+            "train", weights, {"x": shard.x_train}, shard.y_train, epochs=epochs, rng=rng, hyper=hyper
+        )
         return {**weights, **trained}, loss
 
     def next_phase(round: int) -> str:
@@ -117,7 +129,9 @@ def fedap(
         if state.phase != PERSONALIZE:
             return Broadcast(state.round, phase, model)
         alone = min((state.round - 1) * epochs, baseline_epochs)
-        return Broadcast(state.round, state.phase, {**model, INITIAL: state.models[INITIAL]}, {ALONE_EPOCHS: float(alone)})
+        return Broadcast(
+            state.round, state.phase, {**model, INITIAL: state.models[INITIAL]}, {ALONE_EPOCHS: float(alone)}
+        )
 
     def begun(received: Weights, state: ClientState) -> dict[str, Array]:
         return {**received, **{name: array for name, array in state.arrays.items() if name in received}}
@@ -126,10 +140,14 @@ def fedap(
         broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
     ) -> tuple[Update, ClientState]:
         received = broadcast.models[GLOBAL]
-        trained, loss = train(begun(received, state), shard, cluster_epochs if broadcast.phase == CLUSTER else epochs, rng)
+        trained, loss = train(
+            begun(received, state), shard, cluster_epochs if broadcast.phase == CLUSTER else epochs, rng
+        )
         own = {} if share_statistics else statistics(trained)
         delta = subtract({**trained, **{name: received[name] for name in own}}, received)
-        return Update(client_id, broadcast.round, len(shard.y_train), {GLOBAL: delta}, {"loss": loss}), ClientState(own)
+        return Update(
+            client_id, broadcast.round, len(shard.y_train), {GLOBAL: delta}, {"loss": loss}
+        ), ClientState(own)
 
     def place(update: Update, centers: Matrix) -> int:
         return nearest(distance_vector(update), centers)
@@ -141,12 +159,18 @@ def fedap(
                 return replace(state, round=state.round + 1)
             return divided(state, held, cut_by_distance(held, cut, cut_distance, num_clusters))
         if state.phase == PRETRAIN:
-            return replace(moved(state, updates, place), round=state.round + 1, phase=next_phase(state.round + 1))
+            return replace(
+                moved(state, updates, place), round=state.round + 1, phase=next_phase(state.round + 1)
+            )
         done = int(state.scalars.get(FEDERATED_ROUNDS, 0))
         after = moved(state, updates, place, beta(done, beta_start, beta_end, decay_rounds))
-        return replace(after, round=state.round + 1, scalars={**after.scalars, FEDERATED_ROUNDS: float(done + 1)})
+        return replace(
+            after, round=state.round + 1, scalars={**after.scalars, FEDERATED_ROUNDS: float(done + 1)}
+        )
 
-    def personalize(broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator) -> tuple[Mixture, ClientState]:
+    def personalize(
+        broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
+    ) -> tuple[Mixture, ClientState]:
         model = begun(broadcast.models[GLOBAL], state)
         peers = {FEDERATED: Peer("predict", model)}
         own, _ = train(model, shard, personalize_epochs, rng)

@@ -1,9 +1,10 @@
 """Federated averaging.
 
-McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017, algorithm 1:
+McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017,
+algorithm 1:
 w <- w + sum_k n_k / n (w_k - w), where w_k comes from E epochs of SGD at client k.
-The mean may be another (robust.py), the server may take it as a gradient (server_optimizer.py), and a device may change its delta
-before it sends it (defence.py); all three are off at first.
+The mean may be another (robust.py), the server may take it as a gradient (server_optimizer.py), and a device
+may change its delta before it sends it (defence.py); all three are off at first.
 
 Traffic: down one model; up one delta and one count.
 """
@@ -31,10 +32,14 @@ GLOBAL = "global"
 FEDERATED = "federated"
 INITIAL = "initial"
 RECEIVED = "received"
-"""A training objective may take what was received as frozen weights `received/NAME`, beside the weights that it moves."""
+"""A training objective may take what was received as frozen weights `received/NAME`, beside the weights that
+it moves.
+"""
 BASELINE_ROUNDS = "baseline_rounds"
 ALONE = 0
-"""The round of a broadcast that a client makes for itself: rounds count from 1, and what comes of this one is not sent."""
+"""The round of a broadcast that a client makes for itself: rounds count from 1, and what comes of this one is
+not sent.
+"""
 SKIPPED = "skipped_rounds"
 """The server's count of rounds whose updates were too few for its mean."""
 
@@ -64,23 +69,30 @@ def fedavg(
 ) -> Algorithm:
     """Return FedAvg; its mixture is the global model itself. The aggregator needs no learner.
 
-    batch_size is fixed when the plan is built. baseline_epochs bounds the training of each client's model of its own data
-    alone, which personalization compares with; 0 leaves that out.
+    batch_size is fixed when the plan is built. baseline_epochs bounds the training of each client's model of
+    its own data alone, which personalization compares with; 0 leaves that out.
 
-    mean: weighted (by samples), or trimmed, median, krum, which count each client once and hold a round's deltas in memory. trim:
-    the share cut off at either end. krum_faults: how many clients may be hostile; a round of fewer than 2 f + 3 updates changes
-    nothing and is counted in the state's scalars. krum_keep: of how many deltas Krum takes the mean. clip_norm: the largest L2
-    norm that the server lets a delta have, 0 for any.
-    server_optimizer: none, momentum, adam, yogi. server_learning_rate: 0 is the usual one, 1 for none and momentum, else .001.
-    clip_update, noise_multiplier, withhold (a comma list of the ends of weights' names): what a device does to its delta; what is
-    withheld stays as broadcast.
+    mean: weighted (by samples), or trimmed, median, krum, which count each client once and hold a round's
+    deltas in memory. trim: the share cut off at either end. krum_faults: how many clients may be hostile; a
+    round of fewer than 2 f + 3 updates changes nothing and is counted in the state's scalars. krum_keep: of
+    how many deltas Krum takes the mean. clip_norm: the largest L2 norm that the server lets a delta have, 0
+    for any.
+    server_optimizer: none, momentum, adam, yogi. server_learning_rate: 0 is the usual one, 1 for none and
+    momentum, else .001. clip_update, noise_multiplier, withhold (a comma list of the ends of weights' names):
+    what a device does to its delta; what is withheld stays as broadcast.
 
-    Raises ConfigError for options that do not fit together, and at `init` for withheld weights that there are not.
+    Raises ConfigError for options that do not fit together, and at `init` for withheld weights that there are
+    not.
     """
     del batch_size
     hyper = {"learning_rate": learning_rate, "momentum": momentum, "weight_decay": weight_decay}
     robust.check_mean(mean, trim)
-    server_hyper = {"learning_rate": server_learning_rate, "beta1": server_beta1, "beta2": server_beta2, "epsilon": server_epsilon}
+    server_hyper = {
+        "learning_rate": server_learning_rate,
+        "beta1": server_beta1,
+        "beta2": server_beta2,
+        "epsilon": server_epsilon,
+    }
     server.check_optimizer(server_optimizer, server_hyper)
     defence = Defence(clip_update, noise_multiplier, listed(withhold))
 
@@ -101,7 +113,9 @@ def fedavg(
         assert learner is not None
         received = broadcast.models[GLOBAL]
         weights = {**received, **prefixed(RECEIVED, received)}
-        trained, loss = learner.fit("train", weights, {"x": shard.x_train}, shard.y_train, epochs=epochs, rng=rng, hyper=hyper)
+        trained, loss = learner.fit(
+            "train", weights, {"x": shard.x_train}, shard.y_train, epochs=epochs, rng=rng, hyper=hyper
+        )
         delta = subtract({**received, **trained}, received)  # zero for what the model keeps frozen
         if broadcast.round != ALONE:
             delta = defence.apply(delta, trained, rng)
@@ -116,19 +130,35 @@ def fedavg(
                 count += 1
                 yield update.deltas[GLOBAL], update.num_samples
 
-        delta = robust.mean_of(mean, terms(), trim=trim, faults=krum_faults, keep=krum_keep, clip_norm=clip_norm)
+        delta = robust.mean_of(
+            mean, terms(), trim=trim, faults=krum_faults, keep=krum_keep, clip_norm=clip_norm
+        )
         after = replace(state, round=state.round + 1)
         if delta is None:
-            return replace(after, scalars={**state.scalars, SKIPPED: state.scalars.get(SKIPPED, 0.0) + 1}) if count else after
-        model, slots = server.step(server_optimizer, server_hyper, state.models[GLOBAL], delta, state.slots.get(GLOBAL, {}))
-        return replace(after, models={**state.models, GLOBAL: model}, slots={**state.slots, GLOBAL: slots} if slots else state.slots)
+            return (
+                replace(after, scalars={**state.scalars, SKIPPED: state.scalars.get(SKIPPED, 0.0) + 1})
+                if count
+                else after
+            )
+        model, slots = server.step(
+            server_optimizer, server_hyper, state.models[GLOBAL], delta, state.slots.get(GLOBAL, {})
+        )
+        return replace(
+            after,
+            models={**state.models, GLOBAL: model},
+            slots={**state.slots, GLOBAL: slots} if slots else state.slots,
+        )
 
-    def personalize(broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator) -> tuple[Mixture, ClientState]:
+    def personalize(
+        broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
+    ) -> tuple[Mixture, ClientState]:
         model = broadcast.models[GLOBAL]
         return Mixture(model, {FEDERATED: Peer("predict", model)}), state
 
     by_sums = mean == "weighted" and not clip_norm
-    return Algorithm("fedavg", init, broadcast, local_update, aggregate, personalize, takes_late=True, by_sums=by_sums)
+    return Algorithm(
+        "fedavg", init, broadcast, local_update, aggregate, personalize, takes_late=True, by_sums=by_sums
+    )
 
 
 def fedavg_objectives(network: "Network", options: Mapping[str, Any]) -> tuple["Objective", ...]:
@@ -136,7 +166,9 @@ def fedavg_objectives(network: "Network", options: Mapping[str, Any]) -> tuple["
     from edgefl.compiler import objective as of
     from edgefl.compiler.optimizer import sgd
 
-    optimizer = sgd(options["learning_rate"], momentum=options["momentum"], weight_decay=options["weight_decay"])
+    optimizer = sgd(
+        options["learning_rate"], momentum=options["momentum"], weight_decay=options["weight_decay"]
+    )
     return (
         of.classify(network, of.batch_of(options, "batch_size"), optimizer),
         of.predict(network, of.PREDICT_BATCH),

@@ -3,7 +3,8 @@
 Li et al., Federated Optimization in Heterogeneous Networks, arXiv:1812.06127, algorithm 2: client k trains on
 F_k(w) + mu / 2 |w - w_received|^2, with F_k its mean loss. mu = 0 is federated averaging.
 
-Traffic: that of federated averaging. An update also tells how far the client went: `distance`, the length of what it sends.
+Traffic: that of federated averaging. An update also tells how far the client went: `distance`, the length of
+what it sends.
 """
 
 from collections.abc import Mapping
@@ -45,7 +46,9 @@ def fedprox(learner: Learner | None, *, mu: float = 0.01, **federation: Any) -> 
 
 
 def proximal(plain: "Objective", mu: float) -> "Objective":
-    """Return the objective with mu / 2 |w - w_received|^2 added, w_received being the frozen weights `received/NAME`."""
+    """Return the objective with mu / 2 |w - w_received|^2 added, w_received being the frozen weights
+    `received/NAME`.
+    """
     from edgefl.compiler import objective as of
 
     if not mu:

@@ -1,10 +1,12 @@
 """IFCA: clients choose among several models, and the clusters are who chose which.
 
-Ghosh et al., An Efficient Framework for Clustered Federated Learning, NeurIPS 2020, with model averaging and one cohort for all
-models, as Isaksson et al., Adaptive Expert Models for Personalization in Federated Learning, 2022, equations 2 and 3:
-j = argmin_j sum_i l(x_i, y_i, w_j) over the client's training data; E epochs of SGD from w_j;
-w_j <- sum_k n_k / n_j w_k over the clients that chose j; a model that nobody chose stays as it is. After the rounds a client uses the
-model of lowest loss on its validation samples, which it never trained on (Isaksson et al., section 3.1).
+Ghosh et al., An Efficient Framework for Clustered Federated Learning, NeurIPS 2020, with model averaging and
+one cohort for all models, as Isaksson et al., Adaptive Expert Models for Personalization in Federated
+Learning, 2022, equations 2 and 3:
+j = argmin_j sum_i l(x_i, y_i, w_j) over the client's training data; E epochs of SGD from w_j; w_j <- sum_k
+n_k / n_j w_k over the clients that chose j; a model that nobody chose stays as it is. After the rounds a
+client uses the model of lowest loss on its validation samples, which it never trained on (Isaksson et al.,
+section 3.1).
 
 Traffic: down J models; up the delta of one, a count and the choice.
 """
@@ -24,7 +26,18 @@ from edgefl.algorithms.papers.fedavg import FEDERATED, fedavg_objectives
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner
 from edgefl.rng import rng_for
-from edgefl.types import Array, Broadcast, ClientState, Labels, Mixture, Peer, ServerState, Shard, Update, Weights
+from edgefl.types import (
+    Array,
+    Broadcast,
+    ClientState,
+    Labels,
+    Mixture,
+    Peer,
+    ServerState,
+    Shard,
+    Update,
+    Weights,
+)
 
 if TYPE_CHECKING:
     from edgefl.compiler.network import Network
@@ -43,11 +56,15 @@ def name_of(index: int) -> str:
 
 def experts(models: Mapping[str, Weights]) -> dict[int, Weights]:
     """Return the cluster models among the models of a broadcast or a state, by index, in order."""
-    found = {int(name.removeprefix(EXPERT)): weights for name, weights in models.items() if name.startswith(EXPERT)}
+    found = {
+        int(name.removeprefix(EXPERT)): weights for name, weights in models.items() if name.startswith(EXPERT)
+    }
     return dict(sorted(found.items()))
 
 
-def label_log_p(learner: Learner, signature: str, weights: Weights, x: Array, y: Labels) -> NDArray[np.float64]:
+def label_log_p(
+    learner: Learner, signature: str, weights: Weights, x: Array, y: Labels
+) -> NDArray[np.float64]:
     """Return log p(y|x) of each sample, float64[n], for a signature that predicts logits."""
     logits = learner.predict(signature, weights, {"x": x}).astype(np.float64)
     shifted = logits - logits.max(axis=1, keepdims=True)
@@ -55,24 +72,39 @@ def label_log_p(learner: Learner, signature: str, weights: Weights, x: Array, y:
 
 
 def lowest(losses: Mapping[int, float]) -> int:
-    """Return the index of the lowest loss, the first of several; one that is not a number is never chosen if another is."""
+    """Return the index of the lowest loss, the first of several; one that is not a number is never chosen if
+    another is.
+    """
     return min(losses, key=lambda index: losses[index] if np.isfinite(losses[index]) else np.inf)
 
 
 def mean_losses(
-    learner: Learner, models: Mapping[int, Weights], x: Array, y: Labels, samples: int, rng: np.random.Generator
+    learner: Learner,
+    models: Mapping[int, Weights],
+    x: Array,
+    y: Labels,
+    samples: int,
+    rng: np.random.Generator,
 ) -> dict[int, float]:
-    """Return the mean loss of each model, all over the same `samples` samples drawn by rng; 0: over all, nothing drawn."""
+    """Return the mean loss of each model, all over the same `samples` samples drawn by rng; 0: over all,
+    nothing drawn.
+    """
     if 0 < samples < len(y):
         drawn = np.sort(rng.choice(len(y), size=samples, replace=False))
-        x, y = x[drawn], y[drawn]
-    return {index: float(-label_log_p(learner, "predict", weights, x, y).mean()) for index, weights in models.items()}
+        x = x[drawn]
+        y = y[drawn]
+    return {
+        index: float(-label_log_p(learner, "predict", weights, x, y).mean())
+        for index, weights in models.items()
+    }
 
 
 def split_validation(count: int, share: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Split a client's training samples into those that train and those that validate, for the whole federation.
+    """Split a client's training samples into those that train and those that validate, for the whole
+    federation.
 
-    The split depends on the count alone, so that it is the same in each round and after a client lost its state.
+    The split depends on the count alone, so that it is the same in each round and after a client lost its
+    state.
 
     Args:
         count: number of training samples.
@@ -90,7 +122,11 @@ def split_validation(count: int, share: float) -> tuple[NDArray[np.int64], NDArr
 
 def picks(state: ServerState) -> dict[int, int]:
     """Return how many updates each model has had, by index; a model that nobody chose so far is left out."""
-    return {int(key.removeprefix(PICKS)): int(count) for key, count in state.scalars.items() if key.startswith(PICKS)}
+    return {
+        int(key.removeprefix(PICKS)): int(count)
+        for key, count in state.scalars.items()
+        if key.startswith(PICKS)
+    }
 
 
 def ifca(
@@ -108,16 +144,18 @@ def ifca(
     """Return IFCA; its mixture is the model of lowest loss on the client's validation samples.
 
     Model 0 starts from the initial weights, the others from further draws (see `draws`).
-    selection_samples bounds the samples that a choice is made on, 0: all. validation_share of a client's training samples never
-    train; at 0 the last choice is made on training samples too. Momentum is off, for what it gathered at one client
-    would be averaged with nothing. Rates are those of Isaksson et al. for CIFAR-10. Raises ConfigError when there is no expert
-    and for a share out of range.
+    selection_samples bounds the samples that a choice is made on, 0: all. validation_share of a client's
+    training samples never train; at 0 the last choice is made on training samples too. Momentum is off, for
+    what it gathered at one client would be averaged with nothing. Rates are those of Isaksson et al. for
+    CIFAR-10. Raises ConfigError when there is no expert and for a share out of range.
     """
     del batch_size
     if num_experts < 1:
         raise ConfigError(f"[algorithm] num_experts is {num_experts}, expected 1 or more")
     if not 0 <= validation_share <= MAX_SHARE:
-        raise ConfigError(f"[algorithm] validation_share is {validation_share}, expected a share from 0 to {MAX_SHARE}")
+        raise ConfigError(
+            f"[algorithm] validation_share is {validation_share}, expected a share from 0 to {MAX_SHARE}"
+        )
     hyper = {"learning_rate": learning_rate, "momentum": momentum, "weight_decay": weight_decay}
 
     def init(weights: Weights, rng: np.random.Generator) -> ServerState:
@@ -132,11 +170,27 @@ def ifca(
     ) -> tuple[Update, ClientState]:
         assert learner is not None
         fit, _ = split_validation(len(shard.y_train), validation_share)
-        received, x, y = experts(broadcast.models), shard.x_train[fit], shard.y_train[fit]
-        chosen = lowest(mean_losses(learner, received, x, y, selection_samples, rng)) if len(received) > 1 else next(iter(received))
-        trained, loss = learner.fit("train", received[chosen], {"x": x}, y, epochs=epochs, rng=rng, hyper=hyper)
-        delta = subtract({**received[chosen], **trained}, received[chosen])  # zero for what the model keeps frozen
-        return Update(client_id, broadcast.round, len(y), {name_of(chosen): delta}, {"loss": loss, EXPERT: float(chosen)}), state
+        received = experts(broadcast.models)
+        x = shard.x_train[fit]
+        y = shard.y_train[fit]
+        chosen = (
+            lowest(mean_losses(learner, received, x, y, selection_samples, rng))
+            if len(received) > 1
+            else next(iter(received))
+        )
+        trained, loss = learner.fit(
+            "train", received[chosen], {"x": x}, y, epochs=epochs, rng=rng, hyper=hyper
+        )
+        delta = subtract(
+            {**received[chosen], **trained}, received[chosen]
+        )  # zero for what the model keeps frozen
+        return Update(
+            client_id,
+            broadcast.round,
+            len(y),
+            {name_of(chosen): delta},
+            {"loss": loss, EXPERT: float(chosen)},
+        ), state
 
     def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
         counts = picks(state)
@@ -149,16 +203,26 @@ def ifca(
                     yield name, delta, update.num_samples
 
         means = weighted_means(terms())
-        models = {name: add(weights, means[name]) if name in means else weights for name, weights in state.models.items()}
-        scalars = {**state.scalars, **{f"{PICKS}{index}": float(count) for index, count in sorted(counts.items())}}
+        models = {
+            name: add(weights, means[name]) if name in means else weights
+            for name, weights in state.models.items()
+        }
+        scalars = {
+            **state.scalars,
+            **{f"{PICKS}{index}": float(count) for index, count in sorted(counts.items())},
+        }
         return replace(state, round=state.round + 1, models=models, scalars=scalars)
 
-    def personalize(broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator) -> tuple[Mixture, ClientState]:
+    def personalize(
+        broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
+    ) -> tuple[Mixture, ClientState]:
         assert learner is not None
         received = experts(broadcast.models)
         fit, held_out = split_validation(len(shard.y_train), validation_share)
         rows = held_out if len(held_out) else fit
-        best = lowest(mean_losses(learner, received, shard.x_train[rows], shard.y_train[rows], selection_samples, rng))
+        best = lowest(
+            mean_losses(learner, received, shard.x_train[rows], shard.y_train[rows], selection_samples, rng)
+        )
         model = received[best]
         return Mixture(model, {FEDERATED: Peer("predict", model)}, {"best": float(best)}), state
 
@@ -171,5 +235,10 @@ def ifca_objectives(network: "Network", options: Mapping[str, Any]) -> tuple["Ob
 
 
 ENTRIES = {
-    "ifca": entry(ifca, ifca_objectives, "Ghosh et al., NeurIPS 2020, as compared with by Isaksson et al., 2022", models="num_experts")
+    "ifca": entry(
+        ifca,
+        ifca_objectives,
+        "Ghosh et al., NeurIPS 2020, as compared with by Isaksson et al., 2022",
+        models="num_experts",
+    )
 }

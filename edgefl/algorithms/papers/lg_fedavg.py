@@ -1,7 +1,8 @@
 """LG-FedAvg: each client learns a representation of its own under layers that all share.
 
-Liang et al., Think Locally, Act Globally, arXiv:2001.01523, algorithm 1: the first layers are local, the others are averaged.
-(Reisser et al., arXiv:2107.06724, compare with it as `Local/Global`, with the input layer local.)
+Liang et al., Think Locally, Act Globally, arXiv:2001.01523, algorithm 1: the first layers are local, the
+others are averaged. (Reisser et al., arXiv:2107.06724, compare with it as `Local/Global`, with the input
+layer local.)
 
 Traffic: down the shared part, and once the local part's first values; up the delta of the shared part.
 """
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 
 def local_part(weights: Weights, layers: str) -> list[str]:
-    """Return the names of the weights in these layers: a comma list of layers or of what they begin with; the first layer if empty.
+    """Return the names of the weights in these layers: a comma list of layers or of what they begin with; the
+    first layer if empty.
 
     Weights are in the plan's order. Raises ConfigError for an entry that is no layer.
     """
@@ -33,7 +35,9 @@ def local_part(weights: Weights, layers: str) -> list[str]:
     for layer in chosen:
         if not any(_lies_in(name, layer) for name in weights):
             known = list(dict.fromkeys(layer_of(name) for name in weights))
-            raise ConfigError(f"local_layers has {layer!r}, which is no layer of the model; {nearest(layer, known)}")
+            raise ConfigError(
+                f"local_layers has {layer!r}, which is no layer of the model; {nearest(layer, known)}"
+            )
     return [name for name in weights if any(_lies_in(name, layer) for layer in chosen)]
 
 
@@ -42,8 +46,12 @@ def _lies_in(name: str, layer: str) -> bool:
 
 
 def lg_fedavg(learner: Learner | None, *, local_layers: str = "", **federation: Any) -> Algorithm:
-    """Return FedAvg (with the keywords `federation`) of all but the local layers, `conv1, conv2` say; the first one if not given."""
-    return partial_sharing(learner, "lg-fedavg", lambda weights: local_part(weights, local_layers), federation)
+    """Return FedAvg (with the keywords `federation`) of all but the local layers, `conv1, conv2` say; the
+    first one if not given.
+    """
+    return partial_sharing(
+        learner, "lg-fedavg", lambda weights: local_part(weights, local_layers), federation
+    )
 
 
 def lg_fedavg_objectives(network: "Network", options: Mapping[str, Any]) -> tuple["Objective", ...]:

@@ -1,7 +1,8 @@
-"""No federation: each client trains alone, from the same first weights, for as many epochs as the rounds would have given it.
+"""No federation: each client trains alone, from the same first weights, for as many epochs as the rounds
+would have given it.
 
-The baseline `Local` of all five papers. Rounds pass and cost a message each; the work is done when a client personalizes, so that
-who was drawn into which cohort makes no difference.
+The baseline `Local` of all five papers. Rounds pass and cost a message each; the work is done when a client
+personalizes, so that who was drawn into which cohort makes no difference.
 
 Traffic: down nothing in the rounds and the first weights at their end; up nothing but that a client is there.
 """
@@ -50,7 +51,12 @@ def local(
         if state.phase == FEDERATE:
             return Broadcast(state.round, state.phase, {})
         count = (state.round - 1) * epochs
-        return Broadcast(state.round, state.phase, state.models, {EPOCHS: float(min(count, max_epochs) if max_epochs else count)})
+        return Broadcast(
+            state.round,
+            state.phase,
+            state.models,
+            {EPOCHS: float(min(count, max_epochs) if max_epochs else count)},
+        )
 
     def local_update(
         broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
@@ -62,10 +68,15 @@ def local(
             pass  # they may be computed as they are read
         return replace(state, round=state.round + 1)
 
-    def personalize(broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator) -> tuple[Mixture, ClientState]:
+    def personalize(
+        broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
+    ) -> tuple[Mixture, ClientState]:
         assert learner is not None
-        first, count = broadcast.models[INITIAL], int(broadcast.scalars[EPOCHS])
-        trained, _ = learner.fit("train", first, {"x": shard.x_train}, shard.y_train, epochs=count, rng=rng, hyper=hyper)
+        first = broadcast.models[INITIAL]
+        count = int(broadcast.scalars[EPOCHS])
+        trained, _ = learner.fit(
+            "train", first, {"x": shard.x_train}, shard.y_train, epochs=count, rng=rng, hyper=hyper
+        )
         return Mixture({**first, **trained}), state
 
     return Algorithm("local", init, broadcast, local_update, aggregate, personalize)

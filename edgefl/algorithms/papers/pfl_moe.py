@@ -1,8 +1,8 @@
 """PFL-MoE: a personal classifier, mixed with the global one by a gate.
 
 Guo et al., PFL-MoE: Personalized Federated Learning Based on Mixture of Experts, 2020, algorithms 1 and 2.
-After FedAvg, on each client: copy the classifier (FC1-3), freeze the convolutions, train the copy on D_per; then train
-g = sigmoid(gate(z)) on D_gate, where z is the image (MF) or the features (MFE), so that
+After FedAvg, on each client: copy the classifier (FC1-3), freeze the convolutions, train the copy on D_per;
+then train g = sigmoid(gate(z)) on D_gate, where z is the image (MF) or the features (MFE), so that
 logits = g * global(x) + (1 - g) * local(x). FB keeps the copy alone and trains it on all of D.
 (Algorithm 2, line 7 of the paper updates theta; what is meant is theta_Ci, the client's own copy.)
 
@@ -34,7 +34,9 @@ Tensors = Mapping[str, Tensor]
 
 Kind = Literal["fb", "mf", "mfe"]
 ADAPTED = "adapted"
-"""The peer of a mixture that is its own local expert without the gate: what the paper's tables call PFL-FB."""
+"""The peer of a mixture that is its own local expert without the gate: what the paper's tables call
+PFL-FB.
+"""
 
 
 def split_gate(count: int, share: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -43,7 +45,10 @@ def split_gate(count: int, share: float, rng: np.random.Generator) -> tuple[np.n
     Raises DataError when there are fewer than two samples.
     """
     if count < 2:
-        raise DataError(f"{count} sample to split between classifier and gate, expected at least 2; collect more data on this device")
+        raise DataError(
+            f"{count} sample to split between classifier and gate, expected at least 2; collect more data on "
+            "this device"
+        )
     order = rng.permutation(count)
     gate = min(max(1, round(count * share)), count - 1)
     return np.sort(order[gate:]), np.sort(order[:gate])
@@ -67,14 +72,21 @@ def pfl_moe(
     gate_share: float = 0.25,
     **federation: Any,
 ) -> Algorithm:
-    """Return FedAvg (with the keywords `federation`) whose clients end with a personal classifier, and a gate for MF and MFE.
+    """Return FedAvg (with the keywords `federation`) whose clients end with a personal classifier, and a gate
+    for MF and MFE.
 
     gate_share is the part of D that trains the gate. Weight decay is decoupled, as in Keras.
     """
     del adapt_batch_size
-    adapt = {"learning_rate": adapt_learning_rate, "momentum": adapt_momentum, "weight_decay": adapt_weight_decay}
+    adapt = {
+        "learning_rate": adapt_learning_rate,
+        "momentum": adapt_momentum,
+        "weight_decay": adapt_weight_decay,
+    }
 
-    def personalize(broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator) -> tuple[Mixture, ClientState]:
+    def personalize(
+        broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
+    ) -> tuple[Mixture, ClientState]:
         assert learner is not None
         model = broadcast.models[GLOBAL]
         peers = {FEDERATED: Peer("predict", model)}
@@ -84,7 +96,9 @@ def pfl_moe(
 
         def adapted(index: np.ndarray) -> Weights:
             data = {"features": features[index]}
-            trained, _ = learner.fit("train_head", head, data, shard.y_train[index], epochs=adapt_epochs, rng=rng, hyper=adapt)
+            trained, _ = learner.fit(
+                "train_head", head, data, shard.y_train[index], epochs=adapt_epochs, rng=rng, hyper=adapt
+            )
             return {**head, **trained}
 
         if kind == "fb":
@@ -95,15 +109,24 @@ def pfl_moe(
         own = {"features": features[gated]}
         logits = np.stack([learner.predict("predict_head", each, own) for each in (head, local)], axis=1)
         inputs = features[gated] if kind == "mfe" else shard.x_train[gated].reshape(len(gated), -1)
-        zeros = {spec.name: np.zeros(spec.shape, np.float32) for spec in learner.spec.signature("train_gate").trained}
+        zeros = {
+            spec.name: np.zeros(spec.shape, np.float32)
+            for spec in learner.spec.signature("train_gate").trained
+        }
         data = {"gate_input": inputs, "logits": logits}
         hyper = {"learning_rate": gate_learning_rate}
-        gate = learner.fit("train_gate", zeros, data, shard.y_train[gated], epochs=gate_epochs, rng=rng, hyper=hyper)[0]
+        gate = learner.fit(
+            "train_gate", zeros, data, shard.y_train[gated], epochs=gate_epochs, rng=rng, hyper=hyper
+        )[0]
         peers[ADAPTED] = Peer("predict", {**model, **local})
         everything = features if kind == "mfe" else shard.x_train.reshape(len(features), -1)
-        own_share = float(np.mean(0.5 - 0.5 * np.tanh(0.5 * (everything @ gate["gate/kernel"] + gate["gate/bias"]))))  # 1 - sigmoid
+        own_share = float(
+            np.mean(0.5 - 0.5 * np.tanh(0.5 * (everything @ gate["gate/kernel"] + gate["gate/bias"])))
+        )  # 1 - sigmoid
         usage = {"gate/global": 1 - own_share, "gate/local": own_share}
-        return Mixture({**trunk, **_under("global", head), **_under("local", local), **gate}, peers, usage), state
+        return Mixture(
+            {**trunk, **_under("global", head), **_under("local", local), **gate}, peers, usage
+        ), state
 
     return replace(fedavg(learner, **federation), name=f"pfl-{kind}", personalize=personalize)
 
@@ -114,7 +137,11 @@ def pfl_moe_objectives(kind: Kind, network: "Network", options: Mapping[str, Any
     from edgefl.compiler.optimizer import adam, sgd
 
     train, predict, _ = fedavg_objectives(network, options)
-    adapt = sgd(options["adapt_learning_rate"], momentum=options["adapt_momentum"], weight_decay=options["adapt_weight_decay"])
+    adapt = sgd(
+        options["adapt_learning_rate"],
+        momentum=options["adapt_momentum"],
+        weight_decay=options["adapt_weight_decay"],
+    )
     shared = (
         train,
         predict,
@@ -127,7 +154,10 @@ def pfl_moe_objectives(kind: Kind, network: "Network", options: Mapping[str, Any
     shape = network.features_shape if kind == "mfe" else network.input_shape
     width = math.prod(shape)
     gate = (TensorSpec("gate/kernel", (width, 1)), TensorSpec("gate/bias", (1,)))
-    data = (TensorSpec("gate_input", (of.GATE_BATCH, width)), TensorSpec("logits", (of.GATE_BATCH, 2, network.num_classes)))
+    data = (
+        TensorSpec("gate_input", (of.GATE_BATCH, width)),
+        TensorSpec("logits", (of.GATE_BATCH, 2, network.num_classes)),
+    )
 
     def loss(weights: Tensors, data: Tensors, noise: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
         logits = data["logits"]
@@ -135,7 +165,9 @@ def pfl_moe_objectives(kind: Kind, network: "Network", options: Mapping[str, Any
         return of.cross_entropy(mixed, data["y"]), {}
 
     optimizer = adam(options["gate_learning_rate"])
-    train_gate = of.Objective("train_gate", "train", of.GATE_BATCH, data, gate, optimizer=optimizer, loss_per_sample=loss)
+    train_gate = of.Objective(
+        "train_gate", "train", of.GATE_BATCH, data, gate, optimizer=optimizer, loss_per_sample=loss
+    )
     return (*shared, train_gate, _mixture(network, kind, gate))
 
 
@@ -153,7 +185,8 @@ def _mixture(network: "Network", kind: Kind | None, gate: tuple[TensorSpec, ...]
     """Return predict_mixture: one trunk, the local head (FB), or both heads under the gate."""
     from edgefl.compiler import objective as of
 
-    trunk, head = network.select(network.trunk_names), network.select(network.head_names)
+    trunk = network.select(network.trunk_names)
+    head = network.select(network.head_names)
     prefixes = ("local",) if kind is None else ("global", "local")
     heads = tuple(spec for prefix in prefixes for spec in of.prefixed(prefix, head))
 
@@ -168,11 +201,15 @@ def _mixture(network: "Network", kind: Kind | None, gate: tuple[TensorSpec, ...]
         return _mix(_gate(weights, seen), *logits)
 
     data = (of.samples(network, of.PREDICT_BATCH),)
-    return of.Objective("predict_mixture", "predict", of.PREDICT_BATCH, data, frozen=(*trunk, *heads, *gate), out=out)
+    return of.Objective(
+        "predict_mixture", "predict", of.PREDICT_BATCH, data, frozen=(*trunk, *heads, *gate), out=out
+    )
 
 
 _SOURCE = "Guo et al., PFL-MoE, arXiv:2012.15589"
 ENTRIES = {
-    f"pfl-{kind}": entry(partial(pfl_moe, kind=kind), partial(pfl_moe_objectives, kind), _SOURCE, fedavg, pfl_moe)
+    f"pfl-{kind}": entry(
+        partial(pfl_moe, kind=kind), partial(pfl_moe_objectives, kind), _SOURCE, fedavg, pfl_moe
+    )
     for kind in ("fb", "mf", "mfe")
 }

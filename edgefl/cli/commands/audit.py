@@ -36,25 +36,46 @@ def audit() -> None:
 
 @audit.command()
 @click.option(
-    "--config", "config_file", type=click.Path(path_type=Path, dir_okay=False), help="A federation to audit in place of the small one."
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="A federation to audit in place of the small one.",
 )
 @click.option(
-    "--rounds", type=click.IntRange(0), help="Rounds for the accuracy of each defence, 0 for none  [default: the configuration's]"
+    "--rounds",
+    type=click.IntRange(0),
+    help="Rounds for the accuracy of each defence, 0 for none  [default: the configuration's]",
 )
-@click.option("--noise", "noises", type=click.FloatRange(0, min_open=True), multiple=True, default=(0.01, 0.1), show_default=True,
-              help="Standard deviation of the noise in units of the clipped norm (may be given again).")  # fmt: skip
+@click.option(
+    "--noise",
+    "noises",
+    type=click.FloatRange(0, min_open=True),
+    multiple=True,
+    default=(0.01, 0.1),
+    show_default=True,
+    help="Standard deviation of the noise in units of the clipped norm (may be given again).",
+)
 @click.option("--seed", type=click.IntRange(0), help="In place of the configuration's seed.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Draw true and read shares into this PNG.")
+@click.option(
+    "--out", type=click.Path(path_type=Path, dir_okay=False), help="Draw true and read shares into this PNG."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, each client's shares in it.")
 def labels(
-    config_file: Path | None, rounds: int | None, noises: tuple[float, ...], seed: int | None, out: Path | None, as_json: bool
+    config_file: Path | None,
+    rounds: int | None,
+    noises: tuple[float, ...],
+    seed: int | None,
+    out: Path | None,
+    as_json: bool,
 ) -> None:
-    """Read how many samples of each class a client has off its first update, and see what defences change and cost.
+    """Read how many samples of each class a client has off its first update, and see what defences change and
+    cost.
 
-    The update of the output layer's bias, or of its kernel, tells the shares of the classes (Reisser et al., arXiv:2107.06724,
-    appendix C). Each defence is an option of fedavg and of all algorithms on top of it: clip_update, noise_multiplier, withhold.
-    distance is the share of the samples whose class is told wrong, 0 for a full disclosure. The noise comes from the federation's seed,
-    as all draws do: the figures are those of an observer who does not know it.
+    The update of the output layer's bias, or of its kernel, tells the shares of the classes (Reisser et al.,
+    arXiv:2107.06724, appendix C). Each defence is an option of fedavg and of all algorithms on top of it:
+    clip_update, noise_multiplier, withhold. distance is the share of the samples whose class is told wrong, 0
+    for a full disclosure. The noise comes from the federation's seed, as all draws do: the figures are those
+    of an observer who does not know it.
 
     \b
     Example:
@@ -106,7 +127,13 @@ def report(config: FederationConfig, findings: Sequence[Finding], baseline: Find
         }
         for finding in (*findings, baseline)
     ]
-    return {"federation": config.name, "algorithm": config.algorithm, "seed": config.seed, "rounds": config.rounds, "rows": rows}
+    return {
+        "federation": config.name,
+        "algorithm": config.algorithm,
+        "seed": config.seed,
+        "rounds": config.rounds,
+        "rows": rows,
+    }
 
 
 def table(config: FederationConfig, findings: Sequence[Finding], baseline: Finding, played: bool) -> str:
@@ -116,15 +143,24 @@ def table(config: FederationConfig, findings: Sequence[Finding], baseline: Findi
     for finding in (*findings, baseline):
         sources = {leak.reading.source for leak in finding.clients.values()}
         figures = (
-            f"{'/'.join(sorted(sources)):>9}  {finding.distance:8.3f}  {_shown(finding.correlation, 11)}  {_shown(finding.accuracy, 8)}"
+            f"{'/'.join(sorted(sources)):>9}  {finding.distance:8.3f}  {_shown(finding.correlation, 11)}  "
+            f"{_shown(finding.accuracy, 8)}"
         )
         lines.append(f"{finding.scenario.name:{width}}  {figures}")
     count = len(baseline.clients)
-    lines.append(f"\nMeans over {count} clients' first updates; distance 0 is a full disclosure, that of the guess none.")
+    lines.append(
+        f"\nMeans over {count} clients' first updates; distance 0 is a full disclosure, that of the guess "
+        "none."
+    )
     if any("noise_multiplier" in finding.scenario.options for finding in findings):
-        lines.append("Noise is drawn from the federation's seed; it hides nothing from an aggregator that knows the seed.")
+        lines.append(
+            "Noise is drawn from the federation's seed; it hides nothing from an aggregator that knows the "
+            "seed."
+        )
     if played:
-        lines.append(f"Accuracy of the mixtures on the clients' own held-out samples after {config.rounds} rounds.")
+        lines.append(
+            f"Accuracy of the mixtures on the clients' own held-out samples after {config.rounds} rounds."
+        )
     return "\n".join(lines)
 
 

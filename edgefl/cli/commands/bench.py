@@ -32,7 +32,9 @@ def bench() -> None:
     """
 
 
-def _give(result: dict[str, Any], render: Callable[[dict[str, Any]], str], out: Path | None, as_json: bool) -> None:
+def _give(
+    result: dict[str, Any], render: Callable[[dict[str, Any]], str], out: Path | None, as_json: bool
+) -> None:
     text = json.dumps(result, indent=1)
     if out:
         write_atomic(out, text.encode())
@@ -40,8 +42,20 @@ def _give(result: dict[str, Any], render: Callable[[dict[str, Any]], str], out: 
 
 
 @bench.command()
-@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Pairs of processes a model, of which the medians.")
-@click.option("--model", "models", multiple=True, type=click.Choice(list(MODELS)), help="Measure this only (may be given again).")
+@click.option(
+    "--repeats",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="Pairs of processes a model, of which the medians.",
+)
+@click.option(
+    "--model",
+    "models",
+    multiple=True,
+    type=click.Choice(list(MODELS)),
+    help="Measure this only (may be given again).",
+)
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON there too.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def device(repeats: int, models: tuple[str, ...], out: Path | None, as_json: bool) -> None:
@@ -57,12 +71,22 @@ def device(repeats: int, models: tuple[str, ...], out: Path | None, as_json: boo
 
 
 @bench.command()
-@click.option("--repeats", type=click.IntRange(1), default=5, show_default=True, help="Processes of each peer; the medians are printed.")
-@click.option("--torch-python", help="A Python that has torch, if this one has not.  [default: this one if it has torch]")
+@click.option(
+    "--repeats",
+    type=click.IntRange(1),
+    default=5,
+    show_default=True,
+    help="Processes of each peer; the medians are printed.",
+)
+@click.option(
+    "--torch-python",
+    help="A Python that has torch, if this one has not.  [default: this one if it has torch]",
+)
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON there too.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def simulate(repeats: int, torch_python: str | None, out: Path | None, as_json: bool) -> None:
-    """Client steps a second beside PyTorch, Keras fit and tf.function, one core each; then one process against two, and memory.
+    """Client steps a second beside PyTorch, Keras fit and tf.function, one core each; then one process
+    against two, and memory.
 
     \b
     Example:
@@ -76,24 +100,45 @@ def simulate(repeats: int, torch_python: str | None, out: Path | None, as_json: 
 @bench.command()
 @click.option("--quick", is_flag=True, help="Only the ten clients beside their peers.")
 @click.option(
-    "--repeats", type=click.IntRange(1), default=3, show_default=True, help="Runs of each beside the others; the medians are printed."
+    "--repeats",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="Runs of each beside the others; the medians are printed.",
 )
-@click.option("--workers", type=click.IntRange(0), default=0, help="Run each larger fleet with so many workers too.  [default: not]")
-@click.option("--flwr-python", help="A Python that has flwr, in a virtual environment of its own  [default: Flower is left out]")
+@click.option(
+    "--workers",
+    type=click.IntRange(0),
+    default=0,
+    help="Run each larger fleet with so many workers too.  [default: not]",
+)
+@click.option(
+    "--flwr-python",
+    help="A Python that has flwr, in a virtual environment of its own  [default: Flower is left out]",
+)
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON there too.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def fleet(quick: bool, repeats: int, workers: int, flwr_python: str | None, out: Path | None, as_json: bool) -> None:
-    """Seconds a round, the aggregator's memory and lost messages with 10, 100 and 500 light clients; beside bare paho, and Flower.
+def fleet(
+    quick: bool, repeats: int, workers: int, flwr_python: str | None, out: Path | None, as_json: bool
+) -> None:
+    """Seconds a round, the aggregator's memory and lost messages with 10, 100 and 500 light clients; beside
+    bare paho, and Flower.
 
-    A light client has a connection, a certificate and keys of its own and speaks the device's protocol; its update is noise.
+    A light client has a connection, a certificate and keys of its own and speaks the device's protocol; its
+    update is noise.
 
     \b
     Example:
       edgefl bench fleet --repeats 3 --flwr-python ~/flwr/bin/python
     """
     if quick and workers:
-        raise click.UsageError("workers are for the larger fleets, which --quick does not run; leave out --quick or --workers")
-    asked = [f" --workers {workers}" if workers else "", f" --flwr-python {flwr_python}" if flwr_python else ""]
+        raise click.UsageError(
+            "workers are for the larger fleets, which --quick does not run; leave out --quick or --workers"
+        )
+    asked = [
+        f" --workers {workers}" if workers else "",
+        f" --flwr-python {flwr_python}" if flwr_python else "",
+    ]
     given = "".join([" --quick" * quick, f" --repeats {repeats}", *asked])
     sizes = Sizes(loads=()) if quick else Sizes(workers=workers)
     with Telling() as tell:
@@ -102,16 +147,41 @@ def fleet(quick: bool, repeats: int, workers: int, flwr_python: str | None, out:
 
 
 @bench.command()
-@click.option("--codec", "codecs", multiple=True, help=f"Measure this beside fp32 (may be given again)  [default: {', '.join(CODECS[1:])}]")
-@click.option("--rounds", type=click.IntRange(1), default=60, show_default=True, help="Rounds of each run.")
-@click.option("--seeds", type=click.IntRange(1, 20), default=3, show_default=True, help="Seeds 1, 2, ... of each codec.")
-@click.option("--data", type=click.Choice(["fashion-mnist", "digits"]), default="fashion-mnist", show_default=True, help="The data set.")
 @click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), default=Path("runs/wire"), show_default=True, help="Keeps the runs."
+    "--codec",
+    "codecs",
+    multiple=True,
+    help=f"Measure this beside fp32 (may be given again)  [default: {', '.join(CODECS[1:])}]",
+)
+@click.option("--rounds", type=click.IntRange(1), default=60, show_default=True, help="Rounds of each run.")
+@click.option(
+    "--seeds", type=click.IntRange(1, 20), default=3, show_default=True, help="Seeds 1, 2, ... of each codec."
+)
+@click.option(
+    "--data",
+    type=click.Choice(["fashion-mnist", "digits"]),
+    default="fashion-mnist",
+    show_default=True,
+    help="The data set.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("runs/wire"),
+    show_default=True,
+    help="Keeps the runs.",
 )
 @click.option("--processes", type=click.IntRange(1, 256), help="Client processes  [default: one a core]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def wire(codecs: tuple[str, ...], rounds: int, seeds: int, data: str, out: Path, processes: int | None, as_json: bool) -> None:
+def wire(
+    codecs: tuple[str, ...],
+    rounds: int,
+    seeds: int,
+    data: str,
+    out: Path,
+    processes: int | None,
+    as_json: bool,
+) -> None:
     """Bytes of an update and accuracy after the rounds for each codec of updates, beside fp32.
 
     \b
@@ -125,16 +195,35 @@ def wire(codecs: tuple[str, ...], rounds: int, seeds: int, data: str, out: Path,
 
 
 @bench.command()
-@click.option("--samples", type=click.IntRange(1), default=1000, show_default=True, help="Held-out samples that all places must agree on.")
-@click.option("--data", type=click.Choice(["fashion-mnist", "digits"]), default="fashion-mnist", show_default=True, help="The data set.")
 @click.option(
-    "--cmsis-nn", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Arm's CMSIS-NN, with the CMSIS core's headers in it."
+    "--samples",
+    type=click.IntRange(1),
+    default=1000,
+    show_default=True,
+    help="Held-out samples that all places must agree on.",
 )
-@click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Keep states and exports there.")
+@click.option(
+    "--data",
+    type=click.Choice(["fashion-mnist", "digits"]),
+    default="fashion-mnist",
+    show_default=True,
+    help="The data set.",
+)
+@click.option(
+    "--cmsis-nn",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Arm's CMSIS-NN, with the CMSIS core's headers in it.",
+)
+@click.option(
+    "--keep", type=click.Path(path_type=Path, file_okay=False), help="Keep states and exports there."
+)
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON there too.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def firmware(samples: int, data: str, cmsis_nn: Path | None, keep: Path | None, out: Path | None, as_json: bool) -> None:
-    """Flash, RAM and instructions of two mixtures' C on Cortex-M3, M4 and M7, beside TensorFlow Lite Micro's arena and CMSIS-NN's kernels.
+def firmware(
+    samples: int, data: str, cmsis_nn: Path | None, keep: Path | None, out: Path | None, as_json: bool
+) -> None:
+    """Flash, RAM and instructions of two mixtures' C on Cortex-M3, M4 and M7, beside TensorFlow Lite Micro's
+    arena and CMSIS-NN's kernels.
 
     \b
     Example:
@@ -150,10 +239,30 @@ def _watching(command: F) -> F:
     """The options of what watches a made-up fleet."""
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
-        click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON there too."),
-        click.option("--seconds", type=click.FloatRange(1.0), default=60.0, show_default=True, help="How long to measure."),
-        click.option("--period", type=click.FloatRange(0.1), default=5.0, show_default=True, help="Seconds between a device's statuses."),
-        click.option("--devices", type=click.IntRange(1, 2000), default=500, show_default=True, help="Simulated devices."),
+        click.option(
+            "--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON there too."
+        ),
+        click.option(
+            "--seconds",
+            type=click.FloatRange(1.0),
+            default=60.0,
+            show_default=True,
+            help="How long to measure.",
+        ),
+        click.option(
+            "--period",
+            type=click.FloatRange(0.1),
+            default=5.0,
+            show_default=True,
+            help="Seconds between a device's statuses.",
+        ),
+        click.option(
+            "--devices",
+            type=click.IntRange(1, 2000),
+            default=500,
+            show_default=True,
+            help="Simulated devices.",
+        ),
     ):
         command = option(command)
     return command
@@ -180,7 +289,8 @@ def monitor(devices: int, period: float, seconds: float, out: Path | None, as_js
 @bench.command()
 @_watching
 def dashboard(devices: int, period: float, seconds: float, out: Path | None, as_json: bool) -> None:
-    """Processor time and memory of `edgefl dashboard` while hundreds of devices speak and one browser's stream is read.
+    """Processor time and memory of `edgefl dashboard` while hundreds of devices speak and one browser's
+    stream is read.
 
     \b
     Example:

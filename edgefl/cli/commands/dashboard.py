@@ -12,13 +12,23 @@ from edgefl.monitor.connection import broker_options, open_link
 
 @click.command(short_help="A federation, live in a browser.")
 @broker_options("the one that runs, or the first that turns up")
-@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="Where the page is; 0 takes a free port.")
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="The address to listen on; any but this lets others in, without a password."
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8080,
+    show_default=True,
+    help="Where the page is; 0 takes a free port.",
+)
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="The address to listen on; any but this lets others in, without a password.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the page's address as JSON.")
 def dashboard(broker: str, enrol: Path | None, federation: str, port: int, host: str, as_json: bool) -> None:
-    """Show a federation in a browser: rounds, curves, clusters, gates, devices. It only reads, and works without the Internet.
+    """Show a federation in a browser: rounds, curves, clusters, gates, devices. It only reads, and works
+    without the Internet.
 
     \b
     Example:
@@ -36,7 +46,9 @@ def dashboard(broker: str, enrol: Path | None, federation: str, port: int, host:
     with contextlib.suppress(Stopped), stoppable(), contextlib.ExitStack() as ends:
         server = Server(latest, host, port)
         ends.callback(server.server_close)
-        if not federation:  # with a link of its own: one that rests between bursts may hear of the second too late
+        if (
+            not federation
+        ):  # with a link of its own: one that rests between bursts may hear of the second too late
             with contextlib.closing(open_link(broker, enrol)) as asking:
                 federation = the_only(asking)
         link = open_link(broker, enrol, in_bursts=True)
@@ -45,10 +57,14 @@ def dashboard(broker: str, enrol: Path | None, federation: str, port: int, host:
         threading.Thread(target=server.serve_forever, name="http", daemon=True).start()
         ends.callback(server.shutdown)
         ends.callback(latest.close)
-        click.echo(json.dumps({"url": server.url}) if as_json else f"{server.url}  shows {link.url}; Ctrl-C ends it")
+        click.echo(
+            json.dumps({"url": server.url}) if as_json else f"{server.url}  shows {link.url}; Ctrl-C ends it"
+        )
         if not is_loopback(host):
             click.echo(
-                f"whoever can reach port {server.server_address[1]} of this machine sees the federation; there is no password", err=True
+                f"whoever can reach port {server.server_address[1]} of this machine sees the federation; "
+                "there is no password",
+                err=True,
             )
         while True:
             follower.step()

@@ -48,7 +48,10 @@ def partitions(context: click.Context, as_json: bool) -> None:
     """
     if context.invoked_subcommand:
         return
-    rows: list[dict[str, Any]] = [{"name": name, "source": entry.source, "options": entry.defaults} for name, entry in PARTITIONS.items()]
+    rows: list[dict[str, Any]] = [
+        {"name": name, "source": entry.source, "options": entry.defaults}
+        for name, entry in PARTITIONS.items()
+    ]
     if as_json:
         click.echo(json.dumps(rows, indent=1))
         return
@@ -66,17 +69,37 @@ def partitions(context: click.Context, as_json: bool) -> None:
     help="A name of `edgefl datasets`, or npz:PATH.",
 )
 @click.option(
-    "--partition", shell_complete=known(partition_names), default="dirichlet", show_default=True, help="A name of `edgefl partitions`."
+    "--partition",
+    shell_complete=known(partition_names),
+    default="dirichlet",
+    show_default=True,
+    help="A name of `edgefl partitions`.",
 )
 @click.option("--clients", default=10, show_default=True, help="How many clients share the data.")
-@click.option("-o", "--option", "pairs", multiple=True, metavar="KEY=VALUE", help="An option of the partition (may be given again).")
 @click.option(
-    "-d", "--data-option", "data_pairs", multiple=True, metavar="KEY=VALUE", help="An option of the data set, as -d classes=0,1,2."
+    "-o",
+    "--option",
+    "pairs",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="An option of the partition (may be given again).",
+)
+@click.option(
+    "-d",
+    "--data-option",
+    "data_pairs",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="An option of the data set, as -d classes=0,1,2.",
 )
 @click.option("--num-train", default=0, help="Draw so many training samples first; 0 takes all.")
 @click.option("--num-test", default=0, help="Draw so many test samples first; 0 takes all.")
 @click.option("--seed", default=1, show_default=True, help="Of the draws.")
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the map of all clients as PNG (needs matplotlib).")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the map of all clients as PNG (needs matplotlib).",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object with all counts.")
 def show(
     data: str,
@@ -103,13 +126,19 @@ def show(
         dataset = load_data(DataConfig(data, num_train, num_test, data_options), seed, scale=False)
         allotments = make_allotments(dataset, PartitionConfig(partition, clients, options), seed)
     train, test = (class_counts(dataset, allotments, part) for part in ("train", "test"))
-    turns, clusters = turn_counts(allotments), [own.truth for own in allotments.values()]
+    turns = turn_counts(allotments)
+    clusters = [own.truth for own in allotments.values()]
     title = f"{data}, {partition}({_spelled(options)}), {clients} clients, seed {seed}"
     if out:
         write_png(out, train, title)
     figures = summary(train, test, dataset)
     if as_json:
-        counts: dict[str, Any] = {"clients": list(allotments), "train": train.tolist(), "test": test.tolist(), "clusters": clusters}
+        counts: dict[str, Any] = {
+            "clients": list(allotments),
+            "train": train.tolist(),
+            "test": test.tolist(),
+            "clusters": clusters,
+        }
         click.echo(json.dumps({"title": title, "note": dataset.note, "summary": figures, **counts}))
         return
     click.echo(title)
@@ -119,9 +148,19 @@ def show(
         click.echo(line)
     for line in [] if turns is None else heat_text(turns, list(allotments), clusters, "steps turned"):
         click.echo(line)
-    sizes = " and ".join(f"{_span(figures[f'{part}_samples'])} {word}" for part, word in (("train", "training"), ("test", "test")))
-    click.echo(f"{clients} clients, each with (least/median/most) {sizes} samples of {_span(figures['classes'])} classes")
-    click.echo("used: {} of {} training samples, {} of {} test samples".format(*figures["train_used"], *figures["test_used"]))
+    sizes = " and ".join(
+        f"{_span(figures[f'{part}_samples'])} {word}"
+        for part, word in (("train", "training"), ("test", "test"))
+    )
+    click.echo(
+        f"{clients} clients, each with (least/median/most) {sizes} samples of {_span(figures['classes'])} "
+        "classes"
+    )
+    click.echo(
+        "used: {} of {} training samples, {} of {} test samples".format(
+            *figures["train_used"], *figures["test_used"]
+        )
+    )
 
 
 def _span(values: list[float]) -> str:
@@ -130,6 +169,12 @@ def _span(values: list[float]) -> str:
 
 def _spelled(options: dict[str, Any]) -> str:
     def value(item: Any) -> str:
-        return ",".join(map(str, item)) or "all" if isinstance(item, tuple) else str(item).lower() if isinstance(item, bool) else str(item)
+        return (
+            ",".join(map(str, item)) or "all"
+            if isinstance(item, tuple)
+            else str(item).lower()
+            if isinstance(item, bool)
+            else str(item)
+        )
 
     return ", ".join(f"{key}={value(item)}" for key, item in options.items()) or "none"

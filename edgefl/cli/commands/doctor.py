@@ -24,14 +24,21 @@ MARKS = {"ok": "ok   ", "warn": "warn ", "fail": "FAIL "}
 @click.command(short_help="What is wrong, and the remedy.")
 @click.option(
     "--broker",
-    help="mqtt://HOST:PORT, several with commas; ?protocol=5 after it: MQTT 5  [default: the enrolment's; without either no network]",
+    help="mqtt://HOST:PORT, several with commas; ?protocol=5 after it: MQTT 5  [default: the enrolment's; "
+    "without either no network]",
 )
 @click.option("--enrol", type=click.Path(path_type=Path), help="The file of `edgefl device enrol`.")
 @click.option("--federation", default="", help="Look at this federation  [default: all on the broker]")
-@click.option("--state", type=click.Path(path_type=Path), default=Path("."), help="Where the device keeps its state  [default: here]")
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path),
+    default=Path("."),
+    help="Where the device keeps its state  [default: here]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def doctor(broker: str | None, enrol: Path | None, federation: str, state: Path, as_json: bool) -> None:
-    """Check this machine, the broker and what runs there: software, board, clock, disk, certificate, access, packet size, federations.
+    """Check this machine, the broker and what runs there: software, board, clock, disk, certificate, access,
+    packet size, federations.
 
     Exits with 1 when a check fails.
 
@@ -45,12 +52,16 @@ def doctor(broker: str | None, enrol: Path | None, federation: str, state: Path,
     url = broker or (enrolment.broker if enrolment else None)
     if url:
         parse_urls(url)
-    findings, checks = [], _findings(url, enrolment, federation, state)
+    findings = []
+    checks = _findings(url, enrolment, federation, state)
     while finding := _next(checks):
         findings.append(finding)
         if not as_json:
             mark = click.style(MARKS[finding.level], COLOURS[finding.level])
-            click.echo(f"{mark} {finding.check:10} {finding.found}" + (f"\n{'':17}{finding.remedy}" if finding.remedy else ""))
+            click.echo(
+                f"{mark} {finding.check:10} {finding.found}"
+                + (f"\n{'':17}{finding.remedy}" if finding.remedy else "")
+            )
     if as_json:
         click.echo(json.dumps({"findings": [asdict(finding) for finding in findings]}))
     if any(finding.level == "fail" for finding in findings):
@@ -63,7 +74,9 @@ def _next(checks: Iterator[Finding]) -> Finding | None:
         return next(checks, None)
 
 
-def _findings(url: str | None, enrolment: Enrolment | None, federation: str, state: Path) -> Iterator[Finding]:
+def _findings(
+    url: str | None, enrolment: Enrolment | None, federation: str, state: Path
+) -> Iterator[Finding]:
     yield from check_software()
     yield check_board()
     yield check_clock(time.time())

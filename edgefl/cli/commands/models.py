@@ -16,8 +16,14 @@ def models(as_json: bool) -> None:
 
     A `.keras` file and `module:function` are taken in place of a name.
     """
-    found = {name: {"source": source, "options": dict(defaults(name))} for name, source in list_models().items()}
-    click.echo(json.dumps(found, indent=1) if as_json else "\n".join(_describe(name, model) for name, model in found.items()))
+    found = {
+        name: {"source": source, "options": dict(defaults(name))} for name, source in list_models().items()
+    }
+    click.echo(
+        json.dumps(found, indent=1)
+        if as_json
+        else "\n".join(_describe(name, model) for name, model in found.items())
+    )
 
 
 def _describe(name: str, model: dict[str, Any]) -> str:

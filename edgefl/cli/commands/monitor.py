@@ -21,7 +21,9 @@ from edgefl.wire.topics import check_federation
 
 
 def has_reader() -> bool:
-    """Return whether anybody reads what this program prints: at a quiet broker `| head` would else never end."""
+    """Return whether anybody reads what this program prints: at a quiet broker `| head` would else
+    never end.
+    """
     try:
         poll = select.poll()
         poll.register(sys.stdout.fileno(), 0)
@@ -33,14 +35,26 @@ def has_reader() -> bool:
 @click.command(short_help="Messages of a federation as lines.")
 @click.argument("topic", default="#")
 @broker_options("all")
-@click.option("--count", type=click.IntRange(0), default=0, help="End after so many messages  [default: no limit]")
-@click.option("--timeout", "timeout_s", type=click.FloatRange(0), default=0.0, help="End after so many seconds  [default: no limit]")
+@click.option(
+    "--count", type=click.IntRange(0), default=0, help="End after so many messages  [default: no limit]"
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(0),
+    default=0.0,
+    help="End after so many seconds  [default: no limit]",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-def watch(topic: str, broker: str, enrol: Path | None, federation: str, count: int, timeout_s: float, as_json: bool) -> None:
-    """Print what is said on topics, decoded, a line a message, until Ctrl-C; of models and updates only their sizes.
+def watch(
+    topic: str, broker: str, enrol: Path | None, federation: str, count: int, timeout_s: float, as_json: bool
+) -> None:
+    """Print what is said on topics, decoded, a line a message, until Ctrl-C; of models and updates only their
+    sizes.
 
-    TOPIC is a part of a federation's topics, with MQTT's wildcards: state, clusters, round/+/summary, device/+/status, device/pi-1/#.
-    A star marks what the broker had kept from before. What is none of the protocol is shown as such.
+    TOPIC is a part of a federation's topics, with MQTT's wildcards: state, clusters, round/+/summary,
+    device/+/status, device/pi-1/#. A star marks what the broker had kept from before. What is none of the
+    protocol is shown as such.
 
     Example: edgefl watch 'device/+/metrics' --json | jq .message.values.loss
     """
@@ -50,7 +64,8 @@ def watch(topic: str, broker: str, enrol: Path | None, federation: str, count: i
         check_federation(federation)
     wanted = topic_filter(topic, federation)
     link = open_link(broker, enrol)
-    shown, until = 0, time.monotonic() + timeout_s
+    shown = 0
+    until = time.monotonic() + timeout_s
     with stoppable():
         try:
             link.subscribe(wanted)
@@ -63,7 +78,9 @@ def watch(topic: str, broker: str, enrol: Path | None, federation: str, count: i
                 found = decoded(event.topic, event.payload, event.oversize)
                 print((json_line if as_json else text_line)(found, time.time(), event.retained), flush=True)
                 shown += 1
-        except BrokenPipeError:  # `| head` has what it wanted; what is left in the buffer must not be written at exit
+        except (
+            BrokenPipeError
+        ):  # `| head` has what it wanted; what is left in the buffer must not be written at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except Stopped:
             pass
@@ -73,15 +90,29 @@ def watch(topic: str, broker: str, enrol: Path | None, federation: str, count: i
 
 @click.command(short_help="A federation live in the terminal.")
 @broker_options("the only one on the broker")
-@click.option("--once", is_flag=True, help="Print what is known as a table, and end; so it is without a terminal.")
-@click.option("--wait", "wait_s", type=click.FloatRange(0.1), default=1.0, show_default=True, help="Seconds to listen, with --once.")
+@click.option(
+    "--once", is_flag=True, help="Print what is known as a table, and end; so it is without a terminal."
+)
+@click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(0.1),
+    default=1.0,
+    show_default=True,
+    help="Seconds to listen, with --once.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print what is known as JSON, and end.")
-def monitor(broker: str, enrol: Path | None, federation: str, once: bool, wait_s: float, as_json: bool) -> None:
-    """Show a federation live: round and deadline, devices and why one is not in the round, accuracy spread, clusters, bytes.
+def monitor(
+    broker: str, enrol: Path | None, federation: str, once: bool, wait_s: float, as_json: bool
+) -> None:
+    """Show a federation live: round and deadline, devices and why one is not in the round, accuracy spread,
+    clusters, bytes.
 
-    It only reads. In a pipe, or with --once, it prints a table of what a broker keeps and of what is said while it listens.
+    It only reads. In a pipe, or with --once, it prints a table of what a broker keeps and of what is said
+    while it listens.
 
-    Keys: q quits, / filters, s sorts by the next column (S by the one before), r turns the order around, d or Enter opens a device.
+    Keys: q quits, / filters, s sorts by the next column (S by the one before), r turns the order around, d or
+    Enter opens a device.
 
     Example: edgefl monitor --broker mqtt://192.168.1.10:1883
     """

@@ -28,16 +28,31 @@ def plan() -> None:
     """
 
 
-@plan.command(epilog="Example: edgefl plan build --model lenet5 --algorithm pfl-mfe --input-shape 28,28,1 --num-classes 10 -o plan/")
-@click.option("--config", type=click.Path(path_type=Path), help="Read model, algorithm and seed from this federation.toml.")
-@click.option(
-    "--model", shell_complete=known(model_names, or_file=True), help="A model's name, a .keras file or module:function.  [default: lenet5]"
+@plan.command(
+    epilog="Example: edgefl plan build --model lenet5 --algorithm pfl-mfe --input-shape 28,28,1 "
+    "--num-classes 10 -o plan/"
 )
-@click.option("--algorithm", shell_complete=known(algorithm_names), help="The algorithm that the plan serves.  [default: fedavg]")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    help="Read model, algorithm and seed from this federation.toml.",
+)
+@click.option(
+    "--model",
+    shell_complete=known(model_names, or_file=True),
+    help="A model's name, a .keras file or module:function.  [default: lenet5]",
+)
+@click.option(
+    "--algorithm",
+    shell_complete=known(algorithm_names),
+    help="The algorithm that the plan serves.  [default: fedavg]",
+)
 @click.option("--input-shape", help="One sample's shape.  [default: 28,28,1]")
 @click.option("--num-classes", type=int, help="How many classes the model tells apart.  [default: 10]")
 @click.option("--seed", type=int, help="What the initial weights are drawn from.  [default: 1]")
-@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="The directory to write.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), required=True, help="The directory to write."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def build(
     config: Path | None,
@@ -51,16 +66,26 @@ def build(
 ) -> None:
     """Compile a plan, and write it with the model's initial weights. Needs TensorFlow.
 
-    Layers that compile: Conv1D, Conv2D, DepthwiseConv2D, SeparableConv1D and 2D, MaxPooling, AveragePooling and global poolings (1D, 2D),
-    Dense, Flatten, Reshape, ReLU, LeakyReLU, ELU, Softmax and other activations, Dropout, BatchNormalization, GroupNormalization,
-    LayerNormalization, Normalization, Add, Concatenate, Rescaling, ZeroPadding, Cropping, UpSampling (nearest), and with unroll=True LSTM
-    and SimpleRNN. Those that do not (loops over time, grouped and transposed convolutions, exact GELU) are named by the error.
+    Layers that compile: Conv1D, Conv2D, DepthwiseConv2D, SeparableConv1D and 2D, MaxPooling, AveragePooling
+    and global poolings (1D, 2D), Dense, Flatten, Reshape, ReLU, LeakyReLU, ELU, Softmax and other
+    activations, Dropout, BatchNormalization, GroupNormalization, LayerNormalization, Normalization, Add,
+    Concatenate, Rescaling, ZeroPadding, Cropping, UpSampling (nearest), and with unroll=True LSTM and
+    SimpleRNN. Those that do not (loops over time, grouped and transposed convolutions, exact GELU) are named
+    by the error.
     """
-    given = {"name": model, "input_shape": as_shape(input_shape) if input_shape is not None else None, "num_classes": num_classes}
+    given = {
+        "name": model,
+        "input_shape": as_shape(input_shape) if input_shape is not None else None,
+        "num_classes": num_classes,
+    }
     settings = load_config(config) if config else FederationConfig()
-    changed: dict[str, Any] = {key: value for key, value in (("algorithm", algorithm), ("seed", seed)) if value is not None}
+    changed: dict[str, Any] = {
+        key: value for key, value in (("algorithm", algorithm), ("seed", seed)) if value is not None
+    }
     if config and (changed or any(value is not None for value in given.values())):
-        raise ConfigError(f"{config} says model, algorithm and seed already; give either --config or the single options")
+        raise ConfigError(
+            f"{config} says model, algorithm and seed already; give either --config or the single options"
+        )
     chosen: Any = {key: value for key, value in given.items() if value is not None}
     if chosen:
         changed["model"] = ModelConfig(**chosen)

@@ -17,10 +17,23 @@ def privacy() -> None:
 
 @privacy.command("plan", short_help="The noise that a budget asks for.")
 @click.option("--clients", type=click.IntRange(1), required=True, help="How many clients there are.")
-@click.option("--per-round", type=click.IntRange(0), default=0, help="How many take part in a round on average  [default: all]")
+@click.option(
+    "--per-round",
+    type=click.IntRange(0),
+    default=0,
+    help="How many take part in a round on average  [default: all]",
+)
 @click.option("--rounds", type=click.IntRange(1), required=True, help="Rounds of training.")
-@click.option("--epsilon", type=click.FloatRange(0, min_open=True), help="The budget: the least noise that keeps it is sought.")
-@click.option("--noise-multiplier", type=click.FloatRange(0, min_open=True), help="Instead of --epsilon: what this much noise spends.")
+@click.option(
+    "--epsilon",
+    type=click.FloatRange(0, min_open=True),
+    help="The budget: the least noise that keeps it is sought.",
+)
+@click.option(
+    "--noise-multiplier",
+    type=click.FloatRange(0, min_open=True),
+    help="Instead of --epsilon: what this much noise spends.",
+)
 @click.option(
     "--delta",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
@@ -30,7 +43,13 @@ def privacy() -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def plan(
-    clients: int, per_round: int, rounds: int, epsilon: float | None, noise_multiplier: float | None, delta: float, as_json: bool
+    clients: int,
+    per_round: int,
+    rounds: int,
+    epsilon: float | None,
+    noise_multiplier: float | None,
+    delta: float,
+    as_json: bool,
 ) -> None:
     """Print the noise multiplier, epsilon by round, and the noise on the mean beside a clipped update.
 
@@ -43,14 +62,20 @@ def plan(
     from edgefl.privacy.mechanism import expected_cohort, sampling_rate
 
     if (epsilon is None) == (noise_multiplier is None):
-        raise ConfigError("give one of --epsilon, to seek the noise, and --noise-multiplier, to see what it spends")
-    probe = FederationConfig(clients_per_round=per_round, rounds=rounds, privacy=PrivacyConfig(1.0, 1.0, clients, delta))
+        raise ConfigError(
+            "give one of --epsilon, to seek the noise, and --noise-multiplier, to see what it spends"
+        )
+    probe = FederationConfig(
+        clients_per_round=per_round, rounds=rounds, privacy=PrivacyConfig(1.0, 1.0, clients, delta)
+    )
     if noise_multiplier is None:
         assert epsilon is not None
         noise_multiplier = accountant.noise_multiplier_for(sampling_rate(probe), rounds, epsilon, delta)
     config = FederationConfig(
-        clients_per_round=per_round, rounds=rounds, privacy=PrivacyConfig(1.0, noise_multiplier, clients, delta)
-    )  # fmt: skip
+        clients_per_round=per_round,
+        rounds=rounds,
+        privacy=PrivacyConfig(1.0, noise_multiplier, clients, delta),
+    )
     found = accountant.spent(config, rounds)
     # the noise on each weight of the mean, as a share of the norm that one client's update may have
     found = {**found, "noise_on_mean": noise_multiplier / expected_cohort(config)}

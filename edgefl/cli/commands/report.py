@@ -25,13 +25,19 @@ from edgefl.system.files import write_atomic
 @click.option("--figure", "name", metavar="NAME", help="A figure of one of the papers: .svg, .png or .pdf.")
 @click.option("--list", "listing", is_flag=True, help="Name the figures, and what each needs.")
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print the data behind the pictures as one JSON object; no file is written but with -o."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print the data behind the pictures as one JSON object; no file is written but with -o.",
 )
-def report(folders: tuple[Path, ...], out: Path | None, name: str | None, listing: bool, as_json: bool) -> None:  # fmt: skip
-    """Write a federation's folder as one page that needs no other file and no network, or a figure of a paper.
+def report(
+    folders: tuple[Path, ...], out: Path | None, name: str | None, listing: bool, as_json: bool
+) -> None:
+    """Write a federation's folder as one page that needs no other file and no network, or a figure of a
+    paper.
 
-    A folder is what `edgefl simulate`, `edgefl demo` or `edgefl aggregator start` wrote to its --out. A figure takes several, or the
-    folder of `edgefl reproduce` that holds them.
+    A folder is what `edgefl simulate`, `edgefl demo` or `edgefl aggregator start` wrote to its --out. A
+    figure takes several, or the folder of `edgefl reproduce` that holds them.
 
     \b
     Examples:
@@ -51,12 +57,17 @@ def _page(folders: Sequence[Path], out: Path | None, as_json: bool) -> None:
 
     if len(folders) != 1:
         raise ConfigError(
-            f"{len(folders)} folders, expected one for a page; --figure takes several, `edgefl compare` sets runs side by side"
+            f"{len(folders)} folders, expected one for a page; --figure takes several, `edgefl compare` sets "
+            "runs side by side"
         )
     folder = read_folder(folders[0])
     if as_json:
         told = {each.name: [_told(part) for part in each.parts] for each in sections(folder)}
-        click.echo(json.dumps({"folder": str(folder.path), "facts": dict(folder.facts), "sections": told}, allow_nan=False))
+        click.echo(
+            json.dumps(
+                {"folder": str(folder.path), "facts": dict(folder.facts), "sections": told}, allow_nan=False
+            )
+        )
         if out is None:
             return
     path = out or folders[0] / "report.html"
@@ -88,10 +99,14 @@ def _figure(name: str, paths: Sequence[Path], out: Path | None, as_json: bool) -
 
 def _runs_in(path: Path, algorithms: Sequence[str]) -> list[Folder]:
     """Return the folder itself, or those in it that are runs of one of the algorithms."""
-    inside = sorted(child for child in path.iterdir() if (child / "run.json").exists()) if path.is_dir() else []
+    inside = (
+        sorted(child for child in path.iterdir() if (child / "run.json").exists()) if path.is_dir() else []
+    )
     if not inside or (path / "run.json").exists() or (path / "result.json").exists():
         return [read_folder(path)]
-    found = [folder for folder in map(read_folder, inside) if not algorithms or folder.algorithm in algorithms]
+    found = [
+        folder for folder in map(read_folder, inside) if not algorithms or folder.algorithm in algorithms
+    ]
     if not found:
         raise ConfigError(f"{path} holds no run of {' or '.join(algorithms)}; give the folder of such a run")
     return found
@@ -101,14 +116,25 @@ def _told(part: Part) -> dict[str, Any]:
     if not isinstance(part, Chart):
         return {"title": part.title, "missing": part.why}
     rows = [list(row) for row in part.table.rows]
-    return {"name": part.name, "title": part.title, "alt": part.alt, "head": list(part.table.head), "rows": rows, "left": part.table.left}
+    return {
+        "name": part.name,
+        "title": part.title,
+        "alt": part.alt,
+        "head": list(part.table.head),
+        "rows": rows,
+        "left": part.table.left,
+    }
 
 
 def _list(as_json: bool) -> None:
     from edgefl.report.figures import FIGURES
 
     if as_json:
-        click.echo(json.dumps({name: {"paper": f.paper, "shows": f.shows, "needs": f.needs} for name, f in FIGURES.items()}))
+        click.echo(
+            json.dumps(
+                {name: {"paper": f.paper, "shows": f.shows, "needs": f.needs} for name, f in FIGURES.items()}
+            )
+        )
         return
     paper = ""
     for name, each in FIGURES.items():

@@ -39,7 +39,9 @@ def _open_engine(engine: str, processes: int) -> Callable[[Federation], Engine] 
     return partial(RayEngine, count=processes)
 
 
-def _keep_mixtures(run: RunDirectory, config: FederationConfig, shared: Shared) -> Callable[[str, Ending], Ending]:
+def _keep_mixtures(
+    run: RunDirectory, config: FederationConfig, shared: Shared
+) -> Callable[[str, Ending], Ending]:
     from edgefl.runs.mixtures import keep_state
 
     @cache
@@ -78,20 +80,37 @@ def _draw(function: Callable[..., None], *arguments: Any) -> bool:
 
 @click.command(short_help="A federation of many clients on this machine.")
 @click.argument("config_file", metavar="CONFIG", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--out", type=click.Path(path_type=Path), help="The run's directory  [default: runs/NAME-DATE-TIME]")
-@click.option("--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="Client processes; the result is the same.")
 @click.option(
-    "--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="ray: a Ray cluster, see RAY_ADDRESS."
+    "--out", type=click.Path(path_type=Path), help="The run's directory  [default: runs/NAME-DATE-TIME]"
+)
+@click.option(
+    "--processes",
+    type=click.IntRange(1, 256),
+    default=1,
+    show_default=True,
+    help="Client processes; the result is the same.",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="ray: a Ray cluster, see RAY_ADDRESS.",
 )
 @click.option("--seed", type=click.IntRange(0), help="In place of the configuration's seed.")
 @click.option("--resume", is_flag=True, help="Go on with a run that was interrupted.")
-@click.option("--mixtures", is_flag=True, help="Keep each client's mixture and samples in mixtures/CLIENT/, for `edgefl export --state`.")
+@click.option(
+    "--mixtures",
+    is_flag=True,
+    help="Keep each client's mixture and samples in mixtures/CLIENT/, for `edgefl export --state`.",
+)
 @click.option(
     "--evaluate-every",
     type=click.IntRange(0),
     default=0,
     metavar="ROUNDS",
-    help="Measure every client and the server's models after so many rounds, for curves of accuracy  [default: at the end only]",
+    help="Measure every client and the server's models after so many rounds, for curves of accuracy  "
+    "[default: at the end only]",
 )
 @click.option(
     "--layers-over",
@@ -103,9 +122,18 @@ def _draw(function: Callable[..., None], *arguments: Any) -> bool:
 @click.option("--log", "logs", multiple=True, help=LOG_HELP)
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON; progress goes to stderr.")
 def simulate(
-    config_file: Path, out: Path | None, processes: int, engine: str, seed: int | None, resume: bool, mixtures: bool,
-    evaluate_every: int, layers_over: int, logs: tuple[str, ...], as_json: bool,
-) -> None:  # fmt: skip
+    config_file: Path,
+    out: Path | None,
+    processes: int,
+    engine: str,
+    seed: int | None,
+    resume: bool,
+    mixtures: bool,
+    evaluate_every: int,
+    layers_over: int,
+    logs: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Run the federation of a TOML file here: any algorithm, model, data set and partition.
 
     \b
@@ -128,7 +156,9 @@ def simulate(
         layers.check_layers(config.algorithm, config.partition.num_clients)
     if "data" not in tomllib.loads(config_file.read_text()):
         click.echo(
-            f"no [data] in {config_file}: taking {config.data.name}, pictures that come with scikit-learn; name yours there", err=True
+            f"no [data] in {config_file}: taking {config.data.name}, pictures that come with scikit-learn; "
+            "name yours there",
+            err=True,
         )
     with Telling() as tell, reading(config, tell) as shared:
         run = RunDirectory(out, config, command_line(), resume=resume)
@@ -136,13 +166,20 @@ def simulate(
             tell(f"{out}: {run.state.round - 1} of {config.rounds} rounds are done")
         if run.plan() is None:
             tell.doing(f"compiling {config.model.name} for {config.algorithm}; TensorFlow takes some seconds")
-        key, resumed = f"{out.resolve()} {run.note()['started']}", run.state is not None
+        key = f"{out.resolve()} {run.note()['started']}"
+        resumed = run.state is not None
         with open_logs(logs, config.name, key=key, resumed=resumed, about=about_run(config)) as log:
             simulation = play(
-                run, config, shared, processes=processes, open_engine=_open_engine(engine, processes),
+                run,
+                config,
+                shared,
+                processes=processes,
+                open_engine=_open_engine(engine, processes),
                 progress=RoundProgress(config.rounds, tell),
-                ended=_keep_mixtures(run, config, shared) if mixtures else light, evaluate_every=evaluate_every, log=log,
-            )  # fmt: skip
+                ended=_keep_mixtures(run, config, shared) if mixtures else light,
+                evaluate_every=evaluate_every,
+                log=log,
+            )
             if layers_over:
                 _keep_layers(run, config, shared, layers_over)
             records = run.records()
@@ -160,13 +197,25 @@ def simulate(
         return
     if mixtures:
         first = out / "mixtures" / min(simulation.endings)
-        click.echo(f"\n{len(simulation.endings)} states in {out / 'mixtures'}: edgefl export --state {first} -o model/")
-    click.echo("\n" + result_table(summary) + f"\n\nsummary  {out / 'summary.json'}" + (f"\npicture  {out / 'run.png'}" if drawn else ""))
+        click.echo(
+            f"\n{len(simulation.endings)} states in {out / 'mixtures'}: edgefl export --state {first} -o "
+            "model/"
+        )
+    click.echo(
+        "\n"
+        + result_table(summary)
+        + f"\n\nsummary  {out / 'summary.json'}"
+        + (f"\npicture  {out / 'run.png'}" if drawn else "")
+    )
 
 
 @click.command(short_help="Runs side by side.")
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path, file_okay=False))
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Draw the distributions over clients into this PNG.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Draw the distributions over clients into this PNG.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
     """Print runs side by side: mean, standard deviation and 10th percentile over clients, bytes, seconds.
@@ -176,7 +225,11 @@ def compare(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
       edgefl compare runs/a runs/b --out compared.png
     """
     summaries = [read_summary(run) for run in runs]
-    names = [run.name for run in runs] if len({run.name for run in runs}) == len(runs) else [str(run) for run in runs]
+    names = (
+        [run.name for run in runs]
+        if len({run.name for run in runs}) == len(runs)
+        else [str(run) for run in runs]
+    )
     if as_json:
         click.echo(json.dumps(dict(zip(names, summaries, strict=True))))
     else:

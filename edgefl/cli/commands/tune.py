@@ -13,7 +13,9 @@ from edgefl.system.progress import Telling
 
 
 def trials_table(found: Any, steps: int) -> str:
-    """Return one line a trial of a stage: options, score in per cent, steps, how it ended; the best is marked."""
+    """Return one line a trial of a stage: options, score in per cent, steps, how it ended; the best is
+    marked.
+    """
     names = list(dict.fromkeys(name for trial in found.trials for name in trial["options"]))
     rows: list[tuple[str, ...]] = [("trial", *names, "score", "steps", "s", "ended")]
     marked = False
@@ -21,32 +23,68 @@ def trials_table(found: Any, steps: int) -> str:
         options = [f"{trial['options'][name]}" if name in trial["options"] else "as given" for name in names]
         is_best = not marked and trial["ended"] == "full" and trial["score"] == found.score
         marked |= is_best
-        rows.append((
-            f"{trial['trial']}{' *' if is_best else ''}", *options, percent(trial["score"]), f"{trial['step']}/{steps}",
-            f"{trial['seconds']:.1f}", trial["ended"],
-        ))  # fmt: skip
+        rows.append(
+            (
+                f"{trial['trial']}{' *' if is_best else ''}",
+                *options,
+                percent(trial["score"]),
+                f"{trial['step']}/{steps}",
+                f"{trial['seconds']:.1f}",
+                trial["ended"],
+            )
+        )
     return columns(rows)
 
 
 @click.command(short_help="Search for the options of Adaptive Expert Models.")
 @click.argument("config_file", metavar="CONFIG", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--stages", default="all", show_default=True, help="Numbers such as 1,2; 1 cluster, 2 local, 3 gate, 4 exploration.")
-@click.option("--samples", type=click.IntRange(1), default=16, show_default=True, help="Trials a stage; the first is CONFIG as it is.")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="The search's directory; one that is there is gone on with.")
-@click.option("--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="Trials at a time.")
 @click.option(
-    "--search", "kind", type=click.Choice(["asha", "random"]), default="asha", show_default=True, help="asha stops poor trials early."
+    "--stages",
+    default="all",
+    show_default=True,
+    help="Numbers such as 1,2; 1 cluster, 2 local, 3 gate, 4 exploration.",
+)
+@click.option(
+    "--samples",
+    type=click.IntRange(1),
+    default=16,
+    show_default=True,
+    help="Trials a stage; the first is CONFIG as it is.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="The search's directory; one that is there is gone on with.",
+)
+@click.option(
+    "--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="Trials at a time."
+)
+@click.option(
+    "--search",
+    "kind",
+    type=click.Choice(["asha", "random"]),
+    default="asha",
+    show_default=True,
+    help="asha stops poor trials early.",
 )
 @click.option("--seed", type=click.IntRange(0), help="In place of the configuration's seed.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object; progress goes to stderr.")
 def tune(
-    config_file: Path, stages: str, samples: int, out: Path, processes: int, kind: str, seed: int | None, as_json: bool
-) -> None:  # fmt: skip
+    config_file: Path,
+    stages: str,
+    samples: int,
+    out: Path,
+    processes: int,
+    kind: str,
+    seed: int | None,
+    as_json: bool,
+) -> None:
     """Search for the options of Adaptive Expert Models in four stages, each with what the former ones found.
 
-    Trials share the data out evenly (IID), and are measured on training samples that are held back; no test sample is read. They
-    run in Ray Tune, on this machine or on the cluster at RAY_ADDRESS. federation.toml in --out has the best options, and the partition
-    of CONFIG: `edgefl simulate` takes it.
+    Trials share the data out evenly (IID), and are measured on training samples that are held back; no test
+    sample is read. They run in Ray Tune, on this machine or on the cluster at RAY_ADDRESS. federation.toml in
+    --out has the best options, and the partition of CONFIG: `edgefl simulate` takes it.
 
     \b
     Example:
@@ -61,11 +99,15 @@ def tune(
     from edgefl.tune.stagewise import tune_federation
 
     with Telling() as tell:
-        found, path = tune_federation(config, out, wanted, samples, processes=processes, asha=kind == "asha", tell=tell)
+        found, path = tune_federation(
+            config, out, wanted, samples, processes=processes, asha=kind == "asha", tell=tell
+        )
     if as_json:
         click.echo(json.dumps({"stages": [asdict(each) for each in found], "federation": str(path)}))
         return
     for stage, each in zip(wanted, found, strict=True):
         best = ", ".join(f"{name} = {value}" for name, value in each.best.items()) or "as given"
-        click.echo(f"\nstage {stage.number}, {stage.what}: {best}\n\n{trials_table(each, stage.steps(config))}")
+        click.echo(
+            f"\nstage {stage.number}, {stage.what}: {best}\n\n{trials_table(each, stage.steps(config))}"
+        )
     click.echo(f"\nbest  {path}")

@@ -16,7 +16,9 @@ OWN = "npz:"
 
 @dataclass(frozen=True)
 class Source:
-    """module: has `load(*, options) -> Dataset`. files: what is looked for in `EDGEFL_DATA` and the cache; any of them will do."""
+    """module: has `load(*, options) -> Dataset`. files: what is looked for in `EDGEFL_DATA` and the cache;
+    any of them will do.
+    """
 
     module: str
     about: str
@@ -26,13 +28,21 @@ class Source:
 
 
 SOURCES: Mapping[str, Source] = {
-    "digits": Source("digits", "UCI digits, 1,797 grey 8x8 enlarged to 28x28, 10 classes", "CC BY 4.0", "comes with scikit-learn"),
+    "digits": Source(
+        "digits",
+        "UCI digits, 1,797 grey 8x8 enlarged to 28x28, 10 classes",
+        "CC BY 4.0",
+        "comes with scikit-learn",
+    ),
     "fashion-mnist": Source(
         "fashion_mnist",
         "Fashion-MNIST, 70,000 grey 28x28, 10 classes",
         "MIT",
         "apt-get install dataset-fashion-mnist, or fetched from github.com/zalandoresearch/fashion-mnist",
-        ("fashion-mnist/train-images-idx3-ubyte.gz", "/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz"),
+        (
+            "fashion-mnist/train-images-idx3-ubyte.gz",
+            "/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz",
+        ),
     ),
     "mnist-writers": Source(
         "mnist_writers",
@@ -77,7 +87,10 @@ SOURCES: Mapping[str, Source] = {
         ("femnist",),
     ),
     "npz:PATH": Source(
-        "npz_file", "your own .npz: x, y, optionally client, x_test, y_test, client_test", "yours", "numpy.savez(PATH, x=..., y=...)"
+        "npz_file",
+        "your own .npz: x, y, optionally client, x_test, y_test, client_test",
+        "yours",
+        "numpy.savez(PATH, x=..., y=...)",
     ),
 }
 
@@ -96,7 +109,9 @@ def loader(source: Source) -> ModuleType:
 
 
 def dataset_options(source: Source) -> dict[str, Any]:
-    """Return the options with their defaults; `classes`: which classes to keep, in their new order, none named keeps all."""
+    """Return the options with their defaults; `classes`: which classes to keep, in their new order, none
+    named keeps all.
+    """
     return {**defaults_of(loader(source).load), "classes": ()}
 
 

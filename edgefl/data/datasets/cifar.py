@@ -15,7 +15,9 @@ SIDE = 32
 
 
 def read_records(archive: Path, names: Sequence[str], label_bytes: int) -> tuple[Pixels, NDArray[np.uint8]]:
-    """Return uint8[n, 32, 32, 3] and uint8[n, label_bytes] of the named files in a .tar.gz; nothing is unpacked to disk."""
+    """Return uint8[n, 32, 32, 3] and uint8[n, label_bytes] of the named files in a .tar.gz; nothing is
+    unpacked to disk.
+    """
     record = label_bytes + 3 * SIDE * SIDE
     blocks = []
     try:
@@ -26,7 +28,9 @@ def read_records(archive: Path, names: Sequence[str], label_bytes: int) -> tuple
                     raise ValueError(f"{name} is no file")
                 blocks.append(np.frombuffer(file.read(), np.uint8).reshape(-1, record))
     except (OSError, EOFError, KeyError, ValueError, tarfile.TarError, zlib.error) as error:
-        raise DataError(f"{archive} is not the binary version of CIFAR: {error}; remove it, and it is fetched again") from error
+        raise DataError(
+            f"{archive} is not the binary version of CIFAR: {error}; remove it, and it is fetched again"
+        ) from error
     rows = np.concatenate(blocks)
     pixels = rows[:, label_bytes:].reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1)
     return np.ascontiguousarray(pixels), rows[:, :label_bytes]

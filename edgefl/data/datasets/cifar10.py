@@ -1,7 +1,7 @@
 """CIFAR-10: 60,000 colour pictures, 32x32, ten classes.
 
-Source: A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009. Read from the binary version, or from a
-`cifar10.npz` with x_train, y_train, x_test, y_test.
+Source: A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009. Read from the binary
+version, or from a `cifar10.npz` with x_train, y_train, x_test, y_test.
 """
 
 import numpy as np

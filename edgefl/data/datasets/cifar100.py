@@ -1,7 +1,8 @@
 """CIFAR-100: 60,000 colour pictures, 32x32, 100 classes in 20 superclasses.
 
-Source: A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009. Read from the binary version, else from a
-`cifar100_20.npz` of 20 of the classes (x_train, y_train, x_test, y_test, classes: their names).
+Source: A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009. Read from the binary
+version, else from a `cifar100_20.npz` of 20 of the classes (x_train, y_train, x_test, y_test, classes: their
+names).
 """
 
 from pathlib import Path
@@ -47,28 +48,41 @@ SUPERCLASSES = (
 def load() -> Dataset:
     """Return 50,000 training and 10,000 test pictures, uint8[n, 32, 32, 3], and the superclass of each class.
 
-    Where only the file of 20 classes is there, those, and a note that says so: its split is not the published one.
+    Where only the file of 20 classes is there, those, and a note that says so: its split is not the published
+    one.
     """
     own = find("cifar100_20.npz")
     if own and not find(ARCHIVE):
         return _twenty(own)
     archive = obtain(ARCHIVE, REMOTE)
-    (x_train, train), (x_test, test) = (read_records(archive, [f"cifar-100-binary/{part}.bin"], 2) for part in ("train", "test"))
+    (x_train, train), (x_test, test) = (
+        read_records(archive, [f"cifar-100-binary/{part}.bin"], 2) for part in ("train", "test")
+    )
     coarse = np.zeros(100, np.int64)
     coarse[train[:, 1]] = train[:, 0]
-    return Dataset(x_train, train[:, 1].astype(np.int64), x_test, test[:, 1].astype(np.int64), 100, coarse=coarse)
+    return Dataset(
+        x_train, train[:, 1].astype(np.int64), x_test, test[:, 1].astype(np.int64), 100, coarse=coarse
+    )
 
 
 def superclasses(names: list[str]) -> Labels:
-    """Return the superclass of each class, int64[len(names)]; DataError for a name that CIFAR-100 does not have."""
+    """Return the superclass of each class, int64[len(names)]; DataError for a name that CIFAR-100 does not
+    have.
+    """
     kinds = {name: kind for kind, row in enumerate(SUPERCLASSES) for name in row.split()}
     unknown = [name for name in names if name not in kinds]
     if unknown:
-        raise DataError(f"CIFAR-100 has no class {unknown[0]!r}, expected its own names such as {', '.join(sorted(kinds)[:3])}")
+        raise DataError(
+            f"CIFAR-100 has no class {unknown[0]!r}, expected its own names such as "
+            f"{', '.join(sorted(kinds)[:3])}"
+        )
     return np.array([kinds[name] for name in names], np.int64)
 
 
 def _twenty(path: Path) -> Dataset:
     names = [str(name) for name in read_arrays(path, ("classes",))["classes"]]
-    note = f"{len(names)} of the 100 classes, split otherwise than published: {', '.join(names)}; put {ARCHIVE} beside it for all"
+    note = (
+        f"{len(names)} of the 100 classes, split otherwise than published: {', '.join(names)}; put {ARCHIVE} "
+        "beside it for all"
+    )
     return Dataset(*read_parts(path), len(names), coarse=superclasses(names), note=note)

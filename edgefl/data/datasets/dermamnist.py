@@ -1,7 +1,8 @@
 """DermaMNIST: 10,015 pictures of skin lesions, 28x28 in colour, seven classes; from HAM10000.
 
-Source: J. Yang et al., MedMNIST v2, arXiv:2110.14795, after P. Tschandl et al., The HAM10000 dataset, 2018. Read from MedMNIST's own
-`dermamnist.npz` (`dermamnist_64.npz` and so on for larger pictures), or one with x_train, y_train and so on.
+Source: J. Yang et al., MedMNIST v2, arXiv:2110.14795, after P. Tschandl et al., The HAM10000 dataset, 2018.
+Read from MedMNIST's own `dermamnist.npz` (`dermamnist_64.npz` and so on for larger pictures), or one with
+x_train, y_train and so on.
 """
 
 from pathlib import Path
@@ -16,14 +17,19 @@ from edgefl.data.datasets.fetch import Remote, find, obtain
 from edgefl.errors import DataError
 from edgefl.types import Labels
 
-REMOTE = Remote("https://zenodo.org/records/10519652/files/dermamnist.npz?download=1", "md5:0744692d530f8e62ec473284d019b0c7")
+REMOTE = Remote(
+    "https://zenodo.org/records/10519652/files/dermamnist.npz?download=1",
+    "md5:0744692d530f8e62ec473284d019b0c7",
+)
 PARTS = ("train", "val", "test")
 
 
 def load(*, size: int = 28) -> Dataset:
-    """Return 8,010 training pictures (the published training and validation parts) and 2,005 test pictures, uint8[n, size, size, 3].
+    """Return 8,010 training pictures (the published training and validation parts) and 2,005 test pictures,
+    uint8[n, size, size, 3].
 
-    A size other than 28 is read from `dermamnist_SIZE.npz` when that is there, else resized bilinearly: 224 takes 1.5 GB.
+    A size other than 28 is read from `dermamnist_SIZE.npz` when that is there, else resized bilinearly: 224
+    takes 1.5 GB.
     """
     if size < 8:
         raise DataError(f"size is {size}, expected at least 8 pixels")
@@ -35,7 +41,10 @@ def load(*, size: int = 28) -> Dataset:
 def _part(path: Path, part: str, size: int) -> tuple[Pixels, Labels]:
     arrays = read_arrays(path, (f"{part}_images", f"{part}_labels", f"x_{part}", f"y_{part}"), some=True)
     if len(arrays) != 2:
-        raise DataError(f"{path} has no {part}_images and {part}_labels, expected MedMNIST's file; remove it, and it is fetched again")
+        raise DataError(
+            f"{path} has no {part}_images and {part}_labels, expected MedMNIST's file; remove it, and it is "
+            "fetched again"
+        )
     x, y = arrays.values()
     return _resized(x, size), y.astype(np.int64).ravel()
 

@@ -1,6 +1,7 @@
 """scikit-learn's handwritten digits (UCI, 1,797 scans of 8x8), enlarged to 28x28x1.
 
-Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, 1998; it comes with scikit-learn.
+Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, 1998; it comes with
+scikit-learn.
 """
 
 import numpy as np

@@ -19,23 +19,35 @@ ARCHIVES = {
     "t10k-images-idx3-ubyte.gz": "md5:bef4ecab320f06d8554ea6380940ec79",
     "t10k-labels-idx1-ubyte.gz": "md5:bb300cfdad3c16e7a12a480ee83cd310",
 }
-BY_HAND = "run `apt-get install dataset-fashion-mnist`, or put the four idx .gz archives in $EDGEFL_DATA/fashion-mnist"
+BY_HAND = (
+    "run `apt-get install dataset-fashion-mnist`, or put the four idx .gz archives in "
+    "$EDGEFL_DATA/fashion-mnist"
+)
 
 
 def folder() -> Path:
-    """Return where the archives lie: `$EDGEFL_DATA/fashion-mnist`, else Debian's place, else fetched; DataError says how to get them."""
+    """Return where the archives lie: `$EDGEFL_DATA/fashion-mnist`, else Debian's place, else fetched;
+    DataError says how to get them.
+    """
     own = find("fashion-mnist/train-images-idx3-ubyte.gz")
     if own:
         return own.parent
     if (SYSTEM / "train-images-idx3-ubyte.gz").exists():
         return SYSTEM
-    paths = [obtain(f"fashion-mnist/{name}", Remote(HOME + name, digest, 40_000_000), BY_HAND) for name, digest in ARCHIVES.items()]
+    paths = [
+        obtain(f"fashion-mnist/{name}", Remote(HOME + name, digest, 40_000_000), BY_HAND)
+        for name, digest in ARCHIVES.items()
+    ]
     return paths[0].parent
 
 
 def load() -> Dataset:
     """Return 60,000 training and 10,000 test pictures, uint8[n, 28, 28, 1]."""
     place = folder()
-    x_train, x_test = (read_idx(place / f"{part}-images-idx3-ubyte.gz", 3)[..., None] for part in ("train", "t10k"))
-    y_train, y_test = (read_idx(place / f"{part}-labels-idx1-ubyte.gz", 1).astype(np.int64) for part in ("train", "t10k"))
+    x_train, x_test = (
+        read_idx(place / f"{part}-images-idx3-ubyte.gz", 3)[..., None] for part in ("train", "t10k")
+    )
+    y_train, y_test = (
+        read_idx(place / f"{part}-labels-idx1-ubyte.gz", 1).astype(np.int64) for part in ("train", "t10k")
+    )
     return Dataset(x_train, y_train, x_test, y_test, 10)

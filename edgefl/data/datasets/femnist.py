@@ -1,7 +1,8 @@
 """FEMNIST: handwritten digits and letters, 28x28 grey, 62 classes, by 3,500 writers.
 
-Source: S. Caldas et al., LEAF, arXiv:1812.01097; LEAF's own script makes the files, and nobody hosts them. Read from the folder
-`femnist`: `all_data_*.json` in `train` and `test`, or in one folder, then the last samples of each writer are held out.
+Source: S. Caldas et al., LEAF, arXiv:1812.01097; LEAF's own script makes the files, and nobody hosts them.
+Read from the folder `femnist`: `all_data_*.json` in `train` and `test`, or in one folder, then the last
+samples of each writer are held out.
 """
 
 import json
@@ -17,14 +18,16 @@ from edgefl.types import Labels
 
 CLASSES = 62
 BY_HAND = (
-    "run `./preprocess.sh -s niid --sf 1.0 -k 0 -t sample` in data/femnist of github.com/TalwalkarLab/leaf and copy its data folder there"
+    "run `./preprocess.sh -s niid --sf 1.0 -k 0 -t sample` in data/femnist of github.com/TalwalkarLab/leaf "
+    "and copy its data folder there"
 )
 
 
 def load(*, writers: int = 0, test_share: float = 0.2) -> Dataset:
     """Return uint8[n, 28, 28, 1], and writers as groups.
 
-    writers: read the first so many only, 0 means all; 3,500 take 0.6 GB, and several while they are read. Backgrounds are white.
+    writers: read the first so many only, 0 means all; 3,500 take 0.6 GB, and several while they are read.
+    Backgrounds are white.
     """
     folder = find("femnist")
     if folder is None:
@@ -35,7 +38,9 @@ def load(*, writers: int = 0, test_share: float = 0.2) -> Dataset:
         x, y, writer = _read(parts["train"], names, writers)
         x_test, y_test, writer_test = _read(parts["test"], names, writers)
         return Dataset(x, y, x_test, y_test, CLASSES, writer, writer_test)
-    x, y, writer = _read(_files(folder, "all_data") or sorted(folder.rglob("all_data_*.json")), names, writers)
+    x, y, writer = _read(
+        _files(folder, "all_data") or sorted(folder.rglob("all_data_*.json")), names, writers
+    )
     if not len(y):
         raise DataError(f"no all_data_*.json with samples in {folder}; {BY_HAND}")
     train, test = hold_out_last(writer, test_share)
@@ -48,7 +53,9 @@ def _files(folder: Path, part: str) -> list[Path]:
 
 def _read(paths: list[Path], names: dict[str, int], writers: int) -> tuple[Pixels, Labels, Labels]:
     """Return pictures, labels and writers, who are numbered as they appear; `names` holds the numbers."""
-    pixels, labels, groups = [np.zeros((0, 784), np.uint8)], [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    pixels = [np.zeros((0, 784), np.uint8)]
+    labels = [np.zeros(0, np.int64)]
+    groups = [np.zeros(0, np.int64)]
     for path in paths:
         try:
             content = json.loads(path.read_text())
@@ -56,9 +63,15 @@ def _read(paths: list[Path], names: dict[str, int], writers: int) -> tuple[Pixel
                 if name not in names and writers and len(names) >= writers:
                     continue
                 own = content["user_data"][name]
-                x, y = np.asarray(own["x"], np.float64).reshape(-1, 784), np.asarray(own["y"], np.int64)
-                if len(x) != len(y) or (len(x) and not (x.min() >= 0 and x.max() <= 1 and y.min() >= 0 and y.max() < CLASSES)):
-                    raise ValueError(f"{name}: {len(x)} pictures, {len(y)} labels, expected as many, in [0, 1] and 0 to {CLASSES - 1}")
+                x = np.asarray(own["x"], np.float64).reshape(-1, 784)
+                y = np.asarray(own["y"], np.int64)
+                if len(x) != len(y) or (
+                    len(x) and not (x.min() >= 0 and x.max() <= 1 and y.min() >= 0 and y.max() < CLASSES)
+                ):
+                    raise ValueError(
+                        f"{name}: {len(x)} pictures, {len(y)} labels, expected as many, in [0, 1] and 0 to "
+                        f"{CLASSES - 1}"
+                    )
                 pixels.append(np.rint(x * 255).astype(np.uint8))
                 labels.append(y)
                 groups.append(np.full(len(y), names.setdefault(name, len(names)), np.int64))

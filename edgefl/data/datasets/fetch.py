@@ -15,7 +15,9 @@ TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class Remote:
-    """Where a file comes from. digest: `sha256:...` or `md5:...` as its makers or mirrors publish it, empty when they publish none."""
+    """Where a file comes from. digest: `sha256:...` or `md5:...` as its makers or mirrors publish it, empty
+    when they publish none.
+    """
 
     url: str
     digest: str = ""
@@ -23,8 +25,11 @@ class Remote:
 
 
 def places() -> list[Path]:
-    """Return where files are looked for, in order; the first is where they are put: `$EDGEFL_DATA`, then `~/.cache/edgefl/data`."""
-    own, cache = os.environ.get("EDGEFL_DATA"), os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    """Return where files are looked for, in order; the first is where they are put: `$EDGEFL_DATA`, then
+    `~/.cache/edgefl/data`.
+    """
+    own = os.environ.get("EDGEFL_DATA")
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return [*([Path(own)] if own else []), Path(cache) / "edgefl" / "data"]
 
 
@@ -45,12 +50,16 @@ def obtain(name: str, remote: Remote, by_hand: str = "") -> Path:
         write_atomic(target, content)
     except (OSError, DataError) as error:
         remedy = by_hand or f"download {remote.url} on a machine that can, and put it at {target}"
-        raise DataError(f"no {name} in {' or '.join(map(str, places()))}, and it could not be fetched: {error}; {remedy}") from error
+        raise DataError(
+            f"no {name} in {' or '.join(map(str, places()))}, and it could not be fetched: {error}; {remedy}"
+        ) from error
     return target
 
 
 def download(remote: Remote) -> bytes:
-    """Return what lies at the address; DataError when it cannot be read, is too large, cut short, or not what was published."""
+    """Return what lies at the address; DataError when it cannot be read, is too large, cut short, or not what
+    was published.
+    """
     import http.client
     import urllib.request
 
@@ -64,7 +73,9 @@ def download(remote: Remote) -> bytes:
                 pieces.append(piece)
                 size += len(piece)
                 if size > remote.max_bytes:
-                    raise DataError(f"more than {remote.max_bytes} bytes at {remote.url}, expected a smaller file")
+                    raise DataError(
+                        f"more than {remote.max_bytes} bytes at {remote.url}, expected a smaller file"
+                    )
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise DataError(f"{remote.url}: {error}") from error
     if expected not in (-1, size):
@@ -72,5 +83,7 @@ def download(remote: Remote) -> bytes:
     content = b"".join(pieces)
     kind, _, published = remote.digest.partition(":")
     if kind and (received := hashlib.new(kind, content, usedforsecurity=False).hexdigest()) != published:
-        raise DataError(f"the {kind} of {remote.url} is {received}, expected {published}; it is not the published file")
+        raise DataError(
+            f"the {kind} of {remote.url} is {received}, expected {published}; it is not the published file"
+        )
     return content

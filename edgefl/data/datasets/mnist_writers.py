@@ -1,7 +1,7 @@
 """MNIST with the writer of each digit: 28x28 grey, ten classes, by hundreds of writers.
 
-Source: C. Yadav and L. Bottou, Cold Case: The Lost MNIST Digits, arXiv:1905.10498, whose extended labels name the NIST writer; or a
-`mnist_writers.npz` with x_train, y_train, writer_train and the same of the test part.
+Source: C. Yadav and L. Bottou, Cold Case: The Lost MNIST Digits, arXiv:1905.10498, whose extended labels name
+the NIST writer; or a `mnist_writers.npz` with x_train, y_train, writer_train and the same of the test part.
 """
 
 import numpy as np
@@ -17,7 +17,9 @@ from edgefl.types import Labels
 HOME = "https://raw.githubusercontent.com/facebookresearch/qmnist/master/"
 ARCHIVES = {
     "train": (
-        Remote(HOME + "qmnist-train-images-idx3-ubyte.gz", "md5:ed72d4157d28c017586c42bc6afe6370", 40_000_000),
+        Remote(
+            HOME + "qmnist-train-images-idx3-ubyte.gz", "md5:ed72d4157d28c017586c42bc6afe6370", 40_000_000
+        ),
         Remote(HOME + "qmnist-train-labels-idx2-int.gz", "md5:0058f8dd561b90ffdd0f734c6a30e5e4", 40_000_000),
     ),
     "test": (
@@ -30,8 +32,9 @@ ARCHIVES = {
 def load(*, split: str = "own", test_share: float = 0.2) -> Dataset:
     """Return uint8[n, 28, 28, 1], and writers as groups.
 
-    split: `own` holds out the last `test_share` of each training writer's digits, so that a writer is measured on his own; the official
-    test part is by other writers and left out. `official` is the published split: no writer is in both parts.
+    split: `own` holds out the last `test_share` of each training writer's digits, so that a writer is
+    measured on his own; the official test part is by other writers and left out. `official` is the published
+    split: no writer is in both parts.
     """
     if split not in ("own", "official"):
         raise DataError(f"split is {split!r}, expected 'own' or 'official'")
@@ -54,5 +57,8 @@ def _part(part: str) -> tuple[Pixels, Labels, Labels, Labels]:
     x = read_idx(obtain(f"qmnist/{images.url.removeprefix(HOME)}", images), 3)[..., None]
     table = read_idx(obtain(f"qmnist/{labels.url.removeprefix(HOME)}", labels), 2, 0x0C).astype(np.int64)
     if len(table) != len(x) or table.shape[1] < 4:
-        raise DataError(f"{len(x)} pictures and labels {table.shape}, expected a row of 8 for each; fetch the qmnist archives again")
+        raise DataError(
+            f"{len(x)} pictures and labels {table.shape}, expected a row of 8 for each; fetch the qmnist "
+            "archives again"
+        )
     return x, table[:, 0], table[:, 2], table[:, 3]

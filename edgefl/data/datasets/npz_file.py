@@ -1,6 +1,8 @@
-"""Your own data set: an `.npz` with x, y, optionally client, and optionally x_test, y_test, client_test; named `npz:PATH`.
+"""Your own data set: an `.npz` with x, y, optionally client, and optionally x_test, y_test, client_test;
+named `npz:PATH`.
 
-`npz:PATH,PATH,...` is one data set of several devices' files, each of them a group: the partition `group` makes a client of each.
+`npz:PATH,PATH,...` is one data set of several devices' files, each of them a group: the partition `group`
+makes a client of each.
 """
 
 from collections.abc import Sequence
@@ -24,8 +26,9 @@ NAMES = ("x", "y", "client", "x_test", "y_test", "client_test", "num_classes")
 def load(path: str, *, test_share: float = 0.2) -> Dataset:
     """Return a data set. uint8 samples are scaled to [0, 1]; other samples stay as they are.
 
-    client: whose each sample is, whole numbers or names; they become groups. Without x_test, `test_share` is held out: the last samples
-    of each client, or, where no clients are named, samples drawn once and for all. Raises DataError for what cannot be used.
+    client: whose each sample is, whole numbers or names; they become groups. Without x_test, `test_share` is
+    held out: the last samples of each client, or, where no clients are named, samples drawn once and for all.
+    Raises DataError for what cannot be used.
     """
     if "," in path and not Path(path).exists():
         return _joined([load(each, test_share=test_share) for each in path.split(",")], path.split(","))
@@ -33,7 +36,8 @@ def load(path: str, *, test_share: float = 0.2) -> Dataset:
         raise DataError(f"no data set at {path}; {FIX}")
     arrays = read_arrays(Path(path), NAMES, some=True, remedy=FIX)
     try:
-        x, y = samples_of(arrays, ""), labels_of(arrays, "")
+        x = samples_of(arrays, "")
+        y = labels_of(arrays, "")
         check_lengths(x, y, "")
         group = _groups(arrays, "", len(y))
         if "x_test" not in arrays and "y_test" not in arrays:
@@ -41,10 +45,16 @@ def load(path: str, *, test_share: float = 0.2) -> Dataset:
             time = None if group is not None else rng_for(0, 0, "own").permutation(len(y))
             train, test = hold_out_last(order, test_share, time)
             if not len(test):
-                raise DataError("one sample a client, expected two or more: some are held out to measure on; give x_test and y_test")
+                raise DataError(
+                    "one sample a client, expected two or more: some are held out to measure on; give "
+                    "x_test and y_test"
+                )
             groups = (None, None) if group is None else (group[train], group[test])
-            return Dataset(x[train], y[train], x[test], y[test], num_classes_of(arrays, None, int(y.max())), *groups)
-        x_test, y_test = samples_of(arrays, "_test"), labels_of(arrays, "_test")
+            return Dataset(
+                x[train], y[train], x[test], y[test], num_classes_of(arrays, None, int(y.max())), *groups
+            )
+        x_test = samples_of(arrays, "_test")
+        y_test = labels_of(arrays, "_test")
         check_lengths(x_test, y_test, "_test")
         if x_test.shape[1:] != x.shape[1:]:
             raise DataError(f"x_test is {x_test.shape[1:]} a sample, expected {x.shape[1:]} as in x")
@@ -59,11 +69,16 @@ def _joined(parts: Sequence[Dataset], paths: Sequence[str]) -> Dataset:
     for part, path in zip(parts, paths, strict=True):
         if part.x_train.shape[1:] != parts[0].x_train.shape[1:]:
             raise DataError(
-                f"{path} has samples of {part.x_train.shape[1:]}, {paths[0]} of {parts[0].x_train.shape[1:]}; expected one shape"
+                f"{path} has samples of {part.x_train.shape[1:]}, {paths[0]} of "
+                f"{parts[0].x_train.shape[1:]}; expected one shape"
             )
-    joined = [np.concatenate([getattr(part, name) for part in parts]) for name in ("x_train", "y_train", "x_test", "y_test")]
+    joined = [
+        np.concatenate([getattr(part, name) for part in parts])
+        for name in ("x_train", "y_train", "x_test", "y_test")
+    ]
     group, group_test = (
-        np.repeat(np.arange(len(parts), dtype=np.int64), [len(getattr(part, name)) for part in parts]) for name in ("y_train", "y_test")
+        np.repeat(np.arange(len(parts), dtype=np.int64), [len(getattr(part, name)) for part in parts])
+        for name in ("y_train", "y_test")
     )
     x, y, x_test, y_test = joined
     return Dataset(x, y, x_test, y_test, max(part.num_classes for part in parts), group, group_test)
@@ -74,11 +89,16 @@ def _groups(arrays: dict[str, NDArray[Any]], part: str, count: int) -> Labels | 
     if names is None:
         return None
     if names.shape != (count,) or names.dtype.kind not in "iuU":
-        raise DataError(f"client{part} is {names.dtype}{list(names.shape)}, expected {count} whole numbers or names, one a sample")
+        raise DataError(
+            f"client{part} is {names.dtype}{list(names.shape)}, expected {count} whole numbers or names, one "
+            "a sample"
+        )
     return np.unique(names, return_inverse=True)[1].astype(np.int64)
 
 
-def _numbered(arrays: dict[str, NDArray[Any]], count: int, count_test: int) -> tuple[Labels | None, Labels | None]:
+def _numbered(
+    arrays: dict[str, NDArray[Any]], count: int, count_test: int
+) -> tuple[Labels | None, Labels | None]:
     """Number the clients of both parts alike."""
     if _groups(arrays, "", count) is None or _groups(arrays, "_test", count_test) is None:
         return None, None

@@ -1,7 +1,8 @@
 """UCI HAR: smartphone accelerometer and gyroscope at 50 Hz, windows of 2.56 s, six activities, by wearer.
 
-Source: D. Anguita et al., A Public Domain Dataset for Human Activity Recognition Using Smartphones, ESANN 2013. Read from the official
-zip, or from a `uci_har.npz` with x [n, 128, 9], y, subject, in which the windows may be in any order.
+Source: D. Anguita et al., A Public Domain Dataset for Human Activity Recognition Using Smartphones, ESANN
+2013. Read from the official zip, or from a `uci_har.npz` with x [n, 128, 9], y, subject, in which the windows
+may be in any order.
 """
 
 import io
@@ -36,10 +37,11 @@ SCALE = np.array([0.19, 0.12, 0.11, 0.39, 0.37, 0.26, 0.4, 0.38, 0.36], np.float
 def load(*, split: str = "own", test_share: float = 0.2, standardise: bool = True) -> Dataset:
     """Return float32[n, 128, 9], and wearers as groups.
 
-    split: `own` holds out the last `test_share` of each wearer's windows of each activity; windows overlap by half, and a window that
-    overlaps a held-out one is in neither part. `wearer` measures on the nine wearers of the published test part.
-    standardise: take fixed constants off each channel and divide by fixed ones, so that channels in g and in rad/s are of one size;
-    without it, values are in g and rad/s.
+    split: `own` holds out the last `test_share` of each wearer's windows of each activity; windows overlap by
+    half, and a window that overlaps a held-out one is in neither part. `wearer` measures on the nine wearers
+    of the published test part.
+    standardise: take fixed constants off each channel and divide by fixed ones, so that channels in g and in
+    rad/s are of one size; without it, values are in g and rad/s.
     """
     if split not in ("own", "wearer"):
         raise DataError(f"split is {split!r}, expected 'own' or 'wearer'")
@@ -50,7 +52,8 @@ def load(*, split: str = "own", test_share: float = 0.2, standardise: bool = Tru
         train, test = hold_out_last(wearer * 6 + y, test_share, in_time(len(x), pairs), pairs)
     else:
         held = np.isin(wearer, OFFICIAL_TEST)
-        train, test = np.flatnonzero(~held), np.flatnonzero(held)
+        train = np.flatnonzero(~held)
+        test = np.flatnonzero(held)
     values = (x.astype(np.float32) - MEAN) / SCALE if standardise else x.astype(np.float32)
     count = len(np.unique(wearer))
     note = f"{count} of the 30 wearers" if count < 30 else ""
@@ -58,15 +61,24 @@ def load(*, split: str = "own", test_share: float = 0.2, standardise: bool = Tru
 
 
 def overlapping(x: NDArray[Any], wearer: Labels) -> Labels:
-    """Return int64[m, 2]: windows whose second half is the first half of another of the same wearer, and that other."""
+    """Return int64[m, 2]: windows whose second half is the first half of another of the same wearer, and that
+    other.
+    """
     half = x.shape[1] // 2
-    starts = {(int(own), window[:half].tobytes()): i for i, (own, window) in enumerate(zip(wearer, x, strict=True))}
-    ends = [(i, starts.get((int(own), window[half:].tobytes()))) for i, (own, window) in enumerate(zip(wearer, x, strict=True))]
+    starts = {
+        (int(own), window[:half].tobytes()): i for i, (own, window) in enumerate(zip(wearer, x, strict=True))
+    }
+    ends = [
+        (i, starts.get((int(own), window[half:].tobytes())))
+        for i, (own, window) in enumerate(zip(wearer, x, strict=True))
+    ]
     return np.array([(i, j) for i, j in ends if j is not None and i != j], np.int64).reshape(-1, 2)
 
 
 def in_time(count: int, pairs: Labels) -> Labels:
-    """Return what sorts windows in time, int64[count]: recordings by their first window's index, windows of one by succession."""
+    """Return what sorts windows in time, int64[count]: recordings by their first window's index, windows of
+    one by succession.
+    """
     after = dict(pairs.tolist())
     firsts = sorted(set(range(count)) - set(after.values()))
     time = np.full(count, count, np.int64)
@@ -86,14 +98,18 @@ def _npz(path: Path) -> tuple[NDArray[Any], Labels, Labels]:
 
 
 def read_zip(path: Path) -> tuple[Array, Labels, Labels]:
-    """Return windows, activities 0 to 5 and wearers of the official archive, training part first; DataError when it is damaged."""
+    """Return windows, activities 0 to 5 and wearers of the official archive, training part first; DataError
+    when it is damaged.
+    """
     try:
         with zipfile.ZipFile(path) as outer:
             inner = next((name for name in outer.namelist() if name.endswith("UCI HAR Dataset.zip")), None)
             with zipfile.ZipFile(io.BytesIO(outer.read(inner))) if inner else outer as archive:
                 parts = [_zip_part(archive, part) for part in ("train", "test")]
     except (OSError, EOFError, KeyError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{path} is not the official UCI HAR archive: {error}; remove it, and it is fetched again") from error
+        raise DataError(
+            f"{path} is not the official UCI HAR archive: {error}; remove it, and it is fetched again"
+        ) from error
     x, y, wearer = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     return x, y, wearer
 
@@ -102,7 +118,9 @@ def _zip_part(archive: zipfile.ZipFile, part: str) -> tuple[Array, Labels, Label
     def numbers(name: str) -> NDArray[np.float64]:
         return np.array(archive.read(f"UCI HAR Dataset/{part}/{name}_{part}.txt").split(), np.float64)
 
-    x = np.stack([numbers(f"Inertial Signals/{channel}").reshape(-1, WINDOW) for channel in CHANNELS], axis=-1)
+    x = np.stack(
+        [numbers(f"Inertial Signals/{channel}").reshape(-1, WINDOW) for channel in CHANNELS], axis=-1
+    )
     y, wearer = (numbers(name).astype(np.int64) for name in ("y", "subject"))
     if not len(x) == len(y) == len(wearer):
         raise ValueError(f"{len(x)} windows, {len(y)} labels and {len(wearer)} wearers in {part}")

@@ -17,11 +17,12 @@ def deal(labels: Labels, counts: Counts, rng: np.random.Generator, part: str = "
     Raises DataError when a class has fewer samples than are asked for.
     """
     num_classes = counts.shape[1]
-    have, need = np.bincount(labels, minlength=num_classes), counts.sum(axis=0)
+    have = np.bincount(labels, minlength=num_classes)
+    need = counts.sum(axis=0)
     for label in np.flatnonzero(need > have[:num_classes]).tolist():
         raise DataError(
-            f"class {label} has {have[label]} {part} samples, the {len(counts)} clients ask for {need[label]}; "
-            "take fewer clients or fewer samples a client"
+            f"class {label} has {have[label]} {part} samples, the {len(counts)} clients ask for "
+            f"{need[label]}; take fewer clients or fewer samples a client"
         )
     pieces = []
     for label in range(num_classes):
@@ -30,8 +31,12 @@ def deal(labels: Labels, counts: Counts, rng: np.random.Generator, part: str = "
     return [np.sort(np.concatenate(parts)).astype(np.int64) for parts in zip(*pieces, strict=True)]
 
 
-def deal_any(count: int, num_clients: int, each: int, rng: np.random.Generator, part: str = "training") -> list[Labels]:
-    """Deal `each` of `count` samples to each client, whatever their class; 0 means all, as evenly as can be."""
+def deal_any(
+    count: int, num_clients: int, each: int, rng: np.random.Generator, part: str = "training"
+) -> list[Labels]:
+    """Deal `each` of `count` samples to each client, whatever their class; 0 means all, as evenly as
+    can be.
+    """
     if each * num_clients > count or num_clients > count:
         raise DataError(
             f"{count} {part} samples, the {num_clients} clients ask for {max(each, 1) * num_clients}; "
@@ -43,7 +48,9 @@ def deal_any(count: int, num_clients: int, each: int, rng: np.random.Generator, 
 
 
 def apportion(total: int, weights: NDArray[np.float64]) -> Counts:
-    """Divide a whole number by weights: floors first, the rest to the largest remainders, the first of equals first."""
+    """Divide a whole number by weights: floors first, the rest to the largest remainders, the first of equals
+    first.
+    """
     exact = total * weights / weights.sum()
     counts: Counts = np.floor(exact + 1e-9).astype(np.int64)
     order = np.argsort(-(exact - counts), kind="stable")
@@ -58,8 +65,12 @@ def positive(**values: float) -> None:
             raise DataError(f"{name} is {value}, expected a number above 0")
 
 
-def dirichlet_rows(alpha: float, size: int, rows: int, rng: np.random.Generator, name: str = "alpha") -> NDArray[np.float64]:
-    """Draw float64[rows, size] from Dirichlet(alpha); DataError when alpha is not above 0, or too large or small to be drawn."""
+def dirichlet_rows(
+    alpha: float, size: int, rows: int, rng: np.random.Generator, name: str = "alpha"
+) -> NDArray[np.float64]:
+    """Draw float64[rows, size] from Dirichlet(alpha); DataError when alpha is not above 0, or too large or
+    small to be drawn.
+    """
     positive(**{name: alpha})
     drawn = rng.dirichlet(np.full(size, alpha), rows)
     if not np.isfinite(drawn).all():

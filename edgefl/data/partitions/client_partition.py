@@ -1,4 +1,6 @@
-"""What one client is given of a data set: indices, and how its samples differ from the data set's. Samples are copied by `take`."""
+"""What one client is given of a data set: indices, and how its samples differ from the data set's. Samples
+are copied by `take`.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,8 +18,8 @@ class Allotment:
     """One client's part of a data set.
 
     train, test: sorted indices into the data set's training and test part.
-    turns_train, turns_test: int64[n], how many steps of `turn_degrees` each sample is turned counter-clockwise; None: not at all.
-    relabel: the label y becomes relabel[y]; empty: labels stay.
+    turns_train, turns_test: int64[n], how many steps of `turn_degrees` each sample is turned
+    counter-clockwise; None: not at all. relabel: the label y becomes relabel[y]; empty: labels stay.
     truth: the cluster that the client truly belongs to, -1 where there is none.
     """
 
@@ -36,15 +38,23 @@ def take(dataset: Dataset, allotment: Allotment) -> Shard:
     The side information of a sample is its turn. uint8 pictures become float32 in [0, 1].
     Raises DataError for indices beyond the data set, and turns of what is no picture.
     """
-    x_train, y_train = _part(dataset.x_train, dataset.y_train, allotment.train, allotment.turns_train, allotment)
+    x_train, y_train = _part(
+        dataset.x_train, dataset.y_train, allotment.train, allotment.turns_train, allotment
+    )
     x_test, y_test = _part(dataset.x_test, dataset.y_test, allotment.test, allotment.turns_test, allotment)
     return Shard(x_train, y_train, x_test, y_test, dataset.num_classes, allotment.turns_train)
 
 
-def _part(x: Array, y: Labels, own: Labels, turns: Labels | None, allotment: Allotment) -> tuple[Array, Labels]:
+def _part(
+    x: Array, y: Labels, own: Labels, turns: Labels | None, allotment: Allotment
+) -> tuple[Array, Labels]:
     if len(own) and int(own[-1]) >= len(y):
-        raise DataError(f"the allotment asks for sample {own[-1]} of {len(y)}; it was made for another data set or subsample")
-    samples, labels = as_float(np.asarray(x[own])), np.asarray(y[own])
+        raise DataError(
+            f"the allotment asks for sample {own[-1]} of {len(y)}; it was made for another data set or "
+            "subsample"
+        )
+    samples = as_float(np.asarray(x[own]))
+    labels = np.asarray(y[own])
     if turns is not None:
         samples = rotate_each(samples, turns, allotment.turn_degrees)
     if allotment.relabel:

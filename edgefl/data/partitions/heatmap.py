@@ -41,13 +41,16 @@ def turn_counts(allotments: Mapping[str, Allotment]) -> Counts | None:
 
 
 def heat_text(counts: Counts, ids: Sequence[str], clusters: Sequence[int], heading: str) -> list[str]:
-    """Return lines of at most 80 columns: for each client its samples, and the share of them in each column as a shade.
+    """Return lines of at most 80 columns: for each client its samples, and the share of them in each column
+    as a shade.
 
-    Of more than 24 clients, 24 are shown, evenly spaced; columns that do not fit are summed with their neighbours.
+    Of more than 24 clients, 24 are shown, evenly spaced; columns that do not fit are summed with their
+    neighbours.
     """
     label = max(len(name) for name in ids) + (4 if max(clusters) >= 0 else 0)
     room = WIDTH - label - 10
-    cells, merged = 2 if 2 * counts.shape[1] <= room else 1, -(-counts.shape[1] // room)
+    cells = 2 if 2 * counts.shape[1] <= room else 1
+    merged = -(-counts.shape[1] // room)
     padded = np.pad(counts, ((0, 0), (0, -counts.shape[1] % merged)))
     shares = padded.reshape(len(counts), -1, merged).sum(axis=2) / counts.sum(axis=1, keepdims=True)
     top = shares.max()
@@ -56,7 +59,9 @@ def heat_text(counts: Counts, ids: Sequence[str], clusters: Sequence[int], headi
     lines = [f"{'client':{label}} {'samples':>7}  {columns}"]
     for i in _spread(len(counts)):
         name = ids[i] + (f" #{clusters[i]}" if clusters[i] >= 0 else "")
-        lines.append(f"{name:{label}} {counts[i].sum():7d} ▕{''.join(SHADES[level] * cells for level in levels[i])}▏")
+        lines.append(
+            f"{name:{label}} {counts[i].sum():7d} ▕{''.join(SHADES[level] * cells for level in levels[i])}▏"
+        )
     steps = ", ".join(f"{shade} to {top * (i + 1) / 4:.0%}" for i, shade in enumerate(SHADES[1:]))
     return [*lines, f"{steps} of a client's samples" + (" (#: true cluster)" if max(clusters) >= 0 else "")]
 
@@ -66,7 +71,9 @@ def _spread(count: int) -> list[int]:
 
 
 def summary(train: Counts, test: Counts, dataset: Dataset) -> dict[str, Any]:
-    """Return figures of a partition: samples and classes a client as [least, median, most], and how many samples are used."""
+    """Return figures of a partition: samples and classes a client as [least, median, most], and how many
+    samples are used.
+    """
 
     def spread(values: NDArray[Any]) -> list[float]:
         return [float(np.min(values)), float(np.median(values)), float(np.max(values))]
@@ -87,7 +94,9 @@ def write_png(path: Path, counts: Counts, title: str, columns: str = "class") ->
         from matplotlib.figure import Figure
         from matplotlib.ticker import MaxNLocator
     except ModuleNotFoundError as error:
-        raise ConfigError("--out needs matplotlib, which this environment lacks; pip install -e '.[plots]'") from error
+        raise ConfigError(
+            "--out needs matplotlib, which this environment lacks; pip install -e '.[plots]'"
+        ) from error
     clients, classes = counts.shape
     width, height = np.clip([2.5 + 0.22 * clients, 1.8 + 0.26 * classes], [6.5, 3.4], 14)
     figure = Figure(figsize=(width, height), layout="constrained")

@@ -9,7 +9,13 @@ from edgefl.types import Shard
 
 
 def make_shards(
-    dataset: Dataset, *, partition: str = "dirichlet", num_clients: int, alpha: float = 0.5, seed: int = 1, min_samples: int = 2
+    dataset: Dataset,
+    *,
+    partition: str = "dirichlet",
+    num_clients: int,
+    alpha: float = 0.5,
+    seed: int = 1,
+    min_samples: int = 2,
 ) -> list[Shard]:
     """Share training and test samples out by the same class shares.
 

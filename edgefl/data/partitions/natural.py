@@ -12,23 +12,29 @@ from edgefl.errors import DataError
 from edgefl.types import Labels
 
 
-def group(view: LabelView, num_clients: int, rng: np.random.Generator, *, min_samples: int = 2) -> tuple[Allotment, ...]:
-    """Draw `num_clients` groups; each becomes a client with its own training and test samples, ordered by group id.
+def group(
+    view: LabelView, num_clients: int, rng: np.random.Generator, *, min_samples: int = 2
+) -> tuple[Allotment, ...]:
+    """Draw `num_clients` groups; each becomes a client with its own training and test samples, ordered by
+    group id.
 
-    Only groups with `min_samples` to train on and one to be measured on are drawn. What a group is measured on is the data set's
-    choice: the loaders hold out the last of its samples. Raises DataError for a data set without groups, or with too few.
+    Only groups with `min_samples` to train on and one to be measured on are drawn. What a group is measured
+    on is the data set's choice: the loaders hold out the last of its samples. Raises DataError for a data set
+    without groups, or with too few.
     """
     positive(min_samples=min_samples)
     if view.group_train is None or view.group_test is None:
         raise DataError(
-            "this data set does not know its groups (writers, wearers), expected one that does, such as mnist-writers or uci-har"
+            "this data set does not know its groups (writers, wearers), expected one that does, such as "
+            "mnist-writers or uci-har"
         )
     ids, counts = np.unique(view.group_train, return_counts=True)
     fit = ids[(counts >= min_samples) & np.isin(ids, view.group_test)]
     if len(fit) < num_clients:
         raise DataError(
-            f"{len(fit)} of {len(ids)} groups have {min_samples} training samples and a test sample of their own, expected {num_clients} "
-            f"(num_clients of [partition]); set num_clients = {len(fit)}, or a split that holds out samples of each group"
+            f"{len(fit)} of {len(ids)} groups have {min_samples} training samples and a test sample of their "
+            f"own, expected {num_clients} (num_clients of [partition]); set num_clients = {len(fit)}, or a "
+            "split that holds out samples of each group"
         )
     drawn = np.sort(rng.permutation(fit)[:num_clients])
     parts = zip(_members(view.group_train, drawn), _members(view.group_test, drawn), strict=True)

@@ -1,7 +1,9 @@
 """Packages of one class: each client has two, of two classes.
 
-Source: Y. Yeganeh et al., Adaptive Personalization in Federated Learning for Highly Non-i.i.d. Data, 2022, section 4.1.2:
-at most 500 pictures of each class of HAM10000, packages of 35, clients of two packages of different classes, split 80 : 20.
+Source: Y. Yeganeh et al., Adaptive Personalization in Federated Learning for Highly Non-i.i.d. Data, 2022,
+section 4.1.2:
+at most 500 pictures of each class of HAM10000, packages of 35, clients of two packages of different classes,
+split 80 : 20.
 """
 
 import numpy as np
@@ -15,7 +17,8 @@ from edgefl.errors import DataError
 def draw_pairs(packages: Counts, num_clients: int, rng: np.random.Generator) -> list[tuple[int, int]]:
     """Draw two packages of different classes for each client; DataError when there are not enough.
 
-    packages: int64[num_classes]. A class is drawn as often as it has packages left, unless that would leave too many packages of one class.
+    packages: int64[num_classes]. A class is drawn as often as it has packages left, unless that would leave
+    too many packages of one class.
     """
     left = packages.copy()
 
@@ -25,8 +28,8 @@ def draw_pairs(packages: Counts, num_clients: int, rng: np.random.Generator) -> 
     if not enough(num_clients):
         most = next(count for count in range(num_clients, -1, -1) if enough(count))
         raise DataError(
-            f"packages a class: {packages.tolist()}, which makes {most} clients of two different classes, expected {num_clients}; "
-            "take fewer clients or smaller packages"
+            f"packages a class: {packages.tolist()}, which makes {most} clients of two different classes, "
+            f"expected {num_clients}; take fewer clients or smaller packages"
         )
     pairs = []
     for todo in range(num_clients - 1, -1, -1):
@@ -54,23 +57,33 @@ def packages(
 ) -> tuple[Allotment, ...]:
     """Give each client two packages of different classes.
 
-    Of a package of 35, 28 samples are of the data set's training part and 7 of its test part, so a client trains on 56 and is measured
-    on 14. classes: only the first so many, 0 means all. No sample goes to two clients.
+    Of a package of 35, 28 samples are of the data set's training part and 7 of its test part, so a client
+    trains on 56 and is measured on 14. classes: only the first so many, 0 means all. No sample goes to two
+    clients.
     """
     positive(package=package, per_class=per_class)
     count = classes or view.num_classes
     if not 0 < test_share < 1 or not 2 <= count <= view.num_classes:
         raise DataError(
-            f"test_share {test_share} and {count} classes, expected a share between 0 and 1, and 2 to {view.num_classes} classes"
+            f"test_share {test_share} and {count} classes, expected a share between 0 and 1, and 2 to "
+            f"{view.num_classes} classes"
         )
     held = min(max(1, round(test_share * package)), package - 1)
     if package < 2:
-        raise DataError(f"package is {package}, expected at least 2: some to train on, some to be measured on")
+        raise DataError(
+            f"package is {package}, expected at least 2: some to train on, some to be measured on"
+        )
     sizes = [np.bincount(labels, minlength=view.num_classes)[:count] for labels in (view.train, view.test)]
-    fit = np.minimum.reduce([sizes[0] // (package - held), sizes[1] // held, np.full(count, per_class // package)])
+    fit = np.minimum.reduce(
+        [sizes[0] // (package - held), sizes[1] // held, np.full(count, per_class // package)]
+    )
     pairs = draw_pairs(fit, num_clients, rng)
     whole = np.zeros((num_clients, view.num_classes), np.int64)
     for client, pair in enumerate(pairs):
         whole[client, list(pair)] = 1
-    dealt = zip(deal(view.train, whole * (package - held), rng), deal(view.test, whole * held, rng, "test"), strict=True)
+    dealt = zip(
+        deal(view.train, whole * (package - held), rng),
+        deal(view.test, whole * held, rng, "test"),
+        strict=True,
+    )
     return tuple(Allotment(own, kept) for own, kept in dealt)

@@ -1,7 +1,7 @@
 """Clients that differ in how much they have, not in what: IID labels, uneven sizes.
 
-Source: Q. Li et al., Federated Learning on Non-IID Data Silos, arXiv:2102.02079 (quantity skew); the power law is that of T. Li et al.,
-Federated Optimization in Heterogeneous Networks, arXiv:1812.06127.
+Source: Q. Li et al., Federated Learning on Non-IID Data Silos, arXiv:2102.02079 (quantity skew); the power
+law is that of T. Li et al., Federated Optimization in Heterogeneous Networks, arXiv:1812.06127.
 """
 
 import numpy as np
@@ -15,12 +15,19 @@ from edgefl.types import Labels
 
 
 def quantity(
-    view: LabelView, num_clients: int, rng: np.random.Generator, *, law: str = "dirichlet", alpha: float = 0.5, min_samples: int = 10
+    view: LabelView,
+    num_clients: int,
+    rng: np.random.Generator,
+    *,
+    law: str = "dirichlet",
+    alpha: float = 0.5,
+    min_samples: int = 10,
 ) -> tuple[Allotment, ...]:
     """Share out all samples in uneven parts.
 
-    law: `dirichlet` draws the sizes from Dir(alpha), the smaller alpha the less even; `power` makes the client of rank r as large as
-    r ** -alpha, ranks drawn. Each client has `min_samples` to train on and one to be measured on besides.
+    law: `dirichlet` draws the sizes from Dir(alpha), the smaller alpha the less even; `power` makes the
+    client of rank r as large as r ** -alpha, ranks drawn. Each client has `min_samples` to train on and one
+    to be measured on besides.
     """
     positive(alpha=alpha, min_samples=min_samples)
     if law == "dirichlet":
@@ -29,7 +36,9 @@ def quantity(
         weights = rng.permutation(np.arange(1, num_clients + 1) ** -alpha)
     else:
         raise DataError(f"law is {law!r}, expected 'dirichlet' or 'power'")
-    train, test = (_sizes(len(part), weights, least) for part, least in ((view.train, min_samples), (view.test, 1)))
+    train, test = (
+        _sizes(len(part), weights, least) for part, least in ((view.train, min_samples), (view.test, 1))
+    )
     dealt = zip(_cut(train, rng), _cut(test, rng), strict=True)
     return tuple(Allotment(own, held) for own, held in dealt)
 
@@ -37,7 +46,9 @@ def quantity(
 def _sizes(total: int, weights: NDArray[np.float64], least: int) -> Counts:
     spare = total - least * len(weights)
     if spare < 0:
-        raise DataError(f"{total} samples for {len(weights)} clients, expected at least {least} each; take fewer clients")
+        raise DataError(
+            f"{total} samples for {len(weights)} clients, expected at least {least} each; take fewer clients"
+        )
     return least + apportion(spare, weights)
 
 

@@ -37,16 +37,26 @@ class Partition:
 
 PARTITIONS: Mapping[str, Partition] = {
     "iid": Partition(iid, "equal shares of each class"),
-    "dirichlet": Partition(dirichlet, "class shares over clients from Dir(alpha): Hsu et al., arXiv:1909.06335"),
-    "p-majority": Partition(p_majority, "two majority classes make the fraction p: Listo Zec et al., arXiv:2010.02056"),
+    "dirichlet": Partition(
+        dirichlet, "class shares over clients from Dir(alpha): Hsu et al., arXiv:1909.06335"
+    ),
+    "p-majority": Partition(
+        p_majority, "two majority classes make the fraction p: Listo Zec et al., arXiv:2010.02056"
+    ),
     "shards": Partition(shards, "sorted by label, two shards a client: McMahan et al., AISTATS 2017"),
     "quantity": Partition(quantity, "IID labels, uneven sizes: Li et al., arXiv:2102.02079"),
     "group": Partition(group, "one client a writer or wearer, as in LEAF: Caldas et al., arXiv:1812.01097"),
-    "pachinko": Partition(pachinko, "superclasses from Dir(alpha), classes from Dir(beta): Reddi et al., arXiv:2003.00295"),
-    "rotation": Partition(rotation, "angles from Dir(alpha), or one a client: Reisser et al., arXiv:2107.06724"),
+    "pachinko": Partition(
+        pachinko, "superclasses from Dir(alpha), classes from Dir(beta): Reddi et al., arXiv:2003.00295"
+    ),
+    "rotation": Partition(
+        rotation, "angles from Dir(alpha), or one a client: Reisser et al., arXiv:2107.06724"
+    ),
     "permutation": Partition(permutation, "IID samples, permuted labels: Sattler et al., arXiv:1910.01991"),
     "packages": Partition(packages, "two packages of 35 a client: Yeganeh et al., arXiv:2207.03448"),
-    "tasks": Partition(tasks, "clusters of clients with the same few classes: Filippakopoulos et al., tinyML"),
+    "tasks": Partition(
+        tasks, "clusters of clients with the same few classes: Filippakopoulos et al., tinyML"
+    ),
 }
 
 
@@ -58,10 +68,11 @@ def partition_entry(name: str) -> Partition:
 
 
 def make_allotments(dataset: Dataset, config: PartitionConfig, seed: int) -> dict[str, Allotment]:
-    """Share a data set out: one allotment for each client id, ids in order. The same arguments give the same allotments.
+    """Share a data set out: one allotment for each client id, ids in order. The same arguments give the same
+    allotments.
 
-    Raises ConfigError for an unknown partition or option, DataError when the data set cannot be shared out so: no client is ever
-    without a sample to train on or to be measured on.
+    Raises ConfigError for an unknown partition or option, DataError when the data set cannot be shared out
+    so: no client is ever without a sample to train on or to be measured on.
     """
     entry = partition_entry(config.name)
     options = full_options(f"[partition] {config.name}", entry.defaults, config.options)
@@ -70,5 +81,8 @@ def make_allotments(dataset: Dataset, config: PartitionConfig, seed: int) -> dic
     for client_id, own in allotments.items():
         for part, indices in (("train on", own.train), ("be measured on", own.test)):
             if not len(indices):
-                raise DataError(f"{client_id} would have no samples to {part}; take fewer clients, or other options of {config.name!r}")
+                raise DataError(
+                    f"{client_id} would have no samples to {part}; take fewer clients, or other options of "
+                    f"{config.name!r}"
+                )
     return allotments

@@ -1,7 +1,8 @@
 """Clients whose pictures are turned: same labels, other features.
 
-Source: M. Reisser et al., Federated Mixture of Experts, arXiv:2107.06724, section 4.2 (each client draws a distribution over 8 angles);
-`fixed`, one angle a client, is A. Ghosh et al., An Efficient Framework for Clustered Federated Learning, arXiv:2006.04088.
+Source: M. Reisser et al., Federated Mixture of Experts, arXiv:2107.06724, section 4.2 (each client draws a
+distribution over 8 angles); `fixed`, one angle a client, is A. Ghosh et al., An Efficient Framework for
+Clustered Federated Learning, arXiv:2006.04088.
 """
 
 import numpy as np
@@ -27,8 +28,9 @@ def rotation(
 ) -> tuple[Allotment, ...]:
     """Turn each sample by 0 to `angles` - 1 steps of `degrees`. All samples are used.
 
-    Each client draws its angles' probabilities from Dir(alpha), the same for training and test. fixed: one angle a client instead, used
-    equally often; it is the client's true cluster. label_alpha: class shares from Dirichlet(label_alpha), 0 is IID.
+    Each client draws its angles' probabilities from Dir(alpha), the same for training and test. fixed: one
+    angle a client instead, used equally often; it is the client's true cluster. label_alpha: class shares
+    from Dirichlet(label_alpha), 0 is IID.
     """
     positive(angles=angles)
     if not np.isfinite(degrees):

@@ -1,6 +1,8 @@
-"""Every sample to one client, by shares of each class: IID, and Dirichlet (T. Hsu, H. Qi, M. Brown, arXiv:1909.06335).
+"""Every sample to one client, by shares of each class: IID, and Dirichlet (T. Hsu, H. Qi, M. Brown,
+arXiv:1909.06335).
 
-From labels, shares and a generator to one int64 array of sorted indices a client; together they hold every index once.
+From labels, shares and a generator to one int64 array of sorted indices a client; together they hold every
+index once.
 """
 
 from collections.abc import Callable
@@ -38,7 +40,10 @@ def divide(labels: Labels, shares: Shares, rng: np.random.Generator, min_samples
     """
     num_clients = shares.shape[1]
     if len(labels) < min_samples * num_clients:
-        raise DataError(f"{len(labels)} samples for {num_clients} clients, expected at least {min_samples} each; take fewer clients")
+        raise DataError(
+            f"{len(labels)} samples for {num_clients} clients, expected at least {min_samples} each; take "
+            "fewer clients"
+        )
     parts: list[list[int]] = [[] for _ in range(num_clients)]
     for label, row in enumerate(shares):
         own = rng.permutation(np.flatnonzero(labels == label))
@@ -63,13 +68,21 @@ def shares_of(partition: str, alpha: float) -> Callable[[int, int, np.random.Gen
     return known[partition]
 
 
-def divide_both(view: LabelView, shares: Shares, rng: np.random.Generator, min_samples: int = 2) -> tuple[Allotment, ...]:
-    """Share the training and the test part out by the same shares; each client has `min_samples` to train on and one to be measured on."""
+def divide_both(
+    view: LabelView, shares: Shares, rng: np.random.Generator, min_samples: int = 2
+) -> tuple[Allotment, ...]:
+    """Share the training and the test part out by the same shares; each client has `min_samples` to train on
+    and one to be measured on.
+    """
     train = divide(view.train, shares, rng, min_samples)
-    return tuple(Allotment(own, held) for own, held in zip(train, divide(view.test, shares, rng, 1), strict=True))
+    return tuple(
+        Allotment(own, held) for own, held in zip(train, divide(view.test, shares, rng, 1), strict=True)
+    )
 
 
-def iid(view: LabelView, num_clients: int, rng: np.random.Generator, *, min_samples: int = 2) -> tuple[Allotment, ...]:
+def iid(
+    view: LabelView, num_clients: int, rng: np.random.Generator, *, min_samples: int = 2
+) -> tuple[Allotment, ...]:
     """Give each client an equal share of each class. All samples are used."""
     return divide_both(view, iid_shares(view.num_classes, num_clients, rng), rng, min_samples)
 
@@ -77,8 +90,11 @@ def iid(view: LabelView, num_clients: int, rng: np.random.Generator, *, min_samp
 def dirichlet(
     view: LabelView, num_clients: int, rng: np.random.Generator, *, alpha: float = 0.5, min_samples: int = 2
 ) -> tuple[Allotment, ...]:
-    """Draw each class's shares over the clients from Dirichlet(alpha), the same for training and test. All samples are used.
+    """Draw each class's shares over the clients from Dirichlet(alpha), the same for training and test. All
+    samples are used.
 
     A client that gets fewer than `min_samples` takes from the largest.
     """
-    return divide_both(view, dirichlet_shares(view.num_classes, num_clients, rng, alpha=alpha), rng, min_samples)
+    return divide_both(
+        view, dirichlet_shares(view.num_classes, num_clients, rng, alpha=alpha), rng, min_samples
+    )

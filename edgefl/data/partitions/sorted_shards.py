@@ -1,6 +1,7 @@
 """Sorted by label, cut into shards, two shards a client: the first federated non-IID set-up.
 
-Source: B. McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017, section 3.
+Source: B. McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS
+2017, section 3.
 """
 
 import numpy as np
@@ -12,14 +13,18 @@ from edgefl.errors import DataError
 from edgefl.types import Labels
 
 
-def shards(view: LabelView, num_clients: int, rng: np.random.Generator, *, each: int = 2) -> tuple[Allotment, ...]:
-    """Give each client `each` shards of the sorted training part, and the same shards of the sorted test part. All samples are used."""
+def shards(
+    view: LabelView, num_clients: int, rng: np.random.Generator, *, each: int = 2
+) -> tuple[Allotment, ...]:
+    """Give each client `each` shards of the sorted training part, and the same shards of the sorted test
+    part. All samples are used.
+    """
     positive(each=each)
     count = each * num_clients
     if count > min(len(view.train), len(view.test)):
         raise DataError(
-            f"{count} shards of {len(view.train)} training and {len(view.test)} test samples, expected a sample in each; "
-            "take fewer clients or shards"
+            f"{count} shards of {len(view.train)} training and {len(view.test)} test samples, expected a "
+            "sample in each; take fewer clients or shards"
         )
     drawn = rng.permutation(count).reshape(num_clients, each)
     train, test = (_cut(labels, count, rng) for labels in (view.train, view.test))

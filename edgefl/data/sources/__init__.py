@@ -18,9 +18,11 @@ FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 @dataclass(frozen=True)
 class DataSource:
-    """What is needed to open it again. data: an absolute path, or `module:function`, which is looked for in `folder` too.
+    """What is needed to open it again. data: an absolute path, or `module:function`, which is looked for in
+    `folder` too.
 
-    window, step: rows, for CSV, else 0. label: the column of labels. channels: the columns to take; all other numeric ones when empty.
+    window, step: rows, for CSV, else 0. label: the column of labels. channels: the columns to take; all other
+    numeric ones when empty.
     """
 
     data: str
@@ -50,7 +52,9 @@ def source_of_note(note: Mapping[str, Any]) -> DataSource:
     return source
 
 
-def make_source(data: str, *, window: int = 0, step: int = 0, label: str = "", channels: tuple[str, ...] = ()) -> DataSource:
+def make_source(
+    data: str, *, window: int = 0, step: int = 0, label: str = "", channels: tuple[str, ...] = ()
+) -> DataSource:
     """Return the source of what a user wrote; relative names become absolute. `step` 0: the window's length.
 
     Raises ConfigError for options that do not fit; whether the source is there is seen when it is opened.
@@ -59,7 +63,10 @@ def make_source(data: str, *, window: int = 0, step: int = 0, label: str = "", c
     windows = bool(window or step or label or channels)
     if FUNCTION.fullmatch(data) and not path.exists():
         if windows:
-            raise ConfigError(f"--window, --step, --label and --channels are for CSV, --data {data} is a function; let it cut the windows")
+            raise ConfigError(
+                f"--window, --step, --label and --channels are for CSV, --data {data} is a function; let it "
+                "cut the windows"
+            )
         return DataSource(data, folder=str(Path.cwd()))
     if path.suffix == ".csv" or (windows and path.is_dir()):
         if window < 1 or not label:
@@ -67,13 +74,16 @@ def make_source(data: str, *, window: int = 0, step: int = 0, label: str = "", c
         return DataSource(str(path.resolve()), window, step or window, label, channels)
     if windows:
         raise ConfigError(
-            f"--window, --step, --label and --channels are for a .csv file or a folder of them, received {data}; leave them out"
+            "--window, --step, --label and --channels are for a .csv file or a folder of them, received "
+            f"{data}; leave them out"
         )
     return DataSource(str(path.resolve()))
 
 
 def read_source(source: DataSource) -> dict[str, NDArray[Any]]:
-    """Return the arrays `x`, `y` and what else `edgefl.data.npz` knows of. DataError says what cannot be read."""
+    """Return the arrays `x`, `y` and what else `edgefl.data.npz` knows of. DataError says what cannot be
+    read.
+    """
     path = Path(source.data)
     # only the reader that is needed is loaded: a board has little memory
     if source.is_function:
@@ -87,7 +97,9 @@ def read_source(source: DataSource) -> dict[str, NDArray[Any]]:
     try:
         return dict(read(source))
     except OSError as error:
-        raise DataError(f"{source.data} cannot be read: {error}; is the path right, and may this account read it?") from error
+        raise DataError(
+            f"{source.data} cannot be read: {error}; is the path right, and may this account read it?"
+        ) from error
 
 
 def load_source(source: DataSource, *, seed: int = 1, num_classes: int | None = None) -> Shard:

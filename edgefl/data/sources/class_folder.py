@@ -1,4 +1,6 @@
-"""A folder of classes: `DIR/CLASS/FILE.npy`, `.png`, `.jpg` or `.wav`, one sample a file, all of one shape."""
+"""A folder of classes: `DIR/CLASS/FILE.npy`, `.png`, `.jpg` or `.wav`, one sample a file, all of one
+shape.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,8 @@ LAYOUT = f"expected DIR/CLASS/FILE with FILE one of {', '.join(SUFFIXES)}"
 def read_class_folder(source: DataSource) -> dict[str, NDArray[Any]]:
     """Return x, y and, where classes are numbered by name, class_names: see `number_classes`.
 
-    Classes and files go by name; those whose name begins with a dot are passed over. A class folder that is empty is a class still.
-    DataError names the file that cannot be read or has another shape.
+    Classes and files go by name; those whose name begins with a dot are passed over. A class folder that is
+    empty is a class still. DataError names the file that cannot be read or has another shape.
     """
     folder = Path(source.data)
     visible = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
@@ -26,7 +28,12 @@ def read_class_folder(source: DataSource) -> dict[str, NDArray[Any]]:
     if not classes and any(path.suffix == ".csv" for path in visible):
         raise DataError(f"{folder} holds CSV files: give --window ROWS and --label COLUMN")
     numbers, names = number_classes([path.name for path in classes], folder)
-    files = [(path, numbers[each.name]) for each in classes for path in sorted(each.iterdir()) if not path.name.startswith(".")]
+    files = [
+        (path, numbers[each.name])
+        for each in classes
+        for path in sorted(each.iterdir())
+        if not path.name.startswith(".")
+    ]
     if not files:
         raise DataError(f"{folder} holds no samples; {LAYOUT}")
     first = read_sample(files[0][0])
@@ -35,8 +42,8 @@ def read_class_folder(source: DataSource) -> dict[str, NDArray[Any]]:
         sample = read_sample(path)
         if (sample.kind, sample.values.shape) != (first.kind, first.values.shape):
             raise DataError(
-                f"{path} is {sample.kind} of shape {sample.values.shape}, expected {first.kind} of shape {first.values.shape} "
-                f"as {files[0][0]}; all samples have one shape"
+                f"{path} is {sample.kind} of shape {sample.values.shape}, expected {first.kind} of shape "
+                f"{first.values.shape} as {files[0][0]}; all samples have one shape"
             )
         x[index] = sample.values
     return {"x": x, "y": np.array([number for _, number in files]), **names_array(names)}

@@ -22,47 +22,67 @@ FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 @dataclass
 class Recording:
-    """One file: its rows one after the other, four bytes a value, and for each row the number of its label in `names`."""
+    """One file: its rows one after the other, four bytes a value, and for each row the number of its label in
+    `names`.
+    """
 
     rows: "array[float]" = field(default_factory=lambda: array("f"))
     labels: "array[int]" = field(default_factory=lambda: array("i"))
 
 
 def read_csv_windows(source: DataSource) -> dict[str, NDArray[Any]]:
-    """Return x, float32[n, window, channels], y, and class_names where labels are names: see `number_classes`.
+    """Return x, float32[n, window, channels], y, and class_names where labels are names: see
+    `number_classes`.
 
-    Channels are the columns asked for, else all whose value in the first row is a number, save the label's, in the header's order.
-    Windows never span files, which go by name. DataError names file and line of a row that cannot be used.
+    Channels are the columns asked for, else all whose value in the first row is a number, save the label's,
+    in the header's order. Windows never span files, which go by name. DataError names file and line of a row
+    that cannot be used.
     """
     path = Path(source.data)
     folder = path if path.is_dir() else path.parent
-    files = sorted(each for each in path.glob("*.csv") if not each.name.startswith(".")) if path.is_dir() else [path]
+    files = (
+        sorted(each for each in path.glob("*.csv") if not each.name.startswith("."))
+        if path.is_dir()
+        else [path]
+    )
     if not files:
         raise DataError(f"{path} holds no .csv file; put recordings there, each with a header")
-    channels, names, recordings = source.channels, dict[str, int](), list[Recording]()
+    channels = source.channels
+    names = dict[str, int]()
+    recordings = list[Recording]()
     for each in files:
         recording, channels = _read(each, source.label, channels, names)
         recordings.append(recording)
     longest = max(len(recording.labels) for recording in recordings)
     if longest < source.window:
         raise DataError(
-            f"{path}: no file is as long as a window: {longest} rows at most, expected {source.window}; take a smaller --window"
+            f"{path}: no file is as long as a window: {longest} rows at most, expected {source.window}; take "
+            "a smaller --window"
         )
     numbers, classes = number_classes(names, folder)
     number_of = np.array([numbers[name] for name in names], np.int64)
     counts = [count_windows(len(recording.labels), source.window, source.step) for recording in recordings]
-    x, y = np.empty((sum(counts), source.window, len(channels)), np.float32), np.empty(sum(counts), np.int64)
+    x = np.empty((sum(counts), source.window, len(channels)), np.float32)
+    y = np.empty(sum(counts), np.int64)
     end = 0
     for recording, count in zip(recordings, counts, strict=True):
-        begin, end = end, end + count
+        begin = end
+        end = end + count
         rows = np.frombuffer(recording.rows, np.float32).reshape(-1, len(channels))
-        x[begin:end], y[begin:end] = cut(rows, number_of[np.frombuffer(recording.labels, np.intc)], source.window, source.step)
+        x[begin:end], y[begin:end] = cut(
+            rows, number_of[np.frombuffer(recording.labels, np.intc)], source.window, source.step
+        )
     return {"x": x, "y": y, **names_array(classes)}
 
 
-def _read(path: Path, label: str, channels: tuple[str, ...], names: dict[str, int]) -> tuple[Recording, tuple[str, ...]]:
-    """Read one file. `names` gets the labels that are new, in order; the channels are those of the first file for all."""
-    recording, places = Recording(), list[tuple[str, int]]()
+def _read(
+    path: Path, label: str, channels: tuple[str, ...], names: dict[str, int]
+) -> tuple[Recording, tuple[str, ...]]:
+    """Read one file. `names` gets the labels that are new, in order; the channels are those of the first file
+    for all.
+    """
+    recording = Recording()
+    places = list[tuple[str, int]]()
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = csv.reader(file, strict=True)
@@ -74,7 +94,10 @@ def _read(path: Path, label: str, channels: tuple[str, ...], names: dict[str, in
                     continue
                 where = f"{path}, line {rows.line_num}"
                 if len(row) != len(header):
-                    raise DataError(f"{where}: {len(row)} cells, expected {len(header)} as in the header; mend or remove the row")
+                    raise DataError(
+                        f"{where}: {len(row)} cells, expected {len(header)} as in the header; mend or remove "
+                        "the row"
+                    )
                 if not places:
                     channels = channels or _numeric(where, header, row, at)
                     places = [(channel, header.index(channel)) for channel in channels]
@@ -84,9 +107,13 @@ def _read(path: Path, label: str, channels: tuple[str, ...], names: dict[str, in
                 recording.labels.append(names.setdefault(name, len(names)))
                 recording.rows.extend(_number(where, channel, row[place]) for channel, place in places)
     except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path} cannot be read as CSV: {error}; save it as text in UTF-8 with commas") from error
+        raise DataError(
+            f"{path} cannot be read as CSV: {error}; save it as text in UTF-8 with commas"
+        ) from error
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}; give a .csv file or a folder of them") from error
+        raise DataError(
+            f"{path} cannot be read: {error.strerror}; give a .csv file or a folder of them"
+        ) from error
     return recording, channels
 
 
@@ -94,7 +121,10 @@ def _check_header(path: Path, header: Sequence[str], wanted: Sequence[str]) -> N
     if double := next((name for name in header if header.count(name) > 1), None):
         raise DataError(f"{path}: the header names {double!r} twice; name each column once")
     if missing := next((name for name in wanted if name not in header), None):
-        raise DataError(f"{path}: no column {missing!r} in the header ({', '.join(header)[:200]}); {nearest(missing, list(header))}")
+        raise DataError(
+            f"{path}: no column {missing!r} in the header ({', '.join(header)[:200]}); "
+            f"{nearest(missing, list(header))}"
+        )
 
 
 def _numeric(where: str, header: Sequence[str], row: Sequence[str], label: int) -> tuple[str, ...]:
@@ -108,7 +138,9 @@ def _numeric(where: str, header: Sequence[str], row: Sequence[str], label: int) 
         except ValueError:
             if cell.strip():
                 continue
-            raise DataError(f"{where}: column {name!r} is empty; fill it, or name the columns to take with --channels") from None
+            raise DataError(
+                f"{where}: column {name!r} is empty; fill it, or name the columns to take with --channels"
+            ) from None
         found.append(name)
     if not found:
         raise DataError(f"{where}: no column with a number besides the label; expected one at least")
@@ -121,5 +153,7 @@ def _number(where: str, channel: str, cell: str) -> float:
     except ValueError:
         value = math.nan
     if not abs(value) <= FLOAT32_MAX:
-        raise DataError(f"{where}: {channel} is {cell[:40]!r}, expected a finite number; mend or remove the row")
+        raise DataError(
+            f"{where}: {channel} is {cell[:40]!r}, expected a finite number; mend or remove the row"
+        )
     return value

@@ -12,29 +12,56 @@ OPTIONS = ("data", "window", "step", "label", "channels")
 
 
 def given_source(given: Mapping[str, Any]) -> Any:
-    """Return the DataSource of a command's parameters, None without `--data`. Raises ConfigError, click.UsageError."""
+    """Return the DataSource of a command's parameters, None without `--data`. Raises ConfigError,
+    click.UsageError.
+    """
     picked = tuple(name.strip() for name in given["channels"].split(",") if name.strip())
-    window, step, label = given["window"], given["step"], given["label"]
+    window = given["window"]
+    step = given["step"]
+    label = given["label"]
     if given["data"] is None and (window or step or label or picked):
-        raise click.UsageError("--window, --step, --label and --channels say how to read --data, which is missing; give it")
-    return make_source(given["data"], window=window, step=step, label=label, channels=picked) if given["data"] is not None else None
+        raise click.UsageError(
+            "--window, --step, --label and --channels say how to read --data, which is missing; give it"
+        )
+    return (
+        make_source(given["data"], window=window, step=step, label=label, channels=picked)
+        if given["data"] is not None
+        else None
+    )
 
 
 def data_options(text: str, *, required: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command `--data` and what belongs to it; the command gets `source`, a DataSource, or None without `--data`."""
+    """Give a command `--data` and what belongs to it; the command gets `source`, a DataSource, or None
+    without `--data`.
+    """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
         def with_source(**given: Any) -> Any:
             source = given_source(given)
-            return command(source=source, **{name: value for name, value in given.items() if name not in OPTIONS})
+            return command(
+                source=source, **{name: value for name, value in given.items() if name not in OPTIONS}
+            )
 
         options = (
             click.option("--data", required=required, help=text),
             click.option("--window", type=click.IntRange(0), default=0, help="CSV: rows in a window."),
-            click.option("--step", type=click.IntRange(0), default=0, help="CSV: rows from one window to the next  [default: --window]"),
-            click.option("--label", default="", help="CSV: the column of labels; a window's is that of most of its rows."),
-            click.option("--channels", default="", help="CSV: the columns to take, A,B,C  [default: all numeric ones but the label]"),
+            click.option(
+                "--step",
+                type=click.IntRange(0),
+                default=0,
+                help="CSV: rows from one window to the next  [default: --window]",
+            ),
+            click.option(
+                "--label",
+                default="",
+                help="CSV: the column of labels; a window's is that of most of its rows.",
+            ),
+            click.option(
+                "--channels",
+                default="",
+                help="CSV: the columns to take, A,B,C  [default: all numeric ones but the label]",
+            ),
         )
         for option in reversed(options):
             with_source = option(with_source)

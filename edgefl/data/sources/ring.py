@@ -1,7 +1,8 @@
-"""The last windows of a recording: a ring in memory, and the `.npz` that it is kept in, which `--data` reads as a shard.
+"""The last windows of a recording: a ring in memory, and the `.npz` that it is kept in, which `--data` reads
+as a shard.
 
-Arrays: x float32[n, window, channels], y int64[n], window_number int64[n] (which window of all that were ever recorded),
-channel_names, and class_names where labels have names.
+Arrays: x float32[n, window, channels], y int64[n], window_number int64[n] (which window of all that were ever
+recorded), channel_names, and class_names where labels have names.
 """
 
 import fcntl
@@ -35,9 +36,12 @@ def check_size(capacity: int, window: int, channels: int) -> None:
 class Ring:
     """The newest `capacity` windows of float32[window, channels]. The memory is taken as it fills."""
 
-    def __init__(self, capacity: int, window: int, channels: tuple[str, ...], classes: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, capacity: int, window: int, channels: tuple[str, ...], classes: tuple[str, ...] = ()
+    ) -> None:
         check_size(capacity, window, len(channels))
-        self.channels, self.classes = channels, classes
+        self.channels = channels
+        self.classes = classes
         self._x = np.zeros((capacity, window, len(channels)), np.float32)
         self._y = np.zeros(capacity, np.int64)
         self._number = np.full(capacity, -1, np.int64)
@@ -50,21 +54,32 @@ class Ring:
         """Put in a window; the oldest goes when there is no more room."""
         slot = self.recorded % len(self._y)
         self._number[slot] = -1  # an end in the midst of this leaves no window with another's label
-        self._x[slot], self._y[slot] = x, y
+        self._x[slot] = x
+        self._y[slot] = y
         self._number[slot] = self.recorded
         self.recorded += 1
 
     def save(self, path: Path) -> None:
         """Replace the file, wholly or not at all. StateError when it cannot be written."""
-        filled, count, buffer = self._number >= 0, len(self), io.BytesIO()
-        there = slice(0, count) if filled[:count].all() else filled  # a view where there is no gap, not a copy
-        arrays: dict[str, Any] = {"x": self._x[there], "y": self._y[there], "window_number": self._number[there]}
+        filled = self._number >= 0
+        count = len(self)
+        buffer = io.BytesIO()
+        there = (
+            slice(0, count) if filled[:count].all() else filled
+        )  # a view where there is no gap, not a copy
+        arrays: dict[str, Any] = {
+            "x": self._x[there],
+            "y": self._y[there],
+            "window_number": self._number[there],
+        }
         arrays |= {"channel_names": np.array(self.channels), **names_array(self.classes)}
         np.savez(buffer, **arrays)
         try:
             write_atomic(path, buffer.getvalue(), SECRET)
         except OSError as error:
-            raise StateError(f"cannot write {path}: {error.strerror}; free some space, or take a smaller --capacity") from error
+            raise StateError(
+                f"cannot write {path}: {error.strerror}; free some space, or take a smaller --capacity"
+            ) from error
 
 
 def load_ring(path: Path, capacity: int, window: int, classes: tuple[str, ...]) -> Ring | None:
@@ -74,15 +89,35 @@ def load_ring(path: Path, capacity: int, window: int, classes: tuple[str, ...]) 
     """
     if not path.exists():
         return None
-    arrays = read_arrays(path, ("x", "y", "window_number", "channel_names", "class_names"), some=True, remedy=REMEDY)
+    arrays = read_arrays(
+        path, ("x", "y", "window_number", "channel_names", "class_names"), some=True, remedy=REMEDY
+    )
     if not {"x", "y", "window_number", "channel_names"} <= arrays.keys():
-        raise DataError(f"{path} is no ring of `edgefl device record`, it holds {', '.join(arrays) or 'nothing'}; {REMEDY}")
-    x, y, number = arrays["x"], arrays["y"], arrays["window_number"]
-    channels, kept = tuple(map(str, arrays["channel_names"].ravel())), tuple(map(str, arrays.get("class_names", np.array([]))))
-    if x.ndim != 3 or x.shape[2] != len(channels) or not len(x) == y.size == number.size or not len(x) or number.min() < 0:
-        raise DataError(f"{path} is damaged: x is {x.shape}, {y.size} labels, {number.size} numbers, {len(channels)} channels; {REMEDY}")
+        raise DataError(
+            f"{path} is no ring of `edgefl device record`, it holds {', '.join(arrays) or 'nothing'}; "
+            f"{REMEDY}"
+        )
+    x = arrays["x"]
+    y = arrays["y"]
+    number = arrays["window_number"]
+    channels = tuple(map(str, arrays["channel_names"].ravel()))
+    kept = tuple(map(str, arrays.get("class_names", np.array([]))))
+    if (
+        x.ndim != 3
+        or x.shape[2] != len(channels)
+        or not len(x) == y.size == number.size
+        or not len(x)
+        or number.min() < 0
+    ):
+        raise DataError(
+            f"{path} is damaged: x is {x.shape}, {y.size} labels, {number.size} numbers, {len(channels)} "
+            f"channels; {REMEDY}"
+        )
     if x.shape[1] != window or kept != classes:
-        told, asked = (f"windows of {n} rows, classes {', '.join(c) or 'by number'}" for n, c in ((x.shape[1], kept), (window, classes)))
+        told, asked = (
+            f"windows of {n} rows, classes {', '.join(c) or 'by number'}"
+            for n, c in ((x.shape[1], kept), (window, classes))
+        )
         raise DataError(f"{path} holds {told}, asked for are {asked}; ask for the same, {REMEDY}")
     ring = Ring(capacity, window, channels, classes)
     for index in np.argsort(number)[-capacity:]:
@@ -93,12 +128,16 @@ def load_ring(path: Path, capacity: int, window: int, classes: tuple[str, ...]) 
 
 @contextmanager
 def sole_writer(path: Path) -> Iterator[None]:
-    """Hold the file's lock, and clear away what a killed writer left beside it. StateError when another one writes it."""
+    """Hold the file's lock, and clear away what a killed writer left beside it. StateError when another one
+    writes it.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = os.open(path.with_name(f"{path.name}.lock"), os.O_CREAT | os.O_RDWR, 0o600)
     except OSError as error:
-        raise StateError(f"cannot use {path.parent}: {error.strerror}; give a -o that this account can write") from error
+        raise StateError(
+            f"cannot use {path.parent}: {error.strerror}; give a -o that this account can write"
+        ) from error
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -21,18 +21,24 @@ WAV_FORMATS = {1: ("u1", 128, 2.0**7), 2: ("<i2", 0, 2.0**15), 4: ("<i4", 0, 2.0
 
 @dataclass(frozen=True)
 class Sample:
-    """values: uint8 for pictures, which are scaled later, else float32. kind: what else the samples of a folder have in common."""
+    """values: uint8 for pictures, which are scaled later, else float32. kind: what else the samples of a
+    folder have in common.
+    """
 
     values: NDArray[Any]
     kind: str
 
 
 def read_sample(path: Path) -> Sample:
-    """Read a sample; DataError names the file when its suffix is unknown, it is damaged, or something else than its suffix says."""
+    """Read a sample; DataError names the file when its suffix is unknown, it is damaged, or something else
+    than its suffix says.
+    """
     readers = dict(zip(SUFFIXES, (_read_npy, _read_png, _read_jpeg, _read_jpeg, _read_wav), strict=True))
     reader = readers.get(path.suffix.lower())
     if reader is None or not path.is_file():
-        raise DataError(f"{path} is no sample, expected a file named {', '.join(SUFFIXES)}; move it elsewhere")
+        raise DataError(
+            f"{path} is no sample, expected a file named {', '.join(SUFFIXES)}; move it elsewhere"
+        )
     return reader(path)
 
 
@@ -40,11 +46,27 @@ def _read_npy(path: Path) -> Sample:
     try:
         # mapped, so that a damaged header that promises terabytes asks for none
         values = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError, TypeError, SyntaxError, OverflowError, tokenize.TokenError) as error:
-        raise DataError(f"{path} cannot be read as .npy: {why_unreadable(error)}; write it with numpy.save") from error
-    if not isinstance(values, np.ndarray) or (values.dtype != np.uint8 and values.dtype.kind != "f") or values.ndim == 0:
+    except (
+        OSError,
+        ValueError,
+        EOFError,
+        TypeError,
+        SyntaxError,
+        OverflowError,
+        tokenize.TokenError,
+    ) as error:
+        raise DataError(
+            f"{path} cannot be read as .npy: {why_unreadable(error)}; write it with numpy.save"
+        ) from error
+    if (
+        not isinstance(values, np.ndarray)
+        or (values.dtype != np.uint8 and values.dtype.kind != "f")
+        or values.ndim == 0
+    ):
         told = f"{values.dtype}{list(values.shape)}" if isinstance(values, np.ndarray) else "an archive"
-        raise DataError(f"{path} is {told}, expected an array of uint8 or floats; convert it with x.astype('float32')")
+        raise DataError(
+            f"{path} is {told}, expected an array of uint8 or floats; convert it with x.astype('float32')"
+        )
     if values.dtype == np.uint8:
         return Sample(values, "uint8")
     with np.errstate(over="ignore"):
@@ -66,14 +88,27 @@ def _read_picture(path: Path, form: str) -> Sample:
     try:
         from PIL import Image
     except ImportError as error:
-        raise DataError(f"{path} is a picture, which needs Pillow; pip install 'edgefl-tinyml[images]'") from error
+        raise DataError(
+            f"{path} is a picture, which needs Pillow; pip install 'edgefl-tinyml[images]'"
+        ) from error
     try:
         with Image.open(path, formats=[form]) as image:
             mode = {"1": "L", "P": "RGB"}.get(image.mode, image.mode)
             if mode not in ("L", "RGB"):
-                raise DataError(f"{path} is a {form} of mode {image.mode}, expected 8-bit grey or RGB; convert it, without transparency")
+                raise DataError(
+                    f"{path} is a {form} of mode {image.mode}, expected 8-bit grey or RGB; convert it, "
+                    "without transparency"
+                )
             values = np.asarray(image.convert(mode))
-    except (OSError, SyntaxError, ValueError, EOFError, zlib.error, struct.error, Image.DecompressionBombError) as error:
+    except (
+        OSError,
+        SyntaxError,
+        ValueError,
+        EOFError,
+        zlib.error,
+        struct.error,
+        Image.DecompressionBombError,
+    ) as error:
         raise DataError(f"{path} cannot be read as {form}: {error}; copy it again") from error
     return Sample(values if values.ndim == 3 else values[:, :, None], f"a {form}")
 
@@ -81,14 +116,22 @@ def _read_picture(path: Path, form: str) -> Sample:
 def _read_wav(path: Path) -> Sample:
     try:
         with wave.open(str(path), "rb") as file:
-            width, channels, rate, count = file.getsampwidth(), file.getnchannels(), file.getframerate(), file.getnframes()
+            width = file.getsampwidth()
+            channels = file.getnchannels()
+            rate = file.getframerate()
+            count = file.getnframes()
             content = file.readframes(count)
     except (OSError, EOFError, RuntimeError, wave.Error, struct.error) as error:
-        raise DataError(f"{path} cannot be read as WAV: {error or 'it is cut off'}; write it as PCM of 16 bits") from error
+        raise DataError(
+            f"{path} cannot be read as WAV: {error or 'it is cut off'}; write it as PCM of 16 bits"
+        ) from error
     if width not in WAV_FORMATS:
         raise DataError(f"{path} has {8 * width} bits a value, expected 8, 16 or 32; convert it to 16 bits")
     if not count or len(content) != count * channels * width:
-        raise DataError(f"{path} holds {len(content)} bytes of sound, expected {count * channels * width} and more than 0; copy it again")
+        raise DataError(
+            f"{path} holds {len(content)} bytes of sound, expected {count * channels * width} and more than "
+            "0; copy it again"
+        )
     stored, zero, scale = WAV_FORMATS[width]
     values = (np.frombuffer(content, stored).astype(np.float64) - zero) / scale
     return Sample(values.astype(np.float32).reshape(count, channels), f"a WAV at {rate} Hz")

@@ -20,11 +20,14 @@ def majority(labels: NDArray[np.integer]) -> int:
 def cut(rows: Array, labels: Labels, window: int, step: int) -> tuple[Array, Labels]:
     """Cut one recording, float32[rows, channels], int64[rows], into float32[n, window, channels], int64[n].
 
-    A window's label is that which most of its rows have. What is left at the end makes no window. The windows are a view of the rows.
+    A window's label is that which most of its rows have. What is left at the end makes no window. The windows
+    are a view of the rows.
     """
     count = count_windows(len(rows), window, step)
     if not count:
         return np.empty((0, window, rows.shape[1]), np.float32), np.empty(0, np.int64)
     views = np.lib.stride_tricks.sliding_window_view(rows, window, axis=0)[::step]
     starts = range(0, count * step, step)
-    return views.transpose(0, 2, 1), np.array([majority(labels[start : start + window]) for start in starts], np.int64)
+    return views.transpose(0, 2, 1), np.array(
+        [majority(labels[start : start + window]) for start in starts], np.int64
+    )

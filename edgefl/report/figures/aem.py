@@ -10,18 +10,33 @@ from numpy.typing import NDArray
 from edgefl.errors import ConfigError
 from edgefl.report.chart import Chart, table
 from edgefl.report.drawing import DASHES, MARKS, PALETTE, colour
-from edgefl.report.figures.common import client_mean, data_name, mean_and_spread, needed, options, sorted_values
+from edgefl.report.figures.common import (
+    client_mean,
+    data_name,
+    mean_and_spread,
+    needed,
+    options,
+    sorted_values,
+)
 from edgefl.report.folder import Folder, index, mapping_at, number, values
 from edgefl.runs.metrics import cdf
 
-MODELS = {"MoE": "mixture", "IFCA": "federated", "Ensemble": "ensemble", "Fine-tuned": "tuned", "Local": "local"}
+MODELS = {
+    "MoE": "mixture",
+    "IFCA": "federated",
+    "Ensemble": "ensemble",
+    "Fine-tuned": "tuned",
+    "Local": "local",
+}
 WAYS = {False: "no exploration", True: "epsilon-greedy"}
 _WHERE = "the runs' summary.json"
 
 
 @dataclass(frozen=True)
 class Line:
-    """One model, with exploration or without: x float64[n], mean over runs in per cent and its standard deviation, float64[n]."""
+    """One model, with exploration or without: x float64[n], mean over runs in per cent and its standard
+    deviation, float64[n].
+    """
 
     model: str
     explored: bool
@@ -46,13 +61,18 @@ def models(folder: Folder) -> float:
 
 
 def lines(folders: Sequence[Folder], x_of: Any) -> list[Line]:
-    """Return a line each model and way, means over the runs with the same x; models that no run has measured are left out."""
+    """Return a line each model and way, means over the runs with the same x; models that no run has measured
+    are left out.
+    """
     found = []
     for way in WAYS:
         own = [folder for folder in folders if explored(folder) == way]
         places = sorted_values(x_of(folder) for folder in own)
         for model, key in MODELS.items():
-            groups = [[100 * client_mean(folder, f"accuracy_{key}") for folder in own if x_of(folder) == x] for x in places]
+            groups = [
+                [100 * client_mean(folder, f"accuracy_{key}") for folder in own if x_of(folder) == x]
+                for x in places
+            ]
             mean, std = mean_and_spread(groups)
             known = np.isfinite(mean)
             if known.any():
@@ -62,22 +82,32 @@ def lines(folders: Sequence[Folder], x_of: Any) -> list[Line]:
 
 def _draw(axes: Any, line: Line, label: str) -> None:
     place = list(MODELS).index(line.model)
-    style = {"color": colour(MODELS[line.model], place), "marker": MARKS[place], "linestyle": "-" if line.explored else DASHES[1],
-             "markerfacecolor": None if line.explored else "white"}  # fmt: skip
-    axes.errorbar(line.x, line.mean, yerr=line.std if line.std.any() else None, label=label, capsize=2, **style)
+    style = {
+        "color": colour(MODELS[line.model], place),
+        "marker": MARKS[place],
+        "linestyle": "-" if line.explored else DASHES[1],
+        "markerfacecolor": None if line.explored else "white",
+    }
+    axes.errorbar(
+        line.x, line.mean, yerr=line.std if line.std.any() else None, label=label, capsize=2, **style
+    )
 
 
 def _rows(found: Sequence[Line], head: tuple[Any, ...] = ()) -> list[Any]:
     return [
         (*head, WAYS[line.explored], line.model, float(x), round(float(mean), 3), round(float(std), 3))
-        for line in found for x, mean, std in zip(line.x, line.mean, line.std, strict=True)
-    ]  # fmt: skip
+        for line in found
+        for x, mean, std in zip(line.x, line.mean, line.std, strict=True)
+    ]
 
 
 def _said(found: Sequence[Line], axis: str) -> str:
     best = max(found, key=lambda line: line.mean.max())
     at = int(best.mean.argmax())
-    return f"The highest mean is {best.mean[at]:.1f} per cent, of {best.model} with {WAYS[best.explored]} at {axis} = {best.x[at]:g}."
+    return (
+        f"The highest mean is {best.mean[at]:.1f} per cent, of {best.model} with {WAYS[best.explored]} at "
+        f"{axis} = {best.x[at]:g}."
+    )
 
 
 def by_fraction(folders: Sequence[Folder]) -> Chart:
@@ -129,7 +159,13 @@ def by_models(folders: Sequence[Folder]) -> Chart:
     rows = [row for p, found in panels.items() for row in _rows(found, (p,))]
     head = ("p", "way", "model", "J", "mean accuracy, per cent", "std over runs")
     return Chart(
-        "aem-4", "Accuracy by number of cluster models", _said(every, "J"), table(head, rows, _WHERE), draw, 3.2 * len(panels) + 0.6, 3.2
+        "aem-4",
+        "Accuracy by number of cluster models",
+        _said(every, "J"),
+        table(head, rows, _WHERE),
+        draw,
+        3.2 * len(panels) + 0.6,
+        3.2,
     )
 
 
@@ -149,26 +185,43 @@ def cluster_sizes(folders: Sequence[Folder]) -> Chart:
             own = [sizes(folder) for folder in folders if fraction(folder) == p and explored(folder) == way]
             width = max((len(each) for each in own), default=0)
             if width:
-                panels.setdefault(p, {})[way] = np.mean([np.pad(each, (0, width - len(each))) for each in own], axis=0)
+                panels.setdefault(p, {})[way] = np.mean(
+                    [np.pad(each, (0, width - len(each))) for each in own], axis=0
+                )
     if not any(found.sum() for ways in panels.values() for found in ways.values()):
-        raise ConfigError("no client of these runs says which model is best for it; simulate again to the end")
+        raise ConfigError(
+            "no client of these runs says which model is best for it; simulate again to the end"
+        )
 
     def draw(figure: Any) -> None:
         grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
         for letter, axes, (p, ways) in zip("abcdefgh", grid, panels.items(), strict=False):
             for way, found in ways.items():
-                axes.bar(np.arange(len(found)) + (0.2 if way else -0.2), found, 0.4, color=PALETTE[not way], label=WAYS[way],
-                         hatch="" if way else "///", edgecolor="white", linewidth=0.4)  # fmt: skip
+                axes.bar(
+                    np.arange(len(found)) + (0.2 if way else -0.2),
+                    found,
+                    0.4,
+                    color=PALETTE[not way],
+                    label=WAYS[way],
+                    hatch="" if way else "///",
+                    edgecolor="white",
+                    linewidth=0.4,
+                )
             axes.set(xlabel="cluster, most picked first", title=f"({letter}) p = {p:g}")
             axes.xaxis.get_major_locator().set_params(integer=True)
         grid[0].set_ylabel("clients")
         grid[-1].legend()
 
     rows: list[Any] = [
-        (p, WAYS[way], i, float(v)) for p, ways in panels.items() for way, found in ways.items() for i, v in enumerate(found)
+        (p, WAYS[way], i, float(v))
+        for p, ways in panels.items()
+        for way, found in ways.items()
+        for i, v in enumerate(found)
     ]
     largest = "; ".join(
-        f"p = {p:g}, {WAYS[way]}: {found[0]:g} of {found.sum():g}" for p, ways in panels.items() for way, found in ways.items()
+        f"p = {p:g}, {WAYS[way]}: {found[0]:g} of {found.sum():g}"
+        for p, ways in panels.items()
+        for way, found in ways.items()
     )
     head = ("p", "way", "cluster", "clients")
     return Chart(
@@ -188,17 +241,23 @@ def _panel(folder: Folder) -> str:
 
 
 def distribution(folders: Sequence[Folder]) -> Chart:
-    """Figure 6: distribution of client accuracy, all runs of one kind together; a panel each data set and p, dashed without exploration."""
+    """Figure 6: distribution of client accuracy, all runs of one kind together; a panel each data set and p,
+    dashed without exploration.
+    """
     panels: dict[str, dict[tuple[str, bool], tuple[NDArray[np.float64], NDArray[np.float64]]]] = {}
     for name in sorted_values(map(_panel, folders)):
         for way in WAYS:
             own = [folder for folder in folders if _panel(folder) == name and explored(folder) == way]
             for model, key in MODELS.items():
-                x, share = cdf([100 * value for folder in own for value in values(folder.clients, f"accuracy_{key}")])
+                x, share = cdf(
+                    [100 * value for folder in own for value in values(folder.clients, f"accuracy_{key}")]
+                )
                 if len(x):
                     panels.setdefault(name, {})[model, way] = (x, share)
     if not panels:
-        raise ConfigError(f"no client of {folders[0].path} has measured its model; go on with the run by --resume")
+        raise ConfigError(
+            f"no client of {folders[0].path} has measured its model; go on with the run by --resume"
+        )
 
     def draw(figure: Any) -> None:
         grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
@@ -219,8 +278,10 @@ def distribution(folders: Sequence[Folder]) -> Chart:
 
     rows: list[Any] = [
         (name, WAYS[way], model, round(float(v), 3), round(float(s), 4))
-        for name, found in panels.items() for (model, way), (x, share) in found.items() for v, s in zip(x, share, strict=True)
-    ]  # fmt: skip
+        for name, found in panels.items()
+        for (model, way), (x, share) in found.items()
+        for v, s in zip(x, share, strict=True)
+    ]
     many = len(panels) > 1
     medians = "; ".join(
         f"{model} with {WAYS[way]}{f' on {name}' if many else ''} {np.median(x):.1f}"
@@ -241,4 +302,6 @@ def distribution(folders: Sequence[Folder]) -> Chart:
 
 def _check(found: Sequence[Line], folders: Sequence[Folder]) -> None:
     if not found:
-        raise ConfigError(f"no client of {folders[0].path} has measured its model; go on with the run by --resume")
+        raise ConfigError(
+            f"no client of {folders[0].path} has measured its model; go on with the run by --resume"
+        )

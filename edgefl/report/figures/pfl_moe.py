@@ -26,18 +26,22 @@ def alpha(folder: Folder) -> float:
 
 
 def measured(folder: Folder, test: str, model: str) -> Vector:
-    """Return a test's accuracy by client in per cent, float64[clients]; ConfigError where a client lacks it."""
+    """Return a test's accuracy by client in per cent, float64[clients]; ConfigError where a client
+    lacks it.
+    """
     found = 100 * np.array(values(folder.clients, f"{test}_{model}"))
     if not len(found) or not np.isfinite(found).all():
         raise ConfigError(
-            f"{folder.path} has no {TESTS[test]} of {model} for every client; run `edgefl simulate` to the end, which measures on the "
-            "common test set"
+            f"{folder.path} has no {TESTS[test]} of {model} for every client; run `edgefl simulate` to the "
+            "end, which measures on the common test set"
         )
     return found
 
 
 def alone(folders: Sequence[Folder]) -> Chart:
-    """Figure 1: local and global test of each client's own model, a box each alpha and test, a panel each data set and model."""
+    """Figure 1: local and global test of each client's own model, a box each alpha and test, a panel each
+    data set and model.
+    """
     panels: dict[str, dict[tuple[float, str], Vector]] = {}
     for name in sorted_values(data_name(folder) for folder in folders):
         own = [folder for folder in folders if data_name(folder) == name]
@@ -53,37 +57,72 @@ def alone(folders: Sequence[Folder]) -> Chart:
             for (a, test), box in found.items():
                 place = alphas.index(a) + (-0.18 if test == "expected" else 0.18)
                 shade = PALETTE[0] if test == "expected" else PALETTE[1]
-                axes.boxplot([box], positions=[place], widths=0.3, patch_artist=True, manage_ticks=False, flierprops={"markersize": 2.5},
-                             boxprops={"facecolor": shade, "edgecolor": INK, "hatch": "" if test == "expected" else "///"},
-                             medianprops={"color": "white"}, whiskerprops={"color": INK}, capprops={"color": INK})  # fmt: skip
+                axes.boxplot(
+                    [box],
+                    positions=[place],
+                    widths=0.3,
+                    patch_artist=True,
+                    manage_ticks=False,
+                    flierprops={"markersize": 2.5},
+                    boxprops={
+                        "facecolor": shade,
+                        "edgecolor": INK,
+                        "hatch": "" if test == "expected" else "///",
+                    },
+                    medianprops={"color": "white"},
+                    whiskerprops={"color": INK},
+                    capprops={"color": INK},
+                )
             axes.set_xticks(range(len(alphas)), [f"{a:g}" for a in alphas])
             axes.set(xlabel="alpha", title=name, xlim=(-0.6, len(alphas) - 0.4))
         grid[0].set_ylabel("test accuracy, per cent")
         from matplotlib.patches import Patch
 
         marks = [
-            Patch(facecolor=PALETTE[i], edgecolor=INK, hatch="" if i == 0 else "///", label=label) for i, label in enumerate(TESTS.values())
+            Patch(facecolor=PALETTE[i], edgecolor=INK, hatch="" if i == 0 else "///", label=label)
+            for i, label in enumerate(TESTS.values())
         ]
         grid[-1].legend(handles=marks)
 
     rows: list[Any] = [
-        (name, a, TESTS[test], len(box), *(round(float(v), 3) for v in (*np.percentile(box, (10, 25, 50, 75, 90)), box.mean())))
-        for name, found in panels.items() for (a, test), box in found.items()
-    ]  # fmt: skip
+        (
+            name,
+            a,
+            TESTS[test],
+            len(box),
+            *(round(float(v), 3) for v in (*np.percentile(box, (10, 25, 50, 75, 90)), box.mean())),
+        )
+        for name, found in panels.items()
+        for (a, test), box in found.items()
+    ]
     said = "; ".join(
-        f"alpha {a:g}, {TESTS[test]}: median {np.median(box):.1f}" for found in panels.values() for (a, test), box in found.items()
+        f"alpha {a:g}, {TESTS[test]}: median {np.median(box):.1f}"
+        for found in panels.values()
+        for (a, test), box in found.items()
     )
     head = ("data", "alpha", "test", "clients", "10 %", "25 %", "median", "75 %", "90 %", "mean")
-    return Chart("pfl-moe-1", "Models trained alone", f"Per cent. {said}.", table(head, rows, _WHERE), draw, 3.4 * len(panels) + 0.8, 3.3)
+    return Chart(
+        "pfl-moe-1",
+        "Models trained alone",
+        f"Per cent. {said}.",
+        table(head, rows, _WHERE),
+        draw,
+        3.4 * len(panels) + 0.8,
+        3.3,
+    )
 
 
 def federation(folders: Sequence[Folder]) -> Chart:
-    """Figure 2: accuracy of the global model on the common test set over rounds, a line each alpha, a panel each data set and model."""
+    """Figure 2: accuracy of the global model on the common test set over rounds, a line each alpha, a panel
+    each data set and model.
+    """
     panels: dict[str, dict[float, tuple[NDArray[np.int64], Vector]]] = {}
     for folder in folders:
         lines = model_lines(folder.records)
         if "global" not in lines:
-            raise ConfigError(f"{folder.path} was not evaluated between rounds; simulate with --evaluate-every 1")
+            raise ConfigError(
+                f"{folder.path} was not evaluated between rounds; simulate with --evaluate-every 1"
+            )
         panels.setdefault(data_name(folder), {})[alpha(folder)] = lines["global"]
 
     def draw(figure: Any) -> None:
@@ -104,21 +143,33 @@ def federation(folders: Sequence[Folder]) -> Chart:
         grid[-1].legend()
 
     said = "; ".join(
-        f"alpha {a:g}: {100 * y[-1]:.1f} after round {x[-1]}" for found in panels.values() for a, (x, y) in sorted(found.items())
+        f"alpha {a:g}: {100 * y[-1]:.1f} after round {x[-1]}"
+        for found in panels.values()
+        for a, (x, y) in sorted(found.items())
     )
     rows: list[Any] = [
-        (name, a, int(r), round(100 * float(v), 3)) for name, found in panels.items()
-        for a, (x, y) in sorted(found.items()) for r, v in zip(x, y, strict=True)
-    ]  # fmt: skip
+        (name, a, int(r), round(100 * float(v), 3))
+        for name, found in panels.items()
+        for a, (x, y) in sorted(found.items())
+        for r, v in zip(x, y, strict=True)
+    ]
     head = ("data", "alpha", "round", "global test accuracy, per cent")
     return Chart(
-        "pfl-moe-2", "FedAvg over rounds", f"Per cent. {said}.", table(head, rows, "rounds.jsonl"), draw, 3.6 * len(panels) + 0.8, 3.2
+        "pfl-moe-2",
+        "FedAvg over rounds",
+        f"Per cent. {said}.",
+        table(head, rows, "rounds.jsonl"),
+        draw,
+        3.6 * len(panels) + 0.8,
+        3.2,
     )
 
 
 @dataclass(frozen=True)
 class Gain:
-    """Of each client: FedAvg's local test in per cent, and how many points above FedAvg the two are in one test, float64[clients]."""
+    """Of each client: FedAvg's local test in per cent, and how many points above FedAvg the two are in one
+    test, float64[clients].
+    """
 
     algorithm: str
     test: str
@@ -133,17 +184,24 @@ class Gain:
 
 
 def gain(folder: Folder, test: str) -> Gain:
-    """Return the gains of PFL-FB and of the folder's mixture over FedAvg in a test; ConfigError where they were not measured."""
+    """Return the gains of PFL-FB and of the folder's mixture over FedAvg in a test; ConfigError where they
+    were not measured.
+    """
     base = measured(folder, test, "federated")
     adapted, mixture = (measured(folder, test, model) - base for model in ("adapted", "mixture"))
     return Gain(folder.algorithm.upper(), test, measured(folder, "expected", "federated"), adapted, mixture)
 
 
 def gains(folders: Sequence[Folder]) -> Chart:
-    """Figures 3 to 5: gain of PFL-FB (circles) and PFL-MF or PFL-MFE (triangles) over FedAvg, by FedAvg's local test; four panels."""
+    """Figures 3 to 5: gain of PFL-FB (circles) and PFL-MF or PFL-MFE (triangles) over FedAvg, by FedAvg's
+    local test; four panels.
+    """
     runs = sorted(folders, key=lambda folder: folder.algorithm)
     if len({folder.algorithm for folder in runs}) != len(runs):
-        raise ConfigError(f"{len(runs)} runs of {runs[0].algorithm}, expected one of pfl-mf and one of pfl-mfe at most; give one of each")
+        raise ConfigError(
+            f"{len(runs)} runs of {runs[0].algorithm}, expected one of pfl-mf and one of pfl-mfe at most; "
+            "give one of each"
+        )
     found = [gain(folder, test) for test in TESTS for folder in runs]
 
     def draw(figure: Any) -> None:
@@ -151,9 +209,31 @@ def gains(folders: Sequence[Folder]) -> Chart:
         for letter, axes, each in zip("abcd", grid.ravel(), found, strict=False):
             up = each.better
             axes.axhline(0, color=INK, linewidth=0.8)
-            axes.plot(each.fedavg, each.adapted, "o", color=PALETTE[6], markersize=3.5, markerfacecolor="none", label="PFL-FB")
-            axes.plot(each.fedavg[up], each.mixture[up], "^", color=PALETTE[0], markersize=4, label=f"{each.algorithm}, not below PFL-FB")
-            axes.plot(each.fedavg[~up], each.mixture[~up], "v", color=PALETTE[1], markersize=4, label=f"{each.algorithm}, below PFL-FB")
+            axes.plot(
+                each.fedavg,
+                each.adapted,
+                "o",
+                color=PALETTE[6],
+                markersize=3.5,
+                markerfacecolor="none",
+                label="PFL-FB",
+            )
+            axes.plot(
+                each.fedavg[up],
+                each.mixture[up],
+                "^",
+                color=PALETTE[0],
+                markersize=4,
+                label=f"{each.algorithm}, not below PFL-FB",
+            )
+            axes.plot(
+                each.fedavg[~up],
+                each.mixture[~up],
+                "v",
+                color=PALETTE[1],
+                markersize=4,
+                label=f"{each.algorithm}, below PFL-FB",
+            )
             axes.set_title(f"({letter}) {TESTS[each.test]}, {each.algorithm}")
         for axes in grid[-1]:
             axes.set_xlabel("local test of FedAvg, per cent")
@@ -163,15 +243,20 @@ def gains(folders: Sequence[Folder]) -> Chart:
             axes.legend(fontsize=6.5)
 
     said = "; ".join(
-        f"{each.algorithm}, {TESTS[each.test]}: {int(each.better.sum())} of {len(each.better)} clients not below PFL-FB" for each in found
+        f"{each.algorithm}, {TESTS[each.test]}: {int(each.better.sum())} of {len(each.better)} clients not "
+        "below PFL-FB"
+        for each in found
     )
     rows: list[Any] = [
         (TESTS[each.test], each.algorithm, *(round(float(v), 3) for v in row))
-        for each in found for row in zip(each.fedavg, each.adapted, each.mixture, strict=True)
-    ]  # fmt: skip
+        for each in found
+        for row in zip(each.fedavg, each.adapted, each.mixture, strict=True)
+    ]
     head = ("test", "algorithm", "local test of FedAvg", "PFL-FB, points above", "mixture, points above")
     title = f"Gain over FedAvg, {data_name(runs[0])}, alpha {folder_alpha(runs[0])}"
-    return Chart("pfl-moe-gain", title, f"{said}.", table(head, rows, _WHERE), draw, 3.5 * len(runs) + 0.6, 5.4)
+    return Chart(
+        "pfl-moe-gain", title, f"{said}.", table(head, rows, _WHERE), draw, 3.5 * len(runs) + 0.6, 5.4
+    )
 
 
 def folder_alpha(folder: Folder) -> str:

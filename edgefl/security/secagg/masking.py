@@ -1,8 +1,8 @@
 """Numbers for a masked sum: reals as integers modulo 2^64, and masks that cancel.
 
-A value is kept to 2^-24 and taken times a client's number of samples. With values up to 64, 2^20 samples a client and 2^12 clients no
-sum reaches 2^63, so a sum modulo 2^64 is the sum. Addition modulo 2^64 is exact in any order: whatever the masks were, the sum has the
-same bits.
+A value is kept to 2^-24 and taken times a client's number of samples. With values up to 64, 2^20 samples a
+client and 2^12 clients no sum reaches 2^63, so a sum modulo 2^64 is the sum. Addition modulo 2^64 is exact in
+any order: whatever the masks were, the sum has the same bits.
 """
 
 from collections.abc import Iterable
@@ -22,27 +22,37 @@ LEAST_CLIENTS = 3
 
 
 def to_words(values: NDArray[np.float64], samples: int) -> Words:
-    """Return the values times the number of samples, uint64[n], with that number itself behind them: uint64[n + 1].
+    """Return the values times the number of samples, uint64[n], with that number itself behind them: uint64[n
+    + 1].
 
     Raises DataError for a value that does not fit.
     """
     if not 0 <= samples <= MOST_SAMPLES:
-        raise DataError(f"{samples} samples, expected at most {MOST_SAMPLES} for secure aggregation; divide the shard")
+        raise DataError(
+            f"{samples} samples, expected at most {MOST_SAMPLES} for secure aggregation; divide the shard"
+        )
     largest = float(np.abs(values).max(initial=0.0))
     if not largest <= LARGEST:
-        raise DataError(f"an update reaches {largest:g}, expected at most {LARGEST:g} for secure aggregation; lower the learning rate")
+        raise DataError(
+            f"an update reaches {largest:g}, expected at most {LARGEST:g} for secure aggregation; lower the "
+            "learning rate"
+        )
     scaled = np.rint(np.asarray(values, np.float64) * STEPS).astype(np.int64) * samples
     return np.append(scaled, samples).view(np.uint64)
 
 
 def to_mean(total: Words) -> NDArray[np.float64] | None:
-    """Return the mean over samples, float64[n], of a sum of `to_words`; None when there are no samples in it."""
+    """Return the mean over samples, float64[n], of a sum of `to_words`; None when there are no samples
+    in it.
+    """
     signed = total.view(np.int64)
     return signed[:-1] / (STEPS * float(signed[-1])) if signed[-1] else None
 
 
 def mask(seed: bytes, size: int) -> Words:
-    """Return uint64[size] that look random to whoever has not the seed of 32 bytes: the keystream of ChaCha20."""
+    """Return uint64[size] that look random to whoever has not the seed of 32 bytes: the keystream of
+    ChaCha20.
+    """
     from cryptography.hazmat.primitives.ciphers import Cipher
     from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
@@ -51,7 +61,9 @@ def mask(seed: bytes, size: int) -> Words:
 
 
 def added(words: Words, plus: Iterable[bytes], minus: Iterable[bytes]) -> Words:
-    """Return the words with the masks of the seeds `plus` on them and those of `minus` off them, modulo 2^64."""
+    """Return the words with the masks of the seeds `plus` on them and those of `minus` off them, modulo
+    2^64.
+    """
     total = words.copy()
     for seed in plus:
         total += mask(seed, len(words))

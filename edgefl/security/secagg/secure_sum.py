@@ -1,24 +1,32 @@
-"""A sum of clients' vectors of which the aggregator learns nothing else: pairwise masks, and shares for clients that drop out.
+"""A sum of clients' vectors of which the aggregator learns nothing else: pairwise masks, and shares for
+clients that drop out.
 
-Bonawitz et al., Practical Secure Aggregation for Privacy-Preserving Machine Learning, CCS 2017, figure 4. Its consistency
-check is in `participant`. Clients draw fresh keys in each attempt; clients u < v by id:
+Bonawitz et al., Practical Secure Aggregation for Privacy-Preserving Machine Learning, CCS 2017, figure 4. Its
+consistency check is in `participant`. Clients draw fresh keys in each attempt; clients u < v by id:
 
-    advertise  u -> all          two public keys (one to encrypt to u, one to agree on masks with u), and the digest of u's seed
-    share      u -> v, sealed    a Shamir share of u's private mask key, and one of the seed of u's own mask b_u; in the clear their digests
-    mask       u -> aggregator   y_u = x_u + m(b_u) + sum_{v > u} m(s_uv) - sum_{v < u} m(s_uv)   modulo 2^64, over all v that shared
-    reveal     u -> aggregator   of each v whose y_v came its share of b_v, of each other v its share of the mask key; never both
-    unmask     the aggregator takes off m(b_v) of those that came, and what is left of the masks with those that did not
+    advertise  u -> all          two public keys (one to encrypt to u, one to agree on masks with u), and the
+                                 digest of u's seed
+    share      u -> v, sealed    a Shamir share of u's private mask key, and one of the seed of u's own mask
+                                 b_u; in the clear their digests
+    mask       u -> aggregator   y_u = x_u + m(b_u) + sum_{v > u} m(s_uv) - sum_{v < u} m(s_uv)
+                                 modulo 2^64, over all v that shared
+    reveal     u -> aggregator   of each v whose y_v came its share of b_v, of each other v its share of the
+                                 mask key; never both
+    unmask     the aggregator takes off m(b_v) of those that came, and what is left of the masks with those
+               that did not
 
-m is a ChaCha20 keystream, s_uv comes from X25519 by HKDF-SHA256, shares are sealed by AES-256-GCM. `binding` names federation, round,
-models and the list of all advertised keys (`wire.masked.binding_of`): it is part of every derived key and digest, so clients that were
-shown different lists cannot open each other's shares, and their masks do not cancel.
+m is a ChaCha20 keystream, s_uv comes from X25519 by HKDF-SHA256, shares are sealed by AES-256-GCM. `binding`
+names federation, round, models and the list of all advertised keys (`wire.masked.binding_of`): it is part of
+every derived key and digest, so clients that were shown different lists cannot open each other's shares, and
+their masks do not cancel.
 
-The digests show who is at fault. A client compares its shares with them before it masks (`open_shares`). The aggregator compares each
-revealed share with them (`check_revealed`): a share that does not fit is the fault of the client that reveals it. Shares that fit, but
-do not give the advertised key or seed, are the fault of the client that dealt them (`unmask`).
+The digests show who is at fault. A client compares its shares with them before it masks (`open_shares`). The
+aggregator compares each revealed share with them (`check_revealed`): a share that does not fit is the fault
+of the client that reveals it. Shares that fit, but do not give the advertised key or seed, are the fault of
+the client that dealt them (`unmask`).
 
-Functions are pure but for the keys and seeds that they draw from the operating system. The work of a client grows with the cohort, the
-aggregator's with its square.
+Functions are pure but for the keys and seeds that they draw from the operating system. The work of a client
+grows with the cohort, the aggregator's with its square.
 """
 
 import hashlib
@@ -50,7 +58,9 @@ class NotGenuine(RoundError):
 
 @dataclass(frozen=True)
 class PublicKeys:
-    """What a client advertises; 32 bytes each. seal: to encrypt to it; mask: to agree on masks with it; seed: sha256 of its own seed."""
+    """What a client advertises; 32 bytes each. seal: to encrypt to it; mask: to agree on masks with it; seed:
+    sha256 of its own seed.
+    """
 
     seal: bytes
     mask: bytes
@@ -71,7 +81,9 @@ class Secrets:
 
 @dataclass(frozen=True)
 class Opened:
-    """The two shares that a client dealt to another, of its mask key and of its seed; repr does not show them."""
+    """The two shares that a client dealt to another, of its mask key and of its seed; repr does not show
+    them.
+    """
 
     key: int
     seed: int
@@ -89,41 +101,57 @@ class Revealed:
 
 
 def extra_bytes(words: int, values: int, clients: int, threshold: int) -> tuple[int, int]:
-    """Return what a client sends (up) and receives (down) above one float32 a value, in bytes, without the messages' headers."""
-    keys, signature, sealed = 96, 64, 2 * DIGEST_BYTES + 12 + 2 * SHARE_BYTES + 16
+    """Return what a client sends (up) and receives (down) above one float32 a value, in bytes, without the
+    messages' headers.
+    """
+    keys = 96
+    signature = 64
+    sealed = 2 * DIGEST_BYTES + 12 + 2 * SHARE_BYTES + 16
     up = 8 * words - 4 * values + keys + clients * sealed + signature + clients * SHARE_BYTES
     return up, clients * (keys + sealed) + threshold * signature
 
 
 def least_threshold(clients: int) -> int:
-    """Return the smallest threshold: more than half, so that no two groups can be asked for different things of one client."""
+    """Return the smallest threshold: more than half, so that no two groups can be asked for different things
+    of one client.
+    """
     return clients // 2 + 1
 
 
 def advertise() -> tuple[Secrets, PublicKeys]:
     """Return a client's fresh secrets and its public keys."""
-    seal, mask = X25519PrivateKey.generate(), X25519PrivateKey.generate()
+    seal = X25519PrivateKey.generate()
+    mask = X25519PrivateKey.generate()
     own = Secrets(seal.private_bytes_raw(), mask.private_bytes_raw(), secrets.token_bytes(SEED_BYTES))
-    return own, PublicKeys(seal.public_key().public_bytes_raw(), mask.public_key().public_bytes_raw(), _sha256(own.own_seed))
+    return own, PublicKeys(
+        seal.public_key().public_bytes_raw(), mask.public_key().public_bytes_raw(), _sha256(own.own_seed)
+    )
 
 
 def check_keys(keys: PublicKeys) -> None:
-    """Raise ValueError for an X25519 public key of low order: whoever uses it agrees on a secret that everybody knows."""
+    """Raise ValueError for an X25519 public key of low order: whoever uses it agrees on a secret that
+    everybody knows.
+    """
     probe = X25519PrivateKey.generate()
     for public in (keys.seal, keys.mask):
         probe.exchange(X25519PublicKey.from_public_bytes(public))
 
 
-def share(own: Secrets, client_id: str, public: Mapping[str, PublicKeys], threshold: int, binding: str) -> dict[str, bytes]:
-    """Return one message for each client of `public`, this one included: two digests in the clear, then the sealed shares.
+def share(
+    own: Secrets, client_id: str, public: Mapping[str, PublicKeys], threshold: int, binding: str
+) -> dict[str, bytes]:
+    """Return one message for each client of `public`, this one included: two digests in the clear, then the
+    sealed shares.
 
-    Raises RoundError for fewer than three clients, for too many, or a threshold of not more than half of them.
+    Raises RoundError for fewer than three clients, for too many, or a threshold of not more than half of
+    them.
     """
     count = len(public)
     if not LEAST_CLIENTS <= count <= MOST_CLIENTS or not least_threshold(count) <= threshold <= count:
         raise RoundError(
-            f"a secure sum of {count} clients with threshold {threshold}, expected {LEAST_CLIENTS} to {MOST_CLIENTS} clients and a "
-            f"threshold of {least_threshold(count)} to {count}; raise clients_per_round"
+            f"a secure sum of {count} clients with threshold {threshold}, expected {LEAST_CLIENTS} to "
+            f"{MOST_CLIENTS} clients and a threshold of {least_threshold(count)} to {count}; raise "
+            "clients_per_round"
         )
     places = _places(public)
     of_key, of_seed = (split(secret, places.values(), threshold) for secret in (own.mask, own.own_seed))
@@ -131,7 +159,8 @@ def share(own: Secrets, client_id: str, public: Mapping[str, PublicKeys], thresh
     for other, keys in public.items():
         route = _route(binding, client_id, other)
         shares = [each[places[other]].to_bytes(SHARE_BYTES) for each in (of_key, of_seed)]
-        key, nonce = _agreed(own.seal, keys.seal, f"{binding} seal"), secrets.token_bytes(12)
+        key = _agreed(own.seal, keys.seal, f"{binding} seal")
+        nonce = secrets.token_bytes(12)
         digests = b"".join(_digest(route, each) for each in shares)
         messages[other] = digests + nonce + AESGCM(key).encrypt(nonce, b"".join(shares), route)
     return messages
@@ -143,14 +172,20 @@ def open_shares(
     """Open what each client sent to this one by `share`.
 
     Returns:
-        The shares, by the client that dealt them, and the ids, sorted, of the clients whose message is not genuine.
+        The shares, by the client that dealt them, and the ids, sorted, of the clients whose message is not
+        genuine.
     """
-    opened, failed = {}, []
+    opened = {}
+    failed = []
     for other, message in sorted(inbox.items()):
         route = _route(binding, other, client_id)
-        digests, nonce, sealed = message[: 2 * DIGEST_BYTES], message[2 * DIGEST_BYTES :][:12], message[2 * DIGEST_BYTES + 12 :]
+        digests = message[: 2 * DIGEST_BYTES]
+        nonce = message[2 * DIGEST_BYTES :][:12]
+        sealed = message[2 * DIGEST_BYTES + 12 :]
         try:
-            both = AESGCM(_agreed(own.seal, public[other].seal, f"{binding} seal")).decrypt(nonce, sealed, route)
+            both = AESGCM(_agreed(own.seal, public[other].seal, f"{binding} seal")).decrypt(
+                nonce, sealed, route
+            )
         except (InvalidTag, ValueError):
             failed.append(other)
             continue
@@ -163,24 +198,36 @@ def open_shares(
 
 
 def mask_words(
-    own: Secrets, client_id: str, public: Mapping[str, PublicKeys], shared: Collection[str], words: Words, binding: str
+    own: Secrets,
+    client_id: str,
+    public: Mapping[str, PublicKeys],
+    shared: Collection[str],
+    words: Words,
+    binding: str,
 ) -> Words:
-    """Return the words under all masks: towards each client in `shared`, whose sealed shares came, and its own."""
-    seeds = {other: _agreed(own.mask, public[other].mask, f"{binding} mask") for other in shared if other != client_id}
+    """Return the words under all masks: towards each client in `shared`, whose sealed shares came, and its
+    own.
+    """
+    seeds = {
+        other: _agreed(own.mask, public[other].mask, f"{binding} mask")
+        for other in shared
+        if other != client_id
+    }
     plus = [own.own_seed, *(seed for other, seed in seeds.items() if other > client_id)]
     return added(words, plus, (seed for other, seed in seeds.items() if other < client_id))
 
 
 def reveal(client_id: str, opened: Mapping[str, Opened], came: Collection[str], threshold: int) -> Revealed:
-    """Return what the aggregator needs to unmask the sum of the clients in `came`. A client does so once in an attempt.
+    """Return what the aggregator needs to unmask the sum of the clients in `came`. A client does so once in
+    an attempt.
 
-    opened: the shares of each client that shared, from `open_shares`. Raises RoundError for a sum of fewer clients than the threshold,
-    of clients that did not share, or without this client.
+    opened: the shares of each client that shared, from `open_shares`. Raises RoundError for a sum of fewer
+    clients than the threshold, of clients that did not share, or without this client.
     """
     if len(set(came)) < threshold or not set(came) <= set(opened) or client_id not in came:
         raise RoundError(
-            f"{client_id} is asked to unmask a sum of {len(set(came))} clients, expected {threshold} or more of those that shared, itself "
-            "among them; nothing is revealed"
+            f"{client_id} is asked to unmask a sum of {len(set(came))} clients, expected {threshold} or more "
+            "of those that shared, itself among them; nothing is revealed"
         )
     return Revealed(
         {other: each.seed for other, each in opened.items() if other in came},
@@ -191,45 +238,73 @@ def reveal(client_id: str, opened: Mapping[str, Opened], came: Collection[str], 
 def check_revealed(client_id: str, revealed: Revealed, digests: Mapping[str, bytes], binding: str) -> None:
     """Raise NotGenuine, naming this client, unless it revealed the shares that were dealt to it.
 
-    digests: the two digests in the clear at the head of each message to this client, 64 bytes, by the client that dealt the shares.
+    digests: the two digests in the clear at the head of each message to this client, 64 bytes, by the client
+    that dealt the shares.
     """
     wrong = []
     for place, shares in enumerate((revealed.keys, revealed.seeds)):
         for other, each in shares.items():
             digest = digests[other][place * DIGEST_BYTES :][:DIGEST_BYTES]
-            if each >= PRIME or _digest(_route(binding, other, client_id), each.to_bytes(SHARE_BYTES)) != digest:
+            if (
+                each >= PRIME
+                or _digest(_route(binding, other, client_id), each.to_bytes(SHARE_BYTES)) != digest
+            ):
                 wrong.append(other)
     if wrong:
-        raise NotGenuine(f"{client_id} sent a share that is not the one dealt to it by {', '.join(sorted(wrong))}", [client_id])
+        raise NotGenuine(
+            f"{client_id} sent a share that is not the one dealt to it by {', '.join(sorted(wrong))}",
+            [client_id],
+        )
 
 
 def unmask(
-    total: Words, public: Mapping[str, PublicKeys], shared: Collection[str], came: Collection[str], revealed: Mapping[str, Revealed],
-    threshold: int, binding: str,
-) -> Words:  # fmt: skip
+    total: Words,
+    public: Mapping[str, PublicKeys],
+    shared: Collection[str],
+    came: Collection[str],
+    revealed: Mapping[str, Revealed],
+    threshold: int,
+    binding: str,
+) -> Words:
     """Return the sum of the words of the clients in `came`, from the sum of what they sent masked.
 
-    Raises NotGenuine, naming the clients that dealt them, when shares do not give an advertised key or seed: provided that each client
-    revealed what was dealt to it (`check_revealed`). Raises RoundError when fewer clients than the threshold revealed their shares.
+    Raises NotGenuine, naming the clients that dealt them, when shares do not give an advertised key or seed:
+    provided that each client revealed what was dealt to it (`check_revealed`). Raises RoundError when fewer
+    clients than the threshold revealed their shares.
     """
     places = _places(public)
 
     def secret(kind: str, of: str) -> bytes:
-        shares = {places[who]: value for who, each in revealed.items() if (value := getattr(each, kind).get(of)) is not None}
+        shares = {
+            places[who]: value
+            for who, each in revealed.items()
+            if (value := getattr(each, kind).get(of)) is not None
+        }
         if len(shares) < threshold:
-            raise RoundError(f"{len(shares)} shares of a secret, expected {threshold}; more clients have to answer")
+            raise RoundError(
+                f"{len(shares)} shares of a secret, expected {threshold}; more clients have to answer"
+            )
         try:
             found = combine(shares, threshold, SEED_BYTES)
         except RoundError:  # it has more bytes than any secret has
             return b""
-        given = _sha256(found) if kind == "seeds" else X25519PrivateKey.from_private_bytes(found).public_key().public_bytes_raw()
+        given = (
+            _sha256(found)
+            if kind == "seeds"
+            else X25519PrivateKey.from_private_bytes(found).public_key().public_bytes_raw()
+        )
         return found if given == (public[of].seed if kind == "seeds" else public[of].mask) else b""
 
     gone = set(shared) - set(came)
-    seeds, keys = {each: secret("seeds", each) for each in sorted(came)}, {each: secret("keys", each) for each in sorted(gone)}
+    seeds = {each: secret("seeds", each) for each in sorted(came)}
+    keys = {each: secret("keys", each) for each in sorted(gone)}
     if wrong := [client_id for client_id, found in {**seeds, **keys}.items() if not found]:
-        raise NotGenuine(f"the shares that {', '.join(wrong)} dealt are not those of the advertised keys; not genuine", wrong)
-    minus, plus = list(seeds.values()), list[bytes]()
+        raise NotGenuine(
+            f"the shares that {', '.join(wrong)} dealt are not those of the advertised keys; not genuine",
+            wrong,
+        )
+    minus = list(seeds.values())
+    plus = list[bytes]()
     for other, key in keys.items():
         for client_id in sorted(came):
             seed = _agreed(key, public[client_id].mask, f"{binding} mask")
@@ -242,7 +317,9 @@ def _places(public: Mapping[str, PublicKeys]) -> dict[str, int]:
 
 
 def _agreed(private: bytes, public: bytes, info: str) -> bytes:
-    exchanged = X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
+    exchanged = X25519PrivateKey.from_private_bytes(private).exchange(
+        X25519PublicKey.from_public_bytes(public)
+    )
     return HKDF(SHA256(), SEED_BYTES, None, info.encode()).derive(exchanged)
 
 

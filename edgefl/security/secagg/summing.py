@@ -1,8 +1,10 @@
-"""Secure aggregation before an algorithm's `aggregate`: the updates of a round meet as one masked sum, see `secure_sum`.
+"""Secure aggregation before an algorithm's `aggregate`: the updates of a round meet as one masked sum, see
+`secure_sum`.
 
-The simulator plays all clients and the aggregator here, with the whole protocol; over MQTT `participant` is a device's part of it and
-`mqtt_broker.aggregator.masked_rounds` the aggregator's.
-Quantized to 2^-24, the mean is that of the weighted mean but for rounding, and exactly the same whatever keys were drawn.
+The simulator plays all clients and the aggregator here, with the whole protocol; over MQTT `participant` is a
+device's part of it and `mqtt_broker.aggregator.masked_rounds` the aggregator's.
+Quantized to 2^-24, the mean is that of the weighted mean but for rounding, and exactly the same whatever keys
+were drawn.
 """
 
 import math
@@ -25,23 +27,34 @@ def threshold_of(clients: int) -> int:
 
 
 def check_secure(algorithm: Algorithm, config: FederationConfig) -> None:
-    """Raise ConfigError when the configuration asks for secure aggregation of what is more than one sum, or with too small cohorts."""
+    """Raise ConfigError when the configuration asks for secure aggregation of what is more than one sum, or
+    with too small cohorts.
+    """
     if not config.privacy.secure_aggregation:
         return
     if not algorithm.by_sums:
         raise ConfigError(
-            f"secure_aggregation does not go with {algorithm.name} and these options: it has to see updates one by one (to cluster or to "
-            "rank them, or to weigh each by what its client is responsible for); take fedavg or one built on it with mean = 'weighted' "
-            "and no clip_norm"
+            f"secure_aggregation does not go with {algorithm.name} and these options: it has to see updates "
+            "one by one (to cluster or to rank them, or to weigh each by what its client is responsible "
+            "for); take fedavg or one built on it with mean = 'weighted' and no clip_norm"
         )
     if config.codec != "fp32":
-        raise ConfigError(f"codec is {config.codec!r}, expected 'fp32' for secure_aggregation: under a mask nothing can be packed smaller")
+        raise ConfigError(
+            f"codec is {config.codec!r}, expected 'fp32' for secure_aggregation: under a mask nothing can be "
+            "packed smaller"
+        )
     if 0 < config.clients_per_round < LEAST_CLIENTS:
-        raise ConfigError(f"clients_per_round is {config.clients_per_round}, expected {LEAST_CLIENTS} or more for secure_aggregation")
+        raise ConfigError(
+            f"clients_per_round is {config.clients_per_round}, expected {LEAST_CLIENTS} or more for "
+            "secure_aggregation"
+        )
 
 
-def summed(algorithm: Algorithm, config: FederationConfig, state: ServerState, cohort: Sequence[str]) -> Algorithm:
-    """Return the algorithm for this round of this cohort, its `aggregate` seeing the sum alone; as it is without secure aggregation.
+def summed(
+    algorithm: Algorithm, config: FederationConfig, state: ServerState, cohort: Sequence[str]
+) -> Algorithm:
+    """Return the algorithm for this round of this cohort, its `aggregate` seeing the sum alone; as it is
+    without secure aggregation.
 
     Raises ConfigError (see `check_secure`), RoundError for a cohort of fewer than three.
     """
@@ -58,12 +71,18 @@ def summed(algorithm: Algorithm, config: FederationConfig, state: ServerState, c
 
 
 def of_means(means: Mapping[str, Weights], round: int) -> list[Update]:
-    """Return what `aggregate` gets in place of a round's updates: one that holds their means, or none when there are no means."""
+    """Return what `aggregate` gets in place of a round's updates: one that holds their means, or none when
+    there are no means.
+    """
     return [Update("", round, 1, means)] if means else []
 
 
-def extra_traffic(config: FederationConfig, algorithm: Algorithm, state: ServerState, cohort: Sequence[str]) -> tuple[int, int]:
-    """Return the bytes (up, down) that secure aggregation adds to a round of this cohort that `summed` takes; none without it."""
+def extra_traffic(
+    config: FederationConfig, algorithm: Algorithm, state: ServerState, cohort: Sequence[str]
+) -> tuple[int, int]:
+    """Return the bytes (up, down) that secure aggregation adds to a round of this cohort that `summed` takes;
+    none without it.
+    """
     if not config.privacy.secure_aggregation:
         return 0, 0
     from edgefl.security.secagg.secure_sum import extra_bytes
@@ -76,17 +95,34 @@ def extra_traffic(config: FederationConfig, algorithm: Algorithm, state: ServerS
     return up * len(cohort), down * len(cohort)
 
 
-def masked_means(shapes: Shapes, updates: Iterable[Update], cohort: Sequence[str], context: str) -> dict[str, Weights]:
-    """Play the protocol over the updates of a cohort, sorted by id; return their means by samples, of the models that somebody trained."""
+def masked_means(
+    shapes: Shapes, updates: Iterable[Update], cohort: Sequence[str], context: str
+) -> dict[str, Weights]:
+    """Play the protocol over the updates of a cohort, sorted by id; return their means by samples, of the
+    models that somebody trained.
+    """
     from edgefl.security.secagg.participant import told_of
-    from edgefl.security.secagg.secure_sum import Revealed, advertise, mask_words, open_shares, reveal, share, unmask
+    from edgefl.security.secagg.secure_sum import (
+        Revealed,
+        advertise,
+        mask_words,
+        open_shares,
+        reveal,
+        share,
+        unmask,
+    )
     from edgefl.wire.masked import Introduced, binding_of, encode_keys
 
     threshold = threshold_of(len(cohort))
     drawn = {client_id: advertise() for client_id in cohort}
     public = {client_id: keys for client_id, (_, keys) in drawn.items()}
-    binding = binding_of(context, encode_keys([Introduced(told_of(keys, client_id, context)) for client_id, keys in public.items()]))
-    sealed = {client_id: share(own, client_id, public, threshold, binding) for client_id, (own, _) in drawn.items()}
+    binding = binding_of(
+        context,
+        encode_keys([Introduced(told_of(keys, client_id, context)) for client_id, keys in public.items()]),
+    )
+    sealed = {
+        client_id: share(own, client_id, public, threshold, binding) for client_id, (own, _) in drawn.items()
+    }
     total: Words = np.zeros(size_of(shapes), np.uint64)
     came: list[str] = []
     samples = 0

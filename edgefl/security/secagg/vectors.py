@@ -1,7 +1,7 @@
 """The deltas of one or several models as one vector of words, and the means that a sum of such vectors tells.
 
-By model in the order of their names, its weights in the order of theirs, then its number of samples: so that clients which train one
-of several models send as much as if they had trained all, and do not tell which.
+By model in the order of their names, its weights in the order of theirs, then its number of samples: so that
+clients which train one of several models send as much as if they had trained all, and do not tell which.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,9 @@ Shapes = Mapping[str, Mapping[str, tuple[int, ...]]]
 
 def shapes_of(models: Mapping[str, Weights]) -> Shapes:
     """Return the shapes of these models' weights."""
-    return {model: {name: array.shape for name, array in weights.items()} for model, weights in models.items()}
+    return {
+        model: {name: array.shape for name, array in weights.items()} for model, weights in models.items()
+    }
 
 
 def size_of(shapes: Shapes) -> int:
@@ -27,11 +29,15 @@ def size_of(shapes: Shapes) -> int:
 
 
 def words_of(deltas: Mapping[str, Weights], samples: int, shapes: Shapes) -> Words:
-    """Return the vector, uint64[size_of(shapes)]; a model without a delta counts no samples. DataError, see `to_words`."""
+    """Return the vector, uint64[size_of(shapes)]; a model without a delta counts no samples. DataError, see
+    `to_words`.
+    """
     parts = []
     for model, weights in sorted(shapes.items()):
         if model in deltas:
-            values = np.concatenate([deltas[model][name].ravel() for name in sorted(weights)], dtype=np.float64)
+            values = np.concatenate(
+                [deltas[model][name].ravel() for name in sorted(weights)], dtype=np.float64
+            )
             parts.append(to_words(values, samples))
         else:
             parts.append(np.zeros(_values(weights) + 1, np.uint64))
@@ -41,14 +47,18 @@ def words_of(deltas: Mapping[str, Weights], samples: int, shapes: Shapes) -> Wor
 def means_of(total: Words, shapes: Shapes, most: int) -> dict[str, Weights]:
     """Return each model's mean delta over samples, float32; without those that nobody trained.
 
-    Raises WireError when a model counts more samples than `most`, those of all clients: a mask is left on the sum then.
+    Raises WireError when a model counts more samples than `most`, those of all clients: a mask is left on the
+    sum then.
     """
     found: dict[str, Weights] = {}
     start = 0
     for model, weights in sorted(shapes.items()):
         end = start + _values(weights) + 1
         if not 0 <= (count := int(total[end - 1])) <= most:
-            raise WireError(f"the sum of {model} counts {count} samples, expected at most {most}: a client's mask is still on it")
+            raise WireError(
+                f"the sum of {model} counts {count} samples, expected at most {most}: a client's mask is "
+                "still on it"
+            )
         mean = to_mean(total[start:end])
         start = end
         if mean is None:
@@ -56,7 +66,9 @@ def means_of(total: Words, shapes: Shapes, most: int) -> dict[str, Weights]:
         names = sorted(weights)
         ends = np.cumsum([_size(weights[name]) for name in names])
         parts = dict(zip(names, np.split(mean, ends[:-1]), strict=True))
-        found[model] = {name: np.asarray(parts[name].reshape(shape), np.float32) for name, shape in weights.items()}
+        found[model] = {
+            name: np.asarray(parts[name].reshape(shape), np.float32) for name, shape in weights.items()
+        }
     return found
 
 

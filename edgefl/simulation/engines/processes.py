@@ -57,11 +57,13 @@ class Processes:
         self._count = count
         # spawn, not fork: a forked child would inherit the interpreter's threads in an unknown state
         context = get_context("spawn")
-        # through a queue: what a spawned child is given as an argument blocks this process for good when the child dies early
+        # through a queue: what a spawned child is given as an argument blocks this process for good when the
+        # child dies early
         self._federations: Queue[Federation] = context.Queue()
         for _ in range(count):
             self._federations.put(federation)
-        self._started, self._others = False, active_children()
+        self._started = False
+        self._others = active_children()
         self._pool = ProcessPoolExecutor(count, context, _open, (self._federations,))
 
     def _run(self, function: Callable[..., T], rows: Iterable[Row]) -> Iterator[T]:
@@ -76,7 +78,9 @@ class Processes:
             while pending:
                 yield pending.popleft().result()
         except BrokenProcessPool as error:
-            raise EdgeflError("a process of the simulation was killed, most often for want of memory; run fewer processes") from error
+            raise EdgeflError(
+                "a process of the simulation was killed, most often for want of memory; run fewer processes"
+            ) from error
         finally:
             for future in pending:
                 future.cancel()
@@ -97,8 +101,12 @@ class Processes:
         """Processes start with the first rows."""
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """End the processes; rows that have not begun are left, and when this process is interrupted those that have, too."""
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the processes; rows that have not begun are left, and when this process is interrupted those
+        that have, too.
+        """
         if isinstance(error, KeyboardInterrupt | Stopped):
             for child in active_children():
                 if child not in self._others:

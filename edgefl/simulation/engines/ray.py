@@ -1,8 +1,9 @@
 """Actors on a Ray cluster, or on a local one; see `ray_session`. Each opens the plan once.
 
-The data set is put into Ray's object store once, as it is on disk: a host gets one copy, which its actors read in place; files on
-this machine's disk would not be there on another. A model that many rows of a round send is put there once too. Results have the
-bits of the other engines where the hosts' CPUs do: LiteRT picks its kernels by what a CPU offers.
+The data set is put into Ray's object store once, as it is on disk: a host gets one copy, which its actors
+read in place; files on this machine's disk would not be there on another. A model that many rows of a round
+send is put there once too. Results have the bits of the other engines where the hosts' CPUs do: LiteRT picks
+its kernels by what a CPU offers.
 """
 
 import copy
@@ -35,23 +36,37 @@ class _Actor:
         self._site = Site(federation)
 
     def run(
-        self, method: str, round: int, phase: str, scalars: Scalars, state: ClientState, client_id: str, names: list[str], *models: Weights
+        self,
+        method: str,
+        round: int,
+        phase: str,
+        scalars: Scalars,
+        state: ClientState,
+        client_id: str,
+        names: list[str],
+        *models: Weights,
     ) -> Any:
         broadcast = Broadcast(round, phase, dict(zip(names, models, strict=True)), scalars)
         return getattr(self._site, method)(broadcast, state, client_id)
 
 
 class RayEngine:
-    """See `Engine`. EdgeflError when Ray cannot be reached, when actors do not start within `start_s`, or when one is killed."""
+    """See `Engine`. EdgeflError when Ray cannot be reached, when actors do not start within `start_s`, or
+    when one is killed.
+    """
 
     def __init__(self, federation: Federation, count: int, *, start_s: float = 120.0) -> None:
-        self._federation, self._count, self._start_s = federation, count, start_s
+        self._federation = federation
+        self._count = count
+        self._start_s = start_s
         self._actors: list[Any] = []
         self._stack = ExitStack()
 
     def _start(self) -> None:
         shards = self._federation.shards
-        held = replace(self._federation, shards=shards.resident() if isinstance(shards, MappedShards) else shards)
+        held = replace(
+            self._federation, shards=shards.resident() if isinstance(shards, MappedShards) else shards
+        )
         kind = ray.remote(num_cpus=1, scheduling_strategy="SPREAD")(_Actor)
         federation = ray.put(held)
         self._actors = [kind.remote() for _ in range(self._count)]
@@ -60,14 +75,16 @@ class RayEngine:
         if late:
             cpus = int(ray.cluster_resources().get("CPU", 0))
             raise EdgeflError(
-                f"{len(ready)} of {self._count} actors started within {self._start_s:g} s, Ray has {cpus} CPUs in all; ask for fewer "
-                "processes, or add hosts"
+                f"{len(ready)} of {self._count} actors started within {self._start_s:g} s, Ray has {cpus} "
+                "CPUs in all; ask for fewer processes, or add hosts"
             )
         for each in ready:
             _result(each)
 
     def _run(self, method: str, rows: Iterable[Row]) -> Iterator[Any]:
-        idle, running, order = list(self._actors), dict[Any, Any](), deque[Any]()
+        idle = list(self._actors)
+        running = dict[Any, Any]()
+        order = deque[Any]()
         stored: dict[int, tuple[Weights, Any]] = {}
 
         def first() -> Any:
@@ -86,7 +103,14 @@ class RayEngine:
             models = [_stored(stored, weights) for weights in broadcast.models.values()]
             actor = idle.pop()
             found = actor.run.remote(
-                method, broadcast.round, broadcast.phase, broadcast.scalars, state, client_id, list(broadcast.models), *models
+                method,
+                broadcast.round,
+                broadcast.phase,
+                broadcast.scalars,
+                state,
+                client_id,
+                list(broadcast.models),
+                *models,
             )
             running[found] = actor
             order.append(found)
@@ -119,7 +143,9 @@ class RayEngine:
             ray.kill(actor)
         self._actors = []
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """End the actors, and a Ray that was started for them."""
         self._stack.close()
 
@@ -142,6 +168,8 @@ def _result(reference: Any) -> Any:
             raise error.cause from None  # the message without the actor's traceback
         raise
     except RayActorError as error:
-        raise EdgeflError("an actor of the simulation was killed, most often for want of memory; run fewer processes") from error
+        raise EdgeflError(
+            "an actor of the simulation was killed, most often for want of memory; run fewer processes"
+        ) from error
     except RayError as error:
         raise EdgeflError(f"Ray gave up: {error}; is the cluster still up?") from error

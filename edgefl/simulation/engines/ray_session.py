@@ -18,8 +18,8 @@ _REACH_S = 10.0
 def ray_session(num_cpus: int) -> Iterator[None]:
     """Connect to Ray for as long as the context lasts; what was connected before stays so.
 
-    Without RAY_ADDRESS a local Ray of `num_cpus` CPUs is started: without a dashboard, and nothing is reported to Ray's makers.
-    Its files go with it. EdgeflError when Ray cannot be reached or started.
+    Without RAY_ADDRESS a local Ray of `num_cpus` CPUs is started: without a dashboard, and nothing is
+    reported to Ray's makers. Its files go with it. EdgeflError when Ray cannot be reached or started.
     """
     if ray.is_initialized():
         yield
@@ -27,19 +27,27 @@ def ray_session(num_cpus: int) -> Iterator[None]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     address = os.environ.get("RAY_ADDRESS", "")
     # a directory of Ray's sockets, whose paths may have 107 bytes: TMPDIR may be too long for that
-    with TemporaryDirectory(prefix="edgefl-ray-", dir=os.environ.get("RAY_TMPDIR", "/tmp"), ignore_cleanup_errors=True) as directory:
+    with TemporaryDirectory(
+        prefix="edgefl-ray-", dir=os.environ.get("RAY_TMPDIR", "/tmp"), ignore_cleanup_errors=True
+    ) as directory:
         try:
             if address in ("", "local"):
                 ray.init(
-                    "local", num_cpus=num_cpus, include_dashboard=False, log_to_driver=False, logging_level=ERROR, _temp_dir=directory
-                )  # fmt: skip
+                    "local",
+                    num_cpus=num_cpus,
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    logging_level=ERROR,
+                    _temp_dir=directory,
+                )
             else:
                 _reach(address)
                 ray.init(address, log_to_driver=False, logging_level=ERROR)
         except Exception as error:  # Ray raises the base class when its processes do not start within 30 s
             raise EdgeflError(
-                f"cannot connect to Ray at {address or 'this machine'}: {error}; is it up, with the same Python and Ray? "
-                "RAY_ADDRESS is the HOST:PORT that `ray start --head` names; unset it for a Ray of this machine"
+                f"cannot connect to Ray at {address or 'this machine'}: {error}; is it up, with the same "
+                "Python and Ray? RAY_ADDRESS is the HOST:PORT that `ray start --head` names; unset it for a "
+                "Ray of this machine"
             ) from error
         try:
             yield

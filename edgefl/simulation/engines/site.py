@@ -26,7 +26,8 @@ _KEPT = 16
 class Federation:
     """What every process of a simulation holds.
 
-    test: samples that stand for everybody's, float32[n, *input_shape] and int64[n]; each mixture is measured on them too.
+    test: samples that stand for everybody's, float32[n, *input_shape] and int64[n]; each mixture is measured
+    on them too.
     codec: how updates travel, see `codecs`.
     """
 
@@ -41,11 +42,11 @@ class Federation:
 class Ending:
     """What a client ends with.
 
-    metrics: see `personalize_and_measure`, with `balanced_mixture`, the mean over the classes of the client's held-out split.
-    confusion: int64[n, 3], how many held-out samples of a class were taken for a class: (true, predicted, count), zeros left out.
-    gates: see `gate_by_class`, on the held-out split.
-    on_test: accuracy by class on the federation's test samples, float64[classes], for `mixture` and each peer; NaN where a
-    class has no sample. class_share: of the client's training samples, float64[classes].
+    metrics: see `personalize_and_measure`, with `balanced_mixture`, the mean over the classes of the client's
+    held-out split. confusion: int64[n, 3], how many held-out samples of a class were taken for a class:
+    (true, predicted, count), zeros left out. gates: see `gate_by_class`, on the held-out split.
+    on_test: accuracy by class on the federation's test samples, float64[classes], for `mixture` and each
+    peer; NaN where a class has no sample. class_share: of the client's training samples, float64[classes].
     """
 
     mixture: Mixture
@@ -63,23 +64,33 @@ class Site:
         self.federation = federation
         self.learner = learner or LiteRTLearner(federation.plan)
         spec = federation.plan.spec
-        self.algorithm = compressed(make_algorithm(spec.algorithm, self.learner, spec.options), federation.codec)
+        self.algorithm = compressed(
+            make_algorithm(spec.algorithm, self.learner, spec.options), federation.codec
+        )
         self._measured: dict[str, Accuracies] = {}
 
     def update(self, broadcast: Broadcast, state: ClientState, client_id: str) -> tuple[Update, ClientState]:
         """Train; DataError that names client and round when the loss is no number."""
         rng = client_rng(self.federation.seed, broadcast, client_id)
         try:
-            return self.algorithm.local_update(broadcast, state, self.federation.shards[client_id], client_id, rng)
+            return self.algorithm.local_update(
+                broadcast, state, self.federation.shards[client_id], client_id, rng
+            )
         except DataError as error:
             raise DataError(f"{client_id}, round {broadcast.round}: {error}") from error
 
-    def personalize(self, broadcast: Broadcast, state: ClientState, client_id: str) -> tuple[Ending, ClientState]:
-        """Make the client's mixture and measure it on its own held-out split and on the federation's test samples."""
+    def personalize(
+        self, broadcast: Broadcast, state: ClientState, client_id: str
+    ) -> tuple[Ending, ClientState]:
+        """Make the client's mixture and measure it on its own held-out split and on the federation's test
+        samples.
+        """
         rng = client_rng(self.federation.seed, broadcast, client_id)
         shard = self.federation.shards[client_id]
         try:
-            mixture, state, metrics = personalize_and_measure(self.algorithm, self.learner, broadcast, state, shard, rng)
+            mixture, state, metrics = personalize_and_measure(
+                self.algorithm, self.learner, broadcast, state, shard, rng
+            )
         except DataError as error:
             raise DataError(f"{client_id}, personalization: {error}") from error
         counts = np.bincount(shard.y_train, minlength=shard.num_classes)
@@ -87,14 +98,17 @@ class Site:
         own = _by_class(taken, shard.y_test, shard.num_classes)
         known = own[np.isfinite(own)]
         metrics = {**metrics, "balanced_mixture": float(known.mean()) if len(known) else float("nan")}
-        on_test, told = self._on_test(mixture, shard.num_classes), confusion(shard.y_test, taken)
+        on_test = self._on_test(mixture, shard.num_classes)
+        told = confusion(shard.y_test, taken)
         gates = gate_by_class(self.learner, mixture.weights, shard.x_test, shard.y_test)
         return Ending(mixture, metrics, counts / max(1, counts.sum()), on_test, told, gates), state
 
     def evaluate(self, broadcast: Broadcast, state: ClientState, client_id: str) -> Scalars:
-        """Return accuracy and loss on the client's held-out split of the mixture that it would make now, and of what the federation gives.
+        """Return accuracy and loss on the client's held-out split of the mixture that it would make now, and
+        of what the federation gives.
 
-        The names are accuracy_mixture, loss_mixture, accuracy_federated, loss_federated; NaN for an empty split.
+        The names are accuracy_mixture, loss_mixture, accuracy_federated, loss_federated; NaN for an empty
+        split.
         """
         rng = client_rng(self.federation.seed, broadcast, client_id)
         shard = self.federation.shards[client_id]
@@ -102,7 +116,9 @@ class Site:
             mixture, _ = self.algorithm.personalize(broadcast, state, shard, rng)
         except DataError as error:
             raise DataError(f"{client_id}, evaluation before round {broadcast.round}: {error}") from error
-        peers = {"mixture": Peer("predict_mixture", mixture.weights)} | {n: p for n, p in mixture.peers.items() if n == FEDERATED}
+        peers = {"mixture": Peer("predict_mixture", mixture.weights)} | {
+            n: p for n, p in mixture.peers.items() if n == FEDERATED
+        }
         found: dict[str, float] = {}
         for name, peer in peers.items():
             told = evaluate(self.learner, peer.signature, peer.weights, shard.x_test, shard.y_test)
@@ -125,7 +141,11 @@ class Site:
         return found
 
     def _taken(self, signature: str, weights: Weights, x: Array) -> Labels:
-        return self.learner.predict(signature, weights, {"x": x}).argmax(axis=1) if len(x) else np.zeros(0, np.int64)
+        return (
+            self.learner.predict(signature, weights, {"x": x}).argmax(axis=1)
+            if len(x)
+            else np.zeros(0, np.int64)
+        )
 
 
 def confusion(true: Labels, predicted: Labels) -> NDArray[np.int64]:

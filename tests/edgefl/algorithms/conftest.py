@@ -1,4 +1,6 @@
-"""One sample of class 0 and a model of five numbers, small enough to train by hand: logits = x * trunk * kernel + bias."""
+"""One sample of class 0 and a model of five numbers, small enough to train by hand: logits = x * trunk *
+kernel + bias.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,21 +17,39 @@ from edgefl.types import Broadcast, ClientState, Mixture, Shard, Update, Weights
 
 @dataclass(frozen=True)
 class OneSample:
-    """The start gives both classes one half: the first step's gradient is (-.5, .5) for kernel and bias, 0 for the trunk."""
+    """The start gives both classes one half: the first step's gradient is (-.5, .5) for kernel and bias, 0
+    for the trunk.
+    """
 
     start: Weights
     shard: Shard
 
     def algorithm(self, name: str, **options: Any) -> Algorithm:
-        """Return the algorithm with its learner: rate 1, no momentum, one epoch of the one sample, if not said otherwise."""
-        full: dict[str, Any] = {"learning_rate": 1.0, "momentum": 0.0, "epochs": 1, "batch_size": 1, **options}
-        return make_algorithm(name, SoftmaxLearner(softmax_spec(name, inputs=1, features=1, classes=2, batch_size=1, options=full)), full)
+        """Return the algorithm with its learner: rate 1, no momentum, one epoch of the one sample, if not
+        said otherwise.
+        """
+        full: dict[str, Any] = {
+            "learning_rate": 1.0,
+            "momentum": 0.0,
+            "epochs": 1,
+            "batch_size": 1,
+            **options,
+        }
+        return make_algorithm(
+            name,
+            SoftmaxLearner(softmax_spec(name, inputs=1, features=1, classes=2, batch_size=1, options=full)),
+            full,
+        )
 
     def update(self, algorithm: Algorithm, state: ClientState, model: Weights) -> tuple[Update, ClientState]:
         """Train client `a` in round 1."""
-        return algorithm.local_update(Broadcast(1, FEDERATE, {"global": model}), state, self.shard, "a", rng_for(1, 1, "a"))
+        return algorithm.local_update(
+            Broadcast(1, FEDERATE, {"global": model}), state, self.shard, "a", rng_for(1, 1, "a")
+        )
 
-    def ending(self, algorithm: Algorithm, state: ClientState, models: Mapping[str, Weights]) -> tuple[Mixture, ClientState]:
+    def ending(
+        self, algorithm: Algorithm, state: ClientState, models: Mapping[str, Weights]
+    ) -> tuple[Mixture, ClientState]:
         """Personalize client `a` after one round."""
         return algorithm.personalize(Broadcast(2, PERSONALIZE, models), state, self.shard, rng_for(1, 2, "a"))
 
@@ -42,5 +62,6 @@ def one() -> OneSample:
         "head/kernel": np.zeros((1, 2), np.float32),
         "head/bias": np.zeros(2, np.float32),
     }
-    x, y = np.ones((1, 1), np.float32), np.zeros(1, np.int64)
+    x = np.ones((1, 1), np.float32)
+    y = np.zeros(1, np.int64)
     return OneSample(start, Shard(x, y, x, y, 2))

@@ -22,7 +22,9 @@ DELTA = {
 
 def test_withheld_first_then_clipped():
     """With the bias and the statistics withheld, |d| is 3: clipped to 1.5 that is half."""
-    sent = Defence(clip_update=1.5, withhold=("bias", "moving_variance")).apply(DELTA, set(DELTA), rng_for(1, 1))
+    sent = Defence(clip_update=1.5, withhold=("bias", "moving_variance")).apply(
+        DELTA, set(DELTA), rng_for(1, 1)
+    )
     np.testing.assert_array_equal(sent["fc/kernel"], [[1.5, 0.0]])
     np.testing.assert_array_equal(sent["fc/bias"], [0.0, 0.0])
     np.testing.assert_array_equal(sent["bn/moving_variance"], [0.0])
@@ -58,7 +60,9 @@ def setup(shards, **options):
 
 def sent_by(shards, round=1, **options):
     algorithm, initial, shard = setup(shards, **options)
-    update, _ = algorithm.local_update(Broadcast(round, FEDERATE, {GLOBAL: initial}), ClientState(), shard, "pi-1", rng_for(1, 1, "pi-1"))
+    update, _ = algorithm.local_update(
+        Broadcast(round, FEDERATE, {GLOBAL: initial}), ClientState(), shard, "pi-1", rng_for(1, 1, "pi-1")
+    )
     return update.deltas[GLOBAL]
 
 
@@ -76,7 +80,8 @@ def test_defences_act_on_what_fedavg_sends(shards):
 
 def test_what_a_client_makes_for_itself_is_not_changed(shards):
     options = {"clip_update": 0.01, "noise_multiplier": 1.0, "withhold": "head/bias"}
-    plain, guarded = sent_by(shards, ALONE), sent_by(shards, ALONE, **options)
+    plain = sent_by(shards, ALONE)
+    guarded = sent_by(shards, ALONE, **options)
     assert all(np.array_equal(plain[name], guarded[name]) for name in plain)
     ends = []
     for each in ({}, options):

@@ -20,7 +20,9 @@ ITS_OWN = {"aem": {"num_experts": 2, "local_epochs": 2, "gate_epochs": 2}}
 def start(name):
     spec = softmax_spec(name, inputs=4, features=3, classes=3)
     rng = np.random.default_rng(7)
-    return SoftmaxLearner(spec), {w.name: rng.normal(0, 0.5, w.shape).astype(np.float32) for w in spec.weights}
+    return SoftmaxLearner(spec), {
+        w.name: rng.normal(0, 0.5, w.shape).astype(np.float32) for w in spec.weights
+    }
 
 
 @pytest.mark.parametrize("name", sorted(REGISTRY))
@@ -33,22 +35,28 @@ def test_laws_hold(name, shards):
 def test_laws_hold_on_litert(name, tiny_config, digits):
     from edgefl.algorithms.plans import build_plan
 
-    known, given = full_options(name, {}), COMPILED | ITS_OWN.get(name, {})
+    known = full_options(name, {})
+    given = COMPILED | ITS_OWN.get(name, {})
     options = {key: value for key, value in given.items() if key in known}
     plan, initial = build_plan(replace(tiny_config, algorithm=name, options=options))
     x, y = digits
-    shards = {f"pi-{i}": Shard(x[i::4][:24], y[i::4][:24], x[i::4][40:50], y[i::4][40:50], 10) for i in range(3)}
+    shards = {
+        f"pi-{i}": Shard(x[i::4][:24], y[i::4][:24], x[i::4][40:50], y[i::4][40:50], 10) for i in range(3)
+    }
     check_algorithm(lambda each: make_algorithm(name, each, options), LiteRTLearner(plan), initial, shards)
 
 
 def forgetful(learner):
     """Keep a count outside of the state: the same call gives other bits."""
-    base, calls = fedavg(learner), []
+    base = fedavg(learner)
+    calls = []
 
     def local_update(*args):
         calls.append(1)
         update, own = base.local_update(*args)
-        return replace(update, deltas={"global": {n: a * len(calls) for n, a in update.deltas["global"].items()}}), own
+        return replace(
+            update, deltas={"global": {n: a * len(calls) for n, a in update.deltas["global"].items()}}
+        ), own
 
     return replace(base, local_update=local_update)
 
@@ -94,7 +102,9 @@ def diverging(learner):
 
     def local_update(*args):
         update, own = base.local_update(*args)
-        return replace(update, deltas={"global": {n: a * np.float32("nan") for n, a in update.deltas["global"].items()}}), own
+        return replace(
+            update, deltas={"global": {n: a * np.float32("nan") for n, a in update.deltas["global"].items()}}
+        ), own
 
     return replace(base, local_update=local_update)
 
@@ -120,7 +130,9 @@ def memorizing(learner):
         update, _ = base.local_update(broadcast, state, *rest)
         scale = np.float32(0.5 if next(iter(state.arrays), "z") == "z" else 1.0)
         kept = {name: np.zeros(1, np.float32) for name in ("z", "a")}
-        return replace(update, deltas={"global": {n: a * scale for n, a in update.deltas["global"].items()}}), replace(state, arrays=kept)
+        return replace(
+            update, deltas={"global": {n: a * scale for n, a in update.deltas["global"].items()}}
+        ), replace(state, arrays=kept)
 
     return replace(base, local_update=local_update)
 
@@ -133,7 +145,12 @@ def dividing(learner):
         updates = list(updates)
         after = base.aggregate(state, updates)
         return (
-            after if updates else replace(after, models={"global": {n: a * np.float32("nan") for n, a in state.models["global"].items()}})
+            after
+            if updates
+            else replace(
+                after,
+                models={"global": {n: a * np.float32("nan") for n, a in state.models["global"].items()}},
+            )
         )
 
     return replace(base, aggregate=aggregate)

@@ -1,4 +1,6 @@
-"""Partial sharing (LG-FedAvg, biased FedAvg): a two-client round by hand, what crosses the wire, and who comes late."""
+"""Partial sharing (LG-FedAvg, biased FedAvg): a two-client round by hand, what crosses the wire, and who
+comes late.
+"""
 
 import numpy as np
 import pytest
@@ -20,7 +22,9 @@ def started(one, name, **options):
 
 
 def test_a_round_by_hand(one):
-    """The client's bias goes to (.5, -.5) and stays; the kernel's delta (.5, -.5) leaves, and counts as 1 of 4 samples."""
+    """The client's bias goes to (.5, -.5) and stays; the kernel's delta (.5, -.5) leaves, and counts as 1 of
+    4 samples.
+    """
     algorithm, state = started(one, "biased-fedavg")
     sent = algorithm.broadcast(state, "a")
     assert set(sent.models["global"]) == {"trunk/kernel", "head/kernel"}
@@ -30,7 +34,9 @@ def test_a_round_by_hand(one):
     assert set(update.deltas["global"]) == {"trunk/kernel", "head/kernel"}
     np.testing.assert_allclose(update.deltas["global"]["head/kernel"], [[0.5, -0.5]], atol=1e-6)
     np.testing.assert_allclose(own.arrays["head/bias"], [0.5, -0.5], atol=1e-6)
-    other = Update("b", 1, 3, {"global": {name: np.zeros_like(array) for name, array in update.deltas["global"].items()}})
+    other = Update(
+        "b", 1, 3, {"global": {name: np.zeros_like(array) for name, array in update.deltas["global"].items()}}
+    )
     after = algorithm.aggregate(state, [update, other])
     np.testing.assert_allclose(after.models["global"]["head/kernel"], [[0.125, -0.125]], atol=1e-6)
     np.testing.assert_array_equal(after.models[START]["head/bias"], [0, 0])
@@ -46,11 +52,18 @@ def test_the_own_part_goes_on_from_where_it_was(one):
 def test_the_start_crosses_the_wire_once(one):
     """The shared part, moved in each round, is all that comes down from the second round on."""
     algorithm, state = started(one, "lg-fedavg", local_layers="head")
-    ledger, costs = Traffic(), []
+    ledger = Traffic()
+    costs = []
     for number in (1, 2, 3):
         moved = {name: array + np.float32(number) for name, array in state.models["global"].items()}
-        costs.append(ledger.down(Broadcast(number, FEDERATE, {**algorithm.broadcast(state, "a").models, "global": moved}), "a"))
-    assert costs[1] == pytest.approx(costs[2], abs=10)  # a task tells the time, which has not always as many digits
+        costs.append(
+            ledger.down(
+                Broadcast(number, FEDERATE, {**algorithm.broadcast(state, "a").models, "global": moved}), "a"
+            )
+        )
+    assert costs[1] == pytest.approx(
+        costs[2], abs=10
+    )  # a task tells the time, which has not always as many digits
     assert costs[0] > costs[1] + 50
 
 
@@ -81,14 +94,27 @@ def test_the_baseline_alone_trains_everything(one):
 
 def test_defences_act_on_the_shared_part_alone(one):
     algorithm, state = started(one, "biased-fedavg", clip_update=0.1)
-    update, own = algorithm.local_update(algorithm.broadcast(state, "a"), ClientState(), one.shard, "a", rng_for(1, 1, "a"))
+    update, own = algorithm.local_update(
+        algorithm.broadcast(state, "a"), ClientState(), one.shard, "a", rng_for(1, 1, "a")
+    )
     np.testing.assert_allclose(own.arrays["head/bias"], [0.5, -0.5], atol=1e-6)
-    np.testing.assert_allclose(update.deltas["global"]["head/kernel"], [[0.1 / 2**0.5, -0.1 / 2**0.5]], atol=1e-6)
+    np.testing.assert_allclose(
+        update.deltas["global"]["head/kernel"], [[0.1 / 2**0.5, -0.1 / 2**0.5]], atol=1e-6
+    )
 
 
-NET = {name: np.zeros(shape, np.float32) for name, shape in
-       (("stem/conv1/kernel", (3, 3, 1, 4)), ("stem/conv1/bias", (4,)), ("conv2/kernel", (3, 3, 4, 4)), ("fc1/kernel", (8, 6)),
-        ("fc1/bias", (6,)), ("fc2/kernel", (6, 3)), ("fc2/bias", (3,)))}  # fmt: skip
+NET = {
+    name: np.zeros(shape, np.float32)
+    for name, shape in (
+        ("stem/conv1/kernel", (3, 3, 1, 4)),
+        ("stem/conv1/bias", (4,)),
+        ("conv2/kernel", (3, 3, 4, 4)),
+        ("fc1/kernel", (8, 6)),
+        ("fc1/bias", (6,)),
+        ("fc2/kernel", (6, 3)),
+        ("fc2/bias", (3,)),
+    )
+}
 
 
 def test_layers_by_name():

@@ -16,7 +16,9 @@ def test_every_algorithm_is_listed_with_source_and_options():
         assert f"{name}\n  {entry.source}\n" in told
     assert told.count("clip_norm=0.0") == 1  # fedavg's, which the others refer to
     listed = json.loads(CliRunner().invoke(algorithms, ["--json"], catch_exceptions=False).output)
-    assert {name: each["options"] for name, each in listed.items()} == {name: dict(entry.defaults) for name, entry in REGISTRY.items()}
+    assert {name: each["options"] for name, each in listed.items()} == {
+        name: dict(entry.defaults) for name, entry in REGISTRY.items()
+    }
 
 
 def test_what_makes_an_algorithm_is_no_option_of_it():

@@ -36,7 +36,9 @@ def test_trimmed_mean_by_hand():
     np.testing.assert_allclose(trimmed_mean(five, 0.0)["w"], [1018 / 5, -494 / 5], rtol=1e-6)
 
 
-@pytest.mark.parametrize(("rows", "trim", "expected"), [([[1], [5]], 0.4, 3.0), ([[7]], 0.4, 7.0), ([[1], [2], [9]], 0.01, 2.0)])
+@pytest.mark.parametrize(
+    ("rows", "trim", "expected"), [([[1], [5]], 0.4, 3.0), ([[7]], 0.4, 7.0), ([[1], [2], [9]], 0.01, 2.0)]
+)
 def test_the_trimmed_share_is_rounded_up_and_leaves_something(rows, trim, expected):
     assert trimmed_mean(deltas(*rows), trim)["w"][0] == expected
 
@@ -47,7 +49,9 @@ def test_median_by_hand():
 
 
 def test_krum_by_hand():
-    """On a line at 0, 1, 3, 7, 100 with one fault, two neighbours count: scores 10, 5, 13, 52, 18058 -> 1; the two least: .5."""
+    """On a line at 0, 1, 3, 7, 100 with one fault, two neighbours count: scores 10, 5, 13, 52, 18058 -> 1;
+    the two least: .5.
+    """
     line = deltas([0], [1], [3], [7], [100])
     assert krum(line, 1)["w"][0] == 1.0
     assert krum(line, 1, keep=2)["w"][0] == 0.5
@@ -95,12 +99,20 @@ def hostile_round(**options):
     algorithm = fedavg(None, **options)
     state = algorithm.init({"w": np.zeros(1, np.float32)}, rng_for(1, 0, "init"))
     values = {"a": 1.0, "b": 1.0, "c": -1000.0, "d": 1.0, "e": 1.0}
-    return algorithm.aggregate(state, [Update(c, 1, 10, {GLOBAL: {"w": np.array([v], np.float32)}}) for c, v in values.items()])
+    return algorithm.aggregate(
+        state, [Update(c, 1, 10, {GLOBAL: {"w": np.array([v], np.float32)}}) for c, v in values.items()]
+    )
 
 
 @pytest.mark.parametrize(
     ("options", "expected"),
-    [({}, -199.2), ({"mean": "trimmed"}, 1.0), ({"mean": "median"}, 1.0), ({"mean": "krum"}, 1.0), ({"clip_norm": 2.0}, 0.4)],
+    [
+        ({}, -199.2),
+        ({"mean": "trimmed"}, 1.0),
+        ({"mean": "median"}, 1.0),
+        ({"mean": "krum"}, 1.0),
+        ({"clip_norm": 2.0}, 0.4),
+    ],
 )
 def test_fedavg_with_one_hostile_client(options, expected):
     assert hostile_round(**options).models[GLOBAL]["w"][0] == pytest.approx(expected)
@@ -117,7 +129,9 @@ def test_the_server_optimizer_keeps_its_state_between_rounds():
     algorithm = fedavg(None, server_optimizer="momentum", server_beta1=0.5)
     state = algorithm.init({"w": np.zeros(1, np.float32)}, rng_for(1, 0, "init"))
     for value in (2.0, 3.0):
-        state = algorithm.aggregate(state, [Update("a", state.round, 1, {GLOBAL: {"w": np.array([value], np.float32)}})])
+        state = algorithm.aggregate(
+            state, [Update("a", state.round, 1, {GLOBAL: {"w": np.array([value], np.float32)}})]
+        )
     assert state.models[GLOBAL]["w"][0] == 6.0
     assert algorithm.aggregate(state, []).slots == state.slots
 
@@ -150,4 +164,6 @@ def test_laws_hold_with_other_means_optimizers_and_defences(options, shards):
     spec = softmax_spec("fedavg", inputs=4, features=3, classes=3)
     rng = np.random.default_rng(7)
     initial = {w.name: rng.normal(0, 0.5, w.shape).astype(np.float32) for w in spec.weights}
-    check_algorithm(lambda each: make_algorithm("fedavg", each, options), SoftmaxLearner(spec), initial, shards)
+    check_algorithm(
+        lambda each: make_algorithm("fedavg", each, options), SoftmaxLearner(spec), initial, shards
+    )

@@ -14,7 +14,8 @@ def one(*values):
 
 
 def run(name, hyper, deltas, start=0.0):
-    weights, slots = one(start), {}
+    weights = one(start)
+    slots = {}
     for delta in deltas:
         weights, slots = step(name, hyper, weights, one(delta), slots)
     return float(weights["w"][0]), slots
@@ -33,7 +34,9 @@ def test_momentum_by_hand():
 
 
 def test_adam_by_hand():
-    """beta1 .5, beta2 .75, eta .1. Step 1: m' = 2, v' = 4, w = .1. Step 2: m = 2, m' = 2.666667; v = 3, v' = 6.857143; w = .1 + .101835."""
+    """beta1 .5, beta2 .75, eta .1. Step 1: m' = 2, v' = 4, w = .1. Step 2: m = 2, m' = 2.666667; v = 3, v' =
+    6.857143; w = .1 + .101835.
+    """
     hyper = {"learning_rate": 0.1, "beta1": 0.5, "beta2": 0.75, "epsilon": 1e-12}
     assert run("adam", hyper, [2.0])[0] == pytest.approx(0.1)
     end, slots = run("adam", hyper, [2.0, 3.0])
@@ -44,7 +47,9 @@ def test_adam_by_hand():
 
 
 def test_yogi_by_hand():
-    """v: 0 -> 1 (as Adam's), then v < d^2 = 9, so v + .25 * 9 = 3.25 where Adam has 3; with d = .5, v > d^2: 1 - .0625."""
+    """v: 0 -> 1 (as Adam's), then v < d^2 = 9, so v + .25 * 9 = 3.25 where Adam has 3; with d = .5, v > d^2:
+    1 - .0625.
+    """
     hyper = {"learning_rate": 0.1, "beta1": 0.5, "beta2": 0.75}
     assert run("yogi", hyper, [2.0, 3.0])[1]["velocity/w"][0] == pytest.approx(3.25)
     assert run("yogi", hyper, [2.0, 0.5])[1]["velocity/w"][0] == pytest.approx(0.9375)
@@ -55,7 +60,8 @@ def test_adam_steps_as_keras_does():
     deltas = np.random.default_rng(3).normal(size=(5, 4)).astype(np.float32)
     variable = keras.Variable(np.zeros(4, np.float32))
     optimizer = keras.optimizers.Adam(0.01, epsilon=1e-8)
-    weights, slots = {"w": np.zeros(4, np.float32)}, {}
+    weights = {"w": np.zeros(4, np.float32)}
+    slots = {}
     for delta in deltas:
         optimizer.apply([-delta], [variable])
         weights, slots = step("adam", {"learning_rate": 0.01}, weights, {"w": delta}, slots)
@@ -77,7 +83,8 @@ def test_statistics_are_averaged_not_optimized():
     deltas=st.lists(st.floats(-10, 10, width=32), min_size=1, max_size=5),
 )
 def test_finite_pure_and_still_where_nothing_moves(name, deltas):
-    weights, slots = {"w": np.array([1.0, 1.0], np.float32)}, {}
+    weights = {"w": np.array([1.0, 1.0], np.float32)}
+    slots = {}
     for value in deltas:
         given_slots = {key: array.copy() for key, array in slots.items()}
         delta = {"w": np.array([value, 0.0], np.float32)}
@@ -86,7 +93,8 @@ def test_finite_pure_and_still_where_nothing_moves(name, deltas):
         assert new["w"].dtype == np.float32
         assert np.isfinite(new["w"]).all()
         assert all(array.dtype == np.float32 for array in after.values())
-        weights, slots = new, after
+        weights = new
+        slots = after
     assert weights["w"][1] == 1.0
 
 

@@ -1,4 +1,6 @@
-"""Reading labels off an update: four samples by hand, the numpy learner's own step, then what holds for any shares."""
+"""Reading labels off an update: four samples by hand, the numpy learner's own step, then what holds for any
+shares.
+"""
 
 import numpy as np
 import pytest
@@ -22,7 +24,9 @@ LAYER = OutputLayer("out/kernel", "out/bias", "fc/bias", KERNEL)
 
 
 def test_four_samples_by_hand():
-    """Labels 0, 0, 0, 1 of four classes, p = 1/4: the gradient is (-.5, 0, .25, .25), a step of .1 moves by (.05, 0, -.025, -.025)."""
+    """Labels 0, 0, 0, 1 of four classes, p = 1/4: the gradient is (-.5, 0, .25, .25), a step of .1 moves by
+    (.05, 0, -.025, -.025).
+    """
     delta = [0.05, 0.0, -0.025, -0.025]
     np.testing.assert_allclose(shares_from_step(delta, 0.1), [0.75, 0.25, 0, 0], atol=1e-12)
     np.testing.assert_allclose(shares_from_direction(delta), [0.75, 0.25, 0, 0], atol=1e-12)
@@ -42,19 +46,30 @@ def test_a_step_of_softmax_regression_from_zero_tells_all():
     """A model of zeros gives each class 1/3 whatever the sample: equation 15 is exact."""
     learner = SoftmaxLearner(softmax_spec("fedavg", inputs=4, features=2, classes=3, batch_size=50))
     rng = np.random.default_rng(1)
-    x, y = rng.normal(size=(50, 4)).astype(np.float32), rng.choice(3, 50, p=[0.7, 0.2, 0.1])
-    zeros = {"trunk/kernel": np.ones((4, 2), np.float32), "head/kernel": np.zeros((2, 3), np.float32), "head/bias": np.zeros(3, np.float32)}
-    moved, _ = learner.fit("train", zeros, {"x": x}, y, epochs=1, rng=rng_for(1, 1), hyper={"learning_rate": 0.2})
+    x = rng.normal(size=(50, 4)).astype(np.float32)
+    y = rng.choice(3, 50, p=[0.7, 0.2, 0.1])
+    zeros = {
+        "trunk/kernel": np.ones((4, 2), np.float32),
+        "head/kernel": np.zeros((2, 3), np.float32),
+        "head/bias": np.zeros(3, np.float32),
+    }
+    moved, _ = learner.fit(
+        "train", zeros, {"x": x}, y, epochs=1, rng=rng_for(1, 1), hyper={"learning_rate": 0.2}
+    )
     np.testing.assert_allclose(shares_from_step(moved["head/bias"], 0.2), true_shares(y, 3), atol=1e-6)
 
 
 def layer_deltas(shares):
-    """Return what one step of 1 moves, for samples whose features are all 1 and whose hidden units are all active."""
+    """Return what one step of 1 moves, for samples whose features are all 1 and whose hidden units are all
+    active.
+    """
     away = np.asarray(shares, np.float32) - np.float32(0.25)
     return {"out/bias": away, "out/kernel": np.tile(away, (4, 1)), "fc/bias": KERNEL @ away}
 
 
-@pytest.mark.parametrize(("withheld", "source"), [([], "bias"), (["out/bias"], "kernel"), (["out/bias", "out/kernel"], "hidden")])
+@pytest.mark.parametrize(
+    ("withheld", "source"), [([], "bias"), (["out/bias"], "kernel"), (["out/bias", "out/kernel"], "hidden")]
+)
 def test_each_of_three_places_tells(withheld, source):
     shares = [0.5, 0.3, 0.2, 0.0]
     found = layer_deltas(shares)
@@ -67,12 +82,18 @@ def test_each_of_three_places_tells(withheld, source):
 
 
 def test_what_is_all_withheld_tells_nothing():
-    reading = read_labels({name: np.zeros_like(array) for name, array in layer_deltas([1, 0, 0, 0]).items()}, LAYER)
+    reading = read_labels(
+        {name: np.zeros_like(array) for name, array in layer_deltas([1, 0, 0, 0]).items()}, LAYER
+    )
     assert reading.source == "nothing"
     np.testing.assert_array_equal(reading.shares, [0.25] * 4)
 
 
-@given(counts=st.lists(st.integers(0, 50), min_size=2, max_size=12).filter(any), rate=st.floats(1e-3, 1.0), scale=st.floats(1e-3, 10.0))
+@given(
+    counts=st.lists(st.integers(0, 50), min_size=2, max_size=12).filter(any),
+    rate=st.floats(1e-3, 1.0),
+    scale=st.floats(1e-3, 10.0),
+)
 def test_any_shares_come_back(counts, rate, scale):
     truth = np.array(counts) / sum(counts)
     away = truth - 1 / len(truth)

@@ -9,7 +9,18 @@ import pytest
 from edgefl.algorithms import make_algorithm
 from edgefl.audit.labels import read_labels
 from edgefl.audit.plot import plot_labels
-from edgefl.audit.scenarios import ONE_STEP, Leak, Scenario, Setting, audit_labels, defences, first_updates, guess, layer_read, one_step
+from edgefl.audit.scenarios import (
+    ONE_STEP,
+    Leak,
+    Scenario,
+    Setting,
+    audit_labels,
+    defences,
+    first_updates,
+    guess,
+    layer_read,
+    one_step,
+)
 from edgefl.cli.commands.audit import report, table
 from edgefl.cli.main import run
 from edgefl.config import FederationConfig
@@ -54,7 +65,11 @@ def test_one_step_over_batches_is_the_step_of_one_batch(setting):
     shard = setting.shards["pi-0"]
     small = one_step(setting.learner, setting.initial, shard, 0.1, rng_for(1, 1))
     large = one_step(
-        SoftmaxLearner(softmax_spec("fedavg", inputs=6, features=6, classes=5, batch_size=60)), setting.initial, shard, 0.1, rng_for(1, 1)
+        SoftmaxLearner(softmax_spec("fedavg", inputs=6, features=6, classes=5, batch_size=60)),
+        setting.initial,
+        shard,
+        0.1,
+        rng_for(1, 1),
     )
     for name, array in small.items():
         np.testing.assert_allclose(array, large[name], atol=1e-6)
@@ -67,7 +82,9 @@ def test_one_step_discloses_and_so_does_a_round(setting, findings):
     assert plain.distance < guess(setting).distance / 2
     assert plain.correlation > 0.9
     assert np.isnan(exact.accuracy)
-    assert plain.accuracy > findings[-1].accuracy  # a head of small random weights does not tell classes apart
+    assert (
+        plain.accuracy > findings[-1].accuracy
+    )  # a head of small random weights does not tell classes apart
 
 
 def sources(finding):
@@ -97,7 +114,14 @@ def audit_one(setting, scenario):
     layer = layer_read(setting)
     truth = {c: leak.truth for c, leak in guess(setting).clients.items()}
     updates = first_updates(setting, scenario)
-    return float(np.mean([Leak(truth[c], read_labels(update.deltas["global"], layer)).distance for c, update in updates.items()]))
+    return float(
+        np.mean(
+            [
+                Leak(truth[c], read_labels(update.deltas["global"], layer)).distance
+                for c, update in updates.items()
+            ]
+        )
+    )
 
 
 def test_the_kernel_tells_when_the_bias_is_each_clients_own():
@@ -113,7 +137,9 @@ def test_the_report_is_json_and_the_table_has_a_line_a_scenario(setting, finding
     assert told["rows"][0]["accuracy"] is None
     assert sum(told["rows"][0]["clients"]["pi-3"]["read"]) == pytest.approx(1)
     lines = table(setting.config, findings, guess(setting), True).splitlines()
-    assert [line.partition("  ")[0] for line in lines[1:7]] == [f.scenario.name for f in (*findings, guess(setting))]
+    assert [line.partition("  ")[0] for line in lines[1:7]] == [
+        f.scenario.name for f in (*findings, guess(setting))
+    ]
 
 
 def test_the_picture(findings, tmp_path):
@@ -124,7 +150,13 @@ def test_the_picture(findings, tmp_path):
 
 def test_an_algorithm_without_defences_is_an_error(setting):
     with pytest.raises(ConfigError, match="is 'local', expected one such as fedavg"):
-        Setting(setting.plan, setting.initial, setting.shards, FederationConfig(algorithm="local"), setting.learner)
+        Setting(
+            setting.plan,
+            setting.initial,
+            setting.shards,
+            FederationConfig(algorithm="local"),
+            setting.learner,
+        )
 
 
 def test_an_output_layer_that_is_not_found_is_an_error(setting):
@@ -143,8 +175,9 @@ def test_the_command(tmp_path, capsys):
     pytest.importorskip("sklearn")
     config = tmp_path / "federation.toml"
     config.write_text(
-        '[federation]\nname = "small"\nrounds = 1\n[model]\nname = "softmax"\n[data]\nname = "digits"\nnum_train = 200\nnum_test = 50\n'
-        '[partition]\nname = "dirichlet"\nnum_clients = 3\n[algorithm]\nname = "fedavg"\nepochs = 1\nmomentum = 0.0\n'
+        '[federation]\nname = "small"\nrounds = 1\n[model]\nname = "softmax"\n[data]\nname = '
+        '"digits"\nnum_train = 200\nnum_test = 50\n[partition]\nname = "dirichlet"\nnum_clients = '
+        '3\n[algorithm]\nname = "fedavg"\nepochs = 1\nmomentum = 0.0\n'
     )
     assert run(["audit", "labels", "--config", str(config), "--noise", "0.1", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]

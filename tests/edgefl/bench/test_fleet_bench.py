@@ -1,4 +1,6 @@
-"""`edgefl bench fleet` runs, small: real processes, a real broker with certificates, every update accepted once."""
+"""`edgefl bench fleet` runs, small: real processes, a real broker with certificates, every update accepted
+once.
+"""
 
 import json
 from dataclasses import replace
@@ -19,7 +21,9 @@ def test_a_small_fleet_beside_the_floor(monkeypatch, tmp_path):
     small = fleet.Sizes(pair=3, pair_rounds=3, loads=((60, 2),), model_bytes=(20_000,))
     monkeypatch.setattr("edgefl.cli.commands.bench.Sizes", lambda workers: replace(small, workers=workers))
     out = tmp_path / "fleet.json"
-    ran = CliRunner().invoke(bench, ["fleet", "--repeats", "1", "--workers", "2", "--out", str(out)], catch_exceptions=False)
+    ran = CliRunner().invoke(
+        bench, ["fleet", "--repeats", "1", "--workers", "2", "--out", str(out)], catch_exceptions=False
+    )
     assert ran.exit_code == 0, ran.output
     result = json.loads(out.read_text())
     (row,) = result["beside"]
@@ -27,7 +31,12 @@ def test_a_small_fleet_beside_the_floor(monkeypatch, tmp_path):
     assert row["floor"]["round_s"] > 0 and row["floor_tls"]["round_s"] > 0
     for load in (*row["edgefl"]["runs"], *result["fleets"]):
         assert load["updates_accepted_once"] == load["updates_expected"] == load["clients"] * load["rounds"]
-        assert (load["clients_left_out"], load["dropped_by_broker"], load["dropped_by_clients"], load["rejected"]) == (0, 0, 0, 0)
+        assert (
+            load["clients_left_out"],
+            load["dropped_by_broker"],
+            load["dropped_by_clients"],
+            load["rejected"],
+        ) == (0, 0, 0, 0)
         assert load["bytes_a_round"]["up"] > load["model_bytes"] > 19_000
         assert load["aggregator_mb"] > 20 and load["round_s"] > 0 and load["first_round_s"] > 0
         assert len(load["workers_cpu_s"]) == len(load["workers_mb"]) == load["workers"]
@@ -46,4 +55,6 @@ def test_workers_are_for_the_larger_fleets():
 
 def test_a_python_without_flower_is_an_error_with_a_remedy(tmp_path):
     with pytest.raises(ConfigError, match=r"has no flwr; give --flwr-python"):
-        fleet.run_fleet_bench(fleet.Sizes(), 1, str(tmp_path / "python"), "edgefl bench fleet", lambda line: None)
+        fleet.run_fleet_bench(
+            fleet.Sizes(), 1, str(tmp_path / "python"), "edgefl bench fleet", lambda line: None
+        )

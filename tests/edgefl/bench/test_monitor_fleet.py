@@ -10,7 +10,8 @@ from edgefl.monitor.view import View, snapshot
 
 
 def test_two_rounds_of_a_fleet_are_of_the_protocol():
-    view, fleet = View("fleet"), Fleet(devices=100, period_s=5.0, round_s=20.0)
+    view = View("fleet")
+    fleet = Fleet(devices=100, period_s=5.0, round_s=20.0)
     for number in (1, 2):
         opened = 1000.0 + 20.0 * (number - 1)
         messages = round_messages(fleet, "s", number, opened)
@@ -18,9 +19,22 @@ def test_two_rounds_of_a_fleet_are_of_the_protocol():
         for due, topic, payload, _ in messages:
             view.take(topic, payload, opened + due)
     tree = snapshot(view, 1039.5)
-    assert (tree["broken"], tree["round"], len(tree["history"]), len(tree["clusters"]["rounds"])) == (0, 2, 2, 2)
-    assert Counter(device["state"] for device in tree["devices"]) == {"sent": 92, "silent": 2, "rejected": 2, "paused": 2, "offline": 2}
-    assert sum(len(payload) for _, topic, payload, _ in messages if topic.endswith("/metrics")) / (4 * 98) < 400
+    assert (tree["broken"], tree["round"], len(tree["history"]), len(tree["clusters"]["rounds"])) == (
+        0,
+        2,
+        2,
+        2,
+    )
+    assert Counter(device["state"] for device in tree["devices"]) == {
+        "sent": 92,
+        "silent": 2,
+        "rejected": 2,
+        "paused": 2,
+        "offline": 2,
+    }
+    assert (
+        sum(len(payload) for _, topic, payload, _ in messages if topic.endswith("/metrics")) / (4 * 98) < 400
+    )
 
 
 def test_help_has_an_example():

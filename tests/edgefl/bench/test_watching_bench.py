@@ -1,4 +1,6 @@
-"""`edgefl bench monitor` and `edgefl bench dashboard` run, small: a real broker, a fleet that speaks, a terminal, a browser's stream."""
+"""`edgefl bench monitor` and `edgefl bench dashboard` run, small: a real broker, a fleet that speaks, a
+terminal, a browser's stream.
+"""
 
 import json
 
@@ -18,11 +20,20 @@ def test_what_watching_takes(what, also, monkeypatch, tmp_path):
         pytest.importorskip("textual")
     monkeypatch.setattr(process, "SETTLE_S", 5.0)
     out = tmp_path / "result.json"
-    ran = CliRunner().invoke(bench, [what, "--devices", "20", "--period", "1", "--seconds", "2", "--out", str(out)], catch_exceptions=False)
+    ran = CliRunner().invoke(
+        bench,
+        [what, "--devices", "20", "--period", "1", "--seconds", "2", "--out", str(out)],
+        catch_exceptions=False,
+    )
     assert ran.exit_code == 0, ran.output
     result = json.loads(out.read_text())
-    assert (result["devices"], result["seconds"], result["command"].split()[:3]) == (20, 2.0, ["edgefl", "bench", what])
-    # of 20 devices one is offline: 20 statuses and 19 metrics a second; 18 that are asked, and one that does not answer, a round of 20 s
+    assert (result["devices"], result["seconds"], result["command"].split()[:3]) == (
+        20,
+        2.0,
+        ["edgefl", "bench", what],
+    )
+    # of 20 devices one is offline: 20 statuses and 19 metrics a second; 18 that are asked, and one that does
+    # not answer, a round of 20 s
     assert result["messages_per_s"] == pytest.approx(39 + 3, abs=2)
     assert result["peak_rss_mb"] >= result["rss_mb"] > 20 and result["core_percent"] > 0 and result[also] > 0
     for told in ("20 devices", f"edgefl {what}", "of a core", result["machine"]):

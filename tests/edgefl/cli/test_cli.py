@@ -40,14 +40,17 @@ def test_alone_it_prints_the_five_commands_that_matter(capsys: pytest.CaptureFix
 
 def test_alone_it_imports_no_command() -> None:
     code = (
-        "import sys\nfrom edgefl.cli.main import run\nrun([])\nprint(sorted({'devices', 'numpy', 'paho', 'tensorflow'} & set(sys.modules)))"
+        "import sys\nfrom edgefl.cli.main import run\nrun([])\nprint(sorted({'devices', 'numpy', 'paho', "
+        "'tensorflow'} & set(sys.modules)))"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert ran.stdout.splitlines()[-1] == "[]"
 
 
 def test_python_m_edgefl() -> None:
-    ran = subprocess.run([sys.executable, "-m", "edgefl", "--version"], capture_output=True, text=True, check=True, timeout=60)
+    ran = subprocess.run(
+        [sys.executable, "-m", "edgefl", "--version"], capture_output=True, text=True, check=True, timeout=60
+    )
     assert ran.stdout.startswith("edgefl, version ")
 
 
@@ -62,14 +65,30 @@ def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]
         (DataError("x is 3, expected 4; fix it"), 1, "edgefl: x is 3, expected 4; fix it\n"),
         (KeyboardInterrupt(), 130, "\n"),
         (click.UsageError("no such thing"), 2, "no such thing"),
-        (OSError(28, "No space left on device", "/tmp/x"), 1, "No space left on device: '/tmp/x'; free some space"),
-        (ModuleNotFoundError("No module named 'tensorflow'", name="tensorflow"), 1, "pip install -e '.[aggregator]'"),
-        (ModuleNotFoundError("No module named 'amqtt'", name="amqtt.broker"), 1, "pip install -e '.[broker]'"),
+        (
+            OSError(28, "No space left on device", "/tmp/x"),
+            1,
+            "No space left on device: '/tmp/x'; free some space",
+        ),
+        (
+            ModuleNotFoundError("No module named 'tensorflow'", name="tensorflow"),
+            1,
+            "pip install -e '.[aggregator]'",
+        ),
+        (
+            ModuleNotFoundError("No module named 'amqtt'", name="amqtt.broker"),
+            1,
+            "pip install -e '.[broker]'",
+        ),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
 )
 def test_errors_are_one_message_and_a_code(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException, code: int, message: str
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    code: int,
+    message: str,
 ) -> None:
     command(monkeypatch, raises(error))
     assert cli.run(["boom"]) == code
@@ -90,7 +109,9 @@ def test_a_command_may_return_its_exit_code(monkeypatch: pytest.MonkeyPatch, res
     assert cli.run(["boom"]) == code
 
 
-def test_a_broken_package_hides_no_other(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broken_package_hides_no_other(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     register(monkeypatch, gone="nowhere_at_all:x", odd="edgefl.errors:DataError", other="edgefl.cli.main:cli")
     assert cli.run(["--help"]) == 0
     out = " ".join(capsys.readouterr().out.split())
@@ -106,7 +127,19 @@ def test_a_package_cannot_replace_a_command_of_the_core(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    "name", ["aggregator start", "broker start", "demo", "device start", "export", "infer", "init", "plan build", "plan inspect", "tune"]
+    "name",
+    [
+        "aggregator start",
+        "broker start",
+        "demo",
+        "device start",
+        "export",
+        "infer",
+        "init",
+        "plan build",
+        "plan inspect",
+        "tune",
+    ],
 )
 def test_each_command_has_help_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run([*name.split(), "--help"]) == 0

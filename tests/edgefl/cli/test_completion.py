@@ -1,4 +1,6 @@
-"""Shell completion: what a shell is told, that a real bash takes the script, and that TensorFlow stays out of it."""
+"""Shell completion: what a shell is told, that a real bash takes the script, and that TensorFlow stays out of
+it.
+"""
 
 import os
 import shutil
@@ -11,13 +13,19 @@ from edgefl.cli.completion import SHELLS, VARIABLE
 
 
 def ask(words: str, shell: str = "bash") -> list[str]:
-    env = {**os.environ, VARIABLE: f"{shell}_complete", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split(" ")) - 1)}
+    env = {
+        **os.environ,
+        VARIABLE: f"{shell}_complete",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split(" ")) - 1),
+    }
     code = (
-        "import sys, atexit\n"
-        "atexit.register(lambda: sys.stderr.write('HEAVY ' * bool({'tensorflow', 'sklearn', 'paho'} & set(sys.modules))))\n"
-        "from edgefl.cli.main import run\nsys.exit(run([]))"
+        "import sys, atexit\natexit.register(lambda: sys.stderr.write('HEAVY ' * bool({'tensorflow', "
+        "'sklearn', 'paho'} & set(sys.modules))))\nfrom edgefl.cli.main import run\nsys.exit(run([]))"
     )
-    ran = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120, check=False)
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120, check=False
+    )
     assert ran.stderr == ""
     return [line.partition(",")[2] for line in ran.stdout.splitlines() if line]
 
@@ -45,17 +53,32 @@ def test_nothing_is_offered_for_what_is_not_known() -> None:
 
 
 def test_files_are_left_to_the_shell() -> None:
-    env = {**os.environ, VARIABLE: "bash_complete", "COMP_WORDS": "edgefl init --data pi-1", "COMP_CWORD": "3"}
-    ran = subprocess.run([sys.executable, "-m", "edgefl"], env=env, capture_output=True, text=True, timeout=120, check=False)
+    env = {
+        **os.environ,
+        VARIABLE: "bash_complete",
+        "COMP_WORDS": "edgefl init --data pi-1",
+        "COMP_CWORD": "3",
+    }
+    ran = subprocess.run(
+        [sys.executable, "-m", "edgefl"], env=env, capture_output=True, text=True, timeout=120, check=False
+    )
     assert ran.stdout == "file,pi-1\n"
 
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_each_shell_takes_its_script(shell: str) -> None:
-    made = subprocess.run([sys.executable, "-m", "edgefl", "completion", shell], capture_output=True, text=True, timeout=60, check=True)
+    made = subprocess.run(
+        [sys.executable, "-m", "edgefl", "completion", shell],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     assert VARIABLE in made.stdout
     program = shutil.which(shell)
     if program is None:
         pytest.skip(f"no {shell} here")
-    checked = subprocess.run([program, "-n"], input=made.stdout, capture_output=True, text=True, timeout=60, check=False)
+    checked = subprocess.run(
+        [program, "-n"], input=made.stdout, capture_output=True, text=True, timeout=60, check=False
+    )
     assert (checked.returncode, checked.stderr) == (0, "")

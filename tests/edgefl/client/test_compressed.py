@@ -1,4 +1,6 @@
-"""What a codec rounds away is owed: added to the next update, kept on the device, and unseen by the algorithm."""
+"""What a codec rounds away is owed: added to the next update, kept on the device, and unseen by the
+algorithm.
+"""
 
 import numpy as np
 import pytest
@@ -21,7 +23,9 @@ OPTIONS = {"epochs": 1, "learning_rate": 0.3}
 def start(name="fedavg"):
     spec = softmax_spec(name, inputs=4, features=3, classes=3, options={})
     rng = np.random.default_rng(7)
-    return SoftmaxLearner(spec), {w.name: rng.normal(0, 0.5, w.shape).astype(np.float32) for w in spec.weights}
+    return SoftmaxLearner(spec), {
+        w.name: rng.normal(0, 0.5, w.shape).astype(np.float32) for w in spec.weights
+    }
 
 
 @pytest.mark.parametrize("codec", ["fp16", "int8", "top-10"])
@@ -29,9 +33,11 @@ def test_what_was_sent_and_what_is_owed_add_up_to_what_was_trained(codec, shards
     """Over three rounds: the sum of what arrived and of what is still owed is the sum of the plain deltas."""
     learner, weights = start()
     plain = make_algorithm("fedavg", learner, OPTIONS)
-    wrapped, state = compressed(plain, codec), ClientState()
+    wrapped = compressed(plain, codec)
+    state = ClientState()
     client_id, shard = next(iter(shards.items()))
-    arrived, trained = dict.fromkeys(weights, 0.0), dict.fromkeys(weights, 0.0)
+    arrived = dict.fromkeys(weights, 0.0)
+    trained = dict.fromkeys(weights, 0.0)
     for round in (1, 2, 3):
         broadcast = Broadcast(round, "federate", {"global": weights})
         update, state = wrapped.local_update(broadcast, state, shard, client_id, rng_for(1, round))
@@ -39,14 +45,18 @@ def test_what_was_sent_and_what_is_owed_add_up_to_what_was_trained(codec, shards
         for name in weights:
             arrived[name] = arrived[name] + update.deltas["global"][name].astype(float)
             trained[name] = trained[name] + wanted.deltas["global"][name].astype(float)
-        assert not np.array_equal(update.deltas["global"]["head/kernel"], wanted.deltas["global"]["head/kernel"])
+        assert not np.array_equal(
+            update.deltas["global"]["head/kernel"], wanted.deltas["global"]["head/kernel"]
+        )
         blob = encode_models(update.deltas, codec)
         expected = {"global": specs_of(update.deltas["global"])}
         assert len(blob) <= size_limit(model_specs(expected, codec))
         for name, array in decode_models(blob, expected, "pi", codec)["global"].items():
             assert array.tobytes() == update.deltas["global"][name].tobytes()
     for name in weights:
-        np.testing.assert_allclose(arrived[name] + state.arrays[f"{OWED}global/{name}"], trained[name], atol=2e-6)
+        np.testing.assert_allclose(
+            arrived[name] + state.arrays[f"{OWED}global/{name}"], trained[name], atol=2e-6
+        )
 
 
 @pytest.mark.parametrize("name", ["fedavg", "ditto", "apfl", "fedmix", "clustered", "aem"])
@@ -54,7 +64,9 @@ def test_the_laws_hold_with_a_codec(name, shards):
     """Among them algorithms that keep arrays of their own, which must not meet what is owed."""
     learner, initial = start(name)
     options = {"local_epochs": 20} if name == "aem" else {}
-    check_algorithm(lambda each: compressed(make_algorithm(name, each, options), "int8"), learner, initial, shards)
+    check_algorithm(
+        lambda each: compressed(make_algorithm(name, each, options), "int8"), learner, initial, shards
+    )
 
 
 def test_fp32_is_the_algorithm_itself():
@@ -66,11 +78,18 @@ def test_fp32_is_the_algorithm_itself():
 
 @pytest.mark.parametrize("codec", ["int8", "top-1"])
 def test_a_codec_leaves_a_client_alone_as_it_is(codec):
-    """One sample (1, 0) of class 0, from zero at rate 1: the error is (.5, -.5), so kernel and bias move by it in full."""
+    """One sample (1, 0) of class 0, from zero at rate 1: the error is (.5, -.5), so kernel and bias move by
+    it in full.
+    """
     learner = SoftmaxLearner(softmax_spec("fedavg", inputs=2, features=2, classes=2, options={}))
-    x, y = np.eye(2, dtype=np.float32), np.array([0, 1])
+    x = np.eye(2, dtype=np.float32)
+    y = np.array([0, 1])
     shard = Shard(x[:1], y[:1], x, y, 2)
-    initial = {"trunk/kernel": x, "head/kernel": np.zeros((2, 2), np.float32), "head/bias": np.zeros(2, np.float32)}
+    initial = {
+        "trunk/kernel": x,
+        "head/kernel": np.zeros((2, 2), np.float32),
+        "head/bias": np.zeros(2, np.float32),
+    }
     plain = make_algorithm("fedavg", learner, {"epochs": 1, "learning_rate": 1.0, "momentum": 0.0})
     alone = train_alone(compressed(plain, codec), initial, shard, 1, rng_for(1, 1))
     np.testing.assert_allclose(alone["head/kernel"], [[0.5, -0.5], [0, 0]], atol=1e-7)
@@ -84,18 +103,36 @@ def test_int8_learns_as_well(shards):
         records = []
         spec = softmax_spec("fedavg", inputs=4, features=3, classes=3, options={})
         config = FederationConfig(rounds=10, codec=codec)
-        simulate(Plan(spec, b"", b""), weights, shards, config, learner=learner, progress=lambda _, r, to=records: to.append(r))
+        simulate(
+            Plan(spec, b"", b""),
+            weights,
+            shards,
+            config,
+            learner=learner,
+            progress=lambda _, r, to=records: to.append(r),
+        )
         losses[codec] = records[-1].loss
     assert losses["int8"] == pytest.approx(losses["fp32"], abs=0.02)
 
 
 def test_an_update_of_lenet_is_a_quarter():
     """With all names and scales; a federation counts on .27."""
-    shapes = {"conv1": (5, 5, 1, 6), "conv2": (5, 5, 6, 16), "fc1": (400, 120), "fc2": (120, 84), "fc3": (84, 10)}
+    shapes = {
+        "conv1": (5, 5, 1, 6),
+        "conv2": (5, 5, 6, 16),
+        "fc1": (400, 120),
+        "fc2": (120, 84),
+        "fc3": (84, 10),
+    }
     rng = np.random.default_rng(1)
-    deltas = {f"{layer}/{kind}": rng.normal(0, 1, shape if kind == "kernel" else shape[-1:]).astype(np.float32)
-              for layer, shape in shapes.items() for kind in ("kernel", "bias")}  # fmt: skip
-    sizes = {codec: len(encode_models({"global": deltas}, codec)) for codec in ("fp32", "fp16", "int8", "top-10")}
+    deltas = {
+        f"{layer}/{kind}": rng.normal(0, 1, shape if kind == "kernel" else shape[-1:]).astype(np.float32)
+        for layer, shape in shapes.items()
+        for kind in ("kernel", "bias")
+    }
+    sizes = {
+        codec: len(encode_models({"global": deltas}, codec)) for codec in ("fp32", "fp16", "int8", "top-10")
+    }
     assert sizes["int8"] <= 0.26 * sizes["fp32"]
     assert sizes["fp16"] <= 0.505 * sizes["fp32"]
     assert sizes["top-10"] <= 0.21 * sizes["fp32"]

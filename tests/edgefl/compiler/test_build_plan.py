@@ -24,7 +24,9 @@ SMALL = ["--model", "softmax", "--input-shape", "6,6,1", "--num-classes", "3"]
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("plan")
-    result = CliRunner().invoke(plan_command, ["build", *SMALL, "--algorithm", "pfl-mf", "-o", str(directory)])
+    result = CliRunner().invoke(
+        plan_command, ["build", *SMALL, "--algorithm", "pfl-mf", "-o", str(directory)]
+    )
     assert result.exit_code == 0, result.output
     return directory
 
@@ -42,14 +44,23 @@ def test_what_was_written_is_what_was_built(built):
 
 
 def test_inspect_needs_no_tensorflow(built):
-    code = "import sys; sys.modules['tensorflow'] = None; from edgefl.cli.main import run; sys.exit(run(sys.argv[1:]))"
+    code = (
+        "import sys; sys.modules['tensorflow'] = None; from edgefl.cli.main import run; "
+        "sys.exit(run(sys.argv[1:]))"
+    )
     found = subprocess.run(
-        [sys.executable, "-c", code, "plan", "inspect", str(built), "--json"], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code, "plan", "inspect", str(built), "--json"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
     report = json.loads(found.stdout)
     assert report["num_weights"] == 111
     assert report["signatures"]["predict"]["ops"]["RESHAPE"] == 1
-    assert report["signatures"]["train"]["data"] == {"x": [report["signatures"]["train"]["batch_size"], 6, 6, 1]}
+    assert report["signatures"]["train"]["data"] == {
+        "x": [report["signatures"]["train"]["batch_size"], 6, 6, 1]
+    }
 
 
 @pytest.mark.parametrize(
@@ -81,19 +92,27 @@ def test_a_truncated_program_is_refused_in_words(built, tmp_path, capsys):
 
 
 def test_both_learners_personalize_alike(built):
-    """The whole of PFL-MF's signatures: equal mixtures' logits from the device's learner and from TensorFlow."""
+    """The whole of PFL-MF's signatures: equal mixtures' logits from the device's learner and from
+    TensorFlow.
+    """
     from edgefl.algorithms.registry import objectives
     from edgefl.compiler.build import make_network
     from edgefl.rng import rng_for
 
     plan = load_plan(built)
     config = FederationConfig(algorithm="pfl-mf", model=ModelConfig("softmax", (6, 6, 1), 3))
-    device, oracle = LiteRTLearner(plan), KerasLearner(plan.spec, objectives("pfl-mf", make_network(config), {}))
+    device = LiteRTLearner(plan)
+    oracle = KerasLearner(plan.spec, objectives("pfl-mf", make_network(config), {}))
     rng = np.random.default_rng(0)
-    data = {"gate_input": rng.random((70, 36), dtype=np.float32), "logits": rng.normal(size=(70, 2, 3)).astype(np.float32)}
+    data = {
+        "gate_input": rng.random((70, 36), dtype=np.float32),
+        "logits": rng.normal(size=(70, 2, 3)).astype(np.float32),
+    }
     gate = {"gate/kernel": np.zeros((36, 1), np.float32), "gate/bias": np.zeros(1, np.float32)}
     y = rng.integers(0, 3, 70)
-    trained = [one.fit("train_gate", gate, data, y, epochs=3, rng=rng_for(1, 1))[0] for one in (device, oracle)]
+    trained = [
+        one.fit("train_gate", gate, data, y, epochs=3, rng=rng_for(1, 1))[0] for one in (device, oracle)
+    ]
     for name in gate:
         np.testing.assert_allclose(trained[0][name], trained[1][name], atol=1e-5)
         assert np.abs(trained[0][name]).max() > 1e-4

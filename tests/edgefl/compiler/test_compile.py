@@ -33,7 +33,13 @@ def residual() -> Any:
     y = L.Conv2D(4, 3, padding="same", activation="relu", name="a")(x)
     y = L.Add()([y, L.Conv2D(4, 3, padding="same", name="b")(y)])
     inner = keras.Sequential(
-        [keras.Input((8, 8, 4)), L.Conv2D(4, 3, strides=2, name="c"), L.BatchNormalization(name="n"), L.ReLU()], name="inner"
+        [
+            keras.Input((8, 8, 4)),
+            L.Conv2D(4, 3, strides=2, name="c"),
+            L.BatchNormalization(name="n"),
+            L.ReLU(),
+        ],
+        name="inner",
     )
     y = L.GlobalAveragePooling2D()(inner(y))
     return keras.Model(x, L.Dense(3)(L.Dropout(0.3, name="dropout")(L.Dense(5, activation="relu")(y))))
@@ -72,25 +78,35 @@ MODELS: dict[str, Callable[[], Any]] = {
         L.MaxPooling2D(3, strides=2, padding="same"),
         L.GlobalAveragePooling2D(),
     ),
-    "softmax-end": lambda: sequence((6,), L.Dense(8, activation="sigmoid"), L.Dropout(0.5), L.Dense(3), end=(L.Softmax(),)),
+    "softmax-end": lambda: sequence(
+        (6,), L.Dense(8, activation="sigmoid"), L.Dropout(0.5), L.Dense(3), end=(L.Softmax(),)
+    ),
     "residual": residual,
 }
 
 
 def make_plan(network: Network, objectives: tuple[of.Objective, ...]) -> Plan:
     program, signatures = compile_program(objectives)
-    return Plan(PlanSpec("m", "a", {}, network.input_shape, network.num_classes, network.specs, signatures), program, b"")
+    return Plan(
+        PlanSpec("m", "a", {}, network.input_shape, network.num_classes, network.specs, signatures),
+        program,
+        b"",
+    )
 
 
 def samples(network: Network, count: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(3)
-    return rng.random((count, *network.input_shape), dtype=np.float32), rng.integers(0, network.num_classes, count)
+    return rng.random((count, *network.input_shape), dtype=np.float32), rng.integers(
+        0, network.num_classes, count
+    )
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_program_trains_as_tensorflow_does(name):
     network = Network(MODELS[name]())
-    optimizer = {"conv": sgd(0.05, momentum=0.9, weight_decay=1e-3), "depthwise": adamw(0.01)}.get(name, sgd(0.05))
+    optimizer = {"conv": sgd(0.05, momentum=0.9, weight_decay=1e-3), "depthwise": adamw(0.01)}.get(
+        name, sgd(0.05)
+    )
     objectives = (
         of.classify(network, 4, optimizer),
         of.predict(network, 6),
@@ -100,7 +116,8 @@ def test_a_program_trains_as_tensorflow_does(name):
     )
     plan = make_plan(network, objectives)
     x, y = samples(network, 10)
-    device, oracle = LiteRTLearner(plan), KerasLearner(plan.spec, objectives)
+    device = LiteRTLearner(plan)
+    oracle = KerasLearner(plan.spec, objectives)
     start = network.initial_weights()
     (got, loss), (expected, expected_loss) = (
         one.fit("train", start, {"x": x}, y, epochs=3, rng=rng_for(1, 1, "a")) for one in (device, oracle)
@@ -111,9 +128,14 @@ def test_a_program_trains_as_tensorflow_does(name):
         np.testing.assert_allclose(got[weight], expected[weight], atol=1e-5, err_msg=weight)
     features = device.predict("features", start, {"x": x})
     np.testing.assert_allclose(
-        device.predict("predict_head", start, {"features": features}), oracle.predict("predict", start, {"x": x}), atol=1e-5
+        device.predict("predict_head", start, {"features": features}),
+        oracle.predict("predict", start, {"x": x}),
+        atol=1e-5,
     )
-    heads = [one.fit("train_head", start, {"features": features}, y, epochs=2, rng=rng_for(1, 1, "b"))[0] for one in (device, oracle)]
+    heads = [
+        one.fit("train_head", start, {"features": features}, y, epochs=2, rng=rng_for(1, 1, "b"))[0]
+        for one in (device, oracle)
+    ]
     for weight in heads[0]:
         np.testing.assert_allclose(heads[0][weight], heads[1][weight], atol=1e-5, err_msg=weight)
 
@@ -138,7 +160,10 @@ class Odd(L.Layer):
 @pytest.mark.parametrize(
     ("layers", "message"),
     [
-        ((L.Conv2D(4, 3, groups=2, name="grouped"),), r"layer grouped needs Conv2DBackpropFilter: .*replace the layer"),
+        (
+            (L.Conv2D(4, 3, groups=2, name="grouped"),),
+            r"layer grouped needs Conv2DBackpropFilter: .*replace the layer",
+        ),
         ((L.SpatialDropout2D(0.5, name="spatial"),), r"layer spatial \(SpatialDropout2D\).*use Dropout"),
         ((Odd(name="odd"),), r"layer odd needs Betainc: .*replace the layer"),
     ],
@@ -162,6 +187,8 @@ def test_a_loss_is_the_mean_over_weighted_samples():
     plan = make_plan(network, (objective,))
     weights = {"fc/kernel": np.eye(2, dtype=np.float32), "fc/bias": np.zeros(2, np.float32)}
     x = np.array([[2.0, 0.0]], np.float32)
-    trained, loss = LiteRTLearner(plan).fit("train", weights, {"x": x}, np.array([1]), epochs=1, rng=rng_for(1, 1))
+    trained, loss = LiteRTLearner(plan).fit(
+        "train", weights, {"x": x}, np.array([1]), epochs=1, rng=rng_for(1, 1)
+    )
     assert loss == pytest.approx(2.126928, abs=1e-5)
     np.testing.assert_allclose(trained["fc/bias"], [-0.880797, 0.880797], atol=1e-6)

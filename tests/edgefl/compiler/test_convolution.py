@@ -22,16 +22,27 @@ from edgefl.rng import rng_for
 SIZES = st.tuples(st.integers(1, 4), st.integers(1, 4))
 
 
-def oracle(image: tf.Tensor, weights: tf.Tensor, strides: tuple[int, int], dilation: int, padding: str) -> tf.Tensor:
+def oracle(
+    image: tf.Tensor, weights: tf.Tensor, strides: tuple[int, int], dilation: int, padding: str
+) -> tf.Tensor:
     if dilation > 1:  # conv2d has no gradient on a CPU then
         return tf.nn.atrous_conv2d(image, weights, dilation, padding)
     return tf.nn.conv2d(image, weights, strides, padding)
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
-@given(SIZES, SIZES, SIZES, st.sampled_from([(1, 1), (2, 2), (3, 3)]), st.integers(1, 2), st.sampled_from(["SAME", "VALID"]))
+@given(
+    SIZES,
+    SIZES,
+    SIZES,
+    st.sampled_from([(1, 1), (2, 2), (3, 3)]),
+    st.integers(1, 2),
+    st.sampled_from(["SAME", "VALID"]),
+)
 def test_convolve(kernel, extra, channels, strides, dilation, padding):
-    """Images down to one pixel, of which the edge of a window sees padding only; filters with fewer and with more channels out than in."""
+    """Images down to one pixel, of which the edge of a window sees padding only; filters with fewer and with
+    more channels out than in.
+    """
     dilation = 1 if strides != (1, 1) else dilation
     windows = [(k - 1) * dilation + 1 for k in kernel]
     size = tuple(e if padding == "SAME" else window + e - 1 for window, e in zip(windows, extra, strict=True))
@@ -51,11 +62,15 @@ def test_convolve(kernel, extra, channels, strides, dilation, padding):
 
 
 def test_a_convolution_by_hand():
-    """Image 1..9 row by row, filter ((1, 10), (100, 1000)): the window at the upper left gives 1 + 20 + 400 + 5000."""
+    """Image 1..9 row by row, filter ((1, 10), (100, 1000)): the window at the upper left gives 1 + 20 + 400 +
+    5000.
+    """
     image = tf.reshape(tf.range(1.0, 10.0), (1, 3, 3, 1))
     weights = tf.reshape(tf.constant([1.0, 10.0, 100.0, 1000.0]), (2, 2, 1, 1))
     geometry = make_geometry((3, 3), (2, 2), (1, 1), (1, 1), "VALID")
-    out = convolution.convolve(image, weights, geometry)  # one sample of one channel looks the same when it is turned
+    out = convolution.convolve(
+        image, weights, geometry
+    )  # one sample of one channel looks the same when it is turned
     np.testing.assert_array_equal(out[0, :, :, 0], [[5421, 6532], [8754, 9865]])
 
 
@@ -105,8 +120,12 @@ def test_a_large_convolution_stays_one_and_trains_alike(monkeypatch: pytest.Monk
     plan = Plan(PlanSpec("m", "a", {}, (9, 8, 2), 3, network.specs, signatures), program, b"")
     assert inspect_plan(plan)["signatures"]["train"]["ops"]["CONV_2D"] >= 2
     rng = np.random.default_rng(0)
-    x, y = rng.random((10, 9, 8, 2), dtype=np.float32), rng.integers(0, 3, 10)
+    x = rng.random((10, 9, 8, 2), dtype=np.float32)
+    y = rng.integers(0, 3, 10)
     learners = (LiteRTLearner(plan), KerasLearner(plan.spec, objectives))
-    got, expected = (one.fit("train", network.initial_weights(), {"x": x}, y, epochs=2, rng=rng_for(1, 1))[0] for one in learners)
+    got, expected = (
+        one.fit("train", network.initial_weights(), {"x": x}, y, epochs=2, rng=rng_for(1, 1))[0]
+        for one in learners
+    )
     for name in expected:
         np.testing.assert_allclose(got[name], expected[name], atol=1e-5, err_msg=name)

@@ -1,4 +1,6 @@
-"""First weights of algorithms with several models: a proper draw each, and of a pretrained model the trunk with a new head."""
+"""First weights of algorithms with several models: a proper draw each, and of a pretrained model the trunk
+with a new head.
+"""
 
 from dataclasses import replace
 
@@ -17,7 +19,10 @@ SEVERAL = ("aem", "fedmix")
 
 def orthogonal(input_shape, num_classes):
     """A network whose first dense kernel is orthogonal and whose biases are drawn too."""
-    drawn = {"kernel_initializer": keras.initializers.Orthogonal(), "bias_initializer": keras.initializers.RandomUniform(-1.0, 1.0)}
+    drawn = {
+        "kernel_initializer": keras.initializers.Orthogonal(),
+        "bias_initializer": keras.initializers.RandomUniform(-1.0, 1.0),
+    }
     layers = keras.layers
     return keras.Sequential(
         [
@@ -30,11 +35,15 @@ def orthogonal(input_shape, num_classes):
 
 
 def experts(config):
-    """Return the plan and the first weights of each of the algorithm's models, as the aggregator makes them."""
+    """Return the plan and the first weights of each of the algorithm's models, as the aggregator makes
+    them.
+    """
     from edgefl.algorithms.plans import build_plan
 
     plan, initial = build_plan(config)
-    state = make_algorithm(plan.spec.algorithm, None, plan.spec.options).init(initial, rng_for(config.seed, 0, "init"))
+    state = make_algorithm(plan.spec.algorithm, None, plan.spec.options).init(
+        initial, rng_for(config.seed, 0, "init")
+    )
     return plan, [state.models[f"expert{k}"] for k in range(3)], state
 
 
@@ -47,7 +56,9 @@ def trained(tmp_path_factory):
             keras.Input((4, 4, 1)),
             layers.Conv2D(2, 3, activation="relu", name="conv"),
             layers.Flatten(),
-            layers.Dense(5, activation="relu", name="fc1", kernel_initializer=keras.initializers.GlorotUniform(seed=7)),
+            layers.Dense(
+                5, activation="relu", name="fc1", kernel_initializer=keras.initializers.GlorotUniform(seed=7)
+            ),
             layers.Dense(3, name="fc2", kernel_initializer=keras.initializers.GlorotUniform(seed=7)),
         ]
     )
@@ -64,7 +75,9 @@ def config_of(algorithm, model):
 
 @pytest.mark.parametrize("algorithm", SEVERAL)
 def test_a_pretrained_model_keeps_its_trunk_and_gets_a_new_head(algorithm, trained):
-    """Trained weights are about 3; Glorot draws 0 on average and at most sqrt(6 / (8 + 5)) = .68, and a bias starts at zero."""
+    """Trained weights are about 3; Glorot draws 0 on average and at most sqrt(6 / (8 + 5)) = .68, and a bias
+    starts at zero.
+    """
     _, models, state = experts(config_of(algorithm, ModelConfig(str(trained), (4, 4, 1), 3)))
     for model in models:
         np.testing.assert_array_equal(model["conv/kernel"], models[0]["conv/kernel"])
@@ -91,12 +104,18 @@ def test_an_untrained_model_is_drawn_by_its_own_initializers():
 
 
 def test_the_draws_are_no_part_of_the_plan():
-    """The plan has the same weights as before; the same seed gives the same draws, another seed gives others."""
+    """The plan has the same weights as before; the same seed gives the same draws, another seed gives
+    others.
+    """
     from edgefl.algorithms.plans import build_plan
 
     config = config_of("ifca", ModelConfig("softmax", (4, 4, 1), 3))
-    (plan, initial), (again, same), (_, other) = (build_plan(replace(config, seed=seed)) for seed in (1, 1, 2))
-    assert {spec.name for spec in plan.spec.weights} == {name for name in initial if not name.startswith("draw:")}
+    (plan, initial), (again, same), (_, other) = (
+        build_plan(replace(config, seed=seed)) for seed in (1, 1, 2)
+    )
+    assert {spec.name for spec in plan.spec.weights} == {
+        name for name in initial if not name.startswith("draw:")
+    }
     assert plan.id == again.id
     draw = "draw:1/" + plan.spec.weights[0].name
     np.testing.assert_array_equal(initial[draw], same[draw])
@@ -110,7 +129,10 @@ def test_the_aggregator_reads_the_draws_beside_the_plan(tmp_path):
         '[federation]\nname = "x"\n[model]\nname = "softmax"\ninput_shape = [4, 4, 1]\nnum_classes = 3\n'
         '[algorithm]\nname = "ifca"\nnum_experts = 3\n'
     )
-    assert run(["plan", "build", "--config", str(tmp_path / "federation.toml"), "-o", str(tmp_path / "plan")]) == 0
+    assert (
+        run(["plan", "build", "--config", str(tmp_path / "federation.toml"), "-o", str(tmp_path / "plan")])
+        == 0
+    )
     _, initial = open_plan(tmp_path / "plan", config_of("ifca", ModelConfig("softmax", (4, 4, 1), 3)))
     assert sorted(name for name in initial if name.startswith("draw:1/")) == [
         f"draw:1/{name}" for name in sorted(name for name in initial if not name.startswith("draw:"))

@@ -21,7 +21,9 @@ def gradients(layer: Any, x: np.ndarray, upstream: np.ndarray, override: bool) -
     """The gradients of sum(layer(x) * upstream) by x and by the layer's trained weights."""
 
     def run(x: Any, *weights: Any) -> Any:
-        y = layer.stateless_call(list(weights), [v.value for v in layer.non_trainable_variables], x, **training)[0]
+        y = layer.stateless_call(
+            list(weights), [v.value for v in layer.non_trainable_variables], x, **training
+        )[0]
         return tf.gradients(tf.reduce_sum(y * upstream), [x, *weights])
 
     def overridden(*args: Any) -> Any:
@@ -36,12 +38,18 @@ def gradients(layer: Any, x: np.ndarray, upstream: np.ndarray, override: bool) -
 def check(layer: Any, shape: tuple[int, ...], seed: int = 0, levels: int = 0) -> None:
     """Compare on random values; with `levels`, on so few that maxima tie."""
     rng = np.random.default_rng(seed)
-    x = rng.normal(size=shape).astype(np.float32) if not levels else rng.integers(0, levels, shape).astype(np.float32)
+    x = (
+        rng.normal(size=shape).astype(np.float32)
+        if not levels
+        else rng.integers(0, levels, shape).astype(np.float32)
+    )
     layer.build(shape)
     for variable in layer.trainable_variables:
         variable.assign(rng.normal(size=variable.shape).astype(np.float32))
     upstream = rng.normal(size=layer(x).shape).astype(np.float32)
-    for expected, received in zip(gradients(layer, x, upstream, False), gradients(layer, x, upstream, True), strict=True):
+    for expected, received in zip(
+        gradients(layer, x, upstream, False), gradients(layer, x, upstream, True), strict=True
+    ):
         assert received.shape == expected.shape
         scale = max(1.0, float(np.abs(expected).max()))
         np.testing.assert_allclose(received / scale, expected / scale, atol=1e-5, rtol=0)
@@ -49,7 +57,13 @@ def check(layer: Any, shape: tuple[int, ...], seed: int = 0, levels: int = 0) ->
 
 @EXAMPLES
 @given(
-    st.tuples(SMALL, SMALL), SMALL, SMALL, st.tuples(st.integers(1, 5), st.integers(1, 5)), st.integers(1, 3), PADDING, st.integers(0, 7)
+    st.tuples(SMALL, SMALL),
+    SMALL,
+    SMALL,
+    st.tuples(st.integers(1, 5), st.integers(1, 5)),
+    st.integers(1, 3),
+    PADDING,
+    st.integers(0, 7),
 )
 def test_conv2d(kernel, channels, filters, extra, stride, padding, seed):
     size = (kernel[0] + extra[0], kernel[1] + extra[1])
@@ -91,25 +105,58 @@ def test_pooling2d(kind, window, strides, extra, padding, levels):
 
 
 @EXAMPLES
-@given(st.sampled_from(["MaxPooling1D", "AveragePooling1D"]), SMALL, st.integers(1, 3), st.integers(0, 6), PADDING, st.sampled_from([0, 2]))
+@given(
+    st.sampled_from(["MaxPooling1D", "AveragePooling1D"]),
+    SMALL,
+    st.integers(1, 3),
+    st.integers(0, 6),
+    PADDING,
+    st.sampled_from([0, 2]),
+)
 def test_pooling1d(kind, window, stride, extra, padding, levels):
     assume(window + extra >= 1)
-    check(getattr(keras.layers, kind)(window, strides=stride, padding=padding), (2, window + extra, 3), levels=levels)
+    check(
+        getattr(keras.layers, kind)(window, strides=stride, padding=padding),
+        (2, window + extra, 3),
+        levels=levels,
+    )
 
 
 @settings(EXAMPLES, max_examples=8)
 @given(st.tuples(SMALL, SMALL), st.integers(1, 3), st.integers(1, 3), st.integers(1, 2), PADDING)
 def test_depthwise1d_and_separable1d(kernel, channels, multiplier, stride, padding):
     shape = (2, kernel[0] + kernel[1], channels)
-    check(keras.layers.DepthwiseConv1D(kernel[0], strides=stride, padding=padding, depth_multiplier=multiplier), shape)
-    check(keras.layers.SeparableConv1D(3, kernel[0], strides=stride, padding=padding, depth_multiplier=multiplier), shape)
+    check(
+        keras.layers.DepthwiseConv1D(kernel[0], strides=stride, padding=padding, depth_multiplier=multiplier),
+        shape,
+    )
+    check(
+        keras.layers.SeparableConv1D(
+            3, kernel[0], strides=stride, padding=padding, depth_multiplier=multiplier
+        ),
+        shape,
+    )
 
 
 ACTIVATIONS = (
-    "sigmoid", "tanh", "elu", "selu", "softplus", "softsign", "silu", "mish", "relu6", "hard_sigmoid", "hard_silu", "exponential",
-    "log_softmax", "gelu",
-)  # fmt: skip
-CUTS = st.sampled_from([slice(None), slice(1, None), slice(None, -1), slice(-2, None), slice(1, 3), slice(0, 4, 2), 0, -1])
+    "sigmoid",
+    "tanh",
+    "elu",
+    "selu",
+    "softplus",
+    "softsign",
+    "silu",
+    "mish",
+    "relu6",
+    "hard_sigmoid",
+    "hard_silu",
+    "exponential",
+    "log_softmax",
+    "gelu",
+)
+CUTS = st.sampled_from(
+    [slice(None), slice(1, None), slice(None, -1), slice(-2, None), slice(1, 3), slice(0, 4, 2), 0, -1]
+)
 
 
 @EXAMPLES
@@ -169,7 +216,9 @@ LAYERS_1D: dict[str, Callable[[], Any]] = {
 }
 JOINS: dict[str, Callable[[Any], Any]] = {
     "Add": lambda x: keras.layers.Add()([x, tf.nn.relu(x), x]),
-    "Multiply": lambda x: keras.layers.Multiply()([x, tf.nn.sigmoid(tf.reduce_mean(x, (1, 2), keepdims=True))]),
+    "Multiply": lambda x: keras.layers.Multiply()(
+        [x, tf.nn.sigmoid(tf.reduce_mean(x, (1, 2), keepdims=True))]
+    ),
     "Concatenate": lambda x: keras.layers.Concatenate()([x, tf.nn.relu6(x)]),
     "Average": lambda x: keras.layers.Average()([x, tf.tanh(x)]),
     "Maximum": lambda x: keras.layers.Maximum()([x, 0.5 * x]),

@@ -1,7 +1,8 @@
 """Fifty steps of a plan against Keras's own training loop: every optimizer, to 1e-5.
 
-Adam divides by the size of the gradient, so it makes much of a ReLU or a maximum that rounding flips in one run and not in the
-other: Keras with inputs moved by 1e-7 parts from itself by 1e-3 on LeNet-5. The adaptive optimizers train a smooth network.
+Adam divides by the size of the gradient, so it makes much of a ReLU or a maximum that rounding flips in one
+run and not in the other: Keras with inputs moved by 1e-7 parts from itself by 1e-3 on LeNet-5. The adaptive
+optimizers train a smooth network.
 """
 
 from typing import Any
@@ -22,11 +23,19 @@ from edgefl.models import build_model
 from edgefl.plan.spec import Plan, PlanSpec
 from edgefl.rng import rng_for
 
-BATCH, COUNT, EPOCHS = 8, 80, 5
+BATCH = 8
+COUNT = 80
+EPOCHS = 5
 CASES: dict[str, tuple[Optimizer, Any]] = {
     "sgd": (sgd(0.05), lambda: keras.optimizers.SGD(0.05)),
-    "momentum": (sgd(0.02, momentum=0.9, weight_decay=5e-3), lambda: keras.optimizers.SGD(0.02, momentum=0.9, weight_decay=5e-3)),
-    "nesterov": (sgd(0.02, momentum=0.9, nesterov=True), lambda: keras.optimizers.SGD(0.02, momentum=0.9, nesterov=True)),
+    "momentum": (
+        sgd(0.02, momentum=0.9, weight_decay=5e-3),
+        lambda: keras.optimizers.SGD(0.02, momentum=0.9, weight_decay=5e-3),
+    ),
+    "nesterov": (
+        sgd(0.02, momentum=0.9, nesterov=True),
+        lambda: keras.optimizers.SGD(0.02, momentum=0.9, nesterov=True),
+    ),
     "adam": (adam(0.002), lambda: keras.optimizers.Adam(0.002)),
     "adamw": (adamw(0.002, weight_decay=0.01), lambda: keras.optimizers.AdamW(0.002, weight_decay=0.01)),
 }
@@ -65,7 +74,9 @@ def test_fifty_steps(name):
     program, signatures = compile_program((of.classify(network, BATCH, optimizer),))
     spec = PlanSpec("model", "none", {}, (28, 28, 1), 10, network.specs, signatures)
     x, y = digits(COUNT, (28, 28, 1))
-    got, _ = LiteRTLearner(Plan(spec, program, b"")).fit("train", start, {"x": x}, y, epochs=EPOCHS, rng=rng_for(1, 1, "a"))
+    got, _ = LiteRTLearner(Plan(spec, program, b"")).fit(
+        "train", start, {"x": x}, y, epochs=EPOCHS, rng=rng_for(1, 1, "a")
+    )
 
     model.compile(make_keras(), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     rng = rng_for(1, 1, "a")

@@ -1,4 +1,6 @@
-"""Chains of layers as programs: builtin ops only, that the runtime takes, and the weights that TensorFlow trains."""
+"""Chains of layers as programs: builtin ops only, that the runtime takes, and the weights that TensorFlow
+trains.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -37,35 +39,58 @@ CHAINS: dict[str, tuple[tuple[int, ...], Callable[[], Callable[[Any], Any]]]] = 
     "image": (
         (7, 7, 2),
         lambda: chain(
-            L.Rescaling(0.5, 0.1), L.SeparableConv2D(4, 3), L.LeakyReLU(0.1), L.Cropping2D(1), L.UpSampling2D(2), L.LayerNormalization(),
-            L.PReLU(), L.ZeroPadding2D(1), L.Permute((2, 1, 3)), L.GlobalMaxPooling2D(),
+            L.Rescaling(0.5, 0.1),
+            L.SeparableConv2D(4, 3),
+            L.LeakyReLU(0.1),
+            L.Cropping2D(1),
+            L.UpSampling2D(2),
+            L.LayerNormalization(),
+            L.PReLU(),
+            L.ZeroPadding2D(1),
+            L.Permute((2, 1, 3)),
+            L.GlobalMaxPooling2D(),
         ),
     ),
     "depthwise": (
         (8, 8, 3),
         lambda: chain(
-            L.DepthwiseConv2D(3, dilation_rate=2, depth_multiplier=2, activation="elu"), L.GroupNormalization(3), L.Activation("softsign"),
-            L.AveragePooling2D(3, strides=2, padding="same"), L.UnitNormalization(), L.Activation("mish"), L.Flatten(),
+            L.DepthwiseConv2D(3, dilation_rate=2, depth_multiplier=2, activation="elu"),
+            L.GroupNormalization(3),
+            L.Activation("softsign"),
+            L.AveragePooling2D(3, strides=2, padding="same"),
+            L.UnitNormalization(),
+            L.Activation("mish"),
+            L.Flatten(),
         ),
     ),
     "window": (
         (9, 2),
         lambda: chain(
-            L.Conv1D(3, 3, padding="causal", dilation_rate=2), L.BatchNormalization(), L.ReLU(6.0), L.DepthwiseConv1D(3, padding="same"),
-            L.SeparableConv1D(4, 2), L.GroupNormalization(2), L.UpSampling1D(2), L.AveragePooling1D(3), L.ZeroPadding1D(1),
-            L.GlobalAveragePooling1D(), L.Dense(5, "softplus"), L.BatchNormalization(),
+            L.Conv1D(3, 3, padding="causal", dilation_rate=2),
+            L.BatchNormalization(),
+            L.ReLU(6.0),
+            L.DepthwiseConv1D(3, padding="same"),
+            L.SeparableConv1D(4, 2),
+            L.GroupNormalization(2),
+            L.UpSampling1D(2),
+            L.AveragePooling1D(3),
+            L.ZeroPadding1D(1),
+            L.GlobalAveragePooling1D(),
+            L.Dense(5, "softplus"),
+            L.BatchNormalization(),
         ),
     ),
     "normalised": (
         (4, 2),
         lambda: chain(
             L.Normalization(mean=[3.0, -1.0], variance=[100.0, 0.01]),
-            L.LSTM(3, unroll=True, return_sequences=True), L.SimpleRNN(3, unroll=True),
+            L.LSTM(3, unroll=True, return_sequences=True),
+            L.SimpleRNN(3, unroll=True),
         ),
     ),
     "recurrent": ((3, 2), lambda: chain(L.GRU(3, unroll=True))),
     "joined": ((6, 6, 4), lambda: squeezed),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CHAINS)
@@ -80,7 +105,8 @@ def test_a_chain_trains_as_tensorflow_does(name):
     ops = set(inspect_plan(plan)["signatures"]["train"]["ops"])
     assert not {op for op in ops if op == "CUSTOM" or op.startswith(("FLEX", "STABLEHLO"))}
     rng = np.random.default_rng(0)
-    data, y = rng.normal(size=(6, *shape)).astype(np.float32), rng.integers(0, 3, 6)
+    data = rng.normal(size=(6, *shape)).astype(np.float32)
+    y = rng.integers(0, 3, 6)
     start = network.initial_weights()
     got, expected = (
         one.fit("train", start, {"x": data}, y, epochs=2, rng=rng_for(1, 1))[0]

@@ -20,7 +20,14 @@ def constants(network: Network) -> dict[str, tf.Tensor]:
 def test_lenet5_is_split_at_its_classifier():
     network = Network(build_model(ModelConfig("lenet5")))
     assert network.trunk_names == ("conv1/kernel", "conv1/bias", "conv2/kernel", "conv2/bias")
-    assert network.head_names == ("fc1/kernel", "fc1/bias", "fc2/kernel", "fc2/bias", "fc3/kernel", "fc3/bias")
+    assert network.head_names == (
+        "fc1/kernel",
+        "fc1/bias",
+        "fc2/kernel",
+        "fc2/bias",
+        "fc3/kernel",
+        "fc3/bias",
+    )
     assert network.features_shape == (400,)
     x = np.random.default_rng(0).random((3, 28, 28, 1), dtype=np.float32)
     weights = constants(network)
@@ -36,7 +43,9 @@ def test_a_pass_reads_its_arguments_and_not_the_model():
     np.testing.assert_allclose(network.apply(weights, tf.constant([[1.0, 1.0]]))[0], [[14.0, 26.0]])
 
 
-@pytest.mark.parametrize("end", [[L.Dense(2, activation="softmax", name="fc")], [L.Dense(2, name="fc"), L.Softmax()]])
+@pytest.mark.parametrize(
+    "end", [[L.Dense(2, activation="softmax", name="fc")], [L.Dense(2, name="fc"), L.Softmax()]]
+)
 def test_a_last_softmax_is_cut_to_logits(end):
     network = Network(keras.Sequential([keras.Input((2,)), *end]))
     weights = {"fc/kernel": tf.constant([[1.0, 2.0], [3.0, 4.0]]), "fc/bias": tf.constant([0.0, 0.0])}
@@ -44,14 +53,18 @@ def test_a_last_softmax_is_cut_to_logits(end):
 
 
 def test_dropout_keeps_where_noise_plus_keep_reaches_one():
-    model = keras.Sequential([keras.Input((4,)), L.Dense(4, name="a"), L.Dropout(0.5, name="drop"), L.Dense(4, name="b")])
+    model = keras.Sequential(
+        [keras.Input((4,)), L.Dense(4, name="a"), L.Dropout(0.5, name="drop"), L.Dense(4, name="b")]
+    )
     network = Network(model)
     (spec,) = network.noise(2)
     assert (spec.name, spec.shape) == ("drop", (2, 4))
     assert network.head_noise(2) == (spec,)
     eye = {"a/kernel": tf.eye(4), "a/bias": tf.zeros(4), "b/kernel": tf.eye(4), "b/bias": tf.zeros(4)}
     noise = tf.constant([[0.0, 0.49, 0.5, 0.99]])
-    np.testing.assert_allclose(network.apply(eye, tf.ones((1, 4)), training=True, noise={"drop": noise})[0], [[0, 0, 2, 2]])
+    np.testing.assert_allclose(
+        network.apply(eye, tf.ones((1, 4)), training=True, noise={"drop": noise})[0], [[0, 0, 2, 2]]
+    )
     np.testing.assert_allclose(network.apply(eye, tf.ones((1, 4)))[0], [[1, 1, 1, 1]])
 
 
@@ -67,7 +80,11 @@ def test_batch_norm_gives_its_new_statistics():
 
 
 def test_a_frozen_layer_is_neither_trained_nor_assigned():
-    network = Network(keras.Sequential([keras.Input((3,)), L.Dense(4, trainable=False, name="frozen"), L.Dense(2, name="fc")]))
+    network = Network(
+        keras.Sequential(
+            [keras.Input((3,)), L.Dense(4, trainable=False, name="frozen"), L.Dense(2, name="fc")]
+        )
+    )
     assert network.trainable == ("fc/kernel", "fc/bias")
     assert network.statistics == ()
     assert {spec.name for spec in network.specs} == {"frozen/kernel", "frozen/bias", "fc/kernel", "fc/bias"}
@@ -83,9 +100,18 @@ def two_outputs() -> keras.Model:
     [
         (two_outputs, "one input and one output"),
         (lambda: keras.Sequential([L.Dense(2)]), "keras.Input"),
-        (lambda: keras.Sequential([keras.Input((4, 4, 1)), L.Conv2D(2, 1), L.GlobalAveragePooling2D()]), "does not end in a Dense"),
-        (lambda: keras.Sequential([keras.Input((3,)), L.Dense(2, "sigmoid", name="last")]), "layer last ends the model with sigmoid"),
-        (lambda: keras.Sequential([keras.Input((3,)), L.GaussianNoise(0.1, name="noisy"), L.Dense(2)]), "layer noisy .GaussianNoise"),
+        (
+            lambda: keras.Sequential([keras.Input((4, 4, 1)), L.Conv2D(2, 1), L.GlobalAveragePooling2D()]),
+            "does not end in a Dense",
+        ),
+        (
+            lambda: keras.Sequential([keras.Input((3,)), L.Dense(2, "sigmoid", name="last")]),
+            "layer last ends the model with sigmoid",
+        ),
+        (
+            lambda: keras.Sequential([keras.Input((3,)), L.GaussianNoise(0.1, name="noisy"), L.Dense(2)]),
+            "layer noisy .GaussianNoise",
+        ),
     ],
 )
 def test_what_is_refused(model, message):

@@ -1,4 +1,6 @@
-"""Batch norm and group norm in closed form: by hand, against Keras and its gradients, and in the form that is exported."""
+"""Batch norm and group norm in closed form: by hand, against Keras and its gradients, and in the form that is
+exported.
+"""
 
 from typing import Any
 
@@ -34,7 +36,8 @@ def test_two_groups_by_hand():
 def test_a_layer_norm_by_hand():
     """1 and 3: mean 2, variance 1; gamma 1 and 2, beta 0 and 5."""
     np.testing.assert_allclose(
-        layer_norm_by_parts(tf.constant([[1.0, 3.0]]), tf.constant([1.0, 2.0]), tf.constant([0.0, 5.0]), 0.0), [[-1, 7]]
+        layer_norm_by_parts(tf.constant([[1.0, 3.0]]), tf.constant([1.0, 2.0]), tf.constant([0.0, 5.0]), 0.0),
+        [[-1, 7]],
     )
 
 
@@ -69,7 +72,9 @@ def test_batch_norm_is_that_of_keras(shape, channels, offset, epsilon):
     def reference(x: Any, gamma: Any, beta: Any) -> Any:
         return layer.stateless_call([gamma, beta], before, x, training=True)[0]
 
-    agree(gradients(lambda *a: batch_norm(*a, epsilon)[0], x, gamma, beta), gradients(reference, x, gamma, beta))
+    agree(
+        gradients(lambda *a: batch_norm(*a, epsilon)[0], x, gamma, beta), gradients(reference, x, gamma, beta)
+    )
     _, mean, variance = batch_norm(x, gamma, beta, epsilon)
     _, moved = layer.stateless_call([gamma, beta], before, x, training=True)
     agree([0.2 * mean.numpy(), 0.8 + 0.2 * variance.numpy()], [v.numpy() for v in moved])
@@ -100,7 +105,9 @@ def test_layer_norm_is_that_of_keras(shape, channels):
 @pytest.mark.parametrize("constant", [0.0, 7.0])
 def test_what_does_not_vary_has_no_gradient(constant):
     """A channel of equal values: y is beta, and nothing blows up."""
-    x, gamma, beta = np.full((4, 3, 2), constant, np.float32), np.ones(2, np.float32), np.array([1, 2], np.float32)
+    x = np.full((4, 3, 2), constant, np.float32)
+    gamma = np.ones(2, np.float32)
+    beta = np.array([1, 2], np.float32)
     y, by_x, by_gamma, _ = gradients(lambda *a: batch_norm(*a, 1e-3)[0], x, gamma, beta)
     np.testing.assert_array_equal(y, np.broadcast_to(beta, y.shape))
     np.testing.assert_array_equal(by_gamma, 0)

@@ -1,10 +1,11 @@
 """The papers' models as plans: builtin ops only, a loss that falls, and TensorFlow's gradient.
 
-Widths and sizes are small, the code is that of the full ones. The gradient is read off a step of rate 1024, which leaves no
-digit of it in the rounding of the weights, and compared relative to its largest value. A ReLU or a maximum whose inputs differ
-by rounding alone may fall to the other side in one of the two, so of three batches two must agree. MobileNetV2 stands with its
-ReLU6's inputs around 3, where they seldom clip: at a random start fifty batch norms make so much of rounding that TensorFlow
-itself is a thousandth off the exact gradient.
+Widths and sizes are small, the code is that of the full ones. The gradient is read off a step of rate 1024,
+which leaves no digit of it in the rounding of the weights, and compared relative to its largest value. A ReLU
+or a maximum whose inputs differ by rounding alone may fall to the other side in one of the two, so of three
+batches two must agree. MobileNetV2 stands with its ReLU6's inputs around 3, where they seldom clip: at a
+random start fifty batch norms make so much of rounding that TensorFlow itself is a thousandth off the exact
+gradient.
 """
 
 from typing import Any
@@ -40,8 +41,14 @@ MODELS: dict[str, ModelConfig] = {
 def built(request: pytest.FixtureRequest) -> tuple[Plan, Weights]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mobilenetv2, "STAGES", FEW)
-        plan, weights = build_plan(FederationConfig(algorithm="fedavg", options={"batch_size": 8}, model=MODELS[request.param]))
-    centred = {name: array + 3 for name, array in weights.items() if name.endswith("beta") and plan.spec.model == "mobilenetv2"}
+        plan, weights = build_plan(
+            FederationConfig(algorithm="fedavg", options={"batch_size": 8}, model=MODELS[request.param])
+        )
+    centred = {
+        name: array + 3
+        for name, array in weights.items()
+        if name.endswith("beta") and plan.spec.model == "mobilenetv2"
+    }
     return plan, {**weights, **{name: array for name, array in centred.items() if "project" not in name}}
 
 
@@ -64,11 +71,25 @@ def test_it_is_of_builtin_ops_and_leaves_with_its_weights(built):
 def test_its_loss_falls(built):
     plan, weights = built
     x, y = samples(plan, 8, 1)
-    learner, losses, kept = LiteRTLearner(plan), [], dict(weights)
+    learner = LiteRTLearner(plan)
+    losses = []
+    kept = dict(weights)
     for _ in range(3):
-        trained, _ = learner.fit("train", kept, {"x": x}, y, epochs=1, rng=rng_for(1, 1), hyper={"learning_rate": 0.003, "momentum": 0.0})
+        trained, _ = learner.fit(
+            "train",
+            kept,
+            {"x": x},
+            y,
+            epochs=1,
+            rng=rng_for(1, 1),
+            hyper={"learning_rate": 0.003, "momentum": 0.0},
+        )
         kept = {**kept, **trained}
-        losses.append(learner.fit("train", kept, {"x": x}, y, epochs=1, rng=rng_for(1, 1), hyper={"learning_rate": 0.0})[1])
+        losses.append(
+            learner.fit(
+                "train", kept, {"x": x}, y, epochs=1, rng=rng_for(1, 1), hyper={"learning_rate": 0.0}
+            )[1]
+        )
     assert np.isfinite(losses).all()
     assert losses[2] < losses[0]
 
@@ -83,11 +104,15 @@ def test_its_gradient_is_that_of_tensorflow(built):
         x, y = samples(plan, 8, seed)
         received, expected = (gradient(learner, weights, x, y, seed) for learner in learners)
         largest = max(float(np.abs(array).max()) for array in expected.values())
-        errors.append(max(float(np.abs(received[name] - expected[name]).max()) for name in expected) / largest)
+        errors.append(
+            max(float(np.abs(received[name] - expected[name]).max()) for name in expected) / largest
+        )
     assert sorted(errors)[1] <= 1e-5, errors
 
 
-def gradient(learner: Any, weights: Weights, x: np.ndarray, y: np.ndarray, seed: int) -> dict[str, np.ndarray]:
+def gradient(
+    learner: Any, weights: Weights, x: np.ndarray, y: np.ndarray, seed: int
+) -> dict[str, np.ndarray]:
     hyper = {"learning_rate": RATE, "momentum": 0.0}
     trained, _ = learner.fit("train", weights, {"x": x}, y, epochs=1, rng=rng_for(1, seed), hyper=hyper)
     moved = {name for name in trained if "/moving_" not in name}
@@ -96,11 +121,15 @@ def gradient(learner: Any, weights: Weights, x: np.ndarray, y: np.ndarray, seed:
 
 def test_the_gate_of_pixels_is_a_softmax_regression_by_hand():
     """Zero weights, one sample of class 0, x 1: the loss is log 2, its gradient by the bias (-1/2, 1/2)."""
-    plan, weights = build_plan(FederationConfig(model=ModelConfig("gate-pixels", (1, 1, 1), 2), options={"batch_size": 1}))
+    plan, weights = build_plan(
+        FederationConfig(model=ModelConfig("gate-pixels", (1, 1, 1), 2), options={"batch_size": 1})
+    )
     zeros = {name: np.zeros_like(array) for name, array in weights.items()}
     data = {"x": np.ones((1, 1, 1, 1), np.float32)}
     hyper = {"learning_rate": 1.0, "momentum": 0.0}
-    trained, loss = LiteRTLearner(plan).fit("train", zeros, data, np.array([0]), epochs=1, rng=rng_for(1, 1), hyper=hyper)
+    trained, loss = LiteRTLearner(plan).fit(
+        "train", zeros, data, np.array([0]), epochs=1, rng=rng_for(1, 1), hyper=hyper
+    )
     assert loss == pytest.approx(0.693147, abs=1e-6)
     np.testing.assert_allclose(trained["fc/bias"], [0.5, -0.5])
 

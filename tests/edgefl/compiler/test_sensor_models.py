@@ -1,4 +1,6 @@
-"""Models as people bring them for sensors: normalised inputs and recurrent layers compile, or the error says what to write instead."""
+"""Models as people bring them for sensors: normalised inputs and recurrent layers compile, or the error says
+what to write instead.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -53,18 +55,28 @@ def normalised(tmp_path_factory: pytest.TempPathFactory) -> Any:
     keras.utils.set_random_seed(1)
     layer = L.Normalization(name="norm")
     layer.adapt(readings())
-    path = save(tmp_path_factory.mktemp("model") / "m.keras", layer, L.Flatten(), L.Dense(8, "relu", name="hidden"), L.Dense(3, name="fc"))
+    path = save(
+        tmp_path_factory.mktemp("model") / "m.keras",
+        layer,
+        L.Flatten(),
+        L.Dense(8, "relu", name="hidden"),
+        L.Dense(3, name="fc"),
+    )
     return path, *plan_of(path, algorithm="fedavg")
 
 
 def test_a_normalization_trains_as_in_keras(normalised: Any) -> None:
     _, plan, initial = normalised
-    assert not [name for name in initial if name.startswith("norm/")], "mean and variance are constants of the plan"
-    x, y = readings(), np.arange(60) % 3
+    assert not [name for name in initial if name.startswith("norm/")], (
+        "mean and variance are constants of the plan"
+    )
+    x = readings()
+    y = np.arange(60) % 3
     name = next(s.name for s in plan.spec.signatures if s.kind == "train")
     own = {key: initial[key] for key in initial}
     got, expected = (
-        one.fit(name, own, {"x": x}, y, epochs=2, rng=rng_for(1, 1))[0] for one in (LiteRTLearner(plan), keras_learner(plan.spec))
+        one.fit(name, own, {"x": x}, y, epochs=2, rng=rng_for(1, 1))[0]
+        for one in (LiteRTLearner(plan), keras_learner(plan.spec))
     )
     for key, value in expected.items():
         np.testing.assert_allclose(got[key], value, atol=1e-4, err_msg=key)
@@ -80,7 +92,9 @@ def test_the_normalized_inputs_are_those_of_keras(normalised: Any) -> None:
 
 
 def test_the_exported_graph_normalizes_by_channels(normalised: Any) -> None:
-    """int8 keeps one scale for the constants of a product: the factors 1/9, 5 and 1/30 need a scale each, as a depthwise kernel has."""
+    """int8 keeps one scale for the constants of a product: the factors 1/9, 5 and 1/30 need a scale each, as
+    a depthwise kernel has.
+    """
     path, plan, initial = normalised
     model = fill_template(plan.template, plan.spec.bindings, initial)
     assert "DEPTHWISE_CONV_2D" in [name for name, _ in read_graph(model).operators]
@@ -88,8 +102,12 @@ def test_the_exported_graph_normalizes_by_channels(normalised: Any) -> None:
     expected = np.asarray(build_model(ModelConfig(path, SHAPE, 3))(x))
     np.testing.assert_allclose(outputs(load(model), x)[0], expected, rtol=1e-3, atol=1e-3)
     small = x.copy()
-    small[..., 1] = (small[..., 1] - 1) * 40 + 1  # the second channel as wide as the others: one int8 scale of the input serves all three
-    integer = outputs(load(quantize(model, observe(model, small), RECIPES[0]), reference=True), small)[0].argmax(axis=1)
+    small[..., 1] = (
+        small[..., 1] - 1
+    ) * 40 + 1  # the second channel as wide as the others: one int8 scale of the input serves all three
+    integer = outputs(load(quantize(model, observe(model, small), RECIPES[0]), reference=True), small)[
+        0
+    ].argmax(axis=1)
     assert (integer == outputs(load(model), small)[0].argmax(axis=1)).mean() > 0.9
 
 
@@ -102,7 +120,10 @@ def test_normalization_over_other_axes(axis: Any, invert: bool) -> None:
     model = keras.Model(x, L.Dense(3)(L.Flatten()(layer(x))))
     network = Network(model)
     np.testing.assert_allclose(
-        network.apply(network.initial_weights(), readings())[0], model(readings()), rtol=1e-3, atol=1e-3 * np.abs(model(readings())).max()
+        network.apply(network.initial_weights(), readings())[0],
+        model(readings()),
+        rtol=1e-3,
+        atol=1e-3 * np.abs(model(readings())).max(),
     )
 
 
@@ -118,9 +139,13 @@ def test_normalization_over_other_axes(axis: Any, invert: bool) -> None:
         (lambda: L.RandomFlip(name="flip", data_format="channels_last"), ("flip (RandomFlip)",)),
     ],
 )
-def test_a_layer_that_cannot_is_named_with_what_to_write_instead(tmp_path: Path, layer: Any, words: tuple[str, ...]) -> None:
+def test_a_layer_that_cannot_is_named_with_what_to_write_instead(
+    tmp_path: Path, layer: Any, words: tuple[str, ...]
+) -> None:
     shape = (6, 6, 3) if "flip" in words[0] else SHAPE
-    path = save(tmp_path / "m.keras", layer(), *([L.Flatten()] if len(shape) == 3 else []), L.Dense(3), shape=shape)
+    path = save(
+        tmp_path / "m.keras", layer(), *([L.Flatten()] if len(shape) == 3 else []), L.Dense(3), shape=shape
+    )
     message = refusal(path, shape)
     assert all(word in message for word in words), message
     assert "ReLU between" not in message
@@ -129,10 +154,12 @@ def test_a_layer_that_cannot_is_named_with_what_to_write_instead(tmp_path: Path,
 def test_an_lstm_that_is_unrolled_trains_and_exports_as_in_keras(tmp_path: Path) -> None:
     path = save(tmp_path / "m.keras", L.LSTM(4, unroll=True, name="memory"), L.Dense(3, name="fc"))
     plan, initial = plan_of(path, algorithm="fedavg")
-    x, y = readings() / 1000, np.arange(60) % 3
+    x = readings() / 1000
+    y = np.arange(60) % 3
     name = next(s.name for s in plan.spec.signatures if s.kind == "train")
     got, expected = (
-        one.fit(name, initial, {"x": x}, y, epochs=2, rng=rng_for(1, 1))[0] for one in (LiteRTLearner(plan), keras_learner(plan.spec))
+        one.fit(name, initial, {"x": x}, y, epochs=2, rng=rng_for(1, 1))[0]
+        for one in (LiteRTLearner(plan), keras_learner(plan.spec))
     )
     for key, value in expected.items():
         np.testing.assert_allclose(got[key], value, atol=1e-5, err_msg=key)
@@ -143,7 +170,15 @@ def test_an_lstm_that_is_unrolled_trains_and_exports_as_in_keras(tmp_path: Path)
 
 
 def autoencoder(path: Path, units: int, *more: Any) -> str:
-    return save(path, L.Dense(16, "relu"), L.Dense(4, "relu"), L.Dense(16, "relu"), L.Dense(units), *more, shape=(units,))
+    return save(
+        path,
+        L.Dense(16, "relu"),
+        L.Dense(4, "relu"),
+        L.Dense(16, "relu"),
+        L.Dense(units),
+        *more,
+        shape=(units,),
+    )
 
 
 def test_an_autoencoder_is_no_classifier(tmp_path: Path) -> None:
@@ -169,7 +204,8 @@ def test_one_output_for_yes_or_no(tmp_path: Path) -> None:
 
 
 def test_two_inputs_or_outputs_are_counted_and_named(tmp_path: Path) -> None:
-    one, two = keras.Input((3,), name="left"), keras.Input((3,), name="right")
+    one = keras.Input((3,), name="left")
+    two = keras.Input((3,), name="right")
     keras.Model([one, two], L.Dense(3)(L.Add()([one, two]))).save(tmp_path / "in.keras")
     message = refusal(str(tmp_path / "in.keras"), (3,))
     assert "2 inputs" in message and "left" in message and "right" in message

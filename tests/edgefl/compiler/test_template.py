@@ -27,7 +27,9 @@ def network(*parts: object, shape: tuple[int, ...] = (8, 8, 3)) -> Network:
 def random_weights(objective: Inference, seed: int = 3) -> dict[str, Array]:
     rng = np.random.default_rng(seed)
     weights = {s.name: rng.normal(0, 0.5, s.shape).astype(np.float32) for s in objective.frozen}
-    return {n: np.abs(w) + np.float32(0.3) if n.endswith("moving_variance") else w for n, w in weights.items()}
+    return {
+        n: np.abs(w) + np.float32(0.3) if n.endswith("moving_variance") else w for n, w in weights.items()
+    }
 
 
 def run(model: bytes, x: Array) -> Array:
@@ -38,15 +40,26 @@ def run(model: bytes, x: Array) -> Array:
     return np.asarray(interpreter.get_tensor(interpreter.get_output_details()[0]["index"]))
 
 
-def difference(objective: Inference, template: bytes, bindings: tuple[Binding, ...], weights: Weights) -> float:
+def difference(
+    objective: Inference, template: bytes, bindings: tuple[Binding, ...], weights: Weights
+) -> float:
     x = np.random.default_rng(4).random((1, *objective.data[0].shape[1:]), dtype=np.float32)
     assert objective.out is not None
     expected = np.asarray(objective.out(weights, {"x": x}))
-    return float(np.abs(run(fill_template(template, bindings, weights), x) - expected).max() / max(1.0, np.abs(expected).max()))
+    return float(
+        np.abs(run(fill_template(template, bindings, weights), x) - expected).max()
+        / max(1.0, np.abs(expected).max())
+    )
 
 
 def normed(*before: object, **options: object) -> list[object]:
-    return [*before, layers.BatchNormalization(name="norm", **options), layers.ReLU(), layers.Flatten(), layers.Dense(3)]
+    return [
+        *before,
+        layers.BatchNormalization(name="norm", **options),
+        layers.ReLU(),
+        layers.Flatten(),
+        layers.Dense(3),
+    ]
 
 
 def dense(width: int) -> list[object]:
@@ -54,21 +67,51 @@ def dense(width: int) -> list[object]:
 
 
 MODELS = {
-    "conv without bias": [layers.Conv2D(4, 3, strides=2, padding="same", use_bias=False), layers.ReLU(), layers.Flatten(), layers.Dense(5)],
+    "conv without bias": [
+        layers.Conv2D(4, 3, strides=2, padding="same", use_bias=False),
+        layers.ReLU(),
+        layers.Flatten(),
+        layers.Dense(5),
+    ],
     "square kernels": [layers.Conv2D(3, 3), layers.ReLU(), layers.Flatten(), *dense(108), layers.Dense(5)],
-    "depthwise": [layers.DepthwiseConv2D(3, depth_multiplier=2), layers.AveragePooling2D(2), layers.Flatten(), layers.Dense(4)],
-    "global average": [layers.Conv2D(4, 3), layers.MaxPooling2D(2), layers.GlobalAveragePooling2D(), layers.Dropout(0.5), layers.Dense(4)],
+    "depthwise": [
+        layers.DepthwiseConv2D(3, depth_multiplier=2),
+        layers.AveragePooling2D(2),
+        layers.Flatten(),
+        layers.Dense(4),
+    ],
+    "global average": [
+        layers.Conv2D(4, 3),
+        layers.MaxPooling2D(2),
+        layers.GlobalAveragePooling2D(),
+        layers.Dropout(0.5),
+        layers.Dense(4),
+    ],
     "one channel": [layers.Conv2D(1, 1), layers.Flatten(), *dense(1), layers.Dense(2)],
-    "group norm": [layers.Conv2D(4, 3), layers.GroupNormalization(2), layers.ReLU(), layers.Flatten(), layers.Dense(4)],
+    "group norm": [
+        layers.Conv2D(4, 3),
+        layers.GroupNormalization(2),
+        layers.ReLU(),
+        layers.Flatten(),
+        layers.Dense(4),
+    ],
     "batch norm, conv": normed(layers.Conv2D(4, 3)),
     "batch norm, conv without bias": normed(layers.Conv2D(4, 3, use_bias=False), epsilon=1e-5),
     "batch norm, depthwise": normed(layers.DepthwiseConv2D(3, depth_multiplier=2)),
-    "batch norm, dense": [layers.Flatten(), layers.Dense(6), layers.BatchNormalization(), layers.ReLU(), layers.Dense(3)],
+    "batch norm, dense": [
+        layers.Flatten(),
+        layers.Dense(6),
+        layers.BatchNormalization(),
+        layers.ReLU(),
+        layers.Dense(3),
+    ],
     "batch norm without scale": normed(layers.Conv2D(4, 3), scale=False),
     "batch norm without center": normed(layers.Conv2D(4, 3), center=False),
     "batch norm, bare": normed(layers.Conv2D(4, 3, use_bias=False), center=False, scale=False),
-    "two batch norms": normed(layers.Conv2D(4, 3), layers.BatchNormalization(), layers.ReLU(), layers.DepthwiseConv2D(3)),
-}  # fmt: skip
+    "two batch norms": normed(
+        layers.Conv2D(4, 3), layers.BatchNormalization(), layers.ReLU(), layers.DepthwiseConv2D(3)
+    ),
+}
 
 
 @pytest.mark.parametrize("name", list(MODELS))
@@ -82,7 +125,12 @@ def test_filled_it_is_the_keras_model(name: str) -> None:
 
 def test_one_dimension() -> None:
     built = network(
-        layers.Conv1D(4, 3, padding="same"), layers.ReLU(), layers.MaxPooling1D(2), layers.Flatten(), layers.Dense(3), shape=(12, 2)
+        layers.Conv1D(4, 3, padding="same"),
+        layers.ReLU(),
+        layers.MaxPooling1D(2),
+        layers.Flatten(),
+        layers.Dense(3),
+        shape=(12, 2),
     )
     objective = of.predict(built, 16)
     template, bindings = build_template(objective)
@@ -121,15 +169,21 @@ def test_a_weight_that_the_converter_merges_is_named() -> None:
 
     specs = (TensorSpec("a/kernel", (4, 4)), TensorSpec("b/kernel", (4, 4)))
     merged = of.Objective(
-        "predict_mixture", "predict", 2, (TensorSpec("x", (2, 4)),), frozen=specs,
+        "predict_mixture",
+        "predict",
+        2,
+        (TensorSpec("x", (2, 4)),),
+        frozen=specs,
         out=lambda weights, data: tf.matmul(data["x"], weights["a/kernel"] * weights["b/kernel"]),
-    )  # fmt: skip
+    )
     with pytest.raises(PlanError, match=r"merged a/kernel, b/kernel"):
         build_template(merged)
 
 
 def test_layers_without_an_activation_between_them_are_named() -> None:
-    built = network(layers.Flatten(), layers.Dense(6, name="first"), layers.Dense(5, name="second"), layers.Dense(3))
+    built = network(
+        layers.Flatten(), layers.Dense(6, name="first"), layers.Dense(5, name="second"), layers.Dense(3)
+    )
     with pytest.raises(PlanError, match=r"merged .*second/bias.*ReLU between"):
         build_template(of.predict(built, 16))
 
@@ -140,7 +194,9 @@ def linear() -> tuple[bytes, tuple[Binding, ...], dict[str, Array]]:
     return *build_template(objective), random_weights(objective)
 
 
-def test_weights_that_do_not_fit_are_named(linear: tuple[bytes, tuple[Binding, ...], dict[str, Array]]) -> None:
+def test_weights_that_do_not_fit_are_named(
+    linear: tuple[bytes, tuple[Binding, ...], dict[str, Array]],
+) -> None:
     template, bindings, weights = linear
     for changed, message in (
         ({"fc/bias": weights["fc/bias"]}, "lacks fc/kernel"),
@@ -153,7 +209,9 @@ def test_weights_that_do_not_fit_are_named(linear: tuple[bytes, tuple[Binding, .
             fill_template(template, bindings, changed)
 
 
-def test_templates_that_do_not_fit_are_refused(linear: tuple[bytes, tuple[Binding, ...], dict[str, Array]]) -> None:
+def test_templates_that_do_not_fit_are_refused(
+    linear: tuple[bytes, tuple[Binding, ...], dict[str, Array]],
+) -> None:
     _, bindings, weights = linear
     with pytest.raises(PlanError, match="holds no template"):
         fill_template(b"", bindings, weights)

@@ -19,7 +19,9 @@ from edgefl.rng import rng_for
 
 
 def images() -> keras.Model:
-    """Turned and other layers in turn: softmax, a pointwise convolution, a norm and a dropout take images as they are."""
+    """Turned and other layers in turn: softmax, a pointwise convolution, a norm and a dropout take images as
+    they are.
+    """
     x = keras.Input((9, 8, 2))
     y = layers.Conv2D(6, 3, padding="same", activation="tanh", name="a")(x)
     z = layers.LeakyReLU(name="leaky")(layers.Conv2D(6, (3, 2), padding="same", use_bias=False, name="b")(y))
@@ -36,7 +38,9 @@ def windows() -> keras.Model:
     """The same in one dimension."""
     x = keras.Input((20, 3))
     y = layers.MaxPooling1D(2, name="max")(layers.Conv1D(4, 5, activation="relu", name="a")(x))
-    y = layers.ELU(name="elu")(layers.Conv1D(6, 3, strides=2, padding="same", name="b")(layers.ZeroPadding1D(1, name="edge")(y)))
+    y = layers.ELU(name="elu")(
+        layers.Conv1D(6, 3, strides=2, padding="same", name="b")(layers.ZeroPadding1D(1, name="edge")(y))
+    )
     y = layers.GlobalAveragePooling1D(name="average")(layers.AveragePooling1D(2, name="mean")(y))
     return keras.Model(x, layers.Dense(3, name="fc")(y))
 
@@ -49,10 +53,13 @@ def test_it_trains_and_predicts_as_keras_does(make):
     program, signatures = compile_program(objectives)
     plan = Plan(PlanSpec("m", "a", {}, network.input_shape, 3, network.specs, signatures), program, b"")
     rng = np.random.default_rng(0)
-    x, y = rng.random((10, *network.input_shape), dtype=np.float32), rng.integers(0, 3, 10)
+    x = rng.random((10, *network.input_shape), dtype=np.float32)
+    y = rng.integers(0, 3, 10)
     weights = network.initial_weights()
     learners = (LiteRTLearner(plan), KerasLearner(plan.spec, objectives))
-    got, expected = (one.fit("train", weights, {"x": x}, y, epochs=2, rng=rng_for(1, 1))[0] for one in learners)
+    got, expected = (
+        one.fit("train", weights, {"x": x}, y, epochs=2, rng=rng_for(1, 1))[0] for one in learners
+    )
     for name in expected:
         np.testing.assert_allclose(got[name], expected[name], atol=1e-5, err_msg=name)
         assert not np.array_equal(got[name], weights[name]), name
@@ -61,7 +68,9 @@ def test_it_trains_and_predicts_as_keras_does(make):
 
 
 def test_lenet_turns_its_image_once_and_its_features_back():
-    """The third transposition is of the second filter; the training step has the features' gradient and the filter's too."""
+    """The third transposition is of the second filter; the training step has the features' gradient and the
+    filter's too.
+    """
     plan, _ = build_plan(FederationConfig(algorithm="fedavg", model=ModelConfig("lenet5")))
     report = inspect_plan(plan)["signatures"]
     assert report["predict"]["ops"]["TRANSPOSE"] == 3

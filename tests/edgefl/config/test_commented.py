@@ -5,7 +5,14 @@ from dataclasses import fields
 
 import pytest
 
-from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig, PrivacyConfig, parse_config
+from edgefl.config import (
+    DataConfig,
+    FederationConfig,
+    ModelConfig,
+    PartitionConfig,
+    PrivacyConfig,
+    parse_config,
+)
 from edgefl.config.template import APART, TABLES, commented, key_docs
 
 TABLES_OF_CONFIGURATION = (FederationConfig, ModelConfig, DataConfig, PartitionConfig, PrivacyConfig)
@@ -45,16 +52,22 @@ def test_every_key_is_there_and_taking_the_sharp_away_sets_it() -> None:
     for name, table in TABLES.items():
         part = uncommented(text).partition(f"[{name}]\n")[2].partition("\n[")[0]
         skip = APART if table is FederationConfig else ("options",)
-        wanted = {"algorithm": {"name"}, "broker": {"url"}}.get(name, {field.name for field in fields(table)} - set(skip))
+        wanted = {"algorithm": {"name"}, "broker": {"url"}}.get(
+            name, {field.name for field in fields(table)} - set(skip)
+        )
         assert set(re.findall(r"^(\w+) = ", part, re.MULTILINE)) >= wanted
         # a comment above each key, or above the run of options
         assert not re.search(r"\n\n\w+ = ", part)
 
 
 def test_what_is_chosen_is_written_out() -> None:
-    config = FederationConfig(name="kitchen", rounds=3, options={"epochs": 2}, model=ModelConfig("softmax", (4,), 3))
+    config = FederationConfig(
+        name="kitchen", rounds=3, options={"epochs": 2}, model=ModelConfig("softmax", (4,), 3)
+    )
     text = commented(
-        config, {"federation": {"name", "rounds"}, "model": {"name", "input_shape", "num_classes"}}, {"algorithm": {"epochs": 5}}
+        config,
+        {"federation": {"name", "rounds"}, "model": {"name", "input_shape", "num_classes"}},
+        {"algorithm": {"epochs": 5}},
     )
     assert parse_config(text) == config
     assert "# how many rounds of training\nrounds = 3\n" in text

@@ -27,7 +27,13 @@ url = "mqtt://pi:1884"
 
 def test_every_table_is_read() -> None:
     config = parse_config(WHOLE)
-    assert (config.name, config.seed, config.rounds, config.deadline_s, config.quorum) == ("kitchen", 7, 3, 30.0, 0.75)
+    assert (config.name, config.seed, config.rounds, config.deadline_s, config.quorum) == (
+        "kitchen",
+        7,
+        3,
+        30.0,
+        0.75,
+    )
     assert isinstance(config.deadline_s, float)
     assert config.model == ModelConfig("aem-cnn", (32, 32, 3), 20, {"filters": 128})
     assert (config.algorithm, config.options) == ("pfl-mfe", {"learning_rate": 0.1})

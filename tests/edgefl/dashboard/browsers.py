@@ -10,10 +10,16 @@ import pytest
 
 CHROMIUM = "/usr/bin/chromium"
 ARGUMENTS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-]  # fmt: skip
-WIDTHS, THEMES = (375, 1024, 1920), ("light", "dark")
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+WIDTHS = (375, 1024, 1920)
+THEMES = ("light", "dark")
 
 
 @contextmanager
@@ -38,13 +44,17 @@ class Visitor:
     """Opens pages and remembers what their consoles complained about."""
 
     def __init__(self, browser, pictures):
-        self.browser, self.complaints, self.open = browser, [], []
+        self.browser = browser
+        self.complaints = []
+        self.open = []
         self.pictures = Path(os.environ.get("EDGEFL_SCREENSHOTS", pictures))
 
     def visit(self, url, width=1024, theme="light", **options):
         page = self.browser.new_page(viewport={"width": width, "height": 900}, color_scheme=theme, **options)
         page.set_default_timeout(60_000)
-        page.on("console", lambda said: said.type in ("error", "warning") and self.complaints.append(said.text))
+        page.on(
+            "console", lambda said: said.type in ("error", "warning") and self.complaints.append(said.text)
+        )
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.goto(url)
         self.open.append(page)

@@ -139,7 +139,9 @@ def dashboard(start):
 def broker():
     """A broker of this test's own, that it may kill."""
     made = processes.Broker()
-    while made.popen.poll() is not None:  # between the question for a free port and its use another program took it
+    while (
+        made.popen.poll() is not None
+    ):  # between the question for a free port and its use another program took it
         made = processes.Broker()
     made.url = f"mqtt://127.0.0.1:{made.port}"
     yield made
@@ -159,7 +161,9 @@ def toys():
 
 @pytest.fixture(scope="module")
 def chromium():
-    """A browser; its driver has an event loop in this thread as long as it runs, beside which other modules' tests cannot have theirs."""
+    """A browser; its driver has an event loop in this thread as long as it runs, beside which other modules'
+    tests cannot have theirs.
+    """
     with browsers.chromium() as browser:
         yield browser
 

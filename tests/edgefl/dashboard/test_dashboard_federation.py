@@ -26,10 +26,15 @@ def card(page, client_id):
     return page.locator(f"#cards li[data-id={client_id}]")
 
 
-def test_rounds_advance_and_a_device_that_stalls_turns_silent_and_killed_offline(broker, federate, toys, dashboard, visitor):
+def test_rounds_advance_and_a_device_that_stalls_turns_silent_and_killed_offline(
+    broker, federate, toys, dashboard, visitor
+):
     federation = federate(broker.url, rounds=100_000, min_clients=3, quorum=1.0, deadline_s=10.0)
     federation.aggregator()
-    devices = {client_id: federation.device(client_id, toys.shard(i, 30), "--keepalive", "600") for i, client_id in enumerate(IDS)}
+    devices = {
+        client_id: federation.device(client_id, toys.shard(i, 30), "--keepalive", "600")
+        for i, client_id in enumerate(IDS)
+    }
     _, url = dashboard(broker.url)
     page = visitor.visit(url)
     expect(page.locator("#federation")).to_have_text(federation.name)
@@ -62,7 +67,11 @@ def test_clusters_change_as_they_are_told(broker, dashboard, visitor):
     topics = Topics("kitchen")
 
     def tell(round, placed, *compared):
-        link.publish(topics.state, encode_json(State("kitchen", "s", "federate", round, 9, 6, 60.0, "p", time.time())), retain=True)
+        link.publish(
+            topics.state,
+            encode_json(State("kitchen", "s", "federate", round, 9, 6, 60.0, "p", time.time())),
+            retain=True,
+        )
         told = Clusters("s", round, dict(zip(clients, placed, strict=True)), *compared, time.time())
         link.publish(topics.clusters, encode_json(told), retain=True)
 
@@ -95,14 +104,25 @@ def groups(toys):
 def test_a_cluster_splits(broker, federate, toys, dashboard, visitor):
     """Adaptive expert models: with this seed all begin with one expert, and explorers find the other."""
     options = {"num_experts": 2, "local_epochs": 3, "gate_epochs": 3, "learning_rate": 0.05}
-    federation = federate(broker.url, rounds=6, min_clients=4, quorum=1.0, seed=7, algorithm="aem", options=options)
-    shards, expected = groups(toys), []
-    plan, config = federation.plan, FederationConfig(rounds=6, seed=7, algorithm="aem")
+    federation = federate(
+        broker.url, rounds=6, min_clients=4, quorum=1.0, seed=7, algorithm="aem", options=options
+    )
+    shards = groups(toys)
+    expected = []
+    plan = federation.plan
+    config = FederationConfig(rounds=6, seed=7, algorithm="aem")
 
     def note(state, record):
         expected.append([int(record.updates[client_id]["expert"]) for client_id in shards])
 
-    simulate(plan, toys.weights(4, plan.spec.weights), shards, config, learner=SoftmaxLearner(plan.spec), progress=note)
+    simulate(
+        plan,
+        toys.weights(4, plan.spec.weights),
+        shards,
+        config,
+        learner=SoftmaxLearner(plan.spec),
+        progress=note,
+    )
     assert (expected[0], expected[5]) == ([0] * 4, [1, 0, 1, 0])
     _, url = dashboard(broker.url, "--federation", federation.name)
     page = visitor.visit(url)
@@ -122,18 +142,26 @@ def test_a_cluster_splits(broker, federate, toys, dashboard, visitor):
 
 def test_a_federation_finds_its_clusters(broker, federate, toys, dashboard, visitor):
     federation = federate(
-        broker.url, rounds=4, min_clients=4, algorithm="clustered",
+        broker.url,
+        rounds=4,
+        min_clients=4,
+        algorithm="clustered",
         options={"learning_rate": 0.1, "compare": "deltas", "cut": "auto"},
-    )  # fmt: skip
+    )
     _, url = dashboard(broker.url, "--federation", federation.name)
     page = visitor.visit(url)
     expect(page.locator("#waiting")).to_contain_text("Nothing heard of")
     aggregator = federation.aggregator()
     devices = [federation.device(client_id, shard) for client_id, shard in groups(toys).items()]
     expect(page.locator("#note-members")).to_contain_text("4 clients in 2 clusters;")
-    expect(page.locator("#note-heat")).to_contain_text("4 clients in the order of the dendrogram; dashed: the cut")
+    expect(page.locator("#note-heat")).to_contain_text(
+        "4 clients in the order of the dendrogram; dashed: the cut"
+    )
     page.click("#table-members summary")
-    last = [page.locator("#table-members tbody tr", has_text=f"pi-{i}").locator("td").last.text_content() for i in range(4)]
+    last = [
+        page.locator("#table-members tbody tr", has_text=f"pi-{i}").locator("td").last.text_content()
+        for i in range(4)
+    ]
     assert last == ["0", "1", "0", "1"]
     assert aggregator.end() == 0, aggregator.said
     expect(page.locator("#round-phase")).to_contain_text("done")

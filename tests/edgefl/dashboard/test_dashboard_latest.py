@@ -13,17 +13,27 @@ LEAVES = st.none() | st.integers(0, 3) | st.text("ab", max_size=2) | st.lists(st
 TREES = st.dictionaries(st.sampled_from(["a", "b", "constructor", "__proto__"]), LEAVES, max_size=4)
 DEVICES = st.dictionaries(st.sampled_from(["pi-1", "pi-2", "constructor"]), TREES, max_size=3)
 SNAPSHOTS = st.builds(
-    lambda devices, rows, more: {"history": [{"round": r} for r in rows], "devices": [{**d, "id": i} for i, d in devices.items()], **more},
-    DEVICES, st.sets(st.integers(1, 4)), TREES,
-)  # fmt: skip
+    lambda devices, rows, more: {
+        "history": [{"round": r} for r in rows],
+        "devices": [{**d, "id": i} for i, d in devices.items()],
+        **more,
+    },
+    DEVICES,
+    st.sets(st.integers(1, 4)),
+    TREES,
+)
 
 
 def test_a_patch_by_hand():
-    before = {"round": 1, "devices": {"pi-1": {"state": "idle", "why": "x", "loss": 1.0}, "pi-2": {"state": "idle"}}}
+    before = {
+        "round": 1,
+        "devices": {"pi-1": {"state": "idle", "why": "x", "loss": 1.0}, "pi-2": {"state": "idle"}},
+    }
     after = {"round": 2, "devices": {"pi-1": {"state": "sent", "why": "x"}, "pi-3": {"state": "idle"}}}
     assert merge_patch(before, after) == {
-        "round": 2, "devices": {"pi-1": {"state": "sent", "loss": None}, "pi-2": None, "pi-3": {"state": "idle"}},
-    }  # fmt: skip
+        "round": 2,
+        "devices": {"pi-1": {"state": "sent", "loss": None}, "pi-2": None, "pi-3": {"state": "idle"}},
+    }
     assert merge_patch(after, after) == {}
 
 
@@ -35,10 +45,15 @@ def test_a_patch_makes_the_one_of_the_other(before, after):
             if value is None:
                 made.pop(key, None)
             else:
-                made[key] = applied(made[key], value) if isinstance(value, dict) and isinstance(made.get(key), dict) else value
+                made[key] = (
+                    applied(made[key], value)
+                    if isinstance(value, dict) and isinstance(made.get(key), dict)
+                    else value
+                )
         return made
 
-    one, two = keyed(before), keyed(after)
+    one = keyed(before)
+    two = keyed(after)
     patch = merge_patch(one, two)
     assert applied(one, patch) == two
     assert bool(patch) == (one != two)
@@ -55,7 +70,8 @@ def test_lists_become_objects_by_key_and_what_is_unknown_is_absent(sample):
 
 
 def test_who_is_one_behind_gets_a_patch_and_who_is_further_behind_the_whole(sample):
-    latest, snapshot = Latest(), sample(3)
+    latest = Latest()
+    snapshot = sample(3)
     assert latest.next(0, 0.0) is None
     assert latest.put(snapshot)
     first = latest.next(0, 0.0)
@@ -71,7 +87,8 @@ def test_who_is_one_behind_gets_a_patch_and_who_is_further_behind_the_whole(samp
 
 
 def test_another_time_alone_is_no_news(sample):
-    latest, snapshot = Latest(), sample(3)
+    latest = Latest()
+    snapshot = sample(3)
     assert latest.put(snapshot)
     assert not latest.put({**snapshot, "ts": snapshot["ts"] + 1})
     assert latest.put({**snapshot, "ts": snapshot["ts"] + 2, "round": 99})

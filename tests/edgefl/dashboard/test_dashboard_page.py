@@ -13,12 +13,14 @@ from edgefl.runs.metrics import cdf
 
 expect = pytest.importorskip("playwright.sync_api", reason="no playwright; pip install playwright").expect
 expect.set_options(timeout=60_000)
-WIDTHS, THEMES = (375, 1024, 1920), ("light", "dark")
+WIDTHS = (375, 1024, 1920)
+THEMES = ("light", "dark")
 
 
 def now(snapshot):
     """Return the snapshot as if it were of this moment."""
-    later, made = time.time() - snapshot["ts"], copy.deepcopy(snapshot)
+    later = time.time() - snapshot["ts"]
+    made = copy.deepcopy(snapshot)
     made["ts"] += later
     made["round_started_ts"] += later
     for device in made["devices"]:
@@ -39,7 +41,9 @@ def shown(served, sample, visitor):
 
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("devices", [8, 500])
-def test_readable_at_three_widths_in_both_themes_and_by_assistive_technology(served, sample, visitor, severe, devices, theme):
+def test_readable_at_three_widths_in_both_themes_and_by_assistive_technology(
+    served, sample, visitor, severe, devices, theme
+):
     latest, url = served
     latest.put(now(sample(devices)))
     for width in WIDTHS:
@@ -64,13 +68,21 @@ def test_what_is_measured_stands_on_the_page(shown):
     assert "live from mqtt://192.168.1.10:1883" in page.text_content("#link")
     assert page.locator("#counts li[data-state=sent] strong").text_content() == "2"
     card = page.locator("#cards li[data-id=pi-8]")
-    assert "! rejected" in card.text_content() and "last error: round 12: delta of expert1/kernel is not finite" in card.text_content()
+    assert (
+        "! rejected" in card.text_content()
+        and "last error: round 12: delta of expert1/kernel is not finite" in card.text_content()
+    )
     assert "round 12" in card.locator("dl").text_content().replace("round12", "round 12")
     assert card.locator("svg.spark").get_attribute("aria-label").startswith("rounds 1 to 12: from 0.")
     assert "paused: on battery" in page.text_content("#cards li[data-id=pi-5]")
     page.click("#table-members summary")
-    expect(page.locator("#table-members tbody tr")).to_have_count(8)  # a table is filled when it is opened, a moment later
-    assert page.locator("#table-members tbody tr >> text=pi-2").locator("..").text_content() == "pi-200" + "1" * 9
+    expect(page.locator("#table-members tbody tr")).to_have_count(
+        8
+    )  # a table is filled when it is opened, a moment later
+    assert (
+        page.locator("#table-members tbody tr >> text=pi-2").locator("..").text_content()
+        == "pi-200" + "1" * 9
+    )
     page.click("#table-rounds summary")
     expect(page.locator("#table-rounds tbody tr").nth(2)).to_be_visible()
     assert page.locator("#table-rounds tbody tr").first.text_content().startswith("12federate8")
@@ -88,7 +100,16 @@ def test_it_follows_patches_and_another_session(shown):
     expect(page.locator("#cards li[data-id=pi-8]")).to_have_count(0)
     assert "by its operator" in page.text_content("#cards li[data-id=pi-1]")
     assert page.text_content("#announce").startswith("Round 14 of 20")
-    latest.put({**snapshot, "session": "6a", "phase": "joining", "round": 0, "history": [], "clusters": {"rounds": [], "similarity": None}})
+    latest.put(
+        {
+            **snapshot,
+            "session": "6a",
+            "phase": "joining",
+            "round": 0,
+            "history": [],
+            "clusters": {"rounds": [], "similarity": None},
+        }
+    )
     expect(page.locator("#clusters")).to_be_hidden()
     expect(page.locator("#curves")).to_be_hidden()
     assert "waiting for devices" in page.text_content("#round-phase")
@@ -102,12 +123,16 @@ def test_five_hundred_devices_are_filtered_and_sorted_and_not_all_drawn(served, 
     page.wait_for_selector("#cards li")
     ids = "Array.from(document.querySelectorAll('#cards li'), (card) => card.dataset.id)"
     assert page.text_content("#shown") == "48 of 500 shown"
-    assert page.locator("#cards li").first.get_attribute("data-state") == "rejected", "what needs attention comes first"
+    assert page.locator("#cards li").first.get_attribute("data-state") == "rejected", (
+        "what needs attention comes first"
+    )
     page.select_option("#sort", "id")
     assert page.evaluate(ids)[:11] == [f"pi-{i}" for i in range(1, 12)], "10 comes after 9"
     page.click("#more")
     assert page.text_content("#shown") == "96 of 500 shown"
-    assert page.evaluate("document.activeElement.dataset.id") == "pi-49", "the keyboard goes on where the new ones begin"
+    assert page.evaluate("document.activeElement.dataset.id") == "pi-49", (
+        "the keyboard goes on where the new ones begin"
+    )
     page.fill("#filter", "BATTERY pi-2")
     assert page.text_content("#shown") == "14 of 14 shown, 500 in all"
     page.fill("#filter", "")
@@ -121,15 +146,29 @@ def test_all_is_reached_by_keyboard_and_pictures_can_be_read(shown):
     similarity = snapshot["clusters"]["similarity"]
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
-    assert page.evaluate("document.activeElement.getBoundingClientRect().top") >= 0, "it is seen when it has the focus"
+    assert page.evaluate("document.activeElement.getBoundingClientRect().top") >= 0, (
+        "it is seen when it has the focus"
+    )
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     reached = set()
     for _ in range(60):
         page.keyboard.press("Tab")
         reached.add(
-            page.evaluate("document.activeElement.id || document.activeElement.parentElement?.id || document.activeElement.tagName")
+            page.evaluate(
+                "document.activeElement.id || document.activeElement.parentElement?.id || "
+                "document.activeElement.tagName"
+            )
         )
-    assert {"filter", "filter-state", "sort", "table-rounds", "table-heat", "table-members", "table-gates", "table-devices"} <= reached
+    assert {
+        "filter",
+        "filter-state",
+        "sort",
+        "table-rounds",
+        "table-heat",
+        "table-members",
+        "table-gates",
+        "table-devices",
+    } <= reached
     page.focus("#box-heat canvas")
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowRight")
@@ -145,7 +184,8 @@ def test_all_is_reached_by_keyboard_and_pictures_can_be_read(shown):
 
 def test_what_devices_say_is_text_and_nothing_else(shown):
     latest, snapshot, page = shown
-    evil, snapshot = "<img src=x onerror='window.hit=1'><script>window.hit=1</script>", copy.deepcopy(snapshot)
+    evil = "<img src=x onerror='window.hit=1'><script>window.hit=1</script>"
+    snapshot = copy.deepcopy(snapshot)
     device = snapshot["devices"][0]
     device.update(id="constructor", why=evil, last_error=evil, version=evil, state="silent")
     snapshot["devices"][1]["state"] = evil
@@ -155,7 +195,9 @@ def test_what_devices_say_is_text_and_nothing_else(shown):
     latest.put(snapshot)
     page.wait_for_selector("#cards li[data-id=constructor]")
     page.click("#table-devices summary")
-    assert evil in page.text_content("#cards li[data-id=constructor]") and evil in page.text_content("#note-heat")
+    assert evil in page.text_content("#cards li[data-id=constructor]") and evil in page.text_content(
+        "#note-heat"
+    )
     assert evil in page.text_content("#round-phase") and evil in page.text_content("#link")
     assert page.evaluate("window.hit") is None and page.locator("img, main script").count() == 0
 
@@ -173,7 +215,9 @@ def test_it_says_when_the_broker_or_the_server_is_gone_and_comes_back_by_itself(
     page = visitor.visit(server.url)
     latest.put(snapshot)
     page.wait_for_selector("#link[data-health=good]")
-    latest.put({**snapshot, "broker": {**snapshot["broker"], "connected": False, "since_ts": time.time() - 70}})
+    latest.put(
+        {**snapshot, "broker": {**snapshot["broker"], "connected": False, "since_ts": time.time() - 70}}
+    )
     expect(page.locator("#link")).to_contain_text("has been gone for 1:1")
     latest.put(snapshot)
     page.wait_for_selector("#link[data-health=good]")
@@ -190,13 +234,16 @@ def test_it_says_when_the_broker_or_the_server_is_gone_and_comes_back_by_itself(
     latest.close()
     again.shutdown()
     again.server_close()
-    visitor.complaints[:] = [each for each in visitor.complaints if "ERR_" not in each]  # the browser notes the connection that was lost
+    visitor.complaints[:] = [
+        each for each in visitor.complaints if "ERR_" not in each
+    ]  # the browser notes the connection that was lost
 
 
 def test_motion_only_for_those_who_want_it(served, visitor):
     still, moving = (visitor.visit(served[1], reduced_motion=wish) for wish in ("reduce", "no-preference"))
     asked = (
-        "[getComputedStyle(document.documentElement).scrollBehavior, getComputedStyle(document.querySelector('.skip')).transitionDuration]"
+        "[getComputedStyle(document.documentElement).scrollBehavior, "
+        "getComputedStyle(document.querySelector('.skip')).transitionDuration]"
     )
     assert (still.evaluate(asked), moving.evaluate(asked)) == (["auto", "0s"], ["smooth", "0.15s"])
 
@@ -206,7 +253,9 @@ def test_its_arithmetic_is_that_of_the_library(shown, apply, sample):
 
     _, _, page = shown
     similarity = sample(40, groups=5, seed=3)["clusters"]["similarity"]
-    order = page.evaluate("async ([z, n]) => (await import('/clusters.js')).leaves(z, n)", [similarity["linkage"], 40])
+    order = page.evaluate(
+        "async ([z, n]) => (await import('/clusters.js')).leaves(z, n)", [similarity["linkage"], 40]
+    )
     assert order == leaves_list(np.asarray(similarity["linkage"])).tolist()
     assert page.evaluate("async () => (await import('/clusters.js')).leaves([], 2)") == [0, 1]
     values = np.random.default_rng(2).uniform(0, 1, 30).round(1).tolist()
@@ -214,5 +263,10 @@ def test_its_arithmetic_is_that_of_the_library(shown, apply, sample):
     known, share = cdf(values)
     assert xs[1:] == sorted(set(values)) and shares[0] == 0
     assert np.allclose(shares[1:], [share[known <= x].max() for x in xs[1:]])
-    for before, patch in (({"a": {"constructor": 1}}, {"a": {"constructor": None, "toString": {"x": 1}}}), ({"a": [1]}, {"a": {"b": [2]}})):
-        assert page.evaluate("async ([b, p]) => (await import('/patch.js')).applyPatch(b, p)", [before, patch]) == apply(before, patch)
+    for before, patch in (
+        ({"a": {"constructor": 1}}, {"a": {"constructor": None, "toString": {"x": 1}}}),
+        ({"a": [1]}, {"a": {"b": [2]}}),
+    ):
+        assert page.evaluate(
+            "async ([b, p]) => (await import('/patch.js')).applyPatch(b, p)", [before, patch]
+        ) == apply(before, patch)

@@ -18,7 +18,9 @@ from edgefl.wire.topics import Topics
 
 def ask(url, path="/", method="GET", **headers):
     connection = http.client.HTTPConnection(url.removeprefix("http://").rstrip("/"), timeout=30)
-    connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+    connection.request(
+        method, path, headers={name.replace("_", "-"): value for name, value in headers.items()}
+    )
     response = connection.getresponse()
     body = response.read()
     connection.close()
@@ -47,11 +49,15 @@ def test_page_and_all_that_it_names_are_served_with_a_strict_policy(served):
 def test_the_page_asks_no_other_machine_and_writes_no_markup():
     for path in [*PAGE.glob("*.js"), *PAGE.glob("*.html"), *PAGE.glob("*.css")]:
         text = path.read_text().replace("http://www.w3.org/2000/svg", "")
-        assert not re.search(r"https?://|innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", text), path.name
+        assert not re.search(
+            r"https?://|innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", text
+        ), path.name
     assert "MIT" in (PAGE / "vendor" / "uplot-1.6.32" / "LICENSE").read_text()
 
 
-@pytest.mark.parametrize("path", ["/nothing", "/../server.py", "/%2e%2e/server.py", "/vendor/uplot-1.6.32/LICENSE", "//etc/passwd"])
+@pytest.mark.parametrize(
+    "path", ["/nothing", "/../server.py", "/%2e%2e/server.py", "/vendor/uplot-1.6.32/LICENSE", "//etc/passwd"]
+)
 def test_only_what_belongs_to_the_page_is_served(served, path):
     assert ask(served[1], path)[0].status == 404
 
@@ -64,9 +70,19 @@ def test_only_get_is_answered(served, method):
 
 @pytest.mark.parametrize(
     ("host", "status"),
-    [("localhost:1", 200), ("127.0.0.1", 200), ("[::1]:8080", 200), ("192.168.1.10:8080", 200), (socket.gethostname(), 200),
-     ("rebound.example:8080", 421), ("127.0.0.1.rebound.example", 421), ("localhost.rebound.example", 421), ("", 421), ("[::1", 200)],
-)  # fmt: skip
+    [
+        ("localhost:1", 200),
+        ("127.0.0.1", 200),
+        ("[::1]:8080", 200),
+        ("192.168.1.10:8080", 200),
+        (socket.gethostname(), 200),
+        ("rebound.example:8080", 421),
+        ("127.0.0.1.rebound.example", 421),
+        ("localhost.rebound.example", 421),
+        ("", 421),
+        ("[::1", 200),
+    ],
+)
 def test_a_name_that_others_can_let_point_here_is_refused(served, host, status):
     assert ask(served[1], Host=host)[0].status == status
     assert ask(served[1], "/events", Host="rebound.example")[0].status == 421
@@ -88,7 +104,12 @@ def test_what_is_no_request_is_answered_without_repeating_it(served):
     with socket.create_connection(("127.0.0.1", port), timeout=30) as raw:
         raw.sendall(b"<script>alert(1)</script>\r\n\r\n")
         answer = raw.makefile("rb").read()
-    assert b"400" in answer.split(b"\r\n")[0] and b"text/plain" in answer and b"nosniff" in answer and b"alert" not in answer
+    assert (
+        b"400" in answer.split(b"\r\n")[0]
+        and b"text/plain" in answer
+        and b"nosniff" in answer
+        and b"alert" not in answer
+    )
 
 
 def test_the_stream_begins_with_the_whole_and_goes_on_with_patches(served, stream, sample):
@@ -100,8 +121,13 @@ def test_the_stream_begins_with_the_whole_and_goes_on_with_patches(served, strea
     kind, whole = events.next()
     assert kind == "whole" and whole["devices"]["pi-2"]["state"] == "sent"
     latest.put({**snapshot, "devices": [{**each, "state": "idle"} for each in snapshot["devices"][:2]]})
-    assert events.next() == ("patch", {"devices": {"pi-1": {"state": "idle"}, "pi-2": {"state": "idle"}, "pi-3": None}})
-    assert stream(url).next()[1]["devices"].keys() == {"pi-1", "pi-2"}, "another browser, or this one again, gets the whole"
+    assert events.next() == (
+        "patch",
+        {"devices": {"pi-1": {"state": "idle"}, "pi-2": {"state": "idle"}, "pi-3": None}},
+    )
+    assert stream(url).next()[1]["devices"].keys() == {"pi-1", "pi-2"}, (
+        "another browser, or this one again, gets the whole"
+    )
 
 
 def test_more_browsers_than_it_has_threads_for_are_told(served, stream):
@@ -130,7 +156,16 @@ def test_no_broker_and_no_address_say_the_remedy(start):
 
 
 def tell(link, name, **changes):
-    told = {"phase": "federate", "round": 3, "rounds": 9, "cohort_size": 2, "deadline_s": 60.0, "plan": "p", "ts": time.time(), **changes}
+    told = {
+        "phase": "federate",
+        "round": 3,
+        "rounds": 9,
+        "cohort_size": 2,
+        "deadline_s": 60.0,
+        "plan": "p",
+        "ts": time.time(),
+        **changes,
+    }
     link.publish(Topics(name).state, encode_json(State(name, "s1", **told)), retain=True)
 
 
@@ -170,6 +205,10 @@ def test_of_several_federations_one_has_to_be_named(broker, start, dashboard, st
         link.close(1.0)
     process = start("dashboard", "--broker", broker.url, "--port", "0")
     assert process.end() == 1
-    assert "2 federations" in process.said and "garage (federate), kitchen (federate)" in process.said and "--federation" in process.said
+    assert (
+        "2 federations" in process.said
+        and "garage (federate), kitchen (federate)" in process.said
+        and "--federation" in process.said
+    )
     _, url = dashboard(broker.url, "--federation", "kitchen")
     assert stream(url).until(lambda state: state.get("round"))["round"] == 3

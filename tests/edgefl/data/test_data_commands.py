@@ -40,7 +40,9 @@ def test_a_map_by_hand() -> None:
     assert lines[0].split() == ["client", "samples", "class", "0", "to", "2"]
     assert lines[1] == "a        9 ▕██  ░░▏" and lines[2] == "bc       4 ▕  ██  ▏"
     assert lines[3].startswith("░ to 25%, ▒ to 50%, ▓ to 75%, █ to 100%")
-    wide = heat_text(np.eye(300, 200, dtype=np.int64) + 1, [f"client-{i:03d}" for i in range(300)], [1] * 300, "class")
+    wide = heat_text(
+        np.eye(300, 200, dtype=np.int64) + 1, [f"client-{i:03d}" for i in range(300)], [1] * 300, "class"
+    )
     assert len(wide) == 26 and max(map(len, wide)) <= 80
     assert "3 a column" in wide[0] or "4 a column" in wide[0]
 
@@ -53,7 +55,20 @@ def test_show(own: str) -> None:
     made = json.loads(run(partitions, *args, "--json"))
     assert len(made["clients"]) == 30 and np.sum(made["train"]) == 320 and made["clusters"] == [-1] * 30
     assert json.loads(run(partitions, *args, "--json", "--seed", "2"))["train"] != made["train"]
-    turned = run(partitions, "show", "--data", own, "--partition", "rotation", "--clients", "4", "-o", "fixed=true", "-o", "angles=2")
+    turned = run(
+        partitions,
+        "show",
+        "--data",
+        own,
+        "--partition",
+        "rotation",
+        "--clients",
+        "4",
+        "-o",
+        "fixed=true",
+        "-o",
+        "angles=2",
+    )
     assert "steps turned 0 to 1" in turned and "#1" in turned
     few = run(partitions, "show", "--data", own, "-d", "classes=0,2", "--num-train", "100", "--clients", "2")
     assert "used: 100 of 100 training samples" in few and "class 0 to 1" in few

@@ -1,4 +1,6 @@
-"""What `edgefl init` says of samples that are probably not as their owner means them, and what the errors of bad data advise."""
+"""What `edgefl init` says of samples that are probably not as their owner means them, and what the errors of
+bad data advise.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,9 @@ def pictures(*shape: int) -> Any:
 
 def init(folder: Path, capsys: pytest.CaptureFixture[str], **arrays: Any) -> str:
     np.savez(folder / "pi-1.npz", **arrays)
-    assert cli.run(["init", "--yes", "--data", str(folder / "pi-1.npz"), str(folder / "federation.toml")]) == 0
+    assert (
+        cli.run(["init", "--yes", "--data", str(folder / "pi-1.npz"), str(folder / "federation.toml")]) == 0
+    )
     return capsys.readouterr().err
 
 
@@ -108,7 +112,9 @@ def test_pictures_of_a_camera(tmp_path, suffix) -> None:
     for index, name in enumerate(("cat", "dog")):
         (tmp_path / name).mkdir()
         for number in range(3):
-            Image.fromarray(np.full((8, 10, 3), 40 * (index + number), np.uint8)).save(tmp_path / name / f"{number}{suffix}", "JPEG")
+            Image.fromarray(np.full((8, 10, 3), 40 * (index + number), np.uint8)).save(
+                tmp_path / name / f"{number}{suffix}", "JPEG"
+            )
     shard = load_source(make_source(str(tmp_path)))
     assert shard.x_train.shape[1:] == (8, 10, 3) and shard.num_classes == 2
     assert float(shard.x_train.max()) <= 120 / 255 + 0.02
@@ -127,7 +133,9 @@ def test_init_simulates_all_devices(tmp_path, capsys, monkeypatch) -> None:
     config = load_config(Path("federation.toml"))
     assert (config.partition.name, config.partition.num_clients) == ("group", 2)
     dataset = load_data(config.data, config.seed)
-    shards = [take(dataset, each) for each in make_allotments(dataset, config.partition, config.seed).values()]
+    shards = [
+        take(dataset, each) for each in make_allotments(dataset, config.partition, config.seed).values()
+    ]
     assert [len(each.y_train) + len(each.y_test) for each in shards] == [40, 60]
     assert [set(each.x_train.ravel()) for each in shards] == [{1.0}, {2.0}]
 

@@ -23,7 +23,9 @@ def some(count: int = 10) -> dict[str, Any]:
 
 def test_bytes_are_scaled_and_the_rest_is_kept(tmp_path: Path) -> None:
     x = np.array([[0], [51], [255], [102]], np.uint8)
-    shard = load_shard(write(tmp_path / "a.npz", x=x, y=np.array([0, 1, 0, 1]), x_test=x, y_test=np.array([0, 1, 0, 2])))
+    shard = load_shard(
+        write(tmp_path / "a.npz", x=x, y=np.array([0, 1, 0, 1]), x_test=x, y_test=np.array([0, 1, 0, 2]))
+    )
     assert shard.x_train.dtype == np.float32
     np.testing.assert_array_equal(shard.x_train, np.float32([[0], [0.2], [1], [0.4]]))
     assert shard.y_train.dtype == np.int64
@@ -35,7 +37,9 @@ def test_bytes_are_scaled_and_the_rest_is_kept(tmp_path: Path) -> None:
 
 def test_the_split_depends_on_seed_and_file_only(tmp_path: Path) -> None:
     path = write(tmp_path / "a.npz", **some(50))
-    first, again, other = load_shard(path, seed=3), load_shard(path, seed=3), load_shard(path, seed=4)
+    first = load_shard(path, seed=3)
+    again = load_shard(path, seed=3)
+    other = load_shard(path, seed=4)
     np.testing.assert_array_equal(first.x_test, again.x_test)
     assert not np.array_equal(first.x_test, other.x_test)
     together = np.concatenate([first.x_train, first.x_test]).reshape(50, -1)
@@ -48,7 +52,11 @@ def test_both_parts_of_a_split_hold_samples(count: int, share: float) -> None:
     import tempfile
 
     with tempfile.TemporaryDirectory() as directory:
-        path = write(Path(directory) / "s.npz", x=x, y=np.r_[np.zeros(count // 2), np.ones(count - count // 2)].astype(int))
+        path = write(
+            Path(directory) / "s.npz",
+            x=x,
+            y=np.r_[np.zeros(count // 2), np.ones(count - count // 2)].astype(int),
+        )
         try:
             shard = load_shard(path, test_share=share)
         except DataError as error:

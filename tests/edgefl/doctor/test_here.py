@@ -28,7 +28,10 @@ def test_a_board_with_and_without_a_quantizer(monkeypatch, tmp_path):
 def test_a_clock_that_was_never_set():
     assert check_clock(1_800_000_000.0).level == "ok"
     found = check_clock(12.0)
-    assert (found.level, found.found) == ("fail", "1970-01-01T00:00:12+00:00, before this program was written")
+    assert (found.level, found.found) == (
+        "fail",
+        "1970-01-01T00:00:12+00:00, before this program was written",
+    )
     assert "timedatectl" in found.remedy
 
 

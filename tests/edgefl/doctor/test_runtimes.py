@@ -24,14 +24,21 @@ def test_no_runtime(monkeypatch):
 @pytest.mark.parametrize(
     ("code", "told"),
     [
-        ("raise ImportError('libtensorflowlite.so: cannot open shared object file')", "does not work: ImportError: libtensorflowlite.so"),
+        (
+            "raise ImportError('libtensorflowlite.so: cannot open shared object file')",
+            "does not work: ImportError: libtensorflowlite.so",
+        ),
         ("import os, signal\nos.kill(os.getpid(), signal.SIGILL)", "was ended by SIGILL"),
         ("raise SystemExit(3)", "does not work: exit code 3"),
     ],
 )
 def test_a_broken_runtime(code, told, monkeypatch, tmp_path):
-    """Its interpreter is one of ours that does what a broken one does, in the child's place of the real one."""
-    package = tmp_path / installed()[0].replace("litert", "ai_edge_litert").replace("tflite-runtime", "tflite_runtime")
+    """Its interpreter is one of ours that does what a broken one does, in the child's place of the real
+    one.
+    """
+    package = tmp_path / installed()[0].replace("litert", "ai_edge_litert").replace(
+        "tflite-runtime", "tflite_runtime"
+    )
     package.mkdir()
     (package / "__init__.py").write_text("")
     (package / "interpreter.py").write_text(code + "\n")

@@ -32,9 +32,17 @@ def save(path: Path, shape: tuple[int, ...], classes: int = 3) -> None:
 
 @pytest.mark.parametrize(
     ("shape", "model"),
-    [((28, 28, 1), "lenet5"), ((32, 32, 3), "lenet5"), ((24, 40, 3), "five-conv"), ((8, 8, 1), "five-conv"), ((7, 8, 1), "softmax"),
-     ((128, 9), "cnn1d"), ((15, 9), "softmax"), ((40,), "softmax")],
-)  # fmt: skip
+    [
+        ((28, 28, 1), "lenet5"),
+        ((32, 32, 3), "lenet5"),
+        ((24, 40, 3), "five-conv"),
+        ((8, 8, 1), "five-conv"),
+        ((7, 8, 1), "softmax"),
+        ((128, 9), "cnn1d"),
+        ((15, 9), "softmax"),
+        ((40,), "softmax"),
+    ],
+)
 def test_the_model_fits_the_shape(shape: tuple[int, ...], model: str) -> None:
     assert model_for(shape) == model
 
@@ -49,7 +57,11 @@ def test_yes_takes_the_defaults(here: Path, capsys: pytest.CaptureFixture[str]) 
     assert cli.run(["init", "kitchen", "--yes"]) == 0
     config = load_config(here / "kitchen" / "federation.toml")
     assert (config.name, config.algorithm, config.min_clients, config.rounds) == ("kitchen", "pfl-mfe", 2, 20)
-    assert (config.model.name, config.model.input_shape, config.model.num_classes) == ("lenet5", (28, 28, 1), 10)
+    assert (config.model.name, config.model.input_shape, config.model.num_classes) == (
+        "lenet5",
+        (28, 28, 1),
+        10,
+    )
     out = capsys.readouterr().out
     assert "edgefl aggregator start --config kitchen/federation.toml\n" in out
     assert out.count("edgefl device start") == 2
@@ -57,11 +69,20 @@ def test_yes_takes_the_defaults(here: Path, capsys: pytest.CaptureFixture[str]) 
 
 def test_options_are_answers(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(here / "pi-1.npz", (128, 9), 6)
-    words = "init --yes --name hall --data pi-1.npz --algorithm fedavg --clients 3 --rounds 7 --broker mqtt://pi:1884 --json"
+    words = (
+        "init --yes --name hall --data pi-1.npz --algorithm fedavg --clients 3 --rounds 7 --broker "
+        "mqtt://pi:1884 --json"
+    )
     assert cli.run(words.split()) == 0
     told = json.loads(capsys.readouterr().out)
     config = load_config(here / "federation.toml")
-    assert (config.name, config.algorithm, config.min_clients, config.rounds, config.broker) == ("hall", "fedavg", 3, 7, "mqtt://pi:1884")
+    assert (config.name, config.algorithm, config.min_clients, config.rounds, config.broker) == (
+        "hall",
+        "fedavg",
+        3,
+        7,
+        "mqtt://pi:1884",
+    )
     assert (config.model.name, config.model.input_shape, config.model.num_classes) == ("cnn1d", (128, 9), 6)
     assert config.data.name == "npz:pi-1.npz"
     assert told["path"] == "federation.toml"
@@ -97,8 +118,18 @@ def test_answers_are_checked_as_they_come(here: Path) -> None:
     ran = CliRunner().invoke(init, ["x.toml"], input=answers)
     assert ran.exit_code == 0, ran.output
     config = load_config(here / "x.toml")
-    assert (config.name, config.algorithm, config.min_clients, config.model.num_classes) == ("hall", "ifca", 5, 4)
-    for told in ("my-hall would do", "no file, folder or data set 'nothing-here'", "did you mean 'fedavg'", "'0', expected a whole number"):
+    assert (config.name, config.algorithm, config.min_clients, config.model.num_classes) == (
+        "hall",
+        "ifca",
+        5,
+        4,
+    )
+    for told in (
+        "my-hall would do",
+        "no file, folder or data set 'nothing-here'",
+        "did you mean 'fedavg'",
+        "'0', expected a whole number",
+    ):
         assert told in ran.stderr
     assert "1/4" not in ran.stdout
 
@@ -121,16 +152,24 @@ def test_an_option_leaves_its_question_out(here: Path) -> None:
         (["--yes", "--data", "digits", "--data", "fashion-mnist"], "digits is a whole data set"),
         (["--yes", "--input-shape", "28,28"], "expected both"),
         (["--yes", "--input-shape", "28,x", "--num-classes", "3"], "such as 28,28,1"),
-        (["--yes", "--input-shape", "4,4,1", "--num-classes", "3", "--data", "digits"], "expected one of them"),
+        (
+            ["--yes", "--input-shape", "4,4,1", "--num-classes", "3", "--data", "digits"],
+            "expected one of them",
+        ),
         (["--yes", "--input-shape", "8", "--num-classes", "3", "--algorithm", "aemm"], "did you mean 'aem'"),
         (["--yes", "--input-shape", "8", "--num-classes", "3", "--clients", "0"], "1 or more"),
         (["--yes", "--input-shape", "8", "--num-classes", "3", "--model", "lenet"], "did you mean 'lenet5'"),
-        (["--yes", "--input-shape", "8", "--num-classes", "3", "--broker", "pi"], "expected mqtt://HOST:PORT"),
+        (
+            ["--yes", "--input-shape", "8", "--num-classes", "3", "--broker", "pi"],
+            "expected mqtt://HOST:PORT",
+        ),
         (["broken.npz", "--yes"], "is a file, expected a directory"),
         (["there.toml", "--yes"], "is there already, and stays as it is"),
     ],
-)  # fmt: skip
-def test_what_it_refuses(here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
+)
+def test_what_it_refuses(
+    here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
     (here / "broken.npz").write_bytes(b"no zip")
     (here / "there.toml").write_text("mine")
     assert cli.run(["init", *arguments]) == 1
@@ -141,7 +180,9 @@ def test_what_it_refuses(here: Path, capsys: pytest.CaptureFixture[str], argumen
 
 
 def test_answers_that_end_are_an_error(here: Path) -> None:
-    ran = subprocess.run([sys.executable, "-m", "edgefl", "init"], input="a\n", capture_output=True, text=True, timeout=120)
+    ran = subprocess.run(
+        [sys.executable, "-m", "edgefl", "init"], input="a\n", capture_output=True, text=True, timeout=120
+    )
     assert ran.returncode == 1
     assert "no answer to question 2 of 4; give --data, or --yes for all defaults" in ran.stderr
     assert not list(here.iterdir())
@@ -154,13 +195,18 @@ def heeds_ctrl_c() -> None:
 
 def test_ctrl_c_at_a_question(here: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "edgefl", "init"], stdin=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=heeds_ctrl_c
+        [sys.executable, "-m", "edgefl", "init"],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=heeds_ctrl_c,
     )
     assert process.stderr is not None
     said = b""
     while b"1/4" not in said:
         said += process.stderr.read1()
-    for _ in range(30):  # again, for a signal between the question and the wait for its answer is seen only after it
+    for _ in range(
+        30
+    ):  # again, for a signal between the question and the wait for its answer is seen only after it
         process.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(2)

@@ -1,4 +1,6 @@
-"""Run by the tests in another environment: `fit_all.py PLAN WEIGHTS OUT` runs every signature of a plan on drawn samples."""
+"""Run by the tests in another environment: `fit_all.py PLAN WEIGHTS OUT` runs every signature of a plan on
+drawn samples.
+"""
 
 import sys
 from pathlib import Path
@@ -24,7 +26,9 @@ for signature in plan.spec.signatures:
         results[f"{signature.name}:out"] = learner.predict(signature.name, weights, data)
         continue
     labels = rng.integers(0, plan.spec.num_classes, count)
-    trained, loss = learner.fit(signature.name, weights, data, labels, epochs=2, rng=rng, hyper={"learning_rate": 0.01})
+    trained, loss = learner.fit(
+        signature.name, weights, data, labels, epochs=2, rng=rng, hyper={"learning_rate": 0.01}
+    )
     results[f"{signature.name}:loss"] = np.array([loss], np.float32)
     results |= {f"{signature.name}:{name}": array for name, array in trained.items()}
 save_file(results, sys.argv[3])

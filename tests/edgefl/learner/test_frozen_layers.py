@@ -1,4 +1,6 @@
-"""A model whose first convolution and first dense layer are frozen (transfer learning) federates and personalizes as any other."""
+"""A model whose first convolution and first dense layer are frozen (transfer learning) federates and
+personalizes as any other.
+"""
 
 import keras
 import numpy as np
@@ -29,12 +31,16 @@ def test_frozen_weights_stay_and_the_laws_hold(tmp_path, digits):
     settings = ModelConfig(str(tmp_path / "frozen.keras"), (8, 8, 1), 10)
     plan, initial = build_plan(FederationConfig(algorithm="pfl-mfe", options={"epochs": 1}, model=settings))
     x, y = digits
-    shards = {f"pi-{i}": Shard(x[i::4][:40], y[i::4][:40], x[i::4][40:60], y[i::4][40:60], 10) for i in range(2)}
+    shards = {
+        f"pi-{i}": Shard(x[i::4][:40], y[i::4][:40], x[i::4][40:60], y[i::4][40:60], 10) for i in range(2)
+    }
     learner = LiteRTLearner(plan)
     check_algorithm(lambda each: make_algorithm("pfl-mfe", each, {"epochs": 1}), learner, initial, shards)
     algorithm = make_algorithm("pfl-mfe", learner, {"epochs": 1})
     state = algorithm.init(initial, rng_for(1, 0, "init"))
-    update, _ = algorithm.local_update(algorithm.broadcast(state, "pi-0"), ClientState(), shards["pi-0"], "pi-0", rng_for(1, 1, "pi-0"))
+    update, _ = algorithm.local_update(
+        algorithm.broadcast(state, "pi-0"), ClientState(), shards["pi-0"], "pi-0", rng_for(1, 1, "pi-0")
+    )
     after = algorithm.aggregate(state, [update]).models["global"]
     for name, array in initial.items():
         assert np.array_equal(after[name], array) == name.startswith(FROZEN), name

@@ -1,4 +1,6 @@
-"""One interface, one suite: LiteRT, Keras and numpy do what `Learner` says; LiteRT and Keras give the same numbers."""
+"""One interface, one suite: LiteRT, Keras and numpy do what `Learner` says; LiteRT and Keras give the same
+numbers.
+"""
 
 from dataclasses import replace
 
@@ -35,14 +37,21 @@ def case(request, tiny, digits):
         return request.getfixturevalue(request.param), tiny[1], x, y
     learner = SoftmaxLearner(softmax_spec("pfl-mfe", inputs=64, features=16, classes=10))
     rng = np.random.default_rng(1)
-    return learner, {s.name: rng.normal(0, 0.1, s.shape).astype(np.float32) for s in learner.spec.weights}, x.reshape(len(x), -1), y
+    return (
+        learner,
+        {s.name: rng.normal(0, 0.1, s.shape).astype(np.float32) for s in learner.spec.weights},
+        x.reshape(len(x), -1),
+        y,
+    )
 
 
 def test_training_learns_and_changes_no_argument(case):
     learner, weights, x, y = case
     before = {name: array.copy() for name, array in weights.items()}
     start = evaluate(learner, "predict", weights, x, y)
-    trained, loss = learner.fit("train", weights, {"x": x}, y, epochs=5, rng=rng_for(1, 1), hyper={"learning_rate": 0.1})
+    trained, loss = learner.fit(
+        "train", weights, {"x": x}, y, epochs=5, rng=rng_for(1, 1), hyper={"learning_rate": 0.1}
+    )
     end = evaluate(learner, "predict", {**weights, **trained}, x, y)
     assert end.accuracy > max(0.6, start.accuracy)
     assert loss < start.loss
@@ -53,7 +62,10 @@ def test_training_learns_and_changes_no_argument(case):
 
 def test_the_same_draws_give_the_same_bits(case):
     learner, weights, x, y = case
-    first, second, other = (learner.fit("train", weights, {"x": x[:50]}, y[:50], epochs=1, rng=rng_for(seed, 1))[0] for seed in (1, 1, 2))
+    first, second, other = (
+        learner.fit("train", weights, {"x": x[:50]}, y[:50], epochs=1, rng=rng_for(seed, 1))[0]
+        for seed in (1, 1, 2)
+    )
     assert all(np.array_equal(first[name], second[name]) for name in first)
     assert not all(np.array_equal(first[name], other[name]) for name in first)
 
@@ -61,7 +73,10 @@ def test_the_same_draws_give_the_same_bits(case):
 def test_threads_change_no_bit(tiny, digits):
     """A board takes more threads than the simulator; both must learn the same."""
     (plan, weights), (x, y) = tiny[:2], digits
-    made = [LiteRTLearner(plan, threads).fit("train", weights, {"x": x}, y, epochs=2, rng=rng_for(1, 1)) for threads in (1, 2, 4)]
+    made = [
+        LiteRTLearner(plan, threads).fit("train", weights, {"x": x}, y, epochs=2, rng=rng_for(1, 1))
+        for threads in (1, 2, 4)
+    ]
     for trained, loss in made[1:]:
         assert loss == made[0][1]
         assert all(np.array_equal(trained[name], made[0][0][name]) for name in trained)
@@ -81,20 +96,31 @@ def test_a_partial_batch_predicts_as_the_whole_does(case):
 
 
 def test_filled_up_samples_do_not_count(case):
-    """One sample in a batch of 8: the mean loss is that sample's own, and its gradient is not divided by 8."""
+    """One sample in a batch of 8: the mean loss is that sample's own, and its gradient is not divided
+    by 8.
+    """
     learner, weights, x, y = case
     _, loss = learner.fit(
-        "train_head", weights, {"features": learner.predict("features", weights, {"x": x[:1]})}, y[:1], epochs=1, rng=rng_for(1, 1)
+        "train_head",
+        weights,
+        {"features": learner.predict("features", weights, {"x": x[:1]})},
+        y[:1],
+        epochs=1,
+        rng=rng_for(1, 1),
     )
     alone = evaluate(learner, "predict", weights, x[:1], y[:1]).loss
-    assert loss == pytest.approx(alone, rel=0.5 if learner.name != "numpy" else 1e-5)  # dropout moves the compiled ones
+    assert loss == pytest.approx(
+        alone, rel=0.5 if learner.name != "numpy" else 1e-5
+    )  # dropout moves the compiled ones
 
 
 def test_head_on_features_is_the_whole_model(case):
     learner, weights, x, _ = case
     features = learner.predict("features", weights, {"x": x[:30]})
     np.testing.assert_allclose(
-        learner.predict("predict_head", weights, {"features": features}), learner.predict("predict", weights, {"x": x[:30]}), atol=1e-5
+        learner.predict("predict_head", weights, {"features": features}),
+        learner.predict("predict", weights, {"x": x[:30]}),
+        atol=1e-5,
     )
 
 
@@ -120,7 +146,15 @@ def test_bad_input_is_a_clear_error(case, change, error, words):
 def test_divergence_is_an_error_not_an_update(case):
     learner, weights, x, y = case
     with pytest.raises(DataError, match="lower the learning rate"):
-        learner.fit("train", weights, {"x": x * np.float32(1e20)}, y, epochs=2, rng=rng_for(1, 1), hyper={"learning_rate": 1e20})
+        learner.fit(
+            "train",
+            weights,
+            {"x": x * np.float32(1e20)},
+            y,
+            epochs=2,
+            rng=rng_for(1, 1),
+            hyper={"learning_rate": 1e20},
+        )
 
 
 def test_an_unknown_signature_says_what_there_is(case):
@@ -132,7 +166,10 @@ def test_an_unknown_signature_says_what_there_is(case):
 def test_litert_trains_as_keras_does(litert, keras_learner, tiny, digits):
     """50 steps with dropout and momentum, every weight to 1e-5."""
     (x, y), (_, weights) = digits, tiny
-    pair = [learner.fit("train", weights, {"x": x}, y, epochs=1, rng=rng_for(3, 1)) for learner in (litert, keras_learner)]
+    pair = [
+        learner.fit("train", weights, {"x": x}, y, epochs=1, rng=rng_for(3, 1))
+        for learner in (litert, keras_learner)
+    ]
     assert pair[0][1] == pytest.approx(pair[1][1], abs=1e-5)
     for name in weights:
         np.testing.assert_allclose(pair[0][0][name], pair[1][0][name], atol=1e-5, err_msg=name)
@@ -140,8 +177,12 @@ def test_litert_trains_as_keras_does(litert, keras_learner, tiny, digits):
 
 def test_the_laws_hold_on_litert(litert, tiny, tiny_config, digits):
     x, y = digits
-    shards = {f"pi-{i}": Shard(x[i::4][:40], y[i::4][:40], x[i::4][40:60], y[i::4][40:60], 10) for i in range(3)}
-    check_algorithm(lambda learner: make_algorithm("pfl-mfe", learner, tiny_config.options), litert, tiny[1], shards)
+    shards = {
+        f"pi-{i}": Shard(x[i::4][:40], y[i::4][:40], x[i::4][40:60], y[i::4][40:60], 10) for i in range(3)
+    }
+    check_algorithm(
+        lambda learner: make_algorithm("pfl-mfe", learner, tiny_config.options), litert, tiny[1], shards
+    )
 
 
 def test_a_model_that_is_not_the_plans_is_refused(tiny):

@@ -1,4 +1,6 @@
-"""The program computes the same on tflite-runtime 2.14, the only runtime of 32-bit boards, as on ai-edge-litert."""
+"""The program computes the same on tflite-runtime 2.14, the only runtime of 32-bit boards, as on
+ai-edge-litert.
+"""
 
 import os
 import subprocess
@@ -48,8 +50,16 @@ def test_every_signature_agrees(model, other_python, tmp_path):
     found = []
     for python in (sys.executable, other_python):
         out = tmp_path / f"{len(found)}.safetensors"
-        command = [python, str(SCRIPT), str(tmp_path / "plan"), str(tmp_path / "weights.safetensors"), str(out)]
-        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
+        command = [
+            python,
+            str(SCRIPT),
+            str(tmp_path / "plan"),
+            str(tmp_path / "weights.safetensors"),
+            str(out),
+        ]
+        done = subprocess.run(
+            command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False
+        )
         assert done.returncode == 0, done.stderr
         found.append(load_file(out))
     assert found[0].keys() == found[1].keys()

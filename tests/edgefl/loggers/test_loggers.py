@@ -15,32 +15,74 @@ from edgefl.loggers import check_log, open_logs
 from edgefl.loggers.scalars import figure_scalars, round_scalars
 
 SUMMARY = {
-    "round": 2, "phase": "federate", "updates": 3, "loss": 0.5, "accuracy_mean": math.nan, "accuracy_p10": None, "accuracy_p90": 0.75,
-    "bytes_up": 700, "bytes_down": 1900, "seconds": 1.25, "dropped": ["pi-2"], "ts": 1.7e9,
-}  # fmt: skip
+    "round": 2,
+    "phase": "federate",
+    "updates": 3,
+    "loss": 0.5,
+    "accuracy_mean": math.nan,
+    "accuracy_p10": None,
+    "accuracy_p90": 0.75,
+    "bytes_up": 700,
+    "bytes_down": 1900,
+    "seconds": 1.25,
+    "dropped": ["pi-2"],
+    "ts": 1.7e9,
+}
 
 
 def open_one(wanted, **changes):
-    return open_logs([wanted], "kitchen", **{"key": "one", "resumed": False, "about": {"algorithm": "fedavg"}, **changes})
+    return open_logs(
+        [wanted], "kitchen", **{"key": "one", "resumed": False, "about": {"algorithm": "fedavg"}, **changes}
+    )
 
 
 def test_scalars_of_a_round_by_hand():
-    told = {"loss": 0.5, "updates": 3.0, "dropped": 1.0, "seconds": 1.25, "bytes_up": 700.0, "bytes_down": 1900.0, "accuracy_p90": 0.75}
+    told = {
+        "loss": 0.5,
+        "updates": 3.0,
+        "dropped": 1.0,
+        "seconds": 1.25,
+        "bytes_up": 700.0,
+        "bytes_down": 1900.0,
+        "accuracy_p90": 0.75,
+    }
     assert round_scalars(SUMMARY) == {f"round/{name}": value for name, value in told.items()}
     updates = {
         "a": {"num_samples": 10.0, "loss": 2.0, "accuracy": 0.5},
         "b": {"num_samples": 30.0, "loss": 1.0, "accuracy": 0.9, "x": math.nan},
     }
-    record = {"round": 1, "phase": "federate", "loss": 1.25, "seconds": 0.5, "bytes_up": 8, "bytes_down": 9, "updates": updates}
-    told = {"round/loss": 1.25, "round/seconds": 0.5, "round/bytes_up": 8.0, "round/bytes_down": 9.0, "round/updates": 2.0}
+    record = {
+        "round": 1,
+        "phase": "federate",
+        "loss": 1.25,
+        "seconds": 0.5,
+        "bytes_up": 8,
+        "bytes_down": 9,
+        "updates": updates,
+    }
+    told = {
+        "round/loss": 1.25,
+        "round/seconds": 0.5,
+        "round/bytes_up": 8.0,
+        "round/bytes_down": 9.0,
+        "round/updates": 2.0,
+    }
     assert round_scalars(record) == told | {"clients/accuracy": pytest.approx(0.8)}
     spread = {"mean": 0.9, "weighted": 0.8, "std": 0.1, "p10": None, "count": 4}
-    assert figure_scalars({"accuracy_mixture": spread}) == {"end/accuracy_mixture/mean": 0.9, "end/accuracy_mixture/std": 0.1}
+    assert figure_scalars({"accuracy_mixture": spread}) == {
+        "end/accuracy_mixture/mean": 0.9,
+        "end/accuracy_mixture/std": 0.1,
+    }
 
 
-@given(st.dictionaries(st.sampled_from(sorted(SUMMARY)), st.floats() | st.none() | st.integers(-(2**40), 2**40)))
+@given(
+    st.dictionaries(st.sampled_from(sorted(SUMMARY)), st.floats() | st.none() | st.integers(-(2**40), 2**40))
+)
 def test_only_finite_numbers_are_told(changed):
-    record = {**SUMMARY, **{name: value for name, value in changed.items() if name not in ("dropped", "updates")}}
+    record = {
+        **SUMMARY,
+        **{name: value for name, value in changed.items() if name not in ("dropped", "updates")},
+    }
     assert all(isinstance(value, float) and math.isfinite(value) for value in round_scalars(record).values())
 
 
@@ -56,7 +98,9 @@ def read_events(directory):
 
     events = EventAccumulator(str(directory))
     events.Reload()
-    return {tag: [(each.step, each.value) for each in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+    return {
+        tag: [(each.step, each.value) for each in events.Scalars(tag)] for tag in events.Tags()["scalars"]
+    }
 
 
 def test_tensorboard_reads_what_was_logged(tmp_path):
@@ -70,7 +114,10 @@ def test_tensorboard_reads_what_was_logged(tmp_path):
         log(2, {"round/loss": 0.25})
     with open_one(f"tensorboard:{tmp_path / 'tb'}", resumed=True) as log:
         log(3, {"round/loss": 0.125})
-    assert read_events(tmp_path / "tb") == {"round/loss": [(1, 0.5), (2, 0.25), (3, 0.125)], "round/updates": [(1, 3.0)]}
+    assert read_events(tmp_path / "tb") == {
+        "round/loss": [(1, 0.5), (2, 0.25), (3, 0.125)],
+        "round/updates": [(1, 3.0)],
+    }
 
 
 def test_no_log_imports_tensorflow(tmp_path):
@@ -94,7 +141,13 @@ def runs_of(uri, name="kitchen"):
     client = MlflowClient(tracking_uri=uri)
     found = client.search_runs([client.get_experiment_by_name(name).experiment_id], order_by=["start_time"])
     return [
-        (run, {key: [(each.step, each.value) for each in client.get_metric_history(run.info.run_id, key)] for key in run.data.metrics})
+        (
+            run,
+            {
+                key: [(each.step, each.value) for each in client.get_metric_history(run.info.run_id, key)]
+                for key in run.data.metrics
+            },
+        )
         for run in found
     ]
 

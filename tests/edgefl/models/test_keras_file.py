@@ -1,4 +1,6 @@
-"""Files of strangers: what is no `.keras` file, or would run code, is refused in words before Keras reads it."""
+"""Files of strangers: what is no `.keras` file, or would run code, is refused in words before Keras
+reads it.
+"""
 
 import io
 import json
@@ -80,7 +82,9 @@ def test_a_lambda_layer_never_runs(tmp_path):
 )
 def test_what_is_no_part_of_keras_is_not_imported(tmp_path, class_name, module):
     mark = tmp_path / "ran"
-    with pytest.raises(ConfigError, match=rf"{class_name} of {module or 'no module'} is no part of Keras; .*module:function"):
+    with pytest.raises(
+        ConfigError, match=rf"{class_name} of {module or 'no module'} is no part of Keras; .*module:function"
+    ):
         load(make(tmp_path / "m.keras", class_name, module, f"touch {mark}"))
     assert not mark.exists()
 
@@ -89,7 +93,14 @@ def test_what_is_no_part_of_keras_is_not_imported(tmp_path, class_name, module):
 def test_what_holds_code_is_refused_wherever_it_stands(tmp_path, class_name):
     inner = {"class_name": class_name, "module": "keras.layers", "config": {}}
     with pytest.raises(ConfigError, match="whose code would run here"):
-        load(make(tmp_path / "m.keras", "Dense", "keras.layers", {"units": 3, "kernel_initializer": [{"deep": inner}]}))
+        load(
+            make(
+                tmp_path / "m.keras",
+                "Dense",
+                "keras.layers",
+                {"units": 3, "kernel_initializer": [{"deep": inner}]},
+            )
+        )
 
 
 @keras.saving.register_keras_serializable("edgefl_tests")
@@ -149,7 +160,10 @@ def test_an_archive_that_unpacks_to_more_than_a_network_for_boards(tmp_path, mon
     with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("padding", bytes(2_000_000))
     monkeypatch.setitem(LIMITS, "all of it", 1_000_000)
-    with pytest.raises(ConfigError, match=r"all of it unpacks to 2,\d+,\d+ bytes, expected at most 1,000,000; .*module:function"):
+    with pytest.raises(
+        ConfigError,
+        match=r"all of it unpacks to 2,\d+,\d+ bytes, expected at most 1,000,000; .*module:function",
+    ):
         load(path)
     monkeypatch.setitem(LIMITS, "config.json", 10)
     with pytest.raises(ConfigError, match=r"config.json unpacks to"):
@@ -185,7 +199,9 @@ def test_models_of_keras_own_parts_are_taken_compiled_or_not(tmp_path):
 
 
 def peak_of_load(path: Path) -> tuple[str, int]:
-    """Load the file in a process of its own, which the attack may end: its last words, and the most memory it took, in MB."""
+    """Load the file in a process of its own, which the attack may end: its last words, and the most memory it
+    took, in MB.
+    """
     code = (
         "import sys, resource, pathlib\n"
         "import keras\n"
@@ -198,7 +214,9 @@ def peak_of_load(path: Path) -> tuple[str, int]:
         "children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss\n"
         "print(max(children, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10, words)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     memory, words = done.stdout.strip().split(" ", 1)
     return words, int(memory)
@@ -262,7 +280,13 @@ def point_outside(file: Any, kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "words"),
-    [("storage", "another file"), ("link", "link"), ("soft", "link"), ("virtual", "other arrays"), ("text", "expected numbers")],
+    [
+        ("storage", "another file"),
+        ("link", "link"),
+        ("soft", "link"),
+        ("virtual", "other arrays"),
+        ("text", "expected numbers"),
+    ],
 )
 def test_arrays_that_are_elsewhere_are_refused_by_name(tmp_path, kind, words):
     path = with_weights(tmp_path / "m.keras", lambda file: point_outside(file, kind))

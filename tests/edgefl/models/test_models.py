@@ -1,4 +1,6 @@
-"""The papers' networks have the weights that the papers count, and a user's own model is taken or refused in words."""
+"""The papers' networks have the weights that the papers count, and a user's own model is taken or refused in
+words.
+"""
 
 import math
 import sys
@@ -37,7 +39,13 @@ VGG_CONVOLUTIONS = sum((9 * before + 1) * after for before, after in pairwise(VG
         ("gate-cnn", (32, 32, 3), 7, {}, 6_995),
         ("gate-pixels", (32, 32, 3), 2, {}, 6_146),
         ("gate-pixels", (32, 32, 1), 2, {}, 2_050),
-        ("lenet5", (28, 28, 1), 10, {"padding": "valid"}, (25 + 1) * 6 + (6 * 25 + 1) * 16 + 257 * 120 + 121 * 84 + 85 * 10),
+        (
+            "lenet5",
+            (28, 28, 1),
+            10,
+            {"padding": "valid"},
+            (25 + 1) * 6 + (6 * 25 + 1) * 16 + 257 * 120 + 121 * 84 + 85 * 10,
+        ),
         ("lenet5", (28, 28, 1), 10, {"padding": "valid"}, 44_426),
         ("resnet20", (32, 32, 3), 10, {}, RESNET_CONVOLUTIONS + RESNET_NORMS + 65 * 10),
         ("resnet20", (32, 32, 3), 10, {}, 269_722),
@@ -75,14 +83,18 @@ def test_resnet20_takes_every_other_pixel_and_new_channels_of_zeros():
         if layer.name.endswith("norm2"):
             layer.gamma.assign(np.zeros(layer.gamma.shape))
     ends = [model.get_layer(name).output for name in ("relu", "stage2_block1_relu2", "stage3_block3_relu2")]
-    first, second, last = keras.Model(model.inputs, ends).predict(np.random.default_rng(0).random((3, 16, 16, 2)), verbose=0)
+    first, second, last = keras.Model(model.inputs, ends).predict(
+        np.random.default_rng(0).random((3, 16, 16, 2)), verbose=0
+    )
     np.testing.assert_array_equal(second, np.pad(first[:, ::2, ::2], [(0, 0), (0, 0), (0, 0), (1, 1)]))
     np.testing.assert_array_equal(last, np.pad(first[:, ::4, ::4], [(0, 0), (0, 0), (0, 0), (3, 3)]))
 
 
 @pytest.mark.parametrize("width", [0.35, 1.4])
 def test_mobilenetv2_is_that_of_keras_applications(width):
-    reference = keras.applications.MobileNetV2((32, 32, 3), width, include_top=False, weights=None, pooling="avg")
+    reference = keras.applications.MobileNetV2(
+        (32, 32, 3), width, include_top=False, weights=None, pooling="avg"
+    )
     model = build_model(ModelConfig("mobilenetv2", (32, 32, 3), 7, {"width": width}))
     trunk = keras.Model(model.inputs, model.get_layer("average").output)
     trunk.set_weights(reference.get_weights())
@@ -92,10 +104,9 @@ def test_mobilenetv2_is_that_of_keras_applications(width):
 
 def test_a_file_and_a_function_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "my_models.py").write_text(
-        "import keras\n"
-        "def small(input_shape, num_classes, width=4):\n"
-        "    return keras.Sequential([keras.Input(input_shape), keras.layers.Dense(width), keras.layers.Dense(num_classes)])\n"
-        "number = 3\n"
+        "import keras\ndef small(input_shape, num_classes, width=4):\n    return "
+        "keras.Sequential([keras.Input(input_shape), keras.layers.Dense(width), "
+        "keras.layers.Dense(num_classes)])\nnumber = 3\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_models", raising=False)
@@ -122,7 +133,10 @@ def test_a_file_and_a_function_of_the_user(tmp_path: Path, monkeypatch: pytest.M
         (ModelConfig("lenet5", (20, 20, 1)), "28x28 or 32x32"),
         (ModelConfig("lenet5", (28, 28, 1), 10, {"padding": "full"}), "expected auto, same or valid"),
         (ModelConfig("aem-cnn", (32, 32, 3), 10, {"filter1": 3}), "did you mean 'filters1'"),
-        (ModelConfig("aem-cnn", (32, 32, 3), 10, {"filters1": 3.0}), "filters1 of aem-cnn is 3.0, expected a whole number"),
+        (
+            ModelConfig("aem-cnn", (32, 32, 3), 10, {"filters1": 3.0}),
+            "filters1 of aem-cnn is 3.0, expected a whole number",
+        ),
         (ModelConfig("aem-cnn", (32, 32, 3), 10, {"filters1": 0}), "expected 1 or more"),
         (ModelConfig("aem-cnn", (32, 32, 3), 10, {"dropout": 1}), "below 1"),
         (ModelConfig("softmax", (4,), 2, {"width": 3}), "it takes none"),

@@ -18,7 +18,11 @@ from edgefl.models.options import defaults
 def test_options_are_those_of_the_function(name):
     function = name.replace("-", "_")
     signature = inspect.signature(getattr(import_module(f"edgefl.models.{function}"), function))
-    own = {p.name: p.default for p in signature.parameters.values() if p.name not in ("input_shape", "num_classes")}
+    own = {
+        p.name: p.default
+        for p in signature.parameters.values()
+        if p.name not in ("input_shape", "num_classes")
+    }
     assert all(signature.parameters[option].kind is inspect.Parameter.KEYWORD_ONLY for option in own)
     assert defaults(name) == own
 

@@ -11,29 +11,77 @@ from edgefl.monitor.table import SORTS, columns_for, head, header, plain, row, s
 
 def device(name, state="idle", **more):
     empty = dict.fromkeys(
-        ("samples", "last_seen_ts", "round", "accuracy", "loss", "accuracy_federated", "accuracy_mixture", "accuracy_int8", "rss_mb",
-         "peak_rss_mb", "temperature_c", "seconds", "expert", "gate")
-    )  # fmt: skip
-    given = {"bytes_up": 0, "rejected": 0, "last_error": "", "trace": [], "trace_of": "", "version": "", "why": "", "slow": False}
+        (
+            "samples",
+            "last_seen_ts",
+            "round",
+            "accuracy",
+            "loss",
+            "accuracy_federated",
+            "accuracy_mixture",
+            "accuracy_int8",
+            "rss_mb",
+            "peak_rss_mb",
+            "temperature_c",
+            "seconds",
+            "expert",
+            "gate",
+        )
+    )
+    given = {
+        "bytes_up": 0,
+        "rejected": 0,
+        "last_error": "",
+        "trace": [],
+        "trace_of": "",
+        "version": "",
+        "why": "",
+        "slow": False,
+    }
     return {**empty, **given, "id": name, "state": state, **more}
 
 
 def tree(*devices, **more):
     return {
-        "federation": "kitchen", "session": "s", "phase": "federate", "round": 7, "rounds": 20, "cohort_size": 4, "deadline_s": 60.0,
-        "round_started_ts": 978.0, "ts": 1000.0, "broken": 0, "history": [], "devices": list(devices),
-        "clusters": {"rounds": [], "similarity": None}, **more,
-    }  # fmt: skip
+        "federation": "kitchen",
+        "session": "s",
+        "phase": "federate",
+        "round": 7,
+        "rounds": 20,
+        "cohort_size": 4,
+        "deadline_s": 60.0,
+        "round_started_ts": 978.0,
+        "ts": 1000.0,
+        "broken": 0,
+        "history": [],
+        "devices": list(devices),
+        "clusters": {"rounds": [], "similarity": None},
+        **more,
+    }
 
 
 ROUND = {
-    "round": 6, "phase": "federate", "updates": 4, "loss": 0.421, "accuracy_mean": 0.912, "accuracy_p10": 0.84, "accuracy_p90": 0.971,
-    "bytes_up": 2_500_000, "bytes_down": 950, "seconds": 3.0, "dropped": [],
-}  # fmt: skip
+    "round": 6,
+    "phase": "federate",
+    "updates": 4,
+    "loss": 0.421,
+    "accuracy_mean": 0.912,
+    "accuracy_p10": 0.84,
+    "accuracy_p90": 0.971,
+    "bytes_up": 2_500_000,
+    "bytes_down": 950,
+    "seconds": 3.0,
+    "dropped": [],
+}
 
 
 def test_the_head_by_hand():
-    devices = [device("a", "sent"), device("b", "training", slow=True), device("c", "training"), device("d", "offline")]
+    devices = [
+        device("a", "sent"),
+        device("b", "training", slow=True),
+        device("c", "training"),
+        device("d", "offline"),
+    ]
     assert head(tree(*devices, history=[ROUND]), 80) == [
         "kitchen: round 7 of 20, federate, 1 of 4 in, 22 of 60 s █████░░░░░░░░░░░░░░░",
         "4 devices: 1 offline, 1 slow, 1 training, 1 sent",
@@ -48,14 +96,22 @@ def test_the_head_by_hand():
     spread = head(tree(*(device(f"d{i}", accuracy=i / 10) for i in range(11))), 80)[2]
     assert spread == "accuracy mean 50.0%, p10 10.0%, p90 90.0%"
     rounds = [{"round": 3, "assignment": {"a": 0, "b": 1, "c": 0}}]
-    assert head(tree(clusters={"rounds": rounds, "similarity": None}), 80)[-1] == "clusters after round 3: 0 has 2, 1 has 1"
+    assert (
+        head(tree(clusters={"rounds": rounds, "similarity": None}), 80)[-1]
+        == "clusters after round 3: 0 has 2, 1 has 1"
+    )
 
 
 def test_rows_by_hand():
-    given = device("pi-1", "paused", round=6, accuracy=0.912, loss=0.25, last_seen_ts=940.0, why="paused: on battery")
+    given = device(
+        "pi-1", "paused", round=6, accuracy=0.912, loss=0.25, last_seen_ts=940.0, why="paused: on battery"
+    )
     columns = columns_for(80)
     assert header(columns, 80) == "device         state    round    acc    loss   seen why not in the round"
-    assert row(given, columns, 80, 1000.0) == "pi-1           paused       6  91.2%  0.2500  1 min paused: on battery"
+    assert (
+        row(given, columns, 80, 1000.0)
+        == "pi-1           paused       6  91.2%  0.2500  1 min paused: on battery"
+    )
     assert "°C" in header(columns_for(120), 120)
     assert row(device("pi-2", why="\x1b[2J"), columns, 80, 0.0).isprintable()
 
@@ -81,36 +137,81 @@ def test_who_wants_a_look_comes_first_and_who_lacks_the_figure_last():
 
 def test_a_page_by_hand():
     given = device(
-        "pi-1", "rejected", why="rejected: no kernel", last_seen_ts=993.0, gate=[0.25, 0.75], trace=[[1, 0.5], [2, 0.4], [4, 0.1]],
-        trace_of="loss", rejected=2, last_error="round 4: no kernel", accuracy_int8=0.5, temperature_c=61.4, bytes_up=12_000,
-    )  # fmt: skip
+        "pi-1",
+        "rejected",
+        why="rejected: no kernel",
+        last_seen_ts=993.0,
+        gate=[0.25, 0.75],
+        trace=[[1, 0.5], [2, 0.4], [4, 0.1]],
+        trace_of="loss",
+        rejected=2,
+        last_error="round 4: no kernel",
+        accuracy_int8=0.5,
+        temperature_c=61.4,
+        bytes_up=12_000,
+    )
     lines = page(given, 1000.0, 78)
     assert lines[:2] == ["pi-1: rejected: no kernel", "last error: 2 updates rejected; round 4: no kernel"]
     for expected in (
-        "last heard         7 s", "processor          61 °C", "sent               12 KB", "int8               50.0%",
-        "gate, expert 1     ███████████████░░░░░ 75.0%", "loss               █▆▁",
+        "last heard         7 s",
+        "processor          61 °C",
+        "sent               12 KB",
+        "int8               50.0%",
+        "gate, expert 1     ███████████████░░░░░ 75.0%",
+        "loss               █▆▁",
         "                   rounds 1 to 4, from 0.5000 to 0.1000",
-    ):  # fmt: skip
+    ):
         assert expected in lines
     assert all(len(each) <= 20 for each in page(given, 1000.0, 20))
 
 
-@given(st.floats(0, 1e300) | st.none(), st.integers(0, 10**18), st.floats(-1e12, 1e12) | st.none(), st.integers(20, 200))
+@given(
+    st.floats(0, 1e300) | st.none(),
+    st.integers(0, 10**18),
+    st.floats(-1e12, 1e12) | st.none(),
+    st.integers(20, 200),
+)
 def test_nothing_leaves_its_column(figure, count, when, width):
-    given = device("x" * 64, "training", loss=figure, accuracy=figure, seconds=figure, bytes_up=count, last_seen_ts=when, rss_mb=figure)
+    given = device(
+        "x" * 64,
+        "training",
+        loss=figure,
+        accuracy=figure,
+        seconds=figure,
+        bytes_up=count,
+        last_seen_ts=when,
+        rss_mb=figure,
+    )
     lines = plain(tree(given, history=[{**ROUND, "bytes_up": count, "loss": figure}]), width)
     assert all(len(each) <= width for each in lines)
 
 
 @pytest.mark.parametrize("sort", SORTS)
 def test_every_order_takes_devices_without_figures(sort):
-    assert len(selected([device("a"), device("b", loss=1.0, accuracy=0.1, round=1, expert=2)], sort, False, "")) == 2
+    assert (
+        len(selected([device("a"), device("b", loss=1.0, accuracy=0.1, round=1, expert=2)], sort, False, ""))
+        == 2
+    )
 
 
 def test_words():
     assert [words.size(each) for each in (0, 999, 1000, 9_949, 12_345, 2_500_000, 3e9, 5e13)] == [
-        "0 B", "999 B", "1.0 KB", "9.9 KB", "12 KB", "2.5 MB", "3.0 GB", "50 TB",
-    ]  # fmt: skip
-    assert [words.ago(1000 - each, 1000) for each in (0, 2, 59, 61, 3600, 100 * 3600)] == ["now", "2 s", "59 s", "1 min", "1 h", "4 d"]
+        "0 B",
+        "999 B",
+        "1.0 KB",
+        "9.9 KB",
+        "12 KB",
+        "2.5 MB",
+        "3.0 GB",
+        "50 TB",
+    ]
+    assert [words.ago(1000 - each, 1000) for each in (0, 2, 59, 61, 3600, 100 * 3600)] == [
+        "now",
+        "2 s",
+        "59 s",
+        "1 min",
+        "1 h",
+        "4 d",
+    ]
     assert (words.sparkline([1, 2, 3], 2), words.sparkline([], 5), words.bar(0.5, 4)) == ("▁█", "", "██░░")
     assert [words.percentile([4, 1, 3, 2], each) for each in (0, 0.5, 1)] == [1, 2.5, 4]

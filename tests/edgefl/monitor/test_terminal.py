@@ -1,4 +1,6 @@
-"""The terminal view under Textual's pilot, on the messages of a made-up fleet: keys, widths, and what is drawn again."""
+"""The terminal view under Textual's pilot, on the messages of a made-up fleet: keys, widths, and what is
+drawn again.
+"""
 
 import asyncio
 
@@ -21,10 +23,14 @@ class Scene:
     """A fleet's first rounds, and a terminal view of them at a moment."""
 
     def __init__(self, devices=60):
-        self.fleet, self.view, self.now = Fleet(devices=devices, period_s=5.0), View("fleet"), OPENED
+        self.fleet = Fleet(devices=devices, period_s=5.0)
+        self.view = View("fleet")
+        self.now = OPENED
         self.connected = True
         self.due = [
-            (20.0 * (n - 1) + at, *rest) for n in (1, 2, 3) for at, *rest in round_messages(self.fleet, "s", n, OPENED + 20 * (n - 1))
+            (20.0 * (n - 1) + at, *rest)
+            for n in (1, 2, 3)
+            for at, *rest in round_messages(self.fleet, "s", n, OPENED + 20 * (n - 1))
         ]
 
     def until(self, seconds):
@@ -129,7 +135,11 @@ def test_what_is_said_later_is_shown_at_the_next_refresh_and_only_that():
         app.update()
         assert drawn == []
         scene.until(40.2)
-        topic, payload = next((topic, payload) for _, topic, payload, _ in scene.due if topic.endswith("/begin") and "pi-003" in topic)
+        topic, payload = next(
+            (topic, payload)
+            for _, topic, payload, _ in scene.due
+            if topic.endswith("/begin") and "pi-003" in topic
+        )
         scene.view.take(topic, payload, OPENED + 40.2)
         app.update()
         assert drawn == [3]

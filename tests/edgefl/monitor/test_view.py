@@ -18,7 +18,9 @@ def state(phase="federate", round=1, session="s1", ts=100.0, deadline_s=60.0):
 
 
 def status(client_id="pi-1", online=True, boot="b1", ts=90.0, **more):
-    return TOPICS.device(client_id, "status"), encode_json(Status(client_id, boot, online, 90.0, 40, "0.1.0", ts, **more))
+    return TOPICS.device(client_id, "status"), encode_json(
+        Status(client_id, boot, online, 90.0, 40, "0.1.0", ts, **more)
+    )
 
 
 def task(client_id="pi-1", round=1, session="s1", codec="fp32"):
@@ -27,20 +29,28 @@ def task(client_id="pi-1", round=1, session="s1", codec="fp32"):
 
 
 def begin(client_id="pi-1", round=1, session="s1", size=1000, sha=SHA, **metrics):
-    message = Begin(client_id, session, round, SHA, sha, size, 1, 65536, 40, metrics or {"loss": 0.5}, "n", 110.0)
+    message = Begin(
+        client_id, session, round, SHA, sha, size, 1, 65536, 40, metrics or {"loss": 0.5}, "n", 110.0
+    )
     return TOPICS.upload(client_id, sha, "begin"), encode_json(message)
 
 
 def receipt(client_id="pi-1", round=1, outcome="ok", reason=""):
-    return TOPICS.device(client_id, "receipt"), encode_json(Receipt(round, SHA, outcome, (), reason, "n", 111.0))
+    return TOPICS.device(client_id, "receipt"), encode_json(
+        Receipt(round, SHA, outcome, (), reason, "n", 111.0)
+    )
 
 
 def metrics(client_id="pi-1", round=1, **values):
-    return TOPICS.device(client_id, "metrics"), encode_json(Metrics(client_id, round, values, 45.0, 70.0, math.nan, 1.5, 112.0))
+    return TOPICS.device(client_id, "metrics"), encode_json(
+        Metrics(client_id, round, values, 45.0, 70.0, math.nan, 1.5, 112.0)
+    )
 
 
 def summary(round=1, loss=0.4, dropped=()):
-    return TOPICS.summary(round), encode_json(Summary(round, "federate", 2, loss, math.nan, 0.8, 1.0, 300, 700, 2.5, dropped, 113.0))
+    return TOPICS.summary(round), encode_json(
+        Summary(round, "federate", 2, loss, math.nan, 0.8, 1.0, 300, 700, 2.5, dropped, 113.0)
+    )
 
 
 def clusters(round=1, session="s1", **placed):
@@ -49,7 +59,8 @@ def clusters(round=1, session="s1", **placed):
 
 def told(*messages, now=120.0):
     """Return the snapshot at `now` after messages, a number among them being the time from then on."""
-    view, at = View("kitchen"), 100.0
+    view = View("kitchen")
+    at = 100.0
     for each in messages:
         if isinstance(each, float):
             at = each
@@ -64,29 +75,91 @@ def of(client_id, tree):
 
 def test_a_round_by_hand():
     tree = told(
-        state(phase="joining", round=0), status(), status("pi-2"), 101.0, state(ts=101.0), task(), task("pi-2"),
-        103.5, begin(), receipt(outcome="wait"), receipt(), metrics(loss=0.5, seconds=1.5), now=104.0,
-    )  # fmt: skip
-    assert {key: tree[key] for key in ("federation", "session", "phase", "round", "rounds", "cohort_size", "deadline_s", "broken")} == {
-        "federation": "kitchen", "session": "s1", "phase": "federate", "round": 1, "rounds": 20, "cohort_size": 2, "deadline_s": 60.0,
+        state(phase="joining", round=0),
+        status(),
+        status("pi-2"),
+        101.0,
+        state(ts=101.0),
+        task(),
+        task("pi-2"),
+        103.5,
+        begin(),
+        receipt(outcome="wait"),
+        receipt(),
+        metrics(loss=0.5, seconds=1.5),
+        now=104.0,
+    )
+    assert {
+        key: tree[key]
+        for key in (
+            "federation",
+            "session",
+            "phase",
+            "round",
+            "rounds",
+            "cohort_size",
+            "deadline_s",
+            "broken",
+        )
+    } == {
+        "federation": "kitchen",
+        "session": "s1",
+        "phase": "federate",
+        "round": 1,
+        "rounds": 20,
+        "cohort_size": 2,
+        "deadline_s": 60.0,
         "broken": 0,
-    }  # fmt: skip
+    }
     assert (tree["round_started_ts"], tree["ts"], tree["history"]) == (101.0, 104.0, [])
     assert of("pi-1", tree) == {
-        "id": "pi-1", "state": "sent", "why": "", "slow": False, "samples": 40, "version": "0.1.0", "last_seen_ts": 103.5, "round": 1,
-        "accuracy": None, "loss": 0.5, "accuracy_federated": None, "accuracy_mixture": None, "accuracy_int8": None, "rss_mb": 45.0,
-        "peak_rss_mb": 70.0, "temperature_c": None, "seconds": 1.5, "expert": None, "gate": None, "bytes_up": 1000, "rejected": 0,
-        "last_error": "", "trace": [[1, 0.5]], "trace_of": "loss",
-    }  # fmt: skip
-    assert (of("pi-2", tree)["state"], of("pi-2", tree)["why"], of("pi-2", tree)["last_seen_ts"]) == ("training", "", 90.0)
+        "id": "pi-1",
+        "state": "sent",
+        "why": "",
+        "slow": False,
+        "samples": 40,
+        "version": "0.1.0",
+        "last_seen_ts": 103.5,
+        "round": 1,
+        "accuracy": None,
+        "loss": 0.5,
+        "accuracy_federated": None,
+        "accuracy_mixture": None,
+        "accuracy_int8": None,
+        "rss_mb": 45.0,
+        "peak_rss_mb": 70.0,
+        "temperature_c": None,
+        "seconds": 1.5,
+        "expert": None,
+        "gate": None,
+        "bytes_up": 1000,
+        "rejected": 0,
+        "last_error": "",
+        "trace": [[1, 0.5]],
+        "trace_of": "loss",
+    }
+    assert (of("pi-2", tree)["state"], of("pi-2", tree)["why"], of("pi-2", tree)["last_seen_ts"]) == (
+        "training",
+        "",
+        90.0,
+    )
 
 
 def test_a_summary_is_a_row_without_nan():
     tree = told(state(), summary(dropped=("pi-9",)), summary(2, math.nan))
     assert tree["history"][0] == {
-        "round": 1, "phase": "federate", "updates": 2, "loss": 0.4, "accuracy_mean": None, "accuracy_p10": 0.8, "accuracy_p90": 1.0,
-        "bytes_up": 300, "bytes_down": 700, "seconds": 2.5, "dropped": ["pi-9"],
-    }  # fmt: skip
+        "round": 1,
+        "phase": "federate",
+        "updates": 2,
+        "loss": 0.4,
+        "accuracy_mean": None,
+        "accuracy_p10": 0.8,
+        "accuracy_p90": 1.0,
+        "bytes_up": 300,
+        "bytes_down": 700,
+        "seconds": 2.5,
+        "dropped": ["pi-9"],
+    }
     assert (tree["history"][1]["round"], tree["history"][1]["loss"]) == (2, None)
     again = told(state(), summary(), summary(2), summary(2, 0.1))["history"]
     assert [(row["round"], row["loss"]) for row in again] == [(1, 0.4), (2, 0.1)]
@@ -110,15 +183,40 @@ JOINING = state(phase="joining", round=0)
         ([state(), status(paused="busy", draining=True), task()], 120.0, "training", ""),
         ([state(), status(), task()], 160.0, "training", ""),
         ([state(), status(), task()], 160.5, "silent", "silent: no answer to round 1 for 60 s"),
-        ([state(), status(), task(), 130.0, state(round=2), task(round=2)], 160.5, "silent", "silent: no answer to round 2 for 60 s"),
+        (
+            [state(), status(), task(), 130.0, state(round=2), task(round=2)],
+            160.5,
+            "silent",
+            "silent: no answer to round 2 for 60 s",
+        ),
         ([state(), status(), task(), 130.0, begin(), state(round=2), task(round=2)], 160.5, "training", ""),
-        ([state(), status(), task(), begin(), receipt(outcome="rejected", reason="no kernel")], 120.0, "rejected", "rejected: no kernel"),
+        (
+            [state(), status(), task(), begin(), receipt(outcome="rejected", reason="no kernel")],
+            120.0,
+            "rejected",
+            "rejected: no kernel",
+        ),
         ([state(), status(), task(), begin(), receipt(outcome="rejected"), task()], 120.0, "training", ""),
         ([state(), status(), task(), begin(), task()], 120.0, "sent", ""),
         ([state(), status(), task(), receipt()], 120.0, "sent", ""),
-        ([state(), status(), task(), state(round=2)], 120.0, "training", "late: still at work on round 1, for 20 s"),
-        ([state(), status(), task(), begin(), receipt(), state(round=2)], 120.0, "idle", "not drawn for this round"),
-        ([state(), status(), task(), begin(), state(session="s2")], 120.0, "idle", "not drawn for this round"),
+        (
+            [state(), status(), task(), state(round=2)],
+            120.0,
+            "training",
+            "late: still at work on round 1, for 20 s",
+        ),
+        (
+            [state(), status(), task(), begin(), receipt(), state(round=2)],
+            120.0,
+            "idle",
+            "not drawn for this round",
+        ),
+        (
+            [state(), status(), task(), begin(), state(session="s2")],
+            120.0,
+            "idle",
+            "not drawn for this round",
+        ),
     ],
 )
 def test_what_a_device_does_and_why_it_is_not_in_the_round(messages, now, word, why):
@@ -128,7 +226,14 @@ def test_what_a_device_does_and_why_it_is_not_in_the_round(messages, now, word, 
 
 def test_slow_is_who_takes_twice_as_long_as_half_of_the_others():
     open_round = [state(), *(message for i in range(4) for message in (status(f"pi-{i}"), task(f"pi-{i}")))]
-    answers = [104.0, begin("pi-0"), 110.0, begin("pi-1"), 112.0, begin("pi-2")]  # after 4, 10 and 12 s: half took at most 10
+    answers = [
+        104.0,
+        begin("pi-0"),
+        110.0,
+        begin("pi-1"),
+        112.0,
+        begin("pi-2"),
+    ]  # after 4, 10 and 12 s: half took at most 10
     before, after = (of("pi-3", told(*open_round, *answers, now=now)) for now in (120.0, 121.0))
     assert (before["state"], before["slow"], before["why"]) == ("training", False, "")
     assert (after["state"], after["slow"]) == ("training", True)
@@ -138,14 +243,20 @@ def test_slow_is_who_takes_twice_as_long_as_half_of_the_others():
 def test_a_will_of_an_earlier_boot_takes_nobody_offline_and_a_new_one_does():
     assert of("pi-1", told(status(boot="b2"), status(online=False, boot="b1")))["state"] == "idle"
     assert of("pi-1", told(status(boot="b2"), status(online=False, boot="b2")))["state"] == "offline"
-    assert of("pi-1", told(status(boot="b1"), status(online=False, boot="b1"), status(boot="b2")))["state"] == "idle"
+    assert (
+        of("pi-1", told(status(boot="b1"), status(online=False, boot="b1"), status(boot="b2")))["state"]
+        == "idle"
+    )
 
 
 def test_errors_are_counted_and_the_last_is_kept():
     refusal = receipt(outcome="rejected", reason="x" * 500)
     device = of("pi-1", told(state(), status(), task(), refusal, refusal))
     assert (device["rejected"], device["last_error"]) == (2, "round 1: " + "x" * 300)
-    assert of("pi-1", told(state(), status(), task(), summary(dropped=("pi-1",))))["last_error"] == "round 1 ended without its update"
+    assert (
+        of("pi-1", told(state(), status(), task(), summary(dropped=("pi-1",))))["last_error"]
+        == "round 1 ended without its update"
+    )
 
 
 def test_an_update_announced_twice_is_counted_once():
@@ -163,7 +274,16 @@ def test_figures_of_a_personalized_device():
         "gate_1": 0.75,
         "gate_3": 1.0,
     }
-    device = of("pi-1", told(state(), status(), metrics(round=1, loss=0.5), metrics(round=2, loss=0.4), metrics(round=21, **values)))
+    device = of(
+        "pi-1",
+        told(
+            state(),
+            status(),
+            metrics(round=1, loss=0.5),
+            metrics(round=2, loss=0.4),
+            metrics(round=21, **values),
+        ),
+    )
     assert (device["accuracy"], device["accuracy_federated"], device["accuracy_int8"]) == (0.9, 0.8, 0.88)
     assert (device["gate"], device["expert"], device["round"]) == ([0.25, 0.75], 1, 21)
     assert (device["trace"], device["trace_of"]) == ([[1, 0.5], [2, 0.4]], "loss")
@@ -172,7 +292,9 @@ def test_figures_of_a_personalized_device():
 
 
 def test_clusters_of_a_session_that_is_over_are_forgotten_in_any_order():
-    first, second, old = clusters(1, **{"pi-1": 0}), clusters(2, **{"pi-1": 1}), clusters(9, session="s0", **{"pi-1": 5})
+    first = clusters(1, **{"pi-1": 0})
+    second = clusters(2, **{"pi-1": 1})
+    old = clusters(9, session="s0", **{"pi-1": 5})
     expected = [{"round": 1, "assignment": {"pi-1": 0}}, {"round": 2, "assignment": {"pi-1": 1}}]
     for messages in ([state(), first, second, second], [first, second, state()]):
         tree = told(status(), *messages)
@@ -183,29 +305,56 @@ def test_clusters_of_a_session_that_is_over_are_forgotten_in_any_order():
 
 
 def test_a_similarity_stays_until_the_next():
-    matrix, linkage = ((1.0, 0.5), (0.5, 1.0)), ((0, 1, 0.5, 2),)
+    matrix = ((1.0, 0.5), (0.5, 1.0))
+    linkage = ((0, 1, 0.5, 2),)
     message = Clusters("s1", 1, {"a": 0, "b": 0}, "fc1", ("a", "b"), matrix, linkage, math.nan, 1.0, 1)
     tree = told(state(), (TOPICS.clusters, encode_json(message)), clusters(2, a=0, b=0))
     assert tree["clusters"]["similarity"] == {
-        "round": 1, "layer": "fc1", "clients": ["a", "b"], "matrix": [[1.0, 0.5], [0.5, 1.0]], "linkage": [[0, 1, 0.5, 2]], "cut": None,
-    }  # fmt: skip
+        "round": 1,
+        "layer": "fc1",
+        "clients": ["a", "b"],
+        "matrix": [[1.0, 0.5], [0.5, 1.0]],
+        "linkage": [[0, 1, 0.5, 2]],
+        "cut": None,
+    }
 
 
 def test_another_session_begins_anew_and_keeps_who_is_there():
-    tree = told(state(), status(), task(), begin(), receipt(outcome="rejected"), summary(), 130.0, state(session="s2", ts=130.0))
+    tree = told(
+        state(),
+        status(),
+        task(),
+        begin(),
+        receipt(outcome="rejected"),
+        summary(),
+        130.0,
+        state(session="s2", ts=130.0),
+    )
     device = of("pi-1", tree)
     assert (tree["session"], tree["history"], tree["round_started_ts"]) == ("s2", [], 130.0)
-    assert (device["samples"], device["rejected"], device["trace"], device["loss"], device["bytes_up"]) == (40, 0, [], None, 0)
+    assert (device["samples"], device["rejected"], device["trace"], device["loss"], device["bytes_up"]) == (
+        40,
+        0,
+        [],
+        None,
+        0,
+    )
 
 
 @pytest.mark.parametrize(
     "message",
     [
-        (TOPICS.state, b"{"), (TOPICS.state, b"\xff"), ("edgefl/v2/kitchen/what", b"1"), ("x", b""), ("edgefl/v2/other/state", state()[1]),
-        (TOPICS.device("pi-1", "status"), status("pi-2")[1]), (TOPICS.summary(2), summary(1)[1]), (TOPICS.device("pi-1", "task"), b"[]"),
+        (TOPICS.state, b"{"),
+        (TOPICS.state, b"\xff"),
+        ("edgefl/v2/kitchen/what", b"1"),
+        ("x", b""),
+        ("edgefl/v2/other/state", state()[1]),
+        (TOPICS.device("pi-1", "status"), status("pi-2")[1]),
+        (TOPICS.summary(2), summary(1)[1]),
+        (TOPICS.device("pi-1", "task"), b"[]"),
         (TOPICS.device("pi-1", "metrics"), b'{"ts": 1' + b"0" * 400 + b"}"),
     ],
-)  # fmt: skip
+)
 def test_what_is_none_of_the_protocol_is_counted(message):
     assert told(state(), message)["broken"] == 1
 
@@ -218,5 +367,10 @@ def test_what_is_subscribed_to_is_all_that_is_taken_and_no_chunk():
     filters = subscriptions("kitchen")
     for topic, _ in (state(), status(), task(), begin(), receipt(), metrics(), summary(), clusters()):
         assert any(matches(each, topic) for each in filters)
-    for topic in (TOPICS.blob(SHA, 0), TOPICS.manifest(SHA), TOPICS.upload("pi-1", SHA, 0), TOPICS.upload("pi-1", SHA, "end")):
+    for topic in (
+        TOPICS.blob(SHA, 0),
+        TOPICS.manifest(SHA),
+        TOPICS.upload("pi-1", SHA, 0),
+        TOPICS.upload("pi-1", SHA, "end"),
+    ):
         assert not any(matches(each, topic) for each in filters)

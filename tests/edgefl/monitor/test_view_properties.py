@@ -18,16 +18,22 @@ SHA = "ab" * 32
 
 
 def status(client_id="pi-1"):
-    return TOPICS.device(client_id, "status"), encode_json(Status(client_id, "b1", True, 90.0, 40, "0.1.0", 90.0))
+    return TOPICS.device(client_id, "status"), encode_json(
+        Status(client_id, "b1", True, 90.0, 40, "0.1.0", 90.0)
+    )
 
 
 def metrics(round=1):
     values = {"loss": 0.5, "gate_0": 1.0}
-    return TOPICS.device("pi-1", "metrics"), encode_json(Metrics("pi-1", round, values, 45.0, 70.0, math.nan, 1.5, 112.0))
+    return TOPICS.device("pi-1", "metrics"), encode_json(
+        Metrics("pi-1", round, values, 45.0, 70.0, math.nan, 1.5, 112.0)
+    )
 
 
 def summary(round=1):
-    return TOPICS.summary(round), encode_json(Summary(round, "federate", 2, 0.5, math.nan, 0.8, 1.0, 300, 700, 2.5, ("pi-1",), 113.0))
+    return TOPICS.summary(round), encode_json(
+        Summary(round, "federate", 2, 0.5, math.nan, 0.8, 1.0, 300, 700, 2.5, ("pi-1",), 113.0)
+    )
 
 
 def clusters(round=1):
@@ -38,9 +44,15 @@ STATE = TOPICS.state, encode_json(State("kitchen", "s1", "federate", 1, 20, 2, 6
 TASK = Task("s1", 1, "federate", SHA, {"global": SHA}, {}, 1, 60.0, "fp32", 0, 0.0, "n", 100.0)
 BEGIN = Begin("pi-1", "s1", 1, SHA, SHA, 1000, 1, 65536, 40, {"loss": 0.5}, "n", 110.0)
 FINE = [
-    STATE, status(), (TOPICS.device("pi-1", "task"), encode_json(TASK)), (TOPICS.upload("pi-1", SHA, "begin"), encode_json(BEGIN)),
-    (TOPICS.device("pi-1", "receipt"), encode_json(Receipt(1, SHA, "ok", (), "", "n", 111.0))), metrics(), summary(), clusters(),
-]  # fmt: skip
+    STATE,
+    status(),
+    (TOPICS.device("pi-1", "task"), encode_json(TASK)),
+    (TOPICS.upload("pi-1", SHA, "begin"), encode_json(BEGIN)),
+    (TOPICS.device("pi-1", "receipt"), encode_json(Receipt(1, SHA, "ok", (), "", "n", 111.0))),
+    metrics(),
+    summary(),
+    clusters(),
+]
 NUMBERS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
 ANY_TOPIC = st.sampled_from([topic for topic, _ in FINE]) | st.text(max_size=40)
 
@@ -57,12 +69,17 @@ def nearly(draw):
 
 
 @settings(max_examples=300)
-@given(st.lists(st.sampled_from(FINE) | nearly() | st.tuples(ANY_TOPIC, st.binary(max_size=60)), max_size=25), st.floats(0, 1e10))
+@given(
+    st.lists(st.sampled_from(FINE) | nearly() | st.tuples(ANY_TOPIC, st.binary(max_size=60)), max_size=25),
+    st.floats(0, 1e10),
+)
 def test_nothing_on_any_topic_raises_and_a_snapshot_is_json(messages, now):
     view = View("kitchen")
     for topic, payload in messages:
         view.take(topic, payload, now)
-    assert json.loads(json.dumps(snapshot(view, now), allow_nan=False))["broken"] == view.broken <= len(messages)
+    assert (
+        json.loads(json.dumps(snapshot(view, now), allow_nan=False))["broken"] == view.broken <= len(messages)
+    )
 
 
 @given(st.permutations(FINE))
@@ -71,8 +88,15 @@ def test_the_retained_messages_may_come_in_any_order(messages):
     for topic, payload in messages:
         view.take(topic, payload, 115.0)
     tree = snapshot(view, 120.0)
-    assert (tree["round"], tree["broken"], tree["clusters"]["rounds"]) == (1, 0, [{"round": 1, "assignment": {"a": 1}}])
-    assert [(device["id"], device["state"]) for device in tree["devices"]] in ([("pi-1", "sent")], [("pi-1", "training")])
+    assert (tree["round"], tree["broken"], tree["clusters"]["rounds"]) == (
+        1,
+        0,
+        [{"round": 1, "assignment": {"a": 1}}],
+    )
+    assert [(device["id"], device["state"]) for device in tree["devices"]] in (
+        [("pi-1", "sent")],
+        [("pi-1", "training")],
+    )
 
 
 def test_memory_is_bounded():
@@ -92,7 +116,11 @@ def test_memory_is_bounded():
         tracemalloc.stop()
     tree = snapshot(view, 1.0)
     assert (len(tree["devices"]), tree["broken"]) == (MAX_DEVICES, 500)
-    assert (len(tree["history"]), len(tree["clusters"]["rounds"]), max(len(device["trace"]) for device in tree["devices"])) == (
+    assert (
+        len(tree["history"]),
+        len(tree["clusters"]["rounds"]),
+        max(len(device["trace"]) for device in tree["devices"]),
+    ) == (
         HISTORY,
         CLUSTERINGS,
         TRACE,

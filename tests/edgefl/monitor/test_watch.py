@@ -1,4 +1,6 @@
-"""Messages as lines: each kind, what is cleared, chunks, and what is none of the protocol; nothing raises and no line moves the cursor."""
+"""Messages as lines: each kind, what is cleared, chunks, and what is none of the protocol; nothing raises and
+no line moves the cursor.
+"""
 
 import json
 import time
@@ -25,8 +27,8 @@ def line(topic, payload, retained=False, oversize=0):
 def test_lines_by_hand():
     metrics = encode_json(Metrics("pi-1", 3, {"loss": 0.51234567}, 45.0, 70.25, float("nan"), 1.5, 1000.0))
     assert line(TOPICS.device("pi-1", "metrics"), metrics) == (
-        "12:00:00  kitchen/device/pi-1/metrics  client_id=pi-1 round=3 values={loss=0.5123} rss_mb=45 peak_rss_mb=70.25 temperature_c=- "
-        "seconds=1.5 ts=1000"
+        "12:00:00  kitchen/device/pi-1/metrics  client_id=pi-1 round=3 values={loss=0.5123} rss_mb=45 "
+        "peak_rss_mb=70.25 temperature_c=- seconds=1.5 ts=1000"
     )
     status = encode_json(Status("pi-1", "b1", True, 900.0, 40, "0.1.0", 1000.0))
     assert line(TOPICS.device("pi-1", "status"), status, retained=True) == (
@@ -37,15 +39,24 @@ def test_lines_by_hand():
     assert line(TOPICS.device("pi-1", "receipt"), receipt).endswith(
         "round=3 sha256=abababab.. outcome=missing missing=[[0 2]] nonce=n ts=5"
     )
-    assert line(TOPICS.upload("pi-1", SHA, 7), b"x" * 122880) == "12:00:00  kitchen/device/pi-1/up/abababab../7  (122,880 bytes)"
+    assert (
+        line(TOPICS.upload("pi-1", SHA, 7), b"x" * 122880)
+        == "12:00:00  kitchen/device/pi-1/up/abababab../7  (122,880 bytes)"
+    )
     assert line(TOPICS.state, b"") == "12:00:00  kitchen/state  (cleared)"
     assert line(TOPICS.state, b"{").startswith("12:00:00  kitchen/state  (broken, 1 bytes: State is not JSON")
-    assert line(TOPICS.blob(SHA, 0), b"", oversize=300_000).startswith("12:00:00  kitchen/blob/abababab../0  (broken, 300000 bytes: ")
+    assert line(TOPICS.blob(SHA, 0), b"", oversize=300_000).startswith(
+        "12:00:00  kitchen/blob/abababab../0  (broken, 300000 bytes: "
+    )
 
 
 def test_what_a_stranger_says_does_not_move_the_cursor():
     status = encode_json(Status("pi-1", "b1", True, 900.0, 40, "\x1b[2J\x1b]0;owned\x07", 1000.0))
-    for text in (line(TOPICS.device("pi-1", "status"), status), line("edgefl/v2/f/\x1b[2J", b"\x1b"), line("x\ny", b"")):
+    for text in (
+        line(TOPICS.device("pi-1", "status"), status),
+        line("edgefl/v2/f/\x1b[2J", b"\x1b"),
+        line("x\ny", b""),
+    ):
         assert text.isprintable()
 
 
@@ -53,20 +64,33 @@ def test_a_json_line_by_hand():
     payload = encode_json(Metrics("pi-1", 3, {"loss": 0.5}, 45.0, 70.0, float("nan"), 1.5, 1000.0))
     found = json.loads(json_line(decoded(TOPICS.device("pi-1", "metrics"), payload), 12.5, True))
     assert found == {
-        "received": 12.5, "retained": True, "topic": "edgefl/v2/kitchen/device/pi-1/metrics", "kind": "metrics",
-        "message": {"client_id": "pi-1", "round": 3, "values": {"loss": 0.5}, "rss_mb": 45.0, "peak_rss_mb": 70.0, "temperature_c": None,
-                    "seconds": 1.5, "ts": 1000.0},
-    }  # fmt: skip
+        "received": 12.5,
+        "retained": True,
+        "topic": "edgefl/v2/kitchen/device/pi-1/metrics",
+        "kind": "metrics",
+        "message": {
+            "client_id": "pi-1",
+            "round": 3,
+            "values": {"loss": 0.5},
+            "rss_mb": 45.0,
+            "peak_rss_mb": 70.0,
+            "temperature_c": None,
+            "seconds": 1.5,
+            "ts": 1000.0,
+        },
+    }
     assert json.loads(json_line(decoded(TOPICS.blob(SHA, 1), b"abc"), 1.0, False))["bytes"] == 3
 
 
 @pytest.mark.parametrize(
     ("asked", "federation", "wanted"),
     [
-        ("device/+/metrics", "", "edgefl/v2/+/device/+/metrics"), ("device/+/metrics", "kitchen", "edgefl/v2/kitchen/device/+/metrics"),
-        ("#", "", "edgefl/v2/+/#"), ("edgefl/v2/hall/state", "kitchen", "edgefl/v2/hall/state"),
+        ("device/+/metrics", "", "edgefl/v2/+/device/+/metrics"),
+        ("device/+/metrics", "kitchen", "edgefl/v2/kitchen/device/+/metrics"),
+        ("#", "", "edgefl/v2/+/#"),
+        ("edgefl/v2/hall/state", "kitchen", "edgefl/v2/hall/state"),
     ],
-)  # fmt: skip
+)
 def test_a_topic_is_below_the_federation(asked, federation, wanted):
     assert topic_filter(asked, federation) == wanted
 
@@ -78,12 +102,21 @@ def test_a_filter_that_is_none_says_what_one_is(bad):
 
 
 ANY_TOPIC = st.text(max_size=40) | st.sampled_from(
-    [TOPICS.state, TOPICS.clusters, TOPICS.summary(1), TOPICS.device("a", "task"), TOPICS.upload("a", SHA, 0), TOPICS.manifest(SHA)]
+    [
+        TOPICS.state,
+        TOPICS.clusters,
+        TOPICS.summary(1),
+        TOPICS.device("a", "task"),
+        TOPICS.upload("a", SHA, 0),
+        TOPICS.manifest(SHA),
+    ]
 )
 
 
 @settings(max_examples=200)
-@given(ANY_TOPIC, st.binary(max_size=80) | st.text(max_size=40).map(str.encode), st.sampled_from([0, 300_000]))
+@given(
+    ANY_TOPIC, st.binary(max_size=80) | st.text(max_size=40).map(str.encode), st.sampled_from([0, 300_000])
+)
 def test_anything_is_one_line(topic, payload, oversize):
     found = decoded(topic, payload, oversize)
     assert text_line(found, NOON, False).isprintable()

@@ -33,5 +33,13 @@ def test_an_unknown_runtime_is_named() -> None:
 
 
 def test_importing_it_loads_no_runtime_and_no_tensorflow() -> None:
-    code = "import sys, edgefl.plan.runtime; print([m for m in ('tensorflow', 'ai_edge_litert') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    code = (
+        "import sys, edgefl.plan.runtime; print([m for m in ('tensorflow', 'ai_edge_litert') if m in "
+        "sys.modules])"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "[]"
+    )

@@ -14,9 +14,15 @@ from edgefl.privacy import accountant
 pytest.importorskip("dp_accounting", reason="the extra dp is not installed")
 
 
-@pytest.mark.parametrize(("noise_multiplier", "epochs", "published"), [(1.12, 60, 2.92), (0.6, 30, 9.74), (1.2, 10, 1.20)])
-def test_epsilon_is_that_of_the_mnist_tutorial_of_tensorflow_privacy_or_a_little_better(noise_multiplier, epochs, published):
-    """Its README tells epsilon at delta 1e-5 for batches of 256 of 60,000 samples, by Renyi divergences, whose bound is looser."""
+@pytest.mark.parametrize(
+    ("noise_multiplier", "epochs", "published"), [(1.12, 60, 2.92), (0.6, 30, 9.74), (1.2, 10, 1.20)]
+)
+def test_epsilon_is_that_of_the_mnist_tutorial_of_tensorflow_privacy_or_a_little_better(
+    noise_multiplier, epochs, published
+):
+    """Its README tells epsilon at delta 1e-5 for batches of 256 of 60,000 samples, by Renyi divergences,
+    whose bound is looser.
+    """
     found = accountant.epsilon(256 / 60_000, noise_multiplier, epochs * 60_000 // 256, 1e-5)
     assert 0.65 * published < found <= published
 
@@ -33,7 +39,9 @@ def test_epsilon_is_within_the_rdp_accountants():
 
 @pytest.mark.parametrize(("noise_multiplier", "rounds"), [(5.0, 1), (5.0, 10), (1.0, 1), (20.0, 100)])
 def test_without_sampling_epsilon_is_the_closed_form(noise_multiplier, rounds):
-    """Balle and Wang, arXiv:1805.06530, theorem 8: delta = Phi(1 / 2s - eps s) - e^eps Phi(-1 / 2s - eps s), s = sigma / sqrt(rounds)."""
+    """Balle and Wang, arXiv:1805.06530, theorem 8: delta = Phi(1 / 2s - eps s) - e^eps Phi(-1 / 2s - eps s),
+    s = sigma / sqrt(rounds).
+    """
     found = accountant.epsilon(1.0, noise_multiplier, rounds, 1e-5)
     s = noise_multiplier / math.sqrt(rounds)
 
@@ -70,7 +78,9 @@ def test_what_is_spent_says_under_which_assumptions():
 
 def test_the_command_finds_the_noise_and_shows_what_it_spends():
     def run(*words):
-        return CliRunner().invoke(privacy, ["plan", "--clients", "100", "--per-round", "10", "--rounds", "20", *words])
+        return CliRunner().invoke(
+            privacy, ["plan", "--clients", "100", "--per-round", "10", "--rounds", "20", *words]
+        )
 
     found = json.loads(run("--epsilon", "4", "--json").output)
     assert found["epsilon"] <= 4
@@ -83,7 +93,9 @@ def test_the_command_finds_the_noise_and_shows_what_it_spends():
 
 def test_as_many_rounds_as_the_budget_allows():
     def config(max_epsilon, rounds=50):
-        return FederationConfig(rounds=rounds, privacy=PrivacyConfig(1.0, 2.0, 10, 1e-5, max_epsilon=max_epsilon))
+        return FederationConfig(
+            rounds=rounds, privacy=PrivacyConfig(1.0, 2.0, 10, 1e-5, max_epsilon=max_epsilon)
+        )
 
     spent = [accountant.epsilon(1.0, 2.0, rounds, 1e-5) for rounds in (1, 7, 8)]
     told = []

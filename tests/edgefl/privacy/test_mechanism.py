@@ -27,18 +27,37 @@ CONFIG = FederationConfig(clients_per_round=2, privacy=PrivacyConfig(1.0, 0.5, 4
 QUIET = FederationConfig(clients_per_round=2, privacy=PrivacyConfig(1.0, 1e-12, 4, 1e-5))
 """So little noise that the change of a model is that of the sum."""
 SUMS = {
-    "aem": {"num_experts": 2}, "apfl": {}, "biased-fedavg": {}, "clustered": {"clustering": False}, "ditto": {},
-    "fedap": {"clustering": False}, "fedavg": {}, "fedprox": {}, "ifca": {"num_experts": 2}, "lg-fedavg": {},
-    "pfl-fb": {}, "pfl-ft": {}, "pfl-mf": {}, "pfl-mfe": {},
-}  # fmt: skip
+    "aem": {"num_experts": 2},
+    "apfl": {},
+    "biased-fedavg": {},
+    "clustered": {"clustering": False},
+    "ditto": {},
+    "fedap": {"clustering": False},
+    "fedavg": {},
+    "fedprox": {},
+    "ifca": {"num_experts": 2},
+    "lg-fedavg": {},
+    "pfl-fb": {},
+    "pfl-ft": {},
+    "pfl-mf": {},
+    "pfl-mfe": {},
+}
 MORE_THAN_SUMS = {
-    "aem": {"patience": 2}, "clustered": {}, "fedap": {}, "fedavg": {"mean": "krum"}, "pfl-mfe": {"clip_norm": 1.0},
-    "fedmix": {}, "fedmix-permutation": {}, "local": {},
-}  # fmt: skip
+    "aem": {"patience": 2},
+    "clustered": {},
+    "fedap": {},
+    "fedavg": {"mean": "krum"},
+    "pfl-mfe": {"clip_norm": 1.0},
+    "fedmix": {},
+    "fedmix-permutation": {},
+    "local": {},
+}
 
 
 def plan(name, **options):
-    spec = softmax_spec(name, inputs=4, features=4, classes=3, options=dict(REGISTRY[name].defaults) | {"epochs": 1} | options)
+    spec = softmax_spec(
+        name, inputs=4, features=4, classes=3, options=dict(REGISTRY[name].defaults) | {"epochs": 1} | options
+    )
     return Plan(spec, b"", b"")
 
 
@@ -54,7 +73,8 @@ def two_weights(first, second, dtype=np.float32):
         "head/kernel": np.zeros((4, 3), dtype),
         "head/bias": np.zeros(3, dtype),
     }
-    delta["head/kernel"][0, 0], delta["head/bias"][0] = first, second
+    delta["head/kernel"][0, 0] = first
+    delta["head/bias"][0] = second
     return delta
 
 
@@ -75,15 +95,30 @@ def moved_by(before, after):
 
 
 def test_a_round_of_two_clients_by_hand():
-    """(3, 4) has norm 5 and is cut to (.6, .8); (.3, .4) has .5 and stays; q N = 2, so the mean is (.45, .6), whatever the counts are."""
-    updates = [Update("a", 1, 999, {"global": two_weights(3.0, 4.0)}), Update("b", 1, 1, {"global": two_weights(0.3, 0.4)})]
+    """(3, 4) has norm 5 and is cut to (.6, .8); (.3, .4) has .5 and stays; q N = 2, so the mean is (.45, .6),
+    whatever the counts are.
+    """
+    updates = [
+        Update("a", 1, 999, {"global": two_weights(3.0, 4.0)}),
+        Update("b", 1, 1, {"global": two_weights(0.3, 0.4)}),
+    ]
     change = moved_by(*aggregated(updates))
     fifth = 1.0 / 5.0
-    total = two_weights(3.0 * fifth + float(np.float32(0.3)), 4.0 * fifth + float(np.float32(0.4)), np.float64)
-    written = b"".join(f"global/{name}\n".encode() + total[name].tobytes() for name in ("head/bias", "head/kernel", "trunk/kernel"))
+    total = two_weights(
+        3.0 * fifth + float(np.float32(0.3)), 4.0 * fifth + float(np.float32(0.4)), np.float64
+    )
+    written = b"".join(
+        f"global/{name}\n".encode() + total[name].tobytes()
+        for name in ("head/bias", "head/kernel", "trunk/kernel")
+    )
     digest = hashlib.sha256(written).hexdigest()
     for name in ("trunk/kernel", "head/kernel", "head/bias"):
-        noise = 0.5 * 1.0 / 2 * normal(KEY, f"noise of round 1 on global/{name} for {digest}", change[f"global/{name}"].shape)
+        noise = (
+            0.5
+            * 1.0
+            / 2
+            * normal(KEY, f"noise of round 1 on global/{name} for {digest}", change[f"global/{name}"].shape)
+        )
         mean = {"head/kernel": 0.45, "head/bias": 0.6, "trunk/kernel": 0.0}[name]
         expected = noise + np.where(np.arange(noise.size).reshape(noise.shape) == 0, mean, 0.0)
         np.testing.assert_allclose(change[f"global/{name}"], expected, atol=1e-6)
@@ -95,8 +130,13 @@ def test_a_round_of_two_clients_by_hand():
 
 
 def test_two_releases_of_one_round_have_unrelated_noise():
-    """A backup is restored, and the round is played again without a client: the difference of the models is not that client's update."""
-    updates = [Update("a", 1, 1, {"global": two_weights(0.3, 0.4)}), Update("b", 1, 1, {"global": two_weights(0.1, 0.2)})]
+    """A backup is restored, and the round is played again without a client: the difference of the models is
+    not that client's update.
+    """
+    updates = [
+        Update("a", 1, 1, {"global": two_weights(0.3, 0.4)}),
+        Update("b", 1, 1, {"global": two_weights(0.1, 0.2)}),
+    ]
     both, alone = (moved_by(*aggregated(each)) for each in (updates, updates[:1]))
     for name, exact in two_weights(0.1, 0.2).items():
         noisy = both[f"global/{name}"] - alone[f"global/{name}"]
@@ -106,20 +146,30 @@ def test_two_releases_of_one_round_have_unrelated_noise():
 
 
 @given(
-    scale=st.sampled_from([0.0, 1e-3, 0.7, 30.0, 1e18]), seed=st.integers(0, 1000), expert=st.integers(0, 1),
+    scale=st.sampled_from([0.0, 1e-3, 0.7, 30.0, 1e18]),
+    seed=st.integers(0, 1000),
+    expert=st.integers(0, 1),
     name=st.sampled_from(["fedavg", "ifca"]),
-)  # fmt: skip
+)
 def test_one_client_moves_all_models_together_by_no_more_than_the_clip(scale, seed, expert, name):
     rng = np.random.default_rng(seed)
 
     def update(client_id, size, model):
         shapes = {each.name: each.shape for each in plan(name).spec.weights}
-        return Update(client_id, 1, 5, {model: {n: (rng.normal(0, 1, s) * size).astype(np.float32) for n, s in shapes.items()}})
+        return Update(
+            client_id,
+            1,
+            5,
+            {model: {n: (rng.normal(0, 1, s) * size).astype(np.float32) for n, s in shapes.items()}},
+        )
 
     model = "global" if name == "fedavg" else f"expert{expert}"
     others = [update("a", 0.5, "global" if name == "fedavg" else "expert0"), update("b", 3.0, model)]
     options = {} if name == "fedavg" else {"num_experts": 2}
-    changes = [moved_by(*aggregated(each, QUIET, name, **options)) for each in (others, [*others, update("c", scale, model)])]
+    changes = [
+        moved_by(*aggregated(each, QUIET, name, **options))
+        for each in (others, [*others, update("c", scale, model)])
+    ]
     distance = np.sqrt(sum(np.square(changes[0][key] - changes[1][key]).sum() for key in changes[0]))
     assert distance <= 1.0 / 2 * (1 + 1e-5)
     if scale >= 30:
@@ -137,7 +187,9 @@ def test_noise_goes_on_every_model_and_only_on_what_is_trained(shards):
     """Of what no client ever moves (a frozen trunk, say) nothing is released."""
     spec = plan("ifca", num_experts=3).spec
     signatures = tuple(
-        replace(each, trained=tuple(t for t in each.trained if t.name != "trunk/kernel")) if each.name == "train" else each
+        replace(each, trained=tuple(t for t in each.trained if t.name != "trunk/kernel"))
+        if each.name == "train"
+        else each
         for each in spec.signatures
     )
     frozen = replace(spec, signatures=signatures)
@@ -152,24 +204,35 @@ def test_noise_goes_on_every_model_and_only_on_what_is_trained(shards):
 
 @pytest.mark.parametrize("name", sorted(SUMS))
 def test_what_goes_by_sums_makes_the_same_of_updates_and_of_their_means(name, shards):
-    """The law behind `by_sums`, on a round of real updates; and a private federation of it runs to its end."""
+    """The law behind `by_sums`, on a round of real updates; and a private federation of it runs to its
+    end.
+    """
     the_plan = plan(name, **SUMS[name])
-    learner, weights = SoftmaxLearner(the_plan.spec), initial(the_plan.spec)
+    learner = SoftmaxLearner(the_plan.spec)
+    weights = initial(the_plan.spec)
     algorithm = make_algorithm(name, learner, the_plan.spec.options)
     assert algorithm.by_sums
     state = algorithm.init(weights, rng_for(1, 0, "init"))
     updates = [
-        algorithm.local_update(algorithm.broadcast(state, client), ClientState(), shard, client, rng_for(1, 1, client))[0]
+        algorithm.local_update(
+            algorithm.broadcast(state, client), ClientState(), shard, client, rng_for(1, 1, client)
+        )[0]
         for client, shard in sorted(shards.items())
     ]
-    means = weighted_means((model, delta, u.num_samples) for u in updates for model, delta in u.deltas.items())
+    means = weighted_means(
+        (model, delta, u.num_samples) for u in updates for model, delta in u.deltas.items()
+    )
     one = Update("", 1, 1, means)
     assert models_of(algorithm.aggregate(state, updates)) == models_of(algorithm.aggregate(state, [one]))
 
-    config = FederationConfig(rounds=2, clients_per_round=2, privacy=PrivacyConfig(1.0, 0.1, len(shards), 1e-5))
+    config = FederationConfig(
+        rounds=2, clients_per_round=2, privacy=PrivacyConfig(1.0, 0.1, len(shards), 1e-5)
+    )
     ends = [simulate(the_plan, weights, shards, config, learner=learner) for _ in range(2)]
     assert encode_server_state(ends[0].state) == encode_server_state(ends[1].state)
-    assert models_of(ends[0].state) != models_of(simulate(the_plan, weights, shards, replace(config, seed=2), learner=learner).state)
+    assert models_of(ends[0].state) != models_of(
+        simulate(the_plan, weights, shards, replace(config, seed=2), learner=learner).state
+    )
 
 
 def models_of(state):
@@ -209,12 +272,18 @@ def test_each_client_is_drawn_on_its_own_with_the_rate():
 
 def test_empty_cohorts_are_rounds_of_noise(shards):
     the_plan = plan("fedavg")
-    config = FederationConfig(rounds=6, clients_per_round=1, privacy=PrivacyConfig(1.0, 0.1, len(shards), 1e-5))
+    config = FederationConfig(
+        rounds=6, clients_per_round=1, privacy=PrivacyConfig(1.0, 0.1, len(shards), 1e-5)
+    )
     sizes = []
     end = simulate(
-        the_plan, initial(the_plan.spec), shards, config, learner=SoftmaxLearner(the_plan.spec),
+        the_plan,
+        initial(the_plan.spec),
+        shards,
+        config,
+        learner=SoftmaxLearner(the_plan.spec),
         progress=lambda state, record: sizes.append(len(record.updates)),
-    )  # fmt: skip
+    )
     assert (min(sizes), end.state.round) == (0, 7)
 
 
@@ -227,7 +296,10 @@ def test_empty_cohorts_are_rounds_of_noise(shards):
         ("clip = nan\nnoise_multiplier = 1", "clip is nan"),
         ("clip = 1\nnoise_multiplier = 1", "population is 0"),
         ("clip = 1\nnoise_multiplier = 1\npopulation = 100\ndelta = 0.02", "below 1 / population = 0.01"),
-        ("clip = 1\nnoise_multiplier = 1\npopulation = 4\n[federation]\nclients_per_round = 5", "at most the population"),
+        (
+            "clip = 1\nnoise_multiplier = 1\npopulation = 4\n[federation]\nclients_per_round = 5",
+            "at most the population",
+        ),
         ("noise_multipler = 1", "did you mean 'noise_multiplier'"),
     ],
 )
@@ -244,11 +316,17 @@ def test_the_simulator_wants_the_population_to_be_its_clients(shards):
 
 
 def test_the_order_in_which_a_state_holds_its_weights_changes_no_noise():
-    """A state that was read from a file may hold its weights in another order than the one that was written."""
+    """A state that was read from a file may hold its weights in another order than the one that was
+    written.
+    """
     spec = plan("fedavg").spec
     algorithm = private(make_algorithm("fedavg", None, spec.options), CONFIG, spec, KEY)
     state = algorithm.init(initial(spec), rng_for(1, 0, "init"))
-    turned = replace(state, models={name: dict(reversed(weights.items())) for name, weights in state.models.items()})
+    turned = replace(
+        state, models={name: dict(reversed(weights.items())) for name, weights in state.models.items()}
+    )
     update = Update("a", 1, 1, {"global": two_weights(0.3, 0.4)})
     one, other = (algorithm.aggregate(each, [update]).models["global"] for each in (state, turned))
-    assert {name: array.tobytes() for name, array in one.items()} == {name: array.tobytes() for name, array in other.items()}
+    assert {name: array.tobytes() for name, array in one.items()} == {
+        name: array.tobytes() for name, array in other.items()
+    }

@@ -11,7 +11,9 @@ KEY = bytes(range(32))
 
 
 def test_the_keystream_is_that_of_rfc_8439():
-    """Section 2.4.2: the keystream that the example encrypts with, so that the cipher beneath is the one that we name."""
+    """Section 2.4.2: the keystream that the example encrypts with, so that the cipher beneath is the one that
+    we name.
+    """
     nonce = (1).to_bytes(4, "little") + bytes.fromhex("000000000000004a00000000")
     stream = Cipher(ChaCha20(KEY, nonce), mode=None).encryptor().update(bytes(16))
     assert stream.hex() == "224f51f3401bd9e12fde276fb8631ded"

@@ -36,12 +36,15 @@ def simulated(tmp_path_factory):
     """Return a function that simulates a federation, once for the same arguments, and returns its folder."""
     pytest.importorskip("keras", reason="the aggregator extra is not installed")
     pytest.importorskip("matplotlib", reason="the plots extra is not installed")
-    home, found = tmp_path_factory.mktemp("runs"), {}
+    home = tmp_path_factory.mktemp("runs")
+    found = {}
 
     def simulate(name, algorithm, *more, model="softmax", rounds=3, partition=TASKS, **options) -> Path:
         if name not in found:
             lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in options.items())
-            text = COMMON.format(name=name, rounds=rounds, model=model, partition=partition, algorithm=algorithm, options=lines)
+            text = COMMON.format(
+                name=name, rounds=rounds, model=model, partition=partition, algorithm=algorithm, options=lines
+            )
             (home / f"{name}.toml").write_text(text)
             assert edgefl(["simulate", str(home / f"{name}.toml"), "--out", str(home / name), *more]) == 0
             found[name] = home / name
@@ -52,7 +55,9 @@ def simulated(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def clustered(simulated) -> Path:
-    """Six clients of two true clusters, evaluated after each round, with the likeness of layers over two epochs."""
+    """Six clients of two true clusters, evaluated after each round, with the likeness of layers over two
+    epochs.
+    """
     options = {"cut": "auto", "compare": "deltas", "epochs": 2, "mixing": 0.25}
     return simulated("clustered", "clustered", "--evaluate-every", "1", "--layers-over", "2", **options)
 
@@ -67,7 +72,9 @@ def aem(simulated) -> Path:
 
 @pytest.fixture
 def written(tmp_path):
-    """Return a function that writes a run's folder by hand: its records, its clients, and what else run.json and summary.json hold."""
+    """Return a function that writes a run's folder by hand: its records, its clients, and what else run.json
+    and summary.json hold.
+    """
 
     def write(name="run", *, records=(), clients=(), config=None, **files) -> Path:
         folder = tmp_path / name

@@ -1,4 +1,6 @@
-"""The papers' figures: their data by hand, and the pictures of real runs in every format, the same bytes each time."""
+"""The papers' figures: their data by hand, and the pictures of real runs in every format, the same bytes each
+time.
+"""
 
 import json
 from pathlib import Path
@@ -14,17 +16,22 @@ from edgefl.report.folder import Folder, read_folder
 
 
 def folder(name="x", algorithm="aem", options=None, partition=None, **more) -> Folder:
-    config = {"algorithm": algorithm, "options": options or {}, "partition": {"options": partition or {}}, "data": {"name": "digits"}}
+    config = {
+        "algorithm": algorithm,
+        "options": options or {},
+        "partition": {"options": partition or {}},
+        "data": {"name": "digits"},
+    }
     return Folder(Path(name), "simulation", {}, config, **more)
 
 
 def test_aem_3_and_4_average_over_runs():
-    """Two seeds of p = 1 with 90 and 94 per cent: mean 92, standard deviation 2; IFCA is missing in one of them."""
-    one, two, three = (
-        {"p": 1.0, "epsilon": 0.3, "num_experts": 2},
-        {"p": 1.0, "epsilon": 0.3, "num_experts": 4},
-        {"p": 0.2, "epsilon": 0.0},
-    )
+    """Two seeds of p = 1 with 90 and 94 per cent: mean 92, standard deviation 2; IFCA is missing in one of
+    them.
+    """
+    one = {"p": 1.0, "epsilon": 0.3, "num_experts": 2}
+    two = {"p": 1.0, "epsilon": 0.3, "num_experts": 4}
+    three = {"p": 0.2, "epsilon": 0.0}
     measured = (
         ({"id": "a", "accuracy_mixture": 0.9, "accuracy_federated": 0.5},),
         ({"id": "a", "accuracy_mixture": 0.96}, {"id": "b", "accuracy_mixture": 0.92}),
@@ -46,22 +53,29 @@ def test_aem_3_and_4_average_over_runs():
 
 
 def test_aem_5_sorts_clusters_by_size():
-    clients = tuple({"id": str(i), "diagnostics": {"best": best}} for i, best in enumerate((2.0, 2.0, 0.0, 2.0, None, -1)))
+    clients = tuple(
+        {"id": str(i), "diagnostics": {"best": best}} for i, best in enumerate((2.0, 2.0, 0.0, 2.0, None, -1))
+    )
     assert aem_figures.sizes(folder(options={"num_experts": 4}, clients=clients)).tolist() == [3, 1, 0, 0]
 
 
 def test_fedmix_1_slides_over_rounds():
     np.testing.assert_allclose(fedmix.sliding(np.array([4.0, 2.0, 6.0, 0.0]), 3), [4, 3, 4, 8 / 3])
-    records = [{"round": r, "measured": {"divergence": {"expert0": r, "expert1": 3 * r}}} for r in (1, 2, 3)] + [{"round": 4}]
+    records = [
+        {"round": r, "measured": {"divergence": {"expert0": r, "expert1": 3 * r}}} for r in (1, 2, 3)
+    ] + [{"round": 4}]
     rounds, values = fedmix.divergences(records, window=2)
     assert (rounds.tolist(), values.tolist()) == ([1, 2, 3], [2, 3, 5])
 
 
 def test_fedmix_7_takes_what_each_client_told_last():
     records = tuple(
-        {"round": r, "updates": {c: {"q/0": q, "q/1": 1 - q}}} for r, c, q in ((1, "a", 0.5), (9, "a", 0.9), (10, "b", 0.2), (11, "b", 0.0))
+        {"round": r, "updates": {c: {"q/0": q, "q/1": 1 - q}}}
+        for r, c, q in ((1, "a", 0.5), (9, "a", 0.9), (10, "b", 0.2), (11, "b", 0.0))
     )
-    run = folder(records=records, clients=({"id": "b", "truth": 0}, {"id": "a", "truth": 1}, {"id": "c", "truth": 0}))
+    run = folder(
+        records=records, clients=({"id": "b", "truth": 0}, {"id": "a", "truth": 1}, {"id": "c", "truth": 0})
+    )
     clients, truth, q, last = fedmix.truth_and_q(run)
     assert (clients, truth.tolist(), last) == (["b", "a"], [[1, 0], [0, 1]], 10)
     np.testing.assert_allclose(q, [[0.2, 0.8], [0.9, 0.1]])
@@ -95,8 +109,12 @@ def test_clustered_3_and_4_order_clients_by_their_true_cluster():
 def test_clustered_5_and_6_average_over_clients_then_runs():
     def run(loss, clustering):
         measured = {"clients": {"a": {"loss_mixture": loss}, "b": {"loss_mixture": loss + 1}}}
-        return folder(algorithm="clustered", options={"clustering": clustering, "mixing": 0.25}, partition={"tasks": 2},
-                      records=({"round": 1, "measured": measured}, {"round": 2}))  # fmt: skip
+        return folder(
+            algorithm="clustered",
+            options={"clustering": clustering, "mixing": 0.25},
+            partition={"tasks": 2},
+            records=({"round": 1, "measured": measured}, {"round": 2}),
+        )
 
     found = clustered_figures.by_mixing([run(1.0, True), run(3.0, True), run(5.0, False)], "loss_mixture")
     assert {key: (x.tolist(), y.tolist()) for key, (x, y) in found.items()} == {
@@ -114,8 +132,13 @@ def test_pfl_moe_3_is_relative_to_fedavg():
         "global_adapted": 0.6,
         "global_mixture": 0.65,
     }
-    found = [pfl_moe.gain(folder(algorithm="pfl-mf", clients=({"id": "a", **row},)), test) for test in pfl_moe.TESTS]
-    np.testing.assert_allclose([[g.fedavg[0], g.adapted[0], g.mixture[0]] for g in found], [[80, 5, 4], [80, -10, -5]])
+    found = [
+        pfl_moe.gain(folder(algorithm="pfl-mf", clients=({"id": "a", **row},)), test)
+        for test in pfl_moe.TESTS
+    ]
+    np.testing.assert_allclose(
+        [[g.fedavg[0], g.adapted[0], g.mixture[0]] for g in found], [[80, 5, 4], [80, -10, -5]]
+    )
     assert [g.better.tolist() for g in found] == [[False], [True]]
 
 
@@ -123,7 +146,12 @@ def test_list_names_each_figure(capsys):
     assert edgefl(["report", "--list"]) == 0
     told = capsys.readouterr().out
     assert all(f"  {name} " in told and each.needs in told for name, each in FIGURES.items())
-    wanted = {"aem": (3, 4, 5, 6), "fedmix": (1, 7, 14), "clustered": (3, 4, 5, 6), "pfl-moe": (1, 2, 3, 4, 5)}
+    wanted = {
+        "aem": (3, 4, 5, 6),
+        "fedmix": (1, 7, 14),
+        "clustered": (3, 4, 5, 6),
+        "pfl-moe": (1, 2, 3, 4, 5),
+    }
     assert set(FIGURES) == {f"{paper}-{number}" for paper, numbers in wanted.items() for number in numbers}
 
 
@@ -134,7 +162,8 @@ def size_of(path: Path) -> bytes:
 @pytest.mark.parametrize("name", ["aem-3", "aem-4", "aem-5", "aem-6"])
 def test_aem_of_a_real_run(name, aem, tmp_path, capsys):
     for ending in ("svg", "png", "pdf"):
-        one, two = tmp_path / f"one.{ending}", tmp_path / f"two.{ending}"
+        one = tmp_path / f"one.{ending}"
+        two = tmp_path / f"two.{ending}"
         for path in (one, two):
             assert edgefl(["report", "--figure", name, str(aem), "-o", str(path)]) == 0
         assert one.read_bytes().startswith(size_of(one))
@@ -154,24 +183,44 @@ def test_clustered_of_a_real_run(name, clustered, tmp_path, capsys):
     told = json.loads((clustered / "summary.json").read_text())
     if name == "clustered-6":
         chart = make_figure(name, [read_folder(clustered)])
-        assert chart.table.rows[-1][-1] == pytest.approx(100 * told["figures"]["accuracy_mixture"]["mean"], abs=1e-3)
+        assert chart.table.rows[-1][-1] == pytest.approx(
+            100 * told["figures"]["accuracy_mixture"]["mean"], abs=1e-3
+        )
 
 
 def test_fedmix_and_pfl_moe_of_real_runs(simulated, tmp_path):
     """The gradient divergence of FedAvg and FedMix, experts over rounds, and a client's gain over FedAvg."""
     dirichlet = 'name = "dirichlet"\nnum_clients = 4\nalpha = 0.5\nmin_samples = 60'
-    fedmix_run = simulated("fedmix", "fedmix", model="lenet5", rounds=2, partition=dirichlet, num_experts=2, gate_epochs=1)
+    fedmix_run = simulated(
+        "fedmix", "fedmix", model="lenet5", rounds=2, partition=dirichlet, num_experts=2, gate_epochs=1
+    )
     options = {"epochs": 1, "adapt_epochs": 1, "gate_epochs": 1, "baseline_epochs": 0}
-    mfe = simulated("mfe", "pfl-mfe", "--evaluate-every", "2", model="lenet5", rounds=2, partition=dirichlet, **options)
-    for name, run in (("fedmix-1", fedmix_run), ("fedmix-14", fedmix_run), ("pfl-moe-2", mfe), ("pfl-moe-3", mfe)):
+    mfe = simulated(
+        "mfe", "pfl-mfe", "--evaluate-every", "2", model="lenet5", rounds=2, partition=dirichlet, **options
+    )
+    for name, run in (
+        ("fedmix-1", fedmix_run),
+        ("fedmix-14", fedmix_run),
+        ("pfl-moe-2", mfe),
+        ("pfl-moe-3", mfe),
+    ):
         path = tmp_path / f"{name}.png"
         assert edgefl(["report", "--figure", name, str(run), "-o", str(path)]) == 0
         assert path.read_bytes().startswith(b"\x89PNG")
-    moe = simulated("moe", "fedmix", model="lenet5", partition='name = "iid"\nnum_clients = 1', num_experts=3, objective="likelihood",
-                    server_optimizer="none")  # fmt: skip
+    moe = simulated(
+        "moe",
+        "fedmix",
+        model="lenet5",
+        partition='name = "iid"\nnum_clients = 1',
+        num_experts=3,
+        objective="likelihood",
+        server_optimizer="none",
+    )
     chart = make_figure("fedmix-14", [read_folder(moe)])
     told = json.loads((moe / "gates.json").read_text())["client-000"]
-    assert [list(row) for row in chart.table.rows] == [[row[0], *(round(share, 4) for share in row[2:])] for row in told]
+    assert [list(row) for row in chart.table.rows] == [
+        [row[0], *(round(share, 4) for share in row[2:])] for row in told
+    ]
     assert edgefl(["report", "--figure", "fedmix-14", str(moe), "-o", str(tmp_path / "moe.svg")]) == 0
     for row in json.loads((mfe / "summary.json").read_text())["clients"]:
         assert sum(row["diagnostics"][f"gate/{part}"] for part in ("global", "local")) == pytest.approx(1)

@@ -6,16 +6,37 @@ import pytest
 from edgefl.errors import StateError
 from edgefl.report.clusters import UNKNOWN, branches, leaves, likeness, membership, runs_of
 from edgefl.report.confusion import confusions, shares
-from edgefl.report.curves import accuracies, accuracy_against_bytes, cumulated_bytes, losses, model_lines, scaled
+from edgefl.report.curves import (
+    accuracies,
+    accuracy_against_bytes,
+    cumulated_bytes,
+    losses,
+    model_lines,
+    scaled,
+)
 from edgefl.report.distribution import distributions, float_and_int8
 from edgefl.report.gates import class_weights, usage
 
 KEY = "accuracy_mixture"
 RECORDS = [
-    {"round": 1, "loss": 2.0, "bytes_up": 10, "bytes_down": 30, "measured": {"clients": {"a": {KEY: 0.2}, "b": {KEY: 0.6}}}},
+    {
+        "round": 1,
+        "loss": 2.0,
+        "bytes_up": 10,
+        "bytes_down": 30,
+        "measured": {"clients": {"a": {KEY: 0.2}, "b": {KEY: 0.6}}},
+    },
     {"round": 2, "loss": None, "bytes_up": 20, "bytes_down": 30},
-    {"round": 3, "loss": 1.0, "bytes_up": 5, "bytes_down": 5, "accuracy_mean": 0.7, "accuracy_p10": 0.5, "accuracy_p90": 0.9},
-]  # fmt: skip
+    {
+        "round": 3,
+        "loss": 1.0,
+        "bytes_up": 5,
+        "bytes_down": 5,
+        "accuracy_mean": 0.7,
+        "accuracy_p10": 0.5,
+        "accuracy_p90": 0.9,
+    },
+]
 
 
 def test_losses_leave_out_what_is_none():
@@ -28,7 +49,9 @@ def test_accuracy_of_evaluated_clients_and_of_what_devices_told():
     """Of .2 and .6 the mean is .4, the 10th percentile .24, the 90th .56."""
     band = accuracies(RECORDS)
     assert band.rounds.tolist() == [1, 3]
-    np.testing.assert_allclose(np.stack([band.mean, band.p10, band.p90]), [[0.4, 0.7], [0.24, 0.5], [0.56, 0.9]])
+    np.testing.assert_allclose(
+        np.stack([band.mean, band.p10, band.p90]), [[0.4, 0.7], [0.24, 0.5], [0.56, 0.9]]
+    )
     assert accuracies([{"round": 1}]).mean.shape == (0,)
 
 
@@ -42,7 +65,10 @@ def test_bytes_are_summed_over_rounds():
 
 
 def test_lines_of_the_servers_models():
-    records = [{"round": r, "measured": {"models": {"expert1": {"accuracy": 0.1 * r}, "expert0": {"accuracy": 0.5}}}} for r in (1, 3)]
+    records = [
+        {"round": r, "measured": {"models": {"expert1": {"accuracy": 0.1 * r}, "expert0": {"accuracy": 0.5}}}}
+        for r in (1, 3)
+    ]
     found = model_lines(records)
     assert list(found) == ["expert0", "expert1"]
     assert found["expert1"][0].tolist() == [1, 3]
@@ -80,10 +106,23 @@ def test_a_dendrograms_leaves_and_branches():
 
 @pytest.mark.parametrize(
     "change",
-    [{"clients": ["a"]}, {"matrix": [[1.0]]}, {"linkage": [[0, 2, 0.1, 2], [0, 3, 0.4, 2], [4, 5, 0.9, 4]]}, {"linkage": 1}, {"round": ""}],
-)  # fmt: skip
+    [
+        {"clients": ["a"]},
+        {"matrix": [[1.0]]},
+        {"linkage": [[0, 2, 0.1, 2], [0, 3, 0.4, 2], [4, 5, 0.9, 4]]},
+        {"linkage": 1},
+        {"round": ""},
+    ],
+)
 def test_damaged_clusters_are_told(change):
-    whole = {"round": 1, "layer": "fc", "clients": list("abcd"), "matrix": np.eye(4).tolist(), "linkage": MERGES, "cut": 0.5}
+    whole = {
+        "round": 1,
+        "layer": "fc",
+        "clients": list("abcd"),
+        "matrix": np.eye(4).tolist(),
+        "linkage": MERGES,
+        "cut": 0.5,
+    }
     assert likeness(whole).clients == tuple("abcd")
     with pytest.raises(StateError, match=r"clusters\.json is damaged"):
         likeness({**whole, **change})
@@ -116,7 +155,11 @@ def test_stretches_of_one_cluster():
 
 
 def test_confusion_by_client_and_its_shares():
-    clients = [{"id": "a", "confusion": [[0, 0, 3], [0, 2, 1]]}, {"id": "b", "confusion": [[1, 1, 5]]}, {"id": "c"}]
+    clients = [
+        {"id": "a", "confusion": [[0, 0, 3], [0, 2, 1]]},
+        {"id": "b", "confusion": [[1, 1, 5]]},
+        {"id": "c"},
+    ]
     found = confusions(clients)
     assert found["a"].tolist() == [[3, 0, 1], [0, 0, 0], [0, 0, 0]]
     assert found["b"].tolist() == [[0, 0, 0], [0, 5, 0], [0, 0, 0]]
@@ -141,7 +184,11 @@ def test_gate_usage_of_simulations_and_of_devices():
 
 def test_gates_by_class_count_each_sample_once():
     """Class 1: three samples of .8 and one of .4 give .7."""
-    clients = [{"id": "a", "gates": [[0, 5, 0.1, 0.9], [1, 3, 0.8, 0.2]]}, {"id": "b", "gates": [[1, 1, 0.4, 0.6]]}, {"id": "c"}]
+    clients = [
+        {"id": "a", "gates": [[0, 5, 0.1, 0.9], [1, 3, 0.8, 0.2]]},
+        {"id": "b", "gates": [[1, 1, 0.4, 0.6]]},
+        {"id": "c"},
+    ]
     classes, found = class_weights(clients)
     assert classes == [0, 1]
     np.testing.assert_allclose(found, [[0.1, 0.9], [0.7, 0.3]])

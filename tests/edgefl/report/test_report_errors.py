@@ -1,4 +1,6 @@
-"""Folders that are none, damaged ones, and a machine without matplotlib: each one message with its remedy, exit code 1."""
+"""Folders that are none, damaged ones, and a machine without matplotlib: each one message with its remedy,
+exit code 1.
+"""
 
 import json
 import re
@@ -38,12 +40,18 @@ def test_folders_that_hold_no_federation(says, tmp_path, written):
 def test_damaged_folders(says, written):
     folder = written(records=[{"round": 1, "loss": 1.0}], clients=[{"id": "a"}])
     for name, content, told in (
-        ("run.json", "{", "cannot read"), ("run.json", "[]", "expected an object"), ("summary.json", '{"clients": [1]}', "no list of rows"),
-        ("rounds.jsonl", '{"round": "x"}\n', "damaged in line 1"), ("rounds.jsonl", "\0\n{}\n", "damaged in line 1"),
-        ("clusters.json", '{"clients": []}', "clusters.json is damaged"), ("confusion.json", '{"a": [[1]]}', "is no list of"),
-        ("gates.json", '{"a": [[1, 2]]}', "the gates of a are no list of"), ("gates.json", '{"a": [[1, 0, 0.5]]}', "are no list of"),
-        ("gates.json", '{"a": [[1, 2, 1], [2, 2, 0.5, 0.5]]}', "of several lengths"), ("gates.json", "[]", "expected an object"),
-    ):  # fmt: skip
+        ("run.json", "{", "cannot read"),
+        ("run.json", "[]", "expected an object"),
+        ("summary.json", '{"clients": [1]}', "no list of rows"),
+        ("rounds.jsonl", '{"round": "x"}\n', "damaged in line 1"),
+        ("rounds.jsonl", "\0\n{}\n", "damaged in line 1"),
+        ("clusters.json", '{"clients": []}', "clusters.json is damaged"),
+        ("confusion.json", '{"a": [[1]]}', "is no list of"),
+        ("gates.json", '{"a": [[1, 2]]}', "the gates of a are no list of"),
+        ("gates.json", '{"a": [[1, 0, 0.5]]}', "are no list of"),
+        ("gates.json", '{"a": [[1, 2, 1], [2, 2, 0.5, 0.5]]}', "of several lengths"),
+        ("gates.json", "[]", "expected an object"),
+    ):
         before = (folder / name).read_text() if (folder / name).exists() else None
         (folder / name).write_text(content)
         assert told in says(folder)
@@ -59,14 +67,49 @@ def test_any_values_in_the_records_give_a_page_or_an_error(written):
     """What another program wrote there: never a traceback of another kind."""
     from edgefl.report.page import to_html
 
-    strange = [None, "x", [], {}, -1, 1e308, True, [[1, 2], [3]], {"a": None}, {"a": {"expert": "x", "q/0": None, "q/x": 1}}]
+    strange = [
+        None,
+        "x",
+        [],
+        {},
+        -1,
+        1e308,
+        True,
+        [[1, 2], [3]],
+        {"a": None},
+        {"a": {"expert": "x", "q/0": None, "q/x": 1}},
+    ]
     for i, value in enumerate(strange):
-        record = {"round": 1, **dict.fromkeys(("loss", "bytes_up", "bytes_down", "updates", "measured", "accuracy_mean", "phase"), value)}
-        inside = {"round": 2, "measured": dict.fromkeys(("clients", "models", "clusters", "divergence"), value)}
-        clients = [{"id": "a", **dict.fromkeys(("accuracy_mixture", "cluster", "diagnostics", "accuracy_mixture_int8"), value)}]
-        config = {"name": value, "algorithm": "fedavg", "model": value, "data": value, "partition": value, "options": value}
+        record = {
+            "round": 1,
+            **dict.fromkeys(
+                ("loss", "bytes_up", "bytes_down", "updates", "measured", "accuracy_mean", "phase"), value
+            ),
+        }
+        inside = {
+            "round": 2,
+            "measured": dict.fromkeys(("clients", "models", "clusters", "divergence"), value),
+        }
+        clients = [
+            {
+                "id": "a",
+                **dict.fromkeys(
+                    ("accuracy_mixture", "cluster", "diagnostics", "accuracy_mixture_int8"), value
+                ),
+            }
+        ]
+        config = {
+            "name": value,
+            "algorithm": "fedavg",
+            "model": value,
+            "data": value,
+            "partition": value,
+            "options": value,
+        }
         try:
-            to_html(read_folder(written(f"strange{i}", records=[record, inside], clients=clients, config=config)))
+            to_html(
+                read_folder(written(f"strange{i}", records=[record, inside], clients=clients, config=config))
+            )
         except StateError:
             continue
 
@@ -74,7 +117,8 @@ def test_any_values_in_the_records_give_a_page_or_an_error(written):
 def test_a_line_that_was_being_written_is_left_out_and_a_round_played_again_counts_once(tmp_path):
     path = tmp_path / "rounds.jsonl"
     path.write_text(
-        '{"round": 2, "loss": 5}\n{"round": 1, "loss": 1}\n{"round": 2, "loss": 2}\n{"round": 3, "phase": "personalize"}\n{"round": 3, "lo'
+        '{"round": 2, "loss": 5}\n{"round": 1, "loss": 1}\n{"round": 2, "loss": 2}\n{"round": 3, '
+        '"phase": "personalize"}\n{"round": 3, "lo'
     )
     assert [record["loss"] for record in read_records(path)] == [1, 2]
 
@@ -82,7 +126,10 @@ def test_a_line_that_was_being_written_is_left_out_and_a_round_played_again_coun
 def test_without_matplotlib(says, written, monkeypatch):
     folder = written(records=[{"round": 1, "loss": 1.0}])
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert "this command needs matplotlib, which this environment lacks; install the extra: pip install -e '.[plots]'" in says(folder)
+    assert (
+        "this command needs matplotlib, which this environment lacks; install the extra: pip install -e "
+        "'.[plots]'" in says(folder)
+    )
     assert not (folder / "report.html").exists()
 
 
@@ -100,8 +147,13 @@ def test_figures_that_cannot_be_made(says, written):
     assert "ends in .gif, expected .svg, .png, .pdf" in says("--figure", "fedmix-1", folder, "-o", "x.gif")
     assert "tells no gradient divergence" in says("--figure", "fedmix-1", folder)
     assert "has no layers.json; simulate with --layers-over 4" in says("--figure", "clustered-3", folder)
-    assert "was not evaluated between rounds; simulate with --evaluate-every 1" in says("--figure", "pfl-moe-2", folder)
+    assert "was not evaluated between rounds; simulate with --evaluate-every 1" in says(
+        "--figure", "pfl-moe-2", folder
+    )
     damaged = written(
-        "damaged", layers=json.loads('{"clients": ["a"], "epochs": [1], "compared": [[1, 2]], "layers": {}, "truth": [0], "dense": []}')
+        "damaged",
+        layers=json.loads(
+            '{"clients": ["a"], "epochs": [1], "compared": [[1, 2]], "layers": {}, "truth": [0], "dense": []}'
+        ),
     )
     assert "layers.json is damaged" in says("--figure", "clustered-4", damaged)

@@ -1,4 +1,6 @@
-"""The page: of real runs it has every section, it parses, asks for nothing, and is the same bytes each time."""
+"""The page: of real runs it has every section, it parses, asks for nothing, and is the same bytes each
+time.
+"""
 
 import json
 import re
@@ -22,7 +24,11 @@ class Page(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.open, self.tags, self.ids, self.figures, self.attributes = [], [], [], [], []
+        self.open = []
+        self.tags = []
+        self.ids = []
+        self.figures = []
+        self.attributes = []
         self.feed(text)
         assert not self.open, f"left open: {self.open}"
 
@@ -72,8 +78,16 @@ def test_a_clustered_run_has_all_but_gates_and_int8(clustered, tmp_path, capsys)
     text = out.read_text()
     page = checked(text)
     assert len(page.figures) == 10
-    for title in ("Training loss", "Accuracy over clients", "Traffic", "Accuracy against bytes", "Distribution over clients",
-                  "How alike clients are", "Who was in which cluster", "Confusion matrix, all clients"):  # fmt: skip
+    for title in (
+        "Training loss",
+        "Accuracy over clients",
+        "Traffic",
+        "Accuracy against bytes",
+        "Distribution over clients",
+        "How alike clients are",
+        "Who was in which cluster",
+        "Confusion matrix, all clients",
+    ):
         assert f"<h3>{title}</h3>" in text
     missing = re.findall(r'<div class="card missing"><h3>(.*?)</h3><p>Not here: (.*?)\.</p>', text)
     assert dict(missing).keys() == {"int8 against float", "Gate usage"}
@@ -98,11 +112,15 @@ def test_a_run_with_gates_that_was_not_evaluated_says_what_it_lacks(aem):
     assert "--evaluate-every 1" in text
     (summary,) = [json.loads((aem / "summary.json").read_text())]
     for row in summary["clients"]:
-        assert sum(value for key, value in row["diagnostics"].items() if key.startswith("gate/")) == pytest.approx(1, abs=1e-5)
+        assert sum(
+            value for key, value in row["diagnostics"].items() if key.startswith("gate/")
+        ) == pytest.approx(1, abs=1e-5)
 
 
 def test_hostile_names_are_text(written):
-    """Of a federation, a client, a machine and an algorithm; `$` is no formula, what cannot be printed is a box in pictures."""
+    """Of a federation, a client, a machine and an algorithm; `$` is no formula, what cannot be printed is a
+    box in pictures.
+    """
     clients = [
         {
             "id": HOSTILE,
@@ -114,9 +132,11 @@ def test_hostile_names_are_text(written):
         }
     ]
     folder = written(
-        records=[{"round": 1, "loss": 1.0, "updates": {HOSTILE: {"expert": 0}}}], clients=clients,
-        config={"name": HOSTILE, "algorithm": HOSTILE, "model": {"name": HOSTILE}}, confusion={HOSTILE: [[0, 1, 2]]},
-    )  # fmt: skip
+        records=[{"round": 1, "loss": 1.0, "updates": {HOSTILE: {"expert": 0}}}],
+        clients=clients,
+        config={"name": HOSTILE, "algorithm": HOSTILE, "model": {"name": HOSTILE}},
+        confusion={HOSTILE: [[0, 1, 2]]},
+    )
     text = to_html(read_folder(folder))
     checked(text)
     assert "&lt;script&gt;" in text
@@ -125,9 +145,13 @@ def test_hostile_names_are_text(written):
 
 
 def test_a_brokers_password_stays_out(written):
-    folder = written(config={"name": "kitchen", "algorithm": "fedavg", "broker": "mqtt://pi:secret@host:1883"})
+    folder = written(
+        config={"name": "kitchen", "algorithm": "fedavg", "broker": "mqtt://pi:secret@host:1883"}
+    )
     note = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps({**note, "command": "edgefl x --broker mqtt://pi:secret@host:1883 --port 1"}))
+    (folder / "run.json").write_text(
+        json.dumps({**note, "command": "edgefl x --broker mqtt://pi:secret@host:1883 --port 1"})
+    )
     text = to_html(read_folder(folder))
     assert "secret" not in text
     assert "host:1883 --port 1" in text
@@ -137,7 +161,10 @@ def test_a_folder_of_before_has_a_page_that_says_what_it_lacks(written):
     """No confusion, no clusters, no evaluation: what the first version of `edgefl simulate` wrote."""
     text = to_html(
         read_folder(
-            written(records=[{"round": 1, "loss": 1.0, "bytes_up": 5, "bytes_down": 5}], clients=[{"id": "a", "accuracy_mixture": 0.5}])
+            written(
+                records=[{"round": 1, "loss": 1.0, "bytes_up": 5, "bytes_down": 5}],
+                clients=[{"id": "a", "accuracy_mixture": 0.5}],
+            )
         )
     )
     page = checked(text)
@@ -146,18 +173,43 @@ def test_a_folder_of_before_has_a_page_that_says_what_it_lacks(written):
 
 
 def test_a_demo_and_its_aggregator(tmp_path):
-    """What `edgefl demo` leaves, in small: losses of an aggregator that wrote no rounds.jsonl, and int8 of each device."""
+    """What `edgefl demo` leaves, in small: losses of an aggregator that wrote no rounds.jsonl, and int8 of
+    each device.
+    """
     rows = [
-        {"id": f"pi-{i}", "accuracy_mixture": 0.9, "accuracy_mixture_int8": 0.88, "accuracy_federated": 0.8, "n_train": 9} for i in (1, 2)
+        {
+            "id": f"pi-{i}",
+            "accuracy_mixture": 0.9,
+            "accuracy_mixture_int8": 0.88,
+            "accuracy_federated": 0.8,
+            "n_train": 9,
+        }
+        for i in (1, 2)
     ]
     (tmp_path / "aggregator").mkdir()
-    (tmp_path / "federation.toml").write_text('[federation]\nname = "demo"\nrounds = 2\n[model]\nname = "lenet5"\n')
-    (tmp_path / "summary.json").write_text(json.dumps({"dataset": "digits", "algorithm": "pfl-mfe", "seed": 1, "clients": rows}))
-    result = {"federation": "demo", "algorithm": "pfl-mfe", "rounds": 2, "losses": [0.5, None], "clients": rows, "session": "5e55"}
+    (tmp_path / "federation.toml").write_text(
+        '[federation]\nname = "demo"\nrounds = 2\n[model]\nname = "lenet5"\n'
+    )
+    (tmp_path / "summary.json").write_text(
+        json.dumps({"dataset": "digits", "algorithm": "pfl-mfe", "seed": 1, "clients": rows})
+    )
+    result = {
+        "federation": "demo",
+        "algorithm": "pfl-mfe",
+        "rounds": 2,
+        "losses": [0.5, None],
+        "clients": rows,
+        "session": "5e55",
+    }
     (tmp_path / "aggregator" / "result.json").write_text(json.dumps(result))
     for folder, kind in ((tmp_path, "demo"), (tmp_path / "aggregator", "aggregator")):
         found = read_folder(folder)
-        assert (found.kind, found.algorithm, len(found.clients), len(found.records)) == (kind, "pfl-mfe", 2, 2)
+        assert (found.kind, found.algorithm, len(found.clients), len(found.records)) == (
+            kind,
+            "pfl-mfe",
+            2,
+            2,
+        )
         text = to_html(found)
         checked(text)
         assert "Of 2 clients int8 costs 2.00 points on average and 2.00 at most; 0 lose nothing." in text

@@ -1,4 +1,6 @@
-"""Reports by hand: tables, CSV, verdicts at their edges; every experiment names its stages and figures consistently."""
+"""Reports by hand: tables, CSV, verdicts at their edges; every experiment names its stages and figures
+consistently.
+"""
 
 import csv
 import io
@@ -7,13 +9,32 @@ import json
 import pytest
 
 from edgefl.reproduce import EXPERIMENTS, experiment
-from edgefl.reproduce.report import Figure, Report, Verdict, above, below, numbers, plot, to_csv, to_json, to_text, within
+from edgefl.reproduce.report import (
+    Figure,
+    Report,
+    Verdict,
+    above,
+    below,
+    numbers,
+    plot,
+    to_csv,
+    to_json,
+    to_text,
+    within,
+)
 
 REPORT = Report(
-    "toy", "reduced", (1, 2), (Figure("FedAvg", (70.0, 72.0), "90.0", "75.3 / 77.3"), Figure("MoE", (80.0, 81.0))),
-    (Verdict("MoE is at least FedAvg + 4", "80.50 against 75.00", True), Verdict("MoE is at least 85", "80.50 against 85.00", False)),
-    12.5, {"command": "edgefl reproduce toy"},
-)  # fmt: skip
+    "toy",
+    "reduced",
+    (1, 2),
+    (Figure("FedAvg", (70.0, 72.0), "90.0", "75.3 / 77.3"), Figure("MoE", (80.0, 81.0))),
+    (
+        Verdict("MoE is at least FedAvg + 4", "80.50 against 75.00", True),
+        Verdict("MoE is at least 85", "80.50 against 85.00", False),
+    ),
+    12.5,
+    {"command": "edgefl reproduce toy"},
+)
 
 
 def test_verdicts_at_their_edges():
@@ -39,7 +60,10 @@ def test_json_and_csv_hold_the_same_figures():
     assert [verdict["holds"] for verdict in found["verdicts"]] == [True, False]
     assert set(found["verdicts"][0]) == {"line", "measured", "holds"}
     rows = list(csv.DictReader(io.StringIO(to_csv(REPORT))))
-    assert [(row["figure"], float(row["mean"]), float(row["seed 2"])) for row in rows] == [("FedAvg", 71.0, 72.0), ("MoE", 80.5, 81.0)]
+    assert [(row["figure"], float(row["mean"]), float(row["seed 2"])) for row in rows] == [
+        ("FedAvg", 71.0, 72.0),
+        ("MoE", 80.5, 81.0),
+    ]
     assert [figure["mean"] for figure in found["figures"]] == [71.0, 80.5]
 
 
@@ -58,7 +82,9 @@ def test_a_report_is_drawn(tmp_path):
 @pytest.mark.parametrize("scale", ["smoke", "reduced", "full"])
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_stages_are_configurations_that_parse(name, scale):
-    """Names are unique, `after` names an earlier stage, and every option is one that the algorithm and the partition take."""
+    """Names are unique, `after` names an earlier stage, and every option is one that the algorithm and the
+    partition take.
+    """
     from edgefl.algorithms import full_options
     from edgefl.data.options import full_options as partition_options
     from edgefl.data.partitions.registry import partition_entry
@@ -75,24 +101,35 @@ def test_stages_are_configurations_that_parse(name, scale):
 
 
 def permutation_run(clusters):
-    """Return a stage's result: 20 clients of four permutations, each with the expert that `clusters` names for its permutation."""
+    """Return a stage's result: 20 clients of four permutations, each with the expert that `clusters` names
+    for its permutation.
+    """
     from edgefl.runs.metrics import adjusted_rand_index
 
     truth = [i % 4 for i in range(20)]
     rows = [{"id": f"c{i}", "truth": t, "cluster": clusters[t]} for i, t in enumerate(truth)]
     updates = {row["id"]: {f"q/{k}": float(k == row["cluster"]) for k in range(4)} for row in rows}
     return {
-        "clients": rows, "records": [{"round": 1, "updates": updates}], "figures": {"accuracy_mixture": {"mean": 0.5}},
+        "clients": rows,
+        "records": [{"round": 1, "updates": updates}],
+        "figures": {"accuracy_mixture": {"mean": 0.5}},
         "adjusted_rand_index": adjusted_rand_index(truth, [row["cluster"] for row in rows]),
-    }  # fmt: skip
+    }
 
 
-@pytest.mark.parametrize(("clusters", "holds"), [((0, 1, 2, 3), True), ((0, 1, 2, 2), False), ((0, 0, 0, 0), False)])
+@pytest.mark.parametrize(
+    ("clusters", "holds"), [((0, 1, 2, 3), True), ((0, 1, 2, 2), False), ((0, 0, 0, 0), False)]
+)
 def test_permutations_that_share_an_expert_are_no_success(clusters, holds):
-    """All clients agree with their permutation's majority in each of the three, also with one expert for all."""
+    """All clients agree with their permutation's majority in each of the three, also with one expert
+    for all.
+    """
     module = experiment("fedmix-permutation")
-    exact, tried = permutation_run((0, 1, 2, 3)), permutation_run(clusters)
-    found = module.figures("reduced", [{"k4-start0": tried, **{f"k6-start{start}": exact for start in range(3)}}])
+    exact = permutation_run((0, 1, 2, 3))
+    tried = permutation_run(clusters)
+    found = module.figures(
+        "reduced", [{"k4-start0": tried, **{f"k6-start{start}": exact for start in range(3)}}]
+    )
     assert all(verdict.holds for verdict in module.verdicts("reduced", found)) == holds
     assert {"K 4: adjusted Rand index", "K 4: accuracy"} <= {figure.name for figure in found}
 
@@ -129,4 +166,6 @@ def test_a_report_says_how_it_differs_from_the_paper(name):
     about = experiment(name).ABOUT["reduced"]
     assert about.startswith("paper: ")
     assert "; here: " in about
-    assert about in to_text(Report(name, "reduced", (1,), (Figure("one", (1.0,), "2.0"),), (), 1.0, {}, about))
+    assert about in to_text(
+        Report(name, "reduced", (1,), (Figure("one", (1.0,), "2.0"),), (), 1.0, {}, about)
+    )

@@ -38,7 +38,10 @@ num_clients = {clients}
 name = "{algorithm}"
 epochs = 1
 """
-MAIN = "import sys; from edgefl.runs import directory; directory.CHECKPOINT_S = 0.2; from edgefl.cli.main import run; sys.exit(run())"
+MAIN = (
+    "import sys; from edgefl.runs import directory; directory.CHECKPOINT_S = 0.2; from edgefl.cli.main "
+    "import run; sys.exit(run())"
+)
 """The command as a process of its own, with a checkpoint every few rounds of so small a federation."""
 
 
@@ -49,10 +52,15 @@ def text_of(
     num_train: int = 120,
     partition: str = 'name = "dirichlet"',
     **options: object,
-) -> str:  # fmt: skip
+) -> str:
     """Return a configuration; further options are the algorithm's."""
     extra = "".join(f"{key} = {value}\n" for key, value in options.items())
-    return CONFIG.format(algorithm=algorithm, rounds=rounds, clients=clients, num_train=num_train, partition=partition) + extra
+    return (
+        CONFIG.format(
+            algorithm=algorithm, rounds=rounds, clients=clients, num_train=num_train, partition=partition
+        )
+        + extra
+    )
 
 
 @pytest.fixture(scope="session")
@@ -74,12 +82,15 @@ def built():
 
 @pytest.fixture
 def prepare(tmp_path, built) -> Callable[..., tuple[str, str]]:
-    """Write a configuration and a run of it that was interrupted before its first round; return both paths."""
+    """Write a configuration and a run of it that was interrupted before its first round; return both
+    paths.
+    """
 
     def make(name: str = "run", **options: object) -> tuple[str, str]:
         text = text_of(**options)
         config = parse_config(text)
-        path, out = tmp_path / f"{name}.toml", tmp_path / name
+        path = tmp_path / f"{name}.toml"
+        out = tmp_path / name
         path.write_text(text)
         run = RunDirectory(out, config, "a test", resume=False)
         plan, initial = built(config)
@@ -92,7 +103,9 @@ def prepare(tmp_path, built) -> Callable[..., tuple[str, str]]:
 
 @pytest.fixture
 def start(tmp_path):
-    """Start `edgefl ...` as a process; what is still running is killed at the end. What it leaves behind goes with the test."""
+    """Start `edgefl ...` as a process; what is still running is killed at the end. What it leaves behind goes
+    with the test.
+    """
     started = []
     (tmp_path / "tmp").mkdir()
     environment = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}

@@ -9,7 +9,9 @@ from edgefl.runs.metrics import adjusted_rand_index, balanced, cdf, global_test,
 
 
 def test_local_test_by_hand():
-    """Accuracy by class .9, .5, .8 for clients with p(y|s) = (.5, .5, 0) and (0, .25, .75): .7 and .725; weighted 40:80 .716667."""
+    """Accuracy by class .9, .5, .8 for clients with p(y|s) = (.5, .5, 0) and (0, .25, .75): .7 and .725;
+    weighted 40:80 .716667.
+    """
     values = [local_test([0.9, 0.5, 0.8], share) for share in ([0.5, 0.5, 0], [0, 0.25, 0.75])]
     assert values == pytest.approx([0.7, 0.725])
     assert spread(values, [40, 80]).weighted == pytest.approx(0.716667, abs=1e-6)
@@ -17,13 +19,16 @@ def test_local_test_by_hand():
 
 
 def test_the_weighted_mean_over_clients_is_the_pooled_accuracy():
-    right, count = np.array([3, 9, 40]), np.array([10, 10, 50])
+    right = np.array([3, 9, 40])
+    count = np.array([10, 10, 50])
     assert spread(right / count, count).weighted == pytest.approx(right.sum() / count.sum())
 
 
 def test_spread_by_hand():
     found = spread([0.5, 1.0, float("nan")], [1, 3, 100])
-    assert (found.mean, found.weighted, found.std, found.p10, found.count) == pytest.approx((0.75, 0.875, 0.25, 0.55, 2))
+    assert (found.mean, found.weighted, found.std, found.p10, found.count) == pytest.approx(
+        (0.75, 0.875, 0.25, 0.55, 2)
+    )
     assert np.isnan(spread([], []).mean)
 
 
@@ -42,7 +47,9 @@ def test_cdf_by_hand():
 
 
 def test_adjusted_rand_index_by_hand():
-    """0 0 1 1 against 0 0 1 2: pairs together in both 1, in the first 2, in the second 1, of 6: (1 - 1/3) / (1.5 - 1/3) = 4/7."""
+    """0 0 1 1 against 0 0 1 2: pairs together in both 1, in the first 2, in the second 1, of 6: (1 - 1/3) /
+    (1.5 - 1/3) = 4/7.
+    """
     assert adjusted_rand_index([0, 0, 1, 1], [0, 0, 1, 2]) == pytest.approx(4 / 7)
     assert adjusted_rand_index([0, 0, 1, 1], [5, 5, 2, 2]) == 1
     assert adjusted_rand_index([0, 1, 2], [0, 0, 0]) == 0

@@ -23,7 +23,8 @@ def test_a_simulated_client_is_exported_and_measured(simulated, capfd, tmp_path)
     moved = tmp_path / "elsewhere" / "run"  # paths inside of a run are its own
     moved.parent.mkdir()
     shutil.move(simulated, moved)
-    state, model = moved / "mixtures" / name, tmp_path / "model"
+    state = moved / "mixtures" / name
+    model = tmp_path / "model"
     assert edgefl(["export", "--state", str(state), "-o", str(model), "--json"]) == 0, capfd.readouterr().err
     report = json.loads(capfd.readouterr().out)
     assert (report["num_test"], report["client_id"]) == (client["n_test"], name)

@@ -23,13 +23,17 @@ def names(directory):
 def test_a_crash_after_a_checkpoint_goes_back_to_it(tmp_path):
     """Round 1: a and b are written, checkpoint. Rounds 2 and 3: a twice, c once, then the crash."""
     states = FileStates(tmp_path, 0)
-    states["a"], states["b"] = state(1), state(2)
+    states["a"] = state(1)
+    states["b"] = state(2)
     states.keep()
     states.at(2)
     states["a"] = state(3)
     states.at(3)
-    states["a"], states["c"] = state(4), state(5)
-    assert names(tmp_path) == [f"{name}.safetensors" for name in ("a.1", "a.3", "b.1", "c.3")]  # a.2 is what nobody needs
+    states["a"] = state(4)
+    states["c"] = state(5)
+    assert names(tmp_path) == [
+        f"{name}.safetensors" for name in ("a.1", "a.3", "b.1", "c.3")
+    ]  # a.2 is what nobody needs
     assert [value(states, each) for each in "abc"] == [4, 2, 5]
     again = FileStates(tmp_path, 1)
     assert list(again) == ["a", "b"]

@@ -17,7 +17,9 @@ def test_a_run_and_its_logs_say_the_same(prepare, tmp_path, capfd):
     config, out = prepare(rounds=3)
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     logs = ["--log", f"tensorboard:{tmp_path / 'tb'}", "--log", f"mlflow:{uri}"]
-    assert edgefl(["simulate", config, "--out", out, "--resume", *logs, "--json"]) == 0, capfd.readouterr().err
+    assert edgefl(["simulate", config, "--out", out, "--resume", *logs, "--json"]) == 0, (
+        capfd.readouterr().err
+    )
     summary = json.loads(capfd.readouterr().out)
     rounds = [json.loads(line) for line in (Path(out) / "rounds.jsonl").read_text().splitlines()]
 
@@ -25,19 +27,28 @@ def test_a_run_and_its_logs_say_the_same(prepare, tmp_path, capfd):
     events.Reload()
     for name in ("loss", "bytes_up", "bytes_down", "seconds"):
         told = [(each.step, each.value) for each in events.Scalars(f"round/{name}")]
-        assert told == [(each["round"], pytest.approx(each[name], rel=1e-6)) for each in rounds]  # event files hold float32
+        assert told == [
+            (each["round"], pytest.approx(each[name], rel=1e-6)) for each in rounds
+        ]  # event files hold float32
     mixture = summary["figures"]["accuracy_mixture"]
-    assert [(e.step, e.value) for e in events.Scalars("end/accuracy_mixture/p10")] == [(3, pytest.approx(mixture["p10"], rel=1e-6))]
+    assert [(e.step, e.value) for e in events.Scalars("end/accuracy_mixture/p10")] == [
+        (3, pytest.approx(mixture["p10"], rel=1e-6))
+    ]
 
     client = MlflowClient(tracking_uri=uri)
     (run,) = client.search_runs([client.get_experiment_by_name("small").experiment_id])
     assert (run.info.status, run.data.params["algorithm"]) == ("FINISHED", "ditto")
-    assert [each.value for each in client.get_metric_history(run.info.run_id, "round/loss")] == [each["loss"] for each in rounds]
+    assert [each.value for each in client.get_metric_history(run.info.run_id, "round/loss")] == [
+        each["loss"] for each in rounds
+    ]
     assert run.data.metrics["end/accuracy_mixture/mean"] == mixture["mean"]
 
 
 def test_a_log_that_is_none_ends_before_anything_is_made(tmp_path, capfd):
     (tmp_path / "f.toml").write_text("")
-    assert edgefl(["simulate", str(tmp_path / "f.toml"), "--out", str(tmp_path / "run"), "--log", "wandb:x"]) == 1
+    assert (
+        edgefl(["simulate", str(tmp_path / "f.toml"), "--out", str(tmp_path / "run"), "--log", "wandb:x"])
+        == 1
+    )
     assert "expected tensorboard:DIR or mlflow:URI" in capfd.readouterr().err
     assert not (tmp_path / "run").exists()

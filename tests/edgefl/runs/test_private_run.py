@@ -1,4 +1,6 @@
-"""`edgefl simulate` with `[privacy]`: what it tells, and that an interrupted run spends what a whole one does."""
+"""`edgefl simulate` with `[privacy]`: what it tells, and that an interrupted run spends what a whole one
+does.
+"""
 
 import json
 from dataclasses import replace

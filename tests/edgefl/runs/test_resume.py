@@ -19,9 +19,17 @@ def everything(out):
     summary = json.loads((out / "summary.json").read_text())
     return {
         "rounds": [{key: value for key, value in each.items() if key != "seconds"} for each in rounds],
-        "summary": {key: value for key, value in summary.items() if key not in ("seconds", "command", "versions", "machine")},
+        "summary": {
+            key: value
+            for key, value in summary.items()
+            if key not in ("seconds", "command", "versions", "machine")
+        },
         "state": (out / "server_state.safetensors").read_bytes(),
-        **{str(path.relative_to(out)): path.read_bytes() for name in ("clients", "mixtures") for path in files_of(out / name)},
+        **{
+            str(path.relative_to(out)): path.read_bytes()
+            for name in ("clients", "mixtures")
+            for path in files_of(out / name)
+        },
     }
 
 
@@ -38,7 +46,8 @@ def is_personalizing(out):
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "reached"), [("ditto", is_past_a_checkpoint), ("ifca", is_past_a_checkpoint), ("ditto", is_personalizing)]
+    ("algorithm", "reached"),
+    [("ditto", is_past_a_checkpoint), ("ifca", is_past_a_checkpoint), ("ditto", is_personalizing)],
 )
 def test_a_run_that_is_killed_and_gone_on_with(algorithm, reached, tmp_path, prepare, start, until, capfd):
     rounds = 60 if reached is is_past_a_checkpoint else 5
@@ -51,7 +60,8 @@ def test_a_run_that_is_killed_and_gone_on_with(algorithm, reached, tmp_path, pre
     assert edgefl(["simulate", config, "--out", killed, "--resume", "--mixtures"]) == 0
     assert f"of {rounds} rounds are done" in capfd.readouterr().err
     assert edgefl(["simulate", config, "--out", whole, "--resume", "--mixtures"]) == 0
-    one, two = everything(tmp_path / "killed"), everything(tmp_path / "whole")
+    one = everything(tmp_path / "killed")
+    two = everything(tmp_path / "whole")
     assert list(one) == list(two)
     for name, found in one.items():
         assert found == two[name], name

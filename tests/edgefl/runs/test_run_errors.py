@@ -10,7 +10,9 @@ from edgefl.cli.main import run as edgefl
 
 @pytest.fixture
 def fails(capfd):
-    """Run a command that must fail; return its message. What is no error on purpose would leave `run` as an exception."""
+    """Run a command that must fail; return its message. What is no error on purpose would leave `run` as an
+    exception.
+    """
 
     def run(*arguments: str) -> str:
         capfd.readouterr()
@@ -32,7 +34,9 @@ def edit(path: str, old: str, new: str) -> None:
 def test_an_unknown_key(fails, prepare):
     config, out = prepare()
     edit(config, "rounds", "roundz")
-    assert "[federation] has an unknown key 'roundz'; did you mean 'rounds'?" in fails("simulate", config, "--out", out)
+    assert "[federation] has an unknown key 'roundz'; did you mean 'rounds'?" in fails(
+        "simulate", config, "--out", out
+    )
 
 
 def test_resume_with_another_configuration(fails, prepare):
@@ -58,7 +62,9 @@ def test_an_out_that_is_in_use(fails, prepare, tmp_path):
     (tmp_path / "directory").mkdir()
     (tmp_path / "directory" / "notes.txt").write_text("mine")
     for name in ("file", "directory"):
-        assert "is in use, expected a new or empty directory" in fails("simulate", config, "--out", str(tmp_path / name))
+        assert "is in use, expected a new or empty directory" in fails(
+            "simulate", config, "--out", str(tmp_path / name)
+        )
     assert (tmp_path / "file").read_text() == "mine"
     assert "--resume without --out" in fails("simulate", config, "--resume")
 
@@ -67,10 +73,14 @@ def test_partitions_that_leave_a_client_without_samples(fails, prepare, tmp_path
     config, _ = prepare()
     new = str(tmp_path / "new")
     edit(config, "num_clients = 4", "num_clients = 70")
-    assert "120 samples for 70 clients, expected at least 2 each; take fewer clients" in fails("simulate", config, "--out", new)
+    assert "120 samples for 70 clients, expected at least 2 each; take fewer clients" in fails(
+        "simulate", config, "--out", new
+    )
     edit(config, 'name = "dirichlet"', 'name = "tasks"\nclusters = 5\nnum_tasks = 10')
     edit(config, "num_clients = 70", "num_clients = 4")
-    assert "4 clients in 5 clusters, expected at least one each; take more clients" in fails("simulate", config, "--out", new)
+    assert "4 clients in 5 clusters, expected at least one each; take more clients" in fails(
+        "simulate", config, "--out", new
+    )
     assert not (tmp_path / "new").exists()
 
 
@@ -79,18 +89,26 @@ def test_a_loss_that_is_no_number(fails, prepare):
     assert re.search(r"client-00\d, round \d+: ", fails("simulate", config, "--out", out, "--resume"))
 
 
-WHOLE = ', "algorithm": "", "data": "", "clients": [], "rounds": 1, "seconds": 1, "bytes_up": 1, "bytes_down": 1}'
+WHOLE = (
+    ', "algorithm": "", "data": "", "clients": [], "rounds": 1, "seconds": 1, "bytes_up": 1, "bytes_down": 1}'
+)
 
 
 def damage(path: Path, how: str) -> None:
     content = path.read_bytes()
-    path.write_bytes({"cut": content[: len(content) // 2], "zeros": bytes(len(content)), "text": b"{}\n"}[how])
+    path.write_bytes(
+        {"cut": content[: len(content) // 2], "zeros": bytes(len(content)), "text": b"{}\n"}[how]
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "how"),
     [
-        *[(name, how) for name in ("run.json", "server_state.safetensors", "rounds.jsonl") for how in ("cut", "zeros", "text")],
+        *[
+            (name, how)
+            for name in ("run.json", "server_state.safetensors", "rounds.jsonl")
+            for how in ("cut", "zeros", "text")
+        ],
         ("plan/plan.json", "cut"),
         ("plan/plan.json", "text"),
         ("plan/initial.safetensors", "cut"),
@@ -103,11 +121,22 @@ def test_a_run_whose_files_are_damaged(name, how, fails, prepare):
     assert edgefl(["simulate", config, "--out", out, "--resume"]) == 0
     edit(config, "rounds = 3", "rounds = 4")
     damage(Path(out) / name, how)
-    assert f"{out}/{name.replace('plan/plan.json', 'plan')}" in fails("simulate", config, "--out", out, "--resume")
+    assert f"{out}/{name.replace('plan/plan.json', 'plan')}" in fails(
+        "simulate", config, "--out", out, "--resume"
+    )
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "{}", '{"figures": 3}', '{"figures": {"accuracy_mixture": {"mean": 0.5}}' + WHOLE, '{"figures": []' + WHOLE]
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"figures": 3}',
+        '{"figures": {"accuracy_mixture": {"mean": 0.5}}' + WHOLE,
+        '{"figures": []' + WHOLE,
+    ],
 )
 def test_compare_of_what_is_no_summary(text, fails, tmp_path):
     (tmp_path / "a").mkdir()

@@ -1,4 +1,6 @@
-"""`edgefl simulate` and `edgefl compare` from end to end: what they print, what they leave, and what ends them early."""
+"""`edgefl simulate` and `edgefl compare` from end to end: what they print, what they leave, and what ends
+them early.
+"""
 
 import json
 import os
@@ -21,7 +23,12 @@ def test_a_federation_from_toml_to_json(prepare, capfd, tmp_path):
     assert edgefl(["simulate", config, "--out", str(out), "--json"]) == 0
     printed = json.loads(capfd.readouterr().out)
     assert printed == json.loads((out / "summary.json").read_text())
-    assert (printed["federation"], printed["algorithm"], printed["rounds"], len(printed["clients"])) == ("small", "ditto", 2, 4)
+    assert (printed["federation"], printed["algorithm"], printed["rounds"], len(printed["clients"])) == (
+        "small",
+        "ditto",
+        2,
+        4,
+    )
     rounds = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
     assert [each["round"] for each in rounds] == [1, 2]
     assert all(len(each["updates"]) == 3 for each in rounds)
@@ -37,15 +44,45 @@ def test_a_federation_from_toml_to_json(prepare, capfd, tmp_path):
 
 def test_processes_change_nothing_and_two_runs_compare(prepare, capfd, tmp_path):
     """Of an algorithm whose clients keep a state, in a partition with true clusters."""
-    summaries, states = [], []
+    summaries = []
+    states = []
     for name, processes in (("one", "1"), ("two", "2")):
-        partition = 'name = "tasks"\nclusters = 2\nnum_tasks = 4\nsamples = 20\ntest_samples = 2\nimbalance = 1.0'
+        partition = (
+            'name = "tasks"\nclusters = 2\nnum_tasks = 4\nsamples = 20\ntest_samples = 2\nimbalance = 1.0'
+        )
         config, out = prepare(name, algorithm="clustered", rounds=4, num_train=400, partition=partition)
-        assert edgefl(["simulate", config, "--out", out, "--resume", "--processes", processes, "--json", "--mixtures"]) == 0
+        assert (
+            edgefl(
+                [
+                    "simulate",
+                    config,
+                    "--out",
+                    out,
+                    "--resume",
+                    "--processes",
+                    processes,
+                    "--json",
+                    "--mixtures",
+                ]
+            )
+            == 0
+        )
         summaries.append(json.loads(capfd.readouterr().out))
-        kept = [path for directory in ("clients", "mixtures") for path in Path(out, directory).rglob("*") if path.is_file()]
-        states.append({str(path.relative_to(out)): path.read_bytes() for path in [*kept, Path(out, "server_state.safetensors")]})
-    first, second = ({key: value for key, value in each.items() if key not in ("seconds", "command")} for each in summaries)
+        kept = [
+            path
+            for directory in ("clients", "mixtures")
+            for path in Path(out, directory).rglob("*")
+            if path.is_file()
+        ]
+        states.append(
+            {
+                str(path.relative_to(out)): path.read_bytes()
+                for path in [*kept, Path(out, "server_state.safetensors")]
+            }
+        )
+    first, second = (
+        {key: value for key, value in each.items() if key not in ("seconds", "command")} for each in summaries
+    )
     assert first == second
     assert states[0] == states[1]
     assert len(states[0]) > 2 * 4, "each client keeps a state and a mixture"
@@ -76,16 +113,25 @@ def ends(process) -> str:
     return err.strip().splitlines()[-1]
 
 
-@pytest.mark.skipif(not Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").exists(), reason="this system does not list children")
+@pytest.mark.skipif(
+    not Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").exists(),
+    reason="this system does not list children",
+)
 def test_a_process_of_clients_that_is_killed(prepare, start, until):
     config, out = prepare(rounds=5000)
     process = start("simulate", config, "--out", out, "--resume", "--processes", "2", "--json")
     until(lambda: (Path(out) / "rounds.jsonl").exists() and len(children_of(process.pid)) == 2, process)
     os.kill(children_of(process.pid)[0], signal.SIGKILL)
-    assert "a process of the simulation was killed, most often for want of memory; run fewer processes" in ends(process)
+    assert (
+        "a process of the simulation was killed, most often for want of memory; run fewer processes"
+        in ends(process)
+    )
 
 
-@pytest.mark.skipif(not Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").exists(), reason="this system does not list children")
+@pytest.mark.skipif(
+    not Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").exists(),
+    reason="this system does not list children",
+)
 def test_no_process_outlives_the_simulation(prepare, start):
     config, out = prepare(rounds=5000)
     process = start("simulate", config, "--out", out, "--resume", "--processes", "2", "--json")
@@ -100,7 +146,10 @@ def test_no_process_outlives_the_simulation(prepare, start):
         os.close(handle)
 
 
-@pytest.mark.skipif(not Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").exists(), reason="this system does not list children")
+@pytest.mark.skipif(
+    not Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").exists(),
+    reason="this system does not list children",
+)
 def test_a_compiling_process_that_is_killed(prepare, start, until, tmp_path):
     config, _ = prepare()
     process = start("simulate", config, "--out", str(tmp_path / "new"))
@@ -119,10 +168,19 @@ def test_a_full_disk_and_on_when_there_is_space(prepare, start):
     config, out = prepare(algorithm="ifca", num_train=40)
     _, whole = prepare("whole", algorithm="ifca", num_train=40)
     message = ends(start("simulate", config, "--out", out, "--resume", preexec_fn=limited(140_000)))
-    assert message == f"edgefl: cannot write {out}/server_state.safetensors: File too large; free some space, then go on with --resume"
+    assert (
+        message
+        == f"edgefl: cannot write {out}/server_state.safetensors: File too large; free some space, then go "
+        "on with --resume"
+    )
     message = ends(start("simulate", config, "--out", out, "--resume", preexec_fn=limited(100_000)))
-    assert re.search(r"cannot write 125440 bytes to .*x_train\.npy: .*; free some space, or set TMPDIR", message)
+    assert re.search(
+        r"cannot write 125440 bytes to .*x_train\.npy: .*; free some space, or set TMPDIR", message
+    )
     for each in (out, whole):
         assert edgefl(["simulate", config, "--out", each, "--resume"]) == 0
-    assert Path(out, "server_state.safetensors").read_bytes() == Path(whole, "server_state.safetensors").read_bytes()
+    assert (
+        Path(out, "server_state.safetensors").read_bytes()
+        == Path(whole, "server_state.safetensors").read_bytes()
+    )
     assert len(Path(out, "rounds.jsonl").read_text().splitlines()) == 3

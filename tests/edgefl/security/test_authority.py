@@ -80,7 +80,9 @@ print(len(written))
 
 
 def test_no_private_key_is_written_to_the_disk_of_a_board(directory, tmp_path):
-    """OpenSSL reads keys from a file only; it lies in memory. What Python opens below the folder of temporary files is counted."""
+    """OpenSSL reads keys from a file only; it lies in memory. What Python opens below the folder of temporary
+    files is counted.
+    """
     save_enrolment(enrol(directory, "pi-1", 30), tmp_path / "pi.enrol")
     (tmp_path / "temporary").mkdir()
     command = [sys.executable, "-c", OPENED, tmp_path / "pi.enrol", tmp_path / "temporary"]
@@ -109,13 +111,21 @@ def test_an_enrolment_survives_and_bad_keys_are_named(directory, tmp_path):
         create(tmp_path / "none", [], 8883, 30)
 
 
-@pytest.mark.parametrize("changes", [{"masked_only": 1}, {"masked_only": "no"}, {"least_clients": -1}, {"least_clients": True}])
+@pytest.mark.parametrize(
+    "changes", [{"masked_only": 1}, {"masked_only": "no"}, {"least_clients": -1}, {"least_clients": True}]
+)
 def test_what_a_device_may_send_is_read_strictly(changes, directory, tmp_path):
-    """A file of an older version says nothing of it; one that says something odd must not count as a permission."""
+    """A file of an older version says nothing of it; one that says something odd must not count as a
+    permission.
+    """
     path = tmp_path / "pi.enrol"
     save_enrolment(enrol(directory, "pi-1", 30), path)
     content = json.loads(path.read_text())
-    path.write_text(json.dumps({key: value for key, value in content.items() if key not in ("masked_only", "least_clients")}))
+    path.write_text(
+        json.dumps(
+            {key: value for key, value in content.items() if key not in ("masked_only", "least_clients")}
+        )
+    )
     path.chmod(0o600)
     assert (load_enrolment(path).masked_only, load_enrolment(path).least_clients) == (False, 0)
     path.write_text(json.dumps({**content, **changes}))

@@ -28,12 +28,17 @@ def test_the_reasons_name_the_other_end():
     assert left_out({each: ["f"] for each in "abc"}, 2)["f"] == Fault(
         "sealed shares that are not genuine for a, b, c", "update or revoke it"
     )
-    assert left_out({"f": "abc"}, 2)["f"].reason == "says of 3 clients, more than 2, that their shares are not genuine"
+    assert (
+        left_out({"f": "abc"}, 2)["f"].reason
+        == "says of 3 clients, more than 2, that their shares are not genuine"
+    )
 
 
 @given(st.integers(3, 12), st.data())
 def test_with_as_many_at_fault_as_are_tolerated_no_more_honest_clients_are_out_than_others(count, data):
-    """Honest clients complain of nobody honest; those at fault complain of whom they like, and seal what they like for whom they like."""
+    """Honest clients complain of nobody honest; those at fault complain of whom they like, and seal what they
+    like for whom they like.
+    """
     tolerated = count // 3
     clients = list(range(count))
     at_fault = data.draw(st.sets(st.sampled_from(clients), max_size=tolerated))
@@ -47,4 +52,6 @@ def test_with_as_many_at_fault_as_are_tolerated_no_more_honest_clients_are_out_t
     assert len(out - at_fault) <= len(out & at_fault)
     assert bool(out) == bool(complaints)
     # every accusation has an end that is out, so the next attempt has none of them
-    assert all(int(one) in out or int(other) in out for one, all_others in complaints.items() for other in all_others)
+    assert all(
+        int(one) in out or int(other) in out for one, all_others in complaints.items() for other in all_others
+    )

@@ -1,4 +1,5 @@
-"""An aggregator that shows devices different lists, played against the devices' own code: enrolled, all signatures and vouchers checked.
+"""An aggregator that shows devices different lists, played against the devices' own code: enrolled, all
+signatures and vouchers checked.
 
 Only what devices answer is used. Every attack ends with the victim's single update, or with nothing.
 """
@@ -27,7 +28,7 @@ from edgefl.wire.masked import (
     encode_inbox,
     encode_keys,
     split_blob,
-)  # fmt: skip
+)
 from edgefl.wire.strict_json import decode_json
 
 CONTEXT = "c0ffee"
@@ -37,7 +38,9 @@ SIZE = 5
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
-    """Return the trust of twelve enrolled devices, the authority, and what introduces a device to the others."""
+    """Return the trust of twelve enrolled devices, the authority, and what introduces a device to the
+    others.
+    """
     directory = tmp_path_factory.mktemp("keys")
     create(directory, ["localhost"], 8883, 30)
     enrolled = {f"pi-{i:02}": enrol(directory, f"pi-{i:02}", 30) for i in range(12)}
@@ -51,10 +54,16 @@ class Liar:
     def __init__(self, fleet, ids):
         trusts, authority, introduce = fleet
         self.ids = ids
-        self.clients = {client_id: Participant(client_id, CONTEXT, trusts[client_id], authority) for client_id in ids}
-        told = {client_id: decode_json(Advertised, each.advertise()) for client_id, each in self.clients.items()}
+        self.clients = {
+            client_id: Participant(client_id, CONTEXT, trusts[client_id], authority) for client_id in ids
+        }
+        told = {
+            client_id: decode_json(Advertised, each.advertise()) for client_id, each in self.clients.items()
+        }
         self.public = {client_id: keys_of(each) for client_id, each in told.items()}
-        self.introduced = {client_id: Introduced(each, *introduce(client_id)) for client_id, each in told.items()}
+        self.introduced = {
+            client_id: Introduced(each, *introduce(client_id)) for client_id, each in told.items()
+        }
         rng = np.random.default_rng(len(ids))
         self.words = {client_id: rng.integers(0, 2**62, SIZE, np.uint64) for client_id in ids}
         self.refusals = []
@@ -78,7 +87,15 @@ class Liar:
     def revealed(self, client_id, inbox, came):
         """Return one share of each client of the inbox: of its seed when it came, else of its mask key."""
         blob = self.ask(client_id, UNMASK, encode_ids(came))
-        return dict(zip(sorted(inbox), map(int.from_bytes, split_blob(blob, len(inbox), SHARE_BYTES)), strict=True)) if blob else None
+        return (
+            dict(
+                zip(
+                    sorted(inbox), map(int.from_bytes, split_blob(blob, len(inbox), SHARE_BYTES)), strict=True
+                )
+            )
+            if blob
+            else None
+        )
 
     def revealed_by_all(self, came):
         """Ask each client to unmask with a list of its own of whose words came; all clients shared.
@@ -91,32 +108,53 @@ class Liar:
             lists = {client_id: encode_lists(self.ids, came[client_id]) for client_id in self.ids}
             told = {client_id: self.ask(client_id, AGREE, lists[client_id]) for client_id in self.ids}
             agreed = {client_id: decode_json(Agreed, blob) for client_id, blob in told.items()}
-            same = {one: [agreed[other] for other in self.ids if lists[other] == lists[one]] for one in self.ids}
-            blobs = {client_id: self.ask(client_id, UNMASK, encode_agreed(lists[client_id], same[client_id])) for client_id in self.ids}
+            same = {
+                one: [agreed[other] for other in self.ids if lists[other] == lists[one]] for one in self.ids
+            }
+            blobs = {
+                client_id: self.ask(client_id, UNMASK, encode_agreed(lists[client_id], same[client_id]))
+                for client_id in self.ids
+            }
         else:
-            blobs = {client_id: self.ask(client_id, UNMASK, encode_ids(came[client_id])) for client_id in self.ids}
-        parts = {client_id: split_blob(blob, len(self.ids), SHARE_BYTES) for client_id, blob in blobs.items() if blob}
-        return {client_id: dict(zip(self.ids, map(int.from_bytes, each), strict=True)) for client_id, each in parts.items()}
+            blobs = {
+                client_id: self.ask(client_id, UNMASK, encode_ids(came[client_id])) for client_id in self.ids
+            }
+        parts = {
+            client_id: split_blob(blob, len(self.ids), SHARE_BYTES)
+            for client_id, blob in blobs.items()
+            if blob
+        }
+        return {
+            client_id: dict(zip(self.ids, map(int.from_bytes, each), strict=True))
+            for client_id, each in parts.items()
+        }
 
     def agreed(self, private, other):
-        exchanged = X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(self.public[other].mask))
+        exchanged = X25519PrivateKey.from_private_bytes(private).exchange(
+            X25519PublicKey.from_public_bytes(self.public[other].mask)
+        )
         return HKDF(SHA256(), 32, None, f"{CONTEXT} mask".encode()).derive(exchanged)
 
 
 def take_one_update(liar, victim, helper, other):
-    """Show the victim three clients (threshold 2), all others everyone; return the victim's words, None when a device refuses.
+    """Show the victim three clients (threshold 2), all others everyone; return the victim's words, None when
+    a device refuses.
 
-    The victim masks towards the helper alone. The two of them reveal the victim's seed; the others, who are told that the helper did not
-    come, reveal the helper's mask key.
+    The victim masks towards the helper alone. The two of them reveal the victim's seed; the others, who are
+    told that the helper did not come, reveal the helper's mask key.
     """
-    everyone, few = sorted(liar.ids), sorted([victim, helper, other])
-    sealed = {client_id: liar.shares(client_id, few if client_id == victim else everyone) for client_id in everyone}
+    everyone = sorted(liar.ids)
+    few = sorted([victim, helper, other])
+    sealed = {
+        client_id: liar.shares(client_id, few if client_id == victim else everyone) for client_id in everyone
+    }
     pair = sorted([victim, helper])
     masked = liar.masked(victim, {client_id: sealed[client_id][victim] for client_id in pair})
     of_seed = liar.revealed(victim, pair, pair)
     liar.masked(helper, {client_id: sealed[client_id][helper] for client_id in everyone})
     of_all = liar.revealed(helper, everyone, everyone)
-    of_key, known = {}, [client_id for client_id in everyone if client_id != victim]
+    of_key = {}
+    known = [client_id for client_id in everyone if client_id != victim]
     for place, client_id in enumerate(everyone, 1):
         if client_id not in pair:
             liar.masked(client_id, {each: sealed[each][client_id] for each in known})
@@ -136,14 +174,17 @@ def test_different_key_lists_give_no_clients_update(fleet, count):
     ids = [f"pi-{i:02}" for i in range(count)]
     liar = Liar(fleet, ids)
     found = take_one_update(liar, *ids[:3])
-    assert found is None or not (found == liar.words[ids[0]]).all(), "the aggregator has the exact update of one client"
+    assert found is None or not (found == liar.words[ids[0]]).all(), (
+        "the aggregator has the exact update of one client"
+    )
     assert found is None
 
 
 @pytest.mark.parametrize("changed", ["fewer clients", "other keys of one client"])
 def test_clients_that_were_shown_different_lists_cannot_open_each_others_shares(fleet, changed):
     ids = [f"pi-{i:02}" for i in range(6)]
-    liar, other = Liar(fleet, ids), Liar(fleet, ids)
+    liar = Liar(fleet, ids)
+    other = Liar(fleet, ids)
     introduced = dict(liar.introduced)
     if changed == "fewer clients":
         del introduced["pi-05"]
@@ -157,17 +198,21 @@ def test_clients_that_were_shown_different_lists_cannot_open_each_others_shares(
 
 
 def test_different_lists_of_whose_words_came_give_no_sum_of_half_the_clients(fleet):
-    """Six clients, threshold 4. Each of the first three is told that two of the last three did not come, each of the last three that the
-    other two did not.
+    """Six clients, threshold 4. Each of the first three is told that two of the last three did not come, each
+    of the last three that the other two did not.
 
-    So all clients reveal the seeds of the first three, and four of them the mask key of each other: the sum of three clients, where the
-    threshold promises four.
+    So all clients reveal the seeds of the first three, and four of them the mask key of each other: the sum
+    of three clients, where the threshold promises four.
     """
     ids = [f"pi-{i:02}" for i in range(6)]
-    first, rest = ids[:3], ids[3:]
+    first = ids[:3]
+    rest = ids[3:]
     liar = Liar(fleet, ids)
     sealed = {client_id: liar.shares(client_id, ids) for client_id in ids}
-    words = {client_id: liar.masked(client_id, {other: sealed[other][client_id] for other in ids}) for client_id in ids}
+    words = {
+        client_id: liar.masked(client_id, {other: sealed[other][client_id] for other in ids})
+        for client_id in ids
+    }
     kept = dict(zip(first, rest, strict=True)) | {client_id: client_id for client_id in rest}
     came = {client_id: sorted([*first, kept[client_id]]) for client_id in ids}
     revealed = liar.revealed_by_all(came)
@@ -175,13 +220,19 @@ def test_different_lists_of_whose_words_came_give_no_sum_of_half_the_clients(fle
     total = sum((words[client_id] for client_id in first), np.zeros(SIZE, np.uint64))
     if revealed:
         for client_id in first:
-            total = total - mask(combine({places[who]: shares[client_id] for who, shares in revealed.items()}, 4, 32), SIZE)
+            total = total - mask(
+                combine({places[who]: shares[client_id] for who, shares in revealed.items()}, 4, 32), SIZE
+            )
         for other in rest:
-            of_key = {places[who]: shares[other] for who, shares in revealed.items() if other not in came[who]}
+            of_key = {
+                places[who]: shares[other] for who, shares in revealed.items() if other not in came[who]
+            }
             key = combine(of_key, 4, 32)
             for client_id in first:
                 pair = mask(liar.agreed(key, client_id), SIZE)
                 total = total - pair if other > client_id else total + pair
     wanted = sum((liar.words[client_id] for client_id in first), np.zeros(SIZE, np.uint64))
-    assert not (total == wanted).all(), "the aggregator has the sum of three clients, and the threshold is four"
+    assert not (total == wanted).all(), (
+        "the aggregator has the sum of three clients, and the threshold is four"
+    )
     assert revealed == {}

@@ -1,4 +1,6 @@
-"""A client's part of a masked round: each step once, one of two secrets, and keys that somebody vouches for."""
+"""A client's part of a masked round: each step once, one of two secrets, and keys that somebody vouches
+for.
+"""
 
 import contextlib
 import hashlib
@@ -43,7 +45,7 @@ from edgefl.wire.masked import (
     encode_lists,
     split_blob,
     step_nonce,
-)  # fmt: skip
+)
 from edgefl.wire.messages import Task
 from edgefl.wire.strict_json import decode_json
 
@@ -57,8 +59,12 @@ class Relay:
 
     def __init__(self, ids=IDS, trusts=None, authority="", introduce=lambda client_id: ("", "")):
         trusts = trusts or {client_id: Trust("kitchen") for client_id in ids}
-        self.clients = {client_id: Participant(client_id, CONTEXT, trusts[client_id], authority) for client_id in ids}
-        self.told = {client_id: decode_json(Advertised, each.advertise()) for client_id, each in self.clients.items()}
+        self.clients = {
+            client_id: Participant(client_id, CONTEXT, trusts[client_id], authority) for client_id in ids
+        }
+        self.told = {
+            client_id: decode_json(Advertised, each.advertise()) for client_id, each in self.clients.items()
+        }
         self.introduced = [Introduced(self.told[client_id], *introduce(client_id)) for client_id in ids]
 
     def ask(self, client_id, step, asked):
@@ -66,7 +72,10 @@ class Relay:
 
     def share(self):
         keys = encode_keys(self.introduced)
-        return {client_id: split_blob(self.ask(client_id, SHARE, keys), len(self.clients), SEALED_BYTES) for client_id in self.clients}
+        return {
+            client_id: split_blob(self.ask(client_id, SHARE, keys), len(self.clients), SEALED_BYTES)
+            for client_id in self.clients
+        }
 
     def masked(self, ids=IDS):
         """Play the first two steps with these clients, all of which share."""
@@ -75,7 +84,9 @@ class Relay:
 
     def agreed(self, lists, by):
         """Return the blob of `unmask` with the agreement of these clients."""
-        return encode_agreed(lists, [decode_json(Agreed, self.ask(client_id, AGREE, lists)) for client_id in by])
+        return encode_agreed(
+            lists, [decode_json(Agreed, self.ask(client_id, AGREE, lists)) for client_id in by]
+        )
 
     def inbox(self, sealed, client_id, shared):
         place = sorted(self.clients).index(client_id)
@@ -102,7 +113,8 @@ def test_a_step_that_comes_again_gets_the_same_bytes_and_with_other_clients_noth
     sealed = relay.share()
     keys = encode_keys(relay.introduced)
     assert relay.ask("pi-1", SHARE, keys) == b"".join(sealed["pi-1"])  # though each sealing draws a nonce
-    inbox, fewer = relay.inbox(sealed, "pi-1", IDS), relay.inbox(sealed, "pi-1", IDS[:3])
+    inbox = relay.inbox(sealed, "pi-1", IDS)
+    fewer = relay.inbox(sealed, "pi-1", IDS[:3])
     masked = relay.ask("pi-1", MASK, inbox)
     assert relay.ask("pi-1", MASK, inbox) == masked
     with pytest.raises(RoundError, match="asked to mask for other clients than before"):
@@ -112,11 +124,16 @@ def test_a_step_that_comes_again_gets_the_same_bytes_and_with_other_clients_noth
 
 
 def test_of_no_client_both_secrets_are_revealed():
-    """pi-0's own mask's seed when it came, its mask key when it did not; who said the one does not say the other."""
-    with_it, without = encode_lists(IDS, IDS), encode_lists(IDS, IDS[1:])
+    """pi-0's own mask's seed when it came, its mask key when it did not; who said the one does not say the
+    other.
+    """
+    with_it = encode_lists(IDS, IDS)
+    without = encode_lists(IDS, IDS[1:])
     relay = Relay()
     relay.masked()
-    with_agreed = relay.agreed(with_it, IDS[:3])  # pi-3 is not asked to agree, and unmasks what the others agreed to
+    with_agreed = relay.agreed(
+        with_it, IDS[:3]
+    )  # pi-3 is not asked to agree, and unmasks what the others agreed to
     for client_id in IDS:
         seeds, keys = revealed_of(relay.ask(client_id, UNMASK, with_agreed), IDS, IDS)
         assert (set(seeds), set(keys)) == (set(IDS), set())
@@ -131,10 +148,13 @@ def test_of_no_client_both_secrets_are_revealed():
 
 
 def test_clients_reveal_only_what_enough_of_them_agreed_to():
-    """Two of four were told that pi-0 came, two that it did not: neither list has three signatures, so nobody reveals anything."""
+    """Two of four were told that pi-0 came, two that it did not: neither list has three signatures, so nobody
+    reveals anything.
+    """
     relay = Relay()
     relay.masked()
-    with_it, without = encode_lists(IDS, IDS), encode_lists(IDS, IDS[1:])
+    with_it = encode_lists(IDS, IDS)
+    without = encode_lists(IDS, IDS[1:])
     some = {with_it: ("pi-0", "pi-1"), without: ("pi-2", "pi-3")}
     blobs = {lists: relay.agreed(lists, by) for lists, by in some.items()}
     for lists, by in some.items():
@@ -145,20 +165,28 @@ def test_clients_reveal_only_what_enough_of_them_agreed_to():
                 relay.ask(client_id, AGREE, without if lists == with_it else with_it)
     with pytest.raises(RoundError, match="asked to unmask for other clients than this one agreed to"):
         relay.ask("pi-2", UNMASK, blobs[with_it])
-    mixed = sorted([*decode_agreed(blobs[with_it])[1], *decode_agreed(blobs[without])[1]], key=lambda each: each.client_id)
+    mixed = sorted(
+        [*decode_agreed(blobs[with_it])[1], *decode_agreed(blobs[without])[1]],
+        key=lambda each: each.client_id,
+    )
     with pytest.raises(RoundError, match="pi-0 agreed to other lists"):
         relay.ask("pi-2", UNMASK, encode_agreed(without, mixed))
 
 
 def test_agreements_of_other_keys_lists_or_strangers_do_not_count():
-    relay, other = Relay(), Relay()
+    relay = Relay()
+    other = Relay()
     relay.masked()
     other.masked()
     lists = encode_lists(IDS, IDS[1:])
     good = relay.agreed(lists, IDS[1:])
     _, [one, two, three] = decode_agreed(good)
     _, [foreign, *_] = decode_agreed(other.agreed(lists, IDS[1:]))
-    for wrong in ([foreign, two, three], [replace(one, lists="0" * 64), two, three], [replace(one, client_id="pi-0"), two, three]):
+    for wrong in (
+        [foreign, two, three],
+        [replace(one, lists="0" * 64), two, three],
+        [replace(one, client_id="pi-0"), two, three],
+    ):
         with pytest.raises(RoundError, match="agreed to other lists than this client was shown"):
             relay.ask("pi-1", UNMASK, encode_agreed(lists, wrong))
     with pytest.raises(WireError, match="sorted, each once"):
@@ -216,7 +244,9 @@ def test_steps_in_another_order_and_lists_that_are_too_short():
         relay.ask("pi-0", SHARE, encode_keys(relay.introduced[:2]))
     sealed = relay.share()
     for shared in (IDS[:2], IDS[1:]):
-        with pytest.raises(RoundError, match="expected 3 or more of those that advertised, this one among them"):
+        with pytest.raises(
+            RoundError, match="expected 3 or more of those that advertised, this one among them"
+        ):
             relay.ask("pi-0", MASK, relay.inbox(sealed, "pi-0", shared))
 
 
@@ -228,7 +258,9 @@ def test_keys_for_another_model_or_instead_of_ones_own_are_refused():
     forged = Introduced(told_of(advertise()[1], "pi-0", CONTEXT))
     with pytest.raises(RoundError, match="not those that it advertised"):
         relay.ask("pi-0", SHARE, encode_keys([forged, *relay.introduced[1:]]))
-    low = Introduced(replace(relay.told["pi-1"], seal="A" * 43 + "="))  # the point of order 1, with which anyone agrees on zeros
+    low = Introduced(
+        replace(relay.told["pi-1"], seal="A" * 43 + "=")
+    )  # the point of order 1, with which anyone agrees on zeros
     with pytest.raises(WireError, match="a key of pi-1 cannot be used"):
         relay.ask("pi-0", SHARE, encode_keys([relay.introduced[0], low, *relay.introduced[2:]]))
 
@@ -243,16 +275,19 @@ def test_an_aggregator_between_enrolled_devices_is_found_out(tmp_path):
         return Relay(trusts=trusts, authority=enrolled["pi-0"].ca, introduce=enrolments.introduction_of)
 
     assert len(relay().share()["pi-0"]) == len(IDS)
-    between, honest = advertise()[1], relay()
+    between = advertise()[1]
+    honest = relay()
     key, voucher = enrolments.introduction_of("pi-1")
     forged = decode_json(Advertised, trusts["pi-2"].encode(told_of(between, "pi-1", CONTEXT), "pi-1"))
     for said, match in (
         (Introduced(told_of(between, "pi-1", CONTEXT), key, voucher), "is not signed"),
         (Introduced(forged, key, voucher), "wrong signature"),
-        (Introduced(forged, devices(tmp_path)["pi-2"].signing_key, voucher),
-         "does not vouch for the key of pi-1"),
+        (
+            Introduced(forged, devices(tmp_path)["pi-2"].signing_key, voucher),
+            "does not vouch for the key of pi-1",
+        ),
         (Introduced(honest.told["pi-1"], key, ""), "does not vouch for the key of pi-1"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(WireError, match=match):
             honest.ask("pi-0", SHARE, encode_keys([honest.introduced[0], said, *honest.introduced[2:]]))
 
@@ -261,19 +296,29 @@ DAY_S = 86400.0
 
 
 def relay_of(directory, revoked=()):
-    """Return a relay of enrolled clients. It hands on the vouchers of revoked clients too: the aggregator lies."""
+    """Return a relay of enrolled clients. It hands on the vouchers of revoked clients too: the aggregator
+    lies.
+    """
     create(directory, ["localhost"], 8883, 30)
     enrolled = {client_id: enrol(directory, client_id, 3650) for client_id in IDS}
     for client_id in revoked:
         revoke(directory, client_id)
     known = devices(directory)
     trusts = {client_id: Trust("kitchen", each.signing_key) for client_id, each in enrolled.items()}
-    return Relay(trusts=trusts, authority=enrolled["pi-0"].ca, introduce=lambda c: (known[c].signing_key, known[c].voucher))
+    return Relay(
+        trusts=trusts,
+        authority=enrolled["pi-0"].ca,
+        introduce=lambda c: (known[c].signing_key, known[c].voucher),
+    )
 
 
 def test_the_key_of_a_revoked_device_is_worth_nothing_after_a_while(tmp_path, monkeypatch):
-    """A hostile aggregator has the key of a revoked device, and kept its voucher. Time bounds for how long the others accept it."""
-    relay, late, now = relay_of(tmp_path / "keys", ["pi-3"]), relay_of(tmp_path / "late", ["pi-3"]), time.time()
+    """A hostile aggregator has the key of a revoked device, and kept its voucher. Time bounds for how long
+    the others accept it.
+    """
+    relay = relay_of(tmp_path / "keys", ["pi-3"])
+    late = relay_of(tmp_path / "late", ["pi-3"])
+    now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + 89 * DAY_S)
     assert len(relay.share()) == len(IDS)
     monkeypatch.setattr(time, "time", lambda: now + 91 * DAY_S)
@@ -283,10 +328,15 @@ def test_the_key_of_a_revoked_device_is_worth_nothing_after_a_while(tmp_path, mo
 
 def test_vouchers_are_renewed_for_all_but_the_revoked(tmp_path, monkeypatch):
     relay_of(tmp_path, ["pi-3"])
-    before, now = devices(tmp_path), time.time()
+    before = devices(tmp_path)
+    now = time.time()
     assert authority.vouch_again(tmp_path, 365) == ("pi-0", "pi-1", "pi-2")
     after = devices(tmp_path)
-    assert [client_id for client_id in IDS if after[client_id].voucher != before[client_id].voucher] == ["pi-0", "pi-1", "pi-2"]
+    assert [client_id for client_id in IDS if after[client_id].voucher != before[client_id].voucher] == [
+        "pi-0",
+        "pi-1",
+        "pi-2",
+    ]
     assert ending_vouchers(tmp_path, now + 364 * DAY_S) == ()
     assert ending_vouchers(tmp_path, now + 366 * DAY_S) == ("pi-0", "pi-1", "pi-2")
     enrolments = Enrolments(tmp_path)
@@ -295,7 +345,9 @@ def test_vouchers_are_renewed_for_all_but_the_revoked(tmp_path, monkeypatch):
     with pytest.raises(WireError, match="pi-3 was revoked"):
         enrolments.introduction_of("pi-3")
     monkeypatch.setattr(time, "time", lambda: now + 366 * DAY_S)
-    with pytest.raises(WireError, match=r"voucher for the key of pi-1 ended; renew all with `edgefl broker vouch`"):
+    with pytest.raises(
+        WireError, match=r"voucher for the key of pi-1 ended; renew all with `edgefl broker vouch`"
+    ):
         enrolments.introduction_of("pi-1")
 
 
@@ -304,9 +356,18 @@ def test_no_voucher_counts_for_another_time(tmp_path):
     relay = relay_of(tmp_path)
     own, other = relay.introduced[:2]
     until, _, signature = other.voucher.partition(".")
-    for voucher in (f"{int(until) + 1}.{signature}", f"0{until}.x{signature}", signature, f".{signature}", f"-1.{signature}", f"{until}."):
+    for voucher in (
+        f"{int(until) + 1}.{signature}",
+        f"0{until}.x{signature}",
+        signature,
+        f".{signature}",
+        f"-1.{signature}",
+        f"{until}.",
+    ):
         with pytest.raises(WireError, match="does not vouch for the key of pi-1"):
-            relay.ask("pi-0", SHARE, encode_keys([own, replace(other, voucher=voucher), *relay.introduced[2:]]))
+            relay.ask(
+                "pi-0", SHARE, encode_keys([own, replace(other, voucher=voucher), *relay.introduced[2:]])
+            )
     assert len(relay.share()) == len(IDS)
 
 
@@ -314,7 +375,9 @@ def test_enrolled_devices_want_signatures_under_what_was_agreed(tmp_path):
     create(tmp_path, ["localhost"], 8883, 30)
     enrolled = {client_id: enrol(tmp_path, client_id, 30) for client_id in IDS}
     trusts = {client_id: Trust("kitchen", each.signing_key) for client_id, each in enrolled.items()}
-    relay = Relay(trusts=trusts, authority=enrolled["pi-0"].ca, introduce=Enrolments(tmp_path).introduction_of)
+    relay = Relay(
+        trusts=trusts, authority=enrolled["pi-0"].ca, introduce=Enrolments(tmp_path).introduction_of
+    )
     relay.masked()
     lists = encode_lists(IDS, IDS)
     good = relay.agreed(lists, IDS[:3])
@@ -331,7 +394,9 @@ def test_who_was_enrolled_without_a_voucher_is_told_so(tmp_path):
     enrol(tmp_path, "pi-0", 30)
     path = tmp_path / "devices.json"
     path.write_text(path.read_text().replace(devices(tmp_path)["pi-0"].voucher, ""))
-    with pytest.raises(WireError, match=r"is missing, or is one of an older edgefl; renew all with `edgefl broker vouch`"):
+    with pytest.raises(
+        WireError, match=r"is missing, or is one of an older edgefl; renew all with `edgefl broker vouch`"
+    ):
         Enrolments(tmp_path).introduction_of("pi-0")
     assert authority.vouch_again(tmp_path, 1) == ("pi-0",)
     assert Enrolments(tmp_path).introduction_of("pi-0")[1]
@@ -346,15 +411,38 @@ def test_a_binding_is_of_one_context_and_one_list_of_keys():
 
 
 def test_a_context_is_of_one_attempt_and_one_model():
-    task = Task("s", 3, "federate", "p", {"global": "ab"}, {}, 1, 30.0, "fp32+masked", 0, 0.0, step_nonce("n1", "advertise"), 0.0)
+    task = Task(
+        "s",
+        3,
+        "federate",
+        "p",
+        {"global": "ab"},
+        {},
+        1,
+        30.0,
+        "fp32+masked",
+        0,
+        0.0,
+        step_nonce("n1", "advertise"),
+        0.0,
+    )
     assert attempt_of(task.nonce) == "n1"
     contexts = {
         context_of("kitchen", each)
-        for each in (task, replace(task, round=4), replace(task, models={"global": "cd"}), replace(task, nonce="n2-advertise"),
-                     replace(task, session="t"), replace(task, plan="q"), replace(task, scalars={"a": 1.0}))
-    } | {context_of("bath", task)}  # fmt: skip
+        for each in (
+            task,
+            replace(task, round=4),
+            replace(task, models={"global": "cd"}),
+            replace(task, nonce="n2-advertise"),
+            replace(task, session="t"),
+            replace(task, plan="q"),
+            replace(task, scalars={"a": 1.0}),
+        )
+    } | {context_of("bath", task)}
     assert len(contexts) == 8
-    assert context_of("kitchen", replace(task, ts=9.0, nonce=step_nonce("n1", "share"))) == context_of("kitchen", task)
+    assert context_of("kitchen", replace(task, ts=9.0, nonce=step_nonce("n1", "share"))) == context_of(
+        "kitchen", task
+    )
 
 
 @given(st.one_of(st.binary(max_size=400), st.binary(max_size=160).map(lambda rest: b"pi-0 pi-1\n" + rest)))

@@ -1,4 +1,6 @@
-"""A masked sum: masks cancel, those who drop out are taken off exactly, and what the aggregator holds tells nothing else."""
+"""A masked sum: masks cancel, those who drop out are taken off exactly, and what the aggregator holds tells
+nothing else.
+"""
 
 from dataclasses import replace
 
@@ -42,13 +44,17 @@ class Cohort:
         self.words = {i: rng.integers(0, 2**64, size, np.uint64, endpoint=False) for i in self.ids}
 
     def masked(self, client_id):
-        return mask_words(self.own[client_id], client_id, self.public, self.ids, self.words[client_id], CONTEXT)
+        return mask_words(
+            self.own[client_id], client_id, self.public, self.ids, self.words[client_id], CONTEXT
+        )
 
     def inbox(self, client_id):
         return {other: messages[client_id] for other, messages in self.sealed.items()}
 
     def reveal(self, client_id, came):
-        opened, failed = open_shares(self.own[client_id], client_id, self.public, self.inbox(client_id), CONTEXT)
+        opened, failed = open_shares(
+            self.own[client_id], client_id, self.public, self.inbox(client_id), CONTEXT
+        )
         assert failed == ()
         return reveal(client_id, opened, came, self.threshold)
 
@@ -69,7 +75,8 @@ def test_masks_cancel_by_hand():
     m = mask(seed, 2)
     assert m.dtype == np.uint64
     assert (m != 0).all()
-    first, second = np.array([3, 3], np.uint64), np.array([2**64 - 1] * 2, np.uint64)
+    first = np.array([3, 3], np.uint64)
+    second = np.array([2**64 - 1] * 2, np.uint64)
     np.testing.assert_array_equal(added(first, [seed], []) + added(second, [], [seed]), [2, 2])
 
 
@@ -78,7 +85,8 @@ def test_the_sum_of_all_is_exact_and_no_message_shows_its_words():
     np.testing.assert_array_equal(cohort.unmask(cohort.ids, cohort.ids), cohort.plain(cohort.ids))
     for client_id in cohort.ids:
         assert not (cohort.masked(client_id) == cohort.words[client_id]).any()
-    # the pairwise masks are gone from the sum, each client's own is not: without the last step nothing is known
+    # the pairwise masks are gone from the sum, each client's own is not: without the last step nothing is
+    # known
     assert not (cohort.total(cohort.ids) == cohort.plain(cohort.ids)).any()
 
 
@@ -119,8 +127,16 @@ def test_what_was_tampered_with_is_named():
 
     assert failed(inbox) == ()
     message = inbox["pi-1"]
-    for place in (0, 40, 64, 76, len(message) - 1):  # the digest of either share, the nonce, the sealed bytes, the tag
-        assert failed({**inbox, "pi-1": message[:place] + bytes([message[place] ^ 1]) + message[place + 1 :]}) == ("pi-1",)
+    for place in (
+        0,
+        40,
+        64,
+        76,
+        len(message) - 1,
+    ):  # the digest of either share, the nonce, the sealed bytes, the tag
+        assert failed(
+            {**inbox, "pi-1": message[:place] + bytes([message[place] ^ 1]) + message[place + 1 :]}
+        ) == ("pi-1",)
     assert failed({**inbox, "pi-1": inbox["pi-2"]}) == ("pi-1",)
     assert failed({**inbox, "pi-1": b"", "pi-3": message}) == ("pi-1", "pi-3")
     assert failed(inbox, "kitchen round 4") == tuple(cohort.ids)
@@ -136,20 +152,29 @@ def test_a_share_that_was_not_dealt_names_who_revealed_it():
         (Revealed({**told.seeds, "pi-2": told.seeds["pi-2"] + 1}, told.keys), "pi-2"),
         (Revealed(told.seeds, {"pi-3": told.keys["pi-3"] - 1}), "pi-3"),
         (Revealed({**told.seeds, "pi-2": told.seeds["pi-0"]}, told.keys), "pi-2"),
-        (Revealed({**told.seeds, "pi-2": told.seeds["pi-2"] + PRIME}, told.keys), "pi-2"),  # the same share modulo the prime
+        (
+            Revealed({**told.seeds, "pi-2": told.seeds["pi-2"] + PRIME}, told.keys),
+            "pi-2",
+        ),  # the same share modulo the prime
         (Revealed({**told.seeds, "pi-2": 2**528 - 1}, told.keys), "pi-2"),
     ):
-        with pytest.raises(NotGenuine, match=f"pi-1 sent a share that is not the one dealt to it by {of}$") as raised:
+        with pytest.raises(
+            NotGenuine, match=f"pi-1 sent a share that is not the one dealt to it by {of}$"
+        ) as raised:
             check_revealed("pi-1", wrong, digests, CONTEXT)
         assert raised.value.client_ids == ("pi-1",)
 
 
 def test_shares_of_other_secrets_than_advertised_name_who_dealt_them():
-    """pi-1 deals shares of another seed, pi-3, which does not come, of another mask key; all of them have the right digests."""
+    """pi-1 deals shares of another seed, pi-3, which does not come, of another mask key; all of them have the
+    right digests.
+    """
     cohort = Cohort(4)
     other, _ = advertise()
-    for client_id, secrets in (("pi-1", replace(cohort.own["pi-1"], own_seed=other.own_seed)),
-                               ("pi-3", replace(cohort.own["pi-3"], mask=other.mask))):  # fmt: skip
+    for client_id, secrets in (
+        ("pi-1", replace(cohort.own["pi-1"], own_seed=other.own_seed)),
+        ("pi-3", replace(cohort.own["pi-3"], mask=other.mask)),
+    ):
         cohort.sealed[client_id] = share(secrets, client_id, cohort.public, cohort.threshold, CONTEXT)
     came = cohort.ids[:3]
     with pytest.raises(NotGenuine, match="the shares that pi-1, pi-3 dealt") as raised:
@@ -161,7 +186,11 @@ def test_shares_on_no_polynomial_name_who_dealt_them():
     """What they give is larger than any seed, or is not the one whose digest was advertised."""
     cohort = Cohort(4)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(secure_sum, "split", lambda secret, places, threshold: {place: 7**place * 2**300 for place in places})
+        patch.setattr(
+            secure_sum,
+            "split",
+            lambda secret, places, threshold: {place: 7**place * 2**300 for place in places},
+        )
         cohort.sealed["pi-2"] = share(cohort.own["pi-2"], "pi-2", cohort.public, cohort.threshold, CONTEXT)
     with pytest.raises(NotGenuine) as raised:
         cohort.unmask(cohort.ids, cohort.ids)
@@ -179,7 +208,13 @@ def test_secrets_do_not_show_in_what_is_printed():
     assert repr(own) == "Secrets(...)"
 
 
-@given(st.lists(st.tuples(st.lists(st.floats(-64, 64, width=32), min_size=3, max_size=3), st.integers(0, 2**20)), min_size=1, max_size=5))
+@given(
+    st.lists(
+        st.tuples(st.lists(st.floats(-64, 64, width=32), min_size=3, max_size=3), st.integers(0, 2**20)),
+        min_size=1,
+        max_size=5,
+    )
+)
 def test_the_mean_is_the_weighted_mean_to_a_step_of_the_grid(clients):
     total = np.add.reduce([to_words(np.array(values), samples) for values, samples in clients])
     count = sum(samples for _, samples in clients)
@@ -197,21 +232,30 @@ def test_as_many_and_as_large_as_allowed_do_not_overflow():
         np.testing.assert_array_equal(to_mean(np.add.reduce(np.stack([words] * (2**12 - 1)))), [value])
 
 
-@pytest.mark.parametrize(("value", "samples"), [(64.1, 1), (np.nan, 1), (np.inf, 1), (1.0, 2**20 + 1), (1.0, -1)])
+@pytest.mark.parametrize(
+    ("value", "samples"), [(64.1, 1), (np.nan, 1), (np.inf, 1), (1.0, 2**20 + 1), (1.0, -1)]
+)
 def test_what_does_not_fit_is_refused(value, samples):
     with pytest.raises(DataError, match="for secure aggregation"):
         to_words(np.array([value]), samples)
 
 
 def test_a_vector_of_two_models_of_which_one_was_trained_by_hand():
-    """Weights b (one value) and a (two), three samples: model x is 2^24 x 3 x (a, b), 3; model y, not trained, is all zero."""
+    """Weights b (one value) and a (two), three samples: model x is 2^24 x 3 x (a, b), 3; model y, not
+    trained, is all zero.
+    """
     shapes = {"y": {"a": (1, 2), "b": (1,)}, "x": {"b": (1,), "a": (1, 2)}}
     delta = {"b": np.array([0.5], np.float32), "a": np.array([[1.0, -2.0]], np.float32)}
     words = words_of({"x": delta}, 3, shapes)
     np.testing.assert_array_equal(words.view(np.int64), [3 * 2**24, -6 * 2**24, 3 * 2**23, 3, 0, 0, 0, 0])
     assert size_of(shapes) == 8
-    means = means_of(words + words_of({"x": {name: -array for name, array in delta.items()}}, 1, shapes), shapes, 4)
-    assert (list(means), list(means["x"])) == (["x"], ["b", "a"])  # in the order of the shapes, as an update's are
+    means = means_of(
+        words + words_of({"x": {name: -array for name, array in delta.items()}}, 1, shapes), shapes, 4
+    )
+    assert (list(means), list(means["x"])) == (
+        ["x"],
+        ["b", "a"],
+    )  # in the order of the shapes, as an update's are
     np.testing.assert_array_equal(means["x"]["a"], [[0.5, -1.0]])
     np.testing.assert_array_equal(means["x"]["b"], [0.25])
 

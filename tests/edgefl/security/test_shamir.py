@@ -12,7 +12,9 @@ from edgefl.security.secagg.shamir import PRIME, combine, split
 
 
 def test_a_line_by_hand(monkeypatch):
-    """Threshold 2, secret 5, slope 7: shares 12, 19, 26; from 12 at 1 and 26 at 3: (3 x 12 - 1 x 26) / 2 = 5."""
+    """Threshold 2, secret 5, slope 7: shares 12, 19, 26; from 12 at 1 and 26 at 3: (3 x 12 - 1 x 26) /
+    2 = 5.
+    """
     monkeypatch.setattr(shamir.secrets, "randbelow", lambda limit: 7)
     shares = split(b"\x05", (1, 2, 3), 2)
     assert shares == {1: 12, 2: 19, 3: 26}
@@ -31,7 +33,9 @@ def test_any_threshold_of_the_shares_give_the_secret(secret, count, data):
 
 
 def test_fewer_shares_fit_every_secret_alike():
-    """Two shares of threshold 3 are those of any secret whatever: for each a third share exists that completes them to it."""
+    """Two shares of threshold 3 are those of any secret whatever: for each a third share exists that
+    completes them to it.
+    """
     shares = split(bytes(31) + b"\x2a", (1, 2, 3), 3)
     for wanted in (b"\x00", b"\x2b", b"\xff"):
         # Lagrange at 0 over places 1, 2, 3: s = 3 f(1) - 3 f(2) + f(3)

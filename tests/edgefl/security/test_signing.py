@@ -44,7 +44,9 @@ def test_no_field_can_be_changed(name):
     signed = signed_begin()
     check(signed, public_of(KEY), "kitchen", "pi-1")
     value = getattr(signed, name)
-    other = {**value, "loss": 0.6} if isinstance(value, dict) else value + ("x" if isinstance(value, str) else 1)
+    other = (
+        {**value, "loss": 0.6} if isinstance(value, dict) else value + ("x" if isinstance(value, str) else 1)
+    )
     with pytest.raises(WireError, match="wrong signature"):
         check(replace(signed, **{name: other}), public_of(KEY), "kitchen", "pi-1")
 
@@ -87,7 +89,12 @@ def test_what_is_signed_is_what_travels():
 
 
 @pytest.mark.parametrize(
-    "change", [('"signature":"', '"signature": "'), ('","follows', 'AAAA","follows'), ("false}", 'false}"signature":"')]
+    "change",
+    [
+        ('"signature":"', '"signature": "'),
+        ('","follows', 'AAAA","follows'),
+        ("false}", 'false}"signature":"'),
+    ],
 )
 def test_a_signature_is_not_looked_for_elsewhere(change):
     """The field with a blank in it; a text behind the signature; the field once more behind the message."""

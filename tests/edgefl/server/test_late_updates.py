@@ -1,4 +1,6 @@
-"""Over-selected, late and asynchronous rounds: each by hand, what late updates weigh, and the laws over many rounds."""
+"""Over-selected, late and asynchronous rounds: each by hand, what late updates weigh, and the laws over many
+rounds.
+"""
 
 import math
 
@@ -70,14 +72,19 @@ def test_a_buffer_of_two_is_full_with_a_late_and_a_fresh_update():
     version = take(version, 3, "a")
     assert rounds.is_closed(version, 1.0)
     alone = opened(cohort=("a",), enough=2, max_staleness=5, late_count=True)
-    assert rounds.is_closed(take(alone, 3, "a"), 1.0), "fewer devices than the buffer holds are enough when all reported"
+    assert rounds.is_closed(take(alone, 3, "a"), 1.0), (
+        "fewer devices than the buffer holds are enough when all reported"
+    )
 
 
 def test_what_late_updates_weigh_by_hand():
-    """n = 1 and 3, d = 4 and 4, the second one three rounds old, so halved: (1 * 4 + 3 * 2) / 4 = 2.5 where fresh ones give 4."""
+    """n = 1 and 3, d = 4 and 4, the second one three rounds old, so halved: (1 * 4 + 3 * 2) / 4 = 2.5 where
+    fresh ones give 4.
+    """
     assert [staleness_weight(s) for s in (0, 3)] == [1.0, 0.5]
     delta = {"global": {"w": np.float32([4.0])}}
-    fresh, late = Update("a", 5, 1, delta), Update("b", 2, 3, delta)
+    fresh = Update("a", 5, 1, delta)
+    late = Update("b", 2, 3, delta)
     assert as_of(fresh, 5) is fresh
     algorithm = make_algorithm("fedavg", None, {})
     state = ServerState(5, "federate", {"global": {"w": np.float32([1.0])}})
@@ -126,8 +133,17 @@ def test_settings_that_do_not_fit_together(text, says):
 def test_which_algorithms_take_late_updates_and_the_others_say_why_not():
     takes = {name for name in REGISTRY if make_algorithm(name, None, {}).takes_late}
     assert takes == {
-        "apfl", "biased-fedavg", "ditto", "fedavg", "fedprox", "lg-fedavg", "pfl-fb", "pfl-ft", "pfl-mf", "pfl-mfe",
-    }  # fmt: skip
+        "apfl",
+        "biased-fedavg",
+        "ditto",
+        "fedavg",
+        "fedprox",
+        "lg-fedavg",
+        "pfl-fb",
+        "pfl-ft",
+        "pfl-mf",
+        "pfl-mfe",
+    }
     for name in REGISTRY:
         check_rounds(FederationConfig(algorithm=name, budget_s=5.0))
         for settings_of_rounds in ({"late": "keep"}, {"mode": "async", "buffer": 2}):
@@ -135,7 +151,9 @@ def test_which_algorithms_take_late_updates_and_the_others_say_why_not():
             if name in takes:
                 check_rounds(config)
             else:
-                with pytest.raises(ConfigError, match=f"is not for {name}, expected .* mean of deltas to one global model"):
+                with pytest.raises(
+                    ConfigError, match=f"is not for {name}, expected .* mean of deltas to one global model"
+                ):
                     check_rounds(config)
 
 
@@ -167,9 +185,15 @@ def test_epochs_that_fit_a_budget(budget_s, before, epochs):
 
 @given(st.integers(0, 3), st.integers(1, 4), st.booleans(), st.integers(0, 10**6))
 @settings(deadline=None, max_examples=100)
-def test_over_many_rounds_an_answer_is_taken_once_in_time_and_whatever_was_taken_brings_the_round_back(staleness, buffer, counts, seed):
-    """Clients send any of their answers, old and new ones, again and again; a round is as what a journal would know of it."""
-    rng, clients, taken = rng_for(seed, 0, "answers"), "abc", {}
+def test_over_many_rounds_an_answer_is_taken_once_in_time_and_whatever_was_taken_brings_the_round_back(
+    staleness, buffer, counts, seed
+):
+    """Clients send any of their answers, old and new ones, again and again; a round is as what a journal
+    would know of it.
+    """
+    rng = rng_for(seed, 0, "answers")
+    clients = "abc"
+    taken = {}
     for number in range(1, 7):
         settled = {answer: sha for answer, (sha, _) in taken.items() if answer[0] >= number - staleness}
         terms = {"enough": buffer, "max_staleness": staleness, "late_count": counts, "settled": settled}

@@ -1,4 +1,6 @@
-"""One absurd update does not ruin a federation, and no honest one is stopped: by hand, as laws, and with every algorithm."""
+"""One absurd update does not ruin a federation, and no honest one is stopped: by hand, as laws, and with
+every algorithm.
+"""
 
 import math
 from dataclasses import replace
@@ -22,7 +24,9 @@ ABSURD = np.float32(3.4e38)
 
 
 def state_of(**weights):
-    return ServerState(3, "federate", {"global": {name: np.array(value, np.float32) for name, value in weights.items()}})
+    return ServerState(
+        3, "federate", {"global": {name: np.array(value, np.float32) for name, value in weights.items()}}
+    )
 
 
 def update(client_id, value, samples=10, size=2):
@@ -40,17 +44,26 @@ def aggregated(state, updates, config=PLAIN, **options):
 
 def test_how_far_a_model_may_move_by_hand():
     """|w| = 5, m = 1, n = 2: 10 (5 + 1) + sqrt(2) = 61.41."""
-    before, median = state_of(w=[3, 4]), 1.0
-    assert step_limit(before.models["global"], before.models["global"], median) == pytest.approx(60 + math.sqrt(2))
+    before = state_of(w=[3, 4])
+    median = 1.0
+    assert step_limit(before.models["global"], before.models["global"], median) == pytest.approx(
+        60 + math.sqrt(2)
+    )
     assert problem_of(before, state_of(w=[3, 4 + 61.4]), median) == ""
-    assert "global would move by 61.5 (L2 norm), expected 61.4 at most" in problem_of(before, state_of(w=[3, 4 + 61.5]), median)
+    assert "global would move by 61.5 (L2 norm), expected 61.4 at most" in problem_of(
+        before, state_of(w=[3, 4 + 61.5]), median
+    )
     assert problem_of(before, state_of(w=[3, 4 + 61.5]), median, finite_only=True) == ""
 
 
 def test_a_new_model_is_measured_from_zero_and_slots_must_be_finite():
     before = state_of(w=[0, 0])
-    assert problem_of(before, replace(before, models={"cluster0": {"w": np.float32([1.0, 1.0])}}), 0.0) == ""  # sqrt(2) = 1.41 ...
-    assert "cluster0" in problem_of(before, replace(before, models={"cluster0": {"w": np.float32([1.1, 1.0])}}), 0.0)  # ... and 1.49
+    assert (
+        problem_of(before, replace(before, models={"cluster0": {"w": np.float32([1.0, 1.0])}}), 0.0) == ""
+    )  # sqrt(2) = 1.41 ...
+    assert "cluster0" in problem_of(
+        before, replace(before, models={"cluster0": {"w": np.float32([1.1, 1.0])}}), 0.0
+    )  # ... and 1.49
     assert "v/w would hold 1 NaN or infinite values" in problem_of(
         before, replace(before, slots={"v": {"w": np.float32([1, np.inf])}}), 0.0
     )
@@ -62,7 +75,9 @@ def test_nine_honest_clients_and_an_absurd_one(value, samples):
     state = state_of(w=[1, 1])
     honest = [update(f"pi-{i}", 0.1) for i in range(9)]
     after, lines = aggregated(state, [update("bad", value, samples), *honest])
-    assert after.models["global"] is state.models["global"] and after.round == 4 and after.phase == state.phase
+    assert (
+        after.models["global"] is state.models["global"] and after.round == 4 and after.phase == state.phase
+    )
     assert left_out(after) == {"bad"}
     [line] = lines
     assert line.startswith("round 3: skipped") and "bad" in line and "pi-" not in line
@@ -80,7 +95,11 @@ def test_who_comes_together_with_one_absurd_client_is_not_named():
 
 def test_updates_that_overflow_together_are_skipped_and_nobody_is_named():
     after, [line] = aggregated(state_of(w=[2e38, 2e38]), [update(f"pi-{i}", 2e38) for i in range(3)])
-    assert left_out(after) == frozenset() and np.isfinite(after.models["global"]["w"]).all() and "robust mean" in line
+    assert (
+        left_out(after) == frozenset()
+        and np.isfinite(after.models["global"]["w"]).all()
+        and "robust mean" in line
+    )
 
 
 def test_of_sums_and_noise_nobody_is_named():
@@ -94,7 +113,11 @@ def test_of_sums_and_noise_nobody_is_named():
     assert lines == [] and after.models["global"]["w"][0] > 1e5
 
 
-@given(st.lists(st.floats(-3, 3, width=32), min_size=1, max_size=8), st.floats(0, 5, width=32), st.sampled_from(["", "adam", "yogi"]))
+@given(
+    st.lists(st.floats(-3, 3, width=32), min_size=1, max_size=8),
+    st.floats(0, 5, width=32),
+    st.sampled_from(["", "adam", "yogi"]),
+)
 def test_updates_of_the_size_of_the_model_never_stop_a_round(values, scale, optimizer):
     state = state_of(w=[scale, -scale])
     options = {"server_optimizer": optimizer} if optimizer else {}
@@ -102,10 +125,16 @@ def test_updates_of_the_size_of_the_model_never_stop_a_round(values, scale, opti
     first = algorithm.init(state.models["global"], np.random.default_rng(0))
     first = replace(first, round=3)
     lines = []
-    after = guarded(algorithm, FederationConfig(), lines.append).aggregate(first, [update(f"c{i}", v) for i, v in enumerate(values)])
+    after = guarded(algorithm, FederationConfig(), lines.append).aggregate(
+        first, [update(f"c{i}", v) for i, v in enumerate(values)]
+    )
     plain = algorithm.aggregate(first, [update(f"c{i}", v) for i, v in enumerate(values)])
     assert lines == []
-    assert all(np.array_equal(after.models[name][key], array) for name, each in plain.models.items() for key, array in each.items())
+    assert all(
+        np.array_equal(after.models[name][key], array)
+        for name, each in plain.models.items()
+        for key, array in each.items()
+    )
 
 
 def shard_of(seed):
@@ -125,17 +154,31 @@ def test_no_algorithm_trains_beyond_the_bound(algorithm):
     rng = np.random.default_rng(3)
     initial = {spec.name: rng.normal(0, 0.1, spec.shape).astype(np.float32) for spec in plan.spec.weights}
     config = FederationConfig(rounds=4, algorithm=algorithm, options=options)
-    lines, states = [], []
+    lines = []
+    states = []
     shards = {f"pi-{i}": shard_of(i) for i in range(4)}
     simulate(
-        plan, initial, shards, config, learner=SoftmaxLearner(plan.spec), note=lines.append,
+        plan,
+        initial,
+        shards,
+        config,
+        learner=SoftmaxLearner(plan.spec),
+        note=lines.append,
         progress=lambda state, record: states.append(state),
-    )  # fmt: skip
+    )
     assert lines == [] and len(states) >= 1
 
 
 def test_the_simulator_refuses_a_client_with_more_samples_than_count():
-    plan = Plan(softmax_spec("fedavg", inputs=4, features=4, classes=3, options=full_options("fedavg", {})), b"", b"")
+    plan = Plan(
+        softmax_spec("fedavg", inputs=4, features=4, classes=3, options=full_options("fedavg", {})), b"", b""
+    )
     initial = {spec.name: np.zeros(spec.shape, np.float32) for spec in plan.spec.weights}
     with pytest.raises(ConfigError, match=r"pi-0 has 30 samples, expected 29 at most; raise max_samples"):
-        simulate(plan, initial, {"pi-0": shard_of(0)}, FederationConfig(max_samples=29), learner=SoftmaxLearner(plan.spec))
+        simulate(
+            plan,
+            initial,
+            {"pi-0": shard_of(0)},
+            FederationConfig(max_samples=29),
+            learner=SoftmaxLearner(plan.spec),
+        )

@@ -1,4 +1,6 @@
-"""The round machine: a round by hand, each way to close, each rejection, and its laws under any order of events."""
+"""The round machine: a round by hand, each way to close, each rejection, and its laws under any order of
+events.
+"""
 
 import pytest
 from hypothesis import given, settings
@@ -29,13 +31,17 @@ def test_a_round_of_two_clients_by_hand():
     assert rounds.is_closed(round, 1.0)
 
 
-@pytest.mark.parametrize(("clients", "quorum", "needed"), [(4, 0.5, 2), (5, 0.5, 3), (1, 0.1, 1), (30, 0.1, 3), (10, 0.7, 7), (3, 1.0, 3)])
+@pytest.mark.parametrize(
+    ("clients", "quorum", "needed"),
+    [(4, 0.5, 2), (5, 0.5, 3), (1, 0.1, 1), (30, 0.1, 3), (10, 0.7, 7), (3, 1.0, 3)],
+)
 def test_quorum_in_clients(clients, quorum, needed):
     assert opened([f"c{i}" for i in range(clients)], quorum).needed == needed
 
 
 def test_the_deadline_closes_with_quorum_and_only_then():
-    short, enough = with_updates(opened(), "a"), with_updates(opened(), "a", "b")
+    short = with_updates(opened(), "a")
+    enough = with_updates(opened(), "a", "b")
     assert not rounds.is_closed(enough, 99.9)
     assert rounds.is_closed(enough, 100.0)
     assert not rounds.is_closed(short, 100.0)
@@ -58,7 +64,9 @@ def test_how_many_updates_would_close_a_round_by_hand():
     round = rounds.offline(rounds.offline(round, "a", 1.0), "b", 1.0)
     assert rounds.lacking(round) == 2
     assert rounds.lacking(rounds.fail(round, "c", "NaN")) == 1
-    over_selected = rounds.open_round(3, "abcd", quorum=0.5, deadline_s=100.0, grace_s=10.0, now=0.0, enough=2)
+    over_selected = rounds.open_round(
+        3, "abcd", quorum=0.5, deadline_s=100.0, grace_s=10.0, now=0.0, enough=2
+    )
     assert rounds.lacking(with_updates(over_selected, "d")) == 1
 
 
@@ -106,7 +114,10 @@ def test_without_quorum_and_without_hope_a_round_is_overdue_at_once_then_extende
         assert not rounds.is_overdue(round, 2.0 + turn)
         for client in "bcd":
             round = rounds.fail(round, client, "NaN weights")
-    with pytest.raises(RoundError, match=r"1 of 4 updates, expected 2, after 4 deadlines of 100 s; missing: b \(NaN weights\)"):
+    with pytest.raises(
+        RoundError,
+        match=r"1 of 4 updates, expected 2, after 4 deadlines of 100 s; missing: b \(NaN weights\)",
+    ):
         rounds.extend(round, 9.0)
 
 
@@ -145,14 +156,20 @@ def test_an_empty_cohort_is_an_error():
 
 
 EVENTS = st.lists(
-    st.tuples(st.sampled_from(["receive", "stale", "fail", "offline", "online"]), st.sampled_from("abcdx"), st.floats(0, 30)), max_size=30
+    st.tuples(
+        st.sampled_from(["receive", "stale", "fail", "offline", "online"]),
+        st.sampled_from("abcdx"),
+        st.floats(0, 30),
+    ),
+    max_size=30,
 )
 
 
 @given(EVENTS, st.floats(0.01, 1))
 @settings(deadline=None, max_examples=150)
 def test_laws_under_any_events(events, quorum):
-    round, now = opened(quorum=quorum), 0.0
+    round = opened(quorum=quorum)
+    now = 0.0
     for kind, client, seconds in events:
         now += seconds
         before = round

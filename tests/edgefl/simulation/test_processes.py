@@ -1,4 +1,6 @@
-"""N processes on this machine: rows in their order and few at a time, and a client's error as it is in this process."""
+"""N processes on this machine: rows in their order and few at a time, and a client's error as it is in this
+process.
+"""
 
 from dataclasses import replace
 
@@ -17,7 +19,9 @@ from edgefl.types import ClientState, Shard
 @pytest.fixture
 def federation(tiny, tiny_config, digits):
     x, y = digits
-    shards = {f"pi-{i}": Shard(x[i::5][:40], y[i::5][:40], x[i::5][40:60], y[i::5][40:60], 10) for i in range(5)}
+    shards = {
+        f"pi-{i}": Shard(x[i::5][:40], y[i::5][:40], x[i::5][40:60], y[i::5][40:60], 10) for i in range(5)
+    }
     return Federation(tiny[0], tiny_config.seed, shards)
 
 
@@ -25,13 +29,22 @@ def rows_of(federation, weights):
     spec = federation.plan.spec
     algorithm = make_algorithm(spec.algorithm, None, spec.options)
     state = algorithm.init(weights, rng_for(federation.seed, 0, "init"))
-    return [(algorithm.broadcast(state, client_id), ClientState(), client_id) for client_id in sorted(federation.shards)]
+    return [
+        (algorithm.broadcast(state, client_id), ClientState(), client_id)
+        for client_id in sorted(federation.shards)
+    ]
 
 
-def test_rows_in_their_order_as_they_are_needed_and_errors_of_one_client_do_not_end_the_others(federation, tiny):
+def test_rows_in_their_order_as_they_are_needed_and_errors_of_one_client_do_not_end_the_others(
+    federation, tiny
+):
     bad = federation.shards["pi-3"]
-    broken = replace(federation, shards={**federation.shards, "pi-3": replace(bad, x_train=np.full_like(bad.x_train, np.nan))})
-    rows, read = rows_of(federation, tiny[1]), []
+    broken = replace(
+        federation,
+        shards={**federation.shards, "pi-3": replace(bad, x_train=np.full_like(bad.x_train, np.nan))},
+    )
+    rows = rows_of(federation, tiny[1])
+    read = []
     with pytest.raises(DataError, match="pi-3, round 1: ") as expected:
         list(Serial(broken).update(rows))
 

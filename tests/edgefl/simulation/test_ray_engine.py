@@ -1,4 +1,6 @@
-"""Actors on a Ray cluster of two hosts, here two raylets: the bits of this process, rows in their order and few at a time, errors."""
+"""Actors on a Ray cluster of two hosts, here two raylets: the bits of this process, rows in their order and
+few at a time, errors.
+"""
 
 import shutil
 import socket
@@ -61,7 +63,9 @@ def connected(cluster):
 @pytest.fixture
 def federation(tiny, tiny_config, digits):
     x, y = digits
-    shards = {f"pi-{i}": Shard(x[i::5][:40], y[i::5][:40], x[i::5][40:60], y[i::5][40:60], 10) for i in range(5)}
+    shards = {
+        f"pi-{i}": Shard(x[i::5][:40], y[i::5][:40], x[i::5][40:60], y[i::5][40:60], 10) for i in range(5)
+    }
     return Federation(tiny[0], tiny_config.seed, shards, (x[300:], y[300:]))
 
 
@@ -70,7 +74,10 @@ def rows_of(federation, weights, phase=""):
     algorithm = make_algorithm(spec.algorithm, None, spec.options)
     state = algorithm.init(weights, rng_for(federation.seed, 0, "init"))
     state = replace(state, phase=phase or state.phase)
-    return [(algorithm.broadcast(state, client_id), ClientState(), client_id) for client_id in sorted(federation.shards)]
+    return [
+        (algorithm.broadcast(state, client_id), ClientState(), client_id)
+        for client_id in sorted(federation.shards)
+    ]
 
 
 def same(one, two):
@@ -94,16 +101,21 @@ def test_same_bits_as_in_this_process_and_nothing_stays_connected(federation, ti
     from edgefl.simulation.engines.ray import RayEngine
 
     def play(open_engine=None):
-        return simulate(tiny[0], tiny[1], federation.shards, tiny_config, test=federation.test, open_engine=open_engine)
+        return simulate(
+            tiny[0], tiny[1], federation.shards, tiny_config, test=federation.test, open_engine=open_engine
+        )
 
-    here, there = play(), play(lambda own: RayEngine(own, 2))
+    here = play()
+    there = play(lambda own: RayEngine(own, 2))
     assert not ray.is_initialized()
     assert encode_server_state(here.state) == encode_server_state(there.state)
     assert list(here.endings) == list(there.endings)
     for client_id, ending in here.endings.items():
         same(ending, there.endings[client_id])
     (mixture, *_) = there.mixtures.values()
-    assert all(array.flags.owndata for array in mixture.weights.values()), "a result must not lie in Ray's memory, which is gone"
+    assert all(array.flags.owndata for array in mixture.weights.values()), (
+        "a result must not lie in Ray's memory, which is gone"
+    )
 
 
 def test_an_address_where_nobody_answers(monkeypatch):
@@ -138,7 +150,8 @@ class TestConnected:
     def test_rows_are_read_as_they_are_needed_and_results_keep_their_order(self, federation, tiny):
         from edgefl.simulation.engines.ray import AHEAD, RayEngine
 
-        rows, read = rows_of(federation, tiny[1]) * 4, []
+        rows = rows_of(federation, tiny[1]) * 4
+        read = []
 
         def reading():
             for row in rows:
@@ -176,5 +189,8 @@ class TestConnected:
     def test_more_actors_than_cpus_are_an_error(self, federation):
         from edgefl.simulation.engines.ray import RayEngine
 
-        with pytest.raises(EdgeflError, match=r"[0-2] of 3 actors started within 3 s, Ray has 2 CPUs"), RayEngine(federation, 3, start_s=3):
+        with (
+            pytest.raises(EdgeflError, match=r"[0-2] of 3 actors started within 3 s, Ray has 2 CPUs"),
+            RayEngine(federation, 3, start_s=3),
+        ):
             pass

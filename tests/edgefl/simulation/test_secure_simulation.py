@@ -1,4 +1,6 @@
-"""Secure aggregation in the simulator: the plain federation's result but for rounding, the same bits each time, and its refusals."""
+"""Secure aggregation in the simulator: the plain federation's result but for rounding, the same bits each
+time, and its refusals.
+"""
 
 import numpy as np
 import pytest
@@ -16,21 +18,35 @@ SECURE = PrivacyConfig(secure_aggregation=True)
 
 
 def play(name, shards, privacy=SECURE, **more):
-    spec = softmax_spec(name, inputs=4, features=4, classes=3, options={"num_experts": 2} if name in ("ifca", "aem") else {"epochs": 1})
+    spec = softmax_spec(
+        name,
+        inputs=4,
+        features=4,
+        classes=3,
+        options={"num_experts": 2} if name in ("ifca", "aem") else {"epochs": 1},
+    )
     rng = np.random.default_rng(3)
     initial = {each.name: rng.normal(0, 0.3, each.shape).astype(np.float32) for each in spec.weights}
     config = FederationConfig(rounds=3, privacy=privacy, **more)
     records = []
     end = simulate(
-        Plan(spec, b"", b""), initial, shards, config, learner=SoftmaxLearner(spec), progress=lambda state, record: records.append(record)
-    )  # fmt: skip
+        Plan(spec, b"", b""),
+        initial,
+        shards,
+        config,
+        learner=SoftmaxLearner(spec),
+        progress=lambda state, record: records.append(record),
+    )
     return end.state, records[0]
 
 
 @pytest.mark.parametrize("name", ["fedavg", "pfl-mfe", "lg-fedavg", "ditto", "ifca", "aem"])
 def test_the_masked_federation_ends_where_the_plain_one_does(name, shards):
-    masked, plain = play(name, shards)[0], play(name, shards, PrivacyConfig())[0]
-    assert encode_server_state(masked) == encode_server_state(play(name, shards)[0])  # though its keys are drawn anew
+    masked = play(name, shards)[0]
+    plain = play(name, shards, PrivacyConfig())[0]
+    assert encode_server_state(masked) == encode_server_state(
+        play(name, shards)[0]
+    )  # though its keys are drawn anew
     for model, weights in plain.models.items():
         for weight, array in weights.items():
             np.testing.assert_allclose(masked.models[model][weight], array, atol=1e-5)
@@ -38,11 +54,13 @@ def test_the_masked_federation_ends_where_the_plain_one_does(name, shards):
 
 
 def test_bytes_are_those_of_words_of_eight_bytes_with_keys_and_shares(shards):
-    """31 weights: 8 x 32 bytes for 4 x 31; 96 of keys, 64 to agree; and towards each of 3 clients 224 sealed, 66 revealed.
+    """31 weights: 8 x 32 bytes for 4 x 31; 96 of keys, 64 to agree; and towards each of 3 clients 224 sealed,
+    66 revealed.
 
     Down 96 + 224 of each, and what two of them agreed to.
     """
-    masked, plain = play("fedavg", shards)[1], play("fedavg", shards, PrivacyConfig())[1]
+    masked = play("fedavg", shards)[1]
+    plain = play("fedavg", shards, PrivacyConfig())[1]
     assert masked.bytes_up - plain.bytes_up == 3 * (8 * 32 - 4 * 31 + 96 + 64 + 3 * (224 + 66))
     assert masked.bytes_down - plain.bytes_down == 3 * (3 * (96 + 224) + 2 * 64)
 

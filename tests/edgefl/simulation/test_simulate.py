@@ -25,25 +25,43 @@ def plan(name, **options):
 
 
 def initial():
-    return {"trunk/kernel": np.eye(4, dtype=np.float32), "head/kernel": np.zeros((4, 3), np.float32), "head/bias": np.zeros(3, np.float32)}
+    return {
+        "trunk/kernel": np.eye(4, dtype=np.float32),
+        "head/kernel": np.zeros((4, 3), np.float32),
+        "head/bias": np.zeros(3, np.float32),
+    }
 
 
 def test_one_round_of_two_one_sample_clients_by_hand():
-    """Logits 0, p = 1/3: a client's step moves its label's bias by +2/3 lr and the others by -1/3 lr; the mean weighs by count."""
-    x, x2 = np.zeros((1, 4), np.float32), np.zeros((3, 4), np.float32)
-    shards = {"a": Shard(x, np.array([0]), x, np.array([0]), 3), "b": Shard(x2, np.array([1, 1, 1]), x2, np.array([1, 1, 1]), 3)}
+    """Logits 0, p = 1/3: a client's step moves its label's bias by +2/3 lr and the others by -1/3 lr; the
+    mean weighs by count.
+    """
+    x = np.zeros((1, 4), np.float32)
+    x2 = np.zeros((3, 4), np.float32)
+    shards = {
+        "a": Shard(x, np.array([0]), x, np.array([0]), 3),
+        "b": Shard(x2, np.array([1, 1, 1]), x2, np.array([1, 1, 1]), 3),
+    }
     the_plan = plan("fedavg", epochs=1, learning_rate=0.3, momentum=0.0)
-    end = simulate(the_plan, initial(), shards, FederationConfig(rounds=1), learner=SoftmaxLearner(the_plan.spec))
-    np.testing.assert_allclose(end.state.models["global"]["head/bias"], [-0.1 + 0.3 / 4, 0.2 - 0.3 / 4, -0.1], atol=1e-7)
+    end = simulate(
+        the_plan, initial(), shards, FederationConfig(rounds=1), learner=SoftmaxLearner(the_plan.spec)
+    )
+    np.testing.assert_allclose(
+        end.state.models["global"]["head/bias"], [-0.1 + 0.3 / 4, 0.2 - 0.3 / 4, -0.1], atol=1e-7
+    )
 
 
 def test_federation_and_personalization_learn(shards):
     the_plan = plan("pfl-mfe", epochs=2, learning_rate=0.1, adapt_learning_rate=0.05)
     seen = []
     end = simulate(
-        the_plan, initial(), shards, FederationConfig(rounds=4), learner=SoftmaxLearner(the_plan.spec),
+        the_plan,
+        initial(),
+        shards,
+        FederationConfig(rounds=4),
+        learner=SoftmaxLearner(the_plan.spec),
         progress=lambda state, record: seen.append((state.round, record.loss)),
-    )  # fmt: skip
+    )
     assert [number for number, _ in seen] == [2, 3, 4, 5]
     assert seen[-1][1] < seen[0][1]
     assert end.state.phase == "done"
@@ -56,7 +74,11 @@ def test_same_seed_same_bits_another_seed_other_bits(shards):
     the_plan = plan("pfl-mf")
     ends = [
         simulate(
-            the_plan, initial(), shards, FederationConfig(rounds=2, seed=seed, clients_per_round=2), learner=SoftmaxLearner(the_plan.spec)
+            the_plan,
+            initial(),
+            shards,
+            FederationConfig(rounds=2, seed=seed, clients_per_round=2),
+            learner=SoftmaxLearner(the_plan.spec),
         )
         for seed in (1, 1, 2)
     ]
@@ -66,7 +88,12 @@ def test_same_seed_same_bits_another_seed_other_bits(shards):
     assert mixtures[0] == mixtures[1] != mixtures[2]
 
 
-@given(seed=st.integers(0, 2**32), round=st.integers(1, 10_000), count=st.integers(0, 12), total=st.integers(1, 12))
+@given(
+    seed=st.integers(0, 2**32),
+    round=st.integers(1, 10_000),
+    count=st.integers(0, 12),
+    total=st.integers(1, 12),
+)
 def test_a_cohort_is_a_sorted_subset_whatever_the_order_of_ids(seed, round, count, total):
     ids = [f"pi-{i}" for i in range(total)]
     state = ServerState(round, FEDERATE, {})
@@ -86,8 +113,14 @@ def test_a_cohort_is_drawn_from_each_cluster_and_takes_all_to_place_them():
 
 
 def test_draws_are_those_of_seed_round_and_client():
-    assert rng_for(1, 2, "pi-1").integers(0, 2**31, 3).tolist() == rng_for(1, 2, "pi-1").integers(0, 2**31, 3).tolist()
-    others = [rng_for(*key).integers(0, 2**31) for key in [(1, 2, "pi-1"), (1, 2, "pi-2"), (1, 3, "pi-1"), (2, 2, "pi-1")]]
+    assert (
+        rng_for(1, 2, "pi-1").integers(0, 2**31, 3).tolist()
+        == rng_for(1, 2, "pi-1").integers(0, 2**31, 3).tolist()
+    )
+    others = [
+        rng_for(*key).integers(0, 2**31)
+        for key in [(1, 2, "pi-1"), (1, 2, "pi-2"), (1, 3, "pi-1"), (2, 2, "pi-1")]
+    ]
     assert len(set(others)) == 4
 
 
@@ -99,14 +132,25 @@ def test_no_shards_is_an_error():
 def test_a_shared_learner_cannot_run_in_many_processes(shards):
     the_plan = plan("fedavg")
     with pytest.raises(ConfigError, match="shared"):
-        simulate(the_plan, initial(), shards, FederationConfig(), processes=2, learner=SoftmaxLearner(the_plan.spec))
+        simulate(
+            the_plan,
+            initial(),
+            shards,
+            FederationConfig(),
+            processes=2,
+            learner=SoftmaxLearner(the_plan.spec),
+        )
 
 
 def test_processes_do_not_change_a_bit(tiny, tiny_config, digits):
     the_plan, weights = tiny
     x, y = digits
-    shards = {f"pi-{i}": Shard(x[i::3][:60], y[i::3][:60], x[i::3][60:90], y[i::3][60:90], 10) for i in range(3)}
+    shards = {
+        f"pi-{i}": Shard(x[i::3][:60], y[i::3][:60], x[i::3][60:90], y[i::3][60:90], 10) for i in range(3)
+    }
     one, two = (simulate(the_plan, weights, shards, tiny_config, processes=n) for n in (1, 2))
     assert encode_server_state(one.state) == encode_server_state(two.state)
-    assert [encode_mixture(m) for m in one.mixtures.values()] == [encode_mixture(m) for m in two.mixtures.values()]
+    assert [encode_mixture(m) for m in one.mixtures.values()] == [
+        encode_mixture(m) for m in two.mixtures.values()
+    ]
     assert one.metrics == two.metrics

@@ -18,7 +18,9 @@ def linear():
     from edgefl.config import ModelConfig
 
     def build(algorithm, options):
-        return build_plan(FederationConfig(algorithm=algorithm, options=options, model=ModelConfig("softmax", (4,), 3)))
+        return build_plan(
+            FederationConfig(algorithm=algorithm, options=options, model=ModelConfig("softmax", (4,), 3))
+        )
 
     return build
 
@@ -28,15 +30,34 @@ def linear():
 def test_evaluating_changes_no_bit(algorithm, processes, shards, linear):
     options = CASES[algorithm]
     plan, initial = linear(algorithm, options)
-    config = FederationConfig(rounds=4, algorithm=algorithm, options=options, seed=2, clients_per_round=2 if algorithm == "ditto" else 0)
-    ends, kept, records = [], [], []
+    config = FederationConfig(
+        rounds=4,
+        algorithm=algorithm,
+        options=options,
+        seed=2,
+        clients_per_round=2 if algorithm == "ditto" else 0,
+    )
+    ends = []
+    kept = []
+    records = []
     for every in (0, 2):
-        states, told = {}, []
-        x, y = shards["pi-1"].x_test, shards["pi-1"].y_test
+        states = {}
+        told = []
+        x = shards["pi-1"].x_test
+        y = shards["pi-1"].y_test
         ends.append(
-            simulate(plan, initial, shards, config, states=states, evaluate_every=every, test=(x, y), processes=processes,
-                     progress=lambda state, record, told=told: told.append(record))
-        )  # fmt: skip
+            simulate(
+                plan,
+                initial,
+                shards,
+                config,
+                states=states,
+                evaluate_every=every,
+                test=(x, y),
+                processes=processes,
+                progress=lambda state, record, told=told: told.append(record),
+            )
+        )
         kept.append(states)
         records.append(told)
     for first, second in zip(*(end.state.models.values() for end in ends), strict=True):
@@ -44,15 +65,23 @@ def test_evaluating_changes_no_bit(algorithm, processes, shards, linear):
     assert ends[0].state.scalars == ends[1].state.scalars
     for client in shards:
         assert ends[0].metrics[client] == ends[1].metrics[client]
-        assert all(kept[0][client].arrays[n].tobytes() == a.tobytes() for n, a in kept[1][client].arrays.items())
+        assert all(
+            kept[0][client].arrays[n].tobytes() == a.tobytes() for n, a in kept[1][client].arrays.items()
+        )
     assert ["clients" in record.measured for record in records[0]] == [False] * 4
     assert ["clients" in record.measured for record in records[1]] == [False, True, False, True]
     last = records[1][-1].measured
     assert last["clients"].keys() == shards.keys()
-    for client, told in last["clients"].items():  # the last round's evaluation is of what the client ends with
-        assert told["accuracy_federated"] == pytest.approx(ends[1].metrics[client]["accuracy_federated"], abs=1e-6)
+    for client, told in last[
+        "clients"
+    ].items():  # the last round's evaluation is of what the client ends with
+        assert told["accuracy_federated"] == pytest.approx(
+            ends[1].metrics[client]["accuracy_federated"], abs=1e-6
+        )
         if algorithm != "ditto":
-            assert told["accuracy_mixture"] == pytest.approx(ends[1].metrics[client]["accuracy_mixture"], abs=1e-6)
+            assert told["accuracy_mixture"] == pytest.approx(
+                ends[1].metrics[client]["accuracy_mixture"], abs=1e-6
+            )
         assert told["loss_mixture"] > 0
     assert last["models"].keys() == {name for name in ends[1].state.models if name != "initial"}
     assert all(0 <= value <= 2 for record in records[0] for value in record.measured["divergence"].values())
@@ -69,4 +98,6 @@ def test_confusion_counts_each_held_out_sample_once(shards, linear):
         true, taken, counts = ending.confusion.T
         assert counts.sum() == len(shards[client].y_test)
         assert ending.metrics["accuracy_mixture"] == pytest.approx(counts[true == taken].sum() / counts.sum())
-        np.testing.assert_array_equal(np.bincount(true, counts, 3), np.bincount(shards[client].y_test, minlength=3))
+        np.testing.assert_array_equal(
+            np.bincount(true, counts, 3), np.bincount(shards[client].y_test, minlength=3)
+        )

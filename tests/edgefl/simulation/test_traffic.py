@@ -8,7 +8,8 @@ from edgefl.simulation.communication_cost import Traffic
 from edgefl.types import Broadcast, Update
 
 ZEROS = "0" * 64
-HEADER = b'{"w":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}'  # 57 bytes, padded with blanks to a multiple of 8
+# 57 bytes, padded with blanks to a multiple of 8
+HEADER = b'{"w":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}'
 BLOB = (64).to_bytes(8, "little") + HEADER.ljust(64) + bytes(24)
 """Two by three zeros: 8 bytes of header size, the header, 24 bytes of values."""
 
@@ -20,28 +21,33 @@ def weights(value=0.0):
 def task_of(**models):
     """What a device is told in round 1."""
     said = ",".join(f'"{name}":"{hashlib.sha256(blob).hexdigest()}"' for name, blob in models.items())
-    return (
-        f'{{"session":"{"0" * 16}","round":1,"phase":"federate","plan":"{ZEROS}","models":{{{said}}},"scalars":{{}},"seed":1,'
-        f'"deadline_s":120.0,"codec":"fp32","max_staleness":0,"budget_s":0.0,"nonce":"{"0" * 16}","ts":1763737200.1234567,"signature":"",'
-        '"granted":true,"started":1763737200123,"chunk_bytes":245760,"settings":{}}'
-    )
+    return f'{{"session":"{"0" * 16}","round":1,"phase":"federate","plan":"{ZEROS}","models":{{{said}}},"scalars":{{}},"seed":1,"deadline_s":120.0,"codec":"fp32","max_staleness":0,"budget_s":0.0,"nonce":"{"0" * 16}","ts":1763737200.1234567,"signature":"","granted":true,"started":1763737200123,"chunk_bytes":245760,"settings":{{}}}}'  # noqa: E501
 
 
 def test_a_model_goes_down_once_to_each_client():
-    traffic, same = Traffic(), weights()
+    traffic = Traffic()
+    same = weights()
     broadcast = Broadcast(1, "federate", {"global": same})
     task = len(task_of(**{"global": BLOB}))
     assert len(BLOB) == 96
-    assert [traffic.down(broadcast, client_id) for client_id in ("a", "b", "a")] == [task + 96, task + 96, task]
+    assert [traffic.down(broadcast, client_id) for client_id in ("a", "b", "a")] == [
+        task + 96,
+        task + 96,
+        task,
+    ]
     traffic.close_round({"global": same})
     assert traffic.down(broadcast, "a") == task, "what did not change is not sent again"
-    assert traffic.down(Broadcast(1, "federate", {"global": weights()}), "a") == task, "nor is what has the same bytes"
+    assert traffic.down(Broadcast(1, "federate", {"global": weights()}), "a") == task, (
+        "nor is what has the same bytes"
+    )
     assert traffic.down(broadcast, "c") == task + 96
     assert traffic.down(Broadcast(1, "federate", {"global": weights(1)}), "a") == task + 96
 
 
 def test_of_several_models_those_that_are_lacking_go_down():
-    traffic, one, two = Traffic(), weights(), weights(1)
+    traffic = Traffic()
+    one = weights()
+    two = weights(1)
     traffic.down(Broadcast(1, "federate", {"expert0": one}), "a")
     both = len(task_of(expert0=BLOB, expert1=b"another"))
     assert traffic.down(Broadcast(1, "federate", {"expert0": one, "expert1": two}), "a") == both + 96
@@ -50,21 +56,23 @@ def test_of_several_models_those_that_are_lacking_go_down():
 def test_an_update_is_its_tensors_and_its_announcement():
     update = Update("pi-1", 1, 30, {"global": weights()}, {"loss": 0.5})
     header = b'{"global/w":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}'  # 64 bytes
-    announcement = (
-        f'{{"client_id":"pi-1","session":"{"0" * 16}","round":1,"plan":"{ZEROS}","sha256":"{ZEROS}","size":96,"count":1,'
-        f'"chunk_bytes":245760,"num_samples":30,"metrics":{{"loss":0.5}},"nonce":"{"0" * 16}","ts":1763737200.1234567,"signature":"",'
-        '"follows":true}'
-    )
+    announcement = f'{{"client_id":"pi-1","session":"{"0" * 16}","round":1,"plan":"{ZEROS}","sha256":"{ZEROS}","size":96,"count":1,"chunk_bytes":245760,"num_samples":30,"metrics":{{"loss":0.5}},"nonce":"{"0" * 16}","ts":1763737200.1234567,"signature":"","follows":true}}'  # noqa: E501
     assert len(header) == 64
     assert Traffic().up(update) == 8 + 64 + 24 + len(announcement)
 
 
 def test_what_clients_hold_is_what_the_server_still_has_and_can_be_gone_on_with():
-    traffic, kept, replaced = Traffic(), weights(1), weights(2)
+    traffic = Traffic()
+    kept = weights(1)
+    replaced = weights(2)
     for client_id in ("b", "a"):
         traffic.down(Broadcast(1, "federate", {"expert0": kept, "expert1": replaced}), client_id)
     traffic.close_round({"expert0": kept, "expert1": weights(3)})
     assert list(traffic.held) == ["a", "b"]
     assert all(len(models) == 1 for models in traffic.held.values())
     broadcast = Broadcast(2, "federate", {"expert0": kept, "expert1": weights(3)})
-    assert Traffic(traffic.held).down(broadcast, "a") == traffic.down(broadcast, "a") == Traffic().down(broadcast, "a") - 96
+    assert (
+        Traffic(traffic.held).down(broadcast, "a")
+        == traffic.down(broadcast, "a")
+        == Traffic().down(broadcast, "a") - 96
+    )

@@ -14,11 +14,13 @@ from edgefl.storage.checkpoint import (
     encode_client_state,
     encode_mixture,
     encode_server_state,
-)  # fmt: skip
+)
 from edgefl.types import ClientState, Mixture, ServerState
 
 WEIGHTS = st.dictionaries(
-    st.text("abc/:_1", min_size=1, max_size=6), arrays(np.float32, array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3)), max_size=3
+    st.text("abc/:_1", min_size=1, max_size=6),
+    arrays(np.float32, array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3)),
+    max_size=3,
 )
 SCALARS = st.dictionaries(st.text("xyz", min_size=1, max_size=3), st.floats(allow_nan=False), max_size=2)
 
@@ -30,9 +32,15 @@ def same(first, second):
         np.testing.assert_array_equal(array, second[name])
 
 
-@given(models=st.dictionaries(st.sampled_from(["global", "expert0"]), WEIGHTS.filter(len)), scalars=SCALARS, round=st.integers(0, 10**6))
+@given(
+    models=st.dictionaries(st.sampled_from(["global", "expert0"]), WEIGHTS.filter(len)),
+    scalars=SCALARS,
+    round=st.integers(0, 10**6),
+)
 def test_server_state_comes_back(models, scalars, round):
-    state = ServerState(round, "federate", models, {"momentum": models["global"]} if "global" in models else {}, scalars)
+    state = ServerState(
+        round, "federate", models, {"momentum": models["global"]} if "global" in models else {}, scalars
+    )
     back = decode_server_state(encode_server_state(state))
     assert (back.round, back.phase, back.scalars) == (round, "federate", scalars)
     assert back.models.keys() == models.keys() and back.slots.keys() == state.slots.keys()

@@ -21,7 +21,9 @@ def test_a_file_follows_the_umask(umask: int, tmp_path: Path) -> None:
     assert (tmp_path / "report.html").stat().st_mode & 0o777 == 0o666 & ~umask
 
 
-def test_a_secret_is_its_owners_alone_from_its_first_byte(umask: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_is_its_owners_alone_from_its_first_byte(
+    umask: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     modes = []
     sync = os.fsync
 
@@ -34,7 +36,9 @@ def test_a_secret_is_its_owners_alone_from_its_first_byte(umask: int, tmp_path: 
     assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600 == modes[0]
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_atomic(tmp_path / "a", b"old")
 
     def full(descriptor: int) -> None:

@@ -32,7 +32,9 @@ def test_bars_and_clocks_by_hand() -> None:
 
 
 def test_plain_lines(capfd: pytest.CaptureFixture[str]) -> None:
-    ran = subprocess.run([sys.executable, "-c", TELL, "0"], capture_output=True, text=True, timeout=60, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", TELL, "0"], capture_output=True, text=True, timeout=60, check=True
+    )
     assert ran.stdout == "result\n"
     assert ran.stderr == "begun\nround 1/4: loss 2\nround 4/4: loss 1\nover\n"
 
@@ -48,7 +50,11 @@ def test_counted_lines_are_few(capsys: pytest.CaptureFixture[str]) -> None:
 def on_terminal(term: str, **env: str) -> str:
     own, other = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-c", TELL, "1.5"], stdin=other, stdout=subprocess.DEVNULL, stderr=other, env={**os.environ, "TERM": term, **env}
+        [sys.executable, "-c", TELL, "1.5"],
+        stdin=other,
+        stdout=subprocess.DEVNULL,
+        stderr=other,
+        env={**os.environ, "TERM": term, **env},
     )
     os.close(other)
     said = b""
@@ -66,7 +72,8 @@ def test_a_terminal_gets_a_bar_that_is_gone_at_the_end() -> None:
     said = on_terminal("xterm", NO_COLOR="1")
     assert "\r\x1b[K[#####---------------] round 1/4: loss 2, " in said
     assert said.startswith("begun\r\n")
-    # a line is gone with all that stood before the code that clears it; one may be drawn after the last that was told, too
+    # a line is gone with all that stood before the code that clears it; one may be drawn after the last that
+    # was told, too
     assert re.sub(r"[^\n]*\r\x1b\[K", "", said) == "begun\r\nover\r\n"
     assert "\x1b[3" not in said
 
@@ -86,7 +93,9 @@ with Telling() as tell, quiet_stderr():
     threading.Event().wait(2)
 """
     own, other = pty.openpty()
-    process = subprocess.Popen([sys.executable, "-c", code], stderr=other, env={**os.environ, "TERM": "xterm", "EDGEFL_DEBUG": ""})
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stderr=other, env={**os.environ, "TERM": "xterm", "EDGEFL_DEBUG": ""}
+    )
     os.close(other)
     said = b""
     try:

@@ -54,7 +54,9 @@ def test_without_room_reading_waits_until_enough_was_taken(patient):
     box = full()
     heard = asking(box)
     until_held_up(box)
-    assert box.get(0).topic == "a" and heard.empty()  # "b" alone, with what it takes beside its payload, is too much
+    assert (
+        box.get(0).topic == "a" and heard.empty()
+    )  # "b" alone, with what it takes beside its payload, is too much
     assert box.get(0).topic == "b"
     assert heard.get(timeout=DEADLINE_S) is True and box.waiting_bytes == 0
 
@@ -84,7 +86,9 @@ def test_a_wake_while_nobody_waits_is_not_remembered(patient):
 
 
 def test_who_takes_nothing_holds_up_the_network_once(monkeypatch):
-    """After a quarter of a second all is read, for it may be an answer; once something was taken, there is a wait again."""
+    """After a quarter of a second all is read, for it may be an answer; once something was taken, there is a
+    wait again.
+    """
     now = [100.0]
     monkeypatch.setattr(inbox.time, "monotonic", lambda: now[0])
 
@@ -125,7 +129,12 @@ def test_above_the_limit_messages_are_dropped_and_counted_and_own_events_are_not
         box.receive(Message(f"t/{i}", b""))
     box.put(Connected("mqtt://here"))
     assert (len(box), box.dropped) == (3, 2)
-    assert [box.get(0) for _ in range(4)] == [Message("t/0", b""), Message("t/1", b""), Connected("mqtt://here"), None]
+    assert [box.get(0) for _ in range(4)] == [
+        Message("t/0", b""),
+        Message("t/1", b""),
+        Connected("mqtt://here"),
+        None,
+    ]
 
 
 def test_above_the_limit_of_bytes_large_messages_are_dropped_and_a_status_is_not(monkeypatch):
@@ -146,7 +155,9 @@ def test_above_the_limit_of_bytes_large_messages_are_dropped_and_a_status_is_not
 @given(st.lists(st.integers(0, 5_000) | st.none(), max_size=60))
 def test_payload_that_waits_is_bounded_whatever_comes_and_is_taken(steps):
     """None takes an event, a number is a message of so many bytes."""
-    box, waiting, dropped = Inbox(), [], 0
+    box = Inbox()
+    waiting = []
+    dropped = 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(inbox, "MAX_WAITING_BYTES", 8_000)
         for step in steps:

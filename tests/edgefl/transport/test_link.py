@@ -16,7 +16,9 @@ from edgefl.wire.url import parse_urls
 from mqtt_broker.broker.dev_broker import HOST, find_mosquitto, free_port, mosquitto
 
 needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
-NOT_AUTHORIZED, QUOTA, FAILURE = 0x87, 0x97, 0x80
+NOT_AUTHORIZED = 0x87
+QUOTA = 0x97
+FAILURE = 0x80
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,9 @@ class Answer:
 @needs_mosquitto
 @pytest.mark.parametrize("protocol", ["", "?protocol=5"])
 def test_a_link_goes_over_to_the_next_broker_with_its_subscriptions_and_what_it_published(protocol, until):
-    """Three brokers that know nothing of each other; the first is not there at the start, and the one that is taken then goes."""
+    """Three brokers that know nothing of each other; the first is not there at the start, and the one that is
+    taken then goes.
+    """
     ports = [free_port() for _ in range(3)]
     urls = [f"mqtt://{HOST}:{port}{protocol}" for port in ports]
     with contextlib.ExitStack() as third, contextlib.ExitStack() as second:
@@ -48,7 +52,9 @@ def test_a_link_goes_over_to_the_next_broker_with_its_subscriptions_and_what_it_
         other.subscribe("a/late")
         assert link.wait_in_flight(1, 10.0)
         link.publish("a/new", b"new")
-        assert until(link, lambda event: isinstance(event, Message) and event.topic == "a/new").payload == b"new"
+        assert (
+            until(link, lambda event: isinstance(event, Message) and event.topic == "a/new").payload == b"new"
+        )
         with mosquitto(ports[0]):  # and back to the first, which has come up meanwhile
             third.close()
             assert until(link, lambda event: isinstance(event, Connected)) == Connected(urls[0])
@@ -109,13 +115,17 @@ def test_acknowledgements_in_either_order():
 
 def answering(*answers, present=1):
     """Return subscriptions whose broker gives these answers one after the other, and what was asked."""
-    asked, left, threads = [], list(answers), []
+    asked = []
+    left = list(answers)
+    threads = []
 
     def send(filters):
         asked.append(filters)
         if left:
             # as MQTT clients do: on another thread, after the number was returned
-            threads.append(threading.Thread(target=made.answered, args=(len(asked), [left.pop(0)] * len(filters))))
+            threads.append(
+                threading.Thread(target=made.answered, args=(len(asked), [left.pop(0)] * len(filters)))
+            )
             threads[-1].start()
         return len(asked)
 
@@ -146,7 +156,8 @@ def test_a_refusal_that_may_pass_is_asked_again_and_one_for_good_is_an_error():
 def test_a_subscription_that_is_refused_after_a_reconnect_is_asked_again_or_an_error():
     made, _ = answering(Answer(1))
     made.add("mqtt://x", {"a": 1}, 10.0)
-    sent, plain = threading.Event(), made._send
+    sent = threading.Event()
+    plain = made._send
     made._send = lambda filters: sent.set() or plain(filters)
     made.answered(99, [Answer(FAILURE)])
     assert sent.wait(20.0)

@@ -1,4 +1,6 @@
-"""The link over a real mosquitto: what arrives, what is refused, and what survives a broker that goes and comes back."""
+"""The link over a real mosquitto: what arrives, what is refused, and what survives a broker that goes and
+comes back.
+"""
 
 import socket
 import subprocess
@@ -46,7 +48,8 @@ def link(url):
 
 
 def test_messages_arrive_and_payload_bytes_are_counted(link, until):
-    one, two = link("one"), link("two")
+    one = link("one")
+    two = link("two")
     two.subscribe("a/+")
     one.publish("a/b", b"hello")
     assert until(two, lambda e: e == Message("a/b", b"hello"))
@@ -56,7 +59,8 @@ def test_messages_arrive_and_payload_bytes_are_counted(link, until):
 
 
 def test_retained_messages_say_so_and_an_unsubscribed_topic_is_silent(link, until):
-    one, two = link("one"), link("two")
+    one = link("one")
+    two = link("two")
     one.publish("r/state", b"here", retain=True)
     assert one.wait_in_flight(1, 5.0)
     two.subscribe("r/state", "r/end")
@@ -79,8 +83,12 @@ def test_the_last_will_speaks_for_a_link_that_breaks_and_not_for_one_that_is_clo
 
 
 def test_no_will_speaks_for_links_that_leave_while_they_are_spoken_to(link):
-    """What they have not read yet must not become a reset that overtakes their last word; one of a hundred did."""
-    watcher, speaker, enough = link("watcher"), link("speaker"), threading.Event()
+    """What they have not read yet must not become a reset that overtakes their last word; one of a hundred
+    did.
+    """
+    watcher = link("watcher")
+    speaker = link("speaker")
+    enough = threading.Event()
     watcher.subscribe("will/+")
 
     def speak():
@@ -118,7 +126,8 @@ def test_an_oversize_message_is_not_sent(link):
 
 
 def test_a_reply_is_given_on_the_network_thread_while_the_service_is_busy(link, until):
-    asks, answers = link("asks"), link("answers")
+    asks = link("asks")
+    answers = link("answers")
     answers.on_network("q/ask", lambda message: answers.publish("q/answer", message.payload + b"!"))
     answers.subscribe("q/ask")
     asks.subscribe("q/answer")
@@ -151,9 +160,12 @@ def test_a_broker_that_comes_back_finds_subscriptions_and_unsent_messages(protoc
     with mosquitto(port):
         assert until(two, lambda e: isinstance(e, Connected), 30.0)
         assert until(one, lambda e: isinstance(e, Connected), 30.0)
-        two.subscribe("b")  # a broker answers in order: once it grants this, it has granted again what went before
+        two.subscribe(
+            "b"
+        )  # a broker answers in order: once it grants this, it has granted again what went before
         one.publish("a/new", b"new")
-        # what was published while the broker was away may come before `two` listens again: the protocol sends it again
+        # what was published while the broker was away may come before `two` listens again: the protocol sends
+        # it again
         assert until(two, lambda e: isinstance(e, Message) and e.topic == "a/new").payload == b"new"
         one.close()
         two.close()
@@ -191,16 +203,36 @@ def test_a_broker_that_refuses_says_why_and_shows_no_password(tmp_path):
 
 def test_urls():
     made = parse_url("mqtts://pi:a%40b@broker.local")
-    assert (made.host, made.port, made.tls, made.username, made.password) == ("broker.local", 8883, True, "pi", "a@b")
+    assert (made.host, made.port, made.tls, made.username, made.password) == (
+        "broker.local",
+        8883,
+        True,
+        "pi",
+        "a@b",
+    )
     assert (made.protocol, made.shown) == (4, "mqtts://...@broker.local")
-    assert [parse_url(f"mqtt://h{query}").protocol for query in ("?protocol=3.1.1", "?protocol=5", "/?protocol=5")] == [4, 5, 5]
+    assert [
+        parse_url(f"mqtt://h{query}").protocol for query in ("?protocol=3.1.1", "?protocol=5", "/?protocol=5")
+    ] == [4, 5, 5]
     several = parse_urls("mqtt://a:1,mqtt://u:p,w@b,mqtt://c:3")
-    assert [(each.host, each.port, each.password) for each in several] == [("a", 1, ""), ("b", 1883, "p,w"), ("c", 3, "")]
+    assert [(each.host, each.port, each.password) for each in several] == [
+        ("a", 1, ""),
+        ("b", 1883, "p,w"),
+        ("c", 3, ""),
+    ]
     assert without_password("mqtt://a:1,mqtt://u:p,w@b,mqtt://c") == "mqtt://a:1,mqtt://...@b,mqtt://c"
     for bad in (
-        "localhost:1883", "http://x", "mqtt://", "mqtt://h:99999", "mqtt://h/path", "mqtt://u:s3cret@", "mqtt://h?protocol=4",
-        "mqtt://a,b", "mqtt://a,", "mqtt://u:s3cret@a,http://b",
-    ):  # fmt: skip
+        "localhost:1883",
+        "http://x",
+        "mqtt://",
+        "mqtt://h:99999",
+        "mqtt://h/path",
+        "mqtt://u:s3cret@",
+        "mqtt://h?protocol=4",
+        "mqtt://a,b",
+        "mqtt://a,",
+        "mqtt://u:s3cret@a,http://b",
+    ):
         with pytest.raises(LinkError, match="expected mqtt://HOST:PORT") as caught:
             parse_urls(bad)
         assert "s3cret" not in str(caught.value)

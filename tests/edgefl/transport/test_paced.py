@@ -14,23 +14,36 @@ TOPIC = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"
 
 def told(head, packet, handle, protocol=paho.MQTTv311):
     """What `take` is told of a packet, what is acknowledged, and what paho's loop is told."""
-    taken, numbers = [], []
-    client = PacedClient(Inbox(), lambda *message: taken.append(message), lambda *_: None, client_id="a", protocol=protocol)
+    taken = []
+    numbers = []
+    client = PacedClient(
+        Inbox(), lambda *message: taken.append(message), lambda *_: None, client_id="a", protocol=protocol
+    )
     client._send_puback = lambda number: numbers.append(number) or MQTTErrorCode.MQTT_ERR_SUCCESS
     client._in_packet |= {"command": head, "packet": bytearray(packet)}
     return handle(client), taken, numbers
 
 
-@given(TOPIC, st.binary(max_size=200), st.integers(1, 65_535), st.sampled_from([0, 1]), st.booleans(), st.booleans())
+@given(
+    TOPIC,
+    st.binary(max_size=200),
+    st.integers(1, 65_535),
+    st.sampled_from([0, 1]),
+    st.booleans(),
+    st.booleans(),
+)
 def test_as_paho_does(topic, payload, number, qos, retained, again):
-    name, head = topic.encode(), 0x30 | again << 3 | qos << 1 | retained
+    name = topic.encode()
+    head = 0x30 | again << 3 | qos << 1 | retained
     packet = len(name).to_bytes(2, "big") + name + (number.to_bytes(2, "big") if qos else b"") + payload
     ours = told(head, packet, PacedClient._handle_publish)
     assert ours == told(head, packet, paho.Client._handle_publish)
     assert ours == (MQTTErrorCode.MQTT_ERR_SUCCESS, [(topic, payload, retained)], [number] * qos)
 
 
-@pytest.mark.parametrize("packet", [b"", b"\0", b"\0\1", b"\0\5four", b"\0\0", b"\0\0\0\7abc", b"\0\1\xff\0\7", b"\0\1a\7"])
+@pytest.mark.parametrize(
+    "packet", [b"", b"\0", b"\0\1", b"\0\5four", b"\0\0", b"\0\0\0\7abc", b"\0\1\xff\0\7", b"\0\1a\7"]
+)
 def test_what_is_no_message_ends_the_connection(packet):
     assert told(0x32, packet, PacedClient._handle_publish) == (MQTTErrorCode.MQTT_ERR_PROTOCOL, [], [])
 

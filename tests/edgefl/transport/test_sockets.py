@@ -11,24 +11,35 @@ from edgefl.transport.sockets import RECORD, RecordSocket, read_to_end
 
 
 def socket_of(records, timeout=None):
-    """A socket without a connection, whose reads give these records and then the end; `timeout` 0: one that does not wait."""
-    made, left = RecordSocket.__new__(RecordSocket), list(records)
+    """A socket without a connection, whose reads give these records and then the end; `timeout` 0: one that
+    does not wait.
+    """
+    made = RecordSocket.__new__(RecordSocket)
+    left = list(records)
 
     def read(size):
         assert size >= RECORD, "a record is never cut"
         return left.pop(0) if left else b""
 
-    made.read, made._sslobj, made.gettimeout = read, SimpleNamespace(), lambda: timeout
+    made.read = read
+    made._sslobj = SimpleNamespace()
+    made.gettimeout = lambda: timeout
     return made, left
 
 
-@given(st.lists(st.binary(min_size=1, max_size=60), max_size=8), st.lists(st.integers(1, 40), min_size=1), st.sampled_from([None, 0.0]))
+@given(
+    st.lists(st.binary(min_size=1, max_size=60), max_size=8),
+    st.lists(st.integers(1, 40), min_size=1),
+    st.sampled_from([None, 0.0]),
+)
 def test_records_come_in_pieces_of_any_size(records, sizes, timeout):
     tls, left = socket_of(records, timeout)
-    found, turn = b"", 0
+    found = b""
+    turn = 0
     while piece := tls.recv(size := sizes[turn % len(sizes)]):
         assert len(piece) <= size
-        found, turn = found + piece, turn + 1
+        found = found + piece
+        turn = turn + 1
         assert tls.pending() == len(b"".join(records)) - len(found) - len(b"".join(left))
     assert found == b"".join(records)
     assert tls.pending() == 0

@@ -5,17 +5,37 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig, PrivacyConfig, parse_config
+from edgefl.config import (
+    DataConfig,
+    FederationConfig,
+    ModelConfig,
+    PartitionConfig,
+    PrivacyConfig,
+    parse_config,
+)
 from edgefl.config.toml import to_toml
 from edgefl.data.dataset import Dataset
 from edgefl.data.partitions.client_partition import Allotment, take
 from edgefl.errors import ConfigError, DataError
-from edgefl.tune.space import Choice, Range, cluster_space, draw, exploration_space, gate_space, local_space, with_options
+from edgefl.tune.space import (
+    Choice,
+    Range,
+    cluster_space,
+    draw,
+    exploration_space,
+    gate_space,
+    local_space,
+    with_options,
+)
 from edgefl.tune.stages import STAGES, chosen, experts_setting
 from edgefl.tune.trial import looks
 from edgefl.tune.validation import held_back, iid_setting, validation_shards
 
-AEM = FederationConfig(algorithm="aem", model=ModelConfig("aem-cnn"), options={"num_experts": 6, "learning_rate": 0.02, "epochs": 1})
+AEM = FederationConfig(
+    algorithm="aem",
+    model=ModelConfig("aem-cnn"),
+    options={"num_experts": 6, "learning_rate": 0.02, "epochs": 1},
+)
 
 
 def test_places_in_a_domain_by_hand():
@@ -33,8 +53,15 @@ def test_each_part_of_each_range_is_drawn_from_once(count, seed):
 
 
 def test_options_go_where_the_configuration_has_them():
-    found = with_options(AEM, {"epochs": 3, "model.hidden": 64, "local_options.hidden": 32, "local_options.dropout": 0.5})
-    assert found.options == {"num_experts": 6, "learning_rate": 0.02, "epochs": 3, "local_options": {"hidden": 32, "dropout": 0.5}}
+    found = with_options(
+        AEM, {"epochs": 3, "model.hidden": 64, "local_options.hidden": 32, "local_options.dropout": 0.5}
+    )
+    assert found.options == {
+        "num_experts": 6,
+        "learning_rate": 0.02,
+        "epochs": 3,
+        "local_options": {"hidden": 32, "dropout": 0.5},
+    }
     assert found.model.options == {"hidden": 64}
     assert AEM.options["epochs"] == 1
     assert AEM.model.options == {}
@@ -43,7 +70,9 @@ def test_options_go_where_the_configuration_has_them():
 def test_sizes_are_searched_where_the_network_is_the_papers():
     plain = FederationConfig(algorithm="aem", model=ModelConfig("lenet5"))
     assert set(cluster_space(plain)) == {"learning_rate", "weight_decay", "epochs"}
-    assert set(cluster_space(AEM)) - set(cluster_space(plain)) == {f"model.{n}" for n in ("filters1", "filters2", "hidden", "dropout")}
+    assert set(cluster_space(AEM)) - set(cluster_space(plain)) == {
+        f"model.{n}" for n in ("filters1", "filters2", "hidden", "dropout")
+    }
     assert set(local_space(AEM)) == {"local_learning_rate", "local_weight_decay"}
     both = with_options(AEM, {"local_model": "aem-cnn", "gate": "cnn"})
     assert {"local_options.filters2", "local_options.dropout"} < set(local_space(both))
@@ -55,22 +84,37 @@ def test_the_papers_values_lie_within_the_ranges():
     """Table 1 of the paper, and its epsilon of .33."""
     spaces = {**cluster_space(AEM), **local_space(AEM), **gate_space(AEM), **exploration_space(AEM)}
     table = {
-        "learning_rate": 5.86e-3, "weight_decay": 1.10e-3, "local_learning_rate": 2.69e-4, "local_weight_decay": 9.89e-3,
-        "gate_learning_rate": 3e-6, "gate_weight_decay": 6.88e-4, "epsilon": 0.33,
-    }  # fmt: skip
+        "learning_rate": 5.86e-3,
+        "weight_decay": 1.10e-3,
+        "local_learning_rate": 2.69e-4,
+        "local_weight_decay": 9.89e-3,
+        "gate_learning_rate": 3e-6,
+        "gate_weight_decay": 6.88e-4,
+        "epsilon": 0.33,
+    }
     assert all(spaces[name].low <= value <= spaces[name].high for name, value in table.items())
     both = with_options(AEM, {"local_model": "aem-cnn", "gate": "cnn"})
     sizes = {**cluster_space(both), **local_space(both), **gate_space(both)}
-    for table, filters1, filters2, hidden in (("model", 128, 32, 1024), ("local_options", 32, 256, 256), ("gate_options", 12, 12, 8)):
+    for table, filters1, filters2, hidden in (
+        ("model", 128, 32, 1024),
+        ("local_options", 32, 256, 256),
+        ("gate_options", 12, 12, 8),
+    ):
         for name, value in (("filters1", filters1), ("filters2", filters2), ("hidden", hidden)):
             assert value in sizes[f"{table}.{name}"].values
 
 
 def test_settings_of_the_stages():
     cluster, local, gate, exploration = (stage.setting(AEM) for stage in STAGES)
-    assert (cluster.algorithm, cluster.options) == ("ifca", {"num_experts": 1, "learning_rate": 0.02, "epochs": 1})
+    assert (cluster.algorithm, cluster.options) == (
+        "ifca",
+        {"num_experts": 1, "learning_rate": 0.02, "epochs": 1},
+    )
     assert [each.options["num_experts"] for each in (local, gate, exploration)] == [1, 6, 2]
-    assert all(each.algorithm == "aem" and each.options["learning_rate"] == 0.02 for each in (local, gate, exploration))
+    assert all(
+        each.algorithm == "aem" and each.options["learning_rate"] == 0.02
+        for each in (local, gate, exploration)
+    )
     assert experts_setting(AEM).options["num_experts"] == 6
 
 
@@ -78,14 +122,21 @@ def test_stages_by_number():
     assert [stage.name for stage in chosen("all")] == ["cluster", "local", "gate", "exploration"]
     assert [stage.name for stage in chosen("3, 1")] == ["cluster", "gate"]
     for text in ("", "5", "gate", "1,,2"):
-        with pytest.raises(ConfigError, match=r"expected all, or numbers such as 1,2; there are 1 \(cluster\)"):
+        with pytest.raises(
+            ConfigError, match=r"expected all, or numbers such as 1,2; there are 1 \(cluster\)"
+        ):
             chosen(text)
 
 
 def test_looks_by_hand():
     assert [looks(steps) for steps in (1, 2, 3, 9, 10, 100)] == [
-        (1,), (1, 2), (1, 3), (1, 3, 9), (1, 3, 9, 10), (11, 33, 99, 100),
-    ]  # fmt: skip
+        (1,),
+        (1, 2),
+        (1, 3),
+        (1, 3, 9),
+        (1, 3, 9, 10),
+        (11, 33, 99, 100),
+    ]
 
 
 def test_the_setting_is_iid():
@@ -122,19 +173,33 @@ def test_no_test_sample_is_read():
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 VALUE = st.recursive(
     st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False) | TEXT,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3), max_leaves=6,
-)  # fmt: skip
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
 OWN = {"name", "num_train", "num_test", "num_clients", "input_shape", "num_classes"}
 OPTIONS = st.dictionaries(TEXT.filter(lambda key: key not in OWN), VALUE, max_size=4)
 
 
-@given(rounds=st.integers(1, 1000), quorum=st.floats(0.01, 1), model=OPTIONS, data=OPTIONS, partition=OPTIONS, options=OPTIONS)
+@given(
+    rounds=st.integers(1, 1000),
+    quorum=st.floats(0.01, 1),
+    model=OPTIONS,
+    data=OPTIONS,
+    partition=OPTIONS,
+    options=OPTIONS,
+)
 def test_a_configuration_is_what_is_read_of_its_text(rounds, quorum, model, data, partition, options):
     config = FederationConfig(
-        rounds=rounds, quorum=quorum, algorithm="aem", options=options, broker="mqtts://host:8883",
-        model=ModelConfig("lenet5", (28, 28, 1), 10, model), data=DataConfig("digits", 5, 0, data),
-        partition=PartitionConfig("iid", 3, partition), privacy=PrivacyConfig(1.0, 0.7, 10, 1e-3),
-    )  # fmt: skip
+        rounds=rounds,
+        quorum=quorum,
+        algorithm="aem",
+        options=options,
+        broker="mqtts://host:8883",
+        model=ModelConfig("lenet5", (28, 28, 1), 10, model),
+        data=DataConfig("digits", 5, 0, data),
+        partition=PartitionConfig("iid", 3, partition),
+        privacy=PrivacyConfig(1.0, 0.7, 10, 1e-3),
+    )
     assert parse_config(to_toml(config)) == config
 
 

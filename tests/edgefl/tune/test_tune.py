@@ -110,7 +110,10 @@ def test_four_stages_a_federation_and_nothing_twice(run, config_file, tmp_path):
     with pytest.raises(ConfigError, match="holds the search of another configuration"):
         run("--samples", 2, "--out", out, "--seed", 9, config_file)
     (out / "1-cluster.json").write_text(json.dumps({**found["stages"][0], "best": {"epochs": 5}}))
-    with pytest.raises(ConfigError, match=r"stage 2 in .* was searched with other options of the stages before; remove its file"):
+    with pytest.raises(
+        ConfigError,
+        match=r"stage 2 in .* was searched with other options of the stages before; remove its file",
+    ):
         run("--stages", "2", "--samples", 2, "--out", out, config_file)
 
 
@@ -126,18 +129,37 @@ def built():
 def held():
     config = setting_of(parse_config(CONFIG))
     dataset = load_data(config.data, config.seed)
-    return config, validation_shards(dataset, make_allotments(dataset, config.partition, config.seed), config.seed)
+    return config, validation_shards(
+        dataset, make_allotments(dataset, config.partition, config.seed), config.seed
+    )
 
 
 def test_a_plan_of_the_same_structure_trains_as_one_of_its_own(built, held):
     """Only what a program takes as an input is left out of the structure."""
     config, shards = held
-    other = with_options(config, {
-        "learning_rate": 0.05, "weight_decay": 0.01, "epochs": 2, "local_learning_rate": 0.003, "local_weight_decay": 0.05,
-        "local_epochs": 1, "gate_learning_rate": 0.02, "gate_weight_decay": 0.001, "gate_epochs": 3, "epsilon": 0.8,
-    })  # fmt: skip
+    other = with_options(
+        config,
+        {
+            "learning_rate": 0.05,
+            "weight_decay": 0.01,
+            "epochs": 2,
+            "local_learning_rate": 0.003,
+            "local_weight_decay": 0.05,
+            "local_epochs": 1,
+            "gate_learning_rate": 0.02,
+            "gate_weight_decay": 0.001,
+            "gate_epochs": 3,
+            "epsilon": 0.8,
+        },
+    )
     assert structure(config) == structure(other)
-    for change in ({"weight_decay": 0.0}, {"num_experts": 3}, {"batch_size": 5}, {"gate": "features"}, {"model.x": 1}):
+    for change in (
+        {"weight_decay": 0.0},
+        {"num_experts": 3},
+        {"batch_size": 5},
+        {"gate": "features"},
+        {"model.x": 1},
+    ):
         assert structure(with_options(config, change)) != structure(config)
     ends = []
     for plan, initial in (fitted(built(config), other), built(other)):
@@ -152,7 +174,10 @@ def test_a_trial_reports_the_figures_of_the_simulation(built, held):
         own = stage.setting(config)
         plan, initial = built(own)
         reports = []
-        run_trial(Trial(stage, own, plan, initial, shards), lambda step, score, reports=reports: reports.append((step, score)))
+        run_trial(
+            Trial(stage, own, plan, initial, shards),
+            lambda step, score, reports=reports: reports.append((step, score)),
+        )
         assert [step for step, _ in reports] == ([1, 2] if stage.by_round else [1, 3, 4])
         if stage.federates:
             end = simulate(plan, initial, shards, own)
@@ -176,7 +201,9 @@ def test_what_cannot_be_searched(run, config_file, tmp_path):
     (tmp_path / "used" / "mine.txt").write_text("mine")
     with pytest.raises(ConfigError, match="is in use, expected a new or empty directory"):
         run("--out", tmp_path / "used", config_file)
-    config_file.write_text(CONFIG.replace('"aem"', '"ifca"').replace("local_epochs = 2\ngate_epochs = 2\n", ""))
+    config_file.write_text(
+        CONFIG.replace('"aem"', '"ifca"').replace("local_epochs = 2\ngate_epochs = 2\n", "")
+    )
     with pytest.raises(ConfigError, match="the algorithm is 'ifca', expected 'aem'"):
         run("--out", tmp_path / "new", config_file)
     with pytest.raises(ConfigError, match="expected all, or numbers"):
@@ -188,7 +215,14 @@ def test_the_table_marks_the_best():
     trials = [
         {"trial": 0, "options": {}, "score": 0.5, "step": 9, "seconds": 1.0, "ended": "full"},
         {"trial": 1, "options": {"epsilon": 0.2}, "score": 0.75, "step": 9, "seconds": 2.0, "ended": "full"},
-        {"trial": 2, "options": {"epsilon": 0.9}, "score": 0.875, "step": 1, "seconds": 0.25, "ended": "stopped"},
+        {
+            "trial": 2,
+            "options": {"epsilon": 0.9},
+            "score": 0.875,
+            "step": 1,
+            "seconds": 0.25,
+            "ended": "stopped",
+        },
     ]
     assert trials_table(Found(4, "exploration", {}, {"epsilon": 0.2}, 0.75, trials), 9).splitlines() == [
         "trial   epsilon  score  steps    s    ended",
@@ -205,7 +239,13 @@ def test_the_best_of_trials():
     def outcome(trial, score, ended=FULL):
         return Outcome(trial, {"epsilon": trial / 10}, score, 4, 1.0, ended)
 
-    outcomes = [outcome(0, 0.5), outcome(1, 0.9, STOPPED), outcome(2, 0.7), outcome(3, 0.7), outcome(4, 0.0, DIVERGED)]
+    outcomes = [
+        outcome(0, 0.5),
+        outcome(1, 0.9, STOPPED),
+        outcome(2, 0.7),
+        outcome(3, 0.7),
+        outcome(4, 0.0, DIVERGED),
+    ]
     assert best_of(STAGES[3], outcomes).trial == 2, "the first of the best that came to their end"
     with pytest.raises(DataError, match=r"no trial of stage 4 \(exploration\) came to its end"):
         best_of(STAGES[3], [replace(each, ended=DIVERGED) for each in outcomes])

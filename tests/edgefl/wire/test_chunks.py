@@ -1,4 +1,6 @@
-"""Chunks: any order, any repeats, any losses give the same bytes; the assembler says exactly what it lacks."""
+"""Chunks: any order, any repeats, any losses give the same bytes; the assembler says exactly what it
+lacks.
+"""
 
 import hashlib
 
@@ -11,7 +13,11 @@ from edgefl.wire.chunks import Assembler, chunk, chunk_count, indices_of, ranges
 
 
 def assembler_for(blob, chunk_bytes=1024, **changes):
-    made = {"sha256": hashlib.sha256(blob).hexdigest(), "size": len(blob), "count": chunk_count(len(blob), chunk_bytes)}
+    made = {
+        "sha256": hashlib.sha256(blob).hexdigest(),
+        "size": len(blob),
+        "count": chunk_count(len(blob), chunk_bytes),
+    }
     return Assembler(**{**made, "chunk_bytes": chunk_bytes, **changes})
 
 
@@ -63,7 +69,9 @@ def test_a_manifest_is_checked_before_memory_is_taken(changes, says):
         assembler_for(bytes(3000), **changes, limit=5000)
 
 
-@pytest.mark.parametrize(("index", "payload"), [(3, bytes(952)), (-1, bytes(1024)), (0, bytes(1023)), (2, bytes(1024))])
+@pytest.mark.parametrize(
+    ("index", "payload"), [(3, bytes(952)), (-1, bytes(1024)), (0, bytes(1023)), (2, bytes(1024))]
+)
 def test_a_chunk_of_another_place_or_length_is_refused(index, payload):
     with pytest.raises(WireError, match="expected"):
         assembler_for(bytes(3000)).add(index, payload)

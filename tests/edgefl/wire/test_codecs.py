@@ -10,7 +10,9 @@ from edgefl.errors import ConfigError, WireError
 from edgefl.wire.codecs import check_codec, pack, parts_of, rounded, unpack
 
 CODECS = ("fp32", "fp16", "int8", "top-1", "top-10", "top-50")
-ARRAYS = hnp.arrays(np.float32, hnp.array_shapes(min_dims=0, max_dims=3, max_side=7), elements=st.floats(-1e6, 1e6, width=32))
+ARRAYS = hnp.arrays(
+    np.float32, hnp.array_shapes(min_dims=0, max_dims=3, max_side=7), elements=st.floats(-1e6, 1e6, width=32)
+)
 
 
 def test_int8_by_hand():

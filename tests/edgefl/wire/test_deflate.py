@@ -1,4 +1,6 @@
-"""Deflated updates: planes by hand, the same bits back, and no bytes that take more memory than an update may."""
+"""Deflated updates: planes by hand, the same bits back, and no bytes that take more memory than an update
+may.
+"""
 
 import tracemalloc
 import zlib
@@ -34,14 +36,19 @@ def test_an_update_has_the_same_bits_and_fewer_bytes(codec):
     plain, deflated = (encode_models({"global": DELTA}, each) for each in (codec, f"{codec}+deflate"))
     assert len(deflated) < len(plain)
     assert len(deflated) <= models_limit(SPECS, f"{codec}+deflate")
-    one, two = decode_models(plain, SPECS, "pi-1", codec), decode_models(deflated, SPECS, "pi-1", check_codec(f"{codec}+deflate"))
-    assert {name: array.tobytes() for name, array in one["global"].items()} == {n: a.tobytes() for n, a in two["global"].items()}
+    one = decode_models(plain, SPECS, "pi-1", codec)
+    two = decode_models(deflated, SPECS, "pi-1", check_codec(f"{codec}+deflate"))
+    assert {name: array.tobytes() for name, array in one["global"].items()} == {
+        n: a.tobytes() for n, a in two["global"].items()
+    }
 
 
 def test_bytes_that_nothing_shortens_are_within_the_limit():
     noise = {"w": np.frombuffer(np.random.default_rng(1).bytes(4_000_000), np.float32)}
     noise = {"w": np.nan_to_num(noise["w"])}
-    assert len(encode_models({"global": noise}, "fp32+deflate")) <= models_limit({"global": specs_of(noise)}, "fp32+deflate")
+    assert len(encode_models({"global": noise}, "fp32+deflate")) <= models_limit(
+        {"global": specs_of(noise)}, "fp32+deflate"
+    )
 
 
 def test_an_answer_without_tensors():
@@ -53,7 +60,9 @@ def test_a_bomb_is_refused_before_its_memory_is_taken():
     assert len(bomb) < 100_000
     tracemalloc.start()
     try:
-        with pytest.raises(WireError, match=r"pi-1 sent \d+ bytes that unpack to more than \d+, the largest update"):
+        with pytest.raises(
+            WireError, match=r"pi-1 sent \d+ bytes that unpack to more than \d+, the largest update"
+        ):
             decode_models(bomb, SPECS, "pi-1", "int8+deflate")
         assert tracemalloc.get_traced_memory()[1] < 300_000
     finally:
@@ -74,7 +83,9 @@ def test_damaged_bytes_are_refused(change, says):
         decode_models(change(encode_models({"global": DELTA}, "int8+deflate")), SPECS, "pi-1", "int8+deflate")
 
 
-@pytest.mark.parametrize("name", ["deflate", "int8+zstd", "int8+deflate+deflate", "top-51+deflate", "+deflate"])
+@pytest.mark.parametrize(
+    "name", ["deflate", "int8+zstd", "int8+deflate+deflate", "top-51+deflate", "+deflate"]
+)
 def test_other_names_are_refused(name):
     with pytest.raises(ConfigError, match=r"and \+deflate after it or not"):
         check_codec(name)

@@ -11,7 +11,19 @@ from hypothesis import strategies as st
 
 from edgefl.errors import WireError
 from edgefl.wire import messages
-from edgefl.wire.messages import Begin, Claim, End, Manifest, Metrics, Receipt, State, Status, Summary, Task, Want
+from edgefl.wire.messages import (
+    Begin,
+    Claim,
+    End,
+    Manifest,
+    Metrics,
+    Receipt,
+    State,
+    Status,
+    Summary,
+    Task,
+    Want,
+)
 from edgefl.wire.strict_json import decode_json, encode_json
 
 TEXT = st.text(max_size=20)
@@ -19,17 +31,26 @@ NUMBER = st.floats(allow_nan=False, allow_infinity=False)
 WHOLE = st.integers(0, 2**62)
 RANGES = st.lists(st.tuples(WHOLE, WHOLE), max_size=5).map(tuple)
 BY_TYPE = {
-    "str": TEXT, "int": WHOLE, "float": NUMBER, "bool": st.booleans(), "Ranges": RANGES,
+    "str": TEXT,
+    "int": WHOLE,
+    "float": NUMBER,
+    "bool": st.booleans(),
+    "Ranges": RANGES,
     "tuple[str, ...]": st.lists(TEXT, max_size=4).map(tuple),
-    "Mapping[str, float]": st.dictionaries(TEXT, NUMBER, max_size=4), "Mapping[str, str]": st.dictionaries(TEXT, TEXT, max_size=4),
-}  # fmt: skip
+    "Mapping[str, float]": st.dictionaries(TEXT, NUMBER, max_size=4),
+    "Mapping[str, str]": st.dictionaries(TEXT, TEXT, max_size=4),
+}
 KINDS = [State, Status, Claim, Task, Manifest, Begin, End, Receipt, Want, Summary, Metrics]
 
 
 def name_of(annotation):
     if annotation == messages.Ranges:
         return "Ranges"
-    return annotation.__name__ if isinstance(annotation, type) else str(annotation).replace("collections.abc.", "")
+    return (
+        annotation.__name__
+        if isinstance(annotation, type)
+        else str(annotation).replace("collections.abc.", "")
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -41,7 +62,16 @@ def test_every_message_survives_json(kind, data):
 
 
 def receipt(**changes):
-    raw = {"round": 1, "sha256": "a", "outcome": "ok", "missing": [], "reason": "", "nonce": "", "ts": 1.5, "signature": ""}
+    raw = {
+        "round": 1,
+        "sha256": "a",
+        "outcome": "ok",
+        "missing": [],
+        "reason": "",
+        "nonce": "",
+        "ts": 1.5,
+        "signature": "",
+    }
     return json.dumps({k: v for k, v in (raw | changes).items() if v is not ...}).encode()
 
 
@@ -69,7 +99,9 @@ def test_each_fault_names_field_and_expectation(changes, says):
     assert says in str(caught.value)
 
 
-@pytest.mark.parametrize("payload", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 20000, b'{"ts":1,"ts":2}', b" " * 70_000])
+@pytest.mark.parametrize(
+    "payload", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 20000, b'{"ts":1,"ts":2}', b" " * 70_000]
+)
 def test_what_is_no_json_object_is_a_wire_error(payload):
     with pytest.raises(WireError):
         decode_json(Receipt, payload)
@@ -90,7 +122,9 @@ def test_text_of_any_script_travels_and_half_a_character_does_not():
 
 
 def test_a_number_that_is_not_finite_arrives_as_nan():
-    payload = encode_json(Metrics("pi-1", 1, {"loss": math.inf, "accuracy": math.nan}, 50.0, 60.0, math.nan, 1.0, 0.0))
+    payload = encode_json(
+        Metrics("pi-1", 1, {"loss": math.inf, "accuracy": math.nan}, 50.0, 60.0, math.nan, 1.0, 0.0)
+    )
     assert json.loads(payload)["values"] == {"loss": None, "accuracy": None}
     assert json.loads(payload)["temperature_c"] is None
     back = decode_json(Metrics, payload)
@@ -99,7 +133,23 @@ def test_a_number_that_is_not_finite_arrives_as_nan():
 
 def test_a_message_that_is_too_large_is_not_sent():
     with pytest.raises(WireError, match="at most 65536"):
-        encode_json(Task("s", 1, "federate", "p", {}, {f"m{i}" * 20: 1.0 for i in range(2000)}, 1, 9.0, "fp32", 0, 0.0, "n", 0.0))
+        encode_json(
+            Task(
+                "s",
+                1,
+                "federate",
+                "p",
+                {},
+                {f"m{i}" * 20: 1.0 for i in range(2000)},
+                1,
+                9.0,
+                "fp32",
+                0,
+                0.0,
+                "n",
+                0.0,
+            )
+        )
 
 
 def test_metrics_have_a_limit_of_their_own_both_ways():
@@ -119,12 +169,23 @@ def test_numbers_beyond_a_double_are_wire_errors(number):
 
 def test_an_optional_field_may_be_missing_and_a_required_one_may_not():
     """Also where Python has a default: a message without `started` has no place in the order of tasks."""
-    task = json.loads(encode_json(Task("s", 1, "federate", "p", {}, {}, 1, 9.0, "fp32", 0, 0.0, "n", 0.0, settings={"evaluate": 1.0})))
+    task = json.loads(
+        encode_json(
+            Task(
+                "s", 1, "federate", "p", {}, {}, 1, 9.0, "fp32", 0, 0.0, "n", 0.0, settings={"evaluate": 1.0}
+            )
+        )
+    )
     assert decode_json(Task, json.dumps(task).encode()).settings == {"evaluate": 1.0}
     without = {name: value for name, value in task.items() if name != "settings"}
     assert decode_json(Task, json.dumps(without).encode()).settings == {}
     for name in without:
         with pytest.raises(WireError, match=f"lacks the field '{name}'"):
-            decode_json(Task, json.dumps({key: value for key, value in without.items() if key != name}).encode())
+            decode_json(
+                Task, json.dumps({key: value for key, value in without.items() if key != name}).encode()
+            )
     with pytest.raises(WireError, match=r"Summary\.metrics is '1', expected an object"):
-        decode_json(Summary, encode_json(Summary(1, "p", 0, 0.0, 0.0, 0.0, 0.0, 0, 0, 0.0, (), 0.0)).replace(b"{}", b"1"))
+        decode_json(
+            Summary,
+            encode_json(Summary(1, "p", 0, 0.0, 0.0, 0.0, 0.0, 0, 0, 0.0, (), 0.0)).replace(b"{}", b"1"),
+        )

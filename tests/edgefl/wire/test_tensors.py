@@ -1,4 +1,6 @@
-"""Tensors on the wire: same weights same bytes, readable by safetensors itself; what is foreign is named and never allocated."""
+"""Tensors on the wire: same weights same bytes, readable by safetensors itself; what is foreign is named and
+never allocated.
+"""
 
 import json
 import struct
@@ -12,7 +14,15 @@ from safetensors.numpy import load, save
 
 from edgefl.errors import WireError
 from edgefl.plan.spec import TensorSpec
-from edgefl.wire.tensors import decode_models, decode_part, decode_weights, encode_models, encode_weights, size_limit, specs_of
+from edgefl.wire.tensors import (
+    decode_models,
+    decode_part,
+    decode_weights,
+    encode_models,
+    encode_weights,
+    size_limit,
+    specs_of,
+)
 
 WEIGHTS = {"conv/kernel": np.arange(6, dtype=np.float32).reshape(1, 2, 3), "conv/bias": np.float32([1, 2, 3])}
 SPECS = specs_of(WEIGHTS)
@@ -23,7 +33,9 @@ def drawn(seed, shapes):
     return {f"w{i}/k": rng.normal(size=shape).astype(np.float32) for i, shape in enumerate(shapes)}
 
 
-@given(seed=st.integers(0, 1000), shapes=st.lists(st.lists(st.integers(0, 4), max_size=4).map(tuple), max_size=5))
+@given(
+    seed=st.integers(0, 1000), shapes=st.lists(st.lists(st.integers(0, 4), max_size=4).map(tuple), max_size=5)
+)
 @settings(deadline=None, max_examples=40)
 def test_weights_survive_bit_for_bit_and_in_order(seed, shapes):
     weights = drawn(seed, shapes)
@@ -57,16 +69,37 @@ def entry(shape, low, high, dtype="F32"):
         (forged({"conv/kernel": 5}), "no safetensors"),
         (forged({"other": entry([1], 0, 4)}), "unknown tensor 'other', expected conv/kernel, conv/bias"),
         (encode_weights({"conv/bias": WEIGHTS["conv/bias"]}), "no tensor 'conv/kernel', expected (1, 2, 3)"),
-        (encode_weights({**WEIGHTS, "conv/bias": np.zeros(4, np.float32)}), "conv/bias of pi-3 is (4,), expected (3,)"),
+        (
+            encode_weights({**WEIGHTS, "conv/bias": np.zeros(4, np.float32)}),
+            "conv/bias of pi-3 is (4,), expected (3,)",
+        ),
         (bytes(save({**WEIGHTS, "conv/bias": np.zeros(3)})), "is F64, expected F32"),
-        (forged({"conv/kernel": entry([1, 2, 3], 0, 10**12), "conv/bias": entry([3], 24, 36)}), "expected 24 bytes"),
-        (forged({"conv/kernel": entry([1, 2, 3], 0, 24), "conv/bias": entry([3], 0, 12)}, bytes(36)), "overlap or leave holes"),
-        (forged({"conv/kernel": entry([1, 2, 3], 0, 24), "conv/bias": entry([3], 24, 36)}, bytes(30)), "30 bytes of tensors, expected 36"),
-        (forged({"conv/kernel": entry([1, 2, 3], 0, 24), "conv/bias": entry([3], 24, 36)}, bytes(99)), "99 bytes of tensors, expected 36"),
-        (forged({"conv/kernel": entry([1, 2, 3], -24, 0), "conv/bias": entry([3], 0, 12)}, bytes(12)), "overlap or leave holes"),
-        (encode_weights({**WEIGHTS, "conv/bias": np.float32([1, np.nan, np.inf])}), "conv/bias of pi-3 holds 2 NaN or infinite"),
+        (
+            forged({"conv/kernel": entry([1, 2, 3], 0, 10**12), "conv/bias": entry([3], 24, 36)}),
+            "expected 24 bytes",
+        ),
+        (
+            forged({"conv/kernel": entry([1, 2, 3], 0, 24), "conv/bias": entry([3], 0, 12)}, bytes(36)),
+            "overlap or leave holes",
+        ),
+        (
+            forged({"conv/kernel": entry([1, 2, 3], 0, 24), "conv/bias": entry([3], 24, 36)}, bytes(30)),
+            "30 bytes of tensors, expected 36",
+        ),
+        (
+            forged({"conv/kernel": entry([1, 2, 3], 0, 24), "conv/bias": entry([3], 24, 36)}, bytes(99)),
+            "99 bytes of tensors, expected 36",
+        ),
+        (
+            forged({"conv/kernel": entry([1, 2, 3], -24, 0), "conv/bias": entry([3], 0, 12)}, bytes(12)),
+            "overlap or leave holes",
+        ),
+        (
+            encode_weights({**WEIGHTS, "conv/bias": np.float32([1, np.nan, np.inf])}),
+            "conv/bias of pi-3 holds 2 NaN or infinite",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_foreign_says_tensor_received_expected(blob, says):
     with pytest.raises(WireError) as caught:
         decode_weights(blob, SPECS, "pi-3")
@@ -107,7 +140,9 @@ def test_a_model_may_be_a_part_of_the_plan():
     back = decode_part(encode_weights(part), SPECS, "the aggregator")
     assert list(back) == ["conv/kernel"]
     np.testing.assert_array_equal(back["conv/kernel"], part["conv/kernel"])
-    assert list(decode_part(encode_weights(WEIGHTS), SPECS, "the aggregator")) == [spec.name for spec in SPECS]
+    assert list(decode_part(encode_weights(WEIGHTS), SPECS, "the aggregator")) == [
+        spec.name for spec in SPECS
+    ]
     with pytest.raises(WireError, match="unknown tensor 'gate'"):
         decode_part(encode_weights({**part, "gate": np.zeros(2, np.float32)}), SPECS, "the aggregator")
     with pytest.raises(WireError, match="unknown tensor 'gate'"):

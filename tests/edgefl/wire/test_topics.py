@@ -45,17 +45,27 @@ def test_any_text_parses_or_is_a_wire_error(text):
 @pytest.mark.parametrize(
     "topic",
     [
-        "edgefl/v2/home", "edgefl/v3/home/state", "edgefl/v2/home/state/", "/edgefl/v2/home/state", "edgefl/v2/Home/state",
-        "edgefl/v2/home/device/../status", "edgefl/v2/home/device/pi-1/secrets", "edgefl/v2/home/round/x/summary",
-        "edgefl/v2/home/round/01/summary", f"edgefl/v2/home/blob/{'A' * 64}/0", f"edgefl/v2/home/device/pi-1/up/{'a' * 63}/0",
+        "edgefl/v2/home",
+        "edgefl/v3/home/state",
+        "edgefl/v2/home/state/",
+        "/edgefl/v2/home/state",
+        "edgefl/v2/Home/state",
+        "edgefl/v2/home/device/../status",
+        "edgefl/v2/home/device/pi-1/secrets",
+        "edgefl/v2/home/round/x/summary",
+        "edgefl/v2/home/round/01/summary",
+        f"edgefl/v2/home/blob/{'A' * 64}/0",
+        f"edgefl/v2/home/device/pi-1/up/{'a' * 63}/0",
     ],
-)  # fmt: skip
+)
 def test_foreign_topics_are_wire_errors(topic):
     with pytest.raises(WireError, match="topic"):
         parse_topic(topic)
 
 
-@pytest.mark.parametrize("bad", ["", "Pi", "pi/1", "pi+", "#", "-pi", "a" * 65, "pi 1", "café", "cohort", "init"])
+@pytest.mark.parametrize(
+    "bad", ["", "Pi", "pi/1", "pi+", "#", "-pi", "a" * 65, "pi 1", "café", "cohort", "init"]
+)
 def test_bad_client_ids_are_config_errors_with_a_remedy(bad):
     with pytest.raises(ConfigError, match="such as pi-1"):
         check_client_id(bad)

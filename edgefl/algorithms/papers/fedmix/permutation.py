@@ -1,9 +1,10 @@
 """FedMix where the mapping from samples to labels differs between clients: an expert for each kind of client.
 
-Reisser et al., Federated Mixture of Experts, arXiv:2107.06724, section 4.3 and appendix B: q(z|s) = pi itself takes the place of a gate.
-After each batch pi <- alpha pi + (1 - alpha) pi_now, pi_now proportional to exp(mean_i log p(y_i, k | x_i) / beta) (equations 11, 13), with
-p(y, k | x) = p_k(y|x) pi_k: the prior is what pi was before, so that what fits a little better is told apart within some rounds.
-The client ascends sum_k pi_k log p_k(y|x). That falls into one objective an expert, so each takes a classifier's step on the same
+Reisser et al., Federated Mixture of Experts, arXiv:2107.06724, section 4.3 and appendix B: q(z|s) = pi itself
+takes the place of a gate. After each batch pi <- alpha pi + (1 - alpha) pi_now, pi_now proportional to
+exp(mean_i log p(y_i, k | x_i) / beta) (equations 11, 13), with p(y, k | x) = p_k(y|x) pi_k: the prior is what
+pi was before, so that what fits a little better is told apart within some rounds. The client ascends sum_k
+pi_k log p_k(y|x). That falls into one objective an expert, so each takes a classifier's step on the same
 batch, with the learning rate times pi_k; the loss of that step is the likelihood that pi needs.
 Server as in FedMix: p(s|k) proportional to pi_k N_s, then Adam; pruning too, by pi.
 
@@ -45,7 +46,9 @@ TINY = 1e-6
 
 
 def next_pi(before: rs.Real, log_p: Mapping[int, float], beta: float, damping: float) -> rs.Real:
-    """Return pi after a batch: float64[experts]. log_p: of the experts looked at, mean log p_k(y|x); the others fade by the damping."""
+    """Return pi after a batch: float64[experts]. log_p: of the experts looked at, mean log p_k(y|x); the
+    others fade by the damping.
+    """
     looked_at = list(log_p)
     prior = np.log(np.maximum(before[looked_at], TINY))
     now = np.zeros_like(before)
@@ -68,16 +71,19 @@ def fedmix_permutation(
 ) -> Algorithm:
     """Return FedMix for permuted labels; a client's mixture is its experts by pi.
 
-    Expert 0 starts from the initial weights, the others from further draws, pi starts uniform. damping: alpha. beta: temperature of
-    pi. prune: eta; an expert with pi_k < eta / K is not looked at any more by this client, 0 keeps all. mixture: "sum" for
-    sum_k pi_k p_k, "likeliest" for the expert of the largest pi alone, which takes a K-th of the memory.
+    Expert 0 starts from the initial weights, the others from further draws, pi starts uniform. damping:
+    alpha. beta: temperature of pi. prune: eta; an expert with pi_k < eta / K is not looked at any more by
+    this client, 0 keeps all. mixture: "sum" for sum_k pi_k p_k, "likeliest" for the expert of the largest pi
+    alone, which takes a K-th of the memory.
     Raises ConfigError for options that are no such thing.
     """
     del batch_size
     check_experts(num_experts, prune)
     check_choice("mixture", mixture, ["sum", "likeliest"])
     if beta == 0 or damping > 1:
-        raise ConfigError(f"[algorithm] beta is {beta}, expected above 0; damping is {damping}, expected from 0 to 1")
+        raise ConfigError(
+            f"[algorithm] beta is {beta}, expected above 0; damping is {damping}, expected from 0 to 1"
+        )
     threshold = prune / num_experts
 
     def kept_pi(state: ClientState) -> rs.Real | None:
@@ -85,7 +91,11 @@ def fedmix_permutation(
         return kept.astype(np.float64) if kept.shape == (num_experts,) else None
 
     def init(weights: Weights, rng: np.random.Generator) -> ServerState:
-        return ServerState(1, FEDERATE, {name_of(k): model for k, model in enumerate(first_weights(weights, num_experts, rng))})
+        return ServerState(
+            1,
+            FEDERATE,
+            {name_of(k): model for k, model in enumerate(first_weights(weights, num_experts, rng))},
+        )
 
     def broadcast(state: ServerState, client_id: str) -> Broadcast:
         return broadcast_to(state, client_id, num_experts, threshold)
@@ -94,17 +104,25 @@ def fedmix_permutation(
         broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
     ) -> tuple[Update, ClientState]:
         assert learner is not None
-        models, x, y = experts(broadcast.models), shard.x_train, shard.y_train
+        models = experts(broadcast.models)
+        x = shard.x_train
+        y = shard.y_train
         kept = kept_pi(state)
         pi = np.full(num_experts, 1 / num_experts) if kept is None else kept
-        now, total = {k: dict(model) for k, model in models.items()}, 0.0
+        now = {k: dict(model) for k, model in models.items()}
+        total = 0.0
         for _ in range(epochs):
             for index, weight in batches(len(y), learner.spec.signature("train").batch_size, rng):
-                own, seed, losses = index[weight > 0], int(rng.integers(1 << 62)), {}
+                own = index[weight > 0]
+                seed = int(rng.integers(1 << 62))
+                losses = {}
                 for k in used_of(models, pi, threshold):
                     # each expert sees the same batch and noise, as it would in one joint step
-                    same, hyper = np.random.Generator(np.random.PCG64(seed)), {"learning_rate": learning_rate * float(pi[k])}
-                    trained, losses[k] = learner.fit("train", now[k], {"x": x[own]}, y[own], epochs=1, rng=same, hyper=hyper)
+                    same = np.random.Generator(np.random.PCG64(seed))
+                    hyper = {"learning_rate": learning_rate * float(pi[k])}
+                    trained, losses[k] = learner.fit(
+                        "train", now[k], {"x": x[own]}, y[own], epochs=1, rng=same, hyper=hyper
+                    )
                     now[k] |= trained
                 total += sum(float(pi[k]) * loss for k, loss in losses.items()) * len(own)
                 pi = next_pi(pi, {k: -loss for k, loss in losses.items()}, beta, damping)
@@ -117,15 +135,25 @@ def fedmix_permutation(
         means, state = expert_means(state, updates, num_experts, threshold)
         return step_each(state, means, server_learning_rate)
 
-    def personalize(broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator) -> tuple[Mixture, ClientState]:
+    def personalize(
+        broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
+    ) -> tuple[Mixture, ClientState]:
         assert learner is not None
-        models, pi = experts(broadcast.models), kept_pi(state)
+        models = experts(broadcast.models)
+        pi = kept_pi(state)
         if pi is None:
-            log_p = {k: float(label_log_p(learner, "predict", model, shard.x_train, shard.y_train).mean()) for k, model in models.items()}
+            log_p = {
+                k: float(label_log_p(learner, "predict", model, shard.x_train, shard.y_train).mean())
+                for k, model in models.items()
+            }
             pi = next_pi(np.full(num_experts, 1 / num_experts), log_p, beta, 0.0)
         used = used_of(models, pi, threshold)
-        shares, own = rs.pruned(pi, used), models[max(used, key=lambda k: pi[k])]
-        diagnostics = {"assignment": float(pi.argmax()), **{f"responsibility/{k}": float(value) for k, value in enumerate(pi)}}
+        shares = rs.pruned(pi, used)
+        own = models[max(used, key=lambda k: pi[k])]
+        diagnostics = {
+            "assignment": float(pi.argmax()),
+            **{f"responsibility/{k}": float(value) for k, value in enumerate(pi)},
+        }
         peers = {"expert": Peer("predict", own)}
         if mixture == "likeliest":
             return Mixture(own, peers, diagnostics), state
@@ -137,9 +165,18 @@ def fedmix_permutation(
 
 
 def _weighted(models: Mapping[int, Weights], shares: rs.Real, likeliest: Weights) -> Weights:
-    """Return the weights of sum_k pi_k p_k; the place of an expert that the client has not is taken by its likeliest, with a share of 0."""
-    parts = {f"expert{k}/{name}": array for k in range(len(shares)) for name, array in models.get(k, likeliest).items()}
-    return {**parts, **{f"responsibility/{k}": np.array([value], np.float32) for k, value in enumerate(shares)}}
+    """Return the weights of sum_k pi_k p_k; the place of an expert that the client has not is taken by its
+    likeliest, with a share of 0.
+    """
+    parts = {
+        f"expert{k}/{name}": array
+        for k in range(len(shares))
+        for name, array in models.get(k, likeliest).items()
+    }
+    return {
+        **parts,
+        **{f"responsibility/{k}": np.array([value], np.float32) for k, value in enumerate(shares)},
+    }
 
 
 def permutation_objectives(network: "Network", options: Mapping[str, Any]) -> tuple["Objective", ...]:
@@ -157,7 +194,9 @@ def permutation_objectives(network: "Network", options: Mapping[str, Any]) -> tu
     shares = tuple(TensorSpec(f"responsibility/{k}", (1,)) for k in range(len(names)))
 
     def seen(weights: Tensors, data: Tensors) -> tuple[list[Tensor], list[Tensor]]:
-        return [weights[spec.name] for spec in shares], [network.apply(of.under(name, weights), data["x"])[0] for name in names]
+        return [weights[spec.name] for spec in shares], [
+            network.apply(of.under(name, weights), data["x"])[0] for name in names
+        ]
 
     def out(weights: Tensors, data: Tensors) -> Tensor:
         return log_mixed(*seen(weights, data))
@@ -165,12 +204,23 @@ def permutation_objectives(network: "Network", options: Mapping[str, Any]) -> tu
     def exported(weights: Tensors, data: Tensors) -> Tensor:
         return mixed(*seen(weights, data))
 
-    whole = of.Objective(MIXTURE, "predict", predict.batch_size, predict.data, frozen=(*parts, *shares), out=out, exported=exported)
+    whole = of.Objective(
+        MIXTURE,
+        "predict",
+        predict.batch_size,
+        predict.data,
+        frozen=(*parts, *shares),
+        out=out,
+        exported=exported,
+    )
     return train, predict, whole
 
 
 ENTRIES = {
     "fedmix-permutation": entry(
-        fedmix_permutation, permutation_objectives, "Reisser et al., arXiv:2107.06724, appendix B", models="num_experts"
+        fedmix_permutation,
+        permutation_objectives,
+        "Reisser et al., arXiv:2107.06724, appendix B",
+        models="num_experts",
     )
 }

@@ -39,7 +39,9 @@ def test_cosine_by_hand():
 
 
 def test_average_linkage_by_hand():
-    """Unit vectors at 0, 18, 40, 58 degrees: 1 - cos 18 twice, then the mean over 40, 58, 22 and 40 degrees."""
+    """Unit vectors at 0, 18, 40, 58 degrees: 1 - cos 18 twice, then the mean over 40, 58, 22 and 40
+    degrees.
+    """
     angles = np.radians([0, 18, 40, 58])
     heights = average(np.stack([np.cos(angles), np.sin(angles)], axis=1))[:, 2]
     expected = [1 - np.cos(np.radians(18))] * 2 + [1 - np.cos(np.radians([40, 58, 22, 40])).mean()]
@@ -95,7 +97,8 @@ def test_the_widest_gap_finds_the_groups():
 
 
 def test_the_widest_gap_is_not_sought_between_the_lowest_merges():
-    """Four groups of four: two pairs of clients agree by chance (.10 and .12), all others of a group are .60 apart, groups .90.
+    """Four groups of four: two pairs of clients agree by chance (.10 and .12), all others of a group are .60
+    apart, groups .90.
 
     The widest gap, .12 to .60, would leave 14 clusters; the gap from .60 to .90 leaves the four groups.
     """
@@ -173,6 +176,7 @@ def test_a_cut_parts_exactly_what_merges_above_it(vectors, at):
 @given(count=st.integers(1, 9), seed=st.integers(0, 999))
 def test_without_ties_the_order_of_clients_changes_nothing(count, seed):
     rng = np.random.default_rng(seed)
-    vectors, order = rng.normal(size=(count, 3)), rng.permutation(count)
+    vectors = rng.normal(size=(count, 3))
+    order = rng.permutation(count)
     labels, moved = (cut_into(average(each), 3).labels for each in (vectors, vectors[order]))
     np.testing.assert_array_equal(labels[order][:, None] == labels[order], moved[:, None] == moved)

@@ -1,4 +1,6 @@
-"""Clusters on a compiled plan: the laws on LiteRT, the same numbers as Keras, and batch norms that keep their statistics at home."""
+"""Clusters on a compiled plan: the laws on LiteRT, the same numbers as Keras, and batch norms that keep their
+statistics at home.
+"""
 
 import keras
 import numpy as np
@@ -33,7 +35,9 @@ def compiled(tmp_path_factory):
     )
     path = tmp_path_factory.mktemp("model") / "normed.keras"
     model.save(path)
-    return build_plan(FederationConfig(algorithm="fedap", options=FEDAP, model=ModelConfig(str(path), (8, 8, 1), 10)))
+    return build_plan(
+        FederationConfig(algorithm="fedap", options=FEDAP, model=ModelConfig(str(path), (8, 8, 1), 10))
+    )
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +49,16 @@ def learner(compiled):
 def own_digits(digits):
     """Three clients: two with digits 0 to 4, one with the others."""
     x, y = digits
-    low, high = np.flatnonzero(y < 5), np.flatnonzero(y >= 5)
+    low = np.flatnonzero(y < 5)
+    high = np.flatnonzero(y >= 5)
     parts = {"pi-0": low[:60], "pi-1": low[60:120], "pi-2": high[:60]}
     return {c: Shard(x[i[:40]], y[i[:40]], x[i[40:]], y[i[40:]], 10) for c, i in parts.items()}
 
 
-@pytest.mark.parametrize(("name", "options"), [("fedap", FEDAP), ("fedap", {**FEDAP, "share_statistics": True}), ("clustered", CLUSTERED)])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("fedap", FEDAP), ("fedap", {**FEDAP, "share_statistics": True}), ("clustered", CLUSTERED)],
+)
 def test_laws_hold_on_a_compiled_plan(name, options, compiled, learner, own_digits):
     check_algorithm(lambda each: make_algorithm(name, each, options), learner, compiled[1], own_digits)
 
@@ -70,19 +78,23 @@ def test_keras_and_litert_place_and_train_clients_alike(compiled, learner, own_d
     ends = []
     for each in (learner, keras_learner(compiled[0].spec)):
         algorithm = make_algorithm("fedap", each, FEDAP)
-        state, own = algorithm.init(compiled[1], rng_for(1, 0)), dict.fromkeys(own_digits, ClientState())
+        state = algorithm.init(compiled[1], rng_for(1, 0))
+        own = dict.fromkeys(own_digits, ClientState())
         for _ in range(3):
             state, _ = round_of(algorithm, state, own_digits, own)
         ends.append(state)
     assert assignments(ends[0]) == assignments(ends[1]) == {"pi-0": 0, "pi-1": 0, "pi-2": 1}
     for model, weights in ends[0].models.items():
         for name, array in weights.items():
-            np.testing.assert_allclose(array, ends[1].models[model][name], atol=1e-4, err_msg=f"{model} {name}")
+            np.testing.assert_allclose(
+                array, ends[1].models[model][name], atol=1e-4, err_msg=f"{model} {name}"
+            )
 
 
 def test_moving_statistics_stay_on_the_device(compiled, learner, own_digits):
     algorithm = make_algorithm("fedap", learner, FEDAP)
-    state, own = algorithm.init(compiled[1], rng_for(1, 0)), dict.fromkeys(own_digits, ClientState())
+    state = algorithm.init(compiled[1], rng_for(1, 0))
+    own = dict.fromkeys(own_digits, ClientState())
     after, told = round_of(algorithm, state, own_digits, own)
     initial = statistics(compiled[1])
     assert sorted(initial) == ["norm/moving_mean", "norm/moving_variance"]
@@ -94,14 +106,17 @@ def test_moving_statistics_stay_on_the_device(compiled, learner, own_digits):
     assert not np.array_equal(after.models["global"]["norm/gamma"], compiled[1]["norm/gamma"])
     for personal, expected in ((own["pi-0"], own["pi-0"].arrays), (ClientState(), initial)):
         bare = make_algorithm("fedap", learner, {**FEDAP, "personalize_epochs": 0})
-        mixture, _ = bare.personalize(bare.broadcast(after, "pi-0"), personal, own_digits["pi-0"], rng_for(1, 2, "pi-0"))
+        mixture, _ = bare.personalize(
+            bare.broadcast(after, "pi-0"), personal, own_digits["pi-0"], rng_for(1, 2, "pi-0")
+        )
         for name, array in expected.items():
             np.testing.assert_array_equal(mixture.weights[name], array)
 
 
 def test_shared_statistics_are_averaged(compiled, learner, own_digits):
     algorithm = make_algorithm("fedap", learner, {**FEDAP, "share_statistics": True})
-    state, own = algorithm.init(compiled[1], rng_for(1, 0)), dict.fromkeys(own_digits, ClientState())
+    state = algorithm.init(compiled[1], rng_for(1, 0))
+    own = dict.fromkeys(own_digits, ClientState())
     after, told = round_of(algorithm, state, own_digits, own)
     mean = np.mean([update.deltas["global"]["norm/moving_mean"] for update in told], axis=0)
     np.testing.assert_allclose(after.models["global"]["norm/moving_mean"], mean, atol=1e-6)

@@ -9,18 +9,30 @@ from edgefl.algorithms.papers.fedap import cut_by_distance
 from edgefl.algorithms.registry import full_options
 from edgefl.types import ServerState, Update
 
-START = {"conv/kernel": np.ones((1, 1, 1, 1), np.float32), "fc/bias": np.zeros(1, np.float32), "fc/kernel": np.zeros((1, 1), np.float32)}
+START = {
+    "conv/kernel": np.ones((1, 1, 1, 1), np.float32),
+    "fc/bias": np.zeros(1, np.float32),
+    "fc/kernel": np.zeros((1, 1), np.float32),
+}
 STATE = ServerState(1, "cluster", {"global": START, "initial": START})
 
 
 def update(client: str, x: float, y: float, trunk: float) -> Update:
     """What changed the dense layer to the vector (y, x): bias before kernel."""
-    delta = {"conv/kernel": np.full((1, 1, 1, 1), trunk), "fc/bias": np.full(1, y), "fc/kernel": np.full((1, 1), x)}
-    return Update(client, 1, 10, {"global": {name: array.astype(np.float32) for name, array in delta.items()}})
+    delta = {
+        "conv/kernel": np.full((1, 1, 1, 1), trunk),
+        "fc/bias": np.full(1, y),
+        "fc/kernel": np.full((1, 1), x),
+    }
+    return Update(
+        client, 1, 10, {"global": {name: array.astype(np.float32) for name, array in delta.items()}}
+    )
 
 
 def test_dense_layers_by_cosine():
-    """The vectors of clustered learning's oracle: a and b are alike by .98, a and c by .6, a and d not at all."""
+    """The vectors of clustered learning's oracle: a and b are alike by .98, a and c by .6, a and d not at
+    all.
+    """
     vectors = {"a": (1, 0), "b": (0.98, 0.199), "c": (0.6, 0.8), "d": (0, 1)}
     updates = [update(client, *vector, trunk=9) for client, vector in vectors.items()]
     after = divided(STATE, updates, cut_by_similarity(updates, START, 0.9, "threshold", "weights", ""))
@@ -38,7 +50,10 @@ def test_whole_models_by_wards_method():
     after = divided(STATE, updates, cut_by_distance(updates, "distance", 4.0, 0))
     told = likeness("fedap", full_options("fedap", {}), after)
     np.testing.assert_allclose([row[2] for row in told["linkage"]], [1, 3, 5.385165], atol=1e-4)
-    assert (told["layer"], told["assignment"]) == ("what training changed in the whole model", {"0": 0, "1": 0, "2": 1, "3": 1})
+    assert (told["layer"], told["assignment"]) == (
+        "what training changed in the whole model",
+        {"0": 0, "1": 0, "2": 1, "3": 1},
+    )
 
 
 def test_nothing_is_told_of_other_rounds():
@@ -48,4 +63,6 @@ def test_nothing_is_told_of_other_rounds():
     later = ServerState(3, after.phase, after.models, after.slots, after.scalars)
     assert likeness("clustered", full_options("clustered", {}), later) is None
     assert likeness("clustered", full_options("clustered", {}), STATE) is None
-    assert likeness("fedavg", full_options("fedavg", {}), ServerState(2, "federate", {"global": START})) is None
+    assert (
+        likeness("fedavg", full_options("fedavg", {}), ServerState(2, "federate", {"global": START})) is None
+    )

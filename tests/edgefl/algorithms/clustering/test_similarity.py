@@ -3,15 +3,27 @@
 import numpy as np
 import pytest
 
-from edgefl.algorithms.clustering.similarity import compared, layer_of, layer_similarities, pretrain, similarity_lines, vector
+from edgefl.algorithms.clustering.similarity import (
+    compared,
+    layer_of,
+    layer_similarities,
+    pretrain,
+    similarity_lines,
+    vector,
+)
 from edgefl.errors import ConfigError
 from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
 from edgefl.types import Shard
 
 SHAPES = {
-    "conv1/kernel": (3, 3, 1, 2), "conv1/bias": (2,), "bn/gamma": (2,), "fc1/kernel": (4, 3), "fc1/bias": (3,), "fc10/kernel": (3, 2),
+    "conv1/kernel": (3, 3, 1, 2),
+    "conv1/bias": (2,),
+    "bn/gamma": (2,),
+    "fc1/kernel": (4, 3),
+    "fc1/bias": (3,),
+    "fc10/kernel": (3, 2),
     "head/fc/kernel": (2, 2),
-}  # fmt: skip
+}
 WEIGHTS = {name: np.full(shape, i, np.float32) for i, (name, shape) in enumerate(SHAPES.items())}
 
 
@@ -30,7 +42,10 @@ def test_dense_layers_with_their_biases_or_those_named_are_compared(layers, name
 
 @pytest.mark.parametrize(
     ("weights", "layers", "words"),
-    [({"conv/kernel": np.zeros((1, 1, 1, 1))}, "", "no dense layer"), (WEIGHTS, "fc", "'fc', which the model has not; it has bn, conv1")],
+    [
+        ({"conv/kernel": np.zeros((1, 1, 1, 1))}, "", "no dense layer"),
+        (WEIGHTS, "fc", "'fc', which the model has not; it has bn, conv1"),
+    ],
 )
 def test_nothing_to_compare_is_an_error(weights, layers, words):
     with pytest.raises(ConfigError, match=words):
@@ -38,20 +53,30 @@ def test_nothing_to_compare_is_an_error(weights, layers, words):
 
 
 def test_a_vector_holds_the_named_weights_in_order():
-    assert vector({"a": np.array([[1, 2], [3, 4]], np.float32), "b": np.array([5], np.float32)}, ("b", "a")).tolist() == [5, 1, 2, 3, 4]
+    assert vector(
+        {"a": np.array([[1, 2], [3, 4]], np.float32), "b": np.array([5], np.float32)}, ("b", "a")
+    ).tolist() == [5, 1, 2, 3, 4]
     assert layer_of("block/fc/kernel") == "block/fc"
     assert layer_of("w") == "w"
 
 
 def models(*angles):
-    return [{"conv/kernel": np.ones((1, 1, 1, 2), np.float32), "fc/kernel": np.array([[np.cos(a), np.sin(a)]], np.float32)} for a in angles]
+    return [
+        {
+            "conv/kernel": np.ones((1, 1, 1, 2), np.float32),
+            "fc/kernel": np.array([[np.cos(a), np.sin(a)]], np.float32),
+        }
+        for a in angles
+    ]
 
 
 def test_a_heat_map_a_layer_by_hand():
     maps = layer_similarities(models(0, np.pi / 3, np.pi / 2))
     assert list(maps) == ["conv", "fc"]
     np.testing.assert_allclose(maps["conv"], np.ones((3, 3)), atol=1e-6)
-    np.testing.assert_allclose(maps["fc"], [[1, 0.5, 0], [0.5, 1, np.sqrt(0.75)], [0, np.sqrt(0.75), 1]], atol=1e-6)
+    np.testing.assert_allclose(
+        maps["fc"], [[1, 0.5, 0], [0.5, 1, np.sqrt(0.75)], [0, np.sqrt(0.75), 1]], atol=1e-6
+    )
 
 
 def test_lines_run_over_pairs_by_hand():
@@ -61,7 +86,9 @@ def test_lines_run_over_pairs_by_hand():
 
 
 def test_pretraining_keeps_a_checkpoint_an_epoch_and_tells_tasks_apart():
-    """Two clients see classes 0 and 1, two see 2 and 3: pairs (0, 1) and (2, 3) stay more alike than the others."""
+    """Two clients see classes 0 and 1, two see 2 and 3: pairs (0, 1) and (2, 3) stay more alike than the
+    others.
+    """
     rng = np.random.default_rng(2)
     shards = {}
     for i in range(4):

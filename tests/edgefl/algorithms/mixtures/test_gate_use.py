@@ -26,26 +26,44 @@ def initial(learner):
 def personalized(name, options, shard):
     learner, algorithm = made(name, options)
     state = replace(algorithm.init(initial(learner), rng_for(1, 0, "init")), phase=PERSONALIZE)
-    mixture, _ = algorithm.personalize(algorithm.broadcast(state, "pi-1"), ClientState(), shard, rng_for(1, 2, "pi-1"))
+    mixture, _ = algorithm.personalize(
+        algorithm.broadcast(state, "pi-1"), ClientState(), shard, rng_for(1, 2, "pi-1")
+    )
     return learner, mixture
 
 
 def test_pfl_moe_by_hand():
-    """Two samples whose gates are sigmoid(0) = 1/2 and sigmoid(ln 3) = 3/4 of the federated classifier: 5/8 and 3/8 on average."""
+    """Two samples whose gates are sigmoid(0) = 1/2 and sigmoid(ln 3) = 3/4 of the federated classifier: 5/8
+    and 3/8 on average.
+    """
     learner, _ = made("pfl-mf", {})
-    weights = {"gate/kernel": np.array([[np.log(3)], [0], [0], [0]], np.float32), "gate/bias": np.zeros(1, np.float32)}
+    weights = {
+        "gate/kernel": np.array([[np.log(3)], [0], [0], [0]], np.float32),
+        "gate/bias": np.zeros(1, np.float32),
+    }
     x = np.array([[0, 1, 2, 3], [1, 5, 5, 5]], np.float32)
     assert gate_figures(learner, weights, x) == pytest.approx({"gate_0": 0.625, "gate_1": 0.375})
     learner, _ = made("pfl-mfe", {})
     trunk = {"trunk/kernel": 2 * np.eye(4, dtype=np.float32)}  # features are twice the samples
-    assert gate_figures(learner, {**weights, **trunk}, x) == pytest.approx({"gate_0": (0.5 + 0.9) / 2, "gate_1": 0.3})
+    assert gate_figures(learner, {**weights, **trunk}, x) == pytest.approx(
+        {"gate_0": (0.5 + 0.9) / 2, "gate_1": 0.3}
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "options"),
     [
         ("aem", {"num_experts": 2, "gate_epochs": 5, "local_epochs": 3, "gate_learning_rate": 0.1}),
-        ("aem", {"num_experts": 3, "gate": "features", "gate_epochs": 5, "local_epochs": 3, "gate_learning_rate": 0.1}),
+        (
+            "aem",
+            {
+                "num_experts": 3,
+                "gate": "features",
+                "gate_epochs": 5,
+                "local_epochs": 3,
+                "gate_learning_rate": 0.1,
+            },
+        ),
         ("fedmix", {"num_experts": 3, "gate_epochs": 5, "learning_rate": 0.1}),
     ],
 )
@@ -64,7 +82,10 @@ def test_on_training_samples_it_is_what_the_diagnostics_say(name, options, shard
 def test_by_class_by_hand():
     """Gates of 1/2 for the sample of class 2, of 3/4 and 9/10 for those of class 0."""
     learner, _ = made("pfl-mf", {})
-    weights = {"gate/kernel": np.array([[np.log(3)], [0], [0], [0]], np.float32), "gate/bias": np.zeros(1, np.float32)}
+    weights = {
+        "gate/kernel": np.array([[np.log(3)], [0], [0], [0]], np.float32),
+        "gate/bias": np.zeros(1, np.float32),
+    }
     x = np.array([[1, 9, 9, 9], [0, 1, 2, 3], [2, 5, 5, 5]], np.float32)
     found = gate_by_class(learner, weights, x, np.array([0, 2, 0]))
     np.testing.assert_allclose(found, [[0, 2, 0.825, 0.175], [2, 1, 0.5, 0.5]], atol=1e-6)

@@ -16,12 +16,15 @@ def test_of_a_client_and_of_an_expert_by_hand():
     """Oracle 8."""
     of_client = rs.by_client(OF_LABEL, LABELS)
     np.testing.assert_allclose(of_client, [[0.55, 0.45], [0.425, 0.575]])
-    np.testing.assert_allclose(rs.by_expert(of_client, [100, 300]), [[0.30137, 0.206897], [0.69863, 0.793103]], atol=1e-6)
+    np.testing.assert_allclose(
+        rs.by_expert(of_client, [100, 300]), [[0.30137, 0.206897], [0.69863, 0.793103]], atol=1e-6
+    )
 
 
 def test_marginal_entropy_and_its_slope_by_hand():
     """Oracle 9."""
-    phi, shares = np.log(OF_LABEL), [0.25, 0.25, 0.5]
+    phi = np.log(OF_LABEL)
+    shares = [0.25, 0.25, 0.5]
     assert rs.marginal_entropy(phi, shares) == pytest.approx(0.691897, abs=1e-6)
     slope = rs.marginal_entropy_gradient(phi, shares)
     np.testing.assert_allclose(slope[:, 0], [-0.002252, -0.004003, -0.012510], atol=1e-6)
@@ -29,7 +32,9 @@ def test_marginal_entropy_and_its_slope_by_hand():
 
 
 def test_specialization_by_hand():
-    """H(.5, .5) = log 2, H(.75, .25) = .562335, H(1, 0) = 0: 1 - (.693147 + .562335 + 0) / 3 / .693147 = .396241."""
+    """H(.5, .5) = log 2, H(.75, .25) = .562335, H(1, 0) = 0: 1 - (.693147 + .562335 + 0) / 3 / .693147 =
+    .396241.
+    """
     assert rs.specialization([[0.5, 0.5], [0.75, 0.25], [1.0, 0.0]]) == pytest.approx(0.396241, abs=1e-6)
     assert rs.specialization([[1.0], [1.0]]) == 0.0
 
@@ -71,7 +76,9 @@ def test_the_entropy_slope_is_its_derivative(phi, seed):
     shares = np.random.default_rng(seed).dirichlet(np.ones(len(phi)))
     step = np.random.default_rng(seed + 1).normal(size=phi.shape)
     ahead, back = (rs.marginal_entropy(phi + sign * 1e-5 * step, shares) for sign in (1, -1))
-    assert (rs.marginal_entropy_gradient(phi, shares) * step).sum() == pytest.approx((ahead - back) / 2e-5, abs=1e-7)
+    assert (rs.marginal_entropy_gradient(phi, shares) * step).sum() == pytest.approx(
+        (ahead - back) / 2e-5, abs=1e-7
+    )
 
 
 @given(phi=logits, sizes=st.lists(st.integers(1, 500), min_size=4, max_size=4), seed=st.integers(0, 99))
@@ -88,8 +95,11 @@ def test_all_are_distributions(phi, sizes, seed):
 
 
 def test_divergence_of_gradients_by_hand():
-    """Equation 16: two clients at right angles, .25 and .75: 2 * .25 * .75 * .5 = .1875 a tensor; opposite: .375."""
-    x, y = np.array([2.0, 0.0], np.float32), np.array([0.0, 0.5], np.float32)
+    """Equation 16: two clients at right angles, .25 and .75: 2 * .25 * .75 * .5 = .1875 a tensor; opposite:
+    .375.
+    """
+    x = np.array([2.0, 0.0], np.float32)
+    y = np.array([0.0, 0.5], np.float32)
     assert gradient_divergence([{"w": x}, {"w": y}], [100, 300]) == pytest.approx(0.1875)
     assert gradient_divergence([{"w": x}, {"w": -x}], [0.25, 0.75]) == pytest.approx(0.375)
     assert gradient_divergence([{"w": x, "v": x}, {"w": y, "v": x}], [0.25, 0.75]) == pytest.approx(0.1875)

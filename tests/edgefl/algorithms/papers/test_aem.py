@@ -15,15 +15,28 @@ from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
 from edgefl.rng import rng_for
 from edgefl.types import ClientState, Shard
 
-QUICK = {"local_epochs": 6, "local_learning_rate": 0.1, "gate_epochs": 6, "gate_learning_rate": 0.1, "learning_rate": 0.1}
+QUICK = {
+    "local_epochs": 6,
+    "local_learning_rate": 0.1,
+    "gate_epochs": 6,
+    "gate_learning_rate": 0.1,
+    "learning_rate": 0.1,
+}
 
 
 def learner_of(options, inputs=4, features=3, classes=3, batch_size=8):
-    return SoftmaxLearner(softmax_spec("aem", inputs=inputs, features=features, classes=classes, batch_size=batch_size, options=options))
+    return SoftmaxLearner(
+        softmax_spec(
+            "aem", inputs=inputs, features=features, classes=classes, batch_size=batch_size, options=options
+        )
+    )
 
 
 def drawn(learner, seed=7):
-    return {s.name: np.random.default_rng(seed).normal(0, 0.5, s.shape).astype(np.float32) for s in learner.spec.weights}
+    return {
+        s.name: np.random.default_rng(seed).normal(0, 0.5, s.shape).astype(np.float32)
+        for s in learner.spec.weights
+    }
 
 
 def logs(*values):
@@ -33,7 +46,9 @@ def logs(*values):
 def test_mixture_by_hand():
     """Oracle 15: g = [.5, .3, .2], p = [.7, .3], [.2, .8], [.5, .5] -> [.51, .49]."""
     learner = learner_of({"num_experts": 2}, inputs=1, features=1, classes=2, batch_size=1)
-    weights = {s.name: np.zeros(s.shape, np.float32) for s in learner.spec.signature("predict_mixture").frozen}
+    weights = {
+        s.name: np.zeros(s.shape, np.float32) for s in learner.spec.signature("predict_mixture").frozen
+    }
     weights["gate/bias"] = logs(0.5, 0.3, 0.2)
     for part, p in (("expert0", (0.7, 0.3)), ("expert1", (0.2, 0.8)), ("local", (0.5, 0.5))):
         weights[f"{part}/head/bias"] = logs(*p)
@@ -42,52 +57,79 @@ def test_mixture_by_hand():
 
 
 def test_gate_step_by_hand():
-    """The same, y = 0: loss -ln .51 = .673345; by the gate's logits g (.51 - p) / .51 = -.186275, .182353, .003922."""
+    """The same, y = 0: loss -ln .51 = .673345; by the gate's logits g (.51 - p) / .51 = -.186275, .182353,
+    .003922.
+    """
     learner = learner_of({"num_experts": 2}, inputs=1, features=1, classes=2, batch_size=1)
     start = {"gate/kernel": np.zeros((1, 3), np.float32), "gate/bias": logs(0.5, 0.3, 0.2)}
     data = {"x": np.full((1, 1), 2, np.float32), "likelihood": np.array([[0.7, 0.2, 0.5]], np.float32)}
-    gate, loss = learner.fit("train_gate", start, data, np.array([0]), epochs=1, rng=rng_for(1, 1), hyper={"learning_rate": 1.0})
+    gate, loss = learner.fit(
+        "train_gate", start, data, np.array([0]), epochs=1, rng=rng_for(1, 1), hyper={"learning_rate": 1.0}
+    )
     assert loss == pytest.approx(0.673345, abs=1e-5)
-    np.testing.assert_allclose(start["gate/bias"] - gate["gate/bias"], [-0.186275, 0.182353, 0.003922], atol=1e-5)
+    np.testing.assert_allclose(
+        start["gate/bias"] - gate["gate/bias"], [-0.186275, 0.182353, 0.003922], atol=1e-5
+    )
     np.testing.assert_allclose(-gate["gate/kernel"], [[-0.372549, 0.364706, 0.007843]], atol=1e-5)
 
 
 def test_exploration_includes_the_best():
     """Oracle 3: epsilon .33, J 6: P(best) = .725, the others .055."""
-    models, rng = {index: {} for index in range(6)}, rng_for(1, 1)
-    chosen = np.array([next(iter(offered)) if len(offered := explore(models, 0.33, rng)) == 1 else 2 for _ in range(20000)])
+    models = {index: {} for index in range(6)}
+    rng = rng_for(1, 1)
+    chosen = np.array(
+        [next(iter(offered)) if len(offered := explore(models, 0.33, rng)) == 1 else 2 for _ in range(20000)]
+    )
     shares = np.bincount(chosen, minlength=6) / len(chosen)
     np.testing.assert_allclose(shares, [0.055, 0.055, 0.725, 0.055, 0.055, 0.055], atol=0.01)
 
 
 def test_the_local_model_that_is_measured_trains_on_all_samples():
-    """Labels 0, 0, 0, 1, x = 1, one epoch in one batch at rate 1 from zero: the bias moves by (3 - 1) / 4 of .5 = .25.
+    """Labels 0, 0, 0, 1, x = 1, one epoch in one batch at rate 1 from zero: the bias moves by (3 - 1) / 4 of
+    .5 = .25.
 
     Without one sample, which is the gate's, it would move by .5 or .1667.
     """
-    options = {"num_experts": 2, "local_epochs": 1, "local_learning_rate": 1.0, "local_weight_decay": 0.0, "gate_epochs": 1}
+    options = {
+        "num_experts": 2,
+        "local_epochs": 1,
+        "local_learning_rate": 1.0,
+        "local_weight_decay": 0.0,
+        "gate_epochs": 1,
+    }
     learner = learner_of(options, inputs=1, features=1, classes=2)
     zeros = {s.name: np.zeros(s.shape, np.float32) for s in learner.spec.signature("predict").frozen}
     zeros["trunk/kernel"] = np.ones((1, 1), np.float32)
     device, server = (make_algorithm("aem", each, options) for each in (learner, None))
     sent = server.broadcast(replace(server.init(zeros, rng_for(1, 0, "init")), phase=PERSONALIZE), "a")
-    x, y = np.ones((4, 1), np.float32), np.array([0, 0, 0, 1])
+    x = np.ones((4, 1), np.float32)
+    y = np.array([0, 0, 0, 1])
     mixture, _ = device.personalize(sent, ClientState(), Shard(x, y, x, y, 2), rng_for(1, 2, "a"))
     np.testing.assert_allclose(mixture.peers["local"].weights["head/bias"], [0.25, -0.25], atol=1e-6)
-    assert abs(mixture.weights["local/head/bias"][0] - 0.25) > 0.05, "the mixture's own has not seen the gate's sample"
+    assert abs(mixture.weights["local/head/bias"][0] - 0.25) > 0.05, (
+        "the mixture's own has not seen the gate's sample"
+    )
 
 
 def test_a_gate_may_train_on_samples_that_no_expert_has_seen():
-    """Four samples, one of which validates. Only the labels of the others move the local model, only its label moves the gate."""
+    """Four samples, one of which validates. Only the labels of the others move the local model, only its
+    label moves the gate.
+    """
     options = {"num_experts": 2, "validation_share": 0.25, "gate_unseen": True, **QUICK}
     learner = learner_of(options, inputs=1, features=1, classes=2)
     device, server = (make_algorithm("aem", each, options) for each in (learner, None))
-    sent = server.broadcast(replace(server.init(drawn(learner), rng_for(1, 0, "init")), phase=PERSONALIZE), "a")
-    x, y = np.ones((4, 1), np.float32), np.array([0, 0, 1, 1])
+    sent = server.broadcast(
+        replace(server.init(drawn(learner), rng_for(1, 0, "init")), phase=PERSONALIZE), "a"
+    )
+    x = np.ones((4, 1), np.float32)
+    y = np.array([0, 0, 1, 1])
     _, held_out = split_validation(4, 0.25)
     other = y.copy()
     other[held_out] = 1 - other[held_out]
-    one, two = (device.personalize(sent, ClientState(), Shard(x, each, x, each, 2), rng_for(1, 2, "a"))[0].weights for each in (y, other))
+    one, two = (
+        device.personalize(sent, ClientState(), Shard(x, each, x, each, 2), rng_for(1, 2, "a"))[0].weights
+        for each in (y, other)
+    )
     np.testing.assert_array_equal(one["local/head/bias"], two["local/head/bias"])
     assert not np.array_equal(one["gate/bias"], two["gate/bias"])
     with pytest.raises(ConfigError, match="gate_unseen needs samples to validate on"):
@@ -99,13 +141,17 @@ def federate(name, learner, weights, shards, options, rounds):
     state = server.init(weights, rng_for(1, 0, "init"))
     for _ in range(rounds):
         rngs = {c: rng_for(1, state.round, c) for c in shards}
-        updates = [device.local_update(server.broadcast(state, c), ClientState(), shards[c], c, rngs[c])[0] for c in sorted(shards)]
+        updates = [
+            device.local_update(server.broadcast(state, c), ClientState(), shards[c], c, rngs[c])[0]
+            for c in sorted(shards)
+        ]
         state = server.aggregate(state, updates)
     return device, server, state
 
 
 def test_without_exploration_it_federates_as_ifca(shards):
-    learner, rates = learner_of({}), {"learning_rate": 0.1, "epochs": 2}
+    learner = learner_of({})
+    rates = {"learning_rate": 0.1, "epochs": 2}
     ends = [
         federate(name, learner, drawn(learner), shards, options, 3)[2]
         for name, options in (("ifca", rates), ("aem", {**rates, "epsilon": 0.0}))
@@ -117,15 +163,19 @@ def test_without_exploration_it_federates_as_ifca(shards):
 
 def test_exploration_trains_models_that_nobody_would_choose(shards):
     """From a start where IFCA trains one of two models alone, both learn."""
-    learner, options = learner_of({"num_experts": 2}, features=4), {"num_experts": 2, "epochs": 3, "learning_rate": 0.1}
+    learner = learner_of({"num_experts": 2}, features=4)
+    options = {"num_experts": 2, "epochs": 3, "learning_rate": 0.1}
     weights = drawn(learner, 5)
-    shares, losses = {}, {}
+    shares = {}
+    losses = {}
     for epsilon in (0.0, 0.33):
         state = federate("aem", learner, weights, shards, {**options, "epsilon": epsilon}, 10)[2]
         count = picks(state)
         shares[epsilon] = max(count.values()) / sum(count.values())
         every = [
-            evaluate(learner, "predict", m, s.x_train, s.y_train).loss for m in experts(state.models).values() for s in shards.values()
+            evaluate(learner, "predict", m, s.x_train, s.y_train).loss
+            for m in experts(state.models).values()
+            for s in shards.values()
         ]
         losses[epsilon] = max(every)
     assert shares[0.0] == 1.0
@@ -141,23 +191,37 @@ def test_what_a_client_ends_with(extra, shards):
     shard = shards["pi-2"]
     broadcast = server.broadcast(replace(state, phase=PERSONALIZE), "pi-2")
     mixture, _ = device.personalize(broadcast, ClientState(), shard, rng_for(1, 4, "pi-2"))
-    assert set(mixture.peers) == {"federated", "local", "ensemble"} | ({"tuned"} if "baselines" in extra else set())
+    assert set(mixture.peers) == {"federated", "local", "ensemble"} | (
+        {"tuned"} if "baselines" in extra else set()
+    )
     local = {name: mixture.weights[f"local/{name}"] for name in state.models["local"]}
-    x, parts = {"x": shard.x_test}, [*experts(state.models).values(), local]
-    p = [np.exp(each - np.log(np.exp(each).sum(axis=1, keepdims=True))) for each in (learner.predict("predict", w, x) for w in parts)]
+    x = {"x": shard.x_test}
+    parts = [*experts(state.models).values(), local]
+    p = [
+        np.exp(each - np.log(np.exp(each).sum(axis=1, keepdims=True)))
+        for each in (learner.predict("predict", w, x) for w in parts)
+    ]
     ensemble = mixture.peers["ensemble"]
-    np.testing.assert_allclose(np.exp(learner.predict(ensemble.signature, ensemble.weights, x)), np.mean(p, axis=0), atol=1e-5)
+    np.testing.assert_allclose(
+        np.exp(learner.predict(ensemble.signature, ensemble.weights, x)), np.mean(p, axis=0), atol=1e-5
+    )
     seen = shard.x_test
     if extra.get("gate") == "features":
         seen = sum(shard.x_test @ w["trunk/kernel"] for w in parts[:-1])
     g = np.exp(seen @ mixture.weights["gate/kernel"] + mixture.weights["gate/bias"])
     g /= g.sum(axis=1, keepdims=True)
     expected = sum(g[:, [i]] * each for i, each in enumerate(p))
-    np.testing.assert_allclose(np.exp(learner.predict("predict_mixture", mixture.weights, x)), expected, atol=1e-5)
+    np.testing.assert_allclose(
+        np.exp(learner.predict("predict_mixture", mixture.weights, x)), expected, atol=1e-5
+    )
     accuracy = {
-        n: evaluate(learner, peer.signature, peer.weights, shard.x_test, shard.y_test).accuracy for n, peer in mixture.peers.items()
+        n: evaluate(learner, peer.signature, peer.weights, shard.x_test, shard.y_test).accuracy
+        for n, peer in mixture.peers.items()
     }
-    assert evaluate(learner, "predict_mixture", mixture.weights, shard.x_test, shard.y_test).accuracy >= max(accuracy.values()) - 0.1
+    assert (
+        evaluate(learner, "predict_mixture", mixture.weights, shard.x_test, shard.y_test).accuracy
+        >= max(accuracy.values()) - 0.1
+    )
     usage = {key: value for key, value in mixture.diagnostics.items() if key.startswith("gate/")}
     assert sum(usage.values()) == pytest.approx(1, abs=1e-5)
     assert list(usage) == ["gate/expert0", "gate/expert1", "gate/local"]
@@ -165,10 +229,14 @@ def test_what_a_client_ends_with(extra, shards):
     own = all(np.array_equal(local[name], array) for name, array in mixture.peers["local"].weights.items())
     assert own == ("gate_share" in extra)  # else the peer trains on the gate's samples too
     best = experts(state.models)[int(mixture.diagnostics["best"])]
-    assert all(np.array_equal(best[name], array) for name, array in mixture.peers["federated"].weights.items())
+    assert all(
+        np.array_equal(best[name], array) for name, array in mixture.peers["federated"].weights.items()
+    )
 
 
-@pytest.mark.parametrize("extra", [{"patience": 1}, {"gate": "features", "gate_share": 0.0, "baselines": True, "epsilon": 0.5}])
+@pytest.mark.parametrize(
+    "extra", [{"patience": 1}, {"gate": "features", "gate_share": 0.0, "baselines": True, "epsilon": 0.5}]
+)
 def test_the_laws_hold_with_other_options(extra, shards):
     options = {**QUICK, "num_experts": 2, **extra}
     learner = learner_of(options)
@@ -180,7 +248,9 @@ def test_a_gate_of_its_own_samples_needs_two():
     learner = learner_of(options)
     device, server = (make_algorithm("aem", each, options) for each in (learner, None))
     state = replace(server.init(drawn(learner), rng_for(1, 0, "init")), phase=PERSONALIZE)
-    shard = Shard(np.ones((1, 4), np.float32), np.array([1]), np.ones((0, 4), np.float32), np.zeros(0, np.int64), 3)
+    shard = Shard(
+        np.ones((1, 4), np.float32), np.array([1]), np.ones((0, 4), np.float32), np.zeros(0, np.int64), 3
+    )
     with pytest.raises(DataError, match="expected at least 2"):
         device.personalize(server.broadcast(state, "a"), ClientState(), shard, rng_for(1, 1, "a"))
 

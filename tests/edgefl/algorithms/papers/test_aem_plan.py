@@ -1,4 +1,6 @@
-"""Adaptive Expert Models compiled: the laws on LiteRT, gradients as TensorFlow's own, and what is exported."""
+"""Adaptive Expert Models compiled: the laws on LiteRT, gradients as TensorFlow's own, and what is
+exported.
+"""
 
 from dataclasses import replace
 
@@ -32,7 +34,9 @@ def built(request, tiny_config):
 @pytest.fixture
 def small(digits):
     x, y = digits
-    return {f"pi-{i}": Shard(x[i::3][:24], y[i::3][:24], x[i::3][40:50], y[i::3][40:50], 10) for i in range(3)}
+    return {
+        f"pi-{i}": Shard(x[i::3][:24], y[i::3][:24], x[i::3][40:50], y[i::3][40:50], 10) for i in range(3)
+    }
 
 
 def test_the_laws_hold_on_litert(built, small):
@@ -44,14 +48,27 @@ def test_gradients_and_predictions_are_tensorflows(built, digits):
     from edgefl.algorithms.plans import keras_learner
 
     plan, initial, _ = built
-    x, y = digits[0][:40], digits[1][:40]
+    x = digits[0][:40]
+    y = digits[1][:40]
     pair = LiteRTLearner(plan), keras_learner(plan.spec)
     for name in ("train_gate", "train_local"):
         signature = plan.spec.signature(name)
-        weights = {s.name: initial.get(s.name, rng_for(1, 1, s.name).normal(0, 0.1, s.shape).astype(np.float32)) for s in signature.trained}
-        weights |= {n.removeprefix("local/"): a for n, a in initial.items() if name == "train_local" and n.startswith("local/")}
-        data = {s.name: x if s.name == "x" else rng_for(1, 1, s.name).random((40, *s.shape[1:]), np.float32) for s in signature.data}
-        (one, loss), (two, other) = (each.fit(name, weights, data, y, epochs=2, rng=rng_for(1, 1)) for each in pair)
+        weights = {
+            s.name: initial.get(s.name, rng_for(1, 1, s.name).normal(0, 0.1, s.shape).astype(np.float32))
+            for s in signature.trained
+        }
+        weights |= {
+            n.removeprefix("local/"): a
+            for n, a in initial.items()
+            if name == "train_local" and n.startswith("local/")
+        }
+        data = {
+            s.name: x if s.name == "x" else rng_for(1, 1, s.name).random((40, *s.shape[1:]), np.float32)
+            for s in signature.data
+        }
+        (one, loss), (two, other) = (
+            each.fit(name, weights, data, y, epochs=2, rng=rng_for(1, 1)) for each in pair
+        )
         assert loss == pytest.approx(other, abs=1e-4)
         for key in one:
             assert np.abs(one[key] - weights[key]).max() > 0
@@ -70,7 +87,9 @@ def test_what_is_exported_is_the_probability_that_is_measured_as_its_log(built, 
     interpreter.allocate_tensors()
     interpreter.set_tensor(interpreter.get_input_details()[0]["index"], digits[0][:1])
     interpreter.invoke()
-    np.testing.assert_allclose(interpreter.get_tensor(interpreter.get_output_details()[0]["index"]), expected, atol=1e-5)
+    np.testing.assert_allclose(
+        interpreter.get_tensor(interpreter.get_output_details()[0]["index"]), expected, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,10 @@ from edgefl.types import ClientState, ServerState, Shard, Update
 def start(options):
     """Return the learner, a device, and the first broadcast to it."""
     learner = SoftmaxLearner(softmax_spec("aem", inputs=4, features=3, classes=3, options=options))
-    weights = {s.name: np.random.default_rng(7).normal(0, 0.5, s.shape).astype(np.float32) for s in learner.spec.weights}
+    weights = {
+        s.name: np.random.default_rng(7).normal(0, 0.5, s.shape).astype(np.float32)
+        for s in learner.spec.weights
+    }
     device, server = (make_algorithm("aem", each, options) for each in (learner, None))
     return device, server.broadcast(server.init(weights, rng_for(1, 0, "init")), "a")
 
@@ -29,7 +32,9 @@ def validated(client_id, expert, loss, n=1):
 
 
 def test_early_stopping_by_hand():
-    """Patience 2: model 0 falls to .8 (mean of .6 and 1.0 by samples 1, 1), waits twice, stops; model 1 goes on, then stops too."""
+    """Patience 2: model 0 falls to .8 (mean of .6 and 1.0 by samples 1, 1), waits twice, stops; model 1 goes
+    on, then stops too.
+    """
     server = make_algorithm("aem", None, {"num_experts": 2, "patience": 2})
     state = server.init({"w": np.zeros(1, np.float32)}, rng_for(1, 0, "init"))
     rounds = [
@@ -44,7 +49,11 @@ def test_early_stopping_by_hand():
     assert state.scalars["best/0"] == pytest.approx(0.8)
     assert state.scalars["best/1"] == 0.4
     assert list(server.broadcast(state, "a").models) == ["expert1"]
-    assert sorted(server.broadcast(replace(state, phase=PERSONALIZE), "a").models) == ["expert0", "expert1", "local"]
+    assert sorted(server.broadcast(replace(state, phase=PERSONALIZE), "a").models) == [
+        "expert0",
+        "expert1",
+        "local",
+    ]
     for loss in (0.41, 0.4):
         assert state.phase == FEDERATE
         state = server.aggregate(state, [validated("a", 1, loss)])
@@ -53,12 +62,18 @@ def test_early_stopping_by_hand():
     assert (after.round, after.models, after.scalars) == (8, state.models, state.scalars)
 
 
-@given(st.lists(st.dictionaries(st.integers(0, 3), st.floats(0.1, 9.0), max_size=4), max_size=12), st.integers(1, 4))
+@given(
+    st.lists(st.dictionaries(st.integers(0, 3), st.floats(0.1, 9.0), max_size=4), max_size=12),
+    st.integers(1, 4),
+)
 def test_a_stopped_model_stays_stopped(history, patience):
     models = {name_of(index): {} for index in range(4)}
-    state, before = ServerState(1, FEDERATE, models), set(range(4))
+    state = ServerState(1, FEDERATE, models)
+    before = set(range(4))
     for means in history:
-        state = replace(state, scalars=waits(state.scalars, {j: mean for j, mean in means.items() if j in before}))
+        state = replace(
+            state, scalars=waits(state.scalars, {j: mean for j, mean in means.items() if j in before})
+        )
         now = set(selectable(state, patience))
         assert now <= before
         before = now
@@ -74,11 +89,16 @@ def test_validation_samples_are_the_same_ones_every_time(count, share):
 
 
 def test_only_clients_that_chose_a_model_validate_it():
-    """Epsilon 1: every client explores, so no validation loss counts. Epsilon 0: every client chose its model."""
-    x, y = np.ones((4, 4), np.float32), np.array([0, 1, 2, 0])
+    """Epsilon 1: every client explores, so no validation loss counts. Epsilon 0: every client chose its
+    model.
+    """
+    x = np.ones((4, 4), np.float32)
+    y = np.array([0, 1, 2, 0])
     for epsilon, counts in ((1.0, False), (0.0, True)):
         device, broadcast = start({"num_experts": 2, "patience": 1, "epsilon": epsilon})
-        update, _ = device.local_update(broadcast, ClientState(), Shard(x, y, x, y, 3), "a", rng_for(1, 1, "a"))
+        update, _ = device.local_update(
+            broadcast, ClientState(), Shard(x, y, x, y, 3), "a", rng_for(1, 1, "a")
+        )
         assert ("validation_loss" in update.metrics) == counts
 
 
@@ -97,7 +117,10 @@ def test_validation_samples_train_nothing(shards):
     order = rng_for(0, 0, "validation").permutation(len(shard.y_train))
     y = shard.y_train.copy()
     y[order[: round(0.2 * len(y))]] = (y[order[: round(0.2 * len(y))]] + 1) % 3
-    pair = [device.local_update(broadcast, ClientState(), each, "a", rng_for(1, 1, "a")) for each in (shard, replace(shard, y_train=y))]
+    pair = [
+        device.local_update(broadcast, ClientState(), each, "a", rng_for(1, 1, "a"))
+        for each in (shard, replace(shard, y_train=y))
+    ]
     (one, _), (two, _) = pair
     assert one.num_samples == len(y) - round(0.2 * len(y))
     assert one.metrics["validation_loss"] != two.metrics["validation_loss"]

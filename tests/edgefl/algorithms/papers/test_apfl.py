@@ -26,7 +26,9 @@ def test_a_step_of_both_models_by_hand(one):
 
 @pytest.mark.parametrize(("rate", "expected"), [(0.1, 0.5537883), (1.0, 1.0), (0.0, 0.5)])
 def test_alpha_by_hand(one, rate, expected):
-    """v's bias is (1, -1), w's 0: the mixture's p is .731059, so that <v - w, gradient> = -.537883; 1.0379 is cut to 1."""
+    """v's bias is (1, -1), w's 0: the mixture's p is .731059, so that <v - w, gradient> = -.537883; 1.0379 is
+    cut to 1.
+    """
     own = {**one.start, "head/bias": np.array([1.0, -1.0], np.float32)}
     _, state = played(one, ClientState(own, {"alpha": 0.5}), alpha_learning_rate=rate)
     assert state.scalars["alpha"] == pytest.approx(expected, abs=1e-6)
@@ -39,10 +41,18 @@ def test_alpha_stays_when_it_is_not_adaptive(one):
 
 
 def test_the_mixture_mixes_weights_but_not_statistics():
-    model = {"w": np.array([0.0], np.float32), "bn/moving_mean": np.array([8.0], np.float32), "frozen": np.array([3.0], np.float32)}
+    model = {
+        "w": np.array([0.0], np.float32),
+        "bn/moving_mean": np.array([8.0], np.float32),
+        "frozen": np.array([3.0], np.float32),
+    }
     own = {"w": np.array([4.0], np.float32), "bn/moving_mean": np.array([2.0], np.float32)}
     found = mixed(model, own, 0.25)
-    assert {name: float(array[0]) for name, array in found.items()} == {"w": 1.0, "bn/moving_mean": 2.0, "frozen": 3.0}
+    assert {name: float(array[0]) for name, array in found.items()} == {
+        "w": 1.0,
+        "bn/moving_mean": 2.0,
+        "frozen": 3.0,
+    }
 
 
 def test_personalizing_trains_once_more_and_mixes(one):

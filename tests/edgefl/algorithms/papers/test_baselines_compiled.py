@@ -32,22 +32,30 @@ def test_it_trains_as_keras_does(built, digits):
     from edgefl.algorithms.plans import keras_learner
 
     name, plan, initial = built
-    x, y = digits[0][:60], digits[1][:60]
+    x = digits[0][:60]
+    y = digits[1][:60]
     rng = np.random.default_rng(1)
     for signature in NAMES[name]:
         specs = (*plan.spec.signature(signature).trained, *plan.spec.signature(signature).frozen)
-        near = {spec.name: (initial.get(spec.name.partition("/")[2], initial.get(spec.name)), spec.shape) for spec in specs}
+        near = {
+            spec.name: (initial.get(spec.name.partition("/")[2], initial.get(spec.name)), spec.shape)
+            for spec in specs
+        }
         weights = {
             key: np.asarray((0.5 if base is None else base) + rng.normal(0, 0.01, shape), np.float32)
             for key, (base, shape) in near.items()
-        }  # fmt: skip
+        }
         both = [
-            learner.fit(signature, weights, {"x": x}, y, epochs=2, rng=rng_for(3, 1), hyper={"learning_rate": 0.05})
+            learner.fit(
+                signature, weights, {"x": x}, y, epochs=2, rng=rng_for(3, 1), hyper={"learning_rate": 0.05}
+            )
             for learner in (LiteRTLearner(plan), keras_learner(plan.spec))
         ]
         assert both[0][1] == pytest.approx(both[1][1], abs=1e-4)
         for key in both[0][0]:
-            np.testing.assert_allclose(both[0][0][key], both[1][0][key], atol=1e-4, err_msg=f"{signature}: {key}")
+            np.testing.assert_allclose(
+                both[0][0][key], both[1][0][key], atol=1e-4, err_msg=f"{signature}: {key}"
+            )
             assert not np.array_equal(both[0][0][key], weights[key]), f"{signature} does not move {key}"
 
 
@@ -67,14 +75,21 @@ def test_an_option_that_cannot_be_is_told_before_anything_is_compiled(name, opti
 
 
 def test_the_output_bias_is_asked_for_behind_frozen_layers():
-    """Frozen weights stand last in the plan, so the last kernel of rank 2 is not the output's: the plan asks for the name."""
+    """Frozen weights stand last in the plan, so the last kernel of rank 2 is not the output's: the plan asks
+    for the name.
+    """
     import keras
 
     from edgefl.compiler.network import Network
 
     layers = keras.layers
     model = keras.Sequential(
-        [keras.Input((8,)), layers.Dense(6, name="fc1", trainable=False), layers.Dense(3, name="fc2"), layers.Dense(2, name="fc3")]
+        [
+            keras.Input((8,)),
+            layers.Dense(6, name="fc1", trainable=False),
+            layers.Dense(3, name="fc2"),
+            layers.Dense(2, name="fc3"),
+        ]
     )
     network = Network(model)
     with pytest.raises(ConfigError, match="output_bias"):

@@ -1,4 +1,6 @@
-"""Clustered federated learning: rounds of two clients by hand, then who is clustered with whom, then the laws."""
+"""Clustered federated learning: rounds of two clients by hand, then who is clustered with whom, then the
+laws.
+"""
 
 from dataclasses import replace
 
@@ -28,11 +30,18 @@ def f32(*values):
 
 
 def update(client_id, round, n, **deltas):
-    return Update(client_id, round, n, {"global": {name.replace("_", "/"): np.asarray(d, np.float32) for name, d in deltas.items()}})
+    return Update(
+        client_id,
+        round,
+        n,
+        {"global": {name.replace("_", "/"): np.asarray(d, np.float32) for name, d in deltas.items()}},
+    )
 
 
 def clustered_at(options, deltas=FOUR, counts=None):
-    """Return (algorithm, state) after clients moved a dense kernel from zero to the vectors given, by the paper's rule."""
+    """Return (algorithm, state) after clients moved a dense kernel from zero to the vectors given, by the
+    paper's rule.
+    """
     algorithm = make_algorithm("clustered", None, {**PAPER, **options})
     state = algorithm.init({"fc/kernel": np.zeros((1, 2), np.float32)}, rng_for(1, 0))
     told = [update(c, 1, (counts or {}).get(c, 1), fc_kernel=[d]) for c, d in sorted(deltas.items())]
@@ -40,17 +49,26 @@ def clustered_at(options, deltas=FOUR, counts=None):
 
 
 def two_clients():
-    """One sample (1, 0) of class 0; three samples (0, 1) of class 1. From kernel and bias at zero, one step at rate 1 is half an error."""
-    x, y = np.eye(2, dtype=np.float32), np.array([0, 1])
+    """One sample (1, 0) of class 0; three samples (0, 1) of class 1. From kernel and bias at zero, one step
+    at rate 1 is half an error.
+    """
+    x = np.eye(2, dtype=np.float32)
+    y = np.array([0, 1])
     return {"a": Shard(x[:1], y[:1], x, y, 2), "b": Shard(x[[1, 1, 1]], y[[1, 1, 1]], x, y, 2)}
 
 
-INITIAL = {"trunk/kernel": np.eye(2, dtype=np.float32), "head/kernel": np.zeros((2, 2), np.float32), "head/bias": np.zeros(2, np.float32)}
+INITIAL = {
+    "trunk/kernel": np.eye(2, dtype=np.float32),
+    "head/kernel": np.zeros((2, 2), np.float32),
+    "head/bias": np.zeros(2, np.float32),
+}
 
 
 def play(algorithm, state, shards, own):
     results = [
-        algorithm.local_update(algorithm.broadcast(state, c), own.get(c, ClientState()), shards[c], c, rng_for(1, state.round, c))
+        algorithm.local_update(
+            algorithm.broadcast(state, c), own.get(c, ClientState()), shards[c], c, rng_for(1, state.round, c)
+        )
         for c in sorted(shards)
     ]
     own.update({each.client_id: kept for each, kept in results})
@@ -60,35 +78,56 @@ def play(algorithm, state, shards, own):
 def learner_of(shards):
     shard = next(iter(shards.values()))
     return SoftmaxLearner(
-        softmax_spec("clustered", inputs=shard.x_train.shape[1], features=shard.x_train.shape[1], classes=shard.num_classes)
+        softmax_spec(
+            "clustered",
+            inputs=shard.x_train.shape[1],
+            features=shard.x_train.shape[1],
+            classes=shard.num_classes,
+        )
     )
 
 
 def test_two_clients_one_round_by_hand():
-    """Kernels [.5, -.5; 0, 0] (n 1) and [0, 0; -.5, .5] (n 3): the mean is [.125, -.125; -.375, .375], and a goes on half way to it."""
-    shards, own = two_clients(), {}
-    algorithm = make_algorithm("clustered", learner_of(shards), {"clustering": False, "epochs": 1, "learning_rate": 1.0})
+    """Kernels [.5, -.5; 0, 0] (n 1) and [0, 0; -.5, .5] (n 3): the mean is [.125, -.125; -.375, .375], and a
+    goes on half way to it.
+    """
+    shards = two_clients()
+    own = {}
+    algorithm = make_algorithm(
+        "clustered", learner_of(shards), {"clustering": False, "epochs": 1, "learning_rate": 1.0}
+    )
     state = play(algorithm, algorithm.init(INITIAL, rng_for(1, 0)), shards, own)
     np.testing.assert_allclose(own["a"].arrays["head/kernel"], [[0.5, -0.5], [0, 0]], atol=1e-6)
-    np.testing.assert_allclose(state.models["global"]["head/kernel"], [[0.125, -0.125], [-0.375, 0.375]], atol=1e-6)
+    np.testing.assert_allclose(
+        state.models["global"]["head/kernel"], [[0.125, -0.125], [-0.375, 0.375]], atol=1e-6
+    )
     np.testing.assert_allclose(state.models["global"]["head/bias"], [-0.25, 0.25], atol=1e-6)
     last = algorithm.broadcast(replace(state, phase=PERSONALIZE), "a")
     mixture, _ = algorithm.personalize(last, own["a"], shards["a"], rng_for(1, 2, "a"))
-    np.testing.assert_allclose(mixture.weights["head/kernel"], [[0.3125, -0.3125], [-0.1875, 0.1875]], atol=1e-6)
+    np.testing.assert_allclose(
+        mixture.weights["head/kernel"], [[0.3125, -0.3125], [-0.1875, 0.1875]], atol=1e-6
+    )
     np.testing.assert_allclose(mixture.weights["head/bias"], [0.125, -0.125], atol=1e-6)
-    np.testing.assert_array_equal(mixture.peers["federated"].weights["head/kernel"], state.models["global"]["head/kernel"])
+    np.testing.assert_array_equal(
+        mixture.peers["federated"].weights["head/kernel"], state.models["global"]["head/kernel"]
+    )
 
 
 @pytest.mark.parametrize(("threshold", "clusters"), [(0.51, {"a": 0, "b": 1}), (0.49, {"a": 0, "b": 0})])
 def test_two_clients_clustered_by_hand(threshold, clusters):
     """With the trunk (1, 0, 0, 1) the models' product is 2 - .5, their squares 3: the cosine is .5."""
-    shards, own = two_clients(), {}
+    shards = two_clients()
+    own = {}
     options = {"epochs": 1, "learning_rate": 1.0, "compare": "weights", "threshold": threshold}
     algorithm = make_algorithm("clustered", learner_of(shards), options)
     state = play(algorithm, algorithm.init(INITIAL, rng_for(1, 0)), shards, own)
     assert assignments(state) == clusters
     assert state.phase == FEDERATE
-    expected = {0: [[0.5, -0.5], [0, 0]], 1: [[0, 0], [-0.5, 0.5]]} if clusters["b"] else {0: [[0.125, -0.125], [-0.375, 0.375]]}
+    expected = (
+        {0: [[0.5, -0.5], [0, 0]], 1: [[0, 0], [-0.5, 0.5]]}
+        if clusters["b"]
+        else {0: [[0.125, -0.125], [-0.375, 0.375]]}
+    )
     for cluster, kernel in expected.items():
         np.testing.assert_allclose(state.models[f"cluster{cluster}"]["head/kernel"], kernel, atol=1e-6)
     assert own["a"] == ClientState(), "the first round in a cluster starts from its model"
@@ -98,9 +137,13 @@ def test_mixing_by_hand():
     """Oracle: h (4, 0) and (0, 8) with n 1 and 3, lambda .25: h_c (1, 6), h_1 [1.75, 4.5]."""
     algorithm = make_algorithm("clustered", None, {"clustering": False})
     state = algorithm.init({"fc/kernel": np.zeros((1, 2), np.float32)}, rng_for(1, 0))
-    after = algorithm.aggregate(state, [update("a", 1, 1, fc_kernel=[[4, 0]]), update("b", 1, 3, fc_kernel=[[0, 8]])])
+    after = algorithm.aggregate(
+        state, [update("a", 1, 1, fc_kernel=[[4, 0]]), update("b", 1, 3, fc_kernel=[[0, 8]])]
+    )
     assert after.models["global"]["fc/kernel"].tolist() == [[1, 6]]
-    assert mixed({"fc/kernel": f32([4, 0])}, after.models["global"], 0.25)["fc/kernel"].tolist() == [[1.75, 4.5]]
+    assert mixed({"fc/kernel": f32([4, 0])}, after.models["global"], 0.25)["fc/kernel"].tolist() == [
+        [1.75, 4.5]
+    ]
 
 
 @given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=9), st.floats(0, 1))
@@ -142,7 +185,9 @@ def after_clustering(options, start, deltas):
 
 
 def test_two_tasks_are_two_clusters_by_default():
-    """The deltas of a and b have the cosine .49, as those of c and d; between the pairs it is below 0 on average. Equal weights hide it."""
+    """The deltas of a and b have the cosine .49, as those of c and d; between the pairs it is below 0 on
+    average. Equal weights hide it.
+    """
     deltas = {"a": [1.0, 0.8], "b": [1.0, -0.4], "c": [-1.0, 0.4], "d": [-1.0, -0.8]}
     for start in ([0, 0], [50, 50]):
         assert list(assignments(after_clustering({}, start, deltas)).values()) == [0, 0, 1, 1]
@@ -152,27 +197,45 @@ def test_two_tasks_are_two_clusters_by_default():
 def test_the_automatic_cut_never_joins_clients_that_disagree(compare):
     """Cosines: 1 for a, b; 1 for c, d; -1 between. Of e and f alone, at -1, nobody joins anybody."""
     pairs = {"a": [1, 0], "b": [2, 0], "c": [-1, 0], "d": [-3, 0]}
-    assert list(assignments(after_clustering({"cut": "auto", "compare": compare}, [0, 0], pairs)).values()) == [0, 0, 1, 1]
+    assert list(
+        assignments(after_clustering({"cut": "auto", "compare": compare}, [0, 0], pairs)).values()
+    ) == [0, 0, 1, 1]
     opposed = {"e": [1, 0], "f": [-1, 0]}
-    assert list(assignments(after_clustering({"cut": "auto", "compare": compare}, [0, 0], opposed)).values()) == [0, 1]
+    assert list(
+        assignments(after_clustering({"cut": "auto", "compare": compare}, [0, 0], opposed)).values()
+    ) == [0, 1]
 
 
 def test_only_dense_layers_count():
     algorithm = make_algorithm("clustered", None, PAPER)
-    start = {"conv/kernel": np.ones((1, 1, 1, 2), np.float32), "fc/kernel": np.ones((2, 1), np.float32), "fc/bias": np.zeros(1, np.float32)}
+    start = {
+        "conv/kernel": np.ones((1, 1, 1, 2), np.float32),
+        "fc/kernel": np.ones((2, 1), np.float32),
+        "fc/bias": np.zeros(1, np.float32),
+    }
     state = algorithm.init(start, rng_for(1, 0))
-    far = [update(c, 1, 1, conv_kernel=[[[[d, -d]]]], fc_kernel=[[1], [1]], fc_bias=[0]) for c, d in (("a", 9), ("b", -9))]
+    far = [
+        update(c, 1, 1, conv_kernel=[[[[d, -d]]]], fc_kernel=[[1], [1]], fc_bias=[0])
+        for c, d in (("a", 9), ("b", -9))
+    ]
     assert assignments(algorithm.aggregate(state, far)) == {"a": 0, "b": 0}
-    parted = [update(c, 1, 1, conv_kernel=[[[[0, 0]]]], fc_kernel=[[0], [d]], fc_bias=[0]) for c, d in (("a", 9), ("b", -9))]
+    parted = [
+        update(c, 1, 1, conv_kernel=[[[[0, 0]]]], fc_kernel=[[0], [d]], fc_bias=[0])
+        for c, d in (("a", 9), ("b", -9))
+    ]
     assert assignments(algorithm.aggregate(state, parted)) == {"a": 0, "b": 1}
 
 
 def test_a_cluster_moves_by_its_own_clients_and_rests_without_them():
     algorithm, state = clustered_at({}, counts={"b": 3})
     np.testing.assert_allclose(state.models["cluster0"]["fc/kernel"], [[0.985, 0.14925]], atol=1e-6)
-    after = algorithm.aggregate(state, [update("a", 2, 1, fc_kernel=[[1, 1]]), update("d", 2, 1, fc_kernel=[[0, 5]])])
+    after = algorithm.aggregate(
+        state, [update("a", 2, 1, fc_kernel=[[1, 1]]), update("d", 2, 1, fc_kernel=[[0, 5]])]
+    )
     np.testing.assert_allclose(after.models["cluster0"]["fc/kernel"], [[1.985, 1.14925]], atol=1e-6)
-    np.testing.assert_array_equal(after.models["cluster1"]["fc/kernel"], state.models["cluster1"]["fc/kernel"])
+    np.testing.assert_array_equal(
+        after.models["cluster1"]["fc/kernel"], state.models["cluster1"]["fc/kernel"]
+    )
     np.testing.assert_allclose(after.models["cluster2"]["fc/kernel"], [[0, 6]], atol=1e-6)
 
 
@@ -181,22 +244,33 @@ def test_each_client_receives_its_cluster_only():
     for client_id, cluster in {"a": 0, "b": 0, "c": 1, "d": 2}.items():
         sent = algorithm.broadcast(state, client_id)
         assert list(sent.models) == ["global"]
-        np.testing.assert_array_equal(sent.models["global"]["fc/kernel"], state.models[f"cluster{cluster}"]["fc/kernel"])
+        np.testing.assert_array_equal(
+            sent.models["global"]["fc/kernel"], state.models[f"cluster{cluster}"]["fc/kernel"]
+        )
 
 
 @pytest.mark.parametrize("start", [[0, 0], [50, 50]])
 def test_a_client_that_arrives_later_is_placed_by_its_first_update(start):
-    """Deltas (1, 0) and (1, .2) are one cluster, the largest; (-1, 0) is another. The late client's (-9, 1) is like the second."""
-    algorithm, deltas = make_algorithm("clustered", None, {}), {"a": [1, 0], "b": [1, 0.2], "c": [-1, 0]}
+    """Deltas (1, 0) and (1, .2) are one cluster, the largest; (-1, 0) is another. The late client's (-9, 1)
+    is like the second.
+    """
+    algorithm = make_algorithm("clustered", None, {})
+    deltas = {"a": [1, 0], "b": [1, 0.2], "c": [-1, 0]}
     state = after_clustering({}, start, deltas)
     assert assignments(state) == {"a": 0, "b": 0, "c": 1}
     sent = algorithm.broadcast(state, "late")
     np.testing.assert_array_equal(sent.models["global"]["fc/kernel"], [start], "it begins where all began")
     assert (sent.round, sent.phase) == (2, CLUSTER)
-    after = algorithm.aggregate(state, [update("a", 2, 1, fc_kernel=[[1, 1]]), update("late", 2, 1, fc_kernel=[[-9, 1]])])
+    after = algorithm.aggregate(
+        state, [update("a", 2, 1, fc_kernel=[[1, 1]]), update("late", 2, 1, fc_kernel=[[-9, 1]])]
+    )
     assert assignments(after) == {"a": 0, "b": 0, "c": 1, "late": 1}
-    np.testing.assert_array_equal(after.models["cluster1"]["fc/kernel"], state.models["cluster1"]["fc/kernel"])
-    np.testing.assert_allclose(after.models["cluster0"]["fc/kernel"], state.models["cluster0"]["fc/kernel"] + 1, atol=1e-5)
+    np.testing.assert_array_equal(
+        after.models["cluster1"]["fc/kernel"], state.models["cluster1"]["fc/kernel"]
+    )
+    np.testing.assert_allclose(
+        after.models["cluster0"]["fc/kernel"], state.models["cluster0"]["fc/kernel"] + 1, atol=1e-5
+    )
     after = decode_server_state(encode_server_state(after))
     sent = algorithm.broadcast(after, "late")
     assert (sent.round, sent.phase) == (3, FEDERATE)
@@ -206,7 +280,8 @@ def test_a_client_that_arrives_later_is_placed_by_its_first_update(start):
 
 
 def test_a_client_without_an_update_ends_with_the_largest_cluster():
-    algorithm, state = make_algorithm("clustered", None, {}), after_clustering({}, [0, 0], {"a": [1, 0], "b": [1, 0.2], "c": [-1, 0]})
+    algorithm = make_algorithm("clustered", None, {})
+    state = after_clustering({}, [0, 0], {"a": [1, 0], "b": [1, 0.2], "c": [-1, 0]})
     sent = algorithm.broadcast(replace(state, phase=PERSONALIZE), "late")
     np.testing.assert_array_equal(sent.models["global"]["fc/kernel"], state.models["cluster0"]["fc/kernel"])
 
@@ -224,7 +299,11 @@ def test_the_clustering_waits_until_there_is_somebody():
 def test_the_margin_is_told_and_survives_a_checkpoint():
     _, state = clustered_at({"threshold": 0.81})
     told, warning = explain_clusters(decode_server_state(encode_server_state(state)))
-    assert told == "3 clusters of 4 clients, cut at 0.19: the last merge is at 0.02, the next is at 0.2, a margin of 0.18"
+    assert (
+        told
+        == "3 clusters of 4 clients, cut at 0.19: the last merge is at 0.02, the next is at 0.2, a margin "
+        "of 0.18"
+    )
     assert "margin is thin" in warning
     assert explain_clusters(clustered_at({"threshold": 0.9})[1])[1] == ""
     assert "all 4 clients" in explain_clusters(clustered_at({"threshold": 0.0})[1])[1]
@@ -253,10 +332,13 @@ def test_a_layer_that_the_model_lacks_is_told_before_the_first_round():
 
 def test_the_cluster_model_is_the_mean_of_what_its_clients_hold(shards):
     """Three rounds with mixing: what was sent as deltas comes out as sum |D_k| / |D_c| h_k."""
-    learner, own = learner_of(shards), {}
+    learner = learner_of(shards)
+    own = {}
     algorithm = make_algorithm("clustered", learner, {"cut": "auto", "mixing": 0.3})
     rng = np.random.default_rng(3)
-    state = algorithm.init({w.name: rng.normal(0, 0.5, w.shape).astype(np.float32) for w in learner.spec.weights}, rng_for(1, 0))
+    state = algorithm.init(
+        {w.name: rng.normal(0, 0.5, w.shape).astype(np.float32) for w in learner.spec.weights}, rng_for(1, 0)
+    )
     for _ in range(3):
         state = play(algorithm, state, shards, own)
     placed = assignments(state)
@@ -265,7 +347,9 @@ def test_the_cluster_model_is_the_mean_of_what_its_clients_hold(shards):
         members = [c for c in shards if placed[c] == cluster]
         n = np.array([len(shards[c].y_train) for c in members], np.float64)
         for name, array in state.models[f"cluster{cluster}"].items():
-            mean = np.tensordot(n / n.sum(), np.stack([own[c].arrays[name] for c in members]).astype(np.float64), 1)
+            mean = np.tensordot(
+                n / n.sum(), np.stack([own[c].arrays[name] for c in members]).astype(np.float64), 1
+            )
             np.testing.assert_allclose(array, mean, atol=1e-5)
 
 
@@ -283,7 +367,9 @@ def test_a_client_that_lost_its_state_starts_from_the_cluster(shards):
             np.testing.assert_array_equal(kept.arrays[name], received[name] + np.float32(expected))
 
 
-@pytest.mark.parametrize("options", [{"cut": "auto"}, {"clustering": False}, {"threshold": 1.0, "mixing": 0.0}, {"mixing": 1.0}])
+@pytest.mark.parametrize(
+    "options", [{"cut": "auto"}, {"clustering": False}, {"threshold": 1.0, "mixing": 0.0}, {"mixing": 1.0}]
+)
 def test_laws_hold_with_clusters(options, shards):
     learner = learner_of(shards)
     rng = np.random.default_rng(7)

@@ -13,7 +13,9 @@ OPTIONS = {"penalty": 0.5, "personal_epochs": 2, "personal_learning_rate": 1.0}
 
 
 def test_a_round_by_hand(one):
-    """The global model takes one plain step; the personal one takes FedProx's two with lambda .5 (see there)."""
+    """The global model takes one plain step; the personal one takes FedProx's two with lambda .5 (see
+    there).
+    """
     update, state = one.update(one.algorithm("ditto", **OPTIONS), ClientState(), one.start)
     np.testing.assert_allclose(update.deltas["global"]["head/bias"], [0.5, -0.5], atol=1e-6)
     np.testing.assert_allclose(state.arrays["head/bias"], [0.369203, -0.369203], atol=1e-6)
@@ -23,7 +25,9 @@ def test_a_round_by_hand(one):
 def test_the_personal_model_goes_on_from_itself_and_is_pulled_to_what_was_received(one):
     """From v = 0 towards w with bias (2, -2): one step of rate 1 gives .5 + .5 * 2 = 1.5."""
     received = {**one.start, "head/bias": np.array([2.0, -2.0], np.float32)}
-    _, state = one.update(one.algorithm("ditto", **{**OPTIONS, "personal_epochs": 1}), ClientState(one.start), received)
+    _, state = one.update(
+        one.algorithm("ditto", **{**OPTIONS, "personal_epochs": 1}), ClientState(one.start), received
+    )
     np.testing.assert_allclose(state.arrays["head/bias"], [1.5, -1.5], atol=1e-6)
 
 
@@ -31,10 +35,16 @@ def test_the_personal_model_goes_on_from_itself_and_is_pulled_to_what_was_receiv
 def test_a_personal_model_beats_a_weak_global_one(name, shards):
     learner = SoftmaxLearner(softmax_spec(name, inputs=4, features=4, classes=3))
     algorithm = make_algorithm(name, learner, {"learning_rate": 0.1} if name == "apfl" else {})
-    model = {"trunk/kernel": np.eye(4, dtype=np.float32), "head/kernel": np.zeros((4, 3), np.float32), "head/bias": np.zeros(3, np.float32)}
+    model = {
+        "trunk/kernel": np.eye(4, dtype=np.float32),
+        "head/kernel": np.zeros((4, 3), np.float32),
+        "head/bias": np.zeros(3, np.float32),
+    }
     state = ServerState(2, PERSONALIZE, {"global": model, "initial": model})
     own = shards["pi-2"]
-    mixture, _ = algorithm.personalize(algorithm.broadcast(state, "pi-2"), ClientState(), own, rng_for(1, 2, "pi-2"))
+    mixture, _ = algorithm.personalize(
+        algorithm.broadcast(state, "pi-2"), ClientState(), own, rng_for(1, 2, "pi-2")
+    )
     before = evaluate(learner, "predict", mixture.peers["federated"].weights, own.x_test, own.y_test).accuracy
     after = evaluate(learner, "predict_mixture", mixture.weights, own.x_test, own.y_test).accuracy
     assert after > before + 0.2

@@ -34,17 +34,30 @@ def learner():
 
 
 def test_two_clients_one_round_by_hand():
-    """One sample (1, 0) of class 0, three (0, 1) of class 1: the mean delta is [.125, -.125; -.375, .375], and beta .5 goes half of it."""
-    x, y = np.eye(2, dtype=np.float32), np.array([0, 1])
+    """One sample (1, 0) of class 0, three (0, 1) of class 1: the mean delta is [.125, -.125; -.375, .375],
+    and beta .5 goes half of it.
+    """
+    x = np.eye(2, dtype=np.float32)
+    y = np.array([0, 1])
     shards = {"a": Shard(x[:1], y[:1], x, y, 2), "b": Shard(x[[1, 1, 1]], y[[1, 1, 1]], x, y, 2)}
     options = {"clustering": False, "learning_rate": 1.0, "beta_start": 0.5, "personalize_epochs": 1}
-    algorithm = make_algorithm("fedap", SoftmaxLearner(softmax_spec("fedap", inputs=2, features=2, classes=2)), options)
-    start = {"trunk/kernel": np.eye(2, dtype=np.float32), "head/kernel": np.zeros((2, 2), np.float32), "head/bias": np.zeros(2, np.float32)}
+    algorithm = make_algorithm(
+        "fedap", SoftmaxLearner(softmax_spec("fedap", inputs=2, features=2, classes=2)), options
+    )
+    start = {
+        "trunk/kernel": np.eye(2, dtype=np.float32),
+        "head/kernel": np.zeros((2, 2), np.float32),
+        "head/bias": np.zeros(2, np.float32),
+    }
     state = algorithm.init(start, rng_for(1, 0))
     sent = algorithm.broadcast(state, "a")
-    told = [algorithm.local_update(sent, ClientState(), shards[c], c, rng_for(1, 1, c))[0] for c in ("a", "b")]
+    told = [
+        algorithm.local_update(sent, ClientState(), shards[c], c, rng_for(1, 1, c))[0] for c in ("a", "b")
+    ]
     after = algorithm.aggregate(state, told)
-    np.testing.assert_allclose(after.models["global"]["head/kernel"], [[0.0625, -0.0625], [-0.1875, 0.1875]], atol=1e-6)
+    np.testing.assert_allclose(
+        after.models["global"]["head/kernel"], [[0.0625, -0.0625], [-0.1875, 0.1875]], atol=1e-6
+    )
     np.testing.assert_allclose(after.models["global"]["head/bias"], [-0.125, 0.125], atol=1e-6)
     last = algorithm.broadcast(replace(after, phase=PERSONALIZE), "a")
     mixture, _ = algorithm.personalize(last, ClientState(), shards["a"], rng_for(1, 2, "a"))
@@ -53,7 +66,9 @@ def test_two_clients_one_round_by_hand():
 
 
 def test_beta_by_hand():
-    assert [beta(t, 1.0, 0.46, 1280) for t in (0, 640, 1279, 1280, 9999)] == pytest.approx([1, 0.73, 0.460422, 0.46, 0.46], abs=1e-6)
+    assert [beta(t, 1.0, 0.46, 1280) for t in (0, 640, 1279, 1280, 9999)] == pytest.approx(
+        [1, 0.73, 0.460422, 0.46, 0.46], abs=1e-6
+    )
     assert beta(0, 1.0, 0.46, 0) == 0.46
 
 
@@ -66,7 +81,9 @@ def test_the_step_by_hand():
     """Oracle: theta 2, mean 4, t 640: 2 + .73 * 2 = 3.46."""
     algorithm = make_algorithm("fedap", None, {"clustering": False})
     theta = {"w": np.full((1, 1), 2, np.float32)}
-    state = ServerState(641, FEDERATE, {"global": theta, "initial": theta}, scalars={"federated_rounds": 640.0})
+    state = ServerState(
+        641, FEDERATE, {"global": theta, "initial": theta}, scalars={"federated_rounds": 640.0}
+    )
     after = algorithm.aggregate(state, [update("a", 641, 3, [1], "w"), update("b", 641, 1, [5], "w")])
     assert after.models["global"]["w"][0, 0] == pytest.approx(3.46, abs=1e-6)
     assert after.scalars["federated_rounds"] == 641
@@ -93,7 +110,9 @@ def test_clients_are_clustered_by_how_far_apart_they_went(options, clusters):
 
 
 def test_a_client_that_arrives_later_goes_to_the_nearest_cluster():
-    """Clusters at (.5, 0) and (4, 1.5). From (7, 7), where the clustering round began, the late client moves by (4, 2)."""
+    """Clusters at (.5, 0) and (4, 1.5). From (7, 7), where the clustering round began, the late client moves
+    by (4, 2).
+    """
     algorithm = make_algorithm("fedap", None, {"pretrain_rounds": 0})
     state = algorithm.init({"fc/kernel": np.full((1, 2), 7, np.float32)}, rng_for(1, 0))
     state = algorithm.aggregate(state, [update(c, 1, 1, point) for c, point in POINTS.items()])
@@ -108,7 +127,9 @@ def test_a_client_that_arrives_later_goes_to_the_nearest_cluster():
 def test_a_cluster_starts_from_its_weighted_mean():
     algorithm = make_algorithm("fedap", None, {"pretrain_rounds": 0})
     state = algorithm.init({"fc/kernel": np.full((1, 2), 7, np.float32)}, rng_for(1, 0))
-    after = algorithm.aggregate(state, [update(c, 1, n, point) for n, (c, point) in zip((1, 3, 2, 2), POINTS.items(), strict=True)])
+    after = algorithm.aggregate(
+        state, [update(c, 1, n, point) for n, (c, point) in zip((1, 3, 2, 2), POINTS.items(), strict=True)]
+    )
     assert after.models["cluster0"]["fc/kernel"].tolist() == [[7.75, 7]]
     assert after.models["cluster1"]["fc/kernel"].tolist() == [[11, 8.5]]
     assert sorted(after.models) == ["cluster0", "cluster1", "initial"]
@@ -120,7 +141,8 @@ def test_phases_come_in_order_and_beta_counts_from_the_clusters_on():
     phases = []
     for _ in range(6):
         phases.append(state.phase)
-        before, state = state, algorithm.aggregate(state, [update("a", state.round, 1, [1, 0])])
+        before = state
+        state = algorithm.aggregate(state, [update("a", state.round, 1, [1, 0])])
     assert phases == [PRETRAIN, PRETRAIN, CLUSTER, FEDERATE, FEDERATE, FEDERATE]
     assert before.models["cluster0"]["fc/kernel"][0, 0] == 3 + 1 + 0.75
     assert state.models["cluster0"]["fc/kernel"][0, 0] == 3 + 1 + 0.75 + 0.5
@@ -129,23 +151,43 @@ def test_phases_come_in_order_and_beta_counts_from_the_clusters_on():
 
 def test_a_clustering_round_without_updates_is_played_again():
     algorithm = make_algorithm("fedap", None, {"pretrain_rounds": 0})
-    after = algorithm.aggregate(algorithm.init({"fc/kernel": np.zeros((1, 2), np.float32)}, rng_for(1, 0)), [])
+    after = algorithm.aggregate(
+        algorithm.init({"fc/kernel": np.zeros((1, 2), np.float32)}, rng_for(1, 0)), []
+    )
     assert (after.round, after.phase, assignments(after)) == (2, CLUSTER, {})
 
 
 def test_each_phase_has_its_epochs(learner, shards):
     algorithm = make_algorithm("fedap", learner, {"epochs": 1, "cluster_epochs": 3, "learning_rate": 0.1})
-    weights, shard = initial_of(learner), shards["pi-1"]
+    weights = initial_of(learner)
+    shard = shards["pi-1"]
     for phase, epochs in ((PRETRAIN, 1), (CLUSTER, 3), (FEDERATE, 1)):
-        told, _ = algorithm.local_update(Broadcast(5, phase, {"global": weights}), ClientState(), shard, "pi-1", rng_for(1, 5))
+        told, _ = algorithm.local_update(
+            Broadcast(5, phase, {"global": weights}), ClientState(), shard, "pi-1", rng_for(1, 5)
+        )
         hyper = {"learning_rate": 0.1, "momentum": 0.0}
-        trained, _ = learner.fit("train", weights, {"x": shard.x_train}, shard.y_train, epochs=epochs, rng=rng_for(1, 5), hyper=hyper)
+        trained, _ = learner.fit(
+            "train",
+            weights,
+            {"x": shard.x_train},
+            shard.y_train,
+            epochs=epochs,
+            rng=rng_for(1, 5),
+            hyper=hyper,
+        )
         for name, array in trained.items():
             np.testing.assert_array_equal(told.deltas["global"][name], array - weights[name])
 
 
 def test_statistics_are_known_by_name():
-    names = ("bn/gamma", "bn/moving_mean", "block/bn/moving_variance", "moving_mean", "fc/kernel", "moving_mean/kernel")
+    names = (
+        "bn/gamma",
+        "bn/moving_mean",
+        "block/bn/moving_variance",
+        "moving_mean",
+        "fc/kernel",
+        "moving_mean/kernel",
+    )
     found = statistics(dict.fromkeys(names, np.zeros(1, np.float32)))
     assert list(found) == ["bn/moving_mean", "block/bn/moving_variance", "moving_mean"]
 
@@ -154,7 +196,10 @@ def test_statistics_do_not_part_clients():
     algorithm = make_algorithm("fedap", None, {"pretrain_rounds": 0})
     zeros = np.zeros((1, 2), np.float32)
     state = algorithm.init({"fc/kernel": zeros, "bn/moving_mean": zeros}, rng_for(1, 0))
-    far = [Update(c, 1, 1, {"global": {"fc/kernel": zeros, "bn/moving_mean": zeros + d}}) for c, d in (("a", 0), ("b", 99))]
+    far = [
+        Update(c, 1, 1, {"global": {"fc/kernel": zeros, "bn/moving_mean": zeros + d}})
+        for c, d in (("a", 0), ("b", 99))
+    ]
     assert assignments(algorithm.aggregate(state, far)) == {"a": 0, "b": 0}
 
 
@@ -162,7 +207,9 @@ def personalized(learner, shards, **options):
     algorithm = make_algorithm("fedap", learner, {"learning_rate": 0.1, **options})
     weights = initial_of(learner)
     state = ServerState(31, PERSONALIZE, {"global": weights, "initial": initial_of(learner, 8)})
-    mixture, _ = algorithm.personalize(algorithm.broadcast(state, "pi-2"), ClientState(), shards["pi-2"], rng_for(1, 31, "pi-2"))
+    mixture, _ = algorithm.personalize(
+        algorithm.broadcast(state, "pi-2"), ClientState(), shards["pi-2"], rng_for(1, 31, "pi-2")
+    )
     return weights, mixture
 
 
@@ -190,7 +237,12 @@ def test_an_unknown_cut_says_what_is_expected():
 
 @pytest.mark.parametrize(
     "options",
-    [{"clustering": False}, {"pretrain_rounds": 0, "num_clusters": 2}, {"pretrain_rounds": 1, "cut": "auto"}, {"beta_start": 0.0}],
+    [
+        {"clustering": False},
+        {"pretrain_rounds": 0, "num_clusters": 2},
+        {"pretrain_rounds": 1, "cut": "auto"},
+        {"beta_start": 0.0},
+    ],
 )
 def test_laws_hold_in_each_phase(options, learner, shards):
     check_algorithm(lambda each: make_algorithm("fedap", each, options), learner, initial_of(learner), shards)

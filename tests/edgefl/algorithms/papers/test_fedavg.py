@@ -14,7 +14,8 @@ from edgefl.types import ServerState, Update
 
 
 def test_weighted_mean_by_hand():
-    a, b = np.array([1, 2], np.float32), np.array([5, 6], np.float32)
+    a = np.array([1, 2], np.float32)
+    b = np.array([5, 6], np.float32)
     mean = weighted_mean([({"w": a}, 1), ({"w": b}, 3)])
     np.testing.assert_array_equal(mean["w"], np.array([4, 5], np.float32))
 
@@ -70,7 +71,10 @@ def test_a_mean_has_the_bits_of_the_sum_written_out_and_changes_nothing_that_it_
     rng = np.random.default_rng(3)
     for _ in range(50):
         scales = 10.0 ** rng.integers(-30, 20, 7)
-        deltas = [{"w": (scale * rng.normal(size=(3, 2))).astype(np.float32), "s": np.array(scale, np.float32)} for scale in scales]
+        deltas = [
+            {"w": (scale * rng.normal(size=(3, 2))).astype(np.float32), "s": np.array(scale, np.float32)}
+            for scale in scales
+        ]
         counts = [int(n) for n in rng.integers(1, 10**9, 7)]
         before = [{name: array.tobytes() for name, array in delta.items()} for delta in deltas]
         found = weighted_mean(zip(deltas, counts, strict=True))
@@ -80,4 +84,6 @@ def test_a_mean_has_the_bits_of_the_sum_written_out_and_changes_nothing_that_it_
             total = deltas[0][name].astype(np.float64) * counts[0]
             for delta, n in zip(deltas[1:], counts[1:], strict=True):
                 total = total + delta[name].astype(np.float64) * n
-            assert np.asarray(found[name]).tobytes() == (total / float(sum(counts))).astype(np.float32).tobytes()
+            assert (
+                np.asarray(found[name]).tobytes() == (total / float(sum(counts))).astype(np.float32).tobytes()
+            )

@@ -1,4 +1,6 @@
-"""FedProx: two steps by hand, mu = 0, and the same code in the page that explains how to write an algorithm."""
+"""FedProx: two steps by hand, mu = 0, and the same code in the page that explains how to write an
+algorithm.
+"""
 
 from pathlib import Path
 
@@ -12,7 +14,9 @@ from edgefl.types import Broadcast, ClientState
 
 
 def test_two_steps_by_hand(one):
-    """mu .5, rate 1. Step 1: bias (.5, -.5). Step 2: p = .880797, gradient -.119203 + .5 * .5 = .130797; loss .126928 + .25."""
+    """mu .5, rate 1. Step 1: bias (.5, -.5). Step 2: p = .880797, gradient -.119203 + .5 * .5 = .130797; loss
+    .126928 + .25.
+    """
     update, _ = one.update(one.algorithm("fedprox", mu=0.5, epochs=2), ClientState(), one.start)
     delta = update.deltas["global"]
     np.testing.assert_allclose(delta["head/bias"], [0.369203, -0.369203], atol=1e-6)
@@ -34,13 +38,17 @@ def blob_model():
 def trained(name, shard, **options):
     learner = SoftmaxLearner(softmax_spec(name, inputs=4, features=3, classes=3, options=options))
     algorithm = make_algorithm(name, learner, options)
-    return algorithm.local_update(Broadcast(1, FEDERATE, {"global": blob_model()}), ClientState(), shard, "a", rng_for(1, 1, "a"))[0]
+    return algorithm.local_update(
+        Broadcast(1, FEDERATE, {"global": blob_model()}), ClientState(), shard, "a", rng_for(1, 1, "a")
+    )[0]
 
 
 def test_without_a_penalty_it_is_fedavg(shards):
     plain = trained("fedavg", shards["pi-1"])
     prox = trained("fedprox", shards["pi-1"], mu=0.0)
-    assert all(np.array_equal(plain.deltas["global"][name], prox.deltas["global"][name]) for name in blob_model())
+    assert all(
+        np.array_equal(plain.deltas["global"][name], prox.deltas["global"][name]) for name in blob_model()
+    )
 
 
 def test_the_larger_the_penalty_the_nearer_the_client_stays(shards):

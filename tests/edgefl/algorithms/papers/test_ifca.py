@@ -25,32 +25,47 @@ def model(bias=(0.0, 0.0)):
 
 
 def one_sample(label):
-    x, y = np.ones((1, 1), np.float32), np.array([label])
+    x = np.ones((1, 1), np.float32)
+    y = np.array([label])
     return Shard(x, y, x, y, 2)
 
 
 def update(client_id, expert, n, values):
-    return Update(client_id, 1, n, {name_of(expert): {"w": np.array(values, np.float32)}}, {"loss": 1.0, "expert": float(expert)})
+    return Update(
+        client_id,
+        1,
+        n,
+        {name_of(expert): {"w": np.array(values, np.float32)}},
+        {"loss": 1.0, "expert": float(expert)},
+    )
 
 
 def federate(algorithm, server, state, shards, rounds):
     for _ in range(rounds):
         rngs = {c: rng_for(1, state.round, c) for c in shards}
-        updates = [algorithm.local_update(server.broadcast(state, c), ClientState(), shards[c], c, rngs[c])[0] for c in sorted(shards)]
+        updates = [
+            algorithm.local_update(server.broadcast(state, c), ClientState(), shards[c], c, rngs[c])[0]
+            for c in sorted(shards)
+        ]
         state = server.aggregate(state, updates)
     return state, updates
 
 
 def test_two_clients_one_round_by_hand():
-    """x = 1, lr 1: the client of class 0 takes the model that leans to it (losses ln 2 = .693147 and .313262) and moves its bias by
+    """x = 1, lr 1: the client of class 0 takes the model that leans to it (losses ln 2 = .693147 and .313262)
+    and moves its bias by
 
-    1 - sigmoid(1) = .268941; the client of class 1 takes the model of equal odds (.693147 against 1.313262) and moves it by .5.
+    1 - sigmoid(1) = .268941; the client of class 1 takes the model of equal odds (.693147 against 1.313262)
+    and moves it by .5.
     """
     learner = SoftmaxLearner(softmax_spec("ifca", inputs=1, features=1, classes=2, batch_size=1))
     options = {"num_experts": 2, "epochs": 1, "learning_rate": 1.0, "weight_decay": 0.0}
-    device, server = make_algorithm("ifca", learner, options), make_algorithm("ifca", None, options)
+    device = make_algorithm("ifca", learner, options)
+    server = make_algorithm("ifca", None, options)
     state = ServerState(1, "federate", {"expert0": model(), "expert1": model((1.0, 0.0))})
-    losses = mean_losses(learner, experts(state.models), *(one_sample(0).x_train, one_sample(0).y_train), 0, rng_for(1, 1))
+    losses = mean_losses(
+        learner, experts(state.models), *(one_sample(0).x_train, one_sample(0).y_train), 0, rng_for(1, 1)
+    )
     assert losses == pytest.approx({0: 0.693147, 1: 0.313262}, abs=1e-6)
     state, updates = federate(device, server, state, {"a": one_sample(0), "b": one_sample(1)}, 1)
     assert [u.metrics["expert"] for u in updates] == [1.0, 0.0]
@@ -64,8 +79,12 @@ def test_each_model_is_averaged_over_those_who_chose_it():
     """Oracle 1: [1,2], [5,6] with n = 1, 3 -> [4,5]; oracle 2: a model that nobody chose stays."""
     server = make_algorithm("ifca", None, {"num_experts": 3})
     zeros = {"w": np.zeros(2, np.float32)}
-    state = ServerState(1, "federate", {"expert0": zeros, "expert1": zeros, "expert2": {"w": np.array([7, 8], np.float32)}})
-    after = server.aggregate(state, [update("a", 1, 1, [1, 2]), update("b", 0, 9, [3, 3]), update("c", 1, 3, [5, 6])])
+    state = ServerState(
+        1, "federate", {"expert0": zeros, "expert1": zeros, "expert2": {"w": np.array([7, 8], np.float32)}}
+    )
+    after = server.aggregate(
+        state, [update("a", 1, 1, [1, 2]), update("b", 0, 9, [3, 3]), update("c", 1, 3, [5, 6])]
+    )
     np.testing.assert_array_equal(after.models["expert1"]["w"], np.array([4, 5], np.float32))
     np.testing.assert_array_equal(after.models["expert0"]["w"], np.array([3, 3], np.float32))
     np.testing.assert_array_equal(after.models["expert2"]["w"], state.models["expert2"]["w"])
@@ -82,7 +101,10 @@ def test_the_lowest_loss_is_chosen():
 
 @given(rows=st.integers(1, 9), columns=st.integers(1, 9), seed=st.integers(0, 999))
 def test_a_further_draw_holds_the_same_values(rows, columns, seed):
-    weights = {"kernel": np.random.default_rng(seed).normal(size=(rows, columns)).astype(np.float32), "bias": np.arange(3.0)}
+    weights = {
+        "kernel": np.random.default_rng(seed).normal(size=(rows, columns)).astype(np.float32),
+        "bias": np.arange(3.0),
+    }
     drawn = redraw(weights, rng_for(seed, 0))
     assert drawn["kernel"].shape == (rows, columns)
     np.testing.assert_array_equal(np.sort(drawn["kernel"], axis=None), np.sort(weights["kernel"], axis=None))
@@ -116,11 +138,15 @@ def test_models_start_apart_and_all_are_sent():
 
 def test_a_choice_on_few_samples_is_on_the_same_for_all_models(shards):
     learner = SoftmaxLearner(softmax_spec("ifca", inputs=4, features=2, classes=3))
-    weights = {s.name: np.random.default_rng(1).normal(size=s.shape).astype(np.float32) for s in learner.spec.weights}
-    x, y = shards["pi-1"].x_train, shards["pi-1"].y_train
+    weights = {
+        s.name: np.random.default_rng(1).normal(size=s.shape).astype(np.float32) for s in learner.spec.weights
+    }
+    x = shards["pi-1"].x_train
+    y = shards["pi-1"].y_train
     few = mean_losses(learner, {0: weights, 4: weights}, x, y, 5, rng_for(1, 1))
     assert few[0] == few[4]
-    every, rng = mean_losses(learner, {0: weights}, x, y, 0, rng_for(1, 1)), rng_for(1, 1)
+    every = mean_losses(learner, {0: weights}, x, y, 0, rng_for(1, 1))
+    rng = rng_for(1, 1)
     assert few[0] != every[0]
     assert mean_losses(learner, {0: weights}, x, y, len(y), rng) == every
     assert rng.random() == rng_for(1, 1).random()
@@ -129,37 +155,52 @@ def test_a_choice_on_few_samples_is_on_the_same_for_all_models(shards):
 def test_one_expert_is_fedavg(shards):
     rates = {"epochs": 2, "learning_rate": 0.1, "momentum": 0.5, "weight_decay": 0.0}
     learner = SoftmaxLearner(softmax_spec("ifca", inputs=4, features=3, classes=3))
-    weights = {s.name: np.random.default_rng(1).normal(size=s.shape).astype(np.float32) for s in learner.spec.weights}
+    weights = {
+        s.name: np.random.default_rng(1).normal(size=s.shape).astype(np.float32) for s in learner.spec.weights
+    }
     ends = []
     for name, options in (("ifca", {**rates, "num_experts": 1, "validation_share": 0.0}), ("fedavg", rates)):
-        device, server = make_algorithm(name, learner, options), make_algorithm(name, None, options)
-        ends.append(federate(device, server, server.init(weights, rng_for(1, 0, "init")), shards, 3)[0].models)
+        device = make_algorithm(name, learner, options)
+        server = make_algorithm(name, None, options)
+        ends.append(
+            federate(device, server, server.init(weights, rng_for(1, 0, "init")), shards, 3)[0].models
+        )
     for name, array in ends[0]["expert0"].items():
         np.testing.assert_array_equal(array, ends[1][GLOBAL][name])
 
 
 def test_the_last_choice_is_on_samples_that_never_trained():
-    """Two samples, one validates. Bias (5, 0) costs .0067 on class 0 and 5.0067 on class 1; (0, 1) costs 1.3133 and .3133.
+    """Two samples, one validates. Bias (5, 0) costs .0067 on class 0 and 5.0067 on class 1; (0, 1) costs
+    1.3133 and .3133.
 
-    Over both samples (0, 1) is the better model, by .8133 against 2.5067. Over one sample it depends on the class.
+    Over both samples (0, 1) is the better model, by .8133 against 2.5067. Over one sample it depends on the
+    class.
     """
     learner = SoftmaxLearner(softmax_spec("ifca", inputs=1, features=1, classes=2, batch_size=1))
-    device, server = make_algorithm("ifca", learner, {"num_experts": 2}), make_algorithm("ifca", None, {"num_experts": 2})
+    device = make_algorithm("ifca", learner, {"num_experts": 2})
+    server = make_algorithm("ifca", None, {"num_experts": 2})
     state = ServerState(9, PERSONALIZE, {"expert0": model((5.0, 0.0)), "expert1": model((0.0, 1.0))})
     x = np.ones((2, 1), np.float32)
     best = {}
     for labels in ((0, 1), (1, 0)):
         shard = Shard(x, np.array(labels), x, np.array(labels), 2)
-        mixture, _ = device.personalize(server.broadcast(state, "a"), ClientState(), shard, rng_for(1, 9, "a"))
+        mixture, _ = device.personalize(
+            server.broadcast(state, "a"), ClientState(), shard, rng_for(1, 9, "a")
+        )
         best[labels] = mixture.diagnostics["best"]
-        update, _ = device.local_update(server.broadcast(state, "a"), ClientState(), shard, "a", rng_for(1, 9, "a"))
-        assert (update.num_samples, update.metrics["expert"]) == (1, 1 - best[labels]), "the other sample trains"
+        update, _ = device.local_update(
+            server.broadcast(state, "a"), ClientState(), shard, "a", rng_for(1, 9, "a")
+        )
+        assert (update.num_samples, update.metrics["expert"]) == (1, 1 - best[labels]), (
+            "the other sample trains"
+        )
     assert sorted(best.values()) == [0, 1]
 
 
 def permuted(shard):
     """The same samples, each label one further: no model fits both."""
-    y, y_test = (shard.y_train + 1) % 3, (shard.y_test + 1) % 3
+    y = (shard.y_train + 1) % 3
+    y_test = (shard.y_test + 1) % 3
     return Shard(shard.x_train, y, shard.x_test, y_test, 3)
 
 
@@ -167,24 +208,41 @@ def test_clients_that_contradict_each_other_end_in_two_clusters(shards):
     federation = {f"{c}-{group}": permuted(s) if group else s for c, s in shards.items() for group in (0, 1)}
     options = {"num_experts": 2, "epochs": 3, "learning_rate": 0.1}
     learner = SoftmaxLearner(softmax_spec("ifca", inputs=4, features=4, classes=3))
-    device, server = make_algorithm("ifca", learner, options), make_algorithm("ifca", None, options)
-    weights = {s.name: np.random.default_rng(3).normal(0, 0.5, s.shape).astype(np.float32) for s in learner.spec.weights}
+    device = make_algorithm("ifca", learner, options)
+    server = make_algorithm("ifca", None, options)
+    weights = {
+        s.name: np.random.default_rng(3).normal(0, 0.5, s.shape).astype(np.float32)
+        for s in learner.spec.weights
+    }
     state, updates = federate(device, server, server.init(weights, rng_for(1, 0, "init")), federation, 8)
     chosen = {u.client_id: u.metrics["expert"] for u in updates}
     assert {chosen[c] for c in chosen if c.endswith("0")} != {chosen[c] for c in chosen if c.endswith("1")}
     assert len(set(chosen.values())) == 2
     state = ServerState(state.round, PERSONALIZE, state.models)
     for client_id, shard in federation.items():
-        mixture, _ = device.personalize(server.broadcast(state, client_id), ClientState(), shard, rng_for(1, 9, client_id))
-        right = learner.predict("predict_mixture", mixture.weights, {"x": shard.x_test}).argmax(axis=1) == shard.y_test
+        mixture, _ = device.personalize(
+            server.broadcast(state, client_id), ClientState(), shard, rng_for(1, 9, client_id)
+        )
+        right = (
+            learner.predict("predict_mixture", mixture.weights, {"x": shard.x_test}).argmax(axis=1)
+            == shard.y_test
+        )
         assert right.mean() > 0.8
         assert mixture.diagnostics["best"] == chosen[client_id]
 
 
 def test_the_laws_hold_when_choosing_on_few_samples(shards):
     learner = SoftmaxLearner(softmax_spec("ifca", inputs=4, features=3, classes=3))
-    weights = {s.name: np.random.default_rng(7).normal(0, 0.5, s.shape).astype(np.float32) for s in learner.spec.weights}
-    check_algorithm(lambda each: make_algorithm("ifca", each, {"num_experts": 3, "selection_samples": 8}), learner, weights, shards)
+    weights = {
+        s.name: np.random.default_rng(7).normal(0, 0.5, s.shape).astype(np.float32)
+        for s in learner.spec.weights
+    }
+    check_algorithm(
+        lambda each: make_algorithm("ifca", each, {"num_experts": 3, "selection_samples": 8}),
+        learner,
+        weights,
+        shards,
+    )
 
 
 def test_no_expert_is_an_error():

@@ -21,7 +21,9 @@ def ended(one, rounds, **options):
         assert math.isnan(update.metrics["loss"])
         state = algorithm.aggregate(state, [update])
     last = algorithm.broadcast(ServerState(state.round, PERSONALIZE, state.models), "a")
-    return algorithm.personalize(last, ClientState(), one.shard, rng_for(1, state.round, "a"))[0].weights["head/bias"]
+    return algorithm.personalize(last, ClientState(), one.shard, rng_for(1, state.round, "a"))[0].weights[
+        "head/bias"
+    ]
 
 
 def test_by_hand(one):

@@ -6,8 +6,15 @@ from edgefl.types import ClientState
 
 
 def test_two_steps_by_hand(one):
-    """Rate 1, momentum .5: bias .5, then .5 * .5 + .119203 more; the trunk, whose first gradient is 0, 1 + .119203."""
-    options = {"adapt_epochs": 2, "adapt_learning_rate": 1.0, "adapt_momentum": 0.5, "adapt_weight_decay": 0.0}
+    """Rate 1, momentum .5: bias .5, then .5 * .5 + .119203 more; the trunk, whose first gradient is 0, 1 +
+    .119203.
+    """
+    options = {
+        "adapt_epochs": 2,
+        "adapt_learning_rate": 1.0,
+        "adapt_momentum": 0.5,
+        "adapt_weight_decay": 0.0,
+    }
     mixture, _ = one.ending(one.algorithm("pfl-ft", **options), ClientState(), {"global": one.start})
     np.testing.assert_allclose(mixture.weights["head/bias"], [0.869203, -0.869203], atol=1e-6)
     np.testing.assert_allclose(mixture.weights["trunk/kernel"], [[1.119203]], atol=1e-6)

@@ -15,11 +15,18 @@ from edgefl.types import ClientState, ServerState
 
 
 def test_gate_step_by_hand():
-    """Oracle 13: global (2,0,0), local (0,2,0), g = .25, y = 0: cross-entropy 1.464369, derivative by the gate's logit -.523990."""
+    """Oracle 13: global (2,0,0), local (0,2,0), g = .25, y = 0: cross-entropy 1.464369, derivative by the
+    gate's logit -.523990.
+    """
     learner = SoftmaxLearner(softmax_spec("pfl-mfe", inputs=4, features=1, classes=3, batch_size=1))
     start = {"gate/kernel": np.zeros((1, 1), np.float32), "gate/bias": np.array([np.log(1 / 3)], np.float32)}
-    data = {"gate_input": np.ones((1, 1), np.float32), "logits": np.array([[[2, 0, 0], [0, 2, 0]]], np.float32)}
-    gate, loss = learner.fit("train_gate", start, data, np.array([0]), epochs=1, rng=rng_for(1, 1), hyper={"learning_rate": 1.0})
+    data = {
+        "gate_input": np.ones((1, 1), np.float32),
+        "logits": np.array([[[2, 0, 0], [0, 2, 0]]], np.float32),
+    }
+    gate, loss = learner.fit(
+        "train_gate", start, data, np.array([0]), epochs=1, rng=rng_for(1, 1), hyper={"learning_rate": 1.0}
+    )
     assert loss == pytest.approx(1.464369, abs=1e-6)
     assert start["gate/bias"][0] - gate["gate/bias"][0] == pytest.approx(-0.523990, abs=1e-6)
 
@@ -47,10 +54,16 @@ def test_personal_beats_a_weak_global_and_keeps_its_trunk(name, shards):
     learner = SoftmaxLearner(spec)
     options = {"adapt_learning_rate": 0.1, "adapt_epochs": 20, "gate_epochs": 20, "gate_learning_rate": 0.1}
     algorithm = make_algorithm(name, learner, options)
-    model = {"trunk/kernel": np.eye(4, dtype=np.float32), "head/kernel": np.zeros((4, 3), np.float32), "head/bias": np.zeros(3, np.float32)}
+    model = {
+        "trunk/kernel": np.eye(4, dtype=np.float32),
+        "head/kernel": np.zeros((4, 3), np.float32),
+        "head/bias": np.zeros(3, np.float32),
+    }
     state = ServerState(2, PERSONALIZE, {"global": model, "initial": model})
     shard = shards["pi-2"]
-    mixture, _ = algorithm.personalize(algorithm.broadcast(state, "pi-2"), ClientState(), shard, rng_for(1, 2, "pi-2"))
+    mixture, _ = algorithm.personalize(
+        algorithm.broadcast(state, "pi-2"), ClientState(), shard, rng_for(1, 2, "pi-2")
+    )
     np.testing.assert_array_equal(mixture.weights["trunk/kernel"], model["trunk/kernel"])
     before = evaluate(learner, "predict", model, shard.x_test, shard.y_test).accuracy
     after = evaluate(learner, "predict_mixture", mixture.weights, shard.x_test, shard.y_test).accuracy
@@ -61,11 +74,17 @@ def test_personal_beats_a_weak_global_and_keeps_its_trunk(name, shards):
 def test_the_mixture_is_the_gated_sum_of_logits(shards):
     learner = SoftmaxLearner(softmax_spec("pfl-mfe", inputs=4, features=4, classes=3))
     rng = np.random.default_rng(1)
-    weights = {s.name: rng.normal(size=s.shape).astype(np.float32) for s in learner.spec.signature("predict_mixture").frozen}
+    weights = {
+        s.name: rng.normal(size=s.shape).astype(np.float32)
+        for s in learner.spec.signature("predict_mixture").frozen
+    }
     x = shards["pi-1"].x_test
     h = x @ weights["trunk/kernel"]
     g = 1 / (1 + np.exp(-(h @ weights["gate/kernel"] + weights["gate/bias"])))
     parts = [h @ weights[f"{p}/head/kernel"] + weights[f"{p}/head/bias"] for p in ("global", "local")]
     np.testing.assert_allclose(
-        learner.predict("predict_mixture", weights, {"x": x}), g * parts[0] + (1 - g) * parts[1], rtol=1e-5, atol=1e-6
+        learner.predict("predict_mixture", weights, {"x": x}),
+        g * parts[0] + (1 - g) * parts[1],
+        rtol=1e-5,
+        atol=1e-6,
     )

@@ -34,7 +34,18 @@ def test_digits() -> None:
     assert digits.x_test.shape == (359, 28, 28, 1)
     assert digits.x_train.dtype == np.float32
     assert (digits.x_train.min(), digits.x_train.max()) == (0, 1)
-    assert np.bincount(np.concatenate([digits.y_train, digits.y_test])).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+    assert np.bincount(np.concatenate([digits.y_train, digits.y_test])).tolist() == [
+        178,
+        182,
+        177,
+        183,
+        181,
+        182,
+        181,
+        179,
+        174,
+        180,
+    ]
 
 
 @pytest.mark.skipif(not SYSTEM.exists(), reason="Debian's dataset-fashion-mnist is not installed")
@@ -62,7 +73,13 @@ def test_own_folder_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_damaged_archives(tmp_path: Path) -> None:
     good = np.array([0x801, 2], ">u4").tobytes() + bytes(2)
-    for content in (b"no gzip", gzip.compress(b"ab"), gzip.compress(good[:-1]), gzip.compress(bytes(20)), gzip.compress(good)[:-9]):
+    for content in (
+        b"no gzip",
+        gzip.compress(b"ab"),
+        gzip.compress(good[:-1]),
+        gzip.compress(bytes(20)),
+        gzip.compress(good)[:-9],
+    ):
         (tmp_path / "a.gz").write_bytes(content)
         with pytest.raises(DataError, match="not an idx archive"):
             read_idx(tmp_path / "a.gz", 1)

@@ -58,7 +58,9 @@ def test_it_is_fetched_once(home: str, own_places: Path, capsys: pytest.CaptureF
     assert capsys.readouterr().err == ""
 
 
-def test_the_cache_is_looked_at_and_used_without_a_place(home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_looked_at_and_used_without_a_place(
+    home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cache = tmp_path / "cache" / "edgefl" / "data"
     cache.mkdir(parents=True)
     (cache / "a.npz").write_bytes(b"")
@@ -80,7 +82,9 @@ def test_the_cache_is_looked_at_and_used_without_a_place(home: str, tmp_path: Pa
         ("short", "", 10**6, "9 bytes came|IncompleteRead"),
     ],
 )
-def test_what_is_not_the_file_is_not_kept(home: str, own_places: Path, path: str, digest: str, most: int, message: str) -> None:
+def test_what_is_not_the_file_is_not_kept(
+    home: str, own_places: Path, path: str, digest: str, most: int, message: str
+) -> None:
     with pytest.raises(DataError, match=message):
         obtain("set.bin", Remote(f"{home}/{path}", digest, most))
     assert find("set.bin") is None
@@ -88,7 +92,9 @@ def test_what_is_not_the_file_is_not_kept(home: str, own_places: Path, path: str
 
 
 def test_offline_says_how_to_get_it_by_hand(own_places: Path) -> None:
-    with pytest.raises(DataError, match=rf"no set.bin in .*could not be fetched: .*put it at {own_places}/set.bin"):
+    with pytest.raises(
+        DataError, match=rf"no set.bin in .*could not be fetched: .*put it at {own_places}/set.bin"
+    ):
         obtain("set.bin", Remote("http://127.0.0.1:9/set.bin"))
     with pytest.raises(DataError, match=r"; ask a friend$"):
         obtain("set.bin", Remote("nonsense:set.bin"), "ask a friend")

@@ -48,7 +48,9 @@ def test_without_clients_the_draw_is_always_the_same(tmp_path: Path) -> None:
 def test_with_a_test_part_of_its_own(tmp_path: Path) -> None:
     x = np.zeros((4, 2), np.float32)
     kept = {"x": x, "y": np.array([0, 1, 0, 1]), "x_test": x[:2], "y_test": np.array([2, 0])}
-    data = load_dataset(write(tmp_path / "a.npz", **kept, client=np.array([9, 9, 4, 4]), client_test=np.array([4, 9])))
+    data = load_dataset(
+        write(tmp_path / "a.npz", **kept, client=np.array([9, 9, 4, 4]), client_test=np.array([4, 9]))
+    )
     assert data.num_classes == 3
     assert data.group_train is not None and data.group_train.tolist() == [1, 1, 0, 0]
     assert data.group_test is not None and data.group_test.tolist() == [0, 1]
@@ -60,10 +62,21 @@ def test_with_a_test_part_of_its_own(tmp_path: Path) -> None:
     [
         ({"y": np.zeros(3, int)}, "no array x"),
         ({"x": np.zeros((3, 2)), "y": np.zeros(4, int)}, "3 samples and y 4 labels"),
-        ({"x": np.zeros((3, 2)), "y": np.zeros(3, int), "client": np.zeros(2, int)}, "client is int64.*expected 3"),
+        (
+            {"x": np.zeros((3, 2)), "y": np.zeros(3, int), "client": np.zeros(2, int)},
+            "client is int64.*expected 3",
+        ),
         ({"x": np.zeros((3, 2)), "y": np.zeros(3, int), "client": np.zeros(3)}, "whole numbers or names"),
         ({"x": np.zeros((3, 2)), "y": np.zeros(3, int), "client": np.arange(3)}, "one sample a client"),
-        ({"x": np.zeros((3, 2)), "y": np.zeros(3, int), "x_test": np.zeros((1, 4)), "y_test": np.zeros(1, int)}, "expected .2,. as in x"),
+        (
+            {
+                "x": np.zeros((3, 2)),
+                "y": np.zeros(3, int),
+                "x_test": np.zeros((1, 4)),
+                "y_test": np.zeros(1, int),
+            },
+            "expected .2,. as in x",
+        ),
     ],
 )
 def test_what_cannot_be_used(tmp_path: Path, arrays: dict[str, np.ndarray], message: str) -> None:

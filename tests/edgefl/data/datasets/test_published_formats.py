@@ -50,7 +50,10 @@ def test_cifar_10_binary(folder: Path) -> None:
 def test_cifar_100_binary(folder: Path) -> None:
     pictures = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3)).astype(np.uint8)
     train = record([4, 0], pictures[0]) + record([1, 1], pictures[1])
-    write_tar(folder / cifar100.ARCHIVE, {"cifar-100-binary/train.bin": train, "cifar-100-binary/test.bin": record([1, 1], pictures[2])})
+    write_tar(
+        folder / cifar100.ARCHIVE,
+        {"cifar-100-binary/train.bin": train, "cifar-100-binary/test.bin": record([1, 1], pictures[2])},
+    )
     data = load_dataset("cifar100")
     assert data.y_train.tolist() == [0, 1] and data.num_classes == 100 and data.note == ""
     assert data.coarse is not None and data.coarse[:2].tolist() == [4, 1]
@@ -90,7 +93,9 @@ def test_qmnist_by_writer(folder: Path) -> None:
     pictures = np.arange(6 * 784).reshape(6, 28, 28).astype(np.uint8)
     # class, form series, writer, digit of this writer, ...: writer 9 wrote the last digit of the file first.
     table = np.array([[5, 0, 9, 30, 35, 0, 0, 0]] * 6, ">i4")
-    table[:, 2], table[:, 3], table[:, 0] = [9, 8, 9, 8, 9, 9], [30, 1, 31, 2, 40, 2], range(6)
+    table[:, 2] = [9, 8, 9, 8, 9, 9]
+    table[:, 3] = [30, 1, 31, 2, 40, 2]
+    table[:, 0] = range(6)
     idx(folder, "qmnist-train-images-idx3-ubyte.gz", 0x803, pictures)
     idx(folder, "qmnist-train-labels-idx2-int.gz", 0xC02, table)
     data = load_dataset("mnist-writers", {"test_share": 0.25})
@@ -133,7 +138,8 @@ def test_uci_har_zip(folder: Path) -> None:
         else:
             path.write_bytes(inner.getvalue())
         data = load_dataset("uci-har", {"standardise": False, "test_share": 0.25})
-        # Two of eight windows are held out and the one before them overlaps; of two windows that overlap one is held out.
+        # Two of eight windows are held out and the one before them overlaps; of two windows that overlap one
+        # is held out.
         np.testing.assert_allclose(data.x_train, windows[:5].astype(np.float32))
         np.testing.assert_allclose(data.x_test, windows[[6, 7, 1]].astype(np.float32))
         assert data.y_test.tolist() == [0, 0, 5]
@@ -149,9 +155,13 @@ def test_shuffled_windows_are_put_in_order(folder: Path) -> None:
     signal = np.random.default_rng(1).normal(size=(64 * 21, 9)).astype(np.float16)
     windows = np.stack([signal[start : start + 128] for start in range(0, 64 * 20, 64)])
     order = np.random.default_rng(2).permutation(20)
-    np.savez(folder / "uci_har.npz", x=windows[order], y=np.zeros(20, np.uint8), subject=np.full(20, 4, np.uint8))
+    np.savez(
+        folder / "uci_har.npz", x=windows[order], y=np.zeros(20, np.uint8), subject=np.full(20, 4, np.uint8)
+    )
     data = load_dataset("uci-har", {"standardise": False})
-    np.testing.assert_array_equal(np.sort(data.x_test[:, 0, 0]), np.sort(windows[16:, 0, 0].astype(np.float32)))
+    np.testing.assert_array_equal(
+        np.sort(data.x_test[:, 0, 0]), np.sort(windows[16:, 0, 0].astype(np.float32))
+    )
     assert len(data.x_train) == 15
     both = np.concatenate([data.x_train, data.x_test])
     for i, j in overlapping(both, np.zeros(19, np.int64)):
@@ -169,7 +179,10 @@ def test_medmnist(folder: Path) -> None:
     assert data.y_train.tolist() == [0, 1, 2, 3, 0, 1] and data.y_test.tolist() == [0, 1, 2]
     np.testing.assert_array_equal(data.x_train[5], parts["val_images"][1] / np.float32(255))
     assert load_dataset("dermamnist", {"size": 40}).x_test.shape == (3, 40, 40, 3)
-    black = {name: np.zeros((len(part), 40, 40, 3), np.uint8) if part.ndim == 4 else part for name, part in parts.items()}
+    black = {
+        name: np.zeros((len(part), 40, 40, 3), np.uint8) if part.ndim == 4 else part
+        for name, part in parts.items()
+    }
     np.savez(folder / "dermamnist_40.npz", **black)
     assert load_dataset("dermamnist", {"size": 40}).x_test.max() == 0
     np.savez(folder / "dermamnist.npz", x=parts["val_images"])
@@ -180,7 +193,11 @@ def test_medmnist(folder: Path) -> None:
 def leaf(path: Path, people: dict[str, list[int]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     data = {name: {"x": [[k / 255] * 784 for k in y], "y": y} for name, y in people.items()}
-    path.write_text(json.dumps({"users": list(people), "num_samples": [len(y) for y in people.values()], "user_data": data}))
+    path.write_text(
+        json.dumps(
+            {"users": list(people), "num_samples": [len(y) for y in people.values()], "user_data": data}
+        )
+    )
 
 
 def test_leaf(folder: Path) -> None:
@@ -188,7 +205,9 @@ def test_leaf(folder: Path) -> None:
     leaf(folder / "femnist/train/all_data_1_niid_0_keep_0_train_9.json", {"f2": [7]})
     leaf(folder / "femnist/test/all_data_0_niid_0_keep_0_test_9.json", {"f1": [6], "f0": [4]})
     data = load_dataset("femnist")
-    assert data.y_train.tolist() == [3, 61, 5, 7] and data.y_test.tolist() == [6, 4] and data.num_classes == 62
+    assert (
+        data.y_train.tolist() == [3, 61, 5, 7] and data.y_test.tolist() == [6, 4] and data.num_classes == 62
+    )
     assert data.group_train is not None and data.group_train.tolist() == [0, 0, 1, 2]
     assert data.group_test is not None and data.group_test.tolist() == [1, 0]
     assert data.x_train.shape == (4, 28, 28, 1)
@@ -200,7 +219,9 @@ def test_leaf_before_it_is_split(folder: Path) -> None:
     leaf(folder / "femnist/all_data/all_data_0.json", {"f0": [1, 2, 3, 4, 5], "f1": [6, 7]})
     data = load_dataset("femnist")
     assert data.y_train.tolist() == [1, 2, 3, 4, 6] and data.y_test.tolist() == [5, 7]
-    (folder / "femnist/all_data/all_data_0.json").write_text('{"users": ["f0"], "user_data": {"f0": {"x": [[2.5]], "y": [0]}}}')
+    (folder / "femnist/all_data/all_data_0.json").write_text(
+        '{"users": ["f0"], "user_data": {"f0": {"x": [[2.5]], "y": [0]}}}'
+    )
     with pytest.raises(DataError, match="is not LEAF's"):
         load_dataset("femnist")
 
@@ -218,6 +239,13 @@ def test_all_sources_are_listed(folder: Path) -> None:
     assert not rows["cifar10"]["here"] and rows["digits"]["here"]
     (folder / "cifar10.npz").write_bytes(b"")
     assert {row["name"]: row for row in list_datasets()}["cifar10"]["here"]
-    assert rows["uci-har"]["options"] == {"split": "own", "test_share": 0.2, "standardise": True, "classes": ()}
-    with pytest.raises(ConfigError, match=r"\[data\] uci-har has no option 'tset_share'; did you mean 'test_share'"):
+    assert rows["uci-har"]["options"] == {
+        "split": "own",
+        "test_share": 0.2,
+        "standardise": True,
+        "classes": (),
+    }
+    with pytest.raises(
+        ConfigError, match=r"\[data\] uci-har has no option 'tset_share'; did you mean 'test_share'"
+    ):
         load_dataset("uci-har", {"tset_share": 0.1})

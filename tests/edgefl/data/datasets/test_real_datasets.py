@@ -19,7 +19,9 @@ def needs(name: str) -> pytest.MarkDecorator:
 def test_cifar_10() -> None:
     data = load_data(DataConfig("cifar10"), 1, scale=False)
     assert data.x_train.shape == (50000, 32, 32, 3) and data.x_train.dtype == np.uint8
-    assert np.bincount(data.y_train).tolist() == [5000] * 10 and np.bincount(data.y_test).tolist() == [1000] * 10
+    assert (
+        np.bincount(data.y_train).tolist() == [5000] * 10 and np.bincount(data.y_test).tolist() == [1000] * 10
+    )
     allotments = make_allotments(data, PartitionConfig("p-majority", 50, {"p": 1.0}), 1)
     shard = take(data, allotments["client-049"])
     assert shard.x_train.dtype == np.float32 and 0.9 < shard.x_train.max() <= 1
@@ -33,7 +35,9 @@ def test_cifar_100() -> None:
     assert np.bincount(data.y_train).tolist() == [500] * data.num_classes
     assert bool(data.note) == (data.num_classes < 100)
     made = make_allotments(data, PartitionConfig("pachinko", 50, {}), 1)
-    assert np.mean([len(np.unique(data.y_train[own.train])) for own in made.values()]) < 0.6 * data.num_classes
+    assert (
+        np.mean([len(np.unique(data.y_train[own.train])) for own in made.values()]) < 0.6 * data.num_classes
+    )
 
 
 @needs("mnist-writers")

@@ -35,7 +35,8 @@ def test_an_eighth_turn_by_hand() -> None:
     away = np.sqrt(0.5)
     turned = rotate(CORNER, 45)[0, :, :, 0]
     assert turned[1, 1] == 5
-    # The upper middle comes from the upper right: .7071 up and .7071 right of the centre, among 5, 6, 2 and 3.
+    # The upper middle comes from the upper right: .7071 up and .7071 right of the centre, among 5, 6, 2 and
+    # 3.
     among = (1 - away) * (1 - away) * 5 + (1 - away) * away * 6 + away * (1 - away) * 2 + away * away * 3
     np.testing.assert_allclose(turned[0, 1], among, rtol=1e-6)
     # The upper right corner comes from 1.4142 right of the centre: 6 fades into the zero outside.
@@ -45,7 +46,8 @@ def test_an_eighth_turn_by_hand() -> None:
 @given(st.integers(2, 7), st.integers(-8, 8))
 def test_the_general_turn_is_the_exact_one(side: int, quarters: int) -> None:
     image = np.random.default_rng(side).random((2, side, side, 3)).astype(np.float32)
-    exact, near = rotate(image, 90 * quarters), rotate(image, 90 * quarters + 1e-9)
+    exact = rotate(image, 90 * quarters)
+    near = rotate(image, 90 * quarters + 1e-9)
     np.testing.assert_allclose(near, exact, atol=1e-6)
 
 
@@ -85,9 +87,16 @@ def test_take_copies_only_its_own_from_a_memory_map(tmp_path: Path) -> None:
     data = pictures()
     for name in ("x_train", "y_train", "x_test", "y_test"):
         np.save(tmp_path / f"{name}.npy", getattr(data, name))
-    mapped = Dataset(*(np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in ("x_train", "y_train", "x_test", "y_test")), 4)
+    mapped = Dataset(
+        *(
+            np.load(tmp_path / f"{name}.npy", mmap_mode="r")
+            for name in ("x_train", "y_train", "x_test", "y_test")
+        ),
+        4,
+    )
     own = Allotment(np.array([0, 7, 9]), np.array([3]))
-    shard, same = take(mapped, own), take(scaled(data), own)
+    shard = take(mapped, own)
+    same = take(scaled(data), own)
     for name in ("x_train", "y_train", "x_test", "y_test"):
         array = getattr(shard, name)
         np.testing.assert_array_equal(array, getattr(same, name))
@@ -112,7 +121,9 @@ def test_shards_are_what_is_taken() -> None:
     data = scaled(pictures(200))
     config = PartitionConfig("dirichlet", 4, {"alpha": 0.7, "min_samples": 5})
     for own, shard in zip(
-        make_allotments(data, config, 3).values(), make_shards(data, num_clients=4, alpha=0.7, seed=3, min_samples=5), strict=True
+        make_allotments(data, config, 3).values(),
+        make_shards(data, num_clients=4, alpha=0.7, seed=3, min_samples=5),
+        strict=True,
     ):
         taken = take(data, own)
         np.testing.assert_array_equal(taken.x_train, shard.x_train)

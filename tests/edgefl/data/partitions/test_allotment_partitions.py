@@ -16,24 +16,35 @@ from edgefl.errors import DataError
 
 
 def toy(per_class: int = 120, classes: int = 10, groups: int = 12) -> Dataset:
-    """Return as many samples of each class in both parts (the test part half as large), whose values are their indices."""
-    y, y_test = np.tile(np.arange(classes), per_class), np.tile(np.arange(classes), per_class // 2)
+    """Return as many samples of each class in both parts (the test part half as large), whose values are
+    their indices.
+    """
+    y = np.tile(np.arange(classes), per_class)
+    y_test = np.tile(np.arange(classes), per_class // 2)
     x, x_test = (np.arange(len(part), dtype=np.float32).reshape(-1, 1, 1, 1) for part in (y, y_test))
     group, group_test = (np.arange(len(part)) * 7 % groups for part in (y, y_test))
     return Dataset(x, y, x_test, y_test, classes, group, group_test, np.arange(classes) // 3)
 
 
-def draw(name: str, clients: int, seed: int = 1, data: Dataset | None = None, **options: Any) -> list[Allotment]:
+def draw(
+    name: str, clients: int, seed: int = 1, data: Dataset | None = None, **options: Any
+) -> list[Allotment]:
     return list(make_allotments(data or toy(), PartitionConfig(name, clients, options), seed).values())
 
 
 def classes_of(own: Allotment, data: Dataset | None = None) -> tuple[list[int], list[int]]:
     data = data or toy()
-    train, test = (np.bincount(y[i], minlength=data.num_classes) for y, i in ((data.y_train, own.train), (data.y_test, own.test)))
+    train, test = (
+        np.bincount(y[i], minlength=data.num_classes)
+        for y, i in ((data.y_train, own.train), (data.y_test, own.test))
+    )
     return train.tolist(), test.tolist()
 
 
-SMALL: dict[str, dict[str, Any]] = {"p-majority": {"samples": 30, "test_samples": 10}, "tasks": {"samples": 30, "test_samples": 10}}
+SMALL: dict[str, dict[str, Any]] = {
+    "p-majority": {"samples": 30, "test_samples": 10},
+    "tasks": {"samples": 30, "test_samples": 10},
+}
 ALL_USED = {"iid", "dirichlet", "shards", "quantity", "pachinko", "rotation", "permutation"}
 
 
@@ -59,7 +70,10 @@ def test_no_sample_goes_to_two_clients_and_no_client_is_empty(name: str, seed: i
 @pytest.mark.parametrize("name", sorted(PARTITIONS))
 def test_another_seed_draws_otherwise(name: str) -> None:
     first, second = (draw(name, 6, seed, **SMALL.get(name, {})) for seed in (1, 2))
-    same = [len(a.train) == len(b.train) and (a.train == b.train).all() for a, b in zip(first, second, strict=True)]
+    same = [
+        len(a.train) == len(b.train) and (a.train == b.train).all()
+        for a, b in zip(first, second, strict=True)
+    ]
     assert not all(same)
 
 
@@ -68,7 +82,9 @@ def test_two_majority_classes_by_hand() -> None:
     assert counts[[3, 7]].tolist() == [200, 200]
     assert counts.sum() == 500
     assert np.delete(counts, [3, 7]).sum() == 100
-    even = np.mean([majority_counts(10, (3, 7), 0.2, 500, np.random.default_rng(seed)) for seed in range(400)], axis=0)
+    even = np.mean(
+        [majority_counts(10, (3, 7), 0.2, 500, np.random.default_rng(seed)) for seed in range(400)], axis=0
+    )
     assert even[[3, 7]].tolist() == [50, 50]
     np.testing.assert_allclose(even, 50, atol=1.5)
     odd = majority_counts(10, (0, 1), 1, 5, np.random.default_rng(0))
@@ -113,7 +129,9 @@ def test_uneven_sizes_of_even_labels() -> None:
         sizes, held = (np.array([len(getattr(own, part)) for own in made]) for part in ("train", "test"))
         assert sizes.min() >= 10 and sizes.max() > 3 * np.median(sizes) / 2
         assert np.corrcoef(sizes, held)[0, 1] > 0.99
-    power = sorted(len(own.train) for own in draw("quantity", 4, law="power", alpha=1.0, min_samples=10))[::-1]
+    power = sorted(len(own.train) for own in draw("quantity", 4, law="power", alpha=1.0, min_samples=10))[
+        ::-1
+    ]
     assert power == [10 + count for count in apportion(1160, 1 / np.arange(1, 5)).tolist()]
     with pytest.raises(DataError, match="'dirichlet' or 'power'"):
         draw("quantity", 8, law="normal")
@@ -127,7 +145,9 @@ def test_one_client_a_group() -> None:
     for own, (number,) in zip(made, groups, strict=True):
         assert (data.group_test[own.test] == number).all()  # type: ignore[index]
         assert len(own.train) == (data.group_train == number).sum()
-    with pytest.raises(DataError, match="12 of 12 groups have 2 training samples and a test sample of their own, expected 13"):
+    with pytest.raises(
+        DataError, match="12 of 12 groups have 2 training samples and a test sample of their own, expected 13"
+    ):
         draw("group", 13)
     with pytest.raises(DataError, match="does not know its groups"):
         draw("group", 2, data=Dataset(data.x_train, data.y_train, data.x_test, data.y_test, 10))
@@ -154,7 +174,9 @@ def test_turned_samples() -> None:
     for own in made:
         assert own.turns_train is not None and own.turns_test is not None
         assert len(own.turns_train) == len(own.train) and len(own.turns_test) == len(own.test)
-        train, test = (np.bincount(turns, minlength=8) / len(turns) for turns in (own.turns_train, own.turns_test))
+        train, test = (
+            np.bincount(turns, minlength=8) / len(turns) for turns in (own.turns_train, own.turns_test)
+        )
         np.testing.assert_allclose(train, test, atol=0.25)
         assert own.truth == -1
     spread = np.array([np.bincount(own.turns_train, minlength=8) / len(own.turns_train) for own in made])  # type: ignore[arg-type]
@@ -206,13 +228,19 @@ def test_tasks_of_one_cluster() -> None:
         train, test = classes_of(own)
         assert sorted(train)[-2:] == [10, 30] and sorted(test)[-2:] == [6, 6]
         for j, other in enumerate(made):
-            assert (own_classes[i] == own_classes[j]) if own.truth == other.truth else not own_classes[i] & own_classes[j]
+            assert (
+                (own_classes[i] == own_classes[j])
+                if own.truth == other.truth
+                else not own_classes[i] & own_classes[j]
+            )
 
 
 def test_tasks_that_some_clients_lack() -> None:
     made = draw("tasks", 16, tasks=3, num_tasks=10, clusters=2, samples=30, test_samples=10, imbalance=1.0)
     for cluster in (0, 1):
-        sets = [frozenset(np.flatnonzero(classes_of(own)[0]).tolist()) for own in made if own.truth == cluster]
+        sets = [
+            frozenset(np.flatnonzero(classes_of(own)[0]).tolist()) for own in made if own.truth == cluster
+        ]
         assert len(sets) == 8 and all(len(own) == 3 for own in sets)
         assert len(frozenset.union(*sets)) == 5 and len(set(sets)) > 1
         used = [sum(label in own for own in sets) for label in frozenset.union(*sets)]

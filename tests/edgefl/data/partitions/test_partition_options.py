@@ -30,7 +30,15 @@ from edgefl.errors import DataError
     ],
 )
 def test_numbers_out_of_range(name: str, options: dict[str, Any]) -> None:
-    y, y_test = np.tile(np.arange(10), 120), np.tile(np.arange(10), 60)
-    data = Dataset(np.zeros((1200, 1, 1, 1), np.float32), y, np.zeros((600, 1, 1, 1), np.float32), y_test, 10, coarse=np.arange(10) // 3)
+    y = np.tile(np.arange(10), 120)
+    y_test = np.tile(np.arange(10), 60)
+    data = Dataset(
+        np.zeros((1200, 1, 1, 1), np.float32),
+        y,
+        np.zeros((600, 1, 1, 1), np.float32),
+        y_test,
+        10,
+        coarse=np.arange(10) // 3,
+    )
     with pytest.raises(DataError, match=next(iter(options)).split("_")[0]):
         make_allotments(data, PartitionConfig(name, 4, options), 1)

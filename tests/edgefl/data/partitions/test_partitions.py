@@ -15,8 +15,12 @@ def toy(count: int, seed: int = 0) -> Dataset:
     return Dataset(x, rng.integers(0, 5, count), x + 10_000, rng.integers(0, 5, count), 5)
 
 
-@given(st.integers(0, 2**32), st.integers(1, 9), st.integers(20, 300), st.floats(0.01, 100), st.integers(1, 2))
-def test_every_sample_goes_to_one_client_and_none_is_short(seed: int, clients: int, count: int, alpha: float, least: int) -> None:
+@given(
+    st.integers(0, 2**32), st.integers(1, 9), st.integers(20, 300), st.floats(0.01, 100), st.integers(1, 2)
+)
+def test_every_sample_goes_to_one_client_and_none_is_short(
+    seed: int, clients: int, count: int, alpha: float, least: int
+) -> None:
     labels = np.random.default_rng(seed).integers(0, 6, count)
     shares = dirichlet_shares(6, clients, np.random.default_rng(seed), alpha=alpha)
     parts = divide(labels, shares, np.random.default_rng(seed), least)

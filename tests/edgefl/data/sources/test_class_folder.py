@@ -1,4 +1,6 @@
-"""A folder of classes: files that the test writes byte by byte, and what is said of each that cannot be used."""
+"""A folder of classes: files that the test writes byte by byte, and what is said of each that cannot be
+used.
+"""
 
 import struct
 import wave
@@ -53,7 +55,9 @@ def test_pictures_by_hand(tmp_path):
     (tmp_path / "cat" / ".DS_Store").write_bytes(b"x")
     arrays = read(tmp_path)
     assert arrays["x"].dtype == np.uint8
-    np.testing.assert_array_equal(arrays["x"][:, :, :, 0], [[[1, 2], [3, 4]], [[5, 6], [7, 8]], [[0, 51], [255, 102]]])
+    np.testing.assert_array_equal(
+        arrays["x"][:, :, :, 0], [[[1, 2], [3, 4]], [[5, 6], [7, 8]], [[0, 51], [255, 102]]]
+    )
     assert arrays["y"].tolist() == [0, 0, 1]
     assert arrays["class_names"].tolist() == ["cat", "dog"]
 
@@ -126,7 +130,10 @@ def test_a_board_that_lacks_a_class_is_told_of_the_list(tmp_path):
             npy(tmp_path / name / f"{index}.npy", np.float32([index, 2]))
     source = make_source(str(tmp_path))
     assert load_source(source, num_classes=2).num_classes == 2
-    with pytest.raises(DataError, match=r"are 2 \(cat, fox\), the federation has 3; list .* classes.txt, also those that this board"):
+    with pytest.raises(
+        DataError,
+        match=r"are 2 \(cat, fox\), the federation has 3; list .* classes.txt, also those that this board",
+    ):
         load_source(source, num_classes=3)
     (tmp_path / "dog").mkdir()  # an empty folder says so as well
     assert sorted(set(load_source(source, num_classes=3).y_train.tolist())) == [0, 2]
@@ -135,7 +142,9 @@ def test_a_board_that_lacks_a_class_is_told_of_the_list(tmp_path):
     assert sorted(set(load_source(source, num_classes=3).y_train.tolist())) == [0, 2]
 
 
-@pytest.mark.parametrize(("text", "says"), [(b"a\nb\na\n", "'a' twice"), (b" \n", "is empty"), (b"\xff\xfe\x00", "is no text")])
+@pytest.mark.parametrize(
+    ("text", "says"), [(b"a\nb\na\n", "'a' twice"), (b" \n", "is empty"), (b"\xff\xfe\x00", "is no text")]
+)
 def test_lists_that_are_none(tmp_path, text, says):
     npy(tmp_path / "a" / "a.npy", np.float32([1, 2]))
     (tmp_path / "classes.txt").write_bytes(text)
@@ -152,9 +161,21 @@ BAD = [
     ("cut.png", lambda path: (grey(path), path.write_bytes(path.read_bytes()[:45])), "cannot be read as PNG"),
     ("clear.png", lambda path: png(path, [[1, 2, 3, 4]], color=6), "mode RGBA, expected 8-bit grey or RGB"),
     ("deep.png", lambda path: png(path, [[1, 2, 3, 4]], depth=16), r"mode I[;16]*, expected 8-bit"),
-    ("large.png", lambda path: png(path, [[1, 2, 3], [4, 5, 6]]), r"large.png is a PNG of shape \(2, 3, 1\), expected a PNG of shape"),
-    ("other.npy", lambda path: npy(path, np.zeros((2, 2, 1))), r"other.npy is floats of shape .*, expected a PNG"),
-    ("notes.txt", lambda path: path.write_text("hello"), "notes.txt is no sample, expected a file named .npy, .png, .jpg, .jpeg, .wav"),
+    (
+        "large.png",
+        lambda path: png(path, [[1, 2, 3], [4, 5, 6]]),
+        r"large.png is a PNG of shape \(2, 3, 1\), expected a PNG of shape",
+    ),
+    (
+        "other.npy",
+        lambda path: npy(path, np.zeros((2, 2, 1))),
+        r"other.npy is floats of shape .*, expected a PNG",
+    ),
+    (
+        "notes.txt",
+        lambda path: path.write_text("hello"),
+        "notes.txt is no sample, expected a file named .npy, .png, .jpg, .jpeg, .wav",
+    ),
     ("deeper.png", lambda path: path.mkdir(), "is no sample"),
 ]
 
@@ -171,14 +192,26 @@ def test_a_bad_picture_is_named(tmp_path, name, damage, says):
 
 BAD_FILES = [
     ("text.npy", lambda path: path.write_text("hello"), "cannot be read as .npy"),
-    ("cut.npy", lambda path: (npy(path, np.zeros(3)), path.write_bytes(path.read_bytes()[:-4])), "cannot be read as .npy"),
-    ("objects.npy", lambda path: np.save(path, np.array([{}], object), allow_pickle=True), "cannot be read as .npy"),
+    (
+        "cut.npy",
+        lambda path: (npy(path, np.zeros(3)), path.write_bytes(path.read_bytes()[:-4])),
+        "cannot be read as .npy",
+    ),
+    (
+        "objects.npy",
+        lambda path: np.save(path, np.array([{}], object), allow_pickle=True),
+        "cannot be read as .npy",
+    ),
     ("whole.npy", lambda path: npy(path, np.arange(3)), r"int64\[3\], expected an array of uint8 or floats"),
     ("none.npy", lambda path: npy(path, np.float32([1, np.nan])), "NaN"),
     ("great.npy", lambda path: npy(path, np.float64([1, 1e300])), "infinite"),
     ("text.wav", lambda path: path.write_text("hello"), "cannot be read as WAV"),
     ("empty.wav", lambda path: wav(path, b""), "0 bytes"),
-    ("cut.wav", lambda path: (wav(path, b"12345678"), path.write_bytes(path.read_bytes()[:-2])), "holds 6 bytes of sound, expected 8"),
+    (
+        "cut.wav",
+        lambda path: (wav(path, b"12345678"), path.write_bytes(path.read_bytes()[:-2])),
+        "holds 6 bytes of sound, expected 8",
+    ),
     ("three.wav", lambda path: wav(path, b"123456", width=3), "24 bits"),
 ]
 
@@ -203,7 +236,9 @@ def test_a_header_that_promises_too_much_takes_no_memory(tmp_path):
 def test_sounds_of_other_rates_do_not_mix(tmp_path):
     wav(tmp_path / "a" / "1.wav", b"1234", rate=16000)
     wav(tmp_path / "b" / "2.wav", b"1234", rate=44100)
-    with pytest.raises(DataError, match=r"2.wav is a WAV at 44100 Hz of shape \(2, 1\), expected a WAV at 16000 Hz"):
+    with pytest.raises(
+        DataError, match=r"2.wav is a WAV at 44100 Hz of shape \(2, 1\), expected a WAV at 16000 Hz"
+    ):
         read(tmp_path)
 
 
@@ -225,11 +260,20 @@ def test_without_pillow_the_extra_is_named(tmp_path, monkeypatch):
 
 
 @settings(max_examples=300)
-@given(st.sampled_from(["npy", "png", "wav"]), st.integers(0, 200), st.binary(min_size=1, max_size=4), st.booleans())
+@given(
+    st.sampled_from(["npy", "png", "wav"]),
+    st.integers(0, 200),
+    st.binary(min_size=1, max_size=4),
+    st.booleans(),
+)
 def test_damage_anywhere_is_read_or_named(tmp_path_factory, kind, at, change, cut):
     pytest.importorskip("PIL")
     path = tmp_path_factory.mktemp("damaged") / "a" / f"1.{kind}"
-    {"npy": lambda: npy(path, np.zeros((3, 2))), "png": lambda: grey(path), "wav": lambda: wav(path, b"12345678")}[kind]()
+    {
+        "npy": lambda: npy(path, np.zeros((3, 2))),
+        "png": lambda: grey(path),
+        "wav": lambda: wav(path, b"12345678"),
+    }[kind]()
     content = path.read_bytes()
     path.write_bytes(content[:at] + change + (b"" if cut else content[at + len(change) :]))
     try:

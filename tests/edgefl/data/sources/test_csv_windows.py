@@ -6,7 +6,7 @@ import pytest
 from edgefl.data.sources import load_source, make_source, read_source
 from edgefl.errors import ConfigError, DataError
 
-WALK = "t,ax,board,activity,ay\n10,1,pi,walk,0.5\n11,2,pi,walk,1.5\n12,3,pi,run,2.5\n13,4,pi,run,3.5\n14,5,pi,run,4.5\n"
+WALK = "t,ax,board,activity,ay\n10,1,pi,walk,0.5\n11,2,pi,walk,1.5\n12,3,pi,run,2.5\n13,4,pi,run,3.5\n14,5,pi,run,4.5\n"  # noqa: E501
 
 
 def read(path, window=2, label="activity", **options):
@@ -17,7 +17,11 @@ def test_a_file_by_hand(tmp_path):
     (tmp_path / "a.csv").write_text(WALK)
     arrays = read(tmp_path / "a.csv", channels=("ay", "ax"))
     np.testing.assert_array_equal(arrays["x"], np.float32([[[0.5, 1], [1.5, 2]], [[2.5, 3], [3.5, 4]]]))
-    assert (arrays["x"].dtype, arrays["y"].tolist(), arrays["class_names"].tolist()) == (np.float32, [1, 0], ["run", "walk"])
+    assert (arrays["x"].dtype, arrays["y"].tolist(), arrays["class_names"].tolist()) == (
+        np.float32,
+        [1, 0],
+        ["run", "walk"],
+    )
     # all other numeric columns, in the header's order; windows of three begun at each row
     arrays = read(tmp_path / "a.csv", window=3, step=1)
     np.testing.assert_array_equal(arrays["x"][1], [[11, 2, 1.5], [12, 3, 2.5], [13, 4, 3.5]])

@@ -20,12 +20,15 @@ def fill(ring, count):
 
 def stored(path):
     with np.load(path) as file:
-        return dict(zip(file["window_number"].tolist(), file["x"][:, 0, 0].tolist(), strict=True)), file["y"].tolist()
+        return dict(zip(file["window_number"].tolist(), file["x"][:, 0, 0].tolist(), strict=True)), file[
+            "y"
+        ].tolist()
 
 
 @given(st.integers(1, 7), st.lists(st.tuples(st.integers(1, 7), st.integers(0, 9)), max_size=4))
 def test_the_newest_windows_are_kept_over_starts_with_any_capacity(tmp_path_factory, capacity, more):
-    path, total = tmp_path_factory.mktemp("ring") / "r.npz", 0
+    path = tmp_path_factory.mktemp("ring") / "r.npz"
+    total = 0
     kept = []
     for size, count in [(capacity, 5), *more]:
         ring = load_ring(path, size, 4, ()) or Ring(size, 4, AXES)
@@ -40,7 +43,8 @@ def test_the_newest_windows_are_kept_over_starts_with_any_capacity(tmp_path_fact
 
 
 def test_what_is_held_out_stays_held_out_as_the_ring_moves_on(tmp_path):
-    ring, sides = Ring(300, 4, AXES), {}
+    ring = Ring(300, 4, AXES)
+    sides = {}
     for _ in range(5):
         fill(ring, 150)
         ring.save(tmp_path / "r.npz")
@@ -51,7 +55,9 @@ def test_what_is_held_out_stays_held_out_as_the_ring_moves_on(tmp_path):
                 assert sides.setdefault(number, part) == part
     assert len(sides) == 750
     other = load_shard(tmp_path / "r.npz", seed=2).x_test
-    assert set(other[:, 0, 0].tolist()) != {number for number, side in sides.items() if side == "test" and number >= 450}
+    assert set(other[:, 0, 0].tolist()) != {
+        number for number, side in sides.items() if side == "test" and number >= 450
+    }
 
 
 def test_two_windows_are_one_for_each_side(tmp_path):
@@ -94,9 +100,17 @@ def test_files_that_are_no_ring(tmp_path):
     ring = Ring(2, 4, AXES)
     fill(ring, 2)
     ring.save(tmp_path / "r.npz")
-    with pytest.raises(DataError, match="holds windows of 4 rows, classes by number, asked for are windows of 5 rows"):
+    with pytest.raises(
+        DataError, match="holds windows of 4 rows, classes by number, asked for are windows of 5 rows"
+    ):
         load_ring(tmp_path / "r.npz", 2, 5, ())
-    np.savez(tmp_path / "d.npz", x=np.zeros((2, 4, 3)), y=np.arange(2), window_number=np.arange(3), channel_names=np.array(AXES))
+    np.savez(
+        tmp_path / "d.npz",
+        x=np.zeros((2, 4, 3)),
+        y=np.arange(2),
+        window_number=np.arange(3),
+        channel_names=np.array(AXES),
+    )
     with pytest.raises(DataError, match="is damaged"):
         load_ring(tmp_path / "d.npz", 2, 4, ())
     np.savez(tmp_path / "n.npz", x=np.zeros((2, 3)), y=np.arange(2), window_number=np.arange(3))

@@ -18,11 +18,23 @@ from edgefl.types import ClientState, Shard, Update
 
 
 def learner_of(options, inputs=4, features=3, classes=3, batch_size=8):
-    return SoftmaxLearner(softmax_spec("fedmix", inputs=inputs, features=features, classes=classes, batch_size=batch_size, options=options))
+    return SoftmaxLearner(
+        softmax_spec(
+            "fedmix",
+            inputs=inputs,
+            features=features,
+            classes=classes,
+            batch_size=batch_size,
+            options=options,
+        )
+    )
 
 
 def drawn(learner, seed=7):
-    weights = {s.name: np.random.default_rng(seed).normal(0, 0.5, s.shape).astype(np.float32) for s in learner.spec.weights}
+    weights = {
+        s.name: np.random.default_rng(seed).normal(0, 0.5, s.shape).astype(np.float32)
+        for s in learner.spec.weights
+    }
     return {**weights, "phi": np.zeros_like(weights["phi"])}
 
 
@@ -50,13 +62,21 @@ def by_hand():
 
 
 def client(algorithm, state, name, label, count, kept=None):
-    shard = Shard(np.ones((count, 1), np.float32), np.full(count, label), np.ones((1, 1), np.float32), np.zeros(1, np.int64), 2)
+    shard = Shard(
+        np.ones((count, 1), np.float32),
+        np.full(count, label),
+        np.ones((1, 1), np.float32),
+        np.zeros(1, np.int64),
+        2,
+    )
     own = ClientState() if kept is None else ClientState(kept)
     return algorithm.local_update(algorithm.broadcast(state, name), own, shard, name, rng_for(1, 1, name))
 
 
 def test_two_clients_one_round_by_hand():
-    """Client a: one sample of class 0, gate (1/4, 3/4): loss (ln 2 + ln 4/3) / 2 + (ln 4 + ln 4/3) / 2 = 1.327403."""
+    """Client a: one sample of class 0, gate (1/4, 3/4): loss (ln 2 + ln 4/3) / 2 + (ln 4 + ln 4/3) / 2 =
+    1.327403.
+    """
     algorithm, state = by_hand()
     gate = {"gate/kernel": np.zeros((1, 2), np.float32), "gate/bias": np.log([1, 3]).astype(np.float32)}
     a, kept = client(algorithm, state, "a", 0, 1, gate)
@@ -78,7 +98,9 @@ def test_two_clients_one_round_by_hand():
 
     means, _ = expert_means(state, [a, b], 2, 0.0)
     share = 0.320377 / (0.320377 + 3 * 0.585786)  # p(s=a|z=0)
-    np.testing.assert_allclose(means["expert0"]["head/bias"], np.array([0.25, -0.25]) * (2 * share - 1), atol=2e-5)
+    np.testing.assert_allclose(
+        means["expert0"]["head/bias"], np.array([0.25, -0.25]) * (2 * share - 1), atol=2e-5
+    )
     np.testing.assert_allclose(means["phi"]["phi"], [[-0.094005, 0.094005], [0.129965, -0.129965]], atol=1e-6)
     after = algorithm.aggregate(state, [a, b])
     # the first step of Adam is the learning rate along each sign
@@ -114,21 +136,27 @@ def test_a_model_that_nobody_trained_stays_and_a_client_that_tells_nonsense_coun
     np.testing.assert_allclose(known(after, "a", 2), [0.5, 0.5])
     assert known(after, "b", 2) is None
     for name, same in (("expert0", False), ("expert1", True), ("phi", True)):
-        kept = all(np.array_equal(after.models[name][key], state.models[name][key]) for key in state.models[name])
+        kept = all(
+            np.array_equal(after.models[name][key], state.models[name][key]) for key in state.models[name]
+        )
         assert kept == same, name
 
 
 def test_experts_start_different_and_phi_uniform():
     _, _, state = started({"num_experts": 3})
     assert set(state.models) == {"expert0", "expert1", "expert2", "phi"}
-    assert not np.array_equal(state.models["expert1"]["trunk/kernel"], state.models["expert2"]["trunk/kernel"])
+    assert not np.array_equal(
+        state.models["expert1"]["trunk/kernel"], state.models["expert2"]["trunk/kernel"]
+    )
     assert (state.models["phi"]["phi"] == 0).all()
 
 
 PRUNING = {"num_experts": 3, "prune": 0.6}  # the client prunes below .2, the server below .18
 
 
-@pytest.mark.parametrize(("q", "sent"), [((0.6, 0.19, 0.21), {0, 1, 2}), ((0.7, 0.17, 0.13), {0}), ((0.4, 0.42, 0.18), {0, 1, 2})])
+@pytest.mark.parametrize(
+    ("q", "sent"), [((0.6, 0.19, 0.21), {0, 1, 2}), ((0.7, 0.17, 0.13), {0}), ((0.4, 0.42, 0.18), {0, 1, 2})]
+)
 def test_what_a_client_does_not_use_is_not_sent(q, sent):
     algorithm, _, state = started(PRUNING)
     state = replace(state, scalars={f"q/pi-1/{k}": value for k, value in enumerate(q)})
@@ -140,7 +168,9 @@ def test_what_a_client_does_not_use_is_neither_trained_nor_returned(shards):
     algorithm, _, state = started(PRUNING)
     phi = np.log(np.array([[0.7, 0.2, 0.1]] * 3, np.float32))
     state = replace(state, models={**state.models, "phi": {"phi": phi}})
-    update, _ = algorithm.local_update(algorithm.broadcast(state, "pi-1"), ClientState(), shards["pi-1"], "pi-1", rng_for(1, 1))
+    update, _ = algorithm.local_update(
+        algorithm.broadcast(state, "pi-1"), ClientState(), shards["pi-1"], "pi-1", rng_for(1, 1)
+    )
     assert "expert2" not in update.deltas
     assert "expert0" in update.deltas
     assert update.metrics["q/2"] > 0
@@ -150,12 +180,18 @@ def test_a_client_whose_experts_all_fell_below_keeps_its_likeliest(shards):
     """It holds expert 2 alone, and phi has moved on to expert 0."""
     algorithm, learner, state = started(PRUNING)
     phi = np.log(np.array([[0.9, 0.05, 0.05]] * 3, np.float32))
-    state = replace(state, models={**state.models, "phi": {"phi": phi}}, scalars={"q/pi-1/0": 0.0, "q/pi-1/1": 0.0, "q/pi-1/2": 1.0})
+    state = replace(
+        state,
+        models={**state.models, "phi": {"phi": phi}},
+        scalars={"q/pi-1/0": 0.0, "q/pi-1/1": 0.0, "q/pi-1/2": 1.0},
+    )
     broadcast = algorithm.broadcast(state, "pi-1")
     assert set(broadcast.models) == {"expert2", "phi"}
     update, kept = algorithm.local_update(broadcast, ClientState(), shards["pi-1"], "pi-1", rng_for(1, 1))
     assert set(update.deltas) == {"expert2", "phi"}
-    mixture, _ = algorithm.personalize(replace(broadcast, phase=PERSONALIZE), kept, shards["pi-1"], rng_for(1, 2))
+    mixture, _ = algorithm.personalize(
+        replace(broadcast, phase=PERSONALIZE), kept, shards["pi-1"], rng_for(1, 2)
+    )
     alone = learner.predict("predict", broadcast.models["expert2"], {"x": shards["pi-1"].x_test})
     mixed = learner.predict("predict_mixture", mixture.weights, {"x": shards["pi-1"].x_test})
     np.testing.assert_array_equal(mixed.argmax(axis=1), alone.argmax(axis=1))
@@ -169,15 +205,25 @@ def test_a_closed_gate_leaves_the_others_as_they_would_be_alone():
     private = {"gate/kernel": np.zeros((3, 3), np.float32), "gate/bias": np.array([0, 0, 3], np.float32)}
     weights = mixture_of(models, np.array([0.5, 0.5, 0.0]), private)
     x = np.random.default_rng(1).normal(size=(5, 4)).astype(np.float32)
-    p = [np.exp(z) / np.exp(z).sum(axis=1, keepdims=True) for z in (learner.predict("predict", models[k], {"x": x}) for k in models)]
-    np.testing.assert_allclose(np.exp(learner.predict("predict_mixture", weights, {"x": x})), (p[0] + p[1]) / 2, atol=1e-4)
+    p = [
+        np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
+        for z in (learner.predict("predict", models[k], {"x": x}) for k in models)
+    ]
+    np.testing.assert_allclose(
+        np.exp(learner.predict("predict_mixture", weights, {"x": x})), (p[0] + p[1]) / 2, atol=1e-4
+    )
 
 
 def play(options, shards, rounds=25, **more):
     algorithm, learner, state = started(options, **more)
     kept = {name: ClientState() for name in shards}
     for round_ in range(1, rounds + 1):
-        done = {c: algorithm.local_update(algorithm.broadcast(state, c), kept[c], shards[c], c, rng_for(1, round_, c)) for c in shards}
+        done = {
+            c: algorithm.local_update(
+                algorithm.broadcast(state, c), kept[c], shards[c], c, rng_for(1, round_, c)
+            )
+            for c in shards
+        }
         kept = {c: own for c, (_, own) in done.items()}
         state = algorithm.aggregate(state, [update for update, _ in done.values()])
     return algorithm, learner, replace(state, phase=PERSONALIZE), kept
@@ -186,14 +232,21 @@ def play(options, shards, rounds=25, **more):
 LEARNS = {"num_experts": 2, "learning_rate": 0.2, "server_learning_rate": 0.02, "gate_epochs": 5}
 
 
-@pytest.mark.parametrize("more", [{}, {"gate": "federated"}, {"bias": True}, {"prune": 0.8}, {"objective": "likelihood"}])
+@pytest.mark.parametrize(
+    "more", [{}, {"gate": "federated"}, {"bias": True}, {"prune": 0.8}, {"objective": "likelihood"}]
+)
 def test_it_learns_and_a_client_that_lost_its_gate_trains_another(more, shards):
     options = LEARNS | more
     algorithm, learner, state, kept = play(options, shards)
     for name, shard in shards.items():
         for own in (kept[name], ClientState()):
-            mixture, _ = algorithm.personalize(algorithm.broadcast(state, name), own, shard, rng_for(1, 9, name))
-            assert evaluate(learner, "predict_mixture", mixture.weights, shard.x_test, shard.y_test).accuracy > 0.8
+            mixture, _ = algorithm.personalize(
+                algorithm.broadcast(state, name), own, shard, rng_for(1, 9, name)
+            )
+            assert (
+                evaluate(learner, "predict_mixture", mixture.weights, shard.x_test, shard.y_test).accuracy
+                > 0.8
+            )
             assert sum(mixture.diagnostics[f"gate/{k}"] for k in range(2)) == pytest.approx(1)
     private = set(kept["pi-1"].arrays)
     assert ("gate/kernel" in private) == (more.get("gate") != "federated")
@@ -202,7 +255,9 @@ def test_it_learns_and_a_client_that_lost_its_gate_trains_another(more, shards):
 
 
 def turned(shards):
-    return {c: replace(s, side_train=(np.arange(len(s.y_train)) % 2).astype(np.int64)) for c, s in shards.items()}
+    return {
+        c: replace(s, side_train=(np.arange(len(s.y_train)) % 2).astype(np.int64)) for c, s in shards.items()
+    }
 
 
 def test_responsibility_may_hang_on_side_information(shards):
@@ -218,14 +273,20 @@ def test_side_information_that_is_not_there_names_the_remedy(side, shards):
     algorithm, _, state = started({"num_experts": 2, "condition": "side", "num_sides": 2})
     shard = replace(shards["pi-1"], side_train=side)
     with pytest.raises(DataError, match="side_train"):
-        algorithm.local_update(algorithm.broadcast(state, "pi-1"), ClientState(), shard, "pi-1", rng_for(1, 1))
+        algorithm.local_update(
+            algorithm.broadcast(state, "pi-1"), ClientState(), shard, "pi-1", rng_for(1, 1)
+        )
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"condition": "lable"}, "did you mean 'label'"), ({"gate": "none"}, "local or federated"), ({"num_experts": 0}, "1 or more"),
-     ({"prune": 1.5}, "from 0 to 1")],
-)  # fmt: skip
+    [
+        ({"condition": "lable"}, "did you mean 'label'"),
+        ({"gate": "none"}, "local or federated"),
+        ({"num_experts": 0}, "1 or more"),
+        ({"prune": 1.5}, "from 0 to 1"),
+    ],
+)
 def test_a_wrong_option_names_itself(options, words):
     with pytest.raises(ConfigError, match=words):
         make_algorithm("fedmix", None, options)
@@ -233,11 +294,19 @@ def test_a_wrong_option_names_itself(options, words):
 
 def test_a_client_without_labels_is_served_by_the_gates_of_others(shards):
     algorithm, learner, state, kept = play(LEARNS, shards)
-    mixtures = {c: algorithm.personalize(algorithm.broadcast(state, c), kept[c], s, rng_for(1, 9, c))[0] for c, s in shards.items()}
+    mixtures = {
+        c: algorithm.personalize(algorithm.broadcast(state, c), kept[c], s, rng_for(1, 9, c))[0]
+        for c, s in shards.items()
+    }
     models = {k: state.models[f"expert{k}"] for k in range(2)}
-    x, y = shards["pi-3"].x_test, shards["pi-3"].y_test
-    p = predict_unlabelled(learner, models, [gate_in(mixtures[c], len(shards[c].y_train)) for c in mixtures], x)
+    x = shards["pi-3"].x_test
+    y = shards["pi-3"].y_test
+    p = predict_unlabelled(
+        learner, models, [gate_in(mixtures[c], len(shards[c].y_train)) for c in mixtures], x
+    )
     np.testing.assert_allclose(p.sum(axis=1), 1)
     assert (p.argmax(axis=1) == y).mean() > 0.8
     alone = predict_unlabelled(learner, models, [gate_in(mixtures["pi-3"], 7)], x)
-    np.testing.assert_allclose(np.log(alone), learner.predict("predict_mixture", mixtures["pi-3"].weights, {"x": x}), atol=1e-3)
+    np.testing.assert_allclose(
+        np.log(alone), learner.predict("predict_mixture", mixtures["pi-3"].weights, {"x": x}), atol=1e-3
+    )

@@ -16,7 +16,11 @@ OPTIONS = {"num_experts": 2, "learning_rate": 1.0, "objective": "likelihood", "s
 
 
 def started(inputs, features, classes):
-    learner = SoftmaxLearner(softmax_spec("fedmix", inputs=inputs, features=features, classes=classes, batch_size=8, options=OPTIONS))
+    learner = SoftmaxLearner(
+        softmax_spec(
+            "fedmix", inputs=inputs, features=features, classes=classes, batch_size=8, options=OPTIONS
+        )
+    )
     initial = {spec.name: np.zeros(spec.shape, np.float32) for spec in learner.spec.weights}
     algorithm = make_algorithm("fedmix", learner, OPTIONS)
     return learner, initial, algorithm, algorithm.init(initial, rng_for(1, 0, "init"))
@@ -35,7 +39,8 @@ def test_one_sample_by_hand():
     }
     state = replace(state, models={**models, "phi": state.models["phi"]})
     gate = {"gate/kernel": np.zeros((1, 2), np.float32), "gate/bias": np.log([1, 3]).astype(np.float32)}
-    one, none = np.ones((1, 1), np.float32), np.zeros(1, np.int64)
+    one = np.ones((1, 1), np.float32)
+    none = np.zeros(1, np.int64)
     update, kept = algorithm.local_update(
         algorithm.broadcast(state, "a"), ClientState(gate), Shard(one, none, one, none, 2), "a", rng_for(1, 1)
     )
@@ -45,8 +50,11 @@ def test_one_sample_by_hand():
     # the gate: A <- A - h_s (g - its part), h_s = (1 + 2) / 2
     np.testing.assert_allclose(kept.arrays["gate/bias"] - gate["gate/bias"], [-3 / 44, 3 / 44], atol=1e-6)
     np.testing.assert_allclose(kept.arrays["gate/kernel"], [[-4.5 / 44, 4.5 / 44]], atol=1e-6)
-    # softmax(-1.5 4.5/44 - 3/44, ln 3 + 1.5 4.5/44 + 3/44), the gate as it is now, is the weight of the deltas
-    np.testing.assert_allclose([update.metrics["q/0"], update.metrics["q/1"]], [0.176275, 0.823725], atol=1e-6)
+    # softmax(-1.5 4.5/44 - 3/44, ln 3 + 1.5 4.5/44 + 3/44), the gate as it is now, is the weight of the
+    # deltas
+    np.testing.assert_allclose(
+        [update.metrics["q/0"], update.metrics["q/1"]], [0.176275, 0.823725], atol=1e-6
+    )
     after = algorithm.aggregate(state, [update])
     np.testing.assert_allclose(after.models["expert1"]["head/bias"], [np.log(3) + 9 / 44, -9 / 44], atol=1e-6)
     np.testing.assert_array_equal(after.models["phi"]["phi"], 0)
@@ -55,15 +63,22 @@ def test_one_sample_by_hand():
 def test_laws(shards):
     learner, initial, _, _ = started(4, 3, 3)
     rng = np.random.default_rng(7)
-    drawn = {name: array if name == "phi" else rng.normal(0, 0.5, array.shape).astype(np.float32) for name, array in initial.items()}
+    drawn = {
+        name: array if name == "phi" else rng.normal(0, 0.5, array.shape).astype(np.float32)
+        for name, array in initial.items()
+    }
     check_algorithm(lambda each: make_algorithm("fedmix", each, OPTIONS), learner, drawn, shards)
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"objective": "likelyhood"}, "did you mean 'likelihood'"), ({"server_optimizer": "adm"}, "did you mean 'adam'"),
-     ({"objective": "likelihood", "prune": 0.5}, "leave them out"), ({"objective": "likelihood", "condition": "side"}, "leave them out")],
-)  # fmt: skip
+    [
+        ({"objective": "likelyhood"}, "did you mean 'likelihood'"),
+        ({"server_optimizer": "adm"}, "did you mean 'adam'"),
+        ({"objective": "likelihood", "prune": 0.5}, "leave them out"),
+        ({"objective": "likelihood", "condition": "side"}, "leave them out"),
+    ],
+)
 def test_what_does_not_go_together_names_the_remedy(options, words):
     with pytest.raises(ConfigError, match=words):
         make_algorithm("fedmix", None, options)

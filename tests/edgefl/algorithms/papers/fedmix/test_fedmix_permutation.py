@@ -1,4 +1,6 @@
-"""FedMix for permuted labels: pi and one two-client round by hand, then clients of two kinds that find each other."""
+"""FedMix for permuted labels: pi and one two-client round by hand, then clients of two kinds that find each
+other.
+"""
 
 from dataclasses import replace
 from functools import cache
@@ -19,13 +21,21 @@ NAME = "fedmix-permutation"
 
 
 def learner_of(options, inputs=4, features=3, classes=3, batch_size=8):
-    return SoftmaxLearner(softmax_spec(NAME, inputs=inputs, features=features, classes=classes, batch_size=batch_size, options=options))
+    return SoftmaxLearner(
+        softmax_spec(
+            NAME, inputs=inputs, features=features, classes=classes, batch_size=batch_size, options=options
+        )
+    )
 
 
 def test_pi_after_a_batch_by_hand():
-    """Prior (.8, .2), mean likelihoods .25 and .5: joints .2 and .1, so (2/3, 1/3); damped by .75: (.766667, .233333)."""
+    """Prior (.8, .2), mean likelihoods .25 and .5: joints .2 and .1, so (2/3, 1/3); damped by .75: (.766667,
+    .233333).
+    """
     log_p = {0: np.log(0.25), 1: np.log(0.5)}
-    np.testing.assert_allclose(next_pi(np.array([0.8, 0.2]), log_p, 1.0, 0.75), [0.766667, 0.233333], atol=1e-6)
+    np.testing.assert_allclose(
+        next_pi(np.array([0.8, 0.2]), log_p, 1.0, 0.75), [0.766667, 0.233333], atol=1e-6
+    )
     hot = np.sqrt([0.2, 0.1])
     np.testing.assert_allclose(next_pi(np.array([0.8, 0.2]), log_p, 2.0, 0.0), hot / hot.sum(), atol=1e-6)
 
@@ -35,7 +45,9 @@ def test_what_is_not_looked_at_fades():
 
 
 def test_two_clients_one_round_by_hand():
-    """x = 1, experts with p(y=0) = 1/2 and 3/4 and no weight but their bias; one step of the learning rate times pi = 1/2 each."""
+    """x = 1, experts with p(y=0) = 1/2 and 3/4 and no weight but their bias; one step of the learning rate
+    times pi = 1/2 each.
+    """
     options = {"num_experts": 2, "learning_rate": 1.0, "epochs": 1}
     learner = learner_of(options, inputs=1, features=1, classes=2, batch_size=3)
     algorithm = make_algorithm(NAME, learner, options)
@@ -45,19 +57,29 @@ def test_two_clients_one_round_by_hand():
     state = replace(state, models={f"expert{k}": {**still, "head/bias": bias[k]} for k in range(2)})
 
     def update(name, label, count):
-        shard = Shard(np.ones((count, 1), np.float32), np.full(count, label), np.ones((1, 1), np.float32), np.zeros(1, np.int64), 2)
-        return algorithm.local_update(algorithm.broadcast(state, name), ClientState(), shard, name, rng_for(1, 1, name))
+        shard = Shard(
+            np.ones((count, 1), np.float32),
+            np.full(count, label),
+            np.ones((1, 1), np.float32),
+            np.zeros(1, np.int64),
+            2,
+        )
+        return algorithm.local_update(
+            algorithm.broadcast(state, name), ClientState(), shard, name, rng_for(1, 1, name)
+        )
 
     a, kept = update("a", 0, 1)
     b, _ = update("b", 1, 3)
     assert a.metrics["loss"] == pytest.approx((np.log(2) + np.log(4 / 3)) / 2, abs=1e-6)
     np.testing.assert_allclose(a.deltas["expert1"]["head/bias"], [0.125, -0.125], atol=1e-6)
     np.testing.assert_allclose(b.deltas["expert1"]["head/bias"], [-0.375, 0.375], atol=1e-6)
-    # a: joints 1/4 and 3/8, so pi_now = (.4, .6); damped (.475, .525). b: joints 1/4 and 1/8, so (2/3, 1/3); damped (.541667, .458333)
+    # a: joints 1/4 and 3/8, so pi_now = (.4, .6); damped (.475, .525). b: joints 1/4 and 1/8, so (2/3, 1/3);
+    # damped (.541667, .458333)
     np.testing.assert_allclose([a.metrics["q/0"], b.metrics["q/0"]], [0.475, 0.541667], atol=1e-6)
     np.testing.assert_allclose(kept.arrays["pi"], [0.475, 0.525], atol=1e-6)
     after = algorithm.aggregate(state, [a, b])
-    # p(s=a|z=1) = .525 / (.525 + 3 * .458333) = .276316: .125 and -.375 come to -.236842, and Adam steps by its rate
+    # p(s=a|z=1) = .525 / (.525 + 3 * .458333) = .276316: .125 and -.375 come to -.236842, and Adam steps by
+    # its rate
     np.testing.assert_allclose(after.models["expert1"]["head/bias"] - bias[1], [-0.003, 0.003], rtol=1e-3)
 
 
@@ -79,13 +101,23 @@ OPTIONS = {"num_experts": 3, "learning_rate": 0.3, "server_learning_rate": 0.03}
 @cache
 def play(prune=0.0, rounds=12):
     options = OPTIONS | {"prune": prune}
-    shards, learner = kinds(), learner_of(options)
+    shards = kinds()
+    learner = learner_of(options)
     algorithm = make_algorithm(NAME, learner, options)
-    initial = {s.name: np.random.default_rng(2).normal(0, 0.5, s.shape).astype(np.float32) for s in learner.spec.weights}
-    state, kept = algorithm.init(initial, rng_for(1, 0, "init")), {name: ClientState() for name in shards}
+    initial = {
+        s.name: np.random.default_rng(2).normal(0, 0.5, s.shape).astype(np.float32)
+        for s in learner.spec.weights
+    }
+    state = algorithm.init(initial, rng_for(1, 0, "init"))
+    kept = {name: ClientState() for name in shards}
     sent = []
     for round_ in range(1, rounds + 1):
-        done = {c: algorithm.local_update(algorithm.broadcast(state, c), kept[c], shards[c], c, rng_for(1, round_, c)) for c in shards}
+        done = {
+            c: algorithm.local_update(
+                algorithm.broadcast(state, c), kept[c], shards[c], c, rng_for(1, round_, c)
+            )
+            for c in shards
+        }
         kept = {c: own for c, (_, own) in done.items()}
         sent.append(sum(len(update.deltas) for update, _ in done.values()))
         state = algorithm.aggregate(state, [update for update, _ in done.values()])
@@ -97,10 +129,17 @@ def test_clients_of_a_kind_come_to_the_same_expert(prune):
     algorithm, learner, shards, state, kept, sent = play(prune)
     chosen = []
     for name, shard in shards.items():
-        mixture, _ = algorithm.personalize(algorithm.broadcast(state, name), kept[name], shard, rng_for(1, 99, name))
-        assert evaluate(learner, "predict_mixture", mixture.weights, shard.x_test, shard.y_test).accuracy > 0.9
+        mixture, _ = algorithm.personalize(
+            algorithm.broadcast(state, name), kept[name], shard, rng_for(1, 99, name)
+        )
+        assert (
+            evaluate(learner, "predict_mixture", mixture.weights, shard.x_test, shard.y_test).accuracy > 0.9
+        )
         even = mixture.peers["federated"]
-        assert evaluate(learner, even.signature, even.weights, shard.x_test, shard.y_test).accuracy <= 0.9 or prune
+        assert (
+            evaluate(learner, even.signature, even.weights, shard.x_test, shard.y_test).accuracy <= 0.9
+            or prune
+        )
         chosen.append(mixture.diagnostics["assignment"])
     assert len(set(chosen[::2])) == len(set(chosen[1::2])) == 1
     assert chosen[0] != chosen[1]
@@ -110,8 +149,12 @@ def test_clients_of_a_kind_come_to_the_same_expert(prune):
 
 def test_a_client_that_comes_late_finds_its_kind():
     algorithm, _, shards, state, kept, _ = play()
-    late, _ = algorithm.personalize(algorithm.broadcast(state, "late"), ClientState(), shards["pi-1"], rng_for(1, 99))
-    known, _ = algorithm.personalize(algorithm.broadcast(state, "pi-1"), kept["pi-1"], shards["pi-1"], rng_for(1, 99))
+    late, _ = algorithm.personalize(
+        algorithm.broadcast(state, "late"), ClientState(), shards["pi-1"], rng_for(1, 99)
+    )
+    known, _ = algorithm.personalize(
+        algorithm.broadcast(state, "pi-1"), kept["pi-1"], shards["pi-1"], rng_for(1, 99)
+    )
     assert late.diagnostics["assignment"] == known.diagnostics["assignment"]
     assert late.diagnostics[f"responsibility/{int(late.diagnostics['assignment'])}"] > 0.6
 
@@ -121,9 +164,16 @@ def test_the_likeliest_expert_alone_is_a_classifier():
     _, _, shards, state, kept, _ = play()
     learner = learner_of(options)
     algorithm = make_algorithm(NAME, learner, options)
-    mixture, _ = algorithm.personalize(algorithm.broadcast(state, "pi-0"), kept["pi-0"], shards["pi-0"], rng_for(1, 99))
+    mixture, _ = algorithm.personalize(
+        algorithm.broadcast(state, "pi-0"), kept["pi-0"], shards["pi-0"], rng_for(1, 99)
+    )
     assert set(mixture.weights) == {"trunk/kernel", "head/kernel", "head/bias"}
-    assert evaluate(learner, "predict_mixture", mixture.weights, shards["pi-0"].x_test, shards["pi-0"].y_test).accuracy > 0.9
+    assert (
+        evaluate(
+            learner, "predict_mixture", mixture.weights, shards["pi-0"].x_test, shards["pi-0"].y_test
+        ).accuracy
+        > 0.9
+    )
     check_algorithm(lambda each: make_algorithm(NAME, each, options), learner, dict(mixture.weights), shards)
 
 

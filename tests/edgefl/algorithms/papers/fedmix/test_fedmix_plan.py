@@ -1,4 +1,6 @@
-"""FedMix's objectives: numpy, Keras and LiteRT take the same steps; the laws hold on a plan; the mixture has an int8 form."""
+"""FedMix's objectives: numpy, Keras and LiteRT take the same steps; the laws hold on a plan; the mixture has
+an int8 form.
+"""
 
 from dataclasses import replace
 
@@ -29,12 +31,19 @@ def linear():
     keras = pytest.importorskip("keras", reason="the aggregator extra is not installed")
     from edgefl.compiler.network import Network
 
-    layers = [keras.Input((4,)), keras.layers.Dense(3, use_bias=False, name="trunk"), keras.layers.Dense(3, name="head")]
+    layers = [
+        keras.Input((4,)),
+        keras.layers.Dense(3, use_bias=False, name="trunk"),
+        keras.layers.Dense(3, name="head"),
+    ]
     return Network(keras.Sequential(layers))
 
 
 def drawn(signature, rng):
-    weights = {spec.name: rng.normal(0, 0.7, spec.shape).astype(np.float32) for spec in (*signature.trained, *signature.frozen)}
+    weights = {
+        spec.name: rng.normal(0, 0.7, spec.shape).astype(np.float32)
+        for spec in (*signature.trained, *signature.frozen)
+    }
     for name, array in weights.items():
         if name == "condition_share":
             weights[name] = rng.dirichlet(np.ones(array.size), 1).astype(np.float32)
@@ -44,15 +53,20 @@ def drawn(signature, rng):
 
 
 def data_of(signature, rng, count):
-    data = {spec.name: rng.normal(size=(count, *spec.shape[1:])).astype(np.float32) for spec in signature.data}
+    data = {
+        spec.name: rng.normal(size=(count, *spec.shape[1:])).astype(np.float32) for spec in signature.data
+    }
     for name in {"condition", "responsibility"} & data.keys():
-        data[name] = np.eye(data[name].shape[1], dtype=np.float32)[rng.integers(0, data[name].shape[1], count)]
+        data[name] = np.eye(data[name].shape[1], dtype=np.float32)[
+            rng.integers(0, data[name].shape[1], count)
+        ]
     return data
 
 
 def compare(learners, signature, tolerance):
     rng = np.random.default_rng(5)
-    weights, y = drawn(signature, rng), rng.integers(0, 3, 13)
+    weights = drawn(signature, rng)
+    y = rng.integers(0, 3, 13)
     data = data_of(signature, rng, 13)
     if signature.kind == "predict":
         a, b = (each.predict(signature.name, weights, data) for each in learners)
@@ -60,7 +74,8 @@ def compare(learners, signature, tolerance):
         return
     hyper = {"learning_rate": 0.5}
     (a, one), (b, two) = (
-        each.fit(signature.name, weights, data, y, epochs=1, rng=np.random.default_rng(1), hyper=hyper) for each in learners
+        each.fit(signature.name, weights, data, y, epochs=1, rng=np.random.default_rng(1), hyper=hyper)
+        for each in learners
     )
     assert one == pytest.approx(two, abs=tolerance), signature.name
     for name in a:
@@ -68,9 +83,13 @@ def compare(learners, signature, tolerance):
         assert name == "phi" or not np.array_equal(a[name], weights[name])
 
 
-@pytest.mark.parametrize("more", FORMS, ids=["plain", "pruned and biased", "by side information", "likelihood"])
+@pytest.mark.parametrize(
+    "more", FORMS, ids=["plain", "pruned and biased", "by side information", "likelihood"]
+)
 def test_the_numpy_rules_are_the_objectives(more, linear):
-    """All gradients worked in numpy, that of phi and the gate's into the experts among them, against TensorFlow's."""
+    """All gradients worked in numpy, that of phi and the gate's into the experts among them, against
+    TensorFlow's.
+    """
     from edgefl.compiler.objective import PREDICT_BATCH, signature_of
     from edgefl.learner.keras import KerasLearner
 
@@ -78,7 +97,10 @@ def test_the_numpy_rules_are_the_objectives(more, linear):
     spec = softmax_spec("fedmix", inputs=4, features=3, classes=3, batch_size=PREDICT_BATCH, options=options)
     found = objectives("fedmix", linear, options)
     assert [each.name for each in found] == [signature.name for signature in spec.signatures]
-    learners = SoftmaxLearner(spec), KerasLearner(replace(spec, signatures=tuple(signature_of(each) for each in found)), found)
+    learners = (
+        SoftmaxLearner(spec),
+        KerasLearner(replace(spec, signatures=tuple(signature_of(each) for each in found)), found),
+    )
     for signature in spec.signatures:
         compare(learners, signature, 2e-5)
 
@@ -96,7 +118,9 @@ def test_laws_hold_on_the_plan(compiled, digits):
     name, options, plan, initial = compiled
     x, y = digits
     shards = {f"pi-{i}": Shard(x[i::40], y[i::40], x[i + 1 :: 40], y[i + 1 :: 40], 10) for i in range(2)}
-    check_algorithm(lambda learner: make_algorithm(name, learner, options), LiteRTLearner(plan), initial, shards)
+    check_algorithm(
+        lambda learner: make_algorithm(name, learner, options), LiteRTLearner(plan), initial, shards
+    )
 
 
 def test_litert_takes_the_steps_of_keras(compiled):
@@ -107,13 +131,21 @@ def test_litert_takes_the_steps_of_keras(compiled):
     for signature in plan.spec.signatures:
         if name == "fedmix" or signature.name == "predict_mixture":
             rng = np.random.default_rng(2)
-            weights, data = drawn(signature, rng), data_of(signature, rng, 11)
+            weights = drawn(signature, rng)
+            data = data_of(signature, rng, 11)
             if signature.kind == "predict":
                 a, b = (each.predict(signature.name, weights, data) for each in learners)
                 np.testing.assert_allclose(a, b, atol=1e-4)
                 continue
             (a, one), (b, two) = (
-                each.fit(signature.name, weights, data, rng.integers(0, 10, 11), epochs=1, rng=np.random.default_rng(1))
+                each.fit(
+                    signature.name,
+                    weights,
+                    data,
+                    rng.integers(0, 10, 11),
+                    epochs=1,
+                    rng=np.random.default_rng(1),
+                )
                 for rng, each in ((np.random.default_rng(3), learner) for learner in learners)
             )
             assert one == pytest.approx(two, rel=1e-4)
@@ -125,7 +157,8 @@ def test_the_exported_mixture_gives_the_probabilities(compiled, digits):
     from edgefl.plan.runtime import load_interpreter
 
     _, _, plan, _ = compiled
-    learner, rng = LiteRTLearner(plan), np.random.default_rng(4)
+    learner = LiteRTLearner(plan)
+    rng = np.random.default_rng(4)
     mixture = plan.spec.signature("predict_mixture")
     weights = {spec.name: rng.normal(0, 0.2, spec.shape).astype(np.float32) for spec in mixture.frozen}
     weights |= {f"responsibility/{k}": np.array([0.5], np.float32) for k in range(2)}
@@ -135,7 +168,9 @@ def test_the_exported_mixture_gives_the_probabilities(compiled, digits):
     interpreter.invoke()
     p = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
     assert p.sum() == pytest.approx(1, abs=1e-5)
-    np.testing.assert_allclose(np.log(p + 1e-7), learner.predict("predict_mixture", weights, {"x": digits[0][:1]}), atol=1e-4)
+    np.testing.assert_allclose(
+        np.log(p + 1e-7), learner.predict("predict_mixture", weights, {"x": digits[0][:1]}), atol=1e-4
+    )
 
 
 def test_a_device_exports_its_mixture_in_int8(compiled, digits, tmp_path):
@@ -143,16 +178,25 @@ def test_a_device_exports_its_mixture_in_int8(compiled, digits, tmp_path):
 
     name, options, plan, initial = compiled
     x, y = digits
-    shard, learner = Shard(x[:200], y[:200], x[200:260], y[200:260], 10), LiteRTLearner(plan)
-    algorithm = make_algorithm(name, learner, options | {"epochs": 8, "learning_rate": 0.2, "gate_epochs": 2} if name == "fedmix"
-                               else options | {"epochs": 8, "learning_rate": 0.4})  # fmt: skip
+    shard = Shard(x[:200], y[:200], x[200:260], y[200:260], 10)
+    learner = LiteRTLearner(plan)
+    algorithm = make_algorithm(
+        name,
+        learner,
+        options | {"epochs": 8, "learning_rate": 0.2, "gate_epochs": 2}
+        if name == "fedmix"
+        else options | {"epochs": 8, "learning_rate": 0.4},
+    )
     state = algorithm.init(initial, rng_for(1, 0, "init"))
     broadcast = algorithm.broadcast(state, "pi-1")
     update, own = algorithm.local_update(broadcast, ClientState(), shard, "pi-1", rng_for(1, 1))
     models = {
-        k: {n: w + update.deltas[k][n] for n, w in model.items()} if k in update.deltas else model for k, model in state.models.items()
+        k: {n: w + update.deltas[k][n] for n, w in model.items()} if k in update.deltas else model
+        for k, model in state.models.items()
     }
-    mixture, _ = algorithm.personalize(replace(broadcast, phase=PERSONALIZE, models=models), own, shard, rng_for(1, 2))
+    mixture, _ = algorithm.personalize(
+        replace(broadcast, phase=PERSONALIZE, models=models), own, shard, rng_for(1, 2)
+    )
     report = export_mixture(plan, mixture, shard, tmp_path, client_id="pi-1")
     assert report.accuracy_float > 0.7
     assert report.accuracy_int8 > report.accuracy_float - 0.05
@@ -162,6 +206,10 @@ def test_a_personal_bias_needs_a_bias(linear):
     keras = pytest.importorskip("keras")
     from edgefl.compiler.network import Network
 
-    layers = [keras.Input((4,)), keras.layers.Dense(3, name="trunk", activation="relu"), keras.layers.Dense(2, use_bias=False, name="head")]
+    layers = [
+        keras.Input((4,)),
+        keras.layers.Dense(3, name="trunk", activation="relu"),
+        keras.layers.Dense(2, use_bias=False, name="head"),
+    ]
     with pytest.raises(ConfigError, match="last layer has none"):
         objectives("fedmix", Network(keras.Sequential(layers)), {"bias": True})
