@@ -14,7 +14,7 @@ from devices.conditions import Conditions, Seen, on_mains, own_load, why_not
 from devices.vitals import load_average, supplies
 from edgefl.errors import StateError
 from edgefl.system.files import write_atomic
-from edgefl.system.machine import ROOT
+from edgefl.system.host import ROOT
 from edgefl.wire.messages import PAUSED_BY_OPERATOR
 
 PAUSED = "paused"

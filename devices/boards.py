@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgefl.errors import ConfigError
-from edgefl.system.machine import ROOT, board_model, memory_mb, read_text
+from edgefl.system.host import ROOT, board_model, read_text, total_memory_mb
 
 RUNTIMES = {64: "ai-edge-litert", 32: "tflite-runtime"}
 
@@ -149,4 +149,4 @@ def detect(root: Path = ROOT) -> Here:
         or os.cpu_count()
         or 1
     )
-    return Here(board_of(model), model, memory_mb(root), cores, 64 if sys.maxsize > 2**32 else 32)
+    return Here(board_of(model), model, total_memory_mb(root), cores, 64 if sys.maxsize > 2**32 else 32)

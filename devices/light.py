@@ -34,7 +34,7 @@ from edgefl.algorithms import DONE, PERSONALIZE
 from edgefl.errors import ConfigError, EdgeflError
 from edgefl.plan.spec import PlanSpec, decode_plan
 from edgefl.security.enrolment import Enrolment, load_enrolment
-from edgefl.system.memory import peak_rss_mb
+from edgefl.system.host import peak_rss_mb
 from edgefl.transport.link import KEEPALIVE_S
 from edgefl.types import Array
 from edgefl.wire.chunks import chunk_count

@@ -29,7 +29,7 @@ from edgefl.data.sources import DataSource
 from edgefl.errors import ConfigError, DataError, ExportError, LinkError, PlanError, WireError
 from edgefl.plan.spec import Plan, decode_plan
 from edgefl.security.enrolment import Enrolment
-from edgefl.system.memory import peak_rss_mb
+from edgefl.system.host import peak_rss_mb
 from edgefl.transport.link import KEEPALIVE_S
 from edgefl.types import Weights
 from edgefl.wire.blobs import BlobCache

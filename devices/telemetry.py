@@ -11,7 +11,7 @@ from pathlib import Path
 
 from devices.session import Session
 from devices.vitals import temperature_c
-from edgefl.system.memory import memory_mb
+from edgefl.system.host import rss_mb
 from edgefl.wire.messages import Metrics
 from edgefl.wire.strict_json import encode_json
 
@@ -30,7 +30,7 @@ def telemetry(client_id: str, round: int, metrics: Mapping[str, float]) -> Metri
     told = {key: float(value) for key, value in metrics.items() if NAME.fullmatch(key)}
     values = dict(list(told.items())[:MAX_VALUES])
     seconds = float(metrics.get("seconds", math.nan))
-    return Metrics(client_id, round, values, *memory_mb(), temperature_c(), seconds, time.time())
+    return Metrics(client_id, round, values, *rss_mb(), temperature_c(), seconds, time.time())
 
 
 def publish_telemetry(session: Session, client_id: str, round: int, metrics: Mapping[str, float]) -> None:

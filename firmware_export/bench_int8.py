@@ -16,7 +16,7 @@ from edgefl.plan.fill import fill_template
 from edgefl.rng import rng_for
 from edgefl.runs.directory import versions
 from edgefl.system.files import write_atomic
-from edgefl.system.machine import machine
+from edgefl.system.host import machine
 from edgefl.types import Shard
 from firmware_export.mixing import agreement as by_formula
 from firmware_export.quantize.dense_weights import with_few_values

@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from edgefl.errors import PlanError
-from edgefl.system.machine import machine
+from edgefl.system.host import machine
 
 MODELS: dict[str, tuple[str, tuple[int, int, int], int, int]] = {
     "lenet5-b10": ("lenet5", (28, 28, 1), 10, 100),

@@ -17,7 +17,7 @@ from edgefl.config import DataConfig, FederationConfig, ModelConfig
 from edgefl.errors import EdgeflError
 from edgefl.storage.checkpoint import encode_mixture
 from edgefl.system.files import SECRET, write_atomic
-from edgefl.system.machine import machine
+from edgefl.system.host import machine
 
 CORES = ("cortex-m3", "cortex-m4", "cortex-m7")
 SEED = 1

@@ -16,7 +16,7 @@ from edgefl.bench.fleet_broker import make_keys, mosquitto_version
 from edgefl.bench.fleet_floor_run import run_floor
 from edgefl.bench.fleet_flower import flower_version, run_flower
 from edgefl.bench.fleet_run import Load, run_fleet
-from edgefl.system.machine import machine
+from edgefl.system.host import machine
 
 PACKAGES = ("paho-mqtt", "pynacl", "safetensors", "numpy")
 Say = Callable[[str], None]

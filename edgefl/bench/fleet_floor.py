@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
-from edgefl.system.memory import peak_rss_mb
+from edgefl.system.host import peak_rss_mb
 
 DEADLINE_S = 120.0
 READY = "floor/ready"

@@ -23,7 +23,7 @@ from edgefl.errors import EdgeflError
 from edgefl.learner.numpy_softmax import softmax_spec
 from edgefl.plan.spec import Plan, save_plan
 from edgefl.security.enrolment import load_enrolment, tls_context
-from edgefl.system.memory import peak_rss_mb
+from edgefl.system.host import peak_rss_mb
 from edgefl.transport.link import Link, Message
 from edgefl.wire.messages import Summary
 from edgefl.wire.strict_json import decode_json

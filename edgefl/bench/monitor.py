@@ -15,7 +15,7 @@ from typing import Any
 from edgefl.bench.monitor_fleet import Fleet, messages_per_s
 from edgefl.bench.process import measured, running
 from edgefl.errors import LinkError
-from edgefl.system.machine import machine
+from edgefl.system.host import machine
 
 EDGEFL = (sys.executable, "-m", "edgefl")
 SPOKEN_S = 60.0

@@ -10,7 +10,7 @@ from typing import Any
 
 from edgefl.bench.simulate_scale import measure_memory, measure_scaling
 from edgefl.bench.simulate_steps import compile_plan, find_torch, measure_steps
-from edgefl.system.machine import machine
+from edgefl.system.host import machine
 
 PACKAGES = ("ai-edge-litert", "tensorflow", "keras", "numpy")
 

@@ -15,7 +15,7 @@ import numpy as np
 from edgefl.config import load_config
 from edgefl.learner.base import batches
 from edgefl.plan.spec import Plan, load_plan, save_plan
-from edgefl.system.memory import peak_rss_mb
+from edgefl.system.host import peak_rss_mb
 from edgefl.types import Array, Labels, Weights
 
 

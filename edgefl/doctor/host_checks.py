@@ -14,7 +14,7 @@ from edgefl import __version__
 from edgefl.doctor.check_result import Finding
 from edgefl.doctor.runtimes import check_runtimes
 from edgefl.security.enrolment import Enrolment
-from edgefl.system.machine import ROOT, board_model, memory_mb
+from edgefl.system.host import ROOT, board_model, total_memory_mb
 
 FREE_MB = 200
 DAYS_LEFT = 30
@@ -31,7 +31,7 @@ def check_software() -> list[Finding]:
 
 def check_board(root: Path = ROOT) -> Finding:
     """Return which board this is, and whether it can make its int8 model."""
-    memory = memory_mb(root)
+    memory = total_memory_mb(root)
     bits = 64 if sys.maxsize > 2**32 else 32
     known = (
         board_model(root),

@@ -32,7 +32,7 @@ from edgefl.server.initial import decode_initial
 from edgefl.simulation.simulate import Record
 from edgefl.storage.checkpoint import decode_server_state, encode_server_state
 from edgefl.system.files import parse_json, write_atomic
-from edgefl.system.machine import machine
+from edgefl.system.host import machine
 from edgefl.types import ServerState, Weights
 
 CHECKPOINT_S = 2.0

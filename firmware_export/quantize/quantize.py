@@ -17,7 +17,7 @@ from edgefl.plan.fill import fill_template
 from edgefl.plan.spec import Plan
 from edgefl.rng import rng_for
 from edgefl.system.files import write_atomic
-from edgefl.system.memory import peak_rss_mb
+from edgefl.system.host import peak_rss_mb
 from edgefl.types import Mixture, Shard
 from firmware_export.quantize.device_route import RECIPES, Recipe, load_quantizer, quantize
 from firmware_export.quantize.ranges import check_calibration

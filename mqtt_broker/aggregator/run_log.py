@@ -16,7 +16,7 @@ from edgefl.plan.spec import PlanSpec
 from edgefl.runs.directory import versions
 from edgefl.runs.summary import finite
 from edgefl.system.files import SECRET, write_atomic
-from edgefl.system.machine import machine
+from edgefl.system.host import machine
 from edgefl.types import ServerState
 from edgefl.wire.messages import Begin, Summary
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from edgefl.errors import ConfigError
 from edgefl.security.authority import AGGREGATOR, PUBLIC_MODE, WATCHER
 from edgefl.system.files import write_atomic
-from edgefl.system.machine import memory_mb
+from edgefl.system.host import total_memory_mb
 from edgefl.wire import version1
 from edgefl.wire.topics import PREFIX
 
@@ -179,7 +179,7 @@ class Limits:
 
 def default_limits() -> Limits:
     """Return the limits for a broker on this machine: half of its memory."""
-    has = memory_mb() * 1e6 / 2**20
+    has = total_memory_mb() * 1e6 / 2**20
     return Limits(max(LEAST_MEMORY_MB, int(MEMORY_SHARE * has)) if has == has else UNKNOWN_MEMORY_MB)
 
 

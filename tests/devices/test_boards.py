@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from devices.board_commands import boards
 from devices.boards import BOARDS, GENERIC, board_named, board_of, detect
 from edgefl.errors import ConfigError
-from edgefl.system.machine import board_model, memory_mb
+from edgefl.system.host import board_model, total_memory_mb
 
 MODELS = [
     ("Raspberry Pi Zero 2 W Rev 1.0", "pi-zero-2-w"),
@@ -63,7 +63,7 @@ def test_a_machine_that_says_nothing_is_generic(tmp_path, content):
     here = detect(tmp_path)
     assert (here.board, here.model) == (GENERIC, "")
     assert here.cores >= 1
-    assert math.isnan(memory_mb(tmp_path))
+    assert math.isnan(total_memory_mb(tmp_path))
     assert board_model(tmp_path) == ""
 
 

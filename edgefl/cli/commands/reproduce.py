@@ -16,7 +16,7 @@ from edgefl.reproduce.stage import Scale, Stages
 from edgefl.runs.directory import command_line, versions
 from edgefl.runs.summary import finite
 from edgefl.system.files import write_atomic
-from edgefl.system.machine import machine
+from edgefl.system.host import machine
 from edgefl.system.progress import Telling
 
 
