@@ -1,0 +1,1 @@
+"""The device service: joins a federation, trains, personalizes and exports."""

@@ -1,0 +1,1 @@
+"""Exports a mixture as an int8 `.tflite` and as firmware, with a parity certificate."""

@@ -1,0 +1,1 @@
+"""The broker and the aggregator service of a federation."""

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.rooms import PACKAGES, ROOMS, imported, imports_of, parse, rooms_of, sources
+
 ROOT = Path(__file__).parents[1]
 TOP = {
     ".ci",
@@ -25,69 +27,11 @@ TOP = {
     "firmware_export",
     "tests",
 }
-PACKAGES = ("edgefl", "devices", "mqtt_broker", "firmware_export")
 MAY_IMPORT = {
     "edgefl": {"edgefl"},
     "devices": {"devices", "edgefl"},
     "mqtt_broker": {"mqtt_broker", "edgefl"},
     "firmware_export": {"firmware_export", "edgefl"},
-}
-# Rooms of each package in reading order. A room imports itself and rooms before it, also inside functions.
-ROOMS = {
-    "edgefl": (
-        "__init__",
-        "errors",
-        "types",
-        "rng",
-        "system",
-        "plan",
-        "wire",
-        "storage",
-        "config",
-        "data",
-        "models",
-        "compiler",
-        "learner",
-        "algorithms",
-        "security",
-        "privacy",
-        "client",
-        "transport",
-        "server",
-        "loggers",
-        "simulation",
-        "runs",
-        "report",
-        "tune",
-        "audit",
-        "reproduce",
-        "monitor",
-        "dashboard",
-        "doctor",
-        "init",
-        "demo",
-        "bench",
-        "cli",
-        "__main__",
-    ),
-    "mqtt_broker": ("__init__", "broker", "aggregator", "integrations", "commands", "__main__"),
-    "firmware_export": (
-        "__init__",
-        "tflite",
-        "quantize",
-        "codegen",
-        "ota",
-        "firmware",
-        "certificate",
-        "mixing",
-        "bench_int8",
-        "cmsis_nn",
-        "bench_commands",
-        "update_commands",
-        "certificate_commands",
-        "commands",
-        "__main__",
-    ),
 }
 HEAVY = {
     "tensorflow",
@@ -144,8 +88,8 @@ DEVICE_ROOMS = (
 )
 
 
-def sources() -> list[Path]:
-    return [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+def all_sources() -> list[Path]:
+    return [path for package in PACKAGES for path in sources(package)]
 
 
 def test_sources() -> list[Path]:
@@ -153,20 +97,6 @@ def test_sources() -> list[Path]:
 
 
 test_sources.__test__ = False  # type: ignore[attr-defined]
-
-
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(), str(path))
-
-
-def imported(nodes: Iterator[ast.AST] | list[ast.AST]) -> Iterator[str]:
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports are absolute"
-            yield node.module or ""
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def at_module_level(module: ast.Module) -> Iterator[ast.AST]:
@@ -196,10 +126,10 @@ def test_top_level() -> None:
     assert {name.partition("/")[0] for name in listed if name} <= TOP
 
 
-@pytest.mark.parametrize("path", sources(), ids=relative)
+@pytest.mark.parametrize("path", all_sources(), ids=relative)
 def test_imports_run_one_way(path: Path) -> None:
     own = path.relative_to(ROOT).parts[0]
-    for name in imported(list(ast.walk(tree(path)))):
+    for name in imported(list(ast.walk(parse(path)))):
         top = name.partition(".")[0]
         assert top not in PACKAGES or top in MAY_IMPORT[own], f"{relative(path)} imports {name}"
         assert top not in {"pickle", "cPickle", "dill", "joblib", "marshal", "shelve"}, (
@@ -212,49 +142,40 @@ def test_imports_run_one_way(path: Path) -> None:
 
 @pytest.mark.parametrize("package", ROOMS)
 def test_every_room_has_its_place(package: str) -> None:
-    folder = ROOT / package
-    rooms = {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/*.py")}
-    assert rooms == set(ROOMS[package])
+    assert rooms_of(package) == set(ROOMS[package])
 
 
 @pytest.mark.parametrize(
-    "path", [p for p in sources() if p.relative_to(ROOT).parts[0] in ROOMS], ids=relative
+    "path", [p for p in all_sources() if p.relative_to(ROOT).parts[0] in ROOMS], ids=relative
 )
 def test_a_room_imports_rooms_before_it(path: Path) -> None:
     package, room = path.relative_to(ROOT).with_suffix("").parts[:2]
     order = ROOMS[package]
-    for name in imported(list(ast.walk(tree(path)))):
-        other = name.split(".")
-        if other[0] == package and len(other) > 1 and other[1] in order:
-            assert order.index(other[1]) <= order.index(room), (
+    for owner, other, name in imports_of(path):
+        if owner == package:
+            assert order.index(other) <= order.index(room), (
                 f"{relative(path)} imports {name}, whose room comes later"
             )
 
 
 @pytest.mark.parametrize(
-    "path", [p for p in sources() if not relative(p).startswith(TENSORFLOW)], ids=relative
+    "path", [p for p in all_sources() if not relative(p).startswith(TENSORFLOW)], ids=relative
 )
 def test_nothing_heavy_at_import(path: Path) -> None:
-    heavy = {name for name in imported(at_module_level(tree(path))) if name.partition(".")[0] in HEAVY}
+    heavy = {name for name in imported(at_module_level(parse(path))) if name.partition(".")[0] in HEAVY}
     assert not heavy, (
         f"{relative(path)} imports {heavy} when it is imported; import it in the function that needs it"
     )
 
 
-@pytest.mark.parametrize("path", sources() + test_sources(), ids=relative)
+@pytest.mark.parametrize("path", all_sources() + test_sources(), ids=relative)
 def test_names(path: Path) -> None:
     defined = [
         node.name
-        for node in ast.walk(tree(path))
+        for node in ast.walk(parse(path))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
     ]
     assert not [name for name in [path.stem, path.parent.name, *defined] if UNWANTED.search(name)]
-
-
-def test_test_files_have_their_own_names() -> None:
-    names = [path.name for path in test_sources() if path.name.startswith("test_")]
-    assert not {name for name in names if names.count(name) > 1}
-    assert not [path for path in test_sources() if path.name == "__init__.py"]
 
 
 def test_a_device_imports_without_tensorflow() -> None:

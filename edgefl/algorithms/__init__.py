@@ -1,4 +1,4 @@
-"""Algorithms: one paper, one file; pure functions on the two sides of the wire."""
+"""Federated algorithms, cut at the wire into five pure functions. `papers` has one file or folder a paper."""
 
 from edgefl.algorithms.base import (
     CLUSTER,

@@ -1,1 +1,1 @@
-"""What an aggregator could learn of a client from what the client sends, measured by doing it."""
+"""Measures what an aggregator could learn about a client from its updates."""

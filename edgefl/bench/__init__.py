@@ -1,0 +1,1 @@
+"""What an engineer measures on own hardware."""

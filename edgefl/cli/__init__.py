@@ -1,1 +1,1 @@
-"""The `edgefl` command."""
+"""The `edgefl` command and its subcommands."""

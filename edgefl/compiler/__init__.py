@@ -1,1 +1,1 @@
-"""A Keras model and the objectives of an algorithm -> a plan. Imports TensorFlow; runs at the aggregator."""
+"""Compiles a Keras model and the objectives of an algorithm into a plan. Needs TensorFlow."""

@@ -1,3 +1,1 @@
-"""The federation in a browser: a server on this machine folds MQTT messages, and a static page shows them.
-Read-only.
-"""
+"""The same view in a browser."""

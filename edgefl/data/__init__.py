@@ -1,4 +1,4 @@
-"""Data sets by name, one file a source; partitions share them out to clients."""
+"""Data sets, the partitions that deal them to clients, and the sources that a device reads."""
 
 from collections.abc import Mapping
 from dataclasses import fields

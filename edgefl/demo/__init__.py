@@ -1,1 +1,1 @@
-"""`edgefl demo`: a federation of four device processes on this machine."""
+"""A federation of four device processes on this machine."""

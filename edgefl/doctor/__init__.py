@@ -1,1 +1,1 @@
-"""What is wrong with a machine, its broker or its federation, and the remedy."""
+"""Checks a machine, its broker and its federation, and names the remedies."""

@@ -1,1 +1,1 @@
-"""`edgefl init`: four questions, one federation.toml."""
+"""Asks four questions and writes `federation.toml`."""

@@ -1,6 +1,4 @@
-"""Learners run a plan's signatures. One interface: LiteRT (default), Keras (the oracle, GPU boards), numpy
-softmax (tests).
-"""
+"""Learners run a plan: LiteRT on a device, Keras where TensorFlow is installed."""
 
 from edgefl.learner.base import Learner, Metrics, evaluate
 

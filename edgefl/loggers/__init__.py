@@ -1,6 +1,4 @@
-"""Rounds in the tools that researchers watch them with: `--log tensorboard:DIR`, `--log mlflow:URI`. One file
-a tool.
-"""
+"""Writes the scalars of rounds to TensorBoard and MLflow."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence

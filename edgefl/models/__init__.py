@@ -1,6 +1,4 @@
-"""Models by name, from a `.keras` file, or from anyone's `module:function`. One file a model; Keras is
-imported when one is built.
-"""
+"""Keras models by name, from a `.keras` file, or from a `module:function`."""
 
 import importlib
 import math

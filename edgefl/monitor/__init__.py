@@ -1,3 +1,1 @@
-"""What a person sees of a federation: a view folded from its messages, in a terminal, in a browser, as
-lines.
-"""
+"""A live view of a federation, folded from its messages, in the terminal."""

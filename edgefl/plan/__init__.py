@@ -1,1 +1,1 @@
-"""A plan: what a device runs instead of a training framework. Importing this package needs no TensorFlow."""
+"""The plan, which a device runs instead of a training framework: its format and its filling."""

@@ -1,1 +1,1 @@
-"""What the models of a federation give away about one client, and a bound on it."""
+"""Differential privacy: the mechanism and the accountant."""

@@ -1,1 +1,1 @@
-"""What a federation has left in a folder, as one page and as the papers' figures."""
+"""The report of a finished federation as one page, and the papers' figures."""

@@ -1,6 +1,4 @@
-"""The papers' experiments: configurations, the papers' own figures beside what was measured here, and what
-must hold.
-"""
+"""The papers' experiments, their published figures beside ours."""
 
 from importlib import import_module
 from types import ModuleType

@@ -1,1 +1,1 @@
-"""Simulated federations on disk: a directory a run, that can be resumed, compared and drawn."""
+"""Simulated federations on disk: run, resume, summarize, compare."""

@@ -1,3 +1,1 @@
-"""Who may speak for whom: certificates for the connection, signatures for what is said, one enrolment file
-for each board.
-"""
+"""Certificates, signatures and enrolment; `secagg/` adds updates up so that the server sees only the sum."""

@@ -1,1 +1,1 @@
-"""A federation in one process, in several, or on a Ray cluster, with the same bits as over MQTT."""
+"""Runs a federation in one process, in several, or on a Ray cluster, with the same bits as over MQTT."""

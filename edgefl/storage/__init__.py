@@ -1,1 +1,1 @@
-"""What is kept on disk: checkpoints, and the directory of a device."""
+"""Checkpoints, and the directories of devices, aggregators and runs."""

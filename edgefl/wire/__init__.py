@@ -1,0 +1,1 @@
+"""Messages and weights as bytes: topics, codecs, chunks. No input or output."""

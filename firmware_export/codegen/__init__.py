@@ -1,1 +1,1 @@
-"""An int8 `.tflite` -> C."""
+"""Generates C from an int8 `.tflite`."""

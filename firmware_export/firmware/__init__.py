@@ -1,1 +1,1 @@
-"""A firmware project around the C: targets, toolchains, QEMU."""
+"""A firmware project around the generated C: targets, toolchains, QEMU."""

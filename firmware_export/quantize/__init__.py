@@ -1,1 +1,1 @@
-"""A mixture -> an int8 `.tflite`."""
+"""Quantizes a mixture to an int8 `.tflite`."""

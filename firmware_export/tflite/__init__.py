@@ -1,1 +1,1 @@
-"""Quantized `.tflite` files as data: read, checked, run."""
+"""Quantized `.tflite` files as data: read, check, run."""
