@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from devices.conditions import Conditions, Seen, on_mains, own_load, why_not
-from devices.vitals import load_average, supplies
+from devices.host_sensors import load_average, supplies
 from edgefl.errors import StateError
 from edgefl.system.files import write_atomic
 from edgefl.system.host import ROOT

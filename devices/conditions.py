@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from devices.vitals import Supply
+from devices.host_sensors import Supply
 from edgefl.errors import ConfigError
 
 IDLE_LOAD = 0.5

@@ -26,7 +26,7 @@ from zlib import crc32
 
 import numpy as np
 
-from devices.joining import join
+from devices.join import join
 from devices.session import Session, Superseded
 from devices.telemetry import publish_telemetry
 from devices.upload import upload
@@ -54,7 +54,7 @@ time out.
 
 @dataclass(frozen=True)
 class Place:
-    """Where a light client joins; see `devices.joining.Joining`."""
+    """Where a light client joins; see `devices.join.JoinSettings`."""
 
     broker: str
     client_id: str

@@ -14,16 +14,16 @@ from devices.boards import detect
 from devices.conditions import Conditions
 from devices.export import MODEL, export_in_child, export_metrics
 from devices.identity import IdTakenError
-from devices.joining import join
-from devices.masked_upload import CannotMaskError, Delivery, told
+from devices.join import join
 from devices.order import Sharing, TaskOrder, trains_in_clear
+from devices.pending_update import PendingUpdate
 from devices.plan_check import Allowed, PlanTrials, check_names
 from devices.session import Superseded
 from devices.shard import OwnSamples
 from devices.store import Progress, Store
 from devices.telemetry import field_figures, publish_telemetry
 from devices.training import Site, check_shard, open_site, was_masked
-from devices.unsent import Unsent
+from devices.update_sender import CannotMaskError, UpdateSender, shared_metrics
 from edgefl.algorithms import DONE, PERSONALIZE
 from edgefl.data.sources import DataSource
 from edgefl.errors import ConfigError, DataError, ExportError, LinkError, PlanError, WireError
@@ -93,7 +93,7 @@ class Device:
         self._export_error: ExportError | None = None
         self._paused = ""
         authority = settings.enrolment.ca if settings.enrolment else ""
-        self._delivery = Delivery(settings.client_id, authority, note, settings.sharing)
+        self._sender = UpdateSender(settings.client_id, authority, note, settings.sharing)
         self._availability = Availability(settings.conditions, settings.state, detect().cores)
         self._trials = PlanTrials(settings.state)
         self._refused_plan = ""
@@ -106,7 +106,7 @@ class Device:
         settings = self._settings
         self._samples = OwnSamples(settings.data)
         self._store = Store(settings.state, settings.client_id)
-        self._unsent = Unsent(settings.state)
+        self._pending = PendingUpdate(settings.state)
         try:
             if self._store.recovered:
                 self._note(self._store.recovered)
@@ -154,7 +154,7 @@ class Device:
         seen = ""
         while True:
             session.pump(0.5)
-            self._delivery.answer(session)
+            self._sender.answer(session)
             self._look(at_work=False)
             state = session.state
             task = session.task
@@ -266,7 +266,7 @@ class Device:
                 "it asks for an update that is not masked, and this device masked an update of this session "
                 "before. Somebody with the aggregator's key may try to read this device's update"
             )
-        late = self._unsent.before(task, progress)
+        late = self._pending.before(task, progress)
         if (
             late
             and progress
@@ -274,7 +274,7 @@ class Device:
             and session.is_current(late, late.max_staleness)
         ):
             self._send(late, progress)
-        self._unsent.keep(task)
+        self._pending.keep(task)
         # the phase too: else a task to personalize would be answered with the update of its round
         if progress is None or (progress.session, progress.round, progress.phase) != (
             task.session,
@@ -325,8 +325,8 @@ class Device:
     def _send(self, task: Task, progress: Progress) -> None:
         settings = self._settings
         session = self._session
-        receipt = self._delivery.send(session, task, progress, self._store.update(progress))
-        self._unsent.forget()
+        receipt = self._sender.send(session, task, progress, self._store.update(progress))
+        self._pending.forget()
         if session.is_current(task):
             self._answered = session.tasks_heard
         if receipt.outcome == "rejected":
@@ -335,7 +335,7 @@ class Device:
             listed = ", ".join(f"{key} {value:.4g}" for key, value in progress.metrics.items())
             self._note(f"round {task.round} {task.phase}: {listed}")
             metrics = {
-                **told(task, progress.metrics, settings.sharing.requires_masks),
+                **shared_metrics(task, progress.metrics, settings.sharing.requires_masks),
                 **field_figures(settings.state),
             }
             publish_telemetry(session, settings.client_id, task.round, metrics)

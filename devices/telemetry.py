@@ -9,8 +9,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from devices.host_sensors import temperature_c
 from devices.session import Session
-from devices.vitals import temperature_c
 from edgefl.system.host import rss_mb
 from edgefl.wire.messages import Metrics
 from edgefl.wire.strict_json import encode_json

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from devices.availability import DRAIN_S, LOOK_S, Availability, is_paused, pause, resume
 from devices.conditions import Conditions, Seen, Window, is_within, on_mains, own_load, parse_window, why_not
-from devices.vitals import Supply, load_average, supplies, temperature_c
+from devices.host_sensors import Supply, load_average, supplies, temperature_c
 from edgefl.errors import ConfigError, StateError
 
 NIGHT = Window(22 * 60, 6 * 60)

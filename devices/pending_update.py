@@ -1,6 +1,4 @@
-"""The task whose answer may come late, kept until its receipt: a device that was started again sends what it
-had trained and not sent.
-"""
+"""The task of a trained update that the aggregator has not acknowledged yet. A restarted device sends it."""
 
 from pathlib import Path
 
@@ -13,14 +11,18 @@ from edgefl.wire.strict_json import decode_json, encode_json
 FILE = "unsent.json"
 
 
-class Unsent:
-    """One file in a device's state directory; tasks that take no late answer are not kept."""
+class PendingUpdate:
+    """One file in a device's state directory. Only tasks that accept a late answer are stored."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / FILE
 
     def keep(self, task: Task) -> None:
-        """Keep a task before it is worked on; StateError when the disk does not take it."""
+        """Store a task before training starts.
+
+        Raises:
+            StateError: the file cannot be written.
+        """
         if not task.max_staleness:
             return
         try:
@@ -29,19 +31,19 @@ class Unsent:
             raise StateError(f"cannot write {self._path}: {error.strerror}; free some space") from error
 
     def before(self, task: Task, progress: Progress | None) -> Task | None:
-        """Return the earlier task of this task's session that was worked on to its end and whose receipt did
-        not come; None without one.
+        """Return the earlier task of the same session whose update was trained and not acknowledged, or
+        None.
         """
         try:
             kept = decode_json(Task, self._path.read_bytes())
         except (
             OSError,
             WireError,
-        ):  # not there, or cut short by a power cut: then its round goes without this device
+        ):  # missing, or damaged by a power cut: its round ends without this device
             return None
         done = progress is not None and (progress.session, progress.round) == (kept.session, kept.round)
         return kept if done and kept.session == task.session and kept.round < task.round else None
 
     def forget(self) -> None:
-        """Note that the answer was received, or refused."""
+        """Remove the task: the aggregator accepted or rejected its update."""
         self._path.unlink(missing_ok=True)

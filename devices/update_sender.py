@@ -1,11 +1,10 @@
-"""Sending an update, in the clear or under masks, whichever the task says.
+"""Send an update, plain or masked as the task requires.
 
-Under masks the update that was trained and kept is never sent: only what `edgefl.security.secagg.participant`
-makes of it.
-Keys are drawn anew
-for each attempt at a round, and kept in memory until the next; so a step that comes again is answered with
-the same bytes. Each attempt over other clients is another sum, and two sums tell their difference: after
-MOST_ATTEMPTS at one round a device sends no more keys.
+A masked round never sends the trained update itself, only what `edgefl.security.secagg.participant` makes of
+it. The device draws new keys for each attempt at a round and keeps them in memory until the next attempt, so
+that a repeated step gets the same bytes. Each attempt over other clients gives another sum, and the
+difference of two sums reveals an update. Therefore a device sends no keys after MOST_ATTEMPTS attempts at
+one round.
 """
 
 import hashlib
@@ -32,8 +31,8 @@ if TYPE_CHECKING:
     from edgefl.security.secagg.participant import Participant
 
 MAX_STEP_BYTES = 16 * 1024 * 1024
-NOT_OF_THE_PLAN = ("epochs", "seconds", "peak_rss_mb")
-TOLD = ("loss", *NOT_OF_THE_PLAN)
+DEVICE_METRICS = ("epochs", "seconds", "peak_rss_mb")
+SHARED_METRICS = ("loss", *DEVICE_METRICS)
 
 
 class CannotMaskError(ConfigError):
@@ -50,21 +49,29 @@ class Attempt:
     words: Callable[[], "Words"]
 
 
-def told(task: Task, metrics: Mapping[str, float], requires_masks: bool = False) -> Mapping[str, float]:
-    """Return the metrics of an update that go on a topic.
+def shared_metrics(
+    task: Task, metrics: Mapping[str, float], requires_masks: bool = False
+) -> Mapping[str, float]:
+    """Return the metrics of an update that may be published.
 
-    Of a masked update these are few: others may reveal which model was trained. A device that requires masks
-    sends no `loss` either: a plan computes it, and a hostile plan may return any function of a sample.
+    A masked update publishes few metrics, because the others may reveal which model was trained. A device
+    that requires masks does not publish `loss` either. The plan computes the loss, and a hostile plan may
+    return any function of a sample.
     """
     if task.codec != CODEC:
         return metrics
-    names = NOT_OF_THE_PLAN if requires_masks else TOLD
+    names = DEVICE_METRICS if requires_masks else SHARED_METRICS
     return {key: value for key, value in metrics.items() if key in names}
 
 
-class Delivery:
-    """Sends the updates of one device. `authority`: that of its enrolment, PEM, empty without one; sharing:
-    what the device may send.
+class UpdateSender:
+    """Sends the updates of one device.
+
+    Args:
+        client_id: the device's name.
+        authority: the certificate authority of its enrolment, PEM; empty without an enrolment.
+        note: receives one line for the log.
+        sharing: what the device may send.
     """
 
     def __init__(self, client_id: str, authority: str, note: Callable[[str], None], sharing: Sharing) -> None:
@@ -173,7 +180,7 @@ class Delivery:
             self._note(f"round {step.round}: {error}")
             return self._say(session, step, b"")
         metrics = (
-            told(attempt.task, attempt.progress.metrics, self._sharing.requires_masks)
+            shared_metrics(attempt.task, attempt.progress.metrics, self._sharing.requires_masks)
             if step.phase == MASK
             else {}
         )

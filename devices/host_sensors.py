@@ -1,6 +1,4 @@
-"""What a board says of its own state under /proc and /sys: load, power supplies, temperature. Functions take
-a root for tests.
-"""
+"""Sensors of the board under /proc and /sys: load, power supplies, temperature."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""How a device joins: it finds the federation, makes sure that its id is free, and connects with a will."""
+"""Join a federation: find it, check that the client id is free, and connect with a last will."""
 
 import secrets
 import time
@@ -20,9 +20,9 @@ from edgefl.wire.url import parse_urls, without_password
 CONNECT_S = 10.0
 
 
-class Joining(Protocol):
-    """What must be known to join. `federation`: empty for the one that runs; `wait_s`: seconds to wait for
-    one, 0 for ever.
+class JoinSettings(Protocol):
+    """What a device needs to know to join. `federation`: empty for the one that runs; `wait_s`: seconds to
+    wait for one, 0 for ever.
     """
 
     @property
@@ -40,7 +40,7 @@ class Joining(Protocol):
 
 
 def join(
-    settings: Joining,
+    settings: JoinSettings,
     samples: int,
     paused: str,
     note: Callable[[str], None],
