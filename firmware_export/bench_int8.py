@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig
-from edgefl.data import load_data, make_allotments, take
+from edgefl.data import load_data, make_shards
 from edgefl.data.npz import load_shard, save_shard
 from edgefl.plan.fill import fill_template
 from edgefl.rng import rng_for
@@ -101,10 +101,7 @@ def play(config: FederationConfig, out: Path) -> None:
     from edgefl.simulation.simulate import simulate
 
     dataset = load_data(config.data, config.seed)
-    shards = {
-        client: take(dataset, own)
-        for client, own in make_allotments(dataset, config.partition, config.seed).items()
-    }
+    shards = make_shards(dataset, config.partition, config.seed)
     plan, initial = build_plan(config)
     for client, mixture in simulate(plan, initial, shards, config).mixtures.items():
         save_shard(out / f"{client}.npz", shards[client])

@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgefl.data import load_dataset
+from edgefl.config import PartitionConfig
+from edgefl.data import load_dataset, make_shards
 from edgefl.data.dataset import subsample
 from edgefl.data.npz import save_shard
-from edgefl.data.partitions.make_shards import make_shards
 from edgefl.demo.processes import Children
 
 ROOT = Path(__file__).parents[1]
@@ -129,11 +129,10 @@ def test_what_needs_an_extra_says_which(device_python: Path, tmp_path: Path) -> 
 def test_a_device_without_tensorflow_joins_trains_personalizes_and_exports(
     device_python: Path, tmp_path: Path
 ) -> None:
-    shards = make_shards(
-        subsample(load_dataset("digits"), 240, 120, 1), num_clients=2, alpha=5, min_samples=20
-    )
+    partition = PartitionConfig("dirichlet", 2, {"alpha": 5.0, "min_samples": 20})
+    shards = make_shards(subsample(load_dataset("digits"), 240, 120, 1), partition, 1)
     ids = ["pi-1", "pi-2"]
-    for name, shard in zip(ids, shards, strict=True):
+    for name, shard in zip(ids, shards.values(), strict=True):
         save_shard(tmp_path / f"{name}.npz", shard)
     config = tmp_path / "federation.toml"
     config.write_text(CONFIG)

@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from edgefl.config import DataConfig, FederationConfig, ModelConfig
+from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig
 from edgefl.errors import EdgeflError
 from edgefl.storage.checkpoint import encode_mixture
 from edgefl.system.files import SECRET, write_atomic
@@ -105,16 +105,16 @@ def run_firmware_bench(
 def train(graph: Graph, data: str, state: Path) -> None:
     """Federate two clients for two rounds and write the first one's state directory, as a device keeps it."""
     from edgefl.algorithms.plans import build_plan
-    from edgefl.data import load_data
+    from edgefl.data import load_data, make_shards
     from edgefl.data.npz import save_shard
-    from edgefl.data.partitions.make_shards import make_shards
     from edgefl.plan.spec import save_plan
     from edgefl.simulation.simulate import simulate
 
     config = FederationConfig(
         rounds=2, algorithm=graph.algorithm, options=graph.options, model=graph.model, seed=SEED
     )
-    shards = make_shards(load_data(DataConfig(data, 1600, 3000), SEED), num_clients=2, alpha=0.5, seed=SEED)
+    dataset = load_data(DataConfig(data, 1600, 3000), SEED)
+    shards = list(make_shards(dataset, PartitionConfig("dirichlet", 2), SEED).values())
     plan, initial = build_plan(config)
     made = simulate(plan, initial, {f"client{i}": shard for i, shard in enumerate(shards)}, config)
     save_plan(plan, state / "plan")

@@ -9,7 +9,7 @@ from edgefl.data.dataset import Dataset, pick_classes, scaled, subsample
 from edgefl.data.datasets.catalog import OWN, SOURCES, dataset_options, list_datasets, loader, source_entry
 from edgefl.data.options import full_options
 from edgefl.data.partitions.client_partition import Allotment, take
-from edgefl.data.partitions.registry import PARTITIONS, make_allotments
+from edgefl.data.partitions.registry import PARTITIONS, make_allotments, make_shards
 
 __all__ = [
     "PARTITIONS",
@@ -20,6 +20,7 @@ __all__ = [
     "load_data",
     "load_dataset",
     "make_allotments",
+    "make_shards",
     "take",
 ]
 

@@ -68,17 +68,18 @@ url = "{url}"
 
 def write_shards(settings: Settings) -> None:
     """Share the data set out by Dirichlet(.5) and write one `.npz` a client."""
-    from edgefl.data import load_dataset
+    from edgefl.config import PartitionConfig
+    from edgefl.data import load_dataset, make_shards
     from edgefl.data.dataset import subsample
     from edgefl.data.npz import save_shard
-    from edgefl.data.partitions.make_shards import make_shards
 
     dataset = load_dataset(settings.dataset)
     each = SCALES[settings.dataset][1]
     if each:
         dataset = subsample(dataset, each * settings.clients, each * settings.clients, settings.seed)
-    shards = make_shards(dataset, num_clients=settings.clients, alpha=0.5, seed=settings.seed, min_samples=20)
-    for name, shard in zip(settings.ids, shards, strict=True):
+    partition = PartitionConfig("dirichlet", settings.clients, {"alpha": 0.5, "min_samples": 20})
+    shards = make_shards(dataset, partition, settings.seed)
+    for name, shard in zip(settings.ids, shards.values(), strict=True):
         save_shard(settings.out / "shards" / f"{name}.npz", shard)
 
 

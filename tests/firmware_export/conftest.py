@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 from edgefl.algorithms import make_algorithm
-from edgefl.config import FederationConfig
+from edgefl.config import FederationConfig, PartitionConfig
+from edgefl.data import make_shards
 from edgefl.data.dataset import Dataset, subsample
-from edgefl.data.partitions.make_shards import make_shards
 from edgefl.errors import DataError
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.spec import Plan
@@ -103,7 +103,7 @@ def lenet() -> tuple[Plan, Weights]:
 
 def train(plan: Plan, initial: Weights, dataset: Dataset) -> Trained:
     """Two rounds of one client, then its mixture."""
-    shard = make_shards(dataset, num_clients=2, alpha=0.5, seed=1)[0]
+    shard = make_shards(dataset, PartitionConfig("dirichlet", 2), 1)["client-000"]
     algorithm = make_algorithm("pfl-mfe", LiteRTLearner(plan), {})
     model = initial
     for number in (1, 2):

@@ -12,10 +12,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from edgefl.config import DataConfig, FederationConfig, ModelConfig
-from edgefl.data import load_data
+from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig
+from edgefl.data import load_data, make_shards
 from edgefl.data.dataset import Dataset
-from edgefl.data.partitions.make_shards import make_shards
 from edgefl.plan.spec import Plan
 from edgefl.simulation.simulate import simulate
 from edgefl.types import Mixture, Shard
@@ -94,7 +93,7 @@ def ended(kind: str, data: str) -> tuple[Plan, Mixture, Shard]:
         options={**options, **own},
         model=MODELS[data],
     )
-    shards = make_shards(dataset(data), num_clients=2, alpha=0.5, seed=1)
+    shards = list(make_shards(dataset(data), PartitionConfig("dirichlet", 2), 1).values())
     plan, initial = build_plan(config)
     made = simulate(plan, initial, {f"client{i}": shard for i, shard in enumerate(shards)}, config)
     return plan, made.mixtures["client0"], shards[0]

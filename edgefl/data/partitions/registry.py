@@ -1,4 +1,4 @@
-"""Partitions by name, with their options and sources; `make_allotments` draws one for a data set."""
+"""Partitions by name, with their options and sources, and the functions that apply one to a data set."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 from edgefl.config import PartitionConfig, nearest
 from edgefl.data.dataset import Dataset, label_view
 from edgefl.data.options import defaults_of, full_options
-from edgefl.data.partitions.client_partition import Allotment, client_ids
+from edgefl.data.partitions.client_partition import Allotment, client_ids, take
 from edgefl.data.partitions.majority import p_majority
 from edgefl.data.partitions.natural import group
 from edgefl.data.partitions.pachinko import pachinko
@@ -20,6 +20,7 @@ from edgefl.data.partitions.sorted_shards import shards
 from edgefl.data.partitions.task_clusters import tasks
 from edgefl.errors import ConfigError, DataError
 from edgefl.rng import rng_for
+from edgefl.types import Shard
 
 
 @dataclass(frozen=True)
@@ -86,3 +87,14 @@ def make_allotments(dataset: Dataset, config: PartitionConfig, seed: int) -> dic
                     f"{config.name!r}"
                 )
     return allotments
+
+
+def make_shards(dataset: Dataset, config: PartitionConfig, seed: int) -> dict[str, Shard]:
+    """Copy each client's samples out of a data set, by client id in order.
+
+    Raises:
+        ConfigError: unknown partition or option.
+        DataError: the data set cannot be partitioned this way.
+    """
+    allotments = make_allotments(dataset, config, seed)
+    return {client_id: take(dataset, allotment) for client_id, allotment in allotments.items()}

@@ -5,9 +5,6 @@ From labels, shares and a generator to one int64 array of sorted indices a clien
 index once.
 """
 
-from collections.abc import Callable
-from functools import partial
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -55,17 +52,6 @@ def divide(labels: Labels, shares: Shares, rng: np.random.Generator, min_samples
             donor = max(parts, key=len)
             part.append(donor.pop(int(rng.integers(len(donor)))))
     return [np.sort(np.asarray(part, np.int64)) for part in parts]
-
-
-def shares_of(partition: str, alpha: float) -> Callable[[int, int, np.random.Generator], Shares]:
-    """Return the partition of that name; DataError for an unknown one."""
-    known: dict[str, Callable[[int, int, np.random.Generator], Shares]] = {
-        "dirichlet": partial(dirichlet_shares, alpha=alpha),
-        "iid": iid_shares,
-    }
-    if partition not in known:
-        raise DataError(f"partition {partition!r}, expected {' or '.join(known)}")
-    return known[partition]
 
 
 def divide_both(

@@ -11,7 +11,7 @@ from PIL import Image
 
 from edgefl.cli import main as cli
 from edgefl.config import load_config
-from edgefl.data import load_data, make_allotments, take
+from edgefl.data import load_data, make_shards
 from edgefl.data.npz import load_shard
 from edgefl.data.sources import load_source, make_source
 from edgefl.errors import DataError
@@ -133,9 +133,7 @@ def test_init_simulates_all_devices(tmp_path, capsys, monkeypatch) -> None:
     config = load_config(Path("federation.toml"))
     assert (config.partition.name, config.partition.num_clients) == ("group", 2)
     dataset = load_data(config.data, config.seed)
-    shards = [
-        take(dataset, each) for each in make_allotments(dataset, config.partition, config.seed).values()
-    ]
+    shards = make_shards(dataset, config.partition, config.seed).values()
     assert [len(each.y_train) + len(each.y_test) for each in shards] == [40, 60]
     assert [set(each.x_train.ravel()) for each in shards] == [{1.0}, {2.0}]
 

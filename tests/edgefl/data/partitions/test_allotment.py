@@ -6,10 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgefl.config import DataConfig, PartitionConfig
-from edgefl.data import load_data, make_allotments
+from edgefl.data import load_data, make_allotments, make_shards
 from edgefl.data.dataset import Dataset, pick_classes, scaled
 from edgefl.data.partitions.client_partition import Allotment, client_ids, take, truths
-from edgefl.data.partitions.make_shards import make_shards
 from edgefl.data.rotation import rotate, rotate_each
 from edgefl.errors import ConfigError, DataError
 
@@ -122,7 +121,7 @@ def test_shards_are_what_is_taken() -> None:
     config = PartitionConfig("dirichlet", 4, {"alpha": 0.7, "min_samples": 5})
     for own, shard in zip(
         make_allotments(data, config, 3).values(),
-        make_shards(data, num_clients=4, alpha=0.7, seed=3, min_samples=5),
+        make_shards(data, config, 3).values(),
         strict=True,
     ):
         taken = take(data, own)

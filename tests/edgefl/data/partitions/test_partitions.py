@@ -3,16 +3,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgefl.config import PartitionConfig
+from edgefl.data import make_shards
 from edgefl.data.dataset import Dataset, subsample
-from edgefl.data.partitions.make_shards import make_shards
-from edgefl.data.partitions.shares import dirichlet_shares, divide, iid_shares, shares_of
-from edgefl.errors import DataError
+from edgefl.data.partitions.shares import dirichlet_shares, divide, iid_shares
+from edgefl.errors import ConfigError, DataError
+from edgefl.types import Shard
 
 
 def toy(count: int, seed: int = 0) -> Dataset:
     rng = np.random.default_rng(seed)
     x = np.arange(count, dtype=np.float32)[:, None]
     return Dataset(x, rng.integers(0, 5, count), x + 10_000, rng.integers(0, 5, count), 5)
+
+
+def shards(
+    count: int, clients: int, seed: int = 1, partition: str = "dirichlet", **options: object
+) -> list[Shard]:
+    return list(make_shards(toy(count), PartitionConfig(partition, clients, options), seed).values())
 
 
 @given(
@@ -51,29 +59,29 @@ def test_small_alpha_is_more_uneven_than_large() -> None:
 
 
 def test_a_client_is_measured_on_its_own_classes() -> None:
-    for own in make_shards(toy(4000), num_clients=5, alpha=0.3, seed=4):
+    for own in shards(4000, 5, 4, alpha=0.3):
         train, test = (np.bincount(y, minlength=5) / len(y) for y in (own.y_train, own.y_test))
         np.testing.assert_allclose(train, test, atol=0.06)
         assert own.x_train.max() < 10_000 <= own.x_test.min()
 
 
 def test_shards_follow_the_seed_and_the_partition() -> None:
-    first, again, other = (make_shards(toy(400), num_clients=3, seed=seed) for seed in (1, 1, 2))
+    first, again, other = (shards(400, 3, seed) for seed in (1, 1, 2))
     np.testing.assert_array_equal(first[2].x_train, again[2].x_train)
     assert not np.array_equal(first[2].x_train, other[2].x_train)
-    sizes = [len(s.y_train) for s in make_shards(toy(400), partition="iid", num_clients=4)]
+    sizes = [len(s.y_train) for s in shards(400, 4, partition="iid")]
     assert max(sizes) - min(sizes) <= 5
 
 
 def test_what_cannot_be_shared_out() -> None:
     with pytest.raises(DataError, match="4 clients, expected at least 2 each"):
-        make_shards(toy(7), num_clients=4)
+        shards(7, 4)
     with pytest.raises(DataError, match="alpha is 0"):
-        make_shards(toy(70), num_clients=4, alpha=0)
-    with pytest.raises(DataError, match="0 clients"):
-        make_shards(toy(70), num_clients=0)
-    with pytest.raises(DataError, match="expected dirichlet or iid"):
-        shares_of("zipf", 1)
+        shards(70, 4, alpha=0.0)
+    with pytest.raises(ConfigError, match="num_clients is 0"):
+        shards(70, 0)
+    with pytest.raises(ConfigError, match="unknown partition 'zipf'"):
+        shards(70, 4, partition="zipf")
 
 
 def test_subsample_draws_each_sample_once() -> None:
