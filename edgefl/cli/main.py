@@ -25,7 +25,7 @@ CORE = {
     "compare": "edgefl.cli.commands.runs:compare",
     "dashboard": "edgefl.cli.commands.dashboard:dashboard",
     "datasets": "edgefl.cli.commands.data:datasets",
-    "demo": "edgefl.demo.demo:demo",
+    "demo": "edgefl.cli.commands.demo:demo",
     "doctor": "edgefl.cli.commands.doctor:doctor",
     "init": "edgefl.cli.commands.init:init",
     "models": "edgefl.cli.commands.models:models",

@@ -1,4 +1,4 @@
-"""One connection to a broker, used from one thread. paho is imported here and in `link/paced.py` alone.
+"""One connection to a broker, used from one thread. paho is imported in this room alone.
 
 paho runs its own network thread. What arrives there is only put into a queue, which the service empties with
 `get` on its own thread; training and disk never block the network.
@@ -19,11 +19,11 @@ import paho.mqtt.client as paho
 
 from edgefl.errors import LinkError
 from edgefl.transport.acknowledgements import Acknowledgements
-from edgefl.transport.events import Connected as Connected
-from edgefl.transport.events import Message as Message
 from edgefl.transport.failover import Turns, none_of, refused, unreachable
 from edgefl.transport.paho_client import PacedClient
+from edgefl.transport.receive_queue import Connected as Connected
 from edgefl.transport.receive_queue import Inbox
+from edgefl.transport.receive_queue import Message as Message
 from edgefl.transport.sockets import read_to_end, send_at_once, whole_records
 from edgefl.transport.subscriptions import FOR_GOOD, Subscriptions
 from edgefl.wire.topics import matches

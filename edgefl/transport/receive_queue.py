@@ -1,11 +1,10 @@
-"""What came from the broker and waits for the service's thread."""
+"""Messages of the broker that wait for the service's thread."""
 
 import contextlib
 import queue
 import time
 from collections.abc import Callable
-
-from edgefl.transport.events import Connected, Message
+from dataclasses import dataclass
 
 LIMIT = 20_000
 ROOM_BYTES = 1024 * 1024
@@ -26,6 +25,27 @@ SMALL_BYTES = 2 * 1024
 """Messages up to this size are never dropped for their bytes: a device says its status once. Their number is
 bounded by LIMIT.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message from the broker. `oversize`: the bytes of a payload above the limit, which is then left
+    out.
+    """
+
+    topic: str
+    payload: bytes
+    retained: bool = False
+    oversize: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """The link came up again: subscriptions are made, retained messages of one's own must be published again.
+    `url`: where.
+    """
+
+    url: str = ""
 
 
 class Inbox:

@@ -10,8 +10,8 @@ import pytest
 from edgefl.algorithms import full_options, make_algorithm
 from edgefl.config import FederationConfig
 from edgefl.rng import rng_for
-from edgefl.transport.events import Message
 from edgefl.transport.link import Link
+from edgefl.transport.receive_queue import Message
 from edgefl.wire.chunks import CHUNK_BYTES, chunk
 from edgefl.wire.messages import Begin, Manifest
 from edgefl.wire.strict_json import decode_json, encode_json

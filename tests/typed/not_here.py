@@ -79,7 +79,7 @@ NOT_HERE: dict[str, dict[str, str]] = {
     "README.md": {
         "make install": INSTALLS,
         ". .venv/bin/activate": INSTALLS,
-        "make demo": "tests/test_demo.py runs it",
+        "make demo": "tests/edgefl/demo/test_demo.py runs it",
         "edgefl init --data pi-1.npz --data pi-2.npz": FIVE,
         "edgefl broker start": FIVE,
         "edgefl aggregator start": FIVE,

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgefl.transport import receive_queue as inbox
-from edgefl.transport.events import Connected, Message
-from edgefl.transport.receive_queue import Inbox
+from edgefl.transport.receive_queue import Connected, Inbox, Message
 
 DEADLINE_S = 30.0
 

@@ -15,7 +15,7 @@ import pytest
 
 from edgefl.cli import main as cli
 from edgefl.demo.processes import Children
-from edgefl.demo.table import CLIENT_KEYS, client_row, means, table
+from edgefl.demo.run import CLIENT_KEYS, client_row, means, table
 from edgefl.errors import EdgeflError
 
 DEMO = (sys.executable, "-m", "edgefl", "demo")
@@ -110,7 +110,7 @@ def test_a_missing_data_set(
 def test_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("edgefl.demo.demo.FREE_BYTES", 1 << 60)
+    monkeypatch.setattr("edgefl.demo.run.FREE_BYTES", 1 << 60)
     assert cli.run(["demo", "--out", str(tmp_path / "out")]) == 1
     assert "give an --out on another disk" in capsys.readouterr().err
 

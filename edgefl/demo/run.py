@@ -1,22 +1,18 @@
-"""`edgefl demo`: a whole federation on this machine, every part a process of its own, over real MQTT."""
+"""Run a broker, an aggregator and devices as processes of this machine, and collect their result."""
 
 import contextlib
-import importlib.util
 import json
+import math
 import shutil
 import subprocess
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import click
-
 from edgefl.demo.processes import Child, Children
-from edgefl.demo.table import client_row, table
 from edgefl.errors import ConfigError, EdgeflError, StateError
-from edgefl.system.progress import Telling
-from edgefl.system.signals import Stopped, stoppable
 
 ALGORITHM = "pfl-mfe"
 FEDERATION = "demo"
@@ -24,6 +20,32 @@ LIMIT_S = 900.0
 FREE_BYTES = 64_000_000
 # Rounds, and samples to train on for each client (0: all), such that two cores need less than three minutes.
 SCALES = {"digits": (10, 0), "fashion-mnist": (10, 500)}
+CLIENT_KEYS = (
+    "id",
+    "n_train",
+    "accuracy_local",
+    "accuracy_federated",
+    "accuracy_mixture",
+    "accuracy_mixture_int8",
+    "tflite_bytes",
+    "peak_rss_mb",
+    "bytes_up",
+    "bytes_down",
+)
+COUNTS = {"n_train", "tflite_bytes", "bytes_up", "bytes_down"}
+ACCURACIES = tuple(key for key in CLIENT_KEYS if key.startswith("accuracy"))
+HEADS = (
+    "client",
+    "samples",
+    "local",
+    "federated",
+    "mixture",
+    "int8",
+    "model KB",
+    "RSS MB",
+    "up KB",
+    "down KB",
+)
 
 
 @dataclass(frozen=True)
@@ -182,76 +204,50 @@ def collect(settings: Settings, result: dict[str, Any], seconds: float) -> dict[
     return summary
 
 
-@click.command(short_help="A whole federation on this machine.")
-@click.option(
-    "--dataset",
-    type=click.Choice(list(SCALES)),
-    default="digits",
-    show_default=True,
-    help="What is shared out.",
-)
-@click.option("--clients", type=click.IntRange(2, 16), default=4, show_default=True, help="Device processes.")
-@click.option("--rounds", type=click.IntRange(1), help="Rounds of federated averaging  [default: 10]")
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="A new directory  [default: runs/demo-DATE-TIME]"
-)
-@click.option(
-    "--seed", type=click.IntRange(0), default=1, show_default=True, help="What all draws come from."
-)
-@click.option(
-    "--broker",
-    type=click.Choice(["auto", "mosquitto", "amqtt"]),
-    default="auto",
-    show_default=True,
-    help="auto: mosquitto if it is here.",
-)
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=0, help="The broker's port  [default: a free one]"
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON; progress goes to stderr.")
-def demo(
-    dataset: str,
-    clients: int,
-    rounds: int | None,
-    out: Path | None,
-    seed: int,
-    broker: str,
-    port: int,
-    as_json: bool,
-) -> None:
-    """Run a broker, an aggregator and some device processes here.
+def client_row(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of one client in their order; what was not measured is None."""
+    row: dict[str, Any] = {}
+    for key in CLIENT_KEYS:
+        value = raw.get(key)
+        if isinstance(value, float) and not math.isfinite(value):
+            value = None
+        row[key] = int(value) if key in COUNTS and value is not None else value
+    return row
 
-    They federate LeNet-5 over MQTT, personalize it by PFL-MFE, and each device quantizes its own mixture to
-    int8.
 
-    Example: edgefl demo --dataset fashion-mnist --clients 4 --out demo-out
-    """
-    for module in ("sklearn", "tensorflow"):
-        if importlib.util.find_spec(module) is None:
-            raise ModuleNotFoundError(f"No module named {module!r}", name=module)
-    out = out or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")
-    settings = Settings(dataset, clients, rounds or SCALES[dataset][0], seed, broker, port, out)
-    prepare(out)
-    started = time.monotonic()
-    try:
-        with Telling() as tell, stoppable(), Children(out / "logs", tell) as children:
-            tell.doing(f"sharing {dataset} out to {clients} clients")
-            write_shards(settings)
-            tell.at("")
-            result = federate(settings, children)
-    except Stopped:
-        click.echo(f"stopped; the processes of the demo have ended, what they wrote is in {out}", err=True)
-        raise click.Abort from None
-    summary = collect(settings, result, time.monotonic() - started)
-    if as_json:
-        click.echo(json.dumps(summary))
-        return
-    click.echo(
-        f"\n{dataset}, {clients} clients, {settings.rounds} rounds, {summary['seconds']:.0f} s, broker "
-        f"{summary['broker']}\n"
+def means(clients: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """Return the plain mean over clients of each accuracy; None when a client lacks it."""
+    result: dict[str, float | None] = {}
+    for key in ACCURACIES:
+        values = [client[key] for client in clients]
+        result[key] = None if not values or None in values else sum(values) / len(values)
+    return result
+
+
+def _cell(key: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    if key.startswith("accuracy"):
+        return f"{100 * value:.1f}%"
+    if key in ("tflite_bytes", "bytes_up", "bytes_down"):
+        return f"{value / 1000:,.0f}"
+    return f"{value:.0f}" if key == "peak_rss_mb" else str(value)
+
+
+def table(clients: Sequence[Mapping[str, Any]]) -> str:
+    """Return one line a client and one of means; KB are 1000 bytes."""
+    rows = [HEADS, *(tuple(_cell(key, client[key]) for key in CLIENT_KEYS) for client in clients)]
+    mean = means(clients)
+    rows.append(
+        tuple("mean" if key == "id" else _cell(key, mean[key]) if key in mean else "" for key in CLIENT_KEYS)
     )
-    click.echo(table(summary["clients"]))
-    click.echo(
-        f"\nsummary  {out / 'summary.json'}\nmodels   {out / 'clients'}/*/model.tflite\nlogs     "
-        f"{out / 'logs'}"
-    )
+    widths = [max(len(row[i]) for row in rows) for i in range(len(HEADS))]
+    lines = [
+        "  ".join(
+            cell.ljust(w) if i == 0 else cell.rjust(w)
+            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+    rule = "-" * len(lines[0])
+    return "\n".join([lines[0], rule, *lines[1:-1], rule, lines[-1]])

@@ -1,0 +1,88 @@
+"""`edgefl demo`: a whole federation on this machine, every part a process of its own, over real MQTT."""
+
+import importlib.util
+import json
+import time
+from pathlib import Path
+
+import click
+
+from edgefl.demo.processes import Children
+from edgefl.demo.run import SCALES, Settings, collect, federate, prepare, table, write_shards
+from edgefl.system.progress import Telling
+from edgefl.system.signals import Stopped, stoppable
+
+
+@click.command(short_help="A whole federation on this machine.")
+@click.option(
+    "--dataset",
+    type=click.Choice(list(SCALES)),
+    default="digits",
+    show_default=True,
+    help="What is shared out.",
+)
+@click.option("--clients", type=click.IntRange(2, 16), default=4, show_default=True, help="Device processes.")
+@click.option("--rounds", type=click.IntRange(1), help="Rounds of federated averaging  [default: 10]")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="A new directory  [default: runs/demo-DATE-TIME]"
+)
+@click.option(
+    "--seed", type=click.IntRange(0), default=1, show_default=True, help="What all draws come from."
+)
+@click.option(
+    "--broker",
+    type=click.Choice(["auto", "mosquitto", "amqtt"]),
+    default="auto",
+    show_default=True,
+    help="auto: mosquitto if it is here.",
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, help="The broker's port  [default: a free one]"
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON; progress goes to stderr.")
+def demo(
+    dataset: str,
+    clients: int,
+    rounds: int | None,
+    out: Path | None,
+    seed: int,
+    broker: str,
+    port: int,
+    as_json: bool,
+) -> None:
+    """Run a broker, an aggregator and some device processes here.
+
+    They federate LeNet-5 over MQTT, personalize it by PFL-MFE, and each device quantizes its own mixture to
+    int8.
+
+    Example: edgefl demo --dataset fashion-mnist --clients 4 --out demo-out
+    """
+    for module in ("sklearn", "tensorflow"):
+        if importlib.util.find_spec(module) is None:
+            raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+    out = out or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")
+    settings = Settings(dataset, clients, rounds or SCALES[dataset][0], seed, broker, port, out)
+    prepare(out)
+    started = time.monotonic()
+    try:
+        with Telling() as tell, stoppable(), Children(out / "logs", tell) as children:
+            tell.doing(f"sharing {dataset} out to {clients} clients")
+            write_shards(settings)
+            tell.at("")
+            result = federate(settings, children)
+    except Stopped:
+        click.echo(f"stopped; the processes of the demo have ended, what they wrote is in {out}", err=True)
+        raise click.Abort from None
+    summary = collect(settings, result, time.monotonic() - started)
+    if as_json:
+        click.echo(json.dumps(summary))
+        return
+    click.echo(
+        f"\n{dataset}, {clients} clients, {settings.rounds} rounds, {summary['seconds']:.0f} s, broker "
+        f"{summary['broker']}\n"
+    )
+    click.echo(table(summary["clients"]))
+    click.echo(
+        f"\nsummary  {out / 'summary.json'}\nmodels   {out / 'clients'}/*/model.tflite\nlogs     "
+        f"{out / 'logs'}"
+    )
