@@ -1,5 +1,5 @@
 """A device is the base install and nothing more: such an environment is built, and a federation runs in
-it.
+it. The base install of other machines consists of wheels.
 """
 
 import fcntl
@@ -10,11 +10,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Set
 from pathlib import Path
 
 import numpy as np
 import pytest
+from packaging.markers import default_environment
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from edgefl.config import PartitionConfig
 from edgefl.data import load_dataset, make_shards
@@ -45,13 +49,68 @@ gate_epochs = 2
 """
 
 
-def pip(python: Path, *arguments: str) -> None:
+GLIBC_MINORS = range(17, 37)
+"""glibc 2.17 is the oldest that wheels name (manylinux2014). Raspberry Pi OS 12 has glibc 2.36."""
+ONLY_ON_PIWHEELS = frozenset({"cffi", "numpy"})
+"""PyPI has no armv7l wheels of these packages. piwheels.org has them, and Raspberry Pi OS adds it to pip's
+indexes.
+"""
+
+
+def pip(python: Path, *arguments: str) -> str:
     ran = subprocess.run(
         [str(python), "-m", "pip", "install", "-q", *arguments], capture_output=True, text=True, timeout=280
     )
     if ran.returncode and any(sign in ran.stderr for sign in OFFLINE):
         pytest.skip(f"pip reaches no package registry: {ran.stderr.strip().splitlines()[-1]}")
     assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def resolve_wheels(machine: str, python: str, missing: Set[str] = frozenset()) -> dict[str, str]:
+    """Return package -> wheel file of the base install on another machine, without the packages in `missing`.
+
+    pip evaluates markers for the interpreter that runs it. This function evaluates them for the other
+    machine, and asks pip again until the wheels meet each other's requirements.
+    """
+    environment = {
+        **default_environment(),
+        "platform_machine": machine,
+        "python_version": python,
+        "python_full_version": f"{python}.0",
+        "extra": "",
+    }
+    platforms = [f"manylinux_2_{minor}_{machine}" for minor in GLIBC_MINORS]
+    options = [f"--platform={platform}" for platform in [*platforms, f"manylinux2014_{machine}"]]
+    options += [f"--python-version={python}", "--implementation=cp", "--only-binary=:all:"]
+    options += ["--dry-run", "--report=-", "--ignore-installed", "--target=unused"]
+    if missing:
+        options.append("--no-deps")  # pip would stop at the first missing dependency
+
+    def requirements_in(texts: list[str]) -> list[Requirement]:
+        requirements = [Requirement(text) for text in texts]
+        return [
+            requirement
+            for requirement in requirements
+            if (requirement.marker is None or requirement.marker.evaluate(environment))
+            and canonicalize_name(requirement.name) not in missing
+        ]
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    unmet = requirements_in(project["dependencies"])
+    requirements: list[str] = []
+    while unmet:
+        requirements += [f"{requirement.name}{requirement.specifier}" for requirement in unmet]
+        report = json.loads(pip(Path(sys.executable), *options, *requirements))["install"]
+        wheels = {canonicalize_name(item["metadata"]["name"]): item for item in report}
+        unmet = [
+            requirement
+            for item in report
+            for requirement in requirements_in(item["metadata"].get("requires_dist", []))
+            if (wheel := wheels.get(canonicalize_name(requirement.name))) is None
+            or wheel["metadata"]["version"] not in requirement.specifier
+        ]
+    return {name: item["download_info"]["url"].rpartition("/")[2] for name, item in wheels.items()}
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +160,23 @@ def test_the_base_install_is_small(device_python: Path, tmp_path: Path) -> None:
     assert heavy == []
     assert {"edgefl-tinyml", "numpy", "click", "paho-mqtt", "safetensors"} <= set(names)
     assert not [name for name in names if "tensorflow" in name]
+
+
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
+def test_a_64_bit_board_installs_wheels(python: str) -> None:
+    wheels = resolve_wheels("aarch64", python)
+    assert {"ai-edge-litert", "ai-edge-quantizer", "cryptography", "numpy", "pynacl"} <= wheels.keys()
+    assert {
+        name for name, wheel in wheels.items() if "aarch64" not in wheel and "-any." not in wheel
+    } == set()
+    assert not wheels.keys() & {"keras", "scikit-learn", "tensorflow", "tflite-runtime"}
+
+
+def test_a_32_bit_board_installs_wheels_and_needs_piwheels_for_two() -> None:
+    wheels = resolve_wheels("armv7l", "3.11", ONLY_ON_PIWHEELS)
+    assert {"cryptography", "safetensors", "tflite-runtime"} <= wheels.keys()
+    assert {name for name, wheel in wheels.items() if "armv7l" not in wheel and "-any." not in wheel} == set()
+    assert not wheels.keys() & {"ai-edge-litert", "ai-edge-quantizer", "pynacl", "scipy"}
 
 
 def test_what_needs_an_extra_says_which(device_python: Path, tmp_path: Path) -> None:
