@@ -61,8 +61,3 @@ def redraw(weights: Weights, rng: np.random.Generator) -> dict[str, Array]:
     names = sorted(weights, key=lambda name: (weights[name].ndim < 2, name))
     drawn = {name: rng.permuted(weights[name].ravel()).reshape(weights[name].shape) for name in names}
     return {name: drawn[name] for name in weights}
-
-
-def prefixed(prefix: str, weights: Weights) -> dict[str, Array]:
-    """Return the weights with `prefix/` before each name."""
-    return {f"{prefix}/{name}": array for name, array in weights.items()}

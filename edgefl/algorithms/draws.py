@@ -9,7 +9,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from edgefl.algorithms.arithmetic import prefixed, redraw
+from edgefl.algorithms.arithmetic import redraw
+from edgefl.algorithms.names import with_prefix
 from edgefl.types import Array, Weights
 
 _DRAW = "draw:"
@@ -24,7 +25,7 @@ def with_draws(initial: Weights, draws: Mapping[int, Weights]) -> dict[str, Arra
     """Return the initial weights with the further draws, by index from 1 on, under their own names."""
     found = dict(initial)
     for index, draw in draws.items():
-        found |= prefixed(draw_prefix(index), draw)
+        found |= with_prefix(draw_prefix(index), draw)
     return found
 
 

@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 
 from edgefl.algorithms import make_algorithm
-from edgefl.algorithms.arithmetic import prefixed
-from edgefl.algorithms.papers.biased_fedavg import output_layer
-from edgefl.algorithms.papers.fedavg import GLOBAL, RECEIVED
+from edgefl.algorithms.names import GLOBAL, RECEIVED, output_layer, with_prefix
 from edgefl.algorithms.registry import entry
 from edgefl.algorithms.robust import l2_norm
 from edgefl.audit.labels import (
@@ -135,7 +133,7 @@ def one_step(
     """
     signature = learner.spec.signature("train")
     total: dict[str, np.ndarray] = {spec.name: np.zeros(spec.shape, np.float64) for spec in signature.trained}
-    held = {**weights, **prefixed(RECEIVED, weights)}
+    held = {**weights, **with_prefix(RECEIVED, weights)}
     for index, weight in batches(len(shard.y_train), signature.batch_size, None):
         used = index[: int(weight.sum())]
         data: Data = {"x": shard.x_train[used]}

@@ -10,7 +10,7 @@ import numpy as np
 
 from edgefl.algorithms.arithmetic import add
 from edgefl.algorithms.base import FEDERATE, Algorithm
-from edgefl.algorithms.papers.fedavg import ALONE, BASELINE_ROUNDS, GLOBAL, INITIAL
+from edgefl.algorithms.names import ALONE, BASELINE_ROUNDS, GLOBAL, INITIAL
 from edgefl.learner.base import Learner, evaluate
 from edgefl.rng import rng_for
 from edgefl.types import Array, Broadcast, ClientState, Mixture, Scalars, Shard, Update, Weights

@@ -4,7 +4,7 @@ An algorithm's own file builds its objectives from these, or makes an `Objective
 for a gate.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -127,18 +127,6 @@ def arguments(signature: Signature) -> dict[str, TensorSpec]:
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     """Return the loss of each sample, float32[batch]: logits float32[batch, classes], y int32[batch]."""
     return -tf.reduce_sum(tf.one_hot(y, int(logits.shape[-1])) * tf.nn.log_softmax(logits), axis=-1)
-
-
-def under(prefix: str, weights: Tensors) -> dict[str, Tensor]:
-    """Return the weights named `prefix/...` with the prefix taken off: `local/fc3/bias` -> `fc3/bias`."""
-    return {
-        name[len(prefix) + 1 :]: tensor for name, tensor in weights.items() if name.startswith(f"{prefix}/")
-    }
-
-
-def prefixed(prefix: str, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-    """Return the specs with `prefix/` before each name."""
-    return tuple(TensorSpec(f"{prefix}/{spec.name}", spec.shape, spec.dtype) for spec in specs)
 
 
 def batch_of(options: Mapping[str, Any], key: str) -> int:

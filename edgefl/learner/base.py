@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgefl.errors import DataError, PlanError
 from edgefl.plan.spec import PlanSpec, Signature, TensorSpec
@@ -60,6 +61,15 @@ def evaluate(learner: Learner, signature: str, weights: Weights, x: Array, label
     log_p = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     loss = -log_p[np.arange(len(labels)), labels].mean()
     return Metrics(float(loss), float((logits.argmax(axis=1) == labels).mean()), len(labels))
+
+
+def label_log_p(
+    learner: Learner, signature: str, weights: Weights, x: Array, y: Labels
+) -> NDArray[np.float64]:
+    """Return log p(y|x) of each sample, float64[n], for a signature that predicts logits."""
+    logits = learner.predict(signature, weights, {"x": x}).astype(np.float64)
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    return np.asarray(shifted[np.arange(len(y)), y] - np.log(np.exp(shifted).sum(axis=1)))
 
 
 def check_data(signature: Signature, data: Data, labels: Labels | None = None) -> int:

@@ -18,9 +18,7 @@ from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.clustering.cluster_report import likeness
 from edgefl.algorithms.diagnostics import Divergence
 from edgefl.algorithms.mixtures.responsibility import by_condition
-from edgefl.algorithms.papers.fedavg import BASELINE_ROUNDS, GLOBAL, INITIAL
-from edgefl.algorithms.papers.fedmix.objectives import PHI
-from edgefl.algorithms.papers.ifca import EXPERT
+from edgefl.algorithms.names import BASELINE_ROUNDS, EXPERT, GLOBAL, INITIAL, PHI
 from edgefl.learner import evaluate
 from edgefl.learner.base import Learner
 from edgefl.plan.spec import Plan

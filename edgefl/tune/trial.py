@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from edgefl.algorithms import PERSONALIZE, make_algorithm
-from edgefl.algorithms.papers.ifca import EXPERT, name_of
+from edgefl.algorithms.names import EXPERT, expert_name
 from edgefl.config import FederationConfig
 from edgefl.learner.base import evaluate
 from edgefl.learner.litert import LiteRTLearner
@@ -68,7 +68,7 @@ def run_trial(trial: Trial, report: Report) -> None:
 
     def after_round(state: ServerState, record: Record) -> None:
         if trial.stage.by_round and record.round in at:
-            model = state.models[name_of(0)]
+            model = state.models[expert_name(0)]
             held = (trial.shards[client_id] for client_id in sorted(trial.shards))
             report(
                 record.round,

@@ -12,8 +12,7 @@ from edgefl.algorithms import full_options
 from edgefl.algorithms.base import assignments
 from edgefl.algorithms.clustering.clusters import LINKAGE, MATRIX, compared_clients, compared_in
 from edgefl.algorithms.clustering.similarity import compared as names_compared
-from edgefl.algorithms.clustering.similarity import layer_of
-from edgefl.algorithms.papers.fedavg import INITIAL
+from edgefl.algorithms.names import INITIAL, layer_of
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
 from edgefl.plan.spec import PlanSpec

@@ -10,7 +10,7 @@ import numpy as np
 
 from edgefl.algorithms.base import assignments
 from edgefl.algorithms.mixtures.expert_averages import known
-from edgefl.algorithms.papers.ifca import EXPERT, experts
+from edgefl.algorithms.names import EXPERT, experts
 from edgefl.types import ServerState
 
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from edgefl.algorithms.base import assignments
 from edgefl.algorithms.clustering.clusters import LINKAGE, MATRIX, compared_clients, compared_in
-from edgefl.algorithms.clustering.similarity import compared, layer_of
-from edgefl.algorithms.papers.fedavg import INITIAL
+from edgefl.algorithms.clustering.similarity import compared
+from edgefl.algorithms.names import INITIAL, layer_of
 from edgefl.types import ServerState
 
 

@@ -25,7 +25,7 @@ from edgefl.algorithms.base import (
     with_assignments,
 )
 from edgefl.algorithms.clustering.clustering import Cut, Matrix, explain
-from edgefl.algorithms.papers.fedavg import GLOBAL, INITIAL
+from edgefl.algorithms.names import GLOBAL, INITIAL
 from edgefl.types import ServerState, Update, Weights
 
 _CUT = "cut/"

@@ -10,15 +10,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from edgefl.algorithms.clustering.clustering import Matrix, cosine_similarity
+from edgefl.algorithms.names import layer_of
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner
 from edgefl.rng import rng_for
 from edgefl.types import Array, Shard, Weights
-
-
-def layer_of(name: str) -> str:
-    """Return the layer that a weight belongs to: `fc1/kernel` -> `fc1`."""
-    return name.rpartition("/")[0] or name
 
 
 def compared(weights: Weights, layers: str = "") -> tuple[str, ...]:
@@ -57,19 +53,6 @@ def layer_similarities(models: Sequence[Weights]) -> dict[str, Matrix]:
     layers = dict.fromkeys(layer_of(name) for name in models[0])
     names = {layer: sorted(name for name in models[0] if layer_of(name) == layer) for layer in layers}
     return {layer: cosine_similarity([vector(model, names[layer]) for model in models]) for layer in layers}
-
-
-def similarity_lines(checkpoints: Sequence[Sequence[Weights]], layers: str = "") -> Matrix:
-    """Return one line an epoch over all pairs of clients: float64[epochs, n (n - 1) / 2] (figure 4).
-
-    checkpoints: after each epoch one model a client. Pairs are (0, 1), (0, 2), ... (n - 2, n - 1). layers as
-    in `compared`.
-    """
-    names = compared(checkpoints[0][0], layers)
-    pairs = np.triu_indices(len(checkpoints[0]), 1)
-    return np.stack(
-        [cosine_similarity([vector(model, names) for model in models])[pairs] for models in checkpoints]
-    )
 
 
 def pretrain(

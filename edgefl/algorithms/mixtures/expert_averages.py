@@ -11,7 +11,7 @@ import numpy as np
 
 from edgefl.algorithms.arithmetic import weighted_means
 from edgefl.algorithms.mixtures import responsibility as rs
-from edgefl.algorithms.papers.ifca import name_of
+from edgefl.algorithms.names import expert_name
 from edgefl.algorithms.server_optimizer import step
 from edgefl.types import Broadcast, Scalars, ServerState, Update, Weights
 
@@ -49,12 +49,20 @@ def broadcast_to(state: ServerState, client_id: str, num_experts: int, threshold
     """
     last = known(state, client_id, num_experts)
     sent = range(num_experts) if last is None else rs.kept(last, SLACK * threshold)
-    left_out = {name_of(k) for k in range(num_experts) if k not in sent}
+    left_out = {expert_name(k) for k in range(num_experts) if k not in sent}
     return Broadcast(
         state.round,
         state.phase,
         {name: model for name, model in state.models.items() if name not in left_out},
     )
+
+
+def used_of(models: Mapping[int, Weights], responsibility: rs.Real, threshold: float) -> tuple[int, ...]:
+    """Return the experts that a client uses: those received with q(k|s) of at least the threshold, or else
+    the likeliest received.
+    """
+    left = tuple(k for k in rs.kept(responsibility, threshold) if k in models)
+    return left or (max(models, key=lambda k: responsibility[k]),)
 
 
 def expert_means(
@@ -73,7 +81,7 @@ def expert_means(
             own = told(update.metrics, num_experts)
             scalars.update({f"q/{update.client_id}/{k}": float(value) for k, value in enumerate(own)})
             left = rs.pruned(own, rs.kept(own, threshold))
-            weight = {name_of(k): float(value) for k, value in enumerate(left)}
+            weight = {expert_name(k): float(value) for k, value in enumerate(left)}
             yield from (
                 (name, delta, update.num_samples * weight.get(name, 1.0))
                 for name, delta in update.deltas.items()

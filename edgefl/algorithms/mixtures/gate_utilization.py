@@ -8,9 +8,8 @@ it a client each.
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.algorithms.papers.fedmix.gate import gate_probabilities, hidden_of
-from edgefl.algorithms.papers.fedmix.objectives import TRAIN_GATE
-from edgefl.algorithms.papers.ifca import name_of
+from edgefl.algorithms.mixtures.gate import TRAIN_GATE, gate_probabilities, hidden_of
+from edgefl.algorithms.names import expert_name, without_prefix
 from edgefl.learner.base import Learner
 from edgefl.types import Array, Labels, Weights
 
@@ -65,7 +64,7 @@ def gate_weights(learner: Learner, mixture: Weights, x: Array) -> NDArray[np.flo
     if (
         "responsibility/0" in mixture and TRAIN_GATE in signatures
     ):  # permuted labels have responsibilities and no gate
-        models = {k: _under(name_of(k), mixture) for k in range(count)}
+        models = {k: without_prefix(expert_name(k), mixture) for k in range(count)}
         share = np.array([float(mixture[f"responsibility/{k}"][0]) for k in range(count)])
         used = {k: model for k, model in models.items() if share[k] > 0}
         return gate_probabilities(hidden_of(learner, used, share, x), mixture)
@@ -79,15 +78,7 @@ def gate_weights(learner: Learner, mixture: Weights, x: Array) -> NDArray[np.flo
 
 
 def _count(mixture: Weights) -> int:
-    return len({key.partition("/")[0] for key in mixture if key.startswith(name_of(0)[:-1])})
-
-
-def _under(prefix: str, mixture: Weights) -> dict[str, Array]:
-    return {
-        key.removeprefix(f"{prefix}/"): array
-        for key, array in mixture.items()
-        if key.startswith(f"{prefix}/")
-    }
+    return len({key.partition("/")[0] for key in mixture if key.startswith(expert_name(0)[:-1])})
 
 
 def _features(learner: Learner, weights: Weights, x: Array) -> Array:
@@ -100,5 +91,5 @@ def _features(learner: Learner, weights: Weights, x: Array) -> Array:
 
 def _sum_of_features(learner: Learner, mixture: Weights, count: int, x: Array) -> Array:
     return np.asarray(
-        sum(_features(learner, _under(name_of(k), mixture), x) for k in range(count)), np.float32
+        sum(_features(learner, without_prefix(expert_name(k), mixture), x) for k in range(count)), np.float32
     )

@@ -45,14 +45,6 @@ def by_client(responsibilities: ArrayLike, shares: ArrayLike) -> Real:
     return np.asarray(np.asarray(shares, np.float64) @ np.asarray(responsibilities, np.float64))
 
 
-def by_expert(responsibilities: ArrayLike, sizes: ArrayLike) -> Real:
-    """Return p(s|z) for q(z|s) float64[clients, experts] and the clients' sample counts (equation 8): each
-    column sums to one.
-    """
-    joint = np.asarray(responsibilities, np.float64) * np.asarray(sizes, np.float64)[:, None]
-    return np.asarray(joint / joint.sum(axis=0, keepdims=True))
-
-
 def kept(responsibility: ArrayLike, threshold: float) -> tuple[int, ...]:
     """Return the experts whose q(k|s) is at least the threshold, in order; the likeliest where there is
     none.

@@ -8,39 +8,52 @@ among them; a model that stopped improving is no longer selectable (optional). O
 by its loss count for that. Afterwards, on each client: a local model (AdamW), then a gate
 (AdamW), softmax over J + 1, so that p(y|x) = sum_j g_j(x) p_j(y|x) + g_l(x) p_l(y|x); its loss is -log
 p(y|x).
+The gate never sees an expert's weights: each expert's probability of the right label is data of `train_gate`,
+`likelihood`: float32[batch, J + 1], computed once a client. The loss of a sample is then -log sum_j g_j(x)
+likelihood_j.
 
 Traffic: that of IFCA, down only the models still selectable; with early stopping up one more number, the
 chosen model's loss on the client's validation samples, unless the client explored. At the end down all J, the
 start of the local model and of a gate that has one.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
-from typing import Any
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edgefl.algorithms.arithmetic import prefixed
 from edgefl.algorithms.base import FEDERATE, PERSONALIZE, Algorithm
 from edgefl.algorithms.draws import without_draws
 from edgefl.algorithms.entry import entry
-from edgefl.algorithms.papers.aem_objectives import GATE, LOCAL, aem_objectives, for_sum
-from edgefl.algorithms.papers.fedavg import FEDERATED
-from edgefl.algorithms.papers.ifca import (
+from edgefl.algorithms.mixtures.gate import split_gate
+from edgefl.algorithms.names import (
     EXPERT,
-    MAX_SHARE,
+    FEDERATED,
+    expert_name,
     experts,
-    ifca,
-    label_log_p,
-    lowest,
-    name_of,
-    split_validation,
+    specs_with_prefix,
+    with_prefix,
+    without_prefix,
 )
-from edgefl.algorithms.papers.pfl_moe import split_gate
+from edgefl.algorithms.papers.ifca import MAX_SHARE, ifca, ifca_objectives, lowest, split_validation
 from edgefl.errors import ConfigError
-from edgefl.learner.base import Learner, evaluate
-from edgefl.types import Broadcast, ClientState, Mixture, Peer, ServerState, Shard, Update, Weights
+from edgefl.learner.base import Learner, evaluate, label_log_p
+from edgefl.plan.spec import TensorSpec
+from edgefl.types import Array, Broadcast, ClientState, Mixture, Peer, ServerState, Shard, Update, Weights
 
+if TYPE_CHECKING:
+    from edgefl.compiler.network import Network
+    from edgefl.compiler.objective import Objective
+
+Tensor = Any
+Tensors = Mapping[str, Tensor]
+
+LOCAL = "local"
+GATE = "gate"
+TINY = 1e-7
+_MODELS = {"cnn": "gate-cnn"}
 VALIDATION = "validation_loss"
 BEST = "best/"
 WAITED = "waited/"
@@ -143,7 +156,7 @@ def aem(
     def broadcast(state: ServerState, client_id: str) -> Broadcast:
         if state.phase == PERSONALIZE:
             return Broadcast(state.round, state.phase, state.models)
-        models = {name_of(index): model for index, model in selectable(state, patience).items()}
+        models = {expert_name(index): model for index, model in selectable(state, patience).items()}
         return Broadcast(state.round, state.phase, models)
 
     def local_update(
@@ -152,7 +165,7 @@ def aem(
         assert learner is not None
         received = experts(broadcast.models)
         offered = explore(received, epsilon, rng)
-        sent = replace(broadcast, models={name_of(index): model for index, model in offered.items()})
+        sent = replace(broadcast, models={expert_name(index): model for index, model in offered.items()})
         update, state = base.local_update(sent, state, shard, client_id, rng)
         _, held_out = split_validation(len(shard.y_train), validation_share)
         explored = len(offered) < len(received)
@@ -229,9 +242,9 @@ def aem(
         }
         weights = learner.predict("predict_gate", trained, seen)
 
-        parts = {name_of(index): model for index, model in received.items()} | {LOCAL: local}
+        parts = {expert_name(index): model for index, model in received.items()} | {LOCAL: local}
         frozen = {
-            name: array for part, model in parts.items() for name, array in prefixed(part, model).items()
+            name: array for part, model in parts.items() for name, array in with_prefix(part, model).items()
         }
         peers = {
             FEDERATED: Peer("predict", received[best]),
@@ -271,6 +284,202 @@ def _check_shares(**shares: float) -> None:
         limit = 1.0 if name == "epsilon" else MAX_SHARE
         if not 0 <= share <= limit:
             raise ConfigError(f"[algorithm] {name} is {share}, expected a share from 0 to {limit}")
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Which weights a gate has, and its logits float32[batch, experts] of what it sees.
+
+    sees: the name of its data tensor, with its shape a sample. logits(weights, data, training, noise) gives
+    also what a training pass assigns.
+    """
+
+    sees: str
+    shape: tuple[int, ...]
+    specs: tuple[TensorSpec, ...]
+    logits: Callable[[Tensors, Tensor, bool, Tensors | None], tuple[Tensor, dict[str, Tensor]]]
+    noise: Callable[[int], tuple[TensorSpec, ...]] = lambda batch_size: ()
+    statistics: tuple[str, ...] = ()
+    initial: Mapping[str, Any] = field(default_factory=dict)
+
+
+def aem_objectives(network: "Network", options: Mapping[str, Any]) -> tuple["Objective", ...]:
+    """Return IFCA's; the local model's; the gate's training and its weights; the mixture.
+
+    Raises ConfigError for a gate or a local model that does not exist, or when the network has a layer of
+    such a name.
+    """
+    from edgefl.compiler import objective as of
+    from edgefl.compiler.optimizer import adamw
+
+    taken = sorted({spec.name.split("/")[0] for spec in network.specs} & {LOCAL, GATE})
+    if taken:
+        raise ConfigError(
+            f"a layer of the model is named {taken[0]!r}, which is the name of a part of the mixture; give "
+            "it another"
+        )
+    train, predict, _ = ifca_objectives(network, options)
+    batch = of.batch_of(options, "batch_size")
+    optimizer = adamw(options["local_learning_rate"], weight_decay=options["local_weight_decay"])
+    other = (
+        _network(network, options["local_model"], network.num_classes, options["local_options"])
+        if options["local_model"]
+        else None
+    )
+    local = other or network
+    gate = make_gate(network, options)
+    found = [train, predict, of.classify(local, batch, optimizer, "train_local")]
+    if other is not None:
+        start = {f"{LOCAL}/{name}": array for name, array in other.initial_weights().items()}
+        found[-1:] = [replace(found[-1], initial=start), of.predict(other, of.PREDICT_BATCH, "predict_local")]
+        if options["baselines"]:
+            found.append(of.classify(network, batch, optimizer, "train_tuned"))
+    if gate.sees == "features":
+        found.append(of.features(network, of.PREDICT_BATCH))
+    return (
+        *found,
+        _train_gate(gate, batch, options),
+        _predict_gate(gate),
+        _mixture(network, local, gate, options["num_experts"]),
+    )
+
+
+def make_gate(network: "Network", options: Mapping[str, Any]) -> Gate:
+    """Return the gate that the options name, over num_experts cluster models and the local one."""
+    kind = options["gate"]
+    count = options["num_experts"] + 1
+    if kind not in ("pixels", "features"):
+        return _network_gate(_network(network, _MODELS.get(kind, kind), count, options["gate_options"]))
+    if options["gate_options"]:
+        raise ConfigError(
+            f"[algorithm] the gate {kind!r} has no options, received {', '.join(options['gate_options'])}; "
+            "remove them"
+        )
+    shape = network.input_shape if kind == "pixels" else network.features_shape
+    kernel = TensorSpec(f"{GATE}/kernel", (math.prod(shape), count))
+    bias = TensorSpec(f"{GATE}/bias", (count,))
+
+    def logits(
+        weights: Tensors, seen: Tensor, training: bool, noise: Tensors | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        import tensorflow as tf
+
+        flat = tf.reshape(seen, (seen.shape[0], math.prod(shape)))
+        return tf.matmul(flat, weights[kernel.name]) + weights[bias.name], {}
+
+    return Gate("x" if kind == "pixels" else "features", shape, (kernel, bias), logits)
+
+
+def for_sum(gate: Weights, num_experts: int) -> dict[str, Array]:
+    """Return a gate on the sum of the experts' features that does what this one does on their mean.
+
+    The mixture only adds up: the converter would fold a division into the kernel, where a device cannot fill
+    it in.
+    """
+    kernel = f"{GATE}/kernel"
+    return {**gate, kernel: np.asarray(gate[kernel] / np.float32(num_experts), np.float32)}
+
+
+def _network(network: "Network", name: str, num_classes: int, options: Mapping[str, Any]) -> "Network":
+    from edgefl.compiler.network import Network
+    from edgefl.config import ModelConfig
+    from edgefl.models import build_model
+
+    return Network(build_model(ModelConfig(name, network.input_shape, num_classes, options)))
+
+
+def _network_gate(own: "Network") -> Gate:
+
+    def logits(
+        weights: Tensors, seen: Tensor, training: bool, noise: Tensors | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        found, updates = own.apply(without_prefix(GATE, weights), seen, training=training, noise=noise)
+        return found, {f"{GATE}/{name}": value for name, value in updates.items()}
+
+    initial = {f"{GATE}/{name}": array for name, array in own.initial_weights().items()}
+    statistics = tuple(f"{GATE}/{name}" for name in own.statistics)
+    return Gate(
+        "x", own.input_shape, specs_with_prefix(GATE, own.specs), logits, own.noise, statistics, initial
+    )
+
+
+def _train_gate(gate: Gate, batch: int, options: Mapping[str, Any]) -> "Objective":
+    from edgefl.compiler import objective as of
+    from edgefl.compiler.optimizer import adamw
+
+    def loss(weights: Tensors, data: Tensors, noise: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
+        import tensorflow as tf
+
+        logits, updates = gate.logits(weights, data[gate.sees], True, noise)
+        mixed = tf.reduce_sum(tf.nn.softmax(logits) * data["likelihood"], axis=-1)
+        return -tf.math.log(mixed + TINY), updates
+
+    data = (
+        TensorSpec(gate.sees, (batch, *gate.shape)),
+        TensorSpec("likelihood", (batch, options["num_experts"] + 1)),
+    )
+    optimizer = adamw(options["gate_learning_rate"], weight_decay=options["gate_weight_decay"])
+    return of.Objective(
+        "train_gate",
+        "train",
+        batch,
+        data,
+        gate.specs,
+        noise=gate.noise(batch),
+        assigned=gate.statistics,
+        initial=gate.initial,
+        optimizer=optimizer,
+        loss_per_sample=loss,
+    )
+
+
+def _predict_gate(gate: Gate) -> "Objective":
+    from edgefl.compiler import objective as of
+
+    def out(weights: Tensors, data: Tensors) -> Tensor:
+        import tensorflow as tf
+
+        return tf.nn.softmax(gate.logits(weights, data[gate.sees], False, None)[0])
+
+    data = (TensorSpec(gate.sees, (of.PREDICT_BATCH, *gate.shape)),)
+    return of.Objective("predict_gate", "predict", of.PREDICT_BATCH, data, frozen=gate.specs, out=out)
+
+
+def _mixture(network: "Network", local: "Network", gate: Gate, num_experts: int) -> "Objective":
+    """Return predict_mixture: the log of the mixed probability. Exported is the probability itself, for a LOG
+    has no int8 form.
+    """
+    import tensorflow as tf
+
+    from edgefl.compiler import objective as of
+
+    names = [expert_name(index) for index in range(num_experts)]
+
+    def mixed(weights: Tensors, data: Tensors) -> Tensor:
+        x = data["x"]
+        trunks = [network.trunk(without_prefix(name, weights), x) for name in names]
+        logits = [
+            network.head(without_prefix(name, weights), h) for name, h in zip(names, trunks, strict=True)
+        ]
+        logits.append(local.apply(without_prefix(LOCAL, weights), x)[0])
+        seen = (
+            x if gate.sees == "x" else sum(trunks[1:], trunks[0])
+        )  # the gate's kernel holds the mean's division: see `for_sum`
+        g = tf.nn.softmax(gate.logits(weights, seen, False, None)[0])
+        parts = [g[:, i : i + 1] * tf.nn.softmax(each) for i, each in enumerate(logits)]
+        return sum(parts[1:], parts[0])
+
+    experts = tuple(spec for name in names for spec in specs_with_prefix(name, network.specs))
+    frozen = (*experts, *specs_with_prefix(LOCAL, local.specs), *gate.specs)
+    return of.Objective(
+        "predict_mixture",
+        "predict",
+        of.PREDICT_BATCH,
+        (of.samples(network, of.PREDICT_BATCH),),
+        frozen=frozen,
+        out=lambda weights, data: tf.math.log(mixed(weights, data) + TINY),
+        exported=mixed,
+    )
 
 
 _SOURCE = "Isaksson et al., Adaptive Expert Models for Personalization in Federated Learning, 2022"

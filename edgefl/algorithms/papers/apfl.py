@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edgefl.algorithms.arithmetic import prefixed, subtract
+from edgefl.algorithms.arithmetic import subtract
 from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.entry import entry
-from edgefl.algorithms.papers.fedavg import ALONE, FEDERATED, GLOBAL, fedavg, fedavg_objectives
+from edgefl.algorithms.names import ALONE, FEDERATED, GLOBAL, specs_with_prefix, with_prefix, without_prefix
 from edgefl.algorithms.papers.fedavg import ENTRIES as FEDAVG
+from edgefl.algorithms.papers.fedavg import fedavg, fedavg_objectives
 from edgefl.algorithms.server_optimizer import STATISTICS
 from edgefl.algorithms.update_sanitization import defence_of
 from edgefl.errors import ConfigError
@@ -71,7 +72,7 @@ def apfl(
         signature = learner.spec.signature("train_both")
         own = {name: array for name, array in state.arrays.items() if name in received}
         share = np.asarray(state.scalars.get(ALPHA, alpha), np.float32)
-        weights = {**received, **prefixed(OWN, {**received, **own}), ALPHA: share}
+        weights = {**received, **with_prefix(OWN, {**received, **own}), ALPHA: share}
         if adaptive and own:
             index = rng.permutation(len(shard.y_train))[: signature.batch_size]
             batch = {"x": shard.x_train[index]}
@@ -141,7 +142,6 @@ def mixed(model: Weights, own: Weights, alpha: float) -> dict[str, Array]:
 
 def apfl_objectives(network: "Network", options: Mapping[str, Any]) -> tuple["Objective", ...]:
     """Return FedAvg's, `train_both` over the two models, and `train_alpha`."""
-    from edgefl.compiler import objective as of
     from edgefl.compiler.optimizer import sgd
 
     train, *others = fedavg_objectives(network, options)
@@ -150,7 +150,7 @@ def apfl_objectives(network: "Network", options: Mapping[str, Any]) -> tuple["Ob
     def on_mixture(weights: Tensors, data: Tensors, noise: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
         import tensorflow as tf
 
-        own = of.under(OWN, weights)
+        own = without_prefix(OWN, weights)
         part = {
             name: own[name] * weights[ALPHA] + tf.stop_gradient(weights[name]) * (1.0 - weights[ALPHA])
             for name in network.trainable
@@ -165,7 +165,7 @@ def apfl_objectives(network: "Network", options: Mapping[str, Any]) -> tuple["Ob
     def on_alpha(weights: Tensors, data: Tensors, noise: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
         return on_mixture(weights, data, noise)[0], {}
 
-    own = of.prefixed(OWN, train.trained)
+    own = specs_with_prefix(OWN, train.trained)
     both = replace(
         train,
         name="train_both",

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.entry import entry
+from edgefl.algorithms.names import output_layer
 from edgefl.algorithms.papers.fedavg import fedavg, fedavg_objectives
-from edgefl.algorithms.partial import layer_of, partial_sharing
+from edgefl.algorithms.papers.partial import partial_sharing
 from edgefl.config import nearest
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner
@@ -22,21 +23,6 @@ from edgefl.types import Weights
 if TYPE_CHECKING:
     from edgefl.compiler.network import Network
     from edgefl.compiler.objective import Objective
-
-
-def output_layer(weights: Weights) -> tuple[str, str]:
-    """Return the names of the output layer's kernel and bias: the last kernel of rank 2, in the plan's order,
-    and what stands by it.
-
-    Raises ConfigError when there is no such pair.
-    """
-    kernels = [name for name, array in weights.items() if array.ndim == 2 and name.endswith("/kernel")]
-    layer = layer_of(kernels[-1]) if kernels else ""
-    if f"{layer}/bias" not in weights:
-        raise ConfigError(
-            "the model's output layer has no bias that could be each client's own; give it use_bias=True"
-        )
-    return kernels[-1], f"{layer}/bias"
 
 
 def biased_fedavg(learner: Learner | None, *, output_bias: str = "", **federation: Any) -> Algorithm:

@@ -35,7 +35,8 @@ from edgefl.algorithms.clustering.clustering import (
 from edgefl.algorithms.clustering.clusters import START, divided, moved, sent_to
 from edgefl.algorithms.clustering.similarity import compared, vector
 from edgefl.algorithms.entry import entry
-from edgefl.algorithms.papers.fedavg import BASELINE_ROUNDS, FEDERATED, GLOBAL, INITIAL, fedavg_objectives
+from edgefl.algorithms.names import BASELINE_ROUNDS, FEDERATED, GLOBAL, INITIAL
+from edgefl.algorithms.papers.fedavg import fedavg_objectives
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner
 from edgefl.types import Broadcast, ClientState, Mixture, Peer, ServerState, Shard, Update, Weights

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edgefl.algorithms.arithmetic import prefixed
 from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.entry import entry
-from edgefl.algorithms.papers.fedavg import ALONE, FEDERATED, GLOBAL, RECEIVED, fedavg, fedavg_objectives
+from edgefl.algorithms.names import ALONE, FEDERATED, GLOBAL, RECEIVED, with_prefix
+from edgefl.algorithms.papers.fedavg import fedavg, fedavg_objectives
 from edgefl.algorithms.papers.fedprox import proximal
 from edgefl.learner.base import Learner
 from edgefl.types import Broadcast, ClientState, Mixture, Peer, Shard, Update, Weights
@@ -48,7 +48,7 @@ def ditto(
     def trained(received: Weights, state: ClientState, shard: Shard, rng: np.random.Generator) -> ClientState:
         assert learner is not None
         own = {**received, **{name: array for name, array in state.arrays.items() if name in received}}
-        weights = {**own, **prefixed(RECEIVED, received)}
+        weights = {**own, **with_prefix(RECEIVED, received)}
         moved, _ = learner.fit(
             "train_personal",
             weights,

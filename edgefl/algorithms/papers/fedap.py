@@ -32,7 +32,8 @@ from edgefl.algorithms.clustering.clustering import (
 from edgefl.algorithms.clustering.clusters import divided, moved, sent_to
 from edgefl.algorithms.clustering.similarity import vector
 from edgefl.algorithms.entry import entry
-from edgefl.algorithms.papers.fedavg import FEDERATED, GLOBAL, INITIAL, fedavg_objectives
+from edgefl.algorithms.names import FEDERATED, GLOBAL, INITIAL
+from edgefl.algorithms.papers.fedavg import fedavg_objectives
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner
 from edgefl.types import Array, Broadcast, ClientState, Mixture, Peer, ServerState, Shard, Update, Weights

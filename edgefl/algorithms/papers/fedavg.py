@@ -17,9 +17,10 @@ import numpy as np
 
 from edgefl.algorithms import robust
 from edgefl.algorithms import server_optimizer as server
-from edgefl.algorithms.arithmetic import prefixed, subtract
+from edgefl.algorithms.arithmetic import subtract
 from edgefl.algorithms.base import FEDERATE, Algorithm
 from edgefl.algorithms.entry import entry
+from edgefl.algorithms.names import ALONE, BASELINE_ROUNDS, FEDERATED, GLOBAL, INITIAL, RECEIVED, with_prefix
 from edgefl.algorithms.update_sanitization import Defence, listed
 from edgefl.learner.base import Learner
 from edgefl.types import Broadcast, ClientState, Mixture, Peer, ServerState, Shard, Update, Weights
@@ -28,18 +29,6 @@ if TYPE_CHECKING:
     from edgefl.compiler.network import Network
     from edgefl.compiler.objective import Objective
 
-GLOBAL = "global"
-FEDERATED = "federated"
-INITIAL = "initial"
-RECEIVED = "received"
-"""A training objective may take what was received as frozen weights `received/NAME`, beside the weights that
-it moves.
-"""
-BASELINE_ROUNDS = "baseline_rounds"
-ALONE = 0
-"""The round of a broadcast that a client makes for itself: rounds count from 1, and what comes of this one is
-not sent.
-"""
 SKIPPED = "skipped_rounds"
 """The server's count of rounds whose updates were too few for its mean."""
 
@@ -112,7 +101,7 @@ def fedavg(
     ) -> tuple[Update, ClientState]:
         assert learner is not None
         received = broadcast.models[GLOBAL]
-        weights = {**received, **prefixed(RECEIVED, received)}
+        weights = {**received, **with_prefix(RECEIVED, received)}
         trained, loss = learner.fit(
             "train", weights, {"x": shard.x_train}, shard.y_train, epochs=epochs, rng=rng, hyper=hyper
         )

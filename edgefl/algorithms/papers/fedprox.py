@@ -15,7 +15,8 @@ import numpy as np
 
 from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.entry import entry
-from edgefl.algorithms.papers.fedavg import GLOBAL, RECEIVED, fedavg, fedavg_objectives
+from edgefl.algorithms.names import GLOBAL, RECEIVED, specs_with_prefix, without_prefix
+from edgefl.algorithms.papers.fedavg import fedavg, fedavg_objectives
 from edgefl.algorithms.robust import l2_norm
 from edgefl.learner.base import Learner
 from edgefl.types import Broadcast, ClientState, Shard, Update
@@ -49,7 +50,6 @@ def proximal(plain: "Objective", mu: float) -> "Objective":
     """Return the objective with mu / 2 |w - w_received|^2 added, w_received being the frozen weights
     `received/NAME`.
     """
-    from edgefl.compiler import objective as of
 
     if not mu:
         return plain
@@ -59,11 +59,13 @@ def proximal(plain: "Objective", mu: float) -> "Objective":
         import tensorflow as tf
 
         losses, assigned = plain.loss_per_sample(weights, data, noise)
-        received = of.under(RECEIVED, weights)
+        received = without_prefix(RECEIVED, weights)
         squares = [tf.reduce_sum(tf.square(weights[name] - received[name])) for name in names]
         return losses + sum(squares) * (mu / 2), assigned
 
-    return replace(plain, frozen=(*plain.frozen, *of.prefixed(RECEIVED, plain.moved)), loss_per_sample=loss)
+    return replace(
+        plain, frozen=(*plain.frozen, *specs_with_prefix(RECEIVED, plain.moved)), loss_per_sample=loss
+    )
 
 
 def fedprox_objectives(network: "Network", options: Mapping[str, Any]) -> tuple["Objective", ...]:

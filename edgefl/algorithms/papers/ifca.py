@@ -22,9 +22,10 @@ from edgefl.algorithms.arithmetic import add, subtract, weighted_means
 from edgefl.algorithms.base import FEDERATE, Algorithm
 from edgefl.algorithms.draws import first_weights
 from edgefl.algorithms.entry import entry
-from edgefl.algorithms.papers.fedavg import FEDERATED, fedavg_objectives
+from edgefl.algorithms.names import EXPERT, FEDERATED, expert_name, experts
+from edgefl.algorithms.papers.fedavg import fedavg_objectives
 from edgefl.errors import ConfigError
-from edgefl.learner.base import Learner
+from edgefl.learner.base import Learner, label_log_p
 from edgefl.rng import rng_for
 from edgefl.types import (
     Array,
@@ -43,32 +44,9 @@ if TYPE_CHECKING:
     from edgefl.compiler.network import Network
     from edgefl.compiler.objective import Objective
 
-EXPERT = "expert"
 PICKS = "picks/"
 MAX_SHARE = 0.9
 """The largest share of a client's training samples that may be held back."""
-
-
-def name_of(index: int) -> str:
-    """Return the name of a cluster model: `expert0`, `expert1`, ..."""
-    return f"{EXPERT}{index}"
-
-
-def experts(models: Mapping[str, Weights]) -> dict[int, Weights]:
-    """Return the cluster models among the models of a broadcast or a state, by index, in order."""
-    found = {
-        int(name.removeprefix(EXPERT)): weights for name, weights in models.items() if name.startswith(EXPERT)
-    }
-    return dict(sorted(found.items()))
-
-
-def label_log_p(
-    learner: Learner, signature: str, weights: Weights, x: Array, y: Labels
-) -> NDArray[np.float64]:
-    """Return log p(y|x) of each sample, float64[n], for a signature that predicts logits."""
-    logits = learner.predict(signature, weights, {"x": x}).astype(np.float64)
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    return np.asarray(shifted[np.arange(len(y)), y] - np.log(np.exp(shifted).sum(axis=1)))
 
 
 def lowest(losses: Mapping[int, float]) -> int:
@@ -160,7 +138,7 @@ def ifca(
 
     def init(weights: Weights, rng: np.random.Generator) -> ServerState:
         models = first_weights(weights, num_experts, rng)
-        return ServerState(1, FEDERATE, {name_of(index): model for index, model in enumerate(models)})
+        return ServerState(1, FEDERATE, {expert_name(index): model for index, model in enumerate(models)})
 
     def broadcast(state: ServerState, client_id: str) -> Broadcast:
         return Broadcast(state.round, state.phase, state.models)
@@ -188,7 +166,7 @@ def ifca(
             client_id,
             broadcast.round,
             len(y),
-            {name_of(chosen): delta},
+            {expert_name(chosen): delta},
             {"loss": loss, EXPERT: float(chosen)},
         ), state
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.entry import entry
+from edgefl.algorithms.names import layer_of
 from edgefl.algorithms.papers.fedavg import fedavg, fedavg_objectives
-from edgefl.algorithms.partial import layer_of, partial_sharing
+from edgefl.algorithms.papers.partial import partial_sharing
 from edgefl.algorithms.update_sanitization import listed
 from edgefl.config import nearest
 from edgefl.errors import ConfigError

@@ -16,7 +16,8 @@ import numpy as np
 
 from edgefl.algorithms.base import FEDERATE, Algorithm
 from edgefl.algorithms.entry import entry
-from edgefl.algorithms.papers.fedavg import INITIAL, fedavg_objectives
+from edgefl.algorithms.names import INITIAL
+from edgefl.algorithms.papers.fedavg import fedavg_objectives
 from edgefl.learner.base import Learner
 from edgefl.types import Broadcast, ClientState, Mixture, ServerState, Shard, Update, Weights
 

@@ -14,7 +14,8 @@ import numpy as np
 
 from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.entry import entry
-from edgefl.algorithms.papers.fedavg import FEDERATED, GLOBAL, fedavg, fedavg_objectives
+from edgefl.algorithms.names import FEDERATED, GLOBAL
+from edgefl.algorithms.papers.fedavg import fedavg, fedavg_objectives
 from edgefl.learner.base import Learner
 from edgefl.types import Broadcast, ClientState, Mixture, Peer, Shard
 

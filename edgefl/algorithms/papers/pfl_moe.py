@@ -19,11 +19,12 @@ import numpy as np
 
 from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.entry import entry
-from edgefl.algorithms.papers.fedavg import FEDERATED, GLOBAL, fedavg, fedavg_objectives
-from edgefl.errors import DataError
+from edgefl.algorithms.mixtures.gate import split_gate
+from edgefl.algorithms.names import FEDERATED, GLOBAL, specs_with_prefix, with_prefix, without_prefix
+from edgefl.algorithms.papers.fedavg import fedavg, fedavg_objectives
 from edgefl.learner.base import Learner
 from edgefl.plan.spec import TensorSpec
-from edgefl.types import Array, Broadcast, ClientState, Mixture, Peer, Shard, Weights
+from edgefl.types import Broadcast, ClientState, Mixture, Peer, Shard, Weights
 
 if TYPE_CHECKING:
     from edgefl.compiler.network import Network
@@ -37,25 +38,6 @@ ADAPTED = "adapted"
 """The peer of a mixture that is its own local expert without the gate: what the paper's tables call
 PFL-FB.
 """
-
-
-def split_gate(count: int, share: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Split 0..count-1 into D_per and D_gate, int64 indices; each holds at least one sample.
-
-    Raises DataError when there are fewer than two samples.
-    """
-    if count < 2:
-        raise DataError(
-            f"{count} sample to split between classifier and gate, expected at least 2; collect more data on "
-            "this device"
-        )
-    order = rng.permutation(count)
-    gate = min(max(1, round(count * share)), count - 1)
-    return np.sort(order[gate:]), np.sort(order[:gate])
-
-
-def _under(prefix: str, weights: Weights) -> dict[str, Array]:
-    return {f"{prefix}/{name}": array for name, array in weights.items()}
 
 
 def pfl_moe(
@@ -102,7 +84,7 @@ def pfl_moe(
             return {**head, **trained}
 
         if kind == "fb":
-            return Mixture({**trunk, **_under("local", adapted(np.arange(len(features))))}, peers), state
+            return Mixture({**trunk, **with_prefix("local", adapted(np.arange(len(features))))}, peers), state
 
         per, gated = split_gate(len(features), gate_share, rng)
         local = adapted(per)
@@ -125,7 +107,7 @@ def pfl_moe(
         )  # 1 - sigmoid
         usage = {"gate/global": 1 - own_share, "gate/local": own_share}
         return Mixture(
-            {**trunk, **_under("global", head), **_under("local", local), **gate}, peers, usage
+            {**trunk, **with_prefix("global", head), **with_prefix("local", local), **gate}, peers, usage
         ), state
 
     return replace(fedavg(learner, **federation), name=f"pfl-{kind}", personalize=personalize)
@@ -188,13 +170,13 @@ def _mixture(network: "Network", kind: Kind | None, gate: tuple[TensorSpec, ...]
     trunk = network.select(network.trunk_names)
     head = network.select(network.head_names)
     prefixes = ("local",) if kind is None else ("global", "local")
-    heads = tuple(spec for prefix in prefixes for spec in of.prefixed(prefix, head))
+    heads = tuple(spec for prefix in prefixes for spec in specs_with_prefix(prefix, head))
 
     def out(weights: Tensors, data: Tensors) -> Tensor:
         import tensorflow as tf
 
         features = network.trunk(weights, data["x"])
-        logits = [network.head(of.under(prefix, weights), features) for prefix in prefixes]
+        logits = [network.head(without_prefix(prefix, weights), features) for prefix in prefixes]
         if kind is None:
             return logits[0]
         seen = features if kind == "mfe" else tf.reshape(data["x"], (data["x"].shape[0], -1))

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from edgefl.algorithms import make_algorithm
 from edgefl.algorithms.mixtures.gate_utilization import gate_by_class
-from edgefl.algorithms.papers.fedavg import FEDERATED
+from edgefl.algorithms.names import FEDERATED
 from edgefl.client.update import client_rng, compressed, personalize_and_measure
 from edgefl.errors import DataError
 from edgefl.learner.base import Learner, evaluate

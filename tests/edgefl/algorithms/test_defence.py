@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from edgefl.algorithms import FEDERATE, make_algorithm
-from edgefl.algorithms.papers.fedavg import ALONE, GLOBAL
+from edgefl.algorithms.names import ALONE, GLOBAL
 from edgefl.algorithms.robust import l2_norm
 from edgefl.algorithms.update_sanitization import Defence, ends_with
 from edgefl.client.update import train_alone

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from edgefl.algorithms import FEDERATE, PERSONALIZE
-from edgefl.algorithms.papers.biased_fedavg import output_layer
+from edgefl.algorithms.names import output_layer
 from edgefl.algorithms.papers.lg_fedavg import local_part
-from edgefl.algorithms.partial import START
+from edgefl.algorithms.papers.partial import START
 from edgefl.client.update import train_alone
 from edgefl.errors import ConfigError
 from edgefl.rng import rng_for

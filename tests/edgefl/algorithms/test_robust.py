@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from edgefl.algorithms import make_algorithm
 from edgefl.algorithms.check import check_algorithm
-from edgefl.algorithms.papers.fedavg import GLOBAL, SKIPPED, fedavg
+from edgefl.algorithms.names import GLOBAL
+from edgefl.algorithms.papers.fedavg import SKIPPED, fedavg
 from edgefl.algorithms.robust import clip, krum, l2_norm, mean_of, median, trimmed_mean
 from edgefl.errors import ConfigError
 from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec

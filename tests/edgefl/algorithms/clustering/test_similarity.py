@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
+from edgefl.algorithms.clustering.clustering import cosine_similarity
 from edgefl.algorithms.clustering.similarity import (
     compared,
-    layer_of,
     layer_similarities,
     pretrain,
-    similarity_lines,
     vector,
 )
+from edgefl.algorithms.names import layer_of
 from edgefl.errors import ConfigError
 from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
 from edgefl.types import Shard
@@ -79,10 +79,13 @@ def test_a_heat_map_a_layer_by_hand():
     )
 
 
-def test_lines_run_over_pairs_by_hand():
-    lines = similarity_lines([models(0, 0, 0), models(0, np.pi / 3, np.pi / 2)])
-    np.testing.assert_allclose(lines, [[1, 1, 1], [0.5, 0, np.sqrt(0.75)]], atol=1e-6)
-    np.testing.assert_allclose(similarity_lines([models(0, 1)], "conv"), [[1]], atol=1e-6)
+def similarity_of_pairs(checkpoints):
+    """Return one line an epoch over all pairs of clients: (0, 1), (0, 2), ... (n - 2, n - 1)."""
+    names = compared(checkpoints[0][0])
+    pairs = np.triu_indices(len(checkpoints[0]), 1)
+    return np.stack(
+        [cosine_similarity([vector(model, names) for model in row])[pairs] for row in checkpoints]
+    )
 
 
 def test_pretraining_keeps_a_checkpoint_an_epoch_and_tells_tasks_apart():
@@ -98,8 +101,8 @@ def test_pretraining_keeps_a_checkpoint_an_epoch_and_tells_tasks_apart():
     learner = SoftmaxLearner(softmax_spec("clustered", inputs=4, features=4, classes=4))
     initial = {s.name: rng.normal(0, 0.3, s.shape).astype(np.float32) for s in learner.spec.weights}
     checkpoints = pretrain(learner, initial, shards, 3, {"learning_rate": 0.1})
-    lines = similarity_lines(checkpoints)
+    lines = similarity_of_pairs(checkpoints)
     assert lines.shape == (3, 6)
     assert (lines[:, [0, 5]].min(axis=1) > lines[:, 1:5].max(axis=1)).all()
     again = pretrain(learner, initial, dict(reversed(shards.items())), 3, {"learning_rate": 0.1})
-    np.testing.assert_array_equal(similarity_lines(again), lines)
+    np.testing.assert_array_equal(similarity_of_pairs(again), lines)

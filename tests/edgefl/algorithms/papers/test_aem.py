@@ -7,8 +7,9 @@ import pytest
 
 from edgefl.algorithms import PERSONALIZE, make_algorithm
 from edgefl.algorithms.check import check_algorithm
+from edgefl.algorithms.names import experts
 from edgefl.algorithms.papers.aem import explore
-from edgefl.algorithms.papers.ifca import experts, picks, split_validation
+from edgefl.algorithms.papers.ifca import picks, split_validation
 from edgefl.errors import ConfigError, DataError
 from edgefl.learner import evaluate
 from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec

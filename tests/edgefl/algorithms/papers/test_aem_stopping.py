@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgefl.algorithms import FEDERATE, PERSONALIZE, make_algorithm
+from edgefl.algorithms.names import expert_name
 from edgefl.algorithms.papers.aem import selectable, waits
-from edgefl.algorithms.papers.ifca import name_of, split_validation
+from edgefl.algorithms.papers.ifca import split_validation
 from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
 from edgefl.rng import rng_for
 from edgefl.types import ClientState, ServerState, Shard, Update
@@ -27,7 +28,7 @@ def start(options):
 
 
 def validated(client_id, expert, loss, n=1):
-    zero = {name_of(expert): {"w": np.zeros(1, np.float32)}}
+    zero = {expert_name(expert): {"w": np.zeros(1, np.float32)}}
     return Update(client_id, 1, n, zero, {"loss": 1.0, "expert": float(expert), "validation_loss": loss})
 
 
@@ -67,7 +68,7 @@ def test_early_stopping_by_hand():
     st.integers(1, 4),
 )
 def test_a_stopped_model_stays_stopped(history, patience):
-    models = {name_of(index): {} for index in range(4)}
+    models = {expert_name(index): {} for index in range(4)}
     state = ServerState(1, FEDERATE, models)
     before = set(range(4))
     for means in history:

@@ -7,7 +7,8 @@ import pytest
 
 from edgefl.algorithms import PERSONALIZE, make_algorithm
 from edgefl.algorithms.arithmetic import weighted_mean
-from edgefl.algorithms.papers.fedavg import GLOBAL, INITIAL, fedavg
+from edgefl.algorithms.names import GLOBAL, INITIAL
+from edgefl.algorithms.papers.fedavg import fedavg
 from edgefl.errors import ConfigError
 from edgefl.rng import rng_for
 from edgefl.types import ServerState, Update

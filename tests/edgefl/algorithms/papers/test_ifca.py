@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from edgefl.algorithms import PERSONALIZE, make_algorithm
 from edgefl.algorithms.arithmetic import redraw
 from edgefl.algorithms.check import check_algorithm
-from edgefl.algorithms.papers.fedavg import GLOBAL
-from edgefl.algorithms.papers.ifca import experts, lowest, mean_losses, name_of, picks
+from edgefl.algorithms.names import GLOBAL, expert_name, experts
+from edgefl.algorithms.papers.ifca import lowest, mean_losses, picks
 from edgefl.errors import ConfigError
 from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
 from edgefl.rng import rng_for
@@ -35,7 +35,7 @@ def update(client_id, expert, n, values):
         client_id,
         1,
         n,
-        {name_of(expert): {"w": np.array(values, np.float32)}},
+        {expert_name(expert): {"w": np.array(values, np.float32)}},
         {"loss": 1.0, "expert": float(expert)},
     )
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgefl.algorithms import PERSONALIZE, make_algorithm
-from edgefl.algorithms.papers.pfl_moe import split_gate
+from edgefl.algorithms.mixtures.gate import split_gate
 from edgefl.errors import DataError
 from edgefl.learner import evaluate
 from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec

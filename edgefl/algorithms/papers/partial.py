@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from edgefl.algorithms.base import Algorithm
-from edgefl.algorithms.papers.fedavg import ALONE, FEDERATED, GLOBAL, fedavg
+from edgefl.algorithms.names import ALONE, FEDERATED, GLOBAL
+from edgefl.algorithms.papers.fedavg import fedavg
 from edgefl.algorithms.update_sanitization import defence_of
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner
@@ -101,8 +102,3 @@ def partial_sharing(
     return replace(
         base, name=name, init=init, broadcast=broadcast, local_update=local_update, personalize=personalize
     )
-
-
-def layer_of(name: str) -> str:
-    """Return the layer of a weight: `block/conv1` of `block/conv1/kernel`."""
-    return name.rpartition("/")[0]

@@ -1,4 +1,4 @@
-"""FedMix: one two-client round by hand, pruning, the gate, side information, and a client without labels."""
+"""FedMix: one two-client round by hand, pruning, the gate, and side information."""
 
 from dataclasses import replace
 
@@ -8,8 +8,7 @@ import pytest
 from edgefl.algorithms import PERSONALIZE, make_algorithm
 from edgefl.algorithms.check import check_algorithm
 from edgefl.algorithms.mixtures.expert_averages import expert_means, known
-from edgefl.algorithms.papers.fedmix.gate import mixture_of
-from edgefl.algorithms.papers.fedmix.new_client import gate_in, predict_unlabelled
+from edgefl.algorithms.papers.fedmix import mixture_of
 from edgefl.errors import ConfigError, DataError
 from edgefl.learner import evaluate
 from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
@@ -290,23 +289,3 @@ def test_side_information_that_is_not_there_names_the_remedy(side, shards):
 def test_a_wrong_option_names_itself(options, words):
     with pytest.raises(ConfigError, match=words):
         make_algorithm("fedmix", None, options)
-
-
-def test_a_client_without_labels_is_served_by_the_gates_of_others(shards):
-    algorithm, learner, state, kept = play(LEARNS, shards)
-    mixtures = {
-        c: algorithm.personalize(algorithm.broadcast(state, c), kept[c], s, rng_for(1, 9, c))[0]
-        for c, s in shards.items()
-    }
-    models = {k: state.models[f"expert{k}"] for k in range(2)}
-    x = shards["pi-3"].x_test
-    y = shards["pi-3"].y_test
-    p = predict_unlabelled(
-        learner, models, [gate_in(mixtures[c], len(shards[c].y_train)) for c in mixtures], x
-    )
-    np.testing.assert_allclose(p.sum(axis=1), 1)
-    assert (p.argmax(axis=1) == y).mean() > 0.8
-    alone = predict_unlabelled(learner, models, [gate_in(mixtures["pi-3"], 7)], x)
-    np.testing.assert_allclose(
-        np.log(alone), learner.predict("predict_mixture", mixtures["pi-3"].weights, {"x": x}), atol=1e-3
-    )

@@ -22,14 +22,17 @@ from edgefl.algorithms.base import FEDERATE, Algorithm
 from edgefl.algorithms.draws import first_weights
 from edgefl.algorithms.entry import entry
 from edgefl.algorithms.mixtures import responsibility as rs
-from edgefl.algorithms.mixtures.expert_averages import broadcast_to, expert_means, metrics_of, step_each
-from edgefl.algorithms.papers.fedavg import FEDERATED
-from edgefl.algorithms.papers.fedmix.fedmix import check_choice, check_experts
-from edgefl.algorithms.papers.fedmix.gate import used_of
-from edgefl.algorithms.papers.fedmix.objectives import MIXTURE
-from edgefl.algorithms.papers.ifca import experts, label_log_p, name_of
+from edgefl.algorithms.mixtures.expert_averages import (
+    broadcast_to,
+    expert_means,
+    metrics_of,
+    step_each,
+    used_of,
+)
+from edgefl.algorithms.names import FEDERATED, expert_name, experts, specs_with_prefix, without_prefix
+from edgefl.algorithms.papers.fedmix import MIXTURE, check_choice, check_experts
 from edgefl.errors import ConfigError
-from edgefl.learner.base import Learner, batches
+from edgefl.learner.base import Learner, batches, label_log_p
 from edgefl.plan.spec import TensorSpec
 from edgefl.types import Broadcast, ClientState, Mixture, Peer, ServerState, Shard, Update, Weights
 
@@ -94,7 +97,7 @@ def fedmix_permutation(
         return ServerState(
             1,
             FEDERATE,
-            {name_of(k): model for k, model in enumerate(first_weights(weights, num_experts, rng))},
+            {expert_name(k): model for k, model in enumerate(first_weights(weights, num_experts, rng))},
         )
 
     def broadcast(state: ServerState, client_id: str) -> Broadcast:
@@ -126,7 +129,7 @@ def fedmix_permutation(
                     now[k] |= trained
                 total += sum(float(pi[k]) * loss for k, loss in losses.items()) * len(own)
                 pi = next_pi(pi, {k: -loss for k, loss in losses.items()}, beta, damping)
-        deltas = {name_of(k): subtract(now[k], models[k]) for k in used_of(models, pi, threshold)}
+        deltas = {expert_name(k): subtract(now[k], models[k]) for k in used_of(models, pi, threshold)}
         metrics = {"loss": total / max(1, epochs * len(y)), **metrics_of(pi)}
         own_state = replace(state, arrays={**state.arrays, PI: pi.astype(np.float32)})
         return Update(client_id, broadcast.round, len(y), deltas, metrics), own_state
@@ -190,12 +193,12 @@ def permutation_objectives(network: "Network", options: Mapping[str, Any]) -> tu
     if options["mixture"] == "likeliest":
         return train, predict, of.predict(network, of.PREDICT_BATCH, MIXTURE)
     names = [f"expert{k}" for k in range(options["num_experts"])]
-    parts = tuple(spec for name in names for spec in of.prefixed(name, network.specs))
+    parts = tuple(spec for name in names for spec in specs_with_prefix(name, network.specs))
     shares = tuple(TensorSpec(f"responsibility/{k}", (1,)) for k in range(len(names)))
 
     def seen(weights: Tensors, data: Tensors) -> tuple[list[Tensor], list[Tensor]]:
         return [weights[spec.name] for spec in shares], [
-            network.apply(of.under(name, weights), data["x"])[0] for name in names
+            network.apply(without_prefix(name, weights), data["x"])[0] for name in names
         ]
 
     def out(weights: Tensors, data: Tensors) -> Tensor:

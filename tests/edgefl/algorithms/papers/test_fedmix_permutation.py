@@ -10,7 +10,7 @@ import pytest
 
 from edgefl.algorithms import PERSONALIZE, make_algorithm
 from edgefl.algorithms.check import check_algorithm
-from edgefl.algorithms.papers.fedmix.permutation import next_pi
+from edgefl.algorithms.papers.fedmix_permutation import next_pi
 from edgefl.errors import ConfigError
 from edgefl.learner import evaluate
 from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec

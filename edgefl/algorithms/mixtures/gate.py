@@ -1,0 +1,44 @@
+"""The gate over the experts of a mixture: its input, its probabilities, and the samples that train it."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from edgefl.algorithms.mixtures import responsibility as rs
+from edgefl.errors import DataError
+from edgefl.learner.base import Learner
+from edgefl.types import Array, Weights
+
+KERNEL = "gate/kernel"
+BIAS = "gate/bias"
+HIDDEN_LOGITS = "hidden_logits"
+TRAIN_GATE = "train_gate"
+
+
+def split_gate(count: int, share: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Split 0..count-1 into D_per and D_gate, int64 indices; each holds at least one sample.
+
+    Raises DataError when there are fewer than two samples.
+    """
+    if count < 2:
+        raise DataError(
+            f"{count} sample to split between classifier and gate, expected at least 2; collect more data on "
+            "this device"
+        )
+    order = rng.permutation(count)
+    gate = min(max(1, round(count * share)), count - 1)
+    return np.sort(order[gate:]), np.sort(order[:gate])
+
+
+def hidden_of(learner: Learner, models: Mapping[int, Weights], responsibility: rs.Real, x: Array) -> Array:
+    """Return h_s = sum_k q(k|s) h_k over these experts: float32[n, hidden_width]."""
+    width = next(spec.shape[0] for spec in learner.spec.signature(TRAIN_GATE).trained if spec.name == KERNEL)
+    terms = (
+        responsibility[k] * learner.predict(HIDDEN_LOGITS, models[k], {"x": x})[:, :width] for k in models
+    )
+    return np.asarray(sum(terms), np.float32)
+
+
+def gate_probabilities(hidden: Array, gate: Weights) -> rs.Real:
+    """Return p(z|x,s) of each sample: float64[n, experts]."""
+    return rs.by_condition(hidden.astype(np.float64) @ gate[KERNEL] + gate[BIAS])

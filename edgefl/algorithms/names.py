@@ -1,0 +1,81 @@
+"""Names that several algorithms share: of models, peers, scalars and weights, and prefixes of names."""
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from edgefl.errors import ConfigError
+from edgefl.plan.spec import TensorSpec
+from edgefl.types import Weights
+
+T = TypeVar("T")
+
+GLOBAL = "global"
+"""The model that all clients train, or that of the receiving client's cluster."""
+INITIAL = "initial"
+"""The model before the first round."""
+FEDERATED = "federated"
+"""The peer of a mixture that holds no personal weights."""
+EXPERT = "expert"
+"""Prefix of the models of an algorithm with several models, and the metric that names the trained one."""
+PHI = "phi"
+"""The model of one array: logits of the experts' responsibilities, float32[conditions, experts]."""
+RECEIVED = "received"
+"""Prefix of the weights that a client received, in a training objective that holds them frozen."""
+BASELINE_ROUNDS = "baseline_rounds"
+"""The scalar of the last broadcast: number of rounds that a client trains its baseline on its own data."""
+ALONE = 0
+"""The round of a broadcast that a client makes for itself. Rounds count from 1. Its update is never sent."""
+
+
+def expert_name(index: int) -> str:
+    """Return the name of one of several models: `expert0`, `expert1`, ..."""
+    return f"{EXPERT}{index}"
+
+
+def experts(models: Mapping[str, Weights]) -> dict[int, Weights]:
+    """Return the experts among the models of a broadcast or a state, by index, in order."""
+    found = {
+        int(name.removeprefix(EXPERT)): weights for name, weights in models.items() if name.startswith(EXPERT)
+    }
+    return dict(sorted(found.items()))
+
+
+def with_prefix(prefix: str, weights: Mapping[str, T]) -> dict[str, T]:
+    """Return the weights with `prefix/` before each name."""
+    return {f"{prefix}/{name}": array for name, array in weights.items()}
+
+
+def without_prefix(prefix: str, weights: Mapping[str, T]) -> dict[str, T]:
+    """Return the weights named `prefix/...` without the prefix: `local/fc3/bias` -> `fc3/bias`."""
+    return {
+        name.removeprefix(f"{prefix}/"): array
+        for name, array in weights.items()
+        if name.startswith(f"{prefix}/")
+    }
+
+
+def specs_with_prefix(prefix: str, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    """Return the specs with `prefix/` before each name."""
+    return tuple(TensorSpec(f"{prefix}/{spec.name}", spec.shape, spec.dtype) for spec in specs)
+
+
+def layer_of(name: str) -> str:
+    """Return the layer of a weight: `block/conv1` of `block/conv1/kernel`."""
+    return name.rpartition("/")[0] or name
+
+
+def output_layer(weights: Weights) -> tuple[str, str]:
+    """Return the names of the output layer's kernel and bias.
+
+    The kernel is the last one of rank 2 in the plan's order.
+
+    Raises:
+        ConfigError: The model has no such kernel, or the kernel has no bias.
+    """
+    kernels = [name for name, array in weights.items() if array.ndim == 2 and name.endswith("/kernel")]
+    layer = layer_of(kernels[-1]) if kernels else ""
+    if f"{layer}/bias" not in weights:
+        raise ConfigError(
+            "the model's output layer has no bias that could be each client's own; give it use_bias=True"
+        )
+    return kernels[-1], f"{layer}/bias"

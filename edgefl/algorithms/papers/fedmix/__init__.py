@@ -1,1 +1,0 @@
-"""FedMix: a mixture of experts with a variational gate on each client."""

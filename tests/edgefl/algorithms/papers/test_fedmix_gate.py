@@ -1,0 +1,19 @@
+"""The input of FedMix's gate, by hand."""
+
+import numpy as np
+
+from edgefl.algorithms.mixtures.gate import hidden_of
+from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
+
+
+def test_hidden_values_by_hand():
+    """Oracle 11: q = [.75, .25], h = [1, 0, 2], [3, 4, 0] -> [1.5, 1, 1.5]."""
+    learner = SoftmaxLearner(
+        softmax_spec("fedmix", inputs=1, features=3, classes=3, options={"num_experts": 2})
+    )
+    head = {"head/kernel": np.zeros((3, 3), np.float32), "head/bias": np.zeros(3, np.float32)}
+    models = {
+        k: {"trunk/kernel": np.array([h], np.float32), **head} for k, h in enumerate(([1, 0, 2], [3, 4, 0]))
+    }
+    hidden = hidden_of(learner, models, np.array([0.75, 0.25]), np.ones((1, 1), np.float32))
+    np.testing.assert_allclose(hidden, [[1.5, 1, 1.5]])
