@@ -13,7 +13,7 @@ import pytest
 
 from edgefl.cli.main import run as edgefl
 from edgefl.wire.topics import matches
-from mqtt_broker.integrations.example_commands import ABOUT, example_texts
+from mqtt_broker.commands.examples import ABOUT, example_texts
 from mqtt_broker.integrations.prometheus import Figures
 
 TEXTS = example_texts()
