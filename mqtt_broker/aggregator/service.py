@@ -39,7 +39,6 @@ from mqtt_broker.aggregator.cluster_telemetry import ToldClusters
 from mqtt_broker.aggregator.control import SharedLink
 from mqtt_broker.aggregator.gathering import wait_for
 from mqtt_broker.aggregator.journal import Journal, Opened
-from mqtt_broker.aggregator.masked_rounds import MaskedRounds, UnsettledError, check_masked
 from mqtt_broker.aggregator.noise_key import noise_key
 from mqtt_broker.aggregator.older_devices import OlderDevices
 from mqtt_broker.aggregator.pauses import paused_clients
@@ -57,6 +56,7 @@ from mqtt_broker.aggregator.results import (
 from mqtt_broker.aggregator.resume import SETTLE_S, check_alone, enter, rejoin
 from mqtt_broker.aggregator.run_log import keep_round
 from mqtt_broker.aggregator.saving import Saving
+from mqtt_broker.aggregator.secagg.rounds import MaskedRounds, UnsettledError, check_masked
 from mqtt_broker.aggregator.shared_spool import SharedSpool
 from mqtt_broker.aggregator.split import check_split, exchange_for
 from mqtt_broker.aggregator.tasks import Tasks

@@ -78,7 +78,7 @@ from firmware_export.ota.drift import read_counters
 from firmware_export.ota.ota import Part, Parts, make_update, read_update
 from firmware_export.tflite.graph import read_graph
 from firmware_export.tflite.network import read_network
-from mqtt_broker.aggregator.masked_state import Held, load_held, save_held
+from mqtt_broker.aggregator.secagg.state import Held, load_held, save_held
 from mqtt_broker.aggregator.spool import Spool
 from tests.firmware_export.graphs import Op, T, model_of
 from tests.fuzz.mutations import (

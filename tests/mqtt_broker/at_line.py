@@ -2,9 +2,10 @@
 `at_line.py PORT N ARGUMENTS`.
 
 A line counts at most thirty times, so that waiting loops do not drown what happens once. N may be a place
-too: `aggregator.py:183#2` is that line the second time, `aggregator.py:_close#4` the fourth call. N = 0: the
-test is told at the end how many lines there were. The test's answer is a number when the clock is to jump by
-so many seconds. N = `worker:M`: the aggregator runs untouched, and its workers count their lines.
+too: `aggregator/service.py:183#2` is that line the second time, `aggregator/service.py:_close#4` the fourth
+call. N = 0: the test is told at the end how many lines there were. The test's answer is a number when the
+clock is to jump by so many seconds. N = `worker:M`: the aggregator runs untouched, and its workers count
+their lines.
 """
 
 import os
@@ -47,7 +48,8 @@ def main(port, wanted, arguments):
 
     def passed(frame, place, counts):
         nonlocal total
-        place = f"{Path(frame.f_code.co_filename).name}:{place}"
+        file = Path(frame.f_code.co_filename)
+        place = f"{file.parent.name}/{file.name}:{place}"
         with lock:
             seen[place] += 1
             total += counts and seen[place] <= OFTEN

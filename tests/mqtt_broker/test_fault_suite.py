@@ -134,20 +134,20 @@ def test_the_lines_that_a_worker_is_killed_at_are_those_that_run(fleet):
 
 
 def test_an_aggregator_killed_at_the_end_of_the_last_round_goes_on_to_personalize(fleet, toys):
-    check(fleet, toys, "pfl-mfe", "fp32", [Hazard("aggregator", "killed", "aggregator.py:_close#4")])
+    check(fleet, toys, "pfl-mfe", "fp32", [Hazard("aggregator", "killed", "aggregator/service.py:_close#4")])
 
 
 def test_an_aggregator_killed_when_all_was_done_but_said_only_says_so(fleet, toys):
-    check(fleet, toys, "pfl-mfe", "fp32", [Hazard("aggregator", "killed", "masked_rounds.py:forget#1")])
+    check(fleet, toys, "pfl-mfe", "fp32", [Hazard("aggregator", "killed", "secagg/rounds.py:forget#1")])
 
 
-@pytest.mark.parametrize("place", ["spool.py:remove#1", "results.py:client_rows#1"])
+@pytest.mark.parametrize("place", ["aggregator/spool.py:remove#1", "aggregator/results.py:client_rows#1"])
 def test_an_aggregator_killed_as_its_updates_are_let_go_still_makes_the_result(place, fleet, toys):
     check(fleet, toys, "pfl-mfe", "fp32", [Hazard("aggregator", "killed", place)])
 
 
 def test_a_board_replaced_between_two_rounds_is_there_at_the_end(fleet, toys):
-    check(fleet, toys, "pfl-mfe", "fp32", [Hazard("pi-0", "replaced", "mqtt.py:get#13")])
+    check(fleet, toys, "pfl-mfe", "fp32", [Hazard("pi-0", "replaced", "transport/link.py:get#13")])
 
 
 @pytest.mark.parametrize("seed", range(RUNS))

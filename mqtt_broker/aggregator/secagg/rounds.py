@@ -43,7 +43,7 @@ from mqtt_broker.aggregator.spool import Spool
 from mqtt_broker.aggregator.tasks import Brief, Tasks
 
 if TYPE_CHECKING:
-    from mqtt_broker.aggregator.masked_state import Held
+    from mqtt_broker.aggregator.secagg.state import Held
 
 ATTEMPTS = 4
 """Attempts at a round that may fail without anybody who can be left out of the next. In all there are at most
@@ -101,8 +101,8 @@ class MaskedRounds:
         few clients are left. It is an UnsettledError until it is settled whose words the sum holds.
         """
         # these load cryptography, which a federation without keys or masks does without
-        from mqtt_broker.aggregator.masked_attempt import Attempt, Failed
-        from mqtt_broker.aggregator.masked_state import load_held, save_held
+        from mqtt_broker.aggregator.secagg.attempt import Attempt, Failed
+        from mqtt_broker.aggregator.secagg.state import load_held, save_held
 
         begun = replace(
             begun, cohort=tuple(client_id for client_id in begun.cohort if client_id != SUM), received={}

@@ -1,4 +1,4 @@
-"""One attempt at a masked round, as the aggregator plays it; see `masked_rounds`."""
+"""One attempt at a masked round, as the aggregator plays it; see `rounds`."""
 
 import hashlib
 import secrets
@@ -47,7 +47,7 @@ from edgefl.wire.masked import (
 from edgefl.wire.messages import Begin
 from edgefl.wire.strict_json import decode_json, encode_json
 from mqtt_broker.aggregator.exchange import Exchange
-from mqtt_broker.aggregator.masked_state import Held
+from mqtt_broker.aggregator.secagg.state import Held
 from mqtt_broker.aggregator.tasks import Brief, Steps, Tasks
 
 
