@@ -11,6 +11,7 @@ import click
 
 from devices.board_commands import boards, pause, resume, status
 from devices.install import install_of
+from devices.learners import LEARNERS
 from devices.record_command import record
 from edgefl.data.sources import DataSource
 from edgefl.data.sources.options import data_options
@@ -81,7 +82,7 @@ def device() -> None:
 @click.option("--federation", default="", help="Which federation  [default: the one that runs on the broker]")
 @click.option(
     "--learner",
-    type=click.Choice(["litert", "keras", "numpy"]),
+    type=click.Choice(list(LEARNERS)),
     default="litert",
     show_default=True,
     help="keras needs TensorFlow.",

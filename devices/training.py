@@ -4,39 +4,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from devices.learners import LEARNERS
 from devices.shard import OwnSamples
 from edgefl.algorithms import PERSONALIZE, full_options, make_algorithm
 from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.mixtures.gate_utilization import gate_figures
 from edgefl.client.update import client_rng, compressed, epochs_within, personalize_and_measure
-from edgefl.errors import ConfigError, DataError
+from edgefl.errors import DataError
 from edgefl.learner.base import Learner
 from edgefl.plan.spec import Plan
 from edgefl.types import Broadcast, ClientState, Mixture, Scalars, Shard, Update, Weights
 from edgefl.wire.masked import CODEC
 from edgefl.wire.messages import Task
-
-LEARNERS = ("litert", "keras", "numpy")
-
-
-def make_learner(name: str, plan: Plan, threads: int) -> Learner:
-    """Return the learner of that name over the plan.
-
-    `keras` is for boards with a GPU, and needs TensorFlow; `numpy` runs only the linear plans of the tests.
-    """
-    if name == "keras":
-        from edgefl.algorithms.plans import keras_learner
-
-        return keras_learner(plan.spec)
-    if name == "numpy":
-        from edgefl.learner.numpy_softmax import SoftmaxLearner
-
-        return SoftmaxLearner(plan.spec)
-    if name == "litert":
-        from edgefl.learner.litert import LiteRTLearner
-
-        return LiteRTLearner(plan, threads)
-    raise ConfigError(f"no learner {name!r}; known are {', '.join(LEARNERS)}")
 
 
 def check_shard(shard: Shard, plan: Plan) -> None:
@@ -118,7 +97,7 @@ def open_site(
     """Split the shard as the federation's seed says, and make learner and algorithm. DataError, PlanError."""
     shard = samples.shard(seed, plan.spec.num_classes)
     check_shard(shard, plan)
-    made = make_learner(learner, plan, threads)
+    made = LEARNERS[learner](plan, threads)
     note(
         f"plan {plan.id[:8]}: {plan.spec.model}, {plan.spec.algorithm}; {len(shard.y_train)} samples; "
         f"learner {made.name}"

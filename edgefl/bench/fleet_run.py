@@ -20,7 +20,6 @@ from edgefl.algorithms import PERSONALIZE, full_options
 from edgefl.bench.fleet_broker import WATCH, make_keys, secured_broker
 from edgefl.bench.process import children, clients_a_process, cpu_s, running
 from edgefl.errors import EdgeflError
-from edgefl.learner.numpy_softmax import softmax_spec
 from edgefl.plan.spec import Plan, save_plan
 from edgefl.security.enrolment import load_enrolment, tls_context
 from edgefl.system.host import peak_rss_mb
@@ -29,6 +28,7 @@ from edgefl.wire.messages import Summary
 from edgefl.wire.strict_json import decode_json
 from edgefl.wire.tensors import encode_weights
 from edgefl.wire.topics import Topics
+from tests.support.numpy_learner.softmax import softmax_spec
 
 INPUTS = 60
 CLASSES = 10

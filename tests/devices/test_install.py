@@ -124,7 +124,7 @@ def test_the_command_line_of_a_unit_is_one_that_start_takes(tmp_path):
         "--only-when",
         "idle",
         "--learner",
-        "numpy",
+        "keras",
         "--json",
     ]
     line = settings_of(json.loads(install(*given).stdout)["unit"])["Service"]["ExecStart"]
@@ -134,7 +134,7 @@ def test_the_command_line_of_a_unit_is_one_that_start_takes(tmp_path):
         2,
         5.0,
         ("mains", "idle"),
-        "numpy",
+        "keras",
     )
     assert parsed["data"] == str(tmp_path / "a $b %c.npz")
     assert not parsed["as_json"]  # --json is install's own

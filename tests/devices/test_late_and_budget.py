@@ -3,10 +3,10 @@ test plays.
 """
 
 from edgefl.algorithms import make_algorithm
-from edgefl.learner.numpy_softmax import SoftmaxLearner
 from edgefl.rng import rng_for
 from edgefl.types import Broadcast, ClientState
 from edgefl.wire.tensors import encode_models
+from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 
 def trained(federation, toys, shard, round, epochs):

@@ -8,12 +8,12 @@ import time
 from dataclasses import replace
 
 from edgefl.algorithms import make_algorithm
-from edgefl.learner.numpy_softmax import SoftmaxLearner
 from edgefl.rng import rng_for
 from edgefl.types import Broadcast, ClientState
 from edgefl.wire.messages import Status
 from edgefl.wire.strict_json import encode_json
 from edgefl.wire.tensors import decode_models, encode_models, encode_weights, specs_of
+from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 
 def test_a_round_by_hand_then_the_mixture_then_the_end(federate, mosquitto_url, toys, lead):

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 
 from edgefl.algorithms import PERSONALIZE, make_algorithm
-from edgefl.learner.numpy_softmax import softmax_spec
 from edgefl.rng import rng_for
 from edgefl.simulation.communication_cost import Traffic
 from edgefl.types import Update
 from edgefl.wire.tensors import encode_models, encode_weights
+from tests.support.numpy_learner.softmax import softmax_spec
 
 
 def models_down(traffic, broadcast, client_id):

@@ -19,6 +19,7 @@ from pathlib import Path
 import edgefl.cli.main
 import mqtt_broker.aggregator.crew
 import mqtt_broker.aggregator.worker
+from tests.support import device as _numpy_learner  # noqa: F401 - a device may be started with it
 
 PACKAGES = tuple(
     str(Path(edgefl.cli.main.__file__).parents[2] / name) + "/"

@@ -126,7 +126,7 @@ class Fleet:
         hazard = self._hazards.get(name) if not self.starts.get(name) else None
         line = hazard.line if hazard else ""
         self.starts[name] = self.starts.get(name, 0) + 1
-        runner = ["-m", "edgefl"]
+        runner = []
         if hazard:
             runner = [str(Path(__file__).with_name("at_line.py")), str(self._server.getsockname()[1]), line]
         url = self.line.url if name == "pi-0" else f"mqtt://127.0.0.1:{self.broker.port}"

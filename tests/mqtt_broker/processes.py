@@ -8,31 +8,35 @@ import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import save
 
 from edgefl.algorithms import full_options
 from edgefl.data.npz import save_shard
-from edgefl.learner.numpy_softmax import softmax_spec
 from edgefl.plan.spec import Plan, save_plan
 from edgefl.types import Shard
 from edgefl.wire.topics import Topics
+from tests.support.numpy_learner.softmax import softmax_spec
 
 DEADLINE_S = 40.0
+ROOT = Path(__file__).parents[2]
 
 
 class Process:
-    """`python -m edgefl ...`, and what it has said so far."""
+    """`python -m edgefl ...`, and what it has said so far. A device has the numpy learner too."""
 
-    def __init__(self, *arguments, runner=("-m", "edgefl")):
+    def __init__(self, *arguments, runner=()):
+        program = "tests.support.device" if arguments[0] == "device" else "edgefl"
+        path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), str(ROOT)]))
         self.popen = subprocess.Popen(
-            [sys.executable, *runner, *map(str, arguments)],
+            [sys.executable, *(runner or ("-m", program)), *map(str, arguments)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            env={**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
         )
         self.said = ""
         self.changed = threading.Condition()

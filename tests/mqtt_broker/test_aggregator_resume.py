@@ -7,7 +7,6 @@ import pytest
 
 from edgefl.config import FederationConfig
 from edgefl.errors import StateError
-from edgefl.learner.numpy_softmax import SoftmaxLearner
 from edgefl.rng import rng_for
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.checkpoint import decode_mixture, decode_server_state
@@ -15,6 +14,7 @@ from edgefl.wire.messages import Begin
 from edgefl.wire.tensors import encode_models
 from mqtt_broker.aggregator.journal import Dropped, Journal, Opened, Started
 from mqtt_broker.aggregator.resume import enter
+from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 BEGIN = Begin("pi-1", "s", 1, "p", "ab" * 32, 10, 1, 65536, 5, {"loss": 0.5}, "n1", 0.0)
 

@@ -9,7 +9,6 @@ import pytest
 from devices.store import last_round
 from edgefl.algorithms import CLUSTER
 from edgefl.config import FederationConfig
-from edgefl.learner.numpy_softmax import SoftmaxLearner
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.checkpoint import (
     decode_client_state,
@@ -19,6 +18,7 @@ from edgefl.storage.checkpoint import (
 )
 from edgefl.wire.tensors import decode_weights
 from edgefl.wire.topics import parse_topic
+from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 IDS = ("pi-0", "pi-1", "pi-2")
 OPTIONS = {

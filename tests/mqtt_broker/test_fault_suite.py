@@ -12,12 +12,12 @@ import pytest
 
 from edgefl.algorithms import PERSONALIZE, make_algorithm
 from edgefl.algorithms.cohort import choose_cohort
-from edgefl.learner.numpy_softmax import SoftmaxLearner
 from edgefl.rng import rng_for
 from edgefl.simulation.engines.site import Federation, Site
 from edgefl.storage.checkpoint import decode_mixture, decode_server_state
 from edgefl.types import ClientState
 from mqtt_broker.aggregator.journal import Journal
+from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 CLIENTS = ("pi-0", "pi-1", "pi-2")
 DEVICE_KINDS = ("killed", "replaced", "power-cut", "full-disk", "clock", "line-cut", "half-open", "slow-link")

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from edgefl.config import FederationConfig
-from edgefl.learner.numpy_softmax import SoftmaxLearner
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.checkpoint import decode_mixture, decode_server_state
+from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 
 def test_mqtt_and_simulator_give_the_same_bits(federate, any_url, toys):

@@ -11,7 +11,6 @@ from edgefl.algorithms import make_algorithm
 from edgefl.algorithms.cohort import selected
 from edgefl.client.update import client_rng
 from edgefl.config import FederationConfig
-from edgefl.learner.numpy_softmax import SoftmaxLearner
 from edgefl.rng import rng_for
 from edgefl.server.staleness import as_of
 from edgefl.storage.checkpoint import decode_server_state
@@ -22,6 +21,7 @@ from edgefl.wire.messages import Task
 from edgefl.wire.strict_json import decode_json
 from edgefl.wire.tensors import encode_models
 from mqtt_broker.aggregator.journal import Journal, Opened
+from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 ASYNC = {"mode": "async", "buffer": 2, "max_staleness": 3}
 

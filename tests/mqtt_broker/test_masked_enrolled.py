@@ -7,11 +7,11 @@ import json
 import pytest
 
 from edgefl.config import FederationConfig, PrivacyConfig
-from edgefl.learner.numpy_softmax import SoftmaxLearner
 from edgefl.security.authority import vouch_again
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.checkpoint import encode_server_state
 from mqtt_broker.broker.dev_broker import find_mosquitto
+from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
 IDS = ("pi-0", "pi-1", "pi-2")

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from edgefl.config import FederationConfig, PrivacyConfig
-from edgefl.learner.numpy_softmax import SoftmaxLearner
 from edgefl.rng import rng_for
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.checkpoint import encode_server_state
 from edgefl.wire.tensors import encode_models
+from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 SECURE = PrivacyConfig(secure_aggregation=True)
 SETTINGS = {"min_clients": 3, "seed": 5, "tables": "[privacy]\nsecure_aggregation = true\n"}

@@ -16,13 +16,13 @@ import pytest
 
 from edgefl.config import FederationConfig
 from edgefl.errors import LinkError
-from edgefl.learner.numpy_softmax import SoftmaxLearner
 from edgefl.security.authority import create, enrol
 from edgefl.security.enrolment import load_enrolment, save_enrolment, tls_context
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.checkpoint import decode_mixture, decode_server_state
 from edgefl.transport.link import Connected, Link, Message
 from mqtt_broker.broker.dev_broker import HOST, free_port
+from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 NATS = shutil.which("nats-server") or shutil.which("nats-server", path="/usr/sbin:/usr/local/sbin")
 TEMPLATES = Path(__file__).parents[2] / "mqtt_broker" / "broker" / "clusters"

@@ -5,9 +5,9 @@ states included.
 import pytest
 
 from edgefl.config import FederationConfig
-from edgefl.learner.numpy_softmax import SoftmaxLearner
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.checkpoint import decode_mixture, decode_server_state
+from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 
 @pytest.mark.parametrize("algorithm", ["lg-fedavg", "local", "ditto"])

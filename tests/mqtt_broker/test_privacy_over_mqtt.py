@@ -10,13 +10,13 @@ import pytest
 
 from edgefl.config import FederationConfig, PrivacyConfig
 from edgefl.errors import ConfigError, StateError
-from edgefl.learner.numpy_softmax import SoftmaxLearner
 from edgefl.privacy.accountant import epsilon
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.checkpoint import decode_server_state, encode_server_state
 from mqtt_broker.aggregator.journal import Journal, Opened, Started
 from mqtt_broker.aggregator.noise_key import noise_key
 from mqtt_broker.aggregator.resume import enter, settings_of
+from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 IDS = ("pi-0", "pi-1", "pi-2")
 ROUNDS = 6

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from edgefl.config import FederationConfig
-from edgefl.learner.numpy_softmax import SoftmaxLearner
 from edgefl.report.folder import read_folder
 from edgefl.simulation.simulate import simulate
+from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 
 def test_a_clustered_federation_has_a_report(federate, mosquitto_url, toys):

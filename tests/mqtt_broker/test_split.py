@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from edgefl.config import FederationConfig
-from edgefl.learner.numpy_softmax import SoftmaxLearner
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.checkpoint import decode_mixture, decode_server_state, encode_server_state
 from edgefl.transport.link import Message
 from edgefl.wire.chunks import chunk
 from edgefl.wire.tensors import encode_models
 from edgefl.wire.topics import parse_topic
+from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 IDS = ("pi-0", "pi-1", "pi-2")
 OPTIONS = {

@@ -10,13 +10,13 @@ import pytest
 from edgefl.algorithms.base import assignments
 from edgefl.algorithms.clustering.clusters import compared_in
 from edgefl.config import parse_config
-from edgefl.learner.numpy_softmax import softmax_spec
 from edgefl.monitor.view import View, snapshot
 from edgefl.types import ServerState, Update
 from edgefl.wire.messages import Clusters
 from edgefl.wire.strict_json import decode_json, encode_json
 from mqtt_broker.aggregator.cluster_telemetry import ToldClusters, expert_of
 from mqtt_broker.aggregator.results import load_state
+from tests.support.numpy_learner.softmax import softmax_spec
 
 TOML = '[federation]\nname = "f"\nrounds = 3\n'
 

@@ -4,9 +4,9 @@ import json
 from collections import Counter
 
 from edgefl.config import FederationConfig
-from edgefl.learner.numpy_softmax import SoftmaxLearner
 from edgefl.simulation.simulate import simulate
 from edgefl.wire.topics import parse_topic
+from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 IDS = ("pi-0", "pi-1", "pi-2")
 ROUNDS = 3

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from edgefl.algorithms import FEDERATE, PERSONALIZE, Algorithm, make_algorithm
-from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
 from edgefl.rng import rng_for
 from edgefl.types import Broadcast, ClientState, Mixture, Shard, Update, Weights
+from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 
 @dataclass(frozen=True)

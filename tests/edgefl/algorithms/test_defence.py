@@ -9,9 +9,9 @@ from edgefl.algorithms.robust import l2_norm
 from edgefl.algorithms.update_sanitization import Defence, ends_with
 from edgefl.client.update import train_alone
 from edgefl.errors import ConfigError
-from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
 from edgefl.rng import rng_for
 from edgefl.types import Broadcast, ClientState
+from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 DELTA = {
     "fc/kernel": np.array([[3.0, 0.0]], np.float32),

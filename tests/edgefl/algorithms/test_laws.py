@@ -9,8 +9,8 @@ from edgefl.algorithms import REGISTRY, full_options, make_algorithm
 from edgefl.algorithms.check import check_algorithm
 from edgefl.algorithms.papers.fedavg import fedavg
 from edgefl.learner.litert import LiteRTLearner
-from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
 from edgefl.types import Shard
+from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 FEWER = {"aem": {"local_epochs": 20}}  # a tenth of its default
 COMPILED = {"epochs": 1, "learning_rate": 0.1, "batch_size": 8}

@@ -11,9 +11,9 @@ from edgefl.algorithms.names import GLOBAL
 from edgefl.algorithms.papers.fedavg import SKIPPED, fedavg
 from edgefl.algorithms.robust import clip, krum, l2_norm, mean_of, median, trimmed_mean
 from edgefl.errors import ConfigError
-from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
 from edgefl.rng import rng_for
 from edgefl.types import Update
+from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 
 def deltas(*rows):

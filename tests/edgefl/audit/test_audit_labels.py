@@ -16,8 +16,8 @@ from edgefl.audit.labels import (
     total_variation,
     true_shares,
 )
-from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
 from edgefl.rng import rng_for
+from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 KERNEL = np.array([[1, 0, -1, 0], [0, 2, 0, 0], [1, 1, 1, -1], [0, 0, 0, 1]], np.float32)
 LAYER = OutputLayer("out/kernel", "out/bias", "fc/bias", KERNEL)

@@ -25,10 +25,10 @@ from edgefl.cli.commands.audit import report, table
 from edgefl.cli.main import run
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
-from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
 from edgefl.plan.spec import Plan
 from edgefl.rng import rng_for
 from edgefl.types import Shard
+from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 OPTIONS = {"epochs": 1, "learning_rate": 0.05, "momentum": 0.0, "batch_size": 8}
 

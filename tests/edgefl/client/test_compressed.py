@@ -9,13 +9,13 @@ from edgefl.algorithms import make_algorithm
 from edgefl.algorithms.check import check_algorithm
 from edgefl.client.update import OWED, compressed, train_alone
 from edgefl.config import FederationConfig
-from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
 from edgefl.plan.spec import Plan
 from edgefl.rng import rng_for
 from edgefl.simulation.simulate import simulate
 from edgefl.types import Broadcast, ClientState, Shard
 from edgefl.wire.codecs import rounded
 from edgefl.wire.tensors import decode_models, encode_models, model_specs, size_limit, specs_of
+from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 OPTIONS = {"epochs": 1, "learning_rate": 0.3}
 

@@ -9,12 +9,12 @@ import pytest
 
 from edgefl.algorithms.clustering.clustering import cosine_distance, cosine_similarity, cut_widest, linkage
 from edgefl.config import FederationConfig
-from edgefl.learner.numpy_softmax import SoftmaxLearner
 from edgefl.simulation.simulate import simulate
 from edgefl.transport.link import Link
 from edgefl.wire.messages import Clusters, State
 from edgefl.wire.strict_json import encode_json
 from edgefl.wire.topics import Topics
+from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 playwright = pytest.importorskip("playwright.sync_api", reason="no playwright; pip install playwright")
 expect = playwright.expect

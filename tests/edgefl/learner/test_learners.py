@@ -12,9 +12,9 @@ from edgefl.algorithms.check import check_algorithm
 from edgefl.errors import DataError, PlanError
 from edgefl.learner import evaluate
 from edgefl.learner.litert import LiteRTLearner
-from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
 from edgefl.rng import rng_for
 from edgefl.types import Shard
+from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 
 @pytest.fixture(scope="session")

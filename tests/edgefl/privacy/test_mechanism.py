@@ -13,7 +13,6 @@ from edgefl.algorithms import REGISTRY, make_algorithm
 from edgefl.algorithms.arithmetic import weighted_means
 from edgefl.config import FederationConfig, PrivacyConfig, parse_config
 from edgefl.errors import ConfigError
-from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
 from edgefl.plan.spec import Plan
 from edgefl.privacy.mechanism import check_privacy, draw_cohort, private
 from edgefl.privacy.noise import key_of_seed, normal
@@ -21,6 +20,7 @@ from edgefl.rng import rng_for
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.checkpoint import encode_server_state
 from edgefl.types import ClientState, ServerState, Update
+from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 KEY = key_of_seed(7)
 CONFIG = FederationConfig(clients_per_round=2, privacy=PrivacyConfig(1.0, 0.5, 4, 1e-5))

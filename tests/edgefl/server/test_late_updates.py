@@ -14,13 +14,13 @@ from edgefl.algorithms.cohort import choose_cohort, enough_of, selected
 from edgefl.client.update import epochs_within
 from edgefl.config import FederationConfig, parse_config
 from edgefl.errors import ConfigError
-from edgefl.learner.numpy_softmax import softmax_spec
 from edgefl.plan.spec import Plan
 from edgefl.rng import rng_for
 from edgefl.server import rounds
 from edgefl.server.staleness import as_of, check_rounds, staleness_weight
 from edgefl.simulation.simulate import simulate
 from edgefl.types import ServerState, Update
+from tests.support.numpy_learner.softmax import softmax_spec
 
 
 def opened(number=3, cohort=("a", "b", "c", "d"), quorum=0.5, **more):

@@ -14,11 +14,11 @@ from edgefl.algorithms import REGISTRY, full_options, make_algorithm
 from edgefl.config import FederationConfig
 from edgefl.config.schema import PrivacyConfig
 from edgefl.errors import ConfigError
-from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
 from edgefl.plan.spec import Plan
 from edgefl.server.plausible import guarded, left_out, problem_of, step_limit
 from edgefl.simulation.simulate import simulate
 from edgefl.types import ServerState, Shard, Update
+from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 ABSURD = np.float32(3.4e38)
 

@@ -12,12 +12,12 @@ from edgefl.algorithms.base import with_assignments
 from edgefl.algorithms.cohort import choose_cohort
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
-from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
 from edgefl.plan.spec import Plan
 from edgefl.rng import rng_for
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.checkpoint import encode_mixture, encode_server_state
 from edgefl.types import ServerState, Shard
+from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 
 def plan(name, **options):

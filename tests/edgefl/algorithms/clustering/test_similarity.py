@@ -12,8 +12,8 @@ from edgefl.algorithms.clustering.similarity import (
 )
 from edgefl.algorithms.names import layer_of
 from edgefl.errors import ConfigError
-from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
 from edgefl.types import Shard
+from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 SHAPES = {
     "conv1/kernel": (3, 3, 1, 2),

@@ -7,9 +7,9 @@ import pytest
 
 from edgefl.algorithms import PERSONALIZE, make_algorithm
 from edgefl.algorithms.mixtures.gate_utilization import gate_by_class, gate_figures
-from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
 from edgefl.rng import rng_for
 from edgefl.types import ClientState
+from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 
 def made(name, options):

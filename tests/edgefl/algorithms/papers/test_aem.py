@@ -12,9 +12,9 @@ from edgefl.algorithms.papers.aem import explore
 from edgefl.algorithms.papers.ifca import picks, split_validation
 from edgefl.errors import ConfigError, DataError
 from edgefl.learner import evaluate
-from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
 from edgefl.rng import rng_for
 from edgefl.types import ClientState, Shard
+from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 QUICK = {
     "local_epochs": 6,

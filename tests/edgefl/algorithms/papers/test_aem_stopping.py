@@ -11,9 +11,9 @@ from edgefl.algorithms import FEDERATE, PERSONALIZE, make_algorithm
 from edgefl.algorithms.names import expert_name
 from edgefl.algorithms.papers.aem import selectable, waits
 from edgefl.algorithms.papers.ifca import split_validation
-from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
 from edgefl.rng import rng_for
 from edgefl.types import ClientState, ServerState, Shard, Update
+from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 
 def start(options):

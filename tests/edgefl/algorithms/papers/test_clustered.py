@@ -14,10 +14,10 @@ from edgefl.algorithms.check import check_algorithm
 from edgefl.algorithms.clustering.clusters import explain_clusters
 from edgefl.algorithms.papers.clustered import mixed
 from edgefl.errors import ConfigError
-from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
 from edgefl.rng import rng_for
 from edgefl.storage.checkpoint import decode_server_state, encode_server_state
 from edgefl.types import Broadcast, ClientState, ServerState, Shard, Update
+from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 FOUR = {"a": [1, 0], "b": [0.98, 0.199], "c": [0.6, 0.8], "d": [0, 1]}
 """Cosines: a with b .98, c with d .8, b with c .747."""

@@ -5,9 +5,9 @@ import pytest
 
 from edgefl.algorithms import PERSONALIZE, make_algorithm
 from edgefl.learner import evaluate
-from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
 from edgefl.rng import rng_for
 from edgefl.types import ClientState, ServerState
+from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 OPTIONS = {"penalty": 0.5, "personal_epochs": 2, "personal_learning_rate": 1.0}
 

@@ -12,9 +12,9 @@ from edgefl.algorithms.check import check_algorithm
 from edgefl.algorithms.clustering.clusters import explain_clusters
 from edgefl.algorithms.papers.fedap import beta, statistics
 from edgefl.errors import ConfigError
-from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
 from edgefl.rng import rng_for
 from edgefl.types import Broadcast, ClientState, ServerState, Shard, Update
+from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 POINTS = {"a": [0, 0], "b": [1, 0], "c": [4, 0], "d": [4, 3]}
 

@@ -11,9 +11,9 @@ from edgefl.algorithms.mixtures.expert_averages import expert_means, known
 from edgefl.algorithms.papers.fedmix import mixture_of
 from edgefl.errors import ConfigError, DataError
 from edgefl.learner import evaluate
-from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
 from edgefl.rng import rng_for
 from edgefl.types import ClientState, Shard, Update
+from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 
 def learner_of(options, inputs=4, features=3, classes=3, batch_size=8):

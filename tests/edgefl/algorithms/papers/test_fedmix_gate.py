@@ -3,7 +3,7 @@
 import numpy as np
 
 from edgefl.algorithms.mixtures.gate import hidden_of
-from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
+from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 
 def test_hidden_values_by_hand():

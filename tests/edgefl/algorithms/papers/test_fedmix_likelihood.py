@@ -8,9 +8,9 @@ import pytest
 from edgefl.algorithms import make_algorithm
 from edgefl.algorithms.check import check_algorithm
 from edgefl.errors import ConfigError
-from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
 from edgefl.rng import rng_for
 from edgefl.types import ClientState, Shard
+from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 OPTIONS = {"num_experts": 2, "learning_rate": 1.0, "objective": "likelihood", "server_optimizer": "none"}
 

@@ -13,9 +13,9 @@ from edgefl.algorithms.check import check_algorithm
 from edgefl.algorithms.papers.fedmix_permutation import next_pi
 from edgefl.errors import ConfigError
 from edgefl.learner import evaluate
-from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
 from edgefl.rng import rng_for
 from edgefl.types import ClientState, Shard
+from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 NAME = "fedmix-permutation"
 

@@ -12,10 +12,10 @@ from edgefl.algorithms.check import check_algorithm
 from edgefl.algorithms.registry import objectives
 from edgefl.errors import ConfigError
 from edgefl.learner.litert import LiteRTLearner
-from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
 from edgefl.plan.fill import fill_template
 from edgefl.rng import rng_for
 from edgefl.types import ClientState, Shard
+from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 FORMS = [
     {},

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from edgefl.algorithms import FEDERATE, make_algorithm
-from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
 from edgefl.rng import rng_for
 from edgefl.types import Broadcast, ClientState
+from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 
 def test_two_steps_by_hand(one):

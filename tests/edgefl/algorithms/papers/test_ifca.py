@@ -11,9 +11,9 @@ from edgefl.algorithms.check import check_algorithm
 from edgefl.algorithms.names import GLOBAL, expert_name, experts
 from edgefl.algorithms.papers.ifca import lowest, mean_losses, picks
 from edgefl.errors import ConfigError
-from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
 from edgefl.rng import rng_for
 from edgefl.types import ClientState, ServerState, Shard, Update
+from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 
 def model(bias=(0.0, 0.0)):

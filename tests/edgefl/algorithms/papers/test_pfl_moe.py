@@ -9,9 +9,9 @@ from edgefl.algorithms import PERSONALIZE, make_algorithm
 from edgefl.algorithms.mixtures.gate import split_gate
 from edgefl.errors import DataError
 from edgefl.learner import evaluate
-from edgefl.learner.numpy_softmax import SoftmaxLearner, softmax_spec
 from edgefl.rng import rng_for
 from edgefl.types import ClientState, ServerState
+from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 
 def test_gate_step_by_hand():

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from edgefl.learner.loop import StepLearner
-from edgefl.learner.numpy_rules import TRUNK, Rule, Sizes, classifier
 from edgefl.plan.spec import PlanSpec, TensorSpec
+from tests.support.numpy_learner.rules import TRUNK, Rule, Sizes, classifier
 
 _FAMILIES = {
     "aem": "aem",
@@ -27,7 +27,7 @@ _FAMILIES = {
     "pfl-mf": "pfl",
     "pfl-mfe": "pfl",
 }
-"""Algorithm -> the module `numpy_<family>` with its `rules(algorithm, sizes, options)`, and `more` for
+"""Algorithm -> the module with its `rules(algorithm, sizes, options)`, and `more` for
 weights beside the network's own; all others run the plain classifier.
 """
 
@@ -35,7 +35,7 @@ weights beside the network's own; all others run the plain classifier.
 def _rules(algorithm: str, sizes: Sizes, options: Mapping[str, Any]) -> tuple[Rule, ...]:
     if algorithm not in _FAMILIES:
         return classifier(sizes)
-    found: tuple[Rule, ...] = import_module(f"edgefl.learner.numpy_{_FAMILIES[algorithm]}").rules(
+    found: tuple[Rule, ...] = import_module(f"tests.support.numpy_learner.{_FAMILIES[algorithm]}").rules(
         algorithm, sizes, options
     )
     return found
@@ -44,7 +44,7 @@ def _rules(algorithm: str, sizes: Sizes, options: Mapping[str, Any]) -> tuple[Ru
 def _more(algorithm: str, sizes: Sizes, options: Mapping[str, Any]) -> tuple[TensorSpec, ...]:
     if algorithm not in _FAMILIES:
         return ()
-    more = getattr(import_module(f"edgefl.learner.numpy_{_FAMILIES[algorithm]}"), "more", None)
+    more = getattr(import_module(f"tests.support.numpy_learner.{_FAMILIES[algorithm]}"), "more", None)
     found: tuple[TensorSpec, ...] = more(algorithm, sizes, options) if more else ()
     return found
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.learner.numpy_rules import (
+from edgefl.plan.spec import TensorSpec
+from tests.support.numpy_learner.rules import (
     HEAD,
     TRUNK,
     Named,
@@ -23,7 +24,6 @@ from edgefl.learner.numpy_rules import (
     trains,
     under,
 )
-from edgefl.plan.spec import TensorSpec
 
 FLOOR = 1e-7
 OUTPUT_BIAS = "personal/head/bias"

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.learner.numpy_rules import (
+from edgefl.plan.spec import TensorSpec
+from tests.support.numpy_learner.rules import (
     HEAD,
     TRUNK,
     Named,
@@ -20,7 +21,6 @@ from edgefl.learner.numpy_rules import (
     trains,
     under,
 )
-from edgefl.plan.spec import TensorSpec
 
 TINY = 1e-7
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.learner.numpy_rules import Named, Rule, Sizes, classifier, classifier_slope, trains, under
 from edgefl.plan.spec import TensorSpec
+from tests.support.numpy_learner.rules import Named, Rule, Sizes, classifier, classifier_slope, trains, under
 
 ALPHA = TensorSpec("alpha", ())
 Slopes = tuple[dict[str, np.ndarray], np.ndarray]

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from edgefl.learner.numpy_rules import (
+from edgefl.plan.spec import TensorSpec
+from tests.support.numpy_learner.rules import (
     HEAD,
     TRUNK,
     Named,
@@ -19,7 +20,6 @@ from edgefl.learner.numpy_rules import (
     trains,
     under,
 )
-from edgefl.plan.spec import TensorSpec
 
 
 def rules(algorithm: str, sizes: Sizes, options: Mapping[str, Any]) -> tuple[Rule, ...]:
