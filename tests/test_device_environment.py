@@ -126,8 +126,8 @@ def device_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     # Built from a copy: a build in the checkout would leave its build/ there, and take what an older one
     # left.
     source = tmp_path_factory.mktemp("source")
-    for package in PACKAGES:
-        shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in (*PACKAGES, "tests"):
+        shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for file in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, source)
     with (base / "lock").open("w") as lock:
@@ -177,6 +177,18 @@ def test_a_32_bit_board_installs_wheels_and_needs_piwheels_for_two() -> None:
     assert {"cryptography", "safetensors", "tflite-runtime"} <= wheels.keys()
     assert {name for name, wheel in wheels.items() if "armv7l" not in wheel and "-any." not in wheel} == set()
     assert not wheels.keys() & {"ai-edge-litert", "ai-edge-quantizer", "pynacl", "scipy"}
+
+
+def test_the_wheel_holds_the_packages_alone(device_python: Path, tmp_path: Path) -> None:
+    code = (
+        "import importlib.metadata as m, json; "
+        "print(json.dumps([str(path) for path in m.files('edgefl-tinyml')]))"
+    )
+    files = [Path(name) for name in json.loads(run(device_python, "-c", code, cwd=tmp_path).stdout)]
+    installed = {path for path in files if path.parts[0] in PACKAGES and path.suffix == ".py"}
+    assert installed == {path.relative_to(ROOT) for top in PACKAGES for path in (ROOT / top).rglob("*.py")}
+    others = {path.parts[0] for path in files} - {*PACKAGES, ".."}  # "..": the command in bin/
+    assert [name for name in others if not name.endswith(".dist-info")] == []
 
 
 def test_what_needs_an_extra_says_which(device_python: Path, tmp_path: Path) -> None:

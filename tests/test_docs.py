@@ -11,6 +11,7 @@ import pytest
 
 from edgefl.cli import main as cli
 from edgefl.config import parse_config
+from tests.benchmarks.__main__ import COMMAND, benchmarks
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -39,15 +40,15 @@ def commands() -> list[str]:
         {
             line.strip().partition("  ")[0]
             for line in lines
-            if line.strip().startswith("edgefl ") and "federates" not in line
+            if line.strip().startswith(("edgefl ", COMMAND)) and "federates" not in line
         }
     )
 
 
 @pytest.mark.parametrize("line", commands())
 def test_commands_take_what_is_shown(line: str) -> None:
-    words = shlex.split(line, comments=True)[1:]
-    command: click.Command = cli.cli
+    command: click.Command = benchmarks if line.startswith(COMMAND) else cli.cli
+    words = shlex.split(line.removeprefix(COMMAND).removeprefix("edgefl"), comments=True)
     context = click.Context(command)
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
         found = command.get_command(context, words.pop(0))

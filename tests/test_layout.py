@@ -51,7 +51,7 @@ HEAVY = {
 # Rooms that run where TensorFlow is installed may import it as they load; nothing that a device imports loads
 # them.
 TENSORFLOW = ("edgefl/models/", "edgefl/compiler/", "edgefl/learner/keras.py")
-PAHO = ("edgefl/transport/", "edgefl/bench/")
+PAHO = ("edgefl/transport/",)
 UNWANTED = re.compile(r"manager|handler|helper|utils", re.IGNORECASE)
 
 DEVICE_IMPORTS = """

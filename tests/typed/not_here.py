@@ -8,7 +8,7 @@ FIVE = "tests/test_readme.py types the five commands of a federation"
 INSTALLS = "installs packages into the environment that runs the tests; .ci/run installs all extras"
 LONG = "takes minutes to hours; tests/edgefl/reproduce runs a small cut of every experiment"
 BENCH = "a measurement of minutes; tests/edgefl/bench runs it with few of everything"
-INT8 = "a measurement of minutes; tests/firmware_export/test_bench_int8.py runs it with few of everything"
+PEERS = "a measurement of minutes; tests/benchmarks/test_*.py run it with few of everything"
 AUDIT = "takes minutes; tests/edgefl/audit runs it with few clients"
 FIRMWARE = "test_typed_firmware.py types the same of docs/results/firmware.md"
 SYSTEMD = "needs a machine that systemd booted; mosquitto gets the signal that it would send"
@@ -41,10 +41,13 @@ NOT_HERE: dict[str, dict[str, str]] = {
     "docs/how-to/measure.md": {
         "edgefl reproduce ...": LONG,
         "edgefl bench device ...": BENCH,
-        "edgefl bench simulate ...": BENCH,
         "edgefl bench wire ...": BENCH,
-        "edgefl bench fleet ...": BENCH,
-        "edgefl bench firmware ...": FIRMWARE,
+        "python -m tests.benchmarks simulate ...": PEERS,
+        "python -m tests.benchmarks fleet ...": PEERS,
+        "python -m tests.benchmarks firmware ...": FIRMWARE,
+        "python -m tests.benchmarks int8 ...": PEERS,
+        "python -m tests.benchmarks monitor ...": PEERS,
+        "python -m tests.benchmarks dashboard ...": PEERS,
     },
     "docs/how-to/simulate.md": {"edgefl reproduce ...": LONG},
     "docs/how-to/report.md": {"pip install ...": INSTALLS},
@@ -59,15 +62,15 @@ NOT_HERE: dict[str, dict[str, str]] = {
     "docs/how-to/run-on-a-board.md": {"docker ...": DOCKER},
     "docs/how-to/watch-a-federation.md": {"pip install ...": INSTALLS},
     "docs/how-to/what-a-fleet-survives.md": {"make test-faults": FAULTS},
-    "docs/results/dashboard.md": {"edgefl bench dashboard ...": BENCH},
+    "docs/results/dashboard.md": {"python -m tests.benchmarks dashboard ...": PEERS},
     "docs/results/device.md": {"edgefl bench device ...": BENCH},
-    "docs/results/fleet.md": {"edgefl bench fleet ...": BENCH},
-    "docs/results/int8.md": {"python -m firmware_export bench-int8 ...": INT8},
+    "docs/results/fleet.md": {"python -m tests.benchmarks fleet ...": PEERS},
+    "docs/results/int8.md": {"python -m tests.benchmarks int8 ...": PEERS},
     "docs/results/label-audit.md": {"edgefl audit labels ...": AUDIT},
-    "docs/results/monitor.md": {"edgefl bench monitor ...": BENCH},
+    "docs/results/monitor.md": {"python -m tests.benchmarks monitor ...": PEERS},
     "docs/results/pfl-moe-full.md": {"edgefl reproduce ...": LONG},
     "docs/results/reproduce.md": {"edgefl reproduce NAME ...": LONG},
-    "docs/results/simulate.md": {"edgefl bench simulate ...": BENCH},
+    "docs/results/simulate.md": {"python -m tests.benchmarks simulate ...": PEERS},
     "docs/results/wire.md": {"edgefl bench wire ...": BENCH},
     "docs/tutorial/two-boards.md": {
         "python3 -m venv ...": INSTALLS,

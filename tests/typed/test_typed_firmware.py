@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 
 from firmware_export.firmware.firmware import not_runnable
 from firmware_export.firmware.targets import TARGETS
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -63,6 +66,8 @@ def test_to_a_microcontroller_and_an_update(desk: Any, page: Callable[[str], Any
 
 
 def test_firmware_is_measured(desk: Any, page: Callable[[str], Any]) -> None:
-    measured = page("docs/results/firmware.md").take("edgefl bench firmware")
-    said = desk.run(measured, {"--samples 1000 --cmsis-nn PATH": "--samples 20 --data digits"})
+    measured = page("docs/results/firmware.md").take("python -m tests.benchmarks firmware")
+    said = desk.run(
+        f"cd {ROOT}; {measured}", {"--samples 1000 --cmsis-nn PATH": "--samples 20 --data digits"}
+    )
     assert "20 samples, the same bytes in tflite-micro" in said

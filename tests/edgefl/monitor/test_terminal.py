@@ -10,11 +10,11 @@ pytest.importorskip("textual")
 
 from textual.widgets import Input, Static
 
-from edgefl.bench.monitor_fleet import Fleet, round_messages
 from edgefl.errors import LinkError
 from edgefl.monitor.device_list import DeviceList
 from edgefl.monitor.terminal import DeviceScreen, Monitor
 from edgefl.monitor.view import View, snapshot
+from tests.benchmarks.watching.simulated_devices import Fleet, round_messages
 
 OPENED = 1000.0
 

@@ -1,0 +1,278 @@
+"""`python -m tests.benchmarks ...`: edgefl beside named peers, each pair measured in one run."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from edgefl.cli.commands.bench import print_result
+from edgefl.errors import EdgeflError
+from edgefl.system.progress import Telling
+from tests.benchmarks.firmware.comparison import render as render_firmware
+from tests.benchmarks.firmware.comparison import run_firmware_bench
+from tests.benchmarks.firmware.int8 import KINDS, MODELS, run_int8_bench
+from tests.benchmarks.firmware.int8 import render as render_int8
+from tests.benchmarks.fleet.comparison import Sizes, run_fleet_bench
+from tests.benchmarks.fleet.comparison import render as render_fleet
+from tests.benchmarks.simulate.comparison import render as render_simulate
+from tests.benchmarks.simulate.comparison import run_simulate_bench
+from tests.benchmarks.watching.dashboard import render as render_dashboard
+from tests.benchmarks.watching.dashboard import run_dashboard_bench
+from tests.benchmarks.watching.monitor import render as render_monitor
+from tests.benchmarks.watching.monitor import run_monitor_bench
+from tests.benchmarks.watching.simulated_devices import Fleet
+
+COMMAND = "python -m tests.benchmarks"
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@click.group()
+def benchmarks() -> None:
+    """Measure edgefl beside a named peer. Run this in the root of a clone.
+
+    Example: python -m tests.benchmarks fleet --quick
+    """
+
+
+@benchmarks.command()
+@click.option(
+    "--repeats",
+    type=click.IntRange(1),
+    default=5,
+    show_default=True,
+    help="Processes of each peer; the medians are printed.",
+)
+@click.option(
+    "--torch-python",
+    help="A Python that has torch, if this one has not.  [default: this one if it has torch]",
+)
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON there too.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def simulate(repeats: int, torch_python: str | None, out: Path | None, as_json: bool) -> None:
+    """Client steps a second beside PyTorch, Keras fit and tf.function, one core each; then one process
+    against two, and memory.
+
+    \b
+    Example:
+      python -m tests.benchmarks simulate --repeats 5 --torch-python ~/torch/bin/python
+    """
+    with Telling() as tell:
+        result = run_simulate_bench(repeats, torch_python, tell)
+    print_result(result, render_simulate, out, as_json)
+
+
+@benchmarks.command()
+@click.option("--quick", is_flag=True, help="Only the ten clients beside their peers.")
+@click.option(
+    "--repeats",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="Runs of each beside the others; the medians are printed.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(0),
+    default=0,
+    help="Run each larger fleet with so many workers too.  [default: not]",
+)
+@click.option(
+    "--flwr-python",
+    help="A Python that has flwr, in a virtual environment of its own  [default: Flower is left out]",
+)
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON there too.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def fleet(
+    quick: bool, repeats: int, workers: int, flwr_python: str | None, out: Path | None, as_json: bool
+) -> None:
+    """Seconds a round, the aggregator's memory and lost messages with 10, 100 and 500 stub clients; beside
+    bare paho, and Flower.
+
+    A stub client has a connection, a certificate and keys of its own and speaks the device's protocol; its
+    update is noise.
+
+    \b
+    Example:
+      python -m tests.benchmarks fleet --repeats 3 --flwr-python ~/flwr/bin/python
+    """
+    if quick and workers:
+        raise click.UsageError(
+            "workers are for the larger fleets, which --quick does not run; leave out --quick or --workers"
+        )
+    asked = [
+        f" --workers {workers}" if workers else "",
+        f" --flwr-python {flwr_python}" if flwr_python else "",
+    ]
+    given = "".join([" --quick" * quick, f" --repeats {repeats}", *asked])
+    sizes = Sizes(loads=()) if quick else Sizes(workers=workers)
+    with Telling() as tell:
+        result = run_fleet_bench(sizes, repeats, flwr_python, f"{COMMAND} fleet{given}", tell)
+    print_result(result, render_fleet, out, as_json)
+
+
+@benchmarks.command()
+@click.option(
+    "--samples",
+    type=click.IntRange(1),
+    default=1000,
+    show_default=True,
+    help="Held-out samples that all places must agree on.",
+)
+@click.option(
+    "--data",
+    type=click.Choice(["fashion-mnist", "digits"]),
+    default="fashion-mnist",
+    show_default=True,
+    help="The data set.",
+)
+@click.option(
+    "--cmsis-nn",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Arm's CMSIS-NN, with the CMSIS core's headers in it.",
+)
+@click.option(
+    "--keep", type=click.Path(path_type=Path, file_okay=False), help="Keep states and exports there."
+)
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON there too.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def firmware(
+    samples: int, data: str, cmsis_nn: Path | None, keep: Path | None, out: Path | None, as_json: bool
+) -> None:
+    """Flash, RAM and instructions of two mixtures' C on Cortex-M3, M4 and M7, beside TensorFlow Lite Micro's
+    arena and CMSIS-NN's kernels.
+
+    \b
+    Example:
+      python -m tests.benchmarks firmware --cmsis-nn CMSIS_5
+    """
+    given = f"--samples {samples} --data {data}" + (" --cmsis-nn PATH" if cmsis_nn else "")
+    with Telling() as tell:
+        result = run_firmware_bench(samples, data, cmsis_nn, keep, f"{COMMAND} firmware {given}", tell)
+    print_result(result, render_firmware, out, as_json)
+
+
+@benchmarks.command(
+    epilog="Example: python -m tests.benchmarks int8 --clients 6 --rounds 4 --out runs/int8",
+)
+@click.option(
+    "--data",
+    "data",
+    multiple=True,
+    type=click.Choice(list(MODELS)),
+    help="Only on this (may be given again).",
+)
+@click.option(
+    "--kind",
+    "kinds",
+    multiple=True,
+    type=click.Choice(list(KINDS)),
+    help="Only mixtures of this kind (may be given again).",
+)
+@click.option("--clients", type=click.IntRange(2), default=6, show_default=True, help="Of each federation.")
+@click.option("--rounds", type=click.IntRange(1), default=4, show_default=True)
+@click.option(
+    "--weights",
+    type=click.Choice(["8", "4", "3"]),
+    default="8",
+    show_default=True,
+    help="Bits of dense weights, device route.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Keeps the mixtures, and int8.json.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def int8(
+    data: tuple[str, ...],
+    kinds: tuple[str, ...],
+    clients: int,
+    rounds: int,
+    weights: str,
+    out: Path,
+    as_json: bool,
+) -> None:
+    """Accuracy of every client's mixture in float and in int8: by the device route, and by TensorFlow's
+    converter.
+
+    A run that was interrupted goes on: a federation that is in --out is not played again.
+    """
+    with Telling() as tell:
+        result = run_int8_bench(
+            kinds or KINDS, data or tuple(MODELS), clients, rounds, int(weights), out, tell
+        )
+    print_result(result, render_int8, out / "int8.json", as_json)
+
+
+def _simulated_devices(command: F) -> F:
+    """Add the options of a benchmark over simulated devices."""
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+        click.option(
+            "--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON there too."
+        ),
+        click.option(
+            "--seconds",
+            type=click.FloatRange(1.0),
+            default=60.0,
+            show_default=True,
+            help="How long to measure.",
+        ),
+        click.option(
+            "--period",
+            type=click.FloatRange(0.1),
+            default=5.0,
+            show_default=True,
+            help="Seconds between a device's statuses.",
+        ),
+        click.option(
+            "--devices",
+            type=click.IntRange(1, 2000),
+            default=500,
+            show_default=True,
+            help="Simulated devices.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@benchmarks.command()
+@_simulated_devices
+def monitor(devices: int, period: float, seconds: float, out: Path | None, as_json: bool) -> None:
+    """Processor time and memory of `edgefl monitor` while hundreds of devices speak.
+
+    \b
+    Example:
+      python -m tests.benchmarks monitor --devices 500 --seconds 60
+    """
+    given = f"{COMMAND} monitor --devices {devices} --period {period:g} --seconds {seconds:g}"
+    with Telling() as tell:
+        result = run_monitor_bench(Fleet(devices=devices, period_s=period), seconds, given, tell)
+    print_result(result, render_monitor, out, as_json)
+
+
+@benchmarks.command()
+@_simulated_devices
+def dashboard(devices: int, period: float, seconds: float, out: Path | None, as_json: bool) -> None:
+    """Processor time and memory of `edgefl dashboard` while hundreds of devices speak and one browser's
+    stream is read.
+
+    \b
+    Example:
+      python -m tests.benchmarks dashboard --devices 500 --seconds 60
+    """
+    given = f"{COMMAND} dashboard --devices {devices} --period {period:g} --seconds {seconds:g}"
+    with Telling() as tell:
+        result = run_dashboard_bench(Fleet(devices=devices, period_s=period), seconds, given, tell)
+    print_result(result, render_dashboard, out, as_json)
+
+
+if __name__ == "__main__":
+    try:
+        benchmarks()
+    except EdgeflError as error:
+        sys.exit(f"benchmarks: {error}")

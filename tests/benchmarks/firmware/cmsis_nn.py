@@ -1,0 +1,228 @@
+"""The peer of the firmware benchmark: Arm's CMSIS-NN kernels on the same graph, called one after the other
+without an interpreter.
+
+`python -m tests.benchmarks.firmware.cmsis_nn MODEL DIRECTORY TARGET` prints one JSON line. Somewhere in
+DIRECTORY lie CMSIS-NN (arm_nnfunctions.h and its sources) and the CMSIS core's headers. Convolutions,
+poolings and dense layers run, nothing else: activation functions, products and sums are left out, so that the
+figure is less than what a whole inference with these kernels takes. Instructions do not depend on values,
+which are all zero here.
+"""
+
+import json
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgefl.errors import EdgeflError, ExportError
+from firmware_export.firmware.firmware import Built, Size, run_built
+from firmware_export.firmware.project import project_files
+from firmware_export.firmware.targets import TARGETS, Target
+from firmware_export.firmware.toolchain import ARM, run
+from firmware_export.tflite.network import Network, Operator, read_network
+
+FLAGS = ("-std=c99", "-O3", "-w", "-ffunction-sections", "-fdata-sections")
+SOURCES = ("Convolution", "FullyConnected", "Pooling", "NNSupport")
+SAME = 0
+
+
+def measure(model: bytes, directory: Path, target: Target) -> dict[str, Any]:
+    """Return instructions of an inference, bytes of code and constants, and the operators left out.
+    ExportError without CMSIS-NN.
+    """
+    network = read_network(model)
+    calls = list(_calls(network))
+    left_out = sorted({op.name for op in network.operators} - KERNELS.keys() - {"RESHAPE"})
+    with tempfile.TemporaryDirectory(prefix="edgefl-cmsis-nn-") as name:
+        work = Path(name)
+        built = _build(network, calls, directory.resolve(), target, work)
+        size = int(np.prod(network.tensor(network.inputs[0]).shape))
+        ran = run_built(built, np.zeros((3, size), np.int8), work)
+    return {
+        "instructions": round(float(ran.ticks.mean()) * float(target.tick)),
+        "flash_bytes": built.model.flash,
+        "left_out": left_out,
+    }
+
+
+def _build(network: Network, calls: Sequence[str], directory: Path, target: Target, work: Path) -> Built:
+    header = next(iter(sorted(directory.rglob("arm_nnfunctions.h"))), None)
+    compiler = next(iter(sorted(directory.rglob("cmsis_compiler.h"))), None)
+    if header is None or compiler is None:
+        lacking = "arm_nnfunctions.h" if header is None else "cmsis_compiler.h"
+        raise ExportError(
+            f"{directory} holds no {lacking}, expected CMSIS-NN with the CMSIS core's headers; give another "
+            "--cmsis-nn"
+        )
+    size_in, size_out = (network.tensor(i).size for i in (network.inputs[0], network.outputs[0]))
+    defines = f"#define MODEL_INPUT_BYTES {size_in}\n#define MODEL_OUTPUT_BYTES {size_out}\n"
+    model_h = (
+        f"#ifndef MODEL_H\n#define MODEL_H\n#include <stdint.h>\n{defines}void model_invoke(const int8_t "
+        "*input, int8_t *output);\n#endif\n"
+    )
+    for path, text in project_files({"model.h": model_h, "model.c": _source(network, calls)}, target).items():
+        if not path.startswith("ports/"):
+            (work / path).parent.mkdir(parents=True, exist_ok=True)
+            (work / path).write_text(text)
+    sources = [
+        each
+        for each in sorted(header.parents[1].rglob("*_s8*.c"))
+        if any(kind in each.parent.name for kind in SOURCES)
+    ]
+    sources += sorted(header.parents[1].rglob("arm_q7_to_q15_with_offset.c"))
+    include = [f"-I{header.parent}", f"-I{compiler.parent}", "-Imodel"]
+    own = [work / "main.c", work / "semihosting.c", work / "startup.c", work / "model" / "model.c"]
+    run(
+        [
+            ARM,
+            *target.flags,
+            *FLAGS,
+            "-fno-tree-loop-distribute-patterns",
+            *include,
+            "-c",
+            *map(str, [*own, *sources]),
+        ],
+        work,
+    )
+    objects = [f"{each.stem}.o" for each in [*own, *sources]]
+    run(
+        [
+            ARM,
+            *target.flags,
+            "-nostdlib",
+            "-Wl,--gc-sections",
+            "-T",
+            "link.ld",
+            *objects,
+            "-lgcc",
+            "-o",
+            "firmware.elf",
+        ],
+        work,
+    )
+    told = run(["arm-none-eabi-size", "firmware.elf"], work).splitlines()[1].split()
+    image = Size(int(told[0]), int(told[1]), int(told[2]))
+    return Built(target, work / "firmware.elf", image, image, size_out)
+
+
+def _source(network: Network, calls: Sequence[str]) -> str:
+    buffers = {
+        i
+        for op in network.operators
+        for i in (*op.inputs, *op.outputs)
+        if i >= 0 and network.tensor(i).data is None
+    }
+    lines = [
+        f"static int8_t t{i}[{network.tensor(i).size}] __attribute__((aligned(4)));" for i in sorted(buffers)
+    ]
+    constants = {
+        i for op in network.operators for i in op.inputs if i >= 0 and network.tensor(i).data is not None
+    }
+    for i in sorted(constants):
+        tensor = network.tensor(i)
+        kind = "int32_t" if tensor.dtype == "INT32" else "int8_t"
+        values = ",".join(map(str, np.asarray(tensor.data).ravel().tolist()))
+        lines.append(f"static const {kind} c{i}[{tensor.size}] __attribute__((aligned(4))) = {{{values}}};")
+    result = network.outputs[0]
+    return (
+        '#include "model.h"\n#include "arm_nnfunctions.h"\nstatic int32_t scratch[16384];\n'
+        + "\n".join(lines)
+        + "\nvoid model_invoke(const int8_t *input, int8_t *output)\n{\n    (void)input;\n"
+        + "    cmsis_nn_context context = {scratch, sizeof scratch};\n"
+        + "".join(f"    {{ {call} }}\n" for call in calls)
+        + f"    for (int i = 0; i < MODEL_OUTPUT_BYTES; i++) {{\n        output[i] = t{result}[i];\n    "
+        "}\n}\n"
+    )
+
+
+def _calls(network: Network) -> Iterator[str]:
+    for operator in network.operators:
+        if operator.name in KERNELS:
+            yield KERNELS[operator.name](network, operator)
+
+
+def _dims(shape: Sequence[int]) -> str:
+    return "{" + ", ".join(map(str, shape)) + "}"
+
+
+def _padding(operator: Operator, inputs: Sequence[int], outputs: Sequence[int], kernel: Sequence[int]) -> str:
+    """Return {w, h} of the padding before; shapes are n, h, w, c, the kernel is h, w."""
+    if operator.options["padding"] != SAME:
+        return "{0, 0}"
+    strides = (operator.options["strideH"], operator.options["strideW"])
+    before = [max((outputs[1 + i] - 1) * strides[i] + kernel[i] - inputs[1 + i], 0) // 2 for i in (0, 1)]
+    return f"{{{before[1]}, {before[0]}}}"
+
+
+def _convolution(network: Network, operator: Operator) -> str:
+    deep = operator.name == "CONV_2D"
+    source = network.tensor(operator.inputs[0])
+    kernel = network.tensor(operator.inputs[1])
+    out = network.tensor(operator.outputs[0])
+    channels = out.shape[3]
+    many = (
+        f"static int32_t multiplier[{channels}], shift[{channels}]; cmsis_nn_per_channel_quant_params "
+        "quantized = {multiplier, shift};"
+    )
+    stride = f"{{{operator.options['strideW']}, {operator.options['strideH']}}}"
+    pad = _padding(operator, source.shape, out.shape, kernel.shape[1:3])
+    multiple = "" if deep else f"{channels // source.shape[3]}, "
+    kind, name = ("conv", "arm_convolve_wrapper_s8") if deep else ("dw_conv", "arm_depthwise_conv_wrapper_s8")
+    return (
+        f"{many} cmsis_nn_{kind}_params params = {{128, 0, {multiple}{stride}, {pad}, {{1, 1}}, {{-128, "
+        f"127}}}}; cmsis_nn_dims in = {_dims(source.shape)}, filter = {_dims(kernel.shape)}, bias = {{1, 1, "
+        f"1, {channels}}}; cmsis_nn_dims out = {_dims(out.shape)}; {name}(&context, &params, &quantized, "
+        f"&in, t{source.index}, &filter, c{kernel.index}, &bias, {_bias(operator)}, &out, t{out.index});"
+    )
+
+
+def _dense(network: Network, operator: Operator) -> str:
+    source = network.tensor(operator.inputs[0])
+    kernel = network.tensor(operator.inputs[1])
+    out = network.tensor(operator.outputs[0])
+    rows, columns = kernel.shape
+    return (
+        "cmsis_nn_per_tensor_quant_params quantized = {1 << 30, 0}; cmsis_nn_fc_params params = {128, 0, "
+        f"0, {{-128, 127}}}}; cmsis_nn_dims in = {{1, 1, 1, {columns}}}, filter = {{{columns}, 1, 1, "
+        f"{rows}}}, out = {{1, 1, 1, {rows}}}, bias = out; arm_fully_connected_s8(&context, &params, "
+        f"&quantized, &in, t{source.index}, &filter, c{kernel.index}, &bias, {_bias(operator)}, &out, "
+        f"t{out.index});"
+    )
+
+
+def _pooling(network: Network, operator: Operator) -> str:
+    source = network.tensor(operator.inputs[0])
+    out = network.tensor(operator.outputs[0])
+    height = operator.options["filterHeight"]
+    width = operator.options["filterWidth"]
+    stride = f"{{{operator.options['strideW']}, {operator.options['strideH']}}}"
+    name = "arm_max_pool_s8" if operator.name == "MAX_POOL_2D" else "arm_avgpool_s8"
+    return (
+        f"cmsis_nn_pool_params params = {{{stride}, "
+        f"{_padding(operator, source.shape, out.shape, (height, width))}, {{-128, 127}}}}; cmsis_nn_dims in "
+        f"= {_dims(source.shape)}, filter = {{1, {height}, {width}, 1}}, out = {_dims(out.shape)}; "
+        f"{name}(&context, &params, &in, t{source.index}, &filter, &out, t{out.index});"
+    )
+
+
+def _bias(operator: Operator) -> str:
+    return f"c{operator.inputs[2]}" if len(operator.inputs) > 2 and operator.inputs[2] >= 0 else "0"
+
+
+KERNELS = {
+    "CONV_2D": _convolution,
+    "DEPTHWISE_CONV_2D": _convolution,
+    "FULLY_CONNECTED": _dense,
+    "MAX_POOL_2D": _pooling,
+    "AVERAGE_POOL_2D": _pooling,
+}
+
+
+if __name__ == "__main__":
+    try:
+        print(json.dumps(measure(Path(sys.argv[1]).read_bytes(), Path(sys.argv[2]), TARGETS[sys.argv[3]])))
+    except (EdgeflError, OSError) as error:
+        sys.exit(str(error))

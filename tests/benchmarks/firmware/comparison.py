@@ -1,0 +1,213 @@
+"""Our C beside TensorFlow Lite Micro and CMSIS-NN, on the same graphs, counted by QEMU."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig
+from edgefl.errors import EdgeflError
+from edgefl.storage.checkpoint import encode_mixture
+from edgefl.system.files import SECRET, write_atomic
+from edgefl.system.host import machine
+
+CORES = ("cortex-m3", "cortex-m4", "cortex-m7")
+SEED = 1
+DEADLINE_S = 1800.0
+CODE_BYTES = 75_000
+"""About what TensorFlow Lite Micro's own code takes on an M3 with reference kernels: 110 KB of image less a
+model of 35 KB, measured for another three-expert mixture. No package registry has its sources, so that it is
+not compiled here.
+"""
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A mixture to measure: what trains it, and bits of its dense weights. The mixture of the first of two
+    clients after two rounds.
+    """
+
+    name: str
+    algorithm: str
+    model: ModelConfig
+    options: dict[str, Any]
+    weights: int = 8
+
+
+_STEP = {"batch_size": 32, "learning_rate": 0.05}
+_SMALL = {"filters1": 8, "filters2": 12, "hidden": 16, "dropout": 0.2}
+_MFE: dict[str, Any] = {"epochs": 2, "adapt_epochs": 3, "gate_epochs": 5, **_STEP}
+GRAPHS = (
+    Graph("LeNet-5, pfl-mfe", "pfl-mfe", ModelConfig("lenet5"), _MFE),
+    Graph("LeNet-5, pfl-mfe, dense weights of 3 bits", "pfl-mfe", ModelConfig("lenet5"), _MFE, weights=3),
+    Graph(
+        "aem-cnn 8/12/16, aem of three experts",
+        "aem",
+        ModelConfig("aem-cnn", options=_SMALL),
+        {
+            "num_experts": 2,
+            "epochs": 2,
+            "local_epochs": 6,
+            "gate_epochs": 10,
+            "gate": "cnn",
+            "gate_options": {"filters1": 4, "filters2": 4, "hidden": 8},
+            "local_options": _SMALL,
+            **_STEP,
+        },
+    ),
+)
+
+
+def run_firmware_bench(
+    samples: int, data: str, cmsis_nn: Path | None, out: Path | None, command: str, say: Say
+) -> dict[str, Any]:
+    """Train each graph, export it for a Cortex-M4 and return one row a graph; `out` keeps the exports.
+    EdgeflError when a process fails.
+    """
+    rows = []
+    with ExitStack() as stack:
+        directory = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="edgefl-bench-")))
+        for number, graph in enumerate(GRAPHS):
+            home = directory / f"graph{number}"
+            train(graph, data, home / "state")
+            say(f"{graph.name}: trained")
+            asked = [
+                "--state",
+                str(home / "state"),
+                "-o",
+                str(home / "export"),
+                "--target",
+                "cortex-m4",
+                "--samples",
+                str(samples),
+            ]
+            asked += ["--weights", str(graph.weights)]
+            text = _process("edgefl", "export", *asked, "--json")
+            certificate = json.loads(text)
+            peers = (
+                {} if cmsis_nn is None else {core: _peer(home / "export", cmsis_nn, core) for core in CORES}
+            )
+            rows.append(_row(graph, certificate, peers))
+            say(f"{graph.name}: {certificate['golden']['samples']} samples, the same bytes everywhere")
+    tools = certificate["tools"] | {name: version(name) for name in ("ai-edge-quantizer", "ai-edge-litert")}
+    return {"machine": machine(), "versions": tools, "command": command, "data": data, "rows": rows}
+
+
+def train(graph: Graph, data: str, state: Path) -> None:
+    """Federate two clients for two rounds and write the first one's state directory, as a device keeps it."""
+    from edgefl.algorithms.plans import build_plan
+    from edgefl.data import load_data, make_shards
+    from edgefl.data.npz import save_shard
+    from edgefl.plan.spec import save_plan
+    from edgefl.simulation.simulate import simulate
+
+    config = FederationConfig(
+        rounds=2, algorithm=graph.algorithm, options=graph.options, model=graph.model, seed=SEED
+    )
+    dataset = load_data(DataConfig(data, 1600, 3000), SEED)
+    shards = list(make_shards(dataset, PartitionConfig("dirichlet", 2), SEED).values())
+    plan, initial = build_plan(config)
+    made = simulate(plan, initial, {f"client{i}": shard for i, shard in enumerate(shards)}, config)
+    save_plan(plan, state / "plan")
+    write_atomic(state / "mixture.safetensors", encode_mixture(made.mixtures["client0"]), SECRET)
+    save_shard(state / "shard.npz", shards[0])
+    note = {
+        "data": str((state / "shard.npz").resolve()),
+        "id": "client0",
+        "federation": config.name,
+        "seed": SEED,
+    }
+    write_atomic(state / "device.json", json.dumps(note).encode(), SECRET)
+
+
+def _row(graph: Graph, certificate: dict[str, Any], peers: dict[str, Any]) -> dict[str, Any]:
+    costs = {cost["target"]: cost for cost in certificate["cost"]}
+    cores = {}
+    for core in CORES:
+        if core not in costs:
+            why = next(place["reason"] for place in certificate["parity"] if place["place"] == core)
+            raise EdgeflError(f"nothing was measured on {core}: {why}")
+        peer = peers.get(core)
+        cores[core] = costs[core] | {
+            "cmsis_nn": peer,
+            "instructions_over_cmsis_nn": costs[core]["instructions_mean"] / peer["instructions"]
+            if peer
+            else None,
+        }
+    arena = certificate["tflm"]["arena_bytes"]
+    model = certificate["tflm"]["model_bytes"]
+    own = cores["cortex-m3"]
+    return {
+        "graph": graph.name,
+        "samples": certificate["golden"]["samples"],
+        "parity": [place["place"] for place in certificate["parity"] if place["status"] == "equal"],
+        "accuracy_float": certificate["accuracy"]["accuracy_float"],
+        "accuracy_int8": certificate["accuracy"]["accuracy_int8"],
+        "macs": sum(layer["macs"] for layer in certificate["layers"]),
+        "cores": cores,
+        "tflm": {"arena_bytes": arena, "model_bytes": model, "image_bytes": model + CODE_BYTES},
+        "ram_over_arena": own["ram_bytes"] / arena,
+        "flash_over_image": own["flash_bytes"] / (model + CODE_BYTES),
+    }
+
+
+def _peer(export: Path, directory: Path, core: str) -> Any:
+    return json.loads(
+        _process("tests.benchmarks.firmware.cmsis_nn", str(export / "model.tflite"), str(directory), core)
+    )
+
+
+def _process(*words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", *words], capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
+    if done.returncode:
+        raise EdgeflError(f"{' '.join(words[:2])} failed: {done.stderr.strip()[-1500:]}")
+    return done.stdout
+
+
+def render(result: dict[str, Any]) -> str:
+    """Return the result as text for a terminal."""
+    lines = [
+        f"{result['command']}\n{result['machine']}; "
+        f"{', '.join(f'{k} {v}' for k, v in result['versions'].items())}"
+    ]
+    for row in result["rows"]:
+        lines += ["", *_lines(row)]
+    return "\n".join(lines)
+
+
+def _lines(row: dict[str, Any]) -> Sequence[str]:
+    tflm = row["tflm"]
+    lines = [
+        f"{row['graph']}: {row['macs']:,} MACs; {row['samples']} samples, the same bytes in "
+        f"{', '.join(row['parity'])}",
+        f"{'':10} {'flash B':>9} {'RAM B':>7} {'stack B':>7} {'instructions':>12} {'CMSIS-NN kernels':>16} "
+        f"{'ours over them':>14}",
+    ]
+    for core, cost in row["cores"].items():
+        peer = cost["cmsis_nn"]
+        ratio = cost["instructions_over_cmsis_nn"]
+        beside = (
+            f"{peer['instructions']:16,} {ratio:14.2f}"
+            if peer
+            else f"{'not measured':>16} {'--cmsis-nn PATH':>14}"
+        )
+        lines.append(
+            f"{core:10} {cost['flash_bytes']:9,} {cost['ram_bytes']:7,} {cost['stack_bytes']:7,} "
+            f"{cost['instructions_mean']:12,} {beside}"
+        )
+    lines += [
+        f"TFLM's arena {tflm['arena_bytes']:,} B (its wheel): our RAM is {row['ram_over_arena']:.2f} of it, "
+        "target .4",
+        f"TFLM's image about {tflm['image_bytes']:,} B (model {tflm['model_bytes']:,} + code "
+        f"{CODE_BYTES:,}): our flash is {row['flash_over_image']:.2f} of it, target .3",
+    ]
+    return lines

@@ -1,0 +1,232 @@
+"""What int8 costs every client of a federation, by the device route and by TensorFlow's converter."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig
+from edgefl.data import load_data, make_shards
+from edgefl.data.npz import load_shard, save_shard
+from edgefl.plan.fill import fill_template
+from edgefl.rng import rng_for
+from edgefl.runs.directory import versions
+from edgefl.system.files import write_atomic
+from edgefl.system.host import machine
+from edgefl.types import Shard
+from firmware_export.quantize.dense_weights import with_few_values
+from firmware_export.quantize.device_route import RECIPES, quantize
+from firmware_export.quantize.quantize import mixing_of
+from firmware_export.quantize.ranges import observe
+from firmware_export.tflite.graph import read_graph
+from firmware_export.tflite.interpreter import accuracy, load, outputs
+from tests.benchmarks.firmware.mixing import agreement as by_formula
+
+SAMPLES = 256
+TRAIN = 4000
+TEST = 6000
+MODELS: Mapping[str, ModelConfig] = {
+    "fashion-mnist": ModelConfig("lenet5", (28, 28, 1), 10),
+    "cifar10": ModelConfig("lenet5", (32, 32, 3), 10, {"filters1": 8, "filters2": 16}),
+    "uci-har": ModelConfig("cnn1d", (128, 9), 6),
+}
+_GATES: Mapping[str, dict[str, Any]] = {
+    "fashion-mnist": {"gate": "cnn"},
+    "cifar10": {"gate": "cnn"},
+    "uci-har": {"gate": "cnn1d", "gate_options": {"filters1": 8, "filters2": 8, "hidden": 8}},
+}
+_STEP = {"batch_size": 20, "learning_rate": 0.05}
+OPTIONS: Mapping[str, dict[str, Any]] = {
+    "aem": {
+        "num_experts": 2,
+        "epochs": 2,
+        "local_epochs": 15,
+        "local_learning_rate": 1e-3,
+        "gate_epochs": 15,
+        **_STEP,
+    },
+    "pfl-mfe": {"epochs": 2, "adapt_epochs": 10, "gate_epochs": 10, "baseline_epochs": 0, **_STEP},
+    "fedmix": {
+        "num_experts": 3,
+        "epochs": 2,
+        "batch_size": 20,
+        "learning_rate": 0.05,
+        "server_learning_rate": 0.01,
+    },
+    "ifca": {"num_experts": 2, "epochs": 2, **_STEP},
+}
+KINDS = tuple(OPTIONS)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A client's accuracies on its own held-out samples, in per cent; agreement: of the device route's
+    answers with float's.
+
+    mixing: the agreement by each formula of `tests.benchmarks.firmware.mixing`, of mixtures of probabilities.
+    """
+
+    kind: str
+    data: str
+    client: str
+    samples: int
+    accuracy_float: float
+    device: float
+    converter: float
+    agreement: float
+    mixing: Mapping[str, float]
+
+
+def federation(kind: str, data: str, clients: int, rounds: int) -> FederationConfig:
+    """Return the configuration that is measured."""
+    own = _GATES[data] if kind == "aem" else {}
+    return FederationConfig(
+        name="int8",
+        rounds=rounds,
+        algorithm=kind,
+        options={**OPTIONS[kind], **own},
+        model=MODELS[data],
+        data=DataConfig(data, TRAIN, TEST),
+        partition=PartitionConfig("dirichlet", clients, {"alpha": 0.5}),
+    )
+
+
+def play(config: FederationConfig, out: Path) -> None:
+    """Play the federation and keep each client's float model and shard in `out`."""
+    from edgefl.algorithms.plans import build_plan
+    from edgefl.simulation.simulate import simulate
+
+    dataset = load_data(config.data, config.seed)
+    shards = make_shards(dataset, config.partition, config.seed)
+    plan, initial = build_plan(config)
+    for client, mixture in simulate(plan, initial, shards, config).mixtures.items():
+        save_shard(out / f"{client}.npz", shards[client])
+        write_atomic(
+            out / f"{client}.tflite", fill_template(plan.template, plan.spec.bindings, mixture.weights)
+        )
+
+
+def measure(kind: str, data: str, client: str, model: bytes, shard: Shard, dense: int = 8) -> Row:
+    """Quantize one client's model by both routes, with the same calibration samples, and measure it on its
+    held-out ones.
+
+    dense: bits of dense weights by the device route.
+    """
+    from firmware_export.quantize.convert import convert_float
+
+    x = shard.x_test
+    y = shard.y_test
+    calibration = shard.x_train[rng_for(1, 0, "calibration").permutation(len(shard.x_train))[:SAMPLES]]
+    expected, _ = outputs(load(model), x)
+    made = quantize(model, observe(model, calibration), RECIPES[0])
+    made = with_few_values(made, calibration, dense) if dense < 8 else made
+    ours, _ = outputs(load(made, reference=True), x)
+    theirs, _ = outputs(load(convert_float(model, calibration), reference=True), x)
+    mixes = mixing_of(read_graph(model)) == "probabilities"
+    formulas = vars(by_formula(model, calibration, x)) if mixes else {}
+    floats, device, converter = (100 * accuracy(each, y) for each in (expected, ours, theirs))
+    return Row(
+        kind,
+        data,
+        client,
+        len(y),
+        floats,
+        device,
+        converter,
+        float((ours.argmax(axis=1) == expected.argmax(axis=1)).mean()),
+        formulas,
+    )
+
+
+def run_int8_bench(
+    kinds: Sequence[str],
+    data: Sequence[str],
+    clients: int,
+    rounds: int,
+    dense: int,
+    out: Path,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """Return a row a client, and for each federation the mean and the worst loss of each route, in points.
+
+    dense: bits of dense weights by the device route.
+    out: keeps each client's float model and shard; a federation that is there is not played again.
+    """
+    rows: list[Row] = []
+    for name in data:
+        for kind in kinds:
+            home = out / f"{name}-{kind}-{clients}-{rounds}"
+            home.mkdir(parents=True, exist_ok=True)
+            if len(list(home.glob("*.tflite"))) < clients:
+                say(f"{kind} on {name}: {clients} clients, {rounds} rounds")
+                play(federation(kind, name, clients, rounds), home)
+            for path in sorted(home.glob("*.tflite")):
+                row = measure(
+                    kind, name, path.stem, path.read_bytes(), load_shard(path.with_suffix(".npz")), dense
+                )
+                rows.append(row)
+                say(
+                    f"  {row.client}: float {row.accuracy_float:.2f}, device {row.device:.2f}, converter "
+                    f"{row.converter:.2f}"
+                )
+    return {
+        "machine": machine(),
+        "versions": versions(),
+        "clients": clients,
+        "rounds": rounds,
+        "dense": dense,
+        "rows": [vars(row) for row in rows],
+        "federations": summaries(rows),
+    }
+
+
+def summaries(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return mean and worst losses against float of each federation, in points: above 0 is lost."""
+    found = []
+    for kind, data in dict.fromkeys((row.kind, row.data) for row in rows):
+        own = [row for row in rows if (row.kind, row.data) == (kind, data)]
+        device, converter = (
+            np.array([row.accuracy_float - getattr(row, route) for row in own])
+            for route in ("device", "converter")
+        )
+        formulas = own[0].mixing
+        found.append(
+            {
+                "kind": kind,
+                "data": data,
+                "clients": len(own),
+                "float": float(np.mean([row.accuracy_float for row in own])),
+                "device_mean": float(device.mean()),
+                "device_worst": float(device.max()),
+                "converter_mean": float(converter.mean()),
+                "converter_worst": float(converter.max()),
+                "agreement": float(np.mean([row.agreement for row in own])),
+                "mixing": {
+                    formula: float(np.mean([row.mixing[formula] for row in own])) for formula in formulas
+                },
+            }
+        )
+    return found
+
+
+def render(result: dict[str, Any]) -> str:
+    """Return the table: losses in points, mean and worst client of each federation."""
+    lines = [f"{result['machine']}; {', '.join(f'{k} {v}' for k, v in result['versions'].items())}"]
+    lines.append(
+        f"{'data':14} {'kind':8} {'float':>6} {'device: mean':>13} {'worst':>6} {'converter: mean':>16} "
+        f"{'worst':>6} {'as float':>9}"
+    )
+    for row in result["federations"]:
+        lines.append(
+            f"{row['data']:14} {row['kind']:8} {row['float']:6.2f} {row['device_mean']:13.2f} "
+            f"{row['device_worst']:6.2f} {row['converter_mean']:16.2f} {row['converter_worst']:6.2f} "
+            f"{row['agreement']:9.4f}"
+        )
+        if row["mixing"]:
+            lines.append(
+                "  as float, mixing "
+                + ", ".join(f"{formula} {share:.4f}" for formula, share in row["mixing"].items())
+            )
+    return "\n".join(lines)

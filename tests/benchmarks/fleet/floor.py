@@ -1,0 +1,111 @@
+"""One process of the fleet benchmark's floor: `floor serve|answer URL CA BYTES CLIENTS ROUNDS [FIRST]`.
+
+paho as it is, QoS 1: no chunks, receipts, signatures or journal.
+
+In each round the server publishes one message of BYTES and waits until every client has answered with one of
+the same size. What is sent is random bytes; nothing is aggregated or kept. A process of CLIENTS clients has
+those from number FIRST on.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+from typing import Any
+from urllib.parse import urlsplit
+
+import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion
+
+from edgefl.system.host import peak_rss_mb
+
+DEADLINE_S = 120.0
+READY = "floor/ready"
+DOWN = "floor/down"
+UP = "floor/up"
+END = "floor/end"
+
+
+def connect(
+    url: str, ca: str, name: str, subscribed: list[str], take: Any
+) -> tuple[paho.Client, threading.Event]:
+    """Return a connected client whose messages go to `take`, and an event that is set once the broker took
+    the subscription.
+    """
+    client = paho.Client(CallbackAPIVersion.VERSION2, client_id=name, protocol=paho.MQTTv311)
+    there = threading.Event()
+    if ca:
+        client.tls_set(ca)
+    client.on_message = take
+    client.on_subscribe = lambda *_: there.set()
+    client.on_connect = lambda client, *_: client.subscribe([(topic, 1) for topic in subscribed])
+    where = urlsplit(url)
+    client.connect(str(where.hostname), where.port or 1883, keepalive=20)
+    client.loop_start()
+    return client, there
+
+
+def serve(url: str, ca: str, size: int, clients: int, rounds: int) -> dict[str, Any]:
+    """Play the rounds; returns seconds of each."""
+    changed = threading.Condition()
+    counts = {READY: 0, UP: 0}
+
+    def take(client: paho.Client, given: Any, message: paho.MQTTMessage) -> None:
+        with changed:
+            counts[message.topic.rpartition("/")[0]] += 1
+            changed.notify_all()
+
+    def wait(topic: str, count: int) -> None:
+        with changed:
+            if not changed.wait_for(lambda: counts[topic] >= count, DEADLINE_S):
+                raise TimeoutError(f"{counts[topic]} of {count} messages on {topic}")
+
+    client, there = connect(url, ca, "floor-server", [f"{READY}/+", f"{UP}/+"], take)
+    there.wait(DEADLINE_S)
+    print("up", flush=True)
+    wait(READY, clients)
+    seconds = []
+    model = os.urandom(size)
+    for number in range(rounds):
+        began = time.perf_counter()
+        client.publish(DOWN, model, qos=1)
+        wait(UP, clients * (number + 1))
+        seconds.append(time.perf_counter() - began)
+    client.publish(END, b"", qos=1).wait_for_publish(DEADLINE_S)
+    client.disconnect()
+    return {"seconds": seconds}
+
+
+def answer(url: str, ca: str, size: int, clients: int, rounds: int, first: int) -> dict[str, Any]:
+    """Run the clients until the server says that it is over; returns the process's peak memory."""
+    numbers = range(first, first + clients)
+    ended = {number: threading.Event() for number in numbers}
+
+    def taker(number: int, update: bytes) -> Any:
+        def take(client: paho.Client, given: Any, message: paho.MQTTMessage) -> None:
+            if message.topic == END:
+                ended[number].set()
+            else:
+                client.publish(f"{UP}/{number}", update, qos=1)
+
+        return take
+
+    links = [
+        connect(url, ca, f"floor-{number}", [DOWN, END], taker(number, os.urandom(size)))
+        for number in numbers
+    ]
+    for number, (client, there) in zip(numbers, links, strict=True):
+        there.wait(DEADLINE_S)
+        client.publish(f"{READY}/{number}", b"", qos=1)
+    for each in ended.values():
+        if not each.wait(DEADLINE_S):
+            raise TimeoutError("the server did not say that it is over")
+    for client, _ in links:
+        client.disconnect()
+    return {"peak_rss_mb": peak_rss_mb()}
+
+
+if __name__ == "__main__":
+    role, url, ca, *numbers = sys.argv[1:]
+    print(json.dumps((serve if role == "serve" else answer)(url, ca, *map(int, numbers))))

@@ -1,0 +1,239 @@
+"""One federation of stub clients: `edgefl aggregator start --security`, mosquitto with certificates and
+access list, real updates.
+"""
+
+import json
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from edgefl.algorithms import PERSONALIZE, full_options
+from edgefl.errors import EdgeflError
+from edgefl.plan.spec import Plan, save_plan
+from edgefl.security.enrolment import load_enrolment, tls_context
+from edgefl.system.host import peak_rss_mb
+from edgefl.transport.link import Link, Message
+from edgefl.wire.messages import Summary
+from edgefl.wire.strict_json import decode_json
+from edgefl.wire.tensors import encode_weights
+from edgefl.wire.topics import Topics
+from tests.benchmarks.fleet.broker import WATCH, make_keys, secured_broker
+from tests.benchmarks.process import children, clients_a_process, cpu_s, running
+from tests.support.numpy_learner.softmax import softmax_spec
+
+INPUTS = 60
+CLASSES = 10
+DROPPED = "$SYS/broker/publish/messages/dropped"
+SETTLE_S = 2.5
+"""For the broker's last word on what it dropped: it says so each second."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is measured: so many clients, a model of so many bytes, so many rounds; `timeout_s` for the whole
+    of it.
+
+    `workers`: so many processes take the uploads, 0: the aggregator does.
+    """
+
+    clients: int
+    model_bytes: int
+    rounds: int
+    timeout_s: float = 600.0
+    workers: int = 0
+
+
+def client_ids(count: int) -> list[str]:
+    """Return the clients' names."""
+    return [f"stub-{i:03d}" for i in range(count)]
+
+
+def write_plan(directory: Path, model_bytes: int) -> int:
+    """Write a plan of the numpy learner and initial weights; returns the bytes of its weights, at most
+    `model_bytes`.
+    """
+    spec = softmax_spec(
+        "fedavg",
+        inputs=INPUTS,
+        features=(model_bytes // 4 - CLASSES) // (INPUTS + CLASSES),
+        classes=CLASSES,
+        options=full_options("fedavg", {}),
+    )
+    save_plan(Plan(spec, b"", b""), directory)
+    rng = np.random.default_rng(1)
+    weights = {each.name: rng.normal(0, 0.1, each.shape).astype(np.float32) for each in spec.weights}
+    (directory / "initial.safetensors").write_bytes(encode_weights(weights))
+    return sum(each.nbytes for each in weights.values())
+
+
+def run_fleet(load: Load, directory: Path) -> dict[str, Any]:
+    """Play a federation in an empty directory and return what it took; EdgeflError when it does not come to
+    its end.
+    """
+    ids = client_ids(load.clients)
+    broker = make_keys(directory, ids)
+    size = write_plan(directory / "plan", load.model_bytes)
+    name = "fleet"
+    out = directory / "out"
+    (directory / "federation.toml").write_text(
+        f'[federation]\nname = "{name}"\nrounds = {load.rounds}\nmin_clients = {load.clients}\nquorum = 1.0\n'
+        f'deadline_s = {load.timeout_s}\n[algorithm]\nname = "fedavg"\n'
+    )
+    edgefl = [sys.executable, "-m", "edgefl", "aggregator", "start", "--security", str(broker)]
+    lead = [
+        *edgefl,
+        "--config",
+        str(directory / "federation.toml"),
+        "--plan",
+        str(directory / "plan"),
+        "--out",
+        str(out),
+    ]
+    lead += ["--workers", str(load.workers)] if load.workers else []
+    files = [str(directory / f"{client_id}.enrol") for client_id in ids]
+    together = clients_a_process(load.clients)
+    clients = [sys.executable, "-m", "tests.benchmarks.fleet.stub_client", name, str(together), *files]
+    with ExitStack() as stack:
+        stack.enter_context(secured_broker(directory, broker))
+        watch = Watch(directory, name)
+        stack.callback(watch.link.close)
+        began = time.time()
+        aggregator = stack.enter_context(running(lead, directory / "aggregator.log"))
+        stubs = stack.enter_context(running(clients, directory / "stubs.log", stdout=subprocess.PIPE))
+        summaries, peaks_mb, used_s = watch.until_personal(aggregator, stubs, load.timeout_s)
+        told = json.loads(_output(stubs, directory / "stubs.log"))
+        if aggregator.wait(60):
+            raise EdgeflError(
+                f"the aggregator ended with {aggregator.returncode}: {_last(directory / 'aggregator.log')}"
+            )
+        dropped = watch.dropped_by_broker()
+    times = [summary.ts for summary in summaries if summary.phase != PERSONALIZE]
+    seconds = [later - earlier for earlier, later in pairwise(times)]
+    return {
+        "clients": load.clients,
+        "model_bytes": size,
+        "rounds": load.rounds,
+        "first_round_s": times[0] - began,
+        "round_s": median(seconds),
+        "round_s_range": [min(seconds), max(seconds)],
+        "workers": load.workers,
+        "aggregator_cpu_s": used_s[0],
+        "aggregator_mb": peaks_mb[0],
+        "workers_cpu_s": used_s[1:],
+        "workers_mb": peaks_mb[1:],
+        "client_process_mb": told["peak_rss_mb"],
+        "clients_a_process": together,
+        "bytes_a_round": _bytes_a_round(told["clients"], load.rounds),
+        **_account(out, told["clients"], load, dropped),
+    }
+
+
+class Watch:
+    """Reads summaries and the broker's own count of dropped messages."""
+
+    def __init__(self, directory: Path, federation: str) -> None:
+        self._directory = directory
+        own = load_enrolment(directory / f"{WATCH}.enrol")
+        self.link = Link(own.broker, "edgefl-watch", context=tls_context(own))
+        self.link.subscribe(Topics(federation).root + "/round/+/summary", DROPPED)
+        self._dropped = 0
+
+    def _take(self, timeout_s: float) -> Summary | None:
+        event = self.link.get(timeout_s)
+        if not isinstance(event, Message):
+            return None
+        if event.topic == DROPPED:
+            self._dropped = int(event.payload)
+            return None
+        return decode_json(Summary, event.payload)
+
+    def until_personal(
+        self, aggregator: "subprocess.Popen[str]", stubs: "subprocess.Popen[str]", timeout_s: float
+    ) -> tuple[list[Summary], list[float], list[float]]:
+        """Return the rounds' summaries, that of the personalization last, and what the aggregator and then
+        each of its workers needed: peak memory in MB, and seconds of processor time a round after the first.
+        """
+        until = time.monotonic() + timeout_s
+        found = list[Summary]()
+        used = list[list[float]]()
+        pids = [aggregator.pid]
+        peaks = dict[int, float]()
+        while time.monotonic() < until and aggregator.poll() is None and not stubs.poll():
+            if summary := self._take(0.5):
+                found.append(summary)
+                pids = pids if used else [aggregator.pid, *children(aggregator.pid)]
+                used.append([cpu_s(pid) for pid in pids])
+            for pid in pids:
+                peaks[pid] = max(
+                    peaks.get(pid, 0.0), peak_rss_mb(pid)
+                )  # NaN of one that has ended is not larger
+            if summary and summary.phase == PERSONALIZE:
+                spent = [
+                    (last - first) / max(1, len(used) - 2)
+                    for first, last in zip(used[0], used[-2], strict=True)
+                ]
+                return found, list(peaks.values()), spent
+        for process, name in ((aggregator, "aggregator"), (stubs, "stubs")):
+            if process.poll():
+                raise EdgeflError(
+                    f"{name} ended with {process.returncode} after {len(found)} rounds: "
+                    f"{_last(self._directory / f'{name}.log')}"
+                )
+        raise EdgeflError(
+            f"the federation was not done after {timeout_s:g} s: {len(found)} rounds; run it on a quieter "
+            "machine"
+        )
+
+    def dropped_by_broker(self) -> int:
+        """Return how many messages the broker dropped since it started."""
+        until = time.monotonic() + SETTLE_S
+        while (left := until - time.monotonic()) > 0:
+            self._take(left)
+        return self._dropped
+
+
+def _output(stubs: "subprocess.Popen[str]", log: Path) -> str:
+    out, _ = stubs.communicate(timeout=120)
+    if stubs.returncode:
+        raise EdgeflError(f"the stub clients ended with {stubs.returncode}: {_last(log)}")
+    return str(out).splitlines()[-1]
+
+
+def _last(log: Path) -> str:
+    return " ".join(log.read_text().strip().splitlines()[-1:])
+
+
+def _bytes_a_round(clients: list[dict[str, Any]], rounds: int) -> dict[str, float]:
+    """Payload bytes of a client by round, the plan and the personalization in it: the medians, and what the
+    worst one sent.
+    """
+    up, down = ([client[f"bytes_{way}"] / rounds for client in clients] for way in ("up", "down"))
+    return {"up": median(up), "down": median(down), "most_up": max(up), "most_down": max(down)}
+
+
+def _account(out: Path, clients: list[dict[str, Any]], load: Load, dropped: int) -> dict[str, Any]:
+    """Return what became of the updates: each client's was to be accepted once a round."""
+    with sqlite3.connect(out / "journal.sqlite") as database:
+        rows = database.execute(
+            "select number, client_id, count(*) from accepted where phase != ? group by number, client_id",
+            (PERSONALIZE,),
+        )
+        accepted = sum(count == 1 for *_, count in rows)
+        left_out = sum(len(json.loads(row[0])) for row in database.execute("select dropped from round"))
+    return {
+        "updates_expected": load.clients * load.rounds,
+        "updates_accepted_once": accepted,
+        "clients_left_out": left_out,
+        "dropped_by_broker": dropped,
+        "dropped_by_clients": sum(client["dropped"] for client in clients),
+        "rejected": sum(client["rejected"] for client in clients),
+    }

@@ -1,0 +1,78 @@
+"""One simulation of the simulate benchmark: `run PLAN SAMPLES CLIENTS COHORT SAMPLES_EACH ROUNDS PROCESSES`.
+
+Prints client steps a second over the rounds but the first, in which processes start and open the plan.
+"""
+
+import json
+import math
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from edgefl.config import FederationConfig
+from edgefl.data.dataset import Dataset
+from edgefl.data.mapped import MappedShards
+from edgefl.data.partitions.client_partition import Allotment, client_ids
+from edgefl.plan.spec import PlanSpec, load_plan
+from edgefl.runs.pipeline import light
+from edgefl.simulation.simulate import Record, simulate
+from edgefl.types import ServerState
+
+TEST_SHARE = 5
+"""One test sample for so many training samples."""
+
+
+def random_shards(spec: PlanSpec, directory: Path, clients: int, samples: int) -> MappedShards:
+    """Return shards over random pictures, as a run of `edgefl simulate` has them: uint8, memory-mapped.
+
+    They are written client by client: what is measured is the memory of a simulation, not that of drawing its
+    data.
+    """
+    rng = np.random.default_rng(1)
+    tests = max(1, samples // TEST_SHARE)
+    labels = []
+    for name, count in (("x_train", samples), ("x_test", tests)):
+        labels.append(rng.integers(0, spec.num_classes, clients * count))
+        with (directory / f"{name}.npy").open("wb") as file:
+            header = {"descr": "|u1", "fortran_order": False, "shape": (clients * count, *spec.input_shape)}
+            np.lib.format.write_array_header_1_0(file, header)
+            for _ in range(clients):
+                file.write(rng.bytes(count * math.prod(spec.input_shape)))
+    none = np.zeros(0, np.float32)
+    allotments = {
+        client_id: Allotment(np.arange(samples) + i * samples, np.arange(tests) + i * tests)
+        for i, client_id in enumerate(client_ids(clients))
+    }
+    return MappedShards(directory, Dataset(none, labels[0], none, labels[1], spec.num_classes), allotments)
+
+
+def main(
+    plan_directory: Path, given: Path, clients: int, cohort: int, samples: int, rounds: int, processes: int
+) -> None:
+    """Run it, and print one JSON line: steps a second."""
+    plan = load_plan(plan_directory)
+    with np.load(given) as file:
+        initial = {spec.name: file[spec.name] for spec in plan.spec.weights}
+    config = replace(FederationConfig(), rounds=rounds, clients_per_round=cohort)
+    size = plan.spec.signature("train").batch_size
+    steps = 0
+    seconds = 0.0
+    epochs = int(plan.spec.options["epochs"])
+
+    def count(state: ServerState, record: Record) -> None:
+        nonlocal steps, seconds
+        if record.round > 1:
+            steps += sum(-(-int(each["num_samples"]) // size) * epochs for each in record.updates.values())
+            seconds += record.seconds
+
+    with tempfile.TemporaryDirectory(prefix="edgefl-bench-") as directory:
+        shards = random_shards(plan.spec, Path(directory), clients, samples)
+        simulate(plan, initial, shards, config, processes=processes, progress=count, ended=light)
+    print(json.dumps({"steps_per_second": steps / seconds, "steps": steps}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), *map(int, sys.argv[3:]))

@@ -1,0 +1,66 @@
+"""The firmware benchmark's peer, and how its rows are put together."""
+
+import pytest
+
+from edgefl.errors import EdgeflError, ExportError
+from firmware_export.firmware.targets import TARGETS
+from firmware_export.tflite.network import read_network
+from tests.benchmarks.firmware.cmsis_nn import _calls, measure
+from tests.benchmarks.firmware.comparison import CORES, GRAPHS, _row, render
+
+CERTIFICATE = {
+    "golden": {"samples": 7},
+    "accuracy": {"accuracy_float": 0.9, "accuracy_int8": 0.8},
+    "layers": [{"macs": 100}, {"macs": 23}],
+    "tflm": {"arena_bytes": 1000, "model_bytes": 25_000},
+    "parity": [{"place": name, "status": "equal", "reason": ""} for name in ("host", *CORES)],
+    "cost": [
+        {
+            "target": core,
+            "flash_bytes": 10_000,
+            "ram_bytes": 250,
+            "stack_bytes": 64,
+            "instructions_mean": 3000,
+            "instructions_worst": 3001,
+        }
+        for core in CORES
+    ],
+}
+
+
+def test_ratios_are_of_the_peers() -> None:
+    row = _row(GRAPHS[0], CERTIFICATE, {core: {"instructions": 6000} for core in CORES})
+    assert (row["ram_over_arena"], row["flash_over_image"], row["macs"]) == (0.25, 0.1, 123)
+    assert row["cores"]["cortex-m4"]["instructions_over_cmsis_nn"] == 0.5
+    text = render(
+        {
+            "command": "python -m tests.benchmarks firmware",
+            "machine": "here",
+            "versions": {"gcc": "1"},
+            "rows": [row],
+        }
+    )
+    assert "0.50" in text and "0.25 of it, target .4" in text and "here; gcc 1" in text
+
+
+def test_without_a_peer_or_a_core_it_says_so() -> None:
+    text = render({"command": "", "machine": "", "versions": {}, "rows": [_row(GRAPHS[0], CERTIFICATE, {})]})
+    assert "not measured" in text and "--cmsis-nn PATH" in text
+    absent = [
+        {"place": core, "status": "not run", "reason": "qemu-system-arm is not installed"} for core in CORES
+    ]
+    with pytest.raises(EdgeflError, match="cortex-m3: qemu-system-arm is not installed"):
+        _row(GRAPHS[0], CERTIFICATE | {"cost": [], "parity": absent}, {})
+
+
+def test_kernels_are_called_in_the_graphs_order(bundle) -> None:
+    calls = list(_calls(read_network((bundle / "model.tflite").read_bytes())))
+    kinds = [
+        "convolve" if "arm_convolve" in call else "pool" if "pool" in call else "dense" for call in calls
+    ]
+    assert kinds == ["convolve", "pool", "convolve", "pool", *["dense"] * 7]
+
+
+def test_a_folder_without_cmsis_nn_is_refused(bundle, tmp_path) -> None:
+    with pytest.raises(ExportError, match=r"holds no arm_nnfunctions\.h"):
+        measure((bundle / "model.tflite").read_bytes(), tmp_path, TARGETS["cortex-m4"])

@@ -1,0 +1,218 @@
+"""The messages of many devices and their aggregator from one process and one connection: what monitor and
+dashboard are measured with.
+
+    python -m tests.benchmarks.watching.simulated_devices mqtt://localhost:1883 --devices 500
+
+Nothing is trained: figures are drawn. Each device says its status (retained) and its metrics once a period,
+and takes part in rounds: task, announced update, receipt, metrics. A few are offline, paused, slow or
+rejected. Clusters are told after each round.
+"""
+
+import math
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import click
+import numpy as np
+
+from edgefl import __version__
+from edgefl.transport.link import Link
+from edgefl.wire.messages import Begin, Clusters, Metrics, Receipt, State, Status, Summary, Task
+from edgefl.wire.strict_json import encode_json
+from edgefl.wire.topics import Topics
+
+PLAN = "0" * 64
+GROUPS = 4
+SIZE = 60_000
+Due = tuple[float, str, bytes, bool]
+"""When in the round, in seconds; topic; payload; retained."""
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Who speaks: `devices` of them, statuses and metrics each `period_s` seconds, rounds of `round_s`, of
+    which `cohort` take part.
+    """
+
+    federation: str = "fleet"
+    devices: int = 500
+    period_s: float = 5.0
+    round_s: float = 20.0
+    rounds: int = 1000
+    seed: int = 1
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The client ids."""
+        return tuple(f"pi-{i:03d}" for i in range(self.devices))
+
+
+def fate(index: int) -> str:
+    """Return what becomes of a device in every round: most answer in time."""
+    return {7: "offline", 17: "paused", 27: "slow", 37: "rejected"}.get(index % 50, "fine")
+
+
+def round_messages(fleet: Fleet, session: str, number: int, now: float) -> list[Due]:
+    """Return all that is said in a round that opens at `now` (seconds since 1970), sorted by when."""
+    return sorted(_round(fleet, session, number, now), key=lambda due: due[0])
+
+
+def messages_per_s(fleet: Fleet) -> float:
+    """Return how many messages a second that is, from the second round on."""
+    return len(round_messages(fleet, "", 2, 0.0)) / fleet.round_s
+
+
+def _round(fleet: Fleet, session: str, number: int, now: float) -> Iterator[Due]:
+    topics = Topics(fleet.federation)
+    rng = np.random.default_rng([fleet.seed, number])
+    deadline_s = 0.9 * fleet.round_s
+    ids = fleet.ids
+    fates = {client_id: fate(i) for i, client_id in enumerate(ids)}
+    asked = [client_id for client_id in ids if fates[client_id] not in ("offline", "paused")]
+    told = State(
+        fleet.federation, session, "federate", number, fleet.rounds, len(asked), deadline_s, PLAN, now
+    )
+    yield 0.0, topics.state, encode_json(told), True
+    nonce = secrets.token_hex(8)
+    came = 0
+    losses = 2.0 / math.sqrt(number) + rng.normal(0, 0.05, len(ids))
+    task = encode_json(
+        Task(
+            session, number, "federate", PLAN, {"global": PLAN}, {}, 1, deadline_s, "fp32", 0, 0.0, nonce, now
+        )
+    )
+    for i, client_id in enumerate(ids):
+        yield from _periodic(fleet, topics, client_id, i, number, float(losses[i]), now)
+        if client_id not in asked:
+            continue
+        yield 0.1, topics.device(client_id, "task"), task, False
+        if fates[client_id] == "slow":
+            continue
+        took = float(rng.uniform(0.1, 0.8)) * deadline_s
+        sha256 = f"{number:032x}{i:032x}"
+        values = {"loss": float(losses[i]), "seconds": took}
+        begin = Begin(
+            client_id, session, number, PLAN, sha256, SIZE, 1, 245760, 40 + i, values, nonce, now + took
+        )
+        yield took, topics.upload(client_id, sha256, "begin"), encode_json(begin), False
+        outcome, reason = (
+            ("rejected", "global/fc1/kernel is not finite; restart it")
+            if fates[client_id] == "rejected"
+            else ("ok", "")
+        )
+        came += outcome == "ok"
+        yield (
+            took + 0.02,
+            topics.device(client_id, "receipt"),
+            encode_json(Receipt(number, sha256, outcome, (), reason, nonce, now + took)),
+            False,
+        )
+    dropped = tuple(client_id for client_id in asked if fates[client_id] != "fine")
+    scores = np.clip(1 - losses / 2.5, 0, 1)
+    low, high = np.percentile(scores, (10, 90)).tolist()
+    summary = Summary(
+        number,
+        "federate",
+        came,
+        float(losses.mean()),
+        float(scores.mean()),
+        low,
+        high,
+        came * SIZE,
+        len(asked) * SIZE,
+        deadline_s,
+        dropped,
+        now + deadline_s,
+    )
+    yield deadline_s, topics.summary(number), encode_json(summary), False
+    placed = {client_id: (i + number * (i % 10 == 0)) % GROUPS for i, client_id in enumerate(ids)}
+    yield (
+        deadline_s + 0.05,
+        topics.clusters,
+        encode_json(Clusters(session, number, placed, "", (), (), (), math.nan, now)),
+        True,
+    )
+
+
+def _periodic(
+    fleet: Fleet, topics: Topics, client_id: str, index: int, number: int, loss: float, now: float
+) -> Iterator[Due]:
+    """Yield a device's statuses and metrics of a round."""
+    kind = fate(index)
+    at = (index / fleet.devices) * fleet.period_s if number > 1 else 0.0
+    paused = "on battery" if kind == "paused" else ""
+    while at < fleet.round_s:
+        status = Status(
+            client_id, f"{index:016x}", kind != "offline", now, 40 + index, __version__, now + at, paused
+        )
+        yield at, topics.device(client_id, "status"), encode_json(status), True
+        if kind != "offline":
+            values = {"loss": loss, "accuracy": max(0.0, 1 - loss / 2.5)} | {
+                f"gate_{k}": (k + 1) / 10 for k in range(GROUPS)
+            }
+            metrics = Metrics(
+                client_id, number, values, 45.0 + index % 7, 70.0, 40.0 + index % 20 + at, 3.0, now + at
+            )
+            yield at, topics.device(client_id, "metrics"), encode_json(metrics), False
+        at += fleet.period_s
+
+
+def speak(url: str, fleet: Fleet, seconds: float) -> int:
+    """Publish rounds for so many seconds and return how many messages that were. Raises LinkError."""
+    link = Link(url, f"edgefl-fleet-{secrets.token_hex(8)}")
+    session = secrets.token_hex(8)
+    said = 0
+    until = time.monotonic() + seconds
+    number = 0
+    try:
+        while time.monotonic() < until:
+            number = number + 1
+            opened = time.monotonic()
+            for due_s, topic, payload, retained in round_messages(fleet, session, number, time.time()):
+                if (wait_s := min(opened + due_s, until) - time.monotonic()) > 0:
+                    link.get(
+                        wait_s
+                    )  # nothing is subscribed to: this waits, and raises when the link is broken
+                if time.monotonic() >= until:
+                    break
+                link.publish(topic, payload, qos=0, retain=retained)
+                said += 1
+            if (wait_s := min(opened + fleet.round_s, until) - time.monotonic()) > 0:
+                link.get(wait_s)
+    finally:
+        link.close()
+    return said
+
+
+@click.command()
+@click.argument("broker")
+@click.option("--federation", default=Fleet.federation, show_default=True)
+@click.option("--devices", type=click.IntRange(1, 2000), default=Fleet.devices, show_default=True)
+@click.option(
+    "--period",
+    type=click.FloatRange(0.1),
+    default=Fleet.period_s,
+    show_default=True,
+    help="Seconds between a device's statuses.",
+)
+@click.option(
+    "--round",
+    "round_s",
+    type=click.FloatRange(1.0),
+    default=Fleet.round_s,
+    show_default=True,
+    help="Seconds of a round.",
+)
+@click.option(
+    "--seconds", type=click.FloatRange(1.0), default=60.0, show_default=True, help="How long to speak."
+)
+def main(broker: str, federation: str, devices: int, period: float, round_s: float, seconds: float) -> None:
+    """Speak for many devices."""
+    said = speak(broker, Fleet(federation, devices, period, round_s), seconds)
+    click.echo(f"{said} messages of {devices} devices in {seconds:g} s")
+
+
+if __name__ == "__main__":
+    main()
