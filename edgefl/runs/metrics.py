@@ -1,8 +1,5 @@
-"""How a personalized federation is measured: over clients, over classes, and against true groups. Pure
-functions.
-"""
+"""How a personalized federation is measured: over clients and over classes. Pure functions."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,24 +72,3 @@ def balanced(by_class: ArrayLike) -> float:
 def global_test(by_class: ArrayLike, counts: ArrayLike) -> float:
     """Return the plain accuracy on a test set with `counts` samples of each class."""
     return local_test(by_class, counts)
-
-
-def adjusted_rand_index(truth: Sequence[int], found: Sequence[int]) -> float:
-    """Return how well two groupings of the same clients agree: 1 the same, 0 as by chance.
-
-    Hubert and Arabie, Comparing partitions, 1985. Two groupings that both put all into one group, or each
-    alone, agree (1).
-    """
-    one, two = (np.unique(np.asarray(each), return_inverse=True)[1] for each in (truth, found))
-    table = np.zeros((one.max(initial=0) + 1, two.max(initial=0) + 1))
-    np.add.at(table, (one, two), 1)
-
-    def pairs(counts: Vector) -> float:
-        return float((counts * (counts - 1) / 2).sum())
-
-    both = pairs(table)
-    rows = pairs(table.sum(axis=1))
-    columns = pairs(table.sum(axis=0))
-    chance = rows * columns / max(pairs(np.array([float(len(one))])), 1.0)
-    most = (rows + columns) / 2
-    return 1.0 if most == chance else (both - chance) / (most - chance)

@@ -16,7 +16,7 @@ from edgefl.data.partitions.client_partition import Allotment
 from edgefl.errors import StateError
 from edgefl.privacy.accountant import spent
 from edgefl.runs.directory import read_json
-from edgefl.runs.metrics import Spread, adjusted_rand_index, global_test, local_test, spread
+from edgefl.runs.metrics import Spread, global_test, local_test, spread
 from edgefl.simulation.engines.site import Ending
 from edgefl.simulation.simulate import Simulation
 
@@ -104,7 +104,9 @@ def summarize(
         summary["clustering"] = told
     both = [row for row in rows if "truth" in row and "cluster" in row]
     if both:
-        summary["adjusted_rand_index"] = adjusted_rand_index(
+        from sklearn.metrics import adjusted_rand_score
+
+        summary["adjusted_rand_index"] = adjusted_rand_score(
             [row["truth"] for row in both], [row["cluster"] for row in both]
         )
     usage = dict.fromkeys(key for row in rows for key in row["diagnostics"])
