@@ -46,6 +46,7 @@ EXTRAS = {
     "sklearn": "aggregator",
     "amqtt": "broker",
     "tflite_micro": "export",
+    "jinja2": "plots",
     "matplotlib": "plots",
     "ray": "ray",
     "PIL": "images",
