@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edgefl.errors import PlanError
 from edgefl.plan.spec import TensorSpec
 
 Tensor = Any
@@ -108,17 +107,6 @@ def adamw(
     """Return keras.optimizers.AdamW (Loshchilov and Hutter, arXiv:1711.05101)."""
     base = adam(learning_rate, beta_1=beta_1, beta_2=beta_2, epsilon=epsilon, weight_decay=weight_decay)
     return Optimizer("adamw", base.hyper, base.slots, base.update)
-
-
-def make_optimizer(name: str, **hyper: Any) -> Optimizer:
-    """Return the optimizer of that name; PlanError for an unknown name or keyword."""
-    known: dict[str, Callable[..., Optimizer]] = {"sgd": sgd, "adam": adam, "adamw": adamw}
-    if name not in known:
-        raise PlanError(f"unknown optimizer {name!r}; known are {', '.join(known)}")
-    try:
-        return known[name](**hyper)
-    except TypeError as error:
-        raise PlanError(f"optimizer {name} with {hyper}: {error}; leave out what it does not take") from error
 
 
 def _present(**hyper: float) -> dict[str, float]:

@@ -4,7 +4,7 @@ import json
 from collections import ChainMap
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -112,8 +112,3 @@ class Stages:
         run.write("gates.json", gates(simulation))
         run.write("summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
         return {**summary, "records": records}
-
-
-def seeded(stages: tuple[Stage, ...], seed: int) -> tuple[Stage, ...]:
-    """Return the stages with this seed."""
-    return tuple(replace(stage, config=replace(stage.config, seed=seed)) for stage in stages)

@@ -62,13 +62,6 @@ def local_test(by_class: ArrayLike, class_share: ArrayLike) -> float:
     return float(np.average(accuracy[known], weights=share[known])) if known.any() else float("nan")
 
 
-def balanced(by_class: ArrayLike) -> float:
-    """Return the mean of the accuracies by class, float[classes], over the classes that have samples."""
-    accuracy = np.asarray(by_class, np.float64)
-    accuracy = accuracy[np.isfinite(accuracy)]
-    return float(accuracy.mean()) if len(accuracy) else float("nan")
-
-
 def global_test(by_class: ArrayLike, counts: ArrayLike) -> float:
     """Return the plain accuracy on a test set with `counts` samples of each class."""
     return local_test(by_class, counts)

@@ -167,11 +167,6 @@ def valid_until(certificate: str) -> float:
     return _load(certificate).not_valid_after_utc.timestamp()
 
 
-def common_name(certificate: str) -> str:
-    """Return whose a certificate is; ConfigError when this is none."""
-    return str(_load(certificate).subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
-
-
 def _load(certificate: str) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(certificate.encode())

@@ -24,7 +24,6 @@ REFUSES = "refuses "
 back by itself.
 """
 Outcome = Literal["ok", "wait", "missing", "rejected"]
-OUTCOMES = ("ok", "wait", "missing", "rejected")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ from firmware_export.firmware.field_program import Updates, field_files
 from firmware_export.firmware.targets import OPTIONS, Target
 
 PLACE = re.compile(r"@([A-Z_]+)@")
-PRODUCT = ("CMakeLists.txt.in", "toolchain.cmake.in", "link.ld.in", "README.md.in")
 PORTABLE = ("board.h", "main.c", "print.h")
 BARE = ("semihosting.c", "startup.c")
 

@@ -14,9 +14,8 @@ import pytest
 from edgefl.compiler import objective as of
 from edgefl.compiler.compile import compile_program
 from edgefl.compiler.network import Network
-from edgefl.compiler.optimizer import Optimizer, adam, adamw, make_optimizer, sgd
+from edgefl.compiler.optimizer import Optimizer, adam, adamw, sgd
 from edgefl.config import ModelConfig
-from edgefl.errors import PlanError
 from edgefl.learner.base import batches
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.models import build_model
@@ -86,10 +85,3 @@ def test_fifty_steps(name):
     for weight, expected in network.initial_weights().items():
         assert np.abs(expected - start[weight]).max() > 1e-3
         np.testing.assert_allclose(got[weight], expected, atol=1e-5, rtol=0, err_msg=weight)
-
-
-def test_an_unknown_optimizer_or_keyword():
-    with pytest.raises(PlanError, match="sgd, adam, adamw"):
-        make_optimizer("lion")
-    with pytest.raises(PlanError, match="nesterov"):
-        make_optimizer("adam", nesterov=True)

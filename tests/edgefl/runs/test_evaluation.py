@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from edgefl.runs.metrics import balanced, cdf, global_test, local_test, spread
+from edgefl.runs.metrics import cdf, global_test, local_test, spread
 
 
 def test_local_test_by_hand():
@@ -32,7 +32,6 @@ def test_spread_by_hand():
 
 def test_a_class_without_samples_is_left_out():
     by_class = [0.8, float("nan"), 0.4]
-    assert balanced(by_class) == pytest.approx(0.6)
     assert local_test(by_class, [0.5, 0.5, 0]) == pytest.approx(0.8)
     assert np.isnan(local_test(by_class, [0, 1, 0]))
     assert global_test(by_class, [30, 0, 10]) == pytest.approx(0.7)

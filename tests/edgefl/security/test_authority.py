@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 from cryptography import x509
-from cryptography.x509.oid import ExtendedKeyUsageOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from edgefl.errors import ConfigError, WireError
 from edgefl.security.authority import create, enrol, revoke
-from edgefl.security.certificates import common_name, serial_of
+from edgefl.security.certificates import serial_of
 from edgefl.security.enrolment import load_enrolment, save_enrolment, tls_context
 from edgefl.security.register import devices
 from edgefl.security.trust import Enrolments
@@ -26,6 +26,11 @@ def directory(tmp_path):
 
 def revoked(directory):
     return {entry.serial_number for entry in x509.load_pem_x509_crl((directory / "crl.pem").read_bytes())}
+
+
+def common_name(certificate: str) -> str:
+    subject = x509.load_pem_x509_certificate(certificate.encode()).subject
+    return subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value
 
 
 def test_what_is_certified(directory):
