@@ -22,9 +22,10 @@ from devices.session import Superseded
 from devices.shard import OwnSamples
 from devices.store import Progress, Store
 from devices.telemetry import field_figures, publish_telemetry
-from devices.training import Site, check_shard, open_site, was_masked
+from devices.training import check_shard, epochs_for, gate_metrics, open_runner, was_masked, work_item
 from devices.update_sender import CannotMaskError, UpdateSender, shared_metrics
 from edgefl.algorithms import DONE, PERSONALIZE
+from edgefl.client.runner import ClientRunner
 from edgefl.data.sources import DataSource
 from edgefl.errors import ConfigError, DataError, ExportError, LinkError, PlanError, WireError
 from edgefl.plan.spec import Plan, decode_plan
@@ -87,8 +88,7 @@ class Device:
         check_client_id(settings.client_id)
         if settings.federation:
             check_federation(settings.federation)
-        self._site: Site | None = None
-        self._site_seed = -1
+        self._runner: ClientRunner | None = None
         self._answered = 0
         self._export_error: ExportError | None = None
         self._paused = ""
@@ -281,7 +281,7 @@ class Device:
             task.round,
             task.phase,
         ):
-            site = self._open_site(task)
+            runner = self._open_runner(task)
             settled = {
                 "id": settings.client_id,
                 "federation": federation,
@@ -292,11 +292,11 @@ class Device:
                 settled | ({"masked": True} if was_masked(task, self._store.note()) else {})
             )
             try:
-                models = self._models(task, site)
+                models = self._models(task, runner.plan)
                 progress = (
-                    self._personalize(task, site, models)
+                    self._personalize(task, runner, models)
                     if task.phase == PERSONALIZE
-                    else self._train(task, site, models)
+                    else self._train(task, runner, models)
                 )
             except (
                 DataError,
@@ -368,13 +368,13 @@ class Device:
             self._trials.check(sha256, self._cache.path(sha256))
         return plan
 
-    def _open_site(self, task: Task) -> Site:
-        if self._site is None or (self._site.plan.id, self._site_seed) != (task.plan, task.seed):
+    def _open_runner(self, task: Task) -> ClientRunner:
+        if self._runner is None or (self._runner.plan.id, self._runner.seed) != (task.plan, task.seed):
             settings = self._settings
             plan = self._plan(task.plan, lambda: self._session.is_current(task))
             self._trials.note_open(task.plan)
-            self._site = None  # its shard goes before another one comes
-            self._site = open_site(
+            self._runner = None  # frees its shard before the next one is read
+            self._runner = open_runner(
                 plan,
                 self._samples,
                 task.seed,
@@ -383,11 +383,10 @@ class Device:
                 settings.threads,
                 self._note,
             )
-            self._site_seed = task.seed
-        return self._site
+        return self._runner
 
-    def _models(self, task: Task, site: Site) -> Mapping[str, Weights]:
-        specs = site.plan.spec.weights
+    def _models(self, task: Task, plan: Plan) -> Mapping[str, Weights]:
+        specs = plan.spec.weights
         cached = {sha256: self._cache.get(sha256) for sha256 in set(task.models.values())}
         lacking = {sha256: size_limit(specs) for sha256, blob in cached.items() if blob is None}
         fetched = self._session.fetch(lambda: self._session.is_current(task), lacking) if lacking else {}
@@ -399,29 +398,32 @@ class Device:
             for name, sha256 in task.models.items()
         }
 
-    def _train(self, task: Task, site: Site, models: Mapping[str, Weights]) -> Progress:
+    def _train(self, task: Task, runner: ClientRunner, models: Mapping[str, Weights]) -> Progress:
         began = time.monotonic()
         last = self._store.progress()
-        before = last.metrics if last and last.session == task.session else {}
-        update, state = site.update(task, models, self._store.client_state(task.session), before)
+        previous = last.metrics if last and last.session == task.session else {}
+        epochs = epochs_for(task, runner.plan, previous)
+        state = self._store.client_state(task.session)
+        update, state = runner.update(work_item(task, models, state, self._settings.client_id, epochs))
         metrics = {**update.metrics, "seconds": time.monotonic() - began, "peak_rss_mb": peak_rss_mb()}
         blob = encode_models(update.deltas, task.codec)
         return self._store.finish_round(
             task.session, task.round, task.phase, update.num_samples, metrics, blob, state
         )
 
-    def _personalize(self, task: Task, site: Site, models: Mapping[str, Weights]) -> Progress:
+    def _personalize(self, task: Task, runner: ClientRunner, models: Mapping[str, Weights]) -> Progress:
         began = time.monotonic()
         link = self._session.link
         self._note(
             f"round {task.round}: personalizing" + (", and an int8 model" if self._settings.export else "")
         )
-        tell = not self._settings.sharing.requires_masks and not was_masked(task, self._store.note())
-        mixture, state, measured = site.personalize(
-            task, models, self._store.client_state(task.session), tell_gate=tell
-        )
-        self._store.save_personal(site.plan, mixture)
+        client_id = self._settings.client_id
+        state = self._store.client_state(task.session)
+        mixture, state, measured = runner.personalize(work_item(task, models, state, client_id))
         metrics = dict(measured)
+        if not self._settings.sharing.requires_masks and not was_masked(task, self._store.note()):
+            metrics |= gate_metrics(runner, mixture, client_id)
+        self._store.save_personal(runner.plan, mixture)
         if self._settings.export:
             try:
                 metrics |= export_metrics(export_in_child(self._settings.state, self._settings.data))
@@ -433,5 +435,5 @@ class Device:
         metrics |= {"seconds": time.monotonic() - began, "peak_rss_mb": peak_rss_mb(), **traffic}
         blob = encode_models({}, task.codec)
         return self._store.finish_round(
-            task.session, task.round, task.phase, len(site.shard.y_train), metrics, blob, state
+            task.session, task.round, task.phase, len(runner.shards[client_id].y_train), metrics, blob, state
         )

@@ -1,19 +1,17 @@
 """What a device computes for a task: no network in here."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 from devices.learners import LEARNERS
 from devices.shard import OwnSamples
-from edgefl.algorithms import PERSONALIZE, full_options, make_algorithm
-from edgefl.algorithms.base import Algorithm
+from edgefl.algorithms import PERSONALIZE, full_options
 from edgefl.algorithms.mixtures.gate_utilization import gate_figures
-from edgefl.client.update import client_rng, compressed, epochs_within, personalize_and_measure
+from edgefl.client.runner import ClientRunner, WorkItem
+from edgefl.client.update import epochs_within
 from edgefl.errors import DataError
-from edgefl.learner.base import Learner
 from edgefl.plan.spec import Plan
-from edgefl.types import Broadcast, ClientState, Mixture, Scalars, Shard, Update, Weights
+from edgefl.types import Broadcast, ClientState, Mixture, Scalars, Shard, Weights
 from edgefl.wire.masked import CODEC
 from edgefl.wire.messages import Task
 
@@ -28,51 +26,31 @@ def check_shard(shard: Shard, plan: Plan) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Site:
-    """A plan ready to run over this device's shard."""
+def epochs_for(task: Task, plan: Plan, previous: Scalars) -> int | None:
+    """Return the number of epochs that fit into a task's budget; None for a task without a budget.
 
-    plan: Plan
-    learner: Learner
-    algorithm: Algorithm
-    shard: Shard
-    client_id: str
+    Args:
+        task: a task to train.
+        plan: the plan of the task.
+        previous: metrics of the device's last round, see `epochs_within`.
+    """
+    if not task.budget_s:
+        return None
+    options = full_options(plan.spec.algorithm, plan.spec.options)
+    return epochs_within(task.budget_s, options["epochs"], previous)
 
-    def update(
-        self, task: Task, models: Mapping[str, Weights], state: ClientState, before: Scalars
-    ) -> tuple[Update, ClientState]:
-        """Train; see `Algorithm.local_update`. `before`: the metrics of the round before, by which a budget
-        becomes epochs.
-        """
-        broadcast = Broadcast(task.round, task.phase, models, task.scalars)
-        rng = client_rng(task.seed, broadcast, self.client_id)
-        if not task.budget_s:
-            return compressed(self.algorithm, task.codec).local_update(
-                broadcast, state, self.shard, self.client_id, rng
-            )
-        spec = self.plan.spec
-        options = full_options(spec.algorithm, spec.options)
-        epochs = epochs_within(task.budget_s, options["epochs"], before)
-        algorithm = compressed(
-            make_algorithm(spec.algorithm, self.learner, {**options, "epochs": epochs}), task.codec
-        )
-        update, state = algorithm.local_update(broadcast, state, self.shard, self.client_id, rng)
-        return replace(update, metrics={**update.metrics, "epochs": float(epochs)}), state
 
-    def personalize(
-        self, task: Task, models: Mapping[str, Weights], state: ClientState, *, tell_gate: bool = True
-    ) -> tuple[Mixture, ClientState, Scalars]:
-        """Make the mixture and measure it; see `personalize_and_measure`. tell_gate: also how its gate is
-        used on held-out samples.
-        """
-        broadcast = Broadcast(task.round, task.phase, models, task.scalars)
-        rng = client_rng(task.seed, broadcast, self.client_id)
-        algorithm = compressed(self.algorithm, task.codec)
-        mixture, state, measured = personalize_and_measure(
-            algorithm, self.learner, broadcast, state, self.shard, rng
-        )
-        gate = gate_figures(self.learner, mixture.weights, self.shard.x_test) if tell_gate else {}
-        return mixture, state, {**measured, **gate}
+def work_item(
+    task: Task, models: Mapping[str, Weights], state: ClientState, client_id: str, epochs: int | None = None
+) -> WorkItem:
+    """Return what the client runner runs for a task."""
+    broadcast = Broadcast(task.round, task.phase, models, task.scalars)
+    return WorkItem(broadcast, state, client_id, task.codec, epochs)
+
+
+def gate_metrics(runner: ClientRunner, mixture: Mixture, client_id: str) -> dict[str, float]:
+    """Return how the gate of a mixture is used on the client's held-out samples; see `gate_figures`."""
+    return gate_figures(runner.learner, mixture.weights, runner.shards[client_id].x_test)
 
 
 def was_masked(task: Task, note: Mapping[str, Any]) -> bool:
@@ -85,7 +63,7 @@ def was_masked(task: Task, note: Mapping[str, Any]) -> bool:
     return task.codec == CODEC or (task.phase == PERSONALIZE and note.get("masked") is True)
 
 
-def open_site(
+def open_runner(
     plan: Plan,
     samples: OwnSamples,
     seed: int,
@@ -93,8 +71,22 @@ def open_site(
     learner: str,
     threads: int,
     note: Callable[[str], None],
-) -> Site:
-    """Split the shard as the federation's seed says, and make learner and algorithm. DataError, PlanError."""
+) -> ClientRunner:
+    """Return a client runner over this device's samples.
+
+    Args:
+        plan: the plan of the federation.
+        samples: this device's samples; `seed` splits them.
+        seed: the seed of the federation.
+        client_id: the client of this device.
+        learner: a name of `LEARNERS`.
+        threads: number of threads of the learner.
+        note: receives a line about the plan.
+
+    Raises:
+        DataError: the plan cannot be trained on the samples.
+        PlanError: the learner cannot run the plan.
+    """
     shard = samples.shard(seed, plan.spec.num_classes)
     check_shard(shard, plan)
     made = LEARNERS[learner](plan, threads)
@@ -102,4 +94,4 @@ def open_site(
         f"plan {plan.id[:8]}: {plan.spec.model}, {plan.spec.algorithm}; {len(shard.y_train)} samples; "
         f"learner {made.name}"
     )
-    return Site(plan, made, make_algorithm(plan.spec.algorithm, made, plan.spec.options), shard, client_id)
+    return ClientRunner(plan, made, {client_id: shard}, seed)

@@ -1,10 +1,10 @@
-"""What a client does with a broadcast, wherever it runs: the simulator and the device service call the same
-functions.
+"""The steps of one client that no algorithm owns: the baseline alone, measuring a mixture, epochs, draws.
+
+`edgefl.client.runner` calls them in the simulator and on a device.
 """
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -13,11 +13,7 @@ from edgefl.algorithms.base import FEDERATE, Algorithm
 from edgefl.algorithms.names import ALONE, BASELINE_ROUNDS, GLOBAL, INITIAL
 from edgefl.learner.base import Learner, evaluate
 from edgefl.rng import rng_for
-from edgefl.types import Array, Broadcast, ClientState, Mixture, Scalars, Shard, Update, Weights
-from edgefl.wire.codecs import rounded, rounding
-
-OWED = "owed:"
-"""Begins the name of what a codec has rounded away from a client's updates so far."""
+from edgefl.types import Broadcast, ClientState, Mixture, Scalars, Shard, Weights
 
 
 def train_alone(
@@ -32,52 +28,6 @@ def train_alone(
         update, _ = algorithm.local_update(received, ClientState(), shard, "alone", rng)
         weights = add(weights, update.deltas[GLOBAL])
     return weights
-
-
-def compressed(algorithm: Algorithm, codec: str) -> Algorithm:
-    """Return the algorithm with updates as they arrive when the codec has rounded them; what was lost is
-    added to the next one.
-
-    What is owed lies in the client's state, under names that the algorithm does not see. The codec does not
-    touch what a client trains alone: nothing of that is sent.
-    """
-    codec = rounding(codec)
-    if codec == "fp32":
-        return algorithm
-
-    def split(state: ClientState) -> tuple[ClientState, dict[str, Array]]:
-        owed = {
-            name.removeprefix(OWED): array for name, array in state.arrays.items() if name.startswith(OWED)
-        }
-        return replace(
-            state, arrays={name: array for name, array in state.arrays.items() if not name.startswith(OWED)}
-        ), owed
-
-    def join(state: ClientState, owed: Mapping[str, Array]) -> ClientState:
-        return replace(state, arrays={**state.arrays, **{OWED + name: array for name, array in owed.items()}})
-
-    def local_update(
-        broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
-    ) -> tuple[Update, ClientState]:
-        if broadcast.round == ALONE:
-            return algorithm.local_update(broadcast, state, shard, client_id, rng)
-        own, owed = split(state)
-        update, kept = algorithm.local_update(broadcast, own, shard, client_id, rng)
-        sent: dict[str, dict[str, Array]] = {}
-        for model, weights in update.deltas.items():
-            wanted = {
-                name: array + owed.get(f"{model}/{name}", np.float32(0)) for name, array in weights.items()
-            }
-            sent[model] = rounded(codec, wanted)
-            owed |= {f"{model}/{name}": wanted[name] - sent[model][name] for name in wanted}
-        return replace(update, deltas=sent), join(kept, owed)
-
-    def personalize(
-        broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
-    ) -> tuple[Mixture, ClientState]:
-        return algorithm.personalize(broadcast, split(state)[0], shard, rng)
-
-    return replace(algorithm, local_update=local_update, personalize=personalize)
 
 
 def personalize_and_measure(

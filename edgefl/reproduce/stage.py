@@ -10,10 +10,12 @@ from typing import Any, Literal
 
 from edgefl.config import FederationConfig
 from edgefl.data.dataset import as_float
+from edgefl.learner.litert import LiteRTLearner
 from edgefl.runs.directory import RunDirectory, read_json
-from edgefl.runs.pipeline import Shared, models_on_test, play, shared_out
+from edgefl.runs.pipeline import Shared, play, shared_out
 from edgefl.runs.progress import RoundProgress
 from edgefl.runs.summary import confusions, gates, summarize
+from edgefl.simulation.diagnostics import models_on_test
 from edgefl.simulation.simulate import States
 from edgefl.system.progress import Telling
 from edgefl.types import ServerState
@@ -105,9 +107,10 @@ class Stages:
             dataset = shared.shards.dataset
             plan = run.plan()
             assert plan is not None
-            summary["models"] = models_on_test(
-                plan[0], simulation.state, as_float(dataset.x_test), dataset.y_test
+            figures = models_on_test(
+                plan[0], LiteRTLearner(plan[0]), simulation.state, as_float(dataset.x_test), dataset.y_test
             )
+            summary["models"] = {name: figure["accuracy"] for name, figure in figures.items()}
         run.write("confusion.json", confusions(simulation))
         run.write("gates.json", gates(simulation))
         run.write("summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")

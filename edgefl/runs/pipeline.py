@@ -1,11 +1,11 @@
-"""A configuration becomes a run: data, partition, plan, rounds, endings, result."""
+"""A configuration becomes a run: data, partition, plan, rounds, client results."""
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -17,21 +17,19 @@ from edgefl.data.dataset import as_float
 from edgefl.data.mapped import MappedShards, map_dataset
 from edgefl.data.partitions.client_partition import Allotment
 from edgefl.errors import EdgeflError
-from edgefl.learner.litert import LiteRTLearner
 from edgefl.loggers.scalars import Write, round_scalars
 from edgefl.plan.spec import Plan, save_plan
 from edgefl.runs.directory import INITIAL, RunDirectory
 from edgefl.runs.progress import RoundProgress
-from edgefl.simulation import diagnostics as snapshot
+from edgefl.simulation.clients import ClientResult, Federation, without_mixture
 from edgefl.simulation.communication_cost import Traffic
 from edgefl.simulation.engines.base import Engine
-from edgefl.simulation.engines.site import Ending, Federation
-from edgefl.simulation.simulate import Record, Simulation, States, simulate
+from edgefl.simulation.simulate import KeepResult, Record, Simulation, States, simulate
 from edgefl.system.files import write_atomic
 from edgefl.system.progress import Telling
 from edgefl.system.signals import deaf_children, ended_with_this
 from edgefl.system.stderr import quiet_stderr
-from edgefl.types import Array, Labels, Mixture, ServerState, Weights
+from edgefl.types import ServerState, Weights
 from edgefl.wire.tensors import encode_weights
 
 
@@ -103,11 +101,6 @@ def open_plan(run: RunDirectory, config: FederationConfig) -> tuple[Plan, Weight
     return found
 
 
-def light(client_id: str, ending: Ending) -> Ending:
-    """Drop the mixture's arrays: a thousand mixtures do not fit into memory."""
-    return replace(ending, mixture=Mixture({}, {}, ending.mixture.diagnostics))
-
-
 def play(
     run: RunDirectory,
     config: FederationConfig,
@@ -117,16 +110,23 @@ def play(
     measure_test: bool = True,
     open_engine: Callable[[Federation], Engine] | None = None,
     progress: RoundProgress | None = None,
-    ended: Callable[[str, Ending], Ending] = light,
+    keep_result: KeepResult = without_mixture,
     start: ServerState | None = None,
     states: States | None = None,
     evaluate_every: int = 0,
     log: Write | None = None,
 ) -> Simulation:
-    """Play or go on with a run to its end; what each round gave is in the directory as soon as it is over.
+    """Play a run to its end, or continue it. The directory holds each round as soon as it is over.
 
-    evaluate_every: see `simulate`. start, states: another run's end, to personalize from, in place of this
-    run's own checkpoint. log: takes each round's scalars.
+    Args:
+        run: the directory of the run.
+        config: the federation.
+        shared: the data set and who has which samples.
+        processes, open_engine, keep_result, evaluate_every: see `simulate`.
+        measure_test: measure every mixture on the data set's test samples too.
+        progress: receives rounds and clients that are done.
+        start, states: the end of another run, to personalize from it in place of this run's checkpoint.
+        log: receives each round's scalars.
     """
     plan, initial = open_plan(run, config)
     dataset = shared.shards.dataset
@@ -143,12 +143,12 @@ def play(
 
     done = 0
 
-    def count(client_id: str, ending: Ending) -> Ending:
+    def count(client_id: str, result: ClientResult) -> ClientResult:
         nonlocal done
         done += 1
         if progress:
             progress.ending(done, len(shared.shards))
-        return ended(client_id, ending)
+        return keep_result(client_id, result)
 
     test = (as_float(dataset.x_test), dataset.y_test) if measure_test else None
     return simulate(
@@ -163,17 +163,7 @@ def play(
         states=run.states if states is None else states,
         traffic=traffic,
         progress=save,
-        ended=count,
+        keep_result=count,
         evaluate_every=evaluate_every,
         note=progress.skipped if progress else lambda _: None,
     )
-
-
-def models_on_test(plan: Plan, state: ServerState, x: Array, y: Labels) -> dict[str, float]:
-    """Return the accuracy of each whole model that the server holds, on common samples: `global`, `expert0`,
-    ...
-    """
-    return {
-        name: told["accuracy"]
-        for name, told in snapshot.models_on_test(plan, LiteRTLearner(plan), state, x, y).items()
-    }

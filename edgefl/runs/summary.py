@@ -17,7 +17,7 @@ from edgefl.errors import StateError
 from edgefl.privacy.accountant import spent
 from edgefl.runs.directory import read_json
 from edgefl.runs.metrics import Spread, global_test, local_test, spread
-from edgefl.simulation.engines.site import Ending
+from edgefl.simulation.clients import ClientResult
 from edgefl.simulation.simulate import Simulation
 
 FIGURES = {
@@ -31,13 +31,13 @@ FIGURES = {
 _KEYS = ("algorithm", "data", "figures", "clients", "rounds", "seconds", "bytes_up", "bytes_down")
 
 
-def client_row(client_id: str, ending: Ending, test_counts: np.ndarray) -> dict[str, Any]:
+def client_row(client_id: str, result: ClientResult, test_counts: np.ndarray) -> dict[str, Any]:
     """Return one client's figures; `test_counts` is the number of common test samples by class,
     int[classes].
     """
-    row: dict[str, Any] = {"id": client_id, **ending.metrics}
-    for name, by_class in ending.on_test.items():
-        row[f"expected_{name}"] = local_test(by_class, ending.class_share)
+    row: dict[str, Any] = {"id": client_id, **result.metrics}
+    for name, by_class in result.on_test.items():
+        row[f"expected_{name}"] = local_test(by_class, result.class_share)
         row[f"global_{name}"] = global_test(by_class, test_counts)
     return row
 
@@ -57,9 +57,9 @@ def clusters_of(simulation: Simulation) -> dict[str, int]:
     """
     placed = assignments(simulation.state)
     own = {
-        c: int(e.mixture.diagnostics["assignment"])
-        for c, e in simulation.endings.items()
-        if "assignment" in e.mixture.diagnostics
+        client_id: int(result.mixture.diagnostics["assignment"])
+        for client_id, result in simulation.results.items()
+        if "assignment" in result.mixture.diagnostics
     }
     return placed or own
 
@@ -74,13 +74,13 @@ def summarize(
     """Return what summary.json holds; figures that are no numbers are None."""
     placed = clusters_of(simulation)
     rows = []
-    for client_id, ending in simulation.endings.items():
-        row = client_row(client_id, ending, test_counts)
+    for client_id, result in simulation.results.items():
+        row = client_row(client_id, result, test_counts)
         if allotments[client_id].truth >= 0:
             row["truth"] = allotments[client_id].truth
         if client_id in placed:
             row["cluster"] = placed[client_id]
-        rows.append(row | {"diagnostics": dict(ending.mixture.diagnostics)})
+        rows.append(row | {"diagnostics": dict(result.mixture.diagnostics)})
     summary: dict[str, Any] = {
         "federation": config.name,
         "algorithm": config.algorithm,
@@ -121,7 +121,7 @@ def confusions(simulation: Simulation) -> str:
     [true, predicted, count].
     """
     return (
-        json.dumps({client_id: ending.confusion.tolist() for client_id, ending in simulation.endings.items()})
+        json.dumps({client_id: result.confusion.tolist() for client_id, result in simulation.results.items()})
         + "\n"
     )
 
@@ -132,7 +132,7 @@ def gates(simulation: Simulation) -> str:
     """
     return (
         json.dumps(
-            {client_id: ending.gates.round(6).tolist() for client_id, ending in simulation.endings.items()}
+            {client_id: result.gates.round(6).tolist() for client_id, result in simulation.results.items()}
         )
         + "\n"
     )

@@ -19,11 +19,12 @@ from edgefl.algorithms.clustering.cluster_report import likeness
 from edgefl.algorithms.diagnostics import Divergence
 from edgefl.algorithms.mixtures.responsibility import by_condition
 from edgefl.algorithms.names import BASELINE_ROUNDS, EXPERT, GLOBAL, INITIAL, PHI
+from edgefl.client.runner import WorkItem
 from edgefl.learner import evaluate
 from edgefl.learner.base import Learner
 from edgefl.plan.spec import Plan
+from edgefl.simulation.clients import evaluate_now, work_items
 from edgefl.simulation.engines.base import Engine
-from edgefl.simulation.engines.site import Row
 from edgefl.types import Array, ClientState, Labels, ServerState, Update
 
 ALONE = (BASELINE_ROUNDS, "alone_epochs")
@@ -69,25 +70,23 @@ def evaluated(
     state: ServerState,
     states: Mapping[str, ClientState],
     clients: Iterable[str],
+    codec: str,
 ) -> dict[str, dict[str, float]]:
     """Return accuracy and loss of each client's own model on its held-out samples, as if the federation ended
     with this state.
 
-    What a client keeps stays as it was, and training alone is left out.
+    The states of the clients do not change. Clients train no baseline.
     """
-    ending = replace(state, phase=PERSONALIZE)
     ids = sorted(clients)
 
-    def rows() -> Iterator[Row]:
-        for client_id in ids:
-            broadcast = algorithm.broadcast(ending, client_id)
-            scalars = {name: value for name, value in broadcast.scalars.items() if name not in ALONE}
-            yield replace(broadcast, scalars=scalars), states.get(client_id, ClientState()), client_id
+    def items() -> Iterator[WorkItem]:
+        for item in work_items(algorithm, replace(state, phase=PERSONALIZE), ids, states, codec):
+            scalars = {name: value for name, value in item.broadcast.scalars.items() if name not in ALONE}
+            yield replace(item, broadcast=replace(item.broadcast, scalars=scalars))
 
-    told = zip(ids, engine.evaluate(rows()), strict=True)
     return {
-        client_id: {name: round(value, 6) for name, value in own.items() if np.isfinite(value)}
-        for client_id, own in told
+        client_id: {name: round(value, 6) for name, value in metrics.items() if np.isfinite(value)}
+        for client_id, metrics in zip(ids, engine.run(evaluate_now, items()), strict=True)
     }
 
 

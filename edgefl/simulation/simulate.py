@@ -3,12 +3,13 @@ MQTT.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from edgefl.algorithms import DONE, PERSONALIZE, make_algorithm
 from edgefl.algorithms.base import Algorithm
+from edgefl.client.runner import WorkItem
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner
@@ -20,22 +21,29 @@ from edgefl.privacy.noise import key_of_seed
 from edgefl.rng import rng_for
 from edgefl.security.secagg.summing import extra_traffic, summed
 from edgefl.server.plausible import guarded, left_out
+from edgefl.simulation.clients import ClientResult, Federation, personalize, train, work_items
 from edgefl.simulation.communication_cost import Traffic
 from edgefl.simulation.diagnostics import Watch, evaluated, models_on_test
 from edgefl.simulation.engines.base import Engine, Serial
 from edgefl.simulation.engines.processes import Processes
-from edgefl.simulation.engines.site import Ending, Federation, Row
 from edgefl.types import Array, ClientState, Labels, Mixture, Scalars, ServerState, Shard, Update, Weights
 
-__all__ = ["Ending", "Record", "Simulation", "simulate"]
+__all__ = ["ClientResult", "Record", "Simulation", "simulate"]
 
 
 @dataclass(frozen=True)
 class Record:
-    """What a round gave. loss: mean over samples; bytes: as they would cross MQTT; updates: each client's
-    samples and metrics.
+    """What happened in one round.
 
-    measured, likeness: see `snapshot`.
+    Args:
+        round: the number of the round, from 1.
+        phase: the phase of the round.
+        loss: mean training loss over samples.
+        seconds: wall-clock time.
+        bytes_up: payload bytes from the clients, as they would cross MQTT.
+        bytes_down: payload bytes to the clients.
+        updates: number of samples and metrics by client id.
+        measured, likeness: see `diagnostics`.
     """
 
     round: int
@@ -51,24 +59,29 @@ class Record:
 
 @dataclass(frozen=True)
 class Simulation:
-    """The end of a simulated federation: the server's last state, and each client's ending."""
+    """The end of a simulated federation.
+
+    Args:
+        state: the last state of the server.
+        results: what personalization returned, by client id.
+    """
 
     state: ServerState
-    endings: Mapping[str, Ending]
+    results: Mapping[str, ClientResult]
 
     @property
     def mixtures(self) -> Mapping[str, Mixture]:
         """Each client's mixture."""
-        return {client_id: ending.mixture for client_id, ending in self.endings.items()}
+        return {client_id: result.mixture for client_id, result in self.results.items()}
 
     @property
     def metrics(self) -> Mapping[str, Scalars]:
         """Each client's metrics."""
-        return {client_id: ending.metrics for client_id, ending in self.endings.items()}
+        return {client_id: result.metrics for client_id, result in self.results.items()}
 
 
 Progress = Callable[[ServerState, Record], None]
-Ended = Callable[[str, Ending], Ending]
+KeepResult = Callable[[str, ClientResult], ClientResult]
 States = MutableMapping[str, ClientState]
 
 
@@ -86,27 +99,75 @@ def simulate(
     states: States | None = None,
     traffic: Traffic | None = None,
     progress: Progress | None = None,
-    ended: Ended | None = None,
+    keep_result: KeepResult = lambda client_id, result: result,
     noise_key: bytes | None = None,
     evaluate_every: int = 0,
     note: Callable[[str], None] = lambda _: None,
 ) -> Simulation:
-    """Run the federation of `config` over the shards (client id -> shard) and return its end.
+    """Run the rounds of a federation and the personalization of all clients.
 
-    The result depends neither on `processes` nor on `open_engine`, which makes another engine. A learner of
-    one's own needs processes=1. test: samples on which every ending is measured too. start: go on from this
-    state, with what the clients keep in `states` and were sent in `traffic`; one whose rounds are over is
-    only personalized. progress: called after each round with the new state. ended: called with each client's
-    ending, and may return a lighter one to keep (without the mixture's arrays, say). noise_key: 32 bytes that
-    the noise and the cohorts of `[privacy]` come from; None makes them of the seed, and they hide nothing
-    from those who know it. evaluate_every: after so many rounds, and after the last, every client and the
-    server's models are evaluated, see `snapshot`; 0: never. note: gets a line about each round that is
-    skipped, see `plausible`.
-    over_selection, late and budget_s are of devices that differ in speed, and change nothing here.
-    Raises ConfigError when there is no client or the mode is async, DataError that names client and round
-    when a loss is no number, EdgeflError when a process is killed.
+    The result depends neither on `processes` nor on `open_engine`. `over_selection`, `late` and `budget_s`
+    of the configuration are about devices of different speed and change nothing here.
+
+    Args:
+        plan: the plan of the federation.
+        initial: the plan's initial weights.
+        shards: samples by client id.
+        config: the federation.
+        processes: number of processes that run clients.
+        learner: runs the plan, with one process only; None makes a LiteRTLearner in each process.
+        open_engine: makes another engine than those of this machine.
+        test: samples that stand for all clients. Every mixture is measured on them too.
+        start: continue from this state. A state whose rounds are over is personalized only.
+        states: what the clients keep between rounds, by client id; updated in place.
+        traffic: communication cost up to `start`; updated in place.
+        progress: called after each round with the new state and the record of the round.
+        keep_result: called with each client's result. Returns the result to keep, perhaps a smaller one, see
+            `without_mixture`.
+        noise_key: 32 bytes from which the noise and the cohorts of `[privacy]` are drawn. None derives them
+            from the seed; they then hide nothing from anyone who knows the seed.
+        evaluate_every: evaluate every client and the server's models after this many rounds and after the
+            last one, see `diagnostics`; 0 never evaluates.
+        note: receives a line about each skipped round, see `plausible`.
+
+    Raises:
+        ConfigError: there is no client, the mode is async, or the algorithm cannot be masked or made private.
+        DataError: a client cannot train. Names client and round.
+        EdgeflError: a process was killed.
     """
-    if not shards:
+    _check(config, len(shards), processes, learner)
+    if config.privacy.max_epsilon:
+        config = within_budget(config)
+    key = key_of_seed(config.seed) if noise_key is None else noise_key
+    algorithm = private(make_algorithm(plan.spec.algorithm, None, plan.spec.options), config, plan.spec, key)
+    state = algorithm.init(initial, rng_for(config.seed, 0, "init")) if start is None else start
+    states = {} if states is None else states
+    traffic = Traffic(codec=config.codec) if traffic is None else traffic
+    federation = Federation(plan, config.seed, shards, test)
+    with _engine(federation, processes, learner, open_engine) as engine:
+        while state.round <= config.rounds and state.phase not in (PERSONALIZE, DONE):
+            cohort = draw_cohort(config, key, state, shards.keys() - left_out(state))
+            round_algorithm = guarded(summed(algorithm, config, state, cohort), config, note)
+            watch = Watch(plan, state)
+            state, record = _play_round(
+                engine, round_algorithm, config, state, states, cohort, traffic, watch
+            )
+            measured = watch.measured(state)
+            if evaluate_every and (record.round % evaluate_every == 0 or record.round == config.rounds):
+                measured["clients"] = evaluated(engine, algorithm, state, states, shards, config.codec)
+                if test is not None:
+                    learner = learner or LiteRTLearner(plan)
+                    measured["models"] = models_on_test(plan, learner, state, *test)
+            if progress:
+                progress(state, replace(record, measured=measured, likeness=watch.likeness(state)))
+        state = replace(state, phase=PERSONALIZE)
+        results = _personalize_all(engine, algorithm, config, state, states, sorted(shards), keep_result)
+    return Simulation(replace(state, phase=DONE), results)
+
+
+def _check(config: FederationConfig, clients: int, processes: int, learner: Learner | None) -> None:
+    """Raise ConfigError when a federation cannot be simulated in this way."""
+    if not clients:
         raise ConfigError("no shards to simulate, expected one a client; give at least one")
     if config.mode == "async":
         raise ConfigError(
@@ -116,91 +177,82 @@ def simulate(
         raise ConfigError(f"{processes} processes, expected at least 1")
     if learner is not None and processes != 1:
         raise ConfigError(f"a learner cannot be shared by {processes} processes; leave one of the two out")
-    federation = Federation(plan, config.seed, shards, test, config.codec)
-    if config.privacy.is_on and config.privacy.population != len(shards):
+    if config.privacy.is_on and config.privacy.population != clients:
         raise ConfigError(
-            f"[privacy] population is {config.privacy.population}, expected {len(shards)}, as many as there "
-            "are clients"
+            f"[privacy] population is {config.privacy.population}, expected {clients}, as many as there are "
+            "clients"
         )
-    config = within_budget(config) if config.privacy.max_epsilon else config
-    key = key_of_seed(config.seed) if noise_key is None else noise_key
-    algorithm = private(make_algorithm(plan.spec.algorithm, None, plan.spec.options), config, plan.spec, key)
-    state = algorithm.init(initial, rng_for(config.seed, 0, "init")) if start is None else start
-    own: States = {} if states is None else states
+
+
+def _engine(
+    federation: Federation,
+    processes: int,
+    learner: Learner | None,
+    open_engine: Callable[[Federation], Engine] | None,
+) -> Engine:
     if open_engine is not None:
-        made = open_engine(federation)
-    else:
-        made = Serial(federation, learner) if processes == 1 else Processes(federation, processes)
-    counted = Traffic(codec=config.codec) if traffic is None else traffic
-    local: Learner | None = None
-    with made as engine:
-        while state.round <= config.rounds and state.phase not in (PERSONALIZE, DONE):
-            cohort = draw_cohort(config, key, state, shards.keys() - left_out(state))
-            round_algorithm = guarded(summed(algorithm, config, state, cohort), config, note)
-            more = extra_traffic(config, algorithm, state, cohort)
-            watch = Watch(plan, state)
-            state, record = _play(engine, round_algorithm, state, own, cohort, counted, watch)
-            record = replace(
-                record, bytes_up=record.bytes_up + more[0], bytes_down=record.bytes_down + more[1]
-            )
-            measured = watch.measured(state)
-            if evaluate_every and (record.round % evaluate_every == 0 or record.round == config.rounds):
-                measured["clients"] = evaluated(engine, algorithm, state, own, shards)
-                if test is not None:
-                    local = local or learner or LiteRTLearner(plan)
-                    measured["models"] = models_on_test(plan, local, state, *test)
-            record = replace(record, measured=measured, likeness=watch.likeness(state))
-            if progress:
-                progress(state, record)
-        state = replace(state, phase=PERSONALIZE)
-        endings = {}
-        clients = sorted(shards)
-        rows = ((algorithm.broadcast(state, c), own.get(c, ClientState()), c) for c in clients)
-        for client_id, (ending, kept) in zip(clients, engine.personalize(rows), strict=True):
-            own[client_id] = kept
-            endings[client_id] = ended(client_id, ending) if ended else ending
-    return Simulation(replace(state, phase=DONE), endings)
+        return open_engine(federation)
+    return Serial(federation, learner) if processes == 1 else Processes(federation, processes)
 
 
-def _play(
+def _play_round(
     engine: Engine,
     algorithm: Algorithm,
+    config: FederationConfig,
     state: ServerState,
-    own: States,
+    states: States,
     cohort: tuple[str, ...],
     traffic: Traffic,
     watch: Watch,
 ) -> tuple[ServerState, Record]:
-    """Play one round. Updates are folded in as they come, so that memory does not grow with the cohort."""
-    began = time.perf_counter()
-    told: dict[str, dict[str, float]] = {}
-    bytes_up = 0
-    bytes_down = 0
+    """Play one round. Updates are aggregated as they arrive, so that memory does not grow with the cohort."""
+    bytes_up, bytes_down = extra_traffic(config, algorithm, state, cohort)
+    start = time.perf_counter()
+    figures: dict[str, dict[str, float]] = {}
 
-    def rows() -> Iterator[Row]:
+    def items() -> Iterator[WorkItem]:
         nonlocal bytes_down
-        for client_id in cohort:
-            broadcast = algorithm.broadcast(state, client_id)
-            bytes_down += traffic.down(broadcast, client_id)
-            yield broadcast, own.get(client_id, ClientState()), client_id
+        for item in work_items(algorithm, state, cohort, states, config.codec):
+            bytes_down += traffic.down(item.broadcast, item.client_id)
+            yield item
 
     def updates() -> Iterator[Update]:
         nonlocal bytes_up
-        for update, kept in engine.update(rows()):
-            own[update.client_id] = kept
+        for update, client_state in engine.run(train, items()):
+            states[update.client_id] = client_state
             bytes_up += traffic.up(update)
             watch.take(update)
-            told[update.client_id] = {"num_samples": float(update.num_samples), **update.metrics}
+            figures[update.client_id] = {"num_samples": float(update.num_samples), **update.metrics}
             yield update
 
     after = algorithm.aggregate(state, updates())
     traffic.close_round(after.models)
-    samples = sum(each["num_samples"] for each in told.values())
-    loss = (
-        sum(each["loss"] * each["num_samples"] for each in told.values()) / samples
-        if samples
-        else float("nan")
-    )
+    seconds = time.perf_counter() - start
     return after, Record(
-        state.round, state.phase, loss, time.perf_counter() - began, bytes_up, bytes_down, told
+        state.round, state.phase, _mean_loss(figures.values()), seconds, bytes_up, bytes_down, figures
     )
+
+
+def _mean_loss(figures: Collection[Scalars]) -> float:
+    samples = sum(client["num_samples"] for client in figures)
+    if not samples:
+        return float("nan")
+    return sum(client["loss"] * client["num_samples"] for client in figures) / samples
+
+
+def _personalize_all(
+    engine: Engine,
+    algorithm: Algorithm,
+    config: FederationConfig,
+    state: ServerState,
+    states: States,
+    clients: list[str],
+    keep_result: KeepResult,
+) -> dict[str, ClientResult]:
+    """Have every client make its mixture, and return what is kept of their results."""
+    results = {}
+    items = work_items(algorithm, state, clients, states, config.codec)
+    for client_id, (result, client_state) in zip(clients, engine.run(personalize, items), strict=True):
+        states[client_id] = client_state
+        results[client_id] = keep_result(client_id, result)
+    return results

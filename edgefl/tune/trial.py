@@ -12,10 +12,10 @@ from edgefl.learner.base import evaluate
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.spec import Plan
 from edgefl.rng import rng_for
-from edgefl.simulation.engines.site import Ending
+from edgefl.simulation.clients import ClientResult, without_mixture
 from edgefl.simulation.simulate import Record, simulate
 from edgefl.tune.stages import Stage
-from edgefl.types import Mixture, ServerState, Shard, Weights
+from edgefl.types import ServerState, Shard, Weights
 
 FACTOR = 3
 """How many times the steps of one look are those of the look before; of the trials that come to a look a
@@ -79,11 +79,11 @@ def run_trial(trial: Trial, report: Report) -> None:
                 ),
             )
 
-    def after_client(client_id: str, ending: Ending) -> Ending:
-        found.append(ending.metrics[trial.stage.metric])
+    def after_client(client_id: str, result: ClientResult) -> ClientResult:
+        found.append(result.metrics[trial.stage.metric])
         if not trial.stage.by_round and len(found) in at:
             report(len(found), float(np.mean(found)))
-        return replace(ending, mixture=Mixture({}))
+        return without_mixture(client_id, result)
 
     simulate(
         trial.plan,
@@ -93,7 +93,7 @@ def run_trial(trial: Trial, report: Report) -> None:
         learner=learner,
         start=begun(trial),
         progress=after_round,
-        ended=after_client,
+        keep_result=after_client,
     )
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from edgefl.algorithms import PERSONALIZE, make_algorithm
 from edgefl.algorithms.cohort import choose_cohort
+from edgefl.client.runner import ClientRunner, WorkItem
 from edgefl.rng import rng_for
-from edgefl.simulation.engines.site import Federation, Site
 from edgefl.storage.checkpoint import decode_mixture, decode_server_state
 from edgefl.types import ClientState
 from mqtt_broker.aggregator.journal import Journal
@@ -73,7 +73,7 @@ def replay(fleet, toys, config):
     """Return server state and mixtures of the rounds as the journal has them."""
     plan = fleet.federation.plan
     shards = {client_id: toys.shard(i, 20 + 10 * i) for i, client_id in enumerate(CLIENTS)}
-    site = Site(Federation(plan, config["seed"], shards, None, config["codec"]), SoftmaxLearner(plan.spec))
+    runner = ClientRunner(plan, SoftmaxLearner(plan.spec), shards, config["seed"])
     algorithm = make_algorithm(plan.spec.algorithm, None, plan.spec.options)
     own = {}
     cohorts = []
@@ -85,7 +85,8 @@ def replay(fleet, toys, config):
             updates = []
             for client_id in opened.cohort:
                 broadcast = algorithm.broadcast(state, client_id)
-                update, own[client_id] = site.update(broadcast, own.get(client_id, ClientState()), client_id)
+                item = WorkItem(broadcast, own.get(client_id, ClientState()), client_id, config["codec"])
+                update, own[client_id] = runner.update(item)
                 updates.append(update)
             cohorts.append(
                 (opened.cohort, choose_cohort(config["seed"], state, CLIENTS, config["clients_per_round"]))
@@ -95,7 +96,10 @@ def replay(fleet, toys, config):
         assert sorted(
             begin.client_id for begin in journal.accepted(journal.round(state.round, PERSONALIZE))
         ) == list(CLIENTS)
-    mixtures = {c: site.personalize(last, own.get(c, ClientState()), c)[0].mixture for c in CLIENTS}
+    mixtures = {
+        c: runner.personalize(WorkItem(last, own.get(c, ClientState()), c, config["codec"]))[0]
+        for c in CLIENTS
+    }
     return state, mixtures, cohorts
 
 

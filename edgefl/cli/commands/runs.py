@@ -21,13 +21,14 @@ from edgefl.privacy.accountant import within_budget
 from edgefl.privacy.mechanism import check_privacy
 from edgefl.runs import layers
 from edgefl.runs.directory import RunDirectory, command_line
-from edgefl.runs.pipeline import Shared, light, play, reading
+from edgefl.runs.pipeline import Shared, play, reading
 from edgefl.runs.progress import RoundProgress
 from edgefl.runs.summary import confusions, gates, read_summary, summarize
 from edgefl.runs.table import comparison, result_table
 from edgefl.security.secagg.summing import check_secure
+from edgefl.simulation.clients import ClientResult, Federation, without_mixture
 from edgefl.simulation.engines.base import Engine
-from edgefl.simulation.engines.site import Ending, Federation
+from edgefl.simulation.simulate import KeepResult
 from edgefl.system.progress import Telling
 
 
@@ -39,9 +40,7 @@ def _open_engine(engine: str, processes: int) -> Callable[[Federation], Engine] 
     return partial(RayEngine, count=processes)
 
 
-def _keep_mixtures(
-    run: RunDirectory, config: FederationConfig, shared: Shared
-) -> Callable[[str, Ending], Ending]:
+def _keep_mixtures(run: RunDirectory, config: FederationConfig, shared: Shared) -> KeepResult:
     from edgefl.runs.mixtures import keep_state
 
     @cache
@@ -50,9 +49,9 @@ def _keep_mixtures(
         assert found is not None
         return found[0]
 
-    def keep(client_id: str, ending: Ending) -> Ending:
-        keep_state(run.path, plan(), config, client_id, ending.mixture, shared.shards[client_id])
-        return light(client_id, ending)
+    def keep(client_id: str, result: ClientResult) -> ClientResult:
+        keep_state(run.path, plan(), config, client_id, result.mixture, shared.shards[client_id])
+        return without_mixture(client_id, result)
 
     return keep
 
@@ -176,7 +175,7 @@ def simulate(
                 processes=processes,
                 open_engine=_open_engine(engine, processes),
                 progress=RoundProgress(config.rounds, tell),
-                ended=_keep_mixtures(run, config, shared) if mixtures else light,
+                keep_result=_keep_mixtures(run, config, shared) if mixtures else without_mixture,
                 evaluate_every=evaluate_every,
                 log=log,
             )
@@ -196,9 +195,9 @@ def simulate(
         click.echo(json.dumps(summary, allow_nan=False))
         return
     if mixtures:
-        first = out / "mixtures" / min(simulation.endings)
+        first = out / "mixtures" / min(simulation.results)
         click.echo(
-            f"\n{len(simulation.endings)} states in {out / 'mixtures'}: edgefl export --state {first} -o "
+            f"\n{len(simulation.results)} states in {out / 'mixtures'}: edgefl export --state {first} -o "
             "model/"
         )
     click.echo(

@@ -4,22 +4,19 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Protocol
 
+from edgefl.client.runner import WorkItem
 from edgefl.learner.base import Learner
-from edgefl.simulation.engines.site import Ending, Federation, Row, Site
-from edgefl.types import ClientState, Scalars, Update
+from edgefl.simulation.clients import ClientFunction, Federation, OpenFederation, T
 
 
 class Engine(Protocol):
-    """Runs clients. Results come in the rows' order, whoever ran them; rows are read as they are needed."""
+    """Runs a function of the clients over work items."""
 
-    def update(self, rows: Iterable[Row]) -> Iterator[tuple[Update, ClientState]]:
-        """Train each row's client."""
+    def run(self, function: ClientFunction[T], items: Iterable[WorkItem]) -> Iterator[T]:
+        """Yield the function's result for each work item, in the order of the items.
 
-    def personalize(self, rows: Iterable[Row]) -> Iterator[tuple[Ending, ClientState]]:
-        """Have each row's client make and measure its mixture."""
-
-    def evaluate(self, rows: Iterable[Row]) -> Iterator[Scalars]:
-        """Have each row's client measure the mixture that it would make now; nothing is kept."""
+        Items are read as they are needed. The function is one of a module, so that a process can import it.
+        """
 
     def __enter__(self) -> "Engine":
         """Open the engine."""
@@ -34,19 +31,11 @@ class Serial:
     """All clients in this process; see `Engine`."""
 
     def __init__(self, federation: Federation, learner: Learner | None = None) -> None:
-        self._site = Site(federation, learner)
+        self._federation = OpenFederation(federation, learner)
 
-    def update(self, rows: Iterable[Row]) -> Iterator[tuple[Update, ClientState]]:
-        """See `Engine.update`."""
-        return (self._site.update(*row) for row in rows)
-
-    def personalize(self, rows: Iterable[Row]) -> Iterator[tuple[Ending, ClientState]]:
-        """See `Engine.personalize`."""
-        return (self._site.personalize(*row) for row in rows)
-
-    def evaluate(self, rows: Iterable[Row]) -> Iterator[Scalars]:
-        """See `Engine.evaluate`."""
-        return (self._site.evaluate(*row) for row in rows)
+    def run(self, function: ClientFunction[T], items: Iterable[WorkItem]) -> Iterator[T]:
+        """See `Engine.run`."""
+        return (function(self._federation, item) for item in items)
 
     def __enter__(self) -> "Serial":
         """Nothing to open."""

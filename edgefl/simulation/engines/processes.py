@@ -3,29 +3,27 @@
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import nullcontext
 from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.queues import Queue
 from types import TracebackType
-from typing import TypeVar
 
+from edgefl.client.runner import WorkItem
 from edgefl.errors import EdgeflError
-from edgefl.simulation.engines.site import Ending, Federation, Row, Site
+from edgefl.simulation.clients import ClientFunction, Federation, OpenFederation, T
 from edgefl.system.signals import Stopped, deaf_children
-from edgefl.types import Broadcast, ClientState, Scalars, Update
 
-T = TypeVar("T")
 AHEAD = 2
-"""Rows in flight for each process: one runs, one waits. More would hold more broadcasts in memory."""
+"""Work items in flight for each process: one runs, one waits. More would hold more broadcasts in memory."""
 
-_site: Site
+_federation: OpenFederation
 
 
 def _end_with_parent() -> None:
-    """A parent that is killed cannot end its children, and these would wait for its next row for good."""
+    """End with the parent: a killed parent cannot end its children, which would wait for work forever."""
     parent = parent_process()
     if parent is not None:
         parent.join()
@@ -34,20 +32,12 @@ def _end_with_parent() -> None:
 
 def _open(federations: "Queue[Federation]") -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    global _site
-    _site = Site(federations.get())
+    global _federation
+    _federation = OpenFederation(federations.get())
 
 
-def _update(broadcast: Broadcast, state: ClientState, client_id: str) -> tuple[Update, ClientState]:
-    return _site.update(broadcast, state, client_id)
-
-
-def _personalize(broadcast: Broadcast, state: ClientState, client_id: str) -> tuple[Ending, ClientState]:
-    return _site.personalize(broadcast, state, client_id)
-
-
-def _evaluate(broadcast: Broadcast, state: ClientState, client_id: str) -> Scalars:
-    return _site.evaluate(broadcast, state, client_id)
+def _call(function: ClientFunction[T], item: WorkItem) -> T:
+    return function(_federation, item)
 
 
 class Processes:
@@ -66,12 +56,13 @@ class Processes:
         self._others = active_children()
         self._pool = ProcessPoolExecutor(count, context, _open, (self._federations,))
 
-    def _run(self, function: Callable[..., T], rows: Iterable[Row]) -> Iterator[T]:
+    def run(self, function: ClientFunction[T], items: Iterable[WorkItem]) -> Iterator[T]:
+        """See `Engine.run`."""
         pending: deque[Future[T]] = deque()
         try:
-            for row in rows:
+            for item in items:
                 with nullcontext() if self._started else deaf_children():
-                    pending.append(self._pool.submit(function, *row))
+                    pending.append(self._pool.submit(_call, function, item))
                 self._started = True
                 if len(pending) >= AHEAD * self._count:
                     yield pending.popleft().result()
@@ -85,27 +76,15 @@ class Processes:
             for future in pending:
                 future.cancel()
 
-    def update(self, rows: Iterable[Row]) -> Iterator[tuple[Update, ClientState]]:
-        """See `Engine.update`."""
-        return self._run(_update, rows)
-
-    def personalize(self, rows: Iterable[Row]) -> Iterator[tuple[Ending, ClientState]]:
-        """See `Engine.personalize`."""
-        return self._run(_personalize, rows)
-
-    def evaluate(self, rows: Iterable[Row]) -> Iterator[Scalars]:
-        """See `Engine.evaluate`."""
-        return self._run(_evaluate, rows)
-
     def __enter__(self) -> "Processes":
-        """Processes start with the first rows."""
+        """Processes start with the first work items."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the processes; rows that have not begun are left, and when this process is interrupted those
-        that have, too.
+        """End the processes. Work items that have not begun are dropped, and when this process is interrupted
+        those that have begun are dropped too.
         """
         if isinstance(error, KeyboardInterrupt | Stopped):
             for child in active_children():

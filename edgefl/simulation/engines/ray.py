@@ -1,9 +1,9 @@
 """Actors on a Ray cluster, or on a local one; see `ray_session`. Each opens the plan once.
 
 The data set is put into Ray's object store once, as it is on disk: a host gets one copy, which its actors
-read in place; files on this machine's disk would not be there on another. A model that many rows of a round
-send is put there once too. Results have the bits of the other engines where the hosts' CPUs do: LiteRT picks
-its kernels by what a CPU offers.
+read in place; files on this machine's disk would not be there on another. A model that many work items
+of a round send is put there once too. Results have the bits of the other engines where the hosts' CPUs do:
+LiteRT picks its kernels by what a CPU offers.
 """
 
 import copy
@@ -17,37 +17,28 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
+from edgefl.client.runner import WorkItem
 from edgefl.data.mapped import MappedShards
 from edgefl.errors import EdgeflError
+from edgefl.simulation.clients import ClientFunction, Federation, OpenFederation, T
 from edgefl.simulation.engines.ray_session import ray_session
-from edgefl.simulation.engines.site import Ending, Federation, Row, Site
-from edgefl.types import Broadcast, ClientState, Scalars, Update, Weights
+from edgefl.types import Weights
 
 AHEAD = 2
-"""Rows for each actor that are running or wait for an earlier one to be given out."""
+"""Work items for each actor that are running or wait for an earlier one to be returned."""
 _MODELS = 64
 """Models in the object store at a time, the newest."""
 
 
 class _Actor:
-    """Runs a site; models are arguments of their own, for only those are read in place."""
+    """Runs clients. Models are arguments of their own, because only arguments are read in place."""
 
     def open(self, federation: Federation) -> None:
-        self._site = Site(federation)
+        self._federation = OpenFederation(federation)
 
-    def run(
-        self,
-        method: str,
-        round: int,
-        phase: str,
-        scalars: Scalars,
-        state: ClientState,
-        client_id: str,
-        names: list[str],
-        *models: Weights,
-    ) -> Any:
-        broadcast = Broadcast(round, phase, dict(zip(names, models, strict=True)), scalars)
-        return getattr(self._site, method)(broadcast, state, client_id)
+    def run(self, function: ClientFunction[T], item: WorkItem, names: list[str], *models: Weights) -> T:
+        broadcast = replace(item.broadcast, models=dict(zip(names, models, strict=True)))
+        return function(self._federation, replace(item, broadcast=broadcast))
 
 
 class RayEngine:
@@ -81,53 +72,35 @@ class RayEngine:
         for each in ready:
             _result(each)
 
-    def _run(self, method: str, rows: Iterable[Row]) -> Iterator[Any]:
+    def run(self, function: ClientFunction[T], items: Iterable[WorkItem]) -> Iterator[T]:
+        """See `Engine.run`."""
         idle = list(self._actors)
         running = dict[Any, Any]()
         order = deque[Any]()
         stored: dict[int, tuple[Weights, Any]] = {}
 
-        def first() -> Any:
+        def first() -> T:
             reference = order.popleft()
-            result = _result(reference)
+            result: T = _result(reference)
             if reference in running:
                 idle.append(running.pop(reference))
             return result
 
-        for broadcast, state, client_id in rows:
+        for item in items:
             if len(order) >= AHEAD * self._count:
                 yield first()
             while not idle:
                 (done,), _ = ray.wait(list(running), num_returns=1)
                 idle.append(running.pop(done))
-            models = [_stored(stored, weights) for weights in broadcast.models.values()]
+            models = item.broadcast.models
+            references = [_stored(stored, weights) for weights in models.values()]
+            without_models = replace(item, broadcast=replace(item.broadcast, models={}))
             actor = idle.pop()
-            found = actor.run.remote(
-                method,
-                broadcast.round,
-                broadcast.phase,
-                broadcast.scalars,
-                state,
-                client_id,
-                list(broadcast.models),
-                *models,
-            )
-            running[found] = actor
-            order.append(found)
+            result = actor.run.remote(function, without_models, list(models), *references)
+            running[result] = actor
+            order.append(result)
         while order:
             yield first()
-
-    def update(self, rows: Iterable[Row]) -> Iterator[tuple[Update, ClientState]]:
-        """See `Engine.update`."""
-        return self._run("update", rows)
-
-    def personalize(self, rows: Iterable[Row]) -> Iterator[tuple[Ending, ClientState]]:
-        """See `Engine.personalize`."""
-        return self._run("personalize", rows)
-
-    def evaluate(self, rows: Iterable[Row]) -> Iterator[Scalars]:
-        """See `Engine.evaluate`."""
-        return self._run("evaluate", rows)
 
     def __enter__(self) -> "RayEngine":
         """Connect to Ray and start the actors."""

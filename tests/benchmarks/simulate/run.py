@@ -17,7 +17,7 @@ from edgefl.data.dataset import Dataset
 from edgefl.data.mapped import MappedShards
 from edgefl.data.partitions.client_partition import Allotment, client_ids
 from edgefl.plan.spec import PlanSpec, load_plan
-from edgefl.runs.pipeline import light
+from edgefl.simulation.clients import without_mixture
 from edgefl.simulation.simulate import Record, simulate
 from edgefl.types import ServerState
 
@@ -70,7 +70,9 @@ def main(
 
     with tempfile.TemporaryDirectory(prefix="edgefl-bench-") as directory:
         shards = random_shards(plan.spec, Path(directory), clients, samples)
-        simulate(plan, initial, shards, config, processes=processes, progress=count, ended=light)
+        simulate(
+            plan, initial, shards, config, processes=processes, progress=count, keep_result=without_mixture
+        )
     print(json.dumps({"steps_per_second": steps / seconds, "steps": steps}))
 
 

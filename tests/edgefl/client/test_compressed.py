@@ -7,7 +7,8 @@ import pytest
 
 from edgefl.algorithms import make_algorithm
 from edgefl.algorithms.check import check_algorithm
-from edgefl.client.update import OWED, compressed, train_alone
+from edgefl.client.compression import RESIDUAL, compressed
+from edgefl.client.update import train_alone
 from edgefl.config import FederationConfig
 from edgefl.plan.spec import Plan
 from edgefl.rng import rng_for
@@ -55,7 +56,7 @@ def test_what_was_sent_and_what_is_owed_add_up_to_what_was_trained(codec, shards
             assert array.tobytes() == update.deltas["global"][name].tobytes()
     for name in weights:
         np.testing.assert_allclose(
-            arrived[name] + state.arrays[f"{OWED}global/{name}"], trained[name], atol=2e-6
+            arrived[name] + state.arrays[f"{RESIDUAL}global/{name}"], trained[name], atol=2e-6
         )
 
 

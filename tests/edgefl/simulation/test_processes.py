@@ -1,4 +1,4 @@
-"""N processes on this machine: rows in their order and few at a time, and a client's error as it is in this
+"""N processes on this machine: items in their order and few at a time, and a client's error as it is in this
 process.
 """
 
@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from edgefl.algorithms import make_algorithm
+from edgefl.client.runner import WorkItem
 from edgefl.errors import DataError
 from edgefl.rng import rng_for
+from edgefl.simulation.clients import Federation, train
 from edgefl.simulation.engines.base import Serial
 from edgefl.simulation.engines.processes import AHEAD, Processes
-from edgefl.simulation.engines.site import Federation
 from edgefl.types import ClientState, Shard
 
 
@@ -25,17 +26,17 @@ def federation(tiny, tiny_config, digits):
     return Federation(tiny[0], tiny_config.seed, shards)
 
 
-def rows_of(federation, weights):
+def items_of(federation, weights):
     spec = federation.plan.spec
     algorithm = make_algorithm(spec.algorithm, None, spec.options)
     state = algorithm.init(weights, rng_for(federation.seed, 0, "init"))
     return [
-        (algorithm.broadcast(state, client_id), ClientState(), client_id)
+        WorkItem(algorithm.broadcast(state, client_id), ClientState(), client_id)
         for client_id in sorted(federation.shards)
     ]
 
 
-def test_rows_in_their_order_as_they_are_needed_and_errors_of_one_client_do_not_end_the_others(
+def test_items_in_their_order_as_they_are_needed_and_errors_of_one_client_do_not_end_the_others(
     federation, tiny
 ):
     bad = federation.shards["pi-3"]
@@ -43,23 +44,23 @@ def test_rows_in_their_order_as_they_are_needed_and_errors_of_one_client_do_not_
         federation,
         shards={**federation.shards, "pi-3": replace(bad, x_train=np.full_like(bad.x_train, np.nan))},
     )
-    rows = rows_of(federation, tiny[1])
+    items = items_of(federation, tiny[1])
     read = []
     with pytest.raises(DataError, match="pi-3, round 1: ") as expected:
-        list(Serial(broken).update(rows))
+        list(Serial(broken).run(train, items))
 
     def reading(count):
-        for row in (rows[:3] * 5)[:count]:
-            read.append(row)
-            yield row
+        for item in (items[:3] * 5)[:count]:
+            read.append(item)
+            yield item
 
     with Processes(broken, 2) as engine:
         seen = []
-        for update, _ in engine.update(reading(13)):
+        for update, _ in engine.run(train, reading(13)):
             seen.append(update.client_id)
             assert len(read) <= len(seen) + 2 * AHEAD
-        assert seen == [client_id for *_, client_id in read]
+        assert seen == [item.client_id for item in read]
         with pytest.raises(DataError) as found:
-            list(engine.update(rows))
+            list(engine.run(train, items))
         assert str(found.value) == str(expected.value)
-        assert [update.client_id for update, _ in engine.update(rows[:3])] == ["pi-0", "pi-1", "pi-2"]
+        assert [update.client_id for update, _ in engine.run(train, items[:3])] == ["pi-0", "pi-1", "pi-2"]

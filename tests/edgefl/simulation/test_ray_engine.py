@@ -1,4 +1,4 @@
-"""Actors on a Ray cluster of two hosts, here two raylets: the bits of this process, rows in their order and
+"""Actors on a Ray cluster of two hosts, here two raylets: the bits of this process, items in their order and
 few at a time, errors.
 """
 
@@ -11,13 +11,14 @@ import pytest
 
 from edgefl.algorithms import make_algorithm
 from edgefl.algorithms.base import PERSONALIZE
+from edgefl.client.runner import WorkItem
 from edgefl.data.dataset import Dataset
 from edgefl.data.mapped import map_dataset
 from edgefl.data.partitions.client_partition import Allotment
 from edgefl.errors import DataError, EdgeflError
 from edgefl.rng import rng_for
+from edgefl.simulation.clients import Federation, personalize, train
 from edgefl.simulation.engines.base import Serial
-from edgefl.simulation.engines.site import Federation
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.checkpoint import encode_mixture, encode_server_state
 from edgefl.types import ClientState, Shard
@@ -69,13 +70,13 @@ def federation(tiny, tiny_config, digits):
     return Federation(tiny[0], tiny_config.seed, shards, (x[300:], y[300:]))
 
 
-def rows_of(federation, weights, phase=""):
+def items_of(federation, weights, phase=""):
     spec = federation.plan.spec
     algorithm = make_algorithm(spec.algorithm, None, spec.options)
     state = algorithm.init(weights, rng_for(federation.seed, 0, "init"))
     state = replace(state, phase=phase or state.phase)
     return [
-        (algorithm.broadcast(state, client_id), ClientState(), client_id)
+        WorkItem(algorithm.broadcast(state, client_id), ClientState(), client_id)
         for client_id in sorted(federation.shards)
     ]
 
@@ -109,9 +110,9 @@ def test_same_bits_as_in_this_process_and_nothing_stays_connected(federation, ti
     there = play(lambda own: RayEngine(own, 2))
     assert not ray.is_initialized()
     assert encode_server_state(here.state) == encode_server_state(there.state)
-    assert list(here.endings) == list(there.endings)
-    for client_id, ending in here.endings.items():
-        same(ending, there.endings[client_id])
+    assert list(here.results) == list(there.results)
+    for client_id, result in here.results.items():
+        same(result, there.results[client_id])
     (mixture, *_) = there.mixtures.values()
     assert all(array.flags.owndata for array in mixture.weights.values()), (
         "a result must not lie in Ray's memory, which is gone"
@@ -138,49 +139,49 @@ class TestConnected:
         dataset = Dataset((x * 255).astype(np.uint8), y, x[:40], y[:40], 10)
         allotments = {f"pi-{i}": Allotment(np.arange(i, 100, 5), np.arange(i, 40, 5)) for i in range(5)}
         mapped = replace(federation, shards=map_dataset(dataset, allotments, tmp_path / "maps"))
-        rows = rows_of(mapped, tiny[1], PERSONALIZE)
-        expected = [ending for ending, _ in Serial(mapped).personalize(rows)]
+        items = items_of(mapped, tiny[1], PERSONALIZE)
+        expected = [result for result, _ in Serial(mapped).run(personalize, items)]
         with RayEngine(mapped, 2) as engine:
             shutil.rmtree(tmp_path / "maps")
-            found = [ending for ending, _ in engine.personalize(rows)]
+            found = [result for result, _ in engine.run(personalize, items)]
         for one, two in zip(expected, found, strict=True):
             same(one, two)
         assert ray.is_initialized(), "who was connected before stays connected"
 
-    def test_rows_are_read_as_they_are_needed_and_results_keep_their_order(self, federation, tiny):
+    def test_items_are_read_as_they_are_needed_and_results_keep_their_order(self, federation, tiny):
         from edgefl.simulation.engines.ray import AHEAD, RayEngine
 
-        rows = rows_of(federation, tiny[1]) * 4
+        items = items_of(federation, tiny[1]) * 4
         read = []
 
         def reading():
-            for row in rows:
-                read.append(row)
-                yield row
+            for item in items:
+                read.append(item)
+                yield item
 
         with RayEngine(federation, 2) as engine:
             seen = []
-            for update, _ in engine.update(reading()):
+            for update, _ in engine.run(train, reading()):
                 seen.append(update.client_id)
                 assert len(read) <= len(seen) + 2 * AHEAD
-        assert seen == [client_id for *_, client_id in rows]
+        assert seen == [item.client_id for item in items]
 
     def test_a_clients_error_is_the_one_of_this_process(self, federation, tiny):
         from edgefl.simulation.engines.ray import RayEngine
 
         bad = broken(federation, "pi-3")
-        rows = rows_of(bad, tiny[1])
+        items = items_of(bad, tiny[1])
         with pytest.raises(DataError, match="pi-3, round 1: ") as expected:
-            list(Serial(bad).update(rows))
+            list(Serial(bad).run(train, items))
         with RayEngine(bad, 2) as engine, pytest.raises(DataError) as found:
-            list(engine.update(rows))
+            list(engine.run(train, items))
         assert str(found.value) == str(expected.value)
 
     def test_a_killed_actor_is_an_error(self, federation, tiny):
         from edgefl.simulation.engines.ray import RayEngine
 
         with RayEngine(federation, 2) as engine:
-            results = engine.update(rows_of(federation, tiny[1]) * 4)
+            results = engine.run(train, items_of(federation, tiny[1]) * 4)
             next(results)
             ray.kill(engine._actors[0])
             with pytest.raises(EdgeflError, match="an actor of the simulation was killed"):

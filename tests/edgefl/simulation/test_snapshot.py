@@ -94,10 +94,10 @@ def test_evaluating_changes_no_bit(algorithm, processes, shards, linear):
 def test_confusion_counts_each_held_out_sample_once(shards, linear):
     plan, initial = linear("fedavg", {})
     end = simulate(plan, initial, shards, FederationConfig(rounds=1), learner=None)
-    for client, ending in end.endings.items():
-        true, taken, counts = ending.confusion.T
+    for client, result in end.results.items():
+        true, taken, counts = result.confusion.T
         assert counts.sum() == len(shards[client].y_test)
-        assert ending.metrics["accuracy_mixture"] == pytest.approx(counts[true == taken].sum() / counts.sum())
+        assert result.metrics["accuracy_mixture"] == pytest.approx(counts[true == taken].sum() / counts.sum())
         np.testing.assert_array_equal(
             np.bincount(true, counts, 3), np.bincount(shards[client].y_test, minlength=3)
         )

@@ -1,0 +1,64 @@
+"""Compression of a client's updates, with error feedback."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from edgefl.algorithms.base import Algorithm
+from edgefl.algorithms.names import ALONE
+from edgefl.types import Array, Broadcast, ClientState, Mixture, Shard, Update
+from edgefl.wire.codecs import rounded, rounding
+
+RESIDUAL = "owed:"
+"""Prefix, in a client's state, of what the codec has rounded away from the client's updates so far."""
+
+
+def compressed(algorithm: Algorithm, codec: str) -> Algorithm:
+    """Return the algorithm with updates as the server decodes them.
+
+    A codec that rounds loses a part of each update, the residual. The client adds the residual to its next
+    update. The residual lies in the client's state, under names that the algorithm does not see. The codec
+    does not change what a client trains alone for the baseline, because that is not sent.
+
+    Args:
+        algorithm: the algorithm without compression.
+        codec: see `edgefl.wire.codecs`; fp32 returns the algorithm itself.
+    """
+    codec = rounding(codec)
+    if codec == "fp32":
+        return algorithm
+
+    def split(state: ClientState) -> tuple[ClientState, dict[str, Array]]:
+        arrays = state.arrays.items()
+        residual = {name.removeprefix(RESIDUAL): array for name, array in arrays if name.startswith(RESIDUAL)}
+        others = {name: array for name, array in arrays if not name.startswith(RESIDUAL)}
+        return replace(state, arrays=others), residual
+
+    def join(state: ClientState, residual: Mapping[str, Array]) -> ClientState:
+        prefixed = {RESIDUAL + name: array for name, array in residual.items()}
+        return replace(state, arrays={**state.arrays, **prefixed})
+
+    def local_update(
+        broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
+    ) -> tuple[Update, ClientState]:
+        if broadcast.round == ALONE:
+            return algorithm.local_update(broadcast, state, shard, client_id, rng)
+        before, residual = split(state)
+        update, after = algorithm.local_update(broadcast, before, shard, client_id, rng)
+        sent: dict[str, dict[str, Array]] = {}
+        for model, weights in update.deltas.items():
+            exact = {
+                name: array + residual.get(f"{model}/{name}", np.float32(0))
+                for name, array in weights.items()
+            }
+            sent[model] = rounded(codec, exact)
+            residual |= {f"{model}/{name}": exact[name] - sent[model][name] for name in exact}
+        return replace(update, deltas=sent), join(after, residual)
+
+    def personalize(
+        broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
+    ) -> tuple[Mixture, ClientState]:
+        return algorithm.personalize(broadcast, split(state)[0], shard, rng)
+
+    return replace(algorithm, local_update=local_update, personalize=personalize)

@@ -1,0 +1,100 @@
+"""The client runner: runs the client functions of a plan, in all engines of the simulator and on a device."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from edgefl.algorithms import full_options, make_algorithm
+from edgefl.algorithms.base import Algorithm
+from edgefl.client.compression import compressed
+from edgefl.client.update import client_rng, personalize_and_measure
+from edgefl.errors import DataError
+from edgefl.learner.base import Learner
+from edgefl.plan.spec import Plan
+from edgefl.types import Broadcast, ClientState, Mixture, Scalars, Shard, Update
+
+
+@dataclass(frozen=True)
+class WorkItem:
+    """The part of one client in one round. The simulator makes it of a server state, a device of a task.
+
+    Args:
+        broadcast: what the server sends to the client.
+        state: what the client kept after its round before.
+        client_id: the client.
+        codec: how the client's updates travel, see `edgefl.wire.codecs`.
+        epochs: number of epochs to train, in place of the algorithm's option; None keeps the option.
+    """
+
+    broadcast: Broadcast
+    state: ClientState
+    client_id: str
+    codec: str = "fp32"
+    epochs: int | None = None
+
+
+class ClientRunner:
+    """Runs clients one after the other. Results depend on plan, seed, shard and work item alone.
+
+    Args:
+        plan: the plan of the federation.
+        learner: runs the plan; all clients share it.
+        shards: samples by client id; a device has one.
+        seed: the seed of the federation.
+    """
+
+    def __init__(self, plan: Plan, learner: Learner, shards: Mapping[str, Shard], seed: int) -> None:
+        self.plan = plan
+        self.learner = learner
+        self.shards = shards
+        self.seed = seed
+        self._algorithm = make_algorithm(plan.spec.algorithm, learner, plan.spec.options)
+
+    def algorithm(self, item: WorkItem) -> Algorithm:
+        """Return the algorithm with the epochs and the compression of a work item."""
+        algorithm = self._algorithm
+        if item.epochs is not None:
+            spec = self.plan.spec
+            options = full_options(spec.algorithm, spec.options)
+            algorithm = make_algorithm(spec.algorithm, self.learner, {**options, "epochs": item.epochs})
+        return compressed(algorithm, item.codec)
+
+    def update(self, item: WorkItem) -> tuple[Update, ClientState]:
+        """Train on the client's shard; see `Algorithm.local_update`.
+
+        The metrics of the update hold `epochs` when the work item says how many.
+
+        Raises:
+            DataError: the shard cannot be trained on, or the loss is not finite. Names client and round.
+        """
+        rng = client_rng(self.seed, item.broadcast, item.client_id)
+        shard = self.shards[item.client_id]
+        with errors_that_name(item, f"round {item.broadcast.round}"):
+            update, state = self.algorithm(item).local_update(
+                item.broadcast, item.state, shard, item.client_id, rng
+            )
+        if item.epochs is not None:
+            update = replace(update, metrics={**update.metrics, "epochs": float(item.epochs)})
+        return update, state
+
+    def personalize(self, item: WorkItem) -> tuple[Mixture, ClientState, Scalars]:
+        """Make the client's mixture and measure it; see `personalize_and_measure`.
+
+        Raises:
+            DataError: as in `update`.
+        """
+        rng = client_rng(self.seed, item.broadcast, item.client_id)
+        shard = self.shards[item.client_id]
+        with errors_that_name(item, "personalization"):
+            return personalize_and_measure(
+                self.algorithm(item), self.learner, item.broadcast, item.state, shard, rng
+            )
+
+
+@contextmanager
+def errors_that_name(item: WorkItem, step: str) -> Iterator[None]:
+    """Begin the message of each DataError with the client of a work item and the step."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{item.client_id}, {step}: {error}") from error

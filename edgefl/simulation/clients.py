@@ -1,0 +1,209 @@
+"""The clients of a simulation: what each process holds, and what it runs for one client.
+
+The client runner trains and personalizes, as on a device. The functions here add the measurements that only a
+simulation can make: it sees every client's samples and a test set that stands for all clients.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgefl.algorithms.base import Algorithm
+from edgefl.algorithms.mixtures.gate_utilization import gate_by_class
+from edgefl.algorithms.names import FEDERATED
+from edgefl.client.runner import ClientRunner, WorkItem, errors_that_name
+from edgefl.client.update import client_rng
+from edgefl.learner.base import Learner, evaluate
+from edgefl.learner.litert import LiteRTLearner
+from edgefl.plan.spec import Plan
+from edgefl.types import (
+    Array,
+    ClientState,
+    Labels,
+    Mixture,
+    Peer,
+    Scalars,
+    ServerState,
+    Shard,
+    Update,
+    Weights,
+)
+
+Accuracies = NDArray[np.float64]
+T = TypeVar("T")
+_MAX_MEASURED = 16
+"""Models whose accuracy on the common test set a process remembers."""
+
+
+@dataclass(frozen=True)
+class Federation:
+    """What every process of a simulation holds.
+
+    Args:
+        plan: the plan of the federation.
+        seed: the seed of the federation.
+        shards: samples by client id.
+        test: samples that stand for all clients, float32[n, *input_shape] and int64[n]. Each mixture is
+            measured on them too.
+    """
+
+    plan: Plan
+    seed: int
+    shards: Mapping[str, Shard]
+    test: tuple[Array, Labels] | None = None
+
+
+@dataclass(frozen=True)
+class ClientResult:
+    """What personalization returns for a client.
+
+    Args:
+        mixture: the client's personal model.
+        metrics: see `personalize_and_measure`; with `balanced_mixture`, the mean over the classes of the
+            client's held-out split.
+        class_share: share of each class in the client's training samples, float64[classes].
+        on_test: accuracy by class on the federation's test samples, float64[classes], for `mixture` and each
+            peer. NaN where a class has no sample.
+        confusion: see `confusion`, on the held-out split.
+        gates: see `gate_by_class`, on the held-out split.
+    """
+
+    mixture: Mixture
+    metrics: Scalars
+    class_share: Accuracies
+    on_test: Mapping[str, Accuracies] = field(default_factory=dict)
+    confusion: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 3), np.int64))
+    gates: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 2)))
+
+
+class OpenFederation:
+    """A federation as one process has it open: with a client runner.
+
+    Args:
+        federation: the federation.
+        learner: runs the plan; None makes a LiteRTLearner.
+    """
+
+    def __init__(self, federation: Federation, learner: Learner | None = None) -> None:
+        learner = learner or LiteRTLearner(federation.plan)
+        self.runner = ClientRunner(federation.plan, learner, federation.shards, federation.seed)
+        self.test = federation.test
+        self._measured: dict[str, Accuracies] = {}
+
+    def on_test(self, mixture: Mixture, num_classes: int) -> dict[str, Accuracies]:
+        """Return the accuracy by class of a mixture and its peers on the federation's test samples."""
+        if self.test is None:
+            return {}
+        x, y = self.test
+        accuracies = {}
+        for name, peer in {"mixture": Peer("predict_mixture", mixture.weights), **mixture.peers}.items():
+            # the same model, such as the global one, comes with many clients
+            key = _digest(peer.signature, peer.weights)
+            if key not in self._measured:
+                while len(self._measured) >= _MAX_MEASURED:
+                    del self._measured[next(iter(self._measured))]
+                predicted = _predict(self.runner.learner, peer.signature, peer.weights, x)
+                self._measured[key] = _by_class(predicted, y, num_classes)
+            accuracies[name] = self._measured[key]
+        return accuracies
+
+
+ClientFunction = Callable[[OpenFederation, WorkItem], T]
+"""What an engine runs for a work item: `train`, `personalize` or `evaluate_now`."""
+
+
+def work_items(
+    algorithm: Algorithm,
+    state: ServerState,
+    clients: Iterable[str],
+    states: Mapping[str, ClientState],
+    codec: str,
+) -> Iterator[WorkItem]:
+    """Yield the work item of each client, in the order of the clients."""
+    for client_id in clients:
+        broadcast = algorithm.broadcast(state, client_id)
+        yield WorkItem(broadcast, states.get(client_id, ClientState()), client_id, codec)
+
+
+def train(federation: OpenFederation, item: WorkItem) -> tuple[Update, ClientState]:
+    """Train one client; see `ClientRunner.update`."""
+    return federation.runner.update(item)
+
+
+def personalize(federation: OpenFederation, item: WorkItem) -> tuple[ClientResult, ClientState]:
+    """Make one client's mixture and measure it on its held-out split and on the federation's test samples."""
+    runner = federation.runner
+    shard = runner.shards[item.client_id]
+    mixture, state, metrics = runner.personalize(item)
+    counts = np.bincount(shard.y_train, minlength=shard.num_classes)
+    predicted = _predict(runner.learner, "predict_mixture", mixture.weights, shard.x_test)
+    accuracies = _by_class(predicted, shard.y_test, shard.num_classes)
+    finite = accuracies[np.isfinite(accuracies)]
+    balanced = float(finite.mean()) if len(finite) else float("nan")
+    result = ClientResult(
+        mixture,
+        {**metrics, "balanced_mixture": balanced},
+        class_share=counts / max(1, counts.sum()),
+        on_test=federation.on_test(mixture, shard.num_classes),
+        confusion=confusion(shard.y_test, predicted),
+        gates=gate_by_class(runner.learner, mixture.weights, shard.x_test, shard.y_test),
+    )
+    return result, state
+
+
+def evaluate_now(federation: OpenFederation, item: WorkItem) -> Scalars:
+    """Return accuracy and loss, on the client's held-out split, of the mixture that the client would make now
+    and of the federated model.
+
+    The names are accuracy_mixture, loss_mixture, accuracy_federated, loss_federated. They are NaN for an
+    empty split. The client's state does not change.
+    """
+    runner = federation.runner
+    rng = client_rng(runner.seed, item.broadcast, item.client_id)
+    shard = runner.shards[item.client_id]
+    with errors_that_name(item, f"evaluation before round {item.broadcast.round}"):
+        mixture, _ = runner.algorithm(item).personalize(item.broadcast, item.state, shard, rng)
+    models = {"mixture": Peer("predict_mixture", mixture.weights)}
+    models |= {name: peer for name, peer in mixture.peers.items() if name == FEDERATED}
+    metrics: dict[str, float] = {}
+    for name, peer in models.items():
+        figures = evaluate(runner.learner, peer.signature, peer.weights, shard.x_test, shard.y_test)
+        metrics |= {f"accuracy_{name}": figures.accuracy, f"loss_{name}": figures.loss}
+    return metrics
+
+
+def without_mixture(client_id: str, result: ClientResult) -> ClientResult:
+    """Return a client result without the mixture's arrays: a thousand mixtures do not fit into memory."""
+    return replace(result, mixture=Mixture({}, {}, result.mixture.diagnostics))
+
+
+def confusion(true: Labels, predicted: Labels) -> NDArray[np.int64]:
+    """Return (true, predicted, count) of the pairs that occur, int64[n, 3], sorted."""
+    pairs, counts = np.unique(np.stack([true, predicted], axis=1), axis=0, return_counts=True)
+    return np.column_stack([pairs, counts]).astype(np.int64).reshape(-1, 3)
+
+
+def _predict(learner: Learner, signature: str, weights: Weights, x: Array) -> Labels:
+    if not len(x):
+        return np.zeros(0, np.int64)
+    return np.asarray(learner.predict(signature, weights, {"x": x}).argmax(axis=1), np.int64)
+
+
+def _by_class(predicted: Labels, y: Labels, num_classes: int) -> Accuracies:
+    if len(y) == 0:
+        return np.full(num_classes, np.nan)
+    counts = np.bincount(y, minlength=num_classes)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.bincount(y, predicted == y, num_classes) / counts)
+
+
+def _digest(signature: str, weights: Weights) -> str:
+    digest = hashlib.sha256(signature.encode())
+    for name, array in weights.items():
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
