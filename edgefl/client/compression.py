@@ -1,4 +1,7 @@
-"""Compression of a client's updates, with error feedback."""
+"""The client's side of the stack around an algorithm: compression with error feedback.
+
+`edgefl.server.stack` is the server's side.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -11,15 +11,17 @@ it does in both papers, and a mean that counts each client once (median, trimmed
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 
 from edgefl.algorithms import make_algorithm
+from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.registry import entry
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
-from edgefl.types import Update
+from edgefl.types import ServerState, Update
 
 
 def staleness_weight(staleness: int) -> float:
@@ -39,6 +41,15 @@ def as_of(update: Update, round: int) -> Update:
         for model, each in update.deltas.items()
     }
     return replace(update, round=round, deltas=deltas)
+
+
+def late_scaled(algorithm: Algorithm) -> Algorithm:
+    """Return the algorithm with each update scaled by its age before `aggregate`, see `as_of`."""
+
+    def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
+        return algorithm.aggregate(state, (as_of(update, state.round) for update in updates))
+
+    return replace(algorithm, aggregate=aggregate)
 
 
 def check_rounds(config: FederationConfig) -> None:

@@ -16,11 +16,12 @@ from edgefl.learner.base import Learner
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.plan.spec import Plan
 from edgefl.privacy.accountant import within_budget
-from edgefl.privacy.mechanism import draw_cohort, private
+from edgefl.privacy.mechanism import draw_cohort
 from edgefl.privacy.noise import key_of_seed
 from edgefl.rng import rng_for
-from edgefl.security.secagg.summing import extra_traffic, summed
-from edgefl.server.plausible import guarded, left_out
+from edgefl.security.secagg.summing import extra_traffic
+from edgefl.server.plausible import left_out
+from edgefl.server.stack import server_stack
 from edgefl.simulation.clients import ClientResult, Federation, personalize, train, work_items
 from edgefl.simulation.communication_cost import Traffic
 from edgefl.simulation.diagnostics import Watch, evaluated, models_on_test
@@ -139,18 +140,27 @@ def simulate(
     if config.privacy.max_epsilon:
         config = within_budget(config)
     key = key_of_seed(config.seed) if noise_key is None else noise_key
-    algorithm = private(make_algorithm(plan.spec.algorithm, None, plan.spec.options), config, plan.spec, key)
+
+    def cohort_of(state: ServerState) -> tuple[str, ...]:
+        return draw_cohort(config, key, state, shards.keys() - left_out(state))
+
+    algorithm = server_stack(
+        make_algorithm(plan.spec.algorithm, None, plan.spec.options),
+        config,
+        plan.spec,
+        key=key,
+        note=note,
+        cohort_of=cohort_of,
+    )
     state = algorithm.init(initial, rng_for(config.seed, 0, "init")) if start is None else start
     states = {} if states is None else states
     traffic = Traffic(codec=config.codec) if traffic is None else traffic
     federation = Federation(plan, config.seed, shards, test)
     with _engine(federation, processes, learner, open_engine) as engine:
         while state.round <= config.rounds and state.phase not in (PERSONALIZE, DONE):
-            cohort = draw_cohort(config, key, state, shards.keys() - left_out(state))
-            round_algorithm = guarded(summed(algorithm, config, state, cohort), config, note)
             watch = Watch(plan, state)
             state, record = _play_round(
-                engine, round_algorithm, config, state, states, cohort, traffic, watch
+                engine, algorithm, config, state, states, cohort_of(state), traffic, watch
             )
             measured = watch.measured(state)
             if evaluate_every and (record.round % evaluate_every == 0 or record.round == config.rounds):

@@ -21,14 +21,15 @@ from edgefl.algorithms.cohort import enough_of, selected
 from edgefl.config import FederationConfig
 from edgefl.plan.spec import Plan, encode_plan
 from edgefl.privacy import accountant
-from edgefl.privacy.mechanism import check_privacy, draw_cohort, expected_cohort, private
+from edgefl.privacy.mechanism import check_privacy, draw_cohort, expected_cohort
 from edgefl.rng import rng_for
 from edgefl.security.enrolment import load_enrolment, tls_context
 from edgefl.security.secagg.masking import LEAST_CLIENTS
 from edgefl.security.trust import Enrolments, Trust
 from edgefl.server import rounds
-from edgefl.server.plausible import guarded, left_out
-from edgefl.server.staleness import as_of, check_rounds
+from edgefl.server.plausible import left_out
+from edgefl.server.stack import server_stack
+from edgefl.server.staleness import check_rounds
 from edgefl.transport.link import KEEPALIVE_S, Message
 from edgefl.types import ServerState, Weights
 from edgefl.wire.messages import JOINING, STOPPED, Begin, State, Summary
@@ -126,8 +127,8 @@ class Aggregator:
             self._session = self._started.session
             self._run_started = self._journal.begin_run(time.time_ns() // 10**6)
             self._key = noise_key(self._out, self._session) if self._config.privacy.is_on else b""
-            self._algorithm = guarded(
-                private(self._algorithm, self._config, self._spec, self._key), self._config, self._note
+            self._algorithm = server_stack(
+                self._algorithm, self._config, self._spec, key=self._key, note=self._note
             )
             will = Message(self._topics.state, self._trust.encode(self._state(STOPPED, 0, 0)), retained=True)
             # not the session, which every device reads: who knows a client id can throw its owner out of the
@@ -396,9 +397,7 @@ class Aggregator:
             return draw(state, self._exchange.presence.available(self._held()))
 
         self._play(state, cohort, open_to_all=self._config.mode == "async")
-        after = self._algorithm.aggregate(
-            state, self._clusters.noting(as_of(each, state.round) for each in self._spool.updates())
-        )
+        after = self._algorithm.aggregate(state, self._clusters.noting(self._spool.updates()))
         self._clusters.tell(self._link, self._topics, self._session, state.round, after)
         for line in filter(None, explain_clusters(after) if state.phase == CLUSTER else ()):
             self._note(line)

@@ -8,7 +8,7 @@ were drawn.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -51,12 +51,19 @@ def check_secure(algorithm: Algorithm, config: FederationConfig) -> None:
 
 
 def summed(
-    algorithm: Algorithm, config: FederationConfig, state: ServerState, cohort: Sequence[str]
+    algorithm: Algorithm, config: FederationConfig, cohort_of: Callable[[ServerState], Sequence[str]]
 ) -> Algorithm:
-    """Return the algorithm for this round of this cohort, its `aggregate` seeing the sum alone; as it is
-    without secure aggregation.
+    """Return the algorithm with masked sums: its `aggregate` sees the means of a round's updates only.
 
-    Raises ConfigError (see `check_secure`), RoundError for a cohort of fewer than three.
+    Args:
+        algorithm: the algorithm; returned as it is without secure aggregation.
+        config: the federation.
+        cohort_of: returns the clients of the round of a server state. All of them take part in the masking,
+            whether or not an update of theirs arrives.
+
+    Raises:
+        ConfigError: see `check_secure`.
+        RoundError: raised by `aggregate` for a cohort of fewer than three.
     """
     if not config.privacy.secure_aggregation:
         return algorithm
@@ -64,7 +71,7 @@ def summed(
 
     def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
         shapes = shapes_of(algorithm.broadcast(state, "").models)
-        means = masked_means(shapes, updates, sorted(cohort), f"{config.name} round {state.round}")
+        means = masked_means(shapes, updates, sorted(cohort_of(state)), f"{config.name} round {state.round}")
         return algorithm.aggregate(state, of_means(means, state.round))
 
     return replace(algorithm, aggregate=aggregate)
