@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from edgefl.audit.scenarios import Finding
-from edgefl.report.drawing import PALETTE, drawn, printable, save
+from edgefl.report.drawing import PALETTE, drawn, save, shortened
 
 MOST_CLIENTS = 8
 
@@ -34,7 +34,7 @@ def plot_labels(findings: Sequence[Finding], path: Path) -> None:
                 axes.set_xticks(classes if len(classes) <= 10 else [0, len(classes) - 1])
             row[0].set_title(finding.scenario.name, loc="left", fontsize="small", pad=2)
         for axes, client_id in zip(grid[-1], clients, strict=True):
-            axes.set_xlabel(printable(client_id), fontsize="x-small")
+            axes.set_xlabel(shortened(client_id), fontsize="x-small")
         grid[0][-1].legend(loc="upper left", fontsize="xx-small", frameon=False)
 
     save(drawn(draw, 1.7 * len(clients) + 0.6, 1.25 * len(findings) + 0.7), path)

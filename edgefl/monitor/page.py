@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from edgefl.monitor import format as words
+from edgefl.system import format as words
 
 
 def page(device: Mapping[str, Any], now: float, width: int) -> list[str]:

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edgefl.monitor import format as words
 from edgefl.monitor.device_activity import WORDS
+from edgefl.system import format as words
 from edgefl.wire.messages import JOINING, STOPPED
 
 Device = Mapping[str, Any]

@@ -17,9 +17,9 @@ from textual.widgets import Input, Static
 
 from edgefl.errors import LinkError
 from edgefl.monitor.device_list import DeviceList
-from edgefl.monitor.format import cut
 from edgefl.monitor.page import page
 from edgefl.monitor.table import SORTS, head, header, selected
+from edgefl.system.format import cut
 
 REFRESH_S = 1.0
 LARGE = 100

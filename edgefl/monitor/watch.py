@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from edgefl.errors import ConfigError, WireError
-from edgefl.monitor.format import printable
+from edgefl.system.format import printable
 from edgefl.wire import messages
 from edgefl.wire.strict_json import decode_json
 from edgefl.wire.topics import PREFIX, parse_topic

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from edgefl.errors import StateError
 from edgefl.report.chart import Chart, Missing, Part, Section, table
-from edgefl.report.drawing import GROUND, INK, PALETTE, SEQUENTIAL, fixed, printable
+from edgefl.report.drawing import GROUND, INK, PALETTE, SEQUENTIAL, fixed, shortened
 from edgefl.report.folder import Folder, Row, index, mapping_at, number
 
 Matrix = NDArray[np.float64]
@@ -157,7 +157,7 @@ def draw_matrix(
     image = axes.imshow(matrix, cmap=SEQUENTIAL, vmin=low, vmax=high, aspect="equal")
     axes.grid(False)
     axes.spines[:].set_visible(False)
-    shown = [printable(name, 14) for name in names] if len(names) <= 24 else []
+    shown = [shortened(name, 14) for name in names] if len(names) <= 24 else []
     axes.set_xticks(range(len(shown)), shown, rotation=90, fontsize=6.5)
     axes.set_yticks(range(len(shown)), shown, fontsize=6.5)
     axes.tick_params(length=0)
@@ -336,7 +336,7 @@ def draw_membership(axes: Any, rounds: Sequence[int], clients: Sequence[str], fo
                 color=GROUND,
             )
     if len(clients) <= 30:
-        axes.set_yticks(np.arange(len(clients)), [printable(c, 16) for c in clients], fontsize=7)
+        axes.set_yticks(np.arange(len(clients)), [shortened(c, 16) for c in clients], fontsize=7)
     axes.set(
         xlabel="round",
         ylabel="" if len(clients) <= 30 else "clients",

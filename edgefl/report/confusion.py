@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from edgefl.errors import StateError
 from edgefl.report.chart import Chart, Missing, Part, Section, table
-from edgefl.report.drawing import SEQUENTIAL, printable
+from edgefl.report.drawing import SEQUENTIAL, shortened
 from edgefl.report.folder import SIMULATION, Folder, Row
 
 Counts = NDArray[np.int64]
@@ -36,7 +36,7 @@ def confusions(clients: Sequence[Row]) -> dict[str, Counts]:
             len(cells) and (cells.dtype.kind != "i" or cells.min() < 0 or cells[:, :2].max() >= MOST_CLASSES)
         ):
             raise StateError(
-                f"the confusion of {printable(row['id'])} is no list of [true, predicted, count]; simulate "
+                f"the confusion of {shortened(row['id'])} is no list of [true, predicted, count]; simulate "
                 "again"
             )
         found[row["id"]] = cells.reshape(-1, 3).astype(np.int64)
@@ -135,13 +135,13 @@ def _each(found: dict[str, Counts]) -> Part:
             draw_confusion(axes, counts, numbers=False)
             axes.set_xticks([])
             axes.set_yticks([])
-            axes.set_title(printable(client, 14), fontsize=7.5, pad=2)
+            axes.set_title(shortened(client, 14), fontsize=7.5, pad=2)
         for axes in grid[len(shown) :]:
             axes.set_axis_off()
 
     worst = min(found, key=lambda client: np.trace(found[client]) / max(1, found[client].sum()))
     said = (
-        f"Rows are true classes, columns predicted ones, brighter is more. {printable(worst)} is right least "
+        f"Rows are true classes, columns predicted ones, brighter is more. {shortened(worst)} is right least "
         f"often: {int(np.trace(found[worst]))} of {int(found[worst].sum())}."
     )
     cells: list[Any] = [

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.report.chart import Chart, Missing, Part, Section, table
-from edgefl.report.drawing import PALETTE, colour, printable
+from edgefl.report.drawing import PALETTE, colour, shortened
 from edgefl.report.folder import SIMULATION, Folder, Row, number, values
 from edgefl.report.plots import draw_cdf
 from edgefl.runs.metrics import cdf
@@ -120,7 +120,7 @@ def _int8(folder: Folder) -> Part:
         axes.plot(100 * ints[order], places, "v", color=colour("int8", 3), label="int8")
         axes.set(xlabel="accuracy on own held-out samples, per cent", ylim=(-0.7, len(ids) - 0.3))
         if len(ids) <= 30:
-            axes.set_yticks(places, [printable(ids[i], 18) for i in order])
+            axes.set_yticks(places, [shortened(ids[i], 18) for i in order])
         else:
             axes.set(ylabel="clients, by accuracy in float")
         axes.legend(loc="upper left")

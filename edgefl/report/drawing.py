@@ -166,7 +166,7 @@ def save(figure: Any, path: Path) -> None:
     write_atomic(path, encoded(figure, form_of(path)))
 
 
-def printable(text: object, most: int = 28) -> str:
+def shortened(text: object, most: int = 28) -> str:
     """Return a name as a picture shows it: what cannot be printed as a box, the middle of a long one left
     out.
     """

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from edgefl.errors import StateError
 from edgefl.report.chart import Chart, Missing, Part, Section, table
-from edgefl.report.drawing import GROUND, PALETTE, grey, printable
+from edgefl.report.drawing import GROUND, PALETTE, grey, shortened
 from edgefl.report.folder import SIMULATION, Folder, Row, mapping_at, number
 
 Matrix = NDArray[np.float64]
@@ -73,7 +73,7 @@ def _bars(folder: Folder, kind: str) -> Part | None:
         places = np.arange(len(ids))
         for i, expert in enumerate(experts):
             part = 100 * found[:, i]
-            name = printable(expert)
+            name = shortened(expert)
             face = PALETTE[i % len(PALETTE)]
             if len(ids) > 40:
                 axes.fill_betweenx(places, left, left + part, step="mid", color=face, label=name, linewidth=0)
@@ -91,7 +91,7 @@ def _bars(folder: Folder, kind: str) -> Part | None:
                 )
             left = left + 100 * found[:, i]
         if len(ids) <= 30:
-            axes.set_yticks(places, [printable(each, 16) for each in ids], fontsize=7)
+            axes.set_yticks(places, [shortened(each, 16) for each in ids], fontsize=7)
         axes.set(
             xlabel="per cent",
             ylabel="" if len(ids) <= 30 else "clients",
@@ -148,7 +148,7 @@ def _rows(client: Row) -> list[list[float]]:
     )
     if any(len(row) < 3 or not np.isfinite(row).all() or row[1] <= 0 for row in rows):
         raise StateError(
-            f"the gates of {printable(client['id'])} are no list of [class, samples, weights]; simulate again"
+            f"the gates of {shortened(client['id'])} are no list of [class, samples, weights]; simulate again"
         )
     return rows
 

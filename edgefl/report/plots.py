@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.report.drawing import DASHES, PALETTE, colour, drawn, printable, save
+from edgefl.report.drawing import DASHES, PALETTE, colour, drawn, save, shortened
 from edgefl.runs.metrics import cdf
 
 Distribution = tuple[NDArray[np.float64], NDArray[np.float64]]
@@ -29,7 +29,7 @@ def plot_run(summary: Mapping[str, Any], records: Sequence[Mapping[str, Any]], p
         curve.set(
             xlabel="round",
             ylabel="training loss",
-            title=printable(f"{summary['algorithm']} on {summary['data']}", 60),
+            title=shortened(f"{summary['algorithm']} on {summary['data']}", 60),
         )
         curve.xaxis.get_major_locator().set_params(integer=True)
         draw_cdf(spread, {name: _distribution(summary, name) for name in ordered})
@@ -54,7 +54,7 @@ def draw_cdf(axes: Any, found: Mapping[str, Distribution]) -> None:
             heights,
             where="post",
             color=colour(name, place),
-            label=printable(name),
+            label=shortened(name),
             linestyle=dashes,
         )
     axes.set(xlabel="accuracy on own held-out samples, per cent", ylabel="share of clients", ylim=(0, 1.02))

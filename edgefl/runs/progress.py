@@ -3,7 +3,8 @@
 import time
 
 from edgefl.simulation.simulate import Record
-from edgefl.system.progress import Telling, clock
+from edgefl.system.format import clock
+from edgefl.system.progress import Telling
 from edgefl.types import ServerState
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edgefl.runs.summary import FIGURES
+from edgefl.system.format import percent, size
 
 _ORDER = ("mixture", "federated", "local")
 
@@ -18,20 +19,6 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
         for row in rows
     ]
     return "\n".join(lines)
-
-
-def percent(value: float | None) -> str:
-    """Return a share as per cent, a dash when it is not known."""
-    return "-" if value is None else f"{100 * value:.2f}"
-
-
-def size(count: float) -> str:
-    """Return bytes for a person, in powers of 1000."""
-    for unit in ("B", "KB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    raise AssertionError
 
 
 def keys_of(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -53,7 +40,7 @@ def result_table(summary: Mapping[str, Any]) -> str:
         rows.append(
             (
                 key.replace("_", " ", 1),
-                *(percent(found[part]) for part in ("mean", "weighted", "std", "p10")),
+                *(percent(found[part], 2, "") for part in ("mean", "weighted", "std", "p10")),
                 str(found["count"]),
             )
         )
@@ -85,7 +72,7 @@ def comparison(names: Sequence[str], summaries: Sequence[Mapping[str, Any]]) -> 
     for key in keys_of(summaries):
         for part in ("mean", "std", "p10"):
             found = [summary["figures"].get(key, {}).get(part) for summary in summaries]
-            rows.append((f"{key.replace('_', ' ', 1)} {part}", *(percent(value) for value in found)))
+            rows.append((f"{key.replace('_', ' ', 1)} {part}", *(percent(value, 2, "") for value in found)))
     for key in ("bytes_up", "bytes_down"):
         rows.append((key.replace("_", " "), *(size(summary[key]) for summary in summaries)))
     rows.append(("rounds", *(str(summary["rounds"]) for summary in summaries)))

@@ -14,6 +14,8 @@ from typing import IO, Self
 
 import click
 
+from edgefl.system.format import clock, printable
+
 BAR = 20
 EVERY_S = 0.5
 PLAIN_EVERY_S = 2.0
@@ -25,28 +27,10 @@ def is_live() -> bool:
     return sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
-def bar(done: int, total: int) -> str:
-    """Return `[#####-----]`, and nothing where there is no total."""
+def progress_bar(done: int, total: int) -> str:
+    """Return `[#####-----] `, or an empty string without a total."""
     filled = BAR * min(done, total) // total if total else 0
     return f"[{'#' * filled}{'-' * (BAR - filled)}] " if total else ""
-
-
-def clock(seconds: float) -> str:
-    """Return a duration for a person: 8 s, 3 min, 2 h 05 min."""
-    minutes = round(seconds / 60)
-    hours = int(seconds // 3600)
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{minutes} min" if hours == 0 else f"{hours} h {round(seconds / 60) % 60:02d} min"
-
-
-def printable(text: str) -> str:
-    """Return text from the network without what would break a line, move a terminal's cursor or colour it."""
-    return (
-        text
-        if text.isprintable()
-        else "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in text)
-    )
 
 
 class Telling:
@@ -129,7 +113,7 @@ class Telling:
         quiet_s = time.monotonic() - self._since
         if self._stream is None or (quiet_s < QUIET_S and not self._total):
             return
-        line = f"{bar(self._done, self._total)}{self._text}{', ' * bool(self._text)}{clock(quiet_s)}"
+        line = f"{progress_bar(self._done, self._total)}{self._text}{', ' * bool(self._text)}{clock(quiet_s)}"
         self._stream.write(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}")
         self._stream.flush()
         self._drawn = True

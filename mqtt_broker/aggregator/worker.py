@@ -27,7 +27,7 @@ from edgefl.security.enrolment import load_enrolment, tls_context
 from edgefl.security.trust import Enrolments, Trust
 from edgefl.server import rounds
 from edgefl.server.rounds import Round
-from edgefl.system.progress import printable
+from edgefl.system.format import printable
 from edgefl.transport.link import KEEPALIVE_S, Message
 from edgefl.wire.messages import JOINING, Begin, State
 from edgefl.wire.topics import Address, Topics

@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from edgefl.config import load_config
-from edgefl.runs.table import columns, percent
+from edgefl.runs.table import columns
+from edgefl.system.format import percent
 from edgefl.system.progress import Telling
 
 
@@ -27,7 +28,7 @@ def trials_table(found: Any, steps: int) -> str:
             (
                 f"{trial['trial']}{' *' if is_best else ''}",
                 *options,
-                percent(trial["score"]),
+                percent(trial["score"], 2, ""),
                 f"{trial['step']}/{steps}",
                 f"{trial['seconds']:.1f}",
                 trial["ended"],

@@ -12,7 +12,7 @@ from edgefl.errors import ConfigError, StateError
 from edgefl.report.chart import Chart, table
 from edgefl.report.clusters import draw_matrix
 from edgefl.report.curves import client_values, whole
-from edgefl.report.drawing import DASHES, PALETTE, printable
+from edgefl.report.drawing import DASHES, PALETTE, shortened
 from edgefl.report.figures.common import options, sorted_values
 from edgefl.report.folder import Folder, index, labels, number
 
@@ -75,7 +75,7 @@ def heat_maps(folders: Sequence[Folder]) -> Chart:
                 axes.set_title(f"epoch {epochs[i]}", fontsize=8, pad=2)
             for axes in row[len(shown) :]:
                 axes.set_axis_off()
-            row[0].set_ylabel(kind if len(every) == 1 else f"{printable(name, 16)}\n{kind}", fontsize=7.5)
+            row[0].set_ylabel(kind if len(every) == 1 else f"{shortened(name, 16)}\n{kind}", fontsize=7.5)
         figure.colorbar(image, ax=grid, label="cosine similarity", fraction=0.03)
 
     said = " ".join(
@@ -139,7 +139,7 @@ def pair_lines(folders: Sequence[Folder]) -> Chart:
             axes.set(
                 ylabel="cosine similarity",
                 xlabel="pair of clients",
-                title=printable(name) if len(every) > 1 else "",
+                title=shortened(name) if len(every) > 1 else "",
             )
             whole(axes)
         grid[0].legend(

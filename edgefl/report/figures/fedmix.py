@@ -10,7 +10,7 @@ from edgefl.errors import ConfigError, StateError
 from edgefl.report.chart import Chart, table
 from edgefl.report.clusters import responsibilities
 from edgefl.report.curves import whole
-from edgefl.report.drawing import DASHES, PALETTE, grey, printable
+from edgefl.report.drawing import DASHES, PALETTE, grey, shortened
 from edgefl.report.figures.common import options
 from edgefl.report.folder import Folder, Row, index, mapping_at, number
 from edgefl.report.gates import by_class
@@ -142,7 +142,7 @@ def permutations(folders: Sequence[Folder]) -> Chart:
         grid[0].set_ylabel("client")
         if len(clients) <= 30:
             grid[0].set_yticks(
-                range(len(clients)), [printable(client, 14) for client in clients], fontsize=6.5
+                range(len(clients)), [shortened(client, 14) for client in clients], fontsize=6.5
             )
         figure.colorbar(image, ax=grid, label="probability", fraction=0.05)
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.monitor import format as words
 from edgefl.monitor.page import page
 from edgefl.monitor.table import SORTS, columns_for, head, header, plain, row, selected
+from edgefl.system import format as words
 
 
 def device(name, state="idle", **more):

@@ -1,17 +1,15 @@
-"""Figures as a person reads them in a few columns. Pure functions; None is a dash."""
+"""Figures and text for a terminal. Pure functions; None is a dash."""
 
 import math
 from collections.abc import Sequence
-
-from edgefl.system.progress import printable as printable
 
 NONE = "-"
 BLOCKS = "▁▂▃▄▅▆▇█"
 
 
-def percent(share: float | None) -> str:
+def percent(share: float | None, digits: int = 1, sign: str = "%") -> str:
     """Return a share of 1 as `91.2%`."""
-    return NONE if share is None else f"{100 * share:.1f}%"
+    return NONE if share is None else f"{100 * share:.{digits}f}{sign}"
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -81,3 +79,21 @@ def percentile(values: Sequence[float], share: float) -> float | None:
 def cut(text: str, width: int) -> str:
     """Return the text in at most so many characters, with a sign of what was cut off."""
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"[: max(0, width)]
+
+
+def clock(seconds: float) -> str:
+    """Return a duration for a person: 8 s, 3 min, 2 h 05 min."""
+    minutes = round(seconds / 60)
+    hours = int(seconds // 3600)
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if hours == 0 else f"{hours} h {round(seconds / 60) % 60:02d} min"
+
+
+def printable(text: str) -> str:
+    """Return text from the network without what would break a line, move a terminal's cursor or colour it."""
+    return (
+        text
+        if text.isprintable()
+        else "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in text)
+    )

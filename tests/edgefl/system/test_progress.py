@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from edgefl.system.progress import Telling, bar, clock
+from edgefl.system.format import clock
+from edgefl.system.progress import Telling, progress_bar
 
 TELL = """
 import sys, threading
+from edgefl.system.format import clock
 from edgefl.system.progress import Telling
 with Telling() as tell:
     tell("begun")
@@ -25,9 +27,9 @@ print("result")
 
 
 def test_bars_and_clocks_by_hand() -> None:
-    assert bar(1, 4) == "[#####---------------] "
-    assert bar(4, 4) == bar(9, 4) == f"[{'#' * 20}] "
-    assert bar(0, 0) == ""
+    assert progress_bar(1, 4) == "[#####---------------] "
+    assert progress_bar(4, 4) == progress_bar(9, 4) == f"[{'#' * 20}] "
+    assert progress_bar(0, 0) == ""
     assert [clock(s) for s in (8.4, 99, 180, 7500)] == ["8 s", "99 s", "3 min", "2 h 05 min"]
 
 
@@ -86,6 +88,7 @@ def test_what_libraries_write_is_dropped_and_the_bar_is_not(tmp_path: Path) -> N
     code = """
 import os, threading
 from edgefl.system.stderr import quiet_stderr
+from edgefl.system.format import clock
 from edgefl.system.progress import Telling
 with Telling() as tell, quiet_stderr():
     tell.at("compiling")
