@@ -1,57 +1,51 @@
-"""What the registry holds of an algorithm: its factory, its options, its source, and what the plan needs for
-it.
+"""What the registry holds of an algorithm.
 
-A module of this package, or anybody's, offers algorithms by `ENTRIES`, a mapping from names to entries.
+A module of `edgefl.algorithms.papers`, or any other module, offers algorithms by `ENTRIES`, a mapping from
+names to entries.
 """
 
-import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from edgefl.algorithms.base import Algorithm
+from edgefl.learner.base import Learner
 
 if TYPE_CHECKING:
     from edgefl.compiler.network import Network
     from edgefl.compiler.objective import Objective
 
-Objectives = Callable[["Network", Mapping[str, Any]], tuple["Objective", ...]]
-
 
 @dataclass(frozen=True)
 class Entry:
-    """`factory(learner, **options)`, its options with their defaults, its source, and `objectives(network,
-    options)`.
+    """An algorithm: its options, its factory, and what the plan needs for it.
 
-    Only `objectives` needs TensorFlow; it runs where the plan is built, never on a device. models: the option
-    that counts the algorithm's models, each of which starts from weights of its own; empty: one model.
+    Attributes:
+        options: frozen dataclass of the options. Each field has a default, whose type is the option's type.
+            The docstring's `Attributes` explain the options
+        factory: makes the algorithm from a learner and the options. The aggregator has no learner
+        objectives: returns what the plan holds for a network and the options. It needs TensorFlow and runs
+            where the plan is built, never on a device
+        source: the paper
+        models: the option that counts the algorithm's models, each of which starts from its own first
+            weights; empty: one model
     """
 
-    factory: Callable[..., Algorithm]
-    objectives: Objectives
+    options: type[Any]
+    factory: Callable[[Learner | None, Any], Algorithm]
+    objectives: Callable[["Network", Any], tuple["Objective", ...]]
     source: str
-    defaults: Mapping[str, Any]
     models: str = ""
 
+    def __post_init__(self) -> None:
+        as_mapping(self.options())  # a TypeError where this is no dataclass, or a field has no default
 
-def entry(
-    factory: Callable[..., Algorithm],
-    objectives: Objectives,
-    source: str,
-    *bases: Callable[..., Any],
-    models: str = "",
-) -> Entry:
-    """Return an entry whose options are the keyword-only arguments of the factory and of what it passes the
-    rest on to.
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The options with their defaults, in order."""
+        return as_mapping(self.options())
 
-    What a `functools.partial` has set already is no option.
-    """
-    defaults = {
-        parameter.name: parameter.default
-        for each in (*bases, factory)
-        for parameter in inspect.signature(each).parameters.values()
-        if parameter.kind is parameter.KEYWORD_ONLY
-        and parameter.default is not parameter.empty
-        and parameter.name not in getattr(each, "keywords", {})
-    }
-    return Entry(factory, objectives, source, defaults, models)
+
+def as_mapping(options: Any) -> dict[str, Any]:
+    """Return the fields of an options dataclass by name, in order."""
+    return {field.name: getattr(options, field.name) for field in fields(options)}

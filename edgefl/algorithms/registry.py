@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgefl.algorithms import papers
 from edgefl.algorithms.base import Algorithm
-from edgefl.algorithms.entry import Entry
+from edgefl.algorithms.entry import Entry, as_mapping
 from edgefl.config import nearest
 from edgefl.config.schema import in_words
 from edgefl.errors import ConfigError
@@ -49,18 +49,20 @@ def _entry_of(module: str, name: str) -> Entry:
         ) from error
     if not isinstance(found, Entry):
         raise ConfigError(
-            f"{module}:{name} is a {type(found).__name__}, expected an edgefl.algorithms.entry.Entry; make "
-            "it with entry(...)"
+            f"{module}:{name} is a {type(found).__name__}, expected an edgefl.algorithms.entry.Entry"
         )
     return found
 
 
-def full_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the algorithm's defaults with the options over them.
+def make_options(name: str, options: Mapping[str, Any]) -> Any:
+    """Return the algorithm's options dataclass with these options, and defaults for all others.
 
-    Raises ConfigError for an unknown option (and names the nearest) or one of another type than its default.
+    Raises:
+        ConfigError: An option is unknown (the error names the nearest), is of another type than its
+            default, or is out of range.
     """
-    defaults = entry(name).defaults
+    found = entry(name)
+    defaults = found.defaults
     for key, value in options.items():
         if key not in defaults:
             raise ConfigError(f"[algorithm] {name} has no option {key!r}; {nearest(key, list(defaults))}")
@@ -74,22 +76,25 @@ def full_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
             )
         if number and value < 0:
             raise ConfigError(f"[algorithm] {key} is {value!r}, expected 0 or more")
-    return {**defaults, **options}
+    return found.options(**options)
+
+
+def full_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all options of the algorithm by name, in order. Raises ConfigError as `make_options` does."""
+    return as_mapping(make_options(name, options))
 
 
 def make_algorithm(name: str, learner: Learner | None, options: Mapping[str, Any]) -> Algorithm:
-    """Make an algorithm by name. The aggregator passes no learner: it never trains."""
-    return entry(name).factory(learner, **full_options(name, options))
+    """Make an algorithm by name. The aggregator passes no learner because it never trains."""
+    return entry(name).factory(learner, make_options(name, options))
 
 
 def further_draws(name: str, options: Mapping[str, Any]) -> int:
-    """Return how many further draws of the first weights the algorithm needs, beside the initial weights: 0
-    for one model.
-    """
+    """Return how many further draws of the first weights the algorithm needs beside the initial weights."""
     option = entry(name).models
-    return max(int(full_options(name, options)[option]) - 1, 0) if option else 0
+    return max(getattr(make_options(name, options), option) - 1, 0) if option else 0
 
 
 def objectives(name: str, network: "Network", options: Mapping[str, Any]) -> tuple["Objective", ...]:
-    """Return what the plan must hold for this algorithm. Imports TensorFlow."""
-    return entry(name).objectives(network, full_options(name, options))
+    """Return what the plan holds for this algorithm. Imports TensorFlow."""
+    return entry(name).objectives(network, make_options(name, options))

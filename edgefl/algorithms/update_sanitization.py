@@ -13,9 +13,8 @@ noise hides nothing. What is measured with it is what an eavesdropper, or an agg
 would see.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -85,12 +84,3 @@ class Defence:
                     noise = rng.standard_normal(sent[name].shape, dtype=np.float32) * np.float32(sigma)
                     sent[name] = np.asarray(sent[name] + noise, np.float32)
         return sent
-
-
-def defence_of(options: Mapping[str, Any]) -> Defence:
-    """Return the defence that FedAvg's options ask for; those that are not given are off."""
-    return Defence(
-        options.get("clip_update", 0.0),
-        options.get("noise_multiplier", 0.0),
-        listed(options.get("withhold", "")),
-    )

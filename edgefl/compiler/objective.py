@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from edgefl.compiler.network import Network
 from edgefl.compiler.optimizer import Optimizer
-from edgefl.errors import ConfigError, PlanError
+from edgefl.errors import PlanError
 from edgefl.plan.spec import Signature, TensorSpec
 
 Tensor = Any
@@ -127,13 +127,6 @@ def arguments(signature: Signature) -> dict[str, TensorSpec]:
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     """Return the loss of each sample, float32[batch]: logits float32[batch, classes], y int32[batch]."""
     return -tf.reduce_sum(tf.one_hot(y, int(logits.shape[-1])) * tf.nn.log_softmax(logits), axis=-1)
-
-
-def batch_of(options: Mapping[str, Any], key: str) -> int:
-    """Return a batch size among an algorithm's options; ConfigError below 1."""
-    if options[key] < 1:
-        raise ConfigError(f"[algorithm] {key} is {options[key]}, expected 1 or more")
-    return int(options[key])
 
 
 def samples(network: Network, batch_size: int) -> TensorSpec:

@@ -29,10 +29,14 @@ HEAD = """# One federation, written by `edgefl init`. Behind # stands a default:
 
 
 def key_docs(table: type) -> dict[str, str]:
-    """Return what the docstring's `Attributes:` says of each key."""
-    said = inspect.getdoc(table) or ""
-    entries = re.findall(
-        r"^    (\w+): (.*(?:\n {5,}\S.*)*)", said.partition("Attributes:\n")[2], re.MULTILINE
+    """Return the `Attributes:` of a dataclass's docstring, and of those of its bases, by key."""
+    attributes = (
+        inspect.cleandoc(each.__doc__ or "").partition("Attributes:\n")[2] for each in reversed(table.__mro__)
+    )
+    entries = (
+        entry
+        for text in attributes
+        for entry in re.findall(r"^    (\w+): (.*(?:\n {5,}\S.*)*)", text, re.MULTILINE)
     )
     return {name: " ".join(text.split()) for name, text in entries}
 

@@ -30,8 +30,8 @@ from pathlib import Path
 
 from edgefl.algorithms.papers.fedavg import ENTRIES as FEDAVG
 
-def slow(learner, **options):
-    made = FEDAVG["fedavg"].factory(learner, **options)
+def slow(learner, options):
+    made = FEDAVG["fedavg"].factory(learner, options)
     def aggregate(state, updates):
         Path("{0}/busy").touch()
         while not Path("{0}/go-on").exists():

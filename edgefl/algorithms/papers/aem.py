@@ -26,7 +26,7 @@ import numpy as np
 
 from edgefl.algorithms.base import FEDERATE, PERSONALIZE, Algorithm
 from edgefl.algorithms.draws import without_draws
-from edgefl.algorithms.entry import entry
+from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.mixtures.gate import split_gate
 from edgefl.algorithms.names import (
     EXPERT,
@@ -37,7 +37,9 @@ from edgefl.algorithms.names import (
     with_prefix,
     without_prefix,
 )
-from edgefl.algorithms.papers.ifca import MAX_SHARE, ifca, ifca_objectives, lowest, split_validation
+from edgefl.algorithms.options import check_range
+from edgefl.algorithms.papers.fedavg import fedavg_objectives
+from edgefl.algorithms.papers.ifca import MAX_SHARE, IfcaOptions, ifca, lowest, split_validation
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner, evaluate, label_log_p
 from edgefl.plan.spec import TensorSpec
@@ -93,54 +95,70 @@ def selectable(state: ServerState, patience: int) -> dict[int, Weights]:
     }
 
 
-def aem(
-    learner: Learner | None,
-    *,
-    epsilon: float = 0.33,
-    patience: int = 0,
-    validation_share: float = 0.1,
-    local_model: str = "",
-    local_options: Mapping[str, Any] = {},
-    local_epochs: int = 200,
-    local_learning_rate: float = 2.69e-4,
-    local_weight_decay: float = 9.89e-3,
-    gate: str = "pixels",
-    gate_options: Mapping[str, Any] = {},
-    gate_epochs: int = 40,
-    gate_learning_rate: float = 1e-3,
-    gate_weight_decay: float = 6.88e-4,
-    gate_share: float = 0.25,
-    gate_unseen: bool = False,
-    baselines: bool = False,
-    **federation: Any,
-) -> Algorithm:
-    """Return AEM over IFCA (with the keywords `federation`); epsilon 0 is without exploration.
+@dataclass(frozen=True)
+class AemOptions(IfcaOptions):
+    """Those of IFCA, and those of exploration, the local model and the gate.
 
-    patience: rounds without a lower validation loss after which a model stops, 0: none does; when all have
-    stopped the federation ends. validation_share: of a client's training samples, held back from the cluster
-    models for that and for the choice of the best one at the end. local_model: a model's name with its
-    options; empty
-    for the federated architecture. gate: `pixels` (linear), `features` (linear, on the mean of the experts'
-    trunks), `cnn` (the paper's, the model gate-cnn) or a model's name, with its options. gate_share: of the
-    training samples, held back from the local model for the gate; 0 trains both on all. gate_unseen: the gate
-    trains on the validation samples instead, which neither the local model nor the cluster models trained on;
-    validation_share is then the gate's share too. The peer `local` trains on all samples. baselines: also the
-    best cluster model fine-tuned as the local one is.
     Values are those of the paper for CIFAR-10, but for the gate's. The paper trains it on what the local
     model has learnt by heart, and 3e-6 over 200 epochs leave it nearly as it began; a gate that does learn
     there trusts the local model alone, and loses with IID data. Raises ConfigError for shares and
     probabilities that are none.
+
+    Attributes:
+        validation_share: of a client's training samples, which never train a cluster model: for patience
+            and the choice of the best model at the end
+        epsilon: probability of a random model; 0: IFCA
+        patience: rounds without a lower validation loss after which a model stops; 0: none does. When all
+            have stopped the federation ends
+        local_model: name of another architecture for the local model; empty: the federated one
+        local_options: options of local_model
+        local_epochs: of the local model
+        local_learning_rate: of the local model's AdamW
+        local_weight_decay: of the local model's AdamW
+        gate: pixels (linear), features (linear, on the mean of the experts' features), cnn (the paper's,
+            the model gate-cnn) or a model's name
+        gate_options: options of the gate's model
+        gate_epochs: of the gate
+        gate_learning_rate: of the gate's AdamW
+        gate_weight_decay: of the gate's AdamW
+        gate_share: of the training samples, held back from the local model for the gate; 0: both train on all
+        gate_unseen: the gate trains on the validation samples, in place of gate_share
+        baselines: measure also the best cluster model, fine-tuned as the local one is
     """
-    del local_options, gate_options
-    _check_shares(epsilon=epsilon, gate_share=gate_share)
-    for name, is_on in (("patience", bool(patience)), ("gate_unseen", gate_unseen)):
-        if is_on and not validation_share:
-            raise ConfigError(
-                f"[algorithm] {name} needs samples to validate on; set validation_share above 0, such as 0.1"
-            )
-    base = ifca(learner, validation_share=validation_share, **federation)
-    local_hyper = {"learning_rate": local_learning_rate, "weight_decay": local_weight_decay}
-    gate_hyper = {"learning_rate": gate_learning_rate, "weight_decay": gate_weight_decay}
+
+    epsilon: float = 0.33
+    patience: int = 0
+    local_model: str = ""
+    local_options: Mapping[str, Any] = field(default_factory=dict)
+    local_epochs: int = 200
+    local_learning_rate: float = 2.69e-4
+    local_weight_decay: float = 9.89e-3
+    gate: str = "pixels"
+    gate_options: Mapping[str, Any] = field(default_factory=dict)
+    gate_epochs: int = 40
+    gate_learning_rate: float = 1e-3
+    gate_weight_decay: float = 6.88e-4
+    gate_share: float = 0.25
+    gate_unseen: bool = False
+    baselines: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range("epsilon", self.epsilon)
+        check_range("gate_share", self.gate_share, MAX_SHARE)
+        for name, is_on in (("patience", bool(self.patience)), ("gate_unseen", self.gate_unseen)):
+            if is_on and not self.validation_share:
+                raise ConfigError(
+                    f"[algorithm] {name} needs samples to validate on; set validation_share above 0, such "
+                    "as 0.1"
+                )
+
+
+def aem(learner: Learner | None, options: AemOptions) -> Algorithm:
+    """Return AEM over IFCA. The peer `local` of a mixture trains on all of the client's samples."""
+    base = ifca(learner, options)
+    local_hyper = {"learning_rate": options.local_learning_rate, "weight_decay": options.local_weight_decay}
+    gate_hyper = {"learning_rate": options.gate_learning_rate, "weight_decay": options.gate_weight_decay}
 
     def init(weights: Weights, rng: np.random.Generator) -> ServerState:
         own = {
@@ -156,7 +174,7 @@ def aem(
     def broadcast(state: ServerState, client_id: str) -> Broadcast:
         if state.phase == PERSONALIZE:
             return Broadcast(state.round, state.phase, state.models)
-        models = {expert_name(index): model for index, model in selectable(state, patience).items()}
+        models = {expert_name(index): model for index, model in selectable(state, options.patience).items()}
         return Broadcast(state.round, state.phase, models)
 
     def local_update(
@@ -164,12 +182,12 @@ def aem(
     ) -> tuple[Update, ClientState]:
         assert learner is not None
         received = experts(broadcast.models)
-        offered = explore(received, epsilon, rng)
+        offered = explore(received, options.epsilon, rng)
         sent = replace(broadcast, models={expert_name(index): model for index, model in offered.items()})
         update, state = base.local_update(sent, state, shard, client_id, rng)
-        _, held_out = split_validation(len(shard.y_train), validation_share)
+        _, held_out = split_validation(len(shard.y_train), options.validation_share)
         explored = len(offered) < len(received)
-        if not patience or explored or not len(held_out):
+        if not options.patience or explored or not len(held_out):
             return update, state
         chosen = received[int(update.metrics[EXPERT])]
         loss = evaluate(learner, "predict", chosen, shard.x_train[held_out], shard.y_train[held_out]).loss
@@ -183,7 +201,7 @@ def aem(
         def noted() -> Iterator[Update]:
             for update in updates:
                 loss = update.metrics.get(VALIDATION, np.nan)
-                for index in experts(update.deltas) if patience and np.isfinite(loss) else ():
+                for index in experts(update.deltas) if options.patience and np.isfinite(loss) else ():
                     total, count = sums.get(index, (0.0, 0.0))
                     sums[index] = (total + loss * update.num_samples, count + update.num_samples)
                 yield update
@@ -193,7 +211,7 @@ def aem(
             after,
             scalars=waits(after.scalars, {index: total / count for index, (total, count) in sums.items()}),
         )
-        return after if selectable(after, patience) else replace(after, phase=PERSONALIZE)
+        return after if selectable(after, options.patience) else replace(after, phase=PERSONALIZE)
 
     def personalize(
         broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
@@ -203,30 +221,36 @@ def aem(
         x = shard.x_train
         y = shard.y_train
         every = np.arange(len(y))
-        train, held_out = split_validation(len(y), validation_share)
-        if gate_unseen and len(held_out):
+        train, held_out = split_validation(len(y), options.validation_share)
+        if options.gate_unseen and len(held_out):
             own = train
             gated = held_out
         else:
-            own, gated = split_gate(len(y), gate_share, rng) if gate_share else (every, every)
+            own, gated = split_gate(len(y), options.gate_share, rng) if options.gate_share else (every, every)
         selecting = held_out if len(held_out) else every
         log_p = {index: label_log_p(learner, "predict", model, x, y) for index, model in received.items()}
         best = lowest({index: -float(each[selecting].mean()) for index, each in log_p.items()})
 
         def fit(signature: str, weights: Weights, rows: np.ndarray) -> Weights:
             trained = learner.fit(
-                signature, weights, {"x": x[rows]}, y[rows], epochs=local_epochs, rng=rng, hyper=local_hyper
+                signature,
+                weights,
+                {"x": x[rows]},
+                y[rows],
+                epochs=options.local_epochs,
+                rng=rng,
+                hyper=local_hyper,
             )[0]
             return {**weights, **trained}
 
         first = {name.removeprefix(f"{LOCAL}/"): array for name, array in broadcast.models[LOCAL].items()}
         local = fit("train_local", first, own)
-        predict_local = "predict_local" if local_model else "predict"
+        predict_local = "predict_local" if options.local_model else "predict"
         of_local = label_log_p(learner, predict_local, local, x[gated], y[gated])
         likelihood = np.exp(np.stack([*(each[gated] for each in log_p.values()), of_local], axis=1)).astype(
             np.float32
         )
-        features = gate == "features"
+        features = options.gate == "features"
         seen = {"features": _mean_features(learner, received, x)} if features else {"x": x}
         start = {
             spec.name: np.zeros(spec.shape, np.float32)
@@ -236,9 +260,9 @@ def aem(
         begin = {**start, **broadcast.models.get(GATE, {})}
         trained = {
             **begin,
-            **learner.fit("train_gate", begin, data, y[gated], epochs=gate_epochs, rng=rng, hyper=gate_hyper)[
-                0
-            ],
+            **learner.fit(
+                "train_gate", begin, data, y[gated], epochs=options.gate_epochs, rng=rng, hyper=gate_hyper
+            )[0],
         }
         weights = learner.predict("predict_gate", trained, seen)
 
@@ -251,9 +275,9 @@ def aem(
             LOCAL: Peer(predict_local, fit("train_local", first, every) if len(own) < len(every) else local),
             "ensemble": Peer("predict_mixture", {**frozen, **start}),  # a gate of zeros weighs all alike
         }
-        if baselines:
+        if options.baselines:
             peers["tuned"] = Peer(
-                "predict", fit("train_tuned" if local_model else "train_local", received[best], every)
+                "predict", fit("train_tuned" if options.local_model else "train_local", received[best], every)
             )
         usage = {
             f"{GATE}/{part}": float(mean) for part, mean in zip(parts, weights.mean(axis=0), strict=True)
@@ -270,20 +294,13 @@ def aem(
         local_update=local_update,
         aggregate=aggregate,
         personalize=personalize,
-        by_sums=not patience,
+        by_sums=not options.patience,
     )
 
 
 def _mean_features(learner: Learner, received: Mapping[int, Weights], x: np.ndarray) -> np.ndarray:
     total = sum(learner.predict("features", model, {"x": x}) for model in received.values())
     return np.asarray(total / np.float32(len(received)), np.float32)
-
-
-def _check_shares(**shares: float) -> None:
-    for name, share in shares.items():
-        limit = 1.0 if name == "epsilon" else MAX_SHARE
-        if not 0 <= share <= limit:
-            raise ConfigError(f"[algorithm] {name} is {share}, expected a share from 0 to {limit}")
 
 
 @dataclass(frozen=True)
@@ -303,7 +320,7 @@ class Gate:
     initial: Mapping[str, Any] = field(default_factory=dict)
 
 
-def aem_objectives(network: "Network", options: Mapping[str, Any]) -> tuple["Objective", ...]:
+def aem_objectives(network: "Network", options: AemOptions) -> tuple["Objective", ...]:
     """Return IFCA's; the local model's; the gate's training and its weights; the mixture.
 
     Raises ConfigError for a gate or a local model that does not exist, or when the network has a layer of
@@ -318,12 +335,12 @@ def aem_objectives(network: "Network", options: Mapping[str, Any]) -> tuple["Obj
             f"a layer of the model is named {taken[0]!r}, which is the name of a part of the mixture; give "
             "it another"
         )
-    train, predict, _ = ifca_objectives(network, options)
-    batch = of.batch_of(options, "batch_size")
-    optimizer = adamw(options["local_learning_rate"], weight_decay=options["local_weight_decay"])
+    train, predict, _ = fedavg_objectives(network, options)
+    batch = options.batch_size
+    optimizer = adamw(options.local_learning_rate, weight_decay=options.local_weight_decay)
     other = (
-        _network(network, options["local_model"], network.num_classes, options["local_options"])
-        if options["local_model"]
+        _network(network, options.local_model, network.num_classes, options.local_options)
+        if options.local_model
         else None
     )
     local = other or network
@@ -332,7 +349,7 @@ def aem_objectives(network: "Network", options: Mapping[str, Any]) -> tuple["Obj
     if other is not None:
         start = {f"{LOCAL}/{name}": array for name, array in other.initial_weights().items()}
         found[-1:] = [replace(found[-1], initial=start), of.predict(other, of.PREDICT_BATCH, "predict_local")]
-        if options["baselines"]:
+        if options.baselines:
             found.append(of.classify(network, batch, optimizer, "train_tuned"))
     if gate.sees == "features":
         found.append(of.features(network, of.PREDICT_BATCH))
@@ -340,19 +357,19 @@ def aem_objectives(network: "Network", options: Mapping[str, Any]) -> tuple["Obj
         *found,
         _train_gate(gate, batch, options),
         _predict_gate(gate),
-        _mixture(network, local, gate, options["num_experts"]),
+        _mixture(network, local, gate, options.num_experts),
     )
 
 
-def make_gate(network: "Network", options: Mapping[str, Any]) -> Gate:
+def make_gate(network: "Network", options: AemOptions) -> Gate:
     """Return the gate that the options name, over num_experts cluster models and the local one."""
-    kind = options["gate"]
-    count = options["num_experts"] + 1
+    kind = options.gate
+    count = options.num_experts + 1
     if kind not in ("pixels", "features"):
-        return _network_gate(_network(network, _MODELS.get(kind, kind), count, options["gate_options"]))
-    if options["gate_options"]:
+        return _network_gate(_network(network, _MODELS.get(kind, kind), count, options.gate_options))
+    if options.gate_options:
         raise ConfigError(
-            f"[algorithm] the gate {kind!r} has no options, received {', '.join(options['gate_options'])}; "
+            f"[algorithm] the gate {kind!r} has no options, received {', '.join(options.gate_options)}; "
             "remove them"
         )
     shape = network.input_shape if kind == "pixels" else network.features_shape
@@ -403,7 +420,7 @@ def _network_gate(own: "Network") -> Gate:
     )
 
 
-def _train_gate(gate: Gate, batch: int, options: Mapping[str, Any]) -> "Objective":
+def _train_gate(gate: Gate, batch: int, options: AemOptions) -> "Objective":
     from edgefl.compiler import objective as of
     from edgefl.compiler.optimizer import adamw
 
@@ -416,9 +433,9 @@ def _train_gate(gate: Gate, batch: int, options: Mapping[str, Any]) -> "Objectiv
 
     data = (
         TensorSpec(gate.sees, (batch, *gate.shape)),
-        TensorSpec("likelihood", (batch, options["num_experts"] + 1)),
+        TensorSpec("likelihood", (batch, options.num_experts + 1)),
     )
-    optimizer = adamw(options["gate_learning_rate"], weight_decay=options["gate_weight_decay"])
+    optimizer = adamw(options.gate_learning_rate, weight_decay=options.gate_weight_decay)
     return of.Objective(
         "train_gate",
         "train",
@@ -483,4 +500,4 @@ def _mixture(network: "Network", local: "Network", gate: Gate, num_experts: int)
 
 
 _SOURCE = "Isaksson et al., Adaptive Expert Models for Personalization in Federated Learning, 2022"
-ENTRIES = {"aem": entry(aem, aem_objectives, _SOURCE, ifca, aem, models="num_experts")}
+ENTRIES = {"aem": Entry(AemOptions, aem, aem_objectives, _SOURCE, models="num_experts")}

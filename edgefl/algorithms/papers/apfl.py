@@ -12,20 +12,18 @@ Traffic: that of FedAvg; v and alpha stay on the device.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from edgefl.algorithms.arithmetic import subtract
 from edgefl.algorithms.base import Algorithm
-from edgefl.algorithms.entry import entry
+from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.names import ALONE, FEDERATED, GLOBAL, specs_with_prefix, with_prefix, without_prefix
-from edgefl.algorithms.papers.fedavg import ENTRIES as FEDAVG
-from edgefl.algorithms.papers.fedavg import fedavg, fedavg_objectives
+from edgefl.algorithms.options import check_range, sgd_hyper
+from edgefl.algorithms.papers.fedavg import FedAvgOptions, fedavg, fedavg_objectives
 from edgefl.algorithms.server_optimizer import STATISTICS
-from edgefl.algorithms.update_sanitization import defence_of
-from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner
 from edgefl.plan.spec import TensorSpec
 from edgefl.types import Array, Broadcast, ClientState, Mixture, Peer, Shard, Update, Weights
@@ -41,26 +39,34 @@ ALPHA = "alpha"
 OWN = "own"
 
 
-def apfl(
-    learner: Learner | None,
-    *,
-    alpha: float = 0.5,
-    adaptive: bool = True,
-    alpha_learning_rate: float = 0.01,
-    **federation: Any,
-) -> Algorithm:
-    """Return FedAvg (with the keywords `federation`) whose mixture is alpha v + (1 - alpha) w.
+@dataclass(frozen=True)
+class ApflOptions(FedAvgOptions):
+    """Those of FedAvg, and those of the mixture. Raises ConfigError for an alpha above 1.
 
-    alpha: the first one, or with adaptive=False the only one. v starts from the global model. Moving
-    statistics are not mixed: the personal model has its own. When it personalizes, a client trains once more,
-    from the last global model and its v. Raises ConfigError for an alpha above 1.
+    Attributes:
+        alpha: share of the client's own model at first, or always
+        adaptive: whether alpha is learnt
+        alpha_learning_rate: of the SGD on alpha
     """
-    if alpha > 1:
-        raise ConfigError(f"alpha is {alpha}, expected a share from 0 to 1")
-    base = fedavg(learner, **federation)
-    defence = defence_of(federation)
-    known = {**FEDAVG["fedavg"].defaults, **federation}
-    hyper = {key: known[key] for key in ("learning_rate", "momentum", "weight_decay")}
+
+    alpha: float = 0.5
+    adaptive: bool = True
+    alpha_learning_rate: float = 0.01
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range("alpha", self.alpha)
+
+
+def apfl(learner: Learner | None, options: ApflOptions) -> Algorithm:
+    """Return FedAvg whose mixture is alpha v + (1 - alpha) w.
+
+    v starts from the global model. Moving statistics are not mixed: the personal model has its own. When it
+    personalizes, a client trains once more, from the last global model and its v.
+    """
+    base = fedavg(learner, options)
+    defence = options.defence
+    hyper = sgd_hyper(options)
 
     def trained(
         received: Weights, state: ClientState, shard: Shard, rng: np.random.Generator
@@ -71,9 +77,9 @@ def apfl(
         assert learner is not None
         signature = learner.spec.signature("train_both")
         own = {name: array for name, array in state.arrays.items() if name in received}
-        share = np.asarray(state.scalars.get(ALPHA, alpha), np.float32)
+        share = np.asarray(state.scalars.get(ALPHA, options.alpha), np.float32)
         weights = {**received, **with_prefix(OWN, {**received, **own}), ALPHA: share}
-        if adaptive and own:
+        if options.adaptive and own:
             index = rng.permutation(len(shard.y_train))[: signature.batch_size]
             batch = {"x": shard.x_train[index]}
             labels = shard.y_train[index]
@@ -84,7 +90,7 @@ def apfl(
                 labels,
                 epochs=1,
                 rng=rng,
-                hyper={"learning_rate": alpha_learning_rate},
+                hyper={"learning_rate": options.alpha_learning_rate},
             )
             weights[ALPHA] = np.clip(moved[ALPHA], 0, 1, dtype=np.float32)
         both, loss = learner.fit(
@@ -92,7 +98,7 @@ def apfl(
             weights,
             {"x": shard.x_train},
             shard.y_train,
-            epochs=int(known["epochs"]),
+            epochs=options.epochs,
             rng=rng,
             hyper=hyper,
         )
@@ -140,7 +146,7 @@ def mixed(model: Weights, own: Weights, alpha: float) -> dict[str, Array]:
     }
 
 
-def apfl_objectives(network: "Network", options: Mapping[str, Any]) -> tuple["Objective", ...]:
+def apfl_objectives(network: "Network", options: ApflOptions) -> tuple["Objective", ...]:
     """Return FedAvg's, `train_both` over the two models, and `train_alpha`."""
     from edgefl.compiler.optimizer import sgd
 
@@ -180,10 +186,10 @@ def apfl_objectives(network: "Network", options: Mapping[str, Any]) -> tuple["Ob
         trained=(share,),
         frozen=(*train.frozen, *train.trained, *own),
         assigned=(),
-        optimizer=sgd(options["alpha_learning_rate"]),
+        optimizer=sgd(options.alpha_learning_rate),
         loss_per_sample=on_alpha,
     )
     return (train, *others, both, alpha)
 
 
-ENTRIES = {"apfl": entry(apfl, apfl_objectives, "Deng et al., arXiv:2003.13461", fedavg)}
+ENTRIES = {"apfl": Entry(ApflOptions, apfl, apfl_objectives, "Deng et al., arXiv:2003.13461")}

@@ -7,13 +7,13 @@ of the client's labels, and nothing else. It also keeps from the server what can
 Traffic: that of FedAvg without one number a class.
 """
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from edgefl.algorithms.base import Algorithm
-from edgefl.algorithms.entry import entry
+from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.names import output_layer
-from edgefl.algorithms.papers.fedavg import fedavg, fedavg_objectives
+from edgefl.algorithms.papers.fedavg import FedAvgOptions, fedavg_objectives
 from edgefl.algorithms.papers.partial import partial_sharing
 from edgefl.config import nearest
 from edgefl.errors import ConfigError
@@ -25,35 +25,46 @@ if TYPE_CHECKING:
     from edgefl.compiler.objective import Objective
 
 
-def biased_fedavg(learner: Learner | None, *, output_bias: str = "", **federation: Any) -> Algorithm:
-    """Return FedAvg (with the keywords `federation`) with a personal bias.
+@dataclass(frozen=True)
+class BiasedFedAvgOptions(FedAvgOptions):
+    """Those of FedAvg, and the name of the bias.
 
-    output_bias is its name, if it is not found by itself: where the last layers are frozen and others are
-    not, say. Raises ConfigError at `init` when there is no such weight.
+    Attributes:
+        output_bias: name of the personal bias; empty: that of the last dense layer
+    """
+
+    output_bias: str = ""
+
+
+def biased_fedavg(learner: Learner | None, options: BiasedFedAvgOptions) -> Algorithm:
+    """Return FedAvg with a personal bias.
+
+    The option output_bias is for models whose bias is not found, for example with the last layers frozen.
+    `init` raises ConfigError when there is no such weight.
     """
 
     def choose(weights: Weights) -> list[str]:
-        name = output_bias or output_layer(weights)[1]
+        name = options.output_bias or output_layer(weights)[1]
         if name not in weights:
             raise ConfigError(
                 f"output_bias is {name!r}, which is no weight of the model; {nearest(name, list(weights))}"
             )
         return [name]
 
-    return partial_sharing(learner, "biased-fedavg", choose, federation)
+    return partial_sharing(learner, "biased-fedavg", choose, options)
 
 
-def biased_fedavg_objectives(network: "Network", options: Mapping[str, Any]) -> tuple["Objective", ...]:
+def biased_fedavg_objectives(network: "Network", options: BiasedFedAvgOptions) -> tuple["Objective", ...]:
     """Return FedAvg's; ConfigError when the bias that would be personal is not of the model's last layer."""
     weights = network.initial_weights()
-    name = options["output_bias"] or output_layer(weights)[1]
+    name = options.output_bias or output_layer(weights)[1]
     if name not in network.head_names or weights[name].shape != (network.num_classes,):
         raise ConfigError(f"{name!r} is not the output layer's bias; name it by the option output_bias")
     return fedavg_objectives(network, options)
 
 
 ENTRIES = {
-    "biased-fedavg": entry(
-        biased_fedavg, biased_fedavg_objectives, "Reisser et al., arXiv:2107.06724", fedavg
+    "biased-fedavg": Entry(
+        BiasedFedAvgOptions, biased_fedavg, biased_fedavg_objectives, "Reisser et al., arXiv:2107.06724"
     )
 }

@@ -15,7 +15,7 @@ Traffic: down one model; up one delta and one count.
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -34,10 +34,10 @@ from edgefl.algorithms.clustering.clustering import (
 )
 from edgefl.algorithms.clustering.clusters import START, divided, moved, sent_to
 from edgefl.algorithms.clustering.similarity import compared, vector
-from edgefl.algorithms.entry import entry
+from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.names import BASELINE_ROUNDS, FEDERATED, GLOBAL, INITIAL
+from edgefl.algorithms.options import check_choice, check_count, check_range, sgd_hyper
 from edgefl.algorithms.papers.fedavg import fedavg_objectives
-from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner
 from edgefl.types import Broadcast, ClientState, Mixture, Peer, ServerState, Shard, Update, Weights
 
@@ -70,58 +70,70 @@ def cut_by_similarity(
     return replace(made, similarity=1.0 - distances, centers=mean_units(vectors, made.labels))
 
 
-def clustered(
-    learner: Learner | None,
-    *,
-    clustering: bool = True,
-    threshold: float = 0.0,
-    cut: str = "threshold",
-    compare: str = "deltas",
-    layers: str = "",
-    mixing: float = 0.5,
-    epochs: int = 2,
-    learning_rate: float = 0.05,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    batch_size: int = 32,
-    baseline_epochs: int = 50,
-) -> Algorithm:
-    """Return clustered federated learning; a client's mixture is its own h_k, mixed once more at the end.
+@dataclass(frozen=True)
+class ClusteredOptions:
+    """Options of clustered federated learning. Raises ConfigError for an option out of its range.
 
-    compare: `deltas` compares what training changed, `weights` whole weights, as in the paper. Deltas leave
-    out the first weights, which all clients have in common: the deltas of clients without a common task are
-    about orthogonal at every learning rate. threshold is the similarity t: 0 for deltas. The paper's rule is
-    compare = "weights" with threshold = 0.9. It depends on how large the first weights are and on how far
-    clients have moved (`clusters.explain_clusters` reports the cut's margin).
-    cut: `threshold`, or `auto` for the widest gap (`clustering.cut_widest`), which needs no threshold.
-    layers: see `similarity.compared`. mixing is lambda: 1 is a client's own model, 0 its cluster's.
-    clustering=False leaves one cluster, the paper's baseline, from round 1 on.
-    batch_size (the paper gives none) is fixed when the plan is built; for baseline_epochs see FedAvg. Raises
-    ConfigError for an option out of its range.
+    `deltas` compares what training changed, `weights` whole weights, as in the paper. Deltas leave out the
+    first weights, which all clients have in common: the deltas of clients without a common task are about
+    orthogonal at every learning rate. The paper's rule is compare = "weights" with threshold = 0.9. It
+    depends on how large the first weights are and on how far clients have moved
+    (`clusters.explain_clusters` reports the cut's margin).
+
+    Attributes:
+        clustering: false: one cluster from round 1 on, the paper's baseline
+        threshold: least similarity t of the clients of a cluster, 0 to 1; the paper's is .9, on weights
+        cut: threshold, or auto: in the widest gap (`clustering.cut_widest`), which needs no threshold
+        compare: deltas: what training changed, or weights
+        layers: compared layers, with commas between; empty: the dense ones
+        mixing: the paper's lambda: 1 is the client's own model, 0 its cluster's
+        epochs: passes over the client's samples in a round
+        learning_rate: of SGD on the client
+        momentum: of SGD on the client; slots start at zero in each round
+        weight_decay: decoupled: w <- w - learning_rate * weight_decay * w before the step
+        batch_size: fixed when the plan is built; the paper gives none
+        baseline_epochs: at most so many epochs train each client's model of its own data alone, which
+            personalization compares with; 0: no such model
     """
-    del batch_size
-    for name, value in (("threshold", threshold), ("mixing", mixing)):
-        if not 0 <= value <= 1:
-            raise ConfigError(f"[algorithm] {name} is {value}, expected 0 to 1")
-    for name, text, known in (
-        ("cut", cut, ("threshold", "auto")),
-        ("compare", compare, ("weights", "deltas")),
-    ):
-        if text not in known:
-            raise ConfigError(f"[algorithm] {name} is {text!r}, expected {known[0]!r} or {known[1]!r}")
-    hyper = {"learning_rate": learning_rate, "momentum": momentum, "weight_decay": weight_decay}
+
+    clustering: bool = True
+    threshold: float = 0.0
+    cut: str = "threshold"
+    compare: str = "deltas"
+    layers: str = ""
+    mixing: float = 0.5
+    epochs: int = 2
+    learning_rate: float = 0.05
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    batch_size: int = 32
+    baseline_epochs: int = 50
+
+    def __post_init__(self) -> None:
+        check_range("threshold", self.threshold)
+        check_range("mixing", self.mixing)
+        check_choice("cut", self.cut, ["threshold", "auto"])
+        check_choice("compare", self.compare, ["weights", "deltas"])
+        check_count("batch_size", self.batch_size)
+
+
+def clustered(learner: Learner | None, options: ClusteredOptions) -> Algorithm:
+    """Return clustered federated learning; a client's mixture is its own h_k, mixed once more at the end."""
+    hyper = sgd_hyper(options)
 
     def init(weights: Weights, rng: np.random.Generator) -> ServerState:
-        if clustering:
-            compared(weights, layers)
-        return ServerState(1, CLUSTER if clustering else FEDERATE, {GLOBAL: weights, INITIAL: weights})
+        if options.clustering:
+            compared(weights, options.layers)
+        return ServerState(
+            1, CLUSTER if options.clustering else FEDERATE, {GLOBAL: weights, INITIAL: weights}
+        )
 
     def broadcast(state: ServerState, client_id: str) -> Broadcast:
         phase, received = sent_to(state, client_id)
         model = {GLOBAL: received}
         if state.phase != PERSONALIZE:
             return Broadcast(state.round, phase, model)
-        alone = min(state.round - 1, baseline_epochs // max(epochs, 1))
+        alone = min(state.round - 1, options.baseline_epochs // max(options.epochs, 1))
         return Broadcast(
             state.round,
             state.phase,
@@ -134,9 +146,9 @@ def clustered(
     ) -> tuple[Update, ClientState]:
         assert learner is not None
         received = broadcast.models[GLOBAL]
-        begin = received if broadcast.phase == CLUSTER else mixed(state.arrays, received, mixing)
+        begin = received if broadcast.phase == CLUSTER else mixed(state.arrays, received, options.mixing)
         trained, loss = learner.fit(
-            "train", begin, {"x": shard.x_train}, shard.y_train, epochs=epochs, rng=rng, hyper=hyper
+            "train", begin, {"x": shard.x_train}, shard.y_train, epochs=options.epochs, rng=rng, hyper=hyper
         )
         own = {**begin, **trained}
         update = Update(
@@ -145,8 +157,8 @@ def clustered(
         return update, ClientState() if broadcast.phase == CLUSTER else ClientState(own)
 
     def place(start: Weights, update: Update, centers: Matrix) -> int:
-        names = compared(start, layers)
-        base = vector(start, names) * np.float32(compare == "weights")
+        names = compared(start, options.layers)
+        base = vector(start, names) * np.float32(options.compare == "weights")
         return most_similar(base + vector(update.deltas[GLOBAL], names), centers)
 
     def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
@@ -158,22 +170,32 @@ def clustered(
         if not held:  # nobody to place: the next round tries again
             return replace(state, round=state.round + 1)
         return divided(
-            state, held, cut_by_similarity(held, state.models[GLOBAL], threshold, cut, compare, layers)
+            state,
+            held,
+            cut_by_similarity(
+                held,
+                state.models[GLOBAL],
+                options.threshold,
+                options.cut,
+                options.compare,
+                options.layers,
+            ),
         )
 
     def personalize(
         broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
     ) -> tuple[Mixture, ClientState]:
         model = broadcast.models[GLOBAL]
-        return Mixture(mixed(state.arrays, model, mixing), {FEDERATED: Peer("predict", model)}), state
+        return Mixture(mixed(state.arrays, model, options.mixing), {FEDERATED: Peer("predict", model)}), state
 
     return Algorithm(
-        "clustered", init, broadcast, local_update, aggregate, personalize, by_sums=not clustering
+        "clustered", init, broadcast, local_update, aggregate, personalize, by_sums=not options.clustering
     )
 
 
 ENTRIES = {
-    "clustered": entry(
+    "clustered": Entry(
+        ClusteredOptions,
         clustered,
         fedavg_objectives,
         "Filippakopoulos et al., Irida Labs: adaptive clustered federated learning",

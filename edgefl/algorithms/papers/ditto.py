@@ -7,16 +7,15 @@ w_received)), which the server never sees.
 Traffic: that of FedAvg.
 """
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from edgefl.algorithms.base import Algorithm
-from edgefl.algorithms.entry import entry
+from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.names import ALONE, FEDERATED, GLOBAL, RECEIVED, with_prefix
-from edgefl.algorithms.papers.fedavg import fedavg, fedavg_objectives
+from edgefl.algorithms.papers.fedavg import FedAvgOptions, fedavg, fedavg_objectives
 from edgefl.algorithms.papers.fedprox import proximal
 from edgefl.learner.base import Learner
 from edgefl.types import Broadcast, ClientState, Mixture, Peer, Shard, Update, Weights
@@ -26,24 +25,31 @@ if TYPE_CHECKING:
     from edgefl.compiler.objective import Objective
 
 
-def ditto(
-    learner: Learner | None,
-    *,
-    penalty: float = 1.0,
-    personal_epochs: int = 5,
-    personal_learning_rate: float = 0.01,
-    personal_momentum: float = 0.0,
-    **federation: Any,
-) -> Algorithm:
-    """Return FedAvg (with the keywords `federation`) with a personal model beside it: the mixture.
+@dataclass(frozen=True)
+class DittoOptions(FedAvgOptions):
+    """Those of FedAvg, and those of the personal model.
 
-    penalty is the paper's lambda, fixed when the plan is built. The personal model trains for personal_epochs
-    in each round that its client takes part in, and once more, towards the last global model, when it
-    personalizes; who has none yet starts from the global one.
+    Attributes:
+        penalty: the paper's lambda, fixed when the plan is built
+        personal_epochs: of the personal model in each round that its client takes part in
+        personal_learning_rate: of the personal model's SGD
+        personal_momentum: of the personal model's SGD
     """
-    del penalty
-    hyper = {"learning_rate": personal_learning_rate, "momentum": personal_momentum}
-    base = fedavg(learner, **federation)
+
+    penalty: float = 1.0
+    personal_epochs: int = 5
+    personal_learning_rate: float = 0.01
+    personal_momentum: float = 0.0
+
+
+def ditto(learner: Learner | None, options: DittoOptions) -> Algorithm:
+    """Return FedAvg with a personal model beside it, which is the mixture.
+
+    A client trains its personal model once more when it personalizes, towards the last global model. A client
+    without a personal model starts from the global one.
+    """
+    hyper = {"learning_rate": options.personal_learning_rate, "momentum": options.personal_momentum}
+    base = fedavg(learner, options)
 
     def trained(received: Weights, state: ClientState, shard: Shard, rng: np.random.Generator) -> ClientState:
         assert learner is not None
@@ -54,7 +60,7 @@ def ditto(
             weights,
             {"x": shard.x_train},
             shard.y_train,
-            epochs=personal_epochs,
+            epochs=options.personal_epochs,
             rng=rng,
             hyper=hyper,
         )
@@ -78,14 +84,14 @@ def ditto(
     return replace(base, name="ditto", local_update=local_update, personalize=personalize)
 
 
-def ditto_objectives(network: "Network", options: Mapping[str, Any]) -> tuple["Objective", ...]:
+def ditto_objectives(network: "Network", options: DittoOptions) -> tuple["Objective", ...]:
     """Return FedAvg's, and `train_personal` with the penalty."""
     from edgefl.compiler import objective as of
     from edgefl.compiler.optimizer import sgd
 
-    optimizer = sgd(options["personal_learning_rate"], momentum=options["personal_momentum"])
-    personal = of.classify(network, of.batch_of(options, "batch_size"), optimizer, "train_personal")
-    return (*fedavg_objectives(network, options), proximal(personal, options["penalty"]))
+    optimizer = sgd(options.personal_learning_rate, momentum=options.personal_momentum)
+    personal = of.classify(network, options.batch_size, optimizer, "train_personal")
+    return (*fedavg_objectives(network, options), proximal(personal, options.penalty))
 
 
-ENTRIES = {"ditto": entry(ditto, ditto_objectives, "Li et al., arXiv:2012.04221", fedavg)}
+ENTRIES = {"ditto": Entry(DittoOptions, ditto, ditto_objectives, "Li et al., arXiv:2012.04221")}

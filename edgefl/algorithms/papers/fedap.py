@@ -11,7 +11,7 @@ Traffic: down one model; up one delta (zeros for the moving statistics) and one 
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -31,10 +31,10 @@ from edgefl.algorithms.clustering.clustering import (
 )
 from edgefl.algorithms.clustering.clusters import divided, moved, sent_to
 from edgefl.algorithms.clustering.similarity import vector
-from edgefl.algorithms.entry import entry
+from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.names import FEDERATED, GLOBAL, INITIAL
+from edgefl.algorithms.options import check_choice, check_count, sgd_hyper
 from edgefl.algorithms.papers.fedavg import fedavg_objectives
-from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner
 from edgefl.types import Array, Broadcast, ClientState, Mixture, Peer, ServerState, Shard, Update, Weights
 
@@ -74,40 +74,60 @@ def distance_vector(update: Update) -> Array:
     return vector(delta, sorted(delta.keys() - statistics(delta).keys()))
 
 
-def fedap(
-    learner: Learner | None,
-    *,
-    clustering: bool = True,
-    pretrain_rounds: int = 40,
-    cluster_epochs: int = 3,
-    cut: str = "distance",
-    cut_distance: float = 5.0,
-    num_clusters: int = 0,
-    beta_start: float = 1.0,
-    beta_end: float = 0.46,
-    decay_rounds: int = 1280,
-    personalize_epochs: int = 7,
-    share_statistics: bool = False,
-    epochs: int = 1,
-    learning_rate: float = 0.001,
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    batch_size: int = 16,
-    baseline_epochs: int = 50,
-) -> Algorithm:
-    """Return FedAP, with clusters or (clustering=False: no pretraining, no clustering) without.
+@dataclass(frozen=True)
+class FedApOptions:
+    """Options of FedAP. Raises ConfigError for an unknown cut.
 
-    cut: `distance` cuts at cut_distance, which depends on the model's size and learning rate (see
-    `clusters.explain_clusters`); `auto` cuts in the widest gap. num_clusters above 0 asks for that many
-    instead. decay_rounds counts from the first round in clusters. beta_start = beta_end = 1 and
-    personalize_epochs = 0 give FedAvg, in clusters or not. share_statistics averages moving statistics too.
-    batch_size is fixed when the plan is built. baseline_epochs bounds the training of each client's model of
-    its own data alone; 0 leaves that out. Raises ConfigError for an unknown cut.
+    beta_start = beta_end = 1 and personalize_epochs = 0 give FedAvg, in clusters or not.
+
+    Attributes:
+        clustering: false: neither pretraining nor clusters
+        pretrain_rounds: of FedAvg before the clustering
+        cluster_epochs: in the clustering round
+        cut: distance, or auto: in the widest gap among the upper half of the merges
+        cut_distance: where Ward's merges are cut; it depends on the model's size and learning rate (see
+            `clusters.explain_clusters`)
+        num_clusters: so many clusters instead; 0: by the cut
+        beta_start: beta in the first round in clusters
+        beta_end: beta from decay_rounds on
+        decay_rounds: rounds over which beta falls, from the first round in clusters on
+        personalize_epochs: each client's own, at the end
+        share_statistics: average the moving statistics of batch norms too
+        epochs: passes over the client's samples in a round
+        learning_rate: of SGD on the client
+        momentum: of SGD on the client; slots start at zero in each round
+        weight_decay: decoupled: w <- w - learning_rate * weight_decay * w before the step
+        batch_size: fixed when the plan is built
+        baseline_epochs: at most so many epochs train each client's model of its own data alone, which
+            personalization compares with; 0: no such model
     """
-    del batch_size
-    if cut not in ("distance", "auto"):
-        raise ConfigError(f"[algorithm] cut is {cut!r}, expected 'distance' or 'auto'")
-    hyper = {"learning_rate": learning_rate, "momentum": momentum, "weight_decay": weight_decay}
+
+    clustering: bool = True
+    pretrain_rounds: int = 40
+    cluster_epochs: int = 3
+    cut: str = "distance"
+    cut_distance: float = 5.0
+    num_clusters: int = 0
+    beta_start: float = 1.0
+    beta_end: float = 0.46
+    decay_rounds: int = 1280
+    personalize_epochs: int = 7
+    share_statistics: bool = False
+    epochs: int = 1
+    learning_rate: float = 0.001
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    batch_size: int = 16
+    baseline_epochs: int = 50
+
+    def __post_init__(self) -> None:
+        check_choice("cut", self.cut, ["distance", "auto"])
+        check_count("batch_size", self.batch_size)
+
+
+def fedap(learner: Learner | None, options: FedApOptions) -> Algorithm:
+    """Return FedAP, with clusters or (clustering = false: no pretraining, no clustering) without."""
+    hyper = sgd_hyper(options)
 
     def train(
         weights: Weights, shard: Shard, epochs: int, rng: np.random.Generator
@@ -119,7 +139,9 @@ def fedap(
         return {**weights, **trained}, loss
 
     def next_phase(round: int) -> str:
-        return FEDERATE if not clustering else PRETRAIN if round <= pretrain_rounds else CLUSTER
+        return (
+            FEDERATE if not options.clustering else PRETRAIN if round <= options.pretrain_rounds else CLUSTER
+        )
 
     def init(weights: Weights, rng: np.random.Generator) -> ServerState:
         return ServerState(1, next_phase(1), {GLOBAL: weights, INITIAL: weights})
@@ -129,7 +151,7 @@ def fedap(
         model = {GLOBAL: received}
         if state.phase != PERSONALIZE:
             return Broadcast(state.round, phase, model)
-        alone = min((state.round - 1) * epochs, baseline_epochs)
+        alone = min((state.round - 1) * options.epochs, options.baseline_epochs)
         return Broadcast(
             state.round, state.phase, {**model, INITIAL: state.models[INITIAL]}, {ALONE_EPOCHS: float(alone)}
         )
@@ -142,9 +164,12 @@ def fedap(
     ) -> tuple[Update, ClientState]:
         received = broadcast.models[GLOBAL]
         trained, loss = train(
-            begun(received, state), shard, cluster_epochs if broadcast.phase == CLUSTER else epochs, rng
+            begun(received, state),
+            shard,
+            options.cluster_epochs if broadcast.phase == CLUSTER else options.epochs,
+            rng,
         )
-        own = {} if share_statistics else statistics(trained)
+        own = {} if options.share_statistics else statistics(trained)
         delta = subtract({**trained, **{name: received[name] for name in own}}, received)
         return Update(
             client_id, broadcast.round, len(shard.y_train), {GLOBAL: delta}, {"loss": loss}
@@ -158,13 +183,17 @@ def fedap(
             held = list(updates)
             if not held:  # nobody to place: the next round tries again
                 return replace(state, round=state.round + 1)
-            return divided(state, held, cut_by_distance(held, cut, cut_distance, num_clusters))
+            return divided(
+                state, held, cut_by_distance(held, options.cut, options.cut_distance, options.num_clusters)
+            )
         if state.phase == PRETRAIN:
             return replace(
                 moved(state, updates, place), round=state.round + 1, phase=next_phase(state.round + 1)
             )
         done = int(state.scalars.get(FEDERATED_ROUNDS, 0))
-        after = moved(state, updates, place, beta(done, beta_start, beta_end, decay_rounds))
+        after = moved(
+            state, updates, place, beta(done, options.beta_start, options.beta_end, options.decay_rounds)
+        )
         return replace(
             after, round=state.round + 1, scalars={**after.scalars, FEDERATED_ROUNDS: float(done + 1)}
         )
@@ -174,13 +203,15 @@ def fedap(
     ) -> tuple[Mixture, ClientState]:
         model = begun(broadcast.models[GLOBAL], state)
         peers = {FEDERATED: Peer("predict", model)}
-        own, _ = train(model, shard, personalize_epochs, rng)
+        own, _ = train(model, shard, options.personalize_epochs, rng)
         alone = int(broadcast.scalars.get(ALONE_EPOCHS, 0))
         if alone:
             peers["local"] = Peer("predict", train(broadcast.models[INITIAL], shard, alone, rng)[0])
         return Mixture(own, peers), state
 
-    return Algorithm("fedap", init, broadcast, local_update, aggregate, personalize, by_sums=not clustering)
+    return Algorithm(
+        "fedap", init, broadcast, local_update, aggregate, personalize, by_sums=not options.clustering
+    )
 
 
-ENTRIES = {"fedap": entry(fedap, fedavg_objectives, "Yeganeh et al., arXiv:2207.03448")}
+ENTRIES = {"fedap": Entry(FedApOptions, fedap, fedavg_objectives, "Yeganeh et al., arXiv:2207.03448")}

@@ -4,14 +4,14 @@ McMahan et al., Communication-Efficient Learning of Deep Networks from Decentral
 algorithm 1:
 w <- w + sum_k n_k / n (w_k - w), where w_k comes from E epochs of SGD at client k.
 The mean may be another (robust.py), the server may take it as a gradient (server_optimizer.py), and a device
-may change its delta before it sends it (defence.py); all three are off at first.
+may change its delta before it sends it (update_sanitization.py); all three are off at first.
 
 Traffic: down one model; up one delta and one count.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,8 +19,9 @@ from edgefl.algorithms import robust
 from edgefl.algorithms import server_optimizer as server
 from edgefl.algorithms.arithmetic import subtract
 from edgefl.algorithms.base import FEDERATE, Algorithm
-from edgefl.algorithms.entry import entry
+from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.names import ALONE, BASELINE_ROUNDS, FEDERATED, GLOBAL, INITIAL, RECEIVED, with_prefix
+from edgefl.algorithms.options import SGDOptions, TrainingOptions, sgd_hyper
 from edgefl.algorithms.update_sanitization import Defence, listed
 from edgefl.learner.base import Learner
 from edgefl.types import Broadcast, ClientState, Mixture, Peer, ServerState, Shard, Update, Weights
@@ -33,57 +34,74 @@ SKIPPED = "skipped_rounds"
 """The server's count of rounds whose updates were too few for its mean."""
 
 
-def fedavg(
-    learner: Learner | None,
-    *,
-    epochs: int = 5,
-    learning_rate: float = 0.01,
-    momentum: float = 0.5,
-    weight_decay: float = 0.0,
-    batch_size: int = 10,
-    baseline_epochs: int = 50,
-    mean: str = "weighted",
-    trim: float = 0.1,
-    krum_faults: int = 1,
-    krum_keep: int = 1,
-    clip_norm: float = 0.0,
-    server_optimizer: str = "none",
-    server_learning_rate: float = 0.0,
-    server_beta1: float = 0.9,
-    server_beta2: float = 0.999,
-    server_epsilon: float = 1e-8,
-    clip_update: float = 0.0,
-    noise_multiplier: float = 0.0,
-    withhold: str = "",
-) -> Algorithm:
+@dataclass(frozen=True)
+class FedAvgOptions(TrainingOptions):
+    """Options of FedAvg. Raises ConfigError for options that do not fit together.
+
+    Attributes:
+        baseline_epochs: at most so many epochs train each client's model of its own data alone, which
+            personalization compares with; 0: no such model
+        mean: weighted (by samples), trimmed, median or krum; all but weighted count each client once and
+            hold a round's deltas in memory
+        trim: trimmed: the share of clients cut off at either end of each value
+        krum_faults: krum: number of clients that may be hostile, f; a round of fewer than 2 f + 3 updates
+            changes nothing and is counted in the state's scalars
+        krum_keep: krum: number of deltas of least score that the mean is taken of
+        clip_norm: the largest L2 norm that the server lets a delta have; 0: any
+        server_optimizer: none, momentum, adam or yogi
+        server_learning_rate: of the server optimizer; 0: 1 for none and momentum, .001 for adam and yogi
+        server_beta1: decay of the server optimizer's momentum
+        server_beta2: decay of the server optimizer's velocity
+        server_epsilon: added to the root of the velocity
+        clip_update: the device shortens its delta to this L2 norm; 0: it does not
+        noise_multiplier: the device adds Gaussian noise of this times clip_update; 0: none
+        withhold: ends of weights' names, with commas between, whose delta is zero; the weights stay as
+            broadcast
+    """
+
+    baseline_epochs: int = 50
+    mean: str = "weighted"
+    trim: float = 0.1
+    krum_faults: int = 1
+    krum_keep: int = 1
+    clip_norm: float = 0.0
+    server_optimizer: str = "none"
+    server_learning_rate: float = 0.0
+    server_beta1: float = 0.9
+    server_beta2: float = 0.999
+    server_epsilon: float = 1e-8
+    clip_update: float = 0.0
+    noise_multiplier: float = 0.0
+    withhold: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        robust.check_mean(self.mean, self.trim)
+        server.check_optimizer(self.server_optimizer, self.server_hyper)
+
+    @property
+    def server_hyper(self) -> dict[str, float]:
+        """The hyperparameters of the server optimizer."""
+        return {
+            "learning_rate": self.server_learning_rate,
+            "beta1": self.server_beta1,
+            "beta2": self.server_beta2,
+            "epsilon": self.server_epsilon,
+        }
+
+    @property
+    def defence(self) -> Defence:
+        """What a device does to its delta before it sends it."""
+        return Defence(self.clip_update, self.noise_multiplier, listed(self.withhold))
+
+
+def fedavg(learner: Learner | None, options: FedAvgOptions) -> Algorithm:
     """Return FedAvg; its mixture is the global model itself. The aggregator needs no learner.
 
-    batch_size is fixed when the plan is built. baseline_epochs bounds the training of each client's model of
-    its own data alone, which personalization compares with; 0 leaves that out.
-
-    mean: weighted (by samples), or trimmed, median, krum, which count each client once and hold a round's
-    deltas in memory. trim: the share cut off at either end. krum_faults: how many clients may be hostile; a
-    round of fewer than 2 f + 3 updates changes nothing and is counted in the state's scalars. krum_keep: of
-    how many deltas Krum takes the mean. clip_norm: the largest L2 norm that the server lets a delta have, 0
-    for any.
-    server_optimizer: none, momentum, adam, yogi. server_learning_rate: 0 is the usual one, 1 for none and
-    momentum, else .001. clip_update, noise_multiplier, withhold (a comma list of the ends of weights' names):
-    what a device does to its delta; what is withheld stays as broadcast.
-
-    Raises ConfigError for options that do not fit together, and at `init` for withheld weights that there are
-    not.
+    `init` raises ConfigError for withheld weights that the model lacks.
     """
-    del batch_size
-    hyper = {"learning_rate": learning_rate, "momentum": momentum, "weight_decay": weight_decay}
-    robust.check_mean(mean, trim)
-    server_hyper = {
-        "learning_rate": server_learning_rate,
-        "beta1": server_beta1,
-        "beta2": server_beta2,
-        "epsilon": server_epsilon,
-    }
-    server.check_optimizer(server_optimizer, server_hyper)
-    defence = Defence(clip_update, noise_multiplier, listed(withhold))
+    defence = options.defence
+    hyper = sgd_hyper(options)
 
     def init(weights: Weights, rng: np.random.Generator) -> ServerState:
         defence.check(weights)
@@ -92,7 +110,7 @@ def fedavg(
     def broadcast(state: ServerState, client_id: str) -> Broadcast:
         if state.phase == FEDERATE:
             return Broadcast(state.round, state.phase, {GLOBAL: state.models[GLOBAL]})
-        alone = min(state.round - 1, baseline_epochs // max(epochs, 1))
+        alone = min(state.round - 1, options.baseline_epochs // max(options.epochs, 1))
         models = state.models if alone else {GLOBAL: state.models[GLOBAL]}
         return Broadcast(state.round, state.phase, models, {BASELINE_ROUNDS: float(alone)})
 
@@ -103,7 +121,7 @@ def fedavg(
         received = broadcast.models[GLOBAL]
         weights = {**received, **with_prefix(RECEIVED, received)}
         trained, loss = learner.fit(
-            "train", weights, {"x": shard.x_train}, shard.y_train, epochs=epochs, rng=rng, hyper=hyper
+            "train", weights, {"x": shard.x_train}, shard.y_train, epochs=options.epochs, rng=rng, hyper=hyper
         )
         delta = subtract({**received, **trained}, received)  # zero for what the model keeps frozen
         if broadcast.round != ALONE:
@@ -120,7 +138,12 @@ def fedavg(
                 yield update.deltas[GLOBAL], update.num_samples
 
         delta = robust.mean_of(
-            mean, terms(), trim=trim, faults=krum_faults, keep=krum_keep, clip_norm=clip_norm
+            options.mean,
+            terms(),
+            trim=options.trim,
+            faults=options.krum_faults,
+            keep=options.krum_keep,
+            clip_norm=options.clip_norm,
         )
         after = replace(state, round=state.round + 1)
         if delta is None:
@@ -130,7 +153,11 @@ def fedavg(
                 else after
             )
         model, slots = server.step(
-            server_optimizer, server_hyper, state.models[GLOBAL], delta, state.slots.get(GLOBAL, {})
+            options.server_optimizer,
+            options.server_hyper,
+            state.models[GLOBAL],
+            delta,
+            state.slots.get(GLOBAL, {}),
         )
         return replace(
             after,
@@ -144,25 +171,23 @@ def fedavg(
         model = broadcast.models[GLOBAL]
         return Mixture(model, {FEDERATED: Peer("predict", model)}), state
 
-    by_sums = mean == "weighted" and not clip_norm
+    by_sums = options.mean == "weighted" and not options.clip_norm
     return Algorithm(
         "fedavg", init, broadcast, local_update, aggregate, personalize, takes_late=True, by_sums=by_sums
     )
 
 
-def fedavg_objectives(network: "Network", options: Mapping[str, Any]) -> tuple["Objective", ...]:
+def fedavg_objectives(network: "Network", options: SGDOptions) -> tuple["Objective", ...]:
     """Return train, predict and, the same graph, predict_mixture."""
     from edgefl.compiler import objective as of
     from edgefl.compiler.optimizer import sgd
 
-    optimizer = sgd(
-        options["learning_rate"], momentum=options["momentum"], weight_decay=options["weight_decay"]
-    )
+    optimizer = sgd(options.learning_rate, momentum=options.momentum, weight_decay=options.weight_decay)
     return (
-        of.classify(network, of.batch_of(options, "batch_size"), optimizer),
+        of.classify(network, options.batch_size, optimizer),
         of.predict(network, of.PREDICT_BATCH),
         of.predict(network, of.PREDICT_BATCH, "predict_mixture"),
     )
 
 
-ENTRIES = {"fedavg": entry(fedavg, fedavg_objectives, "McMahan et al., AISTATS 2017")}
+ENTRIES = {"fedavg": Entry(FedAvgOptions, fedavg, fedavg_objectives, "McMahan et al., AISTATS 2017")}

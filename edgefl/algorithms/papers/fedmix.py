@@ -26,7 +26,7 @@ phi stays uniform, for h_s.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,7 +34,7 @@ import numpy as np
 from edgefl.algorithms.arithmetic import subtract
 from edgefl.algorithms.base import FEDERATE, Algorithm
 from edgefl.algorithms.draws import first_weights
-from edgefl.algorithms.entry import entry
+from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.mixtures import responsibility as rs
 from edgefl.algorithms.mixtures.expert_averages import (
     broadcast_to,
@@ -52,8 +52,8 @@ from edgefl.algorithms.mixtures.gate import (
     hidden_of,
 )
 from edgefl.algorithms.names import FEDERATED, PHI, expert_name, experts, specs_with_prefix, without_prefix
+from edgefl.algorithms.options import check_choice, check_count, check_range
 from edgefl.algorithms.server_optimizer import check_optimizer
-from edgefl.config import nearest
 from edgefl.errors import ConfigError, DataError
 from edgefl.learner.base import Learner
 from edgefl.plan.spec import TensorSpec
@@ -93,59 +93,76 @@ int8.
 """
 
 
-def fedmix(
-    learner: Learner | None,
-    *,
-    num_experts: int = 4,
-    epochs: int = 1,
-    learning_rate: float = 0.05,
-    batch_size: int = 64,
-    server_optimizer: str = "adam",
-    server_learning_rate: float = 0.0,
-    phi_learning_rate: float = 0.0,
-    objective: str = BOUND,
-    prune: float = 0.0,
-    condition: str = "label",
-    num_sides: int = 8,
-    entropy: float = 1.0,
-    gate: str = "local",
-    gate_epochs: int = 10,
-    bias: bool = False,
-) -> Algorithm:
+@dataclass(frozen=True)
+class FedMixOptions:
+    """Options of FedMix. Raises ConfigError for options that do not fit together.
+
+    Adam moves each logit of phi by at most about its rate a round, so that experts part within tens of
+    rounds only at a higher rate than the weights bear: phi_learning_rate.
+
+    Attributes:
+        num_experts: the number of experts, K
+        epochs: passes over the client's samples in a round
+        learning_rate: of SGD on the client
+        batch_size: fixed when the plan is built
+        server_optimizer: adam, none, momentum or yogi
+        server_learning_rate: of the server optimizer; 0: .001 for adam and yogi, else 1
+        phi_learning_rate: of the server optimizer on phi; 0: server_learning_rate
+        objective: bound, or likelihood for equation 3 itself, a mixture of experts without q(z|y): p(s|k)
+            is then of the client's mean gate, and there is neither prune nor condition = "side"
+        prune: eta, 0 to 1; 0 keeps all experts
+        condition: label, or side for q(z|side information)
+        num_sides: number of kinds of side information
+        entropy: weight of the marginal entropy's gradient
+        gate: local, or federated, whose weights are averaged like a model's while q(k|s) stays the client's
+        gate_epochs: of a gate, where a client comes to personalization without one
+        bias: each client adds output biases of its own to all experts' logits; a client that took part in
+            no round has none
+    """
+
+    num_experts: int = 4
+    epochs: int = 1
+    learning_rate: float = 0.05
+    batch_size: int = 64
+    server_optimizer: str = "adam"
+    server_learning_rate: float = 0.0
+    phi_learning_rate: float = 0.0
+    objective: str = BOUND
+    prune: float = 0.0
+    condition: str = "label"
+    num_sides: int = 8
+    entropy: float = 1.0
+    gate: str = "local"
+    gate_epochs: int = 10
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        check_count("num_experts", self.num_experts)
+        check_range("prune", self.prune)
+        check_count("batch_size", self.batch_size)
+        check_choice("condition", self.condition, ["label", "side"])
+        check_choice("gate", self.gate, ["local", FEDERATED])
+        check_choice("objective", self.objective, [BOUND, LIKELIHOOD])
+        if self.objective == LIKELIHOOD and (self.prune or self.condition != "label"):
+            raise ConfigError(
+                '[algorithm] objective = "likelihood" has no q(z|y) for prune or condition; leave them out, '
+                'or take "bound"'
+            )
+        check_optimizer(self.server_optimizer, {"learning_rate": self.server_learning_rate})
+
+
+def fedmix(learner: Learner | None, options: FedMixOptions) -> Algorithm:
     """Return FedMix; a client's mixture is its experts under its gate.
 
-    Expert 0 starts from the initial weights, the others from further draws; phi starts uniform, the gate at
+    Expert 0 starts from the initial weights, the others from further draws. phi starts uniform, the gate at
     zero.
-    server_optimizer: adam, none, momentum, yogi. server_learning_rate: 0 is the usual one, .001 for adam and
-    yogi, else 1.
-    phi_learning_rate: for phi, 0 is the server's; Adam moves each logit by at most about its rate a round, so
-    that experts part within tens of rounds only at a higher rate than the weights bear. objective: "bound",
-    or "likelihood" for equation 3 itself, a mixture of experts without q(z|y): p(s|k) is then of the client's
-    mean gate. It takes no prune and no side.
-    prune: eta, 0 keeps all. condition: "label", or "side" for q(z|side information), of which there are
-    num_sides kinds.
-    entropy: weight of the marginal entropy's gradient. gate: "local", or "federated", whose weights are
-    averaged like a model's while q(k|s) stays the client's. gate_epochs: training of a gate where a client
-    comes to personalization without one. bias: each client adds output biases of its own to all experts'
-    logits; a client that took part in no round has none.
-    Raises ConfigError for options that are no such thing.
     """
-    del batch_size
-    check_experts(num_experts, prune)
-    check_choice("condition", condition, ["label", "side"])
-    check_choice("gate", gate, ["local", FEDERATED])
-    check_choice("objective", objective, [BOUND, LIKELIHOOD])
-    if objective == LIKELIHOOD and (prune or condition != "label"):
-        raise ConfigError(
-            '[algorithm] objective = "likelihood" has no q(z|y) for prune or condition; leave them out, or '
-            'take "bound"'
-        )
-    check_optimizer(server_optimizer, {"learning_rate": server_learning_rate})
-    threshold = prune / num_experts
-    hyper = {"learning_rate": learning_rate}
+    num_experts = options.num_experts
+    threshold = options.prune / num_experts
+    hyper = {"learning_rate": options.learning_rate}
 
     def init(weights: Weights, rng: np.random.Generator) -> ServerState:
-        apart = {PHI: (PHI,)} | ({GATE: (KERNEL, BIAS)} if gate == FEDERATED else {})
+        apart = {PHI: (PHI,)} | ({GATE: (KERNEL, BIAS)} if options.gate == FEDERATED else {})
         own = {model: {name: weights[name] for name in names} for model, names in apart.items()}
         network = {
             name: array
@@ -163,7 +180,7 @@ def fedmix(
     ) -> tuple[Update, ClientState]:
         assert learner is not None
         phi = broadcast.models[PHI][PHI]
-        conditions = conditions_of(shard, condition, len(phi))
+        conditions = conditions_of(shard, options.condition, len(phi))
         shares = rs.shares_of(conditions, len(phi))
         models = experts(broadcast.models)
         used = used_of(models, rs.by_client(rs.by_condition(phi), shares), threshold)
@@ -180,15 +197,17 @@ def fedmix(
             CHOSEN: np.eye(num_experts, dtype=np.float32)[:, list(used)],
         }
         data = {"x": shard.x_train} | (
-            {} if condition == "label" else {CONDITION: np.eye(len(phi), dtype=np.float32)[conditions]}
+            {}
+            if options.condition == "label"
+            else {CONDITION: np.eye(len(phi), dtype=np.float32)[conditions]}
         )
         signature = train_name(len(used), num_experts)
         trained, loss = learner.fit(
-            signature, weights, data, shard.y_train, epochs=epochs, rng=rng, hyper=hyper
+            signature, weights, data, shard.y_train, epochs=options.epochs, rng=rng, hyper=hyper
         )
         now = {**weights, **trained}
         after = rs.by_client(rs.by_condition(now[PHI]), shares)
-        if objective == LIKELIHOOD:
+        if options.objective == LIKELIHOOD:
             ended = {k: {name: now[f"expert{k}/{name}"] for name in models[k]} for k in used}
             after = gate_probabilities(hidden_of(learner, ended, after, shard.x_train), now).mean(axis=0)
         least = min(threshold, max(after[k] for k in used))
@@ -199,7 +218,7 @@ def fedmix(
         }
         deltas[PHI] = subtract({PHI: now[PHI]}, broadcast.models[PHI])
         own = {name: now[name] for name in private}
-        if gate == FEDERATED:
+        if options.gate == FEDERATED:
             deltas[GATE] = subtract({name: own.pop(name) for name in (KERNEL, BIAS)}, broadcast.models[GATE])
         metrics = {"loss": loss, **metrics_of(after)}
         return Update(client_id, broadcast.round, len(shard.y_train), deltas, metrics), replace(
@@ -210,14 +229,14 @@ def fedmix(
         means, state = expert_means(state, updates, num_experts, threshold)
         if PHI in means:
             phi = state.models[PHI][PHI]
-            push = entropy * rs.marginal_entropy_gradient(phi, np.full(len(phi), 1 / len(phi)))
+            push = options.entropy * rs.marginal_entropy_gradient(phi, np.full(len(phi), 1 / len(phi)))
             means[PHI] = {PHI: np.asarray(means[PHI][PHI] + push, np.float32)}
         return step_each(
             state,
             means,
-            server_learning_rate,
-            {PHI: phi_learning_rate or server_learning_rate},
-            server_optimizer,
+            options.server_learning_rate,
+            {PHI: options.phi_learning_rate or options.server_learning_rate},
+            options.server_optimizer,
         )
 
     def personalize(
@@ -225,7 +244,7 @@ def fedmix(
     ) -> tuple[Mixture, ClientState]:
         assert learner is not None
         phi = broadcast.models[PHI][PHI]
-        conditions = conditions_of(shard, condition, len(phi))
+        conditions = conditions_of(shard, options.condition, len(phi))
         of_condition = rs.by_condition(phi)
         models = experts(broadcast.models)
         q = rs.by_client(of_condition, rs.shares_of(conditions, len(phi)))
@@ -234,10 +253,10 @@ def fedmix(
         q = rs.pruned(q, used)
         hidden = hidden_of(learner, left, q, shard.x_train)
         private = private_of(learner, broadcast, state)
-        if gate == "local" and KERNEL not in state.arrays:
+        if options.gate == "local" and KERNEL not in state.arrays:
             data = {"hidden": hidden, "responsibility": of_condition[conditions].astype(np.float32)}
             trained = learner.fit(
-                TRAIN_GATE, private, data, shard.y_train, epochs=gate_epochs, rng=rng, hyper=hyper
+                TRAIN_GATE, private, data, shard.y_train, epochs=options.gate_epochs, rng=rng, hyper=hyper
             )[0]
             private = {**private, **trained}
         weights = mixture_of(left, q, private)
@@ -255,24 +274,6 @@ def fedmix(
         return Mixture(weights, peers, told | {"specialization": rs.specialization(of_condition)}), state
 
     return Algorithm("fedmix", init, broadcast, local_update, aggregate, personalize)
-
-
-def check_experts(num_experts: int, prune: float) -> None:
-    """Raise ConfigError when there is no expert, or might be none left."""
-    if num_experts < 1:
-        raise ConfigError(f"[algorithm] num_experts is {num_experts}, expected 1 or more")
-    if prune > 1:
-        raise ConfigError(
-            f"[algorithm] prune is {prune}, expected a share from 0 to 1; above 1 no expert might be left"
-        )
-
-
-def check_choice(key: str, value: str, choices: list[str]) -> None:
-    """Raise ConfigError for a value that is none of the choices."""
-    if value not in choices:
-        raise ConfigError(
-            f"[algorithm] {key} is {value!r}, expected {' or '.join(choices)}; {nearest(value, choices)}"
-        )
 
 
 def conditions_of(shard: Shard, condition: str, count: int) -> Labels:
@@ -333,9 +334,9 @@ def train_name(count: int, num_experts: int) -> str:
     return TRAIN if count == num_experts else f"{TRAIN}_{count}"
 
 
-def left_with(options: Mapping[str, Any]) -> range:
+def left_with(options: FedMixOptions) -> range:
     """Return how many experts a client may be left with."""
-    return range(1 if options["prune"] else options["num_experts"], options["num_experts"] + 1)
+    return range(1 if options.prune else options.num_experts, options.num_experts + 1)
 
 
 def gate_specs(width: int, num_experts: int) -> tuple[TensorSpec, ...]:
@@ -343,7 +344,7 @@ def gate_specs(width: int, num_experts: int) -> tuple[TensorSpec, ...]:
     return TensorSpec(KERNEL, (width, num_experts)), TensorSpec(BIAS, (num_experts,))
 
 
-def fedmix_objectives(network: "Network", options: Mapping[str, Any]) -> tuple["Objective", ...]:
+def fedmix_objectives(network: "Network", options: FedMixOptions) -> tuple["Objective", ...]:
     """Return train_mixture (one for each number of experts left), hidden_logits, train_gate, predict,
     predict_mixture.
     """
@@ -358,12 +359,12 @@ def fedmix_objectives(network: "Network", options: Mapping[str, Any]) -> tuple["
     )
 
 
-def _conditions(network: "Network", options: Mapping[str, Any]) -> int:
-    return int(network.num_classes if options["condition"] == "label" else options["num_sides"])
+def _conditions(network: "Network", options: FedMixOptions) -> int:
+    return int(network.num_classes if options.condition == "label" else options.num_sides)
 
 
-def _output_bias(network: "Network", options: Mapping[str, Any]) -> tuple[TensorSpec, ...]:
-    if not options["bias"]:
+def _output_bias(network: "Network", options: FedMixOptions) -> tuple[TensorSpec, ...]:
+    if not options.bias:
         return ()
     head = network.select(network.head_names)
     found = [spec for spec in head if spec.name.endswith("/bias") and spec.shape == (network.num_classes,)]
@@ -374,17 +375,17 @@ def _output_bias(network: "Network", options: Mapping[str, Any]) -> tuple[Tensor
     return (TensorSpec(f"{PERSONAL}/{found[-1].name}", found[-1].shape),)
 
 
-def _train(network: "Network", options: Mapping[str, Any], count: int) -> "Objective":
+def _train(network: "Network", options: FedMixOptions, count: int) -> "Objective":
     from edgefl.compiler import objective as of
     from edgefl.compiler.mixing import columns, weighted_sum
     from edgefl.compiler.optimizer import sgd
 
-    num_experts = options["num_experts"]
-    batch = of.batch_of(options, "batch_size")
+    num_experts = options.num_experts
+    batch = options.batch_size
     output_bias = _output_bias(network, options)
-    by_label = options["condition"] == "label"
+    by_label = options.condition == "label"
     conditions = _conditions(network, options)
-    direct = options["objective"] == LIKELIHOOD
+    direct = options.objective == LIKELIHOOD
     gate = gate_specs(network.hidden_width, num_experts)
     phi = TensorSpec(PHI, (conditions, num_experts))
 
@@ -427,7 +428,7 @@ def _train(network: "Network", options: Mapping[str, Any], count: int) -> "Objec
     prefixes = [f"expert{k}" for k in range(count)]
     chosen = (TensorSpec(CHOSEN, (num_experts, count)),) * (count < num_experts)
     side = () if by_label else (TensorSpec(CONDITION, (batch, conditions)),)
-    federated = gate if options["gate"] == "federated" else ()
+    federated = gate if options.gate == "federated" else ()
     return of.Objective(
         train_name(count, num_experts),
         "train",
@@ -448,7 +449,7 @@ def _train(network: "Network", options: Mapping[str, Any], count: int) -> "Objec
         tuple(spec for prefix in prefixes for spec in specs_with_prefix(prefix, network.noise(batch))),
         tuple(f"{prefix}/{name}" for prefix in prefixes for name in network.statistics),
         {spec.name: np.zeros(spec.shape, np.float32) for spec in (phi, *federated)},
-        sgd(options["learning_rate"]),
+        sgd(options.learning_rate),
         loss,
     )
 
@@ -483,16 +484,16 @@ def _hidden_logits(network: "Network") -> "Objective":
     )
 
 
-def _train_gate(network: "Network", options: Mapping[str, Any]) -> "Objective":
+def _train_gate(network: "Network", options: FedMixOptions) -> "Objective":
     """Train theta_s alone, on h_s that was computed once: what a client needs that took part in no round."""
     from edgefl.compiler import objective as of
     from edgefl.compiler.optimizer import sgd
 
-    batch = of.batch_of(options, "batch_size")
+    batch = options.batch_size
     width = network.hidden_width
     data = (
         TensorSpec("hidden", (batch, width)),
-        TensorSpec("responsibility", (batch, options["num_experts"])),
+        TensorSpec("responsibility", (batch, options.num_experts)),
     )
 
     def loss(weights: Tensors, data: Tensors, noise: Tensors) -> tuple[Tensor, dict[str, Tensor]]:
@@ -501,18 +502,18 @@ def _train_gate(network: "Network", options: Mapping[str, Any]) -> "Objective":
         gated = tf.matmul(data["hidden"], weights[KERNEL]) + weights[BIAS]
         return -tf.reduce_sum(data["responsibility"] * tf.nn.log_softmax(gated), axis=1), {}
 
-    gate = gate_specs(width, options["num_experts"])
+    gate = gate_specs(width, options.num_experts)
     return of.Objective(
-        TRAIN_GATE, "train", batch, data, gate, optimizer=sgd(options["learning_rate"]), loss_per_sample=loss
+        TRAIN_GATE, "train", batch, data, gate, optimizer=sgd(options.learning_rate), loss_per_sample=loss
     )
 
 
-def _mixture(network: "Network", options: Mapping[str, Any]) -> "Objective":
+def _mixture(network: "Network", options: FedMixOptions) -> "Objective":
     """Give log sum_k p(k|x,s) p_k(y|x); exported, the probabilities."""
     from edgefl.compiler import objective as of
     from edgefl.compiler.mixing import columns, log_mixed, mixed, weighted_sum
 
-    num_experts = options["num_experts"]
+    num_experts = options.num_experts
 
     def parts(weights: Tensors, data: Tensors) -> tuple[list[Tensor], list[Tensor]]:
         import tensorflow as tf
@@ -548,5 +549,7 @@ def _mixture(network: "Network", options: Mapping[str, Any]) -> "Objective":
 
 
 ENTRIES = {
-    "fedmix": entry(fedmix, fedmix_objectives, "Reisser et al., arXiv:2107.06724", models="num_experts")
+    "fedmix": Entry(
+        FedMixOptions, fedmix, fedmix_objectives, "Reisser et al., arXiv:2107.06724", models="num_experts"
+    )
 }

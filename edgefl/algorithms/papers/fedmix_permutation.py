@@ -12,7 +12,7 @@ Traffic: down the client's experts, up their deltas, a count and pi, K numbers.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +20,7 @@ import numpy as np
 from edgefl.algorithms.arithmetic import subtract
 from edgefl.algorithms.base import FEDERATE, Algorithm
 from edgefl.algorithms.draws import first_weights
-from edgefl.algorithms.entry import entry
+from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.mixtures import responsibility as rs
 from edgefl.algorithms.mixtures.expert_averages import (
     broadcast_to,
@@ -30,7 +30,8 @@ from edgefl.algorithms.mixtures.expert_averages import (
     used_of,
 )
 from edgefl.algorithms.names import FEDERATED, expert_name, experts, specs_with_prefix, without_prefix
-from edgefl.algorithms.papers.fedmix import MIXTURE, check_choice, check_experts
+from edgefl.algorithms.options import check_choice, check_count, check_range
+from edgefl.algorithms.papers.fedmix import MIXTURE
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner, batches, label_log_p
 from edgefl.plan.spec import TensorSpec
@@ -59,35 +60,52 @@ def next_pi(before: rs.Real, log_p: Mapping[int, float], beta: float, damping: f
     return rs.damped(before, now, damping)
 
 
-def fedmix_permutation(
-    learner: Learner | None,
-    *,
-    num_experts: int = 4,
-    epochs: int = 3,
-    learning_rate: float = 0.05,
-    batch_size: int = 64,
-    server_learning_rate: float = 0.003,
-    damping: float = 0.75,
-    beta: float = 1.0,
-    prune: float = 0.0,
-    mixture: str = "sum",
-) -> Algorithm:
+@dataclass(frozen=True)
+class FedMixPermutationOptions:
+    """Options of FedMix for permuted labels. Raises ConfigError for an option out of its range.
+
+    Attributes:
+        num_experts: the number of experts, K
+        epochs: passes over the client's samples in a round
+        learning_rate: of SGD on the client
+        batch_size: fixed when the plan is built
+        server_learning_rate: of the server's Adam
+        damping: alpha, the share of pi that a batch keeps
+        beta: temperature of pi
+        prune: eta; a client no longer trains an expert with pi_k < eta / K; 0 keeps all experts
+        mixture: sum for sum_k pi_k p_k, or likeliest for the expert of the largest pi alone, which takes a
+            K-th of the memory
+    """
+
+    num_experts: int = 4
+    epochs: int = 3
+    learning_rate: float = 0.05
+    batch_size: int = 64
+    server_learning_rate: float = 0.003
+    damping: float = 0.75
+    beta: float = 1.0
+    prune: float = 0.0
+    mixture: str = "sum"
+
+    def __post_init__(self) -> None:
+        check_count("num_experts", self.num_experts)
+        check_range("prune", self.prune)
+        check_count("batch_size", self.batch_size)
+        check_choice("mixture", self.mixture, ["sum", "likeliest"])
+        if self.beta == 0 or self.damping > 1:
+            raise ConfigError(
+                f"[algorithm] beta is {self.beta}, expected above 0; damping is {self.damping}, expected "
+                "from 0 to 1"
+            )
+
+
+def fedmix_permutation(learner: Learner | None, options: FedMixPermutationOptions) -> Algorithm:
     """Return FedMix for permuted labels; a client's mixture is its experts by pi.
 
-    Expert 0 starts from the initial weights, the others from further draws, pi starts uniform. damping:
-    alpha. beta: temperature of pi. prune: eta; an expert with pi_k < eta / K is not looked at any more by
-    this client, 0 keeps all. mixture: "sum" for sum_k pi_k p_k, "likeliest" for the expert of the largest pi
-    alone, which takes a K-th of the memory.
-    Raises ConfigError for options that are no such thing.
+    Expert 0 starts from the initial weights, the others from further draws. pi starts uniform.
     """
-    del batch_size
-    check_experts(num_experts, prune)
-    check_choice("mixture", mixture, ["sum", "likeliest"])
-    if beta == 0 or damping > 1:
-        raise ConfigError(
-            f"[algorithm] beta is {beta}, expected above 0; damping is {damping}, expected from 0 to 1"
-        )
-    threshold = prune / num_experts
+    num_experts = options.num_experts
+    threshold = options.prune / num_experts
 
     def kept_pi(state: ClientState) -> rs.Real | None:
         kept = state.arrays.get(PI, np.zeros(0))
@@ -114,7 +132,7 @@ def fedmix_permutation(
         pi = np.full(num_experts, 1 / num_experts) if kept is None else kept
         now = {k: dict(model) for k, model in models.items()}
         total = 0.0
-        for _ in range(epochs):
+        for _ in range(options.epochs):
             for index, weight in batches(len(y), learner.spec.signature("train").batch_size, rng):
                 own = index[weight > 0]
                 seed = int(rng.integers(1 << 62))
@@ -122,21 +140,21 @@ def fedmix_permutation(
                 for k in used_of(models, pi, threshold):
                     # each expert sees the same batch and noise, as it would in one joint step
                     same = np.random.Generator(np.random.PCG64(seed))
-                    hyper = {"learning_rate": learning_rate * float(pi[k])}
+                    hyper = {"learning_rate": options.learning_rate * float(pi[k])}
                     trained, losses[k] = learner.fit(
                         "train", now[k], {"x": x[own]}, y[own], epochs=1, rng=same, hyper=hyper
                     )
                     now[k] |= trained
                 total += sum(float(pi[k]) * loss for k, loss in losses.items()) * len(own)
-                pi = next_pi(pi, {k: -loss for k, loss in losses.items()}, beta, damping)
+                pi = next_pi(pi, {k: -loss for k, loss in losses.items()}, options.beta, options.damping)
         deltas = {expert_name(k): subtract(now[k], models[k]) for k in used_of(models, pi, threshold)}
-        metrics = {"loss": total / max(1, epochs * len(y)), **metrics_of(pi)}
+        metrics = {"loss": total / max(1, options.epochs * len(y)), **metrics_of(pi)}
         own_state = replace(state, arrays={**state.arrays, PI: pi.astype(np.float32)})
         return Update(client_id, broadcast.round, len(y), deltas, metrics), own_state
 
     def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
         means, state = expert_means(state, updates, num_experts, threshold)
-        return step_each(state, means, server_learning_rate)
+        return step_each(state, means, options.server_learning_rate)
 
     def personalize(
         broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
@@ -149,7 +167,7 @@ def fedmix_permutation(
                 k: float(label_log_p(learner, "predict", model, shard.x_train, shard.y_train).mean())
                 for k, model in models.items()
             }
-            pi = next_pi(np.full(num_experts, 1 / num_experts), log_p, beta, 0.0)
+            pi = next_pi(np.full(num_experts, 1 / num_experts), log_p, options.beta, 0.0)
         used = used_of(models, pi, threshold)
         shares = rs.pruned(pi, used)
         own = models[max(used, key=lambda k: pi[k])]
@@ -158,7 +176,7 @@ def fedmix_permutation(
             **{f"responsibility/{k}": float(value) for k, value in enumerate(pi)},
         }
         peers = {"expert": Peer("predict", own)}
-        if mixture == "likeliest":
+        if options.mixture == "likeliest":
             return Mixture(own, peers, diagnostics), state
         even = rs.pruned(np.zeros(num_experts), tuple(models))
         peers[FEDERATED] = Peer(MIXTURE, _weighted(models, even, own))
@@ -182,17 +200,17 @@ def _weighted(models: Mapping[int, Weights], shares: rs.Real, likeliest: Weights
     }
 
 
-def permutation_objectives(network: "Network", options: Mapping[str, Any]) -> tuple["Objective", ...]:
+def permutation_objectives(network: "Network", options: FedMixPermutationOptions) -> tuple["Objective", ...]:
     """Return train, predict and predict_mixture: log sum_k pi_k p_k, or one expert."""
     from edgefl.compiler import objective as of
     from edgefl.compiler.mixing import log_mixed, mixed
     from edgefl.compiler.optimizer import sgd
 
-    train = of.classify(network, of.batch_of(options, "batch_size"), sgd(options["learning_rate"]))
+    train = of.classify(network, options.batch_size, sgd(options.learning_rate))
     predict = of.predict(network, of.PREDICT_BATCH)
-    if options["mixture"] == "likeliest":
+    if options.mixture == "likeliest":
         return train, predict, of.predict(network, of.PREDICT_BATCH, MIXTURE)
-    names = [f"expert{k}" for k in range(options["num_experts"])]
+    names = [f"expert{k}" for k in range(options.num_experts)]
     parts = tuple(spec for name in names for spec in specs_with_prefix(name, network.specs))
     shares = tuple(TensorSpec(f"responsibility/{k}", (1,)) for k in range(len(names)))
 
@@ -220,7 +238,8 @@ def permutation_objectives(network: "Network", options: Mapping[str, Any]) -> tu
 
 
 ENTRIES = {
-    "fedmix-permutation": entry(
+    "fedmix-permutation": Entry(
+        FedMixPermutationOptions,
         fedmix_permutation,
         permutation_objectives,
         "Reisser et al., arXiv:2107.06724, appendix B",

@@ -8,15 +8,15 @@ what it sends.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from edgefl.algorithms.base import Algorithm
-from edgefl.algorithms.entry import entry
+from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.names import GLOBAL, RECEIVED, specs_with_prefix, without_prefix
-from edgefl.algorithms.papers.fedavg import fedavg, fedavg_objectives
+from edgefl.algorithms.papers.fedavg import FedAvgOptions, fedavg, fedavg_objectives
 from edgefl.algorithms.robust import l2_norm
 from edgefl.learner.base import Learner
 from edgefl.types import Broadcast, ClientState, Shard, Update
@@ -29,13 +29,20 @@ Tensor = Any
 Tensors = Mapping[str, Tensor]
 
 
-def fedprox(learner: Learner | None, *, mu: float = 0.01, **federation: Any) -> Algorithm:
-    """Return FedAvg (with the keywords `federation`) that trains on the proximal objective.
+@dataclass(frozen=True)
+class FedProxOptions(FedAvgOptions):
+    """Those of FedAvg, and the penalty.
 
-    mu is fixed when the plan is built, as batch_size is.
+    Attributes:
+        mu: weight of the penalty, fixed when the plan is built; 0: FedAvg
     """
-    del mu
-    base = fedavg(learner, **federation)
+
+    mu: float = 0.01
+
+
+def fedprox(learner: Learner | None, options: FedProxOptions) -> Algorithm:
+    """Return FedAvg that trains on the proximal objective."""
+    base = fedavg(learner, options)
 
     def local_update(
         broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
@@ -68,10 +75,10 @@ def proximal(plain: "Objective", mu: float) -> "Objective":
     )
 
 
-def fedprox_objectives(network: "Network", options: Mapping[str, Any]) -> tuple["Objective", ...]:
+def fedprox_objectives(network: "Network", options: FedProxOptions) -> tuple["Objective", ...]:
     """Return FedAvg's, with the penalty in `train`."""
     train, *others = fedavg_objectives(network, options)
-    return (proximal(train, options["mu"]), *others)
+    return (proximal(train, options.mu), *others)
 
 
-ENTRIES = {"fedprox": entry(fedprox, fedprox_objectives, "Li et al., arXiv:1812.06127", fedavg)}
+ENTRIES = {"fedprox": Entry(FedProxOptions, fedprox, fedprox_objectives, "Li et al., arXiv:1812.06127")}

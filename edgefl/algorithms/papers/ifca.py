@@ -12,8 +12,8 @@ Traffic: down J models; up the delta of one, a count and the choice.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from edgefl.algorithms.arithmetic import add, subtract, weighted_means
 from edgefl.algorithms.base import FEDERATE, Algorithm
 from edgefl.algorithms.draws import first_weights
-from edgefl.algorithms.entry import entry
+from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.names import EXPERT, FEDERATED, expert_name, experts
+from edgefl.algorithms.options import check_count, check_range, sgd_hyper
 from edgefl.algorithms.papers.fedavg import fedavg_objectives
-from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner, label_log_p
 from edgefl.rng import rng_for
 from edgefl.types import (
@@ -41,8 +41,7 @@ from edgefl.types import (
 )
 
 if TYPE_CHECKING:
-    from edgefl.compiler.network import Network
-    from edgefl.compiler.objective import Objective
+    pass
 
 PICKS = "picks/"
 MAX_SHARE = 0.9
@@ -107,37 +106,49 @@ def picks(state: ServerState) -> dict[int, int]:
     }
 
 
-def ifca(
-    learner: Learner | None,
-    *,
-    num_experts: int = 6,
-    epochs: int = 3,
-    learning_rate: float = 5.86e-3,
-    momentum: float = 0.0,
-    weight_decay: float = 1.1e-3,
-    batch_size: int = 10,
-    selection_samples: int = 0,
-    validation_share: float = 0.1,
-) -> Algorithm:
+@dataclass(frozen=True)
+class IfcaOptions:
+    """Options of IFCA. Raises ConfigError when there is no expert and for a share out of range.
+
+    Momentum is off, for what it gathered at one client would be averaged with nothing. Rates are those of
+    Isaksson et al. for CIFAR-10.
+
+    Attributes:
+        num_experts: the number of cluster models, J
+        epochs: passes over the client's samples in a round
+        learning_rate: of SGD on the client
+        momentum: of SGD on the client; slots start at zero in each round
+        weight_decay: decoupled: w <- w - learning_rate * weight_decay * w before the step
+        batch_size: fixed when the plan is built
+        selection_samples: a choice is made on so many of the client's samples; 0: all
+        validation_share: of a client's training samples, which never train a cluster model: the last choice
+            is made on them; 0: on training samples
+    """
+
+    num_experts: int = 6
+    epochs: int = 3
+    learning_rate: float = 5.86e-3
+    momentum: float = 0.0
+    weight_decay: float = 1.1e-3
+    batch_size: int = 10
+    selection_samples: int = 0
+    validation_share: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_count("num_experts", self.num_experts)
+        check_range("validation_share", self.validation_share, MAX_SHARE)
+        check_count("batch_size", self.batch_size)
+
+
+def ifca(learner: Learner | None, options: IfcaOptions) -> Algorithm:
     """Return IFCA; its mixture is the model of lowest loss on the client's validation samples.
 
     Model 0 starts from the initial weights, the others from further draws (see `draws`).
-    selection_samples bounds the samples that a choice is made on, 0: all. validation_share of a client's
-    training samples never train; at 0 the last choice is made on training samples too. Momentum is off, for
-    what it gathered at one client would be averaged with nothing. Rates are those of Isaksson et al. for
-    CIFAR-10. Raises ConfigError when there is no expert and for a share out of range.
     """
-    del batch_size
-    if num_experts < 1:
-        raise ConfigError(f"[algorithm] num_experts is {num_experts}, expected 1 or more")
-    if not 0 <= validation_share <= MAX_SHARE:
-        raise ConfigError(
-            f"[algorithm] validation_share is {validation_share}, expected a share from 0 to {MAX_SHARE}"
-        )
-    hyper = {"learning_rate": learning_rate, "momentum": momentum, "weight_decay": weight_decay}
+    hyper = sgd_hyper(options)
 
     def init(weights: Weights, rng: np.random.Generator) -> ServerState:
-        models = first_weights(weights, num_experts, rng)
+        models = first_weights(weights, options.num_experts, rng)
         return ServerState(1, FEDERATE, {expert_name(index): model for index, model in enumerate(models)})
 
     def broadcast(state: ServerState, client_id: str) -> Broadcast:
@@ -147,17 +158,17 @@ def ifca(
         broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
     ) -> tuple[Update, ClientState]:
         assert learner is not None
-        fit, _ = split_validation(len(shard.y_train), validation_share)
+        fit, _ = split_validation(len(shard.y_train), options.validation_share)
         received = experts(broadcast.models)
         x = shard.x_train[fit]
         y = shard.y_train[fit]
         chosen = (
-            lowest(mean_losses(learner, received, x, y, selection_samples, rng))
+            lowest(mean_losses(learner, received, x, y, options.selection_samples, rng))
             if len(received) > 1
             else next(iter(received))
         )
         trained, loss = learner.fit(
-            "train", received[chosen], {"x": x}, y, epochs=epochs, rng=rng, hyper=hyper
+            "train", received[chosen], {"x": x}, y, epochs=options.epochs, rng=rng, hyper=hyper
         )
         delta = subtract(
             {**received[chosen], **trained}, received[chosen]
@@ -196,10 +207,12 @@ def ifca(
     ) -> tuple[Mixture, ClientState]:
         assert learner is not None
         received = experts(broadcast.models)
-        fit, held_out = split_validation(len(shard.y_train), validation_share)
+        fit, held_out = split_validation(len(shard.y_train), options.validation_share)
         rows = held_out if len(held_out) else fit
         best = lowest(
-            mean_losses(learner, received, shard.x_train[rows], shard.y_train[rows], selection_samples, rng)
+            mean_losses(
+                learner, received, shard.x_train[rows], shard.y_train[rows], options.selection_samples, rng
+            )
         )
         model = received[best]
         return Mixture(model, {FEDERATED: Peer("predict", model)}, {"best": float(best)}), state
@@ -207,15 +220,11 @@ def ifca(
     return Algorithm("ifca", init, broadcast, local_update, aggregate, personalize, by_sums=True)
 
 
-def ifca_objectives(network: "Network", options: Mapping[str, Any]) -> tuple["Objective", ...]:
-    """Return those of FedAvg: each cluster model is trained as its one model is."""
-    return fedavg_objectives(network, options)
-
-
 ENTRIES = {
-    "ifca": entry(
+    "ifca": Entry(
+        IfcaOptions,
         ifca,
-        ifca_objectives,
+        fedavg_objectives,
         "Ghosh et al., NeurIPS 2020, as compared with by Isaksson et al., 2022",
         models="num_experts",
     )

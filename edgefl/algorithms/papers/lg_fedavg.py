@@ -7,13 +7,13 @@ layer local.)
 Traffic: down the shared part, and once the local part's first values; up the delta of the shared part.
 """
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from edgefl.algorithms.base import Algorithm
-from edgefl.algorithms.entry import entry
+from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.names import layer_of
-from edgefl.algorithms.papers.fedavg import fedavg, fedavg_objectives
+from edgefl.algorithms.papers.fedavg import FedAvgOptions, fedavg_objectives
 from edgefl.algorithms.papers.partial import partial_sharing
 from edgefl.algorithms.update_sanitization import listed
 from edgefl.config import nearest
@@ -46,19 +46,31 @@ def _lies_in(name: str, layer: str) -> bool:
     return name.startswith(f"{layer}/")
 
 
-def lg_fedavg(learner: Learner | None, *, local_layers: str = "", **federation: Any) -> Algorithm:
-    """Return FedAvg (with the keywords `federation`) of all but the local layers, `conv1, conv2` say; the
-    first one if not given.
+@dataclass(frozen=True)
+class LgFedAvgOptions(FedAvgOptions):
+    """Those of FedAvg, and the local layers.
+
+    Attributes:
+        local_layers: layers that stay on the device, or what their names begin with, with commas between;
+            empty: the first one
     """
+
+    local_layers: str = ""
+
+
+def lg_fedavg(learner: Learner | None, options: LgFedAvgOptions) -> Algorithm:
+    """Return FedAvg of all but the local layers."""
     return partial_sharing(
-        learner, "lg-fedavg", lambda weights: local_part(weights, local_layers), federation
+        learner, "lg-fedavg", lambda weights: local_part(weights, options.local_layers), options
     )
 
 
-def lg_fedavg_objectives(network: "Network", options: Mapping[str, Any]) -> tuple["Objective", ...]:
+def lg_fedavg_objectives(network: "Network", options: LgFedAvgOptions) -> tuple["Objective", ...]:
     """Return FedAvg's; ConfigError for a layer that the model lacks."""
-    local_part(network.initial_weights(), options["local_layers"])
+    local_part(network.initial_weights(), options.local_layers)
     return fedavg_objectives(network, options)
 
 
-ENTRIES = {"lg-fedavg": entry(lg_fedavg, lg_fedavg_objectives, "Liang et al., arXiv:2001.01523", fedavg)}
+ENTRIES = {
+    "lg-fedavg": Entry(LgFedAvgOptions, lg_fedavg, lg_fedavg_objectives, "Liang et al., arXiv:2001.01523")
+}

@@ -8,42 +8,42 @@ Traffic: down nothing in the rounds and the first weights at their end; up nothi
 """
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from edgefl.algorithms.base import FEDERATE, Algorithm
-from edgefl.algorithms.entry import entry
+from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.names import INITIAL
+from edgefl.algorithms.options import TrainingOptions, sgd_hyper
 from edgefl.algorithms.papers.fedavg import fedavg_objectives
 from edgefl.learner.base import Learner
 from edgefl.types import Broadcast, ClientState, Mixture, ServerState, Shard, Update, Weights
 
 if TYPE_CHECKING:
-    from edgefl.compiler.network import Network
-    from edgefl.compiler.objective import Objective
+    pass
 
 EPOCHS = "epochs"
 
 
-def local(
-    learner: Learner | None,
-    *,
-    epochs: int = 5,
-    learning_rate: float = 0.01,
-    momentum: float = 0.5,
-    weight_decay: float = 0.0,
-    batch_size: int = 10,
-    max_epochs: int = 0,
-) -> Algorithm:
-    """Return the baseline without a federation: `epochs` for each round, `max_epochs` at most (0: no bound).
+@dataclass(frozen=True)
+class LocalOptions(TrainingOptions):
+    """Those of training by SGD, and a bound.
 
-    The options are those of fedavg. An update has no delta, and its loss is NaN: nothing was trained.
+    Attributes:
+        max_epochs: the largest number of epochs in total; 0: no bound
     """
-    del batch_size
-    hyper = {"learning_rate": learning_rate, "momentum": momentum, "weight_decay": weight_decay}
+
+    max_epochs: int = 0
+
+
+def local(learner: Learner | None, options: LocalOptions) -> Algorithm:
+    """Return the baseline without a federation: `epochs` for each round, `max_epochs` at most.
+
+    An update has no delta, and its loss is NaN because nothing was trained.
+    """
 
     def init(weights: Weights, rng: np.random.Generator) -> ServerState:
         return ServerState(1, FEDERATE, {INITIAL: weights})
@@ -51,12 +51,12 @@ def local(
     def broadcast(state: ServerState, client_id: str) -> Broadcast:
         if state.phase == FEDERATE:
             return Broadcast(state.round, state.phase, {})
-        count = (state.round - 1) * epochs
+        count = (state.round - 1) * options.epochs
         return Broadcast(
             state.round,
             state.phase,
             state.models,
-            {EPOCHS: float(min(count, max_epochs) if max_epochs else count)},
+            {EPOCHS: float(min(count, options.max_epochs) if options.max_epochs else count)},
         )
 
     def local_update(
@@ -76,16 +76,17 @@ def local(
         first = broadcast.models[INITIAL]
         count = int(broadcast.scalars[EPOCHS])
         trained, _ = learner.fit(
-            "train", first, {"x": shard.x_train}, shard.y_train, epochs=count, rng=rng, hyper=hyper
+            "train",
+            first,
+            {"x": shard.x_train},
+            shard.y_train,
+            epochs=count,
+            rng=rng,
+            hyper=sgd_hyper(options),
         )
         return Mixture({**first, **trained}), state
 
     return Algorithm("local", init, broadcast, local_update, aggregate, personalize)
 
 
-def local_objectives(network: "Network", options: Mapping[str, Any]) -> tuple["Objective", ...]:
-    """Return FedAvg's."""
-    return fedavg_objectives(network, options)
-
-
-ENTRIES = {"local": entry(local, local_objectives, "the baseline without a federation")}
+ENTRIES = {"local": Entry(LocalOptions, local, fedavg_objectives, "the baseline without a federation")}

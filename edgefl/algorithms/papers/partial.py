@@ -5,16 +5,14 @@ first values as `start`; these never change, so they cross the wire once for eac
 shared part only.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.names import ALONE, FEDERATED, GLOBAL
-from edgefl.algorithms.papers.fedavg import fedavg
-from edgefl.algorithms.update_sanitization import defence_of
+from edgefl.algorithms.papers.fedavg import FedAvgOptions, fedavg
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner
 from edgefl.types import Array, Broadcast, ClientState, Mixture, Peer, ServerState, Shard, Update, Weights
@@ -26,16 +24,16 @@ def partial_sharing(
     learner: Learner | None,
     name: str,
     choose_own: Callable[[Weights], Collection[str]],
-    federation: Mapping[str, Any],
+    options: FedAvgOptions,
 ) -> Algorithm:
-    """Return FedAvg (with the keywords `federation`) of all weights but those that `choose_own` names.
+    """Return FedAvg of all weights but those that `choose_own` names.
 
     The mixture is the shared part with the client's own. A client without an own part, since it never trained
     or lost its state, trains the whole for one round's epochs and keeps that. Raises ConfigError at `init`
     when nothing or all is own.
     """
-    base = fedavg(learner, **federation)
-    defence = defence_of(federation)
+    base = fedavg(learner, options)
+    defence = options.defence
 
     def init(weights: Weights, rng: np.random.Generator) -> ServerState:
         own = set(choose_own(weights))

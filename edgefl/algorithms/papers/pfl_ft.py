@@ -6,45 +6,67 @@ section V; first in Wang et al., Federated Evaluation of On-device Personalizati
 Traffic: that of federated averaging; what is personal does not leave the device.
 """
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from edgefl.algorithms.base import Algorithm
-from edgefl.algorithms.entry import entry
+from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.names import FEDERATED, GLOBAL
-from edgefl.algorithms.papers.fedavg import fedavg, fedavg_objectives
+from edgefl.algorithms.options import check_count
+from edgefl.algorithms.papers.fedavg import FedAvgOptions, fedavg, fedavg_objectives
 from edgefl.learner.base import Learner
 from edgefl.types import Broadcast, ClientState, Mixture, Peer, Shard
 
 if TYPE_CHECKING:
     from edgefl.compiler.network import Network
     from edgefl.compiler.objective import Objective
+    from edgefl.compiler.optimizer import Optimizer
 
 
-def pfl_ft(
-    learner: Learner | None,
-    *,
-    adapt_epochs: int = 10,
-    adapt_learning_rate: float = 0.001,
-    adapt_momentum: float = 0.9,
-    adapt_weight_decay: float = 5e-4,
-    adapt_batch_size: int = 64,
-    **federation: Any,
-) -> Algorithm:
-    """Return FedAvg (with the keywords `federation`) whose mixture is the global model after adapt_epochs
-    epochs of SGD.
+@dataclass(frozen=True)
+class PflFtOptions(FedAvgOptions):
+    """Those of FedAvg, and those of the personal training after the rounds.
 
-    Weight decay is decoupled, as in Keras. adapt_batch_size is fixed when the plan is built.
+    Attributes:
+        adapt_epochs: of the personal training
+        adapt_learning_rate: of the personal training's SGD
+        adapt_momentum: of the personal training's SGD
+        adapt_weight_decay: of the personal training's SGD; decoupled, as in Keras
+        adapt_batch_size: of the personal training, fixed when the plan is built
     """
-    del adapt_batch_size
-    hyper = {
-        "learning_rate": adapt_learning_rate,
-        "momentum": adapt_momentum,
-        "weight_decay": adapt_weight_decay,
-    }
+
+    adapt_epochs: int = 10
+    adapt_learning_rate: float = 0.001
+    adapt_momentum: float = 0.9
+    adapt_weight_decay: float = 5e-4
+    adapt_batch_size: int = 64
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count("adapt_batch_size", self.adapt_batch_size)
+
+    @property
+    def adapt_hyper(self) -> dict[str, float]:
+        """The hyperparameters of the personal training."""
+        return {
+            "learning_rate": self.adapt_learning_rate,
+            "momentum": self.adapt_momentum,
+            "weight_decay": self.adapt_weight_decay,
+        }
+
+    def adapt_optimizer(self) -> "Optimizer":
+        """Return the optimizer of the personal training for the plan. Imports TensorFlow."""
+        from edgefl.compiler.optimizer import sgd
+
+        return sgd(
+            self.adapt_learning_rate, momentum=self.adapt_momentum, weight_decay=self.adapt_weight_decay
+        )
+
+
+def pfl_ft(learner: Learner | None, options: PflFtOptions) -> Algorithm:
+    """Return FedAvg whose mixture is the global model after some epochs of SGD on the client's data."""
 
     def personalize(
         broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
@@ -52,28 +74,28 @@ def pfl_ft(
         assert learner is not None
         model = broadcast.models[GLOBAL]
         trained, _ = learner.fit(
-            "train_all", model, {"x": shard.x_train}, shard.y_train, epochs=adapt_epochs, rng=rng, hyper=hyper
+            "train_all",
+            model,
+            {"x": shard.x_train},
+            shard.y_train,
+            epochs=options.adapt_epochs,
+            rng=rng,
+            hyper=options.adapt_hyper,
         )
         return Mixture({**model, **trained}, {FEDERATED: Peer("predict", model)}), state
 
-    return replace(fedavg(learner, **federation), name="pfl-ft", personalize=personalize)
+    return replace(fedavg(learner, options), name="pfl-ft", personalize=personalize)
 
 
-def pfl_ft_objectives(network: "Network", options: Mapping[str, Any]) -> tuple["Objective", ...]:
+def pfl_ft_objectives(network: "Network", options: PflFtOptions) -> tuple["Objective", ...]:
     """Return FedAvg's, and `train_all` with the settings of the fine-tuning."""
     from edgefl.compiler import objective as of
-    from edgefl.compiler.optimizer import sgd
 
-    adapt = sgd(
-        options["adapt_learning_rate"],
-        momentum=options["adapt_momentum"],
-        weight_decay=options["adapt_weight_decay"],
-    )
     return (
         *fedavg_objectives(network, options),
-        of.classify(network, of.batch_of(options, "adapt_batch_size"), adapt, "train_all"),
+        of.classify(network, options.adapt_batch_size, options.adapt_optimizer(), "train_all"),
     )
 
 
 _SOURCE = "Guo et al., PFL-MoE, arXiv:2012.15589"
-ENTRIES = {"pfl-ft": entry(pfl_ft, pfl_ft_objectives, _SOURCE, fedavg)}
+ENTRIES = {"pfl-ft": Entry(PflFtOptions, pfl_ft, pfl_ft_objectives, _SOURCE)}

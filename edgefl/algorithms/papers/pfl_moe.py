@@ -11,17 +11,18 @@ Traffic: that of FedAvg; nothing that is personal leaves the device.
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from edgefl.algorithms.base import Algorithm
-from edgefl.algorithms.entry import entry
+from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.mixtures.gate import split_gate
 from edgefl.algorithms.names import FEDERATED, GLOBAL, specs_with_prefix, with_prefix, without_prefix
 from edgefl.algorithms.papers.fedavg import fedavg, fedavg_objectives
+from edgefl.algorithms.papers.pfl_ft import PflFtOptions
 from edgefl.learner.base import Learner
 from edgefl.plan.spec import TensorSpec
 from edgefl.types import Broadcast, ClientState, Mixture, Peer, Shard, Weights
@@ -40,31 +41,23 @@ PFL-FB.
 """
 
 
-def pfl_moe(
-    learner: Learner | None,
-    kind: Kind,
-    *,
-    adapt_epochs: int = 10,
-    adapt_learning_rate: float = 0.001,
-    adapt_momentum: float = 0.9,
-    adapt_weight_decay: float = 5e-4,
-    adapt_batch_size: int = 64,
-    gate_epochs: int = 10,
-    gate_learning_rate: float = 0.001,
-    gate_share: float = 0.25,
-    **federation: Any,
-) -> Algorithm:
-    """Return FedAvg (with the keywords `federation`) whose clients end with a personal classifier, and a gate
-    for MF and MFE.
+@dataclass(frozen=True)
+class PflMoeOptions(PflFtOptions):
+    """Those of PFL-FT, whose personal training is here that of the classifier, and those of the gate.
 
-    gate_share is the part of D that trains the gate. Weight decay is decoupled, as in Keras.
+    Attributes:
+        gate_epochs: of the gate
+        gate_learning_rate: of the gate's Adam
+        gate_share: of the client's samples, held back from the classifier for the gate
     """
-    del adapt_batch_size
-    adapt = {
-        "learning_rate": adapt_learning_rate,
-        "momentum": adapt_momentum,
-        "weight_decay": adapt_weight_decay,
-    }
+
+    gate_epochs: int = 10
+    gate_learning_rate: float = 0.001
+    gate_share: float = 0.25
+
+
+def pfl_moe(kind: Kind, learner: Learner | None, options: PflMoeOptions) -> Algorithm:
+    """Return FedAvg whose clients end with a personal classifier, and a gate for MF and MFE."""
 
     def personalize(
         broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
@@ -79,14 +72,20 @@ def pfl_moe(
         def adapted(index: np.ndarray) -> Weights:
             data = {"features": features[index]}
             trained, _ = learner.fit(
-                "train_head", head, data, shard.y_train[index], epochs=adapt_epochs, rng=rng, hyper=adapt
+                "train_head",
+                head,
+                data,
+                shard.y_train[index],
+                epochs=options.adapt_epochs,
+                rng=rng,
+                hyper=options.adapt_hyper,
             )
             return {**head, **trained}
 
         if kind == "fb":
             return Mixture({**trunk, **with_prefix("local", adapted(np.arange(len(features))))}, peers), state
 
-        per, gated = split_gate(len(features), gate_share, rng)
+        per, gated = split_gate(len(features), options.gate_share, rng)
         local = adapted(per)
         own = {"features": features[gated]}
         logits = np.stack([learner.predict("predict_head", each, own) for each in (head, local)], axis=1)
@@ -96,9 +95,9 @@ def pfl_moe(
             for spec in learner.spec.signature("train_gate").trained
         }
         data = {"gate_input": inputs, "logits": logits}
-        hyper = {"learning_rate": gate_learning_rate}
+        hyper = {"learning_rate": options.gate_learning_rate}
         gate = learner.fit(
-            "train_gate", zeros, data, shard.y_train[gated], epochs=gate_epochs, rng=rng, hyper=hyper
+            "train_gate", zeros, data, shard.y_train[gated], epochs=options.gate_epochs, rng=rng, hyper=hyper
         )[0]
         peers[ADAPTED] = Peer("predict", {**model, **local})
         everything = features if kind == "mfe" else shard.x_train.reshape(len(features), -1)
@@ -110,25 +109,20 @@ def pfl_moe(
             {**trunk, **with_prefix("global", head), **with_prefix("local", local), **gate}, peers, usage
         ), state
 
-    return replace(fedavg(learner, **federation), name=f"pfl-{kind}", personalize=personalize)
+    return replace(fedavg(learner, options), name=f"pfl-{kind}", personalize=personalize)
 
 
-def pfl_moe_objectives(kind: Kind, network: "Network", options: Mapping[str, Any]) -> tuple["Objective", ...]:
+def pfl_moe_objectives(kind: Kind, network: "Network", options: PflMoeOptions) -> tuple["Objective", ...]:
     """Return FedAvg's, the split at the classifier, the gate's training (MF, MFE) and the mixture."""
     from edgefl.compiler import objective as of
-    from edgefl.compiler.optimizer import adam, sgd
+    from edgefl.compiler.optimizer import adam
 
     train, predict, _ = fedavg_objectives(network, options)
-    adapt = sgd(
-        options["adapt_learning_rate"],
-        momentum=options["adapt_momentum"],
-        weight_decay=options["adapt_weight_decay"],
-    )
     shared = (
         train,
         predict,
         of.features(network, of.PREDICT_BATCH),
-        of.train_head(network, of.batch_of(options, "adapt_batch_size"), adapt),
+        of.train_head(network, options.adapt_batch_size, options.adapt_optimizer()),
         of.predict_head(network, of.PREDICT_BATCH),
     )
     if kind == "fb":
@@ -146,7 +140,7 @@ def pfl_moe_objectives(kind: Kind, network: "Network", options: Mapping[str, Any
         mixed = _mix(_gate(weights, data["gate_input"]), logits[:, 0], logits[:, 1])
         return of.cross_entropy(mixed, data["y"]), {}
 
-    optimizer = adam(options["gate_learning_rate"])
+    optimizer = adam(options.gate_learning_rate)
     train_gate = of.Objective(
         "train_gate", "train", of.GATE_BATCH, data, gate, optimizer=optimizer, loss_per_sample=loss
     )
@@ -190,8 +184,6 @@ def _mixture(network: "Network", kind: Kind | None, gate: tuple[TensorSpec, ...]
 
 _SOURCE = "Guo et al., PFL-MoE, arXiv:2012.15589"
 ENTRIES = {
-    f"pfl-{kind}": entry(
-        partial(pfl_moe, kind=kind), partial(pfl_moe_objectives, kind), _SOURCE, fedavg, pfl_moe
-    )
+    f"pfl-{kind}": Entry(PflMoeOptions, partial(pfl_moe, kind), partial(pfl_moe_objectives, kind), _SOURCE)
     for kind in ("fb", "mf", "mfe")
 }

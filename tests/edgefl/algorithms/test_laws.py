@@ -7,7 +7,7 @@ import pytest
 
 from edgefl.algorithms import REGISTRY, full_options, make_algorithm
 from edgefl.algorithms.check import check_algorithm
-from edgefl.algorithms.papers.fedavg import fedavg
+from edgefl.algorithms.papers.fedavg import FedAvgOptions, fedavg
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.types import Shard
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
@@ -48,7 +48,7 @@ def test_laws_hold_on_litert(name, tiny_config, digits):
 
 def forgetful(learner):
     """Keep a count outside of the state: the same call gives other bits."""
-    base = fedavg(learner)
+    base = fedavg(learner, FedAvgOptions())
     calls = []
 
     def local_update(*args):
@@ -63,7 +63,7 @@ def forgetful(learner):
 
 def leaky(learner):
     """Send the client's own samples along."""
-    base = fedavg(learner)
+    base = fedavg(learner, FedAvgOptions())
 
     def local_update(broadcast, state, shard, client_id, rng):
         update, own = base.local_update(broadcast, state, shard, client_id, rng)
@@ -74,7 +74,7 @@ def leaky(learner):
 
 def careless(learner):
     """Train in place on what was broadcast."""
-    base = fedavg(learner)
+    base = fedavg(learner, FedAvgOptions())
 
     def local_update(broadcast, *rest):
         update, own = base.local_update(broadcast, *rest)
@@ -87,7 +87,7 @@ def careless(learner):
 
 def silent(learner):
     """Tell no loss."""
-    base = fedavg(learner)
+    base = fedavg(learner, FedAvgOptions())
 
     def local_update(*args):
         update, own = base.local_update(*args)
@@ -98,7 +98,7 @@ def silent(learner):
 
 def diverging(learner):
     """Send what is no number."""
-    base = fedavg(learner)
+    base = fedavg(learner, FedAvgOptions())
 
     def local_update(*args):
         update, own = base.local_update(*args)
@@ -111,7 +111,7 @@ def diverging(learner):
 
 def restless(learner):
     """Count in place in what the client keeps."""
-    base = fedavg(learner)
+    base = fedavg(learner, FedAvgOptions())
 
     def local_update(broadcast, state, *rest):
         update, _ = base.local_update(broadcast, state, *rest)
@@ -124,7 +124,7 @@ def restless(learner):
 
 def memorizing(learner):
     """Carry something from round to round that a save and a load lose: the order of names."""
-    base = fedavg(learner)
+    base = fedavg(learner, FedAvgOptions())
 
     def local_update(broadcast, state, *rest):
         update, _ = base.local_update(broadcast, state, *rest)
@@ -139,7 +139,7 @@ def memorizing(learner):
 
 def dividing(learner):
     """Take the mean of nothing."""
-    base = fedavg(learner)
+    base = fedavg(learner, FedAvgOptions())
 
     def aggregate(state, updates):
         updates = list(updates)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from edgefl.algorithms import make_algorithm
 from edgefl.algorithms.check import check_algorithm
 from edgefl.algorithms.names import GLOBAL
-from edgefl.algorithms.papers.fedavg import SKIPPED, fedavg
+from edgefl.algorithms.papers.fedavg import SKIPPED, FedAvgOptions, fedavg
 from edgefl.algorithms.robust import clip, krum, l2_norm, mean_of, median, trimmed_mean
 from edgefl.errors import ConfigError
 from edgefl.rng import rng_for
@@ -97,7 +97,7 @@ def test_of_equal_deltas_each_mean_is_that_delta(kind, rows):
 
 def hostile_round(**options):
     """Return the model after four honest updates of 1 and one of -1000, from 0."""
-    algorithm = fedavg(None, **options)
+    algorithm = fedavg(None, FedAvgOptions(**options))
     state = algorithm.init({"w": np.zeros(1, np.float32)}, rng_for(1, 0, "init"))
     values = {"a": 1.0, "b": 1.0, "c": -1000.0, "d": 1.0, "e": 1.0}
     return algorithm.aggregate(
@@ -127,7 +127,7 @@ def test_a_round_too_small_for_krum_changes_nothing_and_is_counted():
 
 
 def test_the_server_optimizer_keeps_its_state_between_rounds():
-    algorithm = fedavg(None, server_optimizer="momentum", server_beta1=0.5)
+    algorithm = fedavg(None, FedAvgOptions(server_optimizer="momentum", server_beta1=0.5))
     state = algorithm.init({"w": np.zeros(1, np.float32)}, rng_for(1, 0, "init"))
     for value in (2.0, 3.0):
         state = algorithm.aggregate(

@@ -8,7 +8,7 @@ import pytest
 from edgefl.algorithms import PERSONALIZE, make_algorithm
 from edgefl.algorithms.arithmetic import weighted_mean
 from edgefl.algorithms.names import GLOBAL, INITIAL
-from edgefl.algorithms.papers.fedavg import fedavg
+from edgefl.algorithms.papers.fedavg import FedAvgOptions, fedavg
 from edgefl.errors import ConfigError
 from edgefl.rng import rng_for
 from edgefl.types import ServerState, Update
@@ -22,7 +22,7 @@ def test_weighted_mean_by_hand():
 
 
 def test_two_clients_one_round_by_hand():
-    algorithm = fedavg(None)
+    algorithm = fedavg(None, FedAvgOptions())
     state = algorithm.init({"w": np.array([0, 8], np.float32)}, rng_for(1, 0, "init"))
     updates = [
         Update("a", 1, 1, {GLOBAL: {"w": np.array([1, -6], np.float32)}}),
@@ -35,7 +35,7 @@ def test_two_clients_one_round_by_hand():
 
 def test_a_round_without_updates_changes_no_weight():
     state = ServerState(3, "federate", {GLOBAL: {"w": np.ones(2, np.float32)}})
-    after = fedavg(None).aggregate(state, [])
+    after = fedavg(None, FedAvgOptions()).aggregate(state, [])
     np.testing.assert_array_equal(after.models[GLOBAL]["w"], np.ones(2, np.float32))
     assert after.round == 4
 
@@ -62,7 +62,7 @@ def test_an_unknown_algorithm_names_the_nearest():
 
 def test_the_first_weights_come_down_again_only_for_a_baseline():
     for epochs, models in ((50, {GLOBAL, INITIAL}), (0, {GLOBAL})):
-        algorithm = fedavg(None, baseline_epochs=epochs)
+        algorithm = fedavg(None, FedAvgOptions(baseline_epochs=epochs))
         state = algorithm.init({"w": np.ones(2, np.float32)}, rng_for(1, 0, "init"))
         assert set(algorithm.broadcast(state, "a").models) == {GLOBAL}
         assert set(algorithm.broadcast(replace(state, round=4, phase=PERSONALIZE), "a").models) == models

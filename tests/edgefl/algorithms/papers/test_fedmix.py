@@ -281,7 +281,7 @@ def test_side_information_that_is_not_there_names_the_remedy(side, shards):
     ("options", "words"),
     [
         ({"condition": "lable"}, "did you mean 'label'"),
-        ({"gate": "none"}, "local or federated"),
+        ({"gate": "none"}, "'local' or 'federated'"),
         ({"num_experts": 0}, "1 or more"),
         ({"prune": 1.5}, "from 0 to 1"),
     ],

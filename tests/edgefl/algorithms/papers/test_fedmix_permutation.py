@@ -180,7 +180,7 @@ def test_the_likeliest_expert_alone_is_a_classifier():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"mixture": "max"}, "sum or likeliest"),
+        ({"mixture": "max"}, "'sum' or 'likeliest'"),
         ({"beta": 0.0}, "above 0"),
         ({"damping": 2.0}, "from 0 to 1"),
         ({"prune": 2.0}, "from 0 to 1"),

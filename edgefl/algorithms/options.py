@@ -1,0 +1,73 @@
+"""What the options of several algorithms share: training by SGD, and the checks of values."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from edgefl.config import nearest
+from edgefl.errors import ConfigError
+
+
+class SGDOptions(Protocol):
+    """Options of an algorithm whose clients train one model by SGD."""
+
+    @property
+    def learning_rate(self) -> float: ...
+    @property
+    def momentum(self) -> float: ...
+    @property
+    def weight_decay(self) -> float: ...
+    @property
+    def batch_size(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """Training by SGD, with the defaults of federated averaging.
+
+    Attributes:
+        epochs: passes over the client's samples in a round
+        learning_rate: of SGD on the client
+        momentum: of SGD on the client; slots start at zero in each round
+        weight_decay: decoupled: w <- w - learning_rate * weight_decay * w before the step
+        batch_size: fixed when the plan is built
+    """
+
+    epochs: int = 5
+    learning_rate: float = 0.01
+    momentum: float = 0.5
+    weight_decay: float = 0.0
+    batch_size: int = 10
+
+    def __post_init__(self) -> None:
+        check_count("batch_size", self.batch_size)
+
+
+def sgd_hyper(options: SGDOptions) -> dict[str, float]:
+    """Return the hyperparameters of the signature `train`."""
+    return {
+        "learning_rate": options.learning_rate,
+        "momentum": options.momentum,
+        "weight_decay": options.weight_decay,
+    }
+
+
+def check_count(key: str, value: int) -> None:
+    """Raise ConfigError for a number below 1."""
+    if value < 1:
+        raise ConfigError(f"[algorithm] {key} is {value}, expected 1 or more")
+
+
+def check_range(key: str, value: float, limit: float = 1.0) -> None:
+    """Raise ConfigError for a number outside 0 to `limit`."""
+    if not 0 <= value <= limit:
+        raise ConfigError(f"[algorithm] {key} is {value}, expected a number from 0 to {limit:g}")
+
+
+def check_choice(key: str, value: str, choices: Sequence[str]) -> None:
+    """Raise ConfigError for a value that is none of the choices."""
+    if value not in choices:
+        raise ConfigError(
+            f"[algorithm] {key} is {value!r}, expected {' or '.join(map(repr, choices))}; "
+            f"{nearest(value, list(choices))}"
+        )
