@@ -13,7 +13,7 @@ from pathlib import Path
 from devices.conditions import Conditions, Seen, on_mains, own_load, why_not
 from devices.host_sensors import load_average, supplies
 from edgefl.errors import StateError
-from edgefl.system.files import write_atomic
+from edgefl.system.files import write_state
 from edgefl.system.host import ROOT
 from edgefl.wire.messages import PAUSED_BY_OPERATOR
 
@@ -28,12 +28,7 @@ def pause(state: Path) -> None:
     directory is not there.
     """
     _check(state)
-    try:
-        write_atomic(state / PAUSED, b"")
-    except OSError as error:
-        raise StateError(
-            f"cannot write {state / PAUSED}: {error.strerror}; say it as the account that runs the device"
-        ) from error
+    write_state(state / PAUSED, b"", remedy="use the account that runs the device")
 
 
 def resume(state: Path) -> None:
@@ -43,7 +38,7 @@ def resume(state: Path) -> None:
         (state / PAUSED).unlink(missing_ok=True)
     except OSError as error:
         raise StateError(
-            f"cannot remove {state / PAUSED}: {error.strerror}; say it as the account that runs the device"
+            f"cannot remove {state / PAUSED}: {error.strerror}; use the account that runs the device"
         ) from error
 
 

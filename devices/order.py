@@ -11,7 +11,7 @@ from pathlib import Path
 
 from edgefl.algorithms import PERSONALIZE
 from edgefl.errors import StateError, WireError
-from edgefl.system.files import write_atomic
+from edgefl.system.files import write_state
 from edgefl.wire.masked import CODEC, STEPS
 from edgefl.wire.messages import REFUSES, State, Task
 from edgefl.wire.strict_json import decode_json, encode_json
@@ -201,10 +201,7 @@ class TaskOrder:
             return
         self._newest = newest
         if self._path:
-            try:
-                write_atomic(self._path, encode_json(newest))
-            except OSError as error:
-                raise StateError(f"cannot write {self._path}: {error.strerror}; free some space") from error
+            write_state(self._path, encode_json(newest))
 
     def forbids(self, task: Task) -> bool:
         """Return whether the answer to a task may not leave the device: it is not masked, and must be."""

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from devices.store import Progress
-from edgefl.errors import StateError, WireError
-from edgefl.system.files import SECRET, write_atomic
+from edgefl.errors import WireError
+from edgefl.system.files import SECRET, write_state
 from edgefl.wire.messages import Task
 from edgefl.wire.strict_json import decode_json, encode_json
 
@@ -23,12 +23,8 @@ class PendingUpdate:
         Raises:
             StateError: the file cannot be written.
         """
-        if not task.max_staleness:
-            return
-        try:
-            write_atomic(self._path, encode_json(task), SECRET)
-        except OSError as error:
-            raise StateError(f"cannot write {self._path}: {error.strerror}; free some space") from error
+        if task.max_staleness:
+            write_state(self._path, encode_json(task), SECRET)
 
     def before(self, task: Task, progress: Progress | None) -> Task | None:
         """Return the earlier task of the same session whose update was trained and not acknowledged, or

@@ -20,7 +20,7 @@ from edgefl.algorithms import REGISTRY
 from edgefl.errors import PlanError, StateError
 from edgefl.plan.runtime import RUNTIME
 from edgefl.plan.spec import PlanSpec
-from edgefl.system.files import write_atomic
+from edgefl.system.files import write_state
 
 VERDICTS = "plans.json"
 CRASH = "crash.log"
@@ -158,10 +158,7 @@ class PlanTrials:
         return found if isinstance(found, dict) else {}
 
     def _write(self, content: Mapping[str, Any]) -> None:
-        try:
-            write_atomic(self._path, (json.dumps(content, indent=1) + "\n").encode())
-        except OSError as error:
-            raise StateError(f"cannot write {self._path}: {error.strerror}; free some space") from error
+        write_state(self._path, (json.dumps(content, indent=1) + "\n").encode())
 
 
 def trial_limit_mb() -> int:

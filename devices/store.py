@@ -18,7 +18,7 @@ from edgefl.errors import StateError, WireError
 from edgefl.plan.spec import Plan
 from edgefl.storage.checkpoint import decode_client_state, encode_client_state
 from edgefl.storage.device_directory import DEVICE, decode_note, encode_note, save_personal
-from edgefl.system.files import SECRET, write_atomic
+from edgefl.system.files import SECRET, write_state
 from edgefl.types import ClientState, Mixture
 from edgefl.wire.strict_json import decode_json, encode_json
 
@@ -163,12 +163,7 @@ class Store:
         os.close(self._lock)
 
     def _write(self, name: str, content: bytes) -> None:
-        try:
-            write_atomic(self.directory / name, content, SECRET)
-        except OSError as error:
-            raise StateError(
-                f"cannot write {self.directory / name}: {error.strerror}; free some space"
-            ) from error
+        write_state(self.directory / name, content, SECRET)
 
     def _read(self, name: str) -> bytes | None:
         return _read(self.directory / name)
@@ -251,9 +246,4 @@ class Store:
 
     def save_personal(self, plan: Plan, mixture: Mixture) -> None:
         """Write the plan and the mixture, for the export on this device."""
-        try:
-            save_personal(self.directory, plan, mixture)
-        except OSError as error:
-            raise StateError(
-                f"cannot write {error.filename or self.directory}: {error.strerror}; free some space"
-            ) from error
+        save_personal(self.directory, plan, mixture)

@@ -27,11 +27,11 @@ from typing import Any
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError, PlanError, StateError
 from edgefl.plan.spec import Plan, load_plan
-from edgefl.runs.states import FileStates
+from edgefl.runs.states import REMEDY, FileStates
 from edgefl.server.initial import decode_initial
 from edgefl.simulation.simulate import Record
 from edgefl.storage.checkpoint import decode_server_state, encode_server_state
-from edgefl.system.files import parse_json, write_atomic
+from edgefl.system.files import parse_json, write_errors, write_state
 from edgefl.system.host import machine
 from edgefl.types import ServerState, Weights
 
@@ -111,13 +111,7 @@ class RunDirectory:
         return self.path / name
 
     def _write(self, name: str, content: bytes) -> None:
-        try:
-            write_atomic(self.path / name, content)
-        except OSError as error:
-            raise StateError(
-                f"cannot write {self.path / name}: {error.strerror}; free some space, then go on with "
-                "--resume"
-            ) from error
+        write_state(self.path / name, content, remedy=REMEDY)
 
     def load_state(self) -> ServerState | None:
         """Return the last checkpoint's state; None before the first."""
@@ -181,16 +175,12 @@ class RunDirectory:
         if record.likeness is not None:
             self.write("clusters.json", json.dumps(record.likeness, allow_nan=False) + "\n")
         due = last or time.monotonic() - self._saved >= CHECKPOINT_S
-        try:
-            with (self.path / "rounds.jsonl").open("a") as file:
-                file.write(json.dumps(line, allow_nan=True) + "\n")
-                if due:  # a checkpoint must not outlive the lines of its rounds
-                    file.flush()
-                    os.fsync(file.fileno())
-        except OSError as error:
-            raise StateError(
-                f"cannot write {self.path / 'rounds.jsonl'}: {error.strerror}; free some space, then --resume"
-            ) from error
+        rounds = self.path / "rounds.jsonl"
+        with write_errors(rounds, REMEDY), rounds.open("a") as file:
+            file.write(json.dumps(line, allow_nan=True) + "\n")
+            if due:  # a checkpoint must not outlive the lines of its rounds
+                file.flush()
+                os.fsync(file.fileno())
         if due:
             self.write(
                 self._held(record.round).name, json.dumps(held)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from edgefl.config import FederationConfig
 from edgefl.data.npz import save_shard
-from edgefl.errors import StateError
 from edgefl.plan.spec import Plan
+from edgefl.runs.states import REMEDY
 from edgefl.storage.device_directory import DEVICE, PLAN, encode_note, save_mixture
-from edgefl.system.files import SECRET, write_atomic
+from edgefl.system.files import SECRET, write_errors, write_state
 from edgefl.types import Mixture, Shard
 
 DIRECTORY = "mixtures"
@@ -38,16 +38,11 @@ def keep_state(
     """
     state = run / DIRECTORY / client_id
     note = {"data": SHARD, "id": client_id, "federation": config.name, "seed": config.seed}
-    try:
+    with write_errors(state, REMEDY):
         state.mkdir(parents=True, exist_ok=True)
         if not (state / PLAN).is_symlink():
             (state / PLAN).symlink_to(Path("..", "..", PLAN), target_is_directory=True)
         save_shard(state / SHARD, shard)
-        write_atomic(state / DEVICE, encode_note(note), SECRET)
-        save_mixture(state, plan, mixture)
-    except OSError as error:
-        raise StateError(
-            f"cannot write {error.filename or state}: {error.strerror}; free some space, then go on with "
-            "--resume"
-        ) from error
+    write_state(state / DEVICE, encode_note(note), SECRET, REMEDY)
+    save_mixture(state, plan, mixture, REMEDY)
     return state

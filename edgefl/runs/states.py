@@ -5,8 +5,10 @@ from pathlib import Path
 
 from edgefl.errors import StateError
 from edgefl.storage.checkpoint import decode_client_state, encode_client_state
-from edgefl.system.files import write_atomic
+from edgefl.system.files import write_state
 from edgefl.types import ClientState
+
+REMEDY = "free some space, then go on with --resume"
 
 
 class FileStates(MutableMapping[str, ClientState]):
@@ -67,12 +69,7 @@ class FileStates(MutableMapping[str, ClientState]):
             return
         before = self._new.get(client_id)
         path = self._path(client_id, self._round)
-        try:
-            write_atomic(path, encode_client_state(state))
-        except OSError as error:
-            raise StateError(
-                f"cannot write {path}: {error.strerror}; free some space, then go on with --resume"
-            ) from error
+        write_state(path, encode_client_state(state), remedy=REMEDY)
         if before is not None and before != self._round:
             self._path(client_id, before).unlink(missing_ok=True)
         self._new[client_id] = self._round

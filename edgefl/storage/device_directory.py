@@ -14,7 +14,7 @@ from typing import Any
 from edgefl.errors import EdgeflError, StateError
 from edgefl.plan.spec import Plan, load_plan, save_plan
 from edgefl.storage.checkpoint import decode_stored_mixture, encode_mixture
-from edgefl.system.files import SECRET, write_atomic
+from edgefl.system.files import FREE_SPACE, SECRET, write_errors, write_state
 from edgefl.types import Mixture
 
 DEVICE = "device.json"
@@ -23,14 +23,15 @@ PLAN = "plan"
 DIGEST = "sha256"
 
 
-def save_mixture(directory: Path, plan: Plan, mixture: Mixture) -> None:
-    """Write a mixture atomically, bound to its plan. OSError when the disk does not take it."""
-    write_atomic(directory / MIXTURE, encode_mixture(mixture, plan.id), SECRET)
+def save_mixture(directory: Path, plan: Plan, mixture: Mixture, remedy: str = FREE_SPACE) -> None:
+    """Write a mixture with the id of its plan; StateError with the remedy when the disk refuses it."""
+    write_state(directory / MIXTURE, encode_mixture(mixture, plan.id), SECRET, remedy)
 
 
 def save_personal(directory: Path, plan: Plan, mixture: Mixture) -> None:
-    """Write the plan and the mixture that belongs to it. OSError when the disk does not take them."""
-    save_plan(plan, directory / PLAN)
+    """Write a plan and its mixture; StateError when the disk refuses them."""
+    with write_errors(directory / PLAN):
+        save_plan(plan, directory / PLAN)
     save_mixture(directory, plan, mixture)
 
 

@@ -3,8 +3,12 @@
 import json
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from edgefl.errors import StateError
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -51,6 +55,24 @@ def write_atomic(path: Path, content: bytes, mode: int | None = None) -> None:
         if isinstance(error, OSError) and error.filename is None:  # a write does not know its file's name
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
+
+
+FREE_SPACE = "free some space"
+
+
+@contextmanager
+def write_errors(path: Path, remedy: str = FREE_SPACE) -> Iterator[None]:
+    """Turn an OSError into a StateError that names the path, the cause and the remedy."""
+    try:
+        yield
+    except OSError as error:
+        raise StateError(f"cannot write {path}: {error.strerror or error}; {remedy}") from error
+
+
+def write_state(path: Path, content: bytes, mode: int | None = None, remedy: str = FREE_SPACE) -> None:
+    """Write a file as `write_atomic` does; StateError with the remedy when the disk refuses it."""
+    with write_errors(path, remedy):
+        write_atomic(path, content, mode)
 
 
 def sync_directory(path: Path) -> None:

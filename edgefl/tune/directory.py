@@ -18,7 +18,7 @@ from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError, StateError
 from edgefl.runs.directory import read_json
 from edgefl.storage.checkpoint import decode_server_state, encode_server_state
-from edgefl.system.files import write_atomic
+from edgefl.system.files import write_state
 from edgefl.tune.space import Options
 from edgefl.tune.stages import STAGES, Stage
 from edgefl.types import ServerState
@@ -58,12 +58,7 @@ class TuneDirectory:
             self._write("tune.json", json.dumps({"config": wanted}, indent=1).encode())
 
     def _write(self, name: str, content: bytes) -> None:
-        try:
-            write_atomic(self.path / name, content)
-        except OSError as error:
-            raise StateError(
-                f"cannot write {self.path / name}: {error.strerror}; free some space, then say the same again"
-            ) from error
+        write_state(self.path / name, content, remedy="free some space, then run the same command again")
 
     def _path(self, stage: Stage) -> Path:
         return self.path / f"{stage.number}-{stage.name}.json"

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from edgefl.errors import StateError
-from edgefl.system.files import write_atomic
+from edgefl.system.files import write_errors, write_state
 from edgefl.wire.topics import SHA256
 
 LIMIT_BYTES = 64 * 1024 * 1024
@@ -43,13 +43,10 @@ class BlobCache:
         """Keep a blob and return its sha256; StateError when the disk does not take it."""
         sha256 = hashlib.sha256(content).hexdigest()
         path = self.path(sha256)
-        try:
-            write_atomic(path, content)
+        remedy = "free some space or choose another --state"
+        write_state(path, content, remedy=remedy)
+        with write_errors(path, remedy):
             self._shrink(keep=path)
-        except OSError as error:
-            raise StateError(
-                f"cannot write {path}: {error}; free some space or choose another --state"
-            ) from error
         return sha256
 
     def _shrink(self, keep: Path) -> None:

@@ -19,13 +19,14 @@ from edgefl.privacy import accountant
 from edgefl.server import rounds
 from edgefl.server.rounds import Round
 from edgefl.storage.checkpoint import decode_server_state, encode_server_state
-from edgefl.system.files import SECRET, write_atomic
+from edgefl.system.files import SECRET, write_state
 from edgefl.types import ServerState
 from edgefl.wire.messages import Begin, Summary
 from mqtt_broker.aggregator.journal import Dropped
 
 STATE = "server_state.safetensors"
 RESULT = "result.json"
+REMEDY = "free some space or choose another --out"
 
 
 def dropped_of(closed: Round, paused: Mapping[str, str], unasked: Mapping[str, str] = {}) -> list[Dropped]:
@@ -153,7 +154,7 @@ def reported(round: Round, begin: Begin, count: int) -> str:
 
 def save_state(state: ServerState, out: Path) -> None:
     """Write the server state; StateError when the disk does not take it."""
-    _write(out / STATE, encode_server_state(state))
+    write_state(out / STATE, encode_server_state(state), SECRET, REMEDY)
 
 
 def load_state(out: Path) -> ServerState | None:
@@ -174,7 +175,7 @@ def save_result(result: dict[str, Any], out: Path) -> Path:
     json.dump(
         result, text, indent=1, allow_nan=False
     )  # not `dumps`, which holds a string for each number of each client at once
-    _write(out / RESULT, f"{text.getvalue()}\n".encode())
+    write_state(out / RESULT, f"{text.getvalue()}\n".encode(), SECRET, REMEDY)
     return out / RESULT
 
 
@@ -187,10 +188,3 @@ def load_result(out: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise StateError(f"cannot read {out / RESULT}: {error}; begin anew with --fresh") from error
     return result
-
-
-def _write(path: Path, content: bytes) -> None:
-    try:
-        write_atomic(path, content, SECRET)
-    except OSError as error:
-        raise StateError(f"cannot write {path}: {error}; free some space or choose another --out") from error

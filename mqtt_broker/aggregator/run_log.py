@@ -11,14 +11,14 @@ from pathlib import Path
 from edgefl.algorithms import full_options
 from edgefl.algorithms.clustering.cluster_report import likeness
 from edgefl.config import FederationConfig
-from edgefl.errors import StateError
 from edgefl.plan.spec import PlanSpec
 from edgefl.runs.directory import versions
 from edgefl.runs.summary import finite
-from edgefl.system.files import SECRET, write_atomic
+from edgefl.system.files import SECRET, write_errors, write_state
 from edgefl.system.host import machine
 from edgefl.types import ServerState
 from edgefl.wire.messages import Begin, Summary
+from mqtt_broker.aggregator.results import REMEDY
 
 ROUNDS = "rounds.jsonl"
 CLUSTERS = "clusters.json"
@@ -31,21 +31,14 @@ def keep_round(summary: Summary, begins: Sequence[Begin], out: Path) -> None:
     has two lines.
     """
     told = {name: value for name, value in asdict(summary).items() if name not in ("updates", "ts")}
-    try:
-        with open(
-            os.open(out / ROUNDS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "a"
-        ) as file:  # figures of each client
-            file.write(json.dumps(finite(told), allow_nan=False)[:-1] + ', "updates": {')
-            for i, b in enumerate(begins):  # one by one: they may be many
-                figures = json.dumps(
-                    finite({"num_samples": float(b.num_samples), **b.metrics}), allow_nan=False
-                )
-                file.write(f"{', ' * (i > 0)}{json.dumps(b.client_id)}: {figures}")
-            file.write("}}\n")
-    except OSError as error:
-        raise StateError(
-            f"cannot write {out / ROUNDS}: {error}; free some space or choose another --out"
-        ) from error
+    path = out / ROUNDS
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    with write_errors(path, REMEDY), open(os.open(path, flags, SECRET), "a") as file:
+        file.write(json.dumps(finite(told), allow_nan=False)[:-1] + ', "updates": {')
+        for i, b in enumerate(begins):  # one by one: they may be many
+            figures = json.dumps(finite({"num_samples": float(b.num_samples), **b.metrics}), allow_nan=False)
+            file.write(f"{', ' * (i > 0)}{json.dumps(b.client_id)}: {figures}")
+        file.write("}}\n")
 
 
 def keep_note(config: FederationConfig, out: Path) -> None:
@@ -55,12 +48,8 @@ def keep_note(config: FederationConfig, out: Path) -> None:
     told = {
         name: value for name, value in asdict(config).items() if name not in ("broker", "data", "partition")
     }
-    _write(
-        out / NOTE,
-        (
-            json.dumps({"config": told, "versions": versions(), "machine": machine()}, indent=1) + "\n"
-        ).encode(),
-    )
+    note = json.dumps({"config": told, "versions": versions(), "machine": machine()}, indent=1) + "\n"
+    write_state(out / NOTE, note.encode(), SECRET, REMEDY)
 
 
 def keep_clusters(spec: PlanSpec, after: ServerState, out: Path) -> None:
@@ -69,11 +58,5 @@ def keep_clusters(spec: PlanSpec, after: ServerState, out: Path) -> None:
     """
     found = likeness(spec.algorithm, full_options(spec.algorithm, spec.options), after)
     if found is not None:
-        _write(out / CLUSTERS, (json.dumps(finite(found), allow_nan=False) + "\n").encode())
-
-
-def _write(path: Path, content: bytes) -> None:
-    try:
-        write_atomic(path, content, SECRET)
-    except OSError as error:
-        raise StateError(f"cannot write {path}: {error}; free some space or choose another --out") from error
+        text = json.dumps(finite(found), allow_nan=False) + "\n"
+        write_state(out / CLUSTERS, text.encode(), SECRET, REMEDY)

@@ -7,11 +7,13 @@ from typing import Any
 
 import click
 
-from edgefl.errors import ConfigError, StateError
+from edgefl.errors import ConfigError
 from edgefl.report.chart import Chart, Part
 from edgefl.report.drawing import drawn, form_of, save
 from edgefl.report.folder import Folder, read_folder
-from edgefl.system.files import write_atomic
+from edgefl.system.files import write_errors, write_state
+
+REMEDY = "free some space, or give another -o"
 
 
 @click.command(short_help="A run as one HTML page, or a paper's figure of runs.")
@@ -72,10 +74,7 @@ def _page(folders: Sequence[Path], out: Path | None, as_json: bool) -> None:
             return
     path = out or folders[0] / "report.html"
     text = to_html(folder).encode()
-    try:
-        write_atomic(path, text)
-    except OSError as error:
-        raise _unwritten(path, error) from error
+    write_state(path, text, remedy=REMEDY)
     click.echo(f"report   {path} ({len(text) / 1e3:,.0f} KB)", err=as_json)
 
 
@@ -90,10 +89,8 @@ def _figure(name: str, paths: Sequence[Path], out: Path | None, as_json: bool) -
         click.echo(json.dumps({"figure": name, **_told(chart)}, allow_nan=False))
         if out is None:
             return
-    try:
+    with write_errors(path, REMEDY):
         save(drawn(chart.draw, chart.width, chart.height), path)
-    except OSError as error:
-        raise _unwritten(path, error) from error
     click.echo(f"{chart.title}: {chart.alt}\npicture  {path}", err=as_json)
 
 
@@ -142,7 +139,3 @@ def _list(as_json: bool) -> None:
             paper = each.paper
             click.echo(f"{paper}")
         click.echo(f"  {name:<12} {each.shows}\n{'':15}needs {each.needs}")
-
-
-def _unwritten(path: Path, error: OSError) -> StateError:
-    return StateError(f"cannot write {path}: {error.strerror or error}; free some space, or give another -o")

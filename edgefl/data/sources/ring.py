@@ -19,7 +19,7 @@ import numpy as np
 from edgefl.data.arrays import read_arrays
 from edgefl.data.sources.classes import names_array
 from edgefl.errors import ConfigError, DataError, StateError
-from edgefl.system.files import SECRET, write_atomic
+from edgefl.system.files import SECRET, write_state
 from edgefl.types import Array
 
 MAX_BYTES = 1 << 30
@@ -74,12 +74,7 @@ class Ring:
         }
         arrays |= {"channel_names": np.array(self.channels), **names_array(self.classes)}
         np.savez(buffer, **arrays)
-        try:
-            write_atomic(path, buffer.getvalue(), SECRET)
-        except OSError as error:
-            raise StateError(
-                f"cannot write {path}: {error.strerror}; free some space, or take a smaller --capacity"
-            ) from error
+        write_state(path, buffer.getvalue(), SECRET, "free some space, or take a smaller --capacity")
 
 
 def load_ring(path: Path, capacity: int, window: int, classes: tuple[str, ...]) -> Ring | None:

@@ -13,10 +13,11 @@ import numpy as np
 from edgefl.errors import StateError, WireError
 from edgefl.security.secagg.masking import Words
 from edgefl.security.secagg.secure_sum import PublicKeys
-from edgefl.system.files import SECRET, parse_json, write_atomic
+from edgefl.system.files import SECRET, parse_json, write_state
 from edgefl.wire.masked import DIGESTS_BYTES
 from edgefl.wire.messages import Begin
 from edgefl.wire.strict_json import decode_json, encode_json
+from mqtt_broker.aggregator.results import REMEDY
 
 
 @dataclass(frozen=True)
@@ -65,12 +66,8 @@ def save_held(held: Held, path: Path) -> None:
         "unmasked": held.unmasked,
     }
     digests = b"".join(held.digests[client_id] for client_id in held.came)
-    try:
-        write_atomic(
-            path, json.dumps(told).encode() + b"\n" + digests + held.total.astype("<u8").tobytes(), SECRET
-        )
-    except OSError as error:
-        raise StateError(f"cannot write {path}: {error}; free some space or choose another --out") from error
+    content = json.dumps(told).encode() + b"\n" + digests + held.total.astype("<u8").tobytes()
+    write_state(path, content, SECRET, REMEDY)
 
 
 def load_held(path: Path, session: str, round: int, size: int) -> Held | None:

@@ -1,12 +1,14 @@
 """Files: whole or not at all, and readable by whom the umask lets, but for secrets."""
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from edgefl.system.files import write_atomic
+from edgefl.errors import StateError
+from edgefl.system.files import write_atomic, write_errors, write_state
 
 
 @pytest.fixture(params=[0o022, 0o077, 0o002])
@@ -50,3 +52,16 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
     assert caught.value.filename == str(tmp_path / "a")
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
     assert (tmp_path / "a").read_bytes() == b"old"
+
+
+def test_a_refused_write_names_file_cause_and_remedy(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    path = tmp_path / "file" / "state.json"
+    with pytest.raises(StateError) as caught:
+        write_state(path, b"", remedy="choose another --out")
+    assert str(caught.value) == f"cannot write {path}: {os.strerror(errno.EEXIST)}; choose another --out"
+    with (
+        pytest.raises(StateError, match=r"^cannot write log: closed; free some space$"),
+        write_errors(Path("log")),
+    ):
+        raise OSError("closed")
