@@ -13,11 +13,11 @@ from pathlib import Path
 from devices.conditions import Conditions, Seen, on_mains, own_load, why_not
 from devices.host_sensors import load_average, supplies
 from edgefl.errors import StateError
+from edgefl.storage.device_directory import DeviceFiles
 from edgefl.system.files import write_state
 from edgefl.system.host import ROOT
 from edgefl.wire.messages import PAUSED_BY_OPERATOR
 
-PAUSED = "paused"
 UNCHECKED = "has yet to see whether its data fit the plan"
 LOOK_S = 2.0
 DRAIN_S = 5.0
@@ -28,23 +28,24 @@ def pause(state: Path) -> None:
     directory is not there.
     """
     _check(state)
-    write_state(state / PAUSED, b"", remedy="use the account that runs the device")
+    write_state(DeviceFiles(state).paused, b"", remedy="use the account that runs the device")
 
 
 def resume(state: Path) -> None:
     """Take the pause away, if there is one."""
     _check(state)
+    path = DeviceFiles(state).paused
     try:
-        (state / PAUSED).unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
     except OSError as error:
         raise StateError(
-            f"cannot remove {state / PAUSED}: {error.strerror}; use the account that runs the device"
+            f"cannot remove {path}: {error.strerror}; use the account that runs the device"
         ) from error
 
 
 def is_paused(state: Path) -> bool:
     """Whether an operator paused the device of this state directory."""
-    return (state / PAUSED).exists()
+    return DeviceFiles(state).paused.exists()
 
 
 def _check(state: Path) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 
 from edgefl.data.sources import DataSource
 from edgefl.errors import ExportError
+from edgefl.storage.device_directory import DeviceFiles
 
 LIMIT_S = 900.0
-MODEL = "model.tflite"
 
 
 def export_in_child(state: Path, source: DataSource) -> Mapping[str, Any]:
@@ -28,7 +28,7 @@ def export_in_child(state: Path, source: DataSource) -> Mapping[str, Any]:
         "--state",
         str(state),
         "-o",
-        str(state / "model"),
+        str(DeviceFiles(state).export),
         "--json",
     ]
     if source.is_function:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from edgefl.algorithms import PERSONALIZE
 from edgefl.errors import StateError, WireError
+from edgefl.storage.device_directory import DeviceFiles
 from edgefl.system.files import write_state
 from edgefl.wire.masked import CODEC, STEPS
 from edgefl.wire.messages import REFUSES, State, Task
@@ -99,7 +100,7 @@ class TaskOrder:
         sharing: Sharing = Sharing(),
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self._path = directory / f"order-{federation}.json" if directory else None
+        self._path = DeviceFiles(directory).order(federation=federation) if directory else None
         self._sharing = sharing
         self._log = log
         self._newest = self._load()

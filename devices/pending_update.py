@@ -4,18 +4,17 @@ from pathlib import Path
 
 from devices.store import Progress
 from edgefl.errors import WireError
+from edgefl.storage.device_directory import DeviceFiles
 from edgefl.system.files import SECRET, write_state
 from edgefl.wire.messages import Task
 from edgefl.wire.strict_json import decode_json, encode_json
-
-FILE = "unsent.json"
 
 
 class PendingUpdate:
     """One file in a device's state directory. Only tasks that accept a late answer are stored."""
 
     def __init__(self, directory: Path) -> None:
-        self._path = directory / FILE
+        self._path = DeviceFiles(directory).pending_task
 
     def keep(self, task: Task) -> None:
         """Store a task before training starts.

@@ -20,10 +20,9 @@ from edgefl.algorithms import REGISTRY
 from edgefl.errors import PlanError, StateError
 from edgefl.plan.runtime import RUNTIME
 from edgefl.plan.spec import PlanSpec
+from edgefl.storage.device_directory import DeviceFiles
 from edgefl.system.files import write_state
 
-VERDICTS = "plans.json"
-CRASH = "crash.log"
 MAX_VERDICTS = 32
 TRIAL_S = 300.0
 LEAST_TRIAL_MB = 256
@@ -83,24 +82,24 @@ class PlanTrials:
     """
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._path = directory / VERDICTS
+        files = DeviceFiles(directory)
+        self._path = files.plan_trials
+        self._crash_log = files.crash_log
         self._crash: IO[str] | None = None
 
     def start(self) -> str:
         """Read what ended the process before this one. Return the sha256 of the plan that crashed it, empty
         for none.
         """
-        crash = self._directory / CRASH
         open_plan = str(self._read().get("open", ""))
         try:
-            self._crash = crash.open("a+", errors="replace")
+            self._crash = self._crash_log.open("a+", errors="replace")
             self._crash.seek(0)
             report = self._crash.read()
             self._crash.truncate(0)
         except OSError as error:
             raise StateError(
-                f"cannot use {crash}: {error.strerror}; let this account read and write it"
+                f"cannot use {self._crash_log}: {error.strerror}; let this account read and write it"
             ) from error
         if not faulthandler.is_enabled():
             faulthandler.enable(self._crash, all_threads=False)

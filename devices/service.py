@@ -12,7 +12,7 @@ from typing import Any
 from devices.availability import UNCHECKED, Availability
 from devices.boards import detect
 from devices.conditions import Conditions
-from devices.export import MODEL, export_in_child, export_metrics
+from devices.export import export_in_child, export_metrics
 from devices.identity import IdTakenError
 from devices.join import join
 from devices.order import Sharing, TaskOrder, trains_in_clear
@@ -30,6 +30,7 @@ from edgefl.data.sources import DataSource
 from edgefl.errors import ConfigError, DataError, ExportError, LinkError, PlanError, WireError
 from edgefl.plan.spec import Plan, decode_plan
 from edgefl.security.enrolment import Enrolment
+from edgefl.storage.device_directory import DeviceFiles
 from edgefl.system.host import peak_rss_mb
 from edgefl.transport.link import KEEPALIVE_S
 from edgefl.types import Weights
@@ -115,7 +116,7 @@ class Device:
                     f"the plan {crashed[:8]} crashed this device's last process; this plan is refused from "
                     "now on"
                 )
-            self._cache = BlobCache(settings.state / "blobs")
+            self._cache = BlobCache(DeviceFiles(settings.state).blobs)
             self._availability.unchecked = self._store.progress() is None
             return self._join(len(self._samples.shard().y_train))
         finally:
@@ -249,7 +250,7 @@ class Device:
             )
         if self._export_error:
             raise self._export_error
-        model = self._settings.state / "model" / MODEL
+        model = DeviceFiles(self._settings.state).model
         return {
             "id": self._settings.client_id,
             "model": str(model) if model.exists() else None,

@@ -9,7 +9,7 @@ import fcntl
 import hashlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,11 @@ from typing import Any
 from edgefl.errors import StateError, WireError
 from edgefl.plan.spec import Plan
 from edgefl.storage.checkpoint import decode_client_state, encode_client_state
-from edgefl.storage.device_directory import DEVICE, decode_note, encode_note, save_personal
+from edgefl.storage.device_directory import DeviceFiles, decode_note, encode_note, save_personal
 from edgefl.system.files import SECRET, write_state
 from edgefl.types import ClientState, Mixture
 from edgefl.wire.strict_json import decode_json, encode_json
 
-PROGRESS = "progress.json"
-BEFORE = "progress.before.json"
-LOCK = "lock"
 MAX_MASKED_SESSIONS = 64
 
 
@@ -62,13 +59,14 @@ def _taken(lock: int, kind: int) -> bool:
 
 def is_in_use(directory: Path) -> bool:
     """Whether a device runs with this state directory. StateError when that cannot be seen."""
+    path = DeviceFiles(directory).lock
     try:
-        lock = os.open(directory / LOCK, os.O_RDONLY)
+        lock = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
         return False
     except OSError as error:
         raise StateError(
-            f"cannot read {directory / LOCK}: {error.strerror}; ask as the account that runs the device"
+            f"cannot read {path}: {error.strerror}; ask as the account that runs the device"
         ) from error
     try:
         return not _taken(lock, fcntl.LOCK_SH)
@@ -76,17 +74,19 @@ def is_in_use(directory: Path) -> bool:
         os.close(lock)
 
 
-def last_round(directory: Path, name: str = PROGRESS) -> Progress | None:
+def last_round(directory: Path) -> Progress | None:
     """Return the last round that the device of this directory finished, None before the first. StateError
     when it is damaged.
     """
-    content = _read(directory / name)
+    return _read_progress(DeviceFiles(directory).progress)
+
+
+def _read_progress(path: Path) -> Progress | None:
+    content = _read(path)
     try:
         return None if content is None else decode_json(Progress, content)
     except WireError as error:
-        raise StateError(
-            f"{directory / name} is damaged: {error}; remove {directory} to start afresh"
-        ) from error
+        raise StateError(f"{path} is damaged: {error}; remove {path.parent} to start afresh") from error
 
 
 def _read(path: Path) -> bytes | None:
@@ -100,16 +100,22 @@ def _read(path: Path) -> bytes | None:
         ) from error
 
 
+def _write_named(path_of: Callable[..., Path], content: bytes) -> str:
+    path = path_of(sha256=hashlib.sha256(content).hexdigest())
+    write_state(path, content, SECRET)
+    return path.name
+
+
 class Store:
     """One device's files. StateError when the directory is another device's, in use, damaged or cannot be
     written.
     """
 
     def __init__(self, directory: Path, client_id: str) -> None:
-        self.directory = directory
+        self._files = DeviceFiles(directory)
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(directory / LOCK, os.O_CREAT | os.O_RDWR, 0o644)
+            self._lock = os.open(self._files.lock, os.O_CREAT | os.O_RDWR, 0o644)
         except OSError as error:
             raise StateError(
                 f"cannot use {directory}: {error.strerror}; give a directory that this account can write"
@@ -134,27 +140,30 @@ class Store:
         """Go back to the round before when the files of the last one are damaged; return what a person should
         know of it.
         """
+        path = self._files.progress
         try:
-            self._check(PROGRESS)
+            self._check(path)
             return ""
         except StateError as error:
             damage = error
-        before = self._read(BEFORE)
+        before = _read(self._files.progress_before)
         if before is None:  # it was the first round
-            (self.directory / PROGRESS).replace(self.directory / f"{PROGRESS}.damaged")
-            return f"{PROGRESS} of the first round is damaged, as after a power cut; this device begins again"
+            path.replace(self._files.progress_damaged)
+            return (
+                f"{path.name} of the first round is damaged, as after a power cut; this device begins again"
+            )
         try:
-            self._check(BEFORE)
+            self._check(self._files.progress_before)
         except StateError:
             raise damage from None
-        self._write(PROGRESS, before)
+        write_state(path, before, SECRET)
         return (
             "the files of the last round are damaged, as after a power cut; this device goes on from the "
             "round before"
         )
 
-    def _check(self, name: str) -> None:
-        progress = last_round(self.directory, name)
+    def _check(self, path: Path) -> None:
+        progress = _read_progress(path)
         for file in (progress.update, progress.client_state) if progress else ():
             self._named(file)
 
@@ -162,27 +171,21 @@ class Store:
         """Let others use the directory."""
         os.close(self._lock)
 
-    def _write(self, name: str, content: bytes) -> None:
-        write_state(self.directory / name, content, SECRET)
-
-    def _read(self, name: str) -> bytes | None:
-        return _read(self.directory / name)
-
     def note(self) -> dict[str, Any]:
         """Return what device.json says, empty when it is not there."""
         try:
-            return decode_note(self._read(DEVICE) or b"{}")
+            return decode_note(_read(self._files.note) or b"{}")
         except ValueError:
             return {}  # damaged, as after a power cut; it is written again with the next round
 
     def save_note(self, note: Mapping[str, Any]) -> None:
         """Write device.json: id, federation, data, seed, session."""
         if self.note() != dict(note):
-            self._write(DEVICE, encode_note(note))
+            write_state(self._files.note, encode_note(note), SECRET)
 
     def progress(self) -> Progress | None:
         """Return the last finished round, or None before the first."""
-        return last_round(self.directory)
+        return _read_progress(self._files.progress)
 
     def update(self, progress: Progress) -> bytes:
         """Return the encoded update of that round."""
@@ -196,11 +199,10 @@ class Store:
         return decode_client_state(self._named(progress.client_state))
 
     def _named(self, name: str) -> bytes:
-        content = self._read(name)
+        path = self._files.root / name
+        content = _read(path)
         if content is None or hashlib.sha256(content).hexdigest() != name.rpartition("-")[2]:
-            raise StateError(
-                f"{self.directory / name} is missing or damaged; remove {self.directory} to start afresh"
-            )
+            raise StateError(f"{path} is missing or damaged; remove {path.parent} to start afresh")
         return content
 
     def finish_round(
@@ -216,21 +218,19 @@ class Store:
         """Keep update and client state together, before the update is sent: a repeated task is answered with
         the same bytes.
         """
-        names = {}
-        for kind, content in (("update", update), ("client_state", encode_client_state(state))):
-            names[kind] = f"{kind}-{hashlib.sha256(content).hexdigest()}"
-            self._write(names[kind], content)
+        update_name = _write_named(self._files.update, update)
+        state_name = _write_named(self._files.client_state, encode_client_state(state))
         before = self.progress()
         masked_sessions = before.masked_sessions if before else ()
         progress = Progress(
-            session, round, phase, num_samples, metrics, masked_sessions=masked_sessions, **names
+            session, round, phase, num_samples, metrics, update_name, state_name, masked_sessions
         )
         if before:
-            self._write(BEFORE, encode_json(before))
-        self._write(PROGRESS, encode_json(progress))
+            write_state(self._files.progress_before, encode_json(before), SECRET)
+        write_state(self._files.progress, encode_json(progress), SECRET)
         kept = {name for each in (before, progress) if each for name in (each.update, each.client_state)}
-        for kind in names:
-            for path in self.directory.glob(f"{kind}-*"):
+        for series in (DeviceFiles.update, DeviceFiles.client_state):
+            for path in self._files.root.glob(series.pattern):
                 if path.name not in kept:
                     path.unlink(missing_ok=True)
         return progress
@@ -241,9 +241,9 @@ class Store:
             return progress
         sessions = (*progress.masked_sessions, progress.session)[-MAX_MASKED_SESSIONS:]
         marked = replace(progress, masked_sessions=sessions)
-        self._write(PROGRESS, encode_json(marked))
+        write_state(self._files.progress, encode_json(marked), SECRET)
         return marked
 
     def save_personal(self, plan: Plan, mixture: Mixture) -> None:
         """Write the plan and the mixture, for the export on this device."""
-        save_personal(self.directory, plan, mixture)
+        save_personal(self._files, plan, mixture)

@@ -11,15 +11,12 @@ from pathlib import Path
 
 from devices.host_sensors import temperature_c
 from devices.session import Session
+from edgefl.storage.device_directory import DeviceFiles
 from edgefl.system.host import rss_mb
 from edgefl.wire.messages import Metrics
 from edgefl.wire.strict_json import encode_json
 
 MAX_VALUES = 32
-FIELD = "field.json"
-"""In a device's state directory: figures of the firmware that was made of its mixture, by `edgefl export
-drift --state`.
-"""
 NAME = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 
@@ -41,9 +38,9 @@ def publish_telemetry(session: Session, client_id: str, round: int, metrics: Map
 
 
 def field_figures(state: Path) -> dict[str, float]:
-    """Return the figures of FIELD, numbers by name; none where there is no such file, or not a whole one."""
+    """Return the figures that `edgefl export drift` wrote; {} without the file, or with a damaged one."""
     try:
-        found = json.loads((state / FIELD).read_bytes())
+        found = json.loads(DeviceFiles(state).field_figures.read_bytes())
         return {str(name): float(value) for name, value in found.items()}
     except (OSError, AttributeError, TypeError, ValueError):
         return {}

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from edgefl.errors import ExportError
-from edgefl.storage.device_directory import DEVICE
+from edgefl.storage.device_directory import DeviceFiles
 from edgefl.system.files import SECRET, write_atomic
 from firmware_export.ota.drift import Drift, Usage, as_values, compare, read_counters
 from firmware_export.ota.ota import Part, Parts, describe, make_update, read_update
@@ -17,7 +17,6 @@ from firmware_export.ota.signing_key import make_key, read_signer
 
 NOTE = "update.json"
 REPORT = "report.json"
-FIELD = "field.json"  # devices/telemetry.py publishes it
 PATH = click.Path(path_type=Path)
 
 
@@ -154,15 +153,17 @@ def _leave(state: Path, now: Usage, found: Drift) -> None:
         "drift_entropy_change_bits": found.entropy_change_bits,
         "drifted": float(found.drifted),
     }
-    if not (state / DEVICE).exists():
+    files = DeviceFiles(state)
+    if not files.note.exists():
         raise ExportError(
-            f"{state} is no device's state: it holds no {DEVICE}; give the --state of `edgefl device start`"
+            f"{state} is no device's state: it holds no {files.note.name}; give the --state of `edgefl "
+            "device start`"
         )
     try:
-        write_atomic(state / FIELD, json.dumps(figures).encode(), SECRET)
+        write_atomic(files.field_figures, json.dumps(figures).encode(), SECRET)
     except OSError as error:
         raise ExportError(
-            f"cannot write {state / FIELD}: {error}; give the --state of `edgefl device start`"
+            f"cannot write {files.field_figures}: {error}; give the --state of `edgefl device start`"
         ) from error
 
 

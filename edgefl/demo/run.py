@@ -13,6 +13,9 @@ from typing import Any
 
 from edgefl.demo.processes import Child, Children
 from edgefl.errors import ConfigError, EdgeflError, StateError
+from edgefl.storage.aggregator_directory import AggregatorFiles
+from edgefl.storage.demo_directory import DemoFiles
+from edgefl.storage.device_directory import DeviceFiles
 
 ALGORITHM = "pfl-mfe"
 FEDERATION = "demo"
@@ -102,7 +105,7 @@ def write_shards(settings: Settings) -> None:
     partition = PartitionConfig("dirichlet", settings.clients, {"alpha": 0.5, "min_samples": 20})
     shards = make_shards(dataset, partition, settings.seed)
     for name, shard in zip(settings.ids, shards.values(), strict=True):
-        save_shard(settings.out / "shards" / f"{name}.npz", shard)
+        save_shard(DemoFiles(settings.out).shard(client=name), shard)
 
 
 def prepare(out: Path) -> None:
@@ -122,28 +125,27 @@ def prepare(out: Path) -> None:
 
 def federate(settings: Settings, children: Children) -> dict[str, Any]:
     """Start broker, aggregator and devices, wait for their end, and return the aggregator's result."""
-    out = settings.out
+    files = DemoFiles(settings.out)
     broker, lines = children.start(
         "broker", "broker", "start", "--port", str(settings.port), "--kind", settings.broker, "--json"
     )
     said = json.loads(children.wait_for_line(broker, lines, "mqtt://", 30))
     url: str = said["url"]
-    config = out / "federation.toml"
-    config.write_text(toml(settings, url))
+    files.config.write_text(toml(settings, url))
     aggregator, _ = children.start(
         "aggregator",
         "aggregator",
         "start",
         "--config",
-        str(config),
+        str(files.config),
         "--out",
-        str(out / "aggregator"),
+        str(files.aggregator),
         show=True,
     )
     devices = []
     for name in settings.ids:
-        data = str(out / "shards" / f"{name}.npz")
-        state = str(out / "devices" / name)
+        data = str(files.shard(client=name))
+        state = str(files.device(client=name))
         child, _ = children.start(
             name,
             "device",
@@ -161,7 +163,7 @@ def federate(settings: Settings, children: Children) -> dict[str, Any]:
         )
         devices.append(child)
     wait(children, aggregator, devices)
-    result: dict[str, Any] = json.loads((out / "aggregator" / "result.json").read_text())
+    result: dict[str, Any] = json.loads(AggregatorFiles(files.aggregator).result.read_text())
     return result | {"broker": said["kind"]}
 
 
@@ -182,14 +184,15 @@ def wait(children: Children, aggregator: Child, devices: list[Child]) -> None:
 
 def collect(settings: Settings, result: dict[str, Any], seconds: float) -> dict[str, Any]:
     """Copy each model to clients/ID/ and write summary.json; returns the summary."""
+    files = DemoFiles(settings.out)
     by_id = {client["id"]: client for client in result["clients"]}
     for name in settings.ids:
-        target = settings.out / "clients" / name
+        target = files.client(client=name)
         target.mkdir(parents=True, exist_ok=True)
-        source = settings.out / "devices" / name / "model"
-        if name not in by_id or not (source / "model.tflite").exists():
-            raise EdgeflError(f"{name} ended without a model; its log is {settings.out / 'logs' / name}.log")
-        for file in sorted(source.iterdir()):
+        device = DeviceFiles(files.device(client=name))
+        if name not in by_id or not device.model.exists():
+            raise EdgeflError(f"{name} ended without a model; its log is {files.logs / name}.log")
+        for file in sorted(device.export.iterdir()):
             shutil.copy2(file, target / file.name)
     summary = {
         "dataset": settings.dataset,
@@ -200,7 +203,7 @@ def collect(settings: Settings, result: dict[str, Any], seconds: float) -> dict[
         "seed": settings.seed,
         "clients": [client_row(by_id[name]) for name in settings.ids],
     }
-    (settings.out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+    files.summary.write_text(json.dumps(summary, indent=1) + "\n")
     return summary
 
 

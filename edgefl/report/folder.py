@@ -13,6 +13,9 @@ from typing import Any
 
 from edgefl.errors import ConfigError, StateError
 from edgefl.runs.directory import read_json
+from edgefl.storage.aggregator_directory import AggregatorFiles
+from edgefl.storage.demo_directory import DemoFiles
+from edgefl.storage.run_directory import RunFiles
 
 Row = Mapping[str, Any]
 SIMULATION = "simulation"
@@ -71,60 +74,60 @@ def read_folder(path: Path) -> Folder:
             f"{path} is no folder; give the --out of `edgefl simulate`, `edgefl demo` or `edgefl aggregator "
             "start`"
         )
-    if (path / "federation.toml").exists() and (path / "summary.json").exists():
-        return _demo(path)
-    if (path / "result.json").exists() or (path / "journal.sqlite").exists():
-        return _aggregator(path)
-    if (path / "run.json").exists() or (path / "rounds.jsonl").exists():
-        return _simulation(path)
-    inside = sorted(
-        child.name for child in path.iterdir() if child.is_dir() and (child / "run.json").exists()
-    )
+    demo = DemoFiles(path)
+    if demo.config.exists() and demo.summary.exists():
+        return _demo(demo)
+    aggregator = AggregatorFiles(path)
+    if aggregator.result.exists() or aggregator.journal.exists():
+        return _aggregator(aggregator)
+    run = RunFiles(path)
+    if run.note.exists() or run.rounds.exists():
+        return _simulation(run)
+    inside = sorted(child.name for child in path.iterdir() if RunFiles(child).note.exists())
     if inside:
         raise ConfigError(
             f"{path} holds runs and is none: {_few(inside)}; give one of them, such as {path / inside[0]}"
         )
     raise ConfigError(
-        f"{path} holds neither run.json nor result.json, so no federation has written there; "
-        "give the --out of `edgefl simulate`, `edgefl demo` or `edgefl aggregator start`"
+        f"{path} holds neither {run.note.name} nor {aggregator.result.name}, so no federation has written "
+        "there; give the --out of `edgefl simulate`, `edgefl demo` or `edgefl aggregator start`"
     )
 
 
-def _simulation(path: Path) -> Folder:
-    note = read_json(path / "run.json")
-    summary = read_json(path / "summary.json") if (path / "summary.json").exists() else {}
+def _simulation(files: RunFiles) -> Folder:
+    note = read_json(files.note)
+    summary = _optional(files.summary) or {}
     config = _mapping(note.get("config"))
     facts = _facts(config, summary) | {
         "command": _safe(note.get("command")),
         "versions": _pairs(note.get("versions")),
         "machine": note.get("machine"),
     }
-    confused, gates = (
-        read_json(path / name) if (path / name).exists() else {} for name in ("confusion.json", "gates.json")
-    )
-    records = read_records(path / "rounds.jsonl")
+    confused = _optional(files.confusion) or {}
+    gates = _optional(files.gates) or {}
+    records = read_records(files.rounds)
     clients = tuple(
         {**row, "confusion": confused.get(row["id"]), "gates": gates.get(row["id"])}
-        for row in _clients(summary, path / "summary.json")
+        for row in _clients(summary, files.summary)
     )
     if not summary:
-        facts["note"] = "the run is not done: there is no summary.json yet; go on with --resume"
+        facts["note"] = f"the run is not done: there is no {files.summary.name} yet; go on with --resume"
     return Folder(
-        path,
+        files.root,
         SIMULATION,
         facts,
         config,
         records,
         clients,
         summary,
-        _optional(path, "clusters"),
-        _optional(path, "layers"),
+        _optional(files.clusters),
+        _optional(files.layers),
     )
 
 
-def _aggregator(path: Path) -> Folder:
-    result = read_json(path / "result.json") if (path / "result.json").exists() else {}
-    note = read_json(path / "run.json") if (path / "run.json").exists() else {}
+def _aggregator(files: AggregatorFiles) -> Folder:
+    result = _optional(files.result) or {}
+    note = _optional(files.note) or {}
     config = {
         "algorithm": result.get("algorithm"),
         "name": result.get("federation"),
@@ -139,33 +142,32 @@ def _aggregator(path: Path) -> Folder:
         "plan": result.get("plan"),
     }
     if not result:
-        facts["note"] = "the federation is not done: there is no result.json yet"
-    records = read_records(path / "rounds.jsonl")
+        facts["note"] = f"the federation is not done: there is no {files.result.name} yet"
+    records = read_records(files.rounds)
     if not records:
         losses = result.get("losses")
         told = losses if isinstance(losses, list) else []
         records = tuple({"round": i + 1, "phase": "", "loss": loss} for i, loss in enumerate(told))
     return Folder(
-        path,
+        files.root,
         AGGREGATOR,
         facts,
         config,
         records,
-        _clients(result, path / "result.json"),
+        _clients(result, files.result),
         result,
-        _optional(path, "clusters"),
+        _optional(files.clusters),
     )
 
 
-def _demo(path: Path) -> Folder:
-    summary = read_json(path / "summary.json")
+def _demo(files: DemoFiles) -> Folder:
+    summary = read_json(files.summary)
     try:
-        told = tomllib.loads((path / "federation.toml").read_text())
+        told = tomllib.loads(files.config.read_text())
     except (OSError, ValueError) as error:
-        raise StateError(
-            f"cannot read {path / 'federation.toml'}: {error}; is this the folder of a demo?"
-        ) from error
-    inner = _aggregator(path / "aggregator") if (path / "aggregator" / "result.json").exists() else None
+        raise StateError(f"cannot read {files.config}: {error}; is this the folder of a demo?") from error
+    aggregator = AggregatorFiles(files.aggregator)
+    inner = _aggregator(aggregator) if aggregator.result.exists() else None
     config = {
         "model": _mapping(told.get("model")),
         "data": {"name": summary.get("dataset")},
@@ -174,11 +176,11 @@ def _demo(path: Path) -> Folder:
     config |= {"algorithm": summary.get("algorithm"), "seed": summary.get("seed")}
     config |= {key: value for key, value in (inner.config.items() if inner else ()) if value is not None}
     facts = {**(inner.facts if inner else {}), **_facts(config, summary), "broker": summary.get("broker")}
-    rows = _clients(summary, path / "summary.json")
+    rows = _clients(summary, files.summary)
     more = {row["id"]: row for row in (inner.clients if inner else ())}
     clients = tuple({**more.get(row["id"], {}), **row} for row in rows)
     return Folder(
-        path,
+        files.root,
         DEMO,
         facts,
         config,
@@ -261,9 +263,8 @@ def _clients(summary: Row, path: Path) -> tuple[Row, ...]:
     return tuple({**row, "id": str(row["id"])} for row in rows)
 
 
-def _optional(path: Path, name: str) -> Row | None:
-    file = path / f"{name}.json"
-    return read_json(file) if file.exists() else None
+def _optional(path: Path) -> Row | None:
+    return read_json(path) if path.exists() else None
 
 
 def _facts(config: Row, summary: Row) -> dict[str, Any]:

@@ -80,9 +80,8 @@ class Stages:
         config = stage.config
         run = RunDirectory(self._out / f"{stage.name}-{config.seed}", config, self._command, resume=True)
         self._runs[stage.name] = run
-        done = run.path / "summary.json"
-        if done.exists():
-            return {**read_json(done), "records": run.records()}
+        if run.files.summary.exists():
+            return {**read_json(run.files.summary), "records": run.records()}
         self._telling.doing(f"{label}: data, and the plan if it is new")
         shared = self._data(config)
         start: ServerState | None = run.state
@@ -111,7 +110,7 @@ class Stages:
                 plan[0], LiteRTLearner(plan[0]), simulation.state, as_float(dataset.x_test), dataset.y_test
             )
             summary["models"] = {name: figure["accuracy"] for name, figure in figures.items()}
-        run.write("confusion.json", confusions(simulation))
-        run.write("gates.json", gates(simulation))
-        run.write("summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
+        run.write(run.files.confusion, confusions(simulation))
+        run.write(run.files.gates, gates(simulation))
+        run.write(run.files.summary, json.dumps(summary, indent=1, allow_nan=False) + "\n")
         return {**summary, "records": records}

@@ -1,16 +1,4 @@
-"""A run's directory: its plan, a checkpoint after each round, one line a round, and what came out at the end.
-
-run.json                 configuration, command, versions, machine
-plan/                    plan and initial weights
-server_state.safetensors the last checkpoint; clients/ holds what clients keep, held.ROUND.json which models
-    they were sent
-rounds.jsonl             one line a round
-clusters.json            how alike clients were when they were clustered; layers.json what --layers-over asked
-                         for
-confusion.json           by client, which classes its model takes for which; gates.json how its gate weighs
-                         the experts for each class
-summary.json             the result
-"""
+"""Opens the directory of a run: its plan, a checkpoint after each round, one line a round, and its result."""
 
 import json
 import os
@@ -27,16 +15,16 @@ from typing import Any
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError, PlanError, StateError
 from edgefl.plan.spec import Plan, load_plan
-from edgefl.runs.states import REMEDY, FileStates
-from edgefl.server.initial import decode_initial
+from edgefl.runs.states import FileStates
+from edgefl.server.initial import INITIAL, decode_initial
 from edgefl.simulation.simulate import Record
 from edgefl.storage.checkpoint import decode_server_state, encode_server_state
+from edgefl.storage.run_directory import REMEDY, RunFiles
 from edgefl.system.files import parse_json, write_errors, write_state
 from edgefl.system.host import machine
 from edgefl.types import ServerState, Weights
 
 CHECKPOINT_S = 2.0
-INITIAL = "initial.safetensors"
 PACKAGES = ("edgefl-tinyml", "tensorflow", "keras", "ai-edge-litert", "numpy", "scikit-learn")
 
 
@@ -48,9 +36,9 @@ class RunDirectory:
     """
 
     def __init__(self, path: Path, config: FederationConfig, command: str, *, resume: bool) -> None:
-        self.path = path
+        self.files = RunFiles(path)
         wanted = json.loads(json.dumps(asdict(config)))
-        if (path / "run.json").exists():
+        if self.files.note.exists():
             self._check(wanted, resume)
         elif path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise ConfigError(
@@ -65,13 +53,13 @@ class RunDirectory:
                 "machine": machine(),
                 "started": time.strftime("%Y-%m-%d %H:%M:%S"),
             }
-            self.write("run.json", json.dumps(note, indent=1) + "\n")
+            self.write(self.files.note, json.dumps(note, indent=1) + "\n")
         self.state = self.load_state()
-        (path / "clients").mkdir(exist_ok=True)
+        self.files.clients.mkdir(exist_ok=True)
         self._last = 0 if self.state is None else self.state.round - 1
-        self.states = FileStates(path / "clients", self._last)
+        self.states = FileStates(self.files, self._last)
         self.held: dict[str, list[str]] = (
-            read_json(self._held(self._last)) if self._held(self._last).exists() else {}
+            read_json(held) if (held := self.files.held(round=self._last)).exists() else {}
         )
         self._trim()
         self._saved = time.monotonic()
@@ -79,43 +67,39 @@ class RunDirectory:
     def _check(self, wanted: Mapping[str, Any], resume: bool) -> None:
         if not resume:
             raise ConfigError(
-                f"{self.path} holds a run; go on with it by --resume, give another --out, or remove it"
+                f"{self.files.root} holds a run; go on with it by --resume, give another --out, or remove it"
             )
         before = self.note()["config"]
         if not isinstance(before, dict):
             raise StateError(
-                f"{self.path / 'run.json'} holds no configuration; give another --out, or remove {self.path}"
+                f"{self.files.note} holds no configuration; give another --out, or remove {self.files.root}"
             )
         # an older version did not know all keys, and did what their defaults say
         before = {**json.loads(json.dumps(asdict(FederationConfig()))), **before}
         other = [key for key in wanted if wanted[key] != before.get(key) and key != "rounds"]
         if other:
             raise ConfigError(
-                f"{self.path} holds a run with another {other[0]} ({before.get(other[0])}); give another "
-                "--out"
+                f"{self.files.root} holds a run with another {other[0]} ({before.get(other[0])}); give "
+                "another --out"
             )
 
     def note(self) -> dict[str, Any]:
-        """Return what run.json says: config, command, versions, machine; each None when it is not there."""
+        """Return the note of the run: config, command, versions, machine; None for a missing one."""
         return {
             "config": None,
             "command": None,
             "versions": None,
             "machine": None,
-            **read_json(self.path / "run.json"),
+            **read_json(self.files.note),
         }
 
-    def write(self, name: str, text: str) -> Path:
-        """Write a text file atomically and return its path; StateError when the disk does not take it."""
-        self._write(name, text.encode())
-        return self.path / name
-
-    def _write(self, name: str, content: bytes) -> None:
-        write_state(self.path / name, content, remedy=REMEDY)
+    def write(self, path: Path, text: str) -> None:
+        """Write a text file of the run; StateError when the disk refuses it."""
+        write_state(path, text.encode(), remedy=REMEDY)
 
     def load_state(self) -> ServerState | None:
         """Return the last checkpoint's state; None before the first."""
-        path = self.path / "server_state.safetensors"
+        path = self.files.server_state
         if not path.exists():
             return None
         try:
@@ -125,41 +109,38 @@ class RunDirectory:
 
     def plan(self) -> tuple[Plan, Weights] | None:
         """Return the run's plan and initial weights; None before they are built."""
-        initial = self.path / "plan" / INITIAL
+        initial = self.files.plan / INITIAL
         if not initial.exists():
             return None
         try:
-            plan = load_plan(self.path / "plan")
+            plan = load_plan(self.files.plan)
         except PlanError as error:
-            raise PlanError(f"{self.path / 'plan'}: {error}") from error
+            raise PlanError(f"{self.files.plan}: {error}") from error
         return plan, decode_initial(initial.read_bytes(), plan.spec, str(initial))
 
     def records(self) -> list[dict[str, Any]]:
         """Return one record a round, first to last."""
-        path = self.path / "rounds.jsonl"
+        path = self.files.rounds
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def _trim(self) -> None:
         """Drop the lines of rounds after the checkpoint: they are played again, to the same end."""
-        path = self.path / "rounds.jsonl"
+        path = self.files.rounds
         lines = path.read_text(errors="replace").splitlines(keepends=True) if path.exists() else []
         try:
             rounds = [int(json.loads(line)["round"]) for line in lines if line.endswith("\n")]
         except (ValueError, KeyError, TypeError) as error:
             raise StateError(
-                f"{path} is damaged: {error!r}; give another --out, or remove {self.path}"
+                f"{path} is damaged: {error!r}; give another --out, or remove {self.files.root}"
             ) from error
         kept = [round for round in rounds if round <= self._last]
         if kept != list(range(self._last - len(kept) + 1, self._last + 1)) or (self._last and not kept):
             raise StateError(
                 f"{path} lacks rounds, expected all to {self._last}; give another --out, or remove "
-                f"{self.path}"
+                f"{self.files.root}"
             )
         if len(kept) < len(lines):
-            self.write("rounds.jsonl", "".join(lines[: len(kept)]))
-
-    def _held(self, round: int) -> Path:
-        return self.path / f"held.{round}.json"
+            self.write(path, "".join(lines[: len(kept)]))
 
     def save_round(
         self, state: ServerState, record: Record, held: Mapping[str, list[str]], *, last: bool
@@ -173,28 +154,27 @@ class RunDirectory:
             if name != "likeness" and (name != "measured" or value)
         }
         if record.likeness is not None:
-            self.write("clusters.json", json.dumps(record.likeness, allow_nan=False) + "\n")
+            self.write(self.files.clusters, json.dumps(record.likeness, allow_nan=False) + "\n")
         due = last or time.monotonic() - self._saved >= CHECKPOINT_S
-        rounds = self.path / "rounds.jsonl"
-        with write_errors(rounds, REMEDY), rounds.open("a") as file:
+        path = self.files.rounds
+        with write_errors(path, REMEDY), path.open("a") as file:
             file.write(json.dumps(line, allow_nan=True) + "\n")
             if due:  # a checkpoint must not outlive the lines of its rounds
                 file.flush()
                 os.fsync(file.fileno())
         if due:
-            self.write(
-                self._held(record.round).name, json.dumps(held)
-            )  # before the state, which it belongs to
-            self._write("server_state.safetensors", encode_server_state(state))
+            # before the state, which it belongs to
+            self.write(self.files.held(round=record.round), json.dumps(held))
+            write_state(self.files.server_state, encode_server_state(state), remedy=REMEDY)
             self.states.keep()
-            self._held(self._last).unlink(missing_ok=True)
+            self.files.held(round=self._last).unlink(missing_ok=True)
             self._last = record.round
             self._saved = time.monotonic()
         self.states.at(state.round)
 
     def free(self) -> int:
         """Return the free bytes of its disk."""
-        return shutil.disk_usage(self.path).free
+        return shutil.disk_usage(self.files.root).free
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -1,9 +1,6 @@
-"""The state of each simulated client as `edgefl export --state` reads it, in `mixtures/CLIENT/` of the run.
+"""The state of each simulated client as `edgefl export --state` reads it: a device directory in the run.
 
-plan                  a link to the run's plan
-shard.npz             the client's samples, as they were shared out
-device.json           id, federation, seed, where the samples lie
-mixture.safetensors   the mixture; written last
+Its plan is a link to the run's plan. The mixture is written last.
 """
 
 from pathlib import Path
@@ -11,22 +8,19 @@ from pathlib import Path
 from edgefl.config import FederationConfig
 from edgefl.data.npz import save_shard
 from edgefl.plan.spec import Plan
-from edgefl.runs.states import REMEDY
-from edgefl.storage.device_directory import DEVICE, PLAN, encode_note, save_mixture
+from edgefl.storage.device_directory import DeviceFiles, encode_note, save_mixture
+from edgefl.storage.run_directory import REMEDY, RunFiles
 from edgefl.system.files import SECRET, write_errors, write_state
 from edgefl.types import Mixture, Shard
 
-DIRECTORY = "mixtures"
-SHARD = "shard.npz"
-
 
 def keep_state(
-    run: Path, plan: Plan, config: FederationConfig, client_id: str, mixture: Mixture, shard: Shard
+    run: RunFiles, plan: Plan, config: FederationConfig, client_id: str, mixture: Mixture, shard: Shard
 ) -> Path:
     """Write one client's state and return its directory.
 
     Args:
-        run: The run's directory, which holds the plan.
+        run: The files of the run, which hold the plan.
         plan: The run's plan.
         config: The federation's configuration.
         client_id: Names the directory.
@@ -36,13 +30,13 @@ def keep_state(
     Raises:
         StateError: The disk does not take a file.
     """
-    state = run / DIRECTORY / client_id
-    note = {"data": SHARD, "id": client_id, "federation": config.name, "seed": config.seed}
-    with write_errors(state, REMEDY):
-        state.mkdir(parents=True, exist_ok=True)
-        if not (state / PLAN).is_symlink():
-            (state / PLAN).symlink_to(Path("..", "..", PLAN), target_is_directory=True)
-        save_shard(state / SHARD, shard)
-    write_state(state / DEVICE, encode_note(note), SECRET, REMEDY)
+    state = DeviceFiles(run.mixture(client=client_id))
+    note = {"data": state.shard.name, "id": client_id, "federation": config.name, "seed": config.seed}
+    with write_errors(state.root, REMEDY):
+        state.root.mkdir(parents=True, exist_ok=True)
+        if not state.plan.is_symlink():
+            state.plan.symlink_to(Path("..", "..", run.plan.name), target_is_directory=True)
+        save_shard(state.shard, shard)
+    write_state(state.note, encode_note(note), SECRET, REMEDY)
     save_mixture(state, plan, mixture, REMEDY)
-    return state
+    return state.root

@@ -5,39 +5,42 @@ from pathlib import Path
 
 from edgefl.errors import StateError
 from edgefl.storage.checkpoint import decode_client_state, encode_client_state
+from edgefl.storage.run_directory import REMEDY, RunFiles
 from edgefl.system.files import write_state
 from edgefl.types import ClientState
 
-REMEDY = "free some space, then go on with --resume"
+
+def _parts_of(path: Path) -> tuple[str, str]:
+    client_id, _, round = path.name.removesuffix(".safetensors").rpartition(".")
+    return client_id, round
 
 
 class FileStates(MutableMapping[str, ClientState]):
     """Client id -> state. A state is written beside the one of the last checkpoint; `keep` makes the newest
     ones the checkpoint.
 
-    Files are `ID.ROUND.safetensors`; after a crash, `FileStates(directory, round)` forgets what came after
-    that round.
+    After a crash, `FileStates(files, round)` forgets what came after that round.
     Clients that keep nothing have no file.
     """
 
-    def __init__(self, directory: Path, round: int) -> None:
-        self._directory = directory
+    def __init__(self, files: RunFiles, round: int) -> None:
+        self._files = files
         self._round = round + 1
         self._kept: dict[str, int] = {}
         self._new: dict[str, int] = {}
-        for path in sorted(directory.glob("*.safetensors*")):
-            client_id, _, written = path.name.removesuffix(".safetensors").rpartition(".")
+        for path in sorted(files.clients.glob("*.safetensors*")):
+            client_id, written = _parts_of(path)
             if path.name.startswith(".") or (written.isdecimal() and int(written) > round):
                 path.unlink()  # of after the checkpoint, or half written
             elif written.isdecimal():
                 self._kept[client_id] = max(int(written), self._kept.get(client_id, 0))
-        for path in directory.glob("*.safetensors"):
-            client_id, _, written = path.name.removesuffix(".safetensors").rpartition(".")
+        for path in files.clients.glob("*.safetensors"):
+            client_id, written = _parts_of(path)
             if written.isdecimal() and int(written) < self._kept[client_id]:
                 path.unlink()
 
     def _path(self, client_id: str, round: int) -> Path:
-        return self._directory / f"{client_id}.{round}.safetensors"
+        return self._files.client_state(client=client_id, round=round)
 
     def at(self, round: int) -> None:
         """Say which round's states are written from now on."""

@@ -19,6 +19,7 @@ from edgefl.runs.directory import read_json
 from edgefl.runs.metrics import Spread, global_test, local_test, spread
 from edgefl.simulation.clients import ClientResult
 from edgefl.simulation.simulate import Simulation
+from edgefl.storage.run_directory import RunFiles
 
 FIGURES = {
     "accuracy": "own held-out samples",
@@ -139,8 +140,8 @@ def gates(simulation: Simulation) -> str:
 
 
 def read_summary(run: Path) -> dict[str, Any]:
-    """Read a run's summary.json; StateError when it is missing, damaged or none."""
-    path = run / "summary.json"
+    """Read the summary of a run; StateError when it is missing, damaged or none."""
+    path = RunFiles(run).summary
     found = read_json(path)
     lacking = [key for key in _KEYS if key not in found]
     if lacking:

@@ -1,4 +1,4 @@
-"""What a device keeps of a finished federation, for the export: `device.json`, `plan/` and
+"""The state directory of a device, and what the export reads of it: `device.json`, `plan/` and
 `mixture.safetensors`.
 
 Every file is covered by a digest. The mixture carries its own and the id of its plan, which is the sha256 of
@@ -8,34 +8,63 @@ the whole plan; `device.json` carries its own. So files of different moments, or
 import hashlib
 import json
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from edgefl.errors import EdgeflError, StateError
 from edgefl.plan.spec import Plan, load_plan, save_plan
 from edgefl.storage.checkpoint import decode_stored_mixture, encode_mixture
+from edgefl.storage.directory import Directory, Entry, Series
 from edgefl.system.files import FREE_SPACE, SECRET, write_errors, write_state
 from edgefl.types import Mixture
 
-DEVICE = "device.json"
-MIXTURE = "mixture.safetensors"
-PLAN = "plan"
 DIGEST = "sha256"
 
 
-def save_mixture(directory: Path, plan: Plan, mixture: Mixture, remedy: str = FREE_SPACE) -> None:
+@dataclass(frozen=True)
+class DeviceFiles(Directory):
+    """The files of a device."""
+
+    lock = Entry("lock", "lock of the running device", "device")
+    note = Entry("device.json", "id, federation, seed, source of the samples", "device", is_secret=True)
+    progress = Entry("progress.json", "the last finished round", "device", is_secret=True)
+    progress_before = Entry("progress.before.json", "the round before it", "device", is_secret=True)
+    progress_damaged = Entry(
+        "progress.json.damaged", "progress.json of a first round that a power cut damaged", "device", True
+    )
+    update = Series("update-{sha256}", "encoded update of one of these rounds", "device", is_secret=True)
+    client_state = Series(
+        "client_state-{sha256}", "client state after one of these rounds", "device", is_secret=True
+    )
+    pending_task = Entry(
+        "unsent.json", "task of an update that is not acknowledged", "device", is_secret=True
+    )
+    order = Series("order-{federation}.json", "newest signed run of a federation", "device with --enrol")
+    blobs = Entry("blobs/", "plans and models of the federation, by sha256", "device")
+    plan_trials = Entry("plans.json", "plans that were tried, and which are refused", "device")
+    crash_log = Entry("crash.log", "report of a fatal signal", "device")
+    plan = Entry("plan/", "plan of the mixture", "device")
+    mixture = Entry("mixture.safetensors", "the personal mixture", "device", is_secret=True)
+    export = Entry("model/", "export of the mixture", "device, without --no-export")
+    model = Entry("model/model.tflite", "int8 model of the mixture", "device, without --no-export")
+    shard = Entry("shard.npz", "samples of a simulated client", "edgefl simulate --mixtures", is_secret=True)
+    field_figures = Entry("field.json", "figures of the firmware in use", "edgefl export drift", True)
+    paused = Entry("paused", "pauses the device", "edgefl device pause")
+
+
+def save_mixture(files: DeviceFiles, plan: Plan, mixture: Mixture, remedy: str = FREE_SPACE) -> None:
     """Write a mixture with the id of its plan; StateError with the remedy when the disk refuses it."""
-    write_state(directory / MIXTURE, encode_mixture(mixture, plan.id), SECRET, remedy)
+    write_state(files.mixture, encode_mixture(mixture, plan.id), SECRET, remedy)
 
 
-def save_personal(directory: Path, plan: Plan, mixture: Mixture) -> None:
+def save_personal(files: DeviceFiles, plan: Plan, mixture: Mixture) -> None:
     """Write a plan and its mixture; StateError when the disk refuses them."""
-    with write_errors(directory / PLAN):
-        save_plan(plan, directory / PLAN)
-    save_mixture(directory, plan, mixture)
+    with write_errors(files.plan):
+        save_plan(plan, files.plan)
+    save_mixture(files, plan, mixture)
 
 
-def load_personal(directory: Path) -> tuple[Plan, Mixture, bool]:
+def load_personal(files: DeviceFiles) -> tuple[Plan, Mixture, bool]:
     """Read what `save_personal` wrote.
 
     Returns:
@@ -44,20 +73,20 @@ def load_personal(directory: Path) -> tuple[Plan, Mixture, bool]:
     Raises:
         StateError: A file is missing or damaged, or plan and mixture do not belong together.
     """
-    path = directory / MIXTURE
     try:
-        stored = decode_stored_mixture(path.read_bytes())
+        stored = decode_stored_mixture(files.mixture.read_bytes())
     except OSError as error:
         raise StateError(
-            f"{directory} holds no mixture yet: {error}; it is made when the federation ends"
+            f"{files.root} holds no mixture yet: {error}; it is made when the federation ends"
         ) from error
     except EdgeflError as error:
-        raise StateError(f"{path}: {error}") from error
-    plan = load_plan(directory / PLAN)
+        raise StateError(f"{files.mixture}: {error}") from error
+    plan = load_plan(files.plan)
     if stored.plan_id and stored.plan_id != plan.id:
         raise StateError(
-            f"{directory / PLAN} is damaged, or of another federation: its sha256 is {plan.id}, expected "
-            f"{stored.plan_id} by {MIXTURE}; copy the directory again, or let the device personalize again"
+            f"{files.plan} is damaged, or of another federation: its sha256 is {plan.id}, expected "
+            f"{stored.plan_id} by {files.mixture.name}; copy the directory again, or let the device "
+            "personalize again"
         )
     return plan, stored.mixture, bool(stored.plan_id)
 

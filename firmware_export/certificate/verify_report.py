@@ -11,6 +11,7 @@ import numpy as np
 
 from edgefl.data.sources import DataSource, load_source
 from edgefl.errors import ExportError, StateError
+from edgefl.storage.demo_directory import DemoFiles
 from edgefl.types import Shard
 from firmware_export.certificate.bundle import MODEL, MODEL_FLOAT, NOTE
 from firmware_export.certificate.certificate import NAME
@@ -78,7 +79,7 @@ def _accuracies(model: bytes, model_float: bytes, shard: Shard, note: dict[str, 
 def _shard(folder: Path, note: dict[str, Any], source: DataSource | None) -> tuple[Shard | None, str]:
     if source is not None:
         return load_source(source, seed=int(note["seed"])), ""
-    state = folder.resolve().parent.parent / "devices" / folder.resolve().name
+    state = DemoFiles(folder.resolve().parent.parent).device(client=folder.resolve().name)
     try:
         return read_state(state).shard(), ""
     except StateError:

@@ -8,12 +8,9 @@ from edgefl.data.sources import DataSource, read_source, source_of_note
 from edgefl.data.split import Split, split_of
 from edgefl.errors import StateError
 from edgefl.plan.spec import Plan
-from edgefl.storage.device_directory import DEVICE, decode_note, load_personal
+from edgefl.storage.device_directory import DeviceFiles, decode_note, load_personal
+from edgefl.storage.run_directory import RunFiles
 from edgefl.types import Mixture, Shard
-
-RUN = "run.json"
-STATES = "mixtures"
-"""What `edgefl simulate` leaves: the note of a run, and the states of its clients."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +45,9 @@ def read_state(directory: Path, data: DataSource | None = None) -> DeviceState:
     """
     if not directory.is_dir():
         raise StateError(f"no state directory {directory}; give the --state of `edgefl device start`")
+    files = DeviceFiles(directory)
     try:
-        note = decode_note((directory / DEVICE).read_bytes())
+        note = decode_note(files.note.read_bytes())
         seed = int(note["seed"])
         client_id = str(note["id"])
         source = source_of_note(note)
@@ -64,7 +62,7 @@ def read_state(directory: Path, data: DataSource | None = None) -> DeviceState:
         ) from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise StateError(
-            f"{directory / DEVICE} is damaged: {error}; copy it again, or start the device again"
+            f"{files.note} is damaged: {error}; copy it again, or start the device again"
         ) from error
     if source.is_function and data is None:
         raise StateError(
@@ -75,18 +73,20 @@ def read_state(directory: Path, data: DataSource | None = None) -> DeviceState:
         not source.is_function and not Path(source.data).is_absolute()
     ):  # beside the state, as a simulation writes it
         source = replace(source, data=str(directory / source.data))
-    plan, mixture, has_digests = load_personal(directory)
+    plan, mixture, has_digests = load_personal(files)
     return DeviceState(plan, mixture, data or source, seed, client_id, has_digests)
 
 
 def _is_simulation(directory: Path) -> bool:
-    return (directory / RUN).exists() or (directory / STATES).is_dir() or directory.name == STATES
+    run = RunFiles(directory)
+    return run.note.exists() or run.mixtures.is_dir() or directory.name == run.mixtures.name
 
 
 def _name_the_states(directory: Path) -> str:
     """Return the remedy for the directory of a run: which of its directories are states."""
-    home = directory if directory.name == STATES else directory / STATES
-    states = sorted(path.parent for path in home.glob(f"*/{DEVICE}"))
+    mixtures = RunFiles(directory).mixtures
+    home = directory if directory.name == mixtures.name else mixtures
+    states = sorted(path.parent for path in home.glob(f"*/{DeviceFiles.note.name}"))
     if not states:
         return "it keeps no mixtures; add --mixtures --resume to the `edgefl simulate` that made it"
     named = ", ".join(map(str, states[:3])) + (f" and {len(states) - 3} more" if len(states) > 3 else "")

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from edgefl.errors import StateError
 from edgefl.server.rounds import Answer
+from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.wire.messages import Begin
 from edgefl.wire.strict_json import decode_json, encode_json
 
-FILE = "journal.sqlite"
 SCHEMA = """
 create table if not exists session (id text not null, settings text not null, started real not null, done integer not null default 0);
 create table if not exists run (started integer not null);
@@ -82,10 +82,11 @@ class Journal:
     """
 
     def __init__(self, directory: Path) -> None:
-        self._path = directory / FILE
+        files = AggregatorFiles(directory)
+        self._path = files.journal
         with self._errors():
             make_private(directory)
-            self._lock = (directory / "lock").open("a")
+            self._lock = files.lock.open("a")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -129,7 +130,7 @@ class Journal:
         with (
             self._errors(),
             suppress(FileNotFoundError),
-            self._path.with_name(f"{FILE}-wal").open("rb") as log,
+            self._path.with_name(f"{self._path.name}-wal").open("rb") as log,
         ):
             os.fsync(log.fileno())
 
@@ -278,7 +279,7 @@ class Journal:
 
 def holds_federation(directory: Path) -> bool:
     """Whether a federation began in the directory."""
-    if not (directory / FILE).exists():
+    if not AggregatorFiles(directory).journal.exists():
         return False
     with Journal(directory) as journal:
         return journal.started() is not None

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from edgefl.errors import StateError
 from edgefl.privacy.noise import KEY_BYTES
+from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.system.files import SECRET, write_atomic
-
-FILE = "noise.key"
 
 
 def noise_key(out: Path, session: str) -> bytes:
@@ -21,7 +20,7 @@ def noise_key(out: Path, session: str) -> bytes:
     difference, which is why no two sessions share a key. Raises StateError when the file cannot be read or
     written, or is damaged.
     """
-    path = out / FILE
+    path = AggregatorFiles(out).noise_key
     try:
         if not path.exists():
             write_atomic(path, secrets.token_bytes(KEY_BYTES), SECRET)

@@ -9,15 +9,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from edgefl.errors import StateError
+from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.system.files import write_atomic
 from edgefl.wire.topics import CLIENT_ID, check_client_id
-
-PAUSED = "paused"
 
 
 def paused_clients(out: Path) -> frozenset[str]:
     """Return who is paused; nobody when the directory tells of nobody."""
-    place = out / PAUSED
+    place = AggregatorFiles(out).paused
     try:
         return frozenset(path.name for path in place.iterdir() if CLIENT_ID.fullmatch(path.name))
     except FileNotFoundError:
@@ -47,7 +46,8 @@ def check_directory(out: Path) -> None:
 
 
 def _change(out: Path, client_ids: Iterable[str], change: Callable[[Path], None]) -> None:
-    places = [out / PAUSED / check_client_id(client_id) for client_id in client_ids]
+    files = AggregatorFiles(out)
+    places = [files.paused_client(client=check_client_id(client_id)) for client_id in client_ids]
     check_directory(out)
     for place in places:
         try:

@@ -9,10 +9,8 @@ from pathlib import Path
 from edgefl.config import FederationConfig
 from edgefl.errors import PlanError
 from edgefl.plan.spec import Plan, load_plan
-from edgefl.server.initial import decode_initial
+from edgefl.server.initial import INITIAL, decode_initial
 from edgefl.types import Weights
-
-INITIAL = "initial.safetensors"
 
 
 def build_in_child(config_path: Path, directory: Path) -> None:

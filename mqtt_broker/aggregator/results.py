@@ -18,15 +18,12 @@ from edgefl.errors import StateError
 from edgefl.privacy import accountant
 from edgefl.server import rounds
 from edgefl.server.rounds import Round
+from edgefl.storage.aggregator_directory import REMEDY, AggregatorFiles
 from edgefl.storage.checkpoint import decode_server_state, encode_server_state
 from edgefl.system.files import SECRET, write_state
 from edgefl.types import ServerState
 from edgefl.wire.messages import Begin, Summary
 from mqtt_broker.aggregator.journal import Dropped
-
-STATE = "server_state.safetensors"
-RESULT = "result.json"
-REMEDY = "free some space or choose another --out"
 
 
 def dropped_of(closed: Round, paused: Mapping[str, str], unasked: Mapping[str, str] = {}) -> list[Dropped]:
@@ -154,19 +151,20 @@ def reported(round: Round, begin: Begin, count: int) -> str:
 
 def save_state(state: ServerState, out: Path) -> None:
     """Write the server state; StateError when the disk does not take it."""
-    write_state(out / STATE, encode_server_state(state), SECRET, REMEDY)
+    write_state(AggregatorFiles(out).server_state, encode_server_state(state), SECRET, REMEDY)
 
 
 def load_state(out: Path) -> ServerState | None:
     """Return the server state after the last round that was aggregated, None before the first. StateError
     when it is damaged.
     """
+    path = AggregatorFiles(out).server_state
     try:
-        return decode_server_state((out / STATE).read_bytes())
+        return decode_server_state(path.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, StateError) as error:
-        raise StateError(f"cannot read {out / STATE}: {error}; begin anew with --fresh") from error
+        raise StateError(f"cannot read {path}: {error}; begin anew with --fresh") from error
 
 
 def save_result(result: dict[str, Any], out: Path) -> Path:
@@ -175,16 +173,18 @@ def save_result(result: dict[str, Any], out: Path) -> Path:
     json.dump(
         result, text, indent=1, allow_nan=False
     )  # not `dumps`, which holds a string for each number of each client at once
-    write_state(out / RESULT, f"{text.getvalue()}\n".encode(), SECRET, REMEDY)
-    return out / RESULT
+    path = AggregatorFiles(out).result
+    write_state(path, f"{text.getvalue()}\n".encode(), SECRET, REMEDY)
+    return path
 
 
 def load_result(out: Path) -> dict[str, Any]:
     """Return what result.json of a federation that is done says; StateError when it is not there or
     damaged.
     """
+    path = AggregatorFiles(out).result
     try:
-        result: dict[str, Any] = json.loads((out / RESULT).read_bytes())
+        result: dict[str, Any] = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise StateError(f"cannot read {out / RESULT}: {error}; begin anew with --fresh") from error
+        raise StateError(f"cannot read {path}: {error}; begin anew with --fresh") from error
     return result

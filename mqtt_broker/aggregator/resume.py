@@ -12,13 +12,13 @@ from edgefl.algorithms import DONE
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError, LinkError
 from edgefl.server import rounds
+from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.transport.link import Link, Message
 from edgefl.wire.messages import STOPPED, Begin, State
 from edgefl.wire.strict_json import decode_json
 from edgefl.wire.topics import Topics
 from mqtt_broker.aggregator.journal import Journal, Started
-from mqtt_broker.aggregator.results import RESULT, STATE
-from mqtt_broker.aggregator.run_log import FILES, keep_note
+from mqtt_broker.aggregator.run_log import keep_note
 from mqtt_broker.aggregator.spool import Expected, Spool
 
 SETTLE_S = 0.5
@@ -62,8 +62,9 @@ def enter(
                 "--out, begin anew with --fresh, or go on with its own settings"
             )
         return known, True
-    for name in (STATE, RESULT, *FILES):
-        (out / name).unlink(missing_ok=True)
+    files = AggregatorFiles(out)
+    for path in (files.server_state, files.result, files.rounds, files.clusters, files.note):
+        path.unlink(missing_ok=True)
     started = Started(secrets.token_hex(8), json.dumps(settings), time.time())
     keep_note(config, out)
     journal.start(started)

@@ -14,16 +14,11 @@ from edgefl.config import FederationConfig
 from edgefl.plan.spec import PlanSpec
 from edgefl.runs.directory import versions
 from edgefl.runs.summary import finite
+from edgefl.storage.aggregator_directory import REMEDY, AggregatorFiles
 from edgefl.system.files import SECRET, write_errors, write_state
 from edgefl.system.host import machine
 from edgefl.types import ServerState
 from edgefl.wire.messages import Begin, Summary
-from mqtt_broker.aggregator.results import REMEDY
-
-ROUNDS = "rounds.jsonl"
-CLUSTERS = "clusters.json"
-NOTE = "run.json"
-FILES = (ROUNDS, CLUSTERS, NOTE)
 
 
 def keep_round(summary: Summary, begins: Sequence[Begin], out: Path) -> None:
@@ -31,7 +26,7 @@ def keep_round(summary: Summary, begins: Sequence[Begin], out: Path) -> None:
     has two lines.
     """
     told = {name: value for name, value in asdict(summary).items() if name not in ("updates", "ts")}
-    path = out / ROUNDS
+    path = AggregatorFiles(out).rounds
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
     with write_errors(path, REMEDY), open(os.open(path, flags, SECRET), "a") as file:
         file.write(json.dumps(finite(told), allow_nan=False)[:-1] + ', "updates": {')
@@ -49,7 +44,7 @@ def keep_note(config: FederationConfig, out: Path) -> None:
         name: value for name, value in asdict(config).items() if name not in ("broker", "data", "partition")
     }
     note = json.dumps({"config": told, "versions": versions(), "machine": machine()}, indent=1) + "\n"
-    write_state(out / NOTE, note.encode(), SECRET, REMEDY)
+    write_state(AggregatorFiles(out).note, note.encode(), SECRET, REMEDY)
 
 
 def keep_clusters(spec: PlanSpec, after: ServerState, out: Path) -> None:
@@ -59,4 +54,4 @@ def keep_clusters(spec: PlanSpec, after: ServerState, out: Path) -> None:
     found = likeness(spec.algorithm, full_options(spec.algorithm, spec.options), after)
     if found is not None:
         text = json.dumps(finite(found), allow_nan=False) + "\n"
-        write_state(out / CLUSTERS, text.encode(), SECRET, REMEDY)
+        write_state(AggregatorFiles(out).clusters, text.encode(), SECRET, REMEDY)

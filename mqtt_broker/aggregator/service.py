@@ -30,6 +30,7 @@ from edgefl.server import rounds
 from edgefl.server.plausible import left_out
 from edgefl.server.stack import server_stack
 from edgefl.server.staleness import check_rounds
+from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.transport.link import KEEPALIVE_S, Message
 from edgefl.types import ServerState, Weights
 from edgefl.wire.messages import JOINING, STOPPED, Begin, State, Summary
@@ -44,7 +45,6 @@ from mqtt_broker.aggregator.noise_key import noise_key
 from mqtt_broker.aggregator.older_devices import OlderDevices
 from mqtt_broker.aggregator.pauses import paused_clients
 from mqtt_broker.aggregator.results import (
-    RESULT,
     client_rows,
     dropped_of,
     load_result,
@@ -141,7 +141,7 @@ class Aggregator:
                 check_alone(self._link, self._topics, self._session, take_over)
                 if self._started.done:
                     return self._tell_again()
-                self._spool = SharedSpool(self._out / "spool" / self._session)
+                self._spool = SharedSpool(AggregatorFiles(self._out).spool(session=self._session))
                 self._older = OlderDevices(
                     self._link, self._config.name, self._session, self._trust, self._note
                 )
@@ -240,9 +240,9 @@ class Aggregator:
         result = load_result(self._out)
         done = self._state(DONE, self._config.rounds + 1, 0)
         self._link.publish(self._topics.state, self._trust.encode(done), retain=True)
+        path = AggregatorFiles(self._out).result
         self._note(
-            f"this federation is done, its result is {self._out / RESULT}; give another --out, or begin anew "
-            "with --fresh"
+            f"this federation is done, its result is {path}; give another --out, or begin anew with --fresh"
         )
         return result
 

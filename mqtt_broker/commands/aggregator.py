@@ -89,6 +89,7 @@ def start_aggregator(
     from edgefl.security.enrolment import load_enrolment
     from edgefl.security.register import ending_vouchers
     from edgefl.server.staleness import check_rounds
+    from edgefl.storage.aggregator_directory import AggregatorFiles
     from edgefl.wire.messages import Summary
     from edgefl.wire.url import parse_urls, without_password
     from mqtt_broker.aggregator.journal import holds_federation, make_private
@@ -110,9 +111,9 @@ def start_aggregator(
     with Telling() as tell, stoppable():
         try:
             if plan is None and resumed:
-                plan = out / "plan"
+                plan = AggregatorFiles(out).plan
             elif plan is None:
-                plan = out / "plan"
+                plan = AggregatorFiles(out).plan
                 tell.at("looking for the broker")
                 _check_broker(url, security)
                 tell.doing(f"building the plan ({settings.model.name}, {settings.algorithm})")

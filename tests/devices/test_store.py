@@ -10,6 +10,7 @@ from devices.identity import yields_to
 from devices.store import Store
 from edgefl.data.sources import DataSource
 from edgefl.errors import ExportError, StateError
+from edgefl.system.files import write_state
 from edgefl.types import ClientState
 from edgefl.wire.messages import Status
 
@@ -57,14 +58,13 @@ def test_a_progress_of_an_older_version_is_read_and_masked_sessions_outlive_othe
 def test_a_power_cut_before_the_last_step_leaves_the_round_before(tmp_path, monkeypatch):
     store = Store(tmp_path, "pi-1")
     before = finish(store, 1)
-    write = Store._write
 
-    def cut(self, name, content):
-        if name == "progress.json":
+    def cut(path, content, mode):
+        if path.name == "progress.json":
             raise StateError("power cut")
-        write(self, name, content)
+        write_state(path, content, mode)
 
-    monkeypatch.setattr(Store, "_write", cut)
+    monkeypatch.setattr("devices.store.write_state", cut)
     with pytest.raises(StateError):
         finish(store, 2, update=b"half", state=ClientState())
     monkeypatch.undo()

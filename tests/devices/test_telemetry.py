@@ -7,7 +7,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from devices.telemetry import FIELD, MAX_VALUES, field_figures, telemetry
+from devices.telemetry import MAX_VALUES, field_figures, telemetry
+from edgefl.storage.device_directory import DeviceFiles
 from edgefl.wire.messages import Metrics
 from edgefl.wire.strict_json import decode_json, encode_json
 
@@ -49,9 +50,9 @@ def test_numbers_of_numpy_become_plain_and_the_update_metrics_stay_as_they_are()
 def test_figures_of_the_firmware_are_told_where_there_are_any(tmp_path):
     assert field_figures(tmp_path) == {}
     for bad in (b"", b"[1]", b'{"drift_psi": "high"}', b'{"drift_psi": [1]}'):
-        (tmp_path / FIELD).write_bytes(bad)
+        DeviceFiles(tmp_path).field_figures.write_bytes(bad)
         assert field_figures(tmp_path) == {}
-    (tmp_path / FIELD).write_bytes(b'{"drift_psi": 0.5, "drifted": 1}')
+    DeviceFiles(tmp_path).field_figures.write_bytes(b'{"drift_psi": 0.5, "drifted": 1}')
     assert telemetry("pi-1", 1, {"loss": 1.0} | field_figures(tmp_path)).values == {
         "loss": 1.0,
         "drift_psi": 0.5,

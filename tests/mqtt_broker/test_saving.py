@@ -7,10 +7,10 @@ import threading
 import pytest
 
 from edgefl.errors import StateError
+from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.storage.checkpoint import decode_server_state
 from edgefl.types import ServerState
 from mqtt_broker.aggregator import saving
-from mqtt_broker.aggregator.results import STATE
 from mqtt_broker.aggregator.saving import Saving
 
 DEADLINE_S = 40.0
@@ -24,10 +24,10 @@ def test_what_must_be_there_first_the_state_and_then_what_it_frees(how, tmp_path
     freed = threading.Event()
 
     def then():
-        said.append(("then", (tmp_path / STATE).exists()))
+        said.append(("then", AggregatorFiles(tmp_path).server_state.exists()))
         freed.set()
 
-    made = Saving(lambda: said.append(("before", (tmp_path / STATE).exists())))
+    made = Saving(lambda: said.append(("before", AggregatorFiles(tmp_path).server_state.exists())))
     made.wait()
     made.begin(STATE_2, tmp_path, then)
     if how != "after a moment":
@@ -38,7 +38,7 @@ def test_what_must_be_there_first_the_state_and_then_what_it_frees(how, tmp_path
         made.wait()
     assert freed.wait(DEADLINE_S)
     assert said == [("before", False), ("then", True)]
-    assert decode_server_state((tmp_path / STATE).read_bytes()).round == 2
+    assert decode_server_state(AggregatorFiles(tmp_path).server_state.read_bytes()).round == 2
     made.wait()
 
 
@@ -51,4 +51,4 @@ def test_what_goes_wrong_is_told_to_who_waits_and_frees_nothing(tmp_path):
     made.begin(STATE_2, tmp_path, lambda: said.append("then"))
     with pytest.raises(StateError, match="full"):
         made.wait()
-    assert said == [] and not (tmp_path / STATE).exists()
+    assert said == [] and not AggregatorFiles(tmp_path).server_state.exists()

@@ -9,6 +9,8 @@ import click
 
 from edgefl.demo.processes import Children
 from edgefl.demo.run import SCALES, Settings, collect, federate, prepare, table, write_shards
+from edgefl.storage.demo_directory import DemoFiles
+from edgefl.storage.device_directory import DeviceFiles
 from edgefl.system.progress import Telling
 from edgefl.system.signals import Stopped, stoppable
 
@@ -63,9 +65,10 @@ def demo(
     out = out or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")
     settings = Settings(dataset, clients, rounds or SCALES[dataset][0], seed, broker, port, out)
     prepare(out)
+    files = DemoFiles(out)
     started = time.monotonic()
     try:
-        with Telling() as tell, stoppable(), Children(out / "logs", tell) as children:
+        with Telling() as tell, stoppable(), Children(files.logs, tell) as children:
             tell.doing(f"sharing {dataset} out to {clients} clients")
             write_shards(settings)
             tell.at("")
@@ -83,6 +86,6 @@ def demo(
     )
     click.echo(table(summary["clients"]))
     click.echo(
-        f"\nsummary  {out / 'summary.json'}\nmodels   {out / 'clients'}/*/model.tflite\nlogs     "
-        f"{out / 'logs'}"
+        f"\nsummary  {files.summary}\nmodels   {files.clients}/*/{DeviceFiles(out).model.name}\n"
+        f"logs     {files.logs}"
     )

@@ -13,11 +13,10 @@ from edgefl.cli.completion import algorithm_names, known, model_names
 from edgefl.config import FederationConfig, ModelConfig, as_shape, load_config
 from edgefl.errors import ConfigError
 from edgefl.plan.spec import load_plan, save_plan
+from edgefl.server.initial import INITIAL
 from edgefl.system.files import write_atomic
 from edgefl.system.progress import Telling
 from edgefl.system.stderr import quiet_stderr
-
-INITIAL = "initial.safetensors"
 
 
 @click.group()

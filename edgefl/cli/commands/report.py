@@ -11,6 +11,8 @@ from edgefl.errors import ConfigError
 from edgefl.report.chart import Chart, Part
 from edgefl.report.drawing import drawn, form_of, save
 from edgefl.report.folder import Folder, read_folder
+from edgefl.storage.aggregator_directory import AggregatorFiles
+from edgefl.storage.run_directory import RunFiles
 from edgefl.system.files import write_errors, write_state
 
 REMEDY = "free some space, or give another -o"
@@ -72,7 +74,7 @@ def _page(folders: Sequence[Path], out: Path | None, as_json: bool) -> None:
         )
         if out is None:
             return
-    path = out or folders[0] / "report.html"
+    path = out or RunFiles(folders[0]).report
     text = to_html(folder).encode()
     write_state(path, text, remedy=REMEDY)
     click.echo(f"report   {path} ({len(text) / 1e3:,.0f} KB)", err=as_json)
@@ -97,9 +99,9 @@ def _figure(name: str, paths: Sequence[Path], out: Path | None, as_json: bool) -
 def _runs_in(path: Path, algorithms: Sequence[str]) -> list[Folder]:
     """Return the folder itself, or those in it that are runs of one of the algorithms."""
     inside = (
-        sorted(child for child in path.iterdir() if (child / "run.json").exists()) if path.is_dir() else []
+        sorted(child for child in path.iterdir() if RunFiles(child).note.exists()) if path.is_dir() else []
     )
-    if not inside or (path / "run.json").exists() or (path / "result.json").exists():
+    if not inside or RunFiles(path).note.exists() or AggregatorFiles(path).result.exists():
         return [read_folder(path)]
     found = [
         folder for folder in map(read_folder, inside) if not algorithms or folder.algorithm in algorithms

@@ -50,7 +50,7 @@ def _keep_mixtures(run: RunDirectory, config: FederationConfig, shared: Shared) 
         return found[0]
 
     def keep(client_id: str, result: ClientResult) -> ClientResult:
-        keep_state(run.path, plan(), config, client_id, result.mixture, shared.shards[client_id])
+        keep_state(run.files, plan(), config, client_id, result.mixture, shared.shards[client_id])
         return without_mixture(client_id, result)
 
     return keep
@@ -63,7 +63,7 @@ def _keep_layers(run: RunDirectory, config: FederationConfig, shared: Shared, ep
     assert found is not None
     truth = {client: allotment.truth for client, allotment in shared.allotments.items()}
     told = layers.layers_over(LiteRTLearner(found[0]), found[1], shared.shards, epochs, truth, config.seed)
-    run.write("layers.json", json.dumps(told, allow_nan=False) + "\n")
+    run.write(run.files.layers, json.dumps(told, allow_nan=False) + "\n")
 
 
 def _draw(function: Callable[..., None], *arguments: Any) -> bool:
@@ -184,27 +184,27 @@ def simulate(
             records = run.records()
             summary = summarize(config, simulation, records, shared.allotments, shared.test_counts)
             log(len(records), figure_scalars(summary["figures"]))
-    run.write("confusion.json", confusions(simulation))
-    run.write("gates.json", gates(simulation))
+    run.write(run.files.confusion, confusions(simulation))
+    run.write(run.files.gates, gates(simulation))
     summary = {**summary, **{key: run.note()[key] for key in ("command", "versions", "machine")}}
-    run.write("summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
+    run.write(run.files.summary, json.dumps(summary, indent=1, allow_nan=False) + "\n")
     from edgefl.report.plots import plot_run
 
-    drawn = _draw(plot_run, summary, records, out / "run.png")
+    drawn = _draw(plot_run, summary, records, run.files.picture)
     if as_json:
         click.echo(json.dumps(summary, allow_nan=False))
         return
     if mixtures:
-        first = out / "mixtures" / min(simulation.results)
+        first = run.files.mixture(client=min(simulation.results))
         click.echo(
-            f"\n{len(simulation.results)} states in {out / 'mixtures'}: edgefl export --state {first} -o "
+            f"\n{len(simulation.results)} states in {run.files.mixtures}: edgefl export --state {first} -o "
             "model/"
         )
     click.echo(
         "\n"
         + result_table(summary)
-        + f"\n\nsummary  {out / 'summary.json'}"
-        + (f"\npicture  {out / 'run.png'}" if drawn else "")
+        + f"\n\nsummary  {run.files.summary}"
+        + (f"\npicture  {run.files.picture}" if drawn else "")
     )
 
 

@@ -33,6 +33,7 @@ from edgefl.security.secagg.summing import check_secure
 from edgefl.security.secagg.vectors import Shapes, means_of, size_of
 from edgefl.security.trust import Trust
 from edgefl.server.rounds import Round
+from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.wire.chunks import CHUNK_BYTES, chunk_count
 from edgefl.wire.masked import MOST_ATTEMPTS
 from edgefl.wire.messages import Begin
@@ -88,7 +89,7 @@ class MaskedRounds:
         self._trust = trust
         self._introduce = introduce
         self._note = note
-        self._path = directory / "masked.sum"
+        self._path = AggregatorFiles(directory).masked_sum
 
     def play(self, begun: Round, tasks: Tasks, accept: Callable[[Begin], None]) -> tuple[Round, list[Begin]]:
         """Return the round with whose updates are in the sum, and what these said of theirs. `accept`:

@@ -13,11 +13,11 @@ import numpy as np
 from edgefl.errors import StateError, WireError
 from edgefl.security.secagg.masking import Words
 from edgefl.security.secagg.secure_sum import PublicKeys
+from edgefl.storage.aggregator_directory import REMEDY
 from edgefl.system.files import SECRET, parse_json, write_state
 from edgefl.wire.masked import DIGESTS_BYTES
 from edgefl.wire.messages import Begin
 from edgefl.wire.strict_json import decode_json, encode_json
-from mqtt_broker.aggregator.results import REMEDY
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ import pytest
 
 from edgefl.config import parse_config
 from edgefl.plan.spec import save_plan
-from edgefl.runs.directory import INITIAL, RunDirectory
+from edgefl.runs.directory import RunDirectory
+from edgefl.server.initial import INITIAL
 from edgefl.system.files import write_atomic
 from edgefl.wire.tensors import encode_weights
 
@@ -94,8 +95,8 @@ def prepare(tmp_path, built) -> Callable[..., tuple[str, str]]:
         path.write_text(text)
         run = RunDirectory(out, config, "a test", resume=False)
         plan, initial = built(config)
-        save_plan(plan, run.path / "plan")
-        write_atomic(run.path / "plan" / INITIAL, encode_weights(initial))
+        save_plan(plan, run.files.plan)
+        write_atomic(run.files.plan / INITIAL, encode_weights(initial))
         return str(path), str(out)
 
     return make
