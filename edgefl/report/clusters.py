@@ -13,6 +13,7 @@ from edgefl.errors import StateError
 from edgefl.report.chart import Chart, Missing, Part, Section, table
 from edgefl.report.drawing import GROUND, INK, PALETTE, SEQUENTIAL, fixed, shortened
 from edgefl.report.folder import Folder, Row, index, mapping_at, number
+from edgefl.storage.run_directory import RunFiles
 
 Matrix = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -57,7 +58,8 @@ def likeness(told: Row) -> Likeness:
             raise ValueError(f"{len(clients)} clients, a matrix of {matrix.shape}, {len(merges)} merges")
     except (KeyError, TypeError, ValueError) as error:
         raise StateError(
-            f"clusters.json is damaged: {error!r}; simulate again, or remove it for a report without it"
+            f"{RunFiles.clusters.name} is damaged: {error!r}; simulate again, or remove it for a report "
+            "without it"
         ) from error
     return found
 
@@ -165,8 +167,8 @@ def draw_matrix(
 
 
 _NO_CLUSTERS = (
-    "the folder has no clusters.json: it is from before edgefl kept it, the clustering round is not over, "
-    "or there are more than 100 clients; simulate again"
+    f"the folder has no {RunFiles.clusters.name}: it is from before edgefl kept it, the clustering round is not "
+    "over, or there are more than 100 clients; simulate again"
 )
 
 
@@ -225,7 +227,13 @@ def _heat_map(folder: Folder) -> Part:
         "dendrogram."
     )
     return Chart(
-        "likeness", title, said, table(("client", *names), rows, "clusters.json"), draw, height=4.6, note=note
+        "likeness",
+        title,
+        said,
+        table(("client", *names), rows, RunFiles.clusters.name),
+        draw,
+        height=4.6,
+        note=note,
     )
 
 
@@ -265,8 +273,8 @@ def _membership(folder: Folder) -> Part:
     ]
     kept = rounds if len(rounds) <= 60 else rounds[:60]
     cut: list[Any] = [row[: len(kept) + 1] for row in rows]
-    made = table(("client", *(f"round {r}" for r in kept)), cut, "rounds.jsonl")
-    note = "" if kept is rounds else " The table ends after 60 rounds; all are in rounds.jsonl."
+    made = table(("client", *(f"round {r}" for r in kept)), cut, RunFiles.rounds.name)
+    note = "" if kept is rounds else f" The table ends after 60 rounds; all are in {RunFiles.rounds.name}."
     return Chart(
         "membership",
         title,

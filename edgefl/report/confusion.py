@@ -10,6 +10,7 @@ from edgefl.errors import StateError
 from edgefl.report.chart import Chart, Missing, Part, Section, table
 from edgefl.report.drawing import SEQUENTIAL, shortened
 from edgefl.report.folder import SIMULATION, Folder, Row
+from edgefl.storage.run_directory import RunFiles
 
 Counts = NDArray[np.int64]
 MOST_CLIENTS = 12
@@ -117,7 +118,7 @@ def _summed(total: Counts, clients: int) -> Part:
         "confusion",
         "Confusion matrix, all clients",
         f"{said}.",
-        table(head, rows, "confusion.json"),
+        table(head, rows, RunFiles.confusion.name),
         draw,
         height=3.8,
         note="The clients' own models on their own held-out samples, counts summed over clients.",
@@ -154,7 +155,7 @@ def _each(found: dict[str, Counts]) -> Part:
         if len(found) > len(shown)
         else ""
     )
-    made = table(("client", "true class", "predicted", "samples"), cells, "confusion.json")
+    made = table(("client", "true class", "predicted", "samples"), cells, RunFiles.confusion.name)
     return Chart(
         "confusions",
         "Confusion matrix of each client",

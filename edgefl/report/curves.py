@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from edgefl.report.chart import Chart, Missing, Part, Section, table
 from edgefl.report.drawing import DASHES, PALETTE, colour
 from edgefl.report.folder import AGGREGATOR, DEMO, SIMULATION, Folder, Row, mapping_at, number
+from edgefl.storage.aggregator_directory import AggregatorFiles
+from edgefl.storage.run_directory import RunFiles
 
 Rounds = NDArray[np.int64]
 Vector = NDArray[np.float64]
@@ -139,7 +141,7 @@ def _loss(folder: Folder) -> Part:
         "loss",
         "Training loss",
         said,
-        table(("round", "loss"), rows, "rounds.jsonl"),
+        table(("round", "loss"), rows, RunFiles.rounds.name),
         draw,
         note="Mean over the samples of the round's clients.",
     )
@@ -195,7 +197,9 @@ def _band_table(band: Band) -> Any:
         (int(r), *(round(100 * float(v), 3) for v in each))
         for r, *each in zip(band.rounds, band.mean, band.p10, band.p90, strict=True)
     ]
-    return table(("round", "mean, per cent", "10th percentile", "90th percentile"), rows, "rounds.jsonl")
+    return table(
+        ("round", "mean, per cent", "10th percentile", "90th percentile"), rows, RunFiles.rounds.name
+    )
 
 
 def _models(folder: Folder) -> tuple[Part, ...]:
@@ -222,7 +226,7 @@ def _models(folder: Folder) -> tuple[Part, ...]:
             "models",
             "The server's models on the common test set",
             f"Accuracy in the last evaluated round, per cent: {last}.",
-            table(("model", "round", "accuracy, per cent"), rows, "rounds.jsonl"),
+            table(("model", "round", "accuracy, per cent"), rows, RunFiles.rounds.name),
             draw,
         ),
     )
@@ -232,7 +236,8 @@ def _bytes(folder: Folder) -> Part:
     rounds, up, down = cumulated_bytes(folder.records)
     if not len(rounds):
         why = (
-            "the aggregator of this folder wrote no rounds.jsonl, which this version of edgefl does"
+            f"the aggregator of this folder wrote no {AggregatorFiles.rounds.name}, which this version of "
+            "edgefl does"
             if folder.kind != "simulation"
             else "no round is done"
         )
@@ -255,7 +260,7 @@ def _bytes(folder: Folder) -> Part:
         "bytes",
         "Traffic",
         said,
-        table(("round", "bytes up so far", "bytes down so far"), rows, "rounds.jsonl"),
+        table(("round", "bytes up so far", "bytes down so far"), rows, RunFiles.rounds.name),
         draw,
         note=_TOGETHER if folder.kind == SIMULATION else _PUBLISHED,
     )
@@ -285,7 +290,7 @@ def _against(folder: Folder) -> Part:
         "against",
         title,
         said,
-        table(("bytes so far", "round", "mean accuracy, per cent"), rows, "rounds.jsonl"),
+        table(("bytes so far", "round", "mean accuracy, per cent"), rows, RunFiles.rounds.name),
         draw,
     )
 

@@ -11,6 +11,8 @@ from edgefl.report.drawing import PALETTE, colour, shortened
 from edgefl.report.folder import SIMULATION, Folder, Row, number, values
 from edgefl.report.plots import draw_cdf
 from edgefl.runs.metrics import cdf
+from edgefl.storage.aggregator_directory import AggregatorFiles
+from edgefl.storage.run_directory import RunFiles
 
 Vector = NDArray[np.float64]
 MODELS = {
@@ -86,7 +88,7 @@ def _cdf(folder: Folder) -> Part:
         "cdf",
         title,
         f"{said}.",
-        table(("client", *found), rows, "summary.json"),
+        table(("client", *found), rows, RunFiles.summary.name),
         draw,
         height=3.4,
         note="The share of clients whose accuracy is at most that; further to the right is better.",
@@ -139,7 +141,9 @@ def _int8(folder: Folder) -> Part:
         "int8",
         title,
         said,
-        table(("client", "float, per cent", "int8, per cent", "points lost"), rows, "result.json"),
+        table(
+            ("client", "float, per cent", "int8, per cent", "points lost"), rows, AggregatorFiles.result.name
+        ),
         draw,
         height=height,
     )

@@ -10,6 +10,7 @@ from edgefl.errors import StateError
 from edgefl.report.chart import Chart, Missing, Part, Section, table
 from edgefl.report.drawing import GROUND, PALETTE, grey, shortened
 from edgefl.report.folder import SIMULATION, Folder, Row, mapping_at, number
+from edgefl.storage.run_directory import RunFiles
 
 Matrix = NDArray[np.float64]
 KINDS = {
@@ -109,7 +110,7 @@ def _bars(folder: Folder, kind: str) -> Part | None:
         kind,
         title,
         f"Mean over {len(ids)} clients, per cent: {means}.",
-        table(("client", *experts), rows, "summary.json"),
+        table(("client", *experts), rows, RunFiles.summary.name),
         draw,
         height=min(2.0 + 0.16 * len(ids), 6.0),
         note=f"{KINDS[kind][0].upper()}{KINDS[kind][1:]}.",
@@ -125,7 +126,7 @@ def class_weights(clients: Sequence[Row]) -> tuple[list[int], Matrix]:
     """
     told = [row for client in clients for row in _rows(client)]
     if len({len(row) for row in told}) > 1:
-        raise StateError("gates.json holds rows of several lengths; simulate again")
+        raise StateError(f"{RunFiles.gates.name} holds rows of several lengths; simulate again")
     rows = np.array(told, np.float64).reshape(-1, max(map(len, told), default=2))
     classes = sorted({int(row[0]) for row in rows})
     return classes, np.array(
@@ -178,7 +179,7 @@ def by_class(folder: Folder, name: str = "gate-class", title: str = "Gate by cla
     rows: list[Any] = [
         (label, *(round(float(v), 4) for v in row)) for label, row in zip(classes, found, strict=True)
     ]
-    made = table(("class", *(f"expert {k}" for k in experts)), rows, "gates.json")
+    made = table(("class", *(f"expert {k}" for k in experts)), rows, RunFiles.gates.name)
     return Chart(
         name,
         title,

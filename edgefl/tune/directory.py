@@ -23,6 +23,9 @@ from edgefl.tune.space import Options
 from edgefl.tune.stages import STAGES, Stage
 from edgefl.types import ServerState
 
+TUNE = "tune.json"
+FEDERATION = "federation.toml"
+
 
 @dataclass(frozen=True)
 class Found:
@@ -44,8 +47,8 @@ class TuneDirectory:
     def __init__(self, path: Path, config: FederationConfig) -> None:
         self.path = path
         wanted = json.loads(json.dumps(asdict(config)))
-        if (path / "tune.json").exists():
-            before = read_json(path / "tune.json").get("config")
+        if (path / TUNE).exists():
+            before = read_json(path / TUNE).get("config")
             if before != wanted:
                 raise ConfigError(
                     f"{path} holds the search of another configuration; give another --out, or remove it"
@@ -55,7 +58,7 @@ class TuneDirectory:
                 f"{path} is in use, expected a new or empty directory; give another --out, or remove it"
             )
         else:
-            self._write("tune.json", json.dumps({"config": wanted}, indent=1).encode())
+            self._write(TUNE, json.dumps({"config": wanted}, indent=1).encode())
 
     def _write(self, name: str, content: bytes) -> None:
         write_state(self.path / name, content, remedy="free some space, then run the same command again")
@@ -95,8 +98,8 @@ class TuneDirectory:
 
     def save_federation(self, text: str) -> Path:
         """Write federation.toml and return its path."""
-        self._write("federation.toml", text.encode())
-        return self.path / "federation.toml"
+        self._write(FEDERATION, text.encode())
+        return self.path / FEDERATION
 
 
 def _experts(given: Options) -> str:

@@ -20,6 +20,7 @@ from edgefl.report.figures.common import (
 )
 from edgefl.report.folder import Folder, index, mapping_at, number, values
 from edgefl.runs.metrics import cdf
+from edgefl.storage.run_directory import RunFiles
 
 MODELS = {
     "MoE": "mixture",
@@ -29,7 +30,7 @@ MODELS = {
     "Local": "local",
 }
 WAYS = {False: "no exploration", True: "epsilon-greedy"}
-_WHERE = "the runs' summary.json"
+_WHERE = f"the runs' {RunFiles.summary.name}"
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from edgefl.report.curves import client_values, whole
 from edgefl.report.drawing import DASHES, PALETTE, shortened
 from edgefl.report.figures.common import options, sorted_values
 from edgefl.report.folder import Folder, index, labels, number
+from edgefl.storage.run_directory import RunFiles
 
 Matrix = NDArray[np.float64]
 MOST_EPOCHS = 5
@@ -29,7 +30,7 @@ def layer_maps(folder: Folder) -> tuple[list[int], list[str], dict[str, Matrix]]
     """
     told = folder.layers
     if told is None:
-        raise ConfigError(f"{folder.path} has no layers.json; simulate with --layers-over 4, say")
+        raise ConfigError(f"{folder.path} has no {RunFiles.layers.name}; simulate with --layers-over 4, say")
     try:
         clients = [str(client) for client in told["clients"]]
         epochs = [int(epoch) for epoch in told["epochs"]]
@@ -43,7 +44,7 @@ def layer_maps(folder: Folder) -> tuple[list[int], list[str], dict[str, Matrix]]
         order = np.lexsort((clients, told["truth"]))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StateError(
-            f"{folder.path / 'layers.json'} is damaged: {error!r}; simulate again with --layers-over"
+            f"{RunFiles(folder.path).layers} is damaged: {error!r}; simulate again with --layers-over"
         ) from error
     found = {"other layers": np.mean(others, axis=0)} if others else {}
     found["dense layers"] = dense
@@ -94,7 +95,7 @@ def heat_maps(folders: Sequence[Folder]) -> Chart:
         "clustered-3",
         "How alike layers are",
         said,
-        table(head, rows, "layers.json"),
+        table(head, rows, RunFiles.layers.name),
         draw,
         1.6 + 1.5 * columns,
         0.4 + 1.55 * len(lines),
@@ -161,7 +162,7 @@ def pair_lines(folders: Sequence[Folder]) -> Chart:
         "clustered-4",
         "Similarity of dense layers",
         said,
-        table(("run", "pair", "epoch", "cosine similarity"), rows, "layers.json"),
+        table(("run", "pair", "epoch", "cosine similarity"), rows, RunFiles.layers.name),
         draw,
         6.6,
         0.5 + 2.3 * len(every),
@@ -246,7 +247,7 @@ def _over_rounds(
         figure_name,
         title,
         f"In the last round, {said}.",
-        table(head, rows, "rounds.jsonl"),
+        table(head, rows, RunFiles.rounds.name),
         draw,
         3.9 * len(tasks) + 0.6,
         3.3,

@@ -14,6 +14,7 @@ from edgefl.report.drawing import DASHES, PALETTE, grey, shortened
 from edgefl.report.figures.common import options
 from edgefl.report.folder import Folder, Row, index, mapping_at, number
 from edgefl.report.gates import by_class
+from edgefl.storage.run_directory import RunFiles
 
 Matrix = NDArray[np.float64]
 WINDOW = 10
@@ -91,7 +92,7 @@ def divergence(folders: Sequence[Folder]) -> Chart:
         "fedmix-1",
         "Gradient divergence",
         f"Gradient divergence, 0 aligned: {said}.",
-        table(("run", "round", "divergence"), rows, "rounds.jsonl"),
+        table(("run", "round", "divergence"), rows, RunFiles.rounds.name),
         draw,
         4.7,
         3.2,
@@ -161,7 +162,7 @@ def permutations(folders: Sequence[Folder]) -> Chart:
         "fedmix-7",
         "Permutations found",
         said,
-        table(head, rows, "rounds.jsonl"),
+        table(head, rows, RunFiles.rounds.name),
         draw,
         5.0,
         1.4 + 0.16 * len(clients),
@@ -183,7 +184,7 @@ def q_by_round(records: Sequence[Row], most: int = PANELS) -> dict[int, Matrix]:
         ):
             raise ValueError("q of several shapes")
     except (TypeError, ValueError) as error:
-        raise StateError(f"rounds.jsonl is damaged: {error!r}; simulate again") from error
+        raise StateError(f"{RunFiles.rounds.name} is damaged: {error!r}; simulate again") from error
     if not known:
         return {}
     rounds = np.array(sorted(known))
@@ -235,7 +236,7 @@ def specialization(folders: Sequence[Folder]) -> Chart:
         "fedmix-14",
         "Experts specialize",
         said,
-        table(head, rows, "rounds.jsonl"),
+        table(head, rows, RunFiles.rounds.name),
         draw,
         1.0 + 1.05 * len(found),
         3.0,

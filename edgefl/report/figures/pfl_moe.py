@@ -13,10 +13,11 @@ from edgefl.report.curves import model_lines, whole
 from edgefl.report.drawing import DASHES, INK, PALETTE
 from edgefl.report.figures.common import data_name, needed, sorted_values
 from edgefl.report.folder import Folder, values
+from edgefl.storage.run_directory import RunFiles
 
 Vector = NDArray[np.float64]
 TESTS = {"expected": "local test", "global": "global test"}
-_WHERE = "the runs' summary.json"
+_WHERE = f"the runs' {RunFiles.summary.name}"
 _DIRICHLET = "simulate with the partition dirichlet"
 
 
@@ -158,7 +159,7 @@ def federation(folders: Sequence[Folder]) -> Chart:
         "pfl-moe-2",
         "FedAvg over rounds",
         f"Per cent. {said}.",
-        table(head, rows, "rounds.jsonl"),
+        table(head, rows, RunFiles.rounds.name),
         draw,
         3.6 * len(panels) + 0.8,
         3.2,

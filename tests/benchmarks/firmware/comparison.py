@@ -14,6 +14,7 @@ from typing import Any
 from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig
 from edgefl.errors import EdgeflError
 from edgefl.storage.checkpoint import encode_mixture
+from edgefl.storage.device_directory import DeviceFiles
 from edgefl.system.files import SECRET, write_atomic
 from edgefl.system.host import machine
 
@@ -115,16 +116,17 @@ def train(graph: Graph, data: str, state: Path) -> None:
     shards = list(make_shards(dataset, PartitionConfig("dirichlet", 2), SEED).values())
     plan, initial = build_plan(config)
     made = simulate(plan, initial, {f"client{i}": shard for i, shard in enumerate(shards)}, config)
-    save_plan(plan, state / "plan")
-    write_atomic(state / "mixture.safetensors", encode_mixture(made.mixtures["client0"]), SECRET)
-    save_shard(state / "shard.npz", shards[0])
+    files = DeviceFiles(state)
+    save_plan(plan, files.plan)
+    write_atomic(files.mixture, encode_mixture(made.mixtures["client0"]), SECRET)
+    save_shard(files.shard, shards[0])
     note = {
-        "data": str((state / "shard.npz").resolve()),
+        "data": str(files.shard.resolve()),
         "id": "client0",
         "federation": config.name,
         "seed": SEED,
     }
-    write_atomic(state / "device.json", json.dumps(note).encode(), SECRET)
+    write_atomic(files.note, json.dumps(note).encode(), SECRET)
 
 
 def _row(graph: Graph, certificate: dict[str, Any], peers: dict[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,8 @@ from edgefl.algorithms import PERSONALIZE, full_options
 from edgefl.errors import EdgeflError
 from edgefl.plan.spec import Plan, save_plan
 from edgefl.security.enrolment import load_enrolment, tls_context
+from edgefl.server.initial import INITIAL
+from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.system.host import peak_rss_mb
 from edgefl.transport.link import Link, Message
 from edgefl.wire.messages import Summary
@@ -71,7 +73,7 @@ def write_plan(directory: Path, model_bytes: int) -> int:
     save_plan(Plan(spec, b"", b""), directory)
     rng = np.random.default_rng(1)
     weights = {each.name: rng.normal(0, 0.1, each.shape).astype(np.float32) for each in spec.weights}
-    (directory / "initial.safetensors").write_bytes(encode_weights(weights))
+    (directory / INITIAL).write_bytes(encode_weights(weights))
     return sum(each.nbytes for each in weights.values())
 
 
@@ -222,7 +224,7 @@ def _bytes_a_round(clients: list[dict[str, Any]], rounds: int) -> dict[str, floa
 
 def _account(out: Path, clients: list[dict[str, Any]], load: Load, dropped: int) -> dict[str, Any]:
     """Return what became of the updates: each client's was to be accepted once a round."""
-    with sqlite3.connect(out / "journal.sqlite") as database:
+    with sqlite3.connect(AggregatorFiles(out).journal) as database:
         rows = database.execute(
             "select number, client_id, count(*) from accepted where phase != ? group by number, client_id",
             (PERSONALIZE,),
