@@ -167,8 +167,8 @@ def draw_matrix(
 
 
 _NO_CLUSTERS = (
-    f"the folder has no {RunFiles.clusters.name}: it is from before edgefl kept it, the clustering round is not "
-    "over, or there are more than 100 clients; simulate again"
+    f"the folder has no {RunFiles.clusters.name}: it is from before edgefl kept it, the clustering round is "
+    "not over, or there are more than 100 clients; simulate again"
 )
 
 

@@ -12,7 +12,7 @@ class DemoFiles(Directory):
     config = Entry("federation.toml", "configuration of the federation", "edgefl demo")
     aggregator = Entry("aggregator/", "aggregator directory", "aggregator")
     shard = Series("shards/{client}.npz", "samples of one client", "edgefl demo", is_secret=True)
-    device = Series("devices/{client}/", "device directory of one client", "device", is_secret=True)
+    device = Series("devices/{client}/", "device directory of one client", "device")
     logs = Entry("logs/", "a log per process", "edgefl demo")
     clients = Entry("clients/", "exported models", "edgefl demo")
     client = Series("clients/{client}/", "exported model of one client", "edgefl demo")

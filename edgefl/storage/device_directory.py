@@ -30,7 +30,7 @@ class DeviceFiles(Directory):
     progress = Entry("progress.json", "the last finished round", "device", is_secret=True)
     progress_before = Entry("progress.before.json", "the round before it", "device", is_secret=True)
     progress_damaged = Entry(
-        "progress.json.damaged", "progress.json of a first round that a power cut damaged", "device", True
+        "progress.json.damaged", "damaged progress.json of the first round", "device", True
     )
     update = Series("update-{sha256}", "encoded update of one of these rounds", "device", is_secret=True)
     client_state = Series(

@@ -28,6 +28,4 @@ class RunFiles(Directory):
     picture = Entry("run.png", "charts of the run", "edgefl simulate")
     report = Entry("report.html", "the run as one page", "edgefl report")
     mixtures = Entry("mixtures/", "a device directory of each client", "edgefl simulate --mixtures")
-    mixture = Series(
-        "mixtures/{client}/", "device directory of one client", "edgefl simulate --mixtures", is_secret=True
-    )
+    mixture = Series("mixtures/{client}/", "device directory of one client", "edgefl simulate --mixtures")

@@ -1,0 +1,102 @@
+"""Each directory on disk declares its files once, and the product reads their names there."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edgefl.storage.aggregator_directory import AggregatorFiles
+from edgefl.storage.demo_directory import DemoFiles
+from edgefl.storage.device_directory import DeviceFiles
+from edgefl.storage.directory import Declared, Directory, Entry, Series
+from edgefl.storage.run_directory import RunFiles
+
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs" / "reference" / "directories.md"
+DIRECTORIES = (DeviceFiles, AggregatorFiles, RunFiles, DemoFiles)
+# Names that something else has too: a configuration, an export, a firmware project, samples of a person.
+SHARED = {"federation.toml", "model", "model.tflite", "report.html", "shard.npz"}
+PARTS = {part for directory in DIRECTORIES for each in directory.table() for part in Path(each.name).parts}
+NAMES = {part for part in PARTS if "." in part and "{" not in part} - SHARED
+# These names are ordinary words. They count where a path is put together.
+WORDS = {part for part in PARTS if part.isalpha()} - SHARED
+
+
+def sources() -> list[Path]:
+    found = (
+        path
+        for package in ("edgefl", "devices", "mqtt_broker", "firmware_export")
+        for path in sorted((ROOT / package).rglob("*.py"))
+    )
+    return [path for path in found if path.parent != ROOT / "edgefl" / "storage"]
+
+
+def texts(tree: ast.Module) -> Iterator[str]:
+    """Every string of a module, docstrings apart."""
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield node.value
+
+
+def appended(tree: ast.Module) -> Iterator[str]:
+    """Every string that is appended to a path."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.BinOp(op=ast.Div(), right=ast.Constant(value=str(text))):
+                yield text
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_file_name_is_repeated(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    wanted = re.compile(rf"(?<![\w.-])({'|'.join(map(re.escape, sorted(NAMES)))})(?!\w)")
+    assert not [text for text in texts(tree) if wanted.search(text)], "read it from edgefl.storage"
+    if path.parent.name != "bench":  # a benchmark has directories of its own
+        assert not [name for name in appended(tree) if name in WORDS], "read it from edgefl.storage"
+
+
+def rows(directory: type[Directory]) -> list[str]:
+    return [
+        f"| `{each.name}` | {each.content} | {each.writer} | {'yes' if each.is_secret else ''} |"
+        for each in directory.table()
+    ]
+
+
+@pytest.mark.parametrize("directory", DIRECTORIES)
+def test_the_reference_lists_the_files(directory: type[Directory]) -> None:
+    page = PAGE.read_text()
+    section = page.partition(f"\n::: {directory.__module__}\n")[2].partition("\n## ")[0]
+    listed = [line for line in section.splitlines() if line.startswith("| `")]
+    assert listed == rows(directory)
+
+
+@pytest.mark.parametrize("directory", DIRECTORIES)
+def test_names_are_used_once(directory: type[Directory]) -> None:
+    listed = [each.name for each in directory.table()]
+    assert len(listed) == len(set(listed)) >= 8
+
+
+class Example(Directory):
+    note = Entry("note.json", "a note", "a test")
+    folder = Entry("folder/", "parts", "a test")
+    part = Series("folder/{client}.{round}.bin", "one part", "a test", is_secret=True)
+
+
+def test_an_entry_is_a_path_of_an_instance_and_a_row_of_its_class() -> None:
+    example = Example(Path("out"))
+    assert (example.note, example.folder) == (Path("out/note.json"), Path("out/folder"))
+    assert example.part(client="a.b", round=3) == Path("out/folder/a.b.3.bin")
+    assert Example.part.pattern == "folder/*.*.bin"
+    assert Example.table() == (Example.note, Example.folder, Example.part)
+    assert all(isinstance(each, Declared) for each in Example.table())
+    with pytest.raises(KeyError, match="round"):
+        example.part(client="a")

@@ -1,0 +1,145 @@
+"""Directories that an older version left: what it began goes on, and what it finished can be read.
+
+`old_directories.tar.gz` was written before the file names moved to `edgefl.storage`. It holds a federation
+and a run that were killed after their second round, and a federation that was finished.
+"""
+
+import re
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from devices.store import Store, last_round
+from edgefl.config import FederationConfig
+from edgefl.data.npz import load_shard
+from edgefl.report.folder import read_folder
+from edgefl.runs.directory import RunDirectory
+from edgefl.simulation.communication_cost import Traffic
+from edgefl.simulation.simulate import simulate
+from edgefl.storage.aggregator_directory import AggregatorFiles
+from edgefl.storage.checkpoint import decode_mixture, decode_server_state
+from edgefl.storage.device_directory import DeviceFiles, load_personal
+from edgefl.storage.run_directory import RunFiles
+from edgefl.system.files import SECRET
+from edgefl.wire.topics import Topics
+from firmware_export.quantize.device_state import read_state
+from mqtt_broker.aggregator.noise_key import noise_key
+from mqtt_broker.aggregator.pauses import paused_clients
+from mqtt_broker.aggregator.results import load_result, load_state
+from tests.support.numpy_learner.softmax import SoftmaxLearner
+
+KEY = "975a8f08348a272024c0a7d150d5d6c231b32cd6d56811c7963640c0ac55b051"
+ARCHIVE = Path(__file__).with_name("old_directories.tar.gz")
+IDS = ("pi-0", "pi-1")
+KINDS = {"aggregator": AggregatorFiles, "finished": AggregatorFiles, "run": RunFiles}
+
+
+@pytest.fixture
+def old(tmp_path):
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(tmp_path, filter="tar")
+    return tmp_path
+
+
+@pytest.fixture
+def shards(old):
+    return {each: load_shard(DeviceFiles(RunFiles(old / "run").mixture(client=each)).shard) for each in IDS}
+
+
+def close(found, expected):
+    return all(np.allclose(found[name], array, atol=1e-5) for name, array in expected.items())
+
+
+def whole(plan, initial, shards, **settings):
+    config = FederationConfig(rounds=4, seed=5, **settings)
+    return simulate(plan, initial, shards, config, learner=SoftmaxLearner(plan.spec))
+
+
+def test_a_killed_federation_comes_to_its_end(federate, mosquitto_url, old, shards, toys):
+    federation = federate(
+        mosquitto_url, rounds=4, min_clients=2, seed=5, quorum=1.0, grace_s=0.3, max_staleness=0
+    )
+    federation.name = "old"
+    federation.topics = Topics("old")
+    federation.out = old / "aggregator"
+    aggregator = federation.aggregator()
+    devices = [federation.device(client_id, shard) for client_id, shard in shards.items()]
+    assert aggregator.end() == 0, aggregator.said
+    assert [device.end() for device in devices] == [0, 0], [device.said for device in devices]
+    assert "round 2/4" not in aggregator.said and "round 4/4" in aggregator.said
+
+    expected = whole(federation.plan, toys.weights(), shards)
+    state = decode_server_state(AggregatorFiles(federation.out).server_state.read_bytes())
+    assert close(state.models["global"], expected.state.models["global"])
+    for client_id, mixture in expected.mixtures.items():
+        stored = DeviceFiles(old / f"state-{client_id}").mixture.read_bytes()
+        assert close(decode_mixture(stored).weights, mixture.weights)
+    assert len(read_folder(federation.out).records) == 4
+
+
+def test_a_killed_run_comes_to_the_end_of_a_whole_one(old, shards):
+    config = FederationConfig(name="old", rounds=4, seed=5, algorithm="ditto")
+    run = RunDirectory(old / "run", config, "edgefl simulate", resume=True)
+    assert (run.state.round, list(run.states), len(run.records())) == (3, list(IDS), 2)
+    plan, initial = run.plan()
+    traffic = Traffic(run.held, config.codec)
+
+    def save(state, record):
+        run.save_round(state, record, traffic.held, last=state.round > config.rounds)
+
+    learner = SoftmaxLearner(plan.spec)
+    made = simulate(
+        plan,
+        initial,
+        shards,
+        config,
+        learner=learner,
+        start=run.state,
+        states=run.states,
+        traffic=traffic,
+        progress=save,
+    )
+    expected = whole(plan, initial, shards, algorithm="ditto")
+    assert close(made.state.models["global"], expected.state.models["global"])
+    assert all(close(made.mixtures[each].weights, expected.mixtures[each].weights) for each in IDS)
+    assert [record["round"] for record in run.records()] == [1, 2, 3, 4]
+
+
+def test_a_finished_federation_is_read(old):
+    result = load_result(old / "finished")
+    assert load_state(old / "finished").phase == "done"
+    assert [row["id"] for row in result["clients"]] == list(IDS)
+    folder = read_folder(old / "finished")
+    assert (folder.kind, len(folder.records), len(folder.clients)) == ("aggregator", 4, 2)
+    state = old / "finished-pi-1"
+    assert last_round(state).phase == "personalize"
+    plan, mixture, has_digests = load_personal(DeviceFiles(state))
+    assert (plan.spec.algorithm, has_digests) == ("pfl-mfe", True)
+    assert len(mixture.weights) > 0
+    store = Store(state, "pi-1")
+    assert store.recovered == "" and store.update(store.progress())
+    store.close()
+    simulated = RunFiles(old / "run").mixture(client="pi-0")
+    assert (read_state(simulated).client_id, len(read_state(simulated).shard().y_train)) == ("pi-0", 20)
+
+
+def test_a_pause_and_a_noise_key_are_read(old):
+    assert paused_clients(old / "aggregator") == {"pi-7"}
+    assert noise_key(old / "aggregator", "s").hex() == KEY
+
+
+def test_every_old_file_is_declared_with_its_mode(old):
+    for root in sorted(old.iterdir()):
+        table = KINDS.get(root.name, DeviceFiles).table()
+        for path in (path for path in root.rglob("*") if path.is_file()):
+            name = str(path.relative_to(root)).removesuffix("-wal")
+            rows = [row for row in table if re.match(pattern(row.name), name)]
+            assert rows, f"{root.name}/{name} is not declared"
+            if any(row.is_secret for row in rows):
+                assert path.stat().st_mode & 0o777 == SECRET, f"{root.name}/{name} is not secret"
+
+
+def pattern(name):
+    return re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(name)) + ("" if name.endswith("/") else "$")
