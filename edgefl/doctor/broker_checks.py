@@ -4,7 +4,7 @@ import secrets
 import time
 from collections.abc import Iterator
 
-from edgefl.doctor.check_result import Finding
+from edgefl.doctor.check_result import CheckResult
 from edgefl.errors import LinkError, WireError
 from edgefl.security.enrolment import Enrolment, tls_context
 from edgefl.security.trust import Trust
@@ -20,7 +20,7 @@ SETTLE_S = 0.5
 NAME = "doctor"
 
 
-def check_broker(url: str, enrolment: Enrolment | None, federation: str) -> Iterator[Finding]:
+def check_broker(url: str, enrolment: Enrolment | None, federation: str) -> Iterator[CheckResult]:
     """Yield what is found of connection, access, packet size and federations; ends at the first that leaves
     nothing more to ask.
     """
@@ -33,7 +33,7 @@ def check_broker(url: str, enrolment: Enrolment | None, federation: str) -> Iter
         yield _failed("broker", error)
         return
     try:
-        yield Finding("broker", "ok", f"{link.url} in {1000 * (time.monotonic() - began):.0f} ms")
+        yield CheckResult("broker", "ok", f"{link.url} in {1000 * (time.monotonic() - began):.0f} ms")
         topics = Topics(federation or NAME)
         yield _echo(link, topics, client_id)
         yield _packet(link, topics, client_id)
@@ -44,12 +44,12 @@ def check_broker(url: str, enrolment: Enrolment | None, federation: str) -> Iter
         link.close(1.0)
 
 
-def _failed(check: str, error: LinkError) -> Finding:
+def _failed(check: str, error: LinkError) -> CheckResult:
     problem, _, remedy = str(error).rpartition("; ")
-    return Finding(check, "fail", problem or str(error), remedy)
+    return CheckResult(check, "fail", problem or str(error), remedy)
 
 
-def _echo(link: Link, topics: Topics, client_id: str) -> Finding:
+def _echo(link: Link, topics: Topics, client_id: str) -> CheckResult:
     """What this client writes on a topic of its own comes back: the access list lets it write and read."""
     topic = topics.device(client_id, "claim")
     began = time.monotonic()
@@ -58,29 +58,29 @@ def _echo(link: Link, topics: Topics, client_id: str) -> Finding:
     while time.monotonic() - began < WAIT_S:
         event = link.get(WAIT_S - (time.monotonic() - began))
         if isinstance(event, Message) and event.topic == topic:
-            return Finding(
+            return CheckResult(
                 "access", "ok", f"{client_id} hears itself in {1000 * (time.monotonic() - began):.0f} ms"
             )
     remedy = "look at the broker's access list: the certificate's or user's name must be the device's id"
-    return Finding(
+    return CheckResult(
         "access", "fail", f"what {client_id} writes on {topic} does not come back in {WAIT_S:g} s", remedy
     )
 
 
-def _packet(link: Link, topics: Topics, client_id: str) -> Finding:
+def _packet(link: Link, topics: Topics, client_id: str) -> CheckResult:
     """A chunk is acknowledged and the connection survives it; the chunk is of no upload, so nobody
     takes it.
     """
     link.publish(topics.upload(client_id, secrets.token_hex(32), 0), bytes(CHUNK_BYTES))
     if link.wait_in_flight(1, WAIT_S) and link.is_connected:
-        return Finding("packets", "ok", f"{CHUNK_BYTES // 1024} KiB pass")
+        return CheckResult("packets", "ok", f"{CHUNK_BYTES // 1024} KiB pass")
     remedy = "raise the broker's limit (mosquitto: max_packet_size 262144)"
-    return Finding(
+    return CheckResult(
         "packets", "fail", f"a chunk of {CHUNK_BYTES // 1024} KiB is not acknowledged in {WAIT_S:g} s", remedy
     )
 
 
-def _federations(link: Link, federation: str, enrolment: Enrolment | None) -> Iterator[Finding]:
+def _federations(link: Link, federation: str, enrolment: Enrolment | None) -> Iterator[CheckResult]:
     """What each federation says of itself, by its retained state."""
     link.subscribe(Topics(federation or "+").state, timeout_s=SUBSCRIBE_S)
     until = time.monotonic() + SETTLE_S
@@ -93,7 +93,7 @@ def _federations(link: Link, federation: str, enrolment: Enrolment | None) -> It
         yield _federation(event, enrolment)
     if not seen:
         wanted = f"the federation {federation!r} does not run" if federation else "no federation runs"
-        yield Finding(
+        yield CheckResult(
             "federation",
             "warn",
             f"{wanted} at {link.url}",
@@ -101,7 +101,7 @@ def _federations(link: Link, federation: str, enrolment: Enrolment | None) -> It
         )
 
 
-def _federation(message: Message, enrolment: Enrolment | None) -> Finding:
+def _federation(message: Message, enrolment: Enrolment | None) -> CheckResult:
     try:
         name = parse_topic(message.topic).federation
         state = decode_json(State, message.payload)
@@ -109,7 +109,7 @@ def _federation(message: Message, enrolment: Enrolment | None) -> Finding:
             Trust(name, key_of=lambda _: enrolment.aggregator_key).checked(state, message.payload)
     except WireError as error:
         problem, _, remedy = str(error).rpartition("; ")
-        return Finding("federation", "fail", f"{message.topic}: {problem}", remedy)
+        return CheckResult("federation", "fail", f"{message.topic}: {problem}", remedy)
     stands = {
         JOINING: f"waiting for devices, {state.rounds} rounds to come",
         "done": f"done after {state.rounds} rounds",
@@ -119,10 +119,10 @@ def _federation(message: Message, enrolment: Enrolment | None) -> Finding:
     )
     told = f"{name!r}: {stands.get(state.phase, place)}, plan {state.plan[:8]}"
     if state.phase == STOPPED:
-        return Finding(
+        return CheckResult(
             "federation",
             "warn",
             told,
             "its aggregator stopped; start it again with the same --out, it goes on where it was",
         )
-    return Finding("federation", "ok", told)
+    return CheckResult("federation", "ok", told)

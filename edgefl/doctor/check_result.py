@@ -7,7 +7,7 @@ Level = Literal["ok", "warn", "fail"]
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """One check: what was found, and what to do unless the level is ok."""
 
     check: str

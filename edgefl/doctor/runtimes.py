@@ -7,7 +7,7 @@ import subprocess
 import sys
 from base64 import b64decode
 
-from edgefl.doctor.check_result import Finding
+from edgefl.doctor.check_result import CheckResult
 from edgefl.plan.runtime import describe, installed
 
 # y = x + x, float32[1]: one ADD of version 1, in 288 bytes
@@ -32,18 +32,18 @@ def tiny_model() -> bytes:
     return b64decode(MODEL)
 
 
-def check_runtimes() -> list[Finding]:
+def check_runtimes() -> list[CheckResult]:
     """Return whether each runtime that is installed computes; the first is the one that a device trains
     with.
     """
     have = installed()
     if not have:
         remedy = "pip install edgefl-tinyml again; on a 32-bit board in Python 3.11, say linux32 pip install"
-        return [Finding("runtime", "fail", "neither ai-edge-litert nor tflite-runtime", remedy)]
+        return [CheckResult("runtime", "fail", "neither ai-edge-litert nor tflite-runtime", remedy)]
     return [_check(name, is_used=name == have[0]) for name in have]
 
 
-def _check(name: str, *, is_used: bool) -> Finding:
+def _check(name: str, *, is_used: bool) -> CheckResult:
     told = describe(name)
     try:
         ran = subprocess.run(
@@ -57,7 +57,7 @@ def _check(name: str, *, is_used: bool) -> Finding:
         problem = f"has not computed a sum in {TIMEOUT_S:g} s"
     else:
         if ran.returncode == 0:
-            return Finding("runtime", "ok", told)
+            return CheckResult("runtime", "ok", told)
         last = (ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"])[-1][:200]
         problem = (
             f"was ended by {signal.Signals(-ran.returncode).name}"
@@ -68,4 +68,4 @@ def _check(name: str, *, is_used: bool) -> Finding:
     remedy = (
         f"{AGAIN} {package}; one that ends by SIGILL was built for a newer processor, install an older one"
     )
-    return Finding("runtime", "fail" if is_used else "warn", f"{told} {problem}", remedy)
+    return CheckResult("runtime", "fail" if is_used else "warn", f"{told} {problem}", remedy)

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from edgefl.doctor.broker_checks import check_broker
-from edgefl.doctor.check_result import Finding
+from edgefl.doctor.check_result import CheckResult
 from edgefl.doctor.host_checks import check_board, check_clock, check_disk, check_enrolment, check_software
 from edgefl.security.enrolment import Enrolment, load_enrolment
 from edgefl.system.progress import Telling
@@ -68,7 +68,7 @@ def doctor(broker: str | None, enrol: Path | None, federation: str, state: Path,
         sys.exit(1)
 
 
-def _next(checks: Iterator[Finding]) -> Finding | None:
+def _next(checks: Iterator[CheckResult]) -> CheckResult | None:
     with Telling() as tell:  # for one check at a time: the finding itself goes to stdout
         tell.at("checking")
         return next(checks, None)
@@ -76,7 +76,7 @@ def _next(checks: Iterator[Finding]) -> Finding | None:
 
 def _findings(
     url: str | None, enrolment: Enrolment | None, federation: str, state: Path
-) -> Iterator[Finding]:
+) -> Iterator[CheckResult]:
     yield from check_software()
     yield check_board()
     yield check_clock(time.time())

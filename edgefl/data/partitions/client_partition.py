@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgefl.data.dataset import Dataset, as_float
-from edgefl.data.rotation import rotate_each
+from edgefl.data.image_rotation import rotate_each
 from edgefl.errors import DataError
 from edgefl.types import Array, Labels, Shard
 

@@ -8,8 +8,8 @@ from edgefl.config import PartitionConfig, nearest
 from edgefl.data.dataset import Dataset, label_view
 from edgefl.data.options import defaults_of, full_options
 from edgefl.data.partitions.client_partition import Allotment, client_ids, take
-from edgefl.data.partitions.majority import p_majority
 from edgefl.data.partitions.natural import group
+from edgefl.data.partitions.p_majority import p_majority
 from edgefl.data.partitions.pachinko import pachinko
 from edgefl.data.partitions.packages import packages
 from edgefl.data.partitions.permutation import permutation

@@ -9,7 +9,7 @@ from edgefl.config import PartitionConfig
 from edgefl.data.dataset import Dataset
 from edgefl.data.partitions.by_class import apportion, deal
 from edgefl.data.partitions.client_partition import Allotment, truths
-from edgefl.data.partitions.majority import majority_counts
+from edgefl.data.partitions.p_majority import majority_counts
 from edgefl.data.partitions.packages import draw_pairs
 from edgefl.data.partitions.registry import PARTITIONS, make_allotments
 from edgefl.errors import DataError

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from edgefl.config import DataConfig, PartitionConfig
 from edgefl.data import load_data, make_allotments, make_shards
 from edgefl.data.dataset import Dataset, pick_classes, scaled
+from edgefl.data.image_rotation import rotate, rotate_each
 from edgefl.data.partitions.client_partition import Allotment, client_ids, take, truths
-from edgefl.data.rotation import rotate, rotate_each
 from edgefl.errors import ConfigError, DataError
 
 CORNER = np.array([[1, 2, 3], [4, 5, 6], [7, 8, 9]], np.float32)[None, :, :, None]
