@@ -15,11 +15,11 @@ from devices.conditions import Conditions
 from devices.export import export_in_child, export_metrics
 from devices.identity import IdTakenError
 from devices.join import join
+from devices.local_dataset import LocalDataset
 from devices.order import Sharing, TaskOrder, trains_in_clear
 from devices.pending_update import PendingUpdate
 from devices.plan_check import Allowed, PlanTrials, check_names
 from devices.session import Superseded
-from devices.shard import OwnSamples
 from devices.store import Progress, Store
 from devices.telemetry import field_figures, publish_telemetry
 from devices.training import check_shard, epochs_for, gate_metrics, open_runner, was_masked, work_item
@@ -105,7 +105,7 @@ class Device:
         to do.
         """
         settings = self._settings
-        self._samples = OwnSamples(settings.data)
+        self._samples = LocalDataset(settings.data)
         self._store = Store(settings.state, settings.client_id)
         self._pending = PendingUpdate(settings.state)
         try:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from devices.learners import LEARNERS
-from devices.shard import OwnSamples
+from devices.local_dataset import LocalDataset
 from edgefl.algorithms import PERSONALIZE, full_options
 from edgefl.algorithms.mixtures.gate_utilization import gate_figures
 from edgefl.client.runner import ClientRunner, WorkItem
@@ -65,7 +65,7 @@ def was_masked(task: Task, note: Mapping[str, Any]) -> bool:
 
 def open_runner(
     plan: Plan,
-    samples: OwnSamples,
+    samples: LocalDataset,
     seed: int,
     client_id: str,
     learner: str,

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from devices.board_commands import boards
 from devices.boards import BOARDS, GENERIC, board_named, board_of, detect
+from devices.commands.boards import boards
 from edgefl.errors import ConfigError
 from edgefl.system.host import board_model, total_memory_mb
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devices.boards import detect
-from devices.commands import device, start
+from devices.commands.device import device, start
 from devices.install import quoted, unit_text
 from edgefl.errors import ConfigError
 

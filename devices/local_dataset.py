@@ -1,4 +1,4 @@
-"""This device's own samples: read from their source once, and kept."""
+"""The local dataset of a device: read from its source once, then kept in memory."""
 
 from dataclasses import replace
 
@@ -8,8 +8,8 @@ from edgefl.errors import DataError
 from edgefl.types import Shard
 
 
-class OwnSamples:
-    """The shard of one device; read again only when it is to be split by another seed."""
+class LocalDataset:
+    """The shard of one device. It is read again only for another split seed."""
 
     def __init__(self, source: DataSource) -> None:
         self.source = source

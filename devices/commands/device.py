@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from devices.board_commands import boards, pause, resume, status
+from devices.commands.boards import boards, pause, resume, status
+from devices.commands.record import record
 from devices.install import install_of
 from devices.learners import LEARNERS
-from devices.record_command import record
 from edgefl.data.sources import DataSource
 from edgefl.data.sources.options import data_options
 from edgefl.errors import ConfigError

@@ -1,0 +1,3 @@
+"""The command `edgefl device`."""
+
+from devices.commands.device import device as device
