@@ -35,3 +35,7 @@ class StateError(EdgeflError):
 
 class ExportError(EdgeflError):
     """A mixture that cannot be exported."""
+
+
+class ModelFileError(PlanError, ExportError):
+    """A `.tflite` that cannot be read: one of a plan, or one to be exported."""

@@ -13,8 +13,9 @@ import numpy as np
 from edgefl.data.npz import make_shard
 from edgefl.data.sources import DataSource, read_source
 from edgefl.data.sources.options import data_options
-from edgefl.data.split import Split, decode_split, split_of
+from edgefl.data.split import METADATA_NAME, Split, decode_split, split_of
 from edgefl.errors import ExportError
+from edgefl.plan.tflite import read_metadata
 from edgefl.system.progress import Telling
 from firmware_export.certificate.budget import Budget
 from firmware_export.certificate.bundle import (
@@ -34,7 +35,6 @@ from firmware_export.quantize.options import quantization_options
 from firmware_export.quantize.quantize import ExportReport, export_mixture
 from firmware_export.quantize.routes import Options
 from firmware_export.tflite.interpreter import MICRO, accuracy, load, outputs
-from firmware_export.tflite.metadata import SPLIT, read_metadata
 from firmware_export.update_commands import drift, key, update
 
 DIGEST_EQUAL = "equal"
@@ -228,7 +228,7 @@ def infer(model: Path, source: DataSource, runtime: str, reference: bool, split:
         raise ExportError(f"cannot read {model}: {error}; make it with `edgefl export`") from error
     loaded = load(content, runtime, reference=reference)
     checked = check_digest(model, content)
-    note = decode_split(read_metadata(content, SPLIT) or b"")
+    note = decode_split(read_metadata(content, METADATA_NAME) or b"")
     arrays = read_source(source)
     shard = make_shard(arrays, source.data, seed=note.seed if note else 1)
     unknown = why_unknown(note, split_of(arrays, shard, note.seed if note else 1))

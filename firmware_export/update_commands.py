@@ -228,15 +228,15 @@ def _threshold(folder: Path) -> float:
 
 
 def _input_bytes(model: bytes) -> int:
-    from firmware_export.tflite.network import read_network
+    from firmware_export.tflite.quantized_model import read_quantized_model
 
-    network = read_network(model)
+    network = read_quantized_model(model)
     return network.tensor(network.inputs[0]).size
 
 
 def _answers(model: bytes, x: Any) -> Any:
     from firmware_export.certificate.tflm_runner import micro_outputs
-    from firmware_export.tflite.network import read_network
+    from firmware_export.tflite.quantized_model import read_quantized_model
 
-    network = read_network(model)
+    network = read_quantized_model(model)
     return micro_outputs(model, x.reshape(len(x), *network.tensor(network.inputs[0]).shape[1:]))

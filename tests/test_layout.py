@@ -52,6 +52,7 @@ HEAVY = {
 # them.
 TENSORFLOW = ("edgefl/models/", "edgefl/compiler/", "edgefl/learner/keras.py")
 PAHO = ("edgefl/transport/",)
+FLATBUFFERS = "edgefl/plan/tflite.py"
 UNWANTED = re.compile(r"manager|handler|helper|utils", re.IGNORECASE)
 
 DEVICE_IMPORTS = """
@@ -138,6 +139,10 @@ def test_imports_run_one_way(path: Path) -> None:
         assert top != "paho" or relative(path).startswith(PAHO), (
             f"{relative(path)} imports {name}, which is for {PAHO}"
         )
+        if name.startswith(("flatbuffers", "ai_edge_litert.schema")):
+            assert relative(path) == FLATBUFFERS, (
+                f"{relative(path)} imports {name}, which is for {FLATBUFFERS}"
+            )
 
 
 @pytest.mark.parametrize("package", ROOMS)

@@ -14,6 +14,7 @@ import numpy as np
 from edgefl.errors import PlanError
 from edgefl.plan.fill import BIAS, KERNEL, fill_template
 from edgefl.plan.spec import Binding, TensorSpec
+from edgefl.plan.tflite import float_constants, read_subgraph
 from edgefl.types import Array, Weights
 
 FIRST = 0x53800001  # the bits of a float32 near 2^40: no model holds such constants of its own
@@ -121,22 +122,6 @@ def convert(objective: Inference, values: Weights) -> bytes:
         EXPORTED.reset(token)
 
 
-def _constants(model: bytes) -> dict[int, Array]:
-    """Return the float constants of subgraph 0 by tensor index."""
-    from ai_edge_litert import schema_py_generated as schema
-
-    root = schema.Model.GetRootAs(model, 0)
-    graph = root.Subgraphs(0)
-    found = {}
-    for index in range(graph.TensorsLength()):
-        tensor = graph.Tensors(index)
-        data = root.Buffers(tensor.Buffer()).DataAsNumpy()
-        if tensor.Type() == schema.TensorType.FLOAT32 and not isinstance(data, int) and data.size:
-            shape = tuple(tensor.ShapeAsNumpy()) if tensor.ShapeLength() else ()
-            found[index] = data.view(np.float32).reshape(shape)
-    return found
-
-
 def _match(
     constant: Array, specs: Sequence[TensorSpec], starts: Mapping[str, int]
 ) -> tuple[str, tuple[int, ...]] | None:
@@ -159,7 +144,7 @@ def _match(
 
 def _bind(model: bytes, specs: Sequence[TensorSpec], starts: Mapping[str, int]) -> dict[int, Binding]:
     bindings = {}
-    for index, constant in _constants(model).items():
+    for index, constant in float_constants(model).items():
         match = _match(constant, specs, starts)
         if match:
             bindings[index] = Binding(match[0], index, match[1], tuple(int(n) for n in constant.shape))
@@ -181,11 +166,7 @@ def _norms(specs: Sequence[TensorSpec], epsilons: Mapping[str, float]) -> dict[s
 
 def _fold(model: bytes, bindings: dict[int, Binding], names: set[str], norms: Mapping[str, float]) -> None:
     """Turn the bindings of the layers before batch norms into derived ones, in place."""
-    from ai_edge_litert import schema_py_generated as schema
-
-    root = schema.Model.GetRootAs(model, 0)
-    graph = root.Subgraphs(0)
-    operators = [graph.Operators(i) for i in range(graph.OperatorsLength())]
+    operators = read_subgraph(model).operators
     for norm, epsilon in norms.items():
         beta = f"{norm}/beta" if f"{norm}/beta" in names else ""
         carrier = beta or f"{norm}/moving_mean"
@@ -193,16 +174,16 @@ def _fold(model: bytes, bindings: dict[int, Binding], names: set[str], norms: Ma
         before = [
             op
             for op in operators
-            if op.InputsLength() == 3 and op.Inputs(2) == place and op.Inputs(1) in bindings
+            if len(op.inputs) == 3 and op.inputs[2] == place and op.inputs[1] in bindings
         ]
         if place is None or len(before) != 1:
             raise PlanError(
                 f"the batch norm {norm} is not right behind a convolution or dense layer, so it cannot be "
                 "folded for export; move it there (the activation after it) or use GroupNormalization"
             )
-        kernel = bindings[before[0].Inputs(1)]
-        builtin = root.OperatorCodes(before[0].OpcodeIndex()).BuiltinCode()
-        axis = len(kernel.shape) - 1 if builtin == schema.BuiltinOperator.DEPTHWISE_CONV_2D else 0
+        (layer,) = before
+        kernel = bindings[layer.inputs[1]]
+        axis = len(kernel.shape) - 1 if layer.name == "DEPTHWISE_CONV_2D" else 0
         bias = f"{kernel.weight.rsplit('/', 1)[0]}/bias"
         gamma = f"{norm}/gamma" if f"{norm}/gamma" in names else ""
         sources = {
@@ -211,7 +192,7 @@ def _fold(model: bytes, bindings: dict[int, Binding], names: set[str], norms: Ma
             "variance": f"{norm}/moving_variance",
             "epsilon": epsilon,
         }
-        bindings[before[0].Inputs(1)] = Binding(
+        bindings[layer.inputs[1]] = Binding(
             kernel.weight,
             kernel.tensor,
             kernel.permutation,

@@ -16,6 +16,8 @@ BY_FILE = "x_test"
 BY_WINDOW = "window_number"
 DRAWN = "drawn"
 RULES = (BY_FILE, BY_WINDOW, DRAWN)
+METADATA_NAME = "EDGEFL_SPLIT"
+"""Name of the entry in a model's metadata that holds the encoded split."""
 VERSION = 1
 """Raise it when a rule gives other samples for the same seed: then a note of the old version no longer tells
 the split.

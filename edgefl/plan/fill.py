@@ -5,7 +5,6 @@ A folded batch norm (`derived`) turns kernel k and bias b of the layer before it
 k * s and (b - mean) * s + beta, with s = gamma / sqrt(variance + epsilon): Ioffe and Szegedy, 2015.
 """
 
-import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 
 from edgefl.errors import PlanError
 from edgefl.plan.spec import Binding
+from edgefl.plan.tflite import read_subgraph
 from edgefl.types import Array, Weights
 
 MAX_WEIGHT = 1e20
@@ -91,25 +91,12 @@ def fill_template(template: bytes, bindings: Sequence[Binding], weights: Weights
             f"the template has no place for {', '.join(sorted(unknown))}; the mixture was made by another "
             "plan"
         )
-    if template[4:8] != b"TFL3":
+    if not template:
         raise PlanError(
             "the plan holds no template of the mixture; build the plan again with `edgefl plan build`"
         )
-    try:
-        return _filled(template, bindings, weights)
-    except (struct.error, IndexError, TypeError, AttributeError, OverflowError) as error:
-        raise PlanError(
-            f"the plan's template.tflite is truncated or damaged ({error!r}); copy the plan again, or remake "
-            "it"
-        ) from error
-
-
-def _filled(template: bytes, bindings: Sequence[Binding], weights: Weights) -> bytes:
-    from ai_edge_litert import schema_py_generated as schema
-
     content = bytearray(template)
-    model = schema.Model.GetRootAs(content, 0)
-    graph = model.Subgraphs(0)
+    tensors = read_subgraph(content, "the plan's template.tflite").tensors
     for binding in bindings:
         value = value_of(binding, weights)
         if not np.isfinite(value).all():
@@ -119,16 +106,16 @@ def _filled(template: bytes, bindings: Sequence[Binding], weights: Weights) -> b
                 f"{binding.weight} holds {np.abs(value).max():.3g}, expected at most {MAX_WEIGHT:g}: the "
                 "mixture is damaged, or training diverged; copy it again, or personalize again"
             )
-        if binding.tensor >= graph.TensorsLength():
+        if not 0 <= binding.tensor < len(tensors):
             raise PlanError(
                 f"the template has no tensor {binding.tensor} for {binding.weight}; template and plan.json "
                 "differ"
             )
-        place = model.Buffers(graph.Tensors(binding.tensor).Buffer()).DataAsNumpy()
-        if isinstance(place, int) or place.size != value.nbytes:
+        try:
+            tensors[binding.tensor].overwrite(value)
+        except ValueError as error:
             raise PlanError(
-                f"tensor {binding.tensor} of the template does not fit {binding.weight} {value.shape}; build "
-                "the plan again"
-            )
-        place[:] = np.frombuffer(np.ascontiguousarray(value).tobytes(), np.uint8)
+                f"tensor {binding.tensor} of the template does not fit {binding.weight} {value.shape}: "
+                f"{error}; build the plan again"
+            ) from error
     return bytes(content)

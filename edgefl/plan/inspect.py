@@ -1,6 +1,5 @@
 """What is in a plan, read off its flatbuffers without TensorFlow."""
 
-import struct
 from collections import Counter
 from typing import Any
 
@@ -8,23 +7,21 @@ import numpy as np
 
 from edgefl.errors import PlanError
 from edgefl.plan.spec import Plan, Signature, TensorSpec
+from edgefl.plan.tflite import Subgraph, read_model
 
 
 def inspect_plan(plan: Plan) -> dict[str, Any]:
     """Return model, algorithm, id, byte sizes, weights with shapes, and for each signature its tensors and
     how often it uses which op.
     """
-    from ai_edge_litert import schema_py_generated as schema
-
     spec = plan.spec
+    program = read_model(plan.program, "plan.tflite")
     try:
-        model = schema.ModelT.InitFromPackedBuf(plan.program, 0)
-        graphs = {entry.signatureKey.decode(): entry.subgraphIndex for entry in model.signatureDefs}
-        ops = {signature.name: _ops(schema, model, graphs[signature.name]) for signature in spec.signatures}
-    except (struct.error, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        ops = {s.name: _ops(program.subgraphs[program.signatures[s.name]]) for s in spec.signatures}
+    except (KeyError, IndexError) as error:
         raise PlanError(
-            f"plan.tflite ({len(plan.program)} bytes) is damaged or of another plan: {error}; build the plan "
-            "again"
+            f"plan.tflite has no signature {error}, expected those of plan.json: it is of another plan; "
+            "build the plan again"
         ) from error
     return {
         "id": plan.id,
@@ -85,10 +82,8 @@ def _describe(signature: Signature) -> dict[str, Any]:
     }
 
 
-def _ops(schema: Any, model: Any, index: int) -> dict[str, int]:
-    names = {value: name for name, value in vars(schema.BuiltinOperator).items() if not name.startswith("_")}
-    codes = [max(code.builtinCode, code.deprecatedBuiltinCode) for code in model.operatorCodes]
-    counts = Counter(names[codes[operator.opcodeIndex]] for operator in model.subgraphs[index].operators)
+def _ops(graph: Subgraph) -> dict[str, int]:
+    counts = Counter(operator.name for operator in graph.operators)
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 

@@ -8,6 +8,7 @@ import importlib.util
 from typing import Any
 
 from edgefl.errors import PlanError
+from edgefl.plan.tflite import check_mark
 
 RUNTIMES = {
     "litert": ("ai_edge_litert", "ai-edge-litert"),
@@ -55,11 +56,7 @@ def load_interpreter(
         raise PlanError(
             f"the runtime {name!r} is not installed, installed is {known}; install it or ask for `auto`"
         )
-    if model[4:8] != b"TFL3":
-        raise PlanError(
-            f"{len(model)} bytes that are no TFLite model: expected the mark TFL3 at byte 4, received "
-            f"{model[4:8]!r}"
-        )
+    check_mark(model)
     module = importlib.import_module(f"{RUNTIMES[name][0]}.interpreter")
     kinds = module.OpResolverType
     plain = kinds.BUILTIN_WITHOUT_DEFAULT_DELEGATES if watch else kinds.AUTO

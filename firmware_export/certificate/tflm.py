@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from edgefl.errors import ExportError
-from firmware_export.tflite.graph import Graph
+from firmware_export.tflite.graph import OperatorGraph
 
 ADD_CALLS: Mapping[str, str] = {
     "ABS": "Abs",
@@ -90,7 +90,7 @@ inline const ModelResolver& model_resolver() {{
 """  # noqa: E501
 
 
-def tflm_files(model: bytes, graph: Graph, arena: int, version: str) -> dict[str, str]:
+def tflm_files(model: bytes, graph: OperatorGraph, arena: int, version: str) -> dict[str, str]:
     """Return model_data.h, model_data.c and model_ops.h. ExportError for an operator that TensorFlow Lite
     Micro does not have.
     """
@@ -101,7 +101,7 @@ def tflm_files(model: bytes, graph: Graph, arena: int, version: str) -> dict[str
     }
 
 
-def operators(graph: Graph) -> tuple[str, ...]:
+def operators(graph: OperatorGraph) -> tuple[str, ...]:
     """Return the names of the model's operators, each once, sorted."""
     return tuple(sorted({name for name, _ in graph.operators}))
 
@@ -120,7 +120,7 @@ def data_c(model: bytes) -> str:
     )
 
 
-def ops_h(graph: Graph, size: int, arena: int, version: str) -> str:
+def ops_h(graph: OperatorGraph, size: int, arena: int, version: str) -> str:
     """Return the C++ header with the resolver."""
     used = operators(graph)
     if unknown := [name for name in used if name not in ADD_CALLS]:

@@ -16,7 +16,7 @@ ALIGNMENT = 4
 
 
 @dataclass(frozen=True)
-class Plan:
+class MemoryPlan:
     """offsets: of each activation that lies in the arena; arena_bytes: its size."""
 
     offsets: Mapping[int, int]
@@ -33,7 +33,7 @@ class _Life:
 
 def plan_buffers(
     layers: Sequence[Layer], base_of: Mapping[int, int], sizes: Mapping[int, int], outside: Set[int]
-) -> Plan:
+) -> MemoryPlan:
     """Return offsets of the base tensors that layers make, but for those outside of the arena (the network's
     input and output).
     """
@@ -78,4 +78,4 @@ def plan_buffers(
                 offset = start + other.size
         placed.append((offset, life))
     offsets = {tensor: offset for offset, life in placed for tensor in life.tensors}
-    return Plan(offsets, max((offset + life.size for offset, life in placed), default=0))
+    return MemoryPlan(offsets, max((offset + life.size for offset, life in placed), default=0))

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from edgefl.plan.tflite import Operator, Tensor
 from firmware_export.codegen.fixed_point import quantize_multiplier
 from firmware_export.codegen.layer import Field, Layer, ints, limits, refuse
-from firmware_export.tflite.network import Network, Operator, Tensor
+from firmware_export.tflite.quantized_model import QuantizedModel
 
 GEOMETRY = (
     "in_height",
@@ -34,7 +35,7 @@ TOGETHER = 4
 
 
 def channel_fields(
-    network: Network, operator: Operator, name: str, weights: Any, *, folded: bool
+    network: QuantizedModel, operator: Operator, name: str, weights: Any, *, folded: bool
 ) -> tuple[Field, ...]:
     """Return range, bias, multiplier and shift. weights: int8[channels, ...] in that order. Raises
     ExportError for what cannot be.
@@ -102,7 +103,9 @@ def geometry(
     return ints((*source.shape[1:], *out, *kernel, *stride, *dilation, *before))
 
 
-def conv_2d(network: Network, operator: Operator, name: str, pool: Operator | None = None) -> list[Layer]:
+def conv_2d(
+    network: QuantizedModel, operator: Operator, name: str, pool: Operator | None = None
+) -> list[Layer]:
     """CONV_2D; `pool` is a MAX_POOL_2D of whole windows that alone reads its output."""
     source, kernel = (network.tensor(i) for i in operator.inputs[:2])
     output = network.tensor(operator.outputs[0])
@@ -161,7 +164,7 @@ def conv_2d(network: Network, operator: Operator, name: str, pool: Operator | No
     ]
 
 
-def depthwise_conv_2d(network: Network, operator: Operator, name: str) -> list[Layer]:
+def depthwise_conv_2d(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
     """DEPTHWISE_CONV_2D: weights int8[1, height, width, channels]."""
     source, kernel = (network.tensor(i) for i in operator.inputs[:2])
     output = network.tensor(operator.outputs[0])

@@ -5,10 +5,11 @@ are its index.
 import numpy as np
 from numpy.typing import NDArray
 
+from edgefl.plan.tflite import Operator
 from firmware_export.codegen.c_convolution import channel_fields
 from firmware_export.codegen.layer import Field, Layer, ints, refuse
 from firmware_export.quantize.dense_weights import BITS, LEAST
-from firmware_export.tflite.network import Network, Operator
+from firmware_export.tflite.quantized_model import QuantizedModel
 
 WIDE = 256
 """Weights of a row that are unpacked at a time: MODEL_WIDE of the C. Four rows of them are its scratch, and
@@ -16,7 +17,7 @@ what unpacking writes over.
 """
 
 
-def fully_connected(network: Network, operator: Operator, name: str) -> list[Layer]:
+def fully_connected(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
     """FULLY_CONNECTED: weights int8[outputs, inputs]."""
     source, kernel = (network.tensor(i) for i in operator.inputs[:2])
     output = network.tensor(operator.outputs[0])

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from edgefl.plan.tflite import Operator, Tensor
 from firmware_export.codegen.c_convolution import padding
 from firmware_export.codegen.fixed_point import input_radius, quantize_multiplier
 from firmware_export.codegen.layer import Field, Layer, ints, limits, refuse
 from firmware_export.codegen.lookup_tables import table_of
-from firmware_export.tflite.network import Network, Operator, Tensor
+from firmware_export.tflite.quantized_model import QuantizedModel
 
 POOL = (
     "in_height",
@@ -27,7 +28,7 @@ POOL = (
 )
 
 
-def lookup(network: Network, operator: Operator, name: str) -> list[Layer]:
+def lookup(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
     """LOGISTIC, TANH, RSQRT, LEAKY_RELU, RELU, RELU6, QUANTIZE as a table."""
     source = operator.inputs[0]
     output = operator.outputs[0]
@@ -36,7 +37,7 @@ def lookup(network: Network, operator: Operator, name: str) -> list[Layer]:
     return [Layer(name, operator.name, (source,), output, ("lookup",), call, (table,), in_place=(source,))]
 
 
-def softmax(network: Network, operator: Operator, name: str) -> list[Layer]:
+def softmax(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
     """SOFTMAX over the last axis; the output's scale is 1/256 and its zero point -128."""
     source = network.tensor(operator.inputs[0])
     output = network.tensor(operator.outputs[0])
@@ -70,7 +71,7 @@ def softmax(network: Network, operator: Operator, name: str) -> list[Layer]:
     ]
 
 
-def pool(network: Network, operator: Operator, name: str) -> list[Layer]:
+def pool(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
     """MAX_POOL_2D and AVERAGE_POOL_2D."""
     source = network.tensor(operator.inputs[0])
     output = network.tensor(operator.outputs[0])
@@ -102,7 +103,7 @@ def pool(network: Network, operator: Operator, name: str) -> list[Layer]:
 
 
 def loops(
-    network: Network, operator: Operator, shapes: Sequence[tuple[int, ...]]
+    network: QuantizedModel, operator: Operator, shapes: Sequence[tuple[int, ...]]
 ) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """Return count and steps of four loops over two broadcast shapes; neighbouring axes that step alike are
     one loop.
@@ -135,7 +136,7 @@ def loops(
 
 
 def _sides(
-    network: Network, operator: Operator, name: str
+    network: QuantizedModel, operator: Operator, name: str
 ) -> tuple[tuple[int, ...], list[str], tuple[Field, ...]]:
     """Return the activations, the C of both sides, and the constant side as a field."""
     inputs: list[int] = []
@@ -154,11 +155,11 @@ def _sides(
     return tuple(inputs), text, tuple(fields)
 
 
-def _overwritable(network: Network, inputs: tuple[int, ...], output: Tensor) -> tuple[int, ...]:
+def _overwritable(network: QuantizedModel, inputs: tuple[int, ...], output: Tensor) -> tuple[int, ...]:
     return tuple(i for i in inputs if network.tensor(i).size == output.size)
 
 
-def _add_scale(network: Network, operator: Operator) -> tuple[int, ...]:
+def _add_scale(network: QuantizedModel, operator: Operator) -> tuple[int, ...]:
     """Both sides are brought to twice the wider scale with 20 more bits."""
     a, b = (network.tensor(i) for i in operator.inputs[:2])
     output = network.tensor(operator.outputs[0])
@@ -189,7 +190,7 @@ def _add_scale(network: Network, operator: Operator) -> tuple[int, ...]:
     )
 
 
-def binary(network: Network, operator: Operator, name: str) -> list[Layer]:
+def binary(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
     """ADD, SUB, MUL, MAXIMUM, MINIMUM with broadcasting."""
     a, b = (network.tensor(i) for i in operator.inputs[:2])
     output = network.tensor(operator.outputs[0])
@@ -227,7 +228,7 @@ def binary(network: Network, operator: Operator, name: str) -> list[Layer]:
     ]
 
 
-def mean(network: Network, operator: Operator, name: str) -> list[Layer]:
+def mean(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
     """MEAN over any axes that are at most two runs of neighbours."""
     source = network.tensor(operator.inputs[0])
     output = network.tensor(operator.outputs[0])

@@ -16,14 +16,14 @@ from firmware_export.codegen.c_text import (
 )
 from firmware_export.codegen.layer import Field, Layer
 from firmware_export.codegen.mixture_structure import Structure
-from firmware_export.tflite.network import Network
+from firmware_export.tflite.quantized_model import QuantizedModel
 
 
 @dataclass(frozen=True)
 class Assembled:
     """All that the text needs. places: the C of each activation's address; columns: bytes of scratch."""
 
-    network: Network
+    network: QuantizedModel
     structure: Structure
     layers: tuple[tuple[str, Layer], ...]
     fields: Mapping[str, tuple[Field, ...]]

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Mapping
 
 from edgefl.errors import ExportError
+from edgefl.plan.tflite import Operator
 from firmware_export.codegen import c_convolution, c_dense, c_elementwise, c_movement
 from firmware_export.codegen.c_movement import SAME_ELEMENTS, View
 from firmware_export.codegen.layer import Layer, name_of
 from firmware_export.codegen.mixture_structure import Structure
-from firmware_export.tflite.network import Network, Operator
+from firmware_export.tflite.quantized_model import QuantizedModel
 
-Builder = Callable[[Network, Operator, str], list[Layer]]
+Builder = Callable[[QuantizedModel, Operator, str], list[Layer]]
 BUILDERS: Mapping[str, Builder] = {
     "CONV_2D": c_convolution.conv_2d,
     "DEPTHWISE_CONV_2D": c_convolution.depthwise_conv_2d,
@@ -30,7 +31,9 @@ BUILDERS: Mapping[str, Builder] = {
 SUPPORTED = frozenset(BUILDERS) | frozenset(SAME_ELEMENTS)
 
 
-def layers_of(network: Network, structure: Structure, views: Mapping[int, View]) -> list[tuple[str, Layer]]:
+def layers_of(
+    network: QuantizedModel, structure: Structure, views: Mapping[int, View]
+) -> list[tuple[str, Layer]]:
     """Return (part, layer) in order; a MAX_POOL_2D that can is made one with the CONV_2D before it."""
     pools = _fused(network, structure)
     taken: set[tuple[str, str]] = set()
@@ -60,7 +63,7 @@ def layers_of(network: Network, structure: Structure, views: Mapping[int, View])
     return layers
 
 
-def _fused(network: Network, structure: Structure) -> dict[int, int]:
+def _fused(network: QuantizedModel, structure: Structure) -> dict[int, int]:
     """Return the MAX_POOL_2D of each CONV_2D that it alone reads, where its windows lie side by side and
     inside.
     """

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from edgefl.plan.tflite import Operator, Tensor
 from firmware_export.codegen.layer import Layer, refuse
-from firmware_export.tflite.network import Network, Operator, Tensor
+from firmware_export.tflite.quantized_model import QuantizedModel
 
 SAME_ELEMENTS = ("RESHAPE", "SQUEEZE", "EXPAND_DIMS")
 SLICES = ("STRIDED_SLICE", "SLICE", "SPLIT")
@@ -23,7 +24,7 @@ class View:
     offset: int
 
 
-def views(network: Network) -> dict[int, View]:
+def views(network: QuantizedModel) -> dict[int, View]:
     """Return the tensors that need no copy: reshaped ones, and slices whose values lie together."""
     found: dict[int, View] = {}
     for operator in network.operators:
@@ -62,14 +63,14 @@ def _together(layout: Layout) -> bool:
     return True
 
 
-def _constant(network: Network, operator: Operator, index: int) -> Any:
+def _constant(network: QuantizedModel, operator: Operator, index: int) -> Any:
     data = network.tensor(operator.inputs[index]).data
     if data is None:
         raise refuse(network, operator, "takes positions that are computed", "fix the shapes in the model")
     return data.ravel()
 
 
-def _slice(network: Network, operator: Operator, which: int) -> Layout:
+def _slice(network: QuantizedModel, operator: Operator, which: int) -> Layout:
     output = network.tensor(operator.outputs[which])
     if operator.name == "SPLIT":
         source = network.tensor(operator.inputs[1])
@@ -109,7 +110,13 @@ def _layout(source: Tensor, begin: Sequence[int], step: Sequence[int], counts: S
 
 
 def copy_layer(
-    network: Network, operator: Operator, name: str, source: int, output: int, inward: Layout, outward: Layout
+    network: QuantizedModel,
+    operator: Operator,
+    name: str,
+    source: int,
+    output: int,
+    inward: Layout,
+    outward: Layout,
 ) -> Layer:
     """Return a copy of inward's elements of the source to outward's of the output; neighbouring axes that
     step alike are one loop.
@@ -141,7 +148,7 @@ def _whole(shape: Sequence[int]) -> Layout:
     return 0, tuple(shape), tuple(_strides(shape))
 
 
-def slices(network: Network, operator: Operator, name: str) -> list[Layer]:
+def slices(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
     """STRIDED_SLICE, SLICE, SPLIT whose values do not lie together."""
     source = operator.inputs[1] if operator.name == "SPLIT" else operator.inputs[0]
     return [
@@ -151,7 +158,7 @@ def slices(network: Network, operator: Operator, name: str) -> list[Layer]:
     ]
 
 
-def transpose(network: Network, operator: Operator, name: str) -> list[Layer]:
+def transpose(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
     """TRANSPOSE."""
     source = network.tensor(operator.inputs[0])
     output = network.tensor(operator.outputs[0])
@@ -160,7 +167,7 @@ def transpose(network: Network, operator: Operator, name: str) -> list[Layer]:
     return [copy_layer(network, operator, name, source.index, output.index, inward, _whole(output.shape))]
 
 
-def concatenation(network: Network, operator: Operator, name: str) -> list[Layer]:
+def concatenation(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
     """CONCATENATION of activations of one scale."""
     output = network.tensor(operator.outputs[0])
     axis = int(operator.options["axis"]) % len(output.shape)
@@ -185,7 +192,7 @@ def concatenation(network: Network, operator: Operator, name: str) -> list[Layer
     return layers
 
 
-def pad(network: Network, operator: Operator, name: str) -> list[Layer]:
+def pad(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
     """PAD and PADV2: fill, then copy into the middle."""
     source = network.tensor(operator.inputs[0])
     output = network.tensor(operator.outputs[0])

@@ -24,7 +24,7 @@ from firmware_export.codegen.c_text import ordered
 from firmware_export.codegen.layer import Field, Layer
 from firmware_export.codegen.lint import lint
 from firmware_export.codegen.mixture_structure import Structure, find_parts
-from firmware_export.tflite.network import Network, read_network
+from firmware_export.tflite.quantized_model import QuantizedModel, read_quantized_model
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def generate(model: bytes, *, threshold: float = 0.0) -> CSource:
     Raises ExportError for a model that cannot be read or holds what has no kernel, naming operator and layer,
     and for the threshold.
     """
-    network = read_network(model)
+    network = read_quantized_model(model)
     findings = lint(network)
     if findings:
         more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
@@ -125,7 +125,7 @@ def image(fields: Sequence[Field]) -> bytes:
     return b"".join(np.asarray(f.values, "i1" if f.ctype == "int8_t" else "<i4").tobytes() for f in fields)
 
 
-def _skip(network: Network, structure: Structure, threshold: float) -> tuple[int, ...]:
+def _skip(network: QuantizedModel, structure: Structure, threshold: float) -> tuple[int, ...]:
     """Return the highest gate value, as int8, of each expert at which it is left out."""
     experts = len(structure.gate)
     if not 0 <= threshold < 1 / experts:
@@ -143,7 +143,7 @@ def _skip(network: Network, structure: Structure, threshold: float) -> tuple[int
 
 
 def _places(
-    network: Network, layers: Sequence[Layer], aliases: Mapping[int, View]
+    network: QuantizedModel, layers: Sequence[Layer], aliases: Mapping[int, View]
 ) -> tuple[dict[int, str], int]:
     """Return the C of each activation's address, and the size of the arena."""
     view_of = {t.index: aliases.get(t.index, View(t.index, 0)) for t in network.tensors}
@@ -168,7 +168,7 @@ def _places(
 
 
 def _layout(
-    network: Network,
+    network: QuantizedModel,
     structure: Structure,
     layers: Sequence[tuple[str, Layer]],
     packed: Mapping[str, Sequence[Field]],

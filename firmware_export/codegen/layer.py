@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from edgefl.errors import ExportError
-from firmware_export.tflite.network import Network, Operator, Tensor
+from edgefl.plan.tflite import Operator, Tensor
+from firmware_export.tflite.quantized_model import QuantizedModel
 
 MAX_IDENTIFIER_LENGTH = 48
 """C99 tells identifiers apart by their first 63 characters; a field adds a suffix to a name."""
@@ -102,12 +103,12 @@ def name_of(tensor: Tensor, operator: Operator) -> str:
     return name if name[0].isalpha() else f"layer_{name}"
 
 
-def place(network: Network, operator: Operator) -> str:
+def place(network: QuantizedModel, operator: Operator) -> str:
     """Return how an error names a layer."""
     return network.tensor(operator.outputs[0]).name if operator.outputs else "?"
 
 
-def refuse(network: Network, operator: Operator, why: str, remedy: str) -> ExportError:
+def refuse(network: QuantizedModel, operator: Operator, why: str, remedy: str) -> ExportError:
     """Return the error for what the generated C cannot compute."""
     return ExportError(f"operator {operator.name} ({place(network, operator)}) {why}; {remedy}")
 

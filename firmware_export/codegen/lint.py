@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from edgefl.plan.tflite import Operator, Tensor
 from firmware_export.codegen.c_layers import SUPPORTED
 from firmware_export.codegen.layer import place
 from firmware_export.tflite.graph import FORBIDDEN
-from firmware_export.tflite.network import Network, Operator, Tensor
+from firmware_export.tflite.quantized_model import QuantizedModel
 
 VERSIONS = {"FULLY_CONNECTED": 11, "CONV_2D": 7, "DEPTHWISE_CONV_2D": 7}
 WITH_KERNEL = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED")
@@ -41,7 +42,7 @@ class Finding:
         return f"{self.operator} ({self.layer}): {self.remedy}"
 
 
-def lint(network: Network) -> tuple[Finding, ...]:
+def lint(network: QuantizedModel) -> tuple[Finding, ...]:
     """Return all findings, in the order of the operators."""
     found = [finding for operator in network.operators for finding in _operator(network, operator)]
     if len(network.inputs) != 1 or len(network.outputs) != 1:
@@ -63,7 +64,7 @@ def lint(network: Network) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-def _operator(network: Network, operator: Operator) -> list[Finding]:
+def _operator(network: QuantizedModel, operator: Operator) -> list[Finding]:
     layer = place(network, operator)
     if operator.name not in SUPPORTED:
         remedy = REMEDIES.get(

@@ -6,9 +6,10 @@ import math
 
 import numpy as np
 
+from edgefl.plan.tflite import Operator, Tensor
 from firmware_export.codegen import fixed_point as fixed
 from firmware_export.codegen.layer import limits, refuse, round_half_away
-from firmware_export.tflite.network import Network, Operator, Tensor
+from firmware_export.tflite.quantized_model import QuantizedModel
 
 ALL = range(-128, 128)
 
@@ -69,7 +70,7 @@ def _rescaled(source: Tensor, output: Tensor, low: int, high: int) -> list[int]:
     ]
 
 
-def table_of(network: Network, operator: Operator) -> list[int]:
+def table_of(network: QuantizedModel, operator: Operator) -> list[int]:
     """Return what the operator gives for each int8. Raises ExportError for parameters that the interpreter
     refuses too.
     """

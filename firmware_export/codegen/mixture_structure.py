@@ -9,7 +9,7 @@ from collections.abc import Set
 from dataclasses import dataclass
 
 from firmware_export.codegen.c_movement import SAME_ELEMENTS
-from firmware_export.tflite.network import Network
+from firmware_export.tflite.quantized_model import QuantizedModel
 
 AFTER_THE_SUM = (*SAME_ELEMENTS, "SOFTMAX", "LOGISTIC", "QUANTIZE", "MUL")
 WITH_WEIGHTS = {"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED"}
@@ -29,7 +29,7 @@ class Structure:
     order: tuple[int, ...]
 
 
-def find_parts(network: Network) -> Structure:
+def find_parts(network: QuantizedModel) -> Structure:
     """Return the structure; one part "model" where there is no mixture."""
     maker = {output: i for i, operator in enumerate(network.operators) for output in operator.outputs}
     needs = _needs(network, maker)
@@ -62,7 +62,7 @@ def find_parts(network: Network) -> Structure:
     return Structure(tuple(names), tuple(part_of), tuple(gate), tuple(products), tuple(order))
 
 
-def _needs(network: Network, maker: dict[int, int]) -> list[frozenset[int]]:
+def _needs(network: QuantizedModel, maker: dict[int, int]) -> list[frozenset[int]]:
     """Return, for each operator, itself and all that it depends on."""
     needs: list[frozenset[int]] = []
     for i, operator in enumerate(network.operators):
@@ -70,11 +70,11 @@ def _needs(network: Network, maker: dict[int, int]) -> list[frozenset[int]]:
     return needs
 
 
-def _activations(network: Network, operator: int) -> list[int]:
+def _activations(network: QuantizedModel, operator: int) -> list[int]:
     return [i for i in network.operators[operator].inputs if i >= 0 and network.tensor(i).data is None]
 
 
-def _leaves(network: Network, maker: dict[int, int]) -> list[int]:
+def _leaves(network: QuantizedModel, maker: dict[int, int]) -> list[int]:
     """Return the summands of the last sum, from left to right."""
     tensor = network.outputs[0]
     while tensor in maker and network.operators[maker[tensor]].name in AFTER_THE_SUM:
@@ -99,7 +99,7 @@ def _leaves(network: Network, maker: dict[int, int]) -> list[int]:
 
 
 def _split(
-    network: Network, maker: dict[int, int], leaves: list[int]
+    network: QuantizedModel, maker: dict[int, int], leaves: list[int]
 ) -> tuple[list[int], list[int], list[int]]:
     """Return gate values, expert outputs, products. Without a gate value at every summand there is no
     gate.
@@ -125,7 +125,7 @@ def _split(
     return gate, experts, products
 
 
-def _order(network: Network, part_of: list[str], experts: int) -> list[int]:
+def _order(network: QuantizedModel, part_of: list[str], experts: int) -> list[int]:
     """Trunk, gate, then each expert, and of the sum what can be added by then."""
     made: set[int] = set(network.inputs)
     order: list[int] = []

@@ -9,7 +9,7 @@ from edgefl.errors import ExportError
 from edgefl.plan.runtime import load_interpreter
 from firmware_export.codegen.mixture_structure import find_parts
 from firmware_export.ota.drift import Usage
-from firmware_export.tflite.network import read_network
+from firmware_export.tflite.quantized_model import read_quantized_model
 
 
 def gate_use(folder: Path) -> Usage:
@@ -29,7 +29,7 @@ def gate_use(folder: Path) -> Usage:
 
 def gate_values(model: bytes, inputs: Any) -> Any:
     """Return the gate's values int8[n, experts] for inputs int8[n, *shape], by the reference kernels."""
-    network = read_network(model)
+    network = read_quantized_model(model)
     gate = find_parts(network).gate
     if not gate:
         raise ExportError("the model has no gate, so its use cannot drift; export a mixture")

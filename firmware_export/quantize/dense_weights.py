@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from edgefl.errors import ExportError
 from edgefl.plan.runtime import load_interpreter
+from edgefl.plan.tflite import with_constants
 from edgefl.types import Array
-from firmware_export.tflite.graph import with_constants
 from firmware_export.tflite.interpreter import load, quantize_input
-from firmware_export.tflite.network import read_network
 from firmware_export.tflite.portable import to_portable
+from firmware_export.tflite.quantized_model import read_quantized_model
 
 LEAST = 1024
 """Kernels of fewer weights stay as they are."""
@@ -88,7 +88,7 @@ def with_few_values(model: bytes, x: Array, bits: int) -> bytes:
     *shape], calibration samples.
     """
     inline = to_portable(model)
-    network = read_network(inline)
+    network = read_quantized_model(inline)
     dense = [each.inputs for each in network.operators if each.name == "FULLY_CONNECTED"]
     large = {
         kernel: source

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from edgefl.errors import ExportError
+from edgefl.plan.tflite import Operator, float_constants, read_subgraph
 from edgefl.types import Array
 from firmware_export.quantize.flat_layers import own_layers, tf_keras
-from firmware_export.tflite.graph import constants, read_graph
 
 ACTIVATIONS = {0: "linear", 1: "relu", 3: "relu6"}
 PADDINGS = {0: "same", 1: "valid"}
@@ -33,47 +33,39 @@ class Flat:
 
 @dataclass(frozen=True)
 class _Step:
-    """An operator: its layer's name, inputs by index, output shapes, options by the schema's names, integer
-    constants by index.
-    """
+    """An operator with its layer's name, its output shapes, and the model's int32 constants by index."""
 
     name: str
-    operator: str
-    inputs: tuple[int, ...]
+    operator: Operator
     shapes: tuple[tuple[int, ...], ...]
-    options: Mapping[str, Any]
     integers: Mapping[int, Any]
 
 
 def clone(model: bytes) -> Flat:
     """Return the flat clone. Raises ExportError for an operator or an option that it has no layer for."""
     keras = tf_keras()
-    graph = read_graph(model)
-    values = constants(model)
+    graph = read_subgraph(model)
+    values = float_constants(model)
+    integers = {t.index: t.data for t in graph.tensors if t.dtype == "INT32" and t.data is not None}
     tensors: dict[int, Any] = {}
     places: dict[str, tuple[int, int]] = {}
-    made = {index for _, outputs in graph.operators for index in outputs}
-    fed = [
-        i
-        for inputs in graph.inputs
-        for i in inputs
-        if i >= 0 and i not in made and not graph.tensors[i].constant
-    ]
-    steps = _steps(model)
-    shape = _shapes(model)[fed[0]]
-    tensors[fed[0]] = given = keras.Input(shape[1:], name="x")
-    for step, (_, outputs) in zip(steps, graph.operators, strict=True):
+    entry = graph.inputs[0]
+    x = keras.Input(graph.tensors[entry].shape[1:], name="x")
+    tensors[entry] = x
+    for number, operator in enumerate(graph.operators):
+        name = f"{operator.name.lower()}_{number}"
+        shapes = tuple(graph.tensors[index].shape for index in operator.outputs)
         try:
-            results, kernel = _apply(step, tensors, values)
+            results, kernel = _apply(_Step(name, operator, shapes, integers), tensors, values)
         except KeyError as error:
             raise ExportError(
-                f"the TensorFlow route has no layer for {step.operator} as it is used here ({error}); export "
+                f"the TensorFlow route has no layer for {operator.name} as it is used here ({error}); export "
                 "with --route device"
             ) from error
-        tensors |= dict(zip(outputs, results, strict=True))
+        tensors |= dict(zip(operator.outputs, results, strict=True))
         if kernel:
-            places[step.name] = kernel
-    return Flat(keras.Model(given, tensors[graph.operators[-1][1][0]], name="mixture"), places)
+            places[name] = kernel
+    return Flat(keras.Model(x, tensors[graph.operators[-1].outputs[0]], name="mixture"), places)
 
 
 def _apply(
@@ -81,8 +73,8 @@ def _apply(
 ) -> tuple[list[Any], tuple[int, int] | None]:
     keras = tf_keras()
     own = own_layers()
-    inputs = step.inputs
-    if step.operator in ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED"):
+    inputs = step.operator.inputs
+    if step.operator.name in ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED"):
         kernel = inputs[1]
         bias = inputs[2] if len(inputs) > 2 else -1
         layer, start = _weighted(step, values[kernel])
@@ -91,46 +83,48 @@ def _apply(
             [start, values[bias] if bias >= 0 else np.zeros(layer.weights[1].shape, np.float32)]
         )
         return [out], (kernel, bias)
-    if step.operator in ("ADD", "SUB", "MUL"):
-        if step.options.get("fusedActivationFunction"):
+    if step.operator.name in ("ADD", "SUB", "MUL"):
+        if step.operator.options.get("fusedActivationFunction"):
             raise KeyError("with an activation in it")
         fixed = [values[i].tolist() if i in values else None for i in inputs]
         given = [tensors[i] for i in inputs if i not in values]
         return [
-            own["Combine"](step.operator, *fixed, name=step.name)(given if len(given) > 1 else given[0])
+            own["Combine"](step.operator.name, *fixed, name=step.name)(given if len(given) > 1 else given[0])
         ], None
-    if step.operator in ("STRIDED_SLICE", "SPLIT"):
+    if step.operator.name in ("STRIDED_SLICE", "SPLIT"):
         return _slices(step, tensors, own["Slice"]), None
-    if step.operator == "CONCATENATION":
+    if step.operator.name == "CONCATENATION":
         return [
-            keras.layers.Concatenate(step.options["axis"], name=step.name)([tensors[i] for i in inputs])
+            keras.layers.Concatenate(step.operator.options["axis"], name=step.name)(
+                [tensors[i] for i in inputs]
+            )
         ], None
     return [_unary(step)(tensors[inputs[0]])], None
 
 
 def _unary(step: _Step) -> Any:
     keras = tf_keras()
-    options = step.options
+    options = step.operator.options
     name = step.name
-    if step.operator in UNARY:
-        return keras.layers.Activation(UNARY[step.operator], name=name)
-    if step.operator == "RESHAPE":
+    if step.operator.name in UNARY:
+        return keras.layers.Activation(UNARY[step.operator.name], name=name)
+    if step.operator.name == "RESHAPE":
         return keras.layers.Reshape(step.shapes[0][1:], name=name)
-    if step.operator == "MEAN":
-        axes = [int(i) for i in np.ravel(step.integers[step.inputs[1]])]
+    if step.operator.name == "MEAN":
+        axes = [int(i) for i in np.ravel(step.integers[step.operator.inputs[1]])]
         return own_layers()["Mean"](axes, bool(options["keepDims"]), name=name)
     pools = {"MAX_POOL_2D": keras.layers.MaxPooling2D, "AVERAGE_POOL_2D": keras.layers.AveragePooling2D}
     size = (options["filterHeight"], options["filterWidth"])
     strides = (options["strideH"], options["strideW"])
-    return pools[step.operator](size, strides, PADDINGS[options["padding"]], name=name)
+    return pools[step.operator.name](size, strides, PADDINGS[options["padding"]], name=name)
 
 
 def _weighted(step: _Step, kernel: Array) -> tuple[Any, Array]:
     """Return the layer and its kernel as tf-keras has it."""
     keras = tf_keras()
-    options = step.options
+    options = step.operator.options
     activation = ACTIVATIONS[options["fusedActivationFunction"]]
-    if step.operator == "FULLY_CONNECTED":
+    if step.operator.name == "FULLY_CONNECTED":
         return keras.layers.Dense(kernel.shape[0], activation, name=step.name), kernel.T
     common = {
         "strides": (options["strideH"], options["strideW"]),
@@ -139,7 +133,7 @@ def _weighted(step: _Step, kernel: Array) -> tuple[Any, Array]:
         "dilation_rate": (options["dilationHFactor"], options["dilationWFactor"]),
         "name": step.name,
     }
-    if step.operator == "CONV_2D":
+    if step.operator.name == "CONV_2D":
         return keras.layers.Conv2D(kernel.shape[0], kernel.shape[1:3], **common), kernel.transpose(1, 2, 3, 0)
     multiplier = options["depthMultiplier"] or 1
     start = kernel[0].reshape(*kernel.shape[1:3], -1, multiplier)
@@ -147,17 +141,17 @@ def _weighted(step: _Step, kernel: Array) -> tuple[Any, Array]:
 
 
 def _slices(step: _Step, tensors: Mapping[int, Any], kind: Any) -> list[Any]:
-    if step.operator == "STRIDED_SLICE":
-        begin = [int(i) for i in step.integers[step.inputs[1]]]
-        return [kind(begin, [-1, *step.shapes[0][1:]], name=step.name)(tensors[step.inputs[0]])]
-    axis = int(np.ravel(step.integers[step.inputs[0]])[0])
+    if step.operator.name == "STRIDED_SLICE":
+        begin = [int(i) for i in step.integers[step.operator.inputs[1]]]
+        return [kind(begin, [-1, *step.shapes[0][1:]], name=step.name)(tensors[step.operator.inputs[0]])]
+    axis = int(np.ravel(step.integers[step.operator.inputs[0]])[0])
     size = list(step.shapes[0])
     starts = [
         [n * size[i] if i == axis % len(size) else 0 for i in range(len(size))]
         for n in range(len(step.shapes))
     ]
     return [
-        kind(begin, [-1, *size[1:]], name=f"{step.name}_{n}")(tensors[step.inputs[1]])
+        kind(begin, [-1, *size[1:]], name=f"{step.name}_{n}")(tensors[step.operator.inputs[1]])
         for n, begin in enumerate(starts)
     ]
 
@@ -181,43 +175,3 @@ def tuned_weights(flat: Flat, model: Any, places: Mapping[int, Array]) -> dict[i
         if bias >= 0:
             found[bias] = values[1]
     return found
-
-
-def _shapes(model: bytes) -> list[tuple[int, ...]]:
-    from ai_edge_litert import schema_py_generated as schema
-
-    graph = schema.Model.GetRootAs(model, 0).Subgraphs(0)
-    tensors = [graph.Tensors(index) for index in range(graph.TensorsLength())]
-    return [
-        tuple(int(n) for n in tensor.ShapeAsNumpy()) if tensor.ShapeLength() else () for tensor in tensors
-    ]
-
-
-def _steps(model: bytes) -> list[_Step]:
-    from ai_edge_litert import schema_py_generated as schema
-
-    graph = read_graph(model)
-    shapes = _shapes(model)
-    steps = []
-    root = schema.ModelT.InitFromObj(schema.Model.GetRootAs(model, 0))
-    for number, (operator, outputs) in enumerate(graph.operators):
-        options = root.subgraphs[0].operators[number].builtinOptions
-        integers = {
-            index: np.asarray(root.buffers[root.subgraphs[0].tensors[index].buffer].data, np.uint8).view(
-                np.int32
-            )
-            for index in graph.inputs[number]
-            if index >= 0 and graph.tensors[index].constant and graph.tensors[index].dtype == "INT32"
-        }
-        named = vars(options) if options is not None else {}
-        steps.append(
-            _Step(
-                f"{operator.lower()}_{number}",
-                operator,
-                graph.inputs[number],
-                tuple(shapes[i] for i in outputs),
-                named,
-                integers,
-            )
-        )
-    return steps

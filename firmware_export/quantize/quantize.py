@@ -11,10 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from edgefl.data.split import Split, encode_split
+from edgefl.data.split import METADATA_NAME, Split, encode_split
 from edgefl.errors import ExportError
 from edgefl.plan.fill import fill_template
 from edgefl.plan.spec import Plan
+from edgefl.plan.tflite import with_metadata
 from edgefl.rng import rng_for
 from edgefl.system.files import write_atomic
 from edgefl.system.host import peak_rss_mb
@@ -23,9 +24,8 @@ from firmware_export.quantize.device_route import RECIPES, Recipe, load_quantize
 from firmware_export.quantize.ranges import check_calibration
 from firmware_export.quantize.report import Attempt, ExportReport, warnings_of
 from firmware_export.quantize.routes import DEVICE, Options, candidates
-from firmware_export.tflite.graph import Graph, read_graph
+from firmware_export.tflite.graph import OperatorGraph, read_graph
 from firmware_export.tflite.interpreter import accuracy, load, outputs
-from firmware_export.tflite.metadata import SPLIT, with_metadata
 
 __all__ = [
     "RECIPES",
@@ -105,7 +105,7 @@ def export_mixture(
             break
     best, made, warnings = max(tried, key=lambda each: (each[0].accuracy_int8, each[0].agreement))
     if split is not None:
-        made, model = (with_metadata(each, SPLIT, encode_split(split)) for each in (made, model))
+        made, model = (with_metadata(each, METADATA_NAME, encode_split(split)) for each in (made, model))
     report = ExportReport(
         accuracy(expected, y),
         best.accuracy_int8,
@@ -134,7 +134,7 @@ def export_mixture(
     return report
 
 
-def mixing_of(graph: Graph) -> str:
+def mixing_of(graph: OperatorGraph) -> str:
     """Return what the graph mixes, by products and sums: `probabilities` of the experts, their `logits`, or
     `none`: one model.
     """

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from edgefl.errors import ExportError
+from edgefl.plan.tflite import float_constants, with_constants
 from edgefl.types import Array, Labels
 from firmware_export.quantize.convert import convert, convert_float
 from firmware_export.quantize.flat_layers import own_layers, tf_keras
 from firmware_export.quantize.keras_clone import Flat, clone, tuned_weights
-from firmware_export.tflite.graph import constants, with_constants
 
 LEARNING_RATE = 1e-4
 BATCH = 32
@@ -247,7 +247,7 @@ def _fit(model: Any, x: Array, y: Labels, epochs: int, callbacks: list[Any] | No
 
 
 def _back(model: bytes, flat: Flat, tuned: Any) -> bytes:
-    values: Mapping[int, Array] = tuned_weights(flat, tuned, constants(model))
+    values: Mapping[int, Array] = tuned_weights(flat, tuned, float_constants(model))
     if not all(np.isfinite(value).all() for value in values.values()):
         raise ExportError(
             "tuning ended in NaN or infinite weights; prune less, or allow more values a kernel"

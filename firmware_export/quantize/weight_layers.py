@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from edgefl.plan.tflite import float_constants
 from edgefl.types import Array
-from firmware_export.tflite.graph import constants, read_graph
+from firmware_export.tflite.graph import read_graph
 
 CHANNEL_AXIS = {"CONV_2D": 0, "DEPTHWISE_CONV_2D": 3, "FULLY_CONNECTED": 0}
 ROOM = float(1 << 30)
@@ -36,7 +37,7 @@ class Weighted:
 def weighted(model: bytes) -> tuple[Weighted, ...]:
     """Return the layers that have a bias, in the graph's order."""
     graph = read_graph(model)
-    values = constants(model)
+    values = float_constants(model)
     found = []
     for (operator, _), inputs in zip(graph.operators, graph.inputs, strict=True):
         if operator in CHANNEL_AXIS and len(inputs) == 3 and inputs[1] in values and inputs[2] in values:

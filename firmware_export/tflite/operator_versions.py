@@ -5,10 +5,10 @@ November 2026. A reader of a lower version may misread an operator, so strict im
 names another version than this one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
+from edgefl.plan.tflite import Operator, Tensor
 
 VERSIONS: dict[str, tuple[int, int]] = {
     "ABS": (2, 3),
@@ -53,51 +53,50 @@ VERSIONS: dict[str, tuple[int, int]] = {
 """Operator -> version for int8 and for int16 activations, before the exceptions of `version_of_operator`."""
 
 
-def version_of_operator(name: str, operator: Any, tensors: Sequence[Any], schema: Any) -> int:
+def version_of_operator(operator: Operator, tensors: Sequence[Tensor]) -> int:
     """Return the version that an operator must name.
 
     Args:
-        name: The builtin operator, such as "CONV_2D".
-        operator: The schema's OperatorT.
-        tensors: The subgraph's TensorT objects.
-        schema: The module of the schema.
+        operator: An operator of a subgraph.
+        tensors: The subgraph's tensors.
 
     Returns:
         The version; 0 if the table does not hold the operator, or if its activations are neither int8 nor
         int16.
     """
-    kinds = {schema.TensorType.INT8: 0, schema.TensorType.INT16: 1}
+    kinds = {"INT8": 0, "INT16": 1}
+    name = operator.name
     inputs = [tensors[i] for i in operator.inputs if i >= 0]
     outputs = [tensors[i] for i in operator.outputs]
     activation = 1 if name == "SPLIT" else 0
     if (
         name not in VERSIONS
         or len(inputs) <= activation
-        or inputs[activation].type not in kinds
+        or inputs[activation].dtype not in kinds
         or not outputs
     ):
         return 0
-    of_int16 = kinds[inputs[activation].type]
-    options = operator.builtinOptions
+    of_int16 = kinds[inputs[activation].dtype]
+    options = operator.options
     rank = max(len(tensor.shape) for tensor in inputs)
     if name == "FULLY_CONNECTED":
         return _fully_connected(inputs, options, of_int16)
     if name == "CONV_2D":
-        if of_int16 and options.quantizedBiasType:
+        if of_int16 and options["quantizedBiasType"]:
             return 8
         if inputs[0].shape[-1] != inputs[1].shape[-1]:  # a grouped convolution
             return 6
     if (
         name == "DEPTHWISE_CONV_2D"
         and of_int16
-        and (options.dilationHFactor != 1 or options.dilationWFactor != 1)
+        and (options["dilationHFactor"] != 1 or options["dilationWFactor"] != 1)
     ):
         return 2
     if name == "MUL" and not of_int16 and _product_scale(inputs, outputs[0]) >= 1:
         return 3
-    if name in ("ADD", "SUB") and of_int16 and getattr(options, "potScaleInt16", True):
+    if name in ("ADD", "SUB") and of_int16 and options.get("potScaleInt16", True):
         return 1
-    if name == "STRIDED_SLICE" and (options.ellipsisMask or options.newAxisMask):
+    if name == "STRIDED_SLICE" and (options["ellipsisMask"] or options["newAxisMask"]):
         return 6
     if name == "TRANSPOSE" and len(inputs[0].shape) > 4:
         return 6 if len(inputs[0].shape) > 5 else max(4, VERSIONS[name][of_int16])
@@ -107,35 +106,25 @@ def version_of_operator(name: str, operator: Any, tensors: Sequence[Any], schema
         rank > 4
         and name in ("MAXIMUM", "MINIMUM", "SUB")
         and not of_int16
-        and list(inputs[0].shape) != list(inputs[1].shape)
+        and inputs[0].shape != inputs[1].shape
     ):
         return 3
-    if name == "QUANTIZE" and outputs[0].type == schema.TensorType.INT16:
+    if name == "QUANTIZE" and outputs[0].dtype == "INT16":
         return 2
     return VERSIONS[name][of_int16]
 
 
-def _fully_connected(inputs: Sequence[Any], options: Any, of_int16: int) -> int:
-    if of_int16 and options.quantizedBiasType:
+def _fully_connected(inputs: Sequence[Tensor], options: Mapping[str, Any], of_int16: int) -> int:
+    if of_int16 and options["quantizedBiasType"]:
         return 11
     if len(inputs) == 2:  # without a bias
         return 6
-    if options.keepNumDims:
+    if options["keepNumDims"]:
         return 5
     return VERSIONS["FULLY_CONNECTED"][of_int16]
 
 
-def _product_scale(inputs: Sequence[Any], output: Any) -> float:
+def _product_scale(inputs: Sequence[Tensor], output: Tensor) -> float:
     """Return the factor by which a product of two int8 is rescaled, 0 where a tensor has no scale."""
-    scales = [
-        np.float32(tensor.quantization.scale[0]) for tensor in (*inputs[:2], output) if _has_scale(tensor)
-    ]
+    scales = [tensor.scale[0] for tensor in (*inputs[:2], output) if len(tensor.scale)]
     return float(scales[0] * scales[1] / scales[2]) if len(scales) == 3 else 0.0
-
-
-def _has_scale(tensor: Any) -> bool:
-    return (
-        tensor.quantization is not None
-        and tensor.quantization.scale is not None
-        and len(tensor.quantization.scale) > 0
-    )

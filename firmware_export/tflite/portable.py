@@ -6,36 +6,13 @@ TensorFlow Lite Micro does not follow: it reads zeros. It also writes version 1 
 strict importers refuse, as they do a RESHAPE without options.
 """
 
+from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
-from edgefl.errors import ExportError
-from firmware_export.tflite.network import UNREADABLE, buffer_bytes
+from edgefl.errors import ExportError, ModelFileError
+from edgefl.plan.tflite import Subgraph, builtin_code, damage_reported, pack, read_model, set_options, unpack
 from firmware_export.tflite.operator_versions import version_of_operator
-
-ALIGNMENT = 16
-"""Of a buffer's data, as the schema asks (`data:[ubyte] (force_align: 16)`)."""
-
-
-class _AlignedBuffer:
-    """A buffer whose data start at a multiple of ALIGNMENT; the schema's generated class does not align
-    them.
-    """
-
-    def __init__(self, content: bytes) -> None:
-        self.content = content
-
-    # the name that ModelT.Pack calls
-    def Pack(self, builder: Any) -> Any:
-        from ai_edge_litert import schema_py_generated as schema
-
-        data = None
-        if self.content:
-            builder.Prep(ALIGNMENT, len(self.content))
-            data = builder.CreateByteVector(self.content)
-        schema.BufferStart(builder)
-        if data is not None:
-            schema.BufferAddData(builder, data)
-        return schema.BufferEnd(builder)
 
 
 def to_portable(model: bytes) -> bytes:
@@ -48,22 +25,12 @@ def to_portable(model: bytes) -> bytes:
     Raises:
         ExportError: The bytes cannot be read.
     """
-    import flatbuffers
-    from ai_edge_litert import schema_py_generated as schema
-
-    try:
-        root = schema.ModelT.InitFromObj(schema.Model.GetRootAs(model, 0))
-        root.buffers = [_AlignedBuffer(buffer_bytes(model, buffer)) for buffer in root.buffers]
-        _set_versions(root, schema)
-        _complete_reshapes(root, schema)
-        builder = flatbuffers.Builder(len(model))
-        builder.Finish(root.Pack(builder), b"TFL3")
-    except UNREADABLE as error:
-        raise ExportError(
-            f"the model's {len(model)} bytes cannot be read ({error!r}); it is truncated or damaged, copy it "
-            "again"
-        ) from error
-    return bytes(builder.Output())
+    subgraphs = read_model(model).subgraphs
+    with damage_reported(model):
+        root = unpack(model)
+        _set_versions(root, subgraphs)
+        _complete_reshapes(root, subgraphs)
+        return pack(root, len(model))
 
 
 def check_inside(model: bytes) -> None:
@@ -72,14 +39,9 @@ def check_inside(model: bytes) -> None:
 
     Bytes that cannot be read pass: the runtime refuses them.
     """
-    from ai_edge_litert import schema_py_generated as schema
-
     try:
-        root = schema.Model.GetRootAs(model, 0)
-        outside = sum(
-            root.Buffers(i).Size() for i in range(root.BuffersLength()) if root.Buffers(i).Offset() > 1
-        )
-    except UNREADABLE:
+        outside = read_model(model).bytes_behind
+    except ModelFileError:
         return
     if outside:
         raise ExportError(
@@ -88,44 +50,32 @@ def check_inside(model: bytes) -> None:
         )
 
 
-def _set_versions(root: Any, schema: Any) -> None:
+def _set_versions(root: Any, subgraphs: Sequence[Subgraph]) -> None:
     """Give each operator the code of its own version; operators of one kind may need different ones."""
-    builtins = {value: name for name, value in vars(schema.BuiltinOperator).items() if isinstance(value, int)}
     codes: dict[tuple[int, bytes, int], int] = {}
     found: list[Any] = []
-    for graph in root.subgraphs:
-        for operator in graph.operators:
-            before = root.operatorCodes[operator.opcodeIndex]
-            number = max(before.builtinCode, before.deprecatedBuiltinCode)
-            version = (
-                version_of_operator(builtins.get(number, ""), operator, graph.tensors, schema)
-                or before.version
-            )
-            key = (number, before.customCode or b"", version)
+    for graph, subgraph in zip(root.subgraphs, subgraphs, strict=True):
+        for packed, operator in zip(graph.operators, subgraph.operators, strict=True):
+            before = root.operatorCodes[packed.opcodeIndex]
+            version = version_of_operator(operator, subgraph.tensors) or operator.version
+            key = (builtin_code(before), before.customCode or b"", version)
             if key not in codes:
                 codes[key] = len(found)
-                code = schema.OperatorCodeT()
-                code.builtinCode = number
-                code.deprecatedBuiltinCode = min(number, 127)
-                code.customCode = before.customCode
+                code = copy(before)
+                code.builtinCode = key[0]
+                code.deprecatedBuiltinCode = min(key[0], 127)
                 code.version = version
                 found.append(code)
-            operator.opcodeIndex = codes[key]
+            packed.opcodeIndex = codes[key]
     root.operatorCodes = found
 
 
-def _complete_reshapes(root: Any, schema: Any) -> None:
+def _complete_reshapes(root: Any, subgraphs: Sequence[Subgraph]) -> None:
     """Give each RESHAPE the options that name its new shape; the converter leaves them out where a tensor
     holds the shape.
     """
-    for graph in root.subgraphs:
-        for operator in graph.operators:
-            if (
-                root.operatorCodes[operator.opcodeIndex].builtinCode == schema.BuiltinOperator.RESHAPE
-                and operator.builtinOptions is None
-            ):
-                operator.builtinOptions = schema.ReshapeOptionsT()
-                operator.builtinOptions.newShape = [
-                    int(size) for size in graph.tensors[operator.outputs[0]].shape
-                ]
-                operator.builtinOptionsType = schema.BuiltinOptions.ReshapeOptions
+    for graph, subgraph in zip(root.subgraphs, subgraphs, strict=True):
+        for packed, operator in zip(graph.operators, subgraph.operators, strict=True):
+            if operator.name == "RESHAPE" and packed.builtinOptions is None:
+                shape = list(subgraph.tensors[operator.outputs[0]].shape)
+                set_options(packed, "ReshapeOptions", newShape=shape)

@@ -4,7 +4,7 @@ import pytest
 
 from edgefl.errors import EdgeflError, ExportError
 from firmware_export.firmware.targets import TARGETS
-from firmware_export.tflite.network import read_network
+from firmware_export.tflite.quantized_model import read_quantized_model
 from tests.benchmarks.firmware.cmsis_nn import _calls, measure
 from tests.benchmarks.firmware.comparison import CORES, GRAPHS, _row, render
 
@@ -54,7 +54,7 @@ def test_without_a_peer_or_a_core_it_says_so() -> None:
 
 
 def test_kernels_are_called_in_the_graphs_order(bundle) -> None:
-    calls = list(_calls(read_network((bundle / "model.tflite").read_bytes())))
+    calls = list(_calls(read_quantized_model((bundle / "model.tflite").read_bytes())))
     kinds = [
         "convolve" if "arm_convolve" in call else "pool" if "pool" in call else "dense" for call in calls
     ]

@@ -2,9 +2,10 @@
 runtime.
 """
 
-import flatbuffers
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
+
+from edgefl.plan.tflite import pack
 
 TYPES = {"float32": schema.TensorType.FLOAT32, "int32": schema.TensorType.INT32}
 IF = 118
@@ -41,9 +42,7 @@ def program(spec, *, crashes=False, huge=False):
         branch.inputs = [flag]
         branch.outputs = [out]
         branch.operators = [_if(flag, out, len(spec.signatures))]
-    builder = flatbuffers.Builder(1024)
-    builder.Finish(model.Pack(builder), b"TFL3")
-    return bytes(builder.Output())
+    return pack(model, 1024)
 
 
 def _graph(model, name):

@@ -40,8 +40,9 @@ def model_of(
     outputs: tuple[int, ...] | None = None,
 ) -> bytes:
     """Return the file; the last tensor is the output unless another is given."""
-    import flatbuffers
     from ai_edge_litert import schema_py_generated as schema
+
+    from edgefl.plan.tflite import pack
 
     model = schema.ModelT()
     graph = schema.SubGraphT()
@@ -93,6 +94,4 @@ def model_of(
             operator.builtinOptionsType = getattr(schema.BuiltinOptions, f"{each.options_class}Options")
         model.operatorCodes.append(code)
         graph.operators.append(operator)
-    builder = flatbuffers.Builder(1024)
-    builder.Finish(model.Pack(builder), b"TFL3")
-    return bytes(builder.Output())
+    return pack(model, 1024)

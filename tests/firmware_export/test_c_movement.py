@@ -5,7 +5,7 @@ import pytest
 
 from firmware_export.codegen.c_source import generate
 from firmware_export.codegen.mixture_structure import find_parts
-from firmware_export.tflite.network import read_network
+from firmware_export.tflite.quantized_model import read_quantized_model
 
 pytest.importorskip("tflite_micro")
 Q = (0.1, 3)
@@ -157,7 +157,7 @@ def mixture(graphs, experts, *, shared=True):
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_mixture_by_hand(compiled, graphs, tmp_path, experts, shared) -> None:
     model = mixture(graphs, experts, shared=shared)
-    structure = find_parts(read_network(model))
+    structure = find_parts(read_quantized_model(model))
     names = [*(["trunk"] if shared else []), "gate", *(f"expert{k}" for k in range(experts)), "mix"]
     assert list(structure.names) == names and len(structure.gate) == len(structure.products) == experts
     source = check(compiled, tmp_path, model, (6,))
@@ -181,4 +181,4 @@ def test_a_sum_that_is_no_mixture(graphs) -> None:
         graphs.Op("FULLY_CONNECTED", (0, 1, -1), (2,), {}, "FullyConnected"),
         graphs.Op("ADD", (0, 2), (3,), {}, "Add"),
     ]
-    assert find_parts(read_network(graphs.model_of(tensors, operators))).names == ("model",)
+    assert find_parts(read_quantized_model(graphs.model_of(tensors, operators))).names == ("model",)

@@ -5,8 +5,8 @@ import pytest
 
 from edgefl.errors import ExportError
 from firmware_export.codegen.c_source import generate
-from firmware_export.tflite.network import read_network
 from firmware_export.tflite.portable import to_portable
+from firmware_export.tflite.quantized_model import read_quantized_model
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def dense(graphs):
 
 
 def test_what_it_holds(dense) -> None:
-    network = read_network(dense)
+    network = read_quantized_model(dense)
     (operator,) = network.operators
     assert (operator.name, operator.version, operator.inputs, operator.outputs) == (
         "FULLY_CONNECTED",
@@ -85,18 +85,15 @@ def test_damaged_bytes_never_end_in_a_traceback(dense) -> None:
 
 def test_foreign_and_newer_bytes() -> None:
     with pytest.raises(ExportError, match="expected the mark TFL3"):
-        read_network(b"GIF89a" + bytes(40))
+        read_quantized_model(b"GIF89a" + bytes(40))
 
 
 def repacked(model, change) -> bytes:
-    import flatbuffers
-    from ai_edge_litert import schema_py_generated as schema
+    from edgefl.plan.tflite import pack, unpack
 
-    root = schema.ModelT.InitFromObj(schema.Model.GetRootAs(model, 0))
+    root = unpack(model)
     change(root)
-    builder = flatbuffers.Builder(1024)
-    builder.Finish(root.Pack(builder), b"TFL3")
-    return bytes(builder.Output())
+    return pack(root, 1024)
 
 
 def test_newer_schema_and_operator(dense) -> None:
@@ -107,14 +104,14 @@ def test_newer_schema_and_operator(dense) -> None:
         root.operatorCodes[0].builtinCode = 4000
 
     with pytest.raises(ExportError, match=r"schema version 4, expected 3.*update edgefl"):
-        read_network(repacked(dense, newer))
+        read_quantized_model(repacked(dense, newer))
     with pytest.raises(ExportError, match=r"builtin operator 4000.*update edgefl"):
-        read_network(repacked(dense, unknown))
+        read_quantized_model(repacked(dense, unknown))
 
 
 def test_weights_behind_the_flatbuffer(dense) -> None:
     """Large models keep them there; tflite-micro would read zeros."""
-    weights = read_network(dense).tensor(1).data
+    weights = read_quantized_model(dense).tensor(1).data
     moved = bytearray()
 
     def outside(root) -> None:
@@ -125,9 +122,9 @@ def test_weights_behind_the_flatbuffer(dense) -> None:
 
     moved += repacked(dense, outside)
     moved += bytes((1 << 20) - len(moved)) + weights.tobytes()
-    assert read_network(bytes(moved)).tensor(1).data.tolist() == weights.tolist()
+    assert read_quantized_model(bytes(moved)).tensor(1).data.tolist() == weights.tolist()
     inside = to_portable(bytes(moved))
     assert len(inside) < 2000 and generate(inside).files == generate(dense).files
     assert to_portable(inside) == inside
     with pytest.raises(ExportError, match="truncated"):
-        read_network(bytes(moved[:-1]))
+        read_quantized_model(bytes(moved[:-1]))

@@ -13,7 +13,7 @@ from firmware_export.codegen.c_source import generate
 from firmware_export.codegen.c_text import KERNELS, template
 from firmware_export.firmware.project import project_files
 from firmware_export.firmware.targets import OPTIONS, TARGETS
-from firmware_export.tflite.network import read_network
+from firmware_export.tflite.quantized_model import read_quantized_model
 
 CLANG = "clang-14"
 CORES = ("cortex-m3", "cortex-m4", "cortex-m7", "cortex-m55")
@@ -58,7 +58,7 @@ def test_qemu_gives_the_bytes(core: str, model: bytes, compiled: Any, tmp_path: 
     for name, text in project_files(generate(model).files, TARGETS[core]).items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    network = read_network(model)
+    network = read_quantized_model(model)
     samples = (
         np.random.default_rng(1)
         .integers(-128, 128, (20, *network.tensor(network.inputs[0]).shape[1:]))

@@ -12,7 +12,7 @@ from firmware_export.codegen.c_dense import packed
 from firmware_export.codegen.c_source import generate
 from firmware_export.quantize.dense_weights import LEAST, few_values, rounded, with_few_values
 from firmware_export.quantize.routes import Options
-from firmware_export.tflite.network import read_network
+from firmware_export.tflite.quantized_model import read_quantized_model
 from tests.firmware_export.test_c_operators import equal
 
 
@@ -45,7 +45,7 @@ def dense(graphs, rng, inputs, outputs, rows=1, weights=None):
 
 
 def kernel_of(model):
-    network = read_network(model)
+    network = read_quantized_model(model)
     return network.tensor(network.operators[0].inputs[1]).data
 
 

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from edgefl.errors import ExportError
 from firmware_export.codegen.c_source import generate
 from firmware_export.ota.ota import ALL_DEVICES, ENTRY, HEAD, device_digest, read_update, self_test_inputs
-from firmware_export.tflite.network import read_network
+from firmware_export.tflite.quantized_model import read_quantized_model
 
 SCALE = float(os.environ.get("EDGEFL_FUZZ_SCALE", "0.1"))
 CC = os.environ.get("EDGEFL_FUZZ_CC", "gcc")
@@ -82,7 +82,7 @@ def test_generated_models(seed: int, graphs: Any, random_models: Any, compiled: 
         else random_models.random_model(graphs, seed)
     )
     source = generate(model)
-    network = read_network(model)
+    network = read_quantized_model(model)
     x = drawn_inputs(np.random.default_rng(seed), network.tensor(network.inputs[0]).shape[1:])
     files = compiled.write(source, tmp_path)
     (tmp_path / "main.c").write_text(compiled.MAIN)

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from edgefl.errors import ExportError
-from firmware_export.tflite.graph import Graph, Tensor, check_integer, read_graph
+from firmware_export.tflite.graph import OperatorGraph, TensorKind, check_integer, read_graph
 
 
-def graph(*operators: tuple[str, str]) -> Graph:
-    tensors = tuple(Tensor(f"layer{i}", dtype, False) for i, (_, dtype) in enumerate(operators))
-    return Graph(tuple((name, (i,)) for i, (name, _) in enumerate(operators)), tensors)
+def graph(*operators: tuple[str, str]) -> OperatorGraph:
+    tensors = tuple(TensorKind(f"layer{i}", dtype, False) for i, (_, dtype) in enumerate(operators))
+    return OperatorGraph(tuple((name, (i,)) for i, (name, _) in enumerate(operators)), tensors)
 
 
 def test_integers_pass() -> None:

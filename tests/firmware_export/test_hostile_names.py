@@ -21,7 +21,7 @@ from firmware_export.certificate.tflm import ops_h
 from firmware_export.codegen.c_source import generate
 from firmware_export.firmware.firmware import build, build_and_run, not_runnable, run_built
 from firmware_export.firmware.targets import TARGETS
-from firmware_export.tflite.network import read_network
+from firmware_export.tflite.quantized_model import read_quantized_model
 
 ROOT = Path(__file__).parents[2]
 PAYLOAD = (
@@ -45,18 +45,15 @@ NAMES = (
 
 def renamed(model: bytes, rename) -> bytes:
     """Return the .tflite with `rename(index, old name)` as its tensors' names."""
-    import flatbuffers
-    from ai_edge_litert import schema_py_generated as schema
+    from edgefl.plan.tflite import pack, unpack
 
-    root = schema.ModelT.InitFromObj(schema.Model.GetRootAs(model, 0))
+    root = unpack(model)
     for index, tensor in enumerate(root.subgraphs[0].tensors):
         tensor.name = rename(index, tensor.name)
     for signature in root.signatureDefs or ():
         for each in (*signature.inputs, *signature.outputs):
             each.name = each.name or b"x"
-    builder = flatbuffers.Builder(len(model))
-    builder.Finish(root.Pack(builder), b"TFL3")
-    return bytes(builder.Output())
+    return pack(root, len(model))
 
 
 def edgefl(*words: object) -> subprocess.CompletedProcess[str]:
@@ -75,7 +72,7 @@ def hostile(digits, tmp_path) -> tuple[Path, Path]:
     state = tmp_path / "state"
     save_plan(digits.plan, state / "plan")
     template = digits.plan.template
-    first = read_network(template).inputs[0]
+    first = read_quantized_model(template).inputs[0]
     name = (PAYLOAD % owned).encode()
     save_plan(
         type(digits.plan)(
@@ -149,9 +146,9 @@ def test_any_name_gives_c_that_compiles_and_is_right(name, graphs, compiled, tmp
 
 
 def test_a_version_in_a_certificate_cannot_end_a_comment() -> None:
-    from firmware_export.tflite.graph import Graph
+    from firmware_export.tflite.graph import OperatorGraph
 
-    text = ops_h(Graph((("ADD", (0,)),), (), ()), 10, 16, '1.0\nstatic int owned = system("id");\n//')
+    text = ops_h(OperatorGraph((("ADD", (0,)),), (), ()), 10, 16, '1.0\nstatic int owned = system("id");\n//')
     assert "system(" not in text and not [
         line for line in text.splitlines() if line.startswith("static int owned")
     ]

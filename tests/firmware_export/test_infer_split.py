@@ -121,11 +121,11 @@ def test_test_samples_of_the_file_itself(home, tmp_path) -> None:
 
 
 def test_the_note_names_no_sample_and_no_device(home) -> None:
-    from edgefl.data.split import decode_split
-    from firmware_export.tflite.metadata import SPLIT, read_metadata
+    from edgefl.data.split import METADATA_NAME, decode_split
+    from edgefl.plan.tflite import read_metadata
 
     for name in ("model.tflite", "model_float.tflite"):
-        note = read_metadata((home / "model" / name).read_bytes(), SPLIT)
+        note = read_metadata((home / "model" / name).read_bytes(), METADATA_NAME)
         assert json.loads(note) == {"version": 1, "rule": "drawn", "seed": 3, "train": 160, "test": 40}
         assert decode_split(note) is not None
         assert b"pi-1" not in (home / "model" / name).read_bytes()
@@ -145,50 +145,42 @@ def test_standard_error_is_silent(home) -> None:
 
 
 def test_the_note_changes_no_weight_and_keeps_the_alignment(home) -> None:
-    from ai_edge_litert import schema_py_generated as schema
-
-    from firmware_export.tflite.graph import constants, read_graph
-    from firmware_export.tflite.metadata import with_metadata
+    from edgefl.plan.tflite import float_constants, unpack, with_metadata
+    from firmware_export.tflite.graph import read_graph
 
     model = (home / "model/model.tflite").read_bytes()
     again = with_metadata(model, "more", b"\x00\x01")
     assert read_graph(again) == read_graph(model)
-    assert constants(again).keys() == constants(model).keys()
-    root = schema.Model.GetRootAs(again, 0)
-    for index in range(root.BuffersLength()):
-        data = root.Buffers(index).DataAsNumpy()
-        if not isinstance(data, int) and len(data):
-            start = (
-                data.__array_interface__["data"][0]
-                - np.frombuffer(again, np.uint8).__array_interface__["data"][0]
-            )
-            assert start % 16 == 0
+    assert float_constants(again).keys() == float_constants(model).keys()
+    first = np.frombuffer(again, np.uint8).__array_interface__["data"][0]
+    for buffer in unpack(again).buffers:
+        if buffer.data is not None:
+            assert (buffer.data.__array_interface__["data"][0] - first) % 16 == 0
 
 
 @pytest.fixture(scope="module")
 def tiny() -> bytes:
     """A model of nothing but a note."""
-    import flatbuffers
     from ai_edge_litert import schema_py_generated as schema
 
-    from firmware_export.tflite.metadata import SPLIT, with_metadata
+    from edgefl.data.split import METADATA_NAME
+    from edgefl.plan.tflite import pack, with_metadata
 
     root = schema.ModelT()
     root.version = 3
     root.buffers = [schema.BufferT()]
-    builder = flatbuffers.Builder(64)
-    builder.Finish(root.Pack(builder), b"TFL3")
-    return with_metadata(bytes(builder.Output()), SPLIT, b"note")
+    return with_metadata(pack(root, 64), METADATA_NAME, b"note")
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 400), st.integers(0, 64))
 def test_a_damaged_model_ends_nothing(tiny: bytes, word: int, place: int, cut: int) -> None:
-    from firmware_export.tflite.metadata import SPLIT, read_metadata
+    from edgefl.data.split import METADATA_NAME
+    from edgefl.plan.tflite import read_metadata
 
-    assert read_metadata(tiny, SPLIT) == b"note"
+    assert read_metadata(tiny, METADATA_NAME) == b"note"
     model = bytearray(tiny[: len(tiny) - cut])
     struct.pack_into("<I", model, place % (len(model) - 4), word)
-    note = read_metadata(bytes(model), SPLIT)
+    note = read_metadata(bytes(model), METADATA_NAME)
     assert note is None or len(note) < len(model)
 
 

@@ -6,11 +6,11 @@ import pytest
 from edgefl.errors import ExportError
 from firmware_export.codegen.c_source import generate
 from firmware_export.codegen.lint import lint
-from firmware_export.tflite.network import read_network
+from firmware_export.tflite.quantized_model import read_quantized_model
 
 
 def refused(model, *words) -> None:
-    found = lint(read_network(model))
+    found = lint(read_quantized_model(model))
     assert found and all(word in str(found[0]) for word in words), found
     with pytest.raises(ExportError, match="cannot become C"):
         generate(model)

@@ -7,7 +7,7 @@ import pytest
 
 from firmware_export.quantize.device_route import RECIPES, quantize
 from firmware_export.quantize.ranges import observe
-from firmware_export.tflite.network import read_network
+from firmware_export.tflite.quantized_model import read_quantized_model
 
 X = np.random.default_rng(0).normal(size=(30, 8, 8, 3)).astype(np.float32)
 INT8 = {
@@ -89,7 +89,7 @@ def network(graphs) -> bytes:
 
 def test_the_device_route_names_the_schemas_versions(network) -> None:
     exported = quantize(network, observe(network, X), RECIPES[0])
-    assert {operator.name: operator.version for operator in read_network(exported).operators} == INT8
+    assert {operator.name: operator.version for operator in read_quantized_model(exported).operators} == INT8
 
 
 def test_a_strict_importer_takes_an_export_and_computes_the_same(network, compiled, tmp_path) -> None:
@@ -112,6 +112,7 @@ def test_a_strict_importer_takes_an_export_and_computes_the_same(network, compil
 
 def test_the_versions_are_those_of_tensorflows_own_converter() -> None:
     tf = pytest.importorskip("tensorflow")
+    from edgefl.plan.tflite import pack, unpack
     from firmware_export.tflite.portable import to_portable
 
     rng = np.random.default_rng(5)
@@ -143,19 +144,14 @@ def test_the_versions_are_those_of_tensorflows_own_converter() -> None:
     )
     converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
     converter.inference_input_type = converter.inference_output_type = tf.int8
-    import flatbuffers
-    from ai_edge_litert import schema_py_generated as schema
-
     wanted = bytes(converter.convert())
-    root = schema.ModelT.InitFromObj(schema.Model.GetRootAs(wanted, 0))
+    root = unpack(wanted)
     for code in root.operatorCodes:
         code.version = 1
-    builder = flatbuffers.Builder(1024)
-    builder.Finish(root.Pack(builder), b"TFL3")
-    found = to_portable(bytes(builder.Output()))
+    found = to_portable(pack(root, 1024))
 
     def versions(model: bytes) -> list[tuple[str, int]]:
-        return [(operator.name, operator.version) for operator in read_network(model).operators]
+        return [(operator.name, operator.version) for operator in read_quantized_model(model).operators]
 
     assert len({name for name, _ in versions(wanted)}) > 15
     assert versions(found) == versions(wanted)

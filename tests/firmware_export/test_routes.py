@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from edgefl.errors import ExportError
+from edgefl.plan.tflite import float_constants, read_subgraph, with_constants
 from firmware_export.quantize.quantize import Options, export_mixture, mixing_of
 from firmware_export.quantize.tune import Tuning
-from firmware_export.tflite.graph import constants, read_graph, with_constants
+from firmware_export.tflite.graph import read_graph
 from firmware_export.tflite.interpreter import MICRO, accuracy, load, outputs
 
 KINDS = ("aem", "fedmix", "pfl-mf", "pfl-mfe", "single")
@@ -40,7 +41,7 @@ def test_the_clone_computes_what_the_mixture_does(made) -> None:
     expected, _ = outputs(load(made.model_float), x)
     np.testing.assert_allclose(flat.model.predict(x, verbose=0), expected, rtol=1e-5, atol=1e-5)
     assert (
-        with_constants(made.model_float, tuned_weights(flat, flat.model, constants(made.model_float)))
+        with_constants(made.model_float, tuned_weights(flat, flat.model, float_constants(made.model_float)))
         == made.model_float
     )
 
@@ -113,19 +114,9 @@ def test_tuning_keeps_the_accuracy(mixture_of, tuning, tmp_path) -> None:
 
 def largest_count_of_values(model: bytes) -> int:
     """Return how many int8 values a row of a fully connected kernel has at most; rows have a scale each."""
-    from ai_edge_litert import schema_py_generated as schema
-
-    root = schema.ModelT.InitFromObj(schema.Model.GetRootAs(model, 0))
-    graph = root.subgraphs[0]
-    counts = []
-    for (name, _), inputs in zip(read_graph(model).operators, read_graph(model).inputs, strict=True):
-        if name == "FULLY_CONNECTED":
-            kernel = graph.tensors[inputs[1]]
-            values = (
-                np.asarray(root.buffers[kernel.buffer].data, np.uint8).view(np.int8).reshape(kernel.shape)
-            )
-            counts += [len(np.unique(row)) for row in values]
-    return max(counts)
+    graph = read_subgraph(model)
+    kernels = [graph.tensors[op.inputs[1]].data for op in graph.operators if op.name == "FULLY_CONNECTED"]
+    return max(len(np.unique(row)) for kernel in kernels for row in kernel)
 
 
 @pytest.mark.timeout(900)

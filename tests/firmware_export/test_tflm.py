@@ -11,7 +11,7 @@ from edgefl.errors import ExportError
 from firmware_export.certificate.tflm import data_c, operators, ops_h
 from firmware_export.certificate.tflm_runner import arena_bytes, micro_outputs
 from firmware_export.quantize.quantize import export_mixture
-from firmware_export.tflite.graph import Graph, Tensor, read_graph
+from firmware_export.tflite.graph import OperatorGraph, TensorKind, read_graph
 
 pytest.importorskip("tflite_micro")
 
@@ -40,7 +40,7 @@ def test_the_resolver_has_each_operator_once(model) -> None:
 
 
 def test_an_operator_without_a_call_is_named() -> None:
-    graph = Graph((("WHERE", (0,)),), (Tensor("a", "INT8", False),))
+    graph = OperatorGraph((("WHERE", (0,)),), (TensorKind("a", "INT8", False),))
     with pytest.raises(ExportError, match="no resolver call is known for WHERE"):
         ops_h(graph, 1, 1, "1")
 

@@ -77,7 +77,7 @@ from firmware_export.codegen.c_source import generate
 from firmware_export.ota.drift import read_counters
 from firmware_export.ota.ota import Part, Parts, make_update, read_update
 from firmware_export.tflite.graph import read_graph
-from firmware_export.tflite.network import read_network
+from firmware_export.tflite.quantized_model import read_quantized_model
 from mqtt_broker.aggregator.secagg.state import Held, load_held, save_held
 from mqtt_broker.aggregator.spool import Spool
 from tests.firmware_export.graphs import Op, T, model_of
@@ -636,7 +636,7 @@ def export_parsers() -> list[Parser]:
     damaged = [
         (
             "tflite network",
-            read_network,
+            read_quantized_model,
             lambda rng: flip_bytes(model, rng) if rng.random() < 0.8 else damage_bytes(model, rng),
         ),
         (

@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 
 from edgefl.errors import EdgeflError, ExportError
+from edgefl.plan.tflite import Operator
 from firmware_export.firmware.firmware import Built, Size, run_built
 from firmware_export.firmware.project import project_files
 from firmware_export.firmware.targets import TARGETS, Target
 from firmware_export.firmware.toolchain import ARM, run
-from firmware_export.tflite.network import Network, Operator, read_network
+from firmware_export.tflite.quantized_model import QuantizedModel, read_quantized_model
 
 FLAGS = ("-std=c99", "-O3", "-w", "-ffunction-sections", "-fdata-sections")
 SOURCES = ("Convolution", "FullyConnected", "Pooling", "NNSupport")
@@ -33,7 +34,7 @@ def measure(model: bytes, directory: Path, target: Target) -> dict[str, Any]:
     """Return instructions of an inference, bytes of code and constants, and the operators left out.
     ExportError without CMSIS-NN.
     """
-    network = read_network(model)
+    network = read_quantized_model(model)
     calls = list(_calls(network))
     left_out = sorted({op.name for op in network.operators} - KERNELS.keys() - {"RESHAPE"})
     with tempfile.TemporaryDirectory(prefix="edgefl-cmsis-nn-") as name:
@@ -48,7 +49,9 @@ def measure(model: bytes, directory: Path, target: Target) -> dict[str, Any]:
     }
 
 
-def _build(network: Network, calls: Sequence[str], directory: Path, target: Target, work: Path) -> Built:
+def _build(
+    network: QuantizedModel, calls: Sequence[str], directory: Path, target: Target, work: Path
+) -> Built:
     header = next(iter(sorted(directory.rglob("arm_nnfunctions.h"))), None)
     compiler = next(iter(sorted(directory.rglob("cmsis_compiler.h"))), None)
     if header is None or compiler is None:
@@ -108,7 +111,7 @@ def _build(network: Network, calls: Sequence[str], directory: Path, target: Targ
     return Built(target, work / "firmware.elf", image, image, size_out)
 
 
-def _source(network: Network, calls: Sequence[str]) -> str:
+def _source(network: QuantizedModel, calls: Sequence[str]) -> str:
     buffers = {
         i
         for op in network.operators
@@ -138,7 +141,7 @@ def _source(network: Network, calls: Sequence[str]) -> str:
     )
 
 
-def _calls(network: Network) -> Iterator[str]:
+def _calls(network: QuantizedModel) -> Iterator[str]:
     for operator in network.operators:
         if operator.name in KERNELS:
             yield KERNELS[operator.name](network, operator)
@@ -157,7 +160,7 @@ def _padding(operator: Operator, inputs: Sequence[int], outputs: Sequence[int], 
     return f"{{{before[1]}, {before[0]}}}"
 
 
-def _convolution(network: Network, operator: Operator) -> str:
+def _convolution(network: QuantizedModel, operator: Operator) -> str:
     deep = operator.name == "CONV_2D"
     source = network.tensor(operator.inputs[0])
     kernel = network.tensor(operator.inputs[1])
@@ -179,7 +182,7 @@ def _convolution(network: Network, operator: Operator) -> str:
     )
 
 
-def _dense(network: Network, operator: Operator) -> str:
+def _dense(network: QuantizedModel, operator: Operator) -> str:
     source = network.tensor(operator.inputs[0])
     kernel = network.tensor(operator.inputs[1])
     out = network.tensor(operator.outputs[0])
@@ -193,7 +196,7 @@ def _dense(network: Network, operator: Operator) -> str:
     )
 
 
-def _pooling(network: Network, operator: Operator) -> str:
+def _pooling(network: QuantizedModel, operator: Operator) -> str:
     source = network.tensor(operator.inputs[0])
     out = network.tensor(operator.outputs[0])
     height = operator.options["filterHeight"]

@@ -11,6 +11,7 @@ import numpy as np
 
 from edgefl.errors import ExportError
 from edgefl.plan.runtime import load_interpreter
+from edgefl.plan.tflite import pack, unpack
 from edgefl.types import Array
 from firmware_export.quantize.device_route import RECIPES, quantize
 from firmware_export.quantize.ranges import observe
@@ -51,19 +52,14 @@ def _experts(model: bytes) -> tuple[int, list[int]]:
 
 def mix_logits(model: bytes) -> bytes:
     """Return the float .tflite with the experts' softmax left out: what it mixes are logits."""
-    import flatbuffers
-    from ai_edge_litert import schema_py_generated as schema
-
     _, experts = _experts(model)
-    root = schema.ModelT.InitFromObj(schema.Model.GetRootAs(model, 0))
+    root = unpack(model)
     graph = root.subgraphs[0]
     instead = {graph.operators[place].outputs[0]: graph.operators[place].inputs[0] for place in experts}
     graph.operators = [operator for place, operator in enumerate(graph.operators) if place not in experts]
     for operator in graph.operators:
         operator.inputs = [instead.get(int(index), int(index)) for index in operator.inputs]
-    builder = flatbuffers.Builder(len(model))
-    builder.Finish(root.Pack(builder), b"TFL3")
-    return bytes(builder.Output())
+    return pack(root, len(model))
 
 
 def mixed_outside(model: bytes, x: Array) -> Array:

@@ -1,0 +1,416 @@
+"""The reader and writer of `.tflite` files: the only module that knows the flatbuffer schema.
+
+`read_model` returns a model as frozen dataclasses. Their arrays are views of the file's bytes, so that
+reading a large model copies no weights. `unpack` and `pack` change a model. `read_metadata` reads one entry
+without ai-edge-litert, for boards that have only tflite-runtime.
+"""
+
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from edgefl.errors import ModelFileError
+from edgefl.types import Array
+
+MARK = b"TFL3"
+"""File identifier, at byte 4."""
+VERSION = 3
+"""Version of the schema."""
+ALIGNMENT = 16
+"""Alignment of a buffer's data in bytes: `data:[ubyte] (force_align: 16)` in schema.fbs."""
+MODEL_BUFFERS = 4
+MODEL_METADATA = 6
+"""Numbers of the fields of the table Model in schema.fbs."""
+VALUE_TYPES = {"INT8": np.int8, "INT32": np.int32, "INT64": np.int64, "FLOAT32": np.float32}
+"""Types whose constants are read as numbers. Constants of another type are read as bytes."""
+DAMAGE = (
+    struct.error,
+    IndexError,
+    KeyError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    MemoryError,
+)
+"""What flatbuffers raises for bytes that are truncated or damaged."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """One tensor of a subgraph.
+
+    Attributes:
+        index: Its number in the subgraph.
+        name: Its name as the file holds it. The name may hold any characters.
+        shape: Its shape.
+        dtype: The schema's name of its type, such as INT8.
+        scale: float32[channels or 1]; empty if it is not quantized.
+        zero_points: One for each scale; (0,) if it is not quantized.
+        axis: The dimension that the scales belong to.
+        data: A constant's values in `shape`, as a view of the file; None for an activation. uint8[bytes] if
+            the type is not one of VALUE_TYPES.
+    """
+
+    index: int
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    scale: Any
+    zero_points: tuple[int, ...]
+    axis: int
+    data: Any
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def zero_point(self) -> int:
+        """The zero point of a tensor with one scale."""
+        return self.zero_points[0]
+
+    def overwrite(self, value: Any) -> None:
+        """Write the bytes of an array over a constant of a model that was read from a bytearray.
+
+        Raises:
+            ValueError: The tensor is not a constant of this size in bytes.
+        """
+        value = np.ascontiguousarray(value)
+        if self.data is None or self.data.nbytes != value.nbytes:
+            raise ValueError(f"tensor {self.index} is not a constant of {value.nbytes} bytes")
+        self.data.reshape(-1).view(np.uint8)[:] = value.reshape(-1).view(np.uint8)
+
+
+@dataclass(frozen=True, eq=False)
+class Operator:
+    """One operator.
+
+    Attributes:
+        name: The schema's name, such as CONV_2D.
+        custom: The name of a CUSTOM operator as the file holds it, else "".
+        version: The version that the file asks for.
+        inputs: Indices of tensors; -1 for an input that is left out.
+        outputs: Indices of tensors.
+        options: The operator's options by the names of the schema's object API, such as strideH; empty if it
+            has none.
+    """
+
+    name: str
+    custom: str
+    version: int
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Subgraph:
+    """Tensors by index, operators in the order in which they run, and the tensors that go in and come out."""
+
+    tensors: tuple[Tensor, ...]
+    operators: tuple[Operator, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class ModelFile:
+    """A whole file.
+
+    Attributes:
+        subgraphs: All subgraphs.
+        signatures: The number of the subgraph of each signature.
+        bytes_behind: Bytes of constants that lie behind the flatbuffer, where TensorFlow Lite Micro does not
+            look for them.
+    """
+
+    subgraphs: tuple[Subgraph, ...]
+    signatures: Mapping[str, int]
+    bytes_behind: int
+
+
+def check_mark(model: bytes | bytearray, name: str = "the model") -> None:
+    """Raise ModelFileError if the bytes do not begin as a `.tflite` does."""
+    if bytes(model[4:8]) != MARK:
+        raise ModelFileError(
+            f"{name} is no TFLite model: expected the mark TFL3 at byte 4, found {bytes(model[4:8])!r} in "
+            f"{len(model)} bytes; give a .tflite file"
+        )
+
+
+@contextmanager
+def damage_reported(model: bytes | bytearray, name: str = "the model") -> Iterator[None]:
+    """Raise ModelFileError for what goes wrong inside because the model's bytes are truncated or damaged."""
+    check_mark(model, name)
+    try:
+        yield
+    except DAMAGE as error:
+        raise ModelFileError(
+            f"{name} cannot be read ({error!r} in {len(model)} bytes); it is truncated or damaged, copy it "
+            "again"
+        ) from error
+
+
+def read_model(model: bytes | bytearray, name: str = "the model") -> ModelFile:
+    """Return what a file holds.
+
+    Args:
+        model: The bytes of the file. A bytearray gives constants that can be overwritten in place.
+        name: The name of the file in errors.
+
+    Raises:
+        ModelFileError: The bytes are no model, are truncated or damaged, or were written by a newer schema.
+    """
+    with damage_reported(model, name):
+        root = _object_api(model)
+        if root.version != VERSION:
+            raise ModelFileError(
+                f"{name} is of schema version {root.version}, expected {VERSION}; export it again, or update "
+                "edgefl"
+            )
+        return ModelFile(
+            tuple(_subgraph(model, root, graph, name) for graph in root.subgraphs),
+            {entry.signatureKey.decode(): entry.subgraphIndex for entry in root.signatureDefs or ()},
+            sum(buffer.size for buffer in root.buffers if buffer.offset > 1),
+        )
+
+
+def read_subgraph(model: bytes | bytearray, name: str = "the model") -> Subgraph:
+    """Return the subgraph of a model that has one. Raises ModelFileError as `read_model`, and for several."""
+    subgraphs = read_model(model, name).subgraphs
+    if len(subgraphs) != 1:
+        raise ModelFileError(
+            f"{name} has {len(subgraphs)} subgraphs, expected one; remove loops and conditions from it"
+        )
+    return subgraphs[0]
+
+
+def float_constants(model: bytes) -> dict[int, Array]:
+    """Return the float32 constants of a model of one subgraph by tensor index, as views of its bytes."""
+    return {
+        tensor.index: tensor.data
+        for tensor in read_subgraph(model).tensors
+        if tensor.dtype == "FLOAT32" and tensor.data is not None
+    }
+
+
+def with_constants(model: bytes, values: Mapping[int, Any]) -> bytes:
+    """Return a model of one subgraph with other values in these tensors: int8 arrays as they are, all others
+    as float32.
+    """
+    content = bytearray(model)
+    tensors = read_subgraph(content).tensors
+    for index, value in values.items():
+        tensors[index].overwrite(value if value.dtype == np.int8 else np.asarray(value, np.float32))
+    return bytes(content)
+
+
+def unpack(model: bytes) -> Any:
+    """Return a model as the schema's ModelT, an object tree that may be changed, for `pack`.
+
+    Buffers behind the flatbuffer are brought inside. Run it and the changes within `damage_reported`.
+    """
+    root = _object_api(model)
+    for buffer in root.buffers:
+        buffer.data = _content(model, buffer)
+        buffer.offset = 0
+        buffer.size = 0
+    return root
+
+
+def pack(root: Any, size: int, *, align_all: bool = False) -> bytes:
+    """Return the bytes of a ModelT.
+
+    Args:
+        root: What `unpack` returned, changed or not.
+        size: About so many bytes are needed.
+        align_all: Align every vector to ALIGNMENT. False: only the data of buffers, which need it.
+    """
+    import flatbuffers
+
+    class Aligned(flatbuffers.Builder):  # type: ignore[misc]
+        """flatbuffers for Python ignores `force_align` and aligns a vector by the size of its elements."""
+
+        def CreateNumpyVector(self, x: Any) -> Any:
+            if align_all or x.dtype == np.uint8:
+                self.Prep(ALIGNMENT, x.nbytes)
+            return super().CreateNumpyVector(x)
+
+    builder = Aligned(size)
+    builder.Finish(root.Pack(builder), MARK)
+    return bytes(builder.Output())
+
+
+def set_options(operator: Any, name: str, **members: Any) -> None:
+    """Give an OperatorT new options, such as set_options(operator, "ReshapeOptions", newShape=[1, 8])."""
+    from ai_edge_litert import schema_py_generated as schema
+
+    operator.builtinOptions = getattr(schema, f"{name}T")()
+    for member, value in members.items():
+        setattr(operator.builtinOptions, member, value)
+    operator.builtinOptionsType = getattr(schema.BuiltinOptions, name)
+
+
+def with_metadata(model: bytes, name: str, content: bytes) -> bytes:
+    """Return the model with an entry of metadata: a buffer that runtimes ignore and that travels with the
+    model. Weights, operators and outputs stay as they are.
+
+    Args:
+        model: A .tflite.
+        name: A name that the model does not hold yet.
+        content: Any bytes.
+
+    Raises:
+        ModelFileError: The model is damaged.
+    """
+    from ai_edge_litert import schema_py_generated as schema
+
+    with damage_reported(model):
+        root = unpack(model)
+        entry = schema.MetadataT()
+        entry.name = name
+        entry.buffer = len(root.buffers)
+        buffer = schema.BufferT()
+        buffer.data = np.frombuffer(content, np.uint8)
+        root.buffers = [*root.buffers, buffer]
+        root.metadata = [*(root.metadata or []), entry]
+        return pack(root, len(model) + len(content), align_all=True)
+
+
+def read_metadata(model: bytes, name: str) -> bytes | None:
+    """Return an entry of metadata; None if the model holds no such entry or is damaged."""
+    try:
+        root = _follow(model, 0)
+        buffers = _tables(model, _field(model, root, MODEL_BUFFERS))
+        for entry in _tables(model, _field(model, root, MODEL_METADATA)):
+            place = _field(model, entry, 0)
+            if place and _vector_bytes(model, place) == name.encode():
+                index = _field(model, entry, 1)
+                data = _field(model, buffers[_uint32(model, index)], 0) if index else 0
+                return _vector_bytes(model, data) if data else None
+    except (struct.error, IndexError):
+        pass
+    return None
+
+
+def _object_api(model: bytes | bytearray) -> Any:
+    from ai_edge_litert import schema_py_generated as schema
+
+    return schema.ModelT.InitFromObj(schema.Model.GetRootAs(model, 0))
+
+
+@cache
+def _names(enumeration: str) -> dict[int, str]:
+    from ai_edge_litert import schema_py_generated as schema
+
+    members = vars(getattr(schema, enumeration))
+    return {value: name for name, value in members.items() if isinstance(value, int)}
+
+
+def builtin_code(code: Any) -> int:
+    """Return the number of an OperatorCodeT; old files have it in another field."""
+    return int(max(code.builtinCode, code.deprecatedBuiltinCode))
+
+
+def _operator(operator: Any, codes: Any, name: str) -> Operator:
+    code = codes[operator.opcodeIndex]
+    number = builtin_code(code)
+    names = _names("BuiltinOperator")
+    if number not in names:
+        raise ModelFileError(
+            f"{name} holds builtin operator {number}, which this edgefl does not know; it is of a newer "
+            "TFLite: update edgefl"
+        )
+    return Operator(
+        names[number],
+        (code.customCode or b"").decode(errors="replace"),
+        int(code.version),
+        _indices(operator.inputs),
+        _indices(operator.outputs),
+        vars(operator.builtinOptions) if operator.builtinOptions is not None else {},
+    )
+
+
+def _subgraph(model: bytes | bytearray, root: Any, graph: Any, name: str) -> Subgraph:
+    return Subgraph(
+        tuple(_tensor(model, root, index, tensor) for index, tensor in enumerate(graph.tensors or ())),
+        tuple(_operator(operator, root.operatorCodes, name) for operator in graph.operators or ()),
+        _indices(graph.inputs),
+        _indices(graph.outputs),
+    )
+
+
+def _tensor(model: bytes | bytearray, root: Any, index: int, tensor: Any) -> Tensor:
+    name = tensor.name.decode(errors="replace") if tensor.name else f"tensor {index}"
+    dtype = _names("TensorType")[tensor.type]
+    shape = _indices(tensor.shape)
+    quantization = tensor.quantization
+    scale = np.zeros(0, np.float32)
+    zero_points: tuple[int, ...] = (0,)
+    if quantization is not None and quantization.scale is not None and len(quantization.scale):
+        scale = np.asarray(quantization.scale, np.float32)
+        zero_points = _indices(quantization.zeroPoint) or (0,)
+    axis = int(quantization.quantizedDimension) if quantization is not None else 0
+    data = _content(model, root.buffers[tensor.buffer])
+    if data is not None and dtype in VALUE_TYPES:
+        data = data.view(np.dtype(VALUE_TYPES[dtype]).newbyteorder("<")).reshape(shape)
+    return Tensor(index, name, shape, dtype, scale, zero_points, axis, data)
+
+
+def _content(model: bytes | bytearray, buffer: Any) -> Any:
+    """Return a buffer's bytes as uint8, a view of the file; None if it has none.
+
+    They lie inside of the flatbuffer, or behind it where a large model keeps them.
+    """
+    if buffer.offset > 1:
+        return np.frombuffer(model, np.uint8, buffer.size, buffer.offset)
+    if buffer.data is None or not len(buffer.data):
+        return None
+    return np.asarray(buffer.data, np.uint8)
+
+
+def _indices(values: Any) -> tuple[int, ...]:
+    return () if values is None else tuple(int(value) for value in values)
+
+
+# Reading of one field without the schema: https://flatbuffers.dev/internals/
+
+
+def _uint32(model: bytes, place: int) -> int:
+    return int(struct.unpack_from("<I", model, place)[0])
+
+
+def _follow(model: bytes, place: int) -> int:
+    return place + _uint32(model, place)
+
+
+def _field(model: bytes, table: int, number: int) -> int:
+    """Return where a field of a table lies, 0 when the table does not hold it."""
+    vtable = table - struct.unpack_from("<i", model, table)[0]
+    if vtable < 0 or 4 + 2 * number >= struct.unpack_from("<H", model, vtable)[0]:
+        return 0
+    inside = struct.unpack_from("<H", model, vtable + 4 + 2 * number)[0]
+    return table + inside if inside else 0
+
+
+def _tables(model: bytes, field: int) -> list[int]:
+    """Return where the tables of a vector lie."""
+    if not field:
+        return []
+    start = _follow(model, field)
+    count = _uint32(model, start)
+    if 4 * count > len(model) - start - 4:
+        raise IndexError("the vector is longer than the file")
+    return [_follow(model, start + 4 + 4 * i) for i in range(count)]
+
+
+def _vector_bytes(model: bytes, field: int) -> bytes:
+    start = _follow(model, field)
+    return model[start + 4 : start + 4 + _uint32(model, start)]

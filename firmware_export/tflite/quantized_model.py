@@ -1,0 +1,94 @@
+"""An int8 `.tflite` as data: tensors with their values and quantization, operators in order with their
+options.
+
+`graph.py` lists what a file holds. This module also checks that it can be computed, and makes its names safe
+to print.
+"""
+
+import re
+from dataclasses import dataclass, replace
+
+from edgefl.errors import ExportError
+from edgefl.plan.tflite import Operator, Tensor, read_subgraph
+
+MAX_NAME_LENGTH = 200
+
+
+def safe_name(name: str) -> str:
+    """Return a name from a model file as text that is safe in C comments, HTML, errors and on a terminal.
+
+    Everything that this package writes uses this form of a name. ASCII letters, digits, space and `_/:.;-`
+    stay, any other character becomes `_`: a name cannot end a comment or a line, hold a trigraph or a
+    terminal escape.
+
+    Returns:
+        At most MAX_NAME_LENGTH characters.
+    """
+    return re.sub(r"[^A-Za-z0-9_/:.; -]", "_", name[:MAX_NAME_LENGTH])
+
+
+@dataclass(frozen=True, eq=False)
+class QuantizedModel:
+    """The subgraph of an int8 model. Each operator's inputs are made before it runs. Names are safe to
+    print.
+    """
+
+    tensors: tuple[Tensor, ...]
+    operators: tuple[Operator, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+    def tensor(self, index: int) -> Tensor:
+        """Return the tensor of an operator's input or output."""
+        return self.tensors[index]
+
+
+def read_quantized_model(model: bytes) -> QuantizedModel:
+    """Return a model of one subgraph.
+
+    A CUSTOM operator's name is `CUSTOM` and its own name.
+
+    Raises:
+        ExportError: The bytes are no model, end early, were written by a newer schema, or name a tensor that
+            is not in the file.
+    """
+    graph = read_subgraph(model)
+    found = QuantizedModel(
+        tuple(replace(tensor, name=safe_name(tensor.name)) for tensor in graph.tensors),
+        tuple(
+            replace(operator, name=f"CUSTOM {safe_name(operator.custom or '?')}")
+            if operator.name == "CUSTOM"
+            else operator
+            for operator in graph.operators
+        ),
+        graph.inputs,
+        graph.outputs,
+    )
+    _check(found)
+    return found
+
+
+def _check(network: QuantizedModel) -> None:
+    """Indices lie inside, and every operator's input is there before it runs."""
+    count = len(network.tensors)
+    ready = (
+        {tensor.index for tensor in network.tensors if tensor.data is not None} | set(network.inputs) | {-1}
+    )
+    for operator in network.operators:
+        used = (*operator.inputs, *operator.outputs)
+        if (
+            not operator.outputs
+            or not all(-1 <= i < count for i in used)
+            or not all(i in ready for i in operator.inputs)
+        ):
+            raise ExportError(
+                f"operator {operator.name} names a tensor that is not there; the model is damaged, copy it "
+                "again"
+            )
+        ready.update(operator.outputs)
+    if not network.outputs or not all(
+        0 <= i < count and i in ready for i in (*network.inputs, *network.outputs)
+    ):
+        raise ExportError(
+            "the model has no output, or one that no operator makes; it is damaged, copy it again"
+        )

@@ -1,0 +1,122 @@
+"""The reader and writer of `.tflite` files: values as views, changes, metadata, errors for damaged bytes."""
+
+import numpy as np
+import pytest
+
+from edgefl.errors import ExportError, ModelFileError, PlanError
+from edgefl.plan.tflite import (
+    float_constants,
+    pack,
+    read_metadata,
+    read_model,
+    read_subgraph,
+    unpack,
+    with_constants,
+    with_metadata,
+)
+from tests.firmware_export.graphs import Op, T, model_of
+
+KERNEL = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+
+@pytest.fixture(scope="module")
+def model() -> bytes:
+    """Return a dense layer with a scale for each of its three outputs."""
+    return model_of(
+        [
+            T((1, 4), kind="FLOAT32", name="x"),
+            T((3, 4), data=KERNEL, name="kernel"),
+            T((3,), [0.5, 0.25, 0.125], 0, np.arange(3, dtype=np.int32), name="bias"),
+            T((1, 3), 0.3, 7, name="out"),
+        ],
+        [Op("FULLY_CONNECTED", (0, 1, 2), (3,), {"fusedActivationFunction": 1}, "FullyConnected", 4)],
+    )
+
+
+def test_what_a_file_holds(model: bytes) -> None:
+    graph = read_subgraph(model)
+    (operator,) = graph.operators
+    assert (operator.name, operator.version, operator.custom) == ("FULLY_CONNECTED", 4, "")
+    assert (operator.inputs, operator.outputs) == ((0, 1, 2), (3,))
+    assert operator.options["fusedActivationFunction"] == 1
+    assert (graph.inputs, graph.outputs) == ((0,), (3,))
+    x, kernel, bias, out = graph.tensors
+    assert [tensor.name for tensor in graph.tensors] == ["x", "kernel", "bias", "out"]
+    assert [tensor.dtype for tensor in graph.tensors] == ["FLOAT32", "FLOAT32", "INT32", "INT8"]
+    assert x.data is None and x.size == 4 and x.scale.size == 0 and x.zero_points == (0,)
+    np.testing.assert_array_equal(kernel.data, KERNEL)
+    assert bias.scale.tolist() == [0.5, 0.25, 0.125] and bias.data.tolist() == [0, 1, 2]
+    assert out.zero_point == 7
+
+
+def test_reading_copies_no_constant(model: bytes) -> None:
+    kernel = read_subgraph(model).tensors[1]
+    assert np.shares_memory(kernel.data, np.frombuffer(model, np.uint8))
+    assert not kernel.data.flags.writeable
+
+
+def test_constants_are_written_in_place(model: bytes) -> None:
+    content = bytearray(model)
+    read_subgraph(content).tensors[1].overwrite(KERNEL * 2)
+    changed = with_constants(model, {1: KERNEL * 2})
+    assert bytes(content) == changed != model
+    np.testing.assert_array_equal(float_constants(changed)[1], KERNEL * 2)
+    for index, value in ((0, KERNEL), (1, KERNEL[:2]), (3, np.zeros(3, np.int8))):
+        with pytest.raises(ValueError, match=f"tensor {index} is not a constant of"):
+            read_subgraph(bytearray(model)).tensors[index].overwrite(value)
+
+
+def test_packing_twice_gives_the_same_bytes(model: bytes) -> None:
+    once = pack(unpack(model), len(model))
+    assert pack(unpack(once), len(once)) == once
+    np.testing.assert_array_equal(float_constants(once)[1], KERNEL)
+    data = read_subgraph(once).tensors[1].data
+    first = np.frombuffer(once, np.uint8).__array_interface__["data"][0]
+    assert (data.__array_interface__["data"][0] - first) % 16 == 0
+
+
+def test_metadata(model: bytes) -> None:
+    noted = with_metadata(with_metadata(model, "first", b"1"), "second", bytes(1000))
+    assert read_metadata(noted, "first") == b"1"
+    assert read_metadata(noted, "second") == bytes(1000)
+    assert read_metadata(noted, "third") is None
+    assert read_metadata(model, "first") is None
+    np.testing.assert_array_equal(float_constants(noted)[1], KERNEL)
+
+
+def test_a_truncated_file_is_an_error_or_read(model: bytes) -> None:
+    """A model that was cut anywhere but in its padding is a ModelFileError that names the file."""
+    refused = 0
+    for length in range(len(model)):
+        try:
+            read_model(model[:length], "plan.tflite")
+        except ModelFileError as error:
+            assert str(error).startswith("plan.tflite ")
+            refused += 1
+    assert refused > 0.9 * len(model)
+
+
+@pytest.mark.parametrize("kind", [PlanError, ExportError])
+def test_foreign_bytes_are_an_error_of_plan_and_export(kind: type[Exception]) -> None:
+    with pytest.raises(kind, match=r"expected the mark TFL3 at byte 4, found b'9a\\x00\\x00' in 46 bytes"):
+        read_model(b"GIF89a" + bytes(40))
+
+
+def test_newer_files_ask_for_a_newer_edgefl(model: bytes) -> None:
+    newer = unpack(model)
+    newer.version = 4
+    with pytest.raises(ModelFileError, match=r"schema version 4, expected 3.*update edgefl"):
+        read_model(pack(newer, 100))
+    unknown = unpack(model)
+    unknown.operatorCodes[0].builtinCode = 4000
+    with pytest.raises(ModelFileError, match=r"builtin operator 4000.*update edgefl"):
+        read_model(pack(unknown, 100))
+
+
+def test_several_subgraphs(model: bytes) -> None:
+    root = unpack(model)
+    root.subgraphs = [*root.subgraphs, *root.subgraphs]
+    packed = pack(root, 100)
+    assert len(read_model(packed).subgraphs) == 2
+    with pytest.raises(ModelFileError, match="2 subgraphs, expected one"):
+        read_subgraph(packed)
