@@ -23,7 +23,7 @@ test-fuzz: install  ## a million damaged inputs to every parser of foreign bytes
 	EDGEFL_FUZZ_SCALE=$${EDGEFL_FUZZ_SCALE:-1} $(BIN)/python -m pytest tests/fuzz tests/firmware_export/test_fuzz_c.py -rP $(ARGS)
 
 test-parity: install  ## every kind of mixture on three data sets, 1,000 samples each: tflite-micro = C on this computer = C in QEMU
-	EDGEFL_PARITY_SAMPLES=$${EDGEFL_PARITY_SAMPLES:-1000} $(BIN)/python -m pytest tests/firmware_export/test_every_mixture.py -rP $(ARGS)
+	EDGEFL_PARITY_SAMPLES=$${EDGEFL_PARITY_SAMPLES:-1000} $(BIN)/python -m pytest tests/firmware_export/certificate/test_every_mixture.py -rP $(ARGS)
 
 lint: install
 	$(BIN)/ruff check .

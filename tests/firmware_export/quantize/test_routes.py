@@ -24,7 +24,7 @@ MIXES = {
     "pfl-mfe": "logits",
     "single": "none",
 }
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -12,7 +12,7 @@ import pytest
 from edgefl.errors import ExportError
 from firmware_export.ota.drift import Usage, compare, read_counters
 
-SOURCE = Path(__file__).parents[2] / "firmware_export/templates/drift"
+SOURCE = Path(__file__).parents[3] / "firmware_export/templates/drift"
 SIZE = 16 + 8 * 3 + 8
 
 

@@ -29,8 +29,8 @@ from firmware_export.ota.ota import (
     self_test_inputs,
 )
 
-HERE = Path(__file__).parent / "ota_board"
-SOURCE = Path(__file__).parents[2] / "firmware_export/templates/ota"
+HERE = Path(__file__).parents[1] / "ota_board"
+SOURCE = Path(__file__).parents[3] / "firmware_export/templates/ota"
 LAYOUT = "00112233445566778899aabbccddeeff" * 2
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 PUBLIC = KEY.public_key().public_bytes_raw()

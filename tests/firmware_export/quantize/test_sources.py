@@ -22,7 +22,7 @@ from firmware_export.quantize.device_state import read_state
 def run(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     words = [sys.executable, "-m", "firmware_export", *map(str, arguments)]
     # the test's own Python path, wherever the command is started
-    path = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))))
+    path = os.pathsep.join(filter(None, (str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH"))))
     return subprocess.run(
         words, capture_output=True, text=True, cwd=cwd, env={**os.environ, "PYTHONPATH": path}, check=False
     )
@@ -71,7 +71,7 @@ def test_a_folder_and_a_function_are_exported_alike(state, tmp_path, monkeypatch
     assert refused.returncode == 1
     assert "say that it may run: --data own_digits:load" in refused.stderr
     monkeypatch.setenv(
-        "PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+        "PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")])
     )
     again = export_in_child(home, source)
     assert again["accuracy_int8"] == report["accuracy_int8"]

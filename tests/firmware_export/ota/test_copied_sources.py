@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-MONOCYPHER = Path(__file__).parents[2] / "firmware_export/templates/ota/monocypher"
+MONOCYPHER = Path(__file__).parents[3] / "firmware_export/templates/ota/monocypher"
 # of https://monocypher.org, release 4.0.3; PyPI's pymonocypher 4.0.3.4 holds the same bytes
 RELEASED = {
     "monocypher.c": "57eb914fc88136119bd41655cccb8c250048bf54d470540625186f8ab16f64be",

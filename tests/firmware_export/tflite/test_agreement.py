@@ -12,7 +12,7 @@ import pytest
 from firmware_export.quantize.quantize import export_mixture
 from firmware_export.tflite.interpreter import load, outputs, quantize_input
 
-FOREIGN = Path(__file__).with_name("foreign.py")
+FOREIGN = Path(__file__).parents[1] / "foreign.py"
 STEPS_OF_REFERENCE = 1  # measured: ai-edge-litert 2.3's reference kernels round some logits the other way
 STEPS_OF_XNNPACK = 4  # measured on x86-64: 2 on these mixtures, 4 on others
 

@@ -13,7 +13,7 @@ from firmware_export.codegen.c_source import generate
 from firmware_export.quantize.dense_weights import LEAST, few_values, rounded, with_few_values
 from firmware_export.quantize.routes import Options
 from firmware_export.tflite.quantized_model import read_quantized_model
-from tests.firmware_export.test_c_operators import equal
+from tests.firmware_export.codegen.test_c_operators import equal
 
 
 def int8(rng, *shape):
