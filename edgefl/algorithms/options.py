@@ -27,10 +27,10 @@ class TrainingOptions:
 
     Attributes:
         epochs: passes over the client's samples in a round
-        learning_rate: of SGD on the client
-        momentum: of SGD on the client; slots start at zero in each round
-        weight_decay: decoupled: w <- w - learning_rate * weight_decay * w before the step
-        batch_size: fixed when the plan is built
+        learning_rate: step size of SGD on the client
+        momentum: momentum of SGD on the client; it starts at zero in each round
+        weight_decay: decoupled weight decay, w <- w - learning_rate * weight_decay * w before the step
+        batch_size: samples in a training batch; fixed when the plan is built
     """
 
     epochs: int = 5

@@ -12,7 +12,8 @@ from edgefl.errors import ConfigError
 
 DEFAULT_BROKER = "mqtt://localhost:1883"
 T = TypeVar("T")
-
+APART = ("broker", "algorithm", "options", "model", "data", "partition", "privacy")
+"""The fields of FederationConfig that are no keys of the table `[federation]`."""
 
 KINDS: Mapping[type, str] = {
     int: "a whole number",
@@ -356,18 +357,19 @@ def parse_config(text: str) -> FederationConfig:
     for table, value in raw.items():
         if table not in tables or not isinstance(value, dict):
             raise ConfigError(f"unknown table [{table}]; {nearest(table, tables)}")
-    algorithm = dict(raw.get("algorithm", {}))
-    name = algorithm.pop("name", "fedavg")
+    options = dict(raw.get("algorithm", {}))
+    name = options.pop("name", FederationConfig.algorithm)
     if not isinstance(name, str):
-        raise ConfigError(f"[algorithm] name is {name!r}, expected text such as 'fedavg'")
+        raise ConfigError(
+            f"[algorithm] name is {name!r}, expected text such as {FederationConfig.algorithm!r}"
+        )
     broker = _check_broker(raw.get("broker", {}))
-    nested = ("broker", "algorithm", "options", "model", "data", "partition", "privacy")
-    federation = _check("federation", raw.get("federation", {}), FederationConfig, nested)
+    federation = _check("federation", raw.get("federation", {}), FederationConfig, APART)
     return FederationConfig(
         **federation,
         **broker,
         algorithm=name,
-        options=algorithm,
+        options=options,
         model=_with_options("model", raw, ModelConfig),
         data=_with_options("data", raw, DataConfig),
         partition=_with_options("partition", raw, PartitionConfig),

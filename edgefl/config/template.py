@@ -6,10 +6,17 @@ import inspect
 import re
 import textwrap
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any
 
-from edgefl.config.schema import DataConfig, FederationConfig, ModelConfig, PartitionConfig, PrivacyConfig
+from edgefl.config.schema import (
+    APART,
+    DataConfig,
+    FederationConfig,
+    ModelConfig,
+    PartitionConfig,
+    PrivacyConfig,
+)
 from edgefl.config.toml import key_text, value_text
 
 TABLES: Mapping[str, type] = {
@@ -21,8 +28,6 @@ TABLES: Mapping[str, type] = {
     "partition": PartitionConfig,
     "privacy": PrivacyConfig,
 }
-# What the user writes as a table of its own is one field of FederationConfig.
-APART = ("broker", "algorithm", "options", "model", "data", "partition", "privacy")
 WIDTH = 100
 HEAD = """# One federation, written by `edgefl init`. Behind # stands a default: take the # away to change it.
 # A key that is misspelt is named, and so is a value that does not fit."""
@@ -42,32 +47,37 @@ def key_docs(table: type) -> dict[str, str]:
 
 
 def commented(
-    config: FederationConfig, chosen: Mapping[str, Collection[str]], options: Mapping[str, Mapping[str, Any]]
+    config: FederationConfig, chosen: Mapping[str, Collection[str]], options: Mapping[str, type]
 ) -> str:
     """Return the configuration as TOML with a comment for each key.
 
-    chosen: by table, the keys that are written out; all others stand behind #. options: by table, those of
-    what it names, with their defaults.
+    Args:
+        config: the configuration.
+        chosen: by table, the keys that are written out; all others stand behind #.
+        options: by table, the dataclass that holds the options of what the table names.
     """
-    tables = (_table(name, config, chosen.get(name, ()), options.get(name, {})) for name in TABLES)
+    tables = (_table(name, config, chosen.get(name, ()), options.get(name)) for name in TABLES)
     return "\n\n".join([HEAD, *map("\n".join, tables)]) + "\n"
 
 
 def _table(
-    name: str, config: FederationConfig, chosen: Collection[str], options: Mapping[str, Any]
+    name: str, config: FederationConfig, chosen: Collection[str], options: type | None
 ) -> Iterator[str]:
     docs = key_docs(TABLES[name])
     yield f"[{name}]"
-    for key, value, said in _rows(name, config, docs):
-        yield from (f"# {line}" for line in textwrap.wrap(said, WIDTH))
-        yield ("" if key in chosen else "# ") + f"{key} = {value_text(value)}"
-    if options:
+    for key, value, text in _rows(name, config, docs):
+        yield from _key(key, value, text, key in chosen)
+    if options is not None:
         yield f"# options of {_named(name, config)}, with their defaults"
-        given = _options(name, config)
-        yield from (
-            f"# {key_text(key)} = {value_text(value)}" for key, value in options.items() if key not in given
-        )
-        yield from (f"{key_text(key)} = {value_text(value)}" for key, value in given.items())
+        values = {**asdict(options()), **_options(name, config)}
+        docs = key_docs(options)
+        for key, value in values.items():
+            yield from _key(key, value, docs.get(key, ""), key in _options(name, config))
+
+
+def _key(key: str, value: Any, text: str, is_set: bool) -> Iterator[str]:
+    yield from (f"# {line}" for line in textwrap.wrap(text, WIDTH))
+    yield ("" if is_set else "# ") + f"{key_text(key)} = {value_text(value)}"
 
 
 def _rows(name: str, config: FederationConfig, docs: Mapping[str, str]) -> Iterator[tuple[str, Any, str]]:

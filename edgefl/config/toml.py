@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
-from edgefl.config.schema import DataConfig, FederationConfig, ModelConfig, PartitionConfig
+from edgefl.config.schema import APART, DataConfig, FederationConfig, ModelConfig, PartitionConfig
 from edgefl.errors import ConfigError
-
-_APART = ("broker", "algorithm", "options", "model", "data", "partition", "privacy")
 
 
 def to_toml(config: FederationConfig) -> str:
@@ -17,7 +15,7 @@ def to_toml(config: FederationConfig) -> str:
     for.
     """
     federation = {
-        field.name: getattr(config, field.name) for field in fields(config) if field.name not in _APART
+        field.name: getattr(config, field.name) for field in fields(config) if field.name not in APART
     }
     tables: dict[str, Mapping[str, Any]] = {
         "federation": federation,

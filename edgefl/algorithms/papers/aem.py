@@ -105,23 +105,24 @@ class AemOptions(IfcaOptions):
     probabilities that are none.
 
     Attributes:
-        validation_share: of a client's training samples, which never train a cluster model: for patience
+        validation_share: share of a client's training samples that never trains a cluster model: for patience
             and the choice of the best model at the end
         epsilon: probability of a random model; 0: IFCA
         patience: rounds without a lower validation loss after which a model stops; 0: none does. When all
             have stopped the federation ends
         local_model: name of another architecture for the local model; empty: the federated one
         local_options: options of local_model
-        local_epochs: of the local model
-        local_learning_rate: of the local model's AdamW
-        local_weight_decay: of the local model's AdamW
+        local_epochs: epochs of the local model
+        local_learning_rate: step size of the local model's AdamW
+        local_weight_decay: weight decay of the local model's AdamW
         gate: pixels (linear), features (linear, on the mean of the experts' features), cnn (the paper's,
             the model gate-cnn) or a model's name
         gate_options: options of the gate's model
-        gate_epochs: of the gate
-        gate_learning_rate: of the gate's AdamW
-        gate_weight_decay: of the gate's AdamW
-        gate_share: of the training samples, held back from the local model for the gate; 0: both train on all
+        gate_epochs: epochs of the gate's training
+        gate_learning_rate: step size of the gate's AdamW
+        gate_weight_decay: weight decay of the gate's AdamW
+        gate_share: share of the training samples that is held back from the local model for the gate; 0:
+            both train on all
         gate_unseen: the gate trains on the validation samples, in place of gate_share
         baselines: measure also the best cluster model, fine-tuned as the local one is
     """

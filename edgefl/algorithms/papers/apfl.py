@@ -46,7 +46,7 @@ class ApflOptions(FedAvgOptions):
     Attributes:
         alpha: share of the client's own model at first, or always
         adaptive: whether alpha is learnt
-        alpha_learning_rate: of the SGD on alpha
+        alpha_learning_rate: step size of the SGD on alpha
     """
 
     alpha: float = 0.5

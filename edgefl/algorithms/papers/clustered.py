@@ -88,11 +88,11 @@ class ClusteredOptions:
         layers: compared layers, with commas between; empty: the dense ones
         mixing: the paper's lambda: 1 is the client's own model, 0 its cluster's
         epochs: passes over the client's samples in a round
-        learning_rate: of SGD on the client
-        momentum: of SGD on the client; slots start at zero in each round
-        weight_decay: decoupled: w <- w - learning_rate * weight_decay * w before the step
-        batch_size: fixed when the plan is built; the paper gives none
-        baseline_epochs: at most so many epochs train each client's model of its own data alone, which
+        learning_rate: step size of SGD on the client
+        momentum: momentum of SGD on the client; it starts at zero in each round
+        weight_decay: decoupled weight decay, w <- w - learning_rate * weight_decay * w before the step
+        batch_size: samples in a training batch; fixed when the plan is built; the paper gives none
+        baseline_epochs: largest number of epochs of each client's model of its own data alone, which
             personalization compares with; 0: no such model
     """
 

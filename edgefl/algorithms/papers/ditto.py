@@ -31,9 +31,9 @@ class DittoOptions(FedAvgOptions):
 
     Attributes:
         penalty: the paper's lambda, fixed when the plan is built
-        personal_epochs: of the personal model in each round that its client takes part in
-        personal_learning_rate: of the personal model's SGD
-        personal_momentum: of the personal model's SGD
+        personal_epochs: epochs of the personal model in each round that its client takes part in
+        personal_learning_rate: step size of the personal model's SGD
+        personal_momentum: momentum of the personal model's SGD
     """
 
     penalty: float = 1.0

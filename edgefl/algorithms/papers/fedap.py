@@ -82,23 +82,23 @@ class FedApOptions:
 
     Attributes:
         clustering: false: neither pretraining nor clusters
-        pretrain_rounds: of FedAvg before the clustering
-        cluster_epochs: in the clustering round
+        pretrain_rounds: rounds of FedAvg before the clustering
+        cluster_epochs: epochs in the clustering round
         cut: distance, or auto: in the widest gap among the upper half of the merges
         cut_distance: where Ward's merges are cut; it depends on the model's size and learning rate (see
             `clusters.explain_clusters`)
-        num_clusters: so many clusters instead; 0: by the cut
+        num_clusters: number of clusters, in place of the cut; 0: by the cut
         beta_start: beta in the first round in clusters
         beta_end: beta from decay_rounds on
-        decay_rounds: rounds over which beta falls, from the first round in clusters on
-        personalize_epochs: each client's own, at the end
+        decay_rounds: rounds over which beta falls, counted from the first round in clusters
+        personalize_epochs: epochs of each client on its own data at the end
         share_statistics: average the moving statistics of batch norms too
         epochs: passes over the client's samples in a round
-        learning_rate: of SGD on the client
-        momentum: of SGD on the client; slots start at zero in each round
-        weight_decay: decoupled: w <- w - learning_rate * weight_decay * w before the step
-        batch_size: fixed when the plan is built
-        baseline_epochs: at most so many epochs train each client's model of its own data alone, which
+        learning_rate: step size of SGD on the client
+        momentum: momentum of SGD on the client; it starts at zero in each round
+        weight_decay: decoupled weight decay, w <- w - learning_rate * weight_decay * w before the step
+        batch_size: samples in a training batch; fixed when the plan is built
+        baseline_epochs: largest number of epochs of each client's model of its own data alone, which
             personalization compares with; 0: no such model
     """
 

@@ -39,17 +39,18 @@ class FedAvgOptions(TrainingOptions):
     """Options of FedAvg. Raises ConfigError for options that do not fit together.
 
     Attributes:
-        baseline_epochs: at most so many epochs train each client's model of its own data alone, which
+        baseline_epochs: largest number of epochs of each client's model of its own data alone, which
             personalization compares with; 0: no such model
         mean: weighted (by samples), trimmed, median or krum; all but weighted count each client once and
             hold a round's deltas in memory
-        trim: trimmed: the share of clients cut off at either end of each value
-        krum_faults: krum: number of clients that may be hostile, f; a round of fewer than 2 f + 3 updates
-            changes nothing and is counted in the state's scalars
-        krum_keep: krum: number of deltas of least score that the mean is taken of
+        trim: with mean trimmed: the share of clients cut off at either end of each value
+        krum_faults: with mean krum: number of clients that may be hostile, f; a round of fewer than 2 f + 3
+            updates changes nothing and is counted in the state's scalars
+        krum_keep: with mean krum: number of deltas of least score that the mean is taken of
         clip_norm: the largest L2 norm that the server lets a delta have; 0: any
         server_optimizer: none, momentum, adam or yogi
-        server_learning_rate: of the server optimizer; 0: 1 for none and momentum, .001 for adam and yogi
+        server_learning_rate: step size of the server optimizer; 0: 1 for none and momentum, .001 for adam
+            and yogi
         server_beta1: decay of the server optimizer's momentum
         server_beta2: decay of the server optimizer's velocity
         server_epsilon: added to the root of the velocity

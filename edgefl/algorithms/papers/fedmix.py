@@ -103,11 +103,11 @@ class FedMixOptions:
     Attributes:
         num_experts: the number of experts, K
         epochs: passes over the client's samples in a round
-        learning_rate: of SGD on the client
-        batch_size: fixed when the plan is built
+        learning_rate: step size of SGD on the client
+        batch_size: samples in a training batch; fixed when the plan is built
         server_optimizer: adam, none, momentum or yogi
-        server_learning_rate: of the server optimizer; 0: .001 for adam and yogi, else 1
-        phi_learning_rate: of the server optimizer on phi; 0: server_learning_rate
+        server_learning_rate: step size of the server optimizer; 0: .001 for adam and yogi, else 1
+        phi_learning_rate: step size of the server optimizer on phi; 0: server_learning_rate
         objective: bound, or likelihood for equation 3 itself, a mixture of experts without q(z|y): p(s|k)
             is then of the client's mean gate, and there is neither prune nor condition = "side"
         prune: eta, 0 to 1; 0 keeps all experts
@@ -115,7 +115,7 @@ class FedMixOptions:
         num_sides: number of kinds of side information
         entropy: weight of the marginal entropy's gradient
         gate: local, or federated, whose weights are averaged like a model's while q(k|s) stays the client's
-        gate_epochs: of a gate, where a client comes to personalization without one
+        gate_epochs: epochs of the training of a gate, where a client comes to personalization without one
         bias: each client adds output biases of its own to all experts' logits; a client that took part in
             no round has none
     """

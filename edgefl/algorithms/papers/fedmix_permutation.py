@@ -67,9 +67,9 @@ class FedMixPermutationOptions:
     Attributes:
         num_experts: the number of experts, K
         epochs: passes over the client's samples in a round
-        learning_rate: of SGD on the client
-        batch_size: fixed when the plan is built
-        server_learning_rate: of the server's Adam
+        learning_rate: step size of SGD on the client
+        batch_size: samples in a training batch; fixed when the plan is built
+        server_learning_rate: step size of the server's Adam
         damping: alpha, the share of pi that a batch keeps
         beta: temperature of pi
         prune: eta; a client no longer trains an expert with pi_k < eta / K; 0 keeps all experts

@@ -116,13 +116,13 @@ class IfcaOptions:
     Attributes:
         num_experts: the number of cluster models, J
         epochs: passes over the client's samples in a round
-        learning_rate: of SGD on the client
-        momentum: of SGD on the client; slots start at zero in each round
-        weight_decay: decoupled: w <- w - learning_rate * weight_decay * w before the step
-        batch_size: fixed when the plan is built
-        selection_samples: a choice is made on so many of the client's samples; 0: all
-        validation_share: of a client's training samples, which never train a cluster model: the last choice
-            is made on them; 0: on training samples
+        learning_rate: step size of SGD on the client
+        momentum: momentum of SGD on the client; it starts at zero in each round
+        weight_decay: decoupled weight decay, w <- w - learning_rate * weight_decay * w before the step
+        batch_size: samples in a training batch; fixed when the plan is built
+        selection_samples: number of the client's samples that a choice is made on; 0: all
+        validation_share: share of a client's training samples that never trains a cluster model: the last
+            choice is made on them; 0: on training samples
     """
 
     num_experts: int = 6

@@ -30,11 +30,11 @@ class PflFtOptions(FedAvgOptions):
     """Those of FedAvg, and those of the personal training after the rounds.
 
     Attributes:
-        adapt_epochs: of the personal training
-        adapt_learning_rate: of the personal training's SGD
-        adapt_momentum: of the personal training's SGD
-        adapt_weight_decay: of the personal training's SGD; decoupled, as in Keras
-        adapt_batch_size: of the personal training, fixed when the plan is built
+        adapt_epochs: epochs of the personal training
+        adapt_learning_rate: step size of the personal training's SGD
+        adapt_momentum: momentum of the personal training's SGD
+        adapt_weight_decay: decoupled weight decay of the personal training's SGD
+        adapt_batch_size: samples in a batch of the personal training; fixed when the plan is built
     """
 
     adapt_epochs: int = 10

@@ -46,9 +46,9 @@ class PflMoeOptions(PflFtOptions):
     """Those of PFL-FT, whose personal training is here that of the classifier, and those of the gate.
 
     Attributes:
-        gate_epochs: of the gate
-        gate_learning_rate: of the gate's Adam
-        gate_share: of the client's samples, held back from the classifier for the gate
+        gate_epochs: epochs of the gate's training
+        gate_learning_rate: step size of the gate's Adam
+        gate_share: share of the client's samples that is held back from the classifier for the gate
     """
 
     gate_epochs: int = 10

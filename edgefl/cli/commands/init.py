@@ -96,8 +96,12 @@ def init(
       edgefl init kitchen
       edgefl init --yes --name kitchen --data pi-1.npz --data pi-2.npz --clients 2
     """
-    from edgefl.algorithms.registry import full_options
+    from edgefl.algorithms.registry import entry
     from edgefl.wire.url import parse_urls
+
+    def known_algorithm(name: str) -> str:
+        entry(name)
+        return name
 
     path = place(target)
     parse_urls(broker)
@@ -112,12 +116,12 @@ def init(
     task, table = _learned(
         questions, data, model, input_shape, num_classes, {"window": window, "label": label}
     )
-    options = questions.answer(
+    chosen_algorithm = questions.answer(
         algorithm,
         "Algorithm, a name of `edgefl algorithms`",
         ALGORITHM,
         "--algorithm",
-        lambda text: (text, full_options(text, {})),
+        known_algorithm,
     )
     together = bool(task.dataset) and len(task.own) > 1
     most = str(max(2, len(task.own)))
@@ -128,7 +132,7 @@ def init(
         name=named,
         rounds=rounds,
         min_clients=count,
-        algorithm=options[0],
+        algorithm=chosen_algorithm,
         broker=broker,
         model=table,
         data=DataConfig(task.dataset or "digits"),
@@ -142,7 +146,7 @@ def init(
         "data": {"name"} if task.dataset else set(),
         "partition": {"name", "num_clients"} if together else set(),
     }
-    write_atomic(path, commented(config, chosen, {"algorithm": options[1]}).encode())
+    write_atomic(path, commented(config, chosen, {"algorithm": entry(config.algorithm).options}).encode())
     commands = next_commands(path, config, task)
     if as_json:
         told = {

@@ -41,6 +41,16 @@ def test_every_algorithm_is_listed_with_source_and_options():
     }
 
 
+def test_the_options_of_one_algorithm_are_explained():
+    told = CliRunner().invoke(algorithms, ["fedprox"], catch_exceptions=False).output
+    assert told.startswith("fedprox\n  Li et al.")
+    for key, text in key_docs(REGISTRY["fedprox"].options).items():
+        assert f"  {key} = " in told
+        assert text in " ".join(told.split())
+    listed = json.loads(CliRunner().invoke(algorithms, ["fedprox", "--json"], catch_exceptions=False).output)
+    assert listed["fedprox"]["explained"] == key_docs(REGISTRY["fedprox"].options)
+
+
 @pytest.mark.parametrize("name", sorted(REGISTRY))
 def test_every_option_is_explained_and_nothing_else(name):
     assert key_docs(REGISTRY[name].options).keys() == REGISTRY[name].defaults.keys()

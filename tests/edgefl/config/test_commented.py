@@ -1,7 +1,7 @@
 """What `edgefl init` writes: a file that loads, with each key explained by the docstring of its table."""
 
 import re
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 import pytest
 
@@ -13,9 +13,35 @@ from edgefl.config import (
     PrivacyConfig,
     parse_config,
 )
-from edgefl.config.template import APART, TABLES, commented, key_docs
+from edgefl.config.schema import APART
+from edgefl.config.template import TABLES, commented, key_docs
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of something.
+
+    Attributes:
+        epochs: how many passes
+    """
+
+    epochs: int = 5
+    withhold: str = ""
+
 
 TABLES_OF_CONFIGURATION = (FederationConfig, ModelConfig, DataConfig, PartitionConfig, PrivacyConfig)
+
+
+def test_docs_of_bases_come_first_and_may_be_replaced() -> None:
+    class More(Options):
+        """More of them.
+
+        Attributes:
+            epochs: how many passes, more or less
+            rate: how fast
+        """
+
+    assert key_docs(More) == {"epochs": "how many passes, more or less", "rate": "how fast"}
 
 
 def test_docs_by_hand() -> None:
@@ -46,7 +72,7 @@ def uncommented(text: str) -> str:
 
 
 def test_every_key_is_there_and_taking_the_sharp_away_sets_it() -> None:
-    text = commented(FederationConfig(), {}, {"algorithm": {"epochs": 5, "withhold": ""}})
+    text = commented(FederationConfig(), {}, {"algorithm": Options})
     whole = parse_config(uncommented(text))
     assert whole == FederationConfig(options={"epochs": 5, "withhold": ""})
     for name, table in TABLES.items():
@@ -67,8 +93,9 @@ def test_what_is_chosen_is_written_out() -> None:
     text = commented(
         config,
         {"federation": {"name", "rounds"}, "model": {"name", "input_shape", "num_classes"}},
-        {"algorithm": {"epochs": 5}},
+        {"algorithm": Options},
     )
     assert parse_config(text) == config
     assert "# how many rounds of training\nrounds = 3\n" in text
+    assert "# how many passes\nepochs = 2\n# withhold = " in text
     assert max(map(len, text.splitlines())) <= 102
