@@ -21,6 +21,8 @@ from edgefl.system.files import parse_json, write_atomic
 
 FORMAT = 1
 FILES = {"spec": "plan.json", "program": "plan.tflite", "template": "template.tflite"}
+INITIAL_FILE = "initial.safetensors"
+"""Initial weights beside the files of a plan, where a federation starts from it."""
 
 
 @dataclass(frozen=True)

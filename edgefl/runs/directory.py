@@ -14,9 +14,9 @@ from typing import Any
 
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError, PlanError, StateError
-from edgefl.plan.spec import Plan, load_plan
+from edgefl.plan.spec import INITIAL_FILE, Plan, load_plan
 from edgefl.runs.states import FileStates
-from edgefl.server.initial import INITIAL, decode_initial
+from edgefl.server.initial import decode_initial
 from edgefl.simulation.simulate import Record
 from edgefl.storage.checkpoint import decode_server_state, encode_server_state
 from edgefl.storage.run_directory import REMEDY, RunFiles
@@ -109,7 +109,7 @@ class RunDirectory:
 
     def plan(self) -> tuple[Plan, Weights] | None:
         """Return the run's plan and initial weights; None before they are built."""
-        initial = self.files.plan / INITIAL
+        initial = self.files.plan / INITIAL_FILE
         if not initial.exists():
             return None
         try:

@@ -18,10 +18,9 @@ from edgefl.data.mapped import MappedShards, map_dataset
 from edgefl.data.partitions.client_partition import Allotment
 from edgefl.errors import EdgeflError
 from edgefl.loggers.scalars import Write, round_scalars
-from edgefl.plan.spec import Plan, save_plan
+from edgefl.plan.spec import INITIAL_FILE, Plan, save_plan
 from edgefl.runs.directory import RunDirectory
 from edgefl.runs.progress import RoundProgress
-from edgefl.server.initial import INITIAL
 from edgefl.simulation.clients import ClientResult, Federation, without_mixture
 from edgefl.simulation.communication_cost import Traffic
 from edgefl.simulation.engines.base import Engine
@@ -98,7 +97,7 @@ def open_plan(run: RunDirectory, config: FederationConfig) -> tuple[Plan, Weight
     if found is None:
         found = build_apart(config)
         save_plan(found[0], run.files.plan)
-        write_atomic(run.files.plan / INITIAL, encode_weights(found[1]))
+        write_atomic(run.files.plan / INITIAL_FILE, encode_weights(found[1]))
     return found
 
 

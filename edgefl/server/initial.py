@@ -6,9 +6,6 @@ from edgefl.plan.spec import PlanSpec, TensorSpec
 from edgefl.types import Array
 from edgefl.wire.tensors import decode_weights, read_header
 
-INITIAL = "initial.safetensors"
-"""Name of the file in the directory of a plan."""
-
 
 def decode_initial(blob: bytes, spec: PlanSpec, origin: str) -> dict[str, Array]:
     """Read a plan's initial weights, with further draws where the file has any.

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from edgefl.storage.directory import Directory, Entry, Series
+from edgefl.storage.directory import Directory, FileSeries, StoredFile
 
 REMEDY = "free some space or choose another --out"
 
@@ -11,27 +11,29 @@ REMEDY = "free some space or choose another --out"
 class AggregatorFiles(Directory):
     """The files of an aggregator."""
 
-    lock = Entry("lock", "lock of the running aggregator", "aggregator")
-    journal = Entry(
+    lock = StoredFile("lock", "lock of the running aggregator", "aggregator")
+    journal = StoredFile(
         "journal.sqlite", "session, open round and accepted updates", "aggregator", is_secret=True
     )
-    plan = Entry("plan/", "plan and initial weights", "aggregator, without --plan")
-    note = Entry("run.json", "configuration, versions, machine", "aggregator", is_secret=True)
-    server_state = Entry(
+    plan = StoredFile("plan/", "plan and initial weights", "aggregator, without --plan")
+    note = StoredFile("run.json", "configuration, versions, machine", "aggregator", is_secret=True)
+    server_state = StoredFile(
         "server_state.safetensors", "server state after the last round", "aggregator", is_secret=True
     )
-    spool = Series("spool/{session}/", "updates of the open round", "aggregator", is_secret=True)
-    masked_sum = Entry(
+    spool = FileSeries("spool/{session}/", "updates of the open round", "aggregator", is_secret=True)
+    masked_sum = StoredFile(
         "masked.sum", "masked sum of the open round, with secure aggregation", "aggregator", is_secret=True
     )
-    noise_key = Entry("noise.key", "key of noise and cohorts, with [privacy]", "aggregator", is_secret=True)
-    rounds = Entry(
+    noise_key = StoredFile(
+        "noise.key", "key of noise and cohorts, with [privacy]", "aggregator", is_secret=True
+    )
+    rounds = StoredFile(
         "rounds.jsonl", "one line per round, with figures of each client", "aggregator", is_secret=True
     )
-    clusters = Entry(
+    clusters = StoredFile(
         "clusters.json", "similarity of clients when they were clustered", "aggregator", is_secret=True
     )
-    result = Entry("result.json", "result with the figures of each client", "aggregator", is_secret=True)
-    paused = Entry("paused/", "an empty file per paused client", "edgefl aggregator pause")
-    paused_client = Series("paused/{client}", "pauses this client", "edgefl aggregator pause")
-    report = Entry("report.html", "the federation as one page", "edgefl report")
+    result = StoredFile("result.json", "result with the figures of each client", "aggregator", is_secret=True)
+    paused = StoredFile("paused/", "an empty file per paused client", "edgefl aggregator pause")
+    paused_client = FileSeries("paused/{client}", "pauses this client", "edgefl aggregator pause")
+    report = StoredFile("report.html", "the federation as one page", "edgefl report")

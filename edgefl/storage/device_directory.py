@@ -14,7 +14,7 @@ from typing import Any
 from edgefl.errors import EdgeflError, StateError
 from edgefl.plan.spec import Plan, load_plan, save_plan
 from edgefl.storage.checkpoint import decode_stored_mixture, encode_mixture
-from edgefl.storage.directory import Directory, Entry, Series
+from edgefl.storage.directory import Directory, FileSeries, StoredFile
 from edgefl.system.files import FREE_SPACE, SECRET, write_errors, write_state
 from edgefl.types import Mixture
 
@@ -25,31 +25,35 @@ DIGEST = "sha256"
 class DeviceFiles(Directory):
     """The files of a device."""
 
-    lock = Entry("lock", "lock of the running device", "device")
-    note = Entry("device.json", "id, federation, seed, source of the samples", "device", is_secret=True)
-    progress = Entry("progress.json", "the last finished round", "device", is_secret=True)
-    progress_before = Entry("progress.before.json", "the round before it", "device", is_secret=True)
-    progress_damaged = Entry(
-        "progress.json.damaged", "damaged progress.json of the first round", "device", True
+    lock = StoredFile("lock", "lock of the running device", "device")
+    note = StoredFile("device.json", "id, federation, seed, source of the samples", "device", is_secret=True)
+    progress = StoredFile("progress.json", "the last finished round", "device", is_secret=True)
+    progress_before = StoredFile("progress.before.json", "the round before it", "device", is_secret=True)
+    progress_damaged = StoredFile(
+        "progress.json.damaged", "damaged progress.json of the first round", "device", is_secret=True
     )
-    update = Series("update-{sha256}", "encoded update of one of these rounds", "device", is_secret=True)
-    client_state = Series(
+    update = FileSeries("update-{sha256}", "encoded update of one of these rounds", "device", is_secret=True)
+    client_state = FileSeries(
         "client_state-{sha256}", "client state after one of these rounds", "device", is_secret=True
     )
-    pending_task = Entry(
+    pending_task = StoredFile(
         "unsent.json", "task of an update that is not acknowledged", "device", is_secret=True
     )
-    order = Series("order-{federation}.json", "newest signed run of a federation", "device with --enrol")
-    blobs = Entry("blobs/", "plans and models of the federation, by sha256", "device")
-    plan_trials = Entry("plans.json", "plans that were tried, and which are refused", "device")
-    crash_log = Entry("crash.log", "report of a fatal signal", "device")
-    plan = Entry("plan/", "plan of the mixture", "device")
-    mixture = Entry("mixture.safetensors", "the personal mixture", "device", is_secret=True)
-    export = Entry("model/", "export of the mixture", "device, without --no-export")
-    model = Entry("model/model.tflite", "int8 model of the mixture", "device, without --no-export")
-    shard = Entry("shard.npz", "samples of a simulated client", "edgefl simulate --mixtures", is_secret=True)
-    field_figures = Entry("field.json", "figures of the firmware in use", "edgefl export drift", True)
-    paused = Entry("paused", "pauses the device", "edgefl device pause")
+    order = FileSeries("order-{federation}.json", "newest signed run of a federation", "device with --enrol")
+    blobs = StoredFile("blobs/", "plans and models of the federation, by sha256", "device")
+    plan_trials = StoredFile("plans.json", "plans that were tried, and which are refused", "device")
+    crash_log = StoredFile("crash.log", "report of a fatal signal", "device")
+    plan = StoredFile("plan/", "plan of the mixture", "device")
+    mixture = StoredFile("mixture.safetensors", "the personal mixture", "device", is_secret=True)
+    export = StoredFile("model/", "export of the mixture", "device, without --no-export")
+    model = StoredFile("model/model.tflite", "int8 model of the mixture", "device, without --no-export")
+    shard = StoredFile(
+        "shard.npz", "samples of a simulated client", "edgefl simulate --mixtures", is_secret=True
+    )
+    field_figures = StoredFile(
+        "field.json", "figures of the firmware in use", "edgefl export drift", is_secret=True
+    )
+    paused = StoredFile("paused", "pauses the device", "edgefl device pause")
 
 
 def save_mixture(files: DeviceFiles, plan: Plan, mixture: Mixture, remedy: str = FREE_SPACE) -> None:

@@ -29,7 +29,7 @@ class Declared:
         return re.sub(r"\{\w+\}", "*", self.name)
 
 
-class Entry(Declared):
+class StoredFile(Declared):
     """A file or folder. Read from an instance of its directory, it is the path."""
 
     @overload
@@ -41,7 +41,7 @@ class Entry(Declared):
         return self if directory is None else directory.root / self.name
 
 
-class Series(Declared):
+class FileSeries(Declared):
     """Files whose names share a pattern. Read from an instance of its directory, it makes the path."""
 
     @overload

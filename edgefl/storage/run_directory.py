@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from edgefl.storage.directory import Directory, Entry, Series
+from edgefl.storage.directory import Directory, FileSeries, StoredFile
 
 REMEDY = "free some space, then go on with --resume"
 
@@ -11,21 +11,25 @@ REMEDY = "free some space, then go on with --resume"
 class RunFiles(Directory):
     """The files of a simulated federation."""
 
-    note = Entry("run.json", "configuration, command, versions, machine", "edgefl simulate")
-    plan = Entry("plan/", "plan and initial weights", "edgefl simulate")
-    server_state = Entry("server_state.safetensors", "the last checkpoint of the server", "edgefl simulate")
-    clients = Entry("clients/", "client states of the last checkpoint", "edgefl simulate")
-    client_state = Series(
+    note = StoredFile("run.json", "configuration, command, versions, machine", "edgefl simulate")
+    plan = StoredFile("plan/", "plan and initial weights", "edgefl simulate")
+    server_state = StoredFile(
+        "server_state.safetensors", "the last checkpoint of the server", "edgefl simulate"
+    )
+    clients = StoredFile("clients/", "client states of the last checkpoint", "edgefl simulate")
+    client_state = FileSeries(
         "clients/{client}.{round}.safetensors", "what a client keeps between rounds", "edgefl simulate"
     )
-    held = Series("held.{round}.json", "models that each client was sent last", "edgefl simulate")
-    rounds = Entry("rounds.jsonl", "one line per round", "edgefl simulate")
-    clusters = Entry("clusters.json", "similarity of clients when they were clustered", "edgefl simulate")
-    layers = Entry("layers.json", "similarity of clients by layer", "edgefl simulate --layers-over")
-    confusion = Entry("confusion.json", "confusion matrix of each client", "edgefl simulate")
-    gates = Entry("gates.json", "mean gate weights of each client by class", "edgefl simulate")
-    summary = Entry("summary.json", "result with the figures of each client", "edgefl simulate")
-    picture = Entry("run.png", "charts of the run", "edgefl simulate")
-    report = Entry("report.html", "the run as one page", "edgefl report")
-    mixtures = Entry("mixtures/", "a device directory of each client", "edgefl simulate --mixtures")
-    mixture = Series("mixtures/{client}/", "device directory of one client", "edgefl simulate --mixtures")
+    held = FileSeries("held.{round}.json", "models that each client was sent last", "edgefl simulate")
+    rounds = StoredFile("rounds.jsonl", "one line per round", "edgefl simulate")
+    clusters = StoredFile(
+        "clusters.json", "similarity of clients when they were clustered", "edgefl simulate"
+    )
+    layers = StoredFile("layers.json", "similarity of clients by layer", "edgefl simulate --layers-over")
+    confusion = StoredFile("confusion.json", "confusion matrix of each client", "edgefl simulate")
+    gates = StoredFile("gates.json", "mean gate weights of each client by class", "edgefl simulate")
+    summary = StoredFile("summary.json", "result with the figures of each client", "edgefl simulate")
+    picture = StoredFile("run.png", "charts of the run", "edgefl simulate")
+    report = StoredFile("report.html", "the run as one page", "edgefl report")
+    mixtures = StoredFile("mixtures/", "a device directory of each client", "edgefl simulate --mixtures")
+    mixture = FileSeries("mixtures/{client}/", "device directory of one client", "edgefl simulate --mixtures")

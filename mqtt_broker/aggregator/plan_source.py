@@ -8,8 +8,8 @@ from pathlib import Path
 
 from edgefl.config import FederationConfig
 from edgefl.errors import PlanError
-from edgefl.plan.spec import Plan, load_plan
-from edgefl.server.initial import INITIAL, decode_initial
+from edgefl.plan.spec import INITIAL_FILE, Plan, load_plan
+from edgefl.server.initial import decode_initial
 from edgefl.types import Weights
 
 
@@ -48,9 +48,9 @@ def open_plan(directory: Path, config: FederationConfig) -> tuple[Plan, Weights]
             f"{config.algorithm}; build it again with `edgefl plan build --config`, or leave --plan out"
         )
     try:
-        blob = (directory / INITIAL).read_bytes()
+        blob = (directory / INITIAL_FILE).read_bytes()
     except OSError as error:
         raise PlanError(
             f"no initial weights: {error}; build the plan again with `edgefl plan build -o {directory}`"
         ) from error
-    return plan, decode_initial(blob, plan.spec, str(directory / INITIAL))
+    return plan, decode_initial(blob, plan.spec, str(directory / INITIAL_FILE))

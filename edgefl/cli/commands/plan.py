@@ -12,8 +12,7 @@ from safetensors.numpy import save as save_tensors
 from edgefl.cli.completion import algorithm_names, known, model_names
 from edgefl.config import FederationConfig, ModelConfig, as_shape, load_config
 from edgefl.errors import ConfigError
-from edgefl.plan.spec import load_plan, save_plan
-from edgefl.server.initial import INITIAL
+from edgefl.plan.spec import INITIAL_FILE, load_plan, save_plan
 from edgefl.system.files import write_atomic
 from edgefl.system.progress import Telling
 from edgefl.system.stderr import quiet_stderr
@@ -96,7 +95,7 @@ def build(
 
         built, weights = build_plan(wanted)
     save_plan(built, output)
-    write_atomic(output / INITIAL, bytes(save_tensors(dict(weights))))
+    write_atomic(output / INITIAL_FILE, bytes(save_tensors(dict(weights))))
     _report(output, as_json)
 
 

@@ -18,9 +18,8 @@ import numpy as np
 
 from edgefl.algorithms import PERSONALIZE, full_options
 from edgefl.errors import EdgeflError
-from edgefl.plan.spec import Plan, save_plan
+from edgefl.plan.spec import INITIAL_FILE, Plan, save_plan
 from edgefl.security.enrolment import load_enrolment, tls_context
-from edgefl.server.initial import INITIAL
 from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.system.host import peak_rss_mb
 from edgefl.transport.link import Link, Message
@@ -73,7 +72,7 @@ def write_plan(directory: Path, model_bytes: int) -> int:
     save_plan(Plan(spec, b"", b""), directory)
     rng = np.random.default_rng(1)
     weights = {each.name: rng.normal(0, 0.1, each.shape).astype(np.float32) for each in spec.weights}
-    (directory / INITIAL).write_bytes(encode_weights(weights))
+    (directory / INITIAL_FILE).write_bytes(encode_weights(weights))
     return sum(each.nbytes for each in weights.values())
 
 

@@ -9,9 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from edgefl.config import parse_config
-from edgefl.plan.spec import save_plan
+from edgefl.plan.spec import INITIAL_FILE, save_plan
 from edgefl.runs.directory import RunDirectory
-from edgefl.server.initial import INITIAL
 from edgefl.system.files import write_atomic
 from edgefl.wire.tensors import encode_weights
 
@@ -96,7 +95,7 @@ def prepare(tmp_path, built) -> Callable[..., tuple[str, str]]:
         run = RunDirectory(out, config, "a test", resume=False)
         plan, initial = built(config)
         save_plan(plan, run.files.plan)
-        write_atomic(run.files.plan / INITIAL, encode_weights(initial))
+        write_atomic(run.files.plan / INITIAL_FILE, encode_weights(initial))
         return str(path), str(out)
 
     return make

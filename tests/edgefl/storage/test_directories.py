@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from edgefl.plan.spec import FILES, INITIAL_FILE
 from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.storage.demo_directory import DemoFiles
 from edgefl.storage.device_directory import DeviceFiles
-from edgefl.storage.directory import Declared, Directory, Entry, Series
+from edgefl.storage.directory import Declared, Directory, FileSeries, StoredFile
 from edgefl.storage.run_directory import RunFiles
 
 ROOT = Path(__file__).parents[3]
@@ -19,7 +20,8 @@ DIRECTORIES = (DeviceFiles, AggregatorFiles, RunFiles, DemoFiles)
 # Names that something else has too: a configuration, an export, a firmware project, samples of a person.
 SHARED = {"federation.toml", "model", "model.tflite", "report.html", "shard.npz"}
 PARTS = {part for directory in DIRECTORIES for each in directory.table() for part in Path(each.name).parts}
-NAMES = {part for part in PARTS if "." in part and "{" not in part} - SHARED
+PLAN_FILES = {*FILES.values(), INITIAL_FILE}
+NAMES = {part for part in PARTS if "." in part and "{" not in part} - SHARED | PLAN_FILES
 # These names are ordinary words. They count where a path is put together.
 WORDS = {part for part in PARTS if part.isalpha()} - SHARED
 
@@ -30,7 +32,8 @@ def sources() -> list[Path]:
         for package in ("edgefl", "devices", "mqtt_broker", "firmware_export")
         for path in sorted((ROOT / package).rglob("*.py"))
     )
-    return [path for path in found if path.parent != ROOT / "edgefl" / "storage"]
+    owners = {ROOT / "edgefl" / "storage", ROOT / "edgefl" / "plan"}
+    return [path for path in found if path.parent not in owners]
 
 
 def texts(tree: ast.Module) -> Iterator[str]:
@@ -60,8 +63,7 @@ def test_no_file_name_is_repeated(path: Path) -> None:
     tree = ast.parse(path.read_text())
     wanted = re.compile(rf"(?<![\w.-])({'|'.join(map(re.escape, sorted(NAMES)))})(?!\w)")
     assert not [text for text in texts(tree) if wanted.search(text)], "read it from edgefl.storage"
-    if path.parent.name != "bench":  # a benchmark has directories of its own
-        assert not [name for name in appended(tree) if name in WORDS], "read it from edgefl.storage"
+    assert not [name for name in appended(tree) if name in WORDS], "read it from edgefl.storage"
 
 
 def rows(directory: type[Directory]) -> list[str]:
@@ -79,6 +81,10 @@ def test_the_reference_lists_the_files(directory: type[Directory]) -> None:
     assert listed == rows(directory)
 
 
+def test_the_reference_lists_the_files_of_a_plan() -> None:
+    assert all(f"`{name}`" in PAGE.read_text() for name in PLAN_FILES)
+
+
 @pytest.mark.parametrize("directory", DIRECTORIES)
 def test_names_are_used_once(directory: type[Directory]) -> None:
     listed = [each.name for each in directory.table()]
@@ -86,9 +92,9 @@ def test_names_are_used_once(directory: type[Directory]) -> None:
 
 
 class Example(Directory):
-    note = Entry("note.json", "a note", "a test")
-    folder = Entry("folder/", "parts", "a test")
-    part = Series("folder/{client}.{round}.bin", "one part", "a test", is_secret=True)
+    note = StoredFile("note.json", "a note", "a test")
+    folder = StoredFile("folder/", "parts", "a test")
+    part = FileSeries("folder/{client}.{round}.bin", "one part", "a test", is_secret=True)
 
 
 def test_an_entry_is_a_path_of_an_instance_and_a_row_of_its_class() -> None:
