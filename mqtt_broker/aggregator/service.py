@@ -19,6 +19,7 @@ from edgefl.algorithms import CLUSTER, DONE, PERSONALIZE, make_algorithm
 from edgefl.algorithms.clustering.clusters import explain_clusters
 from edgefl.algorithms.cohort import enough_of, selected
 from edgefl.config import FederationConfig
+from edgefl.errors import RoundError
 from edgefl.plan.spec import Plan, encode_plan
 from edgefl.privacy import accountant
 from edgefl.privacy.mechanism import check_privacy, draw_cohort, expected_cohort
@@ -39,7 +40,6 @@ from edgefl.wire.topics import Topics
 from mqtt_broker.aggregator import results
 from mqtt_broker.aggregator.cluster_telemetry import ToldClusters
 from mqtt_broker.aggregator.control import SharedLink
-from mqtt_broker.aggregator.gathering import wait_for
 from mqtt_broker.aggregator.journal import Journal, Opened
 from mqtt_broker.aggregator.noise_key import noise_key
 from mqtt_broker.aggregator.older_devices import OlderDevices
@@ -255,17 +255,39 @@ class Aggregator:
                 self._exchange.pump(left)
             # who was paused meanwhile took part before: it counts, so that a restart waits for no pause to
             # end
-            wait_for(
-                self._exchange,
-                self._held,
-                self._note,
-                self._config.min_clients,
-                None,
-                with_paused=self._resumed,
-            )
+            self._wait_for_devices(self._config.min_clients, None, with_paused=self._resumed)
             self._gathered = True
         least = LEAST_CLIENTS if self._config.privacy.secure_aggregation else 1
-        wait_for(self._exchange, self._held, self._note, least, LONELY_DEADLINES * self._config.deadline_s)
+        self._wait_for_devices(least, LONELY_DEADLINES * self._config.deadline_s)
+
+    def _wait_for_devices(self, count: int, timeout_s: float | None, *, with_paused: bool = False) -> None:
+        """Wait until `count` devices are online and not paused; RoundError after `timeout_s`.
+
+        The time does not run while an operator pauses a device, because that device comes back. A device that
+        refuses the plan may not come back.
+        """
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        last_line = ""
+        while True:
+            presence = self._exchange.presence  # a new one after each status
+            available = len(presence.available(self._held()))
+            paused = len(presence.online()) - available
+            if available + paused * with_paused >= count:
+                return
+            line = f"waiting for devices: {available} of {count} online"
+            if paused:
+                line += f", {paused} paused"
+            if line != last_line:
+                self._note(line)
+                last_line = line
+            if timeout_s is not None and paused > len(presence.refusing()):
+                until = time.monotonic() + timeout_s
+            if until is not None and time.monotonic() > until:
+                raise RoundError(
+                    f"no device came online within {timeout_s:g} s, expected {count}; look at the devices' "
+                    "logs"
+                )
+            self._exchange.pump(0.5)
 
     def _held(self) -> frozenset[str]:
         return paused_clients(self._out) | self._left_out
