@@ -16,7 +16,6 @@ import numpy as np
 from edgefl.algorithms import CLUSTER, PERSONALIZE, assignments, full_options
 from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.clustering.cluster_report import likeness
-from edgefl.algorithms.diagnostics import Divergence
 from edgefl.algorithms.mixtures.responsibility import by_condition
 from edgefl.algorithms.names import BASELINE_ROUNDS, EXPERT, GLOBAL, INITIAL, PHI
 from edgefl.client.runner import WorkItem
@@ -25,6 +24,7 @@ from edgefl.learner.base import Learner
 from edgefl.plan.spec import Plan
 from edgefl.simulation.clients import evaluate_now, work_items
 from edgefl.simulation.engines.base import Engine
+from edgefl.simulation.gradient_divergence import Divergence
 from edgefl.types import Array, ClientState, Labels, ServerState, Update
 
 ALONE = (BASELINE_ROUNDS, "alone_epochs")

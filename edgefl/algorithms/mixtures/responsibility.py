@@ -66,14 +66,11 @@ def pruned(responsibility: ArrayLike, experts: tuple[int, ...]) -> Real:
     return left
 
 
-def marginal_entropy(phi: ArrayLike, shares: ArrayLike) -> float:
-    """Return H(sum_c p(c) q(.|c)) in nats: how evenly the experts are used over all conditions."""
-    marginal = by_client(by_condition(phi), shares)
-    return float(-(marginal * _log(marginal)).sum())
-
-
 def marginal_entropy_gradient(phi: ArrayLike, shares: ArrayLike) -> Real:
-    """Return the derivative of `marginal_entropy` by phi: float64[conditions, experts]."""
+    """Return the derivative of H(sum_c p(c) q(.|c)), in nats, by phi: float64[conditions, experts].
+
+    The entropy says how evenly the experts are used over all conditions.
+    """
     responsibilities = by_condition(phi)
     log_marginal = _log(by_client(responsibilities, shares))
     expected = (responsibilities * log_marginal).sum(axis=1, keepdims=True)
