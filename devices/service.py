@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from devices.availability import UNCHECKED, Availability
+from devices.blob_cache import BlobCache
 from devices.boards import detect
 from devices.conditions import Conditions
 from devices.export import export_in_child, export_metrics
@@ -34,7 +35,6 @@ from edgefl.storage.device_directory import DeviceFiles
 from edgefl.system.host import peak_rss_mb
 from edgefl.transport.link import KEEPALIVE_S
 from edgefl.types import Weights
-from edgefl.wire.blobs import BlobCache
 from edgefl.wire.masked import CODEC
 from edgefl.wire.messages import REFUSES, STOPPED, State, Task
 from edgefl.wire.tensors import decode_part, encode_models, size_limit

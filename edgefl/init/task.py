@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from edgefl.config import ModelConfig, nearest
-from edgefl.data.hints import hints_of_labels, hints_of_samples
 from edgefl.errors import ConfigError, DataError
-from edgefl.types import Labels
+from edgefl.types import Array, Labels
 
 SMALLEST_PICTURE = 8
+MOST_CHANNELS = 4
 SHORTEST_WINDOW = 16
 LENET = ((28, 28), (32, 32))
 
@@ -160,3 +160,40 @@ def check_task(task: Task, model: str) -> ModelConfig:
             f"{task.num_classes} class, expected two or more; say how many there are by --num-classes"
         )
     return ModelConfig(model, task.input_shape, task.num_classes)
+
+
+def hints_of_samples(x: Array) -> list[str]:
+    """Return a line for each probable mistake in samples x float32[n, *shape], as they are trained on."""
+    shape = x.shape[1:]
+    found = []
+    by = "x".join(map(str, shape))
+    if len(shape) == 2 and shape[0] == shape[1] >= SMALLEST_PICTURE:
+        found.append(
+            f"samples of {by} are taken as {shape[0]} readings of {shape[1]} channels; if they are pictures, "
+            "add the channel: x[..., None]"
+        )
+    picture = len(shape) == 3
+    if picture and shape[0] in (1, 3) and min(shape[1:]) >= SMALLEST_PICTURE and shape[2] > MOST_CHANNELS:
+        found.append(
+            f"samples of {by} seem to have their channels first, expected last; write x.transpose(0, 2, 3, 1)"
+        )
+    square = len(shape) == 2 and shape[0] == shape[1]
+    low, high = (float(x.min()), float(x.max())) if x.size else (0.0, 0.0)
+    if (picture or square) and low >= 0 and 16 < high <= 255 and bool(np.all(x == np.round(x))):
+        found.append(
+            f"the values go up to {high:g} as floats, expected 0 to 1; write x / 255, or keep them as uint8, "
+            "which is scaled"
+        )
+    return found
+
+
+def hints_of_labels(labels: Sequence[Labels]) -> list[str]:
+    """Return a line when no device has a label 0. labels: int64[n] of each device."""
+    lowest = min(int(y.min()) for y in labels)
+    highest = max(int(y.max()) for y in labels)
+    if lowest == 0:
+        return []
+    return [
+        f"labels go from {lowest} to {highest}: that makes {highest + 1} classes, and nobody here has a "
+        f"sample of the first {lowest}; number them from 0, y - {lowest}, unless other devices have these"
+    ]

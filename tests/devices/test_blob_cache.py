@@ -5,8 +5,8 @@ import os
 
 import pytest
 
+from devices.blob_cache import BlobCache
 from edgefl.errors import StateError
-from edgefl.wire.blobs import BlobCache
 
 
 def test_what_is_put_is_found_by_its_hash(tmp_path):

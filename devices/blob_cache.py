@@ -1,4 +1,4 @@
-"""A cache of blobs on disk, named by their sha256: what did not change is fetched once."""
+"""A cache of fetched blobs on disk, named by their sha256."""
 
 import hashlib
 import os
