@@ -1,1 +1,1 @@
-"""Federated algorithms. One paper, one file or folder."""
+"""Federated algorithms. One paper, one file."""
