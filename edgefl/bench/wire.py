@@ -9,8 +9,7 @@ from typing import Any
 
 from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig
 from edgefl.reproduce.stage import Stage, Stages
-from edgefl.runs.directory import versions
-from edgefl.system.host import machine
+from edgefl.system.host import machine, versions
 from edgefl.system.progress import Telling
 
 CODECS = ("fp32", "fp16", "int8", "top-10", "top-1", "fp32+deflate", "int8+deflate", "top-10+deflate")

@@ -26,11 +26,6 @@ OK = "ok"
 REJECTED = "rejected"
 
 
-def finite(value: float) -> float | None:
-    """Return the number as JSON has it: None for what is not finite."""
-    return value if math.isfinite(value) else None
-
-
 def said(ts: float, now: float) -> float:
     """Return when a retained message was said: not after now and not before 1970, whatever the sender's clock
     says.

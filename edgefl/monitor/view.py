@@ -11,7 +11,8 @@ from typing import Any
 
 from edgefl.errors import WireError
 from edgefl.monitor.device_activity import Standing, standing, typical_seconds
-from edgefl.monitor.device_view import DeviceView, finite, said
+from edgefl.monitor.device_view import DeviceView, said
+from edgefl.system.files import finite
 from edgefl.wire.messages import Begin, Clusters, Metrics, Receipt, State, Status, Summary, Task
 from edgefl.wire.strict_json import decode_json
 from edgefl.wire.topics import Address, Topics, check_federation, parse_topic

@@ -2,13 +2,10 @@
 
 import json
 import os
-import platform
 import shutil
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +18,10 @@ from edgefl.simulation.simulate import Record
 from edgefl.storage.checkpoint import decode_server_state, encode_server_state
 from edgefl.storage.run_directory import REMEDY, RunFiles
 from edgefl.system.files import parse_json, write_errors, write_state
-from edgefl.system.host import machine
+from edgefl.system.host import machine, versions
 from edgefl.types import ServerState, Weights
 
 CHECKPOINT_S = 2.0
-PACKAGES = ("edgefl-tinyml", "tensorflow", "keras", "ai-edge-litert", "numpy", "scikit-learn")
 
 
 class RunDirectory:
@@ -188,19 +184,3 @@ def read_json(path: Path) -> dict[str, Any]:
             f"{path} holds a {type(found).__name__}, expected an object; is this the directory of a run?"
         )
     return found
-
-
-def versions() -> dict[str, str]:
-    """Return the versions that a figure depends on."""
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-def command_line() -> str:
-    """Return the command that started this process, as a user would type it."""
-    return " ".join(["edgefl", *sys.argv[1:]])

@@ -20,6 +20,7 @@ from edgefl.runs.metrics import Spread, global_test, local_test, spread
 from edgefl.simulation.clients import ClientResult
 from edgefl.simulation.simulate import Simulation
 from edgefl.storage.run_directory import RunFiles
+from edgefl.system.files import finite
 
 FIGURES = {
     "accuracy": "own held-out samples",
@@ -157,12 +158,3 @@ def read_summary(run: Path) -> dict[str, Any]:
             f"{path} holds other figures than {', '.join(sorted(parts))} of each; make it again with --resume"
         )
     return found
-
-
-def finite(value: Any) -> Any:
-    """Return the value with every number that is not finite as None, for strict JSON."""
-    if isinstance(value, Mapping):
-        return {key: finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,9 +1,10 @@
 """Files that survive a power cut: written beside their place, synced, then renamed over it."""
 
 import json
+import math
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,22 @@ def parse_json(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
+
+
+_AS_IT_IS = frozenset({str, int, bool})
+
+
+def finite(value: Any) -> Any:
+    """Return the value for strict JSON: a number that is not finite becomes None, a tuple becomes a list."""
+    if type(value) in _AS_IT_IS:  # most values of a message, and the check for a Mapping is slow
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [finite(item) for item in value]
+    return value
 
 
 SECRET = 0o600

@@ -1,11 +1,14 @@
-"""The machine and its processes: processor, board, total memory, and the memory that a process uses."""
+"""The machine, the versions installed on it, and the memory and command line of a process."""
 
 import math
 import platform
 import re
+import sys
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
+PACKAGES = ("edgefl-tinyml", "tensorflow", "keras", "ai-edge-litert", "numpy", "scikit-learn")
 Pid = int | Literal["self"]
 ROOT = Path("/")
 RSS_ROWS = re.compile(rb"\nVmHWM:\s*(\d+) kB\nVmRSS:\s*(\d+) kB\n")
@@ -75,3 +78,19 @@ def peak_rss_mb(pid: Pid = "self") -> float:
     It is not ru_maxrss, which starts from the parent's value at a fork.
     """
     return rss_mb(pid)[1]
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a figure depends on."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def command_line() -> str:
+    """Return the command that started this process, as a user would type it."""
+    return " ".join(["edgefl", *sys.argv[1:]])

@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any, TypeGuard, TypeVar, get_args, get_origin, get_type_hints
 
 from edgefl.errors import WireError
+from edgefl.system.files import finite
 
 MAX_JSON_BYTES = 64 * 1024
 MAX_TEXT = 1024
@@ -24,22 +25,8 @@ SURROGATES = re.compile(r"[\ud800-\udfff]")
 
 T = TypeVar("T")
 Reader = Callable[[Any], Any]
-_AS_IT_IS = frozenset({str, int, bool})
 # json.dumps and json.loads make a new one for each message
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
-
-
-def _plain(value: Any) -> Any:
-    """Return the value as JSON knows it: a number that is not finite becomes null, since JSON has none."""
-    if type(value) in _AS_IT_IS:  # most values, and a look at Mapping is slow
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
-    return value
 
 
 @cache
@@ -54,7 +41,7 @@ def max_bytes(cls: type) -> int:
 
 def encode_json(message: Any) -> bytes:
     """Return a dataclass as JSON; WireError when it is larger than such a message may be."""
-    plain = {name: _plain(getattr(message, name)) for name in _names(type(message))}  # type: ignore[arg-type]  # a class is hashable
+    plain = {name: finite(getattr(message, name)) for name in _names(type(message))}  # type: ignore[arg-type]  # a class is hashable
     return fitting(type(message), _ENCODER.encode(plain).encode())
 
 

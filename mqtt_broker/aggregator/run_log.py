@@ -12,11 +12,9 @@ from edgefl.algorithms import full_options
 from edgefl.algorithms.clustering.cluster_report import likeness
 from edgefl.config import FederationConfig
 from edgefl.plan.spec import PlanSpec
-from edgefl.runs.directory import versions
-from edgefl.runs.summary import finite
 from edgefl.storage.aggregator_directory import REMEDY, AggregatorFiles
-from edgefl.system.files import SECRET, write_errors, write_state
-from edgefl.system.host import machine
+from edgefl.system.files import SECRET, finite, write_errors, write_state
+from edgefl.system.host import machine, versions
 from edgefl.types import ServerState
 from edgefl.wire.messages import Begin, Summary
 

@@ -13,10 +13,8 @@ from edgefl.errors import ConfigError
 from edgefl.reproduce import EXPERIMENTS, experiment
 from edgefl.reproduce.report import Report, plot, to_csv, to_json, to_text
 from edgefl.reproduce.stage import Scale, Stages
-from edgefl.runs.directory import command_line, versions
-from edgefl.runs.summary import finite
-from edgefl.system.files import write_atomic
-from edgefl.system.host import machine
+from edgefl.system.files import finite, write_atomic
+from edgefl.system.host import command_line, machine, versions
 from edgefl.system.progress import Telling
 
 

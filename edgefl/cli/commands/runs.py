@@ -20,7 +20,7 @@ from edgefl.plan.spec import Plan
 from edgefl.privacy.accountant import within_budget
 from edgefl.privacy.mechanism import check_privacy
 from edgefl.runs import layers
-from edgefl.runs.directory import RunDirectory, command_line
+from edgefl.runs.directory import RunDirectory
 from edgefl.runs.pipeline import Shared, play, reading
 from edgefl.runs.progress import RoundProgress
 from edgefl.runs.summary import confusions, gates, read_summary, summarize
@@ -29,6 +29,7 @@ from edgefl.security.secagg.summing import check_secure
 from edgefl.simulation.clients import ClientResult, Federation, without_mixture
 from edgefl.simulation.engines.base import Engine
 from edgefl.simulation.simulate import KeepResult
+from edgefl.system.host import command_line
 from edgefl.system.progress import Telling
 
 

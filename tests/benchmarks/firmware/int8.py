@@ -12,9 +12,8 @@ from edgefl.data import load_data, make_shards
 from edgefl.data.npz import load_shard, save_shard
 from edgefl.plan.fill import fill_template
 from edgefl.rng import rng_for
-from edgefl.runs.directory import versions
 from edgefl.system.files import write_atomic
-from edgefl.system.host import machine
+from edgefl.system.host import machine, versions
 from edgefl.types import Shard
 from firmware_export.quantize.dense_weights import with_few_values
 from firmware_export.quantize.device_route import RECIPES, quantize
