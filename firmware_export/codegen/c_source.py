@@ -17,10 +17,9 @@ import numpy as np
 
 from edgefl.errors import ExportError
 from firmware_export.codegen.buffers import plan_buffers
-from firmware_export.codegen.c_files import Assembled, header, source, weights
 from firmware_export.codegen.c_layers import layers_of
 from firmware_export.codegen.c_movement import View, views
-from firmware_export.codegen.c_text import ordered
+from firmware_export.codegen.c_text import Assembled, header, ordered, source, weights
 from firmware_export.codegen.layer import Field, Layer
 from firmware_export.codegen.lint import lint
 from firmware_export.codegen.mixture_structure import Structure, find_parts

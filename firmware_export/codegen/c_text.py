@@ -1,9 +1,14 @@
-"""The text of the generated C: structs, initializers, comments."""
+"""The text of the generated C: model.h, model.c and model_weights.c from planned layers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
 
+import numpy as np
+
 from firmware_export.codegen.layer import STRUCTS, Field, Layer
+from firmware_export.codegen.mixture_structure import Structure
+from firmware_export.tflite.quantized_model import QuantizedModel
 
 WIDTH = 120
 KERNELS = (
@@ -29,6 +34,209 @@ KERNELS = (
     "fill",
 )
 """In the order in which model.c holds them."""
+PROFILE = """#ifdef MODEL_PROFILE /* a build that measures: its program is told the end of each layer */
+extern void model_profile(int layer);
+#define LAYER_ENDS(number) model_profile(number)
+#else
+#define LAYER_ENDS(number) (void)0
+#endif
+"""
+CLASSIFY = """int model_classify(const int8_t *input)
+{
+    static int8_t output[MODEL_OUTPUT_BYTES];
+    int best = 0;
+    model_invoke(input, output);
+    for (int i = 1; i < MODEL_OUTPUT_BYTES; i++) {
+        if (output[i] > output[best]) {
+            best = i;
+        }
+    }
+    return best;
+}
+"""
+END = """#ifdef MODEL_WITHOUT_MVE
+#pragma clang attribute pop
+#endif
+"""
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """All that the text needs. places: the C of each activation's address; columns: bytes of scratch."""
+
+    network: QuantizedModel
+    structure: Structure
+    layers: tuple[tuple[str, Layer], ...]
+    fields: Mapping[str, tuple[Field, ...]]
+    places: Mapping[int, str]
+    arena_bytes: int
+    columns: int
+    ram_bytes: int
+    layout: str
+
+
+def header(made: Assembled) -> str:
+    """Return model.h."""
+    network = made.network
+    structure = made.structure
+    lines = [
+        "/* Made by edgefl from an int8 .tflite. C99; needs stdint.h alone. */",
+        "#ifndef EDGEFL_MODEL_H",
+        "#define EDGEFL_MODEL_H",
+    ]
+    lines += ["", "#include <stdint.h>", ""]
+    for name, index in (("INPUT", network.inputs[0]), ("OUTPUT", network.outputs[0])):
+        tensor = network.tensor(index)
+        scale = np.format_float_scientific(tensor.scale[0])
+        lines.append(f"/* {tensor.name}: {dimensions(tensor.shape)}; value = scale * (byte - zero point) */")
+        lines.append(f"#define MODEL_{name}_BYTES {tensor.size}")
+        lines.append(f"#define MODEL_{name}_SCALE {scale}f")
+        lines.append(f"#define MODEL_{name}_ZERO_POINT ({tensor.zero_point})")
+    lines += [f"#define MODEL_RAM_BYTES {made.ram_bytes}", f"#define MODEL_PARTS {len(structure.names)}"]
+    lines += [f"#define MODEL_PART_{name.upper()} {i}" for i, name in enumerate(structure.names)]
+    lines += [f'#define MODEL_LAYOUT "{made.layout}"', ""]
+    lines += [
+        "/* One inference. The buffers are static: one at a time. */",
+        "void model_invoke(const int8_t *input, int8_t *output);",
+    ]
+    lines += [
+        "/* The class: the index of the largest output, the lowest index on ties. */",
+        "int model_classify(const int8_t *input);",
+        "",
+    ]
+    if structure.gate:
+        lines += [
+            "/* Each expert's gate value at the last inference. */",
+            f"#define MODEL_EXPERTS {len(structure.gate)}",
+        ]
+        lines += ["extern int8_t model_gate[MODEL_EXPERTS];", ""]
+    lines += [
+        "/* Weights and quantization of each part; an update may point to another struct of the same "
+        "layout. */"
+    ]
+    lines += [
+        "extern const void *model_part[MODEL_PARTS];",
+        "extern const uint32_t model_part_bytes[MODEL_PARTS];",
+        "",
+        struct_types(),
+        "",
+    ]
+    for part, fields in made.fields.items():
+        lines += [declaration(part, fields), ""]
+    return "\n".join([*lines, "#endif", ""])
+
+
+def weights(made: Assembled) -> str:
+    """Return model_weights.c."""
+    lines = ['#include "model.h"', ""]
+    for part, fields in made.fields.items():
+        lines += [definition(part, fields), ""]
+    names = made.structure.names
+    lines.append(f"const void *model_part[MODEL_PARTS] = {{{', '.join('&' + n for n in names)}}};")
+    lines.append(
+        f"const uint32_t model_part_bytes[MODEL_PARTS] = {{{', '.join(f'sizeof {n}' for n in names)}}};"
+    )
+    return "\n".join([*lines, ""])
+
+
+def source(made: Assembled) -> str:
+    """Return model.c: the kernels that are used, a function for each part, and model_invoke."""
+    used = {kernel for _, layer in made.layers for kernel in layer.kernels} | (
+        {"fill"} if made.structure.gate else set()
+    )
+    lines = ['#include "model.h"', "", PROFILE, template("loops"), template("base")]
+    lines += [template(name) for name in KERNELS if name in used]
+    if made.arena_bytes:
+        lines.append(f"static int8_t model_arena[{made.arena_bytes}];")
+    if made.columns:
+        lines.append(f"static uint64_t model_columns[{-(-made.columns // 8)}];")
+    if made.structure.gate:
+        lines.append("int8_t model_gate[MODEL_EXPERTS];")
+    lines.append("")
+    for part in made.structure.names:
+        if part != "mix":
+            lines += [_function(made, part), ""]
+    return "\n".join([*lines, _invoke(made), "", CLASSIFY, END])
+
+
+def _block(made: Assembled, part: str, layer: Layer, pointer: str) -> str:
+    read = [made.network.tensor(i) for i in layer.inputs]
+    places = [made.places[i] for i in (*layer.inputs, layer.output)]
+    shapes = (
+        f"{' and '.join(dimensions(t.shape) for t in read) or 'nothing'} -> "
+        f"{dimensions(made.network.tensor(layer.output).shape)}"
+    )
+    number = next(i for i, (_, each) in enumerate(made.layers) if each is layer)
+    return (
+        block(layer, part, pointer, places, shapes).removesuffix("    }")
+        + f"        LAYER_ENDS({number});\n    }}"
+    )
+
+
+def _blocks(made: Assembled, part: str) -> list[tuple[Layer, str]]:
+    return [(layer, _block(made, part, layer, "part")) for own, layer in made.layers if own == part]
+
+
+def _arguments(text: str, part: str, value: str) -> tuple[str, str]:
+    """Return the parameters that a part's function uses, and what is passed."""
+    found = [(f"const struct model_{part} *part", value)] if "part->" in text else []
+    found += [("const int8_t *input", "input")] if "input" in _code(text) else []
+    found += [("int8_t *output", "output")] if "output" in _code(text) else []
+    return ", ".join(kind for kind, _ in found) or "void", ", ".join(name for _, name in found)
+
+
+def _code(text: str) -> set[str]:
+    calls = [line for line in text.split("\n") if line.endswith(");")]
+    return {word.strip("(),;") for line in calls for word in line.split()}
+
+
+def _function(made: Assembled, part: str) -> str:
+    text = "\n".join(each for _, each in _blocks(made, part))
+    return f"static void run_{part}({_arguments(text, part, '')[0]})\n{{\n{text}\n}}"
+
+
+def _invoke(made: Assembled) -> str:
+    """Return model_invoke: parts in order, each expert under its gate value, sums between them."""
+    structure = made.structure
+    lines = ["void model_invoke(const int8_t *input, int8_t *output)", "{"]
+    if not any(made.places[layer.output].split(" ")[0] == "output" for _, layer in made.layers):
+        lines.append("    (void)output;")
+    for i, part in enumerate(structure.names):
+        if any("part->" in text for _, text in _blocks(made, part)) or (part == "gate" and structure.gate):
+            lines.append(f"    const struct model_{part} *const {part} = model_part[{i}];")
+    done: set[str] = set()
+    for part, layer in made.layers:
+        if part == "mix":
+            lines.append(_block(made, part, layer, "mix"))
+        elif part not in done:
+            done.add(part)
+            lines += _call(made, part)
+    return "\n".join([*lines, "}"])
+
+
+def _call(made: Assembled, part: str) -> list[str]:
+    structure = made.structure
+    blocks = _blocks(made, part)
+    call = f"run_{part}({_arguments(chr(10).join(text for _, text in blocks), part, part)[1]});"
+    if part == "gate" and structure.gate:
+        return [
+            f"    {call}",
+            *(f"    model_gate[{k}] = *({made.places[index]});" for k, index in enumerate(structure.gate)),
+        ]
+    if not part.startswith("expert") or not structure.gate:
+        return [f"    {call}"]
+    number = int(part.removeprefix("expert"))
+    product = made.network.operators[structure.products[number]].outputs[0]
+    layer = next(layer for layer, _ in blocks if layer.output == product)
+    zero = f"{part}->{layer.name}_scale.zero"
+    fill = f"fill({made.network.tensor(product).size}, {zero}, {made.places[product]});"
+    return [
+        f"    if (model_gate[{number}] > gate->skip[{number}]) {{",
+        f"        {call}",
+        "    } else {",
+        f"        {fill}",
+        "    }",
+    ]
 
 
 def template(name: str) -> str:

@@ -17,8 +17,7 @@ from edgefl.errors import ExportError
 from edgefl.plan.tflite import float_constants, with_constants
 from edgefl.types import Array, Labels
 from firmware_export.quantize.convert import convert, convert_float
-from firmware_export.quantize.flat_layers import own_layers, tf_keras
-from firmware_export.quantize.keras_clone import Flat, clone, tuned_weights
+from firmware_export.quantize.keras_clone import Flat, clone, own_layers, tf_keras, tuned_weights
 
 LEARNING_RATE = 1e-4
 BATCH = 32

@@ -58,8 +58,6 @@ ROOMS: Mapping[str, tuple[str, ...]] = {
         "ota",
         "firmware",
         "certificate",
-        "update_commands",
-        "certificate_commands",
         "commands",
         "__main__",
     ),

@@ -130,8 +130,8 @@ def test_an_update_that_computes_something_else_is_rolled_back(
     exported: tuple[Path, Path], key: Path, tmp_path: Path
 ) -> None:
     """Its parts are whole and signed, but this firmware's code does not give the answers that they should."""
+    from firmware_export.commands.update import parts_of
     from firmware_export.ota.ota import make_update
-    from firmware_export.update_commands import parts_of
 
     old, new = exported
     project = tmp_path / "firmware"

@@ -144,10 +144,10 @@ def test_options_that_do_not_fit() -> None:
 
 
 def test_a_host_without_tensorflow_is_told(digits, tmp_path, monkeypatch) -> None:
-    from firmware_export.quantize import flat_layers
+    from firmware_export.quantize import keras_clone
 
     monkeypatch.setitem(sys.modules, "tf_keras", None)
-    flat_layers.own_layers.cache_clear()
+    keras_clone.own_layers.cache_clear()
     with pytest.raises(ExportError, match="aggregator"):
         export_mixture(digits.plan, digits.mixture, digits.shard, tmp_path, options=Options("tensorflow"))
 
