@@ -49,7 +49,7 @@ ROOMS: Mapping[str, tuple[str, ...]] = {
         "cli",
         "__main__",
     ),
-    "mqtt_broker": ("__init__", "broker", "aggregator", "integrations", "commands", "__main__"),
+    "mqtt_broker": ("__init__", "broker", "aggregator", "integrations", "commands"),
     "firmware_export": (
         "__init__",
         "tflite",

@@ -95,7 +95,6 @@ def test_measure(desk: Any, page: Callable[[str], Any]) -> None:
     assert {"run.json", "rounds.jsonl", "summary.json"} <= {
         path.name for path in (desk / "runs/one").iterdir()
     }
-    assert "--kind" in desk.run(measure.take("python -m firmware_export bench-int8 --help"))
 
 
 def test_simulate(desk: Any, page: Callable[[str], Any]) -> None:
