@@ -312,18 +312,3 @@ def knows_watcher(directory: Path) -> bool:
         return f"user {WATCHER}" in (directory / "acl").read_text().splitlines()
     except OSError:
         return True  # there is none: what is missing is said by who needs the keys
-
-
-def check_access_list(directory: Path) -> None:
-    """Raise ConfigError when the access list in this directory was written for another version of the
-    protocol.
-
-    A broker drops what its access list does not allow, without an error: the federation would wait for
-    devices for ever.
-    """
-    path = directory / "acl"
-    if path.exists() and f"topic readwrite {PREFIX}/+/#" not in path.read_text():
-        raise ConfigError(
-            f"{path} allows another version of the protocol than {PREFIX}; make a new one with `edgefl "
-            "broker init` in an empty directory, copy its acl over this one, and restart the broker"
-        )

@@ -95,7 +95,7 @@ def start_aggregator(
     from mqtt_broker.aggregator.journal import holds_federation, make_private
     from mqtt_broker.aggregator.plan_source import build_in_child, open_plan
     from mqtt_broker.aggregator.service import Aggregator
-    from mqtt_broker.broker.mosquitto_config import check_access_list
+    from mqtt_broker.broker.access_list import check_access_list
     from mqtt_broker.integrations.observer import observed
 
     settings = load_config(config)
