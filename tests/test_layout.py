@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.rooms import PACKAGES, ROOMS, imported, imports_of, parse, rooms_of, sources
+from tests.support.rooms import PACKAGES, PICTURE, ROOMS, draw, imported, imports_of, parse, rooms_of, sources
 
 ROOT = Path(__file__).parents[1]
 TOP = {
@@ -163,6 +163,10 @@ def test_a_room_imports_rooms_before_it(path: Path) -> None:
             )
 
 
+def test_the_picture_of_the_rooms_is_that_of_the_imports() -> None:
+    assert PICTURE.read_text() == draw(), "draw it anew: python tests/support/rooms.py"
+
+
 @pytest.mark.parametrize(
     "path", [p for p in all_sources() if not relative(p).startswith(TENSORFLOW)], ids=relative
 )
@@ -171,6 +175,11 @@ def test_nothing_heavy_at_import(path: Path) -> None:
     assert not heavy, (
         f"{relative(path)} imports {heavy} when it is imported; import it in the function that needs it"
     )
+
+
+@pytest.mark.parametrize("path", all_sources() + test_sources(), ids=relative)
+def test_the_formatter_is_never_switched_off(path: Path) -> None:
+    assert not re.search(r"# fmt: ?(skip|off)", path.read_text())
 
 
 @pytest.mark.parametrize("path", all_sources() + test_sources(), ids=relative)
