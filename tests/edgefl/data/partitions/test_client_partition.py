@@ -116,17 +116,17 @@ def test_ids_sort() -> None:
     assert many[7] == "client-0007"
 
 
-def test_shards_are_what_is_taken() -> None:
+def test_shards_hold_the_samples_of_their_allotments_and_each_sample_once() -> None:
     data = scaled(pictures(200))
     config = PartitionConfig("dirichlet", 4, {"alpha": 0.7, "min_samples": 5})
-    for own, shard in zip(
-        make_allotments(data, config, 3).values(),
-        make_shards(data, config, 3).values(),
-        strict=True,
-    ):
-        taken = take(data, own)
-        np.testing.assert_array_equal(taken.x_train, shard.x_train)
-        np.testing.assert_array_equal(taken.y_test, shard.y_test)
+    allotments = make_allotments(data, config, 3)
+    shards = make_shards(data, config, 3)
+    assert list(shards) == client_ids(4)
+    for name, shard in shards.items():
+        np.testing.assert_array_equal(shard.x_train, data.x_train[allotments[name].train])
+        np.testing.assert_array_equal(shard.y_test, data.y_test[allotments[name].test])
+    dealt = np.concatenate([each.train for each in allotments.values()])
+    np.testing.assert_array_equal(np.sort(dealt), np.arange(200))
 
 
 def test_unknown_names_and_options() -> None:
