@@ -63,7 +63,7 @@ NOT_HERE: dict[str, dict[str, str]] = {
     "docs/how-to/watch-a-federation.md": {"pip install ...": INSTALLS},
     "docs/how-to/what-a-fleet-survives.md": {"make test-faults": FAULTS},
     "docs/reference/rooms.md": {
-        "python tests/support/rooms.py": "writes into the checkout; tests/test_layout.py draws it again and compares"
+        "python tests/support/rooms.py": "writes into the checkout; tests/test_layout.py compares it"
     },
     "docs/results/dashboard.md": {"python -m tests.benchmarks dashboard ...": PEERS},
     "docs/results/device.md": {"edgefl bench device ...": BENCH},
