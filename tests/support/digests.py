@@ -48,7 +48,7 @@ num_clients = 3
 FEW_EPOCHS = 2
 VARIANTS = {
     "int8": ("fedavg", "int8", ""),
-    "top10": ("ditto", "top10+deflate", ""),
+    "top-10": ("ditto", "top-10+deflate", ""),
     "masked": ("fedavg", "fp32", "[privacy]\nsecure_aggregation = true"),
     "private": ("fedavg", "fp32", "[privacy]\nclip = 1.0\nnoise_multiplier = 1.0\npopulation = 3"),
 }
