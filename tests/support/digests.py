@@ -27,7 +27,7 @@ CONFIG = """
 name = "digests"
 seed = 7
 rounds = 3
-clients_per_round = 2
+clients_per_round = 3
 codec = "{codec}"
 [model]
 name = "lenet5"
@@ -42,7 +42,7 @@ num_train = 300
 num_test = 60
 [partition]
 name = "dirichlet"
-num_clients = 3
+num_clients = 4
 {more}
 """
 FEW_EPOCHS = 2
@@ -50,7 +50,7 @@ VARIANTS = {
     "int8": ("fedavg", "int8", ""),
     "top-10": ("ditto", "top-10+deflate", ""),
     "masked": ("fedavg", "fp32", "[privacy]\nsecure_aggregation = true"),
-    "private": ("fedavg", "fp32", "[privacy]\nclip = 1.0\nnoise_multiplier = 1.0\npopulation = 3"),
+    "private": ("fedavg", "fp32", "[privacy]\nclip = 1.0\nnoise_multiplier = 1.0\npopulation = 4"),
 }
 EXPORTED = ("aem", "clustered", "fedap", "fedmix", "pfl-mfe", "fedavg")
 GENERATED = ("*.c", "*.h", "*.tflite", "*.cc", "CMakeLists.txt")
