@@ -24,8 +24,9 @@ DRAIN_S = 5.0
 
 
 def pause(state: Path) -> None:
-    """Pause the device of this state directory until `resume`, over restarts too. StateError when the
-    directory is not there.
+    """Pause the device of this state directory until `resume`, over restarts too.
+
+    StateError when the directory is not there.
     """
     _check(state)
     write_state(DeviceFiles(state).paused, b"", remedy="use the account that runs the device")
@@ -54,8 +55,9 @@ def _check(state: Path) -> None:
 
 
 class Availability:
-    """Looks at conditions and pause file, every two seconds at most. `cores`: over how many the load is
-    shared out.
+    """Looks at conditions and pause file, every two seconds at most.
+
+    `cores`: over how many the load is shared out.
     """
 
     def __init__(
@@ -84,8 +86,9 @@ class Availability:
         self._counted = clock()
 
     def reason(self, *, anew: bool = False) -> str:
-        """Return why no task is taken up, empty when one is. `anew`: look, however short ago the last time
-        was.
+        """Return why no task is taken up, empty when one is.
+
+        `anew`: look, however short ago the last time was.
         """
         now = self._clock()
         if anew or now - self._looked >= LOOK_S:
@@ -101,8 +104,9 @@ class Availability:
         return self._reason or refusal or (UNCHECKED if self.unchecked else "")
 
     def refuse(self, reason: str, for_s: float = math.inf) -> None:
-        """Take up no task for so many seconds, or until `accept`. The reason goes into the device's
-        status.
+        """Take up no task for so many seconds, or until `accept`.
+
+        The reason goes into the device's status.
         """
         self._refusal, self._refused_until = reason, self._clock() + for_s
 

@@ -20,8 +20,9 @@ RUNTIMES = {64: "ai-edge-litert", 32: "tflite-runtime"}
 
 @dataclass(frozen=True)
 class Board:
-    """One kind of board. `ram_mb`: MB of 2^20 bytes as sold, 0 when nothing is known; `bits`: the systems
-    that its maker offers.
+    """One kind of board.
+
+    `ram_mb`: MB of 2^20 bytes as sold, 0 when nothing is known; `bits`: the systems that its maker offers.
     """
 
     name: str
@@ -107,8 +108,10 @@ GENERIC = Board("generic", "any other Linux machine", 0, 0, 1, (64, 32), "", "")
 
 @dataclass(frozen=True)
 class Here:
-    """What this machine is. `memory_mb`: MB of 10^6 bytes, NaN when unknown; `bits`: of the Python, which may
-    be 32 on a 64-bit kernel.
+    """What this machine is.
+
+    `memory_mb`: MB of 10^6 bytes, NaN when unknown; `bits`: of the Python, which may be 32 on a 64-bit
+    kernel.
     """
 
     board: Board

@@ -15,8 +15,9 @@ MINUTE_S = 60.0
 
 @dataclass(frozen=True)
 class Window:
-    """A part of each day in local time: minutes after midnight, `start` included, `end` not; start above end
-    runs over midnight.
+    """A part of each day in local time: minutes after midnight, `start` included, `end` not.
+
+    Start above end runs over midnight.
     """
 
     start: int
@@ -91,8 +92,9 @@ def own_load(before: float, cpu_s: float, elapsed_s: float) -> float:
 
 
 def why_not(conditions: Conditions, seen: Seen) -> str:
-    """Return why no work is taken up now, empty when all conditions hold. The words go into the device's
-    status.
+    """Return why no work is taken up now, empty when all conditions hold.
+
+    The words go into the device's status.
     """
     if conditions.between and not is_within(conditions.between, seen.minute):
         return f"outside {conditions.between}"

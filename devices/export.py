@@ -17,8 +17,9 @@ LIMIT_S = 900.0
 
 
 def export_in_child(state: Path, source: DataSource) -> Mapping[str, Any]:
-    """Run `edgefl export` for this device's state into `state/model`; returns its report. ExportError when it
-    fails.
+    """Run `edgefl export` for this device's state into `state/model`; returns its report.
+
+    ExportError when it fails.
     """
     command = [
         sys.executable,

@@ -41,8 +41,9 @@ def supplies(root: Path = ROOT) -> tuple[Supply, ...]:
 
 
 def temperature_c(root: Path = ROOT) -> float:
-    """Return the temperature of the warmest processor zone in degrees Celsius; NaN where /sys/class/thermal
-    has none.
+    """Return the temperature of the warmest processor zone in degrees Celsius.
+
+    NaN where /sys/class/thermal has none.
     """
     found = []
     for zone in (root / "sys/class/thermal").glob("thermal_zone*"):

@@ -98,8 +98,9 @@ def _state_of(message: Message) -> tuple[str, str]:
 
 
 def claim(link: Link, topics: Topics, client_id: str, boot_id: str, keepalive_s: float) -> set[str]:
-    """Make sure that no other device has this id; returns the boot ids of dead ones. IdTakenError when one
-    answers.
+    """Make sure that no other device has this id; returns the boot ids of dead ones.
+
+    IdTakenError when one answers.
     """
     link.subscribe(topics.device(client_id, "status"))
     link.publish(topics.device(client_id, "claim"), encode_json(Claim(boot_id, time.time())))

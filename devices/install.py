@@ -65,8 +65,9 @@ OWN = ("out", "user", "board", "as_json")
 
 
 def quoted(word: str) -> str:
-    """Return a word as ExecStart= takes it: specifiers and variables are not expanded. ConfigError for a line
-    break.
+    """Return a word as ExecStart= takes it: specifiers and variables are not expanded.
+
+    ConfigError for a line break.
     """
     if re.search(r"[\x00-\x1f]", word):
         raise ConfigError(f"{word!r} has a control character, which a unit cannot hold; rename the file")
@@ -116,8 +117,9 @@ def unit_text(
 
 
 def start_words(context: click.Context, start: click.Command, data: str) -> list[str]:
-    """Return the options of `device start` that were given, as words; paths are absolute, since a service
-    starts in /, as `data` is.
+    """Return the options of `device start` that were given, as words.
+
+    Paths are absolute, since a service starts in /, as `data` is.
     """
     words: list[str] = []
     for option in start.params:

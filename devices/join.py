@@ -21,8 +21,9 @@ CONNECT_S = 10.0
 
 
 class JoinSettings(Protocol):
-    """What a device needs to know to join. `federation`: empty for the one that runs; `wait_s`: seconds to
-    wait for one, 0 for ever.
+    """What a device needs to know to join.
+
+    `federation`: empty for the one that runs; `wait_s`: seconds to wait for one, 0 for ever.
     """
 
     @property

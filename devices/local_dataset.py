@@ -23,6 +23,7 @@ class LocalDataset:
 
     def shard(self, seed: int | None = None, num_classes: int | None = None) -> Shard:
         """Return the shard as that seed splits it, as one of so many classes; without them as it is.
+
         DataError when it has others.
         """
         if seed is not None and seed != self._seed:

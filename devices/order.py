@@ -46,8 +46,9 @@ class Sharing:
 
 @dataclass(frozen=True)
 class Newest:
-    """The newest run of an aggregator and its newest round that a device accepted. `masked`: whether the
-    session masks updates.
+    """The newest run of an aggregator and its newest round that a device accepted.
+
+    `masked`: whether the session masks updates.
     """
 
     session: str
@@ -120,8 +121,9 @@ class TaskOrder:
             ) from error
 
     def accepts(self, message: Task | State) -> bool:
-        """Return whether a message with a right signature counts, and remember it. A refused message is
-        logged once.
+        """Return whether a message with a right signature counts, and remember it.
+
+        A refused message is logged once.
         """
         reason = self._why_older(message)
         if not reason:

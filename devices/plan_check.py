@@ -88,8 +88,9 @@ class PlanTrials:
         self._crash: IO[str] | None = None
 
     def start(self) -> str:
-        """Read what ended the process before this one. Return the sha256 of the plan that crashed it, empty
-        for none.
+        """Read what ended the process before this one.
+
+        Return the sha256 of the plan that crashed it, empty for none.
         """
         open_plan = str(self._read().get("open", ""))
         try:
@@ -124,8 +125,9 @@ class PlanTrials:
             self._write({**known, "open": sha256})
 
     def check(self, sha256: str, blob: Path) -> None:
-        """Try a plan that was not tried before with this runtime. `blob`: the file that holds it. PlanError
-        when it is refused.
+        """Try a plan that was not tried before with this runtime.
+
+        `blob`: the file that holds it. PlanError when it is refused.
         """
         verdict = self._verdicts().get(sha256)
         if verdict is None or verdict.get("runtime") != RUNTIME:

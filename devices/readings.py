@@ -1,5 +1,6 @@
-"""Sensor messages <-> windows: what a payload says, and which readings follow on one another. No network in
-here.
+"""Sensor messages <-> windows: what a payload says, and which readings follow on one another.
+
+No network in here.
 """
 
 import json
@@ -24,8 +25,9 @@ MAX_LABEL = 999_999
 
 
 def parse_reading(payload: bytes, channels: tuple[str, ...]) -> dict[str, float]:
-    """Return channel and value: of a number, `value`; of a list, `0`, `1`, ...; of an object, its fields by
-    name. Or those of `channels`.
+    """Return channel and value: of a number, `value`.
+
+    Of a list, `0`, `1`, ...; of an object, its fields by name. Or those of `channels`.
 
     DataError for a payload that is not JSON, holds something else than finite numbers, or lacks a channel.
     """
@@ -77,8 +79,9 @@ def parse_label(payload: bytes, classes: tuple[str, ...]) -> int:
 
 @dataclass(frozen=True)
 class Topics:
-    """Where readings and labels come from. A label topic with wildcards speaks of the sensor for which they
-    stand for the same words.
+    """Where readings and labels come from.
+
+    A label topic with wildcards speaks of the sensor for which they stand for the same words.
     """
 
     readings: str
@@ -99,8 +102,9 @@ class Topics:
             )
 
     def place(self, topic: str) -> tuple[str, tuple[str, ...]] | None:
-        """Return `labels` or `readings` and what its wildcards stand for, None for another topic. Labels come
-        first where both fit.
+        """Return `labels` or `readings` and what its wildcards stand for, None for another topic.
+
+        Labels come first where both fit.
         """
         for kind, pattern in (("labels", self.labels), ("readings", self.readings)):
             if pattern and (words := _match(pattern, topic)) is not None:

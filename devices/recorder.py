@@ -64,8 +64,9 @@ class Recorder:
         )
 
     def run(self) -> dict[str, Any]:
-        """Record until `count` windows, or until Stopped; returns what came. LinkError, StateError, DataError
-        when it cannot begin.
+        """Record until `count` windows, or until Stopped; returns what came.
+
+        LinkError, StateError, DataError when it cannot begin.
         """
         settings = self._settings
         with contextlib.suppress(Stopped), sole_writer(settings.out):

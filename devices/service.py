@@ -53,8 +53,9 @@ class TaskRefusedError(Exception):
 
 @dataclass(frozen=True)
 class Settings:
-    """What the options of `edgefl device start` say. `wait_s`: seconds to wait for a federation, 0 for
-    ever.
+    """What the options of `edgefl device start` say.
+
+    `wait_s`: seconds to wait for a federation, 0 for ever.
     """
 
     broker: str
@@ -101,8 +102,9 @@ class Device:
         self._retry_s = FIRST_RETRY_S
 
     def run(self) -> dict[str, Any]:
-        """Take part until the federation is done; returns what was made. Raises an EdgeflError that says what
-        to do.
+        """Take part until the federation is done; returns what was made.
+
+        Raises an EdgeflError that says what to do.
         """
         settings = self._settings
         self._samples = LocalDataset(settings.data)

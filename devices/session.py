@@ -204,8 +204,9 @@ class Session:
         return same and not ended
 
     def fetch(self, is_wanted: Callable[[], bool], limits: dict[str, int]) -> dict[str, bytes]:
-        """Fetch blobs of at most so many bytes each, by sha256; asks for what the broker does not have, again
-        for what does not come.
+        """Fetch blobs of at most so many bytes each, by sha256.
+
+        Asks for what the broker does not have, again for what does not come.
 
         Raises Superseded as soon as `is_wanted` says no.
         """

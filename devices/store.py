@@ -1,5 +1,6 @@
-"""A device's state directory. What belongs together is written under new names first, and `progress.json`
-last, which names them.
+"""A device's state directory.
+
+What belongs together is written under new names first, and `progress.json` last, which names them.
 
 The round before is kept too: a card that lost power may hold less than it said it had, and a round can be
 trained again to the same bits.
@@ -75,8 +76,9 @@ def is_in_use(directory: Path) -> bool:
 
 
 def last_round(directory: Path) -> Progress | None:
-    """Return the last round that the device of this directory finished, None before the first. StateError
-    when it is damaged.
+    """Return the last round that the device of this directory finished, None before the first.
+
+    StateError when it is damaged.
     """
     return _read_progress(DeviceFiles(directory).progress)
 
@@ -107,8 +109,9 @@ def _write_named(path_of: Callable[..., Path], content: bytes) -> str:
 
 
 class Store:
-    """One device's files. StateError when the directory is another device's, in use, damaged or cannot be
-    written.
+    """One device's files.
+
+    StateError when the directory is another device's, in use, damaged or cannot be written.
     """
 
     def __init__(self, directory: Path, client_id: str) -> None:
@@ -137,8 +140,9 @@ class Store:
             raise
 
     def _recover(self) -> str:
-        """Go back to the round before when the files of the last one are damaged; return what a person should
-        know of it.
+        """Go back to the round before when the files of the last one are damaged.
+
+        Return what a person should know of it.
         """
         path = self._files.progress
         try:

@@ -1,5 +1,6 @@
-"""What a device tells of its board after its part of a round. It is published and forgotten: no result is
-made of it.
+"""What a device tells of its board after its part of a round.
+
+It is published and forgotten: no result is made of it.
 """
 
 import json
@@ -21,8 +22,9 @@ NAME = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 
 def telemetry(client_id: str, round: int, metrics: Mapping[str, float]) -> Metrics:
-    """Return the message: at most 32 numbers of the round, by name, and four of the board. No array has a way
-    into it.
+    """Return the message: at most 32 numbers of the round, by name, and four of the board.
+
+    No array has a way into it.
     """
     told = {key: float(value) for key, value in metrics.items() if NAME.fullmatch(key)}
     values = dict(list(told.items())[:MAX_VALUES])

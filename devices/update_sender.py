@@ -85,6 +85,7 @@ class UpdateSender:
 
     def send(self, session: Session, task: Task, progress: Progress, blob: bytes) -> Receipt:
         """Return the receipt that ends the upload of a round's update: ok, or rejected with the reason.
+
         Raises Superseded.
         """
         if task.codec != CODEC:

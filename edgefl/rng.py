@@ -6,8 +6,9 @@ import numpy as np
 
 
 def rng_for(seed: int, round: int, client_id: str = "") -> np.random.Generator:
-    """Return the generator of this client in this round; the same arguments give the same draws on every
-    machine.
+    """Return the generator of this client in this round.
+
+    The same arguments give the same draws on every machine.
 
     `client_id` may name a purpose as well as a client, such as `cohort` or `partition`.
     """

@@ -18,8 +18,9 @@ def subtract(a: Weights, b: Weights) -> Weights:
 
 
 def weighted_mean(terms: Iterable[tuple[Weights, float]]) -> Weights | None:
-    """Return sum(n * w) / sum(n) over (w, n), read once and one at a time; None when there is no weight at
-    all.
+    """Return sum(n * w) / sum(n) over (w, n), read once and one at a time.
+
+    None when there is no weight at all.
 
     The order of the terms fixes the bits: give them sorted by client id.
     """
@@ -27,8 +28,9 @@ def weighted_mean(terms: Iterable[tuple[Weights, float]]) -> Weights | None:
 
 
 def weighted_means(terms: Iterable[tuple[str, Weights, float]]) -> dict[str, Weights]:
-    """Return the weighted mean of each group over (group, w, n), read once and one at a time; a group without
-    weight is left out.
+    """Return the weighted mean of each group over (group, w, n), read once and one at a time.
+
+    A group without weight is left out.
 
     The order of the terms fixes the bits: give them sorted by client id.
     """

@@ -1,5 +1,6 @@
-"""The plan of a configuration: its model, compiled for what its algorithm computes. The functions import
-TensorFlow, the module does not.
+"""The plan of a configuration: its model, compiled for what its algorithm computes.
+
+The functions import TensorFlow, the module does not.
 """
 
 from typing import TYPE_CHECKING

@@ -1,5 +1,6 @@
-"""Algorithms by name: each module of `papers` offers its `ENTRIES`; `module:name` finds those of anybody's
-module.
+"""Algorithms by name: each module of `papers` offers its `ENTRIES`.
+
+`module:name` finds those of anybody's module.
 """
 
 import importlib
@@ -29,8 +30,9 @@ REGISTRY: Mapping[str, Entry] = dict(sorted(_found()))
 
 
 def entry(name: str) -> Entry:
-    """Return the entry of a registered name or of `module:name`; ConfigError names the nearest known
-    algorithm.
+    """Return the entry of a registered name or of `module:name`.
+
+    ConfigError names the nearest known algorithm.
     """
     if ":" in name:
         return _entry_of(*name.split(":", 1))

@@ -30,8 +30,9 @@ def l2_norm(delta: Weights) -> float:
 
 
 def clip(delta: Weights, limit: float) -> Weights:
-    """Return the delta, shortened to an L2 norm of `limit` where it is longer; a limit of 0 leaves it as it
-    is.
+    """Return the delta, shortened to an L2 norm of `limit` where it is longer.
+
+    A limit of 0 leaves it as it is.
     """
     if not limit or (norm := l2_norm(delta)) <= limit:
         return delta
@@ -108,8 +109,9 @@ def check_mean(kind: str, trim: float) -> None:
 def mean_of(
     kind: str, terms: Terms, *, trim: float = 0.1, faults: int = 1, keep: int = 1, clip_norm: float = 0.0
 ) -> Weights | None:
-    """Return the mean of this kind over (delta, number of samples), each delta clipped first; None when there
-    is nothing to take.
+    """Return the mean of this kind over (delta, number of samples), each delta clipped first.
+
+    None when there is nothing to take.
 
     So it is for Krum in a round of fewer updates than it needs, or than it is to keep: no delta of such a
     round can be trusted.

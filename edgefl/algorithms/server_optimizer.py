@@ -35,8 +35,9 @@ variance has to stay positive.
 
 
 def check_optimizer(name: str, hyper: Mapping[str, float]) -> dict[str, float]:
-    """Return all of learning_rate, beta1, beta2 and epsilon: those of `hyper` over the defaults; a learning
-    rate of 0 is the default.
+    """Return all of learning_rate, beta1, beta2 and epsilon: those of `hyper` over the defaults.
+
+    A learning rate of 0 is the default.
 
     Raises ConfigError for an unknown name or key, a beta outside [0, 1), an epsilon that is not above 0.
     """
@@ -59,8 +60,9 @@ def check_optimizer(name: str, hyper: Mapping[str, float]) -> dict[str, float]:
 def step(
     name: str, hyper: Mapping[str, float], weights: Weights, mean_delta: Weights, slots: Weights
 ) -> tuple[Weights, Weights]:
-    """Return (weights, slots) after one step; give `{}` as the first slots, and the last ones at each further
-    step.
+    """Return (weights, slots) after one step.
+
+    Give `{}` as the first slots, and the last ones at each further step.
 
     `mean_delta` has the weights' names and shapes; slots are named `momentum/W`, `velocity/W` and `step`. A
     weight whose delta has always been zero stays as it is, to the bit. Raises ConfigError as

@@ -104,8 +104,9 @@ class Setting:
             )
 
     def options(self, scenario: Scenario) -> dict[str, Any]:
-        """Return the plan's options with this scenario's defences, and no others; no baseline of each client
-        alone.
+        """Return the plan's options with this scenario's defences, and no others.
+
+        No baseline of each client alone.
         """
         return {**self.plan.spec.options, **OFF, "baseline_epochs": 0, **scenario.options}
 
@@ -154,8 +155,9 @@ def one_step(
 
 
 def layer_read(setting: Setting) -> OutputLayer:
-    """Return the output layer; ConfigError when it has no bias, or is not found since it is frozen and stands
-    elsewhere.
+    """Return the output layer.
+
+    ConfigError when it has no bias, or is not found since it is frozen and stands elsewhere.
     """
     weights = setting.initial
     classes = setting.plan.spec.num_classes
@@ -175,8 +177,9 @@ def layer_read(setting: Setting) -> OutputLayer:
 
 
 def defences(setting: Setting, noises: tuple[float, ...]) -> list[Scenario]:
-    """Return no defence; clipping to the median norm of the first updates; that with noise; and more and more
-    that is withheld.
+    """Return no defence.
+
+    Clipping to the median norm of the first updates; that with noise; and more and more that is withheld.
     """
     layer = layer_read(setting)
     norm = float(

@@ -41,8 +41,9 @@ def timed_litert(plan: Plan) -> Callable[[Drawn], None]:
 
 
 def timed_keras(plan: Plan) -> Callable[[Drawn], None]:
-    """Return an epoch of the same objective as a tf.function on one thread; weights and slots stay in
-    TensorFlow between steps.
+    """Return an epoch of the same objective as a tf.function on one thread.
+
+    Weights and slots stay in TensorFlow between steps.
     """
     import tensorflow as tf
 

@@ -14,8 +14,9 @@ VARIABLE = "_EDGEFL_COMPLETE"
 def known(
     names: Callable[[], Iterable[str]], *, or_file: bool = False
 ) -> Callable[..., list[CompletionItem]]:
-    """Return the `shell_complete` of an option whose value is one of these names, or a file; they are looked
-    up when asked for.
+    """Return the `shell_complete` of an option whose value is one of these names, or a file.
+
+    They are looked up when asked for.
     """
 
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -1,5 +1,6 @@
-"""The `edgefl` command. Packages add commands through the entry-point group `edgefl.commands`; only the one
-asked for is imported.
+"""The `edgefl` command.
+
+Packages add commands through the entry-point group `edgefl.commands`; only the one asked for is imported.
 """
 
 import errno
@@ -82,8 +83,9 @@ All commands: edgefl --help. One command: edgefl COMMAND --help."""
 
 
 def sources() -> dict[str, str]:
-    """Return where each command lives, `module:attribute` by name; an entry point cannot replace a command of
-    the core.
+    """Return where each command lives, `module:attribute` by name.
+
+    An entry point cannot replace a command of the core.
     """
     return {point.name: point.value for point in entry_points(group=GROUP)} | CORE
 

@@ -67,8 +67,9 @@ def _trace(objective: Objective, signature: Signature) -> Any:
 
 
 def _explain(message: str) -> str:
-    """Name the layers whose ops, or whose gradients' ops, the converter refused; each is on a line with its
-    place in the graph.
+    """Name the layers whose ops, or whose gradients' ops, the converter refused.
+
+    Each is on a line with its place in the graph.
     """
     found = []
     for line in message.splitlines():

@@ -77,8 +77,9 @@ def _softsign(op: Any, gradient: Tensor) -> Tensor:
 
 
 def _strided_slice(op: Any, gradient: Tensor) -> list[Tensor | None]:
-    """Zeros around what was cut out; slices in steps, with new axes or of sizes known late keep TensorFlow's
-    gradient.
+    """Zeros around what was cut out.
+
+    Slices in steps, with new axes or of sizes known late keep TensorFlow's gradient.
     """
     first, last, steps = (tf.get_static_value(tensor) for tensor in op.inputs[1:])
     sizes = op.inputs[0].shape.as_list()

@@ -59,8 +59,9 @@ def normalize(layer: Any, x: Tensor) -> Tensor:
 
 
 def call_layer(layer: Any, read: Read, x: Tensor, training: bool) -> Called | None:
-    """Apply the layer to x: float32[batch, ...]; None for a layer that has no form of its own here, which
-    Keras calls then.
+    """Apply the layer to x: float32[batch, ...].
+
+    None for a layer that has no form of its own here, which Keras calls then.
     """
     forms = PROGRAM if BUILTIN.get() else EXPORT if EXPORTED.get() else {}
     form = forms.get(type(layer))

@@ -55,8 +55,9 @@ class _Run:
 
 
 class Network:
-    """A model as pure functions. Weights are named `layer/variable`, trainable ones first, each in the
-    model's order.
+    """A model as pure functions.
+
+    Weights are named `layer/variable`, trainable ones first, each in the model's order.
 
     specs: all weights. trainable: the names that gradients train. statistics: the names that a training step
     assigns (moving mean and variance). trunk_names, head_names: the split. features_shape: one sample's shape

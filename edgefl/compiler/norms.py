@@ -18,8 +18,9 @@ Three = tuple[Tensor, Tensor, Tensor]
 
 
 def batch_norm(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Three:
-    """Return y, like x float32[..., channels], and the batch's mean and variance float32[channels]; gamma,
-    beta: float32[channels].
+    """Return y, like x float32[..., channels], and the batch's mean and variance float32[channels].
+
+    Gamma, beta: float32[channels].
     """
     y, mean, variance = _normalize(tf.reshape(x, (1, -1, x.shape[-1])), gamma, beta, epsilon, x.shape[-1])
     return tf.reshape(y, x.shape), tf.reshape(mean, (-1,)), tf.reshape(variance, (-1,))
@@ -63,8 +64,9 @@ def _by_parts(
 
 
 def _normalize(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, groups: int) -> Three:
-    """x: float32[n, places, channels]; mean and variance come back as float32[n, 1, channels], equal within a
-    group.
+    """x: float32[n, places, channels].
+
+    Mean and variance come back as float32[n, 1, channels], equal within a group.
     """
     count, places, channels = x.shape
     share = groups / (places * channels)

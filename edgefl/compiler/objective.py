@@ -85,8 +85,9 @@ def signature_of(objective: Objective) -> Signature:
 
 
 def step(objective: Objective, signature: Signature, args: Tensors) -> dict[str, Tensor]:
-    """Run the signature on tensors named as in `Signature`: one training step, or one prediction. To be
-    traced in a graph.
+    """Run the signature on tensors named as in `Signature`: one training step, or one prediction.
+
+    To be traced in a graph.
     """
     data = {spec.name: args[f"d_{spec.name}"] for spec in signature.data}
     weights = _named("f", signature.frozen, args) | _named("t", signature.trained, args)

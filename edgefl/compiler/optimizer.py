@@ -18,8 +18,9 @@ Update = Callable[[Tensors, Tensors, Tensors, Tensors], tuple[dict[str, Tensor],
 
 @dataclass(frozen=True)
 class Optimizer:
-    """`update(weights, gradients, slots, hyper) -> (weights, slots)`, all by name; `slots` gives the specs of
-    its state, zero at first.
+    """`update(weights, gradients, slots, hyper) -> (weights, slots)`, all by name.
+
+    `slots` gives the specs of its state, zero at first.
     """
 
     name: str

@@ -90,8 +90,9 @@ def _logits(objective: Inference, weights: Mapping[str, Any], x: Any) -> Any:
 
 
 def convert(objective: Inference, values: Weights) -> bytes:
-    """Return the objective at batch 1 with these weights as constants, a float .tflite of builtin ops. Raises
-    PlanError.
+    """Return the objective at batch 1 with these weights as constants, a float .tflite of builtin ops.
+
+    Raises PlanError.
     """
     import tensorflow as tf
 

@@ -20,8 +20,9 @@ Tensor = Any
 
 @dataclass(frozen=True)
 class Axis:
-    """One spatial axis of a windowed op. place: which axis of the tensor; sizes in samples; before, after:
-    the padding.
+    """One spatial axis of a windowed op. place: which axis of the tensor.
+
+    Sizes in samples; before, after: the padding.
     """
 
     place: int

@@ -59,8 +59,9 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """`[data]`: what `edgefl simulate` shares out; devices bring their own. Further keys are the data set's
-    options.
+    """`[data]`: what `edgefl simulate` shares out; devices bring their own.
+
+    Further keys are the data set's options.
 
     Attributes:
         name: a name of `edgefl datasets`, or npz:PATH
@@ -159,8 +160,9 @@ class PrivacyConfig:
 
 @dataclass(frozen=True)
 class FederationConfig:
-    """`[federation]`, with `[model]`, `[algorithm]`, `[privacy]` and `[broker]` beside it; `[data]` and
-    `[partition]` are the simulator's.
+    """`[federation]`, with `[model]`, `[algorithm]`, `[privacy]` and `[broker]` beside it.
+
+    `[data]` and `[partition]` are the simulator's.
 
     What is said of a key here is what `edgefl init` writes above it. Raises ConfigError when keys do not fit
     together.

@@ -11,8 +11,9 @@ from edgefl.errors import ConfigError
 
 
 def to_toml(config: FederationConfig) -> str:
-    """Return a configuration as TOML, defaults written out. ConfigError for an option that TOML has no form
-    for.
+    """Return a configuration as TOML, defaults written out.
+
+    ConfigError for an option that TOML has no form for.
     """
     federation = {
         field.name: getattr(config, field.name) for field in fields(config) if field.name not in APART

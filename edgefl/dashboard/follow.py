@@ -20,6 +20,7 @@ MANY = 200
 
 def the_only(link: Link) -> str:
     """Return the only federation of which the broker keeps a state, or that runs; "" when there is none yet.
+
     LinkError for several.
     """
     return choose_federation(link, "") if find_federations(link) else ""
@@ -39,8 +40,9 @@ class Follower:
             link.subscribe(Topics("+").state)
 
     def step(self) -> None:
-        """Rest, take what came meanwhile, and hand a snapshot on when a browser looks. LinkError when the
-        link is dead.
+        """Rest, take what came meanwhile, and hand a snapshot on when a browser looks.
+
+        LinkError when the link is dead.
 
         To wake for each message of a large fleet would cost more than to take them.
         """
@@ -61,8 +63,9 @@ class Follower:
             self._latest.put(self.snapshot())
 
     def snapshot(self) -> dict[str, Any]:
-        """Return what the page shows: the view's snapshot; `broker`: url, connected, since_ts; `notice`: what
-        is waited for.
+        """Return what the page shows: the view's snapshot.
+
+        `broker`: url, connected, since_ts; `notice`: what is waited for.
         """
         url = self._link.url
         shown = self._feed.snapshot() if self._feed else {"history": [], "devices": [], "ts": time.time()}

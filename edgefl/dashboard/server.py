@@ -1,5 +1,6 @@
-"""The local server: a few static files and one stream of Server-Sent Events. It only answers GET, and nobody
-can tell it anything.
+"""The local server: a few static files and one stream of Server-Sent Events.
+
+It only answers GET, and nobody can tell it anything.
 
 A page of another site may send requests to this machine, under a name that it lets point here (DNS
 rebinding): so a Host header is taken when it is an IP address, localhost, or this machine's own name. Nothing

@@ -43,8 +43,9 @@ def read_arrays(
 
 
 def why_unreadable(error: Exception) -> str:
-    """Return what NumPy's error means. NumPy advises to unpickle a file that it does not know, which would
-    run code of that file.
+    """Return what NumPy's error means.
+
+    NumPy advises to unpickle a file that it does not know, which would run code of that file.
     """
     if "Object arrays" in str(error):
         return "it holds Python objects, expected numbers"

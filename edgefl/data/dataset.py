@@ -73,8 +73,9 @@ def scaled(dataset: Dataset) -> Dataset:
 
 
 def pick_classes(dataset: Dataset, classes: Sequence[int]) -> Dataset:
-    """Return the samples of these classes; classes[i] becomes i. DataError for a class that is not there, or
-    twice.
+    """Return the samples of these classes; classes[i] becomes i.
+
+    DataError for a class that is not there, or twice.
     """
     picked = np.array(classes, np.int64)
     if (

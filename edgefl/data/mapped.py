@@ -49,8 +49,9 @@ class MappedShards(Mapping[str, Shard]):
         return ResidentShards(replace(self.dataset, x_train=samples[0], x_test=samples[1]), self._allotments)
 
     def __getitem__(self, client_id: str) -> Shard:
-        """Copy one client's samples; their pages are given back, else a process would come to hold the whole
-        data set.
+        """Copy one client's samples.
+
+        Their pages are given back, else a process would come to hold the whole data set.
         """
         dataset = self.dataset
         shard = take(dataset, self._allotments[client_id])
@@ -70,8 +71,9 @@ class MappedShards(Mapping[str, Shard]):
 
 
 def map_dataset(dataset: Dataset, allotments: Mapping[str, Allotment], directory: Path) -> MappedShards:
-    """Write the samples to the directory as `.npy` files and return the shards over them. DataError when the
-    disk is full.
+    """Write the samples to the directory as `.npy` files and return the shards over them.
+
+    DataError when the disk is full.
     """
     directory.mkdir(parents=True, exist_ok=True)
     for name in _SAMPLES:

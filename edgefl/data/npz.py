@@ -1,5 +1,6 @@
-"""A client's shard as one `.npz`: arrays `x` and `y`, and optionally `x_test`, `y_test`, `num_classes`; and
-shards out of arrays.
+"""A client's shard as one `.npz`: arrays `x` and `y`, and optionally `x_test`, `y_test`, `num_classes`.
+
+And shards out of arrays.
 
 `class_names` and `window_number` are in what `edgefl device record` writes: see `num_classes_of` and
 `_split_windows`.
@@ -46,8 +47,9 @@ def make_shard(
     test_share: float = 0.2,
     num_classes: int | None = None,
 ) -> Shard:
-    """Return the arrays of a `.npz` or of another source as a shard; see `load_shard`. `where` begins each
-    error.
+    """Return the arrays of a `.npz` or of another source as a shard; see `load_shard`.
+
+    `where` begins each error.
     """
     try:
         x = samples_of(arrays, "")

@@ -12,8 +12,9 @@ from edgefl.types import Shard
 
 @dataclass(frozen=True)
 class ResidentShards(Mapping[str, Shard]):
-    """Client id -> shard; a client's samples are copied when they are asked for, so that pictures stay uint8
-    till then.
+    """Client id -> shard.
+
+    A client's samples are copied when they are asked for, so that pictures stay uint8 till then.
     """
 
     dataset: Dataset

@@ -104,8 +104,9 @@ class Children:
                 )
 
     def wait_for_line(self, child: Child, lines: "queue.Queue[str]", has: str, timeout_s: float) -> str:
-        """Return the first line that contains `has`; an error when the command ends or says nothing in
-        time.
+        """Return the first line that contains `has`.
+
+        An error when the command ends or says nothing in time.
         """
         until = time.monotonic() + timeout_s
         while time.monotonic() < until:

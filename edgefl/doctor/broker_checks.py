@@ -21,8 +21,9 @@ NAME = "doctor"
 
 
 def check_broker(url: str, enrolment: Enrolment | None, federation: str) -> Iterator[CheckResult]:
-    """Yield what is found of connection, access, packet size and federations; ends at the first that leaves
-    nothing more to ask.
+    """Yield what is found of connection, access, packet size and federations.
+
+    Ends at the first that leaves nothing more to ask.
     """
     client_id = enrolment.client_id if enrolment else f"{NAME}-{secrets.token_hex(4)}"
     began = time.monotonic()
@@ -68,8 +69,9 @@ def _echo(link: Link, topics: Topics, client_id: str) -> CheckResult:
 
 
 def _packet(link: Link, topics: Topics, client_id: str) -> CheckResult:
-    """A chunk is acknowledged and the connection survives it; the chunk is of no upload, so nobody
-    takes it.
+    """A chunk is acknowledged and the connection survives it.
+
+    The chunk is of no upload, so nobody takes it.
     """
     link.publish(topics.upload(client_id, secrets.token_hex(32), 0), bytes(CHUNK_BYTES))
     if link.wait_in_flight(1, WAIT_S) and link.is_connected:

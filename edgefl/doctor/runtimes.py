@@ -33,8 +33,9 @@ def tiny_model() -> bytes:
 
 
 def check_runtimes() -> list[CheckResult]:
-    """Return whether each runtime that is installed computes; the first is the one that a device trains
-    with.
+    """Return whether each runtime that is installed computes.
+
+    The first is the one that a device trains with.
     """
     have = installed()
     if not have:

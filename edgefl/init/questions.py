@@ -15,8 +15,9 @@ T = TypeVar("T")
 
 @dataclass
 class Questions:
-    """Asks on stderr, `ask` False takes every default. An answer that will not do is told why and asked for
-    again.
+    """Asks on stderr, `ask` False takes every default.
+
+    An answer that will not do is told why and asked for again.
 
     total: how many questions are left to ask, those that an option answers not counted.
     """
@@ -73,8 +74,9 @@ def as_count(text: str) -> int:
 
 
 def place(target: Path) -> Path:
-    """Return where the file goes: target itself, or federation.toml in it. ConfigError when something is
-    there already.
+    """Return where the file goes: target itself, or federation.toml in it.
+
+    ConfigError when something is there already.
     """
     path = target if target.suffix == ".toml" else target / "federation.toml"
     if path.exists() or path.is_symlink():

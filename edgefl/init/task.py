@@ -47,8 +47,9 @@ def model_for(shape: tuple[int, ...]) -> str:
 
 
 def find_task(names: Sequence[str], num_classes: int | None = None, **csv: Any) -> Task:
-    """Return the task of a data set's name, or of what one device or several take as --data. Raises
-    ConfigError, DataError.
+    """Return the task of a data set's name, or of what one device or several take as --data.
+
+    Raises ConfigError, DataError.
 
     num_classes: in place of what the data say, the most that a device knows; csv: how a CSV is read, see
     `make_source`.
@@ -142,8 +143,9 @@ def _by(shape: tuple[int, ...]) -> str:
 
 
 def check_task(task: Task, model: str) -> ModelConfig:
-    """Return the table [model]; ConfigError for a model that is not known, DataError for a task of one
-    class.
+    """Return the table [model].
+
+    ConfigError for a model that is not known, DataError for a task of one class.
     """
     from edgefl.models import list_models
     from edgefl.models.keras_file import explain_format

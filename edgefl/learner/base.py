@@ -73,8 +73,9 @@ def label_log_p(
 
 
 def check_data(signature: Signature, data: Data, labels: Labels | None = None) -> int:
-    """Return the number of samples; DataError when a tensor is missing, of another shape, not finite, or
-    there is none.
+    """Return the number of samples.
+
+    DataError when a tensor is missing, of another shape, not finite, or there is none.
     """
     count = -1
     for spec in signature.data:

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 
 class KerasLearner(StepLearner):
-    """One `tf.function` for each signature; see `Learner`. Raises PlanError when an objective of the plan is
-    not given.
+    """One `tf.function` for each signature; see `Learner`.
+
+    Raises PlanError when an objective of the plan is not given.
     """
 
     name = "keras"

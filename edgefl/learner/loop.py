@@ -31,8 +31,9 @@ def train(
     rng: np.random.Generator,
     hyper: Mapping[str, float] | None,
 ) -> tuple[Weights, float]:
-    """Run `epochs` epochs of steps; see `Learner.fit`. Raises DataError when the loss stops being a finite
-    number.
+    """Run `epochs` epochs of steps; see `Learner.fit`.
+
+    Raises DataError when the loss stops being a finite number.
     """
     count = check_data(signature, data, labels)
     moving = _numbered("t", check_weights(signature.trained, weights))
@@ -85,8 +86,9 @@ class StepLearner(ABC):
 
     @abstractmethod
     def step(self, signature: str, arguments: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-        """Run the signature once; arguments and results are named as in `Signature`. The results hold until
-        the next step only.
+        """Run the signature once; arguments and results are named as in `Signature`.
+
+        The results hold until the next step only.
         """
 
     def fit(

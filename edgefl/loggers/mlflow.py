@@ -25,8 +25,9 @@ RETRIES = "3"
 
 @contextmanager
 def mlflow(uri: str, name: str, *, key: str, resumed: bool, about: Mapping[str, str]) -> Iterator[Write]:
-    """Open a run of the experiment `name`; see `open_logs`. It ends as FINISHED, or FAILED when this ends of
-    an error.
+    """Open a run of the experiment `name`; see `open_logs`.
+
+    It ends as FINISHED, or FAILED when this ends of an error.
 
     Raises ConfigError when MLflow cannot use the URI. What it does not take later is told at the end, and
     ends no federation.

@@ -13,8 +13,9 @@ PLAIN = ("loss", "seconds", "bytes_up", "bytes_down", "accuracy_mean", "accuracy
 
 
 def round_scalars(record: Mapping[str, Any]) -> dict[str, float]:
-    """Return the scalars of a round: `round/loss`, `round/updates`, `clients/accuracy`, ...; only finite
-    numbers.
+    """Return the scalars of a round: `round/loss`, `round/updates`, `clients/accuracy`, ....
+
+    Only finite numbers.
 
     `record`: a Summary of an aggregator or a Record of the simulator, as a dict. `clients/NAME` is the mean
     of what the clients report in their updates, weighted by their samples, and comes from the simulator

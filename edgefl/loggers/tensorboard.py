@@ -12,8 +12,9 @@ from edgefl.loggers.scalars import Write
 
 @contextmanager
 def tensorboard(directory: str) -> Iterator[Write]:
-    """Open an event file in a directory; each step is in it a second later. ConfigError when it cannot be
-    made.
+    """Open an event file in a directory; each step is in it a second later.
+
+    ConfigError when it cannot be made.
     """
     from tensorboardX import SummaryWriter
 

@@ -72,8 +72,9 @@ def explain_format(name: str) -> str:
 
 
 def load_file(path: Path) -> Any:
-    """Return the model in a `.keras` file. Raises ConfigError for any other file, and for a model with code
-    or classes of its own.
+    """Return the model in a `.keras` file.
+
+    Raises ConfigError for any other file, and for a model with code or classes of its own.
     """
     import keras
 
@@ -152,8 +153,9 @@ def _check_arrays(path: Path) -> None:
 
 
 def _check_weights(path: Path, config: Any) -> None:
-    """Count the weights of the model that the configuration describes. In Keras's stateless scope variables
-    have shapes and no values.
+    """Count the weights of the model that the configuration describes.
+
+    In Keras's stateless scope variables have shapes and no values.
     """
     import keras
 
@@ -186,8 +188,9 @@ def _without_training(config: Any) -> Any:
 
 @contextmanager
 def _processor_limit(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError after this processor time. Only the main thread can set the timer; elsewhere there
-    is no limit.
+    """Raise TimeoutError after this processor time.
+
+    Only the main thread can set the timer; elsewhere there is no limit.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,5 +1,6 @@
-"""Measure the HDF5 file of a `.keras` archive without reading its arrays. Run as a program, with limits on
-memory and time.
+"""Measure the HDF5 file of a `.keras` archive without reading its arrays.
+
+Run as a program, with limits on memory and time.
 
 HDF5 compresses by itself, so a file of a kilobyte may hold arrays of gigabytes. A file may also point at
 other files of the machine: external links, external storage, virtual datasets. And the HDF5 library is C code

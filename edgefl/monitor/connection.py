@@ -25,8 +25,9 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def broker_options(federation: str) -> Callable[[Command], Command]:
-    """Return what adds --broker, --enrol and --federation to a command. `federation`: what it takes when none
-    is given.
+    """Return what adds --broker, --enrol and --federation to a command.
+
+    `federation`: what it takes when none is given.
     """
 
     def add(command: Command) -> Command:
@@ -68,8 +69,9 @@ class BurstLink(Link):
 
 
 def open_link(broker: str, enrol: Path | None, *, in_bursts: bool = False) -> Link:
-    """Return a link that will only read. LinkError when there is no broker or it refuses, ConfigError for a
-    file that is no enrolment.
+    """Return a link that will only read.
+
+    LinkError when there is no broker or it refuses, ConfigError for a file that is no enrolment.
 
     in_bursts: see `BurstLink`; messages come up to 0.6 s late.
     """

@@ -42,8 +42,9 @@ def _answered(device: DeviceView, state: State) -> bool:
 def standing(
     device: DeviceView, state: State | None, typical_s: float | None, began_here: bool, now: float
 ) -> Standing:
-    """Return what the device does. `typical_s`: see `typical_seconds`; `began_here`: whether the view was
-    there when the round began.
+    """Return what the device does.
+
+    `typical_s`: see `typical_seconds`; `began_here`: whether the view was there when the round began.
     """
     status = device.status
     if status and not status.online:

@@ -1,5 +1,6 @@
-"""What is known of one device from what was said by it and to it. No I/O; time comes in as an argument, in
-seconds since 1970.
+"""What is known of one device from what was said by it and to it.
+
+No I/O; time comes in as an argument, in seconds since 1970.
 """
 
 import math
@@ -40,8 +41,10 @@ def short(words: str) -> str:
 
 @dataclass
 class DeviceView:
-    """One device. `task`: the last that it was given, (session, round), at `task_at`; `answer`: what came of
-    it, empty while nothing did.
+    """One device.
+
+    `task`: the last that it was given, (session, round), at `task_at`; `answer`: what came of it, empty while
+    nothing did.
 
     `waiting_since`: when the first task was given of those in a row to which nothing came.
 
@@ -73,8 +76,9 @@ class DeviceView:
     changes: int = 0
 
     def on_status(self, status: Status, now: float) -> None:
-        """Fold a status in, unless it is the will of a boot that another one replaced. What is retained may
-        be old: `ts` says how old.
+        """Fold a status in, unless it is the will of a boot that another one replaced.
+
+        What is retained may be old: `ts` says how old.
         """
         known = self.status
         if known and not status.online and known.boot_id != status.boot_id:

@@ -13,8 +13,9 @@ class Feed:
     """One federation on a link; `lost`: messages that came faster than they were taken."""
 
     def __init__(self, link: Link, federation: str) -> None:
-        """Subscribe; LinkError when the broker refuses that, which a broker that speaks MQTT 3.1.1 does
-        silently.
+        """Subscribe.
+
+        LinkError when the broker refuses that, which a broker that speaks MQTT 3.1.1 does silently.
         """
         self.link = link
         self.view = View(federation)
@@ -30,8 +31,9 @@ class Feed:
         return self.link.dropped
 
     def pump(self, timeout_s: float = 0.0) -> int:
-        """Take what has come, waiting so long for the first; returns how many messages. LinkError when the
-        link is broken for good.
+        """Take what has come, waiting so long for the first; returns how many messages.
+
+        LinkError when the link is broken for good.
         """
         taken = 0
         event = self.link.get(timeout_s)

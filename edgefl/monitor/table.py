@@ -15,8 +15,9 @@ Tree = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Column:
-    """`width`: in characters, 0 for all that is left; `narrow`: whether it is shown in 80 columns too; `key`:
-    what it is sorted by.
+    """`width`: in characters, 0 for all that is left.
+
+    `narrow`: whether it is shown in 80 columns too; `key`: what it is sorted by.
     """
 
     name: str
@@ -110,8 +111,9 @@ def row(device: Device, columns: Sequence[Column], width: int, now: float) -> st
 
 
 def selected(devices: Sequence[Device], sort: str, reverse: bool, wanted: str) -> list[Device]:
-    """Return the devices whose id, state or reason has all of the wanted words in it, sorted; who lacks the
-    figure comes last.
+    """Return the devices whose id, state or reason has all of the wanted words in it, sorted.
+
+    Who lacks the figure comes last.
 
     sort: one of SORTS. Equal ones are in the order of their ids.
     """

@@ -52,8 +52,9 @@ class DeviceScreen(Screen[None]):
 
 
 class Monitor(App[str]):
-    """`pump` takes in what was said, `snapshot` tells what is known; ends with a text that says why, or with
-    none.
+    """`pump` takes in what was said, `snapshot` tells what is known.
+
+    Ends with a text that says why, or with none.
     """
 
     CSS = """

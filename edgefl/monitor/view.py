@@ -1,5 +1,6 @@
-"""A federation as its messages tell it: each is folded into a view, of which a snapshot is taken. No I/O,
-bounded memory.
+"""A federation as its messages tell it: each is folded into a view, of which a snapshot is taken.
+
+No I/O, bounded memory.
 
 Whatever comes on whatever topic, nothing is raised: what is none of the protocol is counted. Retained
 messages come in any order.
@@ -24,8 +25,9 @@ _SPOKEN = {"status": Status, "metrics": Metrics, "task": Task, "receipt": Receip
 
 
 def subscriptions(federation: str) -> dict[str, int]:
-    """Return what a view has to hear, QoS by topic filter: no blob, no chunk. QoS 0 for what the next message
-    of its kind makes up for.
+    """Return what a view has to hear, QoS by topic filter: no blob, no chunk.
+
+    QoS 0 for what the next message of its kind makes up for.
     """
     topics = Topics(federation)
     device = topics.device
@@ -42,8 +44,9 @@ def subscriptions(federation: str) -> dict[str, int]:
 
 
 class View:
-    """One federation. Not for several threads. `broken`: messages that were none of the protocol, or of
-    another federation.
+    """One federation.
+
+    Not for several threads. `broken`: messages that were none of the protocol, or of another federation.
     """
 
     def __init__(self, federation: str) -> None:
@@ -150,8 +153,9 @@ class View:
 
 
 def snapshot(view: View, now_s: float) -> dict[str, Any]:
-    """Return the view as a tree for JSON: no NaN, None instead; times are seconds since 1970. Round `rounds +
-    1` is the personalization.
+    """Return the view as a tree for JSON: no NaN, None instead; times are seconds since 1970.
+
+    Round `rounds + 1` is the personalization.
 
     Device: `slow` is who takes much longer than the others, `trace` holds figures of the name `trace_of`. One
     of which nothing changed is the same dict as in the snapshot before, so change none.

@@ -41,8 +41,9 @@ def _scale(derived: Mapping[str, Any], weights: Weights) -> Array:
 
 
 def value_of(binding: Binding, weights: Weights) -> Array:
-    """Return what the binding puts into its tensor: float32[binding.shape]. Raises PlanError for a missing or
-    misshapen weight.
+    """Return what the binding puts into its tensor: float32[binding.shape].
+
+    Raises PlanError for a missing or misshapen weight.
     """
     missing = weights_of((binding,)) - weights.keys()
     if missing:

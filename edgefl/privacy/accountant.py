@@ -29,8 +29,9 @@ def require() -> None:
 
 
 def epsilon(rate: float, noise_multiplier: float, rounds: int, delta: float) -> float:
-    """Return epsilon after so many rounds; 0 before the first. Raises ModuleNotFoundError without the extra
-    `dp`.
+    """Return epsilon after so many rounds; 0 before the first.
+
+    Raises ModuleNotFoundError without the extra `dp`.
     """
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
@@ -74,8 +75,9 @@ def noise_multiplier_for(rate: float, rounds: int, target: float, delta: float) 
 def within_budget(
     config: FederationConfig, tell: Callable[[str], None] = lambda line: None
 ) -> FederationConfig:
-    """Return the configuration with as many rounds as `max_epsilon` of `[privacy]` allows; as it is when it
-    allows all, or is not set.
+    """Return the configuration with as many rounds as `max_epsilon` of `[privacy]` allows.
+
+    As it is when it allows all, or is not set.
 
     `tell` hears of it when that is fewer. Raises ConfigError when it does not allow one, ModuleNotFoundError
     without the extra `dp`.
@@ -116,8 +118,9 @@ def milestones(rounds: int) -> list[int]:
 
 
 def spent(config: FederationConfig, rounds: int) -> dict[str, Any]:
-    """Return, for JSON, what `rounds` rounds of this configuration spend and under which assumptions; epsilon
-    by round on the way.
+    """Return, for JSON, what `rounds` rounds of this configuration spend and under which assumptions.
+
+    Epsilon by round on the way.
     """
     privacy = config.privacy
     rate = sampling_rate(config)

@@ -73,6 +73,7 @@ def check_privacy(algorithm: Algorithm, config: FederationConfig) -> None:
 
 def private(algorithm: Algorithm, config: FederationConfig, spec: PlanSpec, key: bytes) -> Algorithm:
     """Return the algorithm with the mechanism before its `aggregate`; as it is without `[privacy]`.
+
     ConfigError, see `check_privacy`.
 
     Only what the plan's `train` moves is released; the rest, and moving statistics (a noisy variance may be

@@ -24,8 +24,9 @@ def key_of_seed(seed: int) -> bytes:
 
 
 def uniform(key: bytes, purpose: str, count: int) -> Real:
-    """Return float64[count] in (0, 1), of 53 bits each. The same key and purpose give the same numbers, any
-    other pair unrelated ones.
+    """Return float64[count] in (0, 1), of 53 bits each.
+
+    The same key and purpose give the same numbers, any other pair unrelated ones.
     """
     from cryptography.hazmat.primitives.ciphers import Cipher
     from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20

@@ -20,8 +20,9 @@ class Table:
 
 @dataclass(frozen=True)
 class Chart:
-    """A picture and its data. draw takes a matplotlib figure of `width` by `height` inches; alt says what is
-    to be seen.
+    """A picture and its data. draw takes a matplotlib figure of `width` by `height` inches.
+
+    Alt says what is to be seen.
     """
 
     name: str

@@ -288,8 +288,9 @@ def _membership(folder: Folder) -> Part:
 
 
 def runs_of(row: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Return the longest stretches of one cluster as (first place, place after the last, cluster); where it
-    is unknown there is none.
+    """Return the longest stretches of one cluster as (first place, place after the last, cluster).
+
+    Where it is unknown there is none.
     """
     ends = [i for i in range(1, len(row) + 1) if i == len(row) or row[i] != row[i - 1]]
     return [

@@ -28,8 +28,9 @@ NO_LOCAL = "give the algorithm's option baseline_epochs (where it has one) to tr
 def distributions(
     clients: Sequence[Row], keys: Mapping[str, str] = MODELS
 ) -> dict[str, tuple[Vector, Vector]]:
-    """Return (sorted accuracy, share of clients with at most that) by model; models that no client was
-    measured with are left out.
+    """Return (sorted accuracy, share of clients with at most that) by model.
+
+    Models that no client was measured with are left out.
     """
     found = {name: cdf(values(clients, key)) for name, key in keys.items()}
     return {name: each for name, each in found.items() if len(each[0])}

@@ -66,8 +66,9 @@ class Folder:
 
 
 def read_folder(path: Path) -> Folder:
-    """Read a folder. ConfigError when it is not there or holds nothing of a federation; StateError when it is
-    damaged.
+    """Read a folder.
+
+    ConfigError when it is not there or holds nothing of a federation; StateError when it is damaged.
     """
     if not path.is_dir():
         raise ConfigError(
@@ -192,8 +193,9 @@ def _demo(files: DemoFiles) -> Folder:
 
 
 def read_records(path: Path) -> tuple[Row, ...]:
-    """Return the records of rounds.jsonl, in order and one a round, the last where a round was played again;
-    none without the file.
+    """Return the records of rounds.jsonl, in order and one a round, the last where a round was played again.
+
+    None without the file.
 
     Raises StateError when a line is no record; a last line that was cut off is left out.
     """
@@ -268,8 +270,9 @@ def _optional(path: Path) -> Row | None:
 
 
 def _facts(config: Row, summary: Row) -> dict[str, Any]:
-    """Return what is known of the federation; where its broker is stays out, for the address may hold a
-    password.
+    """Return what is known of the federation.
+
+    Where its broker is stays out, for the address may hold a password.
     """
     model, data, partition = (_mapping(config.get(key)) for key in ("model", "data", "partition"))
     shown = {

@@ -22,8 +22,9 @@ HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++", "oo", "--")
 
 
 def usage(clients: Sequence[Row], kind: str = "gate") -> tuple[list[str], list[str], Matrix]:
-    """Return (experts, client ids, float64[clients, experts]) of the clients that tell it; a share that is
-    not told is 0.
+    """Return (experts, client ids, float64[clients, experts]) of the clients that tell it.
+
+    A share that is not told is 0.
 
     A simulation's keys are such as gate/local, a device's such as gate_0.
     """

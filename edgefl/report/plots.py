@@ -1,5 +1,6 @@
-"""Runs as pictures: training loss over rounds, and the distribution of accuracy over clients. `edgefl report`
-draws more of a run.
+"""Runs as pictures: training loss over rounds, and the distribution of accuracy over clients.
+
+`edgefl report` draws more of a run.
 """
 
 from collections.abc import Mapping, Sequence

@@ -98,8 +98,9 @@ def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
 
 
 def figures(scale: Scale, results: Sequence[Mapping[str, Result]]) -> tuple[Figure, ...]:
-    """Return the tables' figures in per cent, size-weighted means over clients; `results`: by stage, one
-    mapping a seed.
+    """Return the tables' figures in per cent, size-weighted means over clients.
+
+    `results`: by stage, one mapping a seed.
     """
     reference = REFERENCE if scale == "reduced" else {}
 
@@ -123,8 +124,9 @@ def figures(scale: Scale, results: Sequence[Mapping[str, Result]]) -> tuple[Figu
 
 
 def verdicts(scale: Scale, found: Sequence[Figure]) -> tuple[Verdict, ...]:
-    """Return whether the lines hold, on means over seeds. They are of the reduced size: the paper's own FB is
-    2.8 above its FedAvg.
+    """Return whether the lines hold, on means over seeds.
+
+    They are of the reduced size: the paper's own FB is 2.8 above its FedAvg.
     """
     if scale != "reduced":
         return ()

@@ -17,8 +17,9 @@ from edgefl.runs.table import columns
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure, in the paper's unit. measured: one value a seed; paper, reference: text, since not every
-    paper gives a number.
+    """One figure, in the paper's unit. measured: one value a seed.
+
+    Paper, reference: text, since not every paper gives a number.
     """
 
     name: str

@@ -28,8 +28,9 @@ the paper's sizes.
 
 @dataclass(frozen=True)
 class Stage:
-    """after: the name of the stage whose federation this one personalizes; its algorithm must federate in the
-    same way.
+    """after: the name of the stage whose federation this one personalizes.
+
+    Its algorithm must federate in the same way.
 
     on_test: measure every client's models on the whole test set too; models: measure those that the server
     holds.
@@ -47,8 +48,9 @@ Result = Mapping[str, Any]
 
 
 class Stages:
-    """Plays stages in a directory, each in one of its own; one that is done is read, one that was interrupted
-    goes on.
+    """Plays stages in a directory, each in one of its own.
+
+    One that is done is read, one that was interrupted goes on.
     """
 
     def __init__(self, out: Path, command: str, processes: int, telling: Telling) -> None:

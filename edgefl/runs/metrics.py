@@ -22,8 +22,9 @@ class Spread:
 
 
 def spread(values: ArrayLike, sizes: ArrayLike) -> Spread:
-    """Return how a figure is spread over clients: values float[clients], sizes float[clients] > 0; NaN values
-    are left out.
+    """Return how a figure is spread over clients: values float[clients], sizes float[clients] > 0.
+
+    NaN values are left out.
 
     The standard deviation is that of the population. All is NaN when no value is a number.
     """
@@ -41,8 +42,9 @@ def spread(values: ArrayLike, sizes: ArrayLike) -> Spread:
 
 
 def cdf(values: ArrayLike) -> tuple[Vector, Vector]:
-    """Return (sorted values, share of clients with at most that value), both float64[clients]; NaN values are
-    left out.
+    """Return (sorted values, share of clients with at most that value), both float64[clients].
+
+    NaN values are left out.
     """
     found = np.sort(np.asarray(values, np.float64))
     found = found[np.isfinite(found)]

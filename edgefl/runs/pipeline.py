@@ -35,8 +35,9 @@ from edgefl.wire.tensors import encode_weights
 
 @dataclass(frozen=True)
 class Shared:
-    """A data set as it was shared out; `shards` read it from a directory that lives as long as the
-    context.
+    """A data set as it was shared out.
+
+    `shards` read it from a directory that lives as long as the context.
     """
 
     shards: MappedShards

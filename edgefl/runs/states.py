@@ -16,8 +16,9 @@ def _parts_of(path: Path) -> tuple[str, str]:
 
 
 class FileStates(MutableMapping[str, ClientState]):
-    """Client id -> state. A state is written beside the one of the last checkpoint; `keep` makes the newest
-    ones the checkpoint.
+    """Client id -> state.
+
+    A state is written beside the one of the last checkpoint; `keep` makes the newest ones the checkpoint.
 
     After a crash, `FileStates(files, round)` forgets what came after that round.
     Clients that keep nothing have no file.

@@ -34,8 +34,9 @@ _KEYS = ("algorithm", "data", "figures", "clients", "rounds", "seconds", "bytes_
 
 
 def client_row(client_id: str, result: ClientResult, test_counts: np.ndarray) -> dict[str, Any]:
-    """Return one client's figures; `test_counts` is the number of common test samples by class,
-    int[classes].
+    """Return one client's figures.
+
+    `test_counts` is the number of common test samples by class, int[classes].
     """
     row: dict[str, Any] = {"id": client_id, **result.metrics}
     for name, by_class in result.on_test.items():

@@ -174,8 +174,9 @@ def vouch_again(directory: Path, days: int, authority: Path | None = None) -> tu
 
 
 def enrol_watcher(directory: Path, days: int, authority: Path | None = None) -> Enrolment:
-    """Return the enrolment of the account that only reads, and note it. It has no signing key, so that
-    nothing signed by it counts.
+    """Return the enrolment of the account that only reads, and note it.
+
+    It has no signing key, so that nothing signed by it counts.
 
     ConfigError when it is there already.
     """

@@ -1,5 +1,6 @@
-"""An authority of one's own, and what it certifies: the broker, the aggregator, each device. Elliptic curve
-P-256, PEM throughout.
+"""An authority of one's own, and what it certifies: the broker, the aggregator, each device.
+
+Elliptic curve P-256, PEM throughout.
 
 A certificate's common name is the MQTT user name (`use_identity_as_username`), so who connects is who the
 topic says.

@@ -1,4 +1,5 @@
 """Ed25519 (RFC 8032) by libsodium, or by OpenSSL on a board for which there is no wheel of it (32 bits).
+
 Signatures are the same bits.
 
 In a process that signs, libsodium takes 2 MB of memory where the package `cryptography` takes 9, and half its

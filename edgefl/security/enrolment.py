@@ -1,5 +1,6 @@
-"""One file for a board: who it is, where the broker is, and all keys that it needs. Whoever has the file is
-the board.
+"""One file for a board: who it is, where the broker is, and all keys that it needs.
+
+Whoever has the file is the board.
 """
 
 import contextlib
@@ -19,8 +20,9 @@ FORMAT = "edgefl enrolment 1"
 
 @dataclass(frozen=True)
 class Enrolment:
-    """`ca`, `certificate`, `key`: PEM. `signing_key` is this one's own, private; `aggregator_key` public,
-    both Ed25519 in base64.
+    """`ca`, `certificate`, `key`: PEM.
+
+    `signing_key` is this one's own, private; `aggregator_key` public, both Ed25519 in base64.
 
     `masked_only`, `least_clients`: what the device may send, whatever its command line says; see
     `devices.order.Sharing`.
@@ -80,8 +82,9 @@ def load_enrolment(path: Path) -> Enrolment:
 
 
 def tls_context(enrolment: Enrolment) -> ssl.SSLContext:
-    """Return the context that proves who this is and trusts this authority alone. ConfigError for keys that
-    do not fit.
+    """Return the context that proves who this is and trusts this authority alone.
+
+    ConfigError for keys that do not fit.
     """
     try:
         context = ssl.create_default_context(cadata=enrolment.ca)

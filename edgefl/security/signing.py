@@ -33,8 +33,9 @@ def public_of(key: str) -> str:
 def encode_signed(
     message: Any, key: str, federation: str, client_id: str = "", prefix: str = PREFIX
 ) -> bytes:
-    """Return the message (a dataclass with a field `signature`, empty yet) as JSON, signed; WireError when it
-    is too large.
+    """Return the message (a dataclass with a field `signature`, empty yet) as JSON, signed.
+
+    WireError when it is too large.
 
     Args:
         prefix: The version that the message belongs to, such as `edgefl/v2`.

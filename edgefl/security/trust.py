@@ -19,8 +19,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Trust:
-    """`key`: this end's private key, empty signs nothing. `key_of`: a client id -> the public key of who
-    speaks under it.
+    """`key`: this end's private key, empty signs nothing.
+
+    `key_of`: a client id -> the public key of who speaks under it.
 
     Without `key_of` nothing is checked. The aggregator speaks to a device under the device's id, to all under
     the empty one. `prefix`: the version of the protocol that outgoing messages belong to.
@@ -34,8 +35,9 @@ class Trust:
     clients: frozenset[str] = frozenset()
 
     def encode(self, message: object, client_id: str = "") -> bytes:
-        """Return the message as it is sent; its field `signature` is empty before. WireError when it is too
-        large.
+        """Return the message as it is sent; its field `signature` is empty before.
+
+        WireError when it is too large.
         """
         if not self.key:
             return encode_json(message)
@@ -44,8 +46,9 @@ class Trust:
         return encode_signed(message, self.key, self.federation, client_id, self.prefix)
 
     def checked(self, message: T, payload: bytes, client_id: str = "") -> T:
-        """Return the message, which was read from this payload; WireError when it does not bear the signature
-        that it must.
+        """Return the message, which was read from this payload.
+
+        WireError when it does not bear the signature that it must.
         """
         if self.key_of is not None:
             from edgefl.security.signing import check
@@ -54,14 +57,16 @@ class Trust:
         return message
 
     def admits(self, client_id: str) -> bool:
-        """Whether a client may take part in this federation; who is enrolled is another question, see
-        `refusal`.
+        """Whether a client may take part in this federation.
+
+        Who is enrolled is another question, see `refusal`.
         """
         return not self.clients or client_id in self.clients
 
     def refusal(self, client_id: str) -> str:
-        """Return why messages of a client count for nothing: it is not enrolled, or it was revoked. Empty:
-        they count.
+        """Return why messages of a client count for nothing: it is not enrolled, or it was revoked.
+
+        Empty: they count.
         """
         if self.key_of is None:
             return ""

@@ -48,8 +48,9 @@ def norm(weights: Mapping[str, NDArray[np.floating]]) -> float:
 
 
 def step_limit(before: Weights | None, after: Weights, median: float) -> float:
-    """Return how far a model may move in a round; see above. before: None for a new model; median: of the
-    norms of the round's updates.
+    """Return how far a model may move in a round.
+
+    See above. before: None for a new model; median: of the norms of the round's updates.
     """
     size = sum(array.size for array in after.values())
     return FACTOR * ((norm(before) if before else 0.0) + median) + math.sqrt(size)

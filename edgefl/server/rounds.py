@@ -1,5 +1,6 @@
-"""The round state machine: pure functions over a frozen `Round`; time comes in as an argument (seconds, any
-monotonic clock).
+"""The round state machine: pure functions over a frozen `Round`.
+
+Time comes in as an argument (seconds, any monotonic clock).
 
 A round closes when its whole cohort reported, or as many as are `enough`; or at the deadline with quorum; or
 when quorum is met and all who are missing have been offline for `grace_s`. Past the deadline without quorum
@@ -26,8 +27,10 @@ Answer = tuple[int, str]
 
 @dataclass(frozen=True)
 class Round:
-    """One round. `received`: sha256 of the update by client; `failed`: why the client's update was rejected;
-    `away`: offline since.
+    """One round.
+
+    `received`: sha256 of the update by client; `failed`: why the client's update was rejected; `away`:
+    offline since.
 
     enough: so many updates close it, 0 for those of the whole cohort. late: sha256 of the late updates that
     it took; settled: of those that earlier rounds took, of as many rounds back as late ones may come from.
@@ -72,8 +75,9 @@ def open_round(
     late_count: bool = False,
     settled: Mapping[Answer, str] = {},
 ) -> Round:
-    """Open a round; `quorum` is the share that must report: of `enough`, or of the cohort. RoundError for an
-    empty cohort.
+    """Open a round; `quorum` is the share that must report: of `enough`, or of the cohort.
+
+    RoundError for an empty cohort.
 
     max_staleness: how many rounds back an update may come from; late_count: whether such updates count
     towards enough and quorum.
@@ -100,8 +104,9 @@ def open_round(
 
 
 def judge(round: Round, number: int, client_id: str, sha256: str) -> Verdict:
-    """Say whether the round takes an update, or why not; an answer to a task counts once, whatever its client
-    sends again.
+    """Say whether the round takes an update, or why not.
+
+    An answer to a task counts once, whatever its client sends again.
     """
     if number < round.number - round.max_staleness:
         return Verdict(
@@ -168,8 +173,9 @@ def admit(round: Round, client_id: str) -> Round:
 
 
 def leave(round: Round, client_id: str) -> Round:
-    """Take a client that has not reported out of an open round. A round never needs more updates than it has
-    clients.
+    """Take a client that has not reported out of an open round.
+
+    A round never needs more updates than it has clients.
     """
     if client_id not in round.cohort or client_id in round.received:
         return round

@@ -1,4 +1,5 @@
 """What a simulated round can be measured by, beside what it needs: a look from above that no aggregator has.
+
 It changes no bit of a run.
 
 divergence: of each model's deltas (Reisser et al., arXiv:2107.06724, appendix D); clusters: of all clients

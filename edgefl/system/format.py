@@ -46,8 +46,9 @@ def ago(then: float | None, now: float) -> str:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Return the last `width` values as blocks of eight heights between their least and most; one of height
-    in the middle for equals.
+    """Return the last `width` values as blocks of eight heights between their least and most.
+
+    One of height in the middle for equals.
     """
     shown = list(values)[-width:] if width > 0 else []
     if not shown:

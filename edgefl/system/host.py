@@ -15,8 +15,9 @@ RSS_ROWS = re.compile(rb"\nVmHWM:\s*(\d+) kB\nVmRSS:\s*(\d+) kB\n")
 
 
 def read_text(path: Path) -> str:
-    """Return a small file of /proc or /sys without NUL and blanks around it; empty when it is missing or
-    cannot be read.
+    """Return a small file of /proc or /sys without NUL and blanks around it.
+
+    Empty when it is missing or cannot be read.
     """
     try:
         return path.read_bytes().decode("utf-8", "replace").strip("\0 \n\t")

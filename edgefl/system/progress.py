@@ -34,8 +34,9 @@ def progress_bar(done: int, total: int) -> str:
 
 
 class Telling:
-    """`telling(line)` tells a line; `telling.doing(text, done, total)` what is being done; a context, at
-    whose end nothing is left.
+    """`telling(line)` tells a line.
+
+    `telling.doing(text, done, total)` what is being done; a context, at whose end nothing is left.
 
     On a terminal the last line shows what is being done, a bar where there is a total, and for how long
     nothing was told.
@@ -83,8 +84,9 @@ class Telling:
             self._stream.flush()
 
     def doing(self, text: str, done: int = 0, total: int = 0) -> None:
-        """Say what is being done, and how much of it is done. Where it cannot be drawn again, a line every
-        two seconds at most.
+        """Say what is being done, and how much of it is done.
+
+        Where it cannot be drawn again, a line every two seconds at most.
         """
         self.at(text, done, total)
         now = time.monotonic()

@@ -10,8 +10,9 @@ from multiprocessing import active_children
 
 
 class Stopped(BaseException):
-    """Somebody asked this service to end, by which signal. Like KeyboardInterrupt, no `except Exception`
-    swallows it.
+    """Somebody asked this service to end, by which signal.
+
+    Like KeyboardInterrupt, no `except Exception` swallows it.
     """
 
     def __init__(self, number: int = signal.SIGTERM) -> None:
@@ -21,8 +22,9 @@ class Stopped(BaseException):
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Raise Stopped in the main thread at the first SIGTERM or SIGINT; later ones do not disturb the
-    farewell.
+    """Raise Stopped in the main thread at the first SIGTERM or SIGINT.
+
+    Later ones do not disturb the farewell.
     """
 
     def stop(number: int, frame: object) -> None:

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def quiet_stderr() -> Iterator[None]:
-    """Drop what this process writes to standard error meanwhile, C++ included; EDGEFL_DEBUG=1 lets it
-    through.
+    """Drop what this process writes to standard error meanwhile, C++ included.
+
+    EDGEFL_DEBUG=1 lets it through.
 
     Errors come as exceptions and are not touched.
     """

@@ -1,5 +1,6 @@
-"""What was published and not acknowledged yet, by packet number; used by the service's thread and the
-network's.
+"""What was published and not acknowledged yet, by packet number.
+
+Used by the service's thread and the network's.
 """
 
 import threading

@@ -16,8 +16,9 @@ KEYS_REMEDY = (
 
 
 class Turns:
-    """The brokers of a cluster, the present one last; the others follow in a random order, so that a whole
-    fleet does not move to one.
+    """The brokers of a cluster, the present one last.
+
+    The others follow in a random order, so that a whole fleet does not move to one.
     """
 
     def __init__(self, brokers: Sequence[Broker], present: Broker) -> None:

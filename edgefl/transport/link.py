@@ -34,8 +34,9 @@ KEEPALIVE_S = 20
 
 
 class Link:
-    """One MQTT connection that comes back by itself, to the same broker or another. Not for several threads,
-    save `on_network`'s replies.
+    """One MQTT connection that comes back by itself, to the same broker or another.
+
+    Not for several threads, save `on_network`'s replies.
 
     Of several brokers the first is taken that answers, in the order given; after a loss the others are tried
     in turn, in an order of this link's own, so that a whole fleet does not move to the same one. `url` is the
@@ -201,8 +202,9 @@ class Link:
         self._subscriptions.answered(mid, reasons)
 
     def subscribe(self, *filters: str, qos: int = 1, timeout_s: float = 60.0) -> None:
-        """Subscribe, now and after each reconnect, and wait for the broker's word on it. LinkError when it
-        does not come, or is no.
+        """Subscribe, now and after each reconnect, and wait for the broker's word on it.
+
+        LinkError when it does not come, or is no.
 
         A no that may pass is asked again within `timeout_s`, 0: do not wait; MQTT 3.1.1 does not tell it from
         one for good.
@@ -217,14 +219,16 @@ class Link:
                 self._client.unsubscribe(topic)
 
     def on_network(self, topic: str, reply: Callable[[Message], None]) -> None:
-        """Have one topic's messages answered at once on the network thread; `reply` may publish, and must not
-        wait.
+        """Have one topic's messages answered at once on the network thread.
+
+        `reply` may publish, and must not wait.
         """
         self._replies[topic] = reply
 
     def publish(self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False) -> None:
-        """Send a message, now or when the link is up again. LinkError for more than 255 KiB: the broker would
-        drop it.
+        """Send a message, now or when the link is up again.
+
+        LinkError for more than 255 KiB: the broker would drop it.
         """
         if len(payload) > MAX_PAYLOAD_BYTES:
             raise LinkError(
@@ -244,8 +248,9 @@ class Link:
         return len(self._acknowledgements)
 
     def wait_in_flight(self, below: int, timeout_s: float) -> bool:
-        """Wait until fewer than `below` messages are unacknowledged; return whether that came true in
-        time.
+        """Wait until fewer than `below` messages are unacknowledged.
+
+        Return whether that came true in time.
         """
         with self._acknowledgements.lock:
             return self._changed.wait_for(lambda: len(self._acknowledgements) < below, timeout_s)
@@ -282,8 +287,9 @@ class Link:
         return event
 
     def close(self, timeout_s: float = 5.0) -> bool:
-        """Wait for what is published but not acknowledged, then leave without a will. Returns whether all was
-        acknowledged.
+        """Wait for what is published but not acknowledged, then leave without a will.
+
+        Returns whether all was acknowledged.
         """
         self._closing = True
         deadline = time.monotonic() + timeout_s

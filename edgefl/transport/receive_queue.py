@@ -29,8 +29,9 @@ bounded by LIMIT.
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message from the broker. `oversize`: the bytes of a payload above the limit, which is then left
-    out.
+    """One message from the broker.
+
+    `oversize`: the bytes of a payload above the limit, which is then left out.
     """
 
     topic: str
@@ -42,6 +43,7 @@ class Message:
 @dataclass(frozen=True, slots=True)
 class Connected:
     """The link came up again: subscriptions are made, retained messages of one's own must be published again.
+
     `url`: where.
     """
 
@@ -49,8 +51,9 @@ class Connected:
 
 
 class Inbox:
-    """At most 20,000 events with at most 64 MiB of payload, in order; one thread takes them. What exceeds
-    that is dropped and counted.
+    """At most 20,000 events with at most 64 MiB of payload, in order; one thread takes them.
+
+    What exceeds that is dropped and counted.
 
     While more than its room waits, the network thread does not read, so that what a fleet sends at once stays
     with the broker. It reads on when nothing was taken for a quarter of a second: it may be an answer that
@@ -96,8 +99,9 @@ class Inbox:
         self._events.put((message, size))
 
     def may_read(self, is_sending: Callable[[], bool]) -> bool:
-        """Return whether more may be read, after a wait for room; False is to be asked again. The network's
-        thread alone may.
+        """Return whether more may be read, after a wait for room; False is to be asked again.
+
+        The network's thread alone may.
 
         `is_sending`: whether there is something to send, which must not wait for room; what comes to be so
         ends the wait (`wake`).

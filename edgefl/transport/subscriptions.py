@@ -17,8 +17,9 @@ MAX_REFUSED = 60
 
 
 class Reason(Protocol):
-    """A broker's answer as the MQTT client gives it; `value`: a reason code of MQTT 5, in 3.1.1 0x80 for any
-    refusal.
+    """A broker's answer as the MQTT client gives it.
+
+    `value`: a reason code of MQTT 5, in 3.1.1 0x80 for any refusal.
     """
 
     value: int
@@ -29,8 +30,9 @@ class Reason(Protocol):
 
 
 class Subscriptions:
-    """`filters`: QoS by topic filter, as it should be. `send` asks for some and returns the packet's number,
-    None when it cannot.
+    """`filters`: QoS by topic filter, as it should be.
+
+    `send` asks for some and returns the packet's number, None when it cannot.
 
     `present`: a number of the connection that is up, another one after each reconnect, 0 without one. The
     lock of `acknowledgements` guards all of it, and its `changed` is notified whenever an answer or a
@@ -52,8 +54,9 @@ class Subscriptions:
         self._refused = 0
 
     def add(self, url: str, new: dict[str, int], timeout_s: float) -> None:
-        """Subscribe and wait for the answer, if at all. A no that may pass is asked again; LinkError when it
-        stays, or none comes.
+        """Subscribe and wait for the answer, if at all.
+
+        A no that may pass is asked again; LinkError when it stays, or none comes.
         """
         self.filters.update(new)
         if not timeout_s:
@@ -88,8 +91,9 @@ class Subscriptions:
         return reason if reason is not None and reason.is_failure else None
 
     def answered(self, number: int, reasons: Sequence[Reason]) -> None:
-        """Note the broker's answer. LinkError when it takes back for good, or time and again, what it granted
-        before.
+        """Note the broker's answer.
+
+        LinkError when it takes back for good, or time and again, what it granted before.
         """
         refusal = next((reason for reason in reasons if reason.is_failure), None)
         with self._lock:

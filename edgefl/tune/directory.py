@@ -40,8 +40,9 @@ class Found:
 
 
 class TuneDirectory:
-    """Opens a new directory, or that of a search to go on with. ConfigError when it holds anything else or
-    another search.
+    """Opens a new directory, or that of a search to go on with.
+
+    ConfigError when it holds anything else or another search.
     """
 
     def __init__(self, path: Path, config: FederationConfig) -> None:

@@ -61,8 +61,9 @@ def _build(config: FederationConfig) -> Built:
 
 @contextmanager
 def plan_builder() -> Iterator[Callable[[FederationConfig], Built]]:
-    """Give a function from a configuration to a plan of its structure, the same one for all of it; see
-    `fitted`.
+    """Give a function from a configuration to a plan of its structure, the same one for all of it.
+
+    See `fitted`.
 
     It raises what `build_plan` raises, and EdgeflError when its process is killed.
     """

@@ -32,8 +32,9 @@ DIVERGED = "diverged"
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a trial ended: its score at its last look, after `step` of the stage's steps. A trial that diverged
-    has the score 0.
+    """How a trial ended: its score at its last look, after `step` of the stage's steps.
+
+    A trial that diverged has the score 0.
     """
 
     trial: int
@@ -99,8 +100,9 @@ def search(
     asha: bool,
     tell: Callable[[], None],
 ) -> tuple[Outcome, ...]:
-    """Run the candidates' trials, `processes` at a time, in the Ray that is connected; `tell` is called as
-    each one ends.
+    """Run the candidates' trials, `processes` at a time, in the Ray that is connected.
+
+    `tell` is called as each one ends.
 
     Raises EdgeflError when a trial fails in another way than by a loss that is no number.
     """

@@ -81,8 +81,9 @@ def with_options(config: FederationConfig, options: Options) -> FederationConfig
 
 
 def cluster_space(config: FederationConfig) -> Space:
-    """Return what a cluster model may be: rate, decay, epochs; the sizes of the paper's network where it is
-    that one.
+    """Return what a cluster model may be: rate, decay, epochs.
+
+    The sizes of the paper's network where it is that one.
     """
     sizes = _sizes("model.", (16, 32, 64, 128), (128, 256, 512, 1024)) if config.model.name == AEM_CNN else {}
     rates = {"learning_rate": Range(1e-3, 1e-1, log=True), "weight_decay": Range(1e-5, 1e-2, log=True)}
@@ -90,8 +91,9 @@ def cluster_space(config: FederationConfig) -> Space:
 
 
 def local_space(config: FederationConfig) -> Space:
-    """Return what a local model may be: rate and decay of AdamW; sizes where [algorithm] local_model is the
-    paper's network.
+    """Return what a local model may be: rate and decay of AdamW.
+
+    Sizes where [algorithm] local_model is the paper's network.
     """
     sizes = (
         _sizes("local_options.", (8, 16, 32, 64, 128, 256), (32, 64, 128, 256))
@@ -106,8 +108,9 @@ def local_space(config: FederationConfig) -> Space:
 
 
 def gate_space(config: FederationConfig) -> Space:
-    """Return what a gate may be: rate and decay of AdamW; sizes where [algorithm] gate is the paper's
-    network.
+    """Return what a gate may be: rate and decay of AdamW.
+
+    Sizes where [algorithm] gate is the paper's network.
     """
     sizes = (
         _sizes("gate_options.", (4, 8, 12, 16), (4, 8, 16, 32))

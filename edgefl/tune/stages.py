@@ -18,8 +18,9 @@ from edgefl.tune.space import Space, cluster_space, exploration_space, gate_spac
 
 @dataclass(frozen=True)
 class Stage:
-    """`setting` makes of the configuration what a trial plays; `metric` is the clients' figure whose mean is
-    the score.
+    """`setting` makes of the configuration what a trial plays.
+
+    `metric` is the clients' figure whose mean is the score.
 
     federates: a trial plays the rounds, else it only personalizes. experts: it begins with cluster models
     that were trained once. by_round: its score is taken after rounds, else after clients.
@@ -68,8 +69,9 @@ def _exploration(config: FederationConfig) -> FederationConfig:
 
 
 def experts_setting(config: FederationConfig) -> FederationConfig:
-    """Return what trains the cluster models that the trials of the gate share; its personalization is of no
-    use and short.
+    """Return what trains the cluster models that the trials of the gate share.
+
+    Its personalization is of no use and short.
     """
     return with_options(config, {"baselines": False, "local_epochs": 1, "gate_epochs": 1})
 
@@ -108,8 +110,9 @@ STAGES = (
 
 
 def chosen(text: str) -> tuple[Stage, ...]:
-    """Return the stages of `all` or of numbers such as `1,2`, in their order; ConfigError for what is no
-    stage.
+    """Return the stages of `all` or of numbers such as `1,2`, in their order.
+
+    ConfigError for what is no stage.
     """
     if text == "all":
         return STAGES

@@ -1,5 +1,6 @@
-"""A whole search: stage by stage, each with what the former found; a stage that is done is not searched
-again.
+"""A whole search: stage by stage, each with what the former found.
+
+A stage that is done is not searched again.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,8 +41,9 @@ def tune_federation(
     asha: bool = True,
     tell: Tell = lambda text: None,
 ) -> tuple[list[Found], Path]:
-    """Search the stages with `samples` trials each; return what each stage found, and the path of the best
-    configuration.
+    """Search the stages with `samples` trials each.
+
+    Return what each stage found, and the path of the best configuration.
 
     The first trial of a stage is the configuration as it is, so that the best is never worse on the samples
     that are held back. Raises ConfigError for another algorithm than AEM or a directory of another search,

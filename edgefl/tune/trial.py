@@ -56,8 +56,9 @@ def looks(steps: int) -> tuple[int, ...]:
 
 
 def run_trial(trial: Trial, report: Report) -> None:
-    """Play a trial; `report(step, score)` is called at each look with the mean accuracy over the clients so
-    far.
+    """Play a trial.
+
+    `report(step, score)` is called at each look with the mean accuracy over the clients so far.
 
     Raises DataError when a loss is no number.
     """

@@ -25,8 +25,9 @@ def iid_setting(partition: PartitionConfig, num_classes: int) -> PartitionConfig
 
 
 def held_back(allotment: Allotment, client_id: str, share: float, seed: int) -> Allotment:
-    """Return an allotment whose test part is a share of the training samples, at least one; the rest is left
-    to train on.
+    """Return an allotment whose test part is a share of the training samples, at least one.
+
+    The rest is left to train on.
 
     Its test indices are into the training part. DataError for a client with fewer than two samples.
     """
@@ -52,8 +53,9 @@ def held_back(allotment: Allotment, client_id: str, share: float, seed: int) -> 
 def validation_shards(
     dataset: Dataset, allotments: Mapping[str, Allotment], seed: int, share: float = SHARE
 ) -> ResidentShards:
-    """Return shards whose held-out split is taken from the training samples; the data set's own test part is
-    not in them.
+    """Return shards whose held-out split is taken from the training samples.
+
+    The data set's own test part is not in them.
     """
     trained = replace(dataset, x_test=dataset.x_train, y_test=dataset.y_train, group_test=dataset.group_train)
     return ResidentShards(

@@ -111,8 +111,9 @@ class Assembler:
         return not self._lacking
 
     def blob(self) -> bytes:
-        """Return the whole blob; WireError when its sha256 is another, and then every chunk is lacking
-        again.
+        """Return the whole blob.
+
+        WireError when its sha256 is another, and then every chunk is lacking again.
         """
         content = b"".join(self._chunks)
         received = hashlib.sha256(content).hexdigest()

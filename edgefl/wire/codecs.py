@@ -94,8 +94,9 @@ def pack(codec: str, array: Array) -> Parts:
 
 
 def unpack(codec: str, parts: Parts, shape: tuple[int, ...], origin: str) -> Array:
-    """Return the float32 array; WireError for parts that no `pack` makes. `origin` says in errors who sent
-    them.
+    """Return the float32 array; WireError for parts that no `pack` makes.
+
+    `origin` says in errors who sent them.
     """
     if codec == "fp32":
         return np.asarray(parts[""], np.float32)

@@ -183,8 +183,9 @@ def encode_agreed(lists: bytes, agreed: Sequence[Agreed]) -> bytes:
 
 
 def decode_agreed(blob: bytes) -> tuple[bytes, tuple[Agreed, ...]]:
-    """Read the blob of `agree` and the lines; WireError for other bytes, for an id twice, and for lines that
-    are not sorted by id.
+    """Read the blob of `agree` and the lines.
+
+    WireError for other bytes, for an id twice, and for lines that are not sorted by id.
     """
     parts = blob.split(b"\n")
     found = tuple(decode_json(Agreed, line) for line in parts[2 : MOST_CLIENTS + 3])
@@ -215,8 +216,9 @@ def encode_complaint(ids: Sequence[str]) -> bytes:
 
 
 def decode_complaint(blob: bytes) -> tuple[str, ...]:
-    """Read an answer to `mask`: the clients that it accuses, empty for masked words. WireError for bytes that
-    are neither.
+    """Read an answer to `mask`: the clients that it accuses, empty for masked words.
+
+    WireError for bytes that are neither.
     """
     return decode_ids(blob.removesuffix(b"\n")) if len(blob) % 8 else ()
 

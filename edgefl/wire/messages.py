@@ -28,8 +28,9 @@ Outcome = Literal["ok", "wait", "missing", "rejected"]
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Retained on `state`: where the federation stands. `phase`: joining, an algorithm's phase, done or
-    stopped.
+    """Retained on `state`: where the federation stands.
+
+    `phase`: joining, an algorithm's phase, done or stopped.
 
     `session` names one start of the federation: what a device kept of another session is not continued.
     settings: numbers of the configuration, for programs that watch; a reader ignores the names that it does
@@ -54,8 +55,9 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Retained on `device/{id}/status`; the last will is the same with `online` false. `born`: seconds since
-    1970.
+    """Retained on `device/{id}/status`; the last will is the same with `online` false.
+
+    `born`: seconds since 1970.
 
     `paused`: why the device takes up no task now (operator, busy, on battery, outside 22:00-06:00), empty
     when it does. It begins with `REFUSES` when the device refuses what this federation asks for.
@@ -166,8 +168,9 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The answer to an update. `outcome`: ok, wait (for an upload slot), missing (send these ranges),
-    rejected (why).
+    """The answer to an update.
+
+    `outcome`: ok, wait (for an upload slot), missing (send these ranges), rejected (why).
     """
 
     round: int
@@ -182,8 +185,9 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """A device lacks these chunks of a blob, as half-open ranges; none given means manifest and all
-    chunks.
+    """A device lacks these chunks of a blob, as half-open ranges.
+
+    None given means manifest and all chunks.
     """
 
     sha256: str
@@ -193,8 +197,9 @@ class Want:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a round gave: `loss` and `accuracy` over the updates that report them, else null; traffic in
-    payload bytes.
+    """What a round gave: `loss` and `accuracy` over the updates that report them, else null.
+
+    Traffic in payload bytes.
 
     metrics: further figures of the round by name.
     """

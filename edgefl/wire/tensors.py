@@ -1,5 +1,6 @@
-"""Weights <-> safetensors bytes. The same weights give the same bytes; foreign bytes are checked before
-memory is taken.
+"""Weights <-> safetensors bytes.
+
+The same weights give the same bytes; foreign bytes are checked before memory is taken.
 
 A safetensors file is: u64 header size, JSON header (name -> dtype, shape, data_offsets), the tensors' bytes.
 """
@@ -165,8 +166,9 @@ def _some(names: list[str]) -> str:
 
 
 def encode_models(models: Mapping[str, Weights], codec: str = "fp32") -> bytes:
-    """Return several named models as one blob, tensors named `{model}/{weight}`; WireError for a model name
-    with a slash.
+    """Return several named models as one blob, tensors named `{model}/{weight}`.
+
+    WireError for a model name with a slash.
     """
     for name in models:
         if not name or "/" in name:
@@ -205,8 +207,9 @@ def model_specs(models: Mapping[str, tuple[TensorSpec, ...]], codec: str = "fp32
 
 
 def models_limit(models: Mapping[str, tuple[TensorSpec, ...]], codec: str) -> int:
-    """Return the largest size in bytes that `encode_models` gives of these; deflating may add a thousandth to
-    what it cannot shorten.
+    """Return the largest size in bytes that `encode_models` gives of these.
+
+    Deflating may add a thousandth to what it cannot shorten.
     """
     limit = size_limit(model_specs(models, codec))
     return limit if codec == rounding(codec) else limit + limit // 1000 + 64

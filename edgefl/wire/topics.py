@@ -85,8 +85,9 @@ def check_federation(name: str) -> str:
 
 @dataclass(frozen=True)
 class Topics:
-    """The topics of one federation; `+` may stand for a client id, a sha256 or a federation in a
-    subscription.
+    """The topics of one federation.
+
+    `+` may stand for a client id, a sha256 or a federation in a subscription.
     """
 
     federation: str

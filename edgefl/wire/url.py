@@ -1,5 +1,6 @@
-"""Where brokers listen: `mqtt://[user:password@]host[:1883]`, or `mqtts://` with port 8883; several of a
-cluster, with commas between.
+"""Where brokers listen: `mqtt://[user:password@]host[:1883]`, or `mqtts://` with port 8883.
+
+Several of a cluster, with commas between.
 
 MQTT 3.1.1 is spoken unless a url ends in `?protocol=5`. It is part of the url, and no option or scheme of its
 own, since it is a property of the broker: it then goes wherever a url goes (command line, `[broker]` table,
@@ -18,8 +19,9 @@ PROTOCOLS = {"": 4, "protocol=3.1.1": 4, "protocol=5": 5}
 
 @dataclass(frozen=True)
 class Broker:
-    """Where a broker listens and how to log in. `protocol`: 4 is MQTT 3.1.1, 5 is 5; `shown`: the url without
-    its password.
+    """Where a broker listens and how to log in.
+
+    `protocol`: 4 is MQTT 3.1.1, 5 is 5; `shown`: the url without its password.
     """
 
     host: str
@@ -32,8 +34,9 @@ class Broker:
 
 
 def parse_urls(urls: str) -> tuple[Broker, ...]:
-    """Read one url or several, `mqtt://a:1883,mqtt://b:1883`; LinkError for anything else, or when they do
-    not speak alike.
+    """Read one url or several, `mqtt://a:1883,mqtt://b:1883`.
+
+    LinkError for anything else, or when they do not speak alike.
     """
     found = tuple(parse_url(url) for url in BETWEEN.split(urls))
     if len({(broker.tls, broker.protocol) for broker in found}) > 1:
@@ -45,8 +48,9 @@ def parse_urls(urls: str) -> tuple[Broker, ...]:
 
 
 def parse_url(url: str) -> Broker:
-    """Read `mqtt://[user:password@]host[:1883][?protocol=5]` or `mqtts://...[:8883]`; LinkError for anything
-    else.
+    """Read `mqtt://[user:password@]host[:1883][?protocol=5]` or `mqtts://...[:8883]`.
+
+    LinkError for anything else.
     """
     example = (
         "expected mqtt://HOST:PORT or mqtts://USER:PASSWORD@HOST:PORT, and ?protocol=5 after it for MQTT 5"

@@ -25,8 +25,9 @@ class State:
 
 
 def state_topic(federation: str) -> str:
-    """Return the topic on which a version 1 aggregator publishes its retained state; `+` stands for any
-    federation.
+    """Return the topic on which a version 1 aggregator publishes its retained state.
+
+    `+` stands for any federation.
     """
     return f"{PREFIX}/{federation}/state"
 

@@ -138,8 +138,9 @@ def read_certificate(blob: bytes) -> dict[str, Any]:
 
 
 def quantization_of(note: bytes) -> dict[str, Any]:
-    """Return how the model was quantized and what it mixes, of a report.json; ExportError when that is
-    damaged.
+    """Return how the model was quantized and what it mixes, of a report.json.
+
+    ExportError when that is damaged.
     """
     try:
         found = parse_json(note)

@@ -55,8 +55,9 @@ class Accuracies:
 
 
 def choose(shard: Shard, count: int, seed: int) -> tuple[Array, Labels]:
-    """Return up to `count` held-out samples and their labels in their order; training samples where nothing
-    is held out.
+    """Return up to `count` held-out samples and their labels in their order.
+
+    Training samples where nothing is held out.
     """
     x, y = (shard.x_test, shard.y_test) if len(shard.y_test) else (shard.x_train, shard.y_train)
     picked = np.sort(rng_for(seed, 0, "golden").permutation(len(y))[:count])

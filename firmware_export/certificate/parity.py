@@ -1,5 +1,6 @@
-"""The same bytes everywhere: golden outputs against the C on this computer and under QEMU on each core. One
-differing byte fails.
+"""The same bytes everywhere: golden outputs against the C on this computer and under QEMU on each core.
+
+One differing byte fails.
 """
 
 import hashlib
@@ -43,8 +44,9 @@ class Place:
 def run_everywhere(
     model: Mapping[str, str], golden: Golden, targets: Sequence[Target], wanted: str
 ) -> tuple[Place, ...]:
-    """Run the C of `model` on each target and compare. `wanted` is the target that the export is for: there,
-    a model too large is an error.
+    """Run the C of `model` on each target and compare.
+
+    `wanted` is the target that the export is for: there, a model too large is an error.
 
     Raises ExportError that names the place, the first sample and both outputs when a byte differs.
     """

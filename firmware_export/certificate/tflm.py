@@ -91,8 +91,9 @@ inline const ModelResolver& model_resolver() {{
 
 
 def tflm_files(model: bytes, graph: OperatorGraph, arena: int, version: str) -> dict[str, str]:
-    """Return model_data.h, model_data.c and model_ops.h. ExportError for an operator that TensorFlow Lite
-    Micro does not have.
+    """Return model_data.h, model_data.c and model_ops.h.
+
+    ExportError for an operator that TensorFlow Lite Micro does not have.
     """
     return {
         "model_data.h": DATA_H,

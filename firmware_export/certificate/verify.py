@@ -99,8 +99,9 @@ def profile_bundle(out: Path, target: str | None) -> tuple[str, tuple[LayerCost,
 
 
 def check_files(out: Path, digests: Mapping[str, str]) -> dict[str, bytes]:
-    """Return the files' contents by name. ExportError names the first that is missing or has another
-    digest.
+    """Return the files' contents by name.
+
+    ExportError names the first that is missing or has another digest.
     """
     for name in (MODEL, MODEL_FLOAT, GOLDEN, NOTE):
         if name not in digests:

@@ -29,8 +29,9 @@ WITHOUT = f"sizes and instructions: there is no {NAME}; make one with `edgefl ex
 
 
 def verify_report(folder: Path, source: DataSource | None = None) -> Verified:
-    """Check model.tflite and report.json; `source`: samples, else those of DIR/devices/ID beside
-    DIR/clients/ID.
+    """Check model.tflite and report.json.
+
+    `source`: samples, else those of DIR/devices/ID beside DIR/clients/ID.
 
     ExportError names the file or figure that does not hold.
     """

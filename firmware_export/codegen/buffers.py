@@ -1,5 +1,6 @@
-"""Where activations lie in RAM: each lives from the layer that makes it to the last that reads it; what does
-not overlap shares bytes.
+"""Where activations lie in RAM: each lives from the layer that makes it to the last that reads it.
+
+What does not overlap shares bytes.
 
 An output takes its input's place where the layer reads each value before it writes it and nobody reads that
 input later.

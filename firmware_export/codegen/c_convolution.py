@@ -37,8 +37,9 @@ TOGETHER = 4
 def channel_fields(
     network: QuantizedModel, operator: Operator, name: str, weights: Any, *, folded: bool
 ) -> tuple[Field, ...]:
-    """Return range, bias, multiplier and shift. weights: int8[channels, ...] in that order. Raises
-    ExportError for what cannot be.
+    """Return range, bias, multiplier and shift. weights: int8[channels, ...] in that order.
+
+    Raises ExportError for what cannot be.
     """
     source, kernel = (network.tensor(i) for i in operator.inputs[:2])
     output = network.tensor(operator.outputs[0])

@@ -1,5 +1,6 @@
-"""Dense layers. A large kernel of few values is stored as the values and three or four bits a weight, which
-are its index.
+"""Dense layers.
+
+A large kernel of few values is stored as the values and three or four bits a weight, which are its index.
 """
 
 import numpy as np

@@ -105,8 +105,9 @@ def pool(network: QuantizedModel, operator: Operator, name: str) -> list[Layer]:
 def loops(
     network: QuantizedModel, operator: Operator, shapes: Sequence[tuple[int, ...]]
 ) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Return count and steps of four loops over two broadcast shapes; neighbouring axes that step alike are
-    one loop.
+    """Return count and steps of four loops over two broadcast shapes.
+
+    Neighbouring axes that step alike are one loop.
     """
     out = np.broadcast_shapes(*shapes)
     steps = []

@@ -118,8 +118,9 @@ def copy_layer(
     inward: Layout,
     outward: Layout,
 ) -> Layer:
-    """Return a copy of inward's elements of the source to outward's of the output; neighbouring axes that
-    step alike are one loop.
+    """Return a copy of inward's elements of the source to outward's of the output.
+
+    Neighbouring axes that step alike are one loop.
     """
     merged: list[tuple[int, int, int]] = []
     for count, step_in, step_out in zip(inward[1], inward[2], outward[2], strict=True):

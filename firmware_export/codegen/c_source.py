@@ -63,8 +63,9 @@ class CSource:
 
 
 def generate(model: bytes, *, threshold: float = 0.0) -> CSource:
-    """Return the C of a model. An expert runs where its gate value is above zero and at least `threshold`,
-    which is below 1 / experts.
+    """Return the C of a model.
+
+    An expert runs where its gate value is above zero and at least `threshold`, which is below 1 / experts.
 
     Raises ExportError for a model that cannot be read or holds what has no kernel, naming operator and layer,
     and for the threshold.

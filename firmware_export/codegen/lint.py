@@ -1,5 +1,6 @@
-"""What a microcontroller cannot run: operator, layer, remedy. An empty result means that `generate` takes the
-network.
+"""What a microcontroller cannot run: operator, layer, remedy.
+
+An empty result means that `generate` takes the network.
 """
 
 from dataclasses import dataclass

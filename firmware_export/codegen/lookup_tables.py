@@ -19,8 +19,9 @@ def _clamped(value: int) -> int:
 
 
 def _fixed(function: str, source: Tensor, bits: int, zero: int) -> list[int]:
-    """logistic and tanh: the input as Q4.27, the result rounded to `bits` fractional bits; outside of +-16
-    the extremes.
+    """logistic and tanh: the input as Q4.27, the result rounded to `bits` fractional bits.
+
+    Outside of +-16 the extremes.
     """
     fraction, shift = math.frexp(float(source.scale[0]) * (1 << 27))
     multiplier = math.floor(fraction * (1 << 31) + 0.5)
@@ -71,8 +72,9 @@ def _rescaled(source: Tensor, output: Tensor, low: int, high: int) -> list[int]:
 
 
 def table_of(network: QuantizedModel, operator: Operator) -> list[int]:
-    """Return what the operator gives for each int8. Raises ExportError for parameters that the interpreter
-    refuses too.
+    """Return what the operator gives for each int8.
+
+    Raises ExportError for parameters that the interpreter refuses too.
     """
     source = network.tensor(operator.inputs[0])
     output = network.tensor(operator.outputs[0])

@@ -101,8 +101,9 @@ def _leaves(network: QuantizedModel, maker: dict[int, int]) -> list[int]:
 def _split(
     network: QuantizedModel, maker: dict[int, int], leaves: list[int]
 ) -> tuple[list[int], list[int], list[int]]:
-    """Return gate values, expert outputs, products. Without a gate value at every summand there is no
-    gate.
+    """Return gate values, expert outputs, products.
+
+    Without a gate value at every summand there is no gate.
     """
     gate = []
     experts = []

@@ -83,8 +83,9 @@ class Updates:
 
 
 def field_files(project: Mapping[str, str], target: Target, updates: Updates | None) -> dict[str, str]:
-    """Return the project's files that the field program adds or changes; none for a model without a gate that
-    trusts no key.
+    """Return the project's files that the field program adds or changes.
+
+    None for a model without a gate that trusts no key.
     """
     gate = "#define MODEL_EXPERTS" in project["model/model.h"]
     if not gate and updates is None:

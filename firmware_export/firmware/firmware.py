@@ -75,8 +75,9 @@ def not_runnable(target: Target) -> str:
 
 
 def build(model: Mapping[str, str], target: Target, work: Path, *, profile: bool = False) -> Built:
-    """Write the project of `target` into the directory `work` and compile it there. Raises ExportError when
-    the compiler refuses it.
+    """Write the project of `target` into the directory `work` and compile it there.
+
+    Raises ExportError when the compiler refuses it.
     """
     for name, text in project_files(model, target).items():
         if not name.startswith("ports/"):
@@ -131,8 +132,9 @@ def build(model: Mapping[str, str], target: Target, work: Path, *, profile: bool
 
 
 def run_built(built: Built, inputs: Any, work: Path, deadline_s: float = DEADLINE_S) -> Ran:
-    """Run the program on inputs int8[n, ...] in the directory `work`. Raises ExportError when it stops early
-    or passes the deadline.
+    """Run the program on inputs int8[n, ...] in the directory `work`.
+
+    Raises ExportError when it stops early or passes the deadline.
     """
     (work / "samples.bin").write_bytes(np.ascontiguousarray(inputs, np.int8).tobytes())
     target = built.target

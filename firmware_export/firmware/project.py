@@ -1,5 +1,6 @@
-"""A firmware project: the model's C, a program that runs it on samples, CMake files for one target. From
-`templates/project`.
+"""A firmware project: the model's C, a program that runs it on samples, CMake files for one target.
+
+From `templates/project`.
 """
 
 import re
@@ -17,9 +18,9 @@ BARE = ("semihosting.c", "startup.c")
 
 
 def project_files(model: Mapping[str, str], target: Target, updates: Updates | None = None) -> dict[str, str]:
-    """Return the project's text files by path, without samples.bin. `model`: model.h, model.c,
-    model_weights.c.
-    `updates`: what firmware that takes updates needs.
+    """Return the project's text files by path, without samples.bin.
+
+    `model`: model.h, model.c, model_weights.c. `updates`: what firmware that takes updates needs.
 
     The same model and target give the same text.
     """

@@ -1,5 +1,6 @@
-"""The certificate as one page: no script, no font, no file besides it; light and dark as the reader's system
-says.
+"""The certificate as one page: no script, no font, no file besides it.
+
+Light and dark as the reader's system says.
 """
 
 from collections.abc import Mapping, Sequence
@@ -59,8 +60,9 @@ def _bytes(size: int) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Row], numbers: Sequence[int], bar: int = -1) -> str:
-    """Return a table; columns in `numbers` stand right, column `bar` holds a share from 0 to 1 that is
-    drawn.
+    """Return a table.
+
+    Columns in `numbers` stand right, column `bar` holds a share from 0 to 1 that is drawn.
     """
 
     def cell(index: int, text: str) -> str:

@@ -28,9 +28,10 @@ CERTAIN = 3.09
 
 @dataclass(frozen=True)
 class Usage:
-    """Counters of a gate: `chosen` int[k], how often each expert had the largest value; `shares` float[k],
-    mean values; `entropy_bits` of the shares, mean over inferences; `ties`: inferences with several largest
-    values.
+    """Counters of a gate: `chosen` int[k], how often each expert had the largest value.
+
+    `shares` float[k], mean values; `entropy_bits` of the shares, mean over inferences; `ties`: inferences
+    with several largest values.
     """
 
     inferences: int
@@ -42,8 +43,9 @@ class Usage:
 
 @dataclass(frozen=True)
 class Drift:
-    """`psi`: the index; `noise`: what it reaches by chance once in a thousand; `drifted`: above both that and
-    .25.
+    """`psi`: the index.
+
+    `noise`: what it reaches by chance once in a thousand; `drifted`: above both that and .25.
     """
 
     psi: float
@@ -86,8 +88,9 @@ def read_counters(content: bytes) -> Usage:
 
 
 def compare(now: Usage, before: Usage) -> Drift:
-    """Return how far the experts' use has moved. Raises ExportError when one of them counted nothing, or
-    other experts.
+    """Return how far the experts' use has moved.
+
+    Raises ExportError when one of them counted nothing, or other experts.
     """
     if len(now.chosen) != len(before.chosen):
         raise ExportError(

@@ -13,8 +13,9 @@ from firmware_export.tflite.quantized_model import read_quantized_model
 
 
 def gate_use(folder: Path) -> Usage:
-    """Return the use over golden.npz. Raises ExportError where there are no such samples, or the model has no
-    gate.
+    """Return the use over golden.npz.
+
+    Raises ExportError where there are no such samples, or the model has no gate.
     """
     try:
         model = (folder / "model.tflite").read_bytes()

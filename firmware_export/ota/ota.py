@@ -56,8 +56,10 @@ class Parts:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What an update says of itself. `device`: digest of the device's id, or ALL_DEVICES. `entries`: for each
-    part its bytes, whether they are carried, and their SHA-256.
+    """What an update says of itself.
+
+    `device`: digest of the device's id, or ALL_DEVICES. `entries`: for each part its bytes, whether they are
+    carried, and their SHA-256.
     """
 
     counter: int
@@ -86,8 +88,9 @@ class Manifest:
 
 
 def device_digest(device: str) -> bytes:
-    """Return the 32 bytes that stand for a device's id in an update and in its firmware; ALL_DEVICES
-    for "".
+    """Return the 32 bytes that stand for a device's id in an update and in its firmware.
+
+    ALL_DEVICES for "".
     """
     return hashlib.sha256(device.encode()).digest() if device else ALL_DEVICES
 
@@ -153,8 +156,9 @@ def make_update(
 
 
 def read_update(update: bytes) -> Manifest:
-    """Return an update's manifest; its signature is not checked. Raises ExportError for what is no update, or
-    not a whole one.
+    """Return an update's manifest; its signature is not checked.
+
+    Raises ExportError for what is no update, or not a whole one.
     """
     if len(update) < HEAD.size or update[:4] != MARK:
         raise ExportError(

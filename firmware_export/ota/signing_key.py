@@ -14,8 +14,9 @@ PUBLIC = ".pub"
 
 
 def make_key(path: Path) -> Path:
-    """Write a new key (mode 0600) and its public half beside it, and return the latter's path. ExportError
-    where one lies already.
+    """Write a new key (mode 0600) and its public half beside it, and return the latter's path.
+
+    ExportError where one lies already.
     """
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -35,8 +36,9 @@ def make_key(path: Path) -> Path:
 
 
 def read_signer(path: Path) -> Callable[[bytes], bytes]:
-    """Return what signs with the key of this file: message -> signature[64]. ExportError when it holds
-    none.
+    """Return what signs with the key of this file: message -> signature[64].
+
+    ExportError when it holds none.
     """
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 

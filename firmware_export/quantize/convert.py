@@ -1,5 +1,6 @@
-"""TensorFlow's converter: a flat tf-keras clone of the mixture -> int8 .tflite, with calibration samples. The
-peer of the device route.
+"""TensorFlow's converter: a flat tf-keras clone of the mixture -> int8 .tflite, with calibration samples.
+
+The peer of the device route.
 """
 
 from collections.abc import Iterator

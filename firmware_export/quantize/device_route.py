@@ -1,5 +1,6 @@
-"""The device route: ai-edge-quantizer with ranges of its own, without TensorFlow. Recipes say how ranges are
-chosen.
+"""The device route: ai-edge-quantizer with ranges of its own, without TensorFlow.
+
+Recipes say how ranges are chosen.
 """
 
 import warnings

@@ -15,8 +15,9 @@ from edgefl.types import Mixture, Shard
 
 @dataclass(frozen=True)
 class DeviceState:
-    """All that an export needs; `seed` decides which samples are held out; has_digests: whether digests
-    covered plan and mixture.
+    """All that an export needs.
+
+    `seed` decides which samples are held out; has_digests: whether digests covered plan and mixture.
     """
 
     plan: Plan
@@ -38,8 +39,9 @@ class DeviceState:
 
 
 def read_state(directory: Path, data: DataSource | None = None) -> DeviceState:
-    """Read a state directory; `data` replaces its data's source. StateError names the file that is missing or
-    damaged.
+    """Read a state directory; `data` replaces its data's source.
+
+    StateError names the file that is missing or damaged.
 
     Code that a file names is not run: a device whose data come from a function needs `data`.
     """

@@ -33,8 +33,9 @@ def warnings_of(answers: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One recipe, what it used, and what it gave; agreement is the share of samples with the float model's
-    answer.
+    """One recipe, what it used, and what it gave.
+
+    Agreement is the share of samples with the float model's answer.
     """
 
     recipe: str
@@ -45,8 +46,9 @@ class Attempt:
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What was exported and what was measured. `within_one_point` False: every remedy was tried and this is
-    the best.
+    """What was exported and what was measured.
+
+    `within_one_point` False: every remedy was tried and this is the best.
 
     route: device or tensorflow; activation_bits: 8 or 16; mixing: what the graph mixes (`mixing_of`);
     deflated_bytes: of the model when zlib packs it, which is where pruned and clustered weights show;

@@ -76,8 +76,9 @@ def _optimization() -> Any:
 
 
 def tuned_float(model: bytes, x: Array, y: Labels, tuning: Tuning, seed: int = 1) -> bytes:
-    """Return the float .tflite with pruned and clustered kernels; the same bytes when neither is asked
-    for.
+    """Return the float .tflite with pruned and clustered kernels.
+
+    The same bytes when neither is asked for.
     """
     optimization = _optimization()
     keras = tf_keras()

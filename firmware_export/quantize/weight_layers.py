@@ -49,8 +49,9 @@ def weighted(model: bytes) -> tuple[Weighted, ...]:
 def kernel_ranges(
     layers: tuple[Weighted, ...], found: Mapping[str, Any], per_channel: bool, bits: int
 ) -> dict[str, dict[str, Array]]:
-    """Return the ranges of the kernels that are too small for their biases, in the quantizer's form; of the
-    others none.
+    """Return the ranges of the kernels that are too small for their biases, in the quantizer's form.
+
+    Of the others none.
 
     found: the activations' ranges (`ranges`), each with zero in it; bits: of activations; those of 16 have
     zero in their middle.

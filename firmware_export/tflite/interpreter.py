@@ -20,8 +20,9 @@ MICRO = "tflite-micro"
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model ready to run. `invoke` takes one sample with its batch axis in the model's own type and returns
-    the output's row.
+    """A model ready to run.
+
+    `invoke` takes one sample with its batch axis in the model's own type and returns the output's row.
     """
 
     invoke: Callable[[Any], Any]
@@ -33,8 +34,9 @@ class Loaded:
 
 
 def load(model: bytes, runtime: str = "auto", *, reference: bool = False, threads: int = 1) -> Loaded:
-    """Load a model of one input and one output. Raises PlanError or ExportError when it or the runtime is not
-    usable.
+    """Load a model of one input and one output.
+
+    Raises PlanError or ExportError when it or the runtime is not usable.
     """
     with quiet_stderr():  # the runtime tells of its delegate
         return _load_micro(model) if runtime == MICRO else _load(model, runtime, reference, threads)
@@ -110,8 +112,9 @@ def _load_micro(model: bytes) -> Loaded:
 
 
 def quantize_input(loaded: Loaded, x: Array) -> Any:
-    """Return samples in the model's own type: int8[n, *shape] or float32[n, *shape]. Raises ExportError for
-    another shape.
+    """Return samples in the model's own type: int8[n, *shape] or float32[n, *shape].
+
+    Raises ExportError for another shape.
     """
     if tuple(x.shape[1:]) != loaded.shape[1:]:
         raise ExportError(

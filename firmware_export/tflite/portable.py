@@ -71,8 +71,9 @@ def _set_versions(root: Any, subgraphs: Sequence[Subgraph]) -> None:
 
 
 def _complete_reshapes(root: Any, subgraphs: Sequence[Subgraph]) -> None:
-    """Give each RESHAPE the options that name its new shape; the converter leaves them out where a tensor
-    holds the shape.
+    """Give each RESHAPE the options that name its new shape.
+
+    The converter leaves them out where a tensor holds the shape.
     """
     for graph, subgraph in zip(root.subgraphs, subgraphs, strict=True):
         for packed, operator in zip(graph.operators, subgraph.operators, strict=True):

@@ -29,8 +29,9 @@ def safe_name(name: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class QuantizedModel:
-    """The subgraph of an int8 model. Each operator's inputs are made before it runs. Names are safe to
-    print.
+    """The subgraph of an int8 model.
+
+    Each operator's inputs are made before it runs. Names are safe to print.
     """
 
     tensors: tuple[Tensor, ...]

@@ -1,5 +1,6 @@
-"""The aggregator's blobs and what of them is wanted. Chunks that several devices want go out once: all who
-lack them listen.
+"""The aggregator's blobs and what of them is wanted.
+
+Chunks that several devices want go out once: all who lack them listen.
 """
 
 import time
@@ -93,8 +94,9 @@ class BlobServer:
         self._silent.setdefault(sha256, set()).add(client_id)
 
     def want(self, want: Want, now: float, client_id: str = "") -> bool:
-        """Note what a device lacks; False for a blob that is not held any more. WireError for ranges outside
-        the blob.
+        """Note what a device lacks; False for a blob that is not held any more.
+
+        WireError for ranges outside the blob.
         """
         if want.sha256 not in self._blobs:
             return False
@@ -106,8 +108,9 @@ class BlobServer:
         return True
 
     def next_chunk(self, now: float) -> tuple[str, int, bytes] | None:
-        """Take the next (sha256, index, chunk) to publish; a want waits a moment for others that may want the
-        same.
+        """Take the next (sha256, index, chunk) to publish.
+
+        A want waits a moment for others that may want the same.
         """
         for key, since in self._pending.items():
             all_asked = self._silent.get(key[0]) == set()

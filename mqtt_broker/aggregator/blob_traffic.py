@@ -26,8 +26,9 @@ class BlobTraffic:
         self._max_retained = chunk_count(RETAINED_BYTES, chunk_bytes)
 
     def offer(self, sha256: str, content: bytes) -> None:
-        """Hold a blob and publish what the broker shall keep of it; one that is held already costs
-        nothing.
+        """Hold a blob and publish what the broker shall keep of it.
+
+        One that is held already costs nothing.
         """
         if sha256 not in self._server.held():
             self._server.offer(sha256, content)
@@ -66,7 +67,8 @@ class BlobTraffic:
             self._link.publish(topic, b"", retain=True)
 
     def clear_left(self, sha256: str, payload: bytes) -> None:
-        """Take from the broker what this aggregator left there when it was killed and does not hold now;
+        """Take from the broker what this aggregator left there when it was killed and does not hold now.
+
         WireError for other manifests.
         """
         manifest = decode_json(Manifest, payload)

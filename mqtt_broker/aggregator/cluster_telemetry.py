@@ -43,8 +43,9 @@ def expert_of(update: Update) -> int | None:
 
 
 class ToldClusters:
-    """Remembers where each client was last. Tells nothing where updates are masked or noise is added: it is
-    then nobody's business.
+    """Remembers where each client was last.
+
+    Tells nothing where updates are masked or noise is added: it is then nobody's business.
     """
 
     def __init__(self, config: FederationConfig, spec: PlanSpec, out: Path | None = None) -> None:
@@ -62,8 +63,9 @@ class ToldClusters:
             yield update
 
     def tell(self, link: Link, topics: Topics, session: str, round: int, after: ServerState) -> None:
-        """Publish the message, retained, where there is one; what a clustering round compared is kept for a
-        report too.
+        """Publish the message, retained, where there is one.
+
+        What a clustering round compared is kept for a report too.
         """
         if self._is_told and self._out is not None:
             keep_clusters(self._spec, after, self._out)

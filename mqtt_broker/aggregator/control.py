@@ -44,8 +44,9 @@ class Start:
 
 @dataclass(frozen=True)
 class Play:
-    """A round opens. `nonces`: (round, nonce) that an update may answer; `directory`: where updates of this
-    round are spooled.
+    """A round opens.
+
+    `nonces`: (round, nonce) that an update may answer; `directory`: where updates of this round are spooled.
 
     received: (client, sha256) of the updates that it has; late, settled: (round, client, sha256), see
     `edgefl.server.rounds.Round`.
@@ -74,8 +75,9 @@ class Client:
 
 @dataclass(frozen=True)
 class Serve:
-    """Take the uploads of these clients, and begin: it comes after each Play. `specs` follow those that were
-    told before.
+    """Take the uploads of these clients, and begin: it comes after each Play.
+
+    `specs` follow those that were told before.
 
     `others`: clients that have no task, and are told so.
     """
@@ -130,8 +132,9 @@ class Serving:
 
 @dataclass(frozen=True)
 class Arrived:
-    """Updates that were checked and are on disk in this directory; `sent`: bytes that the worker published
-    since it said so last.
+    """Updates that were checked and are on disk in this directory.
+
+    `sent`: bytes that the worker published since it said so last.
     """
 
     directory: str

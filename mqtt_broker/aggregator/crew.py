@@ -30,8 +30,9 @@ LONGEST_WAIT_S = 5.0
 
 @dataclass
 class Worker:
-    """One worker: `starts` so often, `failures` in a row before it was connected; `due` when it is to be
-    started, 0: it runs.
+    """One worker: `starts` so often, `failures` in a row before it was connected.
+
+    `due` when it is to be started, 0: it runs.
     """
 
     popen: "subprocess.Popen[bytes] | None" = None
@@ -50,8 +51,9 @@ class Worker:
 
 
 class Crew:
-    """Workers by number. Their lines come through the link's queue, so that whoever waits for the broker
-    waits for them too.
+    """Workers by number.
+
+    Their lines come through the link's queue, so that whoever waits for the broker waits for them too.
 
     `open_play`: what a worker that starts while a round is open has to know of it, None when there is none.
     """
@@ -117,8 +119,9 @@ class Crew:
             pass
 
     def open(self, play: control.Play, groups: Mapping[str, int | None]) -> None:
-        """Tell all of a round that opens, and where its clients are by their expert groups; uploads are held
-        until `flush` with `begin`.
+        """Tell all of a round that opens, and where its clients are by their expert groups.
+
+        Uploads are held until `flush` with `begin`.
 
         What clients were told before does not count any more, unless late updates do.
         """
@@ -163,8 +166,9 @@ class Crew:
         return self.workers[self._places[client_id][0]]
 
     def flush(self, *, begin: bool = False) -> None:
-        """Tell the workers whom they serve. `begin`: a round was opened, and all whom it asks were named:
-        before that, none is refused.
+        """Tell the workers whom they serve.
+
+        `begin`: a round was opened, and all whom it asks were named: before that, none is refused.
         """
         for number, worker in enumerate(self.workers):
             if (begin or worker.new or worker.others) and not worker.closed:
@@ -211,8 +215,9 @@ class Crew:
         return all(worker.is_up for worker in self.workers)
 
     def take(self, message: Message) -> tuple[int, control.Said] | None:
-        """Read what a worker said; returns it with the worker's number when it is for the exchange. Raises
-        what a worker ended of.
+        """Read what a worker said; returns it with the worker's number when it is for the exchange.
+
+        Raises what a worker ended of.
         """
         _, number_text, start = message.topic.split("/")
         worker = self.workers[number := int(number_text)]

@@ -40,8 +40,9 @@ once.
 
 
 class Exchange:
-    """One federation's traffic. `note` gets lines for a person; `held`: who is paused; `ready` returns when
-    the spool takes an update.
+    """One federation's traffic.
+
+    `note` gets lines for a person; `held`: who is paused; `ready` returns when the spool takes an update.
 
     `older` answers devices of version 1; None where another process does.
     """

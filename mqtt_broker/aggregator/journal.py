@@ -77,8 +77,9 @@ def make_private(directory: Path) -> None:
 
 
 class Journal:
-    """The file in a directory, for one process at a time. StateError when it is in use, or cannot be read or
-    written.
+    """The file in a directory, for one process at a time.
+
+    StateError when it is in use, or cannot be read or written.
     """
 
     def __init__(self, directory: Path) -> None:

@@ -52,8 +52,9 @@ class OlderDevices:
         self._link.publish(version1.state_topic(self._federation), b"", retain=True)
 
     def take(self, message: Message) -> None:
-        """Log which device must be updated. Messages that are no status of a device which is online are
-        ignored.
+        """Log which device must be updated.
+
+        Messages that are no status of a device which is online are ignored.
         """
         client_id = message.topic.split("/")[-2]
         try:

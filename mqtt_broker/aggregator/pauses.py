@@ -28,8 +28,9 @@ def paused_clients(out: Path) -> frozenset[str]:
 
 
 def pause_clients(out: Path, client_ids: Iterable[str]) -> None:
-    """Pause clients until they are resumed, over restarts too. ConfigError for what is no id, StateError for
-    the directory.
+    """Pause clients until they are resumed, over restarts too.
+
+    ConfigError for what is no id, StateError for the directory.
     """
     _change(out, client_ids, lambda path: write_atomic(path, b""))
 

@@ -38,8 +38,9 @@ def build_in_child(config_path: Path, directory: Path) -> None:
 
 
 def open_plan(directory: Path, config: FederationConfig) -> tuple[Plan, Weights]:
-    """Read plan and initial weights; PlanError when they are missing or were built for another algorithm than
-    the configuration's.
+    """Read plan and initial weights.
+
+    PlanError when they are missing or were built for another algorithm than the configuration's.
     """
     plan = load_plan(directory)
     if plan.spec.algorithm != config.algorithm:

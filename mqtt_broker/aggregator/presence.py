@@ -111,8 +111,9 @@ class ClientLines:
         self._counted: dict[str, tuple[float, int]] = {}
 
     def __call__(self, client_id: str, line: str, now: float) -> None:
-        """Log a line about a client, unless it has caused too many within a minute; the first that is left
-        out is announced.
+        """Log a line about a client, unless it has caused too many within a minute.
+
+        The first that is left out is announced.
         """
         since, count = self._counted.get(client_id, (now, 0))
         if now - since >= 60.0:

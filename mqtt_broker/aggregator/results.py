@@ -27,8 +27,9 @@ from mqtt_broker.aggregator.journal import Dropped
 
 
 def dropped_of(closed: Round, paused: Mapping[str, str], unasked: Mapping[str, str] = {}) -> list[Dropped]:
-    """Return who was missing when a round closed; where what is late is kept, only whose update was refused
-    or who is away.
+    """Return who was missing when a round closed.
+
+    Where what is late is kept, only whose update was refused or who is away.
 
     `paused`: why, of those who are online and take up no task; `unasked`: those of them who got no task, and
     are to be named.
@@ -155,8 +156,9 @@ def save_state(state: ServerState, out: Path) -> None:
 
 
 def load_state(out: Path) -> ServerState | None:
-    """Return the server state after the last round that was aggregated, None before the first. StateError
-    when it is damaged.
+    """Return the server state after the last round that was aggregated, None before the first.
+
+    StateError when it is damaged.
     """
     path = AggregatorFiles(out).server_state
     try:
@@ -179,8 +181,9 @@ def save_result(result: dict[str, Any], out: Path) -> Path:
 
 
 def load_result(out: Path) -> dict[str, Any]:
-    """Return what result.json of a federation that is done says; StateError when it is not there or
-    damaged.
+    """Return what result.json of a federation that is done says.
+
+    StateError when it is not there or damaged.
     """
     path = AggregatorFiles(out).result
     try:

@@ -43,8 +43,9 @@ def settings_of(config: FederationConfig, plan: str) -> dict[str, Any]:
 def enter(
     journal: Journal, config: FederationConfig, plan: str, out: Path, fresh: bool
 ) -> tuple[Started, bool]:
-    """Return the start to go on with, and whether it was there before. One that is done is not begun again,
-    but for `fresh`.
+    """Return the start to go on with, and whether it was there before.
+
+    One that is done is not begun again, but for `fresh`.
 
     Raises ConfigError when the directory holds one with other settings.
     """
@@ -78,8 +79,9 @@ def rejoin(
     expected: Callable[[str], Expected],
     codec: str,
 ) -> rounds.Round:
-    """Return a round with the updates that were accepted before a restart and are whole in the spool; the
-    others are asked for again.
+    """Return a round with the updates that were accepted before a restart and are whole in the spool.
+
+    The others are asked for again.
     """
     for begin in accepted:
         if spool.restore(begin, expected(begin.client_id), codec):

@@ -20,8 +20,9 @@ from edgefl.wire.messages import Begin, Summary
 
 
 def keep_round(summary: Summary, begins: Sequence[Begin], out: Path) -> None:
-    """Append a round to rounds.jsonl, as the simulator writes it; one that is played again after a restart
-    has two lines.
+    """Append a round to rounds.jsonl, as the simulator writes it.
+
+    One that is played again after a restart has two lines.
     """
     told = {name: value for name, value in asdict(summary).items() if name not in ("updates", "ts")}
     path = AggregatorFiles(out).rounds
@@ -35,8 +36,9 @@ def keep_round(summary: Summary, begins: Sequence[Begin], out: Path) -> None:
 
 
 def keep_note(config: FederationConfig, out: Path) -> None:
-    """Write what the federation was started with; not where its broker is, whose address may hold a password,
-    nor its own command line.
+    """Write what the federation was started with.
+
+    Not where its broker is, whose address may hold a password, nor its own command line.
     """
     told = {
         name: value for name, value in asdict(config).items() if name not in ("broker", "data", "partition")

@@ -116,8 +116,9 @@ class Aggregator:
         self._clusters = ToldClusters(config, plan.spec, out)
 
     def run(self, broker: str, *, take_over: bool = False, fresh: bool = False) -> dict[str, Any]:
-        """Lead the federation to its end and return the result. Raises LinkError, RoundError, StateError,
-        ConfigError.
+        """Lead the federation to its end and return the result.
+
+        Raises LinkError, RoundError, StateError, ConfigError.
 
         `fresh`: begin a new federation although the directory holds one; else one that is done is only told
         of again.
@@ -295,8 +296,9 @@ class Aggregator:
     def _play(
         self, state: ServerState, cohort: Callable[[], tuple[str, ...]], *, open_to_all: bool = False
     ) -> Opened:
-        """Play a round, or what is left of it after a restart; its updates are in the spool then, and it is
-        closed in the journal.
+        """Play a round, or what is left of it after a restart.
+
+        Its updates are in the spool then, and it is closed in the journal.
         """
         config = self._config
         opened = self._journal.round(state.round, state.phase)

@@ -23,8 +23,9 @@ Places = dict[tuple[str, str], tuple[int, int]]
 
 
 class SharedSpool(Spool):
-    """The updates of one round, wherever in the directory they are. StateError when the disk does not give or
-    take them.
+    """The updates of one round, wherever in the directory they are.
+
+    StateError when the disk does not give or take them.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -64,8 +65,9 @@ class SharedSpool(Spool):
         self._paths[begin.client_id, begin.round] = directory / FILE
 
     def restore(self, begin: Begin, expected: Expected, codec: str) -> bool:
-        """Take an update again that this directory or a worker's holds from before a restart; False when its
-        bytes are not there whole.
+        """Take an update again that this directory or a worker's holds from before a restart.
+
+        False when its bytes are not there whole.
         """
         if super().restore(begin, expected, codec):
             return True

@@ -70,8 +70,9 @@ class SplitExchange(Exchange):
         self._crew = Crew(workers, start, self._link, self._note, self._told_play)
 
     def start(self) -> None:
-        """Publish the state and listen to devices, but for their uploads; returns when the workers are
-        connected.
+        """Publish the state and listen to devices, but for their uploads.
+
+        Returns when the workers are connected.
         """
         device = self._topics.device
         self._link.subscribe(
@@ -84,8 +85,9 @@ class SplitExchange(Exchange):
             self.pump(0.5)
 
     def publish_state(self, state: State) -> None:
-        """Say where the federation stands; that it is done only when the workers have sent their last
-        receipts.
+        """Say where the federation stands.
+
+        That it is done only when the workers have sent their last receipts.
         """
         if state.phase == DONE:
             self._crew.end(orderly=True)

@@ -48,8 +48,9 @@ class Spooled:
 
 
 class Spool:
-    """The updates of one round, in a directory. What was `put` is safe after `sync`. StateError when the disk
-    does not take it.
+    """The updates of one round, in a directory.
+
+    What was `put` is safe after `sync`. StateError when the disk does not take it.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -125,8 +126,9 @@ class Spool:
             os.fsync(file.fileno())
 
     def restore(self, begin: Begin, expected: Expected, codec: str) -> bool:
-        """Take an update again that this directory holds from before a restart; False when its bytes are not
-        there whole.
+        """Take an update again that this directory holds from before a restart.
+
+        False when its bytes are not there whole.
         """
         with self._opened() as file:
             if (begin.client_id, begin.sha256) not in self._found:
@@ -158,8 +160,9 @@ class Spool:
             return file.read(entry.begin.size)
 
     def clear(self) -> None:
-        """Forget all updates: their round is aggregated. The next one's are written over them, in space that
-        the disk has given.
+        """Forget all updates: their round is aggregated.
+
+        The next one's are written over them, in space that the disk has given.
         """
         self._entries.clear()
         self._found.clear()

@@ -27,8 +27,9 @@ for a slot.
 
 @dataclass(frozen=True, slots=True)
 class Brief:
-    """One client's task; `expected`: the tensors an update may hold, by model; `limit`: its largest size in
-    bytes.
+    """One client's task.
+
+    `expected`: the tensors an update may hold, by model; `limit`: its largest size in bytes.
 
     take: what becomes of an answer that is no such update, WireError when it is none either; before: the
     sha256 of answers that were taken in earlier exchanges of the round.
@@ -89,8 +90,9 @@ def checked_answer(begin: Begin, brief: Brief, nonce: str | None, max_samples: i
 
 
 class Steps:
-    """The briefs of one exchange of a masked round; `make` is asked once a client. over: the nonces of the
-    exchanges before it.
+    """The briefs of one exchange of a masked round.
+
+    `make` is asked once a client. over: the nonces of the exchanges before it.
     """
 
     def __init__(

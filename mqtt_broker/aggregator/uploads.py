@@ -38,8 +38,9 @@ def answer(begin: Begin, verdict: Verdict) -> Receipt:
 
 
 class Uploads:
-    """Grants slots and puts chunks together. No I/O: each call returns the receipts to send, as (client id,
-    receipt).
+    """Grants slots and puts chunks together.
+
+    No I/O: each call returns the receipts to send, as (client id, receipt).
     """
 
     def __init__(self, slots: int) -> None:
@@ -50,8 +51,9 @@ class Uploads:
     def begin(
         self, begin: Begin, limit: int, now: float, *, follows: bool = False
     ) -> list[tuple[str, Receipt]]:
-        """Answer a device that has an update of at most `limit` bytes: send (a slot), or wait. WireError for
-        a bad manifest.
+        """Answer a device that has an update of at most `limit` bytes: send (a slot), or wait.
+
+        WireError for a bad manifest.
 
         follows: its chunks come at once in a place that was kept for it, so there is nothing to say.
         """
@@ -84,8 +86,9 @@ class Uploads:
         return receipts
 
     def chunk(self, client_id: str, sha256: str, index: int, payload: bytes, now: float) -> Begin | None:
-        """Take a chunk; return the Begin of an update that is complete now. WireError for a chunk that is
-        none of it.
+        """Take a chunk; return the Begin of an update that is complete now.
+
+        WireError for a chunk that is none of it.
         """
         upload = self._open.get(client_id)
         if upload is None or upload.begin.sha256 != sha256:

@@ -197,8 +197,9 @@ async def _amqtt(port: int, started: Callable[[str], None], host: str) -> None:
 
 
 def run_broker(kind: str, port: int, started: Callable[[str, str], None], host: str = HOST) -> None:
-    """Run a broker until SIGTERM or SIGINT; `started` gets its url and kind once it answers. Port 0: a free
-    one.
+    """Run a broker until SIGTERM or SIGINT; `started` gets its url and kind once it answers.
+
+    Port 0: a free one.
 
     host: the address to listen on; on any but loopback whoever reaches it may read and write.
 

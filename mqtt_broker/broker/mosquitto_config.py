@@ -294,8 +294,9 @@ def write_configuration(
 
 
 def _give(directory: Path, account: str) -> None:
-    """Let an account read what the broker needs. It owns only what the broker stores: it can change neither
-    keys nor access list.
+    """Let an account read what the broker needs.
+
+    It owns only what the broker stores: it can change neither keys nor access list.
     """
     entry = pwd.getpwnam(account)
     directory.chmod(directory.stat().st_mode | 0o011)

@@ -35,8 +35,9 @@ def example_texts() -> dict[str, str]:
 
 
 def write_examples(directory: Path) -> list[Path]:
-    """Write all into a directory; ConfigError when one of them is there already, StateError when the disk
-    does not take it.
+    """Write all into a directory.
+
+    ConfigError when one of them is there already, StateError when the disk does not take it.
     """
     targets = {directory / name: text for name, text in example_texts().items()}
     there = [path for path in targets if path.exists()]

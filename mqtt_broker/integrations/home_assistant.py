@@ -35,8 +35,9 @@ MEASURED = {"state_class": "measurement"}
 
 
 def node_id(federation: str) -> str:
-    """Return a federation's segment in discovery topics: of letters, digits, - and _ only. Names are lower
-    case, so D for . is unique.
+    """Return a federation's segment in discovery topics: of letters, digits, - and _ only.
+
+    Names are lower case, so D for . is unique.
     """
     return f"edgefl_{federation.replace('.', 'D')}"
 
@@ -172,8 +173,9 @@ def _entity(unique_id: str, device: dict[str, Any], own: dict[str, Any]) -> dict
 
 
 class Announcer:
-    """What has to be published, from what is heard. `is_out`: whether a board was revoked; its entities are
-    taken away.
+    """What has to be published, from what is heard.
+
+    `is_out`: whether a board was revoked; its entities are taken away.
     """
 
     def __init__(self, federation: str, prefix: str, is_out: Callable[[str], bool]) -> None:

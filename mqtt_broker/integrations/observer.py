@@ -87,8 +87,9 @@ class Observer(threading.Thread):
             self._link.publish(message.topic, message.payload, retain=True)
 
     def stop(self, *, ended: bool, clear: bool) -> None:
-        """End the thread: at once, or when the federation `ended` and that was heard; then `clear` takes all
-        entities away.
+        """End the thread: at once, or when the federation `ended` and that was heard.
+
+        Then `clear` takes all entities away.
         """
         self._stop_by = time.monotonic() + (END_S if ended else 0.0)
         self.join()
@@ -102,8 +103,9 @@ class Observer(threading.Thread):
 def observed(
     tools: Tools, broker: str, federation: str, security: Path | None, note: Callable[[str], None]
 ) -> Iterator[None]:
-    """Serve the tools that are asked for while a federation is led. LinkError, ConfigError,
-    ModuleNotFoundError without the extra.
+    """Serve the tools that are asked for while a federation is led.
+
+    LinkError, ConfigError, ModuleNotFoundError without the extra.
     """
     if not tools.home_assistant and tools.metrics_port is None:
         yield

@@ -41,6 +41,7 @@ def kind_of(reason: str) -> str:
 
 class Figures:
     """Folds a federation's messages into metrics; `collect` is what prometheus_client asks of a collector.
+
     For several threads.
     """
 
@@ -150,8 +151,9 @@ def _latest(seen: dict[str, Any], name: str) -> float | None:
 
 @contextmanager
 def serve(figures: Figures, host: str, port: int) -> Iterator[str]:
-    """Answer http://HOST:PORT/metrics from a thread; returns that url. ConfigError when it cannot listen
-    there.
+    """Answer http://HOST:PORT/metrics from a thread; returns that url.
+
+    ConfigError when it cannot listen there.
     """
     from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
 

@@ -20,8 +20,9 @@ LEVEL = re.compile(r"[^\s/+#$][^\s/+#]*(/[^\s/+#]+)*")
 
 @dataclass(frozen=True)
 class Tools:
-    """What is asked for. home_assistant: the prefix of discovery topics, empty: none; `clear`: take its
-    entities away at the end.
+    """What is asked for. home_assistant: the prefix of discovery topics, empty: none.
+
+    `clear`: take its entities away at the end.
 
     metrics_port: where Prometheus is answered, None: nowhere, 0: any free port. logs: see
     `edgefl.loggers.open_logs`.

@@ -54,8 +54,9 @@ class Cut:
 
 
 def cosine_similarity(vectors: Sequence[Array]) -> Matrix:
-    """Return the cosine of each two of n vectors of one length, float64[n, n]. A vector of zeros is like
-    others of zeros alone.
+    """Return the cosine of each two of n vectors of one length, float64[n, n].
+
+    A vector of zeros is like others of zeros alone.
     """
     matrix = np.asarray(vectors, np.float64).reshape(len(vectors), -1)
     norms = np.linalg.norm(matrix, axis=1, keepdims=True)

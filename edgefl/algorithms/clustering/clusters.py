@@ -179,8 +179,9 @@ def compared_clients(state: ServerState) -> list[str]:
 
 
 def explain_clusters(state: ServerState) -> tuple[str, str]:
-    """Return what the clustering did, in words, and a warning when its margin is thin; both empty before it
-    and without one.
+    """Return what the clustering did, in words, and a warning when its margin is thin.
+
+    Both empty before it and without one.
     """
     placed = assignments(state)
     if f"{_CUT}at" not in state.scalars:

@@ -36,8 +36,9 @@ def told(metrics: Scalars, num_experts: int) -> rs.Real:
 
 
 def known(state: ServerState, client_id: str, num_experts: int) -> rs.Real | None:
-    """Return the q(z|s) that a client told last, float64[experts]; None for one that took part in no
-    round.
+    """Return the q(z|s) that a client told last, float64[experts].
+
+    None for one that took part in no round.
     """
     values = np.array([state.scalars.get(f"q/{client_id}/{k}", np.nan) for k in range(num_experts)])
     return values if np.isfinite(values).all() else None
@@ -98,8 +99,9 @@ def step_each(
     own_rates: Mapping[str, float] = {},
     optimizer: str = "adam",
 ) -> ServerState:
-    """Return the next round's state after the optimizer's step on each model that has a mean delta; one that
-    nobody trained stays.
+    """Return the next round's state after the optimizer's step on each model that has a mean delta.
+
+    One that nobody trained stays.
 
     own_rates: learning rates of models that have one of their own, by name.
     """

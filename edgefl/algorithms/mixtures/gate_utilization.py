@@ -46,8 +46,9 @@ def gate_by_class(learner: Learner, mixture: Weights, x: Array, y: Labels) -> ND
 
 
 def gate_weights(learner: Learner, mixture: Weights, x: Array) -> NDArray[np.floating] | None:
-    """Return the gate's weight for each sample and expert, [n, experts]; None where the mixture has no gate
-    that is known here.
+    """Return the gate's weight for each sample and expert, [n, experts].
+
+    None where the mixture has no gate that is known here.
     """
     name = learner.spec.algorithm
     signatures = {signature.name for signature in learner.spec.signatures}

@@ -39,15 +39,17 @@ def specialization(responsibilities: ArrayLike) -> float:
 
 
 def by_client(responsibilities: ArrayLike, shares: ArrayLike) -> Real:
-    """Return q(z|s) = sum_c p(c|s) q(z|c): float64[experts]; of several clients' shares, float64[clients,
-    experts].
+    """Return q(z|s) = sum_c p(c|s) q(z|c): float64[experts].
+
+    Of several clients' shares, float64[clients, experts].
     """
     return np.asarray(np.asarray(shares, np.float64) @ np.asarray(responsibilities, np.float64))
 
 
 def kept(responsibility: ArrayLike, threshold: float) -> tuple[int, ...]:
-    """Return the experts whose q(k|s) is at least the threshold, in order; the likeliest where there is
-    none.
+    """Return the experts whose q(k|s) is at least the threshold, in order.
+
+    The likeliest where there is none.
     """
     values = np.asarray(responsibility, np.float64)
     found = tuple(int(k) for k in np.flatnonzero(values >= threshold))

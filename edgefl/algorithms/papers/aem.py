@@ -62,8 +62,9 @@ WAITED = "waited/"
 
 
 def explore(received: Mapping[int, Weights], epsilon: float, rng: np.random.Generator) -> dict[int, Weights]:
-    """Return one of the models with probability epsilon, each alike; else all, to choose from. At epsilon 0
-    nothing is drawn.
+    """Return one of the models with probability epsilon, each alike; else all, to choose from.
+
+    At epsilon 0 nothing is drawn.
     """
     if epsilon and received and rng.random() < epsilon:
         index = list(received)[int(rng.integers(len(received)))]
@@ -464,8 +465,9 @@ def _predict_gate(gate: Gate) -> "Objective":
 
 
 def _mixture(network: "Network", local: "Network", gate: Gate, num_experts: int) -> "Objective":
-    """Return predict_mixture: the log of the mixed probability. Exported is the probability itself, for a LOG
-    has no int8 form.
+    """Return predict_mixture: the log of the mixed probability.
+
+    Exported is the probability itself, for a LOG has no int8 form.
     """
     import tensorflow as tf
 

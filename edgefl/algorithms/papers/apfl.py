@@ -133,8 +133,9 @@ def apfl(learner: Learner | None, options: ApflOptions) -> Algorithm:
 
 
 def mixed(model: Weights, own: Weights, alpha: float) -> dict[str, Array]:
-    """Return alpha own + (1 - alpha) model; weights that are not among the own ones, and own statistics, are
-    taken as they are.
+    """Return alpha own + (1 - alpha) model.
+
+    Weights that are not among the own ones, and own statistics, are taken as they are.
     """
     share = {name: 1.0 if name.endswith(STATISTICS) else alpha for name in own}
     return {

@@ -43,8 +43,9 @@ from edgefl.types import Broadcast, ClientState, Mixture, Peer, ServerState, Sha
 
 
 def mixed(own: Weights, cluster: Weights, mixing: float) -> dict[str, np.ndarray]:
-    """Return mixing * own + (1 - mixing) * cluster; where the two are equal, exactly that. What `own` lacks
-    is the cluster's.
+    """Return mixing * own + (1 - mixing) * cluster; where the two are equal, exactly that.
+
+    What `own` lacks is the cluster's.
     """
     rate = np.float32(mixing)
     return {

@@ -51,8 +51,9 @@ def beta(t: int, start: float, end: float, decay_rounds: int) -> float:
 
 
 def statistics(weights: Weights) -> dict[str, Array]:
-    """Return the moving statistics among the weights; both sides know them by their names, those of Keras's
-    batch norm.
+    """Return the moving statistics among the weights.
+
+    Both sides know them by their names, those of Keras's batch norm.
     """
     return {name: array for name, array in weights.items() if name.rpartition("/")[2] in STATISTICS}
 

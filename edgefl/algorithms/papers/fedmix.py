@@ -277,8 +277,9 @@ def fedmix(learner: Learner | None, options: FedMixOptions) -> Algorithm:
 
 
 def conditions_of(shard: Shard, condition: str, count: int) -> Labels:
-    """Return what the responsibility of each training sample hangs on, int64[n]; DataError for side
-    information that is not there.
+    """Return what the responsibility of each training sample hangs on, int64[n].
+
+    DataError for side information that is not there.
     """
     if condition == "label":
         return shard.y_train

@@ -50,8 +50,9 @@ TINY = 1e-6
 
 
 def next_pi(before: rs.Real, log_p: Mapping[int, float], beta: float, damping: float) -> rs.Real:
-    """Return pi after a batch: float64[experts]. log_p: of the experts looked at, mean log p_k(y|x); the
-    others fade by the damping.
+    """Return pi after a batch: float64[experts]. log_p: of the experts looked at, mean log p_k(y|x).
+
+    The others fade by the damping.
     """
     looked_at = list(log_p)
     prior = np.log(np.maximum(before[looked_at], TINY))
@@ -186,8 +187,9 @@ def fedmix_permutation(learner: Learner | None, options: FedMixPermutationOption
 
 
 def _weighted(models: Mapping[int, Weights], shares: rs.Real, likeliest: Weights) -> Weights:
-    """Return the weights of sum_k pi_k p_k; the place of an expert that the client has not is taken by its
-    likeliest, with a share of 0.
+    """Return the weights of sum_k pi_k p_k.
+
+    The place of an expert that the client has not is taken by its likeliest, with a share of 0.
     """
     parts = {
         f"expert{k}/{name}": array

@@ -49,8 +49,9 @@ MAX_SHARE = 0.9
 
 
 def lowest(losses: Mapping[int, float]) -> int:
-    """Return the index of the lowest loss, the first of several; one that is not a number is never chosen if
-    another is.
+    """Return the index of the lowest loss, the first of several.
+
+    One that is not a number is never chosen if another is.
     """
     return min(losses, key=lambda index: losses[index] if np.isfinite(losses[index]) else np.inf)
 

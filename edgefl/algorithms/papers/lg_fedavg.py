@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 
 def local_part(weights: Weights, layers: str) -> list[str]:
-    """Return the names of the weights in these layers: a comma list of layers or of what they begin with; the
-    first layer if empty.
+    """Return the names of the weights in these layers: a comma list of layers or of what they begin with.
+
+    The first layer if empty.
 
     Weights are in the plan's order. Raises ConfigError for an entry that is no layer.
     """

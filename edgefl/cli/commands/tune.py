@@ -14,8 +14,9 @@ from edgefl.system.progress import Telling
 
 
 def trials_table(found: Any, steps: int) -> str:
-    """Return one line a trial of a stage: options, score in per cent, steps, how it ended; the best is
-    marked.
+    """Return one line a trial of a stage: options, score in per cent, steps, how it ended.
+
+    The best is marked.
     """
     names = list(dict.fromkeys(name for trial in found.trials for name in trial["options"]))
     rows: list[tuple[str, ...]] = [("trial", *names, "score", "steps", "s", "ended")]

@@ -16,8 +16,9 @@ OWN = "npz:"
 
 @dataclass(frozen=True)
 class Source:
-    """module: has `load(*, options) -> Dataset`. files: what is looked for in `EDGEFL_DATA` and the cache;
-    any of them will do.
+    """module: has `load(*, options) -> Dataset`. files: what is looked for in `EDGEFL_DATA` and the cache.
+
+    Any of them will do.
     """
 
     module: str
@@ -109,8 +110,9 @@ def loader(source: Source) -> ModuleType:
 
 
 def dataset_options(source: Source) -> dict[str, Any]:
-    """Return the options with their defaults; `classes`: which classes to keep, in their new order, none
-    named keeps all.
+    """Return the options with their defaults.
+
+    `classes`: which classes to keep, in their new order, none named keeps all.
     """
     return {**defaults_of(loader(source).load), "classes": ()}
 

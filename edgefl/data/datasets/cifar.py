@@ -15,8 +15,9 @@ SIDE = 32
 
 
 def read_records(archive: Path, names: Sequence[str], label_bytes: int) -> tuple[Pixels, NDArray[np.uint8]]:
-    """Return uint8[n, 32, 32, 3] and uint8[n, label_bytes] of the named files in a .tar.gz; nothing is
-    unpacked to disk.
+    """Return uint8[n, 32, 32, 3] and uint8[n, label_bytes] of the named files in a .tar.gz.
+
+    Nothing is unpacked to disk.
     """
     record = label_bytes + 3 * SIDE * SIDE
     blocks = []

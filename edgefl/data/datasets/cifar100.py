@@ -66,8 +66,9 @@ def load() -> Dataset:
 
 
 def superclasses(names: list[str]) -> Labels:
-    """Return the superclass of each class, int64[len(names)]; DataError for a name that CIFAR-100 does not
-    have.
+    """Return the superclass of each class, int64[len(names)].
+
+    DataError for a name that CIFAR-100 does not have.
     """
     kinds = {name: kind for kind, row in enumerate(SUPERCLASSES) for name in row.split()}
     unknown = [name for name in names if name not in kinds]

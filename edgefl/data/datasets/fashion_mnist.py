@@ -26,7 +26,8 @@ BY_HAND = (
 
 
 def folder() -> Path:
-    """Return where the archives lie: `$EDGEFL_DATA/fashion-mnist`, else Debian's place, else fetched;
+    """Return where the archives lie: `$EDGEFL_DATA/fashion-mnist`, else Debian's place, else fetched.
+
     DataError says how to get them.
     """
     own = find("fashion-mnist/train-images-idx3-ubyte.gz")

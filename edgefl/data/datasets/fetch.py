@@ -25,8 +25,9 @@ class Remote:
 
 
 def places() -> list[Path]:
-    """Return where files are looked for, in order; the first is where they are put: `$EDGEFL_DATA`, then
-    `~/.cache/edgefl/data`.
+    """Return where files are looked for, in order.
+
+    The first is where they are put: `$EDGEFL_DATA`, then `~/.cache/edgefl/data`.
     """
     own = os.environ.get("EDGEFL_DATA")
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -57,8 +58,9 @@ def obtain(name: str, remote: Remote, by_hand: str = "") -> Path:
 
 
 def download(remote: Remote) -> bytes:
-    """Return what lies at the address; DataError when it cannot be read, is too large, cut short, or not what
-    was published.
+    """Return what lies at the address.
+
+    DataError when it cannot be read, is too large, cut short, or not what was published.
     """
     import http.client
     import urllib.request

@@ -14,8 +14,9 @@ KINDS: dict[int, np.dtype[Any]] = {0x08: np.dtype(np.uint8), 0x0C: np.dtype(">i4
 
 
 def read_idx(path: Path, rank: int, kind: int = 0x08) -> NDArray[Any]:
-    """Read one gzipped idx archive of unsigned bytes (0x08) or int32 (0x0C); DataError when it is damaged or
-    of another rank or kind.
+    """Read one gzipped idx archive of unsigned bytes (0x08) or int32 (0x0C).
+
+    DataError when it is damaged or of another rank or kind.
     """
     try:
         raw = gzip.decompress(path.read_bytes())

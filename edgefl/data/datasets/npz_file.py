@@ -1,5 +1,6 @@
-"""Your own data set: an `.npz` with x, y, optionally client, and optionally x_test, y_test, client_test;
-named `npz:PATH`.
+"""Your own data set: an `.npz` with x, y, optionally client, and optionally x_test, y_test, client_test.
+
+Named `npz:PATH`.
 
 `npz:PATH,PATH,...` is one data set of several devices' files, each of them a group: the partition `group`
 makes a client of each.

@@ -98,8 +98,9 @@ def _npz(path: Path) -> tuple[NDArray[Any], Labels, Labels]:
 
 
 def read_zip(path: Path) -> tuple[Array, Labels, Labels]:
-    """Return windows, activities 0 to 5 and wearers of the official archive, training part first; DataError
-    when it is damaged.
+    """Return windows, activities 0 to 5 and wearers of the official archive, training part first.
+
+    DataError when it is damaged.
     """
     try:
         with zipfile.ZipFile(path) as outer:

@@ -68,8 +68,9 @@ def positive(**values: float) -> None:
 def dirichlet_rows(
     alpha: float, size: int, rows: int, rng: np.random.Generator, name: str = "alpha"
 ) -> NDArray[np.float64]:
-    """Draw float64[rows, size] from Dirichlet(alpha); DataError when alpha is not above 0, or too large or
-    small to be drawn.
+    """Draw float64[rows, size] from Dirichlet(alpha).
+
+    DataError when alpha is not above 0, or too large or small to be drawn.
     """
     positive(**{name: alpha})
     drawn = rng.dirichlet(np.full(size, alpha), rows)

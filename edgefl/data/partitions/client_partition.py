@@ -1,5 +1,6 @@
-"""What one client is given of a data set: indices, and how its samples differ from the data set's. Samples
-are copied by `take`.
+"""What one client is given of a data set: indices, and how its samples differ from the data set's.
+
+Samples are copied by `take`.
 """
 
 from collections.abc import Sequence

@@ -15,8 +15,9 @@ from edgefl.types import Labels
 def group(
     view: LabelView, num_clients: int, rng: np.random.Generator, *, min_samples: int = 2
 ) -> tuple[Allotment, ...]:
-    """Draw `num_clients` groups; each becomes a client with its own training and test samples, ordered by
-    group id.
+    """Draw `num_clients` groups.
+
+    Each becomes a client with its own training and test samples, ordered by group id.
 
     Only groups with `min_samples` to train on and one to be measured on are drawn. What a group is measured
     on is the data set's choice: the loaders hold out the last of its samples. Raises DataError for a data set

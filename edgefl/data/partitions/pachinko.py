@@ -26,8 +26,9 @@ def pachinko(
     beta: float = 10.0,
     samples: int = 0,
 ) -> tuple[Allotment, ...]:
-    """Draw each client's superclasses and classes; of the test part it has the same share of each class as of
-    the training part.
+    """Draw each client's superclasses and classes.
+
+    Of the test part it has the same share of each class as of the training part.
 
     samples: how many a client trains on, 0 means an equal share of all. Raises DataError when the data set
     has no superclasses.

@@ -23,8 +23,9 @@ def permutation(
     samples: int = 0,
     test_samples: int = 0,
 ) -> tuple[Allotment, ...]:
-    """Give each client IID samples and one of several permutations of the labels; the permutation is its true
-    cluster.
+    """Give each client IID samples and one of several permutations of the labels.
+
+    The permutation is its true cluster.
 
     Permutations differ from each other and are used equally often, by which client is drawn. samples,
     test_samples: how many a client, 0 shares out all. No sample goes to two clients.

@@ -69,8 +69,9 @@ def partition_entry(name: str) -> Partition:
 
 
 def make_allotments(dataset: Dataset, config: PartitionConfig, seed: int) -> dict[str, Allotment]:
-    """Share a data set out: one allotment for each client id, ids in order. The same arguments give the same
-    allotments.
+    """Share a data set out: one allotment for each client id, ids in order.
+
+    The same arguments give the same allotments.
 
     Raises ConfigError for an unknown partition or option, DataError when the data set cannot be shared out
     so: no client is ever without a sample to train on or to be measured on.

@@ -1,5 +1,6 @@
-"""Every sample to one client, by shares of each class: IID, and Dirichlet (T. Hsu, H. Qi, M. Brown,
-arXiv:1909.06335).
+"""Every sample to one client, by shares of each class: IID, and Dirichlet (T.
+
+Hsu, H. Qi, M. Brown, arXiv:1909.06335).
 
 From labels, shares and a generator to one int64 array of sorted indices a client; together they hold every
 index once.
@@ -57,8 +58,9 @@ def divide(labels: Labels, shares: Shares, rng: np.random.Generator, min_samples
 def divide_both(
     view: LabelView, shares: Shares, rng: np.random.Generator, min_samples: int = 2
 ) -> tuple[Allotment, ...]:
-    """Share the training and the test part out by the same shares; each client has `min_samples` to train on
-    and one to be measured on.
+    """Share the training and the test part out by the same shares.
+
+    Each client has `min_samples` to train on and one to be measured on.
     """
     train = divide(view.train, shares, rng, min_samples)
     return tuple(
@@ -76,8 +78,9 @@ def iid(
 def dirichlet(
     view: LabelView, num_clients: int, rng: np.random.Generator, *, alpha: float = 0.5, min_samples: int = 2
 ) -> tuple[Allotment, ...]:
-    """Draw each class's shares over the clients from Dirichlet(alpha), the same for training and test. All
-    samples are used.
+    """Draw each class's shares over the clients from Dirichlet(alpha), the same for training and test.
+
+    All samples are used.
 
     A client that gets fewer than `min_samples` takes from the largest.
     """

@@ -27,8 +27,9 @@ def tasks(
     test_samples: int = 50,
     imbalance: float = 3.0,
 ) -> tuple[Allotment, ...]:
-    """Divide `num_tasks` classes over the clusters; each client has `tasks` of its cluster's, and its truth
-    is the cluster.
+    """Divide `num_tasks` classes over the clusters.
+
+    Each client has `tasks` of its cluster's, and its truth is the cluster.
 
     Within a cluster the least used classes come first, so that each is used. imbalance: a client's most
     frequent class has so many times the training samples of its rarest, in even ratios between them and in an

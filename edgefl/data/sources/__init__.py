@@ -81,8 +81,9 @@ def make_source(
 
 
 def read_source(source: DataSource) -> dict[str, NDArray[Any]]:
-    """Return the arrays `x`, `y` and what else `edgefl.data.npz` knows of. DataError says what cannot be
-    read.
+    """Return the arrays `x`, `y` and what else `edgefl.data.npz` knows of.
+
+    DataError says what cannot be read.
     """
     path = Path(source.data)
     # only the reader that is needed is loaded: a board has little memory

@@ -13,8 +13,9 @@ LIST = "classes.txt"
 
 
 def read_class_list(path: Path) -> tuple[str, ...]:
-    """Return the names in a list, one a line, the first is class 0. DataError for a name that stands there
-    twice, or none.
+    """Return the names in a list, one a line, the first is class 0.
+
+    DataError for a name that stands there twice, or none.
     """
     try:
         names = tuple(name for line in path.read_text("utf-8-sig").splitlines() if (name := line.strip()))

@@ -78,8 +78,9 @@ def read_csv_windows(source: DataSource) -> dict[str, NDArray[Any]]:
 def _read(
     path: Path, label: str, channels: tuple[str, ...], names: dict[str, int]
 ) -> tuple[Recording, tuple[str, ...]]:
-    """Read one file. `names` gets the labels that are new, in order; the channels are those of the first file
-    for all.
+    """Read one file.
+
+    `names` gets the labels that are new, in order; the channels are those of the first file for all.
     """
     recording = Recording()
     places = list[tuple[str, int]]()

@@ -1,5 +1,6 @@
-"""A function of the owner's: `module:function` takes nothing and returns `(x, y)`. It is the owner's own
-code, on the owner's own board.
+"""A function of the owner's: `module:function` takes nothing and returns `(x, y)`.
+
+It is the owner's own code, on the owner's own board.
 """
 
 import sys

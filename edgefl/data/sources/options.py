@@ -12,8 +12,9 @@ OPTIONS = ("data", "window", "step", "label", "channels")
 
 
 def given_source(given: Mapping[str, Any]) -> Any:
-    """Return the DataSource of a command's parameters, None without `--data`. Raises ConfigError,
-    click.UsageError.
+    """Return the DataSource of a command's parameters, None without `--data`.
+
+    Raises ConfigError, click.UsageError.
     """
     picked = tuple(name.strip() for name in given["channels"].split(",") if name.strip())
     window = given["window"]
@@ -31,8 +32,9 @@ def given_source(given: Mapping[str, Any]) -> Any:
 
 
 def data_options(text: str, *, required: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command `--data` and what belongs to it; the command gets `source`, a DataSource, or None
-    without `--data`.
+    """Give a command `--data` and what belongs to it.
+
+    The command gets `source`, a DataSource, or None without `--data`.
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:

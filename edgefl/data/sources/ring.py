@@ -123,8 +123,9 @@ def load_ring(path: Path, capacity: int, window: int, classes: tuple[str, ...]) 
 
 @contextmanager
 def sole_writer(path: Path) -> Iterator[None]:
-    """Hold the file's lock, and clear away what a killed writer left beside it. StateError when another one
-    writes it.
+    """Hold the file's lock, and clear away what a killed writer left beside it.
+
+    StateError when another one writes it.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -30,8 +30,10 @@ class Sample:
 
 
 def read_sample(path: Path) -> Sample:
-    """Read a sample; DataError names the file when its suffix is unknown, it is damaged, or something else
-    than its suffix says.
+    """Read a sample.
+
+    DataError names the file when its suffix is unknown, it is damaged, or something else than its suffix
+    says.
     """
     readers = dict(zip(SUFFIXES, (_read_npy, _read_png, _read_jpeg, _read_jpeg, _read_wav), strict=True))
     reader = readers.get(path.suffix.lower())

@@ -162,8 +162,9 @@ def figure(name: str) -> PaperFigure:
 
 
 def make_figure(name: str, folders: Sequence[Folder]) -> Chart:
-    """Return the figure of these folders; ConfigError when one of them is of another algorithm or lacks what
-    the figure needs.
+    """Return the figure of these folders.
+
+    ConfigError when one of them is of another algorithm or lacks what the figure needs.
     """
     wanted = figure(name)
     for folder in folders:

@@ -62,8 +62,9 @@ def models(folder: Folder) -> float:
 
 
 def lines(folders: Sequence[Folder], x_of: Any) -> list[Line]:
-    """Return a line each model and way, means over the runs with the same x; models that no run has measured
-    are left out.
+    """Return a line each model and way, means over the runs with the same x.
+
+    Models that no run has measured are left out.
     """
     found = []
     for way in WAYS:
@@ -242,8 +243,9 @@ def _panel(folder: Folder) -> str:
 
 
 def distribution(folders: Sequence[Folder]) -> Chart:
-    """Figure 6: distribution of client accuracy, all runs of one kind together; a panel each data set and p,
-    dashed without exploration.
+    """Figure 6: distribution of client accuracy, all runs of one kind together.
+
+    A panel each data set and p, dashed without exploration.
     """
     panels: dict[str, dict[tuple[str, bool], tuple[NDArray[np.float64], NDArray[np.float64]]]] = {}
     for name in sorted_values(map(_panel, folders)):

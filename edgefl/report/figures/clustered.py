@@ -255,8 +255,9 @@ def _over_rounds(
 
 
 def loss(folders: Sequence[Folder]) -> Chart:
-    """Figure 5: mean loss over clients on their held-out samples. The paper has a validation set of its own
-    for it.
+    """Figure 5: mean loss over clients on their held-out samples.
+
+    The paper has a validation set of its own for it.
     """
     return _over_rounds(folders, "clustered-5", "loss_mixture", "Test loss", "test loss", 1.0)
 

@@ -39,8 +39,9 @@ def needed(folder: Folder, key: str, remedy: str) -> Any:
 
 
 def mean_and_spread(groups: Sequence[Sequence[float]]) -> tuple[Vector, Vector]:
-    """Return mean and standard deviation over the runs of each group, float64[groups]; numbers that are none
-    are left out.
+    """Return mean and standard deviation over the runs of each group, float64[groups].
+
+    Numbers that are none are left out.
     """
     known = [np.array([value for value in group if np.isfinite(value)]) for group in groups]
     means = [float(group.mean()) if len(group) else np.nan for group in known]

@@ -196,8 +196,9 @@ def q_by_round(records: Sequence[Row], most: int = PANELS) -> dict[int, Matrix]:
 
 
 def specialization(folders: Sequence[Folder]) -> Chart:
-    """Figure 14a: labels by experts, a panel each round; white 0, black 1. Of a run with objective
-    "likelihood" figure 14b, its gate.
+    """Figure 14a: labels by experts, a panel each round; white 0, black 1.
+
+    Of a run with objective "likelihood" figure 14b, its gate.
     """
     folder = _only(folders, "fedmix-14")
     if options(folder).get("objective") == "likelihood":

@@ -27,8 +27,9 @@ def alpha(folder: Folder) -> float:
 
 
 def measured(folder: Folder, test: str, model: str) -> Vector:
-    """Return a test's accuracy by client in per cent, float64[clients]; ConfigError where a client
-    lacks it.
+    """Return a test's accuracy by client in per cent, float64[clients].
+
+    ConfigError where a client lacks it.
     """
     found = 100 * np.array(values(folder.clients, f"{test}_{model}"))
     if not len(found) or not np.isfinite(found).all():
@@ -185,8 +186,9 @@ class Gain:
 
 
 def gain(folder: Folder, test: str) -> Gain:
-    """Return the gains of PFL-FB and of the folder's mixture over FedAvg in a test; ConfigError where they
-    were not measured.
+    """Return the gains of PFL-FB and of the folder's mixture over FedAvg in a test.
+
+    ConfigError where they were not measured.
     """
     base = measured(folder, test, "federated")
     adapted, mixture = (measured(folder, test, model) - base for model in ("adapted", "mixture"))

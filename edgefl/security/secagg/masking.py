@@ -42,8 +42,9 @@ def to_words(values: NDArray[np.float64], samples: int) -> Words:
 
 
 def to_mean(total: Words) -> NDArray[np.float64] | None:
-    """Return the mean over samples, float64[n], of a sum of `to_words`; None when there are no samples
-    in it.
+    """Return the mean over samples, float64[n], of a sum of `to_words`.
+
+    None when there are no samples in it.
     """
     signed = total.view(np.int64)
     return signed[:-1] / (STEPS * float(signed[-1])) if signed[-1] else None

@@ -81,8 +81,9 @@ class Secrets:
 
 @dataclass(frozen=True)
 class Opened:
-    """The two shares that a client dealt to another, of its mask key and of its seed; repr does not show
-    them.
+    """The two shares that a client dealt to another, of its mask key and of its seed.
+
+    Repr does not show them.
     """
 
     key: int
@@ -218,8 +219,9 @@ def mask_words(
 
 
 def reveal(client_id: str, opened: Mapping[str, Opened], came: Collection[str], threshold: int) -> Revealed:
-    """Return what the aggregator needs to unmask the sum of the clients in `came`. A client does so once in
-    an attempt.
+    """Return what the aggregator needs to unmask the sum of the clients in `came`.
+
+    A client does so once in an attempt.
 
     opened: the shares of each client that shared, from `open_shares`. Raises RoundError for a sum of fewer
     clients than the threshold, of clients that did not share, or without this client.

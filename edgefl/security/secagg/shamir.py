@@ -15,8 +15,9 @@ SHARE_BYTES = 66
 
 
 def split(secret: bytes, places: Collection[int], threshold: int) -> dict[int, int]:
-    """Return the share at each place, whole numbers from 1 on. ValueError for a secret above 64 bytes or
-    places that are none.
+    """Return the share at each place, whole numbers from 1 on.
+
+    ValueError for a secret above 64 bytes or places that are none.
     """
     if len(secret) > 64 or len(set(places)) != len(places) or not all(0 < place < PRIME for place in places):
         raise ValueError(

@@ -87,8 +87,9 @@ def of_means(means: Mapping[str, Weights], round: int) -> list[Update]:
 def extra_traffic(
     config: FederationConfig, algorithm: Algorithm, state: ServerState, cohort: Sequence[str]
 ) -> tuple[int, int]:
-    """Return the bytes (up, down) that secure aggregation adds to a round of this cohort that `summed` takes;
-    none without it.
+    """Return the bytes (up, down) that secure aggregation adds to a round of this cohort that `summed` takes.
+
+    None without it.
     """
     if not config.privacy.secure_aggregation:
         return 0, 0
@@ -105,8 +106,9 @@ def extra_traffic(
 def masked_means(
     shapes: Shapes, updates: Iterable[Update], cohort: Sequence[str], context: str
 ) -> dict[str, Weights]:
-    """Play the protocol over the updates of a cohort, sorted by id; return their means by samples, of the
-    models that somebody trained.
+    """Play the protocol over the updates of a cohort, sorted by id.
+
+    Return their means by samples, of the models that somebody trained.
     """
     from edgefl.security.secagg.participant import told_of
     from edgefl.security.secagg.secure_sum import (

@@ -29,8 +29,9 @@ def size_of(shapes: Shapes) -> int:
 
 
 def words_of(deltas: Mapping[str, Weights], samples: int, shapes: Shapes) -> Words:
-    """Return the vector, uint64[size_of(shapes)]; a model without a delta counts no samples. DataError, see
-    `to_words`.
+    """Return the vector, uint64[size_of(shapes)]; a model without a delta counts no samples.
+
+    DataError, see `to_words`.
     """
     parts = []
     for model, weights in sorted(shapes.items()):

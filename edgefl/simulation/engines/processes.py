@@ -83,8 +83,10 @@ class Processes:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the processes. Work items that have not begun are dropped, and when this process is interrupted
-        those that have begun are dropped too.
+        """End the processes.
+
+        Work items that have not begun are dropped, and when this process is interrupted those that have begun
+        are dropped too.
         """
         if isinstance(error, KeyboardInterrupt | Stopped):
             for child in active_children():

@@ -42,8 +42,9 @@ class _Actor:
 
 
 class RayEngine:
-    """See `Engine`. EdgeflError when Ray cannot be reached, when actors do not start within `start_s`, or
-    when one is killed.
+    """See `Engine`.
+
+    EdgeflError when Ray cannot be reached, when actors do not start within `start_s`, or when one is killed.
     """
 
     def __init__(self, federation: Federation, count: int, *, start_s: float = 120.0) -> None:

@@ -84,8 +84,9 @@ class Attempt:
         self.told = begun
 
     def gather(self) -> Held:
-        """Play the exchanges up to the masked words. Failed; RoundError when too few have an update to begin
-        with.
+        """Play the exchanges up to the masked words.
+
+        Failed; RoundError when too few have an update to begin with.
         """
         begun = self.told
         introduced = dict[str, Introduced]()
@@ -177,8 +178,9 @@ class Attempt:
         )
 
     def agree(self, held: Held) -> Held:
-        """Play the exchange in which clients sign whose words came; return what as many as the threshold
-        signed. Failed.
+        """Play the exchange in which clients sign whose words came.
+
+        Return what as many as the threshold signed. Failed.
         """
         self._resume(held)
         threshold = threshold_of(len(held.public))
@@ -284,8 +286,9 @@ class Attempt:
         enough: int = 0,
         strict: bool = True,
     ) -> tuple[tuple[str, ...], tuple[Begin, ...]]:
-        """Return who answered, sorted, and with what; Failed, if `strict`, when fewer than needed did until
-        the deadline.
+        """Return who answered, sorted, and with what.
+
+        Failed, if `strict`, when fewer than needed did until the deadline.
         """
         begun = self.told
         now = time.monotonic()

@@ -92,8 +92,9 @@ class MaskedRounds:
         self._path = AggregatorFiles(directory).masked_sum
 
     def play(self, begun: Round, tasks: Tasks, accept: Callable[[Begin], None]) -> tuple[Round, list[Begin]]:
-        """Return the round with whose updates are in the sum, and what these said of theirs. `accept`:
-        journals the means.
+        """Return the round with whose updates are in the sum, and what these said of theirs.
+
+        `accept`: journals the means.
 
         Who sent shares that are not genuine is left out of the following attempts, and quorum is then met by
         the others at the latest.

@@ -72,6 +72,7 @@ def save_held(held: Held, path: Path) -> None:
 
 def load_held(path: Path, session: str, round: int, size: int) -> Held | None:
     """Return what was saved of this round, a sum of so many words; None when there is nothing of it.
+
     StateError when it is damaged.
     """
     try:
