@@ -4,11 +4,11 @@ Reddi et al., Adaptive Federated Optimization, arXiv:2003.00295, algorithm 2, wi
 and eta the server's learning rate:
 
     none        w <- w + eta d
-    momentum   m <- beta1 m + d;  w <- w + eta m   (Hsu et al., arXiv:1909.06335)
+    momentum    m <- beta1 m + d;  w <- w + eta m    (Hsu et al., arXiv:1909.06335)
     adam        m <- beta1 m + (1 - beta1) d;  v <- beta2 v + (1 - beta2) d^2
     yogi        m likewise;  v <- v - (1 - beta2) d^2 sign(v - d^2)
-                both:  w <- w + eta m' / (sqrt(v') + epsilon),  m' = m / (1 - beta1^t),  v' = v / (1 -
-                    beta2^t)
+    adam, yogi  w <- w + eta m' / (sqrt(v') + epsilon)
+                with m' = m / (1 - beta1^t) and v' = v / (1 - beta2^t)
 
 The bias correction m', v' is that of Kingma and Ba, arXiv:1412.6980; Reddi et al. start from v = epsilon^2
 and leave it out.

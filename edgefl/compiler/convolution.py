@@ -9,11 +9,14 @@ of long runs of memory, all samples of a pixel side by side, and a product puts 
 transposition. The columns of the windows are gathered, `wide`: float32[window columns * c_in, rows,
 out_columns, batch]. For their rows there are two forms:
 
-    patches:  out = filter^T @ patches(wide),   d filter = patches(wide) @ dy^T   one product over all rows of
-        a window
-    shifts:   out = sum over k of tap_k(filter_k^T @ wide),   d filter_k = wide @ place_k(dy)^T   one for each
-        row k
-    both:     d wide = sum over k of filter_k @ place_k(dy)
+    patches, one product over all rows of a window:
+        out = filter^T @ patches(wide)
+        d filter = patches(wide) @ dy^T
+    shifts, one product for each row k:
+        out = sum over k of tap_k(filter_k^T @ wide)
+        d filter_k = wide @ place_k(dy)^T
+    both:
+        d wide = sum over k of filter_k @ place_k(dy)
 
 Patches copy `wide` once for each row of the filter, shifts copy the output instead; whichever has fewer
 channels is copied. A sum over k is one product where the parts are put one below the other. A matrix product

@@ -44,7 +44,8 @@ class Record:
         bytes_up: payload bytes from the clients, as they would cross MQTT.
         bytes_down: payload bytes to the clients.
         updates: number of samples and metrics by client id.
-        measured, likeness: see `diagnostics`.
+        measured: see `diagnostics`.
+        likeness: see `diagnostics`.
     """
 
     round: int

@@ -1,8 +1,9 @@
 """Drift of a mixture in the field: the gate's use that templates/drift/drift.c counts, against its use at
 export.
 
-    PSI = sum_k (p_k - q_k) ln(p_k / q_k)        p: shares of the experts now, q: at export; half a count is
-                                                 added to each
+    PSI = sum_k (p_k - q_k) ln(p_k / q_k)
+
+p holds the experts' shares now, q those at export. Half a count is added to each.
 
 The population stability index is the symmetric Kullback-Leibler divergence (Jeffreys, 1946). Without drift, n
 and m counts give it (1/n + 1/m) times a chi-squared value of k - 1 degrees of freedom, so a small sample

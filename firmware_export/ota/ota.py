@@ -1,11 +1,11 @@
 """Updates of a firmware's parts: made and signed on a host, checked and applied by templates/ota/ota.c.
 
-    mark "EFLU" | version | counter | parts | layout 32 | device 32 | seed | runs | answers 32
-                                                                             120 bytes; numbers are uint32,
-                                                                             little-endian
-    for each part: bytes | carried | sha256 32                               40 bytes
-    Ed25519 signature (RFC 8032) over all of the above                       64 bytes
-    the carried parts, one after another
+    120 bytes    mark "EFLU" | version | counter | parts | layout 32 | device 32 | seed | runs | answers 32
+     40 bytes    for each part: bytes | carried | sha256 32
+     64 bytes    Ed25519 signature (RFC 8032) over all of the above
+                 the carried parts, one after another
+
+Numbers are uint32, little-endian.
 
 A part is carried when it is not the one that the old firmware has. `layout` names the network's shapes and
 operators: the code that runs the parts. `device` is the SHA-256 of the id of the one device that takes the

@@ -1,13 +1,13 @@
-"""Adaptive Expert Models: clients explore the cluster models, then mix all of them with a local one under a
-gate.
+"""Adaptive Expert Models: clients explore cluster models and mix all of them with a local one by a gate.
 
 Isaksson et al., Adaptive Expert Models for Personalization in Federated Learning, 2022, algorithms 1 to 4 and
-equation 5:
-IFCA, where a client takes the model of lowest loss with probability 1 - epsilon, else any of the J, the best
-among them; a model that stopped improving is no longer selectable (optional). Only clients that chose a model
-by its loss count for that. Afterwards, on each client: a local model (AdamW), then a gate
-(AdamW), softmax over J + 1, so that p(y|x) = sum_j g_j(x) p_j(y|x) + g_l(x) p_l(y|x); its loss is -log
-p(y|x).
+equation 5. In IFCA a client takes the model of lowest loss. Here it does so with probability 1 - epsilon, and
+else takes any of the J. Optionally a model that stopped improving is no longer selectable. Only clients that
+chose a model by its loss count for that. Afterwards each client trains a local model (AdamW), then a gate
+(AdamW), a softmax over J + 1:
+
+    p(y|x) = sum_j g_j(x) p_j(y|x) + g_l(x) p_l(y|x),    its loss is -log p(y|x)
+
 The gate never sees an expert's weights: each expert's probability of the right label is data of `train_gate`,
 `likelihood`: float32[batch, J + 1], computed once a client. The loss of a sample is then -log sum_j g_j(x)
 likelihood_j.

@@ -1,12 +1,12 @@
 """APFL: each client mixes the weights of a model of its own with those of the global one.
 
-Deng et al., Adaptive Personalized Federated Learning, arXiv:2003.13461, algorithm 1. On each batch of client
-k
-    w <- w - eta grad f(w)                                        its copy of the global model, whose delta is
-                                                                  sent
-    v <- v - eta grad_v f(alpha v + (1 - alpha) w)                its own
-and, once a round and before that, alpha <- alpha - eta_alpha <v - w, grad f(alpha v + (1 - alpha) w)>, kept
-in [0, 1] (equation 10). Its personal model is alpha v + (1 - alpha) w: one model, not two.
+Deng et al., Adaptive Personalized Federated Learning, arXiv:2003.13461, algorithm 1. On each batch of client k:
+
+    w <- w - eta grad f(w)                            its copy of the global model, whose delta is sent
+    v <- v - eta grad_v f(alpha v + (1 - alpha) w)    its own model
+
+Once a round, before these steps, alpha <- alpha - eta_alpha <v - w, grad f(alpha v + (1 - alpha) w)>, kept in
+[0, 1] (equation 10). The personal model is alpha v + (1 - alpha) w: one model, not two.
 
 Traffic: that of FedAvg; v and alpha stay on the device.
 """

@@ -25,9 +25,9 @@ def left_out(complaints: Mapping[str, Collection[str]], tolerated: int) -> dict[
     """Return who is left out of the next attempt, and why.
 
     1. A client that more than `tolerated` others accuse is out alone, and so is a client that accuses more
-      than `tolerated` others.
+       than `tolerated` others.
     2. Of each other accusation both ends are out, in order of id, unless one of them is out already: one of
-      the two is at fault.
+       the two is at fault.
 
     With at most `tolerated` clients at fault, rule 1 never hits an honest client, and rule 2 takes at most
     one honest client out for each client at fault. So at least half of those who are out are at fault, every

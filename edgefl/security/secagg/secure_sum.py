@@ -1,5 +1,4 @@
-"""A sum of clients' vectors of which the aggregator learns nothing else: pairwise masks, and shares for
-clients that drop out.
+"""A sum of clients' vectors by pairwise masks, of which the aggregator learns nothing else.
 
 Bonawitz et al., Practical Secure Aggregation for Privacy-Preserving Machine Learning, CCS 2017, figure 4. Its
 consistency check is in `participant`. Clients draw fresh keys in each attempt; clients u < v by id:
@@ -12,8 +11,8 @@ consistency check is in `participant`. Clients draw fresh keys in each attempt; 
                                  modulo 2^64, over all v that shared
     reveal     u -> aggregator   of each v whose y_v came its share of b_v, of each other v its share of the
                                  mask key; never both
-    unmask     the aggregator takes off m(b_v) of those that came, and what is left of the masks with those
-               that did not
+    unmask     aggregator        takes off m(b_v) of those that came, and what is left of the masks with
+                                 those that did not
 
 m is a ChaCha20 keystream, s_uv comes from X25519 by HKDF-SHA256, shares are sealed by AES-256-GCM. `binding`
 names federation, round, models and the list of all advertised keys (`wire.masked.binding_of`): it is part of
