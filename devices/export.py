@@ -33,10 +33,11 @@ def export_in_child(state: Path, source: DataSource) -> Mapping[str, Any]:
         "--json",
     ]
     if source.is_function:
+        # Code runs on the word of whoever started the device, not of a file
         command += [
             "--data",
             source.data,
-        ]  # code runs on the word of whoever started the device, not of a file
+        ]
     remedy = f"run `edgefl export --state {state} -o model/` to see all of it"
     try:
         done = subprocess.run(

@@ -31,10 +31,8 @@ class PendingUpdate:
         """
         try:
             kept = decode_json(Task, self._path.read_bytes())
-        except (
-            OSError,
-            WireError,
-        ):  # missing, or damaged by a power cut: its round ends without this device
+        except (OSError, WireError):
+            # Missing, or damaged by a power cut: its round ends without this device
             return None
         done = progress is not None and (progress.session, progress.round) == (kept.session, kept.round)
         return kept if done and kept.session == task.session and kept.round < task.round else None

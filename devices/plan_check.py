@@ -192,11 +192,8 @@ def try_in_child(
         name = signal.Signals(-done.returncode).name
         if name == "SIGXCPU":
             return "one run of its program did not end within the processor time of a trial", False
-        if name in (
-            "SIGKILL",
-            "SIGTERM",
-            "SIGINT",
-        ):  # the system or a service manager ended it, perhaps for another reason than the plan
+        # The system or a service manager ended it, perhaps for another reason than the plan
+        if name in ("SIGKILL", "SIGTERM", "SIGINT"):
             return f"its trial was ended by {name}, as by a system that has no memory left", False
         return f"its program crashed the TFLite runtime ({name})", True
     lines = [line for line in done.stderr.splitlines() if line.strip()]

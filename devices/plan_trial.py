@@ -59,9 +59,8 @@ def main(blob: str, limit_mb: str) -> int:
     """Try the plan; return the exit code. What is wrong with the plan is the last line on standard error."""
     content = Path(blob).read_bytes()
     with contextlib.suppress(EdgeflError):
-        load_interpreter(
-            b"\0\0\0\0TFL3"
-        )  # is refused, and has loaded the runtime's libraries, which the limit does not count
+        # Is refused, and has loaded the runtime's libraries, which the limit does not count
+        load_interpreter(b"\0\0\0\0TFL3")
     set_limits(int(limit_mb))
     try:
         run_once(decode_plan(content))

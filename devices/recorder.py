@@ -45,9 +45,8 @@ class Recorder:
     def __init__(self, settings: RecordSettings, note: Callable[[str], None]) -> None:
         self._settings = settings
         self._note = note
-        check_size(
-            settings.capacity, settings.window, max(1, len(settings.channels))
-        )  # seen now, not at the first window
+        # Seen now, not at the first window
+        check_size(settings.capacity, settings.window, max(1, len(settings.channels)))
         self._ring: Ring | None = None
         self._new = self._malformed = self._lost = 0
         self._last_problem = ""

@@ -234,9 +234,8 @@ class Session:
                 self.pump(0.5)
                 for sha256, assembler in self.assemblers.items():
                     if sha256 not in found and assembler and assembler.is_complete():
-                        with contextlib.suppress(
-                            WireError
-                        ):  # damaged: it lacks all its chunks again and is asked for again
+                        # Damaged: it lacks all its chunks again and is asked for again
+                        with contextlib.suppress(WireError):
                             found[sha256] = assembler.blob()
                 if not is_wanted():
                     raise Superseded

@@ -107,9 +107,8 @@ class UpdateSender:
             step = self._next(session, task)
             receipt = self._answer(session, step)
             if step.phase == UNMASK:
-                return replace(
-                    receipt, outcome="ok", reason=""
-                )  # enough others may have revealed theirs before
+                # Enough others may have revealed theirs before
+                return replace(receipt, outcome="ok", reason="")
             if step.phase == AGREE:
                 receipt = replace(receipt, outcome="ok", reason="")  # enough others may have agreed before
         return receipt

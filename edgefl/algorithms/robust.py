@@ -89,9 +89,8 @@ def krum(deltas: Sequence[Weights], faults: int, keep: int = 1) -> Weights:
             for j in range(i):
                 distances[i, j] += np.square(rows[i] - rows[j]).sum()
     distances += distances.T
-    scores = np.sort(distances, axis=1)[:, 1 : nearest_ones + 1].sum(
-        axis=1
-    )  # the first is the distance to itself
+    # The first is the distance to itself
+    scores = np.sort(distances, axis=1)[:, 1 : nearest_ones + 1].sum(axis=1)
     chosen = np.sort(np.argsort(scores, kind="stable")[:keep])
     return _by_name([deltas[i] for i in chosen], lambda stack: np.asarray(stack.mean(axis=0)))
 

@@ -89,9 +89,8 @@ def _convolution(layer: Any, read: Read, x: Tensor, training: bool) -> Called | 
     geometry = make_geometry(size, filters.shape[:2], strides, dilations, layer.padding.upper())
     if not fits(x.shape[0], filters, geometry):
         return None
-    if (
-        turned(x) is None and filters.shape[:2] == (1, 1) and set(strides) == {1}
-    ):  # a product already, turning gains nothing
+    # A product already, turning gains nothing
+    if turned(x) is None and filters.shape[:2] == (1, 1) and set(strides) == {1}:
         out = tf.reshape(x, (1, -1, x.shape[-1])) @ tf.reshape(kernel, (1, *filters.shape[2:]))
         out = tf.reshape(out, (*x.shape[:-1], filters.shape[3]))
         return layer.activation(out + read(layer.bias) if layer.use_bias else out), ()

@@ -212,9 +212,8 @@ def _dilate(image: Tensor, axis: Axis) -> Tensor:
         return image
     shape = image.shape.as_list()
     inner = math.prod(shape[axis.place + 1 :])
-    padded = tf.pad(
-        tf.reshape(image, (-1, inner)), [[0, 0], [0, (axis.stride - 1) * inner]]
-    )  # zeros put between would stand in the plan
+    # Zeros put between would stand in the plan
+    padded = tf.pad(tf.reshape(image, (-1, inner)), [[0, 0], [0, (axis.stride - 1) * inner]])
     shape[axis.place] *= axis.stride
     return _cut(tf.reshape(padded, shape), axis.place, 0, axis.reach)
 

@@ -164,9 +164,8 @@ class Request(BaseHTTPRequestHandler):
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Answer what cannot be read as a request."""
         self.close_connection = True
-        self.request_version = (
-            self.protocol_version
-        )  # what cannot be read counts as HTTP/0.9, which has no headers
+        # What cannot be read counts as HTTP/0.9, which has no headers
+        self.request_version = self.protocol_version
         self._answer(HTTPStatus(code), f"{HTTPStatus(code).phrase}\n".encode())
 
     def log_message(self, format: str, *args: Any) -> None:

@@ -86,9 +86,8 @@ class Children:
     def _relay(self, stream: IO[str], log: IO[str], lines: "queue.Queue[str]", show: bool) -> None:
         with contextlib.suppress(OSError), stream, log:
             for line in stream:
-                with contextlib.suppress(
-                    OSError
-                ):  # a full disk must not block the command: it meets the same error itself
+                # A full disk must not block the command: it meets the same error itself
+                with contextlib.suppress(OSError):
                     log.write(line)
                 lines.put(line.rstrip("\n"))
                 if show:
@@ -130,9 +129,8 @@ class Children:
         for child in reversed(self.children):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.process.wait(max(0.1, until - time.monotonic()))
-            with contextlib.suppress(
-                ProcessLookupError
-            ):  # also what a command that was killed has left behind
+            # Also what a command that was killed has left behind
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.process.pid, signal.SIGKILL)
             child.process.wait()
             child.relay.join(GRACE_S)

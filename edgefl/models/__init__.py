@@ -54,9 +54,8 @@ def build_model(config: ModelConfig) -> Any:
     """
     import keras
 
-    keras.utils.clear_session(
-        free_memory=False
-    )  # a model's automatic layer names must not depend on what was built before it
+    # A model's automatic layer names must not depend on what was built before it
+    keras.utils.clear_session(free_memory=False)
     if config.name.endswith(".keras"):
         if config.options:
             raise ConfigError(

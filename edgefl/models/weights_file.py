@@ -33,10 +33,11 @@ def measure_in_child(path: Path) -> tuple[int, str]:
     The child process is the one that a damaged or hostile file ends.
     """
     command = [sys.executable, "-m", "edgefl.models.weights_file", str(path)]
+    # A thread's stack and buffers count as memory
     single_threaded = {
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
-    }  # a thread's stack and buffers count as memory
+    }
     try:
         done = subprocess.run(
             command,

@@ -75,10 +75,8 @@ def open_link(broker: str, enrol: Path | None, *, in_bursts: bool = False) -> Li
 
     in_bursts: see `BurstLink`; messages come up to 0.6 s late.
     """
-    from edgefl.security.enrolment import (
-        load_enrolment,
-        tls_context,
-    )  # cryptography, which not every broker needs
+    # Cryptography, which not every broker needs
+    from edgefl.security.enrolment import load_enrolment, tls_context
 
     enrolment = load_enrolment(enrol) if enrol else None
     url = broker or (enrolment.broker if enrolment else DEFAULT_BROKER)

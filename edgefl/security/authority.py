@@ -91,9 +91,8 @@ def create(
         directory / "aggregator.enrol",
     )
     save_devices(directory, {})
-    write_atomic(
-        directory / "ca.pem", certified.certificate.encode(), PUBLIC_MODE
-    )  # last: its presence says that all is here
+    # Last: its presence says that all is here
+    write_atomic(directory / "ca.pem", certified.certificate.encode(), PUBLIC_MODE)
 
 
 def enrol(

@@ -151,9 +151,8 @@ def search(
 def _outcome(stage: Stage, result: Any, candidates: Sequence[Candidate], steps: int) -> Outcome:
     found = result.metrics or {}
     if result.error is not None or "score" not in found:
-        reason = (
-            getattr(result.error, "cause", None) or result.error or "it told of no score"
-        )  # the cause without Ray's traceback
+        # The cause without Ray's traceback
+        reason = getattr(result.error, "cause", None) or result.error or "it told of no score"
         raise EdgeflError(f"a trial of stage {stage.number} ({stage.name}) failed: {reason}")
     trial = found["config"]["trial"]
     step = int(found["step"])

@@ -101,9 +101,8 @@ def unpack(codec: str, parts: Parts, shape: tuple[int, ...], origin: str) -> Arr
     if codec == "fp32":
         return np.asarray(parts[""], np.float32)
     if codec == "fp16":
-        return np.asarray(
-            parts[""].astype(np.float32) + np.float32(0)
-        )  # -0 becomes 0, here and below: another round gives these bits
+        # -0 becomes 0, here and below: another round gives these bits
+        return np.asarray(parts[""].astype(np.float32) + np.float32(0))
     if codec == "int8":
         scale = parts["scale"][0]
         q = parts[""]

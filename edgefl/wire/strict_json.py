@@ -61,9 +61,8 @@ def fitting(cls: type, payload: bytes) -> bytes:
 def _number(value: Any) -> float:
     if value is None:
         return math.nan
-    if (
-        isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST <= value <= LARGEST
-    ):  # a whole number may be larger
+    # A whole number may be larger
+    if isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST <= value <= LARGEST:
         return float(value)
     raise ValueError("a number")
 

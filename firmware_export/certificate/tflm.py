@@ -130,7 +130,6 @@ def ops_h(graph: OperatorGraph, size: int, arena: int, version: str) -> str:
             "plan` lists"
         )
     calls = " &&\n           ".join(f"resolver.Add{ADD_CALLS[name]}() == kTfLiteOk" for name in used)
-    plain = re.sub(r"[^\w.+-]", "_", version, flags=re.ASCII)[
-        :40
-    ]  # a certificate names it, and a certificate may come from a stranger
+    # A certificate names it, and a certificate may come from a stranger
+    plain = re.sub(r"[^\w.+-]", "_", version, flags=re.ASCII)[:40]
     return OPS_H.format(version=plain, arena=arena, size=size, count=len(used), calls=calls)

@@ -53,9 +53,8 @@ def channel_fields(
         )
     if any(kernel.zero_points):
         raise refuse(network, operator, "has weights with a zero point", "quantize weights symmetrically")
-    if (
-        len(kernel.scale) == 1 and operator.name == "FULLY_CONNECTED"
-    ):  # the interpreter multiplies these two as floats
+    # The interpreter multiplies these two as floats
+    if len(kernel.scale) == 1 and operator.name == "FULLY_CONNECTED":
         product = [float(source.scale[0] * kernel.scale[0])]
     else:
         product = [float(source.scale[0]) * float(scale) for scale in kernel.scale]

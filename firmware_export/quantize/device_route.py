@@ -63,9 +63,8 @@ def quantize(model: bytes, observed: Observed, recipe: Recipe, bits: int = 8) ->
         session = quantizer.Quantizer(model, rules.get_quantization_recipe())
         found = ranges(observed, recipe.samples, recipe.percentile, recipe.margin)
         found |= kernel_ranges(observed.layers, found, recipe.per_channel, bits)
-        with (
-            warnings.catch_warnings()
-        ):  # it makes an interpreter that keeps all tensors, which warns of memory
+        # It makes an interpreter that keeps all tensors, which warns of memory
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             result = bytes(
                 session.quantize(

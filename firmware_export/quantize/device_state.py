@@ -71,9 +71,8 @@ def read_state(directory: Path, data: DataSource | None = None) -> DeviceState:
             f"the data of {directory} come from the function {source.data}; say that it may run: --data "
             f"{source.data}"
         )
-    if (
-        not source.is_function and not Path(source.data).is_absolute()
-    ):  # beside the state, as a simulation writes it
+    # Beside the state, as a simulation writes it
+    if not source.is_function and not Path(source.data).is_absolute():
         source = replace(source, data=str(directory / source.data))
     plan, mixture, has_digests = load_personal(files)
     return DeviceState(plan, mixture, data or source, seed, client_id, has_digests)

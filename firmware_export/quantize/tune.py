@@ -133,9 +133,8 @@ def _aware(flat: Flat, x: Array, y: Labels, tuning: Tuning) -> Any:
     quantization = _optimization().quantization.keras
 
     def annotate(layer: Any) -> Any:
-        given = layer.name.startswith("logistic") or isinstance(
-            layer, own["Slice"]
-        )  # the range is the kernel's, or that of the input
+        # The range is the kernel's, or that of the input
+        given = layer.name.startswith("logistic") or isinstance(layer, own["Slice"])
         if given or isinstance(layer, tuple(own.values())):
             return quantization.quantize_annotate_layer(layer, config(not given))
         return quantization.quantize_annotate_layer(layer)
@@ -238,9 +237,8 @@ def _copy(layer: Any) -> Any:
 def _fit(model: Any, x: Array, y: Labels, epochs: int, callbacks: list[Any] | None = None) -> None:
     keras = tf_keras()
     given = model.predict(x[:64], verbose=0)
-    probabilities = bool(
-        (given >= -0.01).all() and (np.abs(given.sum(axis=1) - 1) < 0.1).all()
-    )  # of a mixture of probabilities
+    # Of a mixture of probabilities
+    probabilities = bool((given >= -0.01).all() and (np.abs(given.sum(axis=1) - 1) < 0.1).all())
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=not probabilities)
     model.compile(keras.optimizers.Adam(LEARNING_RATE, clipnorm=1.0), loss)
     model.fit(x, y, BATCH, epochs, verbose=0, callbacks=callbacks or [])

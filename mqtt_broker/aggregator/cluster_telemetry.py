@@ -71,9 +71,8 @@ class ToldClusters:
             keep_clusters(self._spec, after, self._out)
         if (told := self.message(session, round, after)) is not None:
             payload = encode_json(told)
-            if len(payload) > max(
-                MAX_JSON_BYTES, self._chunk_bytes
-            ):  # a broker that passes small messages only
+            # A broker that passes small messages only
+            if len(payload) > max(MAX_JSON_BYTES, self._chunk_bytes):
                 payload = encode_json(_without_comparison(told))
             link.publish(topics.clusters, payload, retain=True)
 

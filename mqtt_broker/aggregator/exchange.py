@@ -339,9 +339,8 @@ class Exchange:
         if begin.sha256 in brief.before:  # its receipt was lost
             self._send([(begin.client_id, receipt(begin, "ok"))])
             return
-        if (
-            isinstance(self._tasks, Steps) and begin.nonce in self._tasks.over
-        ):  # enough others answered before; the next step is under way
+        # Enough others answered before; the next step is under way
+        if isinstance(self._tasks, Steps) and begin.nonce in self._tasks.over:
             self._send([(begin.client_id, receipt(begin, "rejected", "enough others answered this step"))])
             return
         kept = checked_answer(
@@ -449,9 +448,8 @@ class Exchange:
         if client_id in self._unsettled:  # this update was complete, and its client enrolled
             self._settle()
         self._send(self._uploads.close(client_id, time.monotonic()))
-        if isinstance(
-            self._tasks, Steps
-        ):  # how many must answer a step of a masked round is settled by its keys
+        # How many must answer a step of a masked round is settled by its keys
+        if isinstance(self._tasks, Steps):
             self.round = rounds.fail(self.round, client_id, reason)
             return
         self.round = rounds.leave(self.round, client_id)

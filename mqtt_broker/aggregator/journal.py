@@ -96,9 +96,8 @@ class Journal:
                 f"another aggregator uses {directory}; give each federation an --out of its own"
             ) from error
         with self._errors():
-            os.close(
-                os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
-            )  # SQLite gives its other files the same mode
+            # SQLite gives its other files the same mode
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
             self._path.chmod(0o600)
             self._database = sqlite3.connect(self._path, isolation_level=None)
             self._database.execute("pragma journal_mode=wal")

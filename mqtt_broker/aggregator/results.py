@@ -172,9 +172,8 @@ def load_state(out: Path) -> ServerState | None:
 def save_result(result: dict[str, Any], out: Path) -> Path:
     """Write result.json and return where it lies; StateError when the disk does not take it."""
     text = io.StringIO()
-    json.dump(
-        result, text, indent=1, allow_nan=False
-    )  # not `dumps`, which holds a string for each number of each client at once
+    # Not `dumps`, which holds a string for each number of each client at once
+    json.dump(result, text, indent=1, allow_nan=False)
     path = AggregatorFiles(out).result
     write_state(path, f"{text.getvalue()}\n".encode(), SECRET, REMEDY)
     return path

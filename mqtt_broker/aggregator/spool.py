@@ -108,9 +108,8 @@ class Spool:
             if self._end - self._begun >= WRITE_BYTES:
                 # Linux begins to write it to the disk then, and keeps it in memory until it is there: `sync`
                 # has little left to wait for
-                with contextlib.suppress(
-                    AttributeError, OSError
-                ):  # not every system has it, and none need follow
+                # Not every system has it, and none need follow
+                with contextlib.suppress(AttributeError, OSError):
                     os.posix_fadvise(
                         file.fileno(), self._begun, self._end - self._begun, os.POSIX_FADV_DONTNEED
                     )

@@ -63,9 +63,8 @@ def children(pid: int) -> list[int]:
 def cpu_s(pid: int) -> float:
     """Return the processor time a process has had, in seconds; 0 when it has ended."""
     try:
-        return time.clock_gettime(
-            (~pid << 3) | 2
-        )  # Linux's clock of that process, to the nanosecond: /proc counts ticks of 10 ms
+        # Linux's clock of that process, to the nanosecond: /proc counts ticks of 10 ms
+        return time.clock_gettime((~pid << 3) | 2)
     except OSError:
         return 0.0
 

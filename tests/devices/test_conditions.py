@@ -169,10 +169,8 @@ def test_pause_resume_and_what_is_still_done(tmp_path):
     resume(tmp_path)
     pause(tmp_path)
     again = Availability(Conditions(), tmp_path, 4, root=tmp_path, clock=clock)
-    assert (again.reason(), again.takes_up()) == (
-        "operator",
-        False,
-    )  # after a restart nothing can be under way
+    # After a restart nothing can be under way
+    assert (again.reason(), again.takes_up()) == ("operator", False)
 
 
 def test_conditions_are_seen_under_the_root(tmp_path):

@@ -87,9 +87,8 @@ def test_what_a_trial_that_ends_otherwise_says(tmp_path):
         True,
     )
     reason, is_final = trial("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
-    assert (
-        "SIGKILL" in reason and "memory" in reason and not is_final
-    )  # perhaps the kernel had no memory left: it is tried again
+    # Perhaps the kernel had no memory left: it is tried again
+    assert "SIGKILL" in reason and "memory" in reason and not is_final
     assert trial("import sys; print('why', file=sys.stderr); sys.exit(1)") == ("why", True)
     assert try_in_child(tmp_path, ("/no/such/program",))[1] is False
 

@@ -48,9 +48,8 @@ def shards() -> dict[str, Shard]:
 def tiny_config(tmp_path_factory):
     keras = pytest.importorskip("keras", reason="the aggregator extra is not installed")
     layers = keras.layers
-    keras.utils.set_random_seed(
-        1
-    )  # near a kink of a ReLU two runtimes may part, and that must not depend on the day
+    # Near a kink of a ReLU two runtimes may part, and that must not depend on the day
+    keras.utils.set_random_seed(1)
     model = keras.Sequential(
         [
             keras.Input((8, 8, 1)),

@@ -113,9 +113,8 @@ def test_a_truncated_file_is_one_clear_error(name, old, state, tmp_path) -> None
     path = state / name
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     done = edgefl("export", "--state", state, "-o", tmp_path / "out")
-    if (
-        old and name == "plan/plan.tflite"
-    ):  # the export does not read the program, and an old state has no digest of it
+    # The export does not read the program, and an old state has no digest of it
+    if old and name == "plan/plan.tflite":
         assert done.returncode == 0, done.stderr
         return
     refused(done, "plan" if name.startswith("plan") else name)
@@ -183,6 +182,7 @@ def test_a_certificate_that_proves_little_says_so(kind, state, tmp_path) -> None
         store.save_personal(load_plan(state / "plan"), Mixture({**weights, "second": only}))
         store.close()
     samples = 4 if kind == "few" else 40
+    # No compiler
     done = edgefl(
         "export",
         "--state",
@@ -194,7 +194,7 @@ def test_a_certificate_that_proves_little_says_so(kind, state, tmp_path) -> None
         "--samples",
         samples,
         PATH=str(tmp_path),
-    )  # no compiler
+    )
     assert done.returncode == 0, done.stderr
     certificate = json.loads((tmp_path / "out" / "certificate.json").read_text())
     said = "4 samples prove little, expected 30 or more" if kind == "few" else "answers class 0 for all"

@@ -715,9 +715,8 @@ def test_no_input_takes_more_memory_than_the_limit(group, parsers):
             for blob in (*BYTES, *(parser.make(rng) for _ in range(math.ceil(100 * min(1, 10 * SCALE))))):
                 tracemalloc.reset_peak()
                 before = tracemalloc.get_traced_memory()[0]
-                with contextlib.suppress(
-                    EdgeflError, ValueError, RecursionError
-                ):  # the last two are of this module's own splitting of inputs
+                # The last two are of this module's own splitting of inputs
+                with contextlib.suppress(EdgeflError, ValueError, RecursionError):
                     parser.read(blob)
                 taken = tracemalloc.get_traced_memory()[1] - before
                 assert taken < parser.memory, f"{parser.name} took {taken} bytes for {blob[:80]!r}"

@@ -253,10 +253,8 @@ class ForeignDevice:
             receipt = self.read("Receipt", payload)
             if receipt["sha256"] != sha256 or receipt["nonce"] not in ("", task["nonce"]):
                 continue
-            late = receipt["outcome"] == "rejected" and task["phase"] in (
-                "agree",
-                "unmask",
-            )  # enough others answered before
+            # Enough others answered before
+            late = receipt["outcome"] == "rejected" and task["phase"] in ("agree", "unmask")
             if receipt["outcome"] == "ok" or late:
                 return
             assert receipt["outcome"] in ("wait", "missing"), receipt["reason"]

@@ -121,9 +121,8 @@ class Broker:
             text=True,
         )
         for line in self.popen.stderr:
-            if line.rstrip().endswith(
-                " running"
-            ):  # a line before it speaks of clients running on this machine
+            # A line before it speaks of clients running on this machine
+            if line.rstrip().endswith(" running"):
                 break
         # a pipe that nobody reads would stop it one day
         self._reader = threading.Thread(target=lambda: [None for _ in self.popen.stderr], daemon=True)

@@ -124,9 +124,8 @@ def test_a_device_that_is_revoked_in_a_round_and_stays_connected_counts_for_noth
     device = enrolled_device(secured_broker, federation, toys, "honest")
     assert decode_json(Task, link.get(DEADLINE_S).payload).round == 1
     revoke(secured_broker.directory, "stolen")
-    secured_broker.popen.send_signal(
-        signal.SIGHUP
-    )  # mosquitto reads the revocation list, and keeps the connection
+    # Mosquitto reads the revocation list, and keeps the connection
+    secured_broker.popen.send_signal(signal.SIGHUP)
     aggregator.wait_for("revoked")
     stolen(federation)
     assert aggregator.end() == 0, aggregator.said

@@ -162,9 +162,8 @@ def test_one_board_cannot_fill_the_memory_with_retained_messages(small_broker):
     flooder.close()
     assert broker.delivers(other, "other")
     said = (broker.directory / "log").read_text()
-    assert (
-        "flooder disconnected due to out of memory" in said and "u'thief'" in said
-    )  # the operator learns whom to revoke
+    # The operator learns whom to revoke
+    assert "flooder disconnected due to out of memory" in said and "u'thief'" in said
     revoke(broker.directory, "thief")
     broker.start_empty()
     assert broker.delivers(other, "other", bytes(MESSAGE_BYTES))

@@ -62,9 +62,8 @@ def draw(seed):
             victim, Hazard(victim, kind, "worker:" * of_worker + line, float(rng.random()), jump)
         )
     if any(hazard.kind in ("replaced", "power-cut") for hazard in drawn.values()):
-        algorithm, codec = RULES[
-            0
-        ]  # what a board keeps for itself is lost with it; here it keeps nothing between rounds
+        # What a board keeps for itself is lost with it; here it keeps nothing between rounds
+        algorithm, codec = RULES[0]
     split = any(hazard.kind == "worker-killed" for hazard in drawn.values()) or bool(rng.integers(2))
     return algorithm, codec, tuple(drawn.values()), 2 * split
 

@@ -210,9 +210,8 @@ def test_a_shard_that_cannot_be_trained_on_ends_its_device_and_nobody_elses(fede
     assert "expected two classes or more" in one_class.said
     wide = replace(good, x_train=np.ones((30, 9), np.float32), x_test=np.ones((10, 9), np.float32))
     fine = federation.device("pi-1", good)
-    aggregator.wait_for(
-        "pi-1 is online"
-    )  # the round needs two to open: one that does not fit the plan is not the second
+    # The round needs two to open: one that does not fit the plan is not the second
+    aggregator.wait_for("pi-1 is online")
     other_task = federation.device("pi-5", wide)
     assert other_task.end() == 1
     assert "a sample of this device is (9,), the plan expects (4,)" in other_task.said

@@ -221,9 +221,8 @@ def test_every_entity_of_a_real_federation_gets_its_values(heard_all):
             if m.payload and matches(entity["state_topic"], m.topic)
         ]
         assert values, f"nothing is said on {entity['state_topic']}"
-        told["/".join(topic.split("/")[3:4])] = [
-            value for value in values if value
-        ]  # Home Assistant passes over an empty one
+        # Home Assistant passes over an empty one
+        told["/".join(topic.split("/")[3:4])] = [value for value in values if value]
         for each in entity.get("availability", ()):
             states = [
                 rendered(each["value_template"], m.payload) for m in messages if m.topic == each["topic"]

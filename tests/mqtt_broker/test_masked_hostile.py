@@ -59,9 +59,8 @@ class Client(threading.Thread):
         self.participants = {}
 
     def run(self):
-        with contextlib.suppress(
-            AssertionError, LinkError
-        ):  # nothing comes any more when the federation ended
+        # Nothing comes any more when the federation ended
+        with contextlib.suppress(AssertionError, LinkError):
             while (task := self.puppet.puppet.next("task")).phase != "personalize":
                 attempt = attempt_of(task.nonce)
                 name = self.puppet.federation.name

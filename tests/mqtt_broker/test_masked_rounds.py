@@ -49,9 +49,8 @@ def test_the_bits_are_the_simulators_and_no_update_is_on_any_topic(
     payloads = b"\0".join(message.payload for message in said)
     for client_id in shards:
         update, blob = masked.update_of(federation, client_id, 2)
-        assert (
-            len([each for each in masked.showing(update) if each in blob]) > 2
-        )  # as on a topic they would be found
+        # As on a topic they would be found
+        assert len([each for each in masked.showing(update) if each in blob]) > 2
         assert not [each for each in masked.showing(update) if each in payloads]
         assert blob not in payloads
     begins = [json.loads(message.payload) for message in said if message.topic.endswith("/begin")]

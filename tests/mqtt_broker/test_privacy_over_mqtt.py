@@ -64,9 +64,8 @@ def test_the_bits_are_those_of_the_simulator_with_the_aggregators_key(
     )
     state = decode_server_state((federation.out / "server_state.safetensors").read_bytes())
     assert encode_server_state(state) == encode_server_state(end.state)
-    assert encode_server_state(state) != encode_server_state(
-        own.state
-    )  # which the seed, known to every device, would give
+    # Which the seed, known to every device, would give
+    assert encode_server_state(state) != encode_server_state(own.state)
 
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     spent = epsilon(1 / 3, 0.8, ROUNDS, 1e-5)

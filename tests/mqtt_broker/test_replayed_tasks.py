@@ -128,9 +128,8 @@ def test_a_task_of_an_earlier_unmasked_federation_is_worth_nothing(scene):
 
     masked = stage.federation(rounds=1, min_clients=3, tables=MASKED)
     aggregator = stage.aggregator(masked)
-    aggregator.wait_for(
-        "waiting for devices"
-    )  # until then the broker says that the federation is done, and a device would end
+    # Until then the broker says that the federation is done, and a device would end
+    aggregator.wait_for("waiting for devices")
     victim, *others = stage.devices(masked, *CLIENTS)
     relay.task(lambda task: task.codec == "fp32+masked")
     aggregator.popen.kill()  # so that the masked round is open while the recording comes

@@ -22,9 +22,8 @@ def test_a_clustered_federation_has_a_report(federate, mosquitto_url, toys):
     shards = {f"pi-{i}": toys.shard(i, 20 + 10 * i) for i in range(3)}
     for more in ((), ("--fresh",)):
         aggregator = federation.aggregator(*more)
-        aggregator.wait_for(
-            "waiting for devices"
-        )  # so that no device takes the end of the one before for its own
+        # So that no device takes the end of the one before for its own
+        aggregator.wait_for("waiting for devices")
         devices = [federation.device(client_id, shard) for client_id, shard in shards.items()]
         assert aggregator.end(120) == 0, aggregator.said
         assert [device.end(120) for device in devices] == [0, 0, 0], [device.said for device in devices]

@@ -236,9 +236,8 @@ def test_a_worker_takes_no_update_of_who_is_not_listed(federate, mosquitto_url, 
     aggregator = federation.aggregator()
     task = left_out.next("task")
     left_out.begin(task, blob)
-    aggregator.wait_for(
-        "pi-1 is not one of [federation] clients", times=2
-    )  # its status, and what it announced to the worker
+    # Its status, and what it announced to the worker
+    aggregator.wait_for("pi-1 is not one of [federation] clients", times=2)
     assert listed.send(listed.next("task"), blob).outcome == "ok"
     for each in (listed, puppet(federation, "pi-2")):
         assert each.send(each.next("task"), encode_models({})).outcome == "ok"

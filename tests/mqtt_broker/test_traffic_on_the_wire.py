@@ -34,11 +34,12 @@ def test_the_simulators_bytes_are_those_of_a_real_federation(federate, mosquitto
         progress=lambda state, record: records.append(record),
     )
     said = [(parse_topic(message.topic), message.payload) for message in heard.until_phase("done")]
+    # One chunk
     blobs = {
         address.sha256: len(payload)
         for address, payload in said
         if payload and address.kind in ("blob", "chunk")
-    }  # one chunk
+    }
     up = Counter()
     down = Counter()
     held = set()

@@ -102,9 +102,8 @@ def test_a_version_1_device_is_told_to_update_and_is_named(mosquitto_url, federa
     assert re.fullmatch("[0-9a-f]{64}", told["plan"])
 
     device = federation.device("pi-1", toys.shard(1))
-    assert message_on(
-        old, lambda event: event.topic.endswith("/state") and not event.payload
-    )  # cleared when it is done
+    # Cleared when it is done
+    assert message_on(old, lambda event: event.topic.endswith("/state") and not event.payload)
     assert (aggregator.end(), device.end()) == (0, 0), aggregator.said
     assert aggregator.said.count("old-pi") == 1
     assert [row["id"] for row in federation.result()["clients"]] == ["pi-1"]

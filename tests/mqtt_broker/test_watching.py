@@ -53,9 +53,8 @@ def test_sigterm_gives_the_terminal_back(mosquitto_url, terminal):
     view.wait_for("nobody: nothing heard from an aggregator yet")
     view.popen.terminate()
     assert view.end() == 0
-    assert (
-        view.drawn.rstrip().endswith(b"\x1b[?1004l") or b"\x1b[?1049l" in view.drawn
-    )  # the alternate screen is left
+    # The alternate screen is left
+    assert view.drawn.rstrip().endswith(b"\x1b[?1004l") or b"\x1b[?1049l" in view.drawn
 
 
 def test_lines_and_a_snapshot_of_a_federation(mosquitto_url, federate, toys, start):
@@ -76,9 +75,8 @@ def test_lines_and_a_snapshot_of_a_federation(mosquitto_url, federate, toys, sta
         feed = Feed(link, federation.name)
         aggregator = federation.aggregator()
         aggregator.wait_for("plan")
-        with (
-            lines.changed
-        ):  # both processes listen by the time that something is said, or hear what is retained
+        # Both processes listen by the time that something is said, or hear what is retained
+        with lines.changed:
             assert lines.changed.wait_for(lambda: "state" in lines.out, DEADLINE_S)
         devices = [federation.device(name, toys.shard(i)) for i, name in enumerate(("one", "two"))]
         assert aggregator.end() == 0, aggregator.said

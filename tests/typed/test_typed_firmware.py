@@ -48,9 +48,8 @@ def test_to_a_microcontroller_and_an_update(desk: Any, page: Callable[[str], Any
     assert json.loads((desk / "out/certificate.json").read_text())
     assert "every output byte the same" in desk.run(go.take("edgefl export verify"))
     assert "FULLY_CONNECTED" in desk.run(go.take("edgefl export profile"))
-    desk.run(
-        go.take("edgefl export --state"), code=1
-    )  # --weights 3: the one dense layer here is too small for it
+    # --weights 3: the one dense layer here is too small for it
+    desk.run(go.take("edgefl export --state"), code=1)
 
     desk.run(update.take("edgefl export key"))
     desk.run(update.take("edgefl export --state"))

@@ -140,9 +140,8 @@ def one_with_keys(desk: Any, enrol: Any, board: Any, watch: Any, look: Any) -> N
     desk.run(enrol.take("edgefl device enrol pi-7 "))
     desk.run("edgefl device enrol pi-8 --security broker -o pi-8.enrol")
     desk.run(watch.take("edgefl broker watcher"))
-    desk.run(
-        look.take("edgefl broker watcher"), {"watcher.enrol": "second.enrol"}, code=1
-    )  # one file for all who watch
+    # One file for all who watch
+    desk.run(look.take("edgefl broker watcher"), {"watcher.enrol": "second.enrol"}, code=1)
     leader = desk.start(enrol.take("edgefl aggregator start"))
     leader.until("waiting for devices")
 

@@ -56,15 +56,13 @@ def gate_weights(learner: Learner, mixture: Weights, x: Array) -> NDArray[np.flo
     if PREDICT_GATE in signatures:
         signature = learner.spec.signature(PREDICT_GATE)
         seen = signature.data[0].name
-        data = (
-            x if seen == "x" else _sum_of_features(learner, mixture, count, x)
-        )  # the kernel holds the mean's division: `for_sum`
+        # The kernel holds the mean's division: `for_sum`
+        data = x if seen == "x" else _sum_of_features(learner, mixture, count, x)
         return learner.predict(
             PREDICT_GATE, {spec.name: mixture[spec.name] for spec in signature.frozen}, {seen: data}
         )
-    if (
-        "responsibility/0" in mixture and TRAIN_GATE in signatures
-    ):  # permuted labels have responsibilities and no gate
+    # Permuted labels have responsibilities and no gate
+    if "responsibility/0" in mixture and TRAIN_GATE in signatures:
         models = {k: without_prefix(expert_name(k), mixture) for k in range(count)}
         share = np.array([float(mixture[f"responsibility/{k}"][0]) for k in range(count)])
         used = {k: model for k, model in models.items() if share[k] > 0}

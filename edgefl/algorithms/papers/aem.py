@@ -482,9 +482,8 @@ def _mixture(network: "Network", local: "Network", gate: Gate, num_experts: int)
             network.head(without_prefix(name, weights), h) for name, h in zip(names, trunks, strict=True)
         ]
         logits.append(local.apply(without_prefix(LOCAL, weights), x)[0])
-        seen = (
-            x if gate.sees == "x" else sum(trunks[1:], trunks[0])
-        )  # the gate's kernel holds the mean's division: see `for_sum`
+        # The gate's kernel holds the mean's division: see `for_sum`
+        seen = x if gate.sees == "x" else sum(trunks[1:], trunks[0])
         g = tf.nn.softmax(gate.logits(weights, seen, False, None)[0])
         parts = [g[:, i : i + 1] * tf.nn.softmax(each) for i, each in enumerate(logits)]
         return sum(parts[1:], parts[0])

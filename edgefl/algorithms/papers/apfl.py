@@ -1,6 +1,6 @@
 """APFL: each client mixes the weights of a model of its own with those of the global one.
 
-Deng et al., Adaptive Personalized Federated Learning, arXiv:2003.13461, algorithm 1. On each batch of client k:
+Deng et al., Adaptive Personalized Federated Learning, arXiv:2003.13461, algorithm 1. On each batch:
 
     w <- w - eta grad f(w)                            its copy of the global model, whose delta is sent
     v <- v - eta grad_v f(alpha v + (1 - alpha) w)    its own model

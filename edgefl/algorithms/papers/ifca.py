@@ -171,9 +171,8 @@ def ifca(learner: Learner | None, options: IfcaOptions) -> Algorithm:
         trained, loss = learner.fit(
             "train", received[chosen], {"x": x}, y, epochs=options.epochs, rng=rng, hyper=hyper
         )
-        delta = subtract(
-            {**received[chosen], **trained}, received[chosen]
-        )  # zero for what the model keeps frozen
+        # Zero for what the model keeps frozen
+        delta = subtract({**received[chosen], **trained}, received[chosen])
         return Update(
             client_id,
             broadcast.round,

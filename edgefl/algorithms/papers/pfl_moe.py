@@ -101,9 +101,10 @@ def pfl_moe(kind: Kind, learner: Learner | None, options: PflMoeOptions) -> Algo
         )[0]
         peers[ADAPTED] = Peer("predict", {**model, **local})
         everything = features if kind == "mfe" else shard.x_train.reshape(len(features), -1)
+        # 1 - sigmoid
         own_share = float(
             np.mean(0.5 - 0.5 * np.tanh(0.5 * (everything @ gate["gate/kernel"] + gate["gate/bias"])))
-        )  # 1 - sigmoid
+        )
         usage = {"gate/global": 1 - own_share, "gate/local": own_share}
         return Mixture(
             {**trunk, **with_prefix("global", head), **with_prefix("local", local), **gate}, peers, usage

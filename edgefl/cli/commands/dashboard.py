@@ -46,9 +46,8 @@ def dashboard(broker: str, enrol: Path | None, federation: str, port: int, host:
     with contextlib.suppress(Stopped), stoppable(), contextlib.ExitStack() as ends:
         server = Server(latest, host, port)
         ends.callback(server.server_close)
-        if (
-            not federation
-        ):  # with a link of its own: one that rests between bursts may hear of the second too late
+        # With a link of its own: one that rests between bursts may hear of the second too late
+        if not federation:
             with contextlib.closing(open_link(broker, enrol)) as asking:
                 federation = the_only(asking)
         link = open_link(broker, enrol, in_bursts=True)

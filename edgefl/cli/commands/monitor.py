@@ -78,9 +78,8 @@ def watch(
                 found = decoded(event.topic, event.payload, event.oversize)
                 print((json_line if as_json else text_line)(found, time.time(), event.retained), flush=True)
                 shown += 1
-        except (
-            BrokenPipeError
-        ):  # `| head` has what it wanted; what is left in the buffer must not be written at exit
+        except BrokenPipeError:
+            # `| head` has what it wanted; what is left in the buffer must not be written at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except Stopped:
             pass

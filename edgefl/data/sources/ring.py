@@ -64,9 +64,8 @@ class Ring:
         filled = self._number >= 0
         count = len(self)
         buffer = io.BytesIO()
-        there = (
-            slice(0, count) if filled[:count].all() else filled
-        )  # a view where there is no gap, not a copy
+        # A view where there is no gap, not a copy
+        there = slice(0, count) if filled[:count].all() else filled
         arrays: dict[str, Any] = {
             "x": self._x[there],
             "y": self._y[there],

@@ -97,9 +97,8 @@ def extra_traffic(
 
     shapes = shapes_of(algorithm.broadcast(state, "").models)
     words = size_of(shapes)
-    up, down = extra_bytes(
-        words, words // len(shapes) - 1, len(cohort), threshold_of(len(cohort))
-    )  # a plain update holds one of the models
+    # A plain update holds one of the models
+    up, down = extra_bytes(words, words // len(shapes) - 1, len(cohort), threshold_of(len(cohort)))
     return up * len(cohort), down * len(cohort)
 
 

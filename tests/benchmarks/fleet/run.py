@@ -174,9 +174,8 @@ class Watch:
                 pids = pids if used else [aggregator.pid, *children(aggregator.pid)]
                 used.append([cpu_s(pid) for pid in pids])
             for pid in pids:
-                peaks[pid] = max(
-                    peaks.get(pid, 0.0), peak_rss_mb(pid)
-                )  # NaN of one that has ended is not larger
+                # NaN of one that has ended is not larger
+                peaks[pid] = max(peaks.get(pid, 0.0), peak_rss_mb(pid))
             if summary and summary.phase == PERSONALIZE:
                 spent = [
                     (last - first) / max(1, len(used) - 2)

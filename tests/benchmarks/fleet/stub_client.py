@@ -215,9 +215,8 @@ def main(federation: str, together: int, enrolments: list[Path]) -> None:
     # two cores can do
     sys.setswitchinterval(0.1)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # multiprocessing ends the processes then
-    signal.pthread_sigmask(
-        signal.SIG_BLOCK, [signal.SIGTERM]
-    )  # Python forgets a signal that comes in the midst of a fork
+    # Python forgets a signal that comes in the midst of a fork
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     context = multiprocessing.get_context("fork")
     waiting = list[Connection]()
     found = []

@@ -51,9 +51,8 @@ def main(samples: str, epochs: int) -> None:
     with torch.no_grad():
         for name in LAYERS:
             kernel = given[f"{name}/kernel"]
-            if (
-                name == "fc1"
-            ):  # rows come from (row, column, channel), PyTorch flattens (channel, row, column)
+            # Rows come from (row, column, channel), PyTorch flattens (channel, row, column)
+            if name == "fc1":
                 kernel = kernel.reshape(5, 5, 16, -1).transpose(2, 0, 1, 3).reshape(400, -1)
             getattr(model, name).weight.copy_(
                 torch.from_numpy(kernel.transpose((3, 2, 0, 1) if kernel.ndim == 4 else (1, 0)).copy())

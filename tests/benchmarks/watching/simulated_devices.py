@@ -172,9 +172,8 @@ def speak(url: str, fleet: Fleet, seconds: float) -> int:
             opened = time.monotonic()
             for due_s, topic, payload, retained in round_messages(fleet, session, number, time.time()):
                 if (wait_s := min(opened + due_s, until) - time.monotonic()) > 0:
-                    link.get(
-                        wait_s
-                    )  # nothing is subscribed to: this waits, and raises when the link is broken
+                    # Nothing is subscribed to: this waits, and raises when the link is broken
+                    link.get(wait_s)
                 if time.monotonic() >= until:
                     break
                 link.publish(topic, payload, qos=0, retain=retained)

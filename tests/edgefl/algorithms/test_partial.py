@@ -61,9 +61,8 @@ def test_the_start_crosses_the_wire_once(one):
                 Broadcast(number, FEDERATE, {**algorithm.broadcast(state, "a").models, "global": moved}), "a"
             )
         )
-    assert costs[1] == pytest.approx(
-        costs[2], abs=10
-    )  # a task tells the time, which has not always as many digits
+    # A task tells the time, which has not always as many digits
+    assert costs[1] == pytest.approx(costs[2], abs=10)
     assert costs[0] > costs[1] + 50
 
 

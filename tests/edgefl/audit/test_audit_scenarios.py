@@ -82,9 +82,8 @@ def test_one_step_discloses_and_so_does_a_round(setting, findings):
     assert plain.distance < guess(setting).distance / 2
     assert plain.correlation > 0.9
     assert np.isnan(exact.accuracy)
-    assert (
-        plain.accuracy > findings[-1].accuracy
-    )  # a head of small random weights does not tell classes apart
+    # A head of small random weights does not tell classes apart
+    assert plain.accuracy > findings[-1].accuracy
 
 
 def sources(finding):

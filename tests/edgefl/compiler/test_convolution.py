@@ -68,9 +68,8 @@ def test_a_convolution_by_hand():
     image = tf.reshape(tf.range(1.0, 10.0), (1, 3, 3, 1))
     weights = tf.reshape(tf.constant([1.0, 10.0, 100.0, 1000.0]), (2, 2, 1, 1))
     geometry = make_geometry((3, 3), (2, 2), (1, 1), (1, 1), "VALID")
-    out = convolution.convolve(
-        image, weights, geometry
-    )  # one sample of one channel looks the same when it is turned
+    # One sample of one channel looks the same when it is turned
+    out = convolution.convolve(image, weights, geometry)
     np.testing.assert_array_equal(out[0, :, :, 0], [[5421, 6532], [8754, 9865]])
 
 

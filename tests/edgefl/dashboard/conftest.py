@@ -139,9 +139,8 @@ def dashboard(start):
 def broker():
     """A broker of this test's own, that it may kill."""
     made = processes.Broker()
-    while (
-        made.popen.poll() is not None
-    ):  # between the question for a free port and its use another program took it
+    # Between the question for a free port and its use another program took it
+    while made.popen.poll() is not None:
         made = processes.Broker()
     made.url = f"mqtt://127.0.0.1:{made.port}"
     yield made

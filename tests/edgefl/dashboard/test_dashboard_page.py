@@ -76,9 +76,8 @@ def test_what_is_measured_stands_on_the_page(shown):
     assert card.locator("svg.spark").get_attribute("aria-label").startswith("rounds 1 to 12: from 0.")
     assert "paused: on battery" in page.text_content("#cards li[data-id=pi-5]")
     page.click("#table-members summary")
-    expect(page.locator("#table-members tbody tr")).to_have_count(
-        8
-    )  # a table is filled when it is opened, a moment later
+    # A table is filled when it is opened, a moment later
+    expect(page.locator("#table-members tbody tr")).to_have_count(8)
     assert (
         page.locator("#table-members tbody tr >> text=pi-2").locator("..").text_content()
         == "pi-200" + "1" * 9
@@ -234,9 +233,8 @@ def test_it_says_when_the_broker_or_the_server_is_gone_and_comes_back_by_itself(
     latest.close()
     again.shutdown()
     again.server_close()
-    visitor.complaints[:] = [
-        each for each in visitor.complaints if "ERR_" not in each
-    ]  # the browser notes the connection that was lost
+    # The browser notes the connection that was lost
+    visitor.complaints[:] = [each for each in visitor.complaints if "ERR_" not in each]
 
 
 def test_motion_only_for_those_who_want_it(served, visitor):

@@ -204,9 +204,8 @@ def test_ctrl_c_at_a_question(here: Path) -> None:
     said = b""
     while b"1/4" not in said:
         said += process.stderr.read1()
-    for _ in range(
-        30
-    ):  # again, for a signal between the question and the wait for its answer is seen only after it
+    # Again, for a signal between the question and the wait for its answer is seen only after it
+    for _ in range(30):
         process.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(2)

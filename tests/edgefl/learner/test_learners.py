@@ -109,9 +109,8 @@ def test_filled_up_samples_do_not_count(case):
         rng=rng_for(1, 1),
     )
     alone = evaluate(learner, "predict", weights, x[:1], y[:1]).loss
-    assert loss == pytest.approx(
-        alone, rel=0.5 if learner.name != "numpy" else 1e-5
-    )  # dropout moves the compiled ones
+    # Dropout moves the compiled ones
+    assert loss == pytest.approx(alone, rel=0.5 if learner.name != "numpy" else 1e-5)
 
 
 def test_head_on_features_is_the_whole_model(case):

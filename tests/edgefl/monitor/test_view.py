@@ -226,6 +226,7 @@ def test_what_a_device_does_and_why_it_is_not_in_the_round(messages, now, word, 
 
 def test_slow_is_who_takes_twice_as_long_as_half_of_the_others():
     open_round = [state(), *(message for i in range(4) for message in (status(f"pi-{i}"), task(f"pi-{i}")))]
+    # After 4, 10 and 12 s: half took at most 10
     answers = [
         104.0,
         begin("pi-0"),
@@ -233,7 +234,7 @@ def test_slow_is_who_takes_twice_as_long_as_half_of_the_others():
         begin("pi-1"),
         112.0,
         begin("pi-2"),
-    ]  # after 4, 10 and 12 s: half took at most 10
+    ]
     before, after = (of("pi-3", told(*open_round, *answers, now=now)) for now in (120.0, 121.0))
     assert (before["state"], before["slow"], before["why"]) == ("training", False, "")
     assert (after["state"], after["slow"]) == ("training", True)

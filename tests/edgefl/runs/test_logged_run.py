@@ -27,9 +27,8 @@ def test_a_run_and_its_logs_say_the_same(prepare, tmp_path, capfd):
     events.Reload()
     for name in ("loss", "bytes_up", "bytes_down", "seconds"):
         told = [(each.step, each.value) for each in events.Scalars(f"round/{name}")]
-        assert told == [
-            (each["round"], pytest.approx(each[name], rel=1e-6)) for each in rounds
-        ]  # event files hold float32
+        # Event files hold float32
+        assert told == [(each["round"], pytest.approx(each[name], rel=1e-6)) for each in rounds]
     mixture = summary["figures"]["accuracy_mixture"]
     assert [(e.step, e.value) for e in events.Scalars("end/accuracy_mixture/p10")] == [
         (3, pytest.approx(mixture["p10"], rel=1e-6))

@@ -39,9 +39,8 @@ def test_a_crash_after_a_checkpoint_goes_back_to_it(files):
     states.at(3)
     states["a"] = state(4)
     states["c"] = state(5)
-    assert names(files.clients) == [
-        f"{name}.safetensors" for name in ("a.1", "a.3", "b.1", "c.3")
-    ]  # a.2 is what nobody needs
+    # a.2 is what nobody needs
+    assert names(files.clients) == [f"{name}.safetensors" for name in ("a.1", "a.3", "b.1", "c.3")]
     assert [value(states, each) for each in "abc"] == [4, 2, 5]
     again = FileStates(files, 1)
     assert list(again) == ["a", "b"]

@@ -131,9 +131,8 @@ def test_of_no_client_both_secrets_are_revealed():
     without = encode_lists(IDS, IDS[1:])
     relay = Relay()
     relay.masked()
-    with_agreed = relay.agreed(
-        with_it, IDS[:3]
-    )  # pi-3 is not asked to agree, and unmasks what the others agreed to
+    # Pi-3 is not asked to agree, and unmasks what the others agreed to
+    with_agreed = relay.agreed(with_it, IDS[:3])
     for client_id in IDS:
         seeds, keys = revealed_of(relay.ask(client_id, UNMASK, with_agreed), IDS, IDS)
         assert (set(seeds), set(keys)) == (set(IDS), set())
@@ -258,9 +257,8 @@ def test_keys_for_another_model_or_instead_of_ones_own_are_refused():
     forged = Introduced(told_of(advertise()[1], "pi-0", CONTEXT))
     with pytest.raises(RoundError, match="not those that it advertised"):
         relay.ask("pi-0", SHARE, encode_keys([forged, *relay.introduced[1:]]))
-    low = Introduced(
-        replace(relay.told["pi-1"], seal="A" * 43 + "=")
-    )  # the point of order 1, with which anyone agrees on zeros
+    # The point of order 1, with which anyone agrees on zeros
+    low = Introduced(replace(relay.told["pi-1"], seal="A" * 43 + "="))
     with pytest.raises(WireError, match="a key of pi-1 cannot be used"):
         relay.ask("pi-0", SHARE, encode_keys([relay.introduced[0], low, *relay.introduced[2:]]))
 

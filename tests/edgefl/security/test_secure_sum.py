@@ -127,13 +127,8 @@ def test_what_was_tampered_with_is_named():
 
     assert failed(inbox) == ()
     message = inbox["pi-1"]
-    for place in (
-        0,
-        40,
-        64,
-        76,
-        len(message) - 1,
-    ):  # the digest of either share, the nonce, the sealed bytes, the tag
+    # The digest of either share, the nonce, the sealed bytes, the tag
+    for place in (0, 40, 64, 76, len(message) - 1):
         assert failed(
             {**inbox, "pi-1": message[:place] + bytes([message[place] ^ 1]) + message[place + 1 :]}
         ) == ("pi-1",)
@@ -148,6 +143,7 @@ def test_a_share_that_was_not_dealt_names_who_revealed_it():
     told = cohort.reveal("pi-1", came)
     digests = {other: message[:64] for other, message in cohort.inbox("pi-1").items()}
     check_revealed("pi-1", told, digests, CONTEXT)
+    # The same share modulo the prime
     for wrong, of in (
         (Revealed({**told.seeds, "pi-2": told.seeds["pi-2"] + 1}, told.keys), "pi-2"),
         (Revealed(told.seeds, {"pi-3": told.keys["pi-3"] - 1}), "pi-3"),
@@ -155,7 +151,7 @@ def test_a_share_that_was_not_dealt_names_who_revealed_it():
         (
             Revealed({**told.seeds, "pi-2": told.seeds["pi-2"] + PRIME}, told.keys),
             "pi-2",
-        ),  # the same share modulo the prime
+        ),
         (Revealed({**told.seeds, "pi-2": 2**528 - 1}, told.keys), "pi-2"),
     ):
         with pytest.raises(
@@ -252,10 +248,8 @@ def test_a_vector_of_two_models_of_which_one_was_trained_by_hand():
     means = means_of(
         words + words_of({"x": {name: -array for name, array in delta.items()}}, 1, shapes), shapes, 4
     )
-    assert (list(means), list(means["x"])) == (
-        ["x"],
-        ["b", "a"],
-    )  # in the order of the shapes, as an update's are
+    # In the order of the shapes, as an update's are
+    assert (list(means), list(means["x"])) == (["x"], ["b", "a"])
     np.testing.assert_array_equal(means["x"]["a"], [[0.5, -1.0]])
     np.testing.assert_array_equal(means["x"]["b"], [0.25])
 

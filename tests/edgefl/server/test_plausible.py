@@ -58,12 +58,12 @@ def test_how_far_a_model_may_move_by_hand():
 
 def test_a_new_model_is_measured_from_zero_and_slots_must_be_finite():
     before = state_of(w=[0, 0])
-    assert (
-        problem_of(before, replace(before, models={"cluster0": {"w": np.float32([1.0, 1.0])}}), 0.0) == ""
-    )  # sqrt(2) = 1.41 ...
+    # sqrt(2) = 1.41 ...
+    assert problem_of(before, replace(before, models={"cluster0": {"w": np.float32([1.0, 1.0])}}), 0.0) == ""
+    # ... and 1.49
     assert "cluster0" in problem_of(
         before, replace(before, models={"cluster0": {"w": np.float32([1.1, 1.0])}}), 0.0
-    )  # ... and 1.49
+    )
     assert "v/w would hold 1 NaN or infinite values" in problem_of(
         before, replace(before, slots={"v": {"w": np.float32([1, np.inf])}}), 0.0
     )

@@ -44,9 +44,8 @@ def play(name, shards, privacy=SECURE, **more):
 def test_the_masked_federation_ends_where_the_plain_one_does(name, shards):
     masked = play(name, shards)[0]
     plain = play(name, shards, PrivacyConfig())[0]
-    assert encode_server_state(masked) == encode_server_state(
-        play(name, shards)[0]
-    )  # though its keys are drawn anew
+    # Though its keys are drawn anew
+    assert encode_server_state(masked) == encode_server_state(play(name, shards)[0])
     for model, weights in plain.models.items():
         for weight, array in weights.items():
             np.testing.assert_allclose(masked.models[model][weight], array, atol=1e-5)

@@ -160,9 +160,8 @@ def test_a_broker_that_comes_back_finds_subscriptions_and_unsent_messages(protoc
     with mosquitto(port):
         assert until(two, lambda e: isinstance(e, Connected), 30.0)
         assert until(one, lambda e: isinstance(e, Connected), 30.0)
-        two.subscribe(
-            "b"
-        )  # a broker answers in order: once it grants this, it has granted again what went before
+        # A broker answers in order: once it grants this, it has granted again what went before
+        two.subscribe("b")
         one.publish("a/new", b"new")
         # what was published while the broker was away may come before `two` listens again: the protocol sends
         # it again

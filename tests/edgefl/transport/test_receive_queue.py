@@ -53,9 +53,8 @@ def test_without_room_reading_waits_until_enough_was_taken(patient):
     box = full()
     heard = asking(box)
     until_held_up(box)
-    assert (
-        box.get(0).topic == "a" and heard.empty()
-    )  # "b" alone, with what it takes beside its payload, is too much
+    # "b" alone, with what it takes beside its payload, is too much
+    assert box.get(0).topic == "a" and heard.empty()
     assert box.get(0).topic == "b"
     assert heard.get(timeout=DEADLINE_S) is True and box.waiting_bytes == 0
 

@@ -44,9 +44,8 @@ def test_the_same_bytes_everywhere(kind, data, weights, mixture_of) -> None:
     golden = make_golden(model, x, y)
     places = run_everywhere(generate(model).files, golden, tuple(TARGETS.values()), "cortex-m4")
     for place in places:
-        assert place.status == EQUAL or place.name == "cortex-m0", (
-            place.reason
-        )  # the M0's machine has 16 KB of RAM, 256 KB of flash
+        # The M0's machine has 16 KB of RAM, 256 KB of flash
+        assert place.status == EQUAL or place.name == "cortex-m0", place.reason
         print(
             f"{kind} {data}, dense weights of {weights} bits, {place.name}: {place.samples} samples "
             f"{place.status} {place.reason}"

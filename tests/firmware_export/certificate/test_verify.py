@@ -90,9 +90,8 @@ def test_a_figure_that_was_edited_is_named(bundle, copy, path, monkeypatch) -> N
     place[path[-1]] += 1
     (copy / "certificate.json").write_text(json.dumps(certificate))
     truth = {key: value for key, value in certificate_of(bundle).items() if key != "files"}
-    monkeypatch.setattr(
-        verify, "make_certificate", lambda *arguments: truth
-    )  # made again in test_it_verifies
+    # Made again in test_it_verifies
+    monkeypatch.setattr(verify, "make_certificate", lambda *arguments: truth)
     if path[0] == "tflm":
         monkeypatch.setattr(verify, "derived_files", lambda *arguments: {"report.html": b""})
     with pytest.raises(ExportError, match=rf"certificate\.json says {path[0]}.*{path[-1]}"):

@@ -220,9 +220,8 @@ def test_arithmetic_of_two(compiled, graphs, tmp_path, kind, seed) -> None:
         graphs.T(shape, out, zero(rng) // 4),
     ]
     if data is None:
-        tensors[1] = graphs.T(
-            (5,), y, zero(rng), int8(rng, 5)
-        )  # the sides: the input, and the input plus a constant
+        # The sides: the input, and the input plus a constant
+        tensors[1] = graphs.T((5,), y, zero(rng), int8(rng, 5))
         tensors.insert(2, graphs.T(shape, y, zero(rng)))
         widen = graphs.Op("ADD", (0, 1), (2,), {"fusedActivationFunction": 0}, "Add")
         first, second, result = (0, 2, 3) if seed < 5 or kind == "SUB" else (2, 2, 3)

@@ -253,9 +253,8 @@ def test_power_cut_at_any_operation_keeps_a_model_and_the_counter(board: Any, to
     wanted = values[taken + 1]
     following = update(wanted, taken + 1, last)
     flash = snapshot(board)
-    count = (
-        operations(board) - before + 2
-    )  # an erase of a counter page may come on top, and one cut after the end
+    # An erase of a counter page may come on top, and one cut after the end
+    count = operations(board) - before + 2
     ctypes.c_int.in_dll(board, "torn").value = torn
     done = 0
     for cut in range(1, count + 1):

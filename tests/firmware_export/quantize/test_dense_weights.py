@@ -52,9 +52,8 @@ def kernel_of(model):
 def test_values_by_hand() -> None:
     kernel = np.array([[-12, -10, -8, 50, 52], [-12, -8, 51, 49, 50]], np.int8)
     assert few_values(kernel, 2).tolist() == [-10, 50]  # the means of five and of five: -10, 50.4
-    assert few_values(kernel, 16).tolist() == sorted(
-        set(kernel.ravel().tolist())
-    )  # no more than there are: none is lost
+    # No more than there are: none is lost
+    assert few_values(kernel, 16).tolist() == sorted(set(kernel.ravel().tolist()))
 
 
 def test_rounding_makes_up_for_what_was_lost_by_hand() -> None:
@@ -83,9 +82,8 @@ def test_few_values_are_few_and_near(seed, count) -> None:
 
 def test_rounding_keeps_what_a_layer_computes() -> None:
     rng = np.random.default_rng(1)
-    inputs = (rng.normal(0, 30, (256, 20)) @ rng.normal(0, 0.3, (20, 600))).astype(
-        np.float32
-    )  # more than one block
+    # More than one block
+    inputs = (rng.normal(0, 30, (256, 20)) @ rng.normal(0, 0.3, (20, 600))).astype(np.float32)
     kernel = int8(rng, 12, 600)
     values = few_values(kernel, 8)
     made = rounded(kernel, inputs, values)
@@ -143,6 +141,5 @@ def test_a_kernel_of_other_weights_is_stored_as_it_is(graphs) -> None:
     rng = np.random.default_rng(7)
     assert "fully_connected_narrow" not in generate(dense(graphs, rng, 64, 40)).files["model.c"]
     few = rng.choice(np.array([-3, 0, 3], np.int8), (8, 64))
-    assert (
-        "fully_connected_narrow" not in generate(dense(graphs, rng, 64, 8, weights=few)).files["model.c"]
-    )  # 512 weights
+    # 512 weights
+    assert "fully_connected_narrow" not in generate(dense(graphs, rng, 64, 8, weights=few)).files["model.c"]

@@ -42,9 +42,8 @@ def test_it_has_an_int8_form(name: str, compiled, tmp_path) -> None:
         rng.normal(size=(40, *[1] * len(network.input_shape))) + rng.normal(size=(40, *network.input_shape))
     ).astype(np.float32)
     weights = network.initial_weights()
-    if (
-        network.statistics
-    ):  # those of the data, which momentum 0 takes from one batch; ReLU6 seldom clips around 3
+    # Those of the data, which momentum 0 takes from one batch; ReLU6 seldom clips around 3
+    if network.statistics:
         weights |= {
             key: value + 3 for key, value in weights.items() if key.endswith("beta") and "project" not in key
         }
