@@ -108,7 +108,8 @@ class Availability:
 
         The reason goes into the device's status.
         """
-        self._refusal, self._refused_until = reason, self._clock() + for_s
+        self._refusal = reason
+        self._refused_until = self._clock() + for_s
 
     def accept(self) -> None:
         """End what `refuse` began."""

@@ -120,7 +120,9 @@ class DeviceView:
     def on_receipt(self, receipt: Receipt, now: float) -> None:
         """Fold the aggregator's answer in."""
         if receipt.outcome == OK and self.task and self.answer != OK:
-            self.answer, self.answered_at = OK, self.answered_at if self.answer == SENT else now
+            if self.answer != SENT:
+                self.answered_at = now
+            self.answer = OK
         elif receipt.outcome == REJECTED:
             self.rejected += 1
             self.answer = REJECTED

@@ -101,7 +101,8 @@ def cumulated_bytes(records: Sequence[Row]) -> tuple[Rounds, Vector, Vector]:
 
 def accuracy_against_bytes(records: Sequence[Row]) -> tuple[Vector, Band]:
     """Return (bytes up and down until then, accuracy over clients) of the evaluated rounds."""
-    band, (rounds, up, down) = accuracies(records), cumulated_bytes(records)
+    band = accuracies(records)
+    rounds, up, down = cumulated_bytes(records)
     total = dict(zip(rounds.tolist(), (up + down).tolist(), strict=True))
     known = np.array([round in total for round in band.rounds.tolist()], bool)
     kept = Band(*(np.asarray(part)[known] for part in (band.rounds, band.mean, band.p10, band.p90)))

@@ -1,6 +1,6 @@
 """What a round of masked updates says beside the ordinary messages, as bytes.
 
-Such a round is five exchanges, each a task and an upload like any other (mqtt.md, topics):
+Such a round is five exchanges, each a task and an upload like any other (docs/protocol.md):
 
     task `federate`, codec fp32+masked    up: `Advertised`, JSON
     task `share`,  models {keys: sha256}   down: who advertised, a line each; up: 224 bytes (digests, sealed

@@ -148,7 +148,8 @@ def _places(
     """Return the C of each activation's address, and the size of the arena."""
     view_of = {t.index: aliases.get(t.index, View(t.index, 0)) for t in network.tensors}
     sizes = {t.index: t.size for t in network.tensors}
-    (entry,), (result,) = network.inputs, network.outputs
+    (entry,) = network.inputs
+    (result,) = network.outputs
     last = view_of[result]
     if last.base == entry or sizes[last.base] != sizes[result]:
         raise ExportError(
