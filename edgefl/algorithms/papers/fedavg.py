@@ -3,8 +3,9 @@
 McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017,
 algorithm 1:
 w <- w + sum_k n_k / n (w_k - w), where w_k comes from E epochs of SGD at client k.
-The mean may be another (robust.py), the server may take it as a gradient (server_optimizer.py), and a device
-may change its delta before it sends it (update_sanitization.py); all three are off at first.
+The mean may be another (edgefl.algorithms.robust), the server may take it as a gradient
+(edgefl.algorithms.server_optimizer), and a device may change its delta before it sends it
+(edgefl.algorithms.update_sanitization); all three are off at first.
 
 Traffic: down one model; up one delta and one count.
 """
