@@ -24,7 +24,7 @@ def export_in_child(state: Path, source: DataSource) -> Mapping[str, Any]:
     command = [
         sys.executable,
         "-m",
-        "firmware_export",
+        "edgefl",
         "export",
         "--state",
         str(state),

@@ -15,10 +15,10 @@ from edgefl.plan.spec import save_plan
 from edgefl.storage.checkpoint import encode_mixture
 
 CHECK = """
-import sys, click
-from firmware_export.__main__ import group
+import sys
+from edgefl.cli.main import cli
 try:
-    group(standalone_mode=False)
+    cli(standalone_mode=False)
 finally:
     heavy = [m for m in ("tensorflow", "keras", "sklearn") if m in sys.modules]
     assert not heavy, heavy
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 def run(
     *arguments: object, env: dict[str, str] | None = None, code: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    start = ["-c", code] if code else ["-m", "firmware_export"]
+    start = ["-c", code] if code else ["-m", "edgefl"]
     words = [sys.executable, *start, *map(str, arguments)]
     return subprocess.run(words, capture_output=True, text=True, cwd=ROOT, env=env, check=False)
 

@@ -26,7 +26,7 @@ FILES = ("mixture.safetensors", "plan/plan.json", "plan/plan.tflite", "plan/temp
 
 
 def edgefl(*words: object, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "firmware_export", *map(str, words)]
+    command = [sys.executable, "-m", "edgefl", *map(str, words)]
     return subprocess.run(
         command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, **env}, timeout=600, check=False
     )

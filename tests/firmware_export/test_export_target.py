@@ -25,7 +25,7 @@ pytest.importorskip("tflite_micro")
 
 def run(*arguments: object, path: str = "") -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PYTHONPATH": str(ROOT), **({"PATH": path} if path else {})}
-    words = [sys.executable, "-m", "firmware_export", "export", *map(str, arguments)]
+    words = [sys.executable, "-m", "edgefl", "export", *map(str, arguments)]
     return subprocess.run(words, capture_output=True, text=True, cwd=ROOT, env=env, timeout=280, check=False)
 
 

@@ -57,7 +57,7 @@ def renamed(model: bytes, rename) -> bytes:
 
 
 def edgefl(*words: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "firmware_export", *map(str, words)]
+    command = [sys.executable, "-m", "edgefl", *map(str, words)]
     return subprocess.run(
         command, capture_output=True, text=True, cwd=ROOT, env=dict(os.environ), timeout=600, check=False
     )

@@ -23,7 +23,7 @@ COUNT = 200
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-m", "firmware_export", *map(str, arguments)]
+    words = [sys.executable, "-m", "edgefl", *map(str, arguments)]
     return subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=False)
 
 

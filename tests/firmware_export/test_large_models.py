@@ -25,7 +25,7 @@ WEIGHTS = INPUTS * UNITS + UNITS * CLASSES
 
 
 def edgefl(*words: object, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "firmware_export", *map(str, words)]
+    command = [sys.executable, "-m", "edgefl", *map(str, words)]
     return subprocess.run(
         command, capture_output=True, text=True, cwd=ROOT, env=env, timeout=600, check=False
     )

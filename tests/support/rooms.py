@@ -87,7 +87,6 @@ ROOMS: Mapping[str, tuple[str, ...]] = {
         "firmware",
         "certificate",
         "commands",
-        "__main__",
     ),
 }
 ROW = 21

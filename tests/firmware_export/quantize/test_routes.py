@@ -165,7 +165,7 @@ def test_the_command_says_what_does_not_fit(tmp_path) -> None:
     words = [
         sys.executable,
         "-m",
-        "firmware_export",
+        "edgefl",
         "export",
         "--state",
         str(tmp_path),
