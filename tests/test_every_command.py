@@ -14,7 +14,8 @@ import click
 import pytest
 
 from edgefl.cli import main as cli
-from mqtt_broker.broker.dev_broker import free_port, mosquitto
+from mqtt_broker.broker.dev_broker import free_port
+from tests.support.broker import mosquitto
 
 WIDTH = 80
 # What these print is no table, and no program asks for it.

@@ -108,11 +108,6 @@ def encode_mixture(mixture: Mixture, plan_id: str = "") -> bytes:
     )
 
 
-def decode_mixture(blob: bytes) -> Mixture:
-    """Read a mixture; StateError when the bytes are not one, or are damaged."""
-    return decode_stored_mixture(blob).mixture
-
-
 def decode_stored_mixture(blob: bytes) -> StoredMixture:
     """Read a mixture with what its file says of it. A file of an older edgefl carries no digest.
 

@@ -11,10 +11,9 @@ import secrets
 import shutil
 import signal
 import socket
-import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from mqtt_broker.broker.mosquitto_config import MAX_QUEUED_BYTES, default_limits
 
 HOST = "127.0.0.1"
 ANY = "0.0.0.0"
-KINDS = ("auto", "mosquitto", "amqtt")
 # per message as in production: an oversize packet is refused here too, not only on a real broker
 MOSQUITTO_CONF = """memory_limit {memory_limit}
 listener {port} {host}
@@ -98,7 +96,8 @@ def _answers(port: int, host: str) -> bool:
     return True
 
 
-def _wait_until_up(port: int, alive: Callable[[], bool], timeout_s: float = 10.0, host: str = HOST) -> None:
+def wait_until_up(port: int, alive: Callable[[], bool], timeout_s: float = 10.0, host: str = HOST) -> None:
+    """Wait until a broker answers on that port; LinkError when it ends or takes longer."""
     deadline = time.monotonic() + timeout_s
     while alive() and time.monotonic() < deadline:
         with contextlib.suppress(LinkError):
@@ -111,31 +110,12 @@ def _wait_until_up(port: int, alive: Callable[[], bool], timeout_s: float = 10.0
     )
 
 
-def _write_conf(directory: Path, port: int, host: str = HOST) -> Path:
+def write_conf(directory: Path, port: int, host: str = HOST) -> Path:
+    """Write the mosquitto.conf of a broker for trying out; returns its path."""
     conf = directory / "mosquitto.conf"
     values = {"memory_limit": default_limits().memory_mb * 2**20, "max_queued_bytes": MAX_QUEUED_BYTES}
     conf.write_text(MOSQUITTO_CONF.format(port=port, host=host, **values))
     return conf
-
-
-@contextlib.contextmanager
-def mosquitto(port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a mosquitto of one's own on loopback; it and its directory are gone at the end."""
-    program = find_mosquitto()
-    assert program is not None
-    with tempfile.TemporaryDirectory(prefix="edgefl-broker-") as directory:
-        conf = _write_conf(Path(directory), port)
-        process = subprocess.Popen([program, "-c", str(conf)], stdout=subprocess.DEVNULL)
-        try:
-            _wait_until_up(port, lambda: process.poll() is None)
-            yield process
-        finally:
-            process.terminate()
-            try:
-                process.wait(5)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
 
 
 def run_mosquitto(port: int, started: Callable[[str], None], host: str = HOST) -> None:
@@ -145,13 +125,13 @@ def run_mosquitto(port: int, started: Callable[[str], None], host: str = HOST) -
     assert program is not None
     directory = Path(tempfile.mkdtemp(prefix="edgefl-broker-"))
     directory.chmod(0o755)
-    conf = _write_conf(directory, port, host)
+    conf = write_conf(directory, port, host)
     if os.fork() == 0:
         # a grandchild, so that mosquitto has no child to wait for: it tells when the broker answers, and
         # clears up
         if os.fork() == 0:
             with contextlib.suppress(LinkError, OSError):
-                _wait_until_up(port, lambda: _exists(ours), host=host)
+                wait_until_up(port, lambda: _exists(ours), host=host)
                 started(f"mqtt://{reached_at(host)}:{port}")
             shutil.rmtree(directory, ignore_errors=True)
         os._exit(0)

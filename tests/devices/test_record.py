@@ -11,7 +11,8 @@ import pytest
 
 from edgefl.data.npz import load_shard
 from edgefl.transport.link import Link
-from mqtt_broker.broker.dev_broker import HOST, free_port, mosquitto
+from mqtt_broker.broker.dev_broker import HOST, free_port
+from tests.support.broker import mosquitto
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from safetensors.numpy import load, save
 from devices.store import Store
 from edgefl.data.npz import save_shard
 from edgefl.plan.spec import Binding, Plan, PlanSpec, load_plan
-from edgefl.storage.checkpoint import decode_mixture
+from edgefl.storage.checkpoint import decode_stored_mixture
 from edgefl.types import Mixture, Shard
 
 ROOT = Path(__file__).parents[2]
@@ -175,7 +175,7 @@ def test_infer_notices_a_damaged_model(state, tmp_path) -> None:
 def test_a_certificate_that_proves_little_says_so(kind, state, tmp_path) -> None:
     pytest.importorskip("tflite_micro")
     if kind == "one class":
-        weights = decode_mixture((state / "mixture.safetensors").read_bytes()).weights
+        weights = decode_stored_mixture((state / "mixture.safetensors").read_bytes()).mixture.weights
         only = np.full((CLASSES, UNITS), -0.5, np.float32)
         only[0] = 0.5
         store = Store(state, "pi-1")

@@ -41,8 +41,8 @@ from edgefl.security.signing import check, encode_signed, public_of
 from edgefl.security.trust import Trust
 from edgefl.storage.checkpoint import (
     decode_client_state,
-    decode_mixture,
     decode_server_state,
+    decode_stored_mixture,
     encode_client_state,
     encode_mixture,
     encode_server_state,
@@ -509,7 +509,7 @@ def file_parsers(folder: Path) -> list[Parser]:
                 decode_client_state,
                 damage_safetensors(encode_client_state(ClientState(WEIGHTS, {"a": 1.0}))),
             ),
-            ("mixture", decode_mixture, damage_safetensors(encode_mixture(Mixture(WEIGHTS)))),
+            ("mixture", decode_stored_mixture, damage_safetensors(encode_mixture(Mixture(WEIGHTS)))),
             ("plan", decode_plan, make_plan),
             (
                 "held sum",

@@ -9,7 +9,7 @@ from edgefl.config import FederationConfig
 from edgefl.errors import StateError
 from edgefl.rng import rng_for
 from edgefl.simulation.simulate import simulate
-from edgefl.storage.checkpoint import decode_mixture, decode_server_state
+from edgefl.storage.checkpoint import decode_server_state, decode_stored_mixture
 from edgefl.wire.messages import Begin
 from edgefl.wire.tensors import encode_models
 from mqtt_broker.aggregator.journal import Dropped, Journal, Opened, Started
@@ -38,9 +38,9 @@ def test_killed_at_any_line_and_started_again_it_gives_the_same_bits(seed, feder
     for name, array in end.state.models["global"].items():
         assert state.models["global"][name].tobytes() == array.tobytes()
     for client_id, mixture in end.mixtures.items():
-        found = decode_mixture(
+        found = decode_stored_mixture(
             (federation.directory / f"state-{client_id}" / "mixture.safetensors").read_bytes()
-        )
+        ).mixture
         assert all(
             found.weights[name].tobytes() == array.tobytes() for name, array in mixture.weights.items()
         )

@@ -12,8 +12,8 @@ from edgefl.config import FederationConfig
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.checkpoint import (
     decode_client_state,
-    decode_mixture,
     decode_server_state,
+    decode_stored_mixture,
     encode_server_state,
 )
 from edgefl.wire.tensors import decode_weights
@@ -66,7 +66,7 @@ def test_the_bits_are_those_of_the_simulator_and_nothing_private_is_said(
     private = {}
     for client_id in IDS:
         directory = federation.directory / f"state-{client_id}"
-        mixture = decode_mixture((directory / "mixture.safetensors").read_bytes())
+        mixture = decode_stored_mixture((directory / "mixture.safetensors").read_bytes()).mixture
         assert {n: a.tobytes() for n, a in mixture.weights.items()} == {
             n: a.tobytes() for n, a in end.mixtures[client_id].weights.items()
         }

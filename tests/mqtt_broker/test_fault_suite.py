@@ -14,7 +14,7 @@ from edgefl.algorithms import PERSONALIZE, make_algorithm
 from edgefl.algorithms.cohort import choose_cohort
 from edgefl.client.runner import ClientRunner, WorkItem
 from edgefl.rng import rng_for
-from edgefl.storage.checkpoint import decode_mixture, decode_server_state
+from edgefl.storage.checkpoint import decode_server_state, decode_stored_mixture
 from edgefl.types import ClientState
 from mqtt_broker.aggregator.journal import Journal
 from tests.support.numpy_learner.softmax import SoftmaxLearner
@@ -173,9 +173,9 @@ def check(fleet, toys, algorithm, codec, hazards, workers=0):
     for model, weights in state.models.items():
         assert same(found.models[model], weights), story
     for client_id, mixture in mixtures.items():
-        kept = decode_mixture(
+        kept = decode_stored_mixture(
             (made.federation.directory / f"state-{client_id}" / "mixture.safetensors").read_bytes()
-        )
+        ).mixture
         assert same(kept.weights, mixture.weights), f"{client_id}; {story}"
     result = made.federation.result()
     assert ([row["id"] for row in result["clients"]], result["dropped"]) == (list(CLIENTS), []), story

@@ -13,7 +13,7 @@ from edgefl.config import load_config
 from edgefl.data.npz import load_shard
 from edgefl.plan.spec import decode_plan, load_plan
 from edgefl.simulation.simulate import simulate
-from edgefl.storage.checkpoint import decode_mixture, decode_server_state
+from edgefl.storage.checkpoint import decode_server_state, decode_stored_mixture
 from edgefl.wire import messages, version1
 from edgefl.wire.strict_json import decode_json
 from edgefl.wire.tensors import decode_models, decode_weights, read_header
@@ -146,7 +146,9 @@ def test_mqtt_and_simulator_give_the_same_bits(ran, plan):
     for name, array in end.state.models["global"].items():
         assert state.models["global"][name].tobytes() == array.tobytes(), name
     for client_id in IDS:
-        found = decode_mixture((directory / client_id / "mixture.safetensors").read_bytes()).weights
+        found = decode_stored_mixture(
+            (directory / client_id / "mixture.safetensors").read_bytes()
+        ).mixture.weights
         for name, array in end.mixtures[client_id].weights.items():
             assert found[name].tobytes() == array.tobytes(), name
 
@@ -261,7 +263,9 @@ def test_no_private_value_is_in_any_payload(ran, plan):
     )
     checked = 0
     for client_id in IDS:
-        mixture = decode_mixture((directory / client_id / "mixture.safetensors").read_bytes()).weights
+        mixture = decode_stored_mixture(
+            (directory / client_id / "mixture.safetensors").read_bytes()
+        ).mixture.weights
         shard = load_shard(directory / f"{client_id}.npz", num_classes=10)
         private = {name: array for name, array in mixture.items() if name.startswith(("local/", "gate/"))}
         assert any(name.startswith("gate/") for name in private)

@@ -19,7 +19,7 @@ from edgefl.errors import LinkError
 from edgefl.security.authority import create, enrol
 from edgefl.security.enrolment import load_enrolment, save_enrolment, tls_context
 from edgefl.simulation.simulate import simulate
-from edgefl.storage.checkpoint import decode_mixture, decode_server_state
+from edgefl.storage.checkpoint import decode_server_state, decode_stored_mixture
 from edgefl.transport.link import Connected, Link, Message
 from mqtt_broker.broker.dev_broker import HOST, free_port
 from tests.support.numpy_learner.softmax import SoftmaxLearner
@@ -177,9 +177,9 @@ def check_bits(federation, toys, shards, settings):
         assert state.models["global"][name].tobytes() == array.tobytes()
     assert np.abs(end.state.models["global"]["head/kernel"]).max() > 0.01
     for client_id, mixture in end.mixtures.items():
-        found = decode_mixture(
+        found = decode_stored_mixture(
             (federation.directory / f"state-{client_id}" / "mixture.safetensors").read_bytes()
-        )
+        ).mixture
         assert all(
             found.weights[name].tobytes() == array.tobytes() for name, array in mixture.weights.items()
         )

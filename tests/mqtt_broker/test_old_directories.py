@@ -19,7 +19,7 @@ from edgefl.runs.directory import RunDirectory
 from edgefl.simulation.communication_cost import Traffic
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.aggregator_directory import AggregatorFiles
-from edgefl.storage.checkpoint import decode_mixture, decode_server_state
+from edgefl.storage.checkpoint import decode_server_state, decode_stored_mixture
 from edgefl.storage.device_directory import DeviceFiles, load_personal
 from edgefl.storage.run_directory import RunFiles
 from edgefl.system.files import SECRET
@@ -75,7 +75,7 @@ def test_a_killed_federation_comes_to_its_end(federate, mosquitto_url, old, shar
     assert close(state.models["global"], expected.state.models["global"])
     for client_id, mixture in expected.mixtures.items():
         stored = DeviceFiles(old / f"state-{client_id}").mixture.read_bytes()
-        assert close(decode_mixture(stored).weights, mixture.weights)
+        assert close(decode_stored_mixture(stored).mixture.weights, mixture.weights)
     assert len(read_folder(federation.out).records) == 4
 
 

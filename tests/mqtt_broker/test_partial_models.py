@@ -6,7 +6,7 @@ import pytest
 
 from edgefl.config import FederationConfig
 from edgefl.simulation.simulate import simulate
-from edgefl.storage.checkpoint import decode_mixture, decode_server_state
+from edgefl.storage.checkpoint import decode_server_state, decode_stored_mixture
 from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 
@@ -30,9 +30,9 @@ def test_mqtt_and_simulator_give_the_same_bits(algorithm, federate, mosquitto_ur
             n: a.tobytes() for n, a in weights.items()
         }
     for client_id, mixture in end.mixtures.items():
-        found = decode_mixture(
+        found = decode_stored_mixture(
             (federation.directory / f"state-{client_id}" / "mixture.safetensors").read_bytes()
-        )
+        ).mixture
         assert {name: array.tobytes() for name, array in found.weights.items()} == {
             n: a.tobytes() for n, a in mixture.weights.items()
         }

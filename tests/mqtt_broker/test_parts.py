@@ -260,5 +260,5 @@ def test_a_port_in_use_and_a_broker_that_is_not_installed(monkeypatch):
 def test_a_broker_that_does_not_answer_is_given_up(monkeypatch):
     began = time.monotonic()
     with pytest.raises(LinkError, match="did not answer on port"):
-        embedded._wait_until_up(embedded.free_port(), lambda: True, 0.2)
+        embedded.wait_until_up(embedded.free_port(), lambda: True, 0.2)
     assert time.monotonic() - began < 5

@@ -10,7 +10,7 @@ import pytest
 
 from edgefl.config import FederationConfig
 from edgefl.simulation.simulate import simulate
-from edgefl.storage.checkpoint import decode_mixture, decode_server_state, encode_server_state
+from edgefl.storage.checkpoint import decode_server_state, decode_stored_mixture, encode_server_state
 from edgefl.transport.link import Message
 from edgefl.wire.chunks import chunk
 from edgefl.wire.tensors import encode_models
@@ -65,9 +65,9 @@ def check_bits(federation, toys, shards, settings):
     state = decode_server_state((federation.out / "server_state.safetensors").read_bytes())
     assert encode_server_state(state) == encode_server_state(end.state)
     for client_id, mixture in end.mixtures.items():
-        found = decode_mixture(
+        found = decode_stored_mixture(
             (federation.directory / f"state-{client_id}" / "mixture.safetensors").read_bytes()
-        )
+        ).mixture
         assert all(
             found.weights[name].tobytes() == array.tobytes() for name, array in mixture.weights.items()
         )

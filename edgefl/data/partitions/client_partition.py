@@ -3,7 +3,6 @@
 Samples are copied by `take`.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,8 +66,3 @@ def client_ids(count: int) -> list[str]:
     """Return `client-000`, `client-001`, ...: with as many digits as it takes that they sort."""
     digits = max(3, len(str(count - 1)))
     return [f"client-{i:0{digits}d}" for i in range(count)]
-
-
-def truths(allotments: Sequence[Allotment]) -> Labels:
-    """Return each client's true cluster, int64[num_clients]."""
-    return np.array([own.truth for own in allotments], np.int64)

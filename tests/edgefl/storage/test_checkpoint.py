@@ -9,8 +9,8 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from edgefl.errors import StateError
 from edgefl.storage.checkpoint import (
     decode_client_state,
-    decode_mixture,
     decode_server_state,
+    decode_stored_mixture,
     encode_client_state,
     encode_mixture,
     encode_server_state,
@@ -54,14 +54,14 @@ def test_client_state_and_mixture_come_back(weights, scalars):
     state = decode_client_state(encode_client_state(ClientState(weights, scalars)))
     same(weights, state.arrays)
     assert state.scalars == scalars
-    same(weights, decode_mixture(encode_mixture(Mixture(weights))).weights)
+    same(weights, decode_stored_mixture(encode_mixture(Mixture(weights))).mixture.weights)
 
 
 @given(cut=st.integers(0, 200))
 def test_a_truncated_file_is_an_error_that_says_so(cut):
     blob = encode_mixture(Mixture({"w": np.ones(30, np.float32)}))
     with pytest.raises(StateError, match="truncated or foreign"):
-        decode_mixture(blob[: min(cut, len(blob) - 1)])
+        decode_stored_mixture(blob[: min(cut, len(blob) - 1)])
 
 
 def test_one_kind_is_not_read_as_another():

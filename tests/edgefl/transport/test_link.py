@@ -13,7 +13,8 @@ from edgefl.transport.failover import Turns, refused
 from edgefl.transport.link import Connected, Link, Message
 from edgefl.transport.subscriptions import Subscriptions
 from edgefl.wire.url import parse_urls
-from mqtt_broker.broker.dev_broker import HOST, find_mosquitto, free_port, mosquitto
+from mqtt_broker.broker.dev_broker import HOST, find_mosquitto, free_port
+from tests.support.broker import mosquitto
 
 needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
 NOT_AUTHORIZED = 0x87

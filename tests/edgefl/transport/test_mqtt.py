@@ -12,7 +12,8 @@ import pytest
 from edgefl.errors import LinkError
 from edgefl.transport.link import MAX_PAYLOAD_BYTES, Connected, Link, Message
 from edgefl.wire.url import parse_url, parse_urls, without_password
-from mqtt_broker.broker.dev_broker import HOST, find_mosquitto, free_port, mosquitto
+from mqtt_broker.broker.dev_broker import HOST, find_mosquitto, free_port
+from tests.support.broker import mosquitto
 
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="mosquitto is not installed")
 

@@ -9,7 +9,7 @@ from edgefl.config import DataConfig, PartitionConfig
 from edgefl.data import load_data, make_allotments, make_shards
 from edgefl.data.dataset import Dataset, pick_classes, scaled
 from edgefl.data.image_rotation import rotate, rotate_each
-from edgefl.data.partitions.client_partition import Allotment, client_ids, take, truths
+from edgefl.data.partitions.client_partition import Allotment, client_ids, take
 from edgefl.errors import ConfigError, DataError
 
 CORNER = np.array([[1, 2, 3], [4, 5, 6], [7, 8, 9]], np.float32)[None, :, :, None]
@@ -79,7 +79,7 @@ def test_take_relabels_turns_and_scales() -> None:
     np.testing.assert_array_equal(shard.x_train[1], np.rot90(data.x_train[5]) / np.float32(255))
     np.testing.assert_array_equal(shard.x_test[0], np.rot90(data.x_test[2], 2) / np.float32(255))
     assert shard.num_classes == 4
-    assert truths([own]).tolist() == [7]
+    assert own.truth == 7
 
 
 def test_take_copies_only_its_own_from_a_memory_map(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from edgefl.config import PartitionConfig
 from edgefl.data.dataset import Dataset
 from edgefl.data.partitions.by_class import apportion, deal
-from edgefl.data.partitions.client_partition import Allotment, truths
+from edgefl.data.partitions.client_partition import Allotment
 from edgefl.data.partitions.p_majority import majority_counts
 from edgefl.data.partitions.packages import draw_pairs
 from edgefl.data.partitions.registry import PARTITIONS, make_allotments
@@ -182,7 +182,7 @@ def test_turned_samples() -> None:
     spread = np.array([np.bincount(own.turns_train, minlength=8) / len(own.turns_train) for own in made])  # type: ignore[arg-type]
     assert spread.std(axis=0).mean() > 0.05
     fixed = draw("rotation", 8, fixed=True, angles=4, degrees=90.0)
-    assert np.bincount(truths(fixed)).tolist() == [2, 2, 2, 2]
+    assert np.bincount([own.truth for own in fixed]).tolist() == [2, 2, 2, 2]
     for own in fixed:
         assert set(own.turns_train.tolist()) == {own.truth} and own.turn_degrees == 90  # type: ignore[union-attr]
     skewed = draw("rotation", 10, label_alpha=0.1)
@@ -191,7 +191,7 @@ def test_turned_samples() -> None:
 
 def test_permuted_labels() -> None:
     made = draw("permutation", 8, samples=50, test_samples=20)
-    assert np.bincount(truths(made)).tolist() == [2, 2, 2, 2]
+    assert np.bincount([own.truth for own in made]).tolist() == [2, 2, 2, 2]
     known = {own.truth: own.relabel for own in made}
     assert len(set(known.values())) == 4
     for own in made:
@@ -222,7 +222,7 @@ def test_packages_are_paired_to_the_last() -> None:
 
 def test_tasks_of_one_cluster() -> None:
     made = draw("tasks", 16, samples=40, test_samples=12)
-    assert np.bincount(truths(made)).tolist() == [4, 4, 4, 4]
+    assert np.bincount([own.truth for own in made]).tolist() == [4, 4, 4, 4]
     own_classes = [{label for label, count in enumerate(classes_of(own)[0]) if count} for own in made]
     for i, own in enumerate(made):
         train, test = classes_of(own)
