@@ -5,6 +5,7 @@ client and 2^12 clients no sum reaches 2^63, so a sum modulo 2^64 is the sum. Ad
 any order: whatever the masks were, the sum has the same bits.
 """
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -16,9 +17,13 @@ Words = NDArray[np.uint64]
 STEPS = 2.0**24
 LARGEST = 64.0
 MOST_SAMPLES = 2**20
-MOST_CLIENTS = 2**12
 LEAST_CLIENTS = 3
 """Of a sum of two each one can take itself off."""
+
+
+def threshold_of(clients: int) -> int:
+    """Return how many of a cohort must answer to the end: two thirds, rounded up."""
+    return math.ceil(2 * clients / 3)
 
 
 def to_words(values: NDArray[np.float64], samples: int) -> Words:

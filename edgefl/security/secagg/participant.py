@@ -21,7 +21,7 @@ import hashlib
 from collections.abc import Callable
 
 from edgefl.errors import RoundError, WireError
-from edgefl.security.secagg.masking import Words
+from edgefl.security.secagg.masking import Words, threshold_of
 from edgefl.security.secagg.secure_sum import (
     Opened,
     PublicKeys,
@@ -32,7 +32,6 @@ from edgefl.security.secagg.secure_sum import (
     reveal,
     share,
 )
-from edgefl.security.secagg.summing import threshold_of
 from edgefl.security.trust import Trust
 from edgefl.wire.masked import (
     AGREE,

@@ -40,8 +40,9 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from edgefl.errors import RoundError
-from edgefl.security.secagg.masking import LEAST_CLIENTS, MOST_CLIENTS, Words, added
+from edgefl.security.secagg.masking import LEAST_CLIENTS, Words, added
 from edgefl.security.secagg.shamir import PRIME, SHARE_BYTES, combine, split
+from edgefl.wire.masked import MOST_CLIENTS
 
 SEED_BYTES = 32
 DIGEST_BYTES = 32

@@ -7,7 +7,6 @@ Quantized to 2^-24, the mean is that of the weighted mean but for rounding, and 
 were drawn.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -16,14 +15,9 @@ import numpy as np
 from edgefl.algorithms.base import Algorithm
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
-from edgefl.security.secagg.masking import LEAST_CLIENTS, Words
+from edgefl.security.secagg.masking import LEAST_CLIENTS, Words, threshold_of
 from edgefl.security.secagg.vectors import Shapes, means_of, shapes_of, size_of, words_of
 from edgefl.types import ServerState, Update, Weights
-
-
-def threshold_of(clients: int) -> int:
-    """Return how many of a cohort must answer to the end: two thirds, rounded up."""
-    return math.ceil(2 * clients / 3)
 
 
 def check_secure(algorithm: Algorithm, config: FederationConfig) -> None:

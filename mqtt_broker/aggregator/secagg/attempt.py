@@ -10,10 +10,9 @@ import numpy as np
 
 from edgefl.errors import ConfigError, RoundError, WireError
 from edgefl.security.secagg.disputes import Fault, left_out
-from edgefl.security.secagg.masking import LEAST_CLIENTS, Words
+from edgefl.security.secagg.masking import LEAST_CLIENTS, Words, threshold_of
 from edgefl.security.secagg.participant import keys_of, revealed_of
 from edgefl.security.secagg.secure_sum import NotGenuine, PublicKeys, Revealed, check_revealed, unmask
-from edgefl.security.secagg.summing import threshold_of
 from edgefl.security.secagg.vectors import Shapes, size_of
 from edgefl.security.trust import Trust
 from edgefl.server import rounds

@@ -9,7 +9,8 @@ from edgefl.algorithms import make_algorithm
 from edgefl.config import FederationConfig, PrivacyConfig, parse_config
 from edgefl.errors import ConfigError, RoundError
 from edgefl.plan.spec import Plan
-from edgefl.security.secagg.summing import check_secure, threshold_of
+from edgefl.security.secagg.masking import threshold_of
+from edgefl.security.secagg.summing import check_secure
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.checkpoint import encode_server_state
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
