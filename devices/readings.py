@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 
 from edgefl.config import nearest
-from edgefl.data.sources.windows import majority
+from edgefl.data.sources.windows import FLOAT32_MAX, majority
 from edgefl.errors import ConfigError, DataError
 from edgefl.types import Array
 
-FLOAT32_MAX = float(np.finfo(np.float32).max)
 MAX_CHANNELS = 1024
 MAX_SENSORS = 256
 MAX_LABEL = 999_999

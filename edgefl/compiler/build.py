@@ -17,10 +17,8 @@ from edgefl.compiler.template import build_template
 from edgefl.config import FederationConfig, ModelConfig
 from edgefl.errors import PlanError
 from edgefl.models import build_model
-from edgefl.plan.spec import Plan, PlanSpec, TensorSpec
+from edgefl.plan.spec import MIXTURE, Plan, PlanSpec, TensorSpec
 from edgefl.types import Array, Weights
-
-MIXTURE = "predict_mixture"
 
 
 def compile_plan(

@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 
 import click
 
+from edgefl.config import DEFAULT_BROKER
 from edgefl.errors import LinkError, WireError
 from edgefl.transport.link import Link, Message
 from edgefl.wire.messages import STOPPED, State
 from edgefl.wire.strict_json import decode_json
 from edgefl.wire.topics import Topics, check_federation, parse_topic
 
-DEFAULT_BROKER = "mqtt://localhost:1883"
 SETTLE_S = 0.5
 REST_S = 0.6
 REST_EACH_S = 0.1

@@ -20,6 +20,8 @@ from edgefl.errors import PlanError
 from edgefl.system.files import parse_json, write_atomic
 
 FORMAT = 1
+MIXTURE = "predict_mixture"
+"""The signature that predicts with a client's personal model; the export template computes the same."""
 FILES = {"spec": "plan.json", "program": "plan.tflite", "template": "template.tflite"}
 INITIAL_FILE = "initial.safetensors"
 """Initial weights beside the files of a plan, where a federation starts from it."""

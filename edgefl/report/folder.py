@@ -16,6 +16,7 @@ from edgefl.runs.directory import read_json
 from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.storage.demo_directory import DemoFiles
 from edgefl.storage.run_directory import RunFiles
+from edgefl.system.format import some_of
 
 Row = Mapping[str, Any]
 SIMULATION = "simulation"
@@ -87,7 +88,7 @@ def read_folder(path: Path) -> Folder:
     inside = sorted(child.name for child in path.iterdir() if RunFiles(child).note.exists())
     if inside:
         raise ConfigError(
-            f"{path} holds runs and is none: {_few(inside)}; give one of them, such as {path / inside[0]}"
+            f"{path} holds runs and is none: {some_of(inside)}; give one of them, such as {path / inside[0]}"
         )
     raise ConfigError(
         f"{path} holds neither {run.note.name} nor {aggregator.result.name}, so no federation has written "
@@ -302,7 +303,3 @@ def _pairs(value: Any) -> str:
 
 def _safe(command: Any) -> str:
     return _SECRET.sub("", str(command or ""))
-
-
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

@@ -82,6 +82,11 @@ def cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"[: max(0, width)]
 
 
+def some_of(names: Sequence[str]) -> str:
+    """Return the first four names, and how many more there are."""
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
 def clock(seconds: float) -> str:
     """Return a duration for a person: 8 s, 3 min, 2 h 05 min."""
     minutes = round(seconds / 60)

@@ -17,6 +17,7 @@ from safetensors.numpy import save as st_save
 
 from edgefl.errors import WireError
 from edgefl.plan.spec import TensorSpec
+from edgefl.system.format import some_of
 from edgefl.types import Array, Weights
 from edgefl.wire.codecs import DEFLATE, ITEMSIZES, MARK, pack, parts_of, rounding, unpack
 from edgefl.wire.deflate import expand, squeeze
@@ -86,7 +87,7 @@ def decode_weights(blob: bytes, specs: tuple[TensorSpec, ...], origin: str) -> d
     expected = {spec.name: spec for spec in specs}
     if unknown := [name for name in header if name not in expected]:
         raise WireError(
-            f"{origin} sent the unknown tensor {unknown[0][:200]!r}, expected {_some(list(expected))}; "
+            f"{origin} sent the unknown tensor {unknown[0][:200]!r}, expected {some_of(list(expected))}; "
             f"{REMEDY}"
         )
     spans = []
@@ -132,7 +133,7 @@ def decode_part(blob: bytes, specs: tuple[TensorSpec, ...], origin: str) -> dict
     chosen = tuple(spec for spec in specs if spec.name in header)
     if not chosen and not header:
         raise WireError(
-            f"{origin} sent no tensor, expected some of {_some([spec.name for spec in specs])}; {REMEDY}"
+            f"{origin} sent no tensor, expected some of {some_of([spec.name for spec in specs])}; {REMEDY}"
         )
     return decode_weights(blob, chosen or specs, origin)
 
@@ -159,10 +160,6 @@ def _check_entry(entry: Mapping[str, Any], spec: TensorSpec, origin: str) -> tup
             f"{spec.name} of {origin} lies at {str(offsets)[:100]}, expected {size} bytes; send it again"
         )
     return offsets[0], offsets[1]
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 def encode_models(models: Mapping[str, Weights], codec: str = "fp32") -> bytes:
@@ -226,7 +223,7 @@ def decode_models(
     sent = {name.split("/", 1)[0] for name in header}
     if unknown := sorted(sent - set(expected)):
         raise WireError(
-            f"{origin} sent the unknown model {unknown[0][:100]!r}, expected {_some(list(expected))}; "
+            f"{origin} sent the unknown model {unknown[0][:100]!r}, expected {some_of(list(expected))}; "
             f"{REMEDY}"
         )
     chosen = {model: specs for model, specs in expected.items() if model in sent}

@@ -35,10 +35,10 @@ from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.names import FEDERATED, GLOBAL, INITIAL
 from edgefl.algorithms.options import check_choice, check_count, sgd_hyper
 from edgefl.algorithms.papers.fedavg import fedavg_objectives
+from edgefl.algorithms.server_optimizer import STATISTICS
 from edgefl.learner.base import Learner
 from edgefl.types import Array, Broadcast, ClientState, Mixture, Peer, ServerState, Shard, Update, Weights
 
-STATISTICS = ("moving_mean", "moving_variance")
 FEDERATED_ROUNDS = "federated_rounds"
 ALONE_EPOCHS = "alone_epochs"
 

@@ -56,7 +56,7 @@ from edgefl.algorithms.options import check_choice, check_count, check_range
 from edgefl.algorithms.server_optimizer import check_optimizer
 from edgefl.errors import ConfigError, DataError
 from edgefl.learner.base import Learner
-from edgefl.plan.spec import TensorSpec
+from edgefl.plan.spec import MIXTURE, TensorSpec
 from edgefl.types import (
     Array,
     Broadcast,
@@ -78,7 +78,6 @@ Tensor = Any
 Tensors = Mapping[str, Tensor]
 
 TRAIN = "train_mixture"
-MIXTURE = "predict_mixture"
 PERSONAL = "personal"
 """Before the name of the weight that a client adds its own to: the bias of the last layer."""
 SHARE = "condition_share"

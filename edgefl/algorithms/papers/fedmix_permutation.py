@@ -31,10 +31,9 @@ from edgefl.algorithms.mixtures.expert_averages import (
 )
 from edgefl.algorithms.names import FEDERATED, expert_name, experts, specs_with_prefix, without_prefix
 from edgefl.algorithms.options import check_choice, check_count, check_range
-from edgefl.algorithms.papers.fedmix import MIXTURE
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner, batches, label_log_p
-from edgefl.plan.spec import TensorSpec
+from edgefl.plan.spec import MIXTURE, TensorSpec
 from edgefl.types import Broadcast, ClientState, Mixture, Peer, ServerState, Shard, Update, Weights
 
 if TYPE_CHECKING:

@@ -14,10 +14,8 @@ from numpy.typing import NDArray
 from edgefl.config import nearest
 from edgefl.data.sources import DataSource
 from edgefl.data.sources.classes import names_array, number_classes
-from edgefl.data.sources.windows import count_windows, cut
+from edgefl.data.sources.windows import FLOAT32_MAX, count_windows, cut
 from edgefl.errors import DataError
-
-FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 @dataclass

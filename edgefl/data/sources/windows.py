@@ -5,6 +5,8 @@ from numpy.typing import NDArray
 
 from edgefl.types import Array, Labels
 
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+
 
 def count_windows(rows: int, window: int, step: int) -> int:
     """Return how many windows of that length, begun each `step` rows, lie wholly in the rows."""
