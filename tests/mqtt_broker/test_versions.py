@@ -40,7 +40,7 @@ SPEAKS_OF_VERSION_1 = {
     "docs/protocol.md",
     "tests/mqtt_broker/test_versions.py",
     "CHANGELOG.md",
-    "tests/mqtt_broker/test_nats_cluster.py",
+    "tests/mqtt_broker/broker/test_nats_cluster.py",
 }
 
 

@@ -14,11 +14,13 @@ FIRMWARE = "test_typed_firmware.py types the same of docs/results/firmware.md"
 SYSTEMD = "needs a machine that systemd booted; mosquitto gets the signal that it would send"
 FAR = "needs a second machine"
 ROOT = "needs root, debootstrap and 35 minutes: a Debian for arm64 in /root"
-CLUSTER = "needs three machines; tests/mqtt_broker/test_nats_cluster.py runs three servers with this file"
+CLUSTER = (
+    "needs three machines; tests/mqtt_broker/broker/test_nats_cluster.py runs three servers with this file"
+)
 FAULTS = "takes minutes; tests/mqtt_broker/test_fault_suite.py, which it runs, is among the tests"
 DOCKER = (
-    "needs a docker daemon; tests/devices/test_dockerfile.py and tests/mqtt_broker/test_compose.py check "
-    "what it reads"
+    "needs a docker daemon; tests/devices/test_dockerfile.py and tests/mqtt_broker/broker/test_compose.py "
+    "check what it reads"
 )
 SUBSCRIBER = "a program of mosquitto's; `edgefl watch`, which reads the same topics, is typed"
 OPENS = "opens this machine to its network; the README's is typed on loopback"

@@ -34,7 +34,7 @@ def _mosquitto() -> None:
 
 def test_run_a_cluster(desk: Any, page: Callable[[str], Any]) -> None:
     """Of three addresses one answers, as when two machines are down; in
-    tests/mqtt_broker/test_nats_cluster.py three servers run.
+    tests/mqtt_broker/broker/test_nats_cluster.py three servers run.
     """
     cluster = page("docs/how-to/run-a-cluster.md")
     desk.deal("shard.npz")

@@ -14,7 +14,7 @@ from edgefl.cli import main as cli
 from edgefl.config import load_config
 from edgefl.data.npz import load_shard
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 HERE = ROOT / "mqtt_broker" / "compose"
 ENTRY = {
     "mqtt_broker/Dockerfile": ["edgefl"],

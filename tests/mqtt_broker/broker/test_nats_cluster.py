@@ -25,7 +25,7 @@ from mqtt_broker.broker.dev_broker import HOST, free_port
 from tests.support.numpy_learner.softmax import SoftmaxLearner
 
 NATS = shutil.which("nats-server") or shutil.which("nats-server", path="/usr/sbin:/usr/local/sbin")
-TEMPLATES = Path(__file__).parents[2] / "mqtt_broker" / "broker" / "clusters"
+TEMPLATES = Path(__file__).parents[3] / "mqtt_broker" / "broker" / "clusters"
 PATIENCE_S = 90.0
 
 pytestmark = pytest.mark.skipif(NATS is None, reason="nats-server is not installed")
