@@ -137,7 +137,8 @@ def conv2d_gradients(op: Any, gradient: Tensor) -> list[Tensor]:
 
 def _by_patches(kernel: Tensor, geometry: Geometry) -> bool:
     rows, columns, c_in, c_out = kernel.shape.as_list()
-    return bool(rows == 1 or geometry.rows.stride > 1 or columns * c_in < c_out)
+    seen = any(inside(geometry.rows, k) for k in range(rows))
+    return bool(rows == 1 or geometry.rows.stride > 1 or columns * c_in < c_out or not seen)
 
 
 def _wide(image: Tensor, geometry: Geometry) -> Tensor:

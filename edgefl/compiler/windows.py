@@ -169,7 +169,9 @@ def untap(values: Sequence[Tensor], axis: Axis) -> Tensor:
     if axis.tiles:
         whole = _interleave(values, axis.place)
         return _fit(whole, axis.place, -axis.before, axis.size + axis.before - axis.out * axis.window)
-    return sum_of([place(value, axis, k) for k, value in enumerate(values) if inside(axis, k)])
+    # On a very small image every element may see padding only. Element 0 then gives zeros.
+    seen = [k for k in range(len(values)) if inside(axis, k)] or [0]
+    return sum_of([place(values[k], axis, k) for k in seen])
 
 
 def sum_of(values: Sequence[Tensor]) -> Tensor:

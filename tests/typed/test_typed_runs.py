@@ -104,6 +104,7 @@ def test_simulate(desk: Any, page: Callable[[str], Any]) -> None:
     assert "mixture" in desk.run(simulate.take("edgefl simulate federation.toml"))
     for what in ("algorithms", "models", "datasets", "partitions"):
         assert desk.run(simulate.take(f"edgefl {what}"))
+    assert "epochs" in desk.run(simulate.take("edgefl algorithms fedprox"))
     desk.run(
         simulate.take("edgefl partitions show"), {"fashion-mnist": "digits", "--clients 20": "--clients 4"}
     )

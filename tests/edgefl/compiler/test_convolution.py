@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from edgefl.compiler import convolution
@@ -39,6 +39,8 @@ def oracle(
     st.integers(1, 2),
     st.sampled_from(["SAME", "VALID"]),
 )
+@example((1, 2), (1, 1), (1, 1), (1, 1), 2, "SAME")
+@example((2, 1), (1, 1), (1, 1), (1, 1), 2, "SAME")
 def test_convolve(kernel, extra, channels, strides, dilation, padding):
     """Images down to one pixel, of which the edge of a window sees padding only; filters with fewer and with
     more channels out than in.
