@@ -20,7 +20,7 @@ from edgefl.types import Shard
 from edgefl.wire.topics import Topics
 from tests.support.numpy_learner.softmax import softmax_spec
 
-DEADLINE_S = 40.0
+DEADLINE_S = 90.0
 ROOT = Path(__file__).parents[2]
 
 
