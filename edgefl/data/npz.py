@@ -63,11 +63,6 @@ def make_shard(
                 raise DataError(f"x_test is {x_test.shape[1:]} a sample, expected {x.shape[1:]} as in x")
         else:
             x, y, x_test, y_test = _split(x, y, seed, test_share, arrays.get("window_number"))
-        if len(np.unique(y)) < 2:
-            raise DataError(
-                f"all {len(y)} training labels are {y[0]}, expected two classes or more; a personal "
-                "classifier needs two"
-            )
         return Shard(
             x, y, x_test, y_test, num_classes_of(arrays, num_classes, int(max(y.max(), y_test.max())))
         )
