@@ -23,6 +23,8 @@ class Shard:
     x_train: float32[n, *input_shape], y_train: int64[n]; x_test, y_test: the client's own held-out split.
     side_train: int64[n], what else is known of each training sample, such as how far it was turned; None when
     nothing is.
+    group_train: int64[n], the recording (or other group) of each training sample; None when samples stand
+    alone. A split of the training samples never divides a group.
     """
 
     x_train: Array
@@ -31,6 +33,7 @@ class Shard:
     y_test: Labels
     num_classes: int
     side_train: Labels | None = None
+    group_train: Labels | None = None
 
 
 @dataclass(frozen=True)
