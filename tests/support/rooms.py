@@ -19,6 +19,7 @@ ROOMS: Mapping[str, tuple[str, ...]] = {
         "types",
         "rng",
         "system",
+        "verdict",
         "plan",
         "wire",
         "storage",

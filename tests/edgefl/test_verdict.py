@@ -1,0 +1,292 @@
+"""The verdict on a federation: McNemar's exact values by hand, a worked federation, and laws of both."""
+
+import json
+import math
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgefl.verdict import (
+    FIGURES,
+    KINDS,
+    as_dict,
+    compare,
+    device_sentence,
+    judge,
+    least_gained,
+    sign_test,
+    table,
+    table_rows,
+)
+
+
+def row(client_id, local=None, federated=None, shipped=None, int8=None, kind=None, gained=None, lost=None):
+    names = ("accuracy_local", "accuracy_federated", "accuracy_shipped", "accuracy_shipped_int8", "shipped")
+    found = dict(zip(names, (local, federated, shipped, int8, kind), strict=True))
+    found |= {"test_gained": gained, "test_lost": lost, "n_test": 40.0}
+    return {"id": client_id, **{key: value for key, value in found.items() if value is not None}}
+
+
+FOUR = [
+    row("pi-2", 0.80, 0.70, 0.925, 0.90, 3.0, 6.0, 1.0),
+    row("pi-1", 0.75, 0.60, 0.875, 0.875, 2.0, 5.0, 0.0),
+    row("pi-3", 0.90, 0.50, 0.90, 0.85, 0.0, 0.0, 0.0),
+    row("pi-4", 0.95, 0.80, 0.80, 0.80, 1.0, 1.0, 7.0),
+]
+
+
+@pytest.mark.parametrize(
+    ("gained", "lost", "numerator", "samples"),
+    [
+        (0, 0, 1, 0),
+        (1, 0, 1, 1),
+        (0, 1, 2, 1),
+        (4, 0, 1, 4),
+        (5, 0, 1, 5),
+        (6, 1, 1 + 7, 7),
+        (7, 1, 1 + 8, 8),
+        (8, 2, 1 + 10 + 45, 10),
+        (9, 2, 1 + 11 + 55, 11),
+        (3, 3, 1 + 6 + 15 + 20, 6),
+        (2, 9, 2**11 - 1 - 11, 11),
+    ],
+)
+def test_exact_values_by_hand(gained, lost, numerator, samples):
+    """P(X >= gained) is a sum of binomial coefficients over 2^n."""
+    assert sign_test(gained, lost) == numerator / 2**samples
+
+
+@pytest.mark.parametrize(
+    ("gained", "lost", "comparison"),
+    [
+        (0, 0, "as good"),
+        (4, 0, "as good"),  # 1/16
+        (5, 0, "better"),  # 1/32
+        (0, 5, "worse"),
+        (6, 1, "as good"),  # 8/128
+        (7, 1, "better"),  # 9/256
+        (1, 7, "worse"),
+        (8, 2, "as good"),  # 56/1024
+        (9, 2, "better"),  # 67/2048
+        (50, 50, "as good"),
+    ],
+)
+def test_comparisons_by_hand(gained, lost, comparison):
+    assert compare(gained, lost) == comparison
+
+
+@pytest.mark.parametrize("lost", [400, 450, 470, 480, 500, 520, 600])
+def test_the_approximation_joins_the_exact_values(lost):
+    """1,000 samples that differ are counted exactly, 1,001 are not; the values lie close together."""
+    exact = sum(math.comb(1001, k) for k in range(1001 - lost, 1002)) / 2**1001
+    assert sign_test(1001 - lost, lost) == pytest.approx(exact, rel=0.02, abs=1e-6)
+
+
+def test_a_hostile_count_takes_no_time():
+    (found,) = judge([row("a", 0.5, 0.5, 0.6, 0.6, 3.0, 2.0**52, 0.0)]).rows
+    assert found.comparison == "better"
+    assert judge([row("a", 0.5, 0.5, 0.6, 0.6, 3.0, 1e300, 0.0)]).rows[0].comparison == ""
+
+
+def test_a_federation_by_hand():
+    verdict = judge(FOUR)
+    assert [each.id for each in verdict.rows] == ["pi-1", "pi-2", "pi-3", "pi-4"]
+    assert [each.comparison for each in verdict.rows] == ["better", "as good", "as good", "worse"]
+    assert (verdict.devices, verdict.better, verdict.as_good, verdict.worse) == (4, 1, 2, 1)
+    assert verdict.means == pytest.approx(
+        {"local": 0.85, "federated": 0.65, "shipped": 0.875, "int8": 0.85625}
+    )
+    assert verdict.worst == {"local": 0.75, "federated": 0.5, "shipped": 0.8, "int8": 0.8}
+    assert verdict.gain_points == pytest.approx(2.5)
+    assert verdict.kinds == {"local": 1, "federated": 1, "fine-tuned": 1, "mixture": 1}
+    assert verdict.overall == "as good"  # 12 gained, 8 lost
+    assert verdict.sentence == (
+        "The federation was worth it for 1 of 4 devices (better than training alone; as good for 2, worse "
+        "for 1): accuracy rises by 2.5 points on average. The federated model is 20.0 points below training "
+        'alone: try more rounds, or the algorithm "clustered" or "pfl-mfe".'
+    )
+    assert table(verdict).splitlines() == [
+        "device  local  federated  shipped   int8  model       against local",
+        "pi-1    75.0%      60.0%    87.5%  87.5%  fine-tuned  better",
+        "pi-2    80.0%      70.0%    92.5%  90.0%  mixture     as good",
+        "pi-3    90.0%      50.0%    90.0%  85.0%  local       as good",
+        "pi-4    95.0%      80.0%    80.0%  80.0%  federated   worse",
+        "mean    85.0%      65.0%    87.5%  85.6%",
+        "worst   75.0%      50.0%    80.0%  80.0%",
+    ]
+
+
+def test_rows_without_a_selection_show_the_mixture_as_the_shipped_model():
+    rows = [
+        {"id": "a", "accuracy_local": 0.5, "accuracy_mixture": 0.75, "accuracy_mixture_int8": 0.7},
+        {"id": "b", "accuracy_local": None, "accuracy_mixture": math.nan, "accuracy_federated": 0.25},
+    ]
+    verdict = judge(rows)
+    a, b = verdict.rows
+    assert (a.local, a.federated, a.shipped, a.int8, a.kind, a.comparison) == (
+        0.5,
+        None,
+        0.75,
+        0.7,
+        "mixture",
+        "",
+    )
+    assert (b.local, b.federated, b.shipped, b.int8, b.kind) == (None, 0.25, None, None, "")
+    assert verdict.gain_points == 25
+    assert (verdict.better, verdict.as_good, verdict.worse, verdict.overall) == (0, 0, 0, "")
+    assert verdict.sentence == (
+        "Against training alone, accuracy rises by 25.0 points on average; how many devices gained more than "
+        "chance is not measured."
+    )
+
+
+def test_the_mixture_of_a_device_that_ships_another_model_is_not_its_int8_figure():
+    found = judge(
+        [{"id": "a", "accuracy_shipped": 0.9, "accuracy_mixture": 0.5, "accuracy_mixture_int8": 0.4}]
+    )
+    assert (found.rows[0].shipped, found.rows[0].int8) == (0.9, None)
+
+
+def test_another_measure():
+    (found,) = judge([{"id": "a", "auc_shipped": 0.9, "accuracy_shipped": 0.1}], measure="auc").rows
+    assert found.shipped == 0.9
+
+
+ALIKE = [row(f"d-{i}", 0.9, 0.6, 0.9, 0.9, 0.0, 0.0, 0.0) for i in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "begins", "ends"),
+    [
+        ([], {}, "No device reported figures", "was worth it."),
+        ([{"id": "a", "accuracy_local": 0.5}], {}, "No device reported its accuracy both", "was worth it."),
+        (
+            ALIKE,
+            {"algorithm": "pfl-mfe"},
+            "The federation was worth it for none of 3 devices (better than training alone; as good for 3, "
+            "worse for 0): accuracy does not change on average.",
+            "Most devices ship their local model: their data differ a lot, or each device has enough. Try "
+            'the algorithm "clustered", or more rounds.',
+        ),
+        (
+            [row("a", 0.6, 0.12, 0.6, 0.6, 0.0, 0.0, 0.0)],
+            {"num_classes": 10},
+            "The federation was worth it for none of 1 device (",
+            "The federated model is at chance (12.0% with 10 classes): try a smaller learning_rate, or more "
+            "rounds.",
+        ),
+        (
+            [row("a", 0.9, 0.7, 0.6, 0.6, 3.0, 0.0, 12.0)],
+            {},
+            "The federation was worth it for none of 1 device (better than training alone; as good for 0, "
+            "worse for 1): accuracy falls by 30.0 points on average.",
+            "Set select = true in [personalization], so that a device can keep its local model.",
+        ),
+        (
+            [row("a", 0.5, 0.7, 0.75, 0.7, 3.0, 10.0, 0.0)],
+            {"num_classes": 10},
+            "The federation was worth it for 1 of 1 device (",
+            "worse for 0): accuracy rises by 25.0 points on average.",
+        ),
+        (
+            [row(f"d-{i}", 0.8, 0.9, 0.9, 0.9, 1.0, 4.0, 0.0) for i in range(4)],
+            {},
+            "The federation was worth it for the 4 devices together (as good for 4, worse for 0 by their own "
+            "test samples): ",
+            "accuracy rises by 10.0 points on average.",
+        ),
+    ],
+)
+def test_sentences(rows, options, begins, ends):
+    sentence = judge(rows, **options).sentence
+    assert sentence.startswith(begins)
+    assert sentence.endswith(ends)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({}, "pi-1 ships its mixture model with 92.5% accuracy: as good, within chance, as 80.0% if it had"),
+        ({"test_gained": 8.0}, "92.5% accuracy: better than 80.0% if it had trained alone."),
+        ({"test_gained": 0.0, "test_lost": 5.0}, "92.5% accuracy: worse than 80.0% if it had trained alone."),
+        ({"test_gained": None}, "92.5% accuracy, against 80.0% if it had trained alone."),
+        ({"accuracy_local": None}, "pi-1 ships its mixture model with 92.5% accuracy."),
+        ({"accuracy_shipped": None, "shipped": None}, "pi-1 ships its model; its accuracy was not measured."),
+    ],
+)
+def test_what_a_device_says_of_its_own_model(change, says):
+    (found,) = judge([{**FOUR[0], "id": "pi-1", **change}]).rows
+    assert says in device_sentence(found)
+
+
+def test_a_long_table_shows_the_devices_that_gained_least():
+    rows = [row(f"d-{i:02}", 0.5, 0.5, 0.5 + i / 100, 0.5) for i in range(10)]
+    verdict = judge([*rows, row("lost")])
+    assert [each.id for each in least_gained(verdict.rows, 3)] == ["d-00", "d-01", "d-02"]
+    cells = [each[0] for each in table_rows(verdict, 3)]
+    assert cells == ["device", "d-00", "d-01", "d-02", "(8 more)", "mean", "worst"]
+
+
+shares = st.one_of(
+    st.none(), st.just(math.nan), st.floats(0, 1), st.floats(), st.just("0.5"), st.just(10**400)
+)
+counts = st.one_of(st.none(), st.floats(), st.integers(0, 400).map(float))
+clients = st.lists(
+    st.fixed_dictionaries(
+        {"id": st.text(min_size=1, max_size=8)},
+        optional={
+            **{
+                f"accuracy_{name}": shares
+                for name in ("local", "federated", "mixture", "shipped", "shipped_int8", "mixture_int8")
+            },
+            "shipped": st.one_of(shares, st.integers(-1, 5).map(float)),
+            "test_gained": counts,
+            "test_lost": counts,
+            "n_test": counts,
+        },
+    ),
+    max_size=8,
+    unique_by=lambda each: each["id"],
+)
+
+
+@settings(deadline=None)
+@given(clients, st.integers(0, 20))
+def test_any_rows_have_a_verdict(rows, num_classes):
+    verdict = judge(rows, num_classes=num_classes)
+    assert verdict.devices == len(verdict.rows) == len(rows)
+    assert verdict.better + verdict.as_good + verdict.worse == sum(
+        bool(each.comparison) for each in verdict.rows
+    )
+    assert sum(verdict.kinds.values()) == sum(bool(each.kind) for each in verdict.rows)
+    for name in FIGURES:
+        values = [value for each in verdict.rows if (value := getattr(each, name)) is not None]
+        assert all(0 <= value <= 1 for value in values)
+        mean, worst = verdict.means[name], verdict.worst[name]
+        assert (mean is None) == (worst is None) == (not values)
+        if mean is not None and worst is not None:
+            assert worst - 1e-9 <= mean <= max(values) + 1e-9
+    assert verdict.sentence.endswith(".")
+    assert json.loads(json.dumps(as_dict(verdict), allow_nan=False))["kinds"].keys() == set(KINDS)
+    assert len({len(cells) for cells in table_rows(verdict)}) == 1
+    assert judge(reversed(rows), num_classes=num_classes) == verdict
+
+
+@settings(deadline=None)
+@given(st.integers(0, 700), st.integers(0, 700))
+def test_the_laws_of_the_test(gained, lost):
+    exchanged: dict[str, str] = {"better": "worse", "worse": "better", "as good": "as good"}
+    assert compare(lost, gained) == exchanged[compare(gained, lost)]
+    assert sign_test(gained + 1, lost) <= sign_test(gained, lost)
+    if gained + lost < 1000:
+        # both tails count the middle, P(X = gained), twice
+        both = sign_test(gained, lost) + sign_test(lost, gained)
+        assert both == pytest.approx(1 + math.comb(gained + lost, gained) / 2 ** (gained + lost))
+
+
+def test_at_most_five_of_a_hundred_equal_models_are_called_better():
+    """Over all ways in which 12 samples that differ can fall, equally likely under the null hypothesis."""
+    called = sum(compare(sum(ways), 12 - sum(ways)) == "better" for ways in product((0, 1), repeat=12))
+    assert 0 < called / 2**12 <= 0.05
