@@ -5,13 +5,23 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from edgefl.types import Broadcast, ClientState, Mixture, ServerState, Shard, Update, Weights
+from edgefl.algorithms.names import GLOBAL
+from edgefl.types import Broadcast, ClientState, Mixture, Peer, ServerState, Shard, Update, Weights
 
 PRETRAIN = "pretrain"
 CLUSTER = "cluster"
 FEDERATE = "federate"
 PERSONALIZE = "personalize"
 DONE = "done"
+
+
+Current = Callable[[Broadcast, ClientState, Shard], Peer | None]
+"""Returns the model that a client would use now."""
+
+
+def global_model(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:
+    """Return the received model `global`; None when the broadcast has no such model."""
+    return Peer("predict", broadcast.models[GLOBAL]) if GLOBAL in broadcast.models else None
 
 
 @dataclass(frozen=True)
@@ -24,6 +34,8 @@ class Algorithm:
 
     takes_late: a round is a mean of deltas to one global model, so that it may hold a delta to that model's
     version before.
+    current: returns the model that a client would use if the federation ended now, without any training, or
+    None. The client measures this model on its validation samples in each round.
     by_sums: whether `aggregate` uses nothing of the updates but weighted means of each model's deltas, so
     that one update that holds these means has the same effect. Only then can the means alone be released with
     noise (`edgefl.privacy`).
@@ -37,6 +49,7 @@ class Algorithm:
     ]
     aggregate: Callable[[ServerState, Iterable[Update]], ServerState]
     personalize: Callable[[Broadcast, ClientState, Shard, np.random.Generator], tuple[Mixture, ClientState]]
+    current: Current = global_model
     takes_late: bool = False
     by_sums: bool = False
 

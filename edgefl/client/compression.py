@@ -10,7 +10,7 @@ import numpy as np
 
 from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.names import ALONE
-from edgefl.types import Array, Broadcast, ClientState, Mixture, Shard, Update
+from edgefl.types import Array, Broadcast, ClientState, Mixture, Peer, Shard, Update
 from edgefl.wire.codecs import rounded, rounding
 
 RESIDUAL = "owed:"
@@ -64,4 +64,7 @@ def compressed(algorithm: Algorithm, codec: str) -> Algorithm:
     ) -> tuple[Mixture, ClientState]:
         return algorithm.personalize(broadcast, split(state)[0], shard, rng)
 
-    return replace(algorithm, local_update=local_update, personalize=personalize)
+    def current(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:
+        return algorithm.current(broadcast, split(state)[0], shard)
+
+    return replace(algorithm, local_update=local_update, personalize=personalize, current=current)

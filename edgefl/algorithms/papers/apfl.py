@@ -129,7 +129,12 @@ def apfl(learner: Learner | None, options: ApflOptions) -> Algorithm:
             mixed(model, kept.arrays, share), {FEDERATED: Peer("predict", received)}, {ALPHA: share}
         ), kept
 
-    return replace(base, name="apfl", local_update=local_update, personalize=personalize)
+    def current(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:
+        received = broadcast.models[GLOBAL]
+        own = {name: array for name, array in state.arrays.items() if name in received}
+        return Peer("predict", mixed(received, own, state.scalars.get(ALPHA, options.alpha)))
+
+    return replace(base, name="apfl", local_update=local_update, personalize=personalize, current=current)
 
 
 def mixed(model: Weights, own: Weights, alpha: float) -> dict[str, Array]:

@@ -189,8 +189,18 @@ def clustered(learner: Learner | None, options: ClusteredOptions) -> Algorithm:
         model = broadcast.models[GLOBAL]
         return Mixture(mixed(state.arrays, model, options.mixing), {FEDERATED: Peer("predict", model)}), state
 
+    def current(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:
+        return Peer("predict", mixed(state.arrays, broadcast.models[GLOBAL], options.mixing))
+
     return Algorithm(
-        "clustered", init, broadcast, local_update, aggregate, personalize, by_sums=not options.clustering
+        "clustered",
+        init,
+        broadcast,
+        local_update,
+        aggregate,
+        personalize,
+        current=current,
+        by_sums=not options.clustering,
     )
 
 

@@ -51,10 +51,12 @@ def ditto(learner: Learner | None, options: DittoOptions) -> Algorithm:
     hyper = {"learning_rate": options.personal_learning_rate, "momentum": options.personal_momentum}
     base = fedavg(learner, options)
 
+    def own_model(received: Weights, state: ClientState) -> Weights:
+        return {**received, **{name: array for name, array in state.arrays.items() if name in received}}
+
     def trained(received: Weights, state: ClientState, shard: Shard, rng: np.random.Generator) -> ClientState:
         assert learner is not None
-        own = {**received, **{name: array for name, array in state.arrays.items() if name in received}}
-        weights = {**own, **with_prefix(RECEIVED, received)}
+        weights = {**own_model(received, state), **with_prefix(RECEIVED, received)}
         moved, _ = learner.fit(
             "train_personal",
             weights,
@@ -81,7 +83,10 @@ def ditto(learner: Learner | None, options: DittoOptions) -> Algorithm:
         state = trained(model, state, shard, rng)
         return Mixture({**model, **state.arrays}, {FEDERATED: Peer("predict", model)}), state
 
-    return replace(base, name="ditto", local_update=local_update, personalize=personalize)
+    def current(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:
+        return Peer("predict", own_model(broadcast.models[GLOBAL], state))
+
+    return replace(base, name="ditto", local_update=local_update, personalize=personalize, current=current)
 
 
 def ditto_objectives(network: "Network", options: DittoOptions) -> tuple["Objective", ...]:

@@ -210,8 +210,18 @@ def fedap(learner: Learner | None, options: FedApOptions) -> Algorithm:
             peers["local"] = Peer("predict", train(broadcast.models[INITIAL], shard, alone, rng)[0])
         return Mixture(own, peers), state
 
+    def current(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:
+        return Peer("predict", begun(broadcast.models[GLOBAL], state))
+
     return Algorithm(
-        "fedap", init, broadcast, local_update, aggregate, personalize, by_sums=not options.clustering
+        "fedap",
+        init,
+        broadcast,
+        local_update,
+        aggregate,
+        personalize,
+        current=current,
+        by_sums=not options.clustering,
     )
 
 

@@ -272,7 +272,19 @@ def fedmix(learner: Learner | None, options: FedMixOptions) -> Algorithm:
         }
         return Mixture(weights, peers, told | {"specialization": rs.specialization(of_condition)}), state
 
-    return Algorithm("fedmix", init, broadcast, local_update, aggregate, personalize)
+    def current(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:
+        assert learner is not None
+        phi = broadcast.models[PHI][PHI]
+        conditions = conditions_of(shard, options.condition, len(phi))
+        models = experts(broadcast.models)
+        q = rs.by_client(rs.by_condition(phi), rs.shares_of(conditions, len(phi)))
+        used = used_of(models, q, threshold)
+        weights = mixture_of(
+            {k: models[k] for k in used}, rs.pruned(q, used), private_of(learner, broadcast, state)
+        )
+        return Peer(MIXTURE, weights)
+
+    return Algorithm("fedmix", init, broadcast, local_update, aggregate, personalize, current=current)
 
 
 def conditions_of(shard: Shard, condition: str, count: int) -> Labels:

@@ -182,7 +182,19 @@ def fedmix_permutation(learner: Learner | None, options: FedMixPermutationOption
         peers[FEDERATED] = Peer(MIXTURE, _weighted(models, even, own))
         return Mixture(_weighted(models, shares, own), peers, diagnostics), state
 
-    return Algorithm("fedmix-permutation", init, broadcast, local_update, aggregate, personalize)
+    def current(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:
+        models = experts(broadcast.models)
+        kept = kept_pi(state)
+        pi = np.full(num_experts, 1 / num_experts) if kept is None else kept
+        used = used_of(models, pi, threshold)
+        own = models[max(used, key=lambda k: pi[k])]
+        if options.mixture == "likeliest":
+            return Peer("predict", own)
+        return Peer(MIXTURE, _weighted(models, rs.pruned(pi, used), own))
+
+    return Algorithm(
+        "fedmix-permutation", init, broadcast, local_update, aggregate, personalize, current=current
+    )
 
 
 def _weighted(models: Mapping[int, Weights], shares: rs.Real, likeliest: Weights) -> Weights:

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 PICKS = "picks/"
 MAX_SHARE = 0.9
 """The largest share of a client's training samples that may be held back."""
+CURRENT_SAMPLES = 64
+"""Number of training samples, at most, on which a client chooses the model that it would use now."""
 
 
 def lowest(losses: Mapping[int, float]) -> int:
@@ -217,7 +219,19 @@ def ifca(learner: Learner | None, options: IfcaOptions) -> Algorithm:
         model = received[best]
         return Mixture(model, {FEDERATED: Peer("predict", model)}, {"best": float(best)}), state
 
-    return Algorithm("ifca", init, broadcast, local_update, aggregate, personalize, by_sums=True)
+    def current(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:
+        assert learner is not None
+        received = experts(broadcast.models)
+        rng = rng_for(0, broadcast.round, "current")
+        x = shard.x_train
+        return Peer(
+            "predict",
+            received[lowest(mean_losses(learner, received, x, shard.y_train, CURRENT_SAMPLES, rng))],
+        )
+
+    return Algorithm(
+        "ifca", init, broadcast, local_update, aggregate, personalize, current=current, by_sums=True
+    )
 
 
 ENTRIES = {

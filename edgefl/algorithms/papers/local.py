@@ -86,7 +86,9 @@ def local(learner: Learner | None, options: LocalOptions) -> Algorithm:
         )
         return Mixture({**first, **trained}), state
 
-    return Algorithm("local", init, broadcast, local_update, aggregate, personalize)
+    return Algorithm(
+        "local", init, broadcast, local_update, aggregate, personalize, current=lambda *received: None
+    )
 
 
 ENTRIES = {"local": Entry(LocalOptions, local, fedavg_objectives, "the baseline without a federation")}

@@ -97,6 +97,15 @@ def partial_sharing(
         end, _ = trained(model, shard, "", rng)
         return Mixture(end, peers), replace(state, arrays={key: end[key] for key in broadcast.models[START]})
 
+    def current(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:
+        return Peer("predict", whole(broadcast, state))
+
     return replace(
-        base, name=name, init=init, broadcast=broadcast, local_update=local_update, personalize=personalize
+        base,
+        name=name,
+        init=init,
+        broadcast=broadcast,
+        local_update=local_update,
+        personalize=personalize,
+        current=current,
     )

@@ -1,0 +1,166 @@
+"""The accuracy of a round by hand: of the model that a client would use now, on its validation samples."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgefl.algorithms import FEDERATE, PERSONALIZE, REGISTRY, make_algorithm
+from edgefl.client.compression import compressed
+from edgefl.client.evaluation import validation_metrics
+from edgefl.errors import DataError
+from edgefl.rng import rng_for
+from edgefl.types import Broadcast, ClientState, Shard
+from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
+
+
+def biased(first, second):
+    """Return a model whose logits are its bias, whatever the sample."""
+    return {
+        "trunk/kernel": np.ones((1, 1), np.float32),
+        "head/kernel": np.zeros((1, 2), np.float32),
+        "head/bias": np.array([first, second], np.float32),
+    }
+
+
+def shard_of(*labels):
+    x = np.ones((len(labels), 1), np.float32)
+    y = np.array(labels, np.int64)
+    return Shard(x, y, x[:0], y[:0], 2)
+
+
+def measure(name, models, labels, *, state=None, train=(0,), **options):
+    """Return the metrics of a client that validates on these labels and trains on others."""
+    full = {"batch_size": 1, **options}
+    learner = SoftmaxLearner(softmax_spec(name, inputs=1, features=1, classes=2, batch_size=1, options=full))
+    algorithm = make_algorithm(name, learner, full)
+    held = shard_of(*labels)
+    broadcast = Broadcast(3, FEDERATE, models)
+    return validation_metrics(
+        algorithm, learner, broadcast, state or ClientState(), shard_of(*train), held.x_train, held.y_train
+    )
+
+
+def test_the_share_of_right_answers_by_hand():
+    """A model that always answers 1 is right on two of three samples."""
+    assert measure("fedavg", {"global": biased(0, 1)}, [1, 1, 0]) == {"accuracy": pytest.approx(2 / 3)}
+    assert measure("fedavg", {"global": biased(0, 1)}, [0]) == {"accuracy": 0.0}
+
+
+def test_nothing_is_reported_where_nothing_can_be_measured():
+    assert measure("fedavg", {"global": biased(0, 1)}, []) == {}
+    assert measure("fedavg", {"global": biased(0, np.nan)}, [0, 1]) == {}
+    assert measure("local", {}, [0, 1]) == {}
+    incomplete = {name: array for name, array in biased(0, 1).items() if name != "head/bias"}
+    assert measure("fedavg", {"global": incomplete}, [0, 1]) == {}
+
+
+def test_a_sample_that_is_not_finite_is_an_error():
+    learner = SoftmaxLearner(softmax_spec("fedavg", inputs=1, features=1, classes=2, batch_size=1))
+    algorithm = make_algorithm("fedavg", learner, {})
+    broadcast = Broadcast(1, FEDERATE, {"global": biased(0, 1)})
+    x = np.full((1, 1), np.nan, np.float32)
+    with pytest.raises(DataError, match="NaN"):
+        validation_metrics(algorithm, learner, broadcast, ClientState(), shard_of(0), x, np.array([0]))
+
+
+def test_a_client_of_a_cluster_uses_its_own_model_mixed_with_the_clusters():
+    """Half of (0, 4) and half of (1, 0) answer 1; the cluster's model alone answers 0."""
+    received = {"global": biased(1, 0)}
+    own = ClientState({"head/bias": np.array([0, 4], np.float32)})
+    assert measure("clustered", received, [1, 1, 0, 0, 0]) == {"accuracy": pytest.approx(0.6)}
+    assert measure("clustered", received, [1, 1, 0, 0, 0], state=own) == {"accuracy": pytest.approx(0.4)}
+    assert measure("clustered", received, [1, 1, 0, 0, 0], state=own, mixing=0.1) == {
+        "accuracy": pytest.approx(0.6)
+    }
+
+
+def test_personal_weights_are_used_where_a_client_has_them():
+    """The personal weights answer 1 and the received ones 0."""
+    received = biased(1, 0)
+    own = ClientState({"head/bias": np.array([0, 4], np.float32)})
+    assert measure("ditto", {"global": received}, [1, 1, 0]) == {"accuracy": pytest.approx(1 / 3)}
+    assert measure("ditto", {"global": received}, [1, 1, 0], state=own) == {"accuracy": pytest.approx(2 / 3)}
+    assert measure("apfl", {"global": received}, [1, 1, 0], state=own) == {"accuracy": pytest.approx(2 / 3)}
+    unmixed = ClientState(own.arrays, {"alpha": 0.0})
+    assert measure("apfl", {"global": received}, [1, 1, 0], state=unmixed) == {
+        "accuracy": pytest.approx(1 / 3)
+    }
+    shared = {name: array for name, array in received.items() if name != "head/bias"}
+    models = {"global": shared, "start": {"head/bias": received["head/bias"]}}
+    assert measure("biased-fedavg", models, [1, 1, 0]) == {"accuracy": pytest.approx(1 / 3)}
+    assert measure("biased-fedavg", models, [1, 1, 0], state=own) == {"accuracy": pytest.approx(2 / 3)}
+
+
+@pytest.mark.parametrize("name", ["ifca", "aem"])
+def test_the_model_of_lowest_loss_on_training_samples_is_used(name):
+    """A client of class 1 takes the model that answers 1, whatever its validation samples are."""
+    models = {"expert0": biased(2, 0), "expert1": biased(0, 2)}
+    assert measure(name, models, [0, 0, 0, 1], train=[1, 1], num_experts=2) == {"accuracy": 0.25}
+    assert measure(name, models, [0, 0, 0, 1], train=[0, 0], num_experts=2) == {"accuracy": 0.75}
+
+
+def test_the_experts_of_fedmix_for_permuted_labels_are_weighed_by_pi():
+    models = {"expert0": biased(2, 0), "expert1": biased(0, 2)}
+    name, labels = "fedmix-permutation", [0, 0, 0, 1]
+    for share, accuracy in ((0.9, 0.75), (0.1, 0.25)):
+        state = ClientState({"pi": np.array([share, 1 - share], np.float32)})
+        for mixture in ("sum", "likeliest"):
+            assert measure(name, models, labels, state=state, num_experts=2, mixture=mixture) == {
+                "accuracy": accuracy
+            }
+
+
+def test_the_experts_of_fedmix_are_weighed_by_the_clients_labels():
+    """phi gives class 0 to expert 0 and class 1 to expert 1; the gate adds the same to both."""
+    models = {"expert0": biased(2, 0), "expert1": biased(0, 2)}
+    phi = {"phi": np.array([[9, -9], [-9, 9]], np.float32)}
+    pruned = {"num_experts": 2, "prune": 1.0}
+    for label, accuracy in ((0, 0.75), (1, 0.25)):
+        assert measure("fedmix", {**models, "phi": phi}, [0, 0, 0, 1], train=[label] * 3, **pruned) == {
+            "accuracy": accuracy
+        }
+
+
+@pytest.mark.parametrize("codec", ["fp32", "int8"])
+def test_the_rounding_of_updates_does_not_hide_what_a_client_kept(codec):
+    learner = SoftmaxLearner(softmax_spec("ditto", inputs=1, features=1, classes=2, batch_size=1))
+    algorithm = compressed(make_algorithm("ditto", learner, {}), codec)
+    own = {"head/bias": np.array([0, 4], np.float32), "owed:global/head/bias": np.zeros(2, np.float32)}
+    broadcast = Broadcast(1, FEDERATE, {"global": biased(1, 0)})
+    held = shard_of(1, 1, 0)
+    assert validation_metrics(
+        algorithm, learner, broadcast, ClientState(own), shard_of(0), held.x_train, held.y_train
+    ) == {"accuracy": pytest.approx(2 / 3)}
+
+
+@given(
+    labels=st.lists(st.integers(0, 1), min_size=1, max_size=20),
+    bias=st.tuples(st.floats(-2, 2, width=32), st.floats(-2, 2, width=32)),
+)
+def test_the_accuracy_is_the_share_of_the_class_that_the_model_answers(labels, bias):
+    found = measure("fedavg", {"global": biased(*bias)}, labels)
+    assert found["accuracy"] == pytest.approx(np.mean(np.array(labels) == int(bias[1] > bias[0])))
+
+
+@pytest.mark.parametrize("name", [name for name in REGISTRY if name != "local"])
+def test_every_algorithm_reports_an_accuracy_in_its_first_round(name, shards):
+    """The figure is a share, and neither the state nor the received weights change."""
+    options = {"num_experts": 2} if "num_experts" in REGISTRY[name].defaults else {}
+    spec = softmax_spec(name, inputs=4, features=4, classes=3, options=options)
+    learner = SoftmaxLearner(spec)
+    rng = np.random.default_rng(3)
+    initial = {each.name: rng.normal(0, 0.3, each.shape).astype(np.float32) for each in spec.weights}
+    server = make_algorithm(name, None, options)
+    broadcast = server.broadcast(server.init(initial, rng_for(5, 0, "init")), "pi-1")
+    before = {model: {n: a.copy() for n, a in weights.items()} for model, weights in broadcast.models.items()}
+    shard = shards["pi-1"]
+    algorithm = make_algorithm(name, learner, options)
+    found = validation_metrics(
+        algorithm, learner, broadcast, ClientState(), shard, shard.x_test, shard.y_test
+    )
+    assert found.keys() == {"accuracy"} and 0 <= found["accuracy"] <= 1
+    for model, weights in broadcast.models.items():
+        for each, array in weights.items():
+            np.testing.assert_array_equal(array, before[model][each])
+    assert broadcast.phase != PERSONALIZE
