@@ -139,7 +139,7 @@ def head(tree: Tree, width: int) -> list[str]:
     lines = [
         _standing(tree, width),
         _counts(tree["devices"]),
-        _figures(tree),
+        _figures(tree, width),
         _traffic(tree, width),
         _clusters(tree),
     ]
@@ -175,7 +175,7 @@ def _counts(devices: Sequence[Device]) -> str:
     return f"{len(devices)} devices: {', '.join(words_of_it)}"
 
 
-def _figures(tree: Tree) -> str:
+def _figures(tree: Tree, width: int) -> str:
     rows = tree["history"]
     told = [f"round {rows[-1]['round']}: loss {words.number(rows[-1]['loss'])}"] if rows else []
     last = next((each for each in reversed(rows) if each["accuracy_mean"] is not None), None)
@@ -191,7 +191,11 @@ def _figures(tree: Tree) -> str:
     if spread:
         mean, low, high = map(words.percent, spread)
         told.append(f"accuracy mean {mean}, p10 {low}, p90 {high}")
-    return ", ".join(told)
+    line = ", ".join(told)
+    # after the rounds, the accuracy is of other models on other samples
+    curve = [each["accuracy_mean"] for each in rows if each["round"] <= tree["rounds"]]
+    reported = [mean for mean in curve if mean is not None]
+    return f"{line} {words.sparkline(reported, width - len(line) - 1)}" if len(reported) > 1 else line
 
 
 def _traffic(tree: Tree, width: int) -> str:

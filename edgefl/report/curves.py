@@ -9,21 +9,20 @@ from numpy.typing import NDArray
 
 from edgefl.report.chart import Chart, Missing, Part, Section, table
 from edgefl.report.drawing import DASHES, PALETTE, colour
-from edgefl.report.folder import AGGREGATOR, DEMO, SIMULATION, Folder, Row, mapping_at, number
+from edgefl.report.folder import SIMULATION, Folder, Row, mapping_at, number
 from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.storage.run_directory import RunFiles
 
 Rounds = NDArray[np.int64]
 Vector = NDArray[np.float64]
-EVALUATE = "run `edgefl simulate` with --evaluate-every 1"
 _TOGETHER = "All clients together; MB are 1,000,000 bytes."
 _PUBLISHED = (
     "What devices and what the aggregator have published; a model that the broker retains goes out once for "
     "all. MB are 1,000,000 bytes."
 )
-AT_END = (
-    "devices measure themselves at the end of a federation only; a simulation of it, with --evaluate-every "
-    "1, measures each round"
+UNREPORTED = (
+    "no client reported an accuracy in a round: `evaluate = false` in [federation], secure aggregation and "
+    "[privacy] turn that off. A simulation with --evaluate-every 1 measures every client after each round"
 )
 
 
@@ -54,21 +53,29 @@ def client_values(record: Row, key: str) -> dict[str, float]:
 
 
 def accuracies(records: Sequence[Row], key: str = "accuracy_mixture") -> Band:
-    """Return mean, 10th and 90th percentile over clients of each round that was evaluated, or in which
-    devices told an accuracy.
+    """Return mean, 10th and 90th percentile over clients of each round after which a simulation measured
+    them.
     """
     rows = []
     for record in records:
         own = list(client_values(record, key).values())
         if own:
             rows.append((record["round"], float(np.mean(own)), *np.percentile(own, (10, 90)).tolist()))
-        elif key == "accuracy_mixture" and np.isfinite(number(record.get("accuracy_mean"))):
-            rows.append(
-                (
-                    record["round"],
-                    *(number(record.get(f"accuracy_{part}")) for part in ("mean", "p10", "p90")),
-                )
-            )
+    return _band(rows)
+
+
+def reported_accuracies(records: Sequence[Row]) -> Band:
+    """Return mean, 10th and 90th percentile over clients of each round in which clients reported an
+    accuracy.
+    """
+    rows = [
+        (record["round"], *(number(record.get(f"accuracy_{part}")) for part in ("mean", "p10", "p90")))
+        for record in records
+    ]
+    return _band([row for row in rows if np.isfinite(row).all()])
+
+
+def _band(rows: Sequence[tuple[float, ...]]) -> Band:
     columns = np.array(rows, np.float64).reshape(-1, 4).T
     return Band(columns[0].astype(np.int64), *columns[1:])
 
@@ -100,8 +107,12 @@ def cumulated_bytes(records: Sequence[Row]) -> tuple[Rounds, Vector, Vector]:
 
 
 def accuracy_against_bytes(records: Sequence[Row]) -> tuple[Vector, Band]:
-    """Return (bytes up and down until then, accuracy over clients) of the evaluated rounds."""
-    band = accuracies(records)
+    """Return (bytes up and down until then, accuracy over clients) of the rounds that have an accuracy.
+
+    What a simulation measured comes before what clients reported: the two are of other samples.
+    """
+    measured = accuracies(records)
+    band = measured if len(measured.rounds) else reported_accuracies(records)
     rounds, up, down = cumulated_bytes(records)
     total = dict(zip(rounds.tolist(), (up + down).tolist(), strict=True))
     known = np.array([round in total for round in band.rounds.tolist()], bool)
@@ -114,7 +125,7 @@ def section(folder: Folder) -> Section:
     return Section(
         "curves",
         "Over the rounds",
-        (_loss(folder), _accuracy(folder), *_models(folder), _bytes(folder), _against(folder)),
+        (_loss(folder), *_accuracy(folder), *_models(folder), _bytes(folder), _against(folder)),
     )
 
 
@@ -148,31 +159,36 @@ def _loss(folder: Folder) -> Part:
     )
 
 
-def _accuracy(folder: Folder) -> Part:
-    band = accuracies(folder.records)
-    title = "Accuracy over clients"
+def _accuracy(folder: Folder) -> tuple[Part, ...]:
+    reported = _band_chart(
+        "validation",
+        "Accuracy while it runs",
+        reported_accuracies(folder.records),
+        "The model that each client would use at the beginning of the round, on its own validation samples.",
+    )
+    measured = _band_chart(
+        "accuracy",
+        "Accuracy over clients",
+        accuracies(folder.records),
+        "Each client's own model after the round, on its own held-out samples.",
+    )
+    return (*reported, *measured) or (Missing("Accuracy over clients", UNREPORTED),)
+
+
+def _band_chart(name: str, title: str, band: Band, note: str) -> tuple[Chart, ...]:
+    """Return the chart of an accuracy over clients; none when no round has one."""
     if not len(band.rounds):
-        return Missing(
-            title,
-            f"no accuracy was recorded by round; {AT_END if folder.kind in (AGGREGATOR, DEMO) else EVALUATE}",
-        )
+        return ()
 
     def draw(figure: Any) -> None:
         draw_band(figure.subplots(), band.rounds, band, "round")
 
-    said = (
+    summary = (
         f"The mean accuracy over clients is {100 * band.mean[0]:.1f} per cent in round {band.rounds[0]} and "
         f"{100 * band.mean[-1]:.1f} in round {band.rounds[-1]}; then the 10th percentile is "
         f"{100 * band.p10[-1]:.1f} and the 90th {100 * band.p90[-1]:.1f}."
     )
-    return Chart(
-        "accuracy",
-        title,
-        said,
-        _band_table(band),
-        draw,
-        note="Each client's own model on its own held-out samples.",
-    )
+    return (Chart(name, title, summary, _band_table(band), draw, note=note),)
 
 
 def draw_band(axes: Any, x: NDArray[Any], band: Band, xlabel: str) -> None:
@@ -271,9 +287,7 @@ def _against(folder: Folder) -> Part:
     title = "Accuracy against bytes"
     total, band = accuracy_against_bytes(folder.records)
     if not len(total):
-        return Missing(
-            title, f"it takes accuracy by round; {AT_END if folder.kind in (AGGREGATOR, DEMO) else EVALUATE}"
-        )
+        return Missing(title, UNREPORTED)
     scale, unit = scaled(float(total[-1]))
 
     def draw(figure: Any) -> None:

@@ -1,6 +1,7 @@
 """Opens the directory of a run: its plan, a checkpoint after each round, one line a round, and its result."""
 
 import json
+import math
 import os
 import shutil
 import time
@@ -147,7 +148,9 @@ class RunDirectory:
         line = {
             name: value
             for name, value in asdict(record).items()
-            if name != "likeness" and (name != "measured" or value)
+            if name != "likeness"
+            and (name != "measured" or value)
+            and (not name.startswith("accuracy_") or math.isfinite(value))
         }
         if record.likeness is not None:
             self.write(self.files.clusters, json.dumps(record.likeness, allow_nan=False) + "\n")

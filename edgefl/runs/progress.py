@@ -1,8 +1,10 @@
 """What a long run tells of its rounds."""
 
+import math
 import time
 
 from edgefl.simulation.simulate import Record
+from edgefl.system import format as words
 from edgefl.system.format import clock
 from edgefl.system.progress import Telling
 from edgefl.types import ServerState
@@ -29,7 +31,9 @@ class RoundProgress:
         self._seconds = record.seconds if not self._seconds else 0.8 * self._seconds + 0.2 * record.seconds
         left = self._seconds * max(0, self._rounds - record.round)
         phase = "" if record.phase == "federate" else f" {record.phase}"
-        told = f"loss {record.loss:.4f}, {record.seconds:.1f} s; {clock(left)} left"
+        spread = record.accuracy_mean, record.accuracy_p10, record.accuracy_p90
+        accuracy = f", {words.spread('accuracy', *spread)}" if math.isfinite(record.accuracy_mean) else ""
+        told = f"loss {record.loss:.4f}{accuracy}, {record.seconds:.1f} s; {clock(left)} left"
         place = (
             f"round {record.round}/{self._rounds}{phase}" if record.round <= self._rounds else record.phase
         )

@@ -2,6 +2,7 @@
 MQTT.
 """
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
@@ -9,6 +10,7 @@ from typing import Any
 
 from edgefl.algorithms import DONE, PERSONALIZE, make_algorithm
 from edgefl.algorithms.base import Algorithm
+from edgefl.client.evaluation import ACCURACY
 from edgefl.client.runner import WorkItem
 from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
@@ -21,6 +23,7 @@ from edgefl.privacy.noise import key_of_seed
 from edgefl.rng import rng_for
 from edgefl.security.secagg.summing import extra_traffic
 from edgefl.server.plausible import left_out
+from edgefl.server.spread import spread_of
 from edgefl.server.stack import server_stack
 from edgefl.simulation.clients import ClientResult, Federation, personalize, train, work_items
 from edgefl.simulation.communication_cost import Traffic
@@ -44,6 +47,9 @@ class Record:
         bytes_up: payload bytes from the clients, as they would cross MQTT.
         bytes_down: payload bytes to the clients.
         updates: number of samples and metrics by client id.
+        accuracy_mean: mean over clients of the accuracy that they report; NaN when none does.
+        accuracy_p10: the 10th percentile over clients.
+        accuracy_p90: the 90th percentile over clients.
         measured: see `diagnostics`.
         likeness: see `diagnostics`.
     """
@@ -55,6 +61,9 @@ class Record:
     bytes_up: int
     bytes_down: int
     updates: Mapping[str, Scalars] = field(default_factory=dict)
+    accuracy_mean: float = math.nan
+    accuracy_p10: float = math.nan
+    accuracy_p90: float = math.nan
     measured: Mapping[str, Any] = field(default_factory=dict)
     likeness: Mapping[str, Any] | None = None
 
@@ -239,8 +248,18 @@ def _play_round(
     after = algorithm.aggregate(state, updates())
     traffic.close_round(after.models)
     seconds = time.perf_counter() - start
+    accuracy = spread_of(ACCURACY, figures.values())
     return after, Record(
-        state.round, state.phase, _mean_loss(figures.values()), seconds, bytes_up, bytes_down, figures
+        state.round,
+        state.phase,
+        _mean_loss(figures.values()),
+        seconds,
+        bytes_up,
+        bytes_down,
+        figures,
+        accuracy.mean,
+        accuracy.p10,
+        accuracy.p90,
     )
 
 

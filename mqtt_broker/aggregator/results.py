@@ -10,20 +10,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from edgefl.algorithms import PERSONALIZE
 from edgefl.config import FederationConfig
 from edgefl.errors import StateError
 from edgefl.privacy import accountant
 from edgefl.server import rounds
 from edgefl.server.rounds import Round
+from edgefl.server.spread import spread_of
 from edgefl.storage.aggregator_directory import REMEDY, AggregatorFiles
 from edgefl.storage.checkpoint import decode_server_state, encode_server_state
+from edgefl.system import format as words
 from edgefl.system.files import SECRET, write_state
 from edgefl.types import ServerState
 from edgefl.wire.messages import Begin, Summary
 from mqtt_broker.aggregator.journal import Dropped
+
+ACCURACIES = ("accuracy_shipped", "accuracy_mixture", "accuracy")
+"""Metrics that a summary's accuracy is of: the first that a client reports. After the rounds, clients report
+the accuracy of the model that they take away.
+"""
 
 
 def dropped_of(closed: Round, paused: Mapping[str, str], unasked: Mapping[str, str] = {}) -> list[Dropped]:
@@ -71,19 +76,16 @@ def summarize(
     seconds: float,
 ) -> Summary:
     """Return a round's summary; bytes as the devices sent (up) and the aggregator sent (down)."""
-    key = "accuracy_mixture" if any("accuracy_mixture" in b.metrics for b in begins) else "accuracy"
-    values = [b.metrics[key] for b in begins if math.isfinite(b.metrics.get(key, math.nan))]
-    mean, low, high = (
-        (float(np.mean(values)), *np.percentile(values, (10, 90)).tolist()) if values else (math.nan,) * 3
-    )
+    names = (name for name in ACCURACIES if any(name in begin.metrics for begin in begins))
+    accuracy = spread_of(next(names, ACCURACIES[-1]), [begin.metrics for begin in begins])
     return Summary(
         closed.number,
         phase,
         len(begins),
         weighted_loss(begins),
-        mean,
-        low,
-        high,
+        accuracy.mean,
+        accuracy.p10,
+        accuracy.p90,
         bytes_up,
         bytes_down,
         seconds,
@@ -95,8 +97,13 @@ def summarize(
 def told(summary: Summary, closed: Round, phase: str, num_rounds: int) -> str:
     """Return what is told of a round that is over."""
     lost = f", without {', '.join(summary.dropped)}" if summary.dropped else ""
-    loss = f"loss {summary.loss:.4f}" if math.isfinite(summary.loss) else "no loss reported"
-    measured = loss if phase != PERSONALIZE else f"accuracy {summary.accuracy_mean:.4f}"
+    figures = []
+    if phase != PERSONALIZE:
+        figures.append(f"loss {summary.loss:.4f}" if math.isfinite(summary.loss) else "no loss reported")
+    if math.isfinite(summary.accuracy_mean):
+        spread = summary.accuracy_mean, summary.accuracy_p10, summary.accuracy_p90
+        figures.append(words.spread("accuracy", *spread))
+    measured = ", ".join(figures or ["no accuracy reported"])
     # an algorithm may have phases of its own after the federation's rounds
     which = (
         f"round {closed.number}/{num_rounds} {phase}"

@@ -80,6 +80,19 @@ def test_a_round_of_devices_that_report_no_loss_is_logged_without_a_number() -> 
     assert told(summary, closed, "federate", 2) == "round 1/2 federate: 3 updates, no loss reported, 1.00 s"  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("phase", "expected"),
+    [
+        ("federate", "loss 0.5000, accuracy 87.5% (p10 80.0%, p90 95.0%)"),
+        ("personalize", "accuracy 87.5% (p10 80.0%, p90 95.0%)"),
+    ],
+)
+def test_a_round_is_logged_with_its_accuracy_and_the_spread_over_clients(phase: str, expected: str) -> None:
+    summary = Summary(1, phase, 3, 0.5, 0.875, 0.8, 0.95, 0, 0, 1.0, (), 0.0)
+    closed = SimpleNamespace(number=1, late=())
+    assert told(summary, closed, phase, 2).endswith(f"{phase}: 3 updates, {expected}, 1.00 s")  # type: ignore[arg-type]
+
+
 def test_a_simulation_says_which_data_it_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Before it looks at them: these have no groups, so that the simulation ends there."""
     np.savez(tmp_path / "own.npz", x=np.zeros((60, 4), np.float32), y=np.arange(60) % 2)

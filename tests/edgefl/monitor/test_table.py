@@ -93,6 +93,8 @@ def test_the_head_by_hand():
     assert head(tree(phase="joining"), 80)[0] == "kitchen: waiting for devices"
     assert head(tree(phase="done"), 80)[0] == "kitchen: done after 20 rounds"
     assert head(tree(phase="personalize", round=21), 80)[0].startswith("kitchen: personalize, 0 of 4 in")
+    history = [ROUND | {"round": 5, "accuracy_mean": 0.5}, ROUND, ROUND | {"round": 21, "accuracy_mean": 0}]
+    assert head(tree(history=history), 80)[2].endswith("mean 0.0%, p10 84.0%, p90 97.1% ▁█")
     spread = head(tree(*(device(f"d{i}", accuracy=i / 10) for i in range(11))), 80)[2]
     assert spread == "accuracy mean 50.0%, p10 10.0%, p90 90.0%"
     rounds = [{"round": 3, "assignment": {"a": 0, "b": 1, "c": 0}}]

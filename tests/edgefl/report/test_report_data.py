@@ -12,6 +12,7 @@ from edgefl.report.curves import (
     cumulated_bytes,
     losses,
     model_lines,
+    reported_accuracies,
     scaled,
 )
 from edgefl.report.distribution import distributions, float_and_int8
@@ -45,22 +46,26 @@ def test_losses_leave_out_what_is_none():
     assert loss.tolist() == [2.0, 1.0]
 
 
-def test_accuracy_of_evaluated_clients_and_of_what_devices_told():
-    """Of .2 and .6 the mean is .4, the 10th percentile .24, the 90th .56."""
+def test_accuracy_of_evaluated_clients_and_accuracy_that_clients_reported():
+    """Of .2 and .6 the mean is .4, the 10th percentile .24, the 90th .56. The two are never one line."""
     band = accuracies(RECORDS)
-    assert band.rounds.tolist() == [1, 3]
-    np.testing.assert_allclose(
-        np.stack([band.mean, band.p10, band.p90]), [[0.4, 0.7], [0.24, 0.5], [0.56, 0.9]]
-    )
-    assert accuracies([{"round": 1}]).mean.shape == (0,)
+    assert band.rounds.tolist() == [1]
+    np.testing.assert_allclose([*band.mean, *band.p10, *band.p90], [0.4, 0.24, 0.56])
+    reported = reported_accuracies(RECORDS)
+    assert reported.rounds.tolist() == [3]
+    assert [*reported.mean, *reported.p10, *reported.p90] == [0.7, 0.5, 0.9]
+    for empty in (accuracies([{"round": 1}]), reported_accuracies([{"round": 1, "accuracy_mean": None}])):
+        assert empty.mean.shape == (0,)
 
 
 def test_bytes_are_summed_over_rounds():
     rounds, up, down = cumulated_bytes(RECORDS)
     assert (rounds.tolist(), up.tolist(), down.tolist()) == ([1, 2, 3], [10, 30, 35], [30, 60, 65])
     total, band = accuracy_against_bytes(RECORDS)
-    assert total.tolist() == [40, 100]
-    np.testing.assert_allclose(band.mean, [0.4, 0.7])
+    assert total.tolist() == [40]
+    np.testing.assert_allclose(band.mean, [0.4])
+    total, band = accuracy_against_bytes(RECORDS[1:])
+    assert (total.tolist(), band.mean.tolist()) == ([60], [0.7])
     assert (scaled(2_500_000), scaled(999), scaled(4e9)) == ((1e6, "MB"), (1.0, "bytes"), (1e9, "GB"))
 
 

@@ -1,0 +1,29 @@
+"""The spread of a metric over clients, by hand."""
+
+import math
+
+import pytest
+
+from edgefl.server.spread import Spread, spread_of
+from edgefl.system import format as words
+
+
+def test_mean_and_percentiles_by_hand():
+    """Of .5, .6, ..., 1 the 10th percentile is .55 and the 90th .95; weights and order play no part."""
+    clients = [{"accuracy": share / 10, "num_samples": share} for share in (10, 5, 6, 9, 7, 8)]
+    spread = spread_of("accuracy", clients)
+    assert [spread.mean, spread.p10, spread.p90] == pytest.approx([0.75, 0.55, 0.95])
+    assert spread_of("accuracy", [{"accuracy": 0.4}]) == Spread(0.4, 0.4, 0.4)
+
+
+def test_clients_without_the_metric_do_not_count():
+    clients = [{"accuracy": 0.5}, {"loss": 1.0}, {"accuracy": math.nan}, {"accuracy": math.inf}]
+    assert spread_of("accuracy", clients) == Spread(0.5, 0.5, 0.5)
+    for empty in (spread_of("accuracy", []), spread_of("auc", clients)):
+        assert math.isnan(empty.mean) and math.isnan(empty.p10) and math.isnan(empty.p90)
+
+
+def test_shares_are_shown_in_per_cent_and_other_metrics_as_numbers():
+    assert words.spread("accuracy", 0.875, 0.8, 0.95) == "accuracy 87.5% (p10 80.0%, p90 95.0%)"
+    assert words.metric("accuracy_shipped", 1.0) == "100.0%"
+    assert words.spread("loss", 0.5, 0.25, 1.0) == "loss 0.5000 (p10 0.2500, p90 1.0000)"
