@@ -1,0 +1,152 @@
+"""Batch norm on a client: moving statistics are re-estimated before a model is measured or shipped.
+
+A training step normalizes by the statistics of its batch. Prediction normalizes by moving averages of them.
+With a momentum of .99 the averages are still near their initial values after a hundred steps, and the mean
+over clients fits no client. Wu and Johnson, Rethinking "Batch" in BatchNorm, arXiv:2105.07576, section 3,
+replace the averages of a trained model by its statistics on a sample of the data (PreciseBN). This module
+does the same with a training signature of the plan: a step whose hyperparameters are all 0 changes the
+statistics alone.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from edgefl.algorithms.server_optimizer import STATISTICS
+from edgefl.learner.base import Learner
+from edgefl.plan.spec import Signature
+from edgefl.types import Array, Labels, Weights
+
+MEAN, VARIANCE = STATISTICS
+MAX_SAMPLES = 256
+"""Number of samples whose statistics a model gets. More than 32 do not help a ResNet-8 on CIFAR-10."""
+
+
+def reestimate(
+    learner: Learner,
+    signature: str,
+    weights: Weights,
+    x: Array,
+    y: Labels,
+    rng: np.random.Generator,
+    max_samples: int = MAX_SAMPLES,
+) -> Weights:
+    """Return the weights with the moving statistics that these samples have.
+
+    All other weights are the same arrays. Weights without moving statistics are returned at no cost.
+
+    One step from zero makes the statistics of a batch, b, to (1 - momentum) b. A second step on the first
+    batch starts from that value, and the quotient gives the momentum. The new mean is the mean of the
+    batches' means. The new variance is the variance over all samples: the mean of the batches' variances plus
+    the variance of their means.
+
+    Args:
+        learner: runs the plan.
+        signature: the name of a training signature of the plan.
+        weights: the trained and frozen weights of the signature, and any others.
+        x: float32[n, *input_shape], the samples.
+        y: int64[n], their labels. They do not affect the result.
+        rng: draws the samples, and the noise of dropout.
+        max_samples: the number of samples that are drawn, if there are more.
+
+    Raises:
+        DataError: The samples do not fit the plan, or the weights give a loss that is not a finite number.
+    """
+    spec = learner.spec.signature(signature)
+    layers = normalized_layers(spec)
+    if not layers or not len(y):
+        return weights
+    names = [f"{layer}/{part}" for layer in layers for part in STATISTICS]
+    hyper = dict.fromkeys(spec.hyper, 0.0)
+
+    def after_step(start: Weights, rows: Labels, seed: int) -> dict[str, Array]:
+        trained, _ = learner.fit(
+            signature,
+            {**weights, **start},
+            {"x": x[rows]},
+            y[rows],
+            epochs=1,
+            rng=np.random.default_rng(seed),
+            hyper=hyper,
+        )
+        return {name: trained[name] for name in names}
+
+    zeros = {name: np.zeros_like(weights[name]) for name in names}
+    batches = batches_of(len(y), spec.batch_size, max_samples, rng)
+    seeds = [int(seed) for seed in rng.integers(2**63, size=len(batches))]
+    moved = [after_step(zeros, rows, seed) for rows, seed in zip(batches, seeds, strict=True)]
+    again = after_step(moved[0], batches[0], seeds[0])
+    new: dict[str, Array] = {}
+    for layer in layers:
+        mean, variance = f"{layer}/{MEAN}", f"{layer}/{VARIANCE}"
+        share = moved_share(moved[0][variance], again[variance])
+        if share > 0:
+            new[mean], new[variance] = pooled(
+                [(batch[mean] / share, batch[variance] / share) for batch in moved]
+            )
+    return {**weights, **new}
+
+
+def reestimate_mixture(
+    learner: Learner, signature: str, weights: Weights, x: Array, y: Labels, rng: np.random.Generator
+) -> Weights:
+    """Return a mixture with the moving statistics re-estimated of each expert that is a whole network.
+
+    The weights of an expert have a prefix, such as `local/`. The weights of a single model have none. A trunk
+    that several heads share keeps its statistics: it is no whole network. Arguments as in `reestimate`.
+    """
+    spec = learner.spec.signature(signature)
+    network = [tensor.name for tensor in (*spec.trained, *spec.frozen)]
+    layers = normalized_layers(spec)
+    if not layers:
+        return weights
+    first = f"{layers[0]}/{MEAN}"
+    new: dict[str, Array] = {}
+    for prefix in [name.removesuffix(first) for name in weights if f"/{name}".endswith(f"/{first}")]:
+        expert = {name: weights[prefix + name] for name in network if prefix + name in weights}
+        if len(expert) == len(network):
+            estimated = reestimate(learner, signature, expert, x, y, rng)
+            new |= {prefix + name: array for name, array in estimated.items()}
+    return {**weights, **new}
+
+
+def normalized_layers(signature: Signature) -> list[str]:
+    """Return the layers whose moving mean and variance a training signature assigns, in the plan's order."""
+    names = {spec.name for spec in signature.trained}
+    layers = [
+        spec.name.removesuffix(f"/{MEAN}") for spec in signature.trained if spec.name.endswith(f"/{MEAN}")
+    ]
+    return [layer for layer in layers if f"{layer}/{VARIANCE}" in names]
+
+
+def batches_of(count: int, batch_size: int, max_rows: int, rng: np.random.Generator) -> list[Labels]:
+    """Return full batches, int64[batch_size] each, of the row numbers 0..count-1, or of `max_rows` of them.
+
+    The last batch is filled with rows of the first.
+    """
+    order = rng.permutation(count)[:max_rows]
+    batches = -(-len(order) // batch_size)
+    return list(np.resize(order, (batches, batch_size)))
+
+
+def moved_share(first: Array, second: Array) -> float:
+    """Return s = 1 - momentum from the statistics s b after one step from zero, and (2 - s) s b after the
+    same step from s b.
+
+    0 when the first are all zero: the momentum is 1, or the samples do not vary.
+    """
+    before = first.astype(np.float64).ravel()
+    square = float(before @ before)
+    return 2.0 - float(before @ second.astype(np.float64).ravel()) / square if square else 0.0
+
+
+def pooled(batches: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
+    """Return the mean and the variance of the union of batches of one size: float32[channels] each.
+
+    batches: mean and variance of each batch.
+    """
+    means = np.stack([mean for mean, _ in batches]).astype(np.float64)
+    variances = np.stack([variance for _, variance in batches]).astype(np.float64)
+    return means.mean(axis=0).astype(np.float32), (variances.mean(axis=0) + means.var(axis=0)).astype(
+        np.float32
+    )

@@ -1,0 +1,207 @@
+"""Re-estimated moving statistics: worked by hand, on compiled plans, and what they are worth."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgefl.client.batch_norm import MAX_SAMPLES, reestimate, reestimate_mixture
+from edgefl.config import FederationConfig, ModelConfig
+from edgefl.learner.base import evaluate
+from edgefl.learner.litert import LiteRTLearner
+from edgefl.learner.loop import StepLearner
+from edgefl.plan.spec import PlanSpec, Signature, TensorSpec
+from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
+
+NORM = ("norm/moving_mean", "norm/moving_variance")
+
+
+class OneNorm(StepLearner):
+    """A batch norm over two channels: a step assigns the moving statistics, and moves `norm/gamma` by its
+    learning rate.
+    """
+
+    name = "one-norm"
+
+    def __init__(self, momentum: float, batch_size: int = 2) -> None:
+        trained = tuple(TensorSpec(name, (2,)) for name in ("norm/gamma", *NORM))
+        data = (TensorSpec("x", (batch_size, 2)),)
+        train = Signature("train", "train", batch_size, data, trained, hyper={"learning_rate": 0.5})
+        self.spec = PlanSpec("norm", "fedavg", {}, (2,), 2, trained, (train,))
+        self.momentum = np.float32(momentum)
+        self.rows: list[int] = []
+
+    def step(self, signature: str, arguments: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        x = arguments["d_x"]
+        self.rows += x[:, 0].astype(int).tolist()
+        keep = self.momentum
+        return {
+            "t_0": arguments["t_0"] + arguments["h_learning_rate"],
+            "t_1": arguments["t_1"] * keep + x.mean(axis=0) * (1 - keep),
+            "t_2": arguments["t_2"] * keep + x.var(axis=0) * (1 - keep),
+            "loss": np.float32(1),
+        }
+
+
+def norm_weights(mean: float = 3.0, variance: float = 7.0) -> dict[str, np.ndarray]:
+    arrays = {"norm/gamma": np.ones(2), NORM[0]: np.full(2, mean), NORM[1]: np.full(2, variance)}
+    return {name: array.astype(np.float32) for name, array in arrays.items()}
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9, 0.99, 0.999])
+def test_statistics_of_four_samples_by_hand(momentum: float) -> None:
+    x = np.array([[1, 10], [3, 10], [5, 30], [7, 30]], np.float32)
+    y = np.zeros(4, np.int64)
+    weights = norm_weights()
+    new = reestimate(OneNorm(momentum), "train", weights, x, y, np.random.default_rng(1))
+    # Mean of 1, 3, 5, 7 and of 10, 10, 30, 30; squared distances 9, 1, 1, 9 and 100 each
+    np.testing.assert_allclose(new[NORM[0]], [4, 20], rtol=1e-3)
+    np.testing.assert_allclose(new[NORM[1]], [5, 100], rtol=1e-3)
+    assert new["norm/gamma"] is weights["norm/gamma"]
+    assert weights[NORM[0]].tolist() == [3, 3]
+
+
+@given(
+    seed=st.integers(0, 99),
+    count=st.integers(1, 12).map(lambda batches: 4 * batches),
+    momentum=st.sampled_from([0.0, 0.6, 0.99]),
+    scale=st.sampled_from([1e-3, 1.0, 1e3]),
+)
+def test_full_batches_give_mean_and_variance_of_all_samples(
+    seed: int, count: int, momentum: float, scale: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    x = (rng.normal(0.5, 1, (count, 2)) * scale).astype(np.float32)
+    y = np.zeros(count, np.int64)
+    new = reestimate(OneNorm(momentum, 4), "train", norm_weights(), x, y, rng)
+    np.testing.assert_allclose(new[NORM[0]], x.mean(axis=0), rtol=1e-3, atol=1e-4 * scale)
+    np.testing.assert_allclose(new[NORM[1]], x.var(axis=0), rtol=1e-3)
+
+
+def test_each_sample_counts_and_the_last_batch_is_filled_with_samples() -> None:
+    learner = OneNorm(0.9, batch_size=4)
+    x = np.arange(1, 11, dtype=np.float32)[:, None] * np.ones(2, np.float32)
+    reestimate(learner, "train", norm_weights(), x, np.zeros(10, np.int64), np.random.default_rng(1))
+    assert len(learner.rows) == 16  # 3 batches, the first twice
+    assert set(learner.rows[:12]) == set(range(1, 11))
+    assert sorted(learner.rows[12:]) == sorted(learner.rows[:4])
+
+
+def test_of_many_samples_some_are_drawn() -> None:
+    learner = OneNorm(0.9, batch_size=16)
+    x = np.arange(2000, dtype=np.float32)[:, None] * np.ones(2, np.float32)
+    reestimate(learner, "train", norm_weights(), x, np.zeros(2000, np.int64), np.random.default_rng(1))
+    assert len(set(learner.rows)) == MAX_SAMPLES
+
+
+@pytest.mark.parametrize("case", ["momentum 1", "constant samples", "no samples"])
+def test_statistics_that_cannot_be_estimated_stay(case: str) -> None:
+    x = np.array([[1, 10], [3, 12]], np.float32)
+    x = np.ones_like(x) if case == "constant samples" else x[:0] if case == "no samples" else x
+    learner = OneNorm(1.0 if case == "momentum 1" else 0.9)
+    weights = norm_weights()
+    new = reestimate(learner, "train", weights, x, np.zeros(len(x), np.int64), np.random.default_rng(1))
+    assert all(new[name] is weights[name] for name in weights)
+
+
+def test_a_model_without_statistics_costs_nothing() -> None:
+    learner = SoftmaxLearner(softmax_spec("fedavg", inputs=4, features=3, classes=3))
+    weights = {w.name: np.ones(w.shape, np.float32) for w in learner.spec.weights}
+    x = np.full((9, 4), np.nan, np.float32)  # would be refused by a step
+    y = np.zeros(9, np.int64)
+    assert reestimate(learner, "train", weights, x, y, np.random.default_rng(1)) is weights
+    assert reestimate_mixture(learner, "train", weights, x, y, np.random.default_rng(1)) is weights
+
+
+def test_in_a_mixture_whole_networks_get_new_statistics() -> None:
+    x = np.array([[1, 10], [3, 10], [5, 30], [7, 30]], np.float32)
+    y = np.zeros(4, np.int64)
+    one = norm_weights()
+    parts = {"expert0": one, "local": one, "trunk": {name: one[name] for name in NORM}}
+    mixture = {f"{part}/{name}": array for part, weights in parts.items() for name, array in weights.items()}
+    mixture |= {"gate/kernel": np.ones(3, np.float32)}
+    rng = np.random.default_rng(1)
+    new = reestimate_mixture(OneNorm(0.9), "train", mixture, x, y, rng)
+    assert list(new) == list(mixture)
+    for part in ("expert0", "local"):
+        np.testing.assert_allclose(new[f"{part}/{NORM[1]}"], [5, 100], rtol=1e-3)
+    assert all(new[name] is mixture[name] for name in ("trunk/" + NORM[0], "gate/kernel", "local/norm/gamma"))
+    single = reestimate_mixture(OneNorm(0.9), "train", one, x, y, rng)
+    np.testing.assert_allclose(single[NORM[0]], [4, 20], rtol=1e-3)
+
+
+@pytest.fixture(scope="module")
+def normed(tmp_path_factory):
+    """Return (plan, initial weights, model) of a network with two batch norms and dropout between them."""
+    keras = pytest.importorskip("keras", reason="the aggregator extra is not installed")
+    from edgefl.algorithms.plans import build_plan
+
+    layers = keras.layers
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential(
+        [
+            keras.Input((8, 8, 1)),
+            layers.Conv2D(8, 3, use_bias=False, name="conv"),
+            layers.BatchNormalization(name="norm1"),  # momentum .99
+            layers.ReLU(name="relu"),
+            layers.Dropout(0.25, name="drop"),
+            layers.Conv2D(8, 3, strides=2, name="conv2"),
+            layers.BatchNormalization(momentum=0.9, name="norm2"),
+            layers.ReLU(name="relu2"),
+            layers.Flatten(name="flatten"),
+            layers.Dense(10, name="fc"),
+        ]
+    )
+    path = tmp_path_factory.mktemp("model") / "normed.keras"
+    model.save(path)
+    options = {"learning_rate": 0.05, "momentum": 0.9, "weight_decay": 0.01, "batch_size": 16}
+    config = FederationConfig(
+        algorithm="fedavg", options=options, model=ModelConfig(str(path), (8, 8, 1), 10)
+    )
+    return *build_plan(config), model
+
+
+@pytest.fixture(scope="module")
+def trained(normed, digits):
+    """Return (learner, weights, x, y): the model after two epochs on 160 digits."""
+    plan, initial, _ = normed
+    learner = LiteRTLearner(plan)
+    x, y = digits
+    x = x * 16 + 10  # far from what the initial statistics fit
+    rng = np.random.default_rng(1)
+    new, _ = learner.fit("train", initial, {"x": x[:160]}, y[:160], epochs=2, rng=rng)
+    return learner, {**initial, **new}, x, y
+
+
+def test_statistics_of_the_first_layer_are_those_of_its_input(trained, normed) -> None:
+    learner, weights, x, y = trained
+    model = normed[2]
+    new = reestimate(learner, "train", weights, x[:160], y[:160], np.random.default_rng(2))
+    model.get_layer("conv").set_weights([weights["conv/kernel"]])
+    images = np.asarray(model.get_layer("conv")(x[:160]))
+    np.testing.assert_allclose(new["norm1/moving_mean"], images.mean(axis=(0, 1, 2)), rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(new["norm1/moving_variance"], images.var(axis=(0, 1, 2)), rtol=1e-3)
+    changed = {name for name in weights if new[name] is not weights[name]}
+    assert changed == {f"norm{i}/moving_{part}" for i in (1, 2) for part in ("mean", "variance")}
+
+
+def test_the_first_values_of_the_statistics_do_not_matter(trained) -> None:
+    learner, weights, x, y = trained
+    shifted = {name: w + np.float32(5) if "moving" in name else w for name, w in weights.items()}
+    both = [
+        reestimate(learner, "train", each, x[:50], y[:50], np.random.default_rng(2))
+        for each in (weights, shifted)
+    ]
+    for name in weights:
+        np.testing.assert_array_equal(both[0][name], both[1][name])
+
+
+def test_few_epochs_are_worth_what_they_taught(trained) -> None:
+    learner, weights, x, y = trained
+    new = reestimate(learner, "train", weights, x[:160], y[:160], np.random.default_rng(2))
+    before = evaluate(learner, "predict", weights, x[160:], y[160:]).accuracy
+    after = evaluate(learner, "predict", new, x[160:], y[160:]).accuracy
+
+    assert before + 0.1 < after > 0.6
