@@ -5,7 +5,6 @@ from collections.abc import Mapping
 import numpy as np
 
 from edgefl.algorithms.mixtures import responsibility as rs
-from edgefl.errors import DataError
 from edgefl.learner.base import Learner
 from edgefl.types import Array, Weights
 
@@ -18,13 +17,10 @@ TRAIN_GATE = "train_gate"
 def split_gate(count: int, share: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Split 0..count-1 into D_per and D_gate, int64 indices; each holds at least one sample.
 
-    Raises DataError when there are fewer than two samples.
+    A single sample is in both.
     """
     if count < 2:
-        raise DataError(
-            f"{count} sample to split between classifier and gate, expected at least 2; collect more data on "
-            "this device"
-        )
+        return np.arange(count), np.arange(count)
     order = rng.permutation(count)
     gate = min(max(1, round(count * share)), count - 1)
     return np.sort(order[gate:]), np.sort(order[:gate])

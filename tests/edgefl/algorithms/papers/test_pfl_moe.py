@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from edgefl.algorithms import PERSONALIZE, make_algorithm
 from edgefl.algorithms.mixtures.gate import split_gate
-from edgefl.errors import DataError
 from edgefl.learner import evaluate
 from edgefl.rng import rng_for
 from edgefl.types import ClientState, ServerState
@@ -43,9 +42,8 @@ def test_split_of_the_paper_is_three_to_one():
     assert (len(per), len(gate)) == (300, 100)
 
 
-def test_one_sample_cannot_be_split():
-    with pytest.raises(DataError, match="expected at least 2"):
-        split_gate(1, 0.25, rng_for(1, 1))
+def test_a_single_sample_trains_both():
+    assert [each.tolist() for each in split_gate(1, 0.25, rng_for(1, 1))] == [[0], [0]]
 
 
 @pytest.mark.parametrize("name", ["pfl-fb", "pfl-mf", "pfl-mfe"])
