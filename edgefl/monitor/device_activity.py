@@ -8,8 +8,8 @@ from typing import Literal
 from edgefl.monitor.device_view import OK, REJECTED, SENT, DeviceView
 from edgefl.wire.messages import JOINING, PAUSED_BY_OPERATOR, STOPPED, State
 
-Word = Literal["training", "sent", "idle", "paused", "silent", "offline", "rejected"]
-WORDS: tuple[Word, ...] = ("rejected", "silent", "offline", "paused", "training", "sent", "idle")
+Word = Literal["training", "sent", "idle", "paused", "silent", "offline", "rejected", "finished"]
+WORDS: tuple[Word, ...] = ("rejected", "silent", "offline", "paused", "training", "sent", "idle", "finished")
 """Those that want a look come first."""
 SLOW = 2.0
 SLOW_S = 5.0
@@ -47,6 +47,8 @@ def standing(
     `typical_s`: see `typical_seconds`; `began_here`: whether the view was there when the round began.
     """
     status = device.status
+    if state is not None and state.phase == "done":
+        return _after_the_end(device, state)
     if status and not status.online:
         return Standing("offline", "offline")
     if status and status.paused and not status.draining:
@@ -56,8 +58,6 @@ def standing(
         return Standing("idle", "no aggregator leads this federation")
     if state.phase == STOPPED:
         return Standing("idle", "the aggregator has stopped")
-    if state.phase == "done":
-        return Standing("idle", "the federation is done")
     if state.phase == JOINING:
         return Standing("idle", "the first round has not begun")
     if device.task and device.task[0] == state.session and device.task[1] <= state.round:
@@ -69,6 +69,21 @@ def standing(
         "idle",
         "not drawn for this round" if began_here else "no task seen: this view came when the round was open",
     )
+
+
+def _after_the_end(device: DeviceView, state: State) -> Standing:
+    """Return what a device does when its federation is done.
+
+    A device goes offline when its model is ready, so a device with a result is finished, online or not.
+    Only a device that worked for this federation can have left it.
+    """
+    if device.has_result:
+        return Standing("finished")
+    if device.status and not device.status.online:
+        if device.task and device.task[0] == state.session:
+            return Standing("offline", "offline: it left before the end, without a model of its own")
+        return Standing("idle", "offline; the federation is done")
+    return Standing("idle", "the federation is done")
 
 
 def _at_work(device: DeviceView, state: State, typical_s: float | None, now: float) -> Standing:

@@ -23,6 +23,7 @@ STYLES = {
     "slow": Style(color="yellow"),
     "training": Style(color="cyan"),
     "sent": Style(color="green"),
+    "finished": Style(color="green"),
 }
 """Colours say again what the words say."""
 CURSOR = Style(reverse=True)

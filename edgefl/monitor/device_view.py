@@ -16,12 +16,18 @@ MAX_WORDS = 300
 FIGURES = {
     "loss": "loss",
     "accuracy": "accuracy",
+    "accuracy_local": "accuracy_local",
     "accuracy_federated": "accuracy_federated",
     "accuracy_mixture": "accuracy_mixture",
+    "accuracy_shipped": "accuracy_shipped",
     "accuracy_mixture_int8": "accuracy_int8",
+    "accuracy_shipped_int8": "accuracy_int8",
+    "shipped": "shipped",
     "bytes_up": "bytes_up",
 }
 """Of a device's metrics those that are kept, and what they are called here."""
+RESULT = ("accuracy_shipped", "accuracy_mixture")
+"""Metrics of a device that has a model of its own: one of them is enough."""
 SENT = "sent"
 OK = "ok"
 REJECTED = "rejected"
@@ -74,6 +80,11 @@ class DeviceView:
     rejected: int = 0
     last_error: str = ""
     changes: int = 0
+
+    @property
+    def has_result(self) -> bool:
+        """Whether the device has measured a model of its own in this session."""
+        return any(name in self.figures for name in RESULT)
 
     def on_status(self, status: Status, now: float) -> None:
         """Fold a status in, unless it is the will of a boot that another one replaced.

@@ -171,8 +171,8 @@ def _counts(devices: Sequence[Device]) -> str:
     if not devices:
         return "no device heard yet"
     count = Counter(_word(each, 0) for each in devices)
-    words_of_it = [f"{count[word]} {word}" for word in (*WORDS[:-3], "slow", *WORDS[-3:]) if count[word]]
-    return f"{len(devices)} devices: {', '.join(words_of_it)}"
+    words_of_it = [f"{count[word]} {word}" for word in (*WORDS[:4], "slow", *WORDS[4:]) if count[word]]
+    return f"{len(devices)} device{'s' if len(devices) > 1 else ''}: {', '.join(words_of_it)}"
 
 
 def _figures(tree: Tree, width: int) -> str:

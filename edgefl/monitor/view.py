@@ -6,6 +6,7 @@ Whatever comes on whatever topic, nothing is raised: what is none of the protoco
 messages come in any order.
 """
 
+import math
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
@@ -21,6 +22,16 @@ from edgefl.wire.topics import Address, Topics, check_federation, parse_topic
 MAX_DEVICES = 2000
 HISTORY = 500
 CLUSTERINGS = 60
+ACCURACIES = (
+    "accuracy_local",
+    "accuracy_federated",
+    "accuracy_mixture",
+    "accuracy_shipped",
+    "accuracy_int8",
+)
+"""Figures of a device's own model and of those that it is compared with, on its held-out samples."""
+CURRENT_ACCURACY = ("accuracy", "accuracy_shipped", "accuracy_mixture")
+"""What counts as a device's accuracy now: the first of these that it has."""
 _SPOKEN = {"status": Status, "metrics": Metrics, "task": Task, "receipt": Receipt, "begin": Begin}
 
 
@@ -169,6 +180,8 @@ def snapshot(view: View, now_s: float) -> dict[str, Any]:
         "phase": state.phase if state else "",
         "round": state.round if state else 0,
         "rounds": state.rounds if state else 0,
+        "needed": _whole_number(state.settings.get("min_clients")) if state else None,
+        "experts": _expert_names(view),
         "cohort_size": state.cohort_size if state else 0,
         "deadline_s": finite(state.deadline_s) if state else None,
         "round_started_ts": view.round_started,
@@ -184,6 +197,22 @@ def snapshot(view: View, now_s: float) -> dict[str, Any]:
             "similarity": _similarity(view.similarity),
         },
     }
+
+
+def _whole_number(value: float | None) -> int | None:
+    """Return a count that came as a number from the network, None for anything else."""
+    return int(value) if value is not None and math.isfinite(value) and 0 < value < 2**31 else None
+
+
+def _expert_names(view: View) -> list[str]:
+    """Return the names of the experts that a gate mixes, as a simulation calls them."""
+    count = max((len(each.gate) for each in view.devices.values()), default=0)
+    own = _whole_number(view.state.settings.get("own_experts")) if view.state else None
+    if not count or not own:
+        return [f"expert {index}" for index in range(count)]
+    if count == 2:
+        return ["global", "local"]
+    return [*(f"expert {index}" for index in range(count - 1)), "local"]
 
 
 def _row(summary: Summary) -> dict[str, Any]:
@@ -214,9 +243,7 @@ def _device(
 def _tree_of(device: DeviceView, stands: Standing, expert: int | None) -> dict[str, Any]:
     figures = {name: finite(value) for name, value in device.figures.items()}
     board = {name: finite(value) for name, value in device.board.items()}
-    accuracy = next(
-        (found for key in ("accuracy", "accuracy_mixture") if (found := figures.get(key)) is not None), None
-    )
+    accuracy = next((found for key in CURRENT_ACCURACY if (found := figures.get(key)) is not None), None)
     return {
         "id": device.client_id,
         "state": stands.word,
@@ -228,7 +255,8 @@ def _tree_of(device: DeviceView, stands: Standing, expert: int | None) -> dict[s
         "round": device.round,
         "accuracy": accuracy,
         "loss": figures.get("loss"),
-        **{key: figures.get(key) for key in ("accuracy_federated", "accuracy_mixture", "accuracy_int8")},
+        **{key: figures.get(key) for key in ACCURACIES},
+        "shipped": figures.get("shipped"),
         **{key: board.get(key) for key in ("rss_mb", "peak_rss_mb", "temperature_c", "seconds")},
         "expert": expert,
         "gate": [finite(each) for each in device.gate] or None,

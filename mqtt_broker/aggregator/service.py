@@ -18,6 +18,7 @@ from typing import Any
 from edgefl.algorithms import CLUSTER, DONE, PERSONALIZE, make_algorithm
 from edgefl.algorithms.clustering.clusters import explain_clusters
 from edgefl.algorithms.cohort import enough_of, selected
+from edgefl.algorithms.mixtures.gate_utilization import count_own_experts
 from edgefl.config import FederationConfig
 from edgefl.errors import RoundError
 from edgefl.plan.spec import Plan, encode_plan
@@ -195,6 +196,7 @@ class Aggregator:
             self._plan,
             time.time(),
             started=self._run_started,
+            settings={"min_clients": config.min_clients, "own_experts": count_own_experts(self._spec)},
         )
 
     def _lead(self, state: ServerState | None) -> dict[str, Any]:

@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 from edgefl.algorithms.mixtures.gate import TRAIN_GATE, gate_probabilities, hidden_of
 from edgefl.algorithms.names import expert_name, without_prefix
 from edgefl.learner.base import Learner
+from edgefl.plan.spec import PlanSpec
 from edgefl.types import Array, Labels, Weights
 
 FIGURE = "gate_"
+LOCAL = "local"
 PREDICT_GATE = "predict_gate"
 
 
@@ -28,6 +30,14 @@ def gate_figures(learner: Learner, mixture: Weights, x: Array) -> dict[str, floa
     return (
         {} if found is None else {f"{FIGURE}{k}": float(value) for k, value in enumerate(found.mean(axis=0))}
     )
+
+
+def count_own_experts(spec: PlanSpec) -> int:
+    """Return how many of a mixture's experts no other client has: 1 with a local expert, which is the last of
+    its gate, else 0.
+    """
+    mixtures = (each for each in spec.signatures if each.name == "predict_mixture")
+    return int(any(weight.name.startswith(f"{LOCAL}/") for each in mixtures for weight in each.frozen))
 
 
 def gate_by_class(learner: Learner, mixture: Weights, x: Array, y: Labels) -> NDArray[np.float64]:

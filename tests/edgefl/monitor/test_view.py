@@ -13,8 +13,9 @@ TOPICS = Topics("kitchen")
 SHA = "ab" * 32
 
 
-def state(phase="federate", round=1, session="s1", ts=100.0, deadline_s=60.0):
-    return TOPICS.state, encode_json(State("kitchen", session, phase, round, 20, 2, deadline_s, SHA, ts))
+def state(phase="federate", round=1, session="s1", ts=100.0, deadline_s=60.0, **settings):
+    message = State("kitchen", session, phase, round, 20, 2, deadline_s, SHA, ts, settings=settings)
+    return TOPICS.state, encode_json(message)
 
 
 def status(client_id="pi-1", online=True, boot="b1", ts=90.0, **more):
@@ -123,9 +124,12 @@ def test_a_round_by_hand():
         "round": 1,
         "accuracy": None,
         "loss": 0.5,
+        "accuracy_local": None,
         "accuracy_federated": None,
         "accuracy_mixture": None,
+        "accuracy_shipped": None,
         "accuracy_int8": None,
+        "shipped": None,
         "rss_mb": 45.0,
         "peak_rss_mb": 70.0,
         "temperature_c": None,
@@ -143,6 +147,27 @@ def test_a_round_by_hand():
         "",
         90.0,
     )
+
+
+def test_how_many_devices_a_federation_waits_for():
+    assert told(state("joining", 0, min_clients=3.0), status())["needed"] == 3
+    for settings in ({}, {"min_clients": 0.0}, {"min_clients": math.nan}, {"min_clients": 1e300}):
+        assert told(state("joining", 0, **settings))["needed"] is None
+    assert told(status())["needed"] is None
+
+
+@pytest.mark.parametrize(
+    ("own", "experts", "names"),
+    [
+        (1.0, 2, ["global", "local"]),
+        (1.0, 3, ["expert 0", "expert 1", "local"]),
+        (0.0, 2, ["expert 0", "expert 1"]),
+        (1.0, 0, []),
+    ],
+)
+def test_experts_of_a_gate_have_the_names_that_a_simulation_gives_them(own, experts, names):
+    gate = {f"gate_{index}": 1 / experts for index in range(experts)}
+    assert told(state(own_experts=own), status(), metrics(**gate))["experts"] == names
 
 
 def test_a_summary_is_a_row_without_nan():
@@ -166,6 +191,7 @@ def test_a_summary_is_a_row_without_nan():
 
 
 JOINING = state(phase="joining", round=0)
+MEASURED = (state("personalize", 21), status(), task(round=21), begin(round=21, accuracy_mixture=0.9))
 
 
 @pytest.mark.parametrize(
@@ -175,6 +201,17 @@ JOINING = state(phase="joining", round=0)
         ([JOINING, status()], 120.0, "idle", "the first round has not begun"),
         ([state("stopped", 0), status()], 120.0, "idle", "the aggregator has stopped"),
         ([state("done", 21), status()], 120.0, "idle", "the federation is done"),
+        ([state("done", 21), status(online=False)], 120.0, "idle", "offline; the federation is done"),
+        ([*MEASURED, state("done", 21)], 120.0, "finished", ""),
+        ([*MEASURED, state("done", 21), status(online=False)], 120.0, "finished", ""),
+        ([*MEASURED, status(online=False)], 120.0, "offline", "offline"),
+        (
+            [state(), status(), task(), status(online=False), state("done", 21)],
+            120.0,
+            "offline",
+            "offline: it left before the end, without a model of its own",
+        ),
+        ([*MEASURED, state("done", 21, session="s2")], 120.0, "idle", "the federation is done"),
         ([state(), status()], 120.0, "idle", "no task seen: this view came when the round was open"),
         ([JOINING, status(), state()], 120.0, "idle", "not drawn for this round"),
         ([state(), status(online=False)], 120.0, "offline", "offline"),
