@@ -1,12 +1,14 @@
 // Takes the stream, keeps the state, and shows each part that changed: once a frame, and nothing while nobody looks.
 
-import { $, setText, span } from "./dom.js";
+import { $, isNumber, setText, span } from "./dom.js";
 import { applyPatch } from "./patch.js";
 import { clients, curves } from "./curves.js";
 import { clusters } from "./clusters.js";
 import { devices } from "./devices.js";
 import { gates } from "./gates.js";
+import { outcomes } from "./outcomes.js";
 import { round } from "./round.js";
+import { stage, stageOf, title } from "./stage.js";
 
 const PATIENCE_S = 15;
 let state = Object.create(null), behind = 0, heard = performance.now(), source = null, planned = false;
@@ -17,8 +19,9 @@ const clock = () => Date.now() / 1000 + behind;
 
 const parts = { round: round(clock), devices: devices(clock) };
 const showing = [
+  [["federation", "phase", "round", "rounds", "needed", "devices", "broker", "notice", "verdict", "history"], stage()],
   [["federation", "phase", "round", "rounds", "deadline_s", "round_started_ts", "devices", "history", "broken", "cohort_size"], parts.round.update],
-  [["history"], curves()], [["devices"], clients()], [["devices"], gates()], [["clusters"], clusters()], [["devices"], parts.devices.update],
+  [["history"], curves()], [["devices", "verdict"], clients()], [["devices", "experts"], gates()], [["clusters"], clusters()], [["devices", "verdict", "rounds", "experts"], parts.devices.update],
 ];
 
 function connect() {
@@ -51,19 +54,34 @@ function plan() {
   });
 }
 
+function hasFigures(state) {
+  return outcomes(state).rows.length > 0 || Object.values(state.devices ?? {}).some((device) => isNumber(device.accuracy) || device.gate);
+}
+
 function show() {
   if (document.hidden || !stale.size) return;
   const changed = stale;
   stale = new Set();
-  const found = Boolean(state.phase), any = Object.keys(state.devices ?? {}).length > 0;
-  $("waiting").hidden = found || any;
-  for (const [id, there] of [["round", found], ["curves", Object.keys(state.history ?? {}).length > 0], ["clients", any], ["devices", any]]) $(id).hidden = !there;
+  const now = stageOf(state), any = Object.keys(state.devices ?? {}).length > 0, rounds = Object.keys(state.history ?? {}).length > 0;
+  const visible = { empty: now === "empty", joining: now === "joining", stopped: now === "stopped", result: now === "done", curves: rounds, devices: any,
+    round: now === "running" || (now === "done" && rounds), clients: ["running", "done"].includes(now) && hasFigures(state) };
+  // The result of each client follows the result of all
+  const next = now === "done" ? $("round") : $("clusters");
+  if ($("clients").nextElementSibling !== next) $("main").insertBefore($("clients"), next);
+  for (const [id, there] of Object.entries(visible)) $(id).hidden = !there;
   setText($("federation"), state.federation || "edgefl");
   setText($("subtitle"), state.federation ? "federation" : "");
-  document.title = state.federation ? `${state.federation}: round ${state.round ?? 0} of ${state.rounds ?? "?"}` : "edgefl dashboard";
+  document.title = title(state);
+  document.body.dataset.stage = now;
   for (const [keys, update] of showing) {
     if (keys.some((key) => changed.has(key))) update(state);
   }
+  // A link leads to what is on the page
+  const links = [...$("parts").querySelectorAll("a")], sections = [...$("main").children];
+  const place = (link) => sections.indexOf($(link.hash.slice(1)));
+  if (links.some((link, i) => i && place(links[i - 1]) > place(link))) $("parts").append(...links.sort((a, b) => place(a) - place(b)));
+  for (const link of links) link.hidden = $(link.hash.slice(1)).hidden;
+  $("parts").hidden = links.filter((link) => !link.hidden).length < 2;
 }
 
 // Whether what is shown is what is: the server may be gone, or the broker behind it.
@@ -77,7 +95,6 @@ function health(answers) {
   setText($("link"), text);
   $("link").dataset.health = !answers || broker.connected === false ? "bad" : "good";
   setText($("footer"), state.session ? `Session ${state.session}.` : "");
-  if (!state.phase) setText($("waiting"), state.notice ?? "Waiting for a federation…");
 }
 
 document.addEventListener("visibilitychange", () => !document.hidden && plan());

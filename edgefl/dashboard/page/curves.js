@@ -1,6 +1,8 @@
-// Lines over rounds, and the distribution over clients: uPlot, with a table beside it.
+// Lines over rounds, and accuracy over clients: uPlot and rows of dots, with a table beside each.
 
-import { $, bytes, collator, count, dataTable, fixed, isNumber, percent } from "./dom.js";
+import { $, bytes, collator, count, dataTable, fixed, isNumber, percent, setText } from "./dom.js";
+import { dots, MARKS } from "./dots.js";
+import { FIGURES, outcomes } from "./outcomes.js";
 import { css, lines, onTheme } from "./palette.js";
 
 const HEIGHT = 220;
@@ -47,8 +49,12 @@ class Chart {
 }
 
 const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000];
-const byRound = { label: "round", incrs: WHOLE };
-const atRest = (format) => (plot, value) => (value === null || value === undefined ? "–" : format(value));
+// A legend shows the values under the pointer; without a pointer, the last ones.
+const atRest = (format) => (plot, value, series) => {
+  const shown = isNumber(value) ? value : plot.data[series]?.findLast(isNumber);
+  return isNumber(shown) ? format(shown) : "–";
+};
+const byRound = { label: "round", incrs: WHOLE, value: atRest(String) };
 
 export function curves() {
   let rows = [];
@@ -76,17 +82,21 @@ export function curves() {
   );
   return (state) => {
     rows = Object.values(state.history ?? {}).sort((a, b) => a.round - b.round);
-    const column = (key) => rows.map((row) => row[key] ?? null);
-    const x = column("round");
-    $("chart-accuracy").closest("figure").hidden = !column("accuracy_mean").some(isNumber);
-    loss.show([x, column("loss")]);
-    accuracy.show([x, column("accuracy_mean"), column("accuracy_p10"), column("accuracy_p90")]);
-    traffic.show([x, column("bytes_up"), column("bytes_down")]);
+    // The personalization is no round: it has models of another kind, and no training loss of the federation
+    const trained = rows.filter((row) => row.phase !== "personalize");
+    const show = (chart, id, among, keys) => {
+      const known = among.filter((row) => keys.some((key) => isNumber(row[key])));
+      $(id).closest("figure").hidden = !known.length;
+      if (known.length) chart.show(["round", ...keys].map((key) => known.map((row) => row[key] ?? null)));
+    };
+    show(accuracy, "chart-accuracy", trained, ["accuracy_mean", "accuracy_p10", "accuracy_p90"]);
+    show(loss, "chart-loss", trained, ["loss"]);
+    show(traffic, "chart-bytes", trained, ["bytes_up", "bytes_down"]);
     again();
   };
 }
 
-const KINDS = [["accuracy_federated", "federated"], ["accuracy_mixture", "mixture"], ["accuracy_int8", "int8"]];
+const MOST_ROWS = 40;
 
 // Shares of clients with at most each value: [values, shares of kind 1, shares of kind 2, ...], as one staircase from 0 to 1 each.
 export function distribution(columns) {
@@ -103,42 +113,44 @@ export function distribution(columns) {
   return [[low, ...xs], ...shares];
 }
 
+// Rows of dots for some clients; for many, the share of clients with at most each accuracy.
 export function clients() {
-  let told = [], devices = [], kinds = KINDS, names = "";
+  const showDots = dots($("box-dots"), $("legend-dots"));
+  let rows = [], keys = [], last = "", names = "", cdf = null;
+  const labels = { ...Object.fromEntries(Object.entries(MARKS).map(([key, [, label]]) => [key, label])) };
   const chart = () => new Chart("chart-cdf", (styles) => ({
     xLabel: { label: "accuracy", value: atRest(percent), show: (v) => `${Math.round(100 * v)}%`, incrs: [0.01, 0.02, 0.05, 0.1, 0.2, 0.5] }, y: (v) => `${Math.round(100 * v)}%`,
     scales: { y: { range: [0, 1.02] } },
-    series: kinds.map(([, label], i) => ({ label, ...styles[i], paths: window.uPlot.paths.stepped({ align: 1 }), value: atRest(percent) })),
+    series: keys.slice(0, 3).map((key, i) => ({ label: labels[key], ...styles[i], paths: window.uPlot.paths.stepped({ align: 1 }), value: atRest(percent) })),
   }));
-  let cdf = null;
   const again = dataTable(
-    $("table-accuracy"), () => "Accuracy of each client's own held-out samples", () => ["Client", "Last reported", "Federated", "Mixture", "int8"],
-    () => devices.map((d) => [d.id, percent(d.accuracy), percent(d.accuracy_federated), percent(d.accuracy_mixture), percent(d.accuracy_int8)]),
+    $("table-accuracy"), () => "Accuracy of each client", () => ["Client", ...keys.map((key) => labels[key])],
+    () => rows.map((row) => [row.id, ...keys.map((key) => percent(row[key]))]),
   );
-  let last = "";
   return (state) => {
-    devices = Object.values(state.devices ?? {}).sort((a, b) => collator(a.id, b.id));
-    const values = (key) => devices.map((device) => device[key]).filter(isNumber);
-    const personal = KINDS.filter(([key]) => values(key).length);
-    kinds = personal.length ? personal : [["accuracy", "last reported"]];
-    told = kinds.map(([key]) => values(key));
-    const signature = JSON.stringify([kinds, told]);
+    const personal = outcomes(state).rows.filter((row) => isNumber(row.shipped));
+    const devices = Object.values(state.devices ?? {}).filter((device) => isNumber(device.accuracy)).sort((a, b) => collator(a.id, b.id));
+    rows = personal.length ? personal : devices.map(({ id, accuracy }) => ({ id, accuracy }));
+    keys = [...FIGURES, "accuracy"].filter((key) => rows.some((row) => isNumber(row[key])));
+    const signature = JSON.stringify([keys, rows]);
     if (signature === last) return;
     last = signature;
-    const reporting = Math.max(...told.map((each) => each.length));
-    $("note-cdf").textContent = !reporting
-      ? "No client has reported an accuracy yet."
-      : `Share of ${count(reporting)} clients with at most that accuracy on their own held-out samples${personal.length ? "" : "; mixtures come with the last phase"}.`;
-    $("chart-cdf").hidden = !reporting;
-    if (!reporting) return;
+    const many = rows.length > MOST_ROWS;
+    setText($("note-cdf"), !rows.length ? "No client has reported an accuracy yet."
+      : `${many ? `Share of ${count(rows.length)} clients with at most that accuracy` : "A row a client"}, ${
+        personal.length ? "on the client's own test samples" : "as last reported; models of their own come with the last phase"}.`);
+    for (const id of ["legend-dots", "box-dots"]) $(id).hidden = many || !rows.length;
+    $("chart-cdf").hidden = !many;
+    $("table-accuracy").hidden = !rows.length;
+    showDots(many ? [] : rows, keys.filter((key) => key !== "int8"));
+    again();
+    if (!many) return;
     if (!cdf) cdf = chart();
-    const data = distribution(told);
-    if (kinds.map(([key]) => key).join() !== names && cdf.plot) {
+    const three = keys.slice(0, 3), data = distribution(three.map((key) => rows.map((row) => row[key]).filter(isNumber)));
+    if (keys.join() !== names && cdf.plot) {
       cdf.data = data;
       cdf.rebuild();
     } else cdf.show(data);
-    names = kinds.map(([key]) => key).join();
-    again();
+    names = keys.join();
   };
 }
-

@@ -1,13 +1,14 @@
 // A card a device: what it does, why it is not in the round, how it went, what went wrong. At most some are made; a filter finds the others.
 
 import { $, bytes, collator, count, dataTable, el, fixed, isNumber, percent, setText, span } from "./dom.js";
+import { outcomes } from "./outcomes.js";
 
 const CAP = innerWidth < 700 ? 16 : 48;
 export const STATES = {
   training: ["▶", "training"], sent: ["✓", "update sent"], idle: ["○", "idle"], paused: ["Ⅱ", "paused"],
-  silent: ["?", "silent"], offline: ["×", "offline"], rejected: ["!", "rejected"],
+  silent: ["?", "silent"], offline: ["×", "offline"], rejected: ["!", "rejected"], finished: ["✔", "finished"],
 };
-const URGENCY = ["rejected", "silent", "offline", "paused", "training", "sent", "idle"];
+const URGENCY = ["rejected", "silent", "offline", "paused", "training", "sent", "idle", "finished"];
 const up = (key) => (a, b) => (a[key] ?? Infinity) - (b[key] ?? Infinity);
 const down = (key) => (a, b) => (b[key] ?? -Infinity) - (a[key] ?? -Infinity);
 const SORTS = {
@@ -50,26 +51,30 @@ function sparkline(trace) {
   return svg;
 }
 
-function pairs(device) {
+// Filters are for more cards than a screen shows.
+const FEW = 6;
+
+function pairs(device, row, state) {
+  const rounds = state.rounds, expert = state.experts?.[device.expert];
+  const accuracies = row
+    ? [["alone", row.local], ["together", row.federated], ["yours", row.shipped], ["as int8", row.int8]] : [["accuracy", device.accuracy]];
   const shown = [
-    ["round", device.round], ["samples", device.samples && count(device.samples)], ["accuracy", isNumber(device.accuracy) && percent(device.accuracy)],
-    ["federated", isNumber(device.accuracy_federated) && percent(device.accuracy_federated)],
-    ["mixture", isNumber(device.accuracy_mixture) && percent(device.accuracy_mixture)],
-    ["int8", isNumber(device.accuracy_int8) && percent(device.accuracy_int8)], ["loss", isNumber(device.loss) && fixed(device.loss)],
-    ["assigned to", isNumber(device.expert) && device.expert], ["took", isNumber(device.seconds) && `${fixed(device.seconds, 1)} s`],
+    ["round", isNumber(device.round) && Math.min(device.round, rounds || device.round)], ["samples", device.samples && count(device.samples)],
+    ...accuracies.map(([name, value]) => [name, isNumber(value) && percent(value)]), ["loss", isNumber(device.loss) && fixed(device.loss)],
+    device.gate && expert ? ["most used", expert] : ["assigned to", isNumber(device.expert) && device.expert], ["took", isNumber(device.seconds) && `${fixed(device.seconds, 1)} s`],
     ["memory", isNumber(device.rss_mb) && `${fixed(device.rss_mb, 0)} MB`], ["board", isNumber(device.temperature_c) && `${fixed(device.temperature_c, 0)} °C`],
-    ["sent", isNumber(device.bytes_up) && bytes(device.bytes_up)], ["rejected", device.rejected || false],
+    ["sent", device.bytes_up > 0 && bytes(device.bytes_up)], ["rejected", device.rejected || false],
   ];
   return shown.filter(([, value]) => value !== undefined && value !== null && value !== false && value !== 0 || value === 0);
 }
 
-function card(device) {
+function card(device, row, state) {
   const seen = el("span", { class: "seen" });
   const error = device.last_error ? String(device.last_error) : "";
   const node = el("li", { class: "card", "data-id": device.id, "data-state": device.state },
     el("div", { class: "card-head" }, el("h3", {}, device.id), sign(device.state)),
     device.why && device.why !== device.state ? el("p", { class: "why" }, device.why) : null,
-    el("dl", { class: "pairs" }, ...pairs(device).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))),
+    el("dl", { class: "pairs" }, ...pairs(device, row, state).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))),
     sparkline(device.trace),
     error ? el("p", { class: "error" }, el("strong", {}, "last error: "), error.length > 300 ? `${error.slice(0, 300)}…` : error) : null,
     el("p", { class: "muted small" }, seen, device.version ? ` · version ${device.version}` : ""));
@@ -78,7 +83,7 @@ function card(device) {
 
 export function devices(clock) {
   const cards = new Map();
-  let all = [], shown = [], limit = CAP;
+  let all = [], shown = [], limit = CAP, latest = {}, results = new Map();
 
   $("sort").append(...Object.entries(SORTS).map(([key, [label]]) => el("option", { value: key }, label)));
   $("filter-state").append(el("option", { value: "" }, "all"), ...Object.entries(STATES).map(([key, [, label]]) => el("option", { value: key }, label)));
@@ -112,10 +117,10 @@ export function devices(clock) {
       }
     }
     now.forEach((device, i) => {
-      const signature = JSON.stringify({ ...device, last_seen_ts: 0 });
+      const row = results.get(device.id), signature = JSON.stringify([{ ...device, last_seen_ts: 0 }, row, latest.rounds, latest.experts]);
       let made = cards.get(device.id);
       if (made?.signature !== signature) {
-        const fresh = { ...card(device), signature };
+        const fresh = { ...card(device, row, latest), signature };
         made?.node.replaceWith(fresh.node);
         cards.set(device.id, (made = fresh));
       }
@@ -137,6 +142,9 @@ export function devices(clock) {
     tick,
     update(state) {
       all = Object.values(state.devices ?? {});
+      latest = state;
+      $("controls").hidden = $("shown").hidden = all.length < FEW && !$("filter").value && !$("filter-state").value;
+      results = new Map(outcomes(state).rows.filter((row) => isNumber(row.shipped)).map((row) => [row.id, row]));
       draw();
     },
   };

@@ -9,7 +9,9 @@ const LABELS = 84, ROW = 17;
 
 export function gates() {
   const image = picture($("box-gates"), "Use of experts by client");
-  let rows = [], experts = 0, last = "";
+  let rows = [], experts = 0, names = [], last = "";
+  const name = (e) => names[e] ?? `expert ${e}`;
+  const short = (e) => (names[e] ?? "").replace(/^expert /, "") || String(e);
 
   function draw() {
     const width = image.box.clientWidth;
@@ -17,7 +19,7 @@ export function gates() {
     const long = Math.max(60, Math.min(width, 900) - LABELS - 4);
     const cells = {
       x: LABELS, y: 0, width: long, height: ROW, columns: 1, rows: rows.length,
-      describe: (_, r) => `${rows[r].id}: ${rows[r].gate.map((share, e) => `expert ${e} ${percent(share)}`).join(", ")}`,
+      describe: (_, r) => `${rows[r].id}: ${rows[r].gate.map((share, e) => `${name(e)} ${percent(share)}`).join(", ")}`,
     };
     image.draw(LABELS + long + 2, ROW * rows.length, cells, (context) => {
       rows.forEach(({ id, gate }, r) => {
@@ -32,7 +34,7 @@ export function gates() {
           context.fillStyle = category(e);
           context.fillRect(x, r * ROW + 1, Math.max(part - 1, 0), ROW - 2);
           context.fillStyle = ink(category(e));
-          if (part > 14) context.fillText(String(e), x + part / 2, (r + 0.5) * ROW + 0.5);
+          if (part > context.measureText(short(e)).width + 6) context.fillText(short(e), x + part / 2, (r + 0.5) * ROW + 0.5);
           x += part;
         });
       });
@@ -42,17 +44,17 @@ export function gates() {
   onWidth(image.box, draw);
   onTheme(draw);
   const again = dataTable($("table-gates"), () => "Share of each expert in each client's mixture",
-    () => ["Client", ...Array.from({ length: experts }, (_, e) => `Expert ${e}`)], () => rows.map(({ id, gate }) => [id, ...gate.map(percent)]));
+    () => ["Client", ...Array.from({ length: experts }, (_, e) => name(e))], () => rows.map(({ id, gate }) => [id, ...gate.map(percent)]));
   return (state) => {
     const found = Object.values(state.devices ?? {}).filter((device) => Array.isArray(device.gate) && device.gate.length);
     found.sort((a, b) => collator(a.id, b.id));
-    const signature = JSON.stringify(found.map(({ id, gate }) => [id, gate]));
+    const signature = JSON.stringify([state.experts, found.map(({ id, gate }) => [id, gate])]);
     if (signature === last) return;
-    [rows, last] = [found, signature];
+    [rows, last, names] = [found, signature, state.experts ?? []];
     experts = Math.max(0, ...rows.map(({ gate }) => gate.length));
     $("box-gates").closest("figure").hidden = !rows.length;
-    $("note-gates").textContent = `The gate's mean weight over a client's held-out samples, ${rows.length} clients.`;
-    swatches($("legend-gates"), Array.from({ length: experts }, (_, e) => ({ index: e, label: `expert ${e}` })));
+    $("note-gates").textContent = `The gate's mean weight over a client's held-out samples.`;
+    swatches($("legend-gates"), Array.from({ length: experts }, (_, e) => ({ index: e, label: name(e) })));
     image.label(`Bars of ${rows.length} clients by ${experts} experts; arrow keys read them, and a table follows`);
     draw();
     again();

@@ -1,9 +1,9 @@
 // The open round: number, phase, time that is left, who is where, bytes.
 
-import { $, bytes, count, el, isNumber, setText, span } from "./dom.js";
+import { $, bytes, count, el, fixed, isNumber, setText, span } from "./dom.js";
 import { sign, STATES } from "./devices.js";
 
-const WORDS = { joining: "waiting for devices", done: "done", stopped: "the aggregator stopped" };
+const WORDS = { joining: "waiting for devices", done: "finished", stopped: "the aggregator stopped", personalize: "devices make models of their own" };
 
 export function round(clock) {
   let state = {}, told = "";
@@ -11,6 +11,7 @@ export function round(clock) {
   function tick() {
     const open = isNumber(state.round_started_ts) && isNumber(state.deadline_s) && state.deadline_s > 0 && !Object.hasOwn(WORDS, state.phase ?? "joining");
     const left = open ? state.round_started_ts + state.deadline_s - clock() : 0;
+    $("deadline-tile").hidden = !open;
     setText($("deadline"), !open ? "–" : left >= 0 ? span(left) : `${span(-left)} over`);
     $("deadline-bar").max = open ? state.deadline_s : 1;
     $("deadline-bar").value = open ? Math.min(Math.max(left, 0), state.deadline_s) : 0;
@@ -25,16 +26,16 @@ export function round(clock) {
     $("round-progress").max = rounds || 1;
     $("round-progress").value = Math.min(state.phase === "done" ? rounds : Math.max(0, number - 1), rounds || 1);
     const counts = Object.keys(STATES).map((key) => [key, devices.filter((device) => device.state === key).length]);
-    const signature = JSON.stringify(counts);
+    const signature = JSON.stringify([counts, state.phase === "done"]);
     if ($("counts").dataset.signature !== signature) {
       $("counts").dataset.signature = signature;
-      $("counts").replaceChildren(...counts.filter(([key, n]) => n || key === "sent" || key === "training").map(([key, n]) => el("li", { "data-state": key }, el("strong", {}, count(n)), " ", sign(key))));
+      $("counts").replaceChildren(...counts.filter(([key, n]) => n || (state.phase !== "done" && (key === "sent" || key === "training"))).map(([key, n]) => el("li", { "data-state": key }, el("strong", {}, count(n)), " ", sign(key))));
     }
-    const sum = (key) => history.reduce((all, row) => all + (row[key] ?? 0), 0), last = history.reduce((a, b) => (a && a.round > b.round ? a : b), null);
+    const sum = (key) => history.reduce((all, row) => all + (row[key] ?? 0), 0), last = history.filter((row) => row.phase !== "personalize").reduce((a, b) => (a && a.round > b.round ? a : b), null);
     const rows = [
-      ["up, all seen", bytes(sum("bytes_up"))], ["down, all seen", bytes(sum("bytes_down"))],
-      ["up, last round", bytes(last?.bytes_up)], ["down, last round", bytes(last?.bytes_down)], ["last round took", span(last?.seconds)],
-      ["missing in it", last ? last.dropped?.length ?? 0 : "–"],
+      ["up, all rounds seen", bytes(sum("bytes_up"))], ["down, all rounds seen", bytes(sum("bytes_down"))],
+      ["the last round took", last ? (last.seconds < 10 ? `${fixed(last.seconds, 1)} s` : span(last.seconds)) : "–"],
+      ["missing in the last round", last ? last.dropped?.length ?? 0 : "–"],
     ];
     if (state.broken) rows.push(["messages not understood", count(state.broken)]);
     $("bytes").replaceChildren(...rows.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));

@@ -1,0 +1,20 @@
+// What each device took away: the verdict where the aggregator has published it, else what the devices reported.
+
+import { collator, isNumber } from "./dom.js";
+
+export const FIGURES = ["local", "federated", "shipped", "int8"];
+
+const mean = (values) => (values.length ? values.reduce((a, b) => a + b, 0) / values.length : undefined);
+
+export function outcomes(state) {
+  const judged = new Map((state.verdict?.rows ?? []).map((row) => [row.id, row]));
+  const devices = Object.values(state.devices ?? {}), ids = new Set([...judged.keys(), ...devices.map(({ id }) => id)]);
+  const reported = new Map(devices.map((device) => [device.id, {
+    id: device.id, local: device.accuracy_local, federated: device.accuracy_federated,
+    shipped: device.accuracy_shipped ?? device.accuracy_mixture, int8: device.accuracy_int8,
+  }]));
+  const rows = [...ids].map((id) => judged.get(id) ?? reported.get(id)).filter((row) => FIGURES.some((key) => isNumber(row[key])));
+  rows.sort((a, b) => collator(a.id, b.id));
+  const means = state.verdict?.means ?? Object.fromEntries(FIGURES.map((key) => [key, mean(rows.map((row) => row[key]).filter(isNumber))]));
+  return { rows, means, sentence: state.verdict?.sentence ?? "" };
+}

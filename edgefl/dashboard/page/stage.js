@@ -1,0 +1,137 @@
+// Where the federation stands: nothing on the broker yet, joining, running, finished, or stopped. Each has a section of its own.
+
+import { $, count, el, isNumber, percent, setText } from "./dom.js";
+import { outcomes } from "./outcomes.js";
+
+const LOOPBACK = /^(localhost|127\.[\d.]+|\[::1\])$/;
+const HEADLINES = [
+  ["local", "Alone", "each device trained by itself"],
+  ["federated", "Together", "one model for all devices"],
+  ["shipped", "Yours", "the model that each device keeps"],
+];
+
+export function stageOf(state) {
+  if (!state.phase) return Object.keys(state.devices ?? {}).length ? "running" : "empty";
+  return ["joining", "done", "stopped"].includes(state.phase) ? state.phase : "running";
+}
+
+export function title(state) {
+  if (!state.federation) return "edgefl dashboard";
+  const words = { empty: "waiting", joining: "joining", done: "finished", stopped: "stopped" };
+  return `${state.federation}: ${words[stageOf(state)] ?? `round ${state.round ?? 0} of ${state.rounds ?? "?"}`}`;
+}
+
+const plural = (n, one) => `${count(n)} ${one}${n === 1 ? "" : "s"}`;
+
+// The first of a list of brokers, and the name of its host.
+function brokerOf(state) {
+  const url = String(state.broker?.url ?? "").split(",")[0];
+  return { url, host: /^\w+:\/\/(?:[^@/]*@)?(\[[^\]]*\]|[^:/?]*)/.exec(url)?.[1] ?? "" };
+}
+
+function command(text) {
+  const box = el("div", { class: "command" }, el("pre", { tabindex: "0", role: "region", "aria-label": "command" },
+    el("code", {}, ...text.split(" ").flatMap((word, i) => [i ? " " : null, el("span", { class: "word" }, word)]))));
+  if (navigator.clipboard) {
+    const button = el("button", { type: "button" }, "Copy");
+    button.addEventListener("click", () => navigator.clipboard.writeText(text).then(() => setText(button, "Copied"), () => {}));
+    box.append(button);
+  }
+  return box;
+}
+
+function deviceStart(state) {
+  const { url } = brokerOf(state), taken = new Set(Object.keys(state.devices ?? {}));
+  let number = 1;
+  while (taken.has(`pi-${number}`)) number += 1;
+  const name = `pi-${number}`;
+  if (url.startsWith("mqtts:")) return `edgefl device start --enrol ${name}.enrol --data ${name}.npz`;
+  return `edgefl device start --broker ${url} --id ${name} --data ${name}.npz`;
+}
+
+function remarks(state) {
+  const { url, host } = brokerOf(state), list = [];
+  if (url.startsWith("mqtts:")) list.push(["Each device needs a file of keys from ", el("code", {}, "edgefl device enrol"), "."]);
+  else list.push(["Each device needs a name and data of its own. ", el("code", {}, "edgefl device start --help"), " lists the kinds of data."]);
+  if (LOOPBACK.test(host)) list.push(["On another machine, put the address of the broker's machine in place of ", el("code", {}, host), "."]);
+  return list.map((parts) => el("p", { class: "muted small" }, ...parts));
+}
+
+function empty(state) {
+  setText($("waiting"), state.notice ?? "Waiting for a federation…");
+  const { url } = brokerOf(state), secure = url.startsWith("mqtts:");
+  $("empty-steps").hidden = !url;
+  const signature = `${url} ${state.federation}`;
+  if (!url || $("empty-steps").dataset.signature === signature) return;
+  $("empty-steps").dataset.signature = signature;
+  $("empty-steps").replaceChildren(
+    el("p", {}, "Start the aggregator, then a device. This page follows by itself."),
+    command(`edgefl aggregator start --broker ${url}${secure ? " --security broker" : ""}`),
+    command(deviceStart(state)),
+    el("p", { class: "muted small" }, "No ", el("code", {}, "federation.toml"), " yet? ", el("code", {}, "edgefl init --data pi-1.npz --data pi-2.npz"), " writes one."),
+  );
+}
+
+function joining(state) {
+  const devices = Object.values(state.devices ?? {}).sort((a, b) => a.id.localeCompare(b.id, "en", { numeric: true }));
+  const ready = devices.filter((device) => device.state === "idle"), needed = isNumber(state.needed) ? state.needed : 0;
+  const missing = Math.max(0, needed - ready.length);
+  setText($("joining-title"), !needed ? `Waiting for devices: ${count(ready.length)} here` : missing
+    ? `Waiting for ${count(missing)} of ${plural(needed, "device")}` : `${plural(ready.length, "device")} here; the first round begins`);
+  const signature = JSON.stringify([needed, state.broker?.url, devices.map(({ id, state: word, why, samples }) => [id, word, why, samples])]);
+  if ($("joining").dataset.signature === signature) return;
+  $("joining").dataset.signature = signature;
+  const slot = (kind, sign, name, note) => el("li", { class: `slot ${kind}` }, el("span", { class: "sign", "aria-hidden": "true" }, sign), name ? el("strong", {}, name) : null, el("span", { class: "muted" }, note));
+  $("slots").replaceChildren(
+    ...devices.map((device) => (device.state === "idle"
+      ? slot("ready", "✓", device.id, `here, ${plural(device.samples ?? 0, "sample")}`) : slot("away", "–", device.id, device.why || device.state))),
+    ...Array.from({ length: Math.min(missing, 12) }, () => slot("open", "…", "", "not here yet")),
+  );
+  $("joining-steps").replaceChildren(...(missing || !needed ? [el("p", {}, "On a device that is missing, type:"), command(deviceStart(state)), ...remarks(state)] : []));
+}
+
+function stopped(state) {
+  const devices = Object.values(state.devices ?? {}).filter((device) => device.state !== "offline").length;
+  setText($("stopped-note"), `It left before the end. ${plural(devices, "device")} ${devices === 1 ? "waits" : "wait"} for it. Start it again with the same options, and it goes on where it was:`);
+  if ($("stopped-steps").childElementCount) return;
+  $("stopped-steps").replaceChildren(command("edgefl aggregator start"));
+}
+
+// A mean in percent, and what it is the mean of.
+function headline([key, name, note], found, means) {
+  const value = means[key], local = means.local;
+  const parts = [el("h3", {}, name), el("p", { class: "huge" }, percent(value)), el("p", { class: "muted" }, note)];
+  if (key === "shipped") {
+    if (isNumber(value) && isNumber(local)) {
+      const points = 100 * (value - local), same = Math.abs(points) < 0.05;
+      parts.push(el("p", { class: "gain", "data-way": same ? "same" : points > 0 ? "up" : "down" },
+        same ? "the same as alone" : `${points > 0 ? "▲" : "▼"} ${Math.abs(points).toFixed(1)} points ${points > 0 ? "above" : "below"} alone`));
+    }
+    if (isNumber(means.int8)) parts.push(el("p", { class: "muted" }, `as int8: ${percent(means.int8)}`));
+  }
+  return el("div", { class: `tile ${key}` }, ...parts);
+}
+
+function result(state) {
+  const found = outcomes(state), devices = Object.values(state.devices ?? {});
+  const measured = found.rows.filter((row) => isNumber(row.shipped)).length;
+  const lost = devices.filter((device) => device.state === "offline").map((device) => device.id);
+  const note = [`${plural(state.rounds ?? 0, "round")}.`];
+  if (measured) note.push(`${plural(measured, "device")} took away a model of ${measured === 1 ? "its" : "their"} own.`);
+  else note.push("This page began to listen after the end, and the broker keeps no figures; edgefl report shows the result.");
+  if (lost.length) note.push(`${lost.slice(0, 4).join(", ")}${lost.length > 4 ? ` and ${lost.length - 4} more` : ""} left before the end.`);
+  setText($("result-note"), note.join(" "));
+  setText($("result-sentence"), found.sentence);
+  $("result-sentence").hidden = !found.sentence;
+  const signature = JSON.stringify(found.means);
+  $("headline").hidden = !measured;
+  if ($("headline").dataset.signature === signature) return;
+  $("headline").dataset.signature = signature;
+  $("headline").replaceChildren(...HEADLINES.map((each) => headline(each, found, found.means)));
+}
+
+const VIEWS = { empty, joining, stopped, done: result };
+
+export function stage() {
+  return (state) => VIEWS[stageOf(state)]?.(state);
+}

@@ -1,0 +1,168 @@
+"""What the page shows before, during and after a federation: real processes, a real broker, a phone and a desktop."""
+
+import pytest
+
+playwright = pytest.importorskip("playwright.sync_api", reason="no playwright; pip install playwright")
+expect = playwright.expect
+expect.set_options(timeout=90_000)
+PHONE, DESKTOP = 390, 1280
+VIEWS = ((PHONE, "light"), (DESKTOP, "light"), (PHONE, "dark"), (DESKTOP, "dark"))
+
+
+def check_page(page, width):
+    """Assert what holds for every state: it fits the screen, and each link leads to something that is shown."""
+    assert page.evaluate("document.documentElement.scrollWidth") <= width, "nobody scrolls sideways"
+    for link in page.locator("nav a:visible").all():
+        expect(page.locator(link.get_attribute("href"))).to_be_visible()
+
+
+def pictures(visitor, url, name, until):
+    """Open the page on a phone and on a desktop, in both themes, check it and keep a picture of each.
+
+    Args:
+        until: waits on a page until it shows what is expected of it.
+    """
+    for width, theme in VIEWS:
+        page = visitor.visit(url, width, theme)
+        until(page)
+        check_page(page, width)
+        page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done, 300)))")
+        visitor.picture(page, f"{name}-{width}-{theme}")
+        page.close()
+
+
+def test_an_empty_broker_says_what_to_type(broker, dashboard, visitor):
+    _, url = dashboard(broker.url)
+
+    def until(page):
+        expect(page.locator("#waiting")).to_have_text(f"No federation at {broker.url} yet; waiting for one.")
+        expect(page.locator("#empty code").first).to_have_text(
+            f"edgefl aggregator start --broker {broker.url}"
+        )
+        expect(page.locator("#empty")).to_contain_text(
+            f"edgefl device start --broker {broker.url} --id pi-1 --data pi-1.npz"
+        )
+        assert page.locator("nav a:visible").count() == 0, "there is nothing yet that a link could lead to"
+
+    pictures(visitor, url, "empty", until)
+
+
+def test_joining_says_who_is_here_and_what_to_type_on_the_others(broker, federate, toys, dashboard, visitor):
+    federation = federate(broker.url, rounds=2, min_clients=3)
+    aggregator = federation.aggregator()
+    devices = [federation.device("pi-1", toys.shard(1, 30)), federation.device("pi-2", toys.shard(2, 40))]
+    _, url = dashboard(broker.url, "--federation", federation.name)
+
+    def until(page):
+        expect(page.locator("#joining-title")).to_have_text("Waiting for 1 of 3 devices")
+        assert page.locator("#slots .ready").all_text_contents() == [
+            "✓pi-1here, 30 samples",
+            "✓pi-2here, 40 samples",
+        ]
+        expect(page.locator("#slots .open")).to_have_count(1)
+        expect(page.locator("#joining-steps code").first).to_have_text(
+            f"edgefl device start --broker {broker.url} --id pi-3 --data pi-3.npz"
+        )
+        expect(page.locator("#joining-steps")).to_contain_text("in place of 127.0.0.1")
+        expect(page.locator("#round")).to_be_hidden()
+        expect(page.locator("#clients")).to_be_hidden()
+        expect(page).to_have_title(f"{federation.name}: joining")
+
+    pictures(visitor, url, "joining", until)
+    page = visitor.visit(url)
+    devices.append(federation.device("pi-3", toys.shard(3, 30)))
+    expect(page.locator("#joining")).to_be_hidden()
+    expect(page.locator("#result-title")).to_be_visible()
+    assert aggregator.end() == 0, aggregator.said
+
+
+def test_running_shows_the_round_and_its_curves(broker, federate, toys, dashboard, visitor):
+    federation = federate(broker.url, rounds=400, min_clients=4, deadline_s=60.0)
+    federation.aggregator()
+    for i in range(4):
+        federation.device(f"pi-{i + 1}", toys.shard(i, 30 + 10 * i))
+    _, url = dashboard(broker.url, "--federation", federation.name)
+    first = visitor.visit(url)
+    expect(first.locator("#chart-loss .uplot")).to_be_visible()
+
+    def until(page):
+        expect(page.locator("#chart-loss .uplot")).to_be_visible()
+        expect(page.locator("#round-phase")).to_contain_text("federate, cohort of 4")
+        expect(page.locator("#cards li")).to_have_count(4)
+        assert page.locator("#joining:visible, #result:visible, #empty:visible").count() == 0
+        assert "--" not in page.locator("#chart-loss .u-legend").text_content()
+
+    pictures(visitor, url, "running", until)
+
+
+def test_finished_is_green_and_says_what_it_was_worth(broker, federate, toys, dashboard, visitor):
+    federation = federate(broker.url, rounds=5, min_clients=4, quorum=1.0)
+    _, url = dashboard(broker.url, "--federation", federation.name)
+    first = visitor.visit(url)
+    expect(first.locator("#waiting")).to_contain_text("Nothing heard of")
+    aggregator = federation.aggregator()
+    devices = [federation.device(f"pi-{i + 1}", toys.shard(i, 30 + 10 * i)) for i in range(4)]
+    assert aggregator.end() == 0, aggregator.said
+    assert [device.end() for device in devices] == [0] * 4
+    rows = federation.result()["clients"]
+
+    def mean(key):
+        return f"{100 * sum(row[key] for row in rows) / len(rows):.1f}%"
+
+    def until(page):
+        expect(page.locator("#result-title")).to_have_text("✓ Finished")
+        expect(page.locator("#result-note")).to_contain_text(
+            "5 rounds. 4 devices took away a model of their own."
+        )
+        expect(page.locator("#headline .local .huge")).to_have_text(mean("accuracy_local"))
+        expect(page.locator("#headline .federated .huge")).to_have_text(mean("accuracy_federated"))
+        expect(page.locator("#headline .shipped .huge")).to_have_text(mean("accuracy_mixture"))
+        for device in rows:
+            card = page.locator(f"#cards li[data-id={device['id']}]")
+            expect(card).to_have_attribute("data-state", "finished")
+        assert page.locator("#cards li .error").count() == 0
+        assert page.locator("#round-number").text_content() == "Round 5 of 5"
+        assert page.locator("#cards dl:has-text('round')").count() == 4
+        assert "round6" not in page.locator("#cards").text_content()
+        expect(page.locator("#box-dots g")).to_have_count(4)
+        assert "global" in page.locator("#legend-gates").text_content()
+        expect(page).to_have_title(f"{federation.name}: finished")
+
+    pictures(visitor, url, "finished", until)
+
+
+def test_a_device_that_vanished_stays_red_beside_those_that_finished(
+    broker, federate, toys, dashboard, visitor
+):
+    federation = federate(broker.url, rounds=60, min_clients=3, quorum=0.5, deadline_s=10.0)
+    _, url = dashboard(broker.url, "--federation", federation.name)
+    page = visitor.visit(url)
+    expect(page.locator("#waiting")).to_contain_text("Nothing heard of")
+    aggregator = federation.aggregator()
+    devices = {f"pi-{i}": federation.device(f"pi-{i}", toys.shard(i, 30)) for i in range(3)}
+    expect(page.locator("#table-rounds summary")).to_be_visible()
+    devices["pi-2"].popen.kill()
+    assert aggregator.end() == 0, aggregator.said
+    expect(page.locator("#result-title")).to_be_visible()
+    expect(page.locator("#result-note")).to_contain_text(
+        "2 devices took away a model of their own. pi-2 left"
+    )
+    expect(page.locator("#cards li[data-id=pi-2]")).to_have_attribute("data-state", "offline")
+    expect(page.locator("#cards li[data-state=finished]")).to_have_count(2)
+    check_page(page, 1024)
+    visitor.picture(page, "finished-one-lost")
+
+
+def test_a_stopped_aggregator_says_how_to_go_on(broker, federate, toys, dashboard, visitor):
+    federation = federate(broker.url, rounds=100_000, min_clients=2)
+    aggregator = federation.aggregator()
+    for i in range(2):
+        federation.device(f"pi-{i}", toys.shard(i, 30))
+    _, url = dashboard(broker.url, "--federation", federation.name)
+    page = visitor.visit(url)
+    expect(page.locator("#table-rounds summary")).to_be_visible()
+    aggregator.popen.kill()
+    expect(page.locator("#stopped-title")).to_be_visible()
+    expect(page.locator("#stopped-note")).to_contain_text("2 devices wait for it")
+    check_page(page, 1024)
+    visitor.picture(page, "stopped")
