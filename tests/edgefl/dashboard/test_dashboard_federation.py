@@ -130,7 +130,7 @@ def test_a_cluster_splits(broker, federate, toys, dashboard, visitor):
     aggregator = federation.aggregator()
     devices = [federation.device(client_id, shard) for client_id, shard in shards.items()]
     assert aggregator.end() == 0, aggregator.said
-    expect(page.locator("#round-phase")).to_contain_text("done")
+    expect(page.locator("#round-phase")).to_contain_text("finished")
     expect(page.locator("#note-members")).to_contain_text("4 clients in 2 clusters;")
     page.click("#table-members summary")
     for client_id, row in zip(shards, zip(*expected[:6], strict=True), strict=True):
@@ -164,7 +164,7 @@ def test_a_federation_finds_its_clusters(broker, federate, toys, dashboard, visi
     ]
     assert last == ["0", "1", "0", "1"]
     assert aggregator.end() == 0, aggregator.said
-    expect(page.locator("#round-phase")).to_contain_text("done")
-    expect(page.locator("#note-cdf")).to_contain_text("4 clients with at most that accuracy")
+    expect(page.locator("#round-phase")).to_contain_text("finished")
+    expect(page.locator("#box-dots g")).to_have_count(4)
     visitor.picture(page, "federation-clustered")
     assert [device.end() for device in devices] == [0] * 4

@@ -1,4 +1,4 @@
-"""What the page shows before, during and after a federation: real processes, a real broker, a phone and a desktop."""
+"""The page before, during and after a federation: real processes, a real broker, a phone and a desktop."""
 
 import pytest
 
@@ -10,7 +10,7 @@ VIEWS = ((PHONE, "light"), (DESKTOP, "light"), (PHONE, "dark"), (DESKTOP, "dark"
 
 
 def check_page(page, width):
-    """Assert what holds for every state: it fits the screen, and each link leads to something that is shown."""
+    """Assert what holds for every state: it fits the screen, and each link leads to a visible section."""
     assert page.evaluate("document.documentElement.scrollWidth") <= width, "nobody scrolls sideways"
     for link in page.locator("nav a:visible").all():
         expect(page.locator(link.get_attribute("href"))).to_be_visible()
