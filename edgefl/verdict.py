@@ -168,19 +168,25 @@ def as_dict(verdict: Verdict) -> dict[str, Any]:
     return asdict(verdict)
 
 
+def from_dict(tree: Mapping[str, Any]) -> Verdict:
+    """Return the verdict of such a tree."""
+    rows = tuple(DeviceFigures(**row) for row in tree["rows"])
+    return Verdict(**{**tree, "rows": rows})
+
+
 def table_rows(verdict: Verdict, limit: int = MAX_TABLE_ROWS) -> list[tuple[str, ...]]:
     """Return the table as cells: a heading, one row per device, the mean and the worst.
 
     Args:
         verdict: the verdict.
-        limit: at most so many devices; of more, those that gained least.
+        limit: at most so many devices; of more, those that gained least. 0: mean and worst only.
     """
     shown = least_gained(verdict.rows, limit)
     rows: list[tuple[str, ...]] = [("device", *FIGURES, "model", "against local")]
     rows += [
         (printable(each.id), *_cells(vars(each)), each.kind or "-", each.comparison or "-") for each in shown
     ]
-    if len(shown) < len(verdict.rows):
+    if limit and len(shown) < len(verdict.rows):
         rows.append((f"({len(verdict.rows) - len(shown)} more)", *("",) * (len(rows[0]) - 1)))
     rows.append(("mean", *_cells(verdict.means), "", ""))
     rows.append(("worst", *_cells(verdict.worst), "", ""))
@@ -199,6 +205,11 @@ def table(verdict: Verdict, limit: int = MAX_TABLE_ROWS) -> str:
         ).rstrip()
         for row in rows
     )
+
+
+def lines(verdict: Verdict, limit: int = MAX_TABLE_ROWS) -> list[str]:
+    """Return the table and the sentence as lines of text."""
+    return [*table(verdict, limit).splitlines(), printable(verdict.sentence)]
 
 
 def least_gained(rows: Sequence[DeviceFigures], limit: int) -> tuple[DeviceFigures, ...]:
@@ -239,7 +250,7 @@ def _device(name: str, row: Mapping[str, Any], measure: str) -> DeviceFigures:
     chosen = "shipped" if _number(row.get(f"{measure}_shipped")) is not None else "mixture"
     shipped = _share(row.get(f"{measure}_{chosen}"))
     code = _number(row.get("shipped"))
-    kind = "mixture" if code is None and shipped is not None else ""
+    kind = "mixture" if code is None and shipped is not None and chosen == "mixture" else ""
     if code is not None and code in range(len(KINDS)):
         kind = KINDS[int(code)]
     counts = discordant_counts(row)

@@ -1,5 +1,6 @@
 """A snapshot as lines of text: the federation's head, a row a device, sorted and filtered. Pure functions."""
 
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from typing import Any
 
 from edgefl.monitor.device_activity import WORDS
 from edgefl.system import format as words
+from edgefl.verdict import MAX_TABLE_ROWS, from_dict, table
 from edgefl.wire.messages import JOINING, STOPPED
 
 Device = Mapping[str, Any]
@@ -132,18 +134,15 @@ def selected(devices: Sequence[Device], sort: str, reverse: bool, wanted: str) -
     return sorted(having, key=key, reverse=reverse) + lacking
 
 
-def head(tree: Tree, width: int) -> list[str]:
-    """Return the federation's lines: where it stands, who is there, what the last round gave, bytes,
-    clusters.
+def head(tree: Tree, width: int, limit: int = 0) -> list[str]:
+    """Return the federation's lines: where it stands, its verdict, who is there, what the last round gave,
+    bytes, clusters.
+
+    limit: at most so many devices in the table of the verdict.
     """
-    lines = [
-        _standing(tree, width),
-        _counts(tree["devices"]),
-        _figures(tree, width),
-        _traffic(tree, width),
-        _clusters(tree),
-    ]
-    return [words.cut(each, width) for each in lines if each]
+    others = [_counts(tree["devices"]), _figures(tree, width), _traffic(tree, width), _clusters(tree)]
+    lines = [_standing(tree, width), *_verdict(tree, width, limit), *filter(None, others)]
+    return [words.cut(each, width) for each in lines]
 
 
 def _standing(tree: Tree, width: int) -> str:
@@ -165,6 +164,15 @@ def _standing(tree: Tree, width: int) -> str:
     told = f"{name}: {place}, {sent} of {tree['cohort_size']} in, {took:.0f} of {deadline_s:.0f} s "
     share = sent / tree["cohort_size"] if tree["cohort_size"] else 0.0
     return told + words.bar(share, max(0, min(20, width - len(told))))
+
+
+def _verdict(tree: Tree, width: int, limit: int) -> list[str]:
+    """Return the verdict's table of at most `limit` devices, and its sentence."""
+    if tree["verdict"] is None:
+        return []
+    verdict = from_dict(tree["verdict"])
+    sentence = words.printable(verdict.sentence)
+    return [*table(verdict, limit).splitlines(), *textwrap.wrap(sentence, width)]
 
 
 def _counts(devices: Sequence[Device]) -> str:
@@ -222,4 +230,4 @@ def plain(tree: Tree, width: int, sort: str = "state", wanted: str = "") -> list
     """Return head and table as lines, for a pipe."""
     columns = columns_for(width)
     rows = [row(each, columns, width, tree["ts"]) for each in selected(tree["devices"], sort, False, wanted)]
-    return [*head(tree, width), "", header(columns, width), *rows]
+    return [*head(tree, width, MAX_TABLE_ROWS), "", header(columns, width), *rows]

@@ -15,9 +15,11 @@ from edgefl.errors import WireError
 from edgefl.monitor.device_activity import Standing, standing, typical_seconds
 from edgefl.monitor.device_view import DeviceView, said
 from edgefl.system.files import finite
-from edgefl.wire.messages import Begin, Clusters, Metrics, Receipt, State, Status, Summary, Task
+from edgefl.verdict import as_dict
+from edgefl.wire.messages import Begin, Clusters, Metrics, Receipt, State, Status, Summary, Task, Verdict
 from edgefl.wire.strict_json import decode_json
 from edgefl.wire.topics import Address, Topics, check_federation, parse_topic
+from edgefl.wire.verdict_message import read_verdict
 
 MAX_DEVICES = 2000
 HISTORY = 500
@@ -45,6 +47,7 @@ def subscriptions(federation: str) -> dict[str, int]:
     return {
         topics.state: 1,
         topics.clusters: 1,
+        topics.verdict: 1,
         f"{topics.root}/round/+/summary": 1,
         device("+", "status"): 1,
         device("+", "metrics"): 0,
@@ -70,6 +73,7 @@ class View:
         self.history: deque[Summary] = deque(maxlen=HISTORY)
         self.clusterings: deque[Clusters] = deque(maxlen=CLUSTERINGS)
         self.similarity: Clusters | None = None
+        self.verdict: Verdict | None = None
         self.rows: dict[str, tuple[Any, dict[str, Any]]] = {}
 
     def take(self, topic: str, payload: bytes, now_s: float) -> None:
@@ -87,6 +91,8 @@ class View:
             if address.kind == "status":
                 self.devices.pop(address.client_id, None)
                 self.rows.pop(address.client_id, None)
+            elif address.kind == "verdict":
+                self.verdict = None
             return
         if address.kind == "state":
             self._on_state(decode_json(State, payload), now)
@@ -94,6 +100,9 @@ class View:
             self._on_summary(decode_json(Summary, payload), address.round)
         elif address.kind == "clusters":
             self._on_clusters(decode_json(Clusters, payload))
+        elif address.kind == "verdict":
+            self.verdict = decode_json(Verdict, payload)
+            self._forget_verdict()
         elif address.kind in _SPOKEN:
             message: Any = decode_json(_SPOKEN[address.kind], payload)
             if getattr(message, "client_id", address.client_id) != address.client_id:
@@ -128,6 +137,7 @@ class View:
             self.round_started = said(state.ts, now)
         self.state = state
         self._keep_clusterings()
+        self._forget_verdict()
 
     def _on_summary(self, summary: Summary, round: int) -> None:
         if summary.round != round:
@@ -162,6 +172,11 @@ class View:
         if self.similarity and self.similarity.session != session:
             self.similarity = None
 
+    def _forget_verdict(self) -> None:
+        # like the clusters, it may come before the state and belong to an earlier session
+        if self.verdict and self.state and self.verdict.session != self.state.session:
+            self.verdict = None
+
 
 def snapshot(view: View, now_s: float) -> dict[str, Any]:
     """Return the view as a tree for JSON: no NaN, None instead; times are seconds since 1970.
@@ -187,6 +202,7 @@ def snapshot(view: View, now_s: float) -> dict[str, Any]:
         "round_started_ts": view.round_started,
         "ts": now_s,
         "broken": view.broken,
+        "verdict": as_dict(read_verdict(view.verdict)) if view.verdict and state else None,
         "history": [_row(each) for each in view.history],
         "devices": [
             _device(view.devices[client_id], view, placed, typical_s, now_s)

@@ -18,6 +18,7 @@ TYPES: dict[str, type] = {
     "state": messages.State,
     "summary": messages.Summary,
     "clusters": messages.Clusters,
+    "verdict": messages.Verdict,
     "manifest": messages.Manifest,
     "status": messages.Status,
     "metrics": messages.Metrics,

@@ -265,3 +265,29 @@ class Clusters:
     cut: float
     ts: float
     compared: int = 0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Retained on `verdict` once the federation has ended: what it gave its devices, see `edgefl.verdict`.
+
+    `rows`: (id, local, federated, shipped, int8, kind, comparison) of at most 500 devices, the ones that
+    gained least; empty under secure aggregation. A missing figure is null.
+    """
+
+    MAX_ROWS = 500
+
+    session: str
+    measure: str
+    devices: int
+    means: Mapping[str, float]
+    worst: Mapping[str, float]
+    better: int
+    as_good: int
+    worse: int
+    overall: str
+    gain_points: float
+    kinds: Mapping[str, int]
+    sentence: str
+    rows: tuple[tuple[str, float, float, float, float, str, str], ...]
+    ts: float

@@ -26,6 +26,7 @@ Kind = Literal[
     "state",
     "summary",
     "clusters",
+    "verdict",
     "manifest",
     "blob",
     "status",
@@ -111,6 +112,11 @@ class Topics:
         """Retained: which cluster each client is in."""
         return f"{self.root}/clusters"
 
+    @property
+    def verdict(self) -> str:
+        """Retained: what the federation gave its devices, once it has ended."""
+        return f"{self.root}/verdict"
+
     def summary(self, round: int) -> str:
         """What a round gave."""
         return f"{self.root}/round/{round}/summary"
@@ -147,6 +153,8 @@ def parse_topic(topic: str) -> Address:
             return Address(federation, "state")
         case ["clusters"]:
             return Address(federation, "clusters")
+        case ["verdict"]:
+            return Address(federation, "verdict")
         case ["round", number, "summary"] if INDEX.fullmatch(number):
             return Address(federation, "summary", round=int(number))
         case ["blob", sha256, "manifest"] if SHA256.fullmatch(sha256):

@@ -13,6 +13,7 @@ from typing import Any
 from edgefl.algorithms import PERSONALIZE
 from edgefl.config import FederationConfig
 from edgefl.errors import StateError
+from edgefl.plan.spec import PlanSpec
 from edgefl.privacy import accountant
 from edgefl.server import rounds
 from edgefl.server.rounds import Round
@@ -21,8 +22,13 @@ from edgefl.storage.aggregator_directory import REMEDY, AggregatorFiles
 from edgefl.storage.checkpoint import decode_server_state, encode_server_state
 from edgefl.system import format as words
 from edgefl.system.files import SECRET, write_state
+from edgefl.transport.link import Link
 from edgefl.types import ServerState
+from edgefl.verdict import Verdict, as_dict, judge
 from edgefl.wire.messages import Begin, Summary
+from edgefl.wire.strict_json import encode_json
+from edgefl.wire.topics import Topics
+from edgefl.wire.verdict_message import verdict_message
 from mqtt_broker.aggregator.journal import Dropped
 
 ACCURACIES = ("accuracy_shipped", "accuracy_mixture", "accuracy")
@@ -122,6 +128,26 @@ def client_rows(begins: Iterable[Begin]) -> list[dict[str, Any]]:
     ]
 
 
+def judge_clients(spec: PlanSpec, clients: Sequence[Mapping[str, Any]]) -> Verdict:
+    """Return the verdict on a federation from the rows of its clients."""
+    return judge(clients, algorithm=spec.algorithm, num_classes=spec.num_classes)
+
+
+def publish_verdict(
+    link: Link, topics: Topics, session: str, config: FederationConfig, verdict: Verdict
+) -> None:
+    """Publish the verdict, retained, for monitors that are started later.
+
+    It has no noise, so it is not published under differential privacy. Under secure aggregation it holds no
+    figures of single devices.
+    """
+    if config.privacy.is_on:
+        return
+    with_rows = not config.privacy.secure_aggregation
+    message = verdict_message(verdict, session, time.time(), with_rows=with_rows)
+    link.publish(topics.verdict, encode_json(message), retain=True)
+
+
 def result_of(
     config: FederationConfig,
     plan: str,
@@ -130,6 +156,7 @@ def result_of(
     dropped: Sequence[Dropped],
     losses: Sequence[float | None],
     seconds: float,
+    verdict: Verdict,
 ) -> dict[str, Any]:
     """Return what `result.json` holds."""
     private = {"privacy": accountant.spent(config, len(losses))} if config.privacy.is_on else {}
@@ -142,6 +169,7 @@ def result_of(
         "plan": plan,
         "session": session,
         "losses": [loss if loss is not None and math.isfinite(loss) else None for loss in losses],
+        "verdict": as_dict(verdict),
         "clients": clients,
         "dropped": [{"round": d.round, "id": d.client_id, "reason": d.reason} for d in dropped],
         **private,

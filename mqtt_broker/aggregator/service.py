@@ -8,7 +8,7 @@ accepted.
 import math
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -35,6 +35,7 @@ from edgefl.server.staleness import check_rounds
 from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.transport.link import KEEPALIVE_S, Message
 from edgefl.types import ServerState, Weights
+from edgefl.verdict import Verdict, lines
 from edgefl.wire.messages import JOINING, STOPPED, Begin, State, Summary
 from edgefl.wire.strict_json import encode_json
 from edgefl.wire.topics import Topics
@@ -48,8 +49,10 @@ from mqtt_broker.aggregator.pauses import paused_clients
 from mqtt_broker.aggregator.results import (
     client_rows,
     dropped_of,
+    judge_clients,
     load_result,
     load_state,
+    publish_verdict,
     result_of,
     save_result,
     save_state,
@@ -143,6 +146,7 @@ class Aggregator:
                 check_alone(self._link, self._topics, self._session, take_over)
                 if self._started.done:
                     return self._tell_again()
+                self._link.publish(self._topics.verdict, b"", retain=True)  # of an earlier federation
                 self._spool = SharedSpool(AggregatorFiles(self._out).spool(session=self._session))
                 self._older = OlderDevices(
                     self._link, self._config.name, self._session, self._trust, self._note
@@ -225,6 +229,7 @@ class Aggregator:
             self._journal.dropped(),
             self._journal.losses(PERSONALIZE),
             seconds,
+            judge_clients(self._spec, rows),
         )
         path = save_result(result, self._out)
         save_state(replace(state, phase=DONE), self._out)
@@ -232,21 +237,32 @@ class Aggregator:
         self._masked.forget()
         self._exchange.blobs.keep_only(set())
         self._older.clear()
+        verdict = self._publish_verdict(rows)
         self._exchange.publish_state(self._state(DONE, state.round, 0))
         self._note(f"done in {result['seconds']:.1f} s; the result is {path}")
+        for line in lines(verdict):
+            self._note(line)
         return result
+
+    def _publish_verdict(self, clients: Sequence[Mapping[str, Any]]) -> Verdict:
+        verdict = judge_clients(self._spec, clients)
+        publish_verdict(self._link, self._topics, self._session, self._config, verdict)
+        return verdict
 
     def _tell_again(self) -> dict[str, Any]:
         """Say once more that the federation is done, for who was away or when this service was killed before
         it had said so.
         """
         result = load_result(self._out)
+        verdict = self._publish_verdict(result["clients"])
         done = self._state(DONE, self._config.rounds + 1, 0)
         self._link.publish(self._topics.state, self._trust.encode(done), retain=True)
         path = AggregatorFiles(self._out).result
         self._note(
             f"this federation is done, its result is {path}; give another --out, or begin anew with --fresh"
         )
+        for line in lines(verdict):
+            self._note(line)
         return result
 
     def _gather(self) -> None:

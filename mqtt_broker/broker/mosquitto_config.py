@@ -100,7 +100,6 @@ topic read homeassistant/#
 pattern read {prefix}/+/state
 pattern read {prefix}/+/blob/+/+
 pattern read {prefix}/+/round/+/summary
-pattern read {prefix}/+/verdict
 pattern read {prefix}/+/device/%u/status
 pattern read {prefix}/+/device/%u/task
 pattern read {prefix}/+/device/%u/receipt

@@ -48,6 +48,7 @@ from edgefl.storage.checkpoint import (
     encode_server_state,
 )
 from edgefl.types import ClientState, Mixture, ServerState, Shard
+from edgefl.verdict import judge
 from edgefl.wire import messages
 from edgefl.wire.chunks import Assembler, indices_of
 from edgefl.wire.deflate import squeeze
@@ -71,6 +72,7 @@ from edgefl.wire.strict_json import decode_json, encode_json
 from edgefl.wire.tensors import decode_models, decode_part, encode_models, encode_weights
 from edgefl.wire.topics import PREFIX, parse_topic
 from edgefl.wire.url import parse_urls
+from edgefl.wire.verdict_message import verdict_message
 from firmware_export.certificate.certificate import read_certificate
 from firmware_export.certificate.golden import Golden, decode_golden, encode_golden
 from firmware_export.codegen.c_source import generate
@@ -152,6 +154,12 @@ SEEDS = [
     messages.Clusters(
         "s", 1, {"pi-1": 0}, "fc1", ("pi-1", "pi-2"), ((1.0, 0.5), (0.5, 1.0)), ((0, 1, 0.5, 2),), 0.6, 1.0
     ),
+    verdict_message(
+        judge([{"id": "pi-1", "accuracy_local": 0.5, "accuracy_shipped": 0.75, "shipped": 3.0}]),
+        "s",
+        1.0,
+        with_rows=True,
+    ),
 ]
 KEY = base64.b64encode(bytes(range(32))).decode()
 TRUST = Trust("f", KEY, lambda client_id: public_of(KEY))
@@ -168,6 +176,7 @@ TOPIC_OF = {
     "Metrics": "device/pi-1/metrics",
     "Summary": "round/1/summary",
     "Clusters": "clusters",
+    "Verdict": "verdict",
 }
 
 

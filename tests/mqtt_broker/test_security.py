@@ -88,8 +88,9 @@ def test_a_device_speaks_and_hears_for_itself_alone(secured, links, tmp_path):
         "thief/receipt",
     ):
         away.publish(f"{root}/{topic}", b"forged")
-    for topic in ("edgefl/v2/f/state", "edgefl/v2/f/blob/aa/0", "edgefl/v2/f/round/1/summary", "other/topic"):
-        away.publish(topic, b"forged")
+    for topic in ("state", "blob/aa/0", "round/1/summary", "verdict"):
+        away.publish(f"edgefl/v2/f/{topic}", b"forged")
+    away.publish("other/topic", b"forged")
     away.publish(f"{root}/thief/status", b"own")
     assert away.wait_in_flight(1, 10.0)
     if secured.protocol == 5:
@@ -101,6 +102,7 @@ def test_a_device_speaks_and_hears_for_itself_alone(secured, links, tmp_path):
     away.subscribe(f"{root}/thief/task", f"{root}/+/task", "edgefl/v2/f/#", "#")
     leader.publish(f"{root}/victim/task", b"secret")
     leader.publish(f"{root}/thief/task", b"mine")
+    leader.publish("edgefl/v2/f/verdict", b"figures of each device")
     leader.publish("edgefl/v2/f/state", b"state")
     assert at_home.get(5.0) == Message(f"{root}/victim/task", b"secret")
     heard = set()

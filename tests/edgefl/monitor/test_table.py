@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from edgefl.monitor.page import page
 from edgefl.monitor.table import SORTS, columns_for, head, header, plain, row, selected
 from edgefl.system import format as words
+from edgefl.verdict import as_dict, judge
 
 
 def device(name, state="idle", **more):
@@ -53,6 +54,7 @@ def tree(*devices, **more):
         "round_started_ts": 978.0,
         "ts": 1000.0,
         "broken": 0,
+        "verdict": None,
         "history": [],
         "devices": list(devices),
         "clusters": {"rounds": [], "similarity": None},
@@ -102,6 +104,25 @@ def test_the_head_by_hand():
         head(tree(clusters={"rounds": rounds, "similarity": None}), 80)[-1]
         == "clusters after round 3: 0 has 2, 1 has 1"
     )
+
+
+def test_the_verdict_stands_above_the_devices():
+    rows = [
+        {"id": f"pi-{i}", "accuracy_local": 0.5, "accuracy_shipped": 0.75, "shipped": 3.0} for i in range(3)
+    ]
+    ended = tree(device("pi-0"), phase="done", verdict=as_dict(judge(rows)))
+    lines = head(ended, 80)
+    assert lines[1:5] == [
+        "device  local  federated  shipped  int8  model  against local",
+        "mean    50.0%          -    75.0%     -",
+        "worst   50.0%          -    75.0%     -",
+        "Against training alone, accuracy rises by 25.0 points on average; how many",
+    ]
+    assert all(len(line) <= 80 for line in lines)
+    once = plain(ended, 80)
+    assert once[2] == "pi-0    50.0%          -    75.0%     -  mixture  -"
+    assert once[:8][-1].startswith("Against training alone")
+    assert not any("alone" in line for line in plain(tree(phase="done"), 80))
 
 
 def test_rows_by_hand():

@@ -5,9 +5,11 @@ import math
 import pytest
 
 from edgefl.monitor.view import View, snapshot, subscriptions
+from edgefl.verdict import as_dict, judge
 from edgefl.wire.messages import Begin, Clusters, Metrics, Receipt, State, Status, Summary, Task
 from edgefl.wire.strict_json import encode_json
 from edgefl.wire.topics import Topics, matches
+from edgefl.wire.verdict_message import verdict_message
 
 TOPICS = Topics("kitchen")
 SHA = "ab" * 32
@@ -56,6 +58,13 @@ def summary(round=1, loss=0.4, dropped=()):
 
 def clusters(round=1, session="s1", **placed):
     return TOPICS.clusters, encode_json(Clusters(session, round, placed, "", (), (), (), math.nan, 114.0))
+
+
+JUDGED = judge([{"id": "pi-1", "accuracy_local": 0.5, "accuracy_shipped": 0.75, "shipped": 3.0}])
+
+
+def verdict(session="s1"):
+    return TOPICS.verdict, encode_json(verdict_message(JUDGED, session, 115.0, with_rows=True))
 
 
 def told(*messages, now=120.0):
@@ -168,6 +177,24 @@ def test_how_many_devices_a_federation_waits_for():
 def test_experts_of_a_gate_have_the_names_that_a_simulation_gives_them(own, experts, names):
     gate = {f"gate_{index}": 1 / experts for index in range(experts)}
     assert told(state(own_experts=own), status(), metrics(**gate))["experts"] == names
+
+
+def test_the_verdict_of_this_session_is_shown():
+    assert told(state())["verdict"] is None
+    done = state("done", 21)
+    for messages in ((done, verdict()), (verdict(), done), (verdict("s0"), done, verdict())):
+        assert told(*messages)["verdict"] == as_dict(JUDGED)
+    next_session = state("joining", 0, session="s2")
+    cleared = TOPICS.verdict, b""
+    for messages in (
+        (verdict(),),
+        (done, verdict("s0")),
+        (verdict("s0"), done),
+        (done, verdict(), next_session),
+        (done, verdict(), cleared),
+    ):
+        assert told(*messages)["verdict"] is None
+    assert TOPICS.verdict in subscriptions("kitchen")
 
 
 def test_a_summary_is_a_row_without_nan():

@@ -26,6 +26,7 @@ def test_what_is_built_parses_back(name, client, sha, number):
     topics = Topics(name)
     assert parse_topic(topics.state) == Address(name, "state")
     assert parse_topic(topics.clusters) == Address(name, "clusters")
+    assert parse_topic(topics.verdict) == Address(name, "verdict")
     assert parse_topic(topics.summary(number)) == Address(name, "summary", round=number)
     assert parse_topic(topics.manifest(sha)) == Address(name, "manifest", sha256=sha)
     assert parse_topic(topics.blob(sha, number)) == Address(name, "blob", sha256=sha, index=number)

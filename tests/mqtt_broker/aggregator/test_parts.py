@@ -15,6 +15,7 @@ from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError, LinkError, PlanError, WireError
 from edgefl.plan.spec import save_plan
 from edgefl.server import rounds
+from edgefl.verdict import judge
 from edgefl.wire.chunks import CHUNK_BYTES, chunk, chunk_count
 from edgefl.wire.messages import Begin, Status, Want
 from mqtt_broker.aggregator.blob_server import LONGEST_S, MANIFEST_S, REPEAT_S, WINDOW_S, BlobServer
@@ -216,11 +217,12 @@ def test_a_summary_by_hand_and_a_result_that_is_strict_json(tmp_path):
     dropped = dropped_of(closed, {})
     assert [(d.client_id, d.reason) for d in dropped] == [("c", "NaN"), ("d", "offline")]
     rows = client_rows([begin("a", metrics={"accuracy_mixture": math.nan, "n_train": 4.0})])
-    result = result_of(FederationConfig(), "p", "s", rows, dropped, [2.5, math.nan], 1.234)
+    result = result_of(FederationConfig(), "p", "s", rows, dropped, [2.5, math.nan], 1.234, judge(rows))
     path = save_result(result, tmp_path / "out")
     back = json.loads(path.read_text(), parse_constant=lambda _: pytest.fail("NaN is no JSON"))
     assert back["clients"] == [{"id": "a", "accuracy_mixture": None, "n_train": 4.0}]
     assert (back["losses"], back["seconds"]) == ([2.5, None], 1.23)
+    assert (back["verdict"]["devices"], back["verdict"]["means"]["shipped"]) == (1, None)
 
 
 def test_a_plan_of_another_algorithm_or_without_weights_is_refused(toys, tmp_path):

@@ -277,6 +277,7 @@ def test_enrolled_devices_over_nats_and_each_speaks_and_hears_for_itself_alone(t
             f"{older}/device/two/task",
             f"{root}/device/one/task",
             f"{root}/device/+/task",
+            f"{root}/verdict",
             f"{root}/#",
             "#",
         ):

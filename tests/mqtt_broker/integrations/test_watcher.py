@@ -53,6 +53,7 @@ def speak(secured_broker):
 READ = [
     TOPICS.state,
     TOPICS.clusters,
+    TOPICS.verdict,
     TOPICS.summary(3),
     *(TOPICS.device("pi-1", leaf) for leaf in ("status", "metrics", "task", "receipt")),
     TOPICS.upload("pi-1", SHA, "begin"),

@@ -1,0 +1,107 @@
+"""A federation ends with a verdict: in result.json, in the last lines, for a monitor that starts later."""
+
+import json
+
+import pytest
+
+from edgefl.transport.link import Link, Message
+from edgefl.verdict import from_dict, judge, table
+from edgefl.wire import messages
+from edgefl.wire.strict_json import decode_json
+
+
+@pytest.fixture
+def retained():
+    """Return what a broker keeps on a topic for a new subscriber."""
+    made = []
+
+    def read(url, topic):
+        link = Link(url, f"late-{len(made)}")
+        made.append(link)
+        link.subscribe(topic)
+        event = link.get(2.0)
+        return event.payload if isinstance(event, Message) else None
+
+    yield read
+    for link in made:
+        link.close(1.0)
+
+
+def run(federation, shards, *more):
+    aggregator = federation.aggregator(*more)
+    devices = [federation.device(client_id, shard) for client_id, shard in shards.items()]
+    assert aggregator.end() == 0, aggregator.said
+    assert [device.end() for device in devices] == [0] * len(shards), [device.said for device in devices]
+    return aggregator
+
+
+def test_a_monitor_that_starts_after_the_end_shows_the_verdict(
+    mosquitto_url, federate, toys, start, retained
+):
+    federation = federate(mosquitto_url, rounds=2, min_clients=2)
+    shards = {name: toys.shard(i) for i, name in enumerate(("one", "two"))}
+    aggregator = run(federation, shards)
+
+    result = federation.result()
+    verdict = judge(result["clients"], algorithm="pfl-mfe", num_classes=3)
+    assert from_dict(result["verdict"]) == verdict
+    assert (verdict.devices, len(verdict.rows)) == (2, 2)
+    assert all(row.local is not None and row.shipped is not None for row in verdict.rows)
+    lines = aggregator.said.splitlines()
+    assert lines[-1] == verdict.sentence
+    assert lines[-6:-1] == table(verdict).splitlines()
+    assert "done in" in lines[-7]
+
+    message = decode_json(messages.Verdict, retained(mosquitto_url, federation.topics.verdict))
+    assert (message.session, message.sentence) == (result["session"], verdict.sentence)
+    assert [row[0] for row in message.rows] == ["one", "two"]
+    names = ("monitor", "--broker", mosquitto_url, "--federation", federation.name)
+    once = start(*names, "--once")
+    assert once.end() == 0, once.said
+    assert " ".join(once.out.split()).count(" ".join(verdict.sentence.split())) == 1
+    assert [line for line in once.out.splitlines() if line.startswith("mean ")] == [
+        line for line in lines if line.startswith("mean ")
+    ]
+    as_json = start(*names, "--json")
+    assert as_json.end() == 0, as_json.said
+    found = json.loads(as_json.out)["verdict"]
+    assert (found["better"], found["rows"][0]["id"]) == (verdict.better, "one")
+
+    again = federation.aggregator()
+    assert again.end() == 0
+    assert again.said.splitlines()[-1] == verdict.sentence
+
+
+def test_the_next_federation_of_this_name_clears_the_verdict(mosquitto_url, federate, toys, retained, start):
+    federation = federate(mosquitto_url, rounds=1, min_clients=1)
+    run(federation, {"one": toys.shard(1)})
+    assert retained(mosquitto_url, federation.topics.verdict)
+    federation.aggregator("--fresh").wait_for("waiting for devices: 0 of 1")
+    assert retained(mosquitto_url, federation.topics.verdict) is None
+    names = ("monitor", "--broker", mosquitto_url, "--federation", federation.name)
+    as_json = start(*names, "--json")
+    assert as_json.end() == 0, as_json.said
+    assert json.loads(as_json.out)["verdict"] is None
+
+
+def test_masked_updates_come_with_a_verdict_without_single_devices(mosquitto_url, federate, toys, retained):
+    tables = "[privacy]\nsecure_aggregation = true\n"
+    federation = federate(mosquitto_url, rounds=1, min_clients=3, tables=tables)
+    run(federation, {f"pi-{i}": toys.shard(i) for i in range(3)})
+    message = decode_json(messages.Verdict, retained(mosquitto_url, federation.topics.verdict))
+    assert (message.devices, message.rows) == (3, ())
+    assert message.means["shipped"] > 0
+    assert len(federation.result()["verdict"]["rows"]) == 3
+
+
+def test_differential_privacy_publishes_no_verdict(mosquitto_url, federate, toys, retained, listen):
+    """Its figures have no noise: they stay with the aggregator."""
+    pytest.importorskip("dp_accounting", reason="the extra dp is not installed")
+    tables = "[privacy]\nclip = 0.5\nnoise_multiplier = 0.8\npopulation = 2\ndelta = 1e-5\n"
+    federation = federate(mosquitto_url, rounds=1, min_clients=2, tables=tables)
+    heard = listen(federation)
+    aggregator = run(federation, {f"pi-{i}": toys.shard(i) for i in range(2)})
+    said = heard.until_phase("done")
+    assert not any(each.payload for each in said if each.topic == federation.topics.verdict)
+    assert retained(mosquitto_url, federation.topics.verdict) is None
+    assert federation.result()["verdict"]["sentence"] == aggregator.said.splitlines()[-1]
