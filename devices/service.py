@@ -99,6 +99,7 @@ class Device:
         self._availability = Availability(settings.conditions, settings.state, detect().cores)
         self._trials = PlanTrials(settings.state)
         self._refused_plan = ""
+        self._failed_task = ""
         self._retry_s = FIRST_RETRY_S
 
     def run(self) -> dict[str, Any]:
@@ -211,6 +212,7 @@ class Device:
     def _refuse_task(self, task: Task, reason: str) -> None:
         """Leave this task, and take up no other for a while: the next model may be a good one."""
         self._answered = self._session.tasks_heard
+        self._failed_task = reason
         self._note(
             f"round {task.round}: the task is refused: {reason}; this device tries another task in "
             f"{self._retry_s:g} s. If every round does so, look at the aggregator's log and start it with an "
@@ -225,6 +227,7 @@ class Device:
 
     def _accept(self) -> None:
         self._refused_plan = ""
+        self._failed_task = ""
         self._retry_s = FIRST_RETRY_S
         self._availability.accept()
 
@@ -246,6 +249,11 @@ class Device:
     def _end(self, session: str) -> dict[str, Any]:
         progress = self._store.progress()
         if progress is None or (progress.session, progress.phase) != (session, PERSONALIZE):
+            if self._failed_task:
+                raise DataError(
+                    f"the federation ended, and this device has no model: its last task failed: "
+                    f"{self._failed_task}"
+                )
             raise LinkError(
                 "the federation ended while this device was away, so it has no model; begin anew with "
                 "`edgefl aggregator start --fresh`"

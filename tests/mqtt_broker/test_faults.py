@@ -216,6 +216,22 @@ def test_a_device_with_one_class_takes_part(federate, mosquitto_url, toys):
     assert rows["pi-2"]["accuracy_local"] == 1
 
 
+def test_a_device_whose_training_diverges_stops_nobody_else(federate, mosquitto_url, toys):
+    federation = federate(mosquitto_url, rounds=1, min_clients=3, quorum=0.5, deadline_s=5.0)
+    aggregator = federation.aggregator()
+    others = [federation.device(f"pi-{i}", toys.shard(i)) for i in (1, 2)]
+    shard = toys.shard(3)
+    wild = federation.device("pi-3", replace(shard, x_train=shard.x_train * np.float32(1e30)))
+    assert aggregator.end() == 0, aggregator.said
+    assert [device.end() for device in others] == [0, 0]
+    assert wild.end() == 1
+    assert (
+        "this device has no model: its last task failed: pi-3, round 1: train: the loss is nan" in wild.said
+    )
+    assert "Traceback" not in wild.said
+    assert {dropped["id"] for dropped in federation.result()["dropped"]} == {"pi-3"}
+
+
 def test_a_shard_that_cannot_be_trained_on_ends_its_device_and_nobody_elses(federate, mosquitto_url, toys):
     federation = federate(mosquitto_url, rounds=1, min_clients=2)
     aggregator = federation.aggregator()
