@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from edgefl.data.forms import shape_change, to_input_shape, to_training_form
 from edgefl.data.npz import make_shard, num_classes_of
 from edgefl.data.sources import DataSource, read_source
 from edgefl.errors import DataError
@@ -9,22 +10,38 @@ from edgefl.types import Shard
 
 
 class LocalDataset:
-    """The shard of one device. It is read again only for another split seed."""
+    """The shard of one device. It is read again only for another split seed.
+
+    Attributes:
+        source: where the samples are.
+        changes: a sentence for each change that brought the stored arrays into the form of training.
+    """
 
     def __init__(self, source: DataSource) -> None:
         self.source = source
         self._shard = self._read(1)
 
     def _read(self, seed: int) -> Shard:
-        arrays = read_source(self.source)
+        arrays, self.changes = to_training_form(read_source(self.source))
         self._names = {key: arrays[key] for key in ("class_names",) if key in arrays}
         self._seed = seed
         return make_shard(arrays, self.source.data, seed=seed)
 
-    def shard(self, seed: int | None = None, num_classes: int | None = None) -> Shard:
+    def shard(
+        self,
+        seed: int | None = None,
+        num_classes: int | None = None,
+        input_shape: tuple[int, ...] | None = None,
+    ) -> Shard:
         """Return the shard as that seed splits it, as one of so many classes; without them as it is.
 
-        DataError when it has others.
+        Args:
+            seed: of the split.
+            num_classes: number of classes of the federation.
+            input_shape: of the federation's model, see `to_input_shape`.
+
+        Raises:
+            DataError: The shard has other classes.
         """
         if seed is not None and seed != self._seed:
             del self._shard  # before another one takes as much memory
@@ -38,4 +55,15 @@ class LocalDataset:
             )
         except DataError as error:
             raise DataError(f"{self.source.data}: {error}") from error
-        return replace(self._shard, num_classes=count)
+        shard = replace(self._shard, num_classes=count)
+        if input_shape is None:
+            return shard
+        return replace(
+            shard,
+            x_train=to_input_shape(shard.x_train, input_shape),
+            x_test=to_input_shape(shard.x_test, input_shape),
+        )
+
+    def shape_change(self, input_shape: tuple[int, ...]) -> str:
+        """Return a sentence about how samples get a model's input shape, "" when they stay as they are."""
+        return shape_change(self._shard.x_train.shape[1:], input_shape)

@@ -109,6 +109,8 @@ class Device:
         """
         settings = self._settings
         self._samples = LocalDataset(settings.data)
+        for change in self._samples.changes:
+            self._note(f"{settings.data.data}: {change}")
         self._store = Store(settings.state, settings.client_id)
         self._pending = PendingUpdate(settings.state)
         try:
@@ -363,7 +365,8 @@ class Device:
 
         with contextlib.suppress(Superseded):
             plan = self._plan(state.plan, is_wanted)
-            check_shard(self._samples.shard(num_classes=plan.spec.num_classes), plan)
+            shard = self._samples.shard(None, plan.spec.num_classes, plan.spec.input_shape)
+            check_shard(shard, plan)
             self._accept()
         self._availability.unchecked = False
         self._look(at_work=False)

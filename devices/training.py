@@ -87,8 +87,11 @@ def open_runner(
         DataError: the plan cannot be trained on the samples.
         PlanError: the learner cannot run the plan.
     """
-    shard = samples.shard(seed, plan.spec.num_classes)
+    shape = plan.spec.input_shape
+    shard = samples.shard(seed, plan.spec.num_classes, shape)
     check_shard(shard, plan)
+    if change := samples.shape_change(shape):
+        note(change)
     made = LEARNERS[learner](plan, threads)
     note(
         f"plan {plan.id[:8]}: {plan.spec.model}, {plan.spec.algorithm}; {len(shard.y_train)} samples; "

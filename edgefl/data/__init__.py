@@ -1,12 +1,13 @@
 """Data sets, the partitions that deal them to clients, and the sources that a device reads."""
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from edgefl.config import DataConfig
 from edgefl.data.dataset import Dataset, pick_classes, scaled, subsample
 from edgefl.data.datasets.catalog import OWN, SOURCES, dataset_options, list_datasets, loader, source_entry
+from edgefl.data.forms import to_input_shape
 from edgefl.data.options import full_options
 from edgefl.data.partitions.client_partition import Allotment, take
 from edgefl.data.partitions.registry import PARTITIONS, make_allotments, make_shards
@@ -38,17 +39,24 @@ def load_dataset(name: str, options: Mapping[str, Any] | None = None) -> Dataset
     return scaled(_load(name, options or {}))
 
 
-def load_data(config: DataConfig, seed: int, *, scale: bool = True) -> Dataset:
+def load_data(
+    config: DataConfig, seed: int, *, scale: bool = True, input_shape: tuple[int, ...] | None = None
+) -> Dataset:
     """Return the configured data set, or so many samples of it as are configured: drawn without replacement,
     by the seed.
 
     scale: with False, pictures stay uint8, a quarter of the memory; `take` scales them then.
+    input_shape: of the model; samples that lack the axis of their one channel, or have their channels first,
+    get this shape.
     """
     dataset = _load(config.name, config.options)
     if config.num_train or config.num_test:
         dataset = subsample(
             dataset, config.num_train or len(dataset.y_train), config.num_test or len(dataset.y_test), seed
         )
+    if input_shape is not None:
+        x_train, x_test = (to_input_shape(x, input_shape) for x in (dataset.x_train, dataset.x_test))
+        dataset = replace(dataset, x_train=x_train, x_test=x_test)
     return scaled(dataset) if scale else dataset
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgefl.data.arrays import read_arrays
+from edgefl.data.forms import to_input_shape, to_training_form
 from edgefl.errors import DataError
 from edgefl.rng import rng_for
 from edgefl.system.files import SECRET, write_atomic
@@ -46,12 +47,15 @@ def make_shard(
     seed: int = 1,
     test_share: float = 0.2,
     num_classes: int | None = None,
+    input_shape: tuple[int, ...] | None = None,
 ) -> Shard:
     """Return the arrays of a `.npz` or of another source as a shard; see `load_shard`.
 
-    `where` begins each error.
+    `where` begins each error. Other forms that have one meaning are accepted: see `edgefl.data.forms`.
+    `input_shape` is that of the model, where it is known.
     """
     try:
+        arrays, _ = to_training_form(arrays)
         x = samples_of(arrays, "")
         y = labels_of(arrays, "")
         check_lengths(x, y, "")
@@ -63,6 +67,8 @@ def make_shard(
                 raise DataError(f"x_test is {x_test.shape[1:]} a sample, expected {x.shape[1:]} as in x")
         else:
             x, y, x_test, y_test = _split(x, y, seed, test_share, arrays.get("window_number"))
+        if input_shape is not None:
+            x, x_test = (to_input_shape(each, input_shape) for each in (x, x_test))
         return Shard(
             x, y, x_test, y_test, num_classes_of(arrays, num_classes, int(max(y.max(), y_test.max())))
         )
@@ -72,6 +78,11 @@ def make_shard(
 
 def save_shard(path: Path, shard: Shard) -> None:
     """Write a shard that `load_shard` reads back bit for bit."""
+    write_atomic(path, encode_shard(shard), SECRET)
+
+
+def encode_shard(shard: Shard) -> bytes:
+    """Return the content of the file that `save_shard` writes."""
     buffer = io.BytesIO()
     np.savez_compressed(
         buffer,
@@ -81,7 +92,7 @@ def save_shard(path: Path, shard: Shard) -> None:
         y_test=shard.y_test,
         num_classes=np.int64(shard.num_classes),
     )
-    write_atomic(path, buffer.getvalue(), SECRET)
+    return buffer.getvalue()
 
 
 def read_shard(path: Path) -> dict[str, NDArray[Any]]:
@@ -135,9 +146,6 @@ def labels_of(arrays: Mapping[str, NDArray[Any]], part: str) -> Labels:
 def _label_remedy(y: NDArray[Any]) -> str:
     if y.dtype.kind not in "iufb":
         return "number the classes from 0"
-    one_hot = y.ndim == 2 and y.shape[1] > 1 and bool(np.isin(y, (0, 1)).all() and (y.sum(axis=1) == 1).all())
-    if one_hot:
-        return "it is one-hot: y.argmax(1) gives the numbers"
     if y.ndim == 2 and y.shape[1] > 1:
         return "if it holds a score for each class, y.argmax(1) gives the numbers"
     broken = ~np.isfinite(y) | (y != np.round(y))
@@ -146,7 +154,7 @@ def _label_remedy(y: NDArray[Any]) -> str:
             f"it holds {y[broken][0]:g}, which is no class: number the classes from 0 (edgefl trains "
             "classifiers, no regression)"
         )
-    return "y.astype('int64').ravel() gives them"
+    return "give one whole number for each sample"
 
 
 def check_lengths(x: Array, y: Labels, part: str) -> None:

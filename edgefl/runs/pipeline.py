@@ -55,7 +55,7 @@ def shared_out(config: FederationConfig) -> Iterator[Shared]:
     from edgefl.data import load_data
     from edgefl.data.partitions.registry import make_allotments
 
-    dataset = load_data(config.data, config.seed)
+    dataset = load_data(config.data, config.seed, input_shape=config.model.input_shape)
     allotments = make_allotments(dataset, config.partition, config.seed)
     with tempfile.TemporaryDirectory(prefix="edgefl-data-") as directory:
         yield Shared(map_dataset(dataset, allotments, Path(directory)), allotments)

@@ -55,7 +55,7 @@ def tune_federation(
         )
     directory = TuneDirectory(out, config)
     iid = setting_of(config)
-    dataset = load_data(config.data, config.seed)
+    dataset = load_data(config.data, config.seed, input_shape=config.model.input_shape)
     shards = validation_shards(dataset, make_allotments(dataset, iid.partition, config.seed), config.seed)
     found: list[Found] = []
     build: Build | None = None

@@ -44,7 +44,7 @@ def verify_report(folder: Path, source: DataSource | None = None) -> Verified:
         )
     check_integer(read_graph(model))
     checked = [f"{MODEL} is the file that {NOTE} speaks of, {len(model):,} bytes, integers all through"]
-    shard, why = _shard(folder, note, source)
+    shard, why = _shard(folder, note, source, load(model).shape[1:])
     if shard is None:
         return Verified(tuple(checked), (f"accuracy and parity: {why}", WITHOUT))
     checked += _accuracies(model, _read(folder, MODEL_FLOAT), shard, note)
@@ -77,9 +77,11 @@ def _accuracies(model: bytes, model_float: bytes, shard: Shard, note: dict[str, 
     ]
 
 
-def _shard(folder: Path, note: dict[str, Any], source: DataSource | None) -> tuple[Shard | None, str]:
+def _shard(
+    folder: Path, note: dict[str, Any], source: DataSource | None, input_shape: tuple[int, ...]
+) -> tuple[Shard | None, str]:
     if source is not None:
-        return load_source(source, seed=int(note["seed"])), ""
+        return load_source(source, seed=int(note["seed"]), input_shape=input_shape), ""
     state = DemoFiles(folder.resolve().parent.parent).device(client=folder.resolve().name)
     try:
         return read_state(state).shard(), ""

@@ -58,7 +58,7 @@ def infer(model: Path, source: DataSource, runtime: str, reference: bool, split:
     checked = check_digest(model, content)
     note = decode_split(read_metadata(content, METADATA_NAME) or b"")
     arrays = read_source(source)
-    shard = make_shard(arrays, source.data, seed=note.seed if note else 1)
+    shard = make_shard(arrays, source.data, seed=note.seed if note else 1, input_shape=loaded.shape[1:])
     unknown = why_unknown(note, split_of(arrays, shard, note.seed if note else 1))
     if unknown and split == "train":
         raise ExportError(

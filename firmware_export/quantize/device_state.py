@@ -34,7 +34,14 @@ class DeviceState:
     def shard_with_split(self) -> tuple[Shard, Split]:
         """Read the device's shard, split as it was in training, and return it with the note of its split."""
         arrays = read_source(self.data)
-        shard = make_shard(arrays, self.data.data, seed=self.seed, num_classes=self.plan.spec.num_classes)
+        spec = self.plan.spec
+        shard = make_shard(
+            arrays,
+            self.data.data,
+            seed=self.seed,
+            num_classes=spec.num_classes,
+            input_shape=spec.input_shape,
+        )
         return shard, split_of(arrays, shard, self.seed)
 
 

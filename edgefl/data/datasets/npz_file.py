@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from edgefl.data.arrays import read_arrays
 from edgefl.data.dataset import Dataset
 from edgefl.data.datasets.held_out import hold_out_last
+from edgefl.data.forms import to_training_form
 from edgefl.data.npz import FIX, check_lengths, labels_of, num_classes_of, samples_of
 from edgefl.errors import DataError
 from edgefl.rng import rng_for
@@ -35,7 +36,7 @@ def load(path: str, *, test_share: float = 0.2) -> Dataset:
         return _joined([load(each, test_share=test_share) for each in path.split(",")], path.split(","))
     if not Path(path).is_file():
         raise DataError(f"no data set at {path}; {FIX}")
-    arrays = read_arrays(Path(path), NAMES, some=True, remedy=FIX)
+    arrays, _ = to_training_form(read_arrays(Path(path), NAMES, some=True, remedy=FIX))
     try:
         x = samples_of(arrays, "")
         y = labels_of(arrays, "")

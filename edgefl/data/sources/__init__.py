@@ -103,6 +103,14 @@ def read_source(source: DataSource) -> dict[str, NDArray[Any]]:
         ) from error
 
 
-def load_source(source: DataSource, *, seed: int = 1, num_classes: int | None = None) -> Shard:
-    """Read a shard of whatever source; see `edgefl.data.npz.load_shard` for scaling, split and classes."""
-    return make_shard(read_source(source), source.data, seed=seed, num_classes=num_classes)
+def load_source(
+    source: DataSource,
+    *,
+    seed: int = 1,
+    num_classes: int | None = None,
+    input_shape: tuple[int, ...] | None = None,
+) -> Shard:
+    """Read a shard of any source; see `edgefl.data.npz.make_shard` for scaling, split, classes and shape."""
+    return make_shard(
+        read_source(source), source.data, seed=seed, num_classes=num_classes, input_shape=input_shape
+    )

@@ -94,7 +94,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("overflow", {"x": np.full((10, 2), 1e300)}, "infinite"),
     ("negative", {"y": np.arange(10) - 1}, "label -1"),
     ("fractions", {"y": np.arange(10) / 2}, "expected whole numbers"),
-    ("columns", {"y": (np.arange(10) % 3)[:, None]}, "ravel"),
+    ("cube", {"y": np.zeros((10, 2, 2), int)}, "one whole number for each sample"),
     ("empty", {"x": np.zeros((0, 4)), "y": np.zeros(0, int)}, "empty"),
     ("flat", {"x": np.zeros(10)}, "expected \\(samples"),
     ("text", {"x": np.array(["a"] * 10)}, "expected uint8 pictures or floats"),

@@ -1,0 +1,167 @@
+"""The forms in which samples and labels are stored, and the form that training takes.
+
+A form is changed only where it has one meaning. Everything else stays as it is: the checks of
+`edgefl.data.npz` refuse it, or `edgefl data show` warns about it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgefl.types import Array
+
+SMALLEST_PICTURE = 8
+"""Fewest rows and columns of samples that count as pictures."""
+MAX_CHANNELS = 4
+"""Most channels of a picture: red, green, blue and transparency."""
+LOW_MAXIMUM = 16
+"""Whole numbers up to this maximum may be another scale: scikit-learn's digits go from 0 to 16."""
+MAX_LABEL = 2.0**53
+PARTS = ("", "_test")
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+def shape_text(shape: tuple[int, ...]) -> str:
+    """Return a sample's shape as `28x28x1`."""
+    return "x".join(map(str, shape))
+
+
+def likely_input_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape that a model takes samples of this shape in.
+
+    Args:
+        shape: the stored shape of one sample.
+
+    Returns:
+        Square samples of at least 8 x 8 get one channel. Pictures with 1 or 3 channels first get them last.
+        Any other shape is returned unchanged.
+    """
+    if len(shape) == 2 and shape[0] == shape[1] >= SMALLEST_PICTURE:
+        return (*shape, 1)
+    if has_channels_first(shape):
+        return (*shape[1:], shape[0])
+    return shape
+
+
+def has_channels_first(shape: tuple[int, ...]) -> bool:
+    """Return whether samples of this shape are pictures with their channels first."""
+    return (
+        len(shape) == 3
+        and shape[0] in (1, 3)
+        and min(shape[1:]) >= SMALLEST_PICTURE
+        and shape[2] > MAX_CHANNELS
+    )
+
+
+def to_input_shape(x: Array, input_shape: tuple[int, ...]) -> Array:
+    """Return samples in a model's input shape, unchanged where their shape does not allow it.
+
+    Args:
+        x: float32[n, *shape].
+        input_shape: the input shape of the model.
+
+    Returns:
+        float32[n, *input_shape] when only the axis of a single channel is missing, or when the channels of a
+        picture are first and the model takes them last. Otherwise `x`.
+    """
+    shape = x.shape[1:]
+    if shape == input_shape:
+        return x
+    if (*shape, 1) == input_shape:
+        return x[..., None]
+    if len(shape) == 3 and (*shape[1:], shape[0]) == input_shape:
+        return np.ascontiguousarray(np.moveaxis(x, 1, -1))
+    return x
+
+
+def shape_change(shape: tuple[int, ...], input_shape: tuple[int, ...]) -> str:
+    """Return a sentence about what `to_input_shape` does with samples of this shape, "" for nothing."""
+    if (*shape, 1) == input_shape:
+        return f"samples of {shape_text(shape)} get the axis of their one channel: {shape_text(input_shape)}"
+    if shape != input_shape and len(shape) == 3 and (*shape[1:], shape[0]) == input_shape:
+        return (
+            f"samples of {shape_text(shape)} have their channels first; the channels are moved to the end: "
+            f"{shape_text(input_shape)}"
+        )
+    return ""
+
+
+def to_training_form(arrays: Arrays) -> tuple[dict[str, NDArray[Any]], tuple[str, ...]]:
+    """Return the arrays of a source in the form that training takes, and a sentence for each change.
+
+    One-hot labels become class numbers. Labels that are whole numbers of another type or shape become
+    integers. Pictures of floats from 0 to 255 are divided by 255, as uint8 pictures are. The shape of samples
+    stays: see `to_input_shape`.
+
+    Args:
+        arrays: what `edgefl.data.sources.read_source` returns.
+    """
+    formed = dict(arrays)
+    changes: list[str] = []
+    for part in PARTS:
+        if f"y{part}" in arrays:
+            labels, change = _to_class_numbers(arrays[f"y{part}"], f"y{part}")
+            formed[f"y{part}"] = labels
+            changes += [change] if change else []
+    stored = arrays.get("y")
+    if stored is not None and is_one_hot(stored) and "num_classes" not in arrays:
+        formed["num_classes"] = np.asarray(stored.shape[1])
+    samples = [arrays[f"x{part}"] for part in PARTS if f"x{part}" in arrays]
+    if samples and _are_unscaled_pictures(samples):
+        for part in PARTS:
+            if f"x{part}" in arrays:
+                formed[f"x{part}"] = np.divide(arrays[f"x{part}"], 255, dtype=np.float32, casting="same_kind")
+        highest = max(float(x.max()) for x in samples)
+        changes.append(
+            f"x holds whole numbers up to {highest:g} as floats; they are divided by 255, as uint8 "
+            "pictures are"
+        )
+    return formed, tuple(changes)
+
+
+def is_one_hot(y: NDArray[Any]) -> bool:
+    """Return whether each row of labels is 1 in one of several columns and 0 in the others."""
+    return (
+        y.ndim == 2
+        and y.shape[1] > 1
+        and y.dtype.kind in "biuf"
+        and bool(np.isin(y, (0, 1)).all() and (y.sum(axis=1) == 1).all())
+    )
+
+
+def _to_class_numbers(y: NDArray[Any], name: str) -> tuple[NDArray[Any], str]:
+    """Return the class numbers and a sentence about the change, or the labels and ""."""
+    if is_one_hot(y):
+        return (
+            y.argmax(axis=1).astype(np.int64),
+            f"{name} is one-hot; the class is the column of the 1, out of {y.shape[1]} classes",
+        )
+    flat = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+    if flat.ndim != 1 or flat.dtype.kind not in "biuf" or (flat is y and y.dtype.kind in "iu"):
+        return y, ""
+    if flat.dtype.kind == "f" and not _are_whole_numbers(flat):
+        return y, ""
+    stored = f"{y.dtype}{list(y.shape)}"
+    return flat.astype(np.int64), f"{name} is {stored}; it is read as {len(flat)} whole numbers"
+
+
+def _are_whole_numbers(y: NDArray[Any]) -> bool:
+    values = y.astype(np.float64)
+    return bool(((np.abs(values) < MAX_LABEL) & (values == np.round(values))).all())
+
+
+def _are_unscaled_pictures(samples: list[NDArray[Any]]) -> bool:
+    """Return whether all samples are pictures of whole numbers from 0 to 255, stored as floats."""
+    for x in samples:
+        shape = x.shape[1:]
+        picture = len(shape) == 3 or (len(shape) == 2 and shape[0] == shape[1] >= SMALLEST_PICTURE)
+        if not picture or x.dtype.kind != "f" or x.size == 0:
+            return False
+        if not (x.min() >= 0 and x.max() <= 255):
+            return False
+    return max(float(x.max()) for x in samples) > LOW_MAXIMUM and all(
+        bool((x == np.round(x)).all()) for x in samples
+    )

@@ -1,0 +1,186 @@
+"""Stored forms of samples and labels that have one meaning, worked by hand."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis.extra import numpy as arrays_of
+
+from devices.local_dataset import LocalDataset
+from edgefl.config import DataConfig
+from edgefl.data import load_data
+from edgefl.data.forms import likely_input_shape, shape_change, to_input_shape, to_training_form
+from edgefl.data.npz import make_shard
+from edgefl.data.sources import make_source
+from edgefl.errors import DataError
+
+CORNER = np.arange(2 * 3 * 8 * 9, dtype=np.float32).reshape(2, 3, 8, 9)
+
+
+def test_one_hot_labels_become_the_column_of_the_one() -> None:
+    formed, changes = to_training_form(
+        {"y": np.array([[0, 1, 0, 0], [1, 0, 0, 0], [0, 0, 1, 0]], np.float32)}
+    )
+    assert formed["y"].tolist() == [1, 0, 2]
+    assert formed["y"].dtype == np.int64
+    assert int(formed["num_classes"]) == 4  # though no sample is of class 3
+    assert changes == ("y is one-hot; the class is the column of the 1, out of 4 classes",)
+
+
+def test_stored_numbers_of_classes_stay() -> None:
+    formed, _ = to_training_form({"y": np.eye(3), "num_classes": np.asarray(7)})
+    assert int(formed["num_classes"]) == 7
+
+
+@pytest.mark.parametrize(
+    ("y", "expected"),
+    [
+        (np.array([2.0, 0.0, 1.0]), [2, 0, 1]),
+        (np.array([[2], [0], [1]]), [2, 0, 1]),
+        (np.array([[2.0], [0.0]]), [2, 0]),
+        (np.array([True, False]), [1, 0]),
+    ],
+)
+def test_whole_numbers_of_another_type_become_integers(y, expected) -> None:
+    formed, changes = to_training_form({"y": y})
+    assert formed["y"].tolist() == expected
+    assert changes == (f"y is {y.dtype}{list(y.shape)}; it is read as {len(expected)} whole numbers",)
+
+
+@pytest.mark.parametrize(
+    "y",
+    [
+        np.array([0.5, 1.0]),
+        np.array([np.nan, 1.0]),
+        np.array([1e300, 1.0]),
+        np.array([[0.2, 0.8], [1.0, 0.0]]),
+        np.array([[1, 1], [1, 0]]),
+        np.array(["a", "b"]),
+        np.array([3, 1], np.uint8),
+        np.zeros((2, 2, 2)),
+        np.asarray(3),
+    ],
+)
+def test_labels_with_another_meaning_or_none_stay(y) -> None:
+    formed, changes = to_training_form({"y": y})
+    assert formed["y"] is y
+    assert changes == ()
+
+
+def test_pictures_of_floats_up_to_255_are_divided() -> None:
+    x = np.zeros((2, 8, 8, 1))
+    x[0, 0, 0, 0] = 255
+    x[1, 0, 0, 0] = 51
+    formed, changes = to_training_form({"x": x, "x_test": x[1:]})
+    assert formed["x"].dtype == np.float32
+    assert (formed["x"][0, 0, 0, 0], formed["x"][1, 0, 0, 0]) == (1, np.float32(0.2))
+    assert formed["x_test"][0, 0, 0, 0] == np.float32(0.2)
+    assert len(changes) == 1 and "up to 255" in changes[0]
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        np.full((1, 8, 8, 1), 255.5),  # no whole number
+        np.full((1, 8, 8, 1), 300.0),
+        np.full((1, 8, 8, 1), 16.0),  # scikit-learn's digits go from 0 to 16
+        np.full((1, 8, 8, 1), -20.0),
+        np.full((1, 8, 8, 1), np.nan),
+        np.full((1, 8, 8, 1), 200, np.uint8),  # scaled elsewhere
+        np.full((1, 128, 9), 200.0),  # readings of a sensor
+        np.full((1, 40), 200.0),
+    ],
+)
+def test_other_samples_are_not_divided(x) -> None:
+    formed, changes = to_training_form({"x": x})
+    assert formed["x"] is x
+    assert changes == ()
+
+
+def test_test_samples_of_another_range_stop_the_division() -> None:
+    x = np.full((1, 8, 8, 1), 200.0)
+    assert to_training_form({"x": x, "x_test": x + 0.5})[1] == ()
+
+
+@pytest.mark.parametrize(
+    ("stored", "likely"),
+    [
+        ((28, 28), (28, 28, 1)),
+        ((1, 28, 28), (28, 28, 1)),
+        ((3, 32, 48), (32, 48, 3)),
+        ((28, 28, 1), (28, 28, 1)),
+        ((7, 7), (7, 7)),
+        ((128, 9), (128, 9)),
+        ((3, 32, 4), (3, 32, 4)),
+        ((2, 32, 32), (2, 32, 32)),
+        ((40,), (40,)),
+    ],
+)
+def test_the_likely_input_shape(stored, likely) -> None:
+    assert likely_input_shape(stored) == likely
+    assert bool(shape_change(stored, likely)) == (stored != likely)
+
+
+def test_channels_move_to_the_end() -> None:
+    moved = to_input_shape(CORNER, (8, 9, 3))
+    assert moved.shape == (2, 8, 9, 3)
+    for row, channel, i, j in ((0, 0, 0, 0), (1, 2, 7, 8), (0, 1, 3, 5)):
+        assert moved[row, i, j, channel] == CORNER[row, channel, i, j]
+    assert to_input_shape(CORNER, (3, 9, 8)) is CORNER
+
+
+@given(
+    arrays_of.arrays(np.float32, arrays_of.array_shapes(min_dims=2, max_dims=5, max_side=10)),
+    arrays_of.array_shapes(max_dims=4, max_side=10),
+)
+@settings(max_examples=200, deadline=None)
+def test_a_change_of_shape_keeps_the_samples(x, shape) -> None:
+    """Each sample keeps its values, and a sentence says that the shape changed."""
+    formed = to_input_shape(x, shape)
+    assert np.array_equal(
+        np.sort(formed.reshape(len(x), -1), axis=1), np.sort(x.reshape(len(x), -1), axis=1), equal_nan=True
+    )
+    assert (formed.shape != x.shape) == bool(shape_change(x.shape[1:], shape))
+
+
+def test_a_shard_has_the_shape_of_the_model() -> None:
+    arrays = {"x": CORNER[:, :1].repeat(5, axis=0), "y": np.arange(10) % 2}
+    assert make_shard(arrays, "a").x_train.shape[1:] == (1, 8, 9)
+    shard = make_shard(arrays, "a", input_shape=(8, 9, 1))
+    assert shard.x_train.shape[1:] == shard.x_test.shape[1:] == (8, 9, 1)
+
+
+def test_a_change_is_made_once() -> None:
+    rng = np.random.default_rng(0)
+    arrays = {"x": rng.integers(0, 256, (20, 9, 9, 1)).astype(float), "y": np.eye(4)[np.arange(20) % 4]}
+    once = to_training_form(arrays)[0]
+    twice, changes = to_training_form(once)
+    assert changes == ()
+    assert all(np.array_equal(once[name], twice[name]) for name in once)
+
+
+def test_a_device_trains_on_the_changed_form(tmp_path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, (20, 28, 28))
+    np.savez(tmp_path / "good.npz", x=x[..., None].astype(np.uint8), y=np.arange(20) % 4)
+    np.savez(tmp_path / "odd.npz", x=x.astype(float), y=np.eye(4)[np.arange(20) % 4])
+    good, odd = (LocalDataset(make_source(str(tmp_path / name))) for name in ("good.npz", "odd.npz"))
+    assert good.changes == ()
+    assert len(odd.changes) == 2
+    expected, formed = (each.shard(3, 4, (28, 28, 1)) for each in (good, odd))
+    for name in ("x_train", "y_train", "x_test", "y_test"):
+        assert np.array_equal(getattr(expected, name), getattr(formed, name)), name
+    assert odd.shape_change((28, 28, 1)) == "samples of 28x28 get the axis of their one channel: 28x28x1"
+    assert good.shape_change((28, 28, 1)) == ""
+
+
+def test_a_simulation_reads_the_changed_form(tmp_path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.full((20, 3, 8, 9), 204.0), y=np.eye(2)[np.arange(20) % 2])
+    dataset = load_data(DataConfig(f"npz:{tmp_path / 'a.npz'}"), 1, input_shape=(8, 9, 3))
+    assert dataset.x_train.shape[1:] == dataset.x_test.shape[1:] == (8, 9, 3)
+    assert set(dataset.x_train.ravel().tolist()) == {float(np.float32(0.8))}
+    assert dataset.num_classes == 2
+
+
+def test_errors_of_a_changed_form_are_those_of_a_shard() -> None:
+    with pytest.raises(DataError, match="10 samples and y 9 labels"):
+        make_shard({"x": np.zeros((10, 4)), "y": np.eye(3)[np.arange(9) % 3]}, "a")
