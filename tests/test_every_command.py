@@ -39,6 +39,7 @@ MISSING = {
     "audit labels": "--config nowhere.toml",
     "broker vouch": "--security nowhere",
     "compare": "nowhere",
+    "data show": "nowhere.npz --html out.html",
     "device enrol": "pi-1 --security nowhere",
     "device install": "--enrol nowhere.enrol --data x.npz --state state",
     "device pause": "--state nowhere",

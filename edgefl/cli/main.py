@@ -24,6 +24,7 @@ CORE = {
     "bench": "edgefl.cli.commands.bench:bench",
     "completion": "edgefl.cli.completion:completion",
     "compare": "edgefl.cli.commands.runs:compare",
+    "data": "edgefl.cli.commands.samples:data",
     "dashboard": "edgefl.cli.commands.dashboard:dashboard",
     "datasets": "edgefl.cli.commands.data:datasets",
     "demo": "edgefl.cli.commands.demo:demo",

@@ -30,6 +30,13 @@ COLOURS: dict[str, tuple[str, str]] = {
     "wine": ("#7a2048", "#f2708f"),
 }
 """Each colour on light and on dark ground."""
+GROUNDS: dict[str, tuple[str, str]] = {
+    "page": ("#f6f7f9", "#14171b"),
+    "card": ("#ffffff", "#1d2126"),
+    "line": ("#d3d9e0", "#3a424d"),
+    "link": ("#0b5cad", "#8cc4ff"),
+}
+"""The colours of a page, on light and on dark ground."""
 INK, MUTED, GRID, GROUND = (COLOURS[name][0] for name in ("ink", "muted", "grid", "ground"))
 PALETTE = tuple(
     COLOURS[name][0] for name in ("blue", "vermilion", "green", "purple", "orange", "sky", "grey", "wine")

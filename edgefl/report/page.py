@@ -8,7 +8,7 @@ from pathlib import Path
 from edgefl import __version__
 from edgefl.report import clusters, confusion, curves, distribution, gates
 from edgefl.report.chart import Chart, Section, Table
-from edgefl.report.drawing import COLOURS, drawn, encoded
+from edgefl.report.drawing import COLOURS, GROUNDS, drawn, encoded
 from edgefl.report.folder import Folder
 
 _PREAMBLE = re.compile(r"^.*?(?=<svg )", re.DOTALL)
@@ -19,12 +19,6 @@ _ID = re.compile(r'\sid="([^"]*)"')
 _REFERENCE = re.compile(r'(?:url\(#|href="#)([^")]+)')
 _FONT = re.compile(r"font:\s*([^;\"]*?)'DejaVu Sans'[^;\"]*")
 _VARIABLES = {light: f"var(--{name})" for name, (light, _) in COLOURS.items()}
-_GROUND = {
-    "page": ("#f6f7f9", "#14171b"),
-    "card": ("#ffffff", "#1d2126"),
-    "line": ("#d3d9e0", "#3a424d"),
-    "link": ("#0b5cad", "#8cc4ff"),
-}
 _COLOUR = re.compile("|".join(_VARIABLES))
 
 
@@ -87,7 +81,7 @@ def to_html(folder: Folder) -> str:
         sections=sections(folder),
         svg=lambda chart, prefix: Markup(inline_svg(chart, prefix)),
         number_columns=_number_columns,
-        colours={**_GROUND, **COLOURS},
+        colours={**GROUNDS, **COLOURS},
         version=__version__,
     )
 

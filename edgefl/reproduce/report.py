@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from edgefl.report.drawing import PALETTE, drawn, save
-from edgefl.runs.table import columns
+from edgefl.system.format import columns
 
 
 @dataclass(frozen=True)

@@ -4,21 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edgefl.runs.summary import FIGURES
-from edgefl.system.format import percent, size
+from edgefl.system.format import columns, percent, size
 
 _ORDER = ("mixture", "federated", "local")
-
-
-def columns(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows of equal length as aligned text: the first column to the left, the others to the right."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = [
-        "  ".join(
-            [row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))]
-        ).rstrip()
-        for row in rows
-    ]
-    return "\n".join(lines)
 
 
 def keys_of(summaries: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -99,6 +99,18 @@ def some_of(names: Sequence[str]) -> str:
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
+def columns(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows of equal length as aligned text: the first column to the left, the others to the right."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = [
+        "  ".join(
+            [row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))]
+        ).rstrip()
+        for row in rows
+    ]
+    return "\n".join(lines)
+
+
 def clock(seconds: float) -> str:
     """Return a duration for a person: 8 s, 3 min, 2 h 05 min."""
     minutes = round(seconds / 60)

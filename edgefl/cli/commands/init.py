@@ -3,6 +3,7 @@
 import json
 import shlex
 from pathlib import Path
+from textwrap import indent
 
 import click
 
@@ -12,6 +13,7 @@ from edgefl.config.template import commented
 from edgefl.errors import ConfigError
 from edgefl.init.questions import Questions, as_count, as_name, place, plain_name
 from edgefl.init.task import Task, check_task, find_task, model_for
+from edgefl.report.samples_text import short_text
 from edgefl.system.files import write_atomic
 from edgefl.system.progress import Telling
 
@@ -61,7 +63,10 @@ def next_commands(path: Path, config: FederationConfig, task: Task) -> list[str]
     shell_complete=known(model_names, or_file=True),
     help="A name of `edgefl models`, a .keras file or module:function  [default: one that fits the data]",
 )
-@click.option("--input-shape", help="One sample's shape, as 28,28,1, instead of --data.")
+@click.option(
+    "--input-shape",
+    help="One sample's shape, as 28,28,1: without --data, or to override the likely one.",
+)
 @click.option(
     "--num-classes", type=click.IntRange(2), help="How many classes there are  [default: those in the data]"
 )
@@ -186,10 +191,11 @@ def _learned(
     def read(text: str) -> tuple[Task, ModelConfig]:
         with Telling() as tell:
             tell.at(f"reading {', '.join(data) or text}")
-            task = find_task(data or (text.strip(),), num_classes, **csv)
+            shape = None if input_shape is None else as_shape(input_shape)
+            task = find_task(data or (text.strip(),), num_classes, shape, **csv)
         click.echo(f"    {task.said}", err=True)
-        for hint in task.hints:
-            click.echo(f"    perhaps a mistake: {hint}", err=True)
+        if task.inspection is not None:
+            click.echo(indent(short_text(task.inspection), "    "), err=True)
         return task, check_task(task, model or model_for(task.input_shape))
 
     if input_shape is not None and not data:
@@ -199,7 +205,5 @@ def _learned(
         return questions.answer(
             "", "", "", "--data", lambda _: (task, check_task(task, model or model_for(task.input_shape)))
         )
-    if input_shape is not None:
-        raise ConfigError("--input-shape and --data, expected one of them: the data have a shape")
     question = "Data of one device (.npz, folder, CSV, module:function), or a name of `edgefl datasets`"
     return questions.answer(data[0] if data else None, question, "digits", "--data", read)

@@ -8,8 +8,7 @@ from typing import Any
 import click
 
 from edgefl.config import load_config
-from edgefl.runs.table import columns
-from edgefl.system.format import percent
+from edgefl.system.format import columns, percent
 from edgefl.system.progress import Telling
 
 

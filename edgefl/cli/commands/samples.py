@@ -1,0 +1,199 @@
+"""`edgefl data`: look at samples before they train, and deal a data set to sample files."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+from numpy.typing import NDArray
+
+from edgefl.cli.completion import dataset_names, known, partition_names
+from edgefl.data.inspection.records import Inspection
+from edgefl.errors import ConfigError
+from edgefl.system.files import SECRET, finite, write_state
+from edgefl.system.progress import Telling
+
+REMEDY = "free some space, or give another path"
+
+
+@click.group()
+def data() -> None:
+    """Look at the samples of devices, or deal a data set to sample files.
+
+    \b
+    Example:
+      edgefl data deal digits --clients 2 -o .
+      edgefl data show pi-1.npz pi-2.npz
+    """
+
+
+@data.command()
+@click.argument("sources", nargs=-1, required=True, metavar="FILE...")
+@click.option(
+    "--html",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write one HTML page that needs no other file: samples, ranges, class balance.",
+)
+@click.option("--window", type=click.IntRange(0), default=0, help="CSV: rows in a window.")
+@click.option(
+    "--step",
+    type=click.IntRange(0),
+    default=0,
+    help="CSV: rows from one window to the next  [default: --window]",
+)
+@click.option("--label", default="", help="CSV: the column of labels.")
+@click.option("--channels", default="", help="CSV: the columns to take, A,B,C  [default: all numeric ones]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def show(
+    sources: tuple[str, ...],
+    html: Path | None,
+    window: int,
+    step: int,
+    label: str,
+    channels: str,
+    as_json: bool,
+) -> None:
+    """Show class balance, ranges, copies, outliers and probable mistakes.
+
+    FILE is what `edgefl device start --data` takes: an .npz, a folder of classes, CSV, or module:function.
+    Give one for each device.
+
+    \b
+    Example:
+      edgefl data show pi-1.npz pi-2.npz --html data.html
+    """
+    from edgefl.data.inspection.inspect import device_names, inspect_samples
+    from edgefl.data.sources import make_source, read_source
+    from edgefl.report.samples_text import inspection_text
+
+    picked = tuple(name.strip() for name in channels.split(",") if name.strip())
+    found = [make_source(each, window=window, step=step, label=label, channels=picked) for each in sources]
+    devices: dict[str, Mapping[str, NDArray[Any]]] = {}
+    with Telling() as telling:
+        for name, source in zip(device_names(sources), found, strict=True):
+            telling.at(f"reading {source.data}")
+            devices[name] = read_source(source)
+        telling.at("looking at the samples")
+        inspection = inspect_samples(devices)
+    if html is not None:
+        from edgefl.report.samples_page import samples_page
+
+        write_state(html, samples_page(inspection).encode(), remedy=REMEDY)
+    if as_json:
+        click.echo(json.dumps(finite(inspection_json(inspection)), allow_nan=False))
+    else:
+        click.echo(inspection_text(inspection))
+    if html is not None:
+        click.echo(f"page     {html}", err=as_json)
+
+
+def inspection_json(inspection: Inspection) -> dict[str, Any]:
+    """Return the inspection without the values of samples."""
+    fields = asdict(inspection)
+    for device in fields["devices"]:
+        device["class_counts"] = {str(label): count for label, count in device["class_counts"]}
+        del device["examples"]
+    return fields
+
+
+@data.command()
+@click.argument("name", metavar="DATASET", shell_complete=known(dataset_names, or_file=True))
+@click.option("--clients", type=click.IntRange(1), default=2, show_default=True, help="Number of devices.")
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("."),
+    show_default=True,
+    help="The folder of the files: pi-1.npz, pi-2.npz, ...",
+)
+@click.option(
+    "--partition",
+    shell_complete=known(partition_names),
+    default="dirichlet",
+    show_default=True,
+    help="A name of `edgefl partitions`.",
+)
+@click.option(
+    "--option",
+    "pairs",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="An option of the partition (may be given again).",
+)
+@click.option(
+    "-d",
+    "--data-option",
+    "data_pairs",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="An option of the data set, as -d classes=0,1,2.",
+)
+@click.option(
+    "--samples",
+    type=click.IntRange(0),
+    default=0,
+    help="Training samples of a device, on average; 0 deals the whole data set.",
+)
+@click.option("--seed", default=1, show_default=True, help="Random seed.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def deal(
+    name: str,
+    clients: int,
+    out: Path,
+    partition: str,
+    pairs: tuple[str, ...],
+    data_pairs: tuple[str, ...],
+    samples: int,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Deal a data set to sample files, one for each device.
+
+    DATASET is a name of `edgefl datasets`, or npz:PATH. Each file holds training and test samples. Files that
+    exist are not touched.
+
+    \b
+    Example:
+      edgefl data deal digits --clients 2 -o .
+    """
+    from edgefl.config import DataConfig, PartitionConfig
+    from edgefl.data import load_data, make_shards
+    from edgefl.data.dataset import subsample
+    from edgefl.data.datasets.catalog import dataset_options, source_entry
+    from edgefl.data.npz import encode_shard
+    from edgefl.data.options import parse_options
+    from edgefl.data.partitions.registry import partition_entry
+
+    options = parse_options(f"[partition] {partition}", partition_entry(partition).defaults, pairs)
+    data_options = parse_options(f"[data] {name}", dataset_options(source_entry(name)), data_pairs)
+    paths = [out / f"pi-{number}.npz" for number in range(1, clients + 1)]
+    if present := next((path for path in paths if path.exists()), None):
+        raise ConfigError(f"{present} exists and is not replaced; give another -o, or remove it")
+    with Telling() as telling:
+        telling.at(f"reading {name}")
+        dataset = load_data(DataConfig(name, options=data_options), seed, scale=False)
+        if samples:
+            wanted = samples * clients
+            tests = round(wanted * len(dataset.y_test) / len(dataset.y_train))
+            dataset = subsample(dataset, wanted, max(clients, tests), seed)
+        shards = make_shards(dataset, PartitionConfig(partition, clients, options), seed)
+        telling.at(f"writing {clients} files")
+        for path, shard in zip(paths, shards.values(), strict=True):
+            write_state(path, encode_shard(shard), SECRET, REMEDY)
+    rows = [
+        {
+            "path": str(path),
+            "train": len(shard.y_train),
+            "test": len(shard.y_test),
+            "classes": len(set(shard.y_train.tolist())),
+        }
+        for path, shard in zip(paths, shards.values(), strict=True)
+    ]
+    if as_json:
+        click.echo(json.dumps({"dataset": name, "partition": partition, "seed": seed, "files": rows}))
+        return
+    for row in rows:
+        click.echo("{path}: {train:,} training and {test:,} test samples of {classes} classes".format(**row))

@@ -1,0 +1,126 @@
+"""What an inspection of samples found, as text for a terminal."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from edgefl.data.forms import shape_text
+from edgefl.data.inspection.records import Inspection, Range
+from edgefl.data.partitions.heatmap import heat_text
+from edgefl.system.format import NONE, columns, cut, printable
+
+MAX_NUMBER_COLUMNS = 12
+MAX_CLASSES_DRAWN = 2_000
+NAME_WIDTH = 24
+MAX_DEVICES_IN_SHORT = 8
+NOTHING_UNUSUAL = "nothing unusual found"
+
+
+def summary_line(inspection: Inspection) -> str:
+    """Return numbers of devices, samples and classes, and the shape of a sample."""
+    count = sum(device.num_samples + device.num_test for device in inspection.devices)
+    shapes = {device.shape for device in inspection.devices if device.shape}
+    form = f" of {shape_text(next(iter(shapes)))}" if len(shapes) == 1 else ""
+    devices = len(inspection.devices)
+    return (
+        f"{devices} device{'s' if devices != 1 else ''}, {count:,} samples{form}, "
+        f"{inspection.num_classes} classes"
+    )
+
+
+def finding_lines(inspection: Inspection) -> list[str]:
+    """Return one line for each finding: its severity, its devices and its text."""
+    everywhere = tuple(device.name for device in inspection.devices)
+    lines = []
+    for each in inspection.findings:
+        names = (
+            "all devices" if len(everywhere) > 1 and each.devices == everywhere else ", ".join(each.devices)
+        )
+        lines.append(printable(f"{each.severity}: {cut(names, 60)}: {each.text}"))
+    return lines
+
+
+def short_text(inspection: Inspection) -> str:
+    """Return one line for each of the first devices, and the findings."""
+    shown = replace(inspection, devices=inspection.devices[:MAX_DEVICES_IN_SHORT])
+    left = len(inspection.devices) - len(shown.devices)
+    more = [f"and {left} more devices"] if left else []
+    return "\n".join([columns(_rows(shown)), *more, *finding_lines(inspection)])
+
+
+def inspection_text(inspection: Inspection) -> str:
+    """Return the inspection: a table of devices, class balance, and findings."""
+    parts = [summary_line(inspection), columns(_rows(inspection))]
+    if len(inspection.classes) > MAX_NUMBER_COLUMNS:
+        parts.append("\n".join(_balance(inspection)))
+    parts.append("\n".join(finding_lines(inspection)) or NOTHING_UNUSUAL)
+    return "\n\n".join(parts)
+
+
+def range_text(values: Range | None) -> str:
+    """Return a range as `0 to 1`."""
+    return NONE if values is None else f"{values.low:.3g} to {values.high:.3g}"
+
+
+def class_name(inspection: Inspection, label: int) -> str:
+    """Return a class's name where it has one, else its number."""
+    names = inspection.class_names
+    return printable(names[label]) if 0 <= label < len(names) else str(label)
+
+
+def _rows(inspection: Inspection) -> Sequence[Sequence[str]]:
+    shown = inspection.classes if len(inspection.classes) <= MAX_NUMBER_COLUMNS else ()
+    names = [cut(class_name(inspection, label), 10) for label in shown]
+    names[:1] = [f"class {name}" for name in names[:1]]
+    head = ["device", "samples", "test", *names, "values", "copies", "shared", "outliers"]
+    rows = [head]
+    for device in inspection.devices:
+        counts = dict(device.class_counts)
+        rows.append(
+            [
+                cut(printable(device.name), NAME_WIDTH),
+                f"{device.num_samples:,}",
+                f"{device.num_test:,}" if device.num_test else NONE,
+                *(f"{counts[label]:,}" if label in counts else NONE for label in shown),
+                range_text(device.values),
+                str(device.num_copies),
+                str(device.num_shared),
+                str(len(device.outliers)),
+            ]
+        )
+    if len(inspection.devices) > 1:
+        totals = Counter[int]()
+        for device in inspection.devices:
+            totals.update(dict(device.class_counts))
+        rows.append(
+            [
+                "all",
+                f"{sum(device.num_samples for device in inspection.devices):,}",
+                f"{sum(device.num_test for device in inspection.devices):,}",
+                *(f"{totals[label]:,}" for label in shown),
+                "",
+                str(sum(device.num_copies for device in inspection.devices)),
+                str(sum(device.num_shared for device in inspection.devices)),
+                str(sum(len(device.outliers) for device in inspection.devices)),
+            ]
+        )
+    return rows
+
+
+def _balance(inspection: Inspection) -> list[str]:
+    """Return the share of each class on each device as shades."""
+    classes = [label for label in inspection.classes if label >= 0]
+    if not classes or classes[-1] >= MAX_CLASSES_DRAWN:
+        return [f"{len(inspection.classes)} classes, too many to draw"]
+    labelled = [
+        device for device in inspection.devices if any(label >= 0 for label, _ in device.class_counts)
+    ]
+    counts = np.zeros((len(labelled), classes[-1] + 1), np.int64)
+    for row, device in enumerate(labelled):
+        for label, count in device.class_counts:
+            if label >= 0:
+                counts[row, label] = count
+    names = [cut(printable(device.name), NAME_WIDTH) for device in labelled]
+    return heat_text(counts, names, [-1] * len(names), "class")

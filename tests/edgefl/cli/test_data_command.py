@@ -1,0 +1,198 @@
+"""`edgefl data show` and `edgefl data deal`: every source of samples, and no traceback."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from edgefl.cli import main as cli
+from edgefl.data.npz import load_shard
+
+# What a base install of a device lacks, and the learners that it must not load.
+BLOCKED = """
+import sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"tensorflow", "sklearn", "scipy", "jinja2", "matplotlib", "PIL"}:
+            raise ModuleNotFoundError(name, name=name)
+sys.meta_path.insert(0, Block())
+from edgefl.cli.main import run
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def save(name: str, seed: int = 0, **arrays) -> None:
+    x = np.random.default_rng(seed).random((40, 9, 9, 1), np.float32)
+    np.savez(name, **({"x": x, "y": np.arange(40) % 4} | arrays))
+
+
+def test_two_devices_in_a_terminal(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save("pi-1.npz")
+    save("pi-2.npz", 1, y=np.eye(4)[np.arange(40) % 2])
+    assert cli.run(["data", "show", "pi-1.npz", "pi-2.npz"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "2 devices, 80 samples of 9x9x1, 4 classes"
+    cells = [line.split() for line in lines if line.startswith(("pi-", "all"))]
+    assert cells[0][:7] == ["pi-1", "40", "-", "10", "10", "10", "10"]
+    assert cells[1][:7] == ["pi-2", "40", "-", "20", "20", "-", "-"]
+    assert cells[2][:7] == ["all", "80", "0", "30", "30", "10", "10"]
+    assert lines[-1] == "change: pi-2: y is one-hot; the class is the column of the 1, out of 4 classes"
+    assert max(map(len, lines)) <= 110
+
+
+def test_json(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save("pi-1.npz", x=np.random.default_rng(0).random((40, 3, 9, 9)))
+    assert cli.run(["data", "show", "pi-1.npz", "--json", "--html", "data.html"]) == 0
+    out, err = capsys.readouterr()
+    shown = json.loads(out)
+    (device,) = shown["devices"]
+    assert device["class_counts"] == {"0": 10, "1": 10, "2": 10, "3": 10}
+    assert (device["shape"], device["stored"]) == ([9, 9, 3], "float64[40, 3, 9, 9]")
+    assert [(each["kind"], each["severity"], each["devices"]) for each in shown["findings"]] == [
+        ("channels-first", "change", ["pi-1"])
+    ]
+    assert "data.html" in err and Path("data.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_many_classes_are_shades(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save("pi-1.npz", y=np.arange(40) % 20)
+    assert cli.run(["data", "show", "pi-1.npz"]) == 0
+    out = capsys.readouterr().out
+    assert "class 0 to 19" in out and "▕" in out
+
+
+def test_every_source_of_a_device(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for number, animal in enumerate(("cat", "dog")):
+        Path("pets", animal).mkdir(parents=True)
+        for i in range(12):
+            pixels = np.random.default_rng(12 * number + i).integers(0, 256, (10, 8, 3), np.uint8)
+            image.fromarray(pixels).save(f"pets/{animal}/{i}.jpg")
+    rows = [f"{i},{i % 7},{'walk' if i < 160 else 'run'}" for i in range(320)]
+    Path("steps.csv").write_text("\n".join(["ax,ay,activity", *rows]) + "\n")
+    Path("own.py").write_text("import numpy as np\ndef load():\n    return np.eye(30), np.arange(30) % 3\n")
+    for words, shape, names in (
+        (["pets"], [10, 8, 3], ["cat", "dog"]),
+        (["steps.csv", "--window", "16", "--label", "activity"], [16, 2], ["run", "walk"]),
+        (["own:load"], [30], []),
+    ):
+        assert cli.run(["data", "show", *words, "--json", "--html", "data.html"]) == 0
+        shown = json.loads(capsys.readouterr().out)
+        assert shown["devices"][0]["shape"] == shape
+        assert shown["class_names"] == names
+
+
+@pytest.mark.parametrize(
+    ("content", "words", "message"),
+    [
+        (b"temperature,label\n20,1\n", ["x.npz"], "no file of NumPy; write it with numpy.savez"),
+        (b"a,b\n1,2\n", ["x.csv"], "x.csv is CSV: give --window ROWS and --label COLUMN"),
+        (b"", ["nowhere.npz"], "no shard at"),
+        (b"", ["nowhere:load"], "importing nowhere failed"),
+    ],
+)
+def test_what_cannot_be_read_is_one_line(here, capsys, content, words, message) -> None:
+    if content:
+        Path(words[0]).write_bytes(content)
+    assert cli.run(["data", "show", *words, "--html", "data.html"]) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and message in err and "Traceback" not in err and err.count("\n") == 1
+    assert not Path("data.html").exists()
+
+
+@given(st.binary(max_size=200), st.integers(0, 2000), st.integers(0, 255))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_damaged_file_is_no_traceback(tmp_path, capsys, noise, at, byte) -> None:
+    path = tmp_path / "pi-1.npz"
+    save(str(path))
+    content = bytearray(path.read_bytes())
+    content[at % len(content)] = byte
+    for damaged in (bytes(content), noise):
+        path.write_bytes(damaged)
+        assert cli.run(["data", "show", str(path)]) in (0, 1)
+        assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_device_needs_its_base_install_only(here: Path) -> None:
+    save("pi-1.npz")
+    ran = subprocess.run(
+        [sys.executable, "-c", BLOCKED, "data", "show", "pi-1.npz", "--html", "data.html"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "nothing unusual found" in ran.stdout and Path("data.html").exists()
+
+
+def test_digits_are_dealt(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("sklearn")
+    assert cli.run(["data", "deal", "digits", "--clients", "3", "-o", "dealt"]) == 0
+    assert [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()] == [
+        f"dealt/pi-{number}.npz" for number in (1, 2, 3)
+    ]
+    shards = [load_shard(Path(f"dealt/pi-{number}.npz")) for number in (1, 2, 3)]
+    assert sum(len(shard.y_train) for shard in shards) == 1438
+    assert sum(len(shard.y_test) for shard in shards) == 359
+    assert {shard.x_train.shape[1:] for shard in shards} == {(28, 28, 1)}
+    assert {shard.num_classes for shard in shards} == {10}
+    rows = np.concatenate([shard.x_train for shard in shards]).reshape(1438, -1)
+    assert len(np.unique(rows, axis=0)) == 1438  # no sample is dealt twice
+
+    before = Path("dealt/pi-2.npz").read_bytes()
+    assert cli.run(["data", "deal", "digits", "-o", "dealt"]) == 1
+    assert "dealt/pi-1.npz exists and is not replaced" in capsys.readouterr().err
+    assert Path("dealt/pi-2.npz").read_bytes() == before
+
+
+def test_deal_takes_partition_samples_and_seed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save("all.npz", x=np.arange(400 * 4, dtype=np.float32).reshape(400, 4), y=np.arange(400) % 4)
+    words = [
+        "data",
+        "deal",
+        "npz:all.npz",
+        "--partition",
+        "dirichlet",
+        "--option",
+        "alpha=0.3",
+        "--samples",
+        "30",
+    ]
+    shares = []
+    for out, seed in (("a", "1"), ("b", "1"), ("c", "2")):
+        assert cli.run([*words, "-o", out, "--seed", seed, "--json"]) == 0
+        files = json.loads(capsys.readouterr().out)["files"]
+        assert [Path(each["path"]).name for each in files] == ["pi-1.npz", "pi-2.npz"]
+        assert sum(each["train"] for each in files) == 60
+        assert sum(each["test"] for each in files) == 15
+        shares.append([Path(each["path"]).read_bytes() for each in files])
+    assert shares[0] == shares[1] != shares[2]
+    assert Path("a/pi-1.npz").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["digitz"], "did you mean 'digits'"),
+        (["digits", "--partition", "dirichlett"], "did you mean 'dirichlet'"),
+        (["digits", "--option", "alpa=1"], "did you mean 'alpha'"),
+        (["npz:nowhere.npz"], "no data set at nowhere.npz"),
+    ],
+)
+def test_what_cannot_be_dealt(here, capsys, words, message) -> None:
+    assert cli.run(["data", "deal", *words, "-o", "out"]) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and message in err and "Traceback" not in err
+    assert not Path("out").exists()

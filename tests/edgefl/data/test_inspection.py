@@ -1,0 +1,221 @@
+"""What an inspection finds in samples: each mistake by hand, and no samples make it fail."""
+
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays_of
+
+from edgefl.data.inspection.inspect import device_names, inspect_samples
+from edgefl.data.inspection.records import CHANGE, ERROR, SEVERITIES, WARNING
+from edgefl.report.samples_page import samples_page
+from edgefl.report.samples_text import inspection_text, short_text
+
+RNG = np.random.default_rng(0)
+
+
+def samples(count=60, shape=(8, 8, 1), classes=4, seed=0):
+    x = np.random.default_rng(seed).random((count, *shape)).astype(np.float32)
+    return {"x": x, "y": np.arange(count) % classes}
+
+
+def found(*devices, **named):
+    """Return (kind, severity) of each finding of pi-1, pi-2, ..."""
+    return {(each.kind, each.severity) for each in look(*devices).findings}
+
+
+def look(*devices):
+    return inspect_samples({f"pi-{number}": arrays for number, arrays in enumerate(devices, 1)})
+
+
+def text_of(kind, *devices):
+    (finding,) = [each for each in look(*devices).findings if each.kind == kind]
+    return finding.text
+
+
+def test_usual_samples_have_no_findings() -> None:
+    assert found(samples(), samples(seed=1)) == set()
+    windows = {"x": RNG.normal(size=(60, 128, 9)), "y": np.arange(60) % 4}
+    assert found(windows) == set()
+    assert found({"x": (255 * samples()["x"]).astype(np.uint8), "y": np.arange(60) % 4}) == set()
+
+
+def test_figures_by_hand() -> None:
+    x = np.zeros((4, 2, 2), np.float32)
+    x[1] = [[1, -2], [3, 5]]
+    x[3] = x[1]
+    (device,) = look({"x": x, "y": np.array([5, 2, 2, 5]), "x_test": x[:1], "y_test": np.array([2])}).devices
+    assert (device.stored, device.shape) == ("float32[4, 2, 2]", (2, 2))
+    assert (device.num_samples, device.num_test) == (4, 1)
+    assert device.class_counts == ((2, 3), (5, 2))
+    assert device.values is not None
+    # two samples of 1, -2, 3, 5 and three of zeros: mean 14 / 20, mean of squares 78 / 20
+    assert (device.values.low, device.values.high) == (-2, 5)
+    assert device.values.mean == pytest.approx(0.7)
+    assert device.values.spread == pytest.approx((3.9 - 0.49) ** 0.5)
+    assert [(each.low, each.high) for each in device.channels] == [(0, 3), (-2, 5)]
+    assert device.num_copies == 3  # one of the second sample, two of the first
+    assert device.num_blank == 3
+    assert [(each.row, each.label) for each in device.examples] == [(1, 2), (0, 5)]
+
+
+def nan(arrays):
+    x = arrays["x"].copy()
+    x[3] = np.nan
+    return arrays | {"x": x}
+
+
+@pytest.mark.parametrize(
+    ("kind", "severity", "change", "words"),
+    [
+        ("channels-first", CHANGE, {"x": RNG.random((60, 3, 32, 32))}, "32x32x3"),
+        ("channels-first", WARNING, {"x": RNG.random((60, 2, 32, 32))}, "x.transpose(0, 2, 3, 1)"),
+        ("channels-first", WARNING, {"x": RNG.random((60, 9, 128))}, "128 readings of 9 channels"),
+        ("channel-axis", CHANGE, {"x": RNG.random((60, 28, 28))}, "28x28x1"),
+        ("channel-axis", WARNING, {"x": RNG.integers(0, 256, (60, 24, 32), np.uint8)}, "x[..., None]"),
+        ("one-hot", CHANGE, {"y": np.eye(4)[np.arange(60) % 4]}, "out of 4 classes"),
+        ("label-type", CHANGE, {"y": (np.arange(60) % 4).astype(float)}, "float64[60]"),
+        ("unscaled", CHANGE, {"x": RNG.integers(0, 256, (60, 8, 8, 1)).astype(float)}, "divided by 255"),
+        ("unscaled", WARNING, {"x": 255 * RNG.random((60, 8, 8, 1))}, "x / 255"),
+        ("unscaled", WARNING, {"x": 4096 * RNG.normal(size=(60, 128, 3))}, "expected about 1"),
+        ("unscaled", WARNING, {"x": 1e-5 * RNG.normal(size=(60, 128, 3))}, "expected about 1"),
+        ("first-label", WARNING, {"y": 7 + np.arange(60) % 4}, "y - 7"),
+        ("empty-classes", WARNING, {"y": 2 * (np.arange(60) % 3)}, "class 1, 3"),
+        ("empty-classes", WARNING, {"num_classes": np.asarray(6)}, "class 4, 5"),
+        ("many-classes", WARNING, {"y": np.arange(60)}, "60 different labels"),
+        ("unusable", ERROR, {"y": np.arange(60) / 2}, "0.5, which is no class"),
+        ("unusable", ERROR, {"y": np.arange(59) % 4}, "60 samples and y 59 labels"),
+        ("unusable", ERROR, {"y": np.array(["a"] * 60)}, "number the classes from 0"),
+        ("unusable", ERROR, {"x": np.array(["a"] * 60)}, "expected uint8 pictures or floats"),
+        ("unusable", ERROR, nan(samples()), "NaN or infinite values in 1 of 60 samples, first at 3"),
+        ("one-class", WARNING, {"y": np.full(60, 2)}, "all 60 samples are of class 2"),
+        ("few-samples", WARNING, samples(12), "12 samples, expected 20"),
+        ("few-of-a-class", WARNING, {"y": np.r_[np.arange(57) % 3, 3, 3, 3]}, "class 3 (3)"),
+        ("constant-channel", WARNING, {"x": RNG.normal(size=(60, 16, 3)) * [1, 0, 1]}, "channel 1 of 3"),
+    ],
+)
+def test_each_mistake_is_found(kind, severity, change, words) -> None:
+    arrays = samples() | change
+    assert (kind, severity) in found(arrays)
+    assert words in text_of(kind, arrays)
+    assert all(each not in found(samples()) for each in [(kind, severity)])
+
+
+def test_copies_and_contradictions() -> None:
+    arrays = samples()
+    arrays["x"][10] = arrays["x"][2]  # both of class 2
+    arrays["x"][11] = arrays["x"][2]  # class 3
+    assert text_of("copies", arrays).startswith("2 of 60 samples")
+    assert text_of("contradictions", arrays).startswith("1 samples are there more than once")
+    few_values = {"x": np.zeros((60, 3), np.float32), "y": np.arange(60) % 4}
+    assert not {kind for kind, _ in found(few_values)} & {"copies", "contradictions"}
+
+
+def test_samples_of_two_devices() -> None:
+    first = samples()
+    second = samples(seed=1)
+    assert {kind for kind, _ in found(first, second)} == set()
+    assert "pi-1 and pi-2" in text_of("same-samples", first, first | {"x": first["x"][::-1]})
+    second["x"][:7] = first["x"][:7]
+    assert "7 in pi-1 and pi-2" in text_of("shared-samples", first, second)
+    inspection = look(first, second, samples(seed=2))
+    assert [device.num_shared for device in inspection.devices] == [7, 7, 0]
+    assert inspection.findings[0].devices == ("pi-1", "pi-2")
+
+
+def test_test_samples_that_are_training_samples() -> None:
+    arrays = samples()
+    leaking = arrays | {"x_test": arrays["x"][:5], "y_test": arrays["y"][:5]}
+    assert text_of("test-in-training", leaking).startswith("5 of 5 samples of x_test")
+    fair = arrays | {"x_test": samples(5, seed=9)["x"], "y_test": arrays["y"][:5]}
+    assert "test-in-training" not in {kind for kind, _ in found(fair)}
+
+
+def test_devices_that_do_not_fit_together() -> None:
+    assert ("shapes", ERROR) in found(samples(), samples(shape=(9, 9, 1)))
+    names = [samples() | {"class_names": np.array(each)} for each in (["a", "b"], ["b", "a"])]
+    assert "pi-1, pi-2" in text_of("class-names", *names)
+    assert ("class-names", ERROR) not in found(names[0], names[0])
+    metres = {"x": RNG.normal(size=(60, 128, 3)), "y": np.arange(60) % 4}
+    thousandths = {"x": metres["x"][::-1] * 20, "y": metres["y"]}
+    assert "values of pi-2 vary 20 times as much as those of pi-1" in text_of("scales", metres, thousandths)
+
+
+def test_outliers_are_far_from_their_class_and_not_merely_of_a_rare_one() -> None:
+    windows = RNG.normal(size=(200, 64, 3))
+    labels = np.zeros(200, int)
+    labels[:20] = 1
+    windows[:20] *= 3  # a lively class
+    assert "outliers" not in {kind for kind, _ in found({"x": windows, "y": labels})}
+    windows[150] *= 50
+    windows[33, :, 1] += 40
+    inspection = look({"x": windows, "y": labels})
+    assert inspection.devices[0].outliers == (33, 150)
+    shown = [(each.row, each.is_outlier) for each in inspection.devices[0].examples]
+    assert shown == [(20, False), (0, False), (33, True), (150, True)]
+    assert inspection.devices[0].usual is not None and inspection.devices[0].usual.high < 20
+
+
+def test_sparse_features_are_no_outliers() -> None:
+    x = np.zeros((200, 10), np.float32)
+    x[::40, 3] = 1
+    assert "outliers" not in {kind for kind, _ in found({"x": x, "y": np.arange(200) % 4})}
+
+
+def test_rows_are_those_of_the_file_though_others_cannot_be_read() -> None:
+    windows = RNG.normal(size=(60, 64, 3))
+    windows[5] = np.inf
+    windows[20] *= 100
+    (device,) = look({"x": windows, "y": np.zeros(60, int)}).devices
+    assert device.outliers == (20,)
+    assert device.num_samples == 60 and sum(count for _, count in device.class_counts) == 59
+
+
+def test_findings_begin_with_errors_and_name_all_devices() -> None:
+    odd = samples() | {"y": np.eye(4)[np.arange(60) % 4]}
+    inspection = look(odd, odd | {"x": samples(seed=1)["x"]}, nan(samples(seed=2)))
+    severities = [SEVERITIES.index(each.severity) for each in inspection.findings]
+    assert severities == sorted(severities) and severities[0] == 0
+    assert [each.devices for each in inspection.findings if each.kind == "one-hot"] == [("pi-1", "pi-2")]
+
+
+def test_names_of_devices() -> None:
+    assert device_names(["a/pi-1.npz", "a/pi-2.npz"]) == ["pi-1", "pi-2"]
+    assert device_names(["a/x.npz", "b/x.npz"]) == ["a/x.npz", "b/x.npz"]
+    assert device_names(["x.npz", "x.npz"]) == ["x.npz", "x.npz (2)"]
+
+
+DTYPES = st.sampled_from(["f2", "f4", "f8", "i1", "i8", "u1", "u8", "?", "U3", "S2", "c8", "M8[s]", "m8[s]"])
+SHAPES = arrays_of.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=9)
+ANY = DTYPES.flatmap(lambda dtype: arrays_of.arrays(dtype, SHAPES))
+NAMES = ("x", "y", "x_test", "y_test", "num_classes", "class_names", "window_number", "group")
+ARRAYS = st.dictionaries(st.sampled_from(NAMES), ANY)
+FITTING = st.integers(0, 6).flatmap(
+    lambda count: st.fixed_dictionaries(
+        {
+            "x": arrays_of.arrays(
+                st.sampled_from(["f4", "f8", "u1", "f2"]),
+                arrays_of.array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=9).map(
+                    lambda shape: (count, *shape)
+                ),
+            ),
+            "y": arrays_of.arrays(st.sampled_from(["i8", "i1", "u8", "f4"]), (count,)),
+        }
+    )
+)
+
+
+@given(st.lists(ARRAYS | FITTING, min_size=1, max_size=3))
+@settings(max_examples=300, deadline=None)
+def test_no_samples_make_it_fail(devices) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        inspection = look(*devices)
+        assert inspection_text(inspection) and short_text(inspection)
+        assert samples_page(inspection).endswith("</html>\n")
+    assert len(inspection.devices) == len(devices)
+    assert all(
+        set(each.devices) <= {device.name for device in inspection.devices} for each in inspection.findings
+    )
