@@ -47,6 +47,9 @@ def speak(url: str) -> None:
 def test_bring_your_data(desk: Any, page: Callable[[str], Any]) -> None:
     image = pytest.importorskip("PIL.Image")
     bring = page("docs/how-to/bring-your-data.md")
+    desk.deal("pi-1.npz", "pi-2.npz")
+    assert "2 devices, 120 samples of 4, 3 classes" in desk.run(bring.take("edgefl data show"))
+    assert "</html>" in (desk / "data.html").read_text()
     url = desk.broker()
     rng = np.random.default_rng(0)
     for number, animal in enumerate(("cat", "dog")):
