@@ -40,15 +40,22 @@ def _answered(device: DeviceView, state: State) -> bool:
 
 
 def standing(
-    device: DeviceView, state: State | None, typical_s: float | None, began_here: bool, now: float
+    device: DeviceView,
+    state: State | None,
+    typical_s: float | None,
+    began_here: bool,
+    now: float,
+    judged: Collection[str] = (),
 ) -> Standing:
     """Return what the device does.
 
-    `typical_s`: see `typical_seconds`; `began_here`: whether the view was there when the round began.
+    `typical_s`: see `typical_seconds`; `began_here`: whether the view was there when the round began;
+    `judged`: the devices of the federation's verdict.
     """
     status = device.status
     if state is not None and state.phase == "done":
-        return _after_the_end(device, state)
+        has_result = device.has_result or device.client_id in judged
+        return Standing("finished") if has_result else _without_result(device, state)
     if status and not status.online:
         return Standing("offline", "offline")
     if status and status.paused and not status.draining:
@@ -71,14 +78,11 @@ def standing(
     )
 
 
-def _after_the_end(device: DeviceView, state: State) -> Standing:
-    """Return what a device does when its federation is done.
+def _without_result(device: DeviceView, state: State) -> Standing:
+    """Return what a device does that has no model of its own when its federation is done.
 
-    A device goes offline when its model is ready, so a device with a result is finished, online or not.
     Only a device that worked for this federation can have left it.
     """
-    if device.has_result:
-        return Standing("finished")
     if device.status and not device.status.online:
         if device.task and device.task[0] == state.session:
             return Standing("offline", "offline: it left before the end, without a model of its own")

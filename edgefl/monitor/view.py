@@ -8,7 +8,7 @@ messages come in any order.
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from edgefl.errors import WireError
@@ -189,6 +189,7 @@ def snapshot(view: View, now_s: float) -> dict[str, Any]:
     state = view.state
     placed = view.clusterings[-1].assignment if view.clusterings else {}
     typical_s = typical_seconds(view.devices.values(), state)
+    judged = frozenset(row[0] for row in view.verdict.rows) if view.verdict else frozenset()
     return {
         "federation": view.federation,
         "session": state.session if state else "",
@@ -205,7 +206,7 @@ def snapshot(view: View, now_s: float) -> dict[str, Any]:
         "verdict": as_dict(read_verdict(view.verdict)) if view.verdict and state else None,
         "history": [_row(each) for each in view.history],
         "devices": [
-            _device(view.devices[client_id], view, placed, typical_s, now_s)
+            _device(view.devices[client_id], view, placed, typical_s, now_s, judged)
             for client_id in sorted(view.devices)
         ],
         "clusters": {
@@ -245,9 +246,14 @@ def _row(summary: Summary) -> dict[str, Any]:
 
 
 def _device(
-    device: DeviceView, view: View, placed: Mapping[str, int], typical_s: float | None, now: float
+    device: DeviceView,
+    view: View,
+    placed: Mapping[str, int],
+    typical_s: float | None,
+    now: float,
+    judged: Collection[str],
 ) -> dict[str, Any]:
-    stands = standing(device, view.state, typical_s, view.began_here, now)
+    stands = standing(device, view.state, typical_s, view.began_here, now, judged)
     expert = placed.get(device.client_id, device.expert)
     key = device.changes, stands, expert
     before = view.rows.get(device.client_id)

@@ -58,9 +58,10 @@ function pairs(device, row, state) {
   const rounds = state.rounds, expert = state.experts?.[device.expert];
   const accuracies = row
     ? [["alone", row.local], ["together", row.federated], ["yours", row.shipped], ["as int8", row.int8]] : [["accuracy", device.accuracy]];
+  const kind = row?.kind ? [["keeps", row.kind]] : [];
   const shown = [
     ["round", isNumber(device.round) && Math.min(device.round, rounds || device.round)], ["samples", device.samples && count(device.samples)],
-    ...accuracies.map(([name, value]) => [name, isNumber(value) && percent(value)]), ["loss", isNumber(device.loss) && fixed(device.loss)],
+    ...accuracies.map(([name, value]) => [name, isNumber(value) && percent(value)]), ...kind, ["loss", isNumber(device.loss) && fixed(device.loss)],
     device.gate && expert ? ["most used", expert] : ["assigned to", isNumber(device.expert) && device.expert], ["took", isNumber(device.seconds) && `${fixed(device.seconds, 1)} s`],
     ["memory", isNumber(device.rss_mb) && `${fixed(device.rss_mb, 0)} MB`], ["board", isNumber(device.temperature_c) && `${fixed(device.temperature_c, 0)} °C`],
     ["sent", device.bytes_up > 0 && bytes(device.bytes_up)], ["rejected", device.rejected || false],

@@ -3,6 +3,7 @@
 import { collator, isNumber } from "./dom.js";
 
 export const FIGURES = ["local", "federated", "shipped", "int8"];
+const KINDS = ["local", "federated", "fine-tuned", "mixture"];
 
 const mean = (values) => (values.length ? values.reduce((a, b) => a + b, 0) / values.length : undefined);
 
@@ -11,10 +12,12 @@ export function outcomes(state) {
   const devices = Object.values(state.devices ?? {}), ids = new Set([...judged.keys(), ...devices.map(({ id }) => id)]);
   const reported = new Map(devices.map((device) => [device.id, {
     id: device.id, local: device.accuracy_local, federated: device.accuracy_federated,
-    shipped: device.accuracy_shipped ?? device.accuracy_mixture, int8: device.accuracy_int8,
+    shipped: device.accuracy_shipped ?? device.accuracy_mixture, int8: device.accuracy_int8, kind: KINDS[device.shipped] ?? "",
   }]));
   const rows = [...ids].map((id) => judged.get(id) ?? reported.get(id)).filter((row) => FIGURES.some((key) => isNumber(row[key])));
   rows.sort((a, b) => collator(a.id, b.id));
   const means = state.verdict?.means ?? Object.fromEntries(FIGURES.map((key) => [key, mean(rows.map((row) => row[key]).filter(isNumber))]));
-  return { rows, means, sentence: state.verdict?.sentence ?? "" };
+  const counts = KINDS.map((kind) => [kind, state.verdict?.kinds?.[kind] ?? rows.filter((row) => row.kind === kind).length]).filter(([, n]) => n);
+  const measured = state.verdict?.devices ?? rows.filter((row) => isNumber(row.shipped)).length;
+  return { rows, means, measured, kinds: counts, sentence: state.verdict?.sentence ?? "" };
 }

@@ -97,6 +97,8 @@ function stopped(state) {
   $("stopped-steps").replaceChildren(command("edgefl aggregator start"));
 }
 
+const kindsIn = (kinds) => kinds.map(([kind, n], i) => `${i ? count(n) : `${plural(n, "device")} ${n === 1 ? "keeps" : "keep"}`} the ${kind} model`).join(", ");
+
 // A mean in percent, and what it is the mean of.
 function headline([key, name, note], found, means) {
   const value = means[key], local = means.local;
@@ -107,6 +109,7 @@ function headline([key, name, note], found, means) {
       parts.push(el("p", { class: "gain", "data-way": same ? "same" : points > 0 ? "up" : "down" },
         same ? "the same as alone" : `${points > 0 ? "▲" : "▼"} ${Math.abs(points).toFixed(1)} points ${points > 0 ? "above" : "below"} alone`));
     }
+    if (found.kinds.length) parts.push(el("p", { class: "muted" }, kindsIn(found.kinds)));
     if (isNumber(means.int8)) parts.push(el("p", { class: "muted" }, `as int8: ${percent(means.int8)}`));
   }
   return el("div", { class: `tile ${key}` }, ...parts);
@@ -114,7 +117,7 @@ function headline([key, name, note], found, means) {
 
 function result(state) {
   const found = outcomes(state), devices = Object.values(state.devices ?? {});
-  const measured = found.rows.filter((row) => isNumber(row.shipped)).length;
+  const { measured } = found;
   const lost = devices.filter((device) => device.state === "offline").map((device) => device.id);
   const note = [`${plural(state.rounds ?? 0, "round")}.`];
   if (measured) note.push(`${plural(measured, "device")} took away a model of ${measured === 1 ? "its" : "their"} own.`);
@@ -123,7 +126,7 @@ function result(state) {
   setText($("result-note"), note.join(" "));
   setText($("result-sentence"), found.sentence);
   $("result-sentence").hidden = !found.sentence;
-  const signature = JSON.stringify(found.means);
+  const signature = JSON.stringify([found.means, found.kinds]);
   $("headline").hidden = !measured;
   if ($("headline").dataset.signature === signature) return;
   $("headline").dataset.signature = signature;

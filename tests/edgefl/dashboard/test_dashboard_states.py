@@ -16,7 +16,7 @@ def check_page(page, width):
         expect(page.locator(link.get_attribute("href"))).to_be_visible()
 
 
-def pictures(visitor, url, name, until):
+def pictures(visitor, severe, url, name, until):
     """Open the page on a phone and on a desktop, in both themes, check it and keep a picture of each.
 
     Args:
@@ -28,10 +28,11 @@ def pictures(visitor, url, name, until):
         check_page(page, width)
         page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done, 300)))")
         visitor.picture(page, f"{name}-{width}-{theme}")
+        assert severe(page) == []
         page.close()
 
 
-def test_an_empty_broker_says_what_to_type(broker, dashboard, visitor):
+def test_an_empty_broker_says_what_to_type(broker, dashboard, visitor, severe):
     _, url = dashboard(broker.url)
 
     def until(page):
@@ -44,10 +45,12 @@ def test_an_empty_broker_says_what_to_type(broker, dashboard, visitor):
         )
         assert page.locator("nav a:visible").count() == 0, "there is nothing yet that a link could lead to"
 
-    pictures(visitor, url, "empty", until)
+    pictures(visitor, severe, url, "empty", until)
 
 
-def test_joining_says_who_is_here_and_what_to_type_on_the_others(broker, federate, toys, dashboard, visitor):
+def test_joining_says_who_is_here_and_what_to_type_on_the_others(
+    broker, federate, toys, dashboard, visitor, severe
+):
     federation = federate(broker.url, rounds=2, min_clients=3)
     aggregator = federation.aggregator()
     devices = [federation.device("pi-1", toys.shard(1, 30)), federation.device("pi-2", toys.shard(2, 40))]
@@ -68,7 +71,7 @@ def test_joining_says_who_is_here_and_what_to_type_on_the_others(broker, federat
         expect(page.locator("#clients")).to_be_hidden()
         expect(page).to_have_title(f"{federation.name}: joining")
 
-    pictures(visitor, url, "joining", until)
+    pictures(visitor, severe, url, "joining", until)
     page = visitor.visit(url)
     devices.append(federation.device("pi-3", toys.shard(3, 30)))
     expect(page.locator("#joining")).to_be_hidden()
@@ -76,7 +79,7 @@ def test_joining_says_who_is_here_and_what_to_type_on_the_others(broker, federat
     assert aggregator.end() == 0, aggregator.said
 
 
-def test_running_shows_the_round_and_its_curves(broker, federate, toys, dashboard, visitor):
+def test_running_shows_the_round_and_its_curves(broker, federate, toys, dashboard, visitor, severe):
     federation = federate(broker.url, rounds=400, min_clients=4, deadline_s=60.0)
     federation.aggregator()
     for i in range(4):
@@ -92,10 +95,10 @@ def test_running_shows_the_round_and_its_curves(broker, federate, toys, dashboar
         assert page.locator("#joining:visible, #result:visible, #empty:visible").count() == 0
         assert "--" not in page.locator("#chart-loss .u-legend").text_content()
 
-    pictures(visitor, url, "running", until)
+    pictures(visitor, severe, url, "running", until)
 
 
-def test_finished_is_green_and_says_what_it_was_worth(broker, federate, toys, dashboard, visitor):
+def test_finished_is_green_and_says_what_it_was_worth(broker, federate, toys, dashboard, visitor, severe):
     federation = federate(broker.url, rounds=5, min_clients=4, quorum=1.0)
     _, url = dashboard(broker.url, "--federation", federation.name)
     first = visitor.visit(url)
@@ -128,7 +131,15 @@ def test_finished_is_green_and_says_what_it_was_worth(broker, federate, toys, da
         assert "global" in page.locator("#legend-gates").text_content()
         expect(page).to_have_title(f"{federation.name}: finished")
 
-    pictures(visitor, url, "finished", until)
+    pictures(visitor, severe, url, "finished", until)
+    _, later = dashboard(broker.url, "--federation", federation.name)
+    page = visitor.visit(later)
+    expect(page.locator("#result-sentence")).to_contain_text("ccuracy")
+    expect(page.locator("#headline .shipped .huge")).to_have_text(mean("accuracy_mixture"))
+    expect(page.locator("#cards li[data-state=finished]")).to_have_count(4)
+    expect(page.locator("#curves")).to_be_hidden()
+    check_page(page, 1024)
+    visitor.picture(page, "finished-seen-later")
 
 
 def test_a_device_that_vanished_stays_red_beside_those_that_finished(

@@ -158,6 +158,16 @@ def test_a_round_by_hand():
     )
 
 
+def test_a_view_that_came_after_the_end_knows_from_the_verdict_who_finished():
+    gone = [status(client_id, online=False) for client_id in ("pi-1", "pi-2")]
+    tree = told(*gone, state("done", 21), verdict())
+    assert [(each["id"], each["state"]) for each in tree["devices"]] == [
+        ("pi-1", "finished"),
+        ("pi-2", "idle"),
+    ]
+    assert of("pi-1", told(*gone, state("federate", 2), verdict()))["state"] == "offline"
+
+
 def test_how_many_devices_a_federation_waits_for():
     assert told(state("joining", 0, min_clients=3.0), status())["needed"] == 3
     for settings in ({}, {"min_clients": 0.0}, {"min_clients": math.nan}, {"min_clients": 1e300}):
