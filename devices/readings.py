@@ -122,7 +122,21 @@ class Sensor:
     """The readings of one sensor that follow on one another, the last `window` of them."""
 
     rows: deque[tuple[Array, int]]
+    recording: int
     seen: int = 0
+
+
+@dataclass(frozen=True)
+class Window:
+    """A window of readings, float32[window, channels], and where it comes from.
+
+    recording: counts the sensors, each anew after a gap. first_row: the window's first reading in it.
+    """
+
+    values: Array
+    label: int
+    recording: int
+    first_row: int
 
 
 @dataclass
@@ -130,7 +144,7 @@ class Cutter:
     """Cuts the readings of each sensor into windows as `edgefl.data.sources.windows.cut` does, one reading at
     a time.
 
-    on_window gets float32[window, channels] and its label. channels: the fields to take, all when empty.
+    on_window gets each window. channels: the fields to take, all when empty.
     form: the channels of the first reading, which all others must have. A reading before its first label is
     only counted, and a `gap` begins the window anew: rows of a window follow on one another.
     """
@@ -138,7 +152,7 @@ class Cutter:
     topics: Topics
     window: int
     step: int
-    on_window: Callable[[Array, int], None]
+    on_window: Callable[[Window], None]
     channels: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     label: int | None = None
@@ -147,6 +161,7 @@ class Cutter:
     unlabelled: int = 0
     _labels: dict[tuple[str, ...], int] = field(default_factory=dict)
     _sensors: dict[str, Sensor] = field(default_factory=dict)
+    _recordings: int = 0
 
     def take(self, topic: str, payload: bytes, retained: bool = False) -> None:
         """Take one message. DataError says why it was of no use; nothing else follows from that.
@@ -176,12 +191,16 @@ class Cutter:
             return
         if len(self._sensors) >= MAX_SENSORS and topic not in self._sensors:
             raise DataError(f"readings of more than {MAX_SENSORS} sensors; take a narrower --topic")
-        sensor = self._sensors.setdefault(topic, Sensor(deque(maxlen=self.window)))
+        if topic not in self._sensors:
+            self._sensors[topic] = Sensor(deque(maxlen=self.window), self._recordings)
+            self._recordings += 1
+        sensor = self._sensors[topic]
         sensor.rows.append((np.array(list(reading.values()), np.float32), label))
         sensor.seen += 1
         if sensor.seen >= self.window and (sensor.seen - self.window) % self.step == 0:
             labels = np.array([label for _, label in sensor.rows], np.int64)
-            self.on_window(np.stack([row for row, _ in sensor.rows]), majority(labels))
+            values = np.stack([row for row, _ in sensor.rows])
+            self.on_window(Window(values, majority(labels), sensor.recording, sensor.seen - self.window))
 
     def gap(self) -> None:
         """Begin all windows anew: something may have been missed."""

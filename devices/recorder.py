@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from devices.readings import Cutter, Topics, described, parse_label
+from devices.readings import Cutter, Topics, Window, described, parse_label
 from edgefl.data.sources.ring import Ring, check_size, load_ring, sole_writer
 from edgefl.errors import DataError
 from edgefl.system.signals import Stopped
 from edgefl.transport.link import Link, Message
-from edgefl.types import Array
 
 TELL_S = 60.0
 
@@ -48,6 +47,7 @@ class Recorder:
         # Seen now, not at the first window
         check_size(settings.capacity, settings.window, max(1, len(settings.channels)))
         self._ring: Ring | None = None
+        self._recordings: dict[int, int] = {}  # of the cutter -> of the ring
         self._new = self._malformed = self._lost = 0
         self._last_problem = ""
         self._told = (0, 0, 0)
@@ -103,11 +103,12 @@ class Recorder:
             self._cutter.form = self._ring.channels
             self._note(f"{settings.out} holds {len(self._ring)} windows; going on")
 
-    def _keep(self, window: Array, label: int) -> None:
+    def _keep(self, window: Window) -> None:
         if self._ring is None:
             settings = self._settings
             self._ring = Ring(settings.capacity, settings.window, self._cutter.form, settings.classes)
-        self._ring.add(window, label)
+        recording = self._recordings.setdefault(window.recording, self._ring.recorded)
+        self._ring.add(window.values, window.label, recording, window.first_row)
         self._new += 1
 
     def _listen(self, link: Link) -> None:

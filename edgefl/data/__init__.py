@@ -29,14 +29,15 @@ TABLE = tuple(each.name for each in fields(DataConfig) if each.name != "options"
 """The keys of `[data]` that every data set has."""
 
 
-def load_dataset(name: str, options: Mapping[str, Any] | None = None) -> Dataset:
+def load_dataset(name: str, options: Mapping[str, Any] | None = None, seed: int = 1) -> Dataset:
     """Return the data set of that name (`edgefl datasets` lists them; `npz:PATH` is your own), its samples
     float32.
 
+    seed: decides which samples of your own are held out, as the federation's seed does on a device.
     Raises DataError for an unknown name or files that are missing or damaged, ConfigError for an unknown
     option.
     """
-    return scaled(_load(name, options or {}))
+    return scaled(_load(name, options or {}, seed))
 
 
 def load_data(
@@ -49,7 +50,7 @@ def load_data(
     input_shape: of the model; samples that lack the axis of their one channel, or have their channels first,
     get this shape.
     """
-    dataset = _load(config.name, config.options)
+    dataset = _load(config.name, config.options, seed)
     if config.num_train or config.num_test:
         dataset = subsample(
             dataset, config.num_train or len(dataset.y_train), config.num_test or len(dataset.y_test), seed
@@ -60,10 +61,10 @@ def load_data(
     return scaled(dataset) if scale else dataset
 
 
-def _load(name: str, options: Mapping[str, Any]) -> Dataset:
+def _load(name: str, options: Mapping[str, Any], seed: int) -> Dataset:
     source = source_entry(name)
     full = full_options(f"[data] {name}", dataset_options(source), options, TABLE)
     classes = full.pop("classes")
-    path = (name.removeprefix(OWN),) if name.startswith(OWN) else ()
-    dataset: Dataset = loader(source).load(*path, **full)
+    own = (name.removeprefix(OWN), seed) if name.startswith(OWN) else ()
+    dataset: Dataset = loader(source).load(*own, **full)
     return pick_classes(dataset, classes) if classes else dataset

@@ -21,6 +21,7 @@ class Dataset:
     A loader may leave pictures as uint8: `load_dataset` scales them, and so does `take`.
 
     group_train, group_test: int64[n], who wrote or wore each sample, where that is known.
+    recording_train: int64[n], the recording that each training sample was cut from, where that is known.
     coarse: int64[num_classes], the superclass of each class, where there are superclasses. note: what a user
     should know of it.
     """
@@ -34,6 +35,7 @@ class Dataset:
     group_test: Labels | None = None
     coarse: Labels | None = None
     note: str = ""
+    recording_train: Labels | None = None
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,7 @@ def _rows(dataset: Dataset, train: Labels, test: Labels) -> Dataset:
         y_test=dataset.y_test[test],
         group_train=None if dataset.group_train is None else dataset.group_train[train],
         group_test=None if dataset.group_test is None else dataset.group_test[test],
+        recording_train=None if dataset.recording_train is None else dataset.recording_train[train],
     )
 
 

@@ -1,13 +1,14 @@
-"""A client's shard as one `.npz`: arrays `x` and `y`, and optionally `x_test`, `y_test`, `num_classes`.
+"""A client's shard as one `.npz`: `x` and `y`, and optionally `group`, `x_test`, `y_test`, `num_classes`.
 
 And shards out of arrays.
 
-`class_names` and `window_number` are in what `edgefl device record` writes: see `num_classes_of` and
-`_split_windows`.
+`edgefl device record` also writes `class_names`, `window_number`, `recording` and `first_row`: see
+`num_classes_of` and `edgefl.data.train_test.divide_ring`.
 """
 
 import io
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,16 @@ from numpy.typing import NDArray
 
 from edgefl.data.arrays import read_arrays
 from edgefl.data.forms import to_input_shape, to_training_form
+from edgefl.data.recordings import Recordings, find_recordings
+from edgefl.data.split import BY_FILE, Split
+from edgefl.data.train_test import TrainTest, divide, divide_ring
 from edgefl.errors import DataError
 from edgefl.rng import rng_for
 from edgefl.system.files import SECRET, write_atomic
 from edgefl.types import Array, Labels, Shard
 
-NAMES = ("x", "y", "x_test", "y_test", "num_classes", "class_names", "window_number")
+RING = ("window_number", "recording", "first_row")
+NAMES = ("x", "y", "group", "x_test", "y_test", "num_classes", "class_names", *RING)
 FIX = "write it with numpy.savez(path, x=..., y=...)"
 
 
@@ -31,8 +36,8 @@ def load_shard(
     """Read a shard. uint8 samples are scaled to [0, 1]; other samples stay as they are, shapes too.
 
     Without `x_test`, a share of the samples is held out: always the same ones for the same seed and the same
-    file, on every device. `num_classes` is taken from the argument, else from the file, else it is the
-    largest label + 1.
+    file, on every device; `edgefl.data.train_test.divide` says which ones. `num_classes` is taken from the
+    argument, else from the file, else it is the largest label + 1.
     Raises DataError when the file cannot be read or trained on: it says what was expected and what to do.
     """
     return make_shard(
@@ -54,24 +59,49 @@ def make_shard(
     `where` begins each error. Other forms that have one meaning are accepted: see `edgefl.data.forms`.
     `input_shape` is that of the model, where it is known.
     """
+    return make_shard_and_split(
+        arrays,
+        where,
+        seed=seed,
+        test_share=test_share,
+        num_classes=num_classes,
+        input_shape=input_shape,
+    )[0]
+
+
+def make_shard_and_split(
+    arrays: Mapping[str, NDArray[Any]],
+    where: str,
+    *,
+    seed: int = 1,
+    test_share: float = 0.2,
+    num_classes: int | None = None,
+    input_shape: tuple[int, ...] | None = None,
+) -> tuple[Shard, Split]:
+    """Return the shard of `make_shard`, and the note of how its test samples were held out."""
     try:
         arrays, _ = to_training_form(arrays)
         x = samples_of(arrays, "")
         y = labels_of(arrays, "")
         check_lengths(x, y, "")
+        group = groups_of(arrays, len(y))
         if "x_test" in arrays or "y_test" in arrays:
             x_test = samples_of(arrays, "_test")
             y_test = labels_of(arrays, "_test")
             check_lengths(x_test, y_test, "_test")
             if x_test.shape[1:] != x.shape[1:]:
                 raise DataError(f"x_test is {x_test.shape[1:]} a sample, expected {x.shape[1:]} as in x")
+            rule = BY_FILE
+            found = find_recordings(x) if group is None else None
+            group = found.group if found else group
         else:
-            x, y, x_test, y_test = _split(x, y, seed, test_share, arrays.get("window_number"))
+            division = divide_arrays(arrays, x, y, group, test_share, seed)
+            rule, train, test, group = division.rule, division.train, division.test, division.group
+            x, y, x_test, y_test = x[train], y[train], x[test], y[test]
         if input_shape is not None:
             x, x_test = (to_input_shape(each, input_shape) for each in (x, x_test))
-        return Shard(
-            x, y, x_test, y_test, num_classes_of(arrays, num_classes, int(max(y.max(), y_test.max())))
-        )
+        count = num_classes_of(arrays, num_classes, int(max(y.max(), y_test.max())))
+        return Shard(x, y, x_test, y_test, count, group_train=group), Split(rule, seed, len(y), len(y_test))
     except DataError as error:
         raise DataError(f"{where}: {error}") from error
 
@@ -84,14 +114,16 @@ def save_shard(path: Path, shard: Shard) -> None:
 def encode_shard(shard: Shard) -> bytes:
     """Return the content of the file that `save_shard` writes."""
     buffer = io.BytesIO()
-    np.savez_compressed(
-        buffer,
-        x=shard.x_train,
-        y=shard.y_train,
-        x_test=shard.x_test,
-        y_test=shard.y_test,
-        num_classes=np.int64(shard.num_classes),
-    )
+    arrays: dict[str, Any] = {
+        "x": shard.x_train,
+        "y": shard.y_train,
+        "x_test": shard.x_test,
+        "y_test": shard.y_test,
+        "num_classes": np.int64(shard.num_classes),
+    }
+    if shard.group_train is not None:
+        arrays["group"] = shard.group_train
+    np.savez_compressed(buffer, **arrays)
     return buffer.getvalue()
 
 
@@ -170,45 +202,58 @@ def check_lengths(x: Array, y: Labels, part: str) -> None:
         )
 
 
-def _split(
-    x: Array, y: Labels, seed: int, share: float, number: NDArray[Any] | None
-) -> tuple[Array, Labels, Array, Labels]:
-    if not 0 < share < 1:
-        raise DataError(f"test_share is {share}, expected a share between 0 and 1")
-    if len(y) < 2:
+def groups_of(arrays: Mapping[str, NDArray[Any]], count: int) -> Labels | None:
+    """Return `group` as int64[count], numbered in sorted order; None when there is none."""
+    names = arrays.get("group")
+    if names is None:
+        return None
+    if names.shape != (count,) or names.dtype.kind not in "iuUS":
         raise DataError(
-            "one sample only, expected two or more: some are held out to measure on; collect more, or give "
-            "x_test and y_test"
+            f"group is {names.dtype}{list(names.shape)}, expected {count} whole numbers or names, one a "
+            "sample: the recording that it was cut from"
         )
-    rng = rng_for(seed, 0, "split:")
-    wanted = round(share * len(y))
-    order, wanted = (
-        (rng.permutation(len(y)), wanted) if number is None else _split_windows(number, len(y), rng, share)
-    )
-    held = min(max(1, wanted), len(y) - 1)
-    test = order[:held]
-    train = order[held:]
-    return x[train], y[train], x[test], y[test]
+    return np.unique(names, return_inverse=True)[1].astype(np.int64)
 
 
-def _split_windows(
-    number: NDArray[Any], count: int, rng: np.random.Generator, share: float
-) -> tuple[Labels, int]:
-    """Return an order of the samples, and how many of its first are held out.
+def divide_arrays(
+    arrays: Mapping[str, NDArray[Any]], x: Array, y: Labels, group: Labels | None, share: float, seed: int
+) -> TrainTest:
+    """Return which samples are held out, by all that the arrays know of their recordings.
 
-    A window of a ring is held out by a hash of its number, so that it stays on its side however the ring
-    moves on: what is measured on after a restart, or at the export, was never trained on. The hash is the
-    finalizer of splitmix64 (Steele, Lea, Flood 2014).
+    Args:
+        arrays: `window_number`, `recording` and `first_row` of a ring, `recording` and `first_row` of a
+            source that cut recordings into windows, or none of them.
+        x: float32[n, *input_shape].
+        y: int64[n].
+        group: int64[n] or None.
+        share: share of the samples to hold out.
+        seed: decides between groups.
     """
-    if number.shape != (count,) or number.dtype.kind not in "iu":
-        raise DataError(
-            f"window_number is {number.dtype}{list(number.shape)}, expected {count} whole numbers; {FIX}"
+    rng = rng_for(seed, 0, "split:")
+    for name in RING:
+        if name in arrays and (arrays[name].shape != y.shape or arrays[name].dtype.kind not in "iu"):
+            raise DataError(
+                f"{name} is {arrays[name].dtype}{list(arrays[name].shape)}, expected {len(y)} whole numbers; "
+                f"{FIX}"
+            )
+    recordings = None
+    if "recording" in arrays and "first_row" in arrays:
+        recordings = Recordings(
+            arrays["recording"].astype(np.int64), arrays["first_row"].astype(np.int64), x.shape[1]
         )
-    z = number.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + rng.integers(2**64, dtype=np.uint64)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    z ^= z >> np.uint64(31)
-    return np.argsort(z, kind="stable"), int((z < np.uint64(int(share * 2**64))).sum())
+    if "window_number" not in arrays:
+        return divide(x, y, share, rng, group=group, recordings=recordings)
+    if recordings is not None:
+        return divide_ring(recordings, share, rng)
+    # a ring of an earlier version: its windows count as following on one another
+    number = arrays["window_number"].astype(np.int64)
+    recordings = Recordings(np.zeros(len(y), np.int64), number * x.shape[1], x.shape[1])
+    division = divide_ring(recordings, share, rng)
+    found = find_recordings(x)
+    if found is None:
+        return division
+    apart = ~found.overlapping(division.test)[division.train]
+    return replace(division, train=division.train[apart], group=division.group[apart])
 
 
 def num_classes_of(arrays: Mapping[str, NDArray[Any]], given: int | None, largest: int) -> int:

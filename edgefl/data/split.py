@@ -1,24 +1,31 @@
 """How a shard was split into training and held-out samples, as a note that can travel with a model.
 
-The split depends on the federation's seed and on the file, not on the device. So one note holds for the data
-of every device of a federation: what one device holds out by this rule, no device trained on. The note names
-no sample and no device.
+The split depends on the federation's seed and on the sample file, not on the device. So one note holds for
+the data of every device of a federation: no device trained on samples that another one holds out by this
+rule. The note names no sample and no device.
 """
 
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
-
-from edgefl.types import Shard
 
 BY_FILE = "x_test"
+BY_GROUP = "group"
+BY_RECORDING = "recording"
 BY_WINDOW = "window_number"
-DRAWN = "drawn"
-RULES = (BY_FILE, BY_WINDOW, DRAWN)
+IN_TIME = "time"
+RULES: Mapping[str, str] = {
+    BY_FILE: "the file itself names its test samples",
+    BY_GROUP: "whole groups are held out, as the array group names them",
+    BY_RECORDING: "whole recordings are held out; windows that overlap are on one side",
+    BY_WINDOW: "blocks of readings are held out by a hash; a window keeps its side as the ring moves on",
+    IN_TIME: "the last samples of each class are held out: samples count as being in time order, since no "
+    "group is named and no windows overlap",
+}
+"""Each rule, and what it does in words."""
 METADATA_NAME = "EDGEFL_SPLIT"
 """Name of the entry in a model's metadata that holds the encoded split."""
-VERSION = 1
+VERSION = 2
 """Raise it when a rule gives other samples for the same seed: then a note of the old version no longer tells
 the split.
 """
@@ -29,8 +36,7 @@ class Split:
     """How samples were held out.
 
     Args:
-        rule: `x_test` when the file itself names its test samples, `window_number` when the number of a
-            window decides, `drawn` when a permutation of all samples decides.
+        rule: a name of `RULES`.
         seed: the federation's seed.
         train: number of training samples.
         test: number of held-out samples.
@@ -42,22 +48,14 @@ class Split:
     test: int
 
     def covers(self, other: "Split") -> bool:
-        """Whether a model with this note was never trained on what `other` holds out.
+        """Return whether a model with this note was never trained on the samples that `other` holds out.
 
-        A rule that draws from all samples gives other samples for another number of them.
+        The hash of a ring decides for each block alone. Every other rule looks at all samples of a file, so
+        another number of samples means another file.
         """
         if (self.rule, self.seed) != (other.rule, other.seed):
             return False
         return self.rule == BY_WINDOW or (self.train, self.test) == (other.train, other.test)
-
-
-def split_of(arrays: Mapping[str, Any], shard: Shard, seed: int) -> Split:
-    """Return the note of a shard that `make_shard` made of these arrays with this seed."""
-    if "x_test" in arrays or "y_test" in arrays:
-        rule = BY_FILE
-    else:
-        rule = BY_WINDOW if "window_number" in arrays else DRAWN
-    return Split(rule, seed, len(shard.y_train), len(shard.y_test))
 
 
 def encode_split(split: Split) -> bytes:
@@ -76,5 +74,9 @@ def decode_split(content: bytes) -> Split | None:
         return None
     counts = (split.seed, split.train, split.test)
     return (
-        split if split.rule in RULES and all(type(count) is int and count >= 0 for count in counts) else None
+        split
+        if type(split.rule) is str
+        and split.rule in RULES
+        and all(type(count) is int and count >= 0 for count in counts)
+        else None
     )

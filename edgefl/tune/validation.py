@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-import numpy as np
-
 from edgefl.config import FederationConfig, PartitionConfig
 from edgefl.data.dataset import Dataset
+from edgefl.data.holdout import hold_out
 from edgefl.data.partitions.client_partition import Allotment
 from edgefl.data.resident import ResidentShards
 from edgefl.errors import DataError
 from edgefl.rng import rng_for
+from edgefl.types import Labels
 
 SHARE = 0.2
 
@@ -24,22 +24,46 @@ def iid_setting(partition: PartitionConfig, num_classes: int) -> PartitionConfig
     return PartitionConfig("iid", partition.num_clients)
 
 
-def held_back(allotment: Allotment, client_id: str, share: float, seed: int) -> Allotment:
+def held_back(
+    allotment: Allotment,
+    client_id: str,
+    share: float,
+    seed: int,
+    labels: Labels,
+    recordings: Labels | None = None,
+) -> Allotment:
     """Return an allotment whose test part is a share of the training samples, at least one.
 
-    The rest is left to train on.
+    The rest is left to train on. A recording is never divided.
 
-    Its test indices are into the training part. DataError for a client with fewer than two samples.
+    Args:
+        allotment: the client's part of the data set.
+        client_id: names the draw.
+        share: share of the training samples to hold out.
+        seed: seeds the draw.
+        labels: int64[n], labels of the data set's training part.
+        recordings: int64[n], recordings of the data set's training part, where they are known.
+
+    Returns:
+        The allotment. Its test indices are into the training part.
+
+    Raises:
+        DataError: the client has fewer than two samples, or one recording only.
     """
-    count = len(allotment.train)
-    if count < 2:
-        raise DataError(
-            f"{client_id} has {count} samples, expected 2 or more: one to train on and one to be measured on"
+    train = allotment.train
+    fit, test = hold_out(
+        labels[train],
+        None if recordings is None else recordings[train],
+        share,
+        rng_for(seed, 0, f"tune:{client_id}"),
+    )
+    if not len(test):
+        what = (
+            f"{len(train)} samples" if recordings is None else f"samples of {min(1, len(train))} recordings"
         )
-    order = rng_for(seed, 0, f"tune:{client_id}").permutation(count)
-    held = min(max(1, round(share * count)), count - 1)
-    fit = np.sort(order[held:])
-    test = np.sort(order[:held])
+        raise DataError(
+            f"{client_id} has {what}, expected 2 or more: one to train on and one to be measured on"
+        )
     turns = allotment.turns_train
     return replace(
         allotment,
@@ -59,7 +83,11 @@ def validation_shards(
     """
     trained = replace(dataset, x_test=dataset.x_train, y_test=dataset.y_train, group_test=dataset.group_train)
     return ResidentShards(
-        trained, {client_id: held_back(own, client_id, share, seed) for client_id, own in allotments.items()}
+        trained,
+        {
+            client_id: held_back(own, client_id, share, seed, dataset.y_train, dataset.recording_train)
+            for client_id, own in allotments.items()
+        },
     )
 
 

@@ -29,7 +29,7 @@ from firmware_export.tflite.interpreter import load
 
 NAME = "certificate.json"
 FORMAT = 1
-QUANTIZATION = ("route", "quantizer", "recipe", "calibration_samples", "mixing")
+QUANTIZATION = ("route", "quantizer", "recipe", "calibration_samples", "mixing", "held_out")
 
 
 @dataclass(frozen=True)

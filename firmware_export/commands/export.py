@@ -229,6 +229,8 @@ def _describe(report: ExportReport, out: Path) -> str:
         f"recipe: {report.recipe} ({report.calibration_samples} calibration samples); measured with "
         f"{report.runtime}",
     ]
+    if report.held_out:
+        lines.append(f"held-out samples: {report.held_out}")
     if len(report.tried) > 1:
         tried = ", ".join(f"{a.recipe} {a.accuracy_int8:.4f}" for a in report.tried)
         lines.append(f"{kind} lost more than a point at first; tried: {tried}")

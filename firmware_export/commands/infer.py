@@ -8,10 +8,10 @@ from typing import Any
 import click
 import numpy as np
 
-from edgefl.data.npz import make_shard
+from edgefl.data.npz import make_shard_and_split
 from edgefl.data.sources import DataSource, read_source
 from edgefl.data.sources.options import data_options
-from edgefl.data.split import METADATA_NAME, Split, decode_split, split_of
+from edgefl.data.split import METADATA_NAME, Split, decode_split
 from edgefl.errors import ExportError
 from edgefl.plan.tflite import read_metadata
 from edgefl.system.progress import Telling
@@ -58,8 +58,10 @@ def infer(model: Path, source: DataSource, runtime: str, reference: bool, split:
     checked = check_digest(model, content)
     note = decode_split(read_metadata(content, METADATA_NAME) or b"")
     arrays = read_source(source)
-    shard = make_shard(arrays, source.data, seed=note.seed if note else 1, input_shape=loaded.shape[1:])
-    unknown = why_unknown(note, split_of(arrays, shard, note.seed if note else 1))
+    shard, here = make_shard_and_split(
+        arrays, source.data, seed=note.seed if note else 1, input_shape=loaded.shape[1:]
+    )
+    unknown = why_unknown(note, here)
     if unknown and split == "train":
         raise ExportError(
             f"--split train: {unknown}, so the training samples are not known; give --split all"
@@ -97,7 +99,7 @@ def why_unknown(note: Split | None, here: Split) -> str:
     tells it.
     """
     if note is None:
-        return "the model does not say which samples were held out"
+        return "the model does not say which samples were held out, or by a rule of another edgefl version"
     if note.covers(here):
         return ""
     if note.rule != here.rule:

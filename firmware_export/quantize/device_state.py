@@ -3,9 +3,9 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edgefl.data.npz import make_shard
+from edgefl.data.npz import make_shard_and_split
 from edgefl.data.sources import DataSource, read_source, source_of_note
-from edgefl.data.split import Split, split_of
+from edgefl.data.split import Split
 from edgefl.errors import StateError
 from edgefl.plan.spec import Plan
 from edgefl.storage.device_directory import DeviceFiles, decode_note, load_personal
@@ -35,14 +35,13 @@ class DeviceState:
         """Read the device's shard, split as it was in training, and return it with the note of its split."""
         arrays = read_source(self.data)
         spec = self.plan.spec
-        shard = make_shard(
+        return make_shard_and_split(
             arrays,
             self.data.data,
             seed=self.seed,
             num_classes=spec.num_classes,
             input_shape=spec.input_shape,
         )
-        return shard, split_of(arrays, shard, self.seed)
 
 
 def read_state(directory: Path, data: DataSource | None = None) -> DeviceState:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edgefl.data.split import METADATA_NAME, Split, encode_split
+from edgefl.data.split import METADATA_NAME, RULES, Split, encode_split
 from edgefl.errors import ExportError
 from edgefl.plan.fill import fill_template
 from edgefl.plan.spec import Plan
@@ -129,6 +129,7 @@ def export_mixture(
         mixing_of(read_graph(model)),
         len(zlib.compress(made, 9)),
         warnings,
+        RULES[split.rule] if split is not None else "",
     )
     _write(out, made, model, report)
     return report

@@ -52,7 +52,7 @@ class ExportReport:
 
     route: device or tensorflow; activation_bits: 8 or 16; mixing: what the graph mixes (`mixing_of`);
     deflated_bytes: of the model when zlib packs it, which is where pruned and clustered weights show;
-    warnings: see `warnings_of`.
+    warnings: see `warnings_of`. held_out: the rule that held out the samples, in words.
     """
 
     accuracy_float: float
@@ -77,6 +77,7 @@ class ExportReport:
     mixing: str
     deflated_bytes: int
     warnings: tuple[str, ...] = ()
+    held_out: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as what JSON holds."""

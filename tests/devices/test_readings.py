@@ -107,8 +107,11 @@ class Heard:
         self.windows = []
         self.cutter = Cutter(topics, window, options.pop("step", window), self.keep, **options)
 
-    def keep(self, x, y):
-        self.windows.append((x.tolist(), y))
+        self.places = []
+
+    def keep(self, window):
+        self.windows.append((window.values.tolist(), window.label))
+        self.places.append((window.recording, window.first_row))
 
     def say(self, *messages):
         for topic, payload in messages:
@@ -119,6 +122,15 @@ def test_each_sensor_has_windows_and_a_label_of_its_own():
     heard = Heard()
     heard.say(("label/a", "1"), ("label/b", "2"), ("s/a", "10"), ("s/b", "20"), ("s/a", "11"), ("s/b", "21"))
     assert heard.windows == [([[10.0], [11.0]], 1), ([[20.0], [21.0]], 2)]
+    assert heard.places == [(0, 0), (1, 0)]
+
+
+def test_windows_know_their_place_in_a_recording_and_a_gap_begins_another():
+    heard = Heard(window=2, step=1, label=1)
+    heard.say(*(("s/a", str(value)) for value in range(4)))
+    heard.cutter.gap()
+    heard.say(*(("s/a", str(value)) for value in range(3)))
+    assert heard.places == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
 
 
 def test_a_label_without_wildcards_is_of_all_sensors():

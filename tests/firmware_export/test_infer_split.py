@@ -76,8 +76,8 @@ def test_a_shard_of_another_size_is_measured_whole_and_not_called_test(home, tmp
     assert "test" not in shown and "held-out" not in shown
 
 
-def test_devices_of_one_size_hold_out_the_same_places(home, tmp_path) -> None:
-    """So what is measured of another device's data was not trained on by that device either."""
+def test_the_samples_of_another_device_of_that_size_are_held_out_by_its_own_rule(home, tmp_path) -> None:
+    """So the samples that are measured of another device's data were not trained on by that device either."""
     arrays = dict(np.load(home / "pi-1.npz"))
     arrays["y"] = np.arange(COUNT) // 20  # labels by place: the accuracy tells which places were measured
     np.savez(tmp_path / "pi-2.npz", **arrays)
@@ -89,6 +89,26 @@ def test_devices_of_one_size_hold_out_the_same_places(home, tmp_path) -> None:
     figures = json.loads(done.stdout)
     shown = infer(home / "model/model.tflite", tmp_path / "pi-2.npz")
     assert f"accuracy {figures['accuracy_int8']:.4f} on 40 " in shown
+
+
+def test_the_export_says_how_samples_were_held_out(home, tmp_path) -> None:
+    """The samples have no groups and no overlaps, so they count as being in time order."""
+    report = json.loads((home / "model/report.json").read_text())
+    assert "the last samples of each class" in report["held_out"] and "time order" in report["held_out"]
+    state = Path(shutil.copytree(home, tmp_path / "state", ignore=shutil.ignore_patterns("model")))
+    done = run("export", "--state", state, "-o", state / "model")
+    assert f"held-out samples: {report['held_out']}" in done.stdout
+
+
+def test_a_note_covers_samples_of_the_same_rule_seed_and_size() -> None:
+    from edgefl.data.split import Split
+
+    note = Split("time", 3, 160, 40)
+    assert note.covers(Split("time", 3, 160, 40))
+    for other in (("group", 3, 160, 40), ("time", 4, 160, 40), ("time", 3, 161, 39)):
+        assert not note.covers(Split(*other))
+    assert Split("window_number", 3, 80, 20).covers(Split("window_number", 3, 90, 21))
+    assert not Split("window_number", 3, 80, 20).covers(Split("window_number", 4, 80, 20))
 
 
 def test_a_model_without_the_note_is_measured_on_all_samples(home, tmp_path) -> None:
@@ -126,7 +146,7 @@ def test_the_note_names_no_sample_and_no_device(home) -> None:
 
     for name in ("model.tflite", "model_float.tflite"):
         note = read_metadata((home / "model" / name).read_bytes(), METADATA_NAME)
-        assert json.loads(note) == {"version": 1, "rule": "drawn", "seed": 3, "train": 160, "test": 40}
+        assert json.loads(note) == {"version": 2, "rule": "time", "seed": 3, "train": 160, "test": 40}
         assert decode_split(note) is not None
         assert b"pi-1" not in (home / "model" / name).read_bytes()
 
@@ -190,11 +210,13 @@ def test_a_damaged_model_ends_nothing(tiny: bytes, word: int, place: int, cut: i
         b"",
         b"[]",
         b"{",
-        b'{"version":2}',
-        b'{"version":1,"rule":"drawn","seed":-1,"train":1,"test":1}',
+        b'{"version":3}',
+        b'{"version":1,"rule":"x_test","seed":1,"train":1,"test":1}',
+        b'{"version":2,"rule":"time","seed":-1,"train":1,"test":1}',
         b"[" * 100_000,
-        b'{"version":1,"rule":"other","seed":1,"train":1,"test":1}',
-        b'{"version":1,"rule":"drawn","seed":1,"train":1,"test":true}',
+        b'{"version":2,"rule":"drawn","seed":1,"train":1,"test":1}',
+        b'{"version":2,"rule":["time"],"seed":1,"train":1,"test":1}',
+        b'{"version":2,"rule":"time","seed":1,"train":1,"test":true}',
     ],
 )
 def test_a_strange_note_tells_no_split(note: bytes) -> None:

@@ -439,7 +439,7 @@ def damage_config(text: bytes) -> Make:
 
 
 def take_readings(blob: bytes) -> None:
-    cutter = Cutter(Topics("a/+", "l/+"), 2, 1, lambda x, y: None)
+    cutter = Cutter(Topics("a/+", "l/+"), 2, 1, lambda window: None)
     for number, line in enumerate(blob.split(b"\n")):
         cutter.take("l/s" if number % 3 == 0 else "a/s", line)
 
@@ -487,7 +487,7 @@ def file_parsers(folder: Path) -> list[Parser]:
     )
     ring = Ring(4, 2, ("a", "b"))
     for label in range(3):
-        ring.add(np.ones((2, 2), np.float32), label)
+        ring.add(np.ones((2, 2), np.float32), label, 0, label)
     rung = written(ring.save, "ring.npz")
     public = {
         client_id: PublicKeys(bytes(32), bytes(32), bytes(32)) for client_id in ("pi-1", "pi-2", "pi-3")

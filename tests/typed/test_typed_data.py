@@ -64,7 +64,9 @@ def test_bring_your_data(desk: Any, page: Callable[[str], Any]) -> None:
     assert (desk / "state/model/model.tflite").exists()
 
     write_recordings(desk)
-    (desk / "own_sensors.py").write_text(bring.blocks("python")[0])
+    (desk / "grouped.py").write_text(bring.blocks("python")[0])
+    desk.run("python grouped.py")
+    (desk / "own_sensors.py").write_text(bring.blocks("python")[1])
     (desk / "federation.toml").write_text(kitchen([128, 3], 6, 3).replace("kitchen", "wrists"))
     boards = [
         desk.start(

@@ -89,7 +89,7 @@ SOURCES: Mapping[str, Source] = {
     ),
     "npz:PATH": Source(
         "npz_file",
-        "your own .npz: x, y, optionally client, x_test, y_test, client_test",
+        "your own .npz: x, y, optionally client, group, x_test, y_test, client_test",
         "yours",
         "numpy.savez(PATH, x=..., y=...)",
     ),

@@ -1,4 +1,4 @@
-"""Your own data set: an `.npz` with x, y, optionally client, and optionally x_test, y_test, client_test.
+"""Your own data set: an `.npz` with x, y, optionally client, group, and x_test, y_test, client_test.
 
 Named `npz:PATH`.
 
@@ -13,27 +13,38 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgefl.data import npz
 from edgefl.data.arrays import read_arrays
 from edgefl.data.dataset import Dataset
-from edgefl.data.datasets.held_out import hold_out_last
 from edgefl.data.forms import to_training_form
-from edgefl.data.npz import FIX, check_lengths, labels_of, num_classes_of, samples_of
+from edgefl.data.npz import (
+    FIX,
+    check_lengths,
+    divide_arrays,
+    groups_of,
+    labels_of,
+    num_classes_of,
+    samples_of,
+)
+from edgefl.data.recordings import find_recordings
+from edgefl.data.train_test import divide_each
 from edgefl.errors import DataError
-from edgefl.rng import rng_for
 from edgefl.types import Labels
 
-NAMES = ("x", "y", "client", "x_test", "y_test", "client_test", "num_classes")
+NAMES = ("client", "client_test", *npz.NAMES)
 
 
-def load(path: str, *, test_share: float = 0.2) -> Dataset:
+def load(path: str, seed: int = 1, *, test_share: float = 0.2) -> Dataset:
     """Return a data set. uint8 samples are scaled to [0, 1]; other samples stay as they are.
 
-    client: whose each sample is, whole numbers or names; they become groups. Without x_test, `test_share` is
-    held out: the last samples of each client, or, where no clients are named, samples drawn once and for all.
+    client: whose each sample is, whole numbers or names; they become groups. Without x_test, `test_share` of
+    each client's samples is held out, by the rule and the seed of a device that has the same samples: see
+    `edgefl.data.npz.load_shard`.
     Raises DataError for what cannot be used.
     """
     if "," in path and not Path(path).exists():
-        return _joined([load(each, test_share=test_share) for each in path.split(",")], path.split(","))
+        paths = path.split(",")
+        return _joined([load(each, seed, test_share=test_share) for each in paths], paths)
     if not Path(path).is_file():
         raise DataError(f"no data set at {path}; {FIX}")
     arrays, _ = to_training_form(read_arrays(Path(path), NAMES, some=True, remedy=FIX))
@@ -41,19 +52,30 @@ def load(path: str, *, test_share: float = 0.2) -> Dataset:
         x = samples_of(arrays, "")
         y = labels_of(arrays, "")
         check_lengths(x, y, "")
-        group = _groups(arrays, "", len(y))
+        client = _groups(arrays, "", len(y))
+        recording = groups_of(arrays, len(y))
         if "x_test" not in arrays and "y_test" not in arrays:
-            order = group if group is not None else np.zeros(len(y), np.int64)
-            time = None if group is not None else rng_for(0, 0, "own").permutation(len(y))
-            train, test = hold_out_last(order, test_share, time)
-            if not len(test):
-                raise DataError(
-                    "one sample a client, expected two or more: some are held out to measure on; give "
-                    "x_test and y_test"
-                )
-            groups = (None, None) if group is None else (group[train], group[test])
+            own = divide_each(
+                np.zeros(len(y), np.int64) if client is None else client,
+                lambda rows: divide_arrays(
+                    {name: arrays[name][rows] for name in npz.RING if name in arrays},
+                    x[rows],
+                    y[rows],
+                    None if recording is None else recording[rows],
+                    test_share,
+                    seed,
+                ),
+            )
+            train, test = own.train, own.test
             return Dataset(
-                x[train], y[train], x[test], y[test], num_classes_of(arrays, None, int(y.max())), *groups
+                x[train],
+                y[train],
+                x[test],
+                y[test],
+                num_classes_of(arrays, None, int(y.max())),
+                None if client is None else client[train],
+                None if client is None else client[test],
+                recording_train=own.group,
             )
         x_test = samples_of(arrays, "_test")
         y_test = labels_of(arrays, "_test")
@@ -62,7 +84,9 @@ def load(path: str, *, test_share: float = 0.2) -> Dataset:
             raise DataError(f"x_test is {x_test.shape[1:]} a sample, expected {x.shape[1:]} as in x")
         count = num_classes_of(arrays, None, int(max(y.max(), y_test.max())))
         group, group_test = _numbered(arrays, len(y), len(y_test))
-        return Dataset(x, y, x_test, y_test, count, group, group_test)
+        if recording is None and (found := find_recordings(x)):
+            recording = found.group
+        return Dataset(x, y, x_test, y_test, count, group, group_test, recording_train=recording)
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
 
@@ -83,7 +107,28 @@ def _joined(parts: Sequence[Dataset], paths: Sequence[str]) -> Dataset:
         for name in ("y_train", "y_test")
     )
     x, y, x_test, y_test = joined
-    return Dataset(x, y, x_test, y_test, max(part.num_classes for part in parts), group, group_test)
+    return Dataset(
+        x,
+        y,
+        x_test,
+        y_test,
+        max(part.num_classes for part in parts),
+        group,
+        group_test,
+        recording_train=_joined_recordings(parts),
+    )
+
+
+def _joined_recordings(parts: Sequence[Dataset]) -> Labels | None:
+    """Return the recordings of all parts; a sample of a part without recordings is one by itself."""
+    if all(part.recording_train is None for part in parts):
+        return None
+    own = [
+        np.arange(len(part.y_train), dtype=np.int64) if part.recording_train is None else part.recording_train
+        for part in parts
+    ]
+    offsets = np.cumsum([0, *(int(each.max()) + 1 for each in own[:-1])])
+    return np.concatenate([each + offset for each, offset in zip(own, offsets, strict=True)])
 
 
 def _groups(arrays: dict[str, NDArray[Any]], part: str, count: int) -> Labels | None:

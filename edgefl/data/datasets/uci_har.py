@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 from edgefl.data.arrays import read_arrays
 from edgefl.data.dataset import Dataset
 from edgefl.data.datasets.fetch import Remote, find, obtain
-from edgefl.data.datasets.held_out import hold_out_last
+from edgefl.data.recordings import find_recordings
+from edgefl.data.train_test import divide, divide_each
 from edgefl.errors import DataError
+from edgefl.rng import rng_for
 from edgefl.types import Array, Labels
 
 ARCHIVE = "uci_har.zip"
@@ -37,59 +39,43 @@ SCALE = np.array([0.19, 0.12, 0.11, 0.39, 0.37, 0.26, 0.4, 0.38, 0.36], np.float
 def load(*, split: str = "own", test_share: float = 0.2, standardise: bool = True) -> Dataset:
     """Return float32[n, 128, 9], and wearers as groups.
 
-    split: `own` holds out the last `test_share` of each wearer's windows of each activity; windows overlap by
-    half, and a window that overlaps a held-out one is in neither part. `wearer` measures on the nine wearers
-    of the published test part.
+    split: `own` holds out about `test_share` of each wearer's windows of each activity: whole recordings,
+    which are found by overlapping windows; see `edgefl.data.train_test`. `wearer` measures on the nine
+    wearers of the published test part.
     standardise: take fixed constants off each channel and divide by fixed ones, so that channels in g and in
     rad/s are of one size; without it, values are in g and rad/s.
     """
     if split not in ("own", "wearer"):
         raise DataError(f"split is {split!r}, expected 'own' or 'wearer'")
-    own = find("uci_har.npz")
-    x, y, wearer = _npz(own) if own else read_zip(obtain(ARCHIVE, REMOTE))
+    file = find("uci_har.npz")
+    x, y, wearer = _npz(file) if file else read_zip(obtain(ARCHIVE, REMOTE))
+    recording = np.zeros(len(y), np.int64)
     if split == "own":
-        pairs = overlapping(x, wearer)
-        train, test = hold_out_last(wearer * 6 + y, test_share, in_time(len(x), pairs), pairs)
+        own = divide_each(
+            wearer,
+            lambda rows: divide(x[rows].astype(np.float32), y[rows], test_share, rng_for(1, 0, "split:")),
+        )
+        train, test, recording = own.train, own.test, own.group
     else:
         held = np.isin(wearer, OFFICIAL_TEST)
         train = np.flatnonzero(~held)
         test = np.flatnonzero(held)
+        found = find_recordings(x[train].astype(np.float32))
+        recording = np.arange(len(train)) if found is None else found.group
     values = (x.astype(np.float32) - MEAN) / SCALE if standardise else x.astype(np.float32)
     count = len(np.unique(wearer))
     note = f"{count} of the 30 wearers" if count < 30 else ""
-    return Dataset(values[train], y[train], values[test], y[test], 6, wearer[train], wearer[test], note=note)
-
-
-def overlapping(x: NDArray[Any], wearer: Labels) -> Labels:
-    """Return int64[m, 2]: windows whose second half is the first half of another of the same wearer, and that
-    other.
-    """
-    half = x.shape[1] // 2
-    starts = {
-        (int(own), window[:half].tobytes()): i for i, (own, window) in enumerate(zip(wearer, x, strict=True))
-    }
-    ends = [
-        (i, starts.get((int(own), window[half:].tobytes())))
-        for i, (own, window) in enumerate(zip(wearer, x, strict=True))
-    ]
-    return np.array([(i, j) for i, j in ends if j is not None and i != j], np.int64).reshape(-1, 2)
-
-
-def in_time(count: int, pairs: Labels) -> Labels:
-    """Return what sorts windows in time, int64[count]: recordings by their first window's index, windows of
-    one by succession.
-    """
-    after = dict(pairs.tolist())
-    firsts = sorted(set(range(count)) - set(after.values()))
-    time = np.full(count, count, np.int64)
-    place = 0
-    for window in firsts:
-        following: int | None = window
-        while following is not None and time[following] == count:
-            time[following] = place
-            place += 1
-            following = after.get(following)
-    return time
+    return Dataset(
+        values[train],
+        y[train],
+        values[test],
+        y[test],
+        6,
+        wearer[train],
+        wearer[test],
+        note=note,
+        recording_train=recording,
+    )
 
 
 def _npz(path: Path) -> tuple[NDArray[Any], Labels, Labels]:

@@ -35,14 +35,24 @@ class Allotment:
 def take(dataset: Dataset, allotment: Allotment) -> Shard:
     """Copy one client's samples out of a data set, whose arrays may be memory-mapped; nothing else is read.
 
-    The side information of a sample is its turn. uint8 pictures become float32 in [0, 1].
+    The side information of a sample is its turn, its group is its recording. uint8 pictures become float32 in
+    [0, 1].
     Raises DataError for indices beyond the data set, and turns of what is no picture.
     """
     x_train, y_train = _part(
         dataset.x_train, dataset.y_train, allotment.train, allotment.turns_train, allotment
     )
     x_test, y_test = _part(dataset.x_test, dataset.y_test, allotment.test, allotment.turns_test, allotment)
-    return Shard(x_train, y_train, x_test, y_test, dataset.num_classes, allotment.turns_train)
+    recording = dataset.recording_train
+    return Shard(
+        x_train,
+        y_train,
+        x_test,
+        y_test,
+        dataset.num_classes,
+        allotment.turns_train,
+        None if recording is None else recording[allotment.train],
+    )
 
 
 def _part(

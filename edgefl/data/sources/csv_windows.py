@@ -29,8 +29,10 @@ class Recording:
 
 
 def read_csv_windows(source: DataSource) -> dict[str, NDArray[Any]]:
-    """Return x, float32[n, window, channels], y, and class_names where labels are names: see
-    `number_classes`.
+    """Return x, float32[n, window, channels], y, recording, first_row, and class_names where labels are
+    names: see `number_classes`.
+
+    `recording` numbers the files, `first_row` is the first row of a window in its file.
 
     Channels are the columns asked for, else all whose value in the first row is a number, save the label's,
     in the header's order. Windows never span files, which go by name. DataError names file and line of a row
@@ -70,7 +72,9 @@ def read_csv_windows(source: DataSource) -> dict[str, NDArray[Any]]:
         x[begin:end], y[begin:end] = cut(
             rows, number_of[np.frombuffer(recording.labels, np.intc)], source.window, source.step
         )
-    return {"x": x, "y": y, **names_array(classes)}
+    files_of = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
+    first_row = np.concatenate([np.arange(count, dtype=np.int64) * source.step for count in counts])
+    return {"x": x, "y": y, "recording": files_of, "first_row": first_row, **names_array(classes)}
 
 
 def _read(

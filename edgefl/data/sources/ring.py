@@ -2,7 +2,9 @@
 as a shard.
 
 Arrays: x float32[n, window, channels], y int64[n], window_number int64[n] (which window of all that were ever
-recorded), channel_names, and class_names where labels have names.
+recorded), recording int64[n] (the number of the first window of the same sensor without a gap), first_row
+int64[n] (the window's first reading in that recording), channel_names, and class_names where labels have
+names.
 """
 
 import fcntl
@@ -45,17 +47,28 @@ class Ring:
         self._x = np.zeros((capacity, window, len(channels)), np.float32)
         self._y = np.zeros(capacity, np.int64)
         self._number = np.full(capacity, -1, np.int64)
+        self._recording = np.zeros(capacity, np.int64)
+        self._first_row = np.zeros(capacity, np.int64)
         self.recorded = 0
 
     def __len__(self) -> int:
         return int((self._number >= 0).sum())
 
-    def add(self, x: Array, y: int) -> None:
-        """Put in a window; the oldest goes when there is no more room."""
+    def add(self, x: Array, y: int, recording: int, first_row: int) -> None:
+        """Put in a window; the oldest goes when there is no more room.
+
+        Args:
+            x: float32[window, channels].
+            y: the label.
+            recording: the recording that the window was cut from: `recorded` as its first window came.
+            first_row: the window's first reading in that recording.
+        """
         slot = self.recorded % len(self._y)
         self._number[slot] = -1  # an end in the midst of this leaves no window with another's label
         self._x[slot] = x
         self._y[slot] = y
+        self._recording[slot] = recording
+        self._first_row[slot] = first_row
         self._number[slot] = self.recorded
         self.recorded += 1
 
@@ -70,6 +83,8 @@ class Ring:
             "x": self._x[there],
             "y": self._y[there],
             "window_number": self._number[there],
+            "recording": self._recording[there],
+            "first_row": self._first_row[there],
         }
         arrays |= {"channel_names": np.array(self.channels), **names_array(self.classes)}
         np.savez(buffer, **arrays)
@@ -84,7 +99,10 @@ def load_ring(path: Path, capacity: int, window: int, classes: tuple[str, ...]) 
     if not path.exists():
         return None
     arrays = read_arrays(
-        path, ("x", "y", "window_number", "channel_names", "class_names"), some=True, remedy=REMEDY
+        path,
+        ("x", "y", "window_number", "recording", "first_row", "channel_names", "class_names"),
+        some=True,
+        remedy=REMEDY,
     )
     if not {"x", "y", "window_number", "channel_names"} <= arrays.keys():
         raise DataError(
@@ -94,12 +112,15 @@ def load_ring(path: Path, capacity: int, window: int, classes: tuple[str, ...]) 
     x = arrays["x"]
     y = arrays["y"]
     number = arrays["window_number"]
+    # a ring of an earlier version: each window counts as a recording of its own
+    recording = arrays.get("recording", number)
+    first_row = arrays.get("first_row", np.zeros_like(number))
     channels = tuple(map(str, arrays["channel_names"].ravel()))
     kept = tuple(map(str, arrays.get("class_names", np.array([]))))
     if (
         x.ndim != 3
         or x.shape[2] != len(channels)
-        or not len(x) == y.size == number.size
+        or not len(x) == y.size == number.size == recording.size == first_row.size
         or not len(x)
         or number.min() < 0
     ):
@@ -116,7 +137,7 @@ def load_ring(path: Path, capacity: int, window: int, classes: tuple[str, ...]) 
     ring = Ring(capacity, window, channels, classes)
     for index in np.argsort(number)[-capacity:]:
         ring.recorded = int(number[index])
-        ring.add(x[index], int(y[index]))
+        ring.add(x[index], int(y[index]), int(recording[index]), int(first_row[index]))
     return ring
 
 

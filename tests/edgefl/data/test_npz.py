@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.data.npz import load_shard, save_shard
+from edgefl.data.npz import load_shard, make_shard, make_shard_and_split, save_shard
+from edgefl.data.split import Split
 from edgefl.errors import DataError
 from edgefl.types import Shard
+from tests.support.sample_files import SAMPLE_FILES
 
 
 def write(path: Path, **arrays: Any) -> Path:
@@ -31,12 +33,12 @@ def test_bytes_are_scaled_and_the_rest_is_kept(tmp_path: Path) -> None:
     assert shard.y_train.dtype == np.int64
     assert shard.num_classes == 3
     floats = load_shard(write(tmp_path / "b.npz", **some()))
-    assert floats.x_train.shape == (8, 4, 3)
-    assert len(floats.y_test) == 2
+    assert floats.x_train.shape == (7, 4, 3)
+    assert floats.y_test.tolist() == [1, 2, 0]
 
 
 def test_the_split_depends_on_seed_and_file_only(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.npz", **some(50))
+    path = write(tmp_path / "a.npz", **some(50), group=np.arange(50) // 2)
     first = load_shard(path, seed=3)
     again = load_shard(path, seed=3)
     other = load_shard(path, seed=4)
@@ -44,6 +46,46 @@ def test_the_split_depends_on_seed_and_file_only(tmp_path: Path) -> None:
     assert not np.array_equal(first.x_test, other.x_test)
     together = np.concatenate([first.x_train, first.x_test]).reshape(50, -1)
     np.testing.assert_array_equal(np.sort(together, 0), np.sort(some(50)["x"].reshape(50, -1), 0))
+
+
+def test_a_group_is_on_one_side_and_training_samples_keep_it(tmp_path: Path) -> None:
+    """Six recordings of five samples: class 0 in b, c and d, class 1 in a, e and f."""
+    names = np.repeat(["b", "a", "c", "d", "e", "f"], 5)
+    arrays = {
+        "x": np.arange(30, dtype=np.float32)[:, None],
+        "y": np.repeat([0, 1, 0, 0, 1, 1], 5),
+        "group": names,
+    }
+    shard, split = make_shard_and_split(arrays, "here")
+    held = {names[int(value)] for value in shard.x_test[:, 0]}
+    assert len(held & {*"bcd"}) == len(held & {*"aef"}) == 1 and len(shard.y_test) == 10
+    assert shard.group_train is not None
+    kept = [names[int(value)] for value in shard.x_train[:, 0]]
+    assert [sorted(set(names))[group] for group in shard.group_train] == kept
+    assert split == Split("group", 1, 20, 10)
+    save_shard(tmp_path / "s.npz", shard)
+    back = load_shard(tmp_path / "s.npz").group_train
+    assert back is not None
+    np.testing.assert_array_equal(back, np.unique(kept, return_inverse=True)[1])
+
+
+def test_the_rule_is_named() -> None:
+    rules = {name: make_shard_and_split(arrays, name)[1].rule for name, arrays in SAMPLE_FILES.items()}
+    assert rules == {"recordings": "recording", "groups": "group", "time": "time", "ring": "window_number"}
+    own = some() | {"x_test": some()["x"], "y_test": some()["y"]}
+    assert make_shard_and_split(own, "own")[1].rule == "x_test"
+
+
+def test_windows_of_a_file_with_test_samples_are_joined_for_validation() -> None:
+    """There are three windows of 8 rows with a step of 4, and one of another recording."""
+    signal = np.random.default_rng(3).normal(size=(16, 2)).astype(np.float32)
+    x = np.stack([signal[0:8], signal[4:12], np.flip(signal[:8], 0), signal[8:16]])
+    arrays = {"x": x, "y": np.array([0, 0, 1, 0]), "x_test": x[:1] + 1, "y_test": np.array([1])}
+    group = make_shard(arrays, "here").group_train
+    assert group is not None and group[0] == group[1] == group[3] != group[2]
+    pictures = {name: each.reshape(len(each), -1) for name, each in arrays.items()}
+    pictures |= {"y": arrays["y"], "y_test": arrays["y_test"]}
+    assert make_shard(pictures, "here").group_train is None
 
 
 @given(st.integers(4, 60), st.floats(0.01, 0.99))
@@ -102,6 +144,10 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("half a test split", {"x_test": some()["x"]}, "no array y_test"),
     ("another test shape", {"x_test": np.zeros((2, 9)), "y_test": np.zeros(2, int)}, "x_test is \\(9,\\)"),
     ("too few classes", {"num_classes": 2}, "label 2"),
+    ("group lengths", {"group": np.arange(9)}, r"group is int64\[9\], expected 10 whole numbers or names"),
+    ("group type", {"group": np.arange(10) / 2}, "group is float64"),
+    ("one group", {"group": np.zeros(10, int)}, "no class is in two of them"),
+    ("a group for each class", {"group": np.arange(10) % 3}, "names 3 groups .* leave `group` out"),
     ("bad num_classes", {"num_classes": np.zeros(2)}, "num_classes"),
 ]
 

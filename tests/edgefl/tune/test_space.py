@@ -149,12 +149,24 @@ def test_the_setting_is_iid():
 def test_what_is_held_back_is_not_trained_on_and_nothing_else_is_lost(count, share, seed):
     own = np.arange(100, 100 + count)
     turns = own % 7
-    found = held_back(Allotment(own, np.array([3]), turns, np.array([1])), "pi-1", share, seed)
+    labels = np.zeros(100 + count, np.int64)
+    found = held_back(Allotment(own, np.array([3]), turns, np.array([1])), "pi-1", share, seed, labels)
     assert sorted([*found.train, *found.test]) == own.tolist()
     assert len(found.train) >= 1
     assert len(found.test) == min(max(1, round(share * count)), count - 1)
     assert (found.turns_train == found.train % 7).all()
     assert (found.turns_test == found.test % 7).all()
+
+
+def test_a_search_divides_no_recording():
+    """Rows 4 to 9 are of three recordings: one of them is held out whole."""
+    recordings = np.array([9, 9, 9, 9, 1, 1, 2, 2, 3, 3])
+    own = Allotment(np.arange(4, 10), np.array([0]))
+    found = held_back(own, "pi-1", 0.2, 1, np.zeros(10, np.int64), recordings)
+    assert found.test.tolist() in ([4, 5], [6, 7], [8, 9])
+    assert sorted([*found.train, *found.test]) == [4, 5, 6, 7, 8, 9]
+    with pytest.raises(DataError, match="samples of 1 recordings, expected 2"):
+        held_back(Allotment(np.array([4, 5]), np.array([0])), "pi-1", 0.2, 1, recordings, recordings)
 
 
 def test_no_test_sample_is_read():

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from edgefl.config import DataConfig, PartitionConfig
-from edgefl.data import load_data, load_dataset, make_allotments
+from edgefl.data import load_data, load_dataset, make_allotments, make_shards
 from edgefl.data.datasets.held_out import hold_out_last
+from edgefl.data.npz import load_shard
 from edgefl.errors import DataError
+from tests.support.sample_files import SAMPLE_FILES
 
 
 def test_the_last_of_each_group_by_hand() -> None:
@@ -31,18 +33,57 @@ def test_by_client(tmp_path: Path) -> None:
     x = np.arange(20, dtype=np.uint8)[:, None] * np.ones((1, 3), np.uint8)
     names = np.array(["pump", "fan"] * 10)
     data = load_dataset(write(tmp_path / "a.npz", x=x, y=np.arange(20) % 3, client=names))
-    assert data.num_classes == 3 and len(data.y_test) == 4
-    assert data.group_train is not None and np.bincount(data.group_train).tolist() == [8, 8]
-    np.testing.assert_allclose(data.x_test[:, 0] * 255, [16, 17, 18, 19], rtol=1e-6)
+    assert data.num_classes == 3 and len(data.y_test) == 6  # the last of each class of each client
+    assert data.group_train is not None and np.bincount(data.group_train).tolist() == [7, 7]
+    np.testing.assert_allclose(data.x_test[:, 0] * 255, range(14, 20), rtol=1e-6)
     assert len(make_allotments(data, PartitionConfig("group", 2), 1)) == 2
 
 
-def test_without_clients_the_draw_is_always_the_same(tmp_path: Path) -> None:
-    name = write(tmp_path / "a.npz", x=np.random.default_rng(0).random((50, 4)), y=np.arange(50) % 2)
-    first, again = (load_data(DataConfig(name), seed) for seed in (1, 2))
-    assert (len(first.y_train), len(first.y_test)) == (40, 10) and first.group_train is None
-    np.testing.assert_array_equal(first.x_test, again.x_test)
-    assert not np.array_equal(first.x_test, first.x_train[-10:])
+def test_without_clients_and_recordings_the_last_samples_are_held_out(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).random((50, 4)).astype(np.float32)
+    name = write(tmp_path / "a.npz", x=x, y=np.arange(50) % 2)
+    for seed in (1, 2):
+        data = load_data(DataConfig(name), seed)
+        assert data.group_train is None
+        np.testing.assert_array_equal(data.x_test, x[-10:])
+        np.testing.assert_array_equal(data.x_train, x[:40])
+
+
+@pytest.mark.parametrize("seed", [1, 5])
+def test_a_device_and_a_simulation_hold_out_the_same_samples(tmp_path: Path, seed: int) -> None:
+    """Each file is the data of one device, and all of them are a data set with one client a file."""
+    paths = [tmp_path / f"{name}.npz" for name in SAMPLE_FILES]
+    for path, arrays in zip(paths, SAMPLE_FILES.values(), strict=True):
+        np.savez(path, **arrays)
+    data = load_data(DataConfig(f"npz:{','.join(map(str, paths))}"), seed)
+    shards = make_shards(data, PartitionConfig("group", len(paths)), seed)
+    for path, simulated in zip(paths, shards.values(), strict=True):
+        device = load_shard(path, seed=seed)
+        for name in ("x_train", "y_train", "x_test", "y_test"):
+            np.testing.assert_array_equal(getattr(device, name), getattr(simulated, name), path.name)
+        assert device.group_train is not None and simulated.group_train is not None
+        np.testing.assert_array_equal(
+            *(np.unique(each.group_train, return_inverse=True)[1] for each in (device, simulated))
+        )
+
+
+def test_clients_of_one_file_are_split_as_devices_are(tmp_path: Path) -> None:
+    """The first client's windows overlap, the second client's samples are in time order."""
+    parts = SAMPLE_FILES["recordings"], SAMPLE_FILES["time"]
+    both = {name: np.concatenate([part[name] for part in parts]) for name in ("x", "y")}
+    data = load_dataset(write(tmp_path / "both.npz", **both, client=np.repeat(["a", "b"], 60)))
+    shards = make_shards(data, PartitionConfig("group", 2), 1)
+    for part, simulated in zip(parts, shards.values(), strict=True):
+        np.savez(tmp_path / "own.npz", **part)
+        device = load_shard(tmp_path / "own.npz")
+        np.testing.assert_array_equal(device.x_train, simulated.x_train)
+        np.testing.assert_array_equal(device.x_test, simulated.x_test)
+
+
+def test_the_only_sample_of_a_client_is_trained_on(tmp_path: Path) -> None:
+    arrays = {"x": np.arange(8.0)[:, None], "y": np.arange(8) % 2, "client": np.array([3, *[4] * 7])}
+    data = load_dataset(write(tmp_path / "a.npz", **arrays))
+    assert data.x_test.ravel().tolist() == [6, 7] and data.x_train.ravel().tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_with_a_test_part_of_its_own(tmp_path: Path) -> None:

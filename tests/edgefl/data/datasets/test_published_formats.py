@@ -13,7 +13,7 @@ import pytest
 from edgefl.data import list_datasets, load_dataset
 from edgefl.data.datasets import cifar10, cifar100
 from edgefl.data.datasets.catalog import SOURCES
-from edgefl.data.datasets.uci_har import CHANNELS, overlapping
+from edgefl.data.datasets.uci_har import CHANNELS
 from edgefl.errors import ConfigError, DataError
 
 
@@ -125,7 +125,8 @@ def har_files(windows: np.ndarray, y: list[int], wearers: list[int], part: str) 
 def test_uci_har_zip(folder: Path) -> None:
     signal = np.random.default_rng(0).normal(size=(64 * 9, 9)).round(4)
     windows = np.stack([signal[start : start + 128] for start in range(0, 64 * 8, 64)])
-    files = har_files(windows, [1] * 8, [3] * 8, "train") | har_files(windows[:2], [6, 6], [2, 2], "test")
+    other = np.random.default_rng(1).normal(size=(2, 128, 9)).round(4)
+    files = har_files(windows, [1] * 8, [3] * 8, "train") | har_files(other, [6, 6], [2, 2], "test")
     inner = io.BytesIO()
     with zipfile.ZipFile(inner, "w") as archive:
         for name, content in files.items():
@@ -138,10 +139,16 @@ def test_uci_har_zip(folder: Path) -> None:
         else:
             path.write_bytes(inner.getvalue())
         data = load_dataset("uci-har", {"standardise": False, "test_share": 0.25})
-        # Two of eight windows are held out and the one before them overlaps; of two windows that overlap one
-        # is held out.
-        np.testing.assert_allclose(data.x_train, windows[:5].astype(np.float32))
-        np.testing.assert_allclose(data.x_test, windows[[6, 7, 1]].astype(np.float32))
+        # The recording of eight windows is cut before windows 4 and 6: 3 and 5 are in neither part. The two
+        # windows of the other wearer are in time order.
+        np.testing.assert_allclose(
+            data.x_train, np.concatenate([windows[[0, 1, 2, 4]], other[:1]]).astype(np.float32)
+        )
+        np.testing.assert_allclose(
+            data.x_test, np.concatenate([windows[[6, 7]], other[1:]]).astype(np.float32)
+        )
+        assert data.recording_train is not None
+        assert len(set(data.recording_train[:3])) == 1 and len(set(data.recording_train)) == 3
         assert data.y_test.tolist() == [0, 0, 5]
         assert data.group_test is not None and data.group_test.tolist() == [3, 3, 2]
     apart = load_dataset("uci-har", {"split": "wearer"})
@@ -160,12 +167,13 @@ def test_shuffled_windows_are_put_in_order(folder: Path) -> None:
     )
     data = load_dataset("uci-har", {"standardise": False})
     np.testing.assert_array_equal(
-        np.sort(data.x_test[:, 0, 0]), np.sort(windows[16:, 0, 0].astype(np.float32))
+        np.sort(data.x_test[:, 0, 0]), np.sort(windows[15:, 0, 0].astype(np.float32))
     )
-    assert len(data.x_train) == 15
-    both = np.concatenate([data.x_train, data.x_test])
-    for i, j in overlapping(both, np.zeros(19, np.int64)):
-        assert (i < 15) == (j < 15)
+    assert len(data.x_train) == 13  # 9 and 14 overlap the cuts before windows 10 and 15
+    halves = [
+        {half.tobytes() for x in part for half in (x[:64], x[64:])} for part in (data.x_train, data.x_test)
+    ]
+    assert not halves[0] & halves[1]
 
 
 def test_medmnist(folder: Path) -> None:

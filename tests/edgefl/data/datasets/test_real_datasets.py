@@ -6,7 +6,7 @@ import pytest
 from edgefl.config import DataConfig, PartitionConfig
 from edgefl.data import list_datasets, load_data, make_allotments, take
 from edgefl.data.datasets.fetch import find
-from edgefl.data.datasets.uci_har import overlapping
+from edgefl.data.recordings import find_recordings
 
 HERE = {row["name"]: row["here"] for row in list_datasets()}
 
@@ -55,11 +55,15 @@ def test_no_window_overlaps_a_held_out_one() -> None:
     raw = load_data(DataConfig("uci-har", options={"standardise": False}), 1)
     assert raw.group_train is not None and raw.group_test is not None
     both = np.concatenate([raw.x_train, raw.x_test])
-    pairs = overlapping(both, np.concatenate([raw.group_train, raw.group_test]))
+    found = find_recordings(both)
     trained = len(raw.y_train)
-    assert len(pairs) > 5000
-    assert ((pairs[:, 0] < trained) == (pairs[:, 1] < trained)).all()
+    assert found is not None and found.joined_share() > 0.99
+    assert not found.overlapping(np.arange(trained, len(both)))[:trained].any()
+    assert not set(found.group[:trained]) & set(found.group[trained:])
     assert (np.bincount(raw.y_test) > 150).all()
+    assert raw.recording_train is not None
+    for recording in np.unique(raw.recording_train):
+        assert len(set(found.group[:trained][raw.recording_train == recording])) == 1
     data = load_data(DataConfig("uci-har"), 1)
     channels = data.x_train.reshape(-1, 9)
     np.testing.assert_allclose(channels.std(axis=0), 1, atol=0.1)

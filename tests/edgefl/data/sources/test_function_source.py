@@ -32,7 +32,7 @@ def module(tmp_path, monkeypatch):
 
 def test_what_it_returns_is_the_shard(module):
     shard = load_source(make_source(f"{module}:load"), num_classes=3)
-    assert (shard.x_train.shape, shard.x_test.shape, shard.num_classes) == ((5, 2), (1, 2), 3)
+    assert (shard.x_train.shape, shard.x_test.shape, shard.num_classes) == ((4, 2), (2, 2), 3)
     assert set(shard.x_train.ravel().tolist()) == {float(np.float32(0.2))}
     assert len(sys.modules[module].calls) == 1
     assert read_source(make_source(f"{module}:lists"))["x"].tolist() == [[0.5], [1.5]]

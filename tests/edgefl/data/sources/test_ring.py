@@ -12,10 +12,11 @@ from edgefl.errors import ConfigError, DataError, StateError
 AXES = ("x", "y", "z")
 
 
-def fill(ring, count):
+def fill(ring, count, step=4):
+    """Add windows of one recording, in which a reading is the number of its window."""
     for _ in range(count):
         number = ring.recorded
-        ring.add(np.full((4, 3), number, np.float32), number % 3)
+        ring.add(np.full((4, 3), number, np.float32), number % 3, 0, number * step)
 
 
 def stored(path):
@@ -60,19 +61,84 @@ def test_what_is_held_out_stays_held_out_as_the_ring_moves_on(tmp_path):
     }
 
 
-def test_two_windows_are_one_for_each_side(tmp_path):
-    ring = Ring(3, 4, AXES)
-    fill(ring, 3)
+def rows_of(x):
+    """Windows of which each reading is its row number -> the rows."""
+    return {row for window in x[:, :, 0].astype(int).tolist() for row in window}
+
+
+@given(st.integers(1, 6), st.integers(0, 5), st.integers(0, 400))
+def test_no_reading_is_ever_on_both_sides(tmp_path_factory, step, seed, gap):
+    """Readings are counted. The ring has room for 20 blocks and is saved three times while it moves on."""
+    path = tmp_path_factory.mktemp("ring") / "r.npz"
+    capacity = 20 * 32 // step
+    ring = Ring(capacity, 4, ("row",))
+    trained, tested = set(), set()
+    first = row = 0
+    for _ in range(3):
+        for number in range(capacity * 2 // 3):
+            if number == gap:
+                first, row = ring.recorded, row + 100
+            ring.add(
+                np.arange(row, row + 4, dtype=np.float32)[:, None],
+                number % 2,
+                first,
+                (ring.recorded - first) * step,
+            )
+            row += step
+        ring.save(path)
+        ring = load_ring(path, capacity, 4, ())
+        shard = load_shard(path, seed=seed)
+        trained |= rows_of(shard.x_train)
+        tested |= rows_of(shard.x_test)
+        assert trained and tested and not trained & tested
+
+
+def test_windows_in_two_blocks_are_left_out(tmp_path):
+    """Blocks have 32 readings: with a step of half a window of 4, window 15 is in two blocks, 31 too."""
+    ring = Ring(100, 4, AXES)
+    fill(ring, 48, step=2)
     ring.save(tmp_path / "r.npz")
     shard = load_shard(tmp_path / "r.npz")
-    assert (len(shard.y_train), len(shard.y_test)) == (2, 1)
+    numbers = sorted(np.concatenate([shard.x_train, shard.x_test])[:, 0, 0].tolist())
+    assert numbers == [number for number in range(48) if number not in (15, 31, 47)]
+    assert len(shard.y_test) in (15, 30)
+    pairs = set(zip(shard.x_train[:, 0, 0] // 16, shard.group_train.tolist(), strict=True))
+    assert len(pairs) == len({block for block, _ in pairs}) == len({group for _, group in pairs})
+
+
+def test_a_ring_of_one_block_is_refused(tmp_path):
+    ring = Ring(100, 4, AXES)
+    fill(ring, 8)
+    ring.save(tmp_path / "r.npz")
+    with pytest.raises(DataError, match=r"holds 8 windows of one stretch of 32 readings, .* record more"):
+        load_shard(tmp_path / "r.npz")
+    fill(ring, 1)
+    ring.save(tmp_path / "r.npz")
+    shard = load_shard(tmp_path / "r.npz")
+    assert {len(shard.y_train), len(shard.y_test)} == {1, 8}
+
+
+def test_a_ring_of_an_earlier_version_trains_on_no_window_that_overlaps_a_held_out_one(tmp_path):
+    signal = np.random.default_rng(0).normal(size=(400, 3)).astype(np.float32)
+    x = np.stack([signal[start : start + 16] for start in range(0, 380, 4)])
+    arrays = {"x": x, "y": np.arange(len(x)) % 2, "window_number": np.arange(len(x)) + 30}
+    np.savez(tmp_path / "old.npz", channel_names=np.array(AXES), **arrays)
+    shard = load_shard(tmp_path / "old.npz")
+    rows = [
+        {tuple(row) for window in part for row in window.tolist()} for part in (shard.x_train, shard.x_test)
+    ]
+    assert not rows[0] & rows[1] and len(shard.y_train) > 40
+    ring = load_ring(tmp_path / "old.npz", 200, 16, ())
+    ring.add(x[0], 0, ring.recorded, 0)
+    ring.save(tmp_path / "new.npz")
+    assert len(load_shard(tmp_path / "new.npz").y_test) > 0
 
 
 def test_an_end_within_a_change_leaves_no_window_with_anothers_label(tmp_path):
     ring = Ring(2, 4, AXES)
     fill(ring, 2)
     with pytest.raises(ValueError, match="broadcast"):
-        ring.add(np.zeros((9, 9), np.float32), 2)
+        ring.add(np.zeros((9, 9), np.float32), 2, 0, 0)
     ring.save(tmp_path / "r.npz")
     assert stored(tmp_path / "r.npz") == ({1: 1.0}, [1])
 

@@ -45,11 +45,12 @@ def test_each_window_is_the_rows_at_its_place(rows, window, step):
 def test_a_stream_gives_the_windows_of_the_whole_recording(rows, window, step):
     values, labels = recording(rows)
     got = []
-    cutter = Cutter(Topics("s", "label"), window, step, lambda x, y: got.append((x, y)))
+    cutter = Cutter(Topics("s", "label"), window, step, got.append)
     for row, label in zip(values, labels, strict=True):
         cutter.take("label", str(label).encode())
         cutter.take("s", str([float(value) for value in row]).encode())
     x, y = cut(values, labels, window, step)
-    assert [label for _, label in got] == y.tolist()
-    for (window_x, _), expected in zip(got, x, strict=True):
-        np.testing.assert_array_equal(window_x, expected)
+    assert [each.label for each in got] == y.tolist()
+    assert [each.first_row for each in got] == [number * step for number in range(len(x))]
+    for each, expected in zip(got, x, strict=True):
+        np.testing.assert_array_equal(each.values, expected)

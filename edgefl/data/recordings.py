@@ -1,0 +1,251 @@
+"""Windows that share samples, and the recordings that they were cut from.
+
+A window is a time series of shape [time, channels]. Windows that were cut from one recording with a step
+shorter than the window overlap: the end of one is the beginning of another. A model that trained on one of
+them has seen a part of the other.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgefl.types import Array, Labels
+
+MIN_OVERLAP = 8
+"""Overlaps shorter than 1/8 of a window are not searched."""
+MIN_CHANGES = 3
+"""Number of value changes that an overlap must contain: silence resembles silence of another recording."""
+PIECES = 3
+"""Number of recordings of each class that a split needs: for tests, for validation and for training."""
+BASE = np.uint64(0x9E3779B97F4A7C15)
+BASE_INVERSE = np.uint64(pow(0x9E3779B97F4A7C15, -1, 1 << 64))
+
+
+@dataclass(frozen=True)
+class Recordings:
+    """Where windows come from.
+
+    Args:
+        group: int64[n], the recording of each window.
+        start: int64[n], the first row of each window in its recording.
+        length: rows of a window.
+    """
+
+    group: Labels
+    start: Labels
+    length: int
+
+    def rows(self, rows: Labels) -> "Recordings":
+        """Return the recordings of some windows."""
+        return Recordings(self.group[rows], self.start[rows], self.length)
+
+    def joined_share(self) -> float:
+        """Return the share of windows that are not alone in their recording."""
+        counts = np.unique(self.group, return_counts=True)[1]
+        return float(counts[counts > 1].sum() / max(1, len(self.group)))
+
+    def overlapping(self, rows: Labels) -> NDArray[np.bool_]:
+        """Return which windows share samples with a window of `rows`, bool[n]; true for `rows` too."""
+        shares = np.zeros(len(self.group), bool)
+        place = self.group_place()
+        marks = np.sort(place[rows])
+        if len(marks):
+            after = np.searchsorted(marks, place - self.length, side="right")
+            shares = (after < len(marks)) & (marks[np.minimum(after, len(marks) - 1)] < place + self.length)
+        return shares
+
+    def group_place(self) -> Labels:
+        """Return a row number for each window that is unique over all recordings, int64[n].
+
+        Windows of two recordings are more than a window apart.
+        """
+        number = np.unique(self.group, return_inverse=True)[1]
+        first = np.full(number.max(initial=-1) + 1, np.iinfo(np.int64).max)
+        last = np.full(len(first), np.iinfo(np.int64).min)
+        np.minimum.at(first, number, self.start)
+        np.maximum.at(last, number, self.start)
+        offsets = np.concatenate([[0], np.cumsum(last - first + 2 * self.length)[:-1]]).astype(np.int64)
+        return np.asarray(self.start - first[number] + offsets[number], np.int64)
+
+
+def find_recordings(x: Array) -> Recordings | None:
+    """Join windows whose end is the beginning of another window, and windows that are equal.
+
+    The step may be any number of rows up to 7/8 of a window, and windows may be in any order. Rows must be
+    equal bit for bit. Windows that were scaled one by one are not found.
+
+    Args:
+        x: float32[n, time, channels].
+
+    Returns:
+        The recordings, or None when samples are no time series or no window overlaps another.
+    """
+    if x.ndim != 3 or len(x) < 2:
+        return None
+    links = _links(np.ascontiguousarray(x, np.float32))
+    if not links:
+        return None
+    near: dict[int, list[tuple[int, int]]] = {}
+    for first, second, step in links:
+        near.setdefault(first, []).append((second, step))
+        near.setdefault(second, []).append((first, -step))
+    group = np.arange(len(x), dtype=np.int64)
+    start = np.zeros(len(x), np.int64)
+    visited = np.zeros(len(x), bool)
+    for root in sorted(near):
+        if visited[root]:
+            continue
+        visited[root] = True
+        own = [root]
+        for window in own:
+            for other, step in near[window]:
+                if not visited[other]:
+                    visited[other] = True
+                    start[other] = start[window] + step
+                    own.append(other)
+        group[own] = root
+        start[own] -= start[own].min()
+    return Recordings(group, start, x.shape[1])
+
+
+def _links(x: Array) -> list[tuple[int, int, int]]:
+    """Return (window, next window, rows between their beginnings) for each window with a next one.
+
+    For each step, polynomial hashes of all ends meet the hashes of all beginnings; equal hashes are verified.
+    One step costs n log n. A window is linked to the nearest next window only, which leads to farther ones.
+    """
+    count, length, channels = x.shape
+    bits = x.view(np.uint32)
+    factors = np.random.default_rng(0).integers(1, 2**63, channels, dtype=np.uint64) | np.uint64(1)
+    power = np.array([pow(int(BASE), row, 1 << 64) for row in range(length)], np.uint64)
+    inverse = np.array([pow(int(BASE_INVERSE), row, 1 << 64) for row in range(length)], np.uint64)
+
+    def term(row: int) -> NDArray[np.uint64]:
+        z = (bits[:, row].astype(np.uint64) * factors).sum(axis=1, dtype=np.uint64)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        return np.asarray((z ^ (z >> np.uint64(31))) * power[row], np.uint64)
+
+    def changes(row: int) -> NDArray[np.int64]:
+        return np.asarray((x[:, row] != x[:, row - 1]).sum(axis=1), np.int64)
+
+    end = np.zeros(count, np.uint64)
+    changes_end = np.zeros(count, np.int64)
+    for row in range(length):
+        end += term(row)
+        if row:
+            changes_end += changes(row)
+    head = end.copy()
+    changes_head = changes_end.copy()
+    links = _equal_windows(x, end, changes_end)
+    pending = np.ones(count, bool)  # windows without a next one
+    for step in range(1, length - max(1, -(-length // MIN_OVERLAP)) + 1):
+        end -= term(step - 1)
+        head -= term(length - step)
+        changes_end -= changes(step)
+        changes_head -= changes(length - step)
+        heads = np.flatnonzero(changes_head >= MIN_CHANGES)
+        ends = np.flatnonzero(pending & (changes_end >= MIN_CHANGES))
+        if not len(heads) or not len(ends):
+            continue
+        heads = heads[np.argsort(head[heads], kind="stable")]
+        values = head[heads]
+        sought = end[ends] * inverse[step]
+        low = np.searchsorted(values, sought)
+        hits = np.flatnonzero((low < len(values)) & (values[np.minimum(low, len(values) - 1)] == sought))
+        for hit in hits:
+            window = int(ends[hit])
+            for at in range(int(low[hit]), len(values)):
+                if values[at] != sought[hit]:
+                    break
+                other = int(heads[at])
+                if other == window or not np.array_equal(x[window, step:], x[other, : length - step]):
+                    continue
+                links.append((window, other, step))
+                pending[window] = False
+                break
+    return links
+
+
+def _equal_windows(
+    x: Array, hashes: NDArray[np.uint64], changes: NDArray[np.int64]
+) -> list[tuple[int, int, int]]:
+    firsts = dict[int, int]()
+    pairs = (
+        (firsts.setdefault(int(hashes[window]), int(window)), int(window))
+        for window in np.flatnonzero(changes >= MIN_CHANGES)
+    )
+    return [
+        (first, window, 0)
+        for first, window in pairs
+        if first != window and np.array_equal(x[first], x[window])
+    ]
+
+
+def join(group: Labels, other: Labels) -> Labels:
+    """Return the finest groups that divide neither a group of the one nor of the other, int64[n]."""
+    first = np.unique(group, return_inverse=True)[1].astype(np.int64)
+    second = np.unique(other, return_inverse=True)[1].astype(np.int64)
+    while True:
+        merged = first
+        for each in (second, first):
+            lowest = np.full(each.max(initial=-1) + 1, len(merged), np.int64)
+            np.minimum.at(lowest, each, merged)
+            merged = lowest[each]
+        if (merged == first).all():
+            return first
+        first = merged
+
+
+def cut(labels: Labels, recordings: Recordings) -> tuple[Labels, Recordings]:
+    """Cut recordings until each class is in `PIECES` of them, where there are enough windows.
+
+    The longest recording of a class is cut in halves. Windows that lie on both sides of the cut are left out.
+
+    Returns:
+        Sorted rows that remain, and their recordings.
+    """
+    group = np.unique(recordings.group, return_inverse=True)[1].astype(np.int64)
+    start = recordings.start
+    kept = np.ones(len(group), bool)
+    for label in np.unique(labels):
+        while True:
+            own = kept & (labels == label)
+            names, counts = np.unique(group[own], return_counts=True)
+            if len(names) >= PIECES:
+                break
+            pieces = (
+                _halve(start, kept & (group == name), own & (group == name), recordings.length)
+                for name in names[np.argsort(-counts, kind="stable")]
+            )
+            halves = next((piece for piece in pieces if piece is not None), None)
+            if halves is None:
+                break
+            right, astride = halves
+            group[right] = group.max() + 1
+            kept[astride] = False
+    rows = np.flatnonzero(kept)
+    return rows, Recordings(group[rows], start[rows], recordings.length)
+
+
+def _halve(
+    start: Labels, members: NDArray[np.bool_], own: NDArray[np.bool_], length: int
+) -> tuple[Labels, Labels] | None:
+    """Return the windows after a cut and the windows astride, None when a half would lack the class."""
+    starts = np.sort(start[own])
+    places = starts[(len(starts) + 1) // 2 :]
+    places = places[places >= starts[0] + length]
+    if not len(places):
+        return None
+    right = np.flatnonzero(members & (start >= places[0]))
+    astride = np.flatnonzero(members & (start < places[0]) & (start + length > places[0]))
+    return right, astride
+
+
+def blocks_in_time(labels: Labels, count: int = 10) -> Labels:
+    """Return a group for each row, int64[n]: each class is cut into `count` blocks of consecutive rows."""
+    group = np.zeros(len(labels), np.int64)
+    for number, label in enumerate(np.unique(labels)):
+        rows = np.flatnonzero(labels == label)
+        group[rows] = number * count + np.arange(len(rows)) * count // len(rows)
+    return group
