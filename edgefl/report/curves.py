@@ -125,7 +125,7 @@ def section(folder: Folder) -> Section:
     return Section(
         "curves",
         "Over the rounds",
-        (_loss(folder), *_accuracy(folder), *_models(folder), _bytes(folder), _against(folder)),
+        (*_accuracy(folder), _loss(folder), *_models(folder), _bytes(folder), _against(folder)),
     )
 
 

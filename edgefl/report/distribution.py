@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from edgefl.report.chart import Chart, Missing, Part, Section, table
 from edgefl.report.drawing import PALETTE, colour, shortened
 from edgefl.report.folder import SIMULATION, Folder, Row, number, values
+from edgefl.report.outcome import MAX_ROWS, client_chart, verdict_of
 from edgefl.report.plots import draw_cdf
 from edgefl.runs.metrics import cdf
 from edgefl.storage.aggregator_directory import AggregatorFiles
@@ -60,15 +61,29 @@ def float_and_int8(clients: Sequence[Row]) -> tuple[list[str], Vector, Vector]:
 
 def section(folder: Folder) -> Section:
     """Return the distributions of a folder."""
-    return Section("clients", "Over the clients", (_cdf(folder), *_lacking(folder), _int8(folder)))
+    return Section("clients", "Over the clients", (_accuracies(folder), *_lacking(folder), _int8(folder)))
 
 
-def _cdf(folder: Folder) -> Part:
+def _accuracies(folder: Folder) -> Part:
+    """Return a row of marks for each client, or where there are many the distribution over clients."""
     keys = models_of(folder.clients)
     found = distributions(folder.clients, keys)
-    title = "Distribution over clients"
     if not found:
-        return Missing(title, "no client has measured its model yet: clients do when the rounds are over")
+        return Missing(
+            "Accuracy of each client",
+            "no client has measured its model yet: clients do when the rounds are over",
+        )
+    rows: list[Any] = [
+        (
+            row["id"],
+            *(None if np.isnan(v := number(row.get(keys[name]))) else round(100 * v, 3) for name in found),
+        )
+        for row in folder.clients
+    ]
+    data = table(("client", *found), rows, RunFiles.summary.name)
+    verdict = verdict_of(folder)
+    if verdict and len(verdict.rows) <= MAX_ROWS:
+        return client_chart(verdict, data)
 
     def draw(figure: Any) -> None:
         draw_cdf(figure.subplots(), found)
@@ -78,18 +93,11 @@ def _cdf(folder: Folder) -> Part:
         f"{100 * x.mean():.1f} per cent of {len(x)} clients"
         for name, (x, _) in found.items()
     )
-    rows: list[Any] = [
-        (
-            row["id"],
-            *(None if np.isnan(v := number(row.get(keys[name]))) else round(100 * v, 3) for name in found),
-        )
-        for row in folder.clients
-    ]
     return Chart(
         "cdf",
-        title,
+        "Distribution over clients",
         f"{said}.",
-        table(("client", *found), rows, RunFiles.summary.name),
+        data,
         draw,
         height=3.4,
         note="The share of clients whose accuracy is at most that; further to the right is better.",
@@ -101,6 +109,17 @@ def _lacking(folder: Folder) -> tuple[Part, ...]:
     if not found or "local" in found:
         return ()
     return (Missing("Local models", f"no client trained a model of its data alone; {NO_LOCAL}"),)
+
+
+def int8_sentence(lost: Vector) -> str:
+    """Return what int8 changes. lost: the percentage points that each client loses, float64[clients]."""
+    mean, worst = round(float(lost.mean()), 2), round(float(lost.max()), 2)
+    if mean > 0:
+        change = f"costs {mean:.2f} points on average and {worst:.2f} at most"
+    else:
+        change = f"gains {-mean:.2f} points on average" if mean else "changes nothing on average"
+        change += f", and one of them loses {worst:.2f}" if worst > 0 else ""
+    return f"Of {len(lost)} clients int8 {change}; {int((np.round(lost, 2) <= 0).sum())} lose nothing."
 
 
 def _int8(folder: Folder) -> Part:
@@ -129,10 +148,7 @@ def _int8(folder: Folder) -> Part:
         axes.legend(loc="upper left")
 
     lost = 100 * (floats - ints)
-    said = (
-        f"Of {len(ids)} clients int8 costs {lost.mean():.2f} points on average and {lost.max():.2f} at most; "
-        f"{int((lost <= 0).sum())} lose nothing."
-    )
+    said = int8_sentence(lost)
     rows: list[Any] = [
         (ids[i], round(100 * float(floats[i]), 3), round(100 * float(ints[i]), 3), round(float(lost[i]), 3))
         for i in range(len(ids))

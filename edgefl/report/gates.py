@@ -18,6 +18,8 @@ KINDS = {
     "on a device its held-out ones",
     "responsibility": "q(expert given the client)",
 }
+WITH_OWN_EXPERT = ("aem", "pfl-mf", "pfl-mfe")
+"""Algorithms whose gate has the client's own expert, the last one."""
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "++", "oo", "--")
 
 
@@ -46,6 +48,22 @@ def usage(clients: Sequence[Row], kind: str = "gate") -> tuple[list[str], list[s
     return experts, list(rows), matrix.reshape(len(rows), len(experts))
 
 
+def expert_name(expert: str, experts: Sequence[str], algorithm: str) -> str:
+    """Return what a simulation calls an expert that a device reports by its number alone.
+
+    Args:
+        expert: one of `experts`.
+        experts: the experts of the gate, as `usage` returns them.
+        algorithm: the name of the algorithm.
+    """
+    if not expert.isdecimal() or list(experts) != [str(index) for index in range(len(experts))]:
+        return expert
+    has_own = algorithm in WITH_OWN_EXPERT
+    if has_own and int(expert) == len(experts) - 1:
+        return "local"
+    return "global" if has_own and len(experts) == 2 else f"expert{expert}"
+
+
 def section(folder: Folder) -> Section:
     """Return the gates of a folder."""
     found = [
@@ -64,9 +82,10 @@ def section(folder: Folder) -> Section:
 
 
 def _bars(folder: Folder, kind: str) -> Part | None:
-    experts, ids, found = usage(folder.clients, kind)
+    numbered, ids, found = usage(folder.clients, kind)
     if not ids:
         return None
+    experts = [expert_name(expert, numbered, folder.algorithm) for expert in numbered]
     title = "Gate usage" if kind == "gate" else "Responsibilities"
 
     def draw(figure: Any) -> None:

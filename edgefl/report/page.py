@@ -7,9 +7,11 @@ from pathlib import Path
 
 from edgefl import __version__
 from edgefl.report import clusters, confusion, curves, distribution, gates
-from edgefl.report.chart import Chart, Section, Table
+from edgefl.report.chart import Chart, Missing, Section, Table
 from edgefl.report.drawing import COLOURS, GROUNDS, drawn, encoded
 from edgefl.report.folder import Folder
+from edgefl.report.outcome import headlines, verdict_of
+from edgefl.verdict import table_rows
 
 _PREAMBLE = re.compile(r"^.*?(?=<svg )", re.DOTALL)
 _METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
@@ -24,7 +26,20 @@ _COLOUR = re.compile("|".join(_VARIABLES))
 
 def sections(folder: Folder) -> tuple[Section, ...]:
     """Return all that the page shows of a folder, and what it cannot show."""
-    return tuple(each.section(folder) for each in (curves, distribution, clusters, gates, confusion))
+    return tuple(each.section(folder) for each in (distribution, curves, clusters, gates, confusion))
+
+
+def charts_of(section: Section) -> list[Chart]:
+    """Return the pictures of a section."""
+    return [part for part in section.parts if isinstance(part, Chart)]
+
+
+def head(folder: Folder) -> str:
+    """Return what the federation was, in a few words: the rest of its facts stands below the results."""
+    facts = folder.facts
+    counts = [f"{facts[key]} {key}" for key in ("clients", "rounds") if facts.get(key)]
+    names = [str(facts[key]).split(" ", 1)[0] for key in ("algorithm", "model", "data") if facts.get(key)]
+    return ", ".join([*names, *counts])
 
 
 def inline_svg(chart: Chart, prefix: str) -> str:
@@ -74,11 +89,21 @@ def to_html(folder: Folder) -> str:
         keep_trailing_newline=True,
     )
     environment.filters["text"] = _text
+    found = sections(folder)
+    verdict = verdict_of(folder)
     return environment.get_template("page.html").render(
         title=f"{folder.facts.get('federation') or folder.name}: {folder.algorithm or 'a federation'}",
         kind=f"{_KINDS[folder.kind]}, folder {folder.name}",
-        facts={key: value for key, value in folder.facts.items() if value not in (None, "", 0)},
-        sections=sections(folder),
+        note=folder.facts.get("note", ""),
+        head=head(folder),
+        facts={
+            key: value for key, value in folder.facts.items() if key != "note" and value not in (None, "", 0)
+        },
+        verdict=verdict,
+        headlines=headlines(verdict) if verdict else [],
+        verdict_table=table_rows(verdict) if verdict else [],
+        sections=[section for section in found if charts_of(section)],
+        missing=[part for section in found for part in section.parts if isinstance(part, Missing)],
         svg=lambda chart, prefix: Markup(inline_svg(chart, prefix)),
         number_columns=_number_columns,
         colours={**GROUNDS, **COLOURS},

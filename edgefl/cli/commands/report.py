@@ -14,6 +14,7 @@ from edgefl.report.folder import Folder, read_folder
 from edgefl.storage.aggregator_directory import AggregatorFiles
 from edgefl.storage.run_directory import RunFiles
 from edgefl.system.files import write_errors, write_state
+from edgefl.verdict import as_dict
 
 REMEDY = "free some space, or give another -o"
 
@@ -57,6 +58,7 @@ def report(
 
 
 def _page(folders: Sequence[Path], out: Path | None, as_json: bool) -> None:
+    from edgefl.report.outcome import verdict_of
     from edgefl.report.page import sections, to_html
 
     if len(folders) != 1:
@@ -66,10 +68,17 @@ def _page(folders: Sequence[Path], out: Path | None, as_json: bool) -> None:
         )
     folder = read_folder(folders[0])
     if as_json:
+        verdict = verdict_of(folder)
         told = {each.name: [_told(part) for part in each.parts] for each in sections(folder)}
         click.echo(
             json.dumps(
-                {"folder": str(folder.path), "facts": dict(folder.facts), "sections": told}, allow_nan=False
+                {
+                    "folder": str(folder.path),
+                    "facts": dict(folder.facts),
+                    "verdict": as_dict(verdict) if verdict else None,
+                    "sections": told,
+                },
+                allow_nan=False,
             )
         )
         if out is None:

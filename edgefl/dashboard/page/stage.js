@@ -102,7 +102,7 @@ const kindsIn = (kinds) => kinds.map(([kind, n], i) => `${i ? count(n) : `${plur
 // A mean in percent, and what it is the mean of.
 function headline([key, name, note], found, means) {
   const value = means[key], local = means.local;
-  const parts = [el("h3", {}, name), el("p", { class: "huge" }, percent(value)), el("p", { class: "muted" }, note)];
+  const parts = [el("h3", {}, name), el("p", { class: "huge" }, percent(value)), el("p", { class: "muted" }, isNumber(value) ? note : "not measured")];
   if (key === "shipped") {
     if (isNumber(value) && isNumber(local)) {
       const points = 100 * (value - local), same = Math.abs(points) < 0.05;

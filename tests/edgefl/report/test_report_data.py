@@ -15,8 +15,9 @@ from edgefl.report.curves import (
     reported_accuracies,
     scaled,
 )
-from edgefl.report.distribution import distributions, float_and_int8
-from edgefl.report.gates import class_weights, usage
+from edgefl.report.distribution import distributions, float_and_int8, int8_sentence
+from edgefl.report.gates import class_weights, expert_name, usage
+from edgefl.report.outcome import lanes
 
 KEY = "accuracy_mixture"
 RECORDS = [
@@ -92,6 +93,37 @@ def test_distributions_and_int8_against_float():
     np.testing.assert_allclose(found["mixture"][1], [1 / 3, 2 / 3, 1])
     ids, floats, ints = float_and_int8(clients)
     assert (ids, floats.tolist(), ints.tolist()) == (["a", "c"], [0.9, 0.7], [0.8, 0.7])
+
+
+@pytest.mark.parametrize(
+    ("lost", "sentence"),
+    [
+        ([0.5, 1.5], "Of 2 clients int8 costs 1.00 points on average and 1.50 at most; 0 lose nothing."),
+        ([-0.5, -0.3], "Of 2 clients int8 gains 0.40 points on average; 2 lose nothing."),
+        (
+            [-2.0, 1.0],
+            "Of 2 clients int8 gains 0.50 points on average, and one of them loses 1.00; 1 lose nothing.",
+        ),
+        ([0.0, 0.0], "Of 2 clients int8 changes nothing on average; 2 lose nothing."),
+        ([-0.001], "Of 1 clients int8 changes nothing on average; 1 lose nothing."),
+    ],
+)
+def test_what_int8_changes_in_words(lost, sentence):
+    assert int8_sentence(np.array(lost)) == sentence
+
+
+def test_numbered_experts_have_the_names_of_a_simulation():
+    assert [expert_name(each, ["0", "1"], "pfl-mfe") for each in ("0", "1")] == ["global", "local"]
+    assert [expert_name(each, ["0", "1", "2"], "aem") for each in "012"] == ["expert0", "expert1", "local"]
+    assert [expert_name(each, ["0", "1"], "fedmix") for each in "01"] == ["expert0", "expert1"]
+    assert expert_name("expert0", ["expert0", "local"], "aem") == "expert0"
+
+
+def test_marks_that_would_hide_each_other_part():
+    """Two marks at 90 get lanes half a step from the middle, the one at 50 stays in the middle."""
+    assert lanes([90.0, 50.0, 90.5], 1.0) == [-0.5, 0.0, 0.5]
+    assert lanes([90.0, 90.0, 90.0], 1.0) == [-1.0, 0.0, 1.0]
+    assert lanes([np.nan, 90.0, 80.0], 1.0) == [0.0, 0.0, 0.0]
 
 
 MERGES = [[0, 2, 0.1, 2], [1, 3, 0.4, 2], [4, 5, 0.9, 4]]

@@ -2,11 +2,13 @@
 time.
 """
 
+import html
 import json
 import re
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 
 from edgefl.cli.main import run as edgefl
@@ -15,7 +17,7 @@ from edgefl.report.page import to_html
 
 pytest.importorskip("matplotlib", reason="the plots extra is not installed")
 VOID = {"meta", "br", "hr", "img", "input", "link"}
-SECTIONS = ("curves", "clients", "clusters", "gates", "confusion")
+SECTIONS = ("clients", "curves", "clusters", "gates", "confusion")
 HOSTILE = "<script>alert(1)</script>\"'&$\\frac{x}$\x00\x1b[31m"
 
 
@@ -62,14 +64,24 @@ def checked(text: str) -> Page:
             assert value.startswith(("#", "data:image/png;base64,")), value
     assert not re.findall(r"url\((?!#)", text)
     assert len(page.ids) == len(set(page.ids))
-    assert set(SECTIONS) <= set(page.ids)
+    assert "facts" in page.ids
+    for name in SECTIONS:  # a section without a picture is not on the page
+        own = re.search(rf'<section id="{name}">(.*?)</section>', text, re.DOTALL)
+        assert own is None or "<svg" in own[1], name
     used = set(re.findall(r'(?:url\(#|href="#)([^")]+)', text))
     assert used <= set(page.ids)
     assert all(own.get("role") == "img" and own.get("aria-label") for own in page.figures)
-    assert page.tags.count("table") == page.tags.count("figure") == len(page.figures)
+    assert page.tags.count("figure") == len(page.figures)
+    assert page.tags.count("table") == len(page.figures) + ("verdict" in page.ids)
     for svg in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
         ElementTree.fromstring(svg.replace("xlink:href", "href"))
     return page
+
+
+def missing_of(text: str) -> dict[str, str]:
+    """Return why a picture is not on the page, by its title."""
+    assert text.count('class="missing"') <= 1, "one line names all of them"
+    return dict(re.findall(r"<li><strong>(.*?)</strong>: (.*?)\.</li>", text))
 
 
 def test_a_clustered_run_has_all_but_gates_and_int8(clustered, tmp_path, capsys):
@@ -83,15 +95,17 @@ def test_a_clustered_run_has_all_but_gates_and_int8(clustered, tmp_path, capsys)
         "Accuracy over clients",
         "Traffic",
         "Accuracy against bytes",
-        "Distribution over clients",
+        "Accuracy of each client",
         "How alike clients are",
         "Who was in which cluster",
         "Confusion matrix, all clients",
     ):
         assert f"<h3>{title}</h3>" in text
-    missing = re.findall(r'<div class="card missing"><h3>(.*?)</h3><p>Not here: (.*?)\.</p>', text)
-    assert dict(missing).keys() == {"int8 against float", "Gate usage"}
+    assert missing_of(text).keys() == {"int8 against float", "Gate usage"}
+    assert "<summary>Not here: int8 against float, Gate usage</summary>" in text
     assert "python" in text
+    order = [text.index(f'id="{name}"') for name in ("verdict", "clients", "curves", "missing", "facts")]
+    assert order == sorted(order), "the verdict comes first, hashes and versions last"
     assert "<dt>command</dt>" in text
     assert "prefers-color-scheme:dark" in text
     assert edgefl(["report", str(clustered), "-o", str(tmp_path / "again.html")]) == 0
@@ -100,6 +114,15 @@ def test_a_clustered_run_has_all_but_gates_and_int8(clustered, tmp_path, capsys)
     capsys.readouterr()
     assert edgefl(["report", str(clustered), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
+    assert told["verdict"]["sentence"] in html.unescape(text)
+    assert told["verdict"]["means"]["shipped"] == pytest.approx(
+        np.mean(
+            [
+                row["accuracy_mixture"]
+                for row in json.loads((clustered / "summary.json").read_text())["clients"]
+            ]
+        )
+    )
     loss = next(part for part in told["sections"]["curves"] if part["title"] == "Training loss")
     records = [json.loads(line) for line in (clustered / "rounds.jsonl").read_text().splitlines()]
     assert loss["rows"] == [[record["round"], record["loss"]] for record in records]
@@ -169,7 +192,7 @@ def test_a_folder_of_before_has_a_page_that_says_what_it_lacks(written):
     )
     page = checked(text)
     assert len(page.figures) == 3
-    assert text.count('class="card missing"') == 8
+    assert len(missing_of(text)) == 8
 
 
 def test_a_demo_and_its_aggregator(tmp_path):
@@ -214,3 +237,6 @@ def test_a_demo_and_its_aggregator(tmp_path):
         checked(text)
         assert "Of 2 clients int8 costs 2.00 points on average and 2.00 at most; 0 lose nothing." in text
         assert "5e55" in text
+        assert text.index("5e55") > text.index("Of 2 clients")
+        assert re.findall(r'class="huge">(.*?)<', text) == ["-", "80.0%", "90.0%"]
+        assert "as int8: 88.0%" in text
