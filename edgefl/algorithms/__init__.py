@@ -10,7 +10,13 @@ from edgefl.algorithms.base import (
     assignments,
     canonical,
 )
-from edgefl.algorithms.registry import REGISTRY, full_options, make_algorithm, objectives
+from edgefl.algorithms.registry import (
+    REGISTRY,
+    full_options,
+    make_algorithm,
+    objectives,
+    resolved_options,
+)
 
 __all__ = [
     "CLUSTER",
@@ -25,4 +31,5 @@ __all__ = [
     "full_options",
     "make_algorithm",
     "objectives",
+    "resolved_options",
 ]

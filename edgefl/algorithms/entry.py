@@ -9,11 +9,17 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from edgefl.algorithms.base import Algorithm
+from edgefl.config import FederationConfig
 from edgefl.learner.base import Learner
 
 if TYPE_CHECKING:
     from edgefl.compiler.network import Network
     from edgefl.compiler.objective import Objective
+
+
+def unchanged(options: Any, config: FederationConfig) -> Any:
+    """Return the options: the algorithm derives none of them from the configuration."""
+    return options
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,8 @@ class Entry:
         source: the paper
         models: the option that counts the algorithm's models, each of which starts from its own first
             weights; empty: one model
+        resolve: returns the options with a value for each option that is derived from the configuration,
+            such as a number of rounds. `build_plan` calls it once, and the plan holds what it returns
     """
 
     options: type[Any]
@@ -36,6 +44,7 @@ class Entry:
     objectives: Callable[["Network", Any], tuple["Objective", ...]]
     source: str
     models: str = ""
+    resolve: Callable[[Any, FederationConfig], Any] = unchanged
 
     def __post_init__(self) -> None:
         as_mapping(self.options())  # a TypeError where this is no dataclass, or a field has no default

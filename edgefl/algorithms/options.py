@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from edgefl.config import nearest
+from edgefl.config import FederationConfig, nearest
 from edgefl.errors import ConfigError
 
 
@@ -50,6 +50,23 @@ def sgd_hyper(options: SGDOptions) -> dict[str, float]:
         "momentum": options.momentum,
         "weight_decay": options.weight_decay,
     }
+
+
+def expected_clients(config: FederationConfig) -> int:
+    """Return how many clients a configuration expects: those that it lists, or the least number."""
+    least = max(config.min_clients, config.clients_per_round, config.privacy.population)
+    return len(set(config.clients)) or least
+
+
+def experts_for(option: int, config: FederationConfig) -> int:
+    """Return the number of experts for a configuration.
+
+    Args:
+        option: the option num_experts, set or by default.
+        config: the federation. Where it does not set num_experts, there is at most one expert for each
+            expected client: with more experts than clients, some are never trained.
+    """
+    return option if "num_experts" in config.options else min(option, expected_clients(config))
 
 
 def check_count(key: str, value: int) -> None:

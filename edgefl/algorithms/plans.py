@@ -6,7 +6,7 @@ The functions import TensorFlow, the module does not.
 from typing import TYPE_CHECKING
 
 from edgefl.algorithms.draws import with_draws
-from edgefl.algorithms.registry import full_options, further_draws, objectives
+from edgefl.algorithms.registry import further_draws, objectives, resolved_options
 from edgefl.config import FederationConfig
 from edgefl.plan.spec import Plan, PlanSpec
 from edgefl.types import Weights
@@ -19,7 +19,8 @@ def build_plan(config: FederationConfig) -> tuple[Plan, Weights]:
     """Return the plan of this federation and its initial weights: the same for the same configuration and
     library versions.
 
-    The initial weights hold further draws for an algorithm with several models, see
+    The plan's options are resolved: an option that follows from the configuration, such as a number of
+    rounds, has its value. The initial weights hold further draws for an algorithm with several models, see
     `edgefl.algorithms.draws`.
 
     Raises:
@@ -28,7 +29,7 @@ def build_plan(config: FederationConfig) -> tuple[Plan, Weights]:
     """
     from edgefl.compiler.build import compile_plan
 
-    options = full_options(config.algorithm, config.options)
+    options = resolved_options(config)
     plan, initial, draws = compile_plan(
         config,
         options,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from edgefl.algorithms import papers
 from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.entry import Entry, as_mapping
-from edgefl.config import nearest
+from edgefl.config import FederationConfig, nearest
 from edgefl.config.schema import in_words
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner
@@ -84,6 +84,18 @@ def make_options(name: str, options: Mapping[str, Any]) -> Any:
 def full_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return all options of the algorithm by name, in order. Raises ConfigError as `make_options` does."""
     return as_mapping(make_options(name, options))
+
+
+def resolved_options(config: FederationConfig) -> dict[str, Any]:
+    """Return all options of a configuration's algorithm by name, derived ones with their values.
+
+    Only a plan is built from them. Whoever has a plan takes the options of its spec.
+
+    Raises:
+        ConfigError: As `make_options` does.
+    """
+    options = make_options(config.algorithm, config.options)
+    return as_mapping(entry(config.algorithm).resolve(options, config))
 
 
 def make_algorithm(name: str, learner: Learner | None, options: Mapping[str, Any]) -> Algorithm:

@@ -11,6 +11,7 @@ from edgefl.config.schema import (
     load_config,
     nearest,
     parse_config,
+    with_simulated_clients,
 )
 
 __all__ = [
@@ -24,4 +25,5 @@ __all__ = [
     "load_config",
     "nearest",
     "parse_config",
+    "with_simulated_clients",
 ]

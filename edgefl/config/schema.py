@@ -4,7 +4,7 @@ import difflib
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -308,6 +308,11 @@ class FederationConfig:
     def staleness(self) -> int:
         """How many rounds back an update may come from."""
         return self.max_staleness if self.mode == "async" else int(self.late == "keep")
+
+
+def with_simulated_clients(config: FederationConfig) -> FederationConfig:
+    """Return the configuration as the simulator plays it: its clients are those of `[partition]`."""
+    return replace(config, clients=(), min_clients=config.partition.num_clients)
 
 
 def as_shape(text: str) -> tuple[int, ...]:

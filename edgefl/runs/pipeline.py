@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from edgefl.config import FederationConfig
+from edgefl.config import FederationConfig, with_simulated_clients
 from edgefl.data.dataset import as_float
 from edgefl.data.mapped import MappedShards, map_dataset
 from edgefl.data.partitions.client_partition import Allotment
@@ -93,10 +93,13 @@ def build_apart(config: FederationConfig) -> tuple[Plan, Weights]:
 
 
 def open_plan(run: RunDirectory, config: FederationConfig) -> tuple[Plan, Weights]:
-    """Return the run's plan, built if it is not there yet."""
+    """Return the run's plan, built if it is not there yet.
+
+    The plan's options hold from then on, whatever the configuration says.
+    """
     found = run.plan()
     if found is None:
-        found = build_apart(config)
+        found = build_apart(with_simulated_clients(config))
         save_plan(found[0], run.files.plan)
         write_atomic(run.files.plan / INITIAL_FILE, encode_weights(found[1]))
     return found

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from multiprocessing import get_context
 
-from edgefl.algorithms.registry import full_options
-from edgefl.config import FederationConfig
+from edgefl.algorithms.registry import resolved_options
+from edgefl.config import FederationConfig, with_simulated_clients
 from edgefl.errors import EdgeflError
 from edgefl.plan.spec import Plan
 from edgefl.system.signals import deaf_children, ended_with_this
@@ -43,7 +43,7 @@ def structure(config: FederationConfig) -> str:
     """Return what a program is compiled from, as text: of AEM and IFCA not the counts, of the rates whether
     they are zero.
     """
-    options = full_options(config.algorithm, config.options)
+    options = resolved_options(with_simulated_clients(config))
     options = {
         name: bool(value) if name in _RATES else value
         for name, value in options.items()
@@ -56,7 +56,7 @@ def _build(config: FederationConfig) -> Built:
     with quiet_stderr():
         from edgefl.algorithms.plans import build_plan
 
-        return build_plan(config)
+        return build_plan(with_simulated_clients(config))
 
 
 @contextmanager
@@ -92,5 +92,5 @@ def fitted(built: Built, config: FederationConfig) -> Built:
     """
     plan, initial = built
     return replace(
-        plan, spec=replace(plan.spec, options=full_options(config.algorithm, config.options))
+        plan, spec=replace(plan.spec, options=resolved_options(with_simulated_clients(config)))
     ), initial

@@ -39,7 +39,14 @@ from edgefl.algorithms.names import (
 )
 from edgefl.algorithms.options import check_range
 from edgefl.algorithms.papers.fedavg import fedavg_objectives
-from edgefl.algorithms.papers.ifca import MAX_SHARE, IfcaOptions, ifca, lowest, split_validation
+from edgefl.algorithms.papers.ifca import (
+    MAX_SHARE,
+    IfcaOptions,
+    fitted_experts,
+    ifca,
+    lowest,
+    split_validation,
+)
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner, evaluate, label_log_p
 from edgefl.plan.spec import TensorSpec
@@ -502,4 +509,6 @@ def _mixture(network: "Network", local: "Network", gate: Gate, num_experts: int)
 
 
 _SOURCE = "Isaksson et al., Adaptive Expert Models for Personalization in Federated Learning, 2022"
-ENTRIES = {"aem": Entry(AemOptions, aem, aem_objectives, _SOURCE, models="num_experts")}
+ENTRIES = {
+    "aem": Entry(AemOptions, aem, aem_objectives, _SOURCE, models="num_experts", resolve=fitted_experts)
+}

@@ -36,6 +36,7 @@ from edgefl.algorithms.names import FEDERATED, GLOBAL, INITIAL
 from edgefl.algorithms.options import check_choice, check_count, sgd_hyper
 from edgefl.algorithms.papers.fedavg import fedavg_objectives
 from edgefl.algorithms.server_optimizer import STATISTICS
+from edgefl.config import FederationConfig
 from edgefl.learner.base import Learner
 from edgefl.types import Array, Broadcast, ClientState, Mixture, Peer, ServerState, Shard, Update, Weights
 
@@ -83,7 +84,7 @@ class FedApOptions:
 
     Attributes:
         clustering: false: neither pretraining nor clusters
-        pretrain_rounds: rounds of FedAvg before the clustering
+        pretrain_rounds: rounds of FedAvg before the clustering; 0: a quarter of the rounds, at least 1
         cluster_epochs: epochs in the clustering round
         cut: distance, or auto: in the widest gap among the upper half of the merges
         cut_distance: where Ward's merges are cut; it depends on the model's size and learning rate (see
@@ -91,7 +92,8 @@ class FedApOptions:
         num_clusters: number of clusters, in place of the cut; 0: by the cut
         beta_start: beta in the first round in clusters
         beta_end: beta from decay_rounds on
-        decay_rounds: rounds over which beta falls, counted from the first round in clusters
+        decay_rounds: rounds over which beta falls, counted from the first round in clusters; 0: all
+            rounds in clusters
         personalize_epochs: epochs of each client on its own data at the end
         share_statistics: average the moving statistics of batch norms too
         epochs: passes over the client's samples in a round
@@ -104,14 +106,14 @@ class FedApOptions:
     """
 
     clustering: bool = True
-    pretrain_rounds: int = 40
+    pretrain_rounds: int = 0
     cluster_epochs: int = 3
     cut: str = "distance"
     cut_distance: float = 5.0
     num_clusters: int = 0
     beta_start: float = 1.0
     beta_end: float = 0.46
-    decay_rounds: int = 1280
+    decay_rounds: int = 0
     personalize_epochs: int = 7
     share_statistics: bool = False
     epochs: int = 1
@@ -124,6 +126,18 @@ class FedApOptions:
     def __post_init__(self) -> None:
         check_choice("cut", self.cut, ["distance", "auto"])
         check_count("batch_size", self.batch_size)
+
+
+def fitted_phases(options: FedApOptions, config: FederationConfig) -> FedApOptions:
+    """Return the options with phase lengths for a configuration's rounds, where they are 0.
+
+    With 20 rounds: 5 of FedAvg, 1 that clusters, 14 in clusters.
+    """
+    if not options.clustering:
+        return replace(options, decay_rounds=options.decay_rounds or config.rounds)
+    pretrain = options.pretrain_rounds or max(1, config.rounds // 4)
+    decay = options.decay_rounds or max(1, config.rounds - pretrain - 1)
+    return replace(options, pretrain_rounds=pretrain, decay_rounds=decay)
 
 
 def fedap(learner: Learner | None, options: FedApOptions) -> Algorithm:
@@ -225,4 +239,12 @@ def fedap(learner: Learner | None, options: FedApOptions) -> Algorithm:
     )
 
 
-ENTRIES = {"fedap": Entry(FedApOptions, fedap, fedavg_objectives, "Yeganeh et al., arXiv:2207.03448")}
+ENTRIES = {
+    "fedap": Entry(
+        FedApOptions,
+        fedap,
+        fedavg_objectives,
+        "Yeganeh et al., arXiv:2207.03448",
+        resolve=fitted_phases,
+    )
+}

@@ -52,8 +52,9 @@ from edgefl.algorithms.mixtures.gate import (
     hidden_of,
 )
 from edgefl.algorithms.names import FEDERATED, PHI, expert_name, experts, specs_with_prefix, without_prefix
-from edgefl.algorithms.options import check_choice, check_count, check_range
-from edgefl.algorithms.server_optimizer import check_optimizer
+from edgefl.algorithms.options import check_choice, check_count, check_range, experts_for
+from edgefl.algorithms.server_optimizer import check_optimizer, rate_for_rounds
+from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError, DataError
 from edgefl.learner.base import Learner
 from edgefl.plan.spec import MIXTURE, TensorSpec
@@ -92,6 +93,12 @@ int8.
 """
 
 
+WEIGHT_DISTANCE = 0.3
+"""How far the server optimizer must be able to move a weight: about the size of a layer's first weights."""
+PHI_DISTANCE = 4.0
+"""How far it must be able to move a logit of phi: e^4 to 1 is a responsibility of .98 to .02."""
+
+
 @dataclass(frozen=True)
 class FedMixOptions:
     """Options of FedMix. Raises ConfigError for options that do not fit together.
@@ -100,13 +107,16 @@ class FedMixOptions:
     rounds only at a higher rate than the weights bear: phi_learning_rate.
 
     Attributes:
-        num_experts: the number of experts, K
+        num_experts: the number of experts, K; where it is not set, at most one for each client that the
+            configuration expects
         epochs: passes over the client's samples in a round
         learning_rate: step size of SGD on the client
         batch_size: samples in a training batch; fixed when the plan is built
         server_optimizer: adam, none, momentum or yogi
-        server_learning_rate: step size of the server optimizer; 0: .001 for adam and yogi, else 1
-        phi_learning_rate: step size of the server optimizer on phi; 0: server_learning_rate
+        server_learning_rate: step size of the server optimizer; 0: for adam and yogi .3 / rounds, at least
+            .001, else 1
+        phi_learning_rate: step size of the server optimizer on phi; 0: for adam and yogi 4 / rounds, at
+            least server_learning_rate, else server_learning_rate
         objective: bound, or likelihood for equation 3 itself, a mixture of experts without q(z|y): p(s|k)
             is then of the client's mean gate, and there is neither prune nor condition = "side"
         prune: eta, 0 to 1; 0 keeps all experts
@@ -148,6 +158,21 @@ class FedMixOptions:
                 'or take "bound"'
             )
         check_optimizer(self.server_optimizer, {"learning_rate": self.server_learning_rate})
+
+
+def fitted_rates(options: FedMixOptions, config: FederationConfig) -> FedMixOptions:
+    """Return the options with the server's rates for a configuration's rounds, and at most one expert for
+    each client, where they are not set.
+    """
+    name = options.server_optimizer
+    rate = options.server_learning_rate or rate_for_rounds(name, WEIGHT_DISTANCE, config.rounds)
+    phi_rate = max(rate, rate_for_rounds(name, PHI_DISTANCE, config.rounds))
+    return replace(
+        options,
+        num_experts=experts_for(options.num_experts, config),
+        server_learning_rate=rate,
+        phi_learning_rate=options.phi_learning_rate or (phi_rate if name in ("adam", "yogi") else rate),
+    )
 
 
 def fedmix(learner: Learner | None, options: FedMixOptions) -> Algorithm:
@@ -562,6 +587,11 @@ def _mixture(network: "Network", options: FedMixOptions) -> "Objective":
 
 ENTRIES = {
     "fedmix": Entry(
-        FedMixOptions, fedmix, fedmix_objectives, "Reisser et al., arXiv:2107.06724", models="num_experts"
+        FedMixOptions,
+        fedmix,
+        fedmix_objectives,
+        "Reisser et al., arXiv:2107.06724",
+        models="num_experts",
+        resolve=fitted_rates,
     )
 }

@@ -30,7 +30,10 @@ from edgefl.algorithms.mixtures.expert_averages import (
     used_of,
 )
 from edgefl.algorithms.names import FEDERATED, expert_name, experts, specs_with_prefix, without_prefix
-from edgefl.algorithms.options import check_choice, check_count, check_range
+from edgefl.algorithms.options import check_choice, check_count, check_range, experts_for
+from edgefl.algorithms.papers.fedmix import WEIGHT_DISTANCE
+from edgefl.algorithms.server_optimizer import rate_for_rounds
+from edgefl.config import FederationConfig
 from edgefl.errors import ConfigError
 from edgefl.learner.base import Learner, batches, label_log_p
 from edgefl.plan.spec import MIXTURE, TensorSpec
@@ -65,11 +68,12 @@ class FedMixPermutationOptions:
     """Options of FedMix for permuted labels. Raises ConfigError for an option out of its range.
 
     Attributes:
-        num_experts: the number of experts, K
+        num_experts: the number of experts, K; where it is not set, at most one for each client that the
+            configuration expects
         epochs: passes over the client's samples in a round
         learning_rate: step size of SGD on the client
         batch_size: samples in a training batch; fixed when the plan is built
-        server_learning_rate: step size of the server's Adam
+        server_learning_rate: step size of the server's Adam; 0: .3 / rounds, at least .001
         damping: alpha, the share of pi that a batch keeps
         beta: temperature of pi
         prune: eta; a client no longer trains an expert with pi_k < eta / K; 0 keeps all experts
@@ -81,7 +85,7 @@ class FedMixPermutationOptions:
     epochs: int = 3
     learning_rate: float = 0.05
     batch_size: int = 64
-    server_learning_rate: float = 0.003
+    server_learning_rate: float = 0.0
     damping: float = 0.75
     beta: float = 1.0
     prune: float = 0.0
@@ -97,6 +101,18 @@ class FedMixPermutationOptions:
                 f"[algorithm] beta is {self.beta}, expected above 0; damping is {self.damping}, expected "
                 "from 0 to 1"
             )
+
+
+def fitted_rate(options: FedMixPermutationOptions, config: FederationConfig) -> FedMixPermutationOptions:
+    """Return the options with the server's rate for a configuration's rounds, and at most one expert for each
+    client, where they are not set.
+    """
+    return replace(
+        options,
+        num_experts=experts_for(options.num_experts, config),
+        server_learning_rate=options.server_learning_rate
+        or rate_for_rounds("adam", WEIGHT_DISTANCE, config.rounds),
+    )
 
 
 def fedmix_permutation(learner: Learner | None, options: FedMixPermutationOptions) -> Algorithm:
@@ -257,5 +273,6 @@ ENTRIES = {
         permutation_objectives,
         "Reisser et al., arXiv:2107.06724, appendix B",
         models="num_experts",
+        resolve=fitted_rate,
     )
 }

@@ -23,8 +23,9 @@ from edgefl.algorithms.base import FEDERATE, Algorithm
 from edgefl.algorithms.draws import first_weights
 from edgefl.algorithms.entry import Entry
 from edgefl.algorithms.names import EXPERT, FEDERATED, expert_name, experts
-from edgefl.algorithms.options import check_count, check_range, sgd_hyper
+from edgefl.algorithms.options import check_count, check_range, experts_for, sgd_hyper
 from edgefl.algorithms.papers.fedavg import fedavg_objectives
+from edgefl.config import FederationConfig
 from edgefl.learner.base import Learner, label_log_p
 from edgefl.rng import rng_for
 from edgefl.types import (
@@ -117,7 +118,8 @@ class IfcaOptions:
     Isaksson et al. for CIFAR-10.
 
     Attributes:
-        num_experts: the number of cluster models, J
+        num_experts: the number of cluster models, J; where it is not set, at most one for each client that
+            the configuration expects
         epochs: passes over the client's samples in a round
         learning_rate: step size of SGD on the client
         momentum: momentum of SGD on the client; it starts at zero in each round
@@ -141,6 +143,11 @@ class IfcaOptions:
         check_count("num_experts", self.num_experts)
         check_range("validation_share", self.validation_share, MAX_SHARE)
         check_count("batch_size", self.batch_size)
+
+
+def fitted_experts(options: IfcaOptions, config: FederationConfig) -> IfcaOptions:
+    """Return the options with no more experts than a configuration has clients, where it sets none."""
+    return replace(options, num_experts=experts_for(options.num_experts, config))
 
 
 def ifca(learner: Learner | None, options: IfcaOptions) -> Algorithm:
@@ -241,5 +248,6 @@ ENTRIES = {
         fedavg_objectives,
         "Ghosh et al., NeurIPS 2020, as compared with by Isaksson et al., 2022",
         models="num_experts",
+        resolve=fitted_experts,
     )
 }

@@ -46,7 +46,8 @@ def test_laws_hold_on_litert(name, tiny_config, digits):
     threes = np.flatnonzero(y == 3)
     train, test = threes[:20], threes[20:30]
     shards["one class"] = Shard(x[train], y[train], x[test], y[test], 10)
-    check_algorithm(lambda each: make_algorithm(name, each, options), LiteRTLearner(plan), initial, shards)
+    resolved = plan.spec.options
+    check_algorithm(lambda each: make_algorithm(name, each, resolved), LiteRTLearner(plan), initial, shards)
 
 
 def forgetful(learner):

@@ -40,7 +40,13 @@ def test_two_clients_one_round_by_hand():
     x = np.eye(2, dtype=np.float32)
     y = np.array([0, 1])
     shards = {"a": Shard(x[:1], y[:1], x, y, 2), "b": Shard(x[[1, 1, 1]], y[[1, 1, 1]], x, y, 2)}
-    options = {"clustering": False, "learning_rate": 1.0, "beta_start": 0.5, "personalize_epochs": 1}
+    options = {
+        "clustering": False,
+        "learning_rate": 1.0,
+        "beta_start": 0.5,
+        "decay_rounds": 1280,
+        "personalize_epochs": 1,
+    }
     algorithm = make_algorithm(
         "fedap", SoftmaxLearner(softmax_spec("fedap", inputs=2, features=2, classes=2)), options
     )
@@ -79,7 +85,7 @@ def test_beta_stays_between_its_ends(t, rounds, start, end):
 
 def test_the_step_by_hand():
     """Oracle: theta 2, mean 4, t 640: 2 + .73 * 2 = 3.46."""
-    algorithm = make_algorithm("fedap", None, {"clustering": False})
+    algorithm = make_algorithm("fedap", None, {"clustering": False, "decay_rounds": 1280})
     theta = {"w": np.full((1, 1), 2, np.float32)}
     state = ServerState(
         641, FEDERATE, {"global": theta, "initial": theta}, scalars={"federated_rounds": 640.0}

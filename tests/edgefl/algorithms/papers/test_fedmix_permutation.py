@@ -48,7 +48,7 @@ def test_two_clients_one_round_by_hand():
     """x = 1, experts with p(y=0) = 1/2 and 3/4 and no weight but their bias; one step of the learning rate
     times pi = 1/2 each.
     """
-    options = {"num_experts": 2, "learning_rate": 1.0, "epochs": 1}
+    options = {"num_experts": 2, "learning_rate": 1.0, "epochs": 1, "server_learning_rate": 0.003}
     learner = learner_of(options, inputs=1, features=1, classes=2, batch_size=3)
     algorithm = make_algorithm(NAME, learner, options)
     bias = [np.array([0, 0], np.float32), np.array([np.log(3), 0], np.float32)]

@@ -1,0 +1,85 @@
+"""Options that follow from a configuration: worked by hand, and taken from the plan by whoever has one."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgefl.algorithms import REGISTRY, full_options, resolved_options
+from edgefl.config import FederationConfig, PartitionConfig, with_simulated_clients
+
+
+def config_of(algorithm: str, rounds: int = 20, clients: int = 10, **options: object) -> FederationConfig:
+    return FederationConfig(algorithm=algorithm, rounds=rounds, min_clients=clients, options=options)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "options", "pretrain", "decay"),
+    [
+        (20, {}, 5, 14),  # 5 of FedAvg, the 6th clusters, 14 are left
+        (3, {}, 1, 1),
+        (10, {"pretrain_rounds": 4}, 4, 5),
+        (20, {"decay_rounds": 9}, 5, 9),
+        (1320, {"pretrain_rounds": 40, "decay_rounds": 1280}, 40, 1280),  # the paper's
+        (20, {"clustering": False}, 0, 20),
+    ],
+)
+def test_the_phases_of_fedap_follow_from_the_rounds(rounds, options, pretrain, decay):
+    found = resolved_options(config_of("fedap", rounds, **options))
+    assert (found["pretrain_rounds"], found["decay_rounds"]) == (pretrain, decay)
+
+
+@given(rounds=st.integers(3, 5000))
+def test_fedap_trains_in_clusters_in_a_federation_of_three_rounds_or_more(rounds):
+    found = resolved_options(config_of("fedap", rounds))
+    assert 1 <= found["pretrain_rounds"] <= rounds - 2
+    assert found["pretrain_rounds"] + 1 + found["decay_rounds"] == rounds
+
+
+@pytest.mark.parametrize(
+    ("rounds", "options", "rate", "phi_rate"),
+    [
+        (20, {}, 0.015, 0.2),  # .3 / 20 and 4 / 20
+        (2000, {}, 0.001, 0.002),
+        (100_000, {}, 0.001, 0.001),
+        (20, {"server_learning_rate": 0.5}, 0.5, 0.5),
+        (20, {"server_learning_rate": 0.001, "phi_learning_rate": 0.01}, 0.001, 0.01),
+        (20, {"server_optimizer": "none"}, 1.0, 1.0),
+    ],
+)
+def test_the_rates_of_fedmix_follow_from_the_rounds(rounds, options, rate, phi_rate):
+    found = resolved_options(config_of("fedmix", rounds, **options))
+    assert (found["server_learning_rate"], found["phi_learning_rate"]) == pytest.approx((rate, phi_rate))
+
+
+def test_the_rate_of_fedmix_permutation_follows_from_the_rounds():
+    found = resolved_options(config_of("fedmix-permutation", 100))
+    assert found["server_learning_rate"] == pytest.approx(0.003)
+
+
+@pytest.mark.parametrize(
+    ("name", "most"), [("ifca", 6), ("aem", 6), ("fedmix", 4), ("fedmix-permutation", 4)]
+)
+def test_there_is_at_most_one_expert_for_each_client_unless_the_option_is_set(name, most):
+    def count(**changes: object) -> int:
+        return int(resolved_options(replace(config_of(name), **changes))["num_experts"])
+
+    assert count() == most
+    assert count(min_clients=2) == 2
+    assert count(min_clients=2, clients=("a", "b", "c")) == 3
+    assert count(min_clients=2, clients_per_round=5) == min(5, most)
+    assert count(min_clients=2, options={"num_experts": 5}) == 5
+
+
+def test_the_simulator_expects_the_clients_of_its_partition():
+    config = replace(config_of("fedmix", clients=2), partition=PartitionConfig(num_clients=3))
+    assert resolved_options(with_simulated_clients(config))["num_experts"] == 3
+
+
+@pytest.mark.parametrize("name", sorted(REGISTRY))
+def test_resolved_options_are_options_and_stay_as_they_are(name):
+    config = config_of(name, rounds=7, clients=3)
+    found = resolved_options(config)
+    assert full_options(name, found) == found
+    assert resolved_options(replace(config, options=found)) == found
