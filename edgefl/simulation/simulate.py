@@ -185,14 +185,19 @@ def simulate(
     return Simulation(replace(state, phase=DONE), results)
 
 
-def _check(config: FederationConfig, clients: int, processes: int, learner: Learner | None) -> None:
-    """Raise ConfigError when a federation cannot be simulated in this way."""
-    if not clients:
-        raise ConfigError("no shards to simulate, expected one a client; give at least one")
+def check_simulated(config: FederationConfig) -> None:
+    """Raise ConfigError when the simulator cannot play a configuration."""
     if config.mode == "async":
         raise ConfigError(
             "the simulator has no clock to play mode 'async' by; simulate mode 'sync', or run it over MQTT"
         )
+
+
+def _check(config: FederationConfig, clients: int, processes: int, learner: Learner | None) -> None:
+    """Raise ConfigError when a federation cannot be simulated in this way."""
+    if not clients:
+        raise ConfigError("no shards to simulate, expected one a client; give at least one")
+    check_simulated(config)
     if processes < 1:
         raise ConfigError(f"{processes} processes, expected at least 1")
     if learner is not None and processes != 1:

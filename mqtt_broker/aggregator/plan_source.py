@@ -6,9 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from edgefl.algorithms import resolved_options
 from edgefl.config import FederationConfig
 from edgefl.errors import PlanError
-from edgefl.plan.spec import INITIAL_FILE, Plan, load_plan
+from edgefl.plan.spec import INITIAL_FILE, Plan, PlanSpec, load_plan
 from edgefl.server.initial import decode_initial
 from edgefl.types import Weights
 
@@ -35,6 +36,16 @@ def build_in_child(config_path: Path, directory: Path) -> None:
             else f"exit code {done.returncode}, no word why; free some memory"
         )
         raise PlanError(f"the plan could not be built: {said}")
+
+
+def differing_options(spec: PlanSpec, config: FederationConfig) -> list[str]:
+    """Return a line for each option of which plan and configuration have other values. The plan's counts."""
+    return [
+        f"the plan has {key} = {spec.options[key]!r}, the configuration {value!r}; the plan counts. To use "
+        "the configuration's, build the plan with `edgefl plan build --config`"
+        for key, value in resolved_options(config).items()
+        if key in spec.options and spec.options[key] != value
+    ]
 
 
 def open_plan(directory: Path, config: FederationConfig) -> tuple[Plan, Weights]:

@@ -88,18 +88,17 @@ def start_aggregator(
     from edgefl.loggers.scalars import round_scalars
     from edgefl.security.enrolment import load_enrolment
     from edgefl.security.register import ending_vouchers
-    from edgefl.server.staleness import check_rounds
+    from edgefl.server.config_check import check_config
     from edgefl.storage.aggregator_directory import AggregatorFiles
     from edgefl.wire.messages import Summary
     from edgefl.wire.url import parse_urls, without_password
     from mqtt_broker.aggregator.journal import holds_federation, make_private
-    from mqtt_broker.aggregator.plan_source import build_in_child, open_plan
+    from mqtt_broker.aggregator.plan_source import build_in_child, differing_options, open_plan
     from mqtt_broker.aggregator.service import Aggregator
     from mqtt_broker.broker.access_list import check_access_list
     from mqtt_broker.integrations.observer import observed
 
     settings = load_config(config)
-    check_rounds(settings)
     check_tools(tools, settings)
     if security:
         check_access_list(security)
@@ -107,9 +106,13 @@ def start_aggregator(
     parse_urls(url)
     out = out or Path(f"{settings.name}-out")
     resumed = holds_federation(out) and not fresh
+    warnings = () if resumed else check_config(settings)
     make_private(out)
     with Telling() as tell, stoppable():
+        for warning in warnings:
+            tell(f"warning: {warning}")
         try:
+            differing = plan is not None and not resumed
             if plan is None and resumed:
                 plan = AggregatorFiles(out).plan
             elif plan is None:
@@ -119,6 +122,8 @@ def start_aggregator(
                 tell.doing(f"building the plan ({settings.model.name}, {settings.algorithm})")
                 build_in_child(config, plan)
             made, initial = open_plan(plan, settings)
+            for line in differing_options(made.spec, settings) if differing else ():
+                tell(f"warning: {line}")
             tell.at("")
             tell(f"plan {made.id[:8]}; federation {settings.name!r} at {without_password(url)}")
             if security and settings.privacy.secure_aggregation:

@@ -102,6 +102,7 @@ def init(
       edgefl init --yes --name kitchen --data pi-1.npz --data pi-2.npz --clients 2
     """
     from edgefl.algorithms.registry import entry
+    from edgefl.server.config_check import check_config
     from edgefl.wire.url import parse_urls
 
     def known_algorithm(name: str) -> str:
@@ -143,6 +144,8 @@ def init(
         data=DataConfig(task.dataset or "digits"),
         partition=PartitionConfig("group", len(task.own)) if together else PartitionConfig(),
     )
+    for warning in check_config(config):
+        click.echo(f"warning: {warning}", err=True)
     chosen = {
         "federation": {"name", "rounds", "min_clients"},
         "model": {"name", "input_shape", "num_classes"},

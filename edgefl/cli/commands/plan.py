@@ -13,6 +13,7 @@ from edgefl.cli.completion import algorithm_names, known, model_names
 from edgefl.config import FederationConfig, ModelConfig, as_shape, load_config
 from edgefl.errors import ConfigError
 from edgefl.plan.spec import INITIAL_FILE, load_plan, save_plan
+from edgefl.server.config_check import check_config
 from edgefl.system.files import write_atomic
 from edgefl.system.progress import Telling
 from edgefl.system.stderr import quiet_stderr
@@ -89,6 +90,8 @@ def build(
         changed["model"] = ModelConfig(**chosen)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     wanted = replace(settings, **changed)
+    for warning in check_config(wanted):
+        click.echo(f"warning: {warning}", err=True)
     with Telling() as tell, quiet_stderr():
         tell.doing(f"compiling {wanted.model.name} for {wanted.algorithm}; TensorFlow takes some seconds")
         from edgefl.algorithms.plans import build_plan

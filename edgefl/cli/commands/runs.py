@@ -11,24 +11,22 @@ from typing import Any
 
 import click
 
-from edgefl.algorithms import make_algorithm
-from edgefl.config import FederationConfig, load_config
+from edgefl.config import FederationConfig, load_config, with_simulated_clients
 from edgefl.errors import ConfigError
 from edgefl.loggers import LOG_HELP, about_run, check_log, open_logs
 from edgefl.loggers.scalars import figure_scalars
 from edgefl.plan.spec import Plan
 from edgefl.privacy.accountant import within_budget
-from edgefl.privacy.mechanism import check_privacy
 from edgefl.runs import layers
 from edgefl.runs.directory import RunDirectory
 from edgefl.runs.pipeline import Shared, play, reading
 from edgefl.runs.progress import RoundProgress
 from edgefl.runs.summary import confusions, gates, read_summary, summarize
 from edgefl.runs.table import comparison, result_table
-from edgefl.security.secagg.summing import check_secure
+from edgefl.server.config_check import check_config
 from edgefl.simulation.clients import ClientResult, Federation, without_mixture
 from edgefl.simulation.engines.base import Engine
-from edgefl.simulation.simulate import KeepResult
+from edgefl.simulation.simulate import KeepResult, check_simulated
 from edgefl.system.host import command_line
 from edgefl.system.progress import Telling
 
@@ -147,9 +145,9 @@ def simulate(
         raise ConfigError("--resume without --out; give the directory of the run to go on with")
     for wanted in logs:
         check_log(wanted)
-    algorithm = make_algorithm(config.algorithm, None, config.options)
-    check_privacy(algorithm, config)
-    check_secure(algorithm, config)
+    for warning in check_config(with_simulated_clients(config), config.partition.num_clients):
+        click.echo(f"warning: {warning}", err=True)
+    check_simulated(config)
     config = within_budget(config, partial(click.echo, err=True))
     out = out or Path("runs") / time.strftime(f"{config.name}-%Y%m%d-%H%M%S")
     if layers_over:

@@ -1,0 +1,230 @@
+"""Configurations that cannot work, or hardly can, before anything is compiled or sent.
+
+A configuration is refused when it is certain to fail, for example when its rounds end before the phase that
+makes clusters. It gets a warning when it fails in most cases: a learning rate of 10 may be meant.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from edgefl.algorithms import make_algorithm, resolved_options
+from edgefl.algorithms.options import expected_clients
+from edgefl.algorithms.robust import least_for_krum
+from edgefl.config import FederationConfig
+from edgefl.errors import ConfigError
+from edgefl.privacy.mechanism import check_privacy
+from edgefl.security.secagg.masking import LEAST_CLIENTS
+from edgefl.security.secagg.summing import check_secure
+from edgefl.server.staleness import check_rounds
+
+LARGE_RATE = 10.0
+"""A learning rate of SGD that no published recipe comes near."""
+LARGE_ADAPTIVE_RATE = 1.0
+"""A rate of Adam, AdamW or Yogi that moves every weight by about 1 in each step."""
+FEW_PASSES = 3
+"""Fewer passes over a client's samples than this leave a model near its first weights."""
+Options = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A setting that cannot work, or hardly can.
+
+    Attributes:
+        is_certain: whether the federation is certain to fail
+        message: what was found, what is expected, and the remedy
+    """
+
+    is_certain: bool
+    message: str
+
+
+def check_config(config: FederationConfig, clients: int | None = None) -> tuple[str, ...]:
+    """Check that a federation of this configuration can work.
+
+    Args:
+        config: the federation.
+        clients: the exact number of clients. None: as many as `[federation] clients` lists, and unknown
+            when that is empty.
+
+    Returns:
+        One warning for each setting with which the federation will hardly work.
+
+    Raises:
+        ConfigError: The federation cannot work.
+    """
+    options = resolved_options(config)
+    algorithm = make_algorithm(config.algorithm, None, options)
+    check_rounds(config)
+    check_privacy(algorithm, config)
+    check_secure(algorithm, config)
+    known = clients or len(set(config.clients)) or None
+    problems = [
+        *_training_problems(config, options),
+        *_rate_problems(options),
+        *_phase_problems(config, options),
+        *_expert_problems(config, options, known),
+        *_mean_problems(config, options, known),
+        *_cohort_problems(config, known),
+    ]
+    for problem in problems:
+        if problem.is_certain:
+            raise ConfigError(problem.message)
+    return tuple(problem.message for problem in problems)
+
+
+def _training_problems(config: FederationConfig, options: Options) -> Iterator[Problem]:
+    epochs = options.get("epochs")
+    for key, effect in (("epochs", "no client trains"), ("learning_rate", "no model moves")):
+        if options.get(key) == 0:
+            yield Problem(
+                True,
+                f"[algorithm] {key} is 0, expected above 0: {effect}; leave {key} out to take its default",
+            )
+    if epochs and config.rounds * epochs < FEW_PASSES:
+        yield Problem(
+            False,
+            f"rounds x epochs is {config.rounds * epochs}, expected {FEW_PASSES} or more: each client passes "
+            "that often over its samples, and its model stays near its first weights; raise rounds",
+        )
+
+
+def _rate_problems(options: Options) -> Iterator[Problem]:
+    is_adaptive = {
+        "server_learning_rate": options.get("server_optimizer", "adam") in ("adam", "yogi"),
+        "local_learning_rate": True,  # AdamW
+        "gate_learning_rate": True,  # Adam and AdamW
+    }
+    for key, value in options.items():
+        if not key.endswith("learning_rate"):
+            continue
+        limit = LARGE_ADAPTIVE_RATE if is_adaptive.get(key) else LARGE_RATE
+        if value >= limit:
+            yield Problem(
+                False,
+                f"[algorithm] {key} is {value:g}, expected below {limit:g}: training diverges at such a "
+                "step size in most cases; try 0.01",
+            )
+    for key, value in options.items():
+        if key.endswith("momentum") and value >= 1:
+            yield Problem(
+                True,
+                f"[algorithm] {key} is {value:g}, expected below 1: steps grow without end; try 0.9",
+            )
+    pulls = (("penalty", "personal_learning_rate"), ("mu", "learning_rate"))
+    for strength, rate in pulls:
+        if strength in options and rate in options and options[strength] * options[rate] >= 2:
+            yield Problem(
+                True,
+                f"[algorithm] {strength} x {rate} is {options[strength] * options[rate]:g}, expected below "
+                f"2: a step towards the received model ends further from it than it began; lower {strength}",
+            )
+    for rate, decay in (("learning_rate", "weight_decay"), ("adapt_learning_rate", "adapt_weight_decay")):
+        if rate in options and decay in options and options[rate] * options[decay] >= 1:
+            yield Problem(
+                True,
+                f"[algorithm] {rate} x {decay} is {options[rate] * options[decay]:g}, expected below 1: each "
+                f"step takes all of a weight away; lower {decay}",
+            )
+
+
+def _phase_problems(config: FederationConfig, options: Options) -> Iterator[Problem]:
+    if not options.get("clustering"):
+        return
+    pretrain = options.get("pretrain_rounds", 0)
+    needed = pretrain + 2
+    if config.rounds < needed:
+        before = f"{pretrain} of FedAvg (pretrain_rounds), " if pretrain else ""
+        lower = "lower pretrain_rounds, " if pretrain > 1 else ""
+        yield Problem(
+            True,
+            f"[federation] rounds is {config.rounds}, expected {needed} or more: {before}1 that clusters the "
+            f"clients, and at least 1 in clusters; {lower}raise rounds, or set clustering = false",
+        )
+    if options.get("mixing") == 1:
+        yield Problem(
+            False,
+            "[algorithm] mixing is 1, expected below 1: each client keeps its own model and takes nothing "
+            "from its cluster; take 0.5",
+        )
+    if options.get("cut") == "threshold" and options.get("threshold") == 1:
+        yield Problem(
+            False,
+            "[algorithm] threshold is 1, expected below 1: only equal clients share a cluster; lower it, or "
+            'set cut = "auto"',
+        )
+
+
+def _expert_problems(config: FederationConfig, options: Options, known: int | None) -> Iterator[Problem]:
+    clients = known or expected_clients(config)
+    for key, effect in (
+        ("num_experts", "some experts are never trained, or several are alike"),
+        ("num_clusters", "each client is a cluster of its own, and nobody learns from another"),
+    ):
+        count = options.get(key, 0)
+        if count > clients:
+            which = "the number of clients" if known else "the least number of clients"
+            yield Problem(
+                False,
+                f"[algorithm] {key} is {count}, expected at most {clients}, {which}: {effect}; lower {key}"
+                + ("" if known else ", or raise min_clients"),
+            )
+    if options.get("condition") == "side" and options.get("num_sides", 2) < 2:
+        yield Problem(
+            True,
+            f"[algorithm] num_sides is {options['num_sides']}, expected 2 or more: with one kind of side "
+            'information all samples are alike; raise it, or set condition = "label"',
+        )
+    if options.get("epsilon") == 1:
+        yield Problem(
+            False,
+            "[algorithm] epsilon is 1, expected below 1: clients take models at random, and never the one "
+            "that fits them; take 0.33",
+        )
+
+
+def _mean_problems(config: FederationConfig, options: Options, known: int | None) -> Iterator[Problem]:
+    mean = options.get("mean")
+    most = min(config.clients_per_round or math.inf, known or math.inf)
+    least = min(most, expected_clients(config))
+    if mean == "krum":
+        faults = options["krum_faults"]
+        needed = max(least_for_krum(faults), options["krum_keep"] + faults + 2)
+        least_updates = math.ceil(config.quorum * least - 1e-9)
+        effect = f'mean = "krum" with krum_faults = {faults} skips a round of fewer updates'
+        remedy = "raise clients_per_round, or lower krum_faults or krum_keep"
+        if most < needed:
+            yield Problem(
+                True, f"{most} clients take part in a round, expected {needed} or more: {effect}; {remedy}"
+            )
+        elif least_updates < needed:
+            yield Problem(
+                False,
+                f"a round may close with {least_updates} updates, expected {needed} or more: {effect}; raise "
+                "min_clients or quorum",
+            )
+    elif mean in ("trimmed", "median") and most < 3:
+        yield Problem(
+            True,
+            f'{most} clients take part in a round, expected 3 or more: mean = "{mean}" of fewer is their '
+            'plain mean; raise clients_per_round, or set mean = "weighted"',
+        )
+
+
+def _cohort_problems(config: FederationConfig, known: int | None) -> Iterator[Problem]:
+    if known is None:
+        return
+    if config.clients_per_round > known:
+        yield Problem(
+            False,
+            f"[federation] clients_per_round is {config.clients_per_round}, expected at most {known}, the "
+            "number of clients: all of them take part in each round; lower it, or set 0 for all",
+        )
+    if config.privacy.secure_aggregation and known < LEAST_CLIENTS:
+        yield Problem(
+            True,
+            f"secure_aggregation has {known} clients, expected {LEAST_CLIENTS} or more: the sum over two "
+            "shows each of them the other's update; add clients",
+        )

@@ -1,0 +1,55 @@
+"""Commands refuse a configuration that cannot work before they compile, read data or connect."""
+
+import pytest
+
+from edgefl.cli.main import run
+
+TOO_SHORT = "rounds is 20, expected 42 or more"
+
+
+@pytest.fixture
+def too_short(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "federation.toml"
+    path.write_text('[federation]\nrounds = 20\n[algorithm]\nname = "fedap"\npretrain_rounds = 40\n')
+    return path
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "simulate federation.toml --out run",
+        "plan build --config federation.toml -o plan",
+        "aggregator start --broker mqtt://127.0.0.1:1 --out out",  # nothing listens on port 1
+    ],
+)
+def test_a_configuration_that_cannot_work_is_refused(command, too_short, capsys):
+    assert run(command.split()) == 1
+    err = capsys.readouterr().err
+    assert TOO_SHORT in err
+    assert "Traceback" not in err
+    assert [path.name for path in too_short.parent.iterdir()] == ["federation.toml"]
+
+
+def test_init_writes_no_file_that_cannot_work(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    options = "--algorithm clustered --rounds 1 --input-shape 28,28,1 --num-classes 10"
+    assert run(["init", "--yes", *options.split()]) == 1
+    assert "rounds is 1, expected 2 or more" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_init_warns_of_what_hardly_works(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    options = "--algorithm fedmix --rounds 2 --input-shape 28,28,1 --num-classes 10"
+    assert run(["init", "--yes", *options.split()]) == 0
+    assert "warning: rounds x epochs is 2, expected 3 or more" in capsys.readouterr().err
+
+
+def test_the_aggregator_asks_for_the_broker_before_it_compiles(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "federation.toml").write_text("[federation]\nrounds = 5\n")
+    assert run(["aggregator", "start", "--broker", "mqtt://127.0.0.1:1", "--out", "out"]) == 1
+    err = capsys.readouterr().err
+    assert "looking for the broker" in err or "127.0.0.1:1" in err
+    assert "building the plan" not in err
