@@ -165,8 +165,8 @@ def limited(size: int):
 
 def test_a_full_disk_and_on_when_there_is_space(prepare, start):
     """40 samples take 125,568 bytes, a server state of six models 190,000."""
-    config, out = prepare(algorithm="ifca", num_train=40)
-    _, whole = prepare("whole", algorithm="ifca", num_train=40)
+    config, out = prepare(algorithm="ifca", num_train=40, num_experts=6)
+    _, whole = prepare("whole", algorithm="ifca", num_train=40, num_experts=6)
     message = ends(start("simulate", config, "--out", out, "--resume", preexec_fn=limited(140_000)))
     assert (
         message
