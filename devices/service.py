@@ -35,6 +35,7 @@ from edgefl.storage.device_directory import DeviceFiles
 from edgefl.system.host import peak_rss_mb
 from edgefl.transport.link import KEEPALIVE_S
 from edgefl.types import Weights
+from edgefl.verdict import device_lines, judge
 from edgefl.wire.masked import CODEC
 from edgefl.wire.messages import REFUSES, STOPPED, State, Task
 from edgefl.wire.tensors import decode_part, encode_models, size_limit
@@ -260,6 +261,9 @@ class Device:
                 "the federation ended while this device was away, so it has no model; begin anew with "
                 "`edgefl aggregator start --fresh`"
             )
+        own = judge([{**progress.metrics, "id": self._settings.client_id}]).rows[0]
+        for line in device_lines(own):
+            self._note(line)
         if self._export_error:
             raise self._export_error
         model = DeviceFiles(self._settings.state).model

@@ -17,6 +17,7 @@ FIGURES = ("local", "federated", "shipped", "int8")
 """The figures of a device, in the order of the table's columns."""
 KINDS = ("local", "federated", "fine-tuned", "mixture")
 """The kinds of model that a device can ship, by the value of its metric `shipped`."""
+HEADINGS = ("device", *FIGURES, "model", "against local")
 SIGNIFICANCE = 0.05
 MAX_EXACT_SAMPLES = 1000
 MAX_TABLE_ROWS = 40
@@ -165,7 +166,8 @@ def discordant_counts(row: Mapping[str, Any]) -> tuple[int, int] | None:
 
 def as_dict(verdict: Verdict) -> dict[str, Any]:
     """Return the verdict as a tree for JSON."""
-    return asdict(verdict)
+    tree = asdict(verdict)
+    return {**tree, "rows": list(tree["rows"])}
 
 
 def from_dict(tree: Mapping[str, Any]) -> Verdict:
@@ -182,10 +184,7 @@ def table_rows(verdict: Verdict, limit: int = MAX_TABLE_ROWS) -> list[tuple[str,
         limit: at most so many devices; of more, those that gained least. 0: mean and worst only.
     """
     shown = least_gained(verdict.rows, limit)
-    rows: list[tuple[str, ...]] = [("device", *FIGURES, "model", "against local")]
-    rows += [
-        (printable(each.id), *_cells(vars(each)), each.kind or "-", each.comparison or "-") for each in shown
-    ]
+    rows = [HEADINGS, *map(_device_cells, shown)]
     if limit and len(shown) < len(verdict.rows):
         rows.append((f"({len(verdict.rows) - len(shown)} more)", *("",) * (len(rows[0]) - 1)))
     rows.append(("mean", *_cells(verdict.means), "", ""))
@@ -195,16 +194,7 @@ def table_rows(verdict: Verdict, limit: int = MAX_TABLE_ROWS) -> list[tuple[str,
 
 def table(verdict: Verdict, limit: int = MAX_TABLE_ROWS) -> str:
     """Return the table as aligned text, see `table_rows`."""
-    rows = table_rows(verdict, limit)
-    figures = range(1, 1 + len(FIGURES))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if i in figures else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    )
+    return "\n".join(_aligned(table_rows(verdict, limit)))
 
 
 def lines(verdict: Verdict, limit: int = MAX_TABLE_ROWS) -> list[str]:
@@ -222,6 +212,11 @@ def least_gained(rows: Sequence[DeviceFigures], limit: int) -> tuple[DeviceFigur
 
     chosen = set(sorted(range(len(rows)), key=lambda i: gain(rows[i]))[:limit])
     return tuple(row for i, row in enumerate(rows) if i in chosen)
+
+
+def device_lines(row: DeviceFigures, measure: str = MEASURE) -> list[str]:
+    """Return a device's own row of the table and its sentence as lines of text."""
+    return [*_aligned([HEADINGS, _device_cells(row)]), device_sentence(row, measure)]
 
 
 def device_sentence(row: DeviceFigures, measure: str = MEASURE) -> str:
@@ -283,6 +278,22 @@ def _count(value: Any) -> int | None:
 
 def _cells(figures: Mapping[str, Any]) -> list[str]:
     return [percent(figures[name]) for name in FIGURES]
+
+
+def _device_cells(row: DeviceFigures) -> tuple[str, ...]:
+    return (printable(row.id), *_cells(vars(row)), row.kind or "-", row.comparison or "-")
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    figures = range(1, 1 + len(FIGURES))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return [
+        "  ".join(
+            cell.rjust(width) if i in figures else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def _finding(verdict: Verdict) -> str:

@@ -6,7 +6,7 @@ import math
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,6 +123,22 @@ def prepare(out: Path) -> None:
         )
 
 
+def until_done(echo: Callable[[str], None]) -> Callable[[str], None]:
+    """Return an echo that stops after the line that says that the federation is done.
+
+    The verdict that follows stands below the demo's own table.
+    """
+    is_done = False
+
+    def echo_progress(line: str) -> None:
+        nonlocal is_done
+        if not is_done:
+            echo(line)
+        is_done = is_done or line.startswith("done in ")
+
+    return echo_progress
+
+
 def federate(settings: Settings, children: Children) -> dict[str, Any]:
     """Start broker, aggregator and devices, wait for their end, and return the aggregator's result."""
     files = DemoFiles(settings.out)
@@ -201,6 +217,7 @@ def collect(settings: Settings, result: dict[str, Any], seconds: float) -> dict[
         "seconds": round(seconds, 1),
         "broker": result["broker"],
         "seed": settings.seed,
+        "verdict": result["verdict"],
         "clients": [client_row(by_id[name]) for name in settings.ids],
     }
     files.summary.write_text(json.dumps(summary, indent=1) + "\n")

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from edgefl.verdict import DeviceFigures
 from edgefl.wire.messages import Begin, Metrics, Receipt, Status, Task
 
 TRACE = 60
@@ -150,6 +151,18 @@ class DeviceView:
         }
         self.board.update({**told, "seconds": metrics.seconds})
         self._measured(metrics.round, metrics.values)
+
+    def on_verdict(self, row: DeviceFigures) -> None:
+        """Take the figures of the verdict that this view did not hear from the device itself."""
+        judged = {
+            "accuracy_local": row.local,
+            "accuracy_federated": row.federated,
+            "accuracy_shipped": row.shipped,
+            "accuracy_int8": row.int8,
+        }
+        for name, value in judged.items():
+            if value is not None:
+                self.figures.setdefault(name, value)
 
     def dropped(self, round: int) -> None:
         """Note that a round ended without this device's update."""

@@ -15,7 +15,7 @@ from edgefl.errors import WireError
 from edgefl.monitor.device_activity import Standing, standing, typical_seconds
 from edgefl.monitor.device_view import DeviceView, said
 from edgefl.system.files import finite
-from edgefl.verdict import as_dict
+from edgefl.verdict import DeviceFigures, as_dict
 from edgefl.wire.messages import Begin, Clusters, Metrics, Receipt, State, Status, Summary, Task, Verdict
 from edgefl.wire.strict_json import decode_json
 from edgefl.wire.topics import Address, Topics, check_federation, parse_topic
@@ -74,6 +74,7 @@ class View:
         self.clusterings: deque[Clusters] = deque(maxlen=CLUSTERINGS)
         self.similarity: Clusters | None = None
         self.verdict: Verdict | None = None
+        self.judged: dict[str, DeviceFigures] = {}
         self.rows: dict[str, tuple[Any, dict[str, Any]]] = {}
 
     def take(self, topic: str, payload: bytes, now_s: float) -> None:
@@ -93,6 +94,7 @@ class View:
                 self.rows.pop(address.client_id, None)
             elif address.kind == "verdict":
                 self.verdict = None
+                self.judged = {}
             return
         if address.kind == "state":
             self._on_state(decode_json(State, payload), now)
@@ -102,7 +104,7 @@ class View:
             self._on_clusters(decode_json(Clusters, payload))
         elif address.kind == "verdict":
             self.verdict = decode_json(Verdict, payload)
-            self._forget_verdict()
+            self._take_verdict()
         elif address.kind in _SPOKEN:
             message: Any = decode_json(_SPOKEN[address.kind], payload)
             if getattr(message, "client_id", address.client_id) != address.client_id:
@@ -117,6 +119,8 @@ class View:
             if len(self.devices) >= MAX_DEVICES:
                 raise WireError(f"more than {MAX_DEVICES} devices")
             known = self.devices[client_id] = DeviceView(client_id)
+            if client_id in self.judged:
+                known.on_verdict(self.judged[client_id])
         return known
 
     def _on_state(self, state: State, now: float) -> None:
@@ -137,7 +141,7 @@ class View:
             self.round_started = said(state.ts, now)
         self.state = state
         self._keep_clusterings()
-        self._forget_verdict()
+        self._take_verdict()
 
     def _on_summary(self, summary: Summary, round: int) -> None:
         if summary.round != round:
@@ -172,10 +176,18 @@ class View:
         if self.similarity and self.similarity.session != session:
             self.similarity = None
 
-    def _forget_verdict(self) -> None:
+    def _take_verdict(self) -> None:
         # like the clusters, it may come before the state and belong to an earlier session
-        if self.verdict and self.state and self.verdict.session != self.state.session:
+        self.judged = {}
+        if self.verdict is None or self.state is None:
+            return
+        if self.verdict.session != self.state.session:
             self.verdict = None
+            return
+        self.judged = {row.id: row for row in read_verdict(self.verdict).rows}
+        for client_id in self.judged.keys() & self.devices.keys():
+            self.devices[client_id].changes += 1
+            self.devices[client_id].on_verdict(self.judged[client_id])
 
 
 def snapshot(view: View, now_s: float) -> dict[str, Any]:

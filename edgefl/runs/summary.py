@@ -21,6 +21,7 @@ from edgefl.simulation.clients import ClientResult
 from edgefl.simulation.simulate import Simulation
 from edgefl.storage.run_directory import RunFiles
 from edgefl.system.files import finite
+from edgefl.verdict import as_dict, judge
 
 FIGURES = {
     "accuracy": "own held-out samples",
@@ -114,6 +115,8 @@ def summarize(
         )
     usage = dict.fromkeys(key for row in rows for key in row["diagnostics"])
     means = {key: [row["diagnostics"][key] for row in rows if key in row["diagnostics"]] for key in usage}
+    verdict = judge(rows, algorithm=config.algorithm, num_classes=config.model.num_classes)
+    summary["verdict"] = as_dict(verdict)
     summary["diagnostics"] = {key: sum(values) / len(values) for key, values in means.items()}
     found: dict[str, Any] = finite(summary | {"clients": rows})
     return found

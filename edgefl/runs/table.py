@@ -5,6 +5,8 @@ from typing import Any
 
 from edgefl.runs.summary import FIGURES
 from edgefl.system.format import columns, percent, size
+from edgefl.verdict import from_dict
+from edgefl.verdict import lines as verdict_lines
 
 _ORDER = ("mixture", "federated", "local")
 
@@ -21,7 +23,7 @@ def keys_of(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def result_table(summary: Mapping[str, Any]) -> str:
-    """Return one line a figure, in per cent."""
+    """Return one line a figure, in per cent, then the verdict."""
     rows: list[tuple[str, ...]] = [("per cent", "mean", "weighted", "std", "p10", "clients")]
     for key in keys_of([summary]):
         found = summary["figures"][key]
@@ -49,6 +51,8 @@ def result_table(summary: Mapping[str, Any]) -> str:
     used = {key: value for key, value in summary["diagnostics"].items() if value is not None}
     if used:
         lines.append("mean over clients: " + ", ".join(f"{key} {value:.3g}" for key, value in used.items()))
+    if "verdict" in summary:
+        lines.append("\n".join(verdict_lines(from_dict(summary["verdict"]))))
     return "\n\n".join(lines)
 
 

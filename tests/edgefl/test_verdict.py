@@ -13,7 +13,9 @@ from edgefl.verdict import (
     KINDS,
     as_dict,
     compare,
+    device_lines,
     device_sentence,
+    from_dict,
     judge,
     least_gained,
     sign_test,
@@ -219,6 +221,21 @@ def test_sentences(rows, options, begins, ends):
 def test_what_a_device_says_of_its_own_model(change, says):
     (found,) = judge([{**FOUR[0], "id": "pi-1", **change}]).rows
     assert says in device_sentence(found)
+
+
+def test_the_lines_of_a_device():
+    (found,) = judge([FOUR[0]]).rows
+    assert device_lines(found) == [
+        "device  local  federated  shipped   int8  model    against local",
+        "pi-2    80.0%      70.0%    92.5%  90.0%  mixture  as good",
+        "pi-2 ships its mixture model with 92.5% accuracy: as good, within chance, as 80.0% if it had "
+        "trained alone.",
+    ]
+
+
+def test_a_verdict_survives_json():
+    verdict = judge(FOUR)
+    assert from_dict(json.loads(json.dumps(as_dict(verdict)))) == verdict
 
 
 def test_a_long_table_shows_the_devices_that_gained_least():

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from edgefl.transport.link import Link, Message
-from edgefl.verdict import from_dict, judge, table
+from edgefl.verdict import device_lines, from_dict, judge, table
 from edgefl.wire import messages
 from edgefl.wire.strict_json import decode_json
 
@@ -32,7 +32,7 @@ def run(federation, shards, *more):
     devices = [federation.device(client_id, shard) for client_id, shard in shards.items()]
     assert aggregator.end() == 0, aggregator.said
     assert [device.end() for device in devices] == [0] * len(shards), [device.said for device in devices]
-    return aggregator
+    return aggregator, devices
 
 
 def test_a_monitor_that_starts_after_the_end_shows_the_verdict(
@@ -40,7 +40,7 @@ def test_a_monitor_that_starts_after_the_end_shows_the_verdict(
 ):
     federation = federate(mosquitto_url, rounds=2, min_clients=2)
     shards = {name: toys.shard(i) for i, name in enumerate(("one", "two"))}
-    aggregator = run(federation, shards)
+    aggregator, devices = run(federation, shards)
 
     result = federation.result()
     verdict = judge(result["clients"], algorithm="pfl-mfe", num_classes=3)
@@ -51,6 +51,10 @@ def test_a_monitor_that_starts_after_the_end_shows_the_verdict(
     assert lines[-1] == verdict.sentence
     assert lines[-6:-1] == table(verdict).splitlines()
     assert "done in" in lines[-7]
+
+    for device, row in zip(devices, verdict.rows, strict=True):
+        told = [line for line in device.said.splitlines() if line.startswith(f"{row.id} ")]
+        assert told[-2:] == device_lines(row)[-2:]
 
     message = decode_json(messages.Verdict, retained(mosquitto_url, federation.topics.verdict))
     assert (message.session, message.sentence) == (result["session"], verdict.sentence)
@@ -100,7 +104,7 @@ def test_differential_privacy_publishes_no_verdict(mosquitto_url, federate, toys
     tables = "[privacy]\nclip = 0.5\nnoise_multiplier = 0.8\npopulation = 2\ndelta = 1e-5\n"
     federation = federate(mosquitto_url, rounds=1, min_clients=2, tables=tables)
     heard = listen(federation)
-    aggregator = run(federation, {f"pi-{i}": toys.shard(i) for i in range(2)})
+    aggregator, _ = run(federation, {f"pi-{i}": toys.shard(i) for i in range(2)})
     said = heard.until_phase("done")
     assert not any(each.payload for each in said if each.topic == federation.topics.verdict)
     assert retained(mosquitto_url, federation.topics.verdict) is None

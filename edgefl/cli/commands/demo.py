@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from edgefl.demo.processes import Children
-from edgefl.demo.run import SCALES, Settings, collect, federate, prepare, table, write_shards
+from edgefl.demo.run import SCALES, Settings, collect, federate, prepare, table, until_done, write_shards
 from edgefl.storage.demo_directory import DemoFiles
 from edgefl.storage.device_directory import DeviceFiles
 from edgefl.system.progress import Telling
@@ -68,7 +68,7 @@ def demo(
     files = DemoFiles(out)
     started = time.monotonic()
     try:
-        with Telling() as tell, stoppable(), Children(files.logs, tell) as children:
+        with Telling() as tell, stoppable(), Children(files.logs, until_done(tell)) as children:
             tell.doing(f"sharing {dataset} out to {clients} clients")
             write_shards(settings)
             tell.at("")
@@ -85,6 +85,7 @@ def demo(
         f"{summary['broker']}\n"
     )
     click.echo(table(summary["clients"]))
+    click.echo(f"\n{summary['verdict']['sentence']}")
     click.echo(
         f"\nsummary  {files.summary}\nmodels   {files.clients}/*/{DeviceFiles(out).model.name}\n"
         f"logs     {files.logs}"

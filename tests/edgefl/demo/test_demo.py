@@ -62,6 +62,10 @@ def test_a_small_demo_leaves_a_summary_and_models(tmp_path: Path) -> None:
     assert mean["accuracy_mixture_int8"] is not None
     assert mean["accuracy_mixture"] >= mean["accuracy_federated"] > 0.5
     assert abs(mean["accuracy_mixture_int8"] - mean["accuracy_mixture"]) <= 0.01
+    assert summary["verdict"]["devices"] == 2
+    # the aggregator's table is left out: the demo prints one of its own
+    assert "done in" in ran.stderr
+    assert summary["verdict"]["sentence"] not in ran.stderr
     again = subprocess.run([*DEMO, "--out", str(out)], capture_output=True, text=True, timeout=60)
     assert again.returncode == 1
     assert "is in use, expected a new or empty directory" in again.stderr

@@ -1,6 +1,7 @@
 """A view by hand: what each message makes of it."""
 
 import math
+from itertools import permutations
 
 import pytest
 
@@ -187,6 +188,18 @@ def test_how_many_devices_a_federation_waits_for():
 def test_experts_of_a_gate_have_the_names_that_a_simulation_gives_them(own, experts, names):
     gate = {f"gate_{index}": 1 / experts for index in range(experts)}
     assert told(state(own_experts=own), status(), metrics(**gate))["experts"] == names
+
+
+def test_a_late_view_knows_the_results_of_devices_from_the_verdict():
+    """In whichever order the broker sends what it keeps."""
+    left, done = status(online=False), state("done", 21)
+    for messages in permutations((left, done, verdict())):
+        device = of("pi-1", told(*messages))
+        assert (device["state"], device["accuracy"], device["accuracy_local"]) == ("finished", 0.75, 0.5)
+    heard = told(done, left, metrics(accuracy_shipped=0.5), verdict())
+    assert of("pi-1", heard)["accuracy_shipped"] == 0.5
+    assert of("pi-2", told(done, verdict(), status("pi-2", online=False)))["state"] == "idle"
+    assert of("pi-1", told(done, verdict(), left, state(session="s2")))["accuracy_local"] is None
 
 
 def test_the_verdict_of_this_session_is_shown():
