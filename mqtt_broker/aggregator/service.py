@@ -200,7 +200,10 @@ class Aggregator:
             self._plan,
             time.time(),
             started=self._run_started,
-            settings={"min_clients": config.min_clients, "own_experts": count_own_experts(self._spec)},
+            settings={
+                "min_clients": float(config.min_clients),
+                "own_experts": float(count_own_experts(self._spec)),
+            },
         )
 
     def _lead(self, state: ServerState | None) -> dict[str, Any]:
