@@ -188,7 +188,8 @@ class Device:
                 return self._end(state.session)
             if state and state.phase not in (DONE, STOPPED) and state.session != seen:
                 seen = state.session
-                self._note(f"the federation is in phase {state.phase}, round {state.round}")
+                place = f", round {state.round}" if 0 < state.round <= state.rounds else ""
+                self._note(f"the federation is in phase {state.phase}{place}")
                 try:
                     self._check_data(state)
                 except (PlanError, ConfigError) as error:

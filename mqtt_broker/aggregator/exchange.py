@@ -392,7 +392,7 @@ class Exchange:
         for begin in self._unsettled.values():
             after, _ = rounds.receive(self.round, begin.round, begin.client_id, begin.sha256)
             self._send([(begin.client_id, receipt(begin, "ok"))])
-            self._note(reported(after, begin, rounds.count(after)))
+            self._note(reported(self.state.phase, after, begin, rounds.count(after)))
             self.round = after
         self._unsettled.clear()
 

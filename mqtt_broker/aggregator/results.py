@@ -176,13 +176,11 @@ def result_of(
     }
 
 
-def reported(round: Round, begin: Begin, count: int) -> str:
-    """Return a line for a person: an update came, the so-and-so-many-th of the round."""
+def reported(phase: str, round: Round, begin: Begin, count: int) -> str:
+    """Return the line about an update that came, the `count`-th of the round."""
+    place = phase if phase == PERSONALIZE else f"round {round.number}"
     late = f" late, for round {begin.round}" if begin.round < round.number else ""
-    return (
-        f"round {round.number}: {begin.client_id} reported{late} ({count} of "
-        f"{round.enough or len(round.cohort)})"
-    )
+    return f"{place}: {begin.client_id} reported{late} ({count} of {round.enough or len(round.cohort)})"
 
 
 def save_state(state: ServerState, out: Path) -> None:

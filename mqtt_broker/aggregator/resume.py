@@ -100,8 +100,9 @@ def check_alone(link: Link, topics: Topics, session: str, take_over: bool) -> No
         return
     state = decode_json(State, message.payload)
     if state.phase not in (STOPPED, DONE) and state.session != session:
+        place = f", round {state.round}" if 0 < state.round <= state.rounds else ""
         raise LinkError(
-            f"the federation {topics.federation!r} has an aggregator on this broker (phase {state.phase}, "
-            f"round {state.round}); give this one another name, or start it with --take-over when the other "
+            f"the federation {topics.federation!r} has an aggregator on this broker (phase {state.phase}"
+            f"{place}); give this one another name, or start it with --take-over when the other "
             "one is dead"
         )

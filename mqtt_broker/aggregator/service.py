@@ -366,8 +366,9 @@ class Aggregator:
         if opened.closed:
             return opened
         sent_before = self._link.bytes_up
+        place = f", round {state.round}" if state.phase != PERSONALIZE else ""
         self._doing(
-            f"{state.phase}, round {state.round}, {len(opened.cohort)} devices",
+            f"{state.phase}{place}, {len(opened.cohort)} devices",
             state.round - 1,
             config.rounds,
         )

@@ -210,5 +210,5 @@ class SplitExchange(Exchange):
             self.round = after
             self._picked |= {begin.client_id: picked_of(begin.metrics) for begin in taken}
             for place, begin in enumerate(taken, 1 - len(taken)):
-                self._note(reported(after, begin, rounds.count(after) + place))
+                self._note(reported(self.state.phase, after, begin, rounds.count(after) + place))
         self._crew.tell(number, control.Answer(tuple(receipts)))
