@@ -240,6 +240,15 @@ _THAN_LOCAL: Mapping[Comparison, str] = {
 }
 
 
+def _is_chance(share: float, num_classes: int, tested: int) -> bool:
+    """Return whether a share of correct answers is within two standard errors, and 2 points, of guessing."""
+    if num_classes < 2:
+        return False
+    chance = 1 / num_classes
+    error = math.sqrt(chance * (1 - chance) / tested) if tested else 0.0
+    return share <= chance + 2 * error + CHANCE_MARGIN
+
+
 def _device(name: str, row: Mapping[str, Any], measure: str) -> DeviceFigures:
     # without a selection the algorithm's own mixture is shipped
     chosen = "shipped" if _number(row.get(f"{measure}_shipped")) is not None else "mixture"
@@ -305,42 +314,50 @@ def _finding(verdict: Verdict) -> str:
             f"No device reported its {verdict.measure} both alone and with the model that it ships, so "
             "nothing shows whether the federation was worth it."
         )
+    way = "rises" if gain > 0 else "falls"
+    change = f"On average {verdict.measure} {way} by {abs(gain):.1f} points."
     if round(abs(gain), 1) == 0:
-        change = f"{verdict.measure} does not change on average"
-    else:
-        way = "rises" if gain > 0 else "falls"
-        change = f"{verdict.measure} {way} by {abs(gain):.1f} points on average"
+        change = f"On average {verdict.measure} stays the same."
     compared = verdict.better + verdict.as_good + verdict.worse
     if not compared:
-        return f"Against training alone, {change}; how many devices gained more than chance is not measured."
-    others = f"as good for {verdict.as_good}, worse for {verdict.worse}"
-    if not verdict.better and verdict.overall == "better":
+        return f"{change} The devices did not report for how many of them that is more than chance."
+    others = f"as good for {verdict.as_good or 'none'}, worse for {verdict.worse or 'none'}"
+    devices = f"{compared} device{'s' if compared > 1 else ''}"
+    if verdict.better:
+        better = "its model is" if verdict.better == 1 else "their models are"
         return (
-            f"The federation was worth it for the {compared} devices together ({others} by their own test "
-            f"samples): {change}."
+            f"The federation was worth it for {verdict.better} of {devices}: {better} better than training "
+            f"alone ({others}). {change}"
+        )
+    if verdict.overall == "better":
+        return (
+            f"The federation was worth it for the {devices} together: over all test samples their models are "
+            f"better than training alone ({others} by their own). {change}"
         )
     return (
-        f"The federation was worth it for {verdict.better or 'none'} of {compared} "
-        f"device{'s' if compared > 1 else ''} (better than training alone; {others}): {change}."
+        f"The federation was worth it for none of {devices}: no model is better than training alone beyond "
+        f"chance ({others}). {change}"
     )
 
 
 def _advice(verdict: Verdict, algorithm: str, num_classes: int, tested: int) -> str:
-    local, federated = verdict.means["local"], verdict.means["federated"]
-    if federated is not None and num_classes > 1:
-        chance = 1 / num_classes
-        noise = 2 * math.sqrt(chance * (1 - chance) / tested) if tested else 0.0
-        if federated <= chance + noise + CHANCE_MARGIN:
-            return (
-                f"The federated model is at chance ({percent(federated)} with {num_classes} classes): try "
-                "a smaller learning_rate, or more rounds."
-            )
-    if verdict.gain_points is None:
+    local, federated, shipped = (verdict.means[name] for name in ("local", "federated", "shipped"))
+    if shipped is None or verdict.gain_points is None:
         return ""
+    if _is_chance(shipped, num_classes, tested):
+        return (
+            f"The models are at chance ({percent(shipped)} with {num_classes} classes): look at the labels, "
+            "then try a smaller learning_rate, or more rounds."
+        )
     compared = verdict.better + verdict.as_good + verdict.worse
     gained = verdict.gain_points > 0
     if (2 * verdict.better >= compared if compared else gained) or verdict.overall == "better":
         return ""
+    if federated is not None and _is_chance(federated, num_classes, tested):
+        return (
+            f"The federated model is at chance ({percent(federated)} with {num_classes} classes): try a "
+            "smaller learning_rate, or more rounds."
+        )
     others = " or ".join(f'"{name}"' for name in SUGGESTED_ALGORITHMS if name != algorithm)
     if verdict.worse > verdict.better and not verdict.kinds["local"]:
         return "Set select = true in [personalization], so that a device can keep its local model."

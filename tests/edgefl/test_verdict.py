@@ -105,9 +105,9 @@ def test_a_federation_by_hand():
     assert verdict.kinds == {"local": 1, "federated": 1, "fine-tuned": 1, "mixture": 1}
     assert verdict.overall == "as good"  # 12 gained, 8 lost
     assert verdict.sentence == (
-        "The federation was worth it for 1 of 4 devices (better than training alone; as good for 2, worse "
-        "for 1): accuracy rises by 2.5 points on average. The federated model is 20.0 points below training "
-        'alone: try more rounds, or the algorithm "clustered" or "pfl-mfe".'
+        "The federation was worth it for 1 of 4 devices: its model is better than training alone (as good "
+        "for 2, worse for 1). On average accuracy rises by 2.5 points. The federated model is 20.0 points "
+        'below training alone: try more rounds, or the algorithm "clustered" or "pfl-mfe".'
     )
     assert table(verdict).splitlines() == [
         "device  local  federated  shipped   int8  model       against local",
@@ -139,8 +139,8 @@ def test_rows_without_a_selection_show_the_mixture_as_the_shipped_model():
     assert verdict.gain_points == 25
     assert (verdict.better, verdict.as_good, verdict.worse, verdict.overall) == (0, 0, 0, "")
     assert verdict.sentence == (
-        "Against training alone, accuracy rises by 25.0 points on average; how many devices gained more than "
-        "chance is not measured."
+        "On average accuracy rises by 25.0 points. The devices did not report for how many of them that is "
+        "more than chance."
     )
 
 
@@ -167,37 +167,44 @@ ALIKE = [row(f"d-{i}", 0.9, 0.6, 0.9, 0.9, 0.0, 0.0, 0.0) for i in range(3)]
         (
             ALIKE,
             {"algorithm": "pfl-mfe"},
-            "The federation was worth it for none of 3 devices (better than training alone; as good for 3, "
-            "worse for 0): accuracy does not change on average.",
+            "The federation was worth it for none of 3 devices: no model is better than training alone "
+            "beyond chance (as good for 3, worse for none). On average accuracy stays the same. ",
             "Most devices ship their local model: their data differ a lot, or each device has enough. Try "
             'the algorithm "clustered", or more rounds.',
         ),
         (
             [row("a", 0.6, 0.12, 0.6, 0.6, 0.0, 0.0, 0.0)],
             {"num_classes": 10},
-            "The federation was worth it for none of 1 device (",
+            "The federation was worth it for none of 1 device: no model is better than",
             "The federated model is at chance (12.0% with 10 classes): try a smaller learning_rate, or more "
             "rounds.",
         ),
         (
             [row("a", 0.9, 0.7, 0.6, 0.6, 3.0, 0.0, 12.0)],
             {},
-            "The federation was worth it for none of 1 device (better than training alone; as good for 0, "
-            "worse for 1): accuracy falls by 30.0 points on average.",
+            "The federation was worth it for none of 1 device: no model is better than training alone beyond "
+            "chance (as good for none, worse for 1). On average accuracy falls by 30.0 points. ",
             "Set select = true in [personalization], so that a device can keep its local model.",
         ),
         (
             [row("a", 0.5, 0.7, 0.75, 0.7, 3.0, 10.0, 0.0)],
             {"num_classes": 10},
-            "The federation was worth it for 1 of 1 device (",
-            "worse for 0): accuracy rises by 25.0 points on average.",
+            "The federation was worth it for 1 of 1 device: its model is better than training alone (as ",
+            "good for none, worse for none). On average accuracy rises by 25.0 points.",
         ),
         (
             [row(f"d-{i}", 0.8, 0.9, 0.9, 0.9, 1.0, 4.0, 0.0) for i in range(4)],
             {},
-            "The federation was worth it for the 4 devices together (as good for 4, worse for 0 by their own "
-            "test samples): ",
-            "accuracy rises by 10.0 points on average.",
+            "The federation was worth it for the 4 devices together: over all test samples their models are "
+            "better than training alone (as good for 4, worse for none by their own). ",
+            "On average accuracy rises by 10.0 points.",
+        ),
+        (
+            [row("a", 0.1, 0.1, 0.15, 0.1, 3.0, 6.0, 0.0)],
+            {"num_classes": 10},
+            "The federation was worth it for 1 of 1 device: ",
+            "The models are at chance (15.0% with 10 classes): look at the labels, then try a smaller "
+            "learning_rate, or more rounds.",
         ),
     ],
 )
