@@ -7,6 +7,9 @@ import sys
 import numpy as np
 import pytest
 
+from edgefl.config import DataConfig, PartitionConfig
+from edgefl.data import load_data, make_shards
+from edgefl.data.npz import save_shard
 from edgefl.data.sources import load_source, source_of_note
 
 FUNCTION = """
@@ -69,6 +72,21 @@ def test_a_folder_and_a_function_train_to_the_bits_of_the_npz(trained, toys, tmp
     for shard in shards[1:]:
         assert shard.x_test.tobytes() == shards[0].x_test.tobytes()
     assert notes[2]["source"] == {"folder": str(tmp_path)}
+
+
+def test_a_device_trains_on_the_samples_that_a_simulation_gives_its_client(trained, toys, tmp_path):
+    """The second file names the test samples that the simulation holds out of the first one."""
+    x, y = all_of(toys.shard(1))
+    np.savez(tmp_path / "own.npz", x=x, y=y, group=np.arange(len(y)) // 3)
+    by_rule = trained("--data", str(tmp_path / "own.npz"))
+    seed = by_rule[2]["seed"]
+    dataset = load_data(DataConfig(f"npz:{tmp_path / 'own.npz'},{tmp_path / 'own.npz'}"), seed)
+    simulated = make_shards(dataset, PartitionConfig("group", 2), seed)["client-000"]
+    assert simulated.group_train is not None and len(simulated.y_test) == len(y) - by_rule[1]
+    save_shard(tmp_path / "simulated.npz", simulated)
+    assert trained("--data", str(tmp_path / "simulated.npz"))[:2] == by_rule[:2]
+    np.savez(tmp_path / "other.npz", x=x, y=y)
+    assert trained("--data", str(tmp_path / "other.npz"))[0] != by_rule[0]
 
 
 def test_a_folder_that_lacks_a_class_ends_the_device_with_the_remedy(

@@ -17,8 +17,6 @@ def test_the_last_of_each_group_by_hand() -> None:
     assert test.tolist() == [4, 5, 6] and train.tolist() == [0, 1, 2, 3, 7]
     backwards = hold_out_last(groups, 0.4, time=np.arange(8)[::-1])[1]
     assert backwards.tolist() == [0, 1, 2]
-    train, test = hold_out_last(groups, 0.4, overlaps=np.array([[3, 5], [0, 2]]))
-    assert test.tolist() == [4, 5, 6] and train.tolist() == [0, 1, 2, 7]
     for share in (0.0, 1.0, float("nan")):
         with pytest.raises(DataError, match="between 0 and 1"):
             hold_out_last(groups, share)
