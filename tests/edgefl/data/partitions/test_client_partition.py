@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 
 from edgefl.config import DataConfig, PartitionConfig
 from edgefl.data import load_data, make_allotments, make_shards
-from edgefl.data.dataset import Dataset, pick_classes, scaled
+from edgefl.data.dataset import Dataset, pick_classes, scaled, subsample
 from edgefl.data.image_rotation import rotate, rotate_each
 from edgefl.data.partitions.client_partition import Allotment, client_ids, take
 from edgefl.errors import ConfigError, DataError
@@ -56,6 +57,20 @@ def test_turns_are_scipys() -> None:
     for degrees in (45, 135, 17):
         theirs = ndimage.rotate(image[0, :, :, 0], degrees, order=1, reshape=False, mode="grid-constant")
         np.testing.assert_allclose(rotate(image, degrees)[0, :, :, 0], theirs, atol=1e-5)
+
+
+def test_recordings_go_with_their_samples() -> None:
+    """Pictures 0 to 39 have classes 0 to 3 in turn, and recording 100 + their number."""
+    data = replace(pictures(), recording_train=np.arange(100, 140))
+    shard = take(data, Allotment(np.array([1, 5, 39]), np.array([2])))
+    assert shard.group_train is not None and shard.group_train.tolist() == [101, 105, 139]
+    assert take(pictures(), Allotment(np.array([1]), np.array([2]))).group_train is None
+    some = pick_classes(data, [3, 1])
+    assert some.recording_train is not None
+    assert some.recording_train.tolist() == [100 + row for row in range(40) if row % 4 in (1, 3)]
+    few = subsample(data, 7, 3, 1)
+    assert few.recording_train is not None
+    np.testing.assert_array_equal(few.x_train, data.x_train[few.recording_train - 100])
 
 
 def test_each_sample_has_its_own_turn() -> None:

@@ -89,3 +89,17 @@ def test_places_without_csv(tmp_path):
         make_source(str(tmp_path), window=3)
     with pytest.raises(ConfigError, match=r"are for a .csv file"):
         make_source(str(tmp_path / "a.npz"), window=3, label="y")
+
+
+@pytest.mark.parametrize("files", [1, 2, 4])
+def test_no_row_is_on_both_sides(tmp_path, files):
+    """Values count the rows, so that a window tells its rows; windows overlap by three quarters."""
+    for number in range(files):
+        rows = "\n".join(f"{1000 * number + row},{'walk' if row < 60 else 'run'}" for row in range(120))
+        (tmp_path / f"{number}.csv").write_text(f"value,activity\n{rows}\n")
+    shard = load_source(make_source(str(tmp_path), window=8, step=2, label="activity"), num_classes=2)
+    trained, tested = (set(x.ravel().astype(int).tolist()) for x in (shard.x_train, shard.x_test))
+    assert trained and tested and not trained & tested
+    assert set(shard.y_train.tolist()) == set(shard.y_test.tolist()) == {0, 1}
+    if files == 4:  # whole files
+        assert len(tested) == 120 and len(trained) == 360
