@@ -89,6 +89,14 @@ def test_a_device_trains_on_the_samples_that_a_simulation_gives_its_client(train
     assert trained("--data", str(tmp_path / "other.npz"))[0] != by_rule[0]
 
 
+def test_one_hot_labels_train_to_the_bits_of_class_numbers(trained, toys, tmp_path):
+    x, y = all_of(toys.shard(1))
+    np.savez(tmp_path / "numbers.npz", x=x, y=y)
+    np.savez(tmp_path / "one-hot.npz", x=x, y=np.eye(3)[y])
+    shas = [trained("--data", tmp_path / f"{name}.npz")[0] for name in ("numbers", "one-hot")]
+    assert shas[0] == shas[1]
+
+
 def test_a_folder_that_lacks_a_class_ends_the_device_with_the_remedy(
     federate, mosquitto_url, toys, lead, tmp_path
 ):
