@@ -17,7 +17,14 @@ from edgefl import __version__
 from edgefl.data.forms import shape_text
 from edgefl.data.inspection.records import DeviceSamples, Example, Inspection, Range
 from edgefl.report.drawing import COLOURS, GROUNDS
-from edgefl.report.samples_text import NOTHING_UNUSUAL, class_name, range_text, summary_line
+from edgefl.report.samples_text import (
+    NOTHING_UNUSUAL,
+    class_name,
+    range_text,
+    split_lines,
+    summary_line,
+    training_and_test,
+)
 from edgefl.system.format import some_of
 
 MAX_DEVICES_SHOWN = 24
@@ -111,26 +118,38 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -
 
 
 def _devices(inspection: Inspection) -> str:
-    head = ("device", "stored as", "a sample", "samples", "test", "copies", "shared", "one value", "outliers")
+    head = (
+        "device",
+        "stored as",
+        "a sample",
+        "training",
+        "test",
+        "copies",
+        "shared",
+        "one value",
+        "outliers",
+        "held out by",
+    )
     rows = [
         (
             _text(device.name),
             _text(device.stored),
             shape_text(device.shape) or "-",
-            f"{device.num_samples:,}",
-            f"{device.num_test:,}",
+            *training_and_test(device),
             f"{device.num_copies:,}",
             f"{device.num_shared:,}",
             f"{device.num_blank:,}",
             f"{len(device.outliers):,}",
+            "-" if device.split is None else device.split.rule,
         )
         for device in inspection.devices
     ]
     note = (
         "Copies equal an earlier sample of the same device, shared samples are on another device too. "
-        "Samples of x_test are counted with the others."
+        "Both count training and test samples"
     )
-    return f'{_table(head, rows, 3)}\n<p class="note">{note}</p>'
+    notes = "".join(f'<p class="note">{_text(line)}.</p>' for line in (note, *split_lines(inspection)))
+    return f"{_table(head, rows, 3)}\n{notes}"
 
 
 def _classes(inspection: Inspection) -> str:

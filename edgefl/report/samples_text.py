@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from edgefl.data.forms import shape_text
-from edgefl.data.inspection.records import Inspection, Range
+from edgefl.data.inspection.records import DeviceSamples, Inspection, Range
 from edgefl.data.partitions.heatmap import heat_text
+from edgefl.data.split import RULES
 from edgefl.system.format import NONE, columns, cut, printable
 
 MAX_NUMBER_COLUMNS = 12
@@ -32,14 +33,30 @@ def summary_line(inspection: Inspection) -> str:
 
 def finding_lines(inspection: Inspection) -> list[str]:
     """Return one line for each finding: its severity, its devices and its text."""
-    everywhere = tuple(device.name for device in inspection.devices)
-    lines = []
-    for each in inspection.findings:
-        names = (
-            "all devices" if len(everywhere) > 1 and each.devices == everywhere else ", ".join(each.devices)
-        )
-        lines.append(printable(f"{each.severity}: {cut(names, 60)}: {each.text}"))
-    return lines
+    return [
+        printable(f"{each.severity}: {_devices(inspection, each.devices)}: {each.text}")
+        for each in inspection.findings
+    ]
+
+
+def split_lines(inspection: Inspection) -> list[str]:
+    """Return how test samples are held out: a line for each rule, with its devices."""
+    names: dict[str, list[str]] = {}
+    for device in inspection.devices:
+        if device.split is not None:
+            names.setdefault(device.split.rule, []).append(device.name)
+    return [
+        printable(f"held out on {_devices(inspection, own)} by {rule}: {RULES[rule]}")
+        for rule, own in names.items()
+    ]
+
+
+def _devices(inspection: Inspection, names: Sequence[str]) -> str:
+    """Return the names of devices in at most 60 characters."""
+    everywhere = [device.name for device in inspection.devices]
+    if len(everywhere) > 1 and list(names) == everywhere:
+        return "all devices"
+    return cut(", ".join(names), 60)
 
 
 def short_text(inspection: Inspection) -> str:
@@ -47,7 +64,7 @@ def short_text(inspection: Inspection) -> str:
     shown = replace(inspection, devices=inspection.devices[:MAX_DEVICES_IN_SHORT])
     left = len(inspection.devices) - len(shown.devices)
     more = [f"and {left} more devices"] if left else []
-    return "\n".join([columns(_rows(shown)), *more, *finding_lines(inspection)])
+    return "\n".join([columns(_rows(shown)), *more, *split_lines(inspection), *finding_lines(inspection)])
 
 
 def inspection_text(inspection: Inspection) -> str:
@@ -55,6 +72,7 @@ def inspection_text(inspection: Inspection) -> str:
     parts = [summary_line(inspection), columns(_rows(inspection))]
     if len(inspection.classes) > MAX_NUMBER_COLUMNS:
         parts.append("\n".join(_balance(inspection)))
+    parts += ["\n".join(lines)] if (lines := split_lines(inspection)) else []
     parts.append("\n".join(finding_lines(inspection)) or NOTHING_UNUSUAL)
     return "\n\n".join(parts)
 
@@ -62,6 +80,12 @@ def inspection_text(inspection: Inspection) -> str:
 def range_text(values: Range | None) -> str:
     """Return a range as `0 to 1`."""
     return NONE if values is None else f"{values.low:.3g} to {values.high:.3g}"
+
+
+def training_and_test(device: DeviceSamples) -> tuple[str, str]:
+    """Return how many samples a device trains on and holds out, dashes when it refuses the samples."""
+    split = device.split
+    return (NONE, NONE) if split is None else (f"{split.train:,}", f"{split.test:,}")
 
 
 def class_name(inspection: Inspection, label: int) -> str:
@@ -74,15 +98,14 @@ def _rows(inspection: Inspection) -> Sequence[Sequence[str]]:
     shown = inspection.classes if len(inspection.classes) <= MAX_NUMBER_COLUMNS else ()
     names = [cut(class_name(inspection, label), 10) for label in shown]
     names[:1] = [f"class {name}" for name in names[:1]]
-    head = ["device", "samples", "test", *names, "values", "copies", "shared", "outliers"]
+    head = ["device", "training", "test", *names, "values", "copies", "shared", "outliers"]
     rows = [head]
     for device in inspection.devices:
         counts = dict(device.class_counts)
         rows.append(
             [
                 cut(printable(device.name), NAME_WIDTH),
-                f"{device.num_samples:,}",
-                f"{device.num_test:,}" if device.num_test else NONE,
+                *training_and_test(device),
                 *(f"{counts[label]:,}" if label in counts else NONE for label in shown),
                 range_text(device.values),
                 str(device.num_copies),
@@ -91,14 +114,15 @@ def _rows(inspection: Inspection) -> Sequence[Sequence[str]]:
             ]
         )
     if len(inspection.devices) > 1:
+        splits = [device.split for device in inspection.devices if device.split is not None]
         totals = Counter[int]()
         for device in inspection.devices:
             totals.update(dict(device.class_counts))
         rows.append(
             [
                 "all",
-                f"{sum(device.num_samples for device in inspection.devices):,}",
-                f"{sum(device.num_test for device in inspection.devices):,}",
+                f"{sum(split.train for split in splits):,}",
+                f"{sum(split.test for split in splits):,}",
                 *(f"{totals[label]:,}" for label in shown),
                 "",
                 str(sum(device.num_copies for device in inspection.devices)),

@@ -26,7 +26,8 @@ from edgefl.data.inspection.records import (
     Range,
     ReadableSamples,
 )
-from edgefl.data.npz import make_shard
+from edgefl.data.npz import make_shard_and_split
+from edgefl.data.split import Split
 from edgefl.errors import DataError
 from edgefl.types import Array, Labels
 
@@ -43,12 +44,14 @@ def inspect_samples(devices: Mapping[str, Arrays], input_shape: tuple[int, ...] 
     """
     findings: list[Finding] = []
     readable = []
+    splits: list[Split | None] = []
     for name, arrays in devices.items():
         formed, changes = to_training_form(arrays)
         findings += [Finding(_kind_of_change(each), CHANGE, (name,), each) for each in changes]
         try:
-            make_shard(formed, name)
+            splits.append(make_shard_and_split(formed, name)[1])
         except DataError as error:
+            splits.append(None)
             findings.append(Finding("unusable", ERROR, (name,), str(error).removeprefix(f"{name}: ")))
         readable.append(_read(name, arrays, formed, input_shape))
         findings += shape_findings(name, arrays, input_shape)
@@ -57,7 +60,7 @@ def inspect_samples(devices: Mapping[str, Arrays], input_shape: tuple[int, ...] 
     found = []
     for index, each in enumerate(readable):
         others = {digest for other, own in enumerate(digests) if other != index for digest in own}
-        found.append(_describe(each, digests[index], others, outliers[index]))
+        found.append(_describe(each, digests[index], others, outliers[index], splits[index]))
     for each, device in zip(readable, found, strict=True):
         findings += device_findings(each, device)
     findings += cross_device_findings(readable, found, digests)
@@ -139,7 +142,11 @@ def _range(x: Array) -> Range:
 
 
 def _describe(
-    device: ReadableSamples, digests: Sequence[bytes], elsewhere: set[bytes], outliers: NDArray[np.bool_]
+    device: ReadableSamples,
+    digests: Sequence[bytes],
+    elsewhere: set[bytes],
+    outliers: NDArray[np.bool_],
+    split: Split | None,
 ) -> DeviceSamples:
     x = device.x
     y = device.y
@@ -168,6 +175,7 @@ def _describe(
         int(blank.sum()),
         tuple(device.rows[outliers].tolist()),
         _examples(device, outliers),
+        split,
     )
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from edgefl.data.split import Split
 from edgefl.types import Array, Labels
 
 ERROR = "error"
@@ -76,6 +77,8 @@ class DeviceSamples:
         num_blank: number of samples that hold one value only.
         outliers: rows of outliers.
         examples: samples to look at.
+        split: how test samples are held out, by the seed of a federation without its own seed; None when a
+            device refuses the samples.
     """
 
     name: str
@@ -92,6 +95,7 @@ class DeviceSamples:
     num_blank: int
     outliers: tuple[int, ...]
     examples: tuple[Example, ...]
+    split: Split | None
 
 
 @dataclass(frozen=True)

@@ -44,11 +44,12 @@ def test_two_devices_in_a_terminal(here: Path, capsys: pytest.CaptureFixture[str
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "2 devices, 80 samples of 9x9x1, 4 classes"
     cells = [line.split() for line in lines if line.startswith(("pi-", "all"))]
-    assert cells[0][:7] == ["pi-1", "40", "-", "10", "10", "10", "10"]
-    assert cells[1][:7] == ["pi-2", "40", "-", "20", "20", "-", "-"]
-    assert cells[2][:7] == ["all", "80", "0", "30", "30", "10", "10"]
+    assert cells[0][:7] == ["pi-1", "32", "8", "10", "10", "10", "10"]
+    assert cells[1][:7] == ["pi-2", "32", "8", "20", "20", "-", "-"]
+    assert cells[2][:7] == ["all", "64", "16", "30", "30", "10", "10"]
+    assert "held out on all devices by time: the last samples of each class are held out" in "\n".join(lines)
     assert lines[-1] == "change: pi-2: y is one-hot; the class is the column of the 1, out of 4 classes"
-    assert max(map(len, lines)) <= 110
+    assert max(len(line) for line in lines if line.startswith(("pi-", "device"))) <= 110
 
 
 def test_json(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,6 +59,7 @@ def test_json(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown = json.loads(out)
     (device,) = shown["devices"]
     assert device["class_counts"] == {"0": 10, "1": 10, "2": 10, "3": 10}
+    assert device["split"] == {"rule": "time", "seed": 1, "train": 32, "test": 8}
     assert (device["shape"], device["stored"]) == ([9, 9, 3], "float64[40, 3, 9, 9]")
     assert [(each["kind"], each["severity"], each["devices"]) for each in shown["findings"]] == [
         ("channels-first", "change", ["pi-1"])
