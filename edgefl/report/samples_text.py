@@ -16,6 +16,7 @@ MAX_NUMBER_COLUMNS = 12
 MAX_CLASSES_DRAWN = 2_000
 NAME_WIDTH = 24
 MAX_DEVICES_IN_SHORT = 8
+MAX_FINDINGS_IN_SHORT = 12
 NOTHING_UNUSUAL = "nothing unusual found"
 
 
@@ -60,11 +61,15 @@ def _devices(inspection: Inspection, names: Sequence[str]) -> str:
 
 
 def short_text(inspection: Inspection) -> str:
-    """Return one line for each of the first devices, and the findings."""
+    """Return one line for each of the first devices, and the first findings."""
     shown = replace(inspection, devices=inspection.devices[:MAX_DEVICES_IN_SHORT])
     left = len(inspection.devices) - len(shown.devices)
     more = [f"and {left} more devices"] if left else []
-    return "\n".join([columns(_rows(shown)), *more, *split_lines(inspection), *finding_lines(inspection)])
+    findings = finding_lines(inspection)
+    rest = len(findings) - MAX_FINDINGS_IN_SHORT
+    if rest > 0:
+        findings[MAX_FINDINGS_IN_SHORT:] = [f"and {rest} more findings; `edgefl data show` prints all"]
+    return "\n".join([columns(_rows(shown)), *more, *split_lines(inspection), *findings])
 
 
 def inspection_text(inspection: Inspection) -> str:

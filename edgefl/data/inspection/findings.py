@@ -125,7 +125,8 @@ def device_findings(device: ReadableSamples, found: DeviceSamples) -> list[Findi
     if found.outliers:
         warn(
             "outliers",
-            f"{len(found.outliers)} of {count} samples are far from the others of their class: rows "
+            f"{len(found.outliers)} of {count} samples are far from the others of their class: "
+            f"row{'s' if len(found.outliers) > 1 else ''} "
             f"{some_of([str(row) for row in found.outliers])}; look at them",
         )
     constant = [str(i) for i, channel in enumerate(found.channels) if channel.low == channel.high]

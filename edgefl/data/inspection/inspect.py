@@ -31,6 +31,8 @@ from edgefl.data.split import Split
 from edgefl.errors import DataError
 from edgefl.types import Array, Labels
 
+ROWS_AT_ONCE = 1024
+"""Number of samples that are converted to float64 at a time: a board has little memory."""
 MAX_CLASSES_SHOWN = 10
 MAX_OUTLIERS_SHOWN = 6
 
@@ -97,10 +99,10 @@ def _read(name: str, arrays: Arrays, formed: Arrays, input_shape: tuple[int, ...
     ]
     labels = [_labels(formed.get(f"y{part}"), len(x)) for part, x in zip(PARTS, x_parts, strict=True)]
     known = [y for y in labels if y is not None]
-    x = np.concatenate(x_parts)
+    x = np.concatenate(x_parts) if len(x_parts[1]) else x_parts[0]
     y = np.concatenate(known) if len(known) == len(labels) else None
     finite = np.isfinite(x.reshape(len(x), -1)).all(axis=1) if x.size else np.zeros(len(x), bool)
-    shaped = to_input_shape(x[finite], input_shape or likely_input_shape(shape))
+    shaped = to_input_shape(x if finite.all() else x[finite], input_shape or likely_input_shape(shape))
     stored = arrays.get("x")
     names = arrays.get("class_names")
     listed = tuple(map(str, names.ravel())) if names is not None and names.dtype.kind == "U" else ()
@@ -137,8 +139,10 @@ def _whole_number(stored: NDArray[np.generic] | None) -> int:
 
 
 def _range(x: Array) -> Range:
-    values = np.asarray(x, np.float64)
-    return Range(float(values.min()), float(values.max()), float(values.mean()), float(values.std()))
+    mean = float(x.mean(dtype=np.float64))
+    parts = (x[start : start + ROWS_AT_ONCE] for start in range(0, len(x), ROWS_AT_ONCE))
+    squares = sum(float(np.square(part.astype(np.float64) - mean).sum()) for part in parts)
+    return Range(float(x.min()), float(x.max()), mean, (squares / x.size) ** 0.5)
 
 
 def _describe(
@@ -156,6 +160,8 @@ def _describe(
         labels, numbers = np.unique(y, return_counts=True)
         counts = tuple(zip(labels.tolist(), numbers.tolist(), strict=True))
     described = bool(x.size) and shape[-1] <= MAX_DESCRIBED_CHANNELS
+    values = _range(x) if x.size else None
+    usual = x[~outliers] if outliers.any() else x
     blank = np.zeros(len(x), bool)
     if x[:1].size > 1:
         flat = x.reshape(len(x), -1)
@@ -167,8 +173,8 @@ def _describe(
         device.num_samples,
         device.num_test,
         counts,
-        _range(x) if x.size else None,
-        _range(x[~outliers]) if x[~outliers].size else None,
+        values,
+        _range(usual) if usual is not x and usual.size else values,
         tuple(_range(x[..., c]) for c in range(shape[-1])) if described else (),
         len(digests) - len(set(digests)),
         sum(digest in elsewhere for digest in digests),

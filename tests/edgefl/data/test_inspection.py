@@ -181,6 +181,15 @@ def test_findings_begin_with_errors_and_name_all_devices() -> None:
     assert [each.devices for each in inspection.findings if each.kind == "one-hot"] == [("pi-1", "pi-2")]
 
 
+def test_the_short_form_stays_short() -> None:
+    odd = [samples(30 + number, seed=number) | {"y": np.zeros(30 + number, int)} for number in range(20)]
+    lines = short_text(look(*odd)).splitlines()
+    assert sum(line.startswith("pi-") for line in lines) == 8
+    assert "and 12 more devices" in lines
+    assert sum(line.startswith("warning") for line in lines) == 12
+    assert lines[-1] == "and 8 more findings; `edgefl data show` prints all"
+
+
 def test_names_of_devices() -> None:
     assert device_names(["a/pi-1.npz", "a/pi-2.npz"]) == ["pi-1", "pi-2"]
     assert device_names(["a/x.npz", "b/x.npz"]) == ["a/x.npz", "b/x.npz"]
