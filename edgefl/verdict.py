@@ -323,6 +323,8 @@ def _finding(verdict: Verdict) -> str:
         return f"{change} The devices did not report for how many of them that is more than chance."
     others = f"as good for {verdict.as_good or 'none'}, worse for {verdict.worse or 'none'}"
     devices = f"{compared} device{'s' if compared > 1 else ''}"
+    if compared < verdict.devices:
+        devices = f"the {devices} that could be compared"
     if verdict.better:
         better = "its model is" if verdict.better == 1 else "their models are"
         return (
@@ -330,8 +332,9 @@ def _finding(verdict: Verdict) -> str:
             f"alone ({others}). {change}"
         )
     if verdict.overall == "better":
+        together = f"the {compared} devices together" if compared > 1 else "the device"
         return (
-            f"The federation was worth it for the {devices} together: over all test samples their models are "
+            f"The federation was worth it for {together}: over all test samples their models are "
             f"better than training alone ({others} by their own). {change}"
         )
     return (

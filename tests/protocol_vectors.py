@@ -1,4 +1,4 @@
-"""The test vectors of the protocol, made by the project's own code. `python tests/protocol_vectors.py` writes
+"""The test vectors of the protocol, made by the project's own code. `python -m tests.protocol_vectors` writes
 them into docs/.
 """
 
@@ -17,6 +17,7 @@ from edgefl.security.secagg.secure_sum import PublicKeys, Secrets, mask_words
 from edgefl.security.secagg.shamir import PRIME, combine
 from edgefl.security.signing import encode_signed, public_of
 from edgefl.types import Array
+from edgefl.verdict import judge
 from edgefl.wire.chunks import chunk_count, ranges_of
 from edgefl.wire.codecs import pack
 from edgefl.wire.masked import Introduced, binding_of, context_of, encode_complaint, encode_ids, encode_keys
@@ -24,6 +25,7 @@ from edgefl.wire.messages import Begin, Receipt, State, Task
 from edgefl.wire.strict_json import decode_json, encode_json
 from edgefl.wire.tensors import encode_models, encode_weights, models_limit, specs_of
 from edgefl.wire.topics import PREFIX, Topics
+from edgefl.wire.verdict_message import verdict_message
 
 PAGE = Path(__file__).parents[1] / "docs" / "protocol-vectors.md"
 KEY = base64.b64encode(bytes(range(32))).decode()
@@ -212,11 +214,23 @@ def draws() -> list[tuple[str, str]]:
     ]
 
 
+def verdicts() -> list[tuple[str, str]]:
+    """Return the verdict on two devices as it travels; the second one reports no counts."""
+    figures = {"accuracy_local": 0.75, "accuracy_federated": 0.625, "accuracy_shipped": 0.875}
+    rows = [
+        {"id": "pi-1", **figures, "shipped": 2.0, "test_gained": 5.0, "test_lost": 0.0},
+        {"id": "pi-2", **figures, "accuracy_shipped_int8": 1 / 3, "shipped": 3.0},
+    ]
+    message = verdict_message(judge(rows), "0123456789abcdef", 1700000003.0, with_rows=True)
+    return [("topic", Topics("kitchen").verdict), ("Verdict", encode_json(message).decode())]
+
+
 SECTIONS = {
     "Topics and chunks": chunks,
     "Signatures": signatures,
     "Blobs": blobs,
     "Codecs": codecs,
+    "Verdict": verdicts,
     "Secure aggregation": masked,
     "Draws": draws,
 }

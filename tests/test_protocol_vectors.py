@@ -38,7 +38,7 @@ DELTA = {"fc/bias": [0.5, -0.25, 0.0], "fc/kernel": [1.0, -3.0, 0.1, 0.001, 2.0,
 
 def test_the_page_is_what_the_code_makes() -> None:
     made = load(TESTS / "protocol_vectors.py").render()
-    assert made == TEXT, "run python tests/protocol_vectors.py, and say in protocol.md what changed"
+    assert made == TEXT, "run python -m tests.protocol_vectors, and say in protocol.md what changed"
 
 
 @pytest.mark.parametrize("kind", ["State", "Task", "Begin", "Receipt"])
@@ -48,6 +48,21 @@ def test_signatures(kind: str) -> None:
     key.verify(base64.b64decode(VECTORS[f"{kind}: signature"]), said.encode())
     head, _, body = said.partition("\n")
     assert foreign.signed_bytes(kind, json.loads(body), "kitchen", head.split(" ")[3]) == said.encode()
+
+
+def test_a_verdict() -> None:
+    """Its fields are those of the page, and the counts decide what is better."""
+    message = json.loads(VECTORS["Verdict"])
+    assert VECTORS["topic"] == "edgefl/v2/kitchen/verdict"
+    section = (TESTS.parent / "docs" / "protocol.md").read_text().partition("### Verdict\n")[2]
+    fields = re.findall(r"^\| (\w+) \|", section.partition("\n## ")[0], re.MULTILINE)
+    assert list(message) == fields[1:]
+    assert message["rows"] == [
+        ["pi-1", 0.75, 0.625, 0.875, None, "fine-tuned", "better"],
+        ["pi-2", 0.75, 0.625, 0.875, 0.3333, "mixture", ""],
+    ]
+    assert (message["better"], message["as_good"], message["gain_points"]) == (1, 0, 12.5)
+    assert sum(1 for ways in range(2**5) if ways.bit_count() >= 5) / 2**5 <= 0.05
 
 
 def test_a_model_and_its_update() -> None:

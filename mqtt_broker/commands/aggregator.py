@@ -77,7 +77,8 @@ def start_aggregator(
     tools: Tools,
     as_json: bool,
 ) -> None:
-    """Wait for devices, lead the rounds, have each device personalize, write DIR/result.json, and end.
+    """Wait for devices, lead the rounds, have each device personalize, write DIR/result.json, print the
+    verdict, and end.
 
     Killed and started again with the same --out, it goes on where it was.
 

@@ -214,6 +214,13 @@ def test_sentences(rows, options, begins, ends):
     assert sentence.endswith(ends)
 
 
+def test_the_sentence_counts_devices_that_could_be_compared():
+    sentence = judge([FOUR[1], {**FOUR[0], "test_lost": None}]).sentence
+    assert sentence.startswith(
+        "The federation was worth it for 1 of the 1 device that could be compared: its"
+    )
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [

@@ -52,9 +52,9 @@ def watch(
     """Print what is said on topics, decoded, a line a message, until Ctrl-C; of models and updates only their
     sizes.
 
-    TOPIC is a part of a federation's topics, with MQTT's wildcards: state, clusters, round/+/summary,
-    device/+/status, device/pi-1/#. A star marks what the broker had kept from before. What is none of the
-    protocol is shown as such.
+    TOPIC is a part of a federation's topics, with MQTT's wildcards: state, clusters, verdict,
+    round/+/summary, device/+/status, device/pi-1/#. A star marks what the broker had kept from before. What
+    is none of the protocol is shown as such.
 
     Example: edgefl watch 'device/+/metrics' --json | jq .message.values.loss
     """
@@ -106,6 +106,9 @@ def monitor(
 ) -> None:
     """Show a federation live: round and deadline, devices and why one is not in the round, accuracy spread,
     clusters, bytes.
+
+    When the federation has ended it shows the verdict, also if it is started later: what each device has
+    gained.
 
     It only reads. In a pipe, or with --once, it prints a table of what a broker keeps and of what is said
     while it listens.

@@ -14,6 +14,11 @@ from edgefl.errors import LinkError
 from edgefl.monitor.device_list import DeviceList
 from edgefl.monitor.terminal import DeviceScreen, Monitor
 from edgefl.monitor.view import View, snapshot
+from edgefl.verdict import judge
+from edgefl.wire.messages import State
+from edgefl.wire.strict_json import encode_json
+from edgefl.wire.topics import Topics
+from edgefl.wire.verdict_message import verdict_message
 from tests.benchmarks.watching.simulated_devices import Fleet, round_messages
 
 OPENED = 1000.0
@@ -82,6 +87,26 @@ def test_a_round_in_80_columns():
         await pilot.pause()
         await pilot.pause()
         assert "°C" in text(app, "columns")
+
+    play(scene, script)
+
+
+def test_the_verdict_stands_above_the_devices_when_the_federation_is_done():
+    scene = Scene(devices=3)
+    scene.until(50.0)
+    done = State("fleet", "s", "done", 1001, 1000, 0, 60.0, "ab" * 32, scene.now)
+    found = judge({"id": f"pi-00{i}", "accuracy_local": 0.5, "accuracy_shipped": 0.75} for i in range(3))
+    message = verdict_message(found, "s", scene.now, with_rows=True)
+    topics = Topics("fleet")
+    scene.view.take(topics.verdict, encode_json(message), scene.now)
+    scene.view.take(topics.state, encode_json(done), scene.now)
+
+    async def script(app, pilot):
+        lines = text(app, "head").splitlines()
+        assert lines[0] == "fleet: done after 1000 rounds"
+        assert lines[2].split() == ["mean", "50.0%", "-", "75.0%", "-"]
+        assert found.sentence in " ".join(line.strip() for line in lines)
+        assert any(line.startswith("pi-000         finished") for line in rows(app))
 
     play(scene, script)
 
