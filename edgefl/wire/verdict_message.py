@@ -3,7 +3,7 @@
 import math
 from typing import get_args
 
-from edgefl.verdict import FIGURES, Comparison, DeviceFigures, Verdict, least_gained
+from edgefl.verdict import FIGURES, KINDS, Comparison, DeviceFigures, Verdict, least_gained
 from edgefl.wire import messages
 
 DIGITS = 4
@@ -49,26 +49,29 @@ def verdict_message(verdict: Verdict, session: str, ts: float, *, with_rows: boo
 
 
 def read_verdict(message: messages.Verdict) -> Verdict:
-    """Return the verdict of a message. Figures and comparisons that are unknown here are missing."""
+    """Return the verdict of a message. A figure that is impossible and a word that is unknown are missing.
+
+    Ids and sentence are text from the network: pass them through `printable` before printing them.
+    """
     return Verdict(
         measure=message.measure,
         devices=message.devices,
-        means={name: _received(message.means.get(name)) for name in FIGURES},
-        worst={name: _received(message.worst.get(name)) for name in FIGURES},
+        means={name: _share(message.means.get(name)) for name in FIGURES},
+        worst={name: _share(message.worst.get(name)) for name in FIGURES},
         better=message.better,
         as_good=message.as_good,
         worse=message.worse,
         overall=_comparison(message.overall),
-        gain_points=_received(message.gain_points),
-        kinds=dict(message.kinds),
+        gain_points=_between(message.gain_points, -100.0, 100.0),
+        kinds={kind: message.kinds.get(kind, 0) for kind in KINDS},
         rows=tuple(
             DeviceFigures(
                 id=client_id,
-                local=_received(local),
-                federated=_received(federated),
-                shipped=_received(shipped),
-                int8=_received(int8),
-                kind=kind,
+                local=_share(local),
+                federated=_share(federated),
+                shipped=_share(shipped),
+                int8=_share(int8),
+                kind=kind if kind in KINDS else "",
                 comparison=_comparison(comparison),
             )
             for client_id, local, federated, shipped, int8, kind, comparison in message.rows
@@ -81,8 +84,13 @@ def _sent(value: float | None) -> float:
     return math.nan if value is None else round(value, DIGITS)
 
 
-def _received(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+def _share(value: float | None) -> float | None:
+    return _between(value, 0.0, 1.0)
+
+
+def _between(value: float | None, least: float, most: float) -> float | None:
+    # NaN is between nothing
+    return value if value is not None and least <= value <= most else None
 
 
 def _comparison(text: str) -> Comparison:

@@ -5,7 +5,7 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgefl.verdict import judge
+from edgefl.verdict import DeviceFigures, judge, lines
 from edgefl.wire import messages
 from edgefl.wire.strict_json import decode_json, encode_json, max_bytes
 from edgefl.wire.verdict_message import read_verdict, verdict_message
@@ -85,6 +85,16 @@ def test_the_message_of_thousands_of_devices_is_small():
     found = read_verdict(decode_json(messages.Verdict, sent))
     assert (found.devices, len(found.rows)) == (5000, 500)
     assert [row.id for row in found.rows] == [f"{i:064}" for i in range(500)]
+
+
+def test_a_hostile_message_prints_nothing_of_its_own():
+    message = verdict_message(judge(ROWS), "s", 1.0, with_rows=True)
+    row = ("\x1b[2J", 1e300, -1.0, math.inf, 0.5, "\x1b[31m", "\n")
+    hostile = {"rows": (row,), "gain_points": 1e300, "kinds": {"\n": 9}, "sentence": "\x1b[2J\n"}
+    found = read_verdict(messages.Verdict(**{**vars(message), **hostile}))
+    assert found.rows[0] == DeviceFigures("\x1b[2J", int8=0.5)
+    assert (found.gain_points, sum(found.kinds.values())) == (None, 0)
+    assert all(line.isprintable() for line in lines(found))
 
 
 def test_an_unknown_comparison_of_a_newer_aggregator_is_missing():
