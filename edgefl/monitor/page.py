@@ -1,13 +1,13 @@
 """One device as lines of text: figures, gate, trace, what went wrong last. Pure functions."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edgefl.system import format as words
 
 
-def page(device: Mapping[str, Any], now: float, width: int) -> list[str]:
-    """Return the lines of a device's page."""
+def page(device: Mapping[str, Any], now: float, width: int, experts: Sequence[str] = ()) -> list[str]:
+    """Return the lines of a device's page. experts: the names of the experts of its gate."""
     told = words.printable(device["why"])
     lines = [
         f"{device['id']}: "
@@ -36,7 +36,8 @@ def page(device: Mapping[str, Any], now: float, width: int) -> list[str]:
     }
     lines += [f"{name:18} {value}" for name, value in (board | figures).items()]
     for index, share in enumerate(device["gate"] or ()):
-        lines.append(f"{f'gate, expert {index}':18} {words.bar(share or 0.0, 20)} {words.percent(share)}")
+        expert = experts[index] if index < len(experts) else f"expert {index}"
+        lines.append(f"{f'gate, {expert}':18} {words.bar(share or 0.0, 20)} {words.percent(share)}")
     if device["trace"]:
         values = [value for _, value in device["trace"]]
         first = device["trace"][0][0]

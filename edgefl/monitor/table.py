@@ -152,7 +152,7 @@ def _standing(tree: Tree, width: int) -> str:
         return f"{name}: nothing heard from an aggregator yet"
     if phase in (JOINING, STOPPED, "done"):
         ended = {
-            JOINING: "waiting for devices",
+            JOINING: _waiting(tree),
             STOPPED: "the aggregator has stopped",
             "done": f"done after {tree['rounds']} rounds",
         }
@@ -173,6 +173,15 @@ def _verdict(tree: Tree, width: int, limit: int) -> list[str]:
     verdict = from_dict(tree["verdict"])
     sentence = words.printable(verdict.sentence)
     return [*table(verdict, limit).splitlines(), *textwrap.wrap(sentence, width)]
+
+
+def _waiting(tree: Tree) -> str:
+    needed = tree["needed"]
+    ready = sum(each["state"] == "idle" for each in tree["devices"])
+    if not needed or ready >= needed:
+        return "waiting for devices"
+    plural = "s" if needed > 1 else ""
+    return f"waiting for {needed - ready} of {needed} device{plural}; start each with `edgefl device start`"
 
 
 def _counts(devices: Sequence[Device]) -> str:

@@ -46,7 +46,9 @@ class DeviceScreen(Screen[None]):
         """Show the device as it is in a snapshot."""
         device = next((each for each in tree["devices"] if each["id"] == self.client_id), None)
         lines = (
-            page(device, tree["ts"], self.app.size.width - 2) if device else [f"{self.client_id} has gone"]
+            page(device, tree["ts"], self.app.size.width - 2, tree["experts"])
+            if device
+            else [f"{self.client_id} has gone"]
         )
         self.query_one("#page", Static).update(Text("\n".join(lines)))
 

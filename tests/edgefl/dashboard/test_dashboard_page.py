@@ -90,6 +90,29 @@ def test_what_is_measured_stands_on_the_page(shown):
     assert page.locator("#table-rounds tbody tr").nth(2).text_content().endswith("pi-7")
 
 
+def test_curves_end_with_the_rounds_and_begin_with_accuracy(served, sample, visitor):
+    """The personalization is no round: its models are others, and it would lie beyond the axis."""
+    latest, url = served
+    snapshot = now(sample(8, rounds=12))
+    personalized = {**snapshot["history"][-1], "round": 13, "phase": "personalize", "accuracy_mean": 0.321}
+    latest.put({**snapshot, "history": [*snapshot["history"], personalized]})
+    page = visitor.visit(url)
+    expect(page.locator(".uplot")).to_have_count(3)
+    assert page.locator("#curves figure h3").all_text_contents() == [
+        "Accuracy",
+        "Training loss",
+        "Bytes a round",
+    ]
+    last = snapshot["history"][-1]["accuracy_mean"]
+    for chart in ("accuracy", "loss", "bytes"):
+        legend = page.locator(f"#chart-{chart} .u-legend")
+        expect(legend).to_contain_text("round12")
+        assert "--" not in legend.text_content()
+    expect(page.locator("#chart-accuracy .u-legend")).to_contain_text(f"{100 * last:.1f}%")
+    page.click("#table-rounds summary")
+    expect(page.locator("#table-rounds tbody tr").first).to_contain_text("32.1%")
+
+
 def test_it_follows_patches_and_another_session(shown):
     latest, snapshot, page = shown
     snapshot = copy.deepcopy(snapshot)

@@ -55,6 +55,8 @@ def tree(*devices, **more):
         "ts": 1000.0,
         "broken": 0,
         "verdict": None,
+        "needed": None,
+        "experts": [],
         "history": [],
         "devices": list(devices),
         "clusters": {"rounds": [], "similarity": None},
@@ -93,6 +95,12 @@ def test_the_head_by_hand():
     assert head(tree(), 80)[1] == "no device heard yet"
     assert head(tree(phase="", round=0), 80)[0] == "kitchen: nothing heard from an aggregator yet"
     assert head(tree(phase="joining"), 80)[0] == "kitchen: waiting for devices"
+    here = device("a", "idle"), device("b", "paused")
+    assert (
+        head(tree(*here, phase="joining", needed=3), 80)[0]
+        == "kitchen: waiting for 2 of 3 devices; start each with `edgefl device start`"
+    )
+    assert head(tree(*here, phase="joining", needed=1), 80)[0] == "kitchen: waiting for devices"
     assert head(tree(phase="done"), 80)[0] == "kitchen: done after 20 rounds"
     assert head(tree(phase="personalize", round=21), 80)[0].startswith("kitchen: personalize, 0 of 4 in")
     history = [ROUND | {"round": 5, "accuracy_mean": 0.5}, ROUND, ROUND | {"round": 21, "accuracy_mean": 0}]
