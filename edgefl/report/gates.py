@@ -180,11 +180,14 @@ def by_class(folder: Folder, name: str = "gate-class", title: str = "Gate by cla
     if not classes:
         return None
     experts = range(found.shape[1])
+    numbers = [str(expert) for expert in experts]
+    names = [expert_name(number, numbers, folder.algorithm) for number in numbers]
 
     def draw(figure: Any) -> None:
         axes = figure.subplots()
         image = grey(axes, found)
-        axes.set(xlabel="expert", ylabel="class", xticks=experts)
+        axes.set(xlabel="expert", ylabel="class")
+        axes.set_xticks(experts, names)
         if len(classes) <= 20:
             axes.set_yticks(range(len(classes)), classes)
         figure.colorbar(image, ax=axes, label="mean weight", fraction=0.05)
@@ -193,13 +196,13 @@ def by_class(folder: Folder, name: str = "gate-class", title: str = "Gate by cla
     share = 100 * found[:, most].mean()
     least = 100 * found[:, most].min()
     said = (
-        f"Expert {most} has {share:.1f} per cent, mean over classes, and {least:.1f} in the class where it "
-        "has least."
+        f"The expert {names[most]} has {share:.1f} per cent, mean over classes, and {least:.1f} in the class "
+        "where it has least."
     )
     rows: list[Any] = [
         (label, *(round(float(v), 4) for v in row)) for label, row in zip(classes, found, strict=True)
     ]
-    made = table(("class", *(f"expert {k}" for k in experts)), rows, RunFiles.gates.name)
+    made = table(("class", *names), rows, RunFiles.gates.name)
     return Chart(
         name,
         title,

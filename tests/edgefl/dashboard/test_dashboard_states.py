@@ -128,6 +128,8 @@ def test_finished_is_green_and_says_what_it_was_worth(broker, federate, toys, da
         assert page.locator("#cards dl:has-text('round')").count() == 4
         assert "round6" not in page.locator("#cards").text_content()
         expect(page.locator("#box-dots g")).to_have_count(4)
+        notes = page.locator("#headline p:not(.huge)").all()
+        assert all(note.bounding_box()["width"] > 100 for note in notes), "no column of single words"
         assert "global" in page.locator("#legend-gates").text_content()
         expect(page).to_have_title(f"{federation.name}: finished")
 
