@@ -86,13 +86,15 @@ class Peer:
 
 @dataclass(frozen=True)
 class Mixture:
-    """A client's personal model: the weights of the plan's `predict_mixture` signature, by name.
+    """A client's personal model: the weights of a predict signature of the plan, by name.
 
     Private: local experts and gates are in it. peers: what `personalize` met on its way and a client may be
     measured with instead (`federated`, `local`, `ensemble`, ...). diagnostics: numbers about the mixture,
     such as how often the gate picks each expert; they stay where the mixture is. Neither is saved.
+    signature: `predict_mixture`, or `predict` where the client ships one model in place of the mixture.
     """
 
     weights: Weights
     peers: Mapping[str, Peer] = field(default_factory=dict)
     diagnostics: Scalars = field(default_factory=dict)
+    signature: str = "predict_mixture"

@@ -3,15 +3,19 @@
 The functions import TensorFlow, the module does not.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from edgefl.algorithms.draws import with_draws
 from edgefl.algorithms.registry import further_draws, objectives, resolved_options
 from edgefl.config import FederationConfig
-from edgefl.plan.spec import Plan, PlanSpec
+from edgefl.plan.spec import TRAIN_SINGLE, Plan, PlanSpec
 from edgefl.types import Weights
 
 if TYPE_CHECKING:
+    from edgefl.compiler.network import Network
+    from edgefl.compiler.objective import Objective
     from edgefl.learner.keras import KerasLearner
 
 
@@ -33,7 +37,7 @@ def build_plan(config: FederationConfig) -> tuple[Plan, Weights]:
     plan, initial, draws = compile_plan(
         config,
         options,
-        lambda network: objectives(config.algorithm, network, options),
+        lambda network: _all_objectives(config.algorithm, network, options, asdict(config.personalization)),
         further_draws(config.algorithm, options),
     )
     return plan, with_draws(initial, draws)
@@ -49,4 +53,19 @@ def keras_learner(spec: PlanSpec) -> "KerasLearner":
     from edgefl.compiler.build import rebuild_network
     from edgefl.learner.keras import KerasLearner
 
-    return KerasLearner(spec, objectives(spec.algorithm, rebuild_network(spec), spec.options))
+    network = rebuild_network(spec)
+    return KerasLearner(spec, _all_objectives(spec.algorithm, network, spec.options, spec.personalization))
+
+
+def _all_objectives(
+    name: str, network: "Network", options: Mapping[str, Any], personalization: Mapping[str, Any]
+) -> tuple["Objective", ...]:
+    """Return the algorithm's objectives, and the training of one model on a client's own samples."""
+    from edgefl.compiler import objective as of
+    from edgefl.compiler.optimizer import adam
+
+    own = objectives(name, network, options)
+    if not (personalization.get("select") or personalization.get("baseline")):
+        return own
+    optimizer = adam(personalization["learning_rate"])
+    return (*own, of.classify(network, personalization["batch_size"], optimizer, TRAIN_SINGLE))

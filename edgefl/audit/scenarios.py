@@ -104,11 +104,8 @@ class Setting:
             )
 
     def options(self, scenario: Scenario) -> dict[str, Any]:
-        """Return the plan's options with this scenario's defences, and no others.
-
-        No baseline of each client alone.
-        """
-        return {**self.plan.spec.options, **OFF, "baseline_epochs": 0, **scenario.options}
+        """Return the plan's options with this scenario's defences, and no others."""
+        return {**self.plan.spec.options, **OFF, **scenario.options}
 
 
 def first_updates(setting: Setting, scenario: Scenario) -> dict[str, Update]:
@@ -229,7 +226,8 @@ def audit_labels(setting: Setting, noises: tuple[float, ...], *, accuracy: bool,
 
 
 def _accuracy(setting: Setting, scenario: Scenario) -> float:
-    plan = replace(setting.plan, spec=replace(setting.plan.spec, options=setting.options(scenario)))
+    spec = replace(setting.plan.spec, options=setting.options(scenario), personalization={})
+    plan = replace(setting.plan, spec=spec)
     end = simulate(plan, setting.initial, setting.shards, setting.config, learner=setting.learner)
     found = [metrics["accuracy_mixture"] for metrics in end.metrics.values()]
     return float(np.nanmean(found))

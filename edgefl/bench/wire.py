@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig
+from edgefl.config import MIXTURE_ONLY, DataConfig, FederationConfig, ModelConfig, PartitionConfig
 from edgefl.reproduce.stage import Stage, Stages
 from edgefl.system.host import machine, versions
 from edgefl.system.progress import Telling
@@ -31,10 +31,11 @@ def run_wire_bench(
         rounds=rounds,
         clients_per_round=COHORT,
         algorithm="fedavg",
-        options={"epochs": 2, "learning_rate": 0.01, "momentum": 0.5, "batch_size": 10, "baseline_epochs": 0},
+        options={"epochs": 2, "learning_rate": 0.01, "momentum": 0.5, "batch_size": 10},
         model=ModelConfig("lenet5", (28, 28, 1), 10),
         data=DataConfig(data, num_train=SAMPLES if data == "fashion-mnist" else 0),
         partition=PartitionConfig("dirichlet", CLIENTS, {"alpha": 0.5}),
+        personalization=MIXTURE_ONLY,
     )
     rows = []
     with Stages(out, "edgefl bench wire", processes, say) as stages:

@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 
 from edgefl.algorithms.base import Algorithm
-from edgefl.algorithms.names import ALONE
 from edgefl.types import Array, Broadcast, ClientState, Mixture, Peer, Shard, Update
 from edgefl.wire.codecs import rounded, rounding
 
@@ -21,8 +20,7 @@ def compressed(algorithm: Algorithm, codec: str) -> Algorithm:
     """Return the algorithm with updates as the server decodes them.
 
     A codec that rounds loses a part of each update, the residual. The client adds the residual to its next
-    update. The residual lies in the client's state, under names that the algorithm does not see. The codec
-    does not change what a client trains alone for the baseline, because that is not sent.
+    update. The residual lies in the client's state, under names that the algorithm does not see.
 
     Args:
         algorithm: the algorithm without compression.
@@ -45,8 +43,6 @@ def compressed(algorithm: Algorithm, codec: str) -> Algorithm:
     def local_update(
         broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
     ) -> tuple[Update, ClientState]:
-        if broadcast.round == ALONE:
-            return algorithm.local_update(broadcast, state, shard, client_id, rng)
         before, residual = split(state)
         update, after = algorithm.local_update(broadcast, before, shard, client_id, rng)
         sent: dict[str, dict[str, Array]] = {}

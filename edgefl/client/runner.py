@@ -4,13 +4,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from edgefl.algorithms import full_options, make_algorithm
 from edgefl.algorithms.base import Algorithm
 from edgefl.client.compression import compressed
-from edgefl.client.update import client_rng, personalize_and_measure
+from edgefl.client.personalization import personalize
+from edgefl.client.update import client_rng
+from edgefl.client.validation import Split, personalization_of, split_validation
 from edgefl.errors import DataError
 from edgefl.learner.base import Learner
 from edgefl.plan.spec import Plan
+from edgefl.rng import rng_for
 from edgefl.types import Broadcast, ClientState, Mixture, Scalars, Shard, Update
 
 
@@ -49,6 +54,7 @@ class ClientRunner:
         self.shards = shards
         self.seed = seed
         self._algorithm = make_algorithm(plan.spec.algorithm, learner, plan.spec.options)
+        self._settings = personalization_of(plan.spec)
 
     def algorithm(self, item: WorkItem) -> Algorithm:
         """Return the algorithm with the epochs and the compression of a work item."""
@@ -59,8 +65,13 @@ class ClientRunner:
             algorithm = make_algorithm(spec.algorithm, self.learner, {**options, "epochs": item.epochs})
         return compressed(algorithm, item.codec)
 
+    def split(self, client_id: str) -> Split:
+        """Return the samples of a client, with the validation samples held out."""
+        share = self._settings.validation_share
+        return split_validation(self.shards[client_id], share, self.seed, client_id)
+
     def update(self, item: WorkItem) -> tuple[Update, ClientState]:
-        """Train on the client's shard; see `Algorithm.local_update`.
+        """Train on the client's samples without the validation samples; see `Algorithm.local_update`.
 
         The metrics of the update hold `epochs` when the work item says how many.
 
@@ -68,7 +79,7 @@ class ClientRunner:
             DataError: the shard cannot be trained on, or the loss is not finite. Names client and round.
         """
         rng = client_rng(self.seed, item.broadcast, item.client_id)
-        shard = self.shards[item.client_id]
+        shard = self.split(item.client_id).train
         with errors_that_name(item, f"round {item.broadcast.round}"):
             update, state = self.algorithm(item).local_update(
                 item.broadcast, item.state, shard, item.client_id, rng
@@ -78,16 +89,28 @@ class ClientRunner:
         return update, state
 
     def personalize(self, item: WorkItem) -> tuple[Mixture, ClientState, Scalars]:
-        """Make the client's mixture and measure it; see `personalize_and_measure`.
+        """Make the client's personal model and measure it; see `edgefl.client.personalization.personalize`.
 
         Raises:
             DataError: as in `update`.
         """
-        rng = client_rng(self.seed, item.broadcast, item.client_id)
-        shard = self.shards[item.client_id]
+
+        def rng_of(purpose: str) -> np.random.Generator:
+            name = f"{item.client_id}:{purpose}" if purpose else item.client_id
+            return rng_for(self.seed, item.broadcast.round, name)
+
         with errors_that_name(item, "personalization"):
-            return personalize_and_measure(
-                self.algorithm(item), self.learner, item.broadcast, item.state, shard, rng
+            return personalize(
+                self.algorithm(item),
+                self.learner,
+                item.broadcast,
+                item.state,
+                self.shards[item.client_id],
+                self.split(item.client_id),
+                self._settings,
+                self.seed,
+                item.client_id,
+                rng_of,
             )
 
 

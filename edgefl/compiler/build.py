@@ -4,7 +4,7 @@ Imports TensorFlow; the aggregator runs it in a process of its own.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import keras
@@ -17,7 +17,7 @@ from edgefl.compiler.template import build_template
 from edgefl.config import FederationConfig, ModelConfig
 from edgefl.errors import PlanError
 from edgefl.models import build_model
-from edgefl.plan.spec import MIXTURE, Plan, PlanSpec, TensorSpec
+from edgefl.plan.spec import MIXTURE, SINGLE, Binding, Plan, PlanSpec, TensorSpec
 from edgefl.types import Array, Weights
 
 
@@ -52,13 +52,8 @@ def compile_plan(
         *network.specs,
         *(TensorSpec(name, value.shape) for name, value in initial.items() if name not in own),
     )
-    mixture = next(
-        (replace(each, out=each.exported or each.out) for each in objectives if each.name == MIXTURE), None
-    )
-    if mixture is not None:
-        check_exportable(network)
     program, signatures = compile_program(objectives)
-    template, bindings = (b"", ()) if mixture is None else build_template(mixture, network.epsilons)
+    template, bindings, single, single_bindings = _templates(network, objectives)
     spec = PlanSpec(
         config.model.name,
         config.algorithm,
@@ -69,6 +64,8 @@ def compile_plan(
         signatures,
         tuple(bindings),
         dict(config.model.options),
+        single_bindings,
+        asdict(config.personalization),
     )
     draws = further_weights(
         {name: initial[name] for name in own},
@@ -76,7 +73,27 @@ def compile_plan(
         config.seed,
         lambda seed: make_network(replace(config, seed=seed)),
     )
-    return Plan(spec, program, template), initial, draws
+    return Plan(spec, program, template, single), initial, draws
+
+
+def _templates(
+    network: Network, objectives: Sequence[Objective]
+) -> tuple[bytes, tuple[Binding, ...], bytes, tuple[Binding, ...]]:
+    """Return the templates of the mixture and of one model, each with its bindings.
+
+    The second is empty where the mixture is one model too, and where the algorithm has no mixture.
+    """
+    named = {each.name: each for each in objectives}
+    if MIXTURE not in named:
+        return b"", (), b"", ()
+    check_exportable(network)
+    mixture = named[MIXTURE]
+    template, bindings = build_template(
+        replace(mixture, out=mixture.exported or mixture.out), network.epsilons
+    )
+    if SINGLE not in named or named[SINGLE].frozen == mixture.frozen:
+        return template, bindings, b"", ()
+    return template, bindings, *build_template(named[SINGLE], network.epsilons)
 
 
 def make_network(config: FederationConfig) -> Network:

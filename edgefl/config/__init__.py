@@ -2,10 +2,12 @@
 
 from edgefl.config.schema import (
     DEFAULT_BROKER,
+    MIXTURE_ONLY,
     DataConfig,
     FederationConfig,
     ModelConfig,
     PartitionConfig,
+    PersonalizationConfig,
     PrivacyConfig,
     as_shape,
     load_config,
@@ -16,10 +18,12 @@ from edgefl.config.schema import (
 
 __all__ = [
     "DEFAULT_BROKER",
+    "MIXTURE_ONLY",
     "DataConfig",
     "FederationConfig",
     "ModelConfig",
     "PartitionConfig",
+    "PersonalizationConfig",
     "PrivacyConfig",
     "as_shape",
     "load_config",

@@ -12,7 +12,7 @@ from edgefl.errors import ConfigError
 
 DEFAULT_BROKER = "mqtt://localhost:1883"
 T = TypeVar("T")
-APART = ("broker", "algorithm", "options", "model", "data", "partition", "privacy")
+APART = ("broker", "algorithm", "options", "model", "data", "partition", "privacy", "personalization")
 """The fields of FederationConfig that are no keys of the table `[federation]`."""
 
 KINDS: Mapping[type, str] = {
@@ -159,6 +159,60 @@ class PrivacyConfig:
 
 
 @dataclass(frozen=True)
+class PersonalizationConfig:
+    """`[personalization]`: how a device chooses the model that it takes away, when the rounds are over.
+
+    A device compares the model that it trained alone, the federation's model, that model after some epochs on
+    its own samples, and the algorithm's mixture.
+
+    Attributes:
+        select: the device ships the best of these by its validation samples; false: the algorithm's mixture
+        validation_share: the share of a device's training samples that it holds back from training, to
+            compare models on; 0: none, and then select must be false
+        baseline: the device also trains a model on its own samples alone, for as many epochs as the
+            federation takes, to compare with
+        epochs: epochs of the fine-tuning of the federation's model on the device's own samples
+        learning_rate: step size of Adam for the fine-tuning and for the model trained alone
+        batch_size: samples in a batch of the two; fixed when the plan is built
+    """
+
+    select: bool = True
+    validation_share: float = 0.2
+    baseline: bool = True
+    epochs: int = 10
+    learning_rate: float = 0.001
+    batch_size: int = 16
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.validation_share < 1:
+            raise ConfigError(
+                f"[personalization] validation_share is {self.validation_share}, expected 0 or more and "
+                "below 1, such as 0.2"
+            )
+        if self.select and not self.validation_share:
+            raise ConfigError(
+                "[personalization] select = true with validation_share = 0, expected samples to compare "
+                "models on; set validation_share above 0, or select = false"
+            )
+        if self.select and not self.baseline:
+            raise ConfigError(
+                "[personalization] select = true with baseline = false, expected a model trained alone to "
+                "compare with; leave baseline out, or set select = false"
+            )
+        for key, low in (("epochs", 0), ("batch_size", 1)):
+            if getattr(self, key) < low:
+                raise ConfigError(f"[personalization] {key} is {getattr(self, key)}, expected at least {low}")
+        if not self.learning_rate > 0:
+            raise ConfigError(
+                f"[personalization] learning_rate is {self.learning_rate}, expected a number above 0"
+            )
+
+
+MIXTURE_ONLY = PersonalizationConfig(select=False, validation_share=0.0, baseline=False)
+"""A client trains on all of its samples and ships the algorithm's mixture, as in the papers."""
+
+
+@dataclass(frozen=True)
 class FederationConfig:
     """`[federation]`, with `[model]`, `[algorithm]`, `[privacy]` and `[broker]` beside it.
 
@@ -222,6 +276,7 @@ class FederationConfig:
     data: DataConfig = field(default_factory=DataConfig)
     partition: PartitionConfig = field(default_factory=PartitionConfig)
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
+    personalization: PersonalizationConfig = field(default_factory=PersonalizationConfig)
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z0-9][a-z0-9_.-]{0,63}", self.name):
@@ -360,7 +415,7 @@ def parse_config(text: str) -> FederationConfig:
         raise ConfigError(
             f"not TOML: {error}; mend that line, or write a new file with `edgefl init`"
         ) from error
-    tables = ["federation", "model", "algorithm", "broker", "data", "partition", "privacy"]
+    tables = ["federation", "model", "algorithm", "broker", "data", "partition", "privacy", "personalization"]
     for table, value in raw.items():
         if table not in tables or not isinstance(value, dict):
             raise ConfigError(f"unknown table [{table}]; {nearest(table, tables)}")
@@ -381,6 +436,9 @@ def parse_config(text: str) -> FederationConfig:
         data=_with_options("data", raw, DataConfig),
         partition=_with_options("partition", raw, PartitionConfig),
         privacy=PrivacyConfig(**_check("privacy", raw.get("privacy", {}), PrivacyConfig)),
+        personalization=PersonalizationConfig(
+            **_check("personalization", raw.get("personalization", {}), PersonalizationConfig)
+        ),
     )
 
 

@@ -15,6 +15,7 @@ from edgefl.config.schema import (
     FederationConfig,
     ModelConfig,
     PartitionConfig,
+    PersonalizationConfig,
     PrivacyConfig,
 )
 from edgefl.config.toml import key_text, value_text
@@ -27,6 +28,7 @@ TABLES: Mapping[str, type] = {
     "data": DataConfig,
     "partition": PartitionConfig,
     "privacy": PrivacyConfig,
+    "personalization": PersonalizationConfig,
 }
 WIDTH = 100
 HEAD = """# One federation, written by `edgefl init`. Behind # stands a default: take the # away to change it.

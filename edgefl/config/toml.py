@@ -26,6 +26,7 @@ def to_toml(config: FederationConfig) -> str:
         "algorithm": {"name": config.algorithm, **config.options},
         "broker": {"url": config.broker},
         "privacy": asdict(config.privacy),
+        "personalization": asdict(config.personalization),
     }
     texts = [
         f"[{name}]\n" + "".join(f"{key_text(key)} = {value_text(value)}\n" for key, value in rows.items())

@@ -30,7 +30,8 @@ def page(device: Mapping[str, Any], now: float, width: int, experts: Sequence[st
         "loss": words.number(device["loss"]),
         "accuracy": words.percent(device["accuracy"]),
         "federated": words.percent(device["accuracy_federated"]),
-        "mixture": words.percent(device["accuracy_mixture"]),
+        "local": words.percent(device["accuracy_local"]),
+        "shipped": words.percent(device["accuracy_shipped"]),
         "int8": words.percent(device["accuracy_int8"]),
         "cluster or expert": words.number(device["expert"], 0),
     }

@@ -1,7 +1,7 @@
 """What a plan holds: named signatures, the shapes of all they take and give, and the export template.
 
-A plan travels as one safetensors blob: `spec` (JSON), `program` (plan.tflite) and `template`
-(the mixture's float graph, batch 1, with placeholder weights), each a uint8 tensor.
+A plan travels as one safetensors blob of uint8 tensors: `spec` (JSON), `program` (plan.tflite), `template`
+(the mixture's float graph, batch 1, with placeholder weights) and `single` (the same for one model).
 """
 
 import hashlib
@@ -19,10 +19,19 @@ from safetensors.numpy import save as st_save
 from edgefl.errors import PlanError
 from edgefl.system.files import parse_json, write_atomic
 
-FORMAT = 1
+FORMAT = 2
 MIXTURE = "predict_mixture"
 """The signature that predicts with a client's personal model; the export template computes the same."""
-FILES = {"spec": "plan.json", "program": "plan.tflite", "template": "template.tflite"}
+SINGLE = "predict"
+"""The signature that predicts with one model; a client may ship one in place of its mixture."""
+TRAIN_SINGLE = "train_single"
+"""The signature that trains one model on a client's own samples: alone, or from the federation's model."""
+FILES = {
+    "spec": "plan.json",
+    "program": "plan.tflite",
+    "template": "template.tflite",
+    "single": "single.tflite",
+}
 INITIAL_FILE = "initial.safetensors"
 """Initial weights beside the files of a plan, where a federation starts from it."""
 
@@ -82,6 +91,8 @@ class PlanSpec:
 
     `weights` are the tensors of the federated model, in wire order; `algorithm` and `options` name the
     algorithm and the keywords of its factory, `model` and `model_options` what the model was built from.
+    `single_bindings` are those of the template of one model. `personalization` holds the keys of
+    `edgefl.config.PersonalizationConfig`; without any, a client ships its mixture and compares nothing.
     """
 
     model: str
@@ -93,6 +104,8 @@ class PlanSpec:
     signatures: tuple[Signature, ...]
     bindings: tuple[Binding, ...] = ()
     model_options: Mapping[str, Any] = field(default_factory=dict)
+    single_bindings: tuple[Binding, ...] = ()
+    personalization: Mapping[str, Any] = field(default_factory=dict)
     format: int = FORMAT
 
     def signature(self, name: str) -> Signature:
@@ -108,11 +121,21 @@ class PlanSpec:
 
 @dataclass(frozen=True)
 class Plan:
-    """A spec with its two flatbuffers."""
+    """A spec with its flatbuffers.
+
+    `single` is empty where the template of the mixture serves one model too.
+    """
 
     spec: PlanSpec
     program: bytes
     template: bytes
+    single: bytes = b""
+
+    def template_of(self, signature: str) -> tuple[bytes, tuple[Binding, ...]]:
+        """Return the template of a predict signature and the place of each weight in it."""
+        if signature == SINGLE and self.single:
+            return self.single, self.spec.single_bindings
+        return self.template, self.spec.bindings
 
     @cached_property
     def id(self) -> str:
@@ -122,6 +145,13 @@ class Plan:
 
 def _tensors(rows: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
     return tuple(TensorSpec(r["name"], tuple(r["shape"]), r["dtype"]) for r in rows)
+
+
+def _bindings(rows: list[dict[str, Any]]) -> tuple[Binding, ...]:
+    return tuple(
+        Binding(b["weight"], b["tensor"], tuple(b["permutation"]), tuple(b["shape"]), b["derived"])
+        for b in rows
+    )
 
 
 def spec_to_json(spec: PlanSpec) -> str:
@@ -153,10 +183,6 @@ def spec_from_json(text: str) -> PlanSpec:
             )
             for s in raw["signatures"]
         )
-        bindings = tuple(
-            Binding(b["weight"], b["tensor"], tuple(b["permutation"]), tuple(b["shape"]), b["derived"])
-            for b in raw["bindings"]
-        )
         return PlanSpec(
             raw["model"],
             raw["algorithm"],
@@ -165,8 +191,10 @@ def spec_from_json(text: str) -> PlanSpec:
             raw["num_classes"],
             _tensors(raw["weights"]),
             signatures,
-            bindings,
+            _bindings(raw["bindings"]),
             raw["model_options"],
+            _bindings(raw["single_bindings"]),
+            raw["personalization"],
             raw["format"],
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -175,7 +203,12 @@ def spec_from_json(text: str) -> PlanSpec:
 
 def encode_plan(plan: Plan) -> bytes:
     """Return the plan as one blob for the wire."""
-    parts = {"spec": spec_to_json(plan.spec).encode(), "program": plan.program, "template": plan.template}
+    parts = {
+        "spec": spec_to_json(plan.spec).encode(),
+        "program": plan.program,
+        "template": plan.template,
+        "single": plan.single,
+    }
     return bytes(st_save({name: np.frombuffer(part, np.uint8) for name, part in parts.items()}))
 
 
@@ -183,7 +216,8 @@ def decode_plan(blob: bytes) -> Plan:
     """Read a blob; PlanError when it is not a plan."""
     try:
         parts = {name: tensor.tobytes() for name, tensor in st_load(blob).items()}
-        return Plan(spec_from_json(parts["spec"].decode()), parts["program"], parts["template"])
+        spec = spec_from_json(parts["spec"].decode())
+        return Plan(spec, parts["program"], parts["template"], parts["single"])
     except PlanError:
         raise
     except Exception as error:  # safetensors raises its own type, which has no base of use
@@ -191,10 +225,11 @@ def decode_plan(blob: bytes) -> Plan:
 
 
 def save_plan(plan: Plan, directory: Path) -> None:
-    """Write plan.json, plan.tflite and template.tflite into the directory, each by atomic rename."""
+    """Write the files of a plan into the directory, each by atomic rename."""
     directory.mkdir(parents=True, exist_ok=True)
     write_atomic(directory / FILES["program"], plan.program)
     write_atomic(directory / FILES["template"], plan.template)
+    write_atomic(directory / FILES["single"], plan.single)
     write_atomic(directory / FILES["spec"], spec_to_json(plan.spec).encode())
 
 
@@ -212,4 +247,4 @@ def load_plan(directory: Path) -> Plan:
         raise PlanError(
             f"{directory / FILES['spec']} is damaged: {error}; copy the plan again, or remake it"
         ) from error
-    return Plan(spec_from_json(text), parts["program"], parts["template"])
+    return Plan(spec_from_json(text), parts["program"], parts["template"], parts["single"])

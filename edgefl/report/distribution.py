@@ -19,11 +19,11 @@ Vector = NDArray[np.float64]
 MODELS = {
     "local": "accuracy_local",
     "federated": "accuracy_federated",
-    "mixture": "accuracy_mixture",
-    "int8": "accuracy_mixture_int8",
+    "shipped": "accuracy_shipped",
+    "int8": "accuracy_shipped_int8",
 }
 """What a client's held-out samples are measured on, with the key of its row."""
-NO_LOCAL = "give the algorithm's option baseline_epochs (where it has one) to train each client alone as well"
+NO_LOCAL = "set baseline = true in [personalization] to train each client alone as well"
 
 
 def distributions(
@@ -48,7 +48,7 @@ def models_of(clients: Sequence[Row]) -> dict[str, str]:
 def float_and_int8(clients: Sequence[Row]) -> tuple[list[str], Vector, Vector]:
     """Return (ids, accuracy in float, accuracy in int8), of the clients that were measured with both."""
     both = [
-        (row["id"], number(row.get("accuracy_mixture")), number(row.get("accuracy_mixture_int8")))
+        (row["id"], number(row.get("accuracy_shipped")), number(row.get("accuracy_shipped_int8")))
         for row in clients
     ]
     known = [each for each in both if np.isfinite(each[1:]).all()]

@@ -8,7 +8,7 @@ samples.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig
+from edgefl.config import MIXTURE_ONLY, DataConfig, FederationConfig, ModelConfig, PartitionConfig
 from edgefl.reproduce.report import Figure, Verdict, above, below
 from edgefl.reproduce.stage import Result, Scale, Stage
 
@@ -16,7 +16,7 @@ P = {"p=1": 1.0, "p=.2": 0.2}
 WAYS = {"explored": 0.33, "not explored": 0.0}
 ROUNDS = {"smoke": 4, "reduced": 60, "full": 100}
 CLIENTS = {"smoke": 8, "reduced": 50, "full": 50}
-MODELS = {"MoE": "mixture", "IFCA": "federated", "Ensemble": "ensemble", "Local": "local"}
+MODELS = {"MoE": "mixture", "IFCA": "federated", "Ensemble": "ensemble", "Local": "local_expert"}
 PAPER = {
     "p=1, explored": {"MoE": 90.76, "IFCA": 48.79, "Ensemble": 71.06, "Fine-tuned": 90.26, "Local": 86.65},
     "p=1, not explored": {
@@ -90,6 +90,7 @@ def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
             model=ModelConfig("aem-cnn", (32, 32, 3), 10) if full else ModelConfig("lenet5", (28, 28, 1), 10),
             data=DataConfig("cifar10" if full else "fashion-mnist", num_test=2000 if small else 0),
             partition=PartitionConfig("p-majority", CLIENTS[scale], {"p": P[part], **samples}),
+            personalization=MIXTURE_ONLY,
         )
         return Stage(_name(part, way), config, models=True)
 

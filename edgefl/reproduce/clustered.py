@@ -11,7 +11,7 @@ plain averaging, as well.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig
+from edgefl.config import MIXTURE_ONLY, DataConfig, FederationConfig, ModelConfig, PartitionConfig
 from edgefl.reproduce.report import Figure, Verdict, above
 from edgefl.reproduce.stage import Result, Scale, Stage
 
@@ -46,7 +46,7 @@ def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
     small = scale == "smoke"
 
     def stage(label: str, clustering: bool, mixing: float) -> Stage:
-        options: dict[str, Any] = {"clustering": clustering, "mixing": mixing, "baseline_epochs": 0}
+        options: dict[str, Any] = {"clustering": clustering, "mixing": mixing}
         tasks = {**(FULL if full else TASKS)[label], "samples": 60 if small else 200, "test_samples": 50}
         config = FederationConfig(
             name="clustered",
@@ -61,6 +61,7 @@ def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
             if full
             else DataConfig("fashion-mnist"),
             partition=PartitionConfig("tasks", 8 if small else 16, tasks),
+            personalization=MIXTURE_ONLY,
         )
         return Stage(_name(label, clustering, mixing), config)
 

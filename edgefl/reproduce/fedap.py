@@ -11,7 +11,7 @@ clustering round stands between the rounds before it and those in clusters, and 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig
+from edgefl.config import MIXTURE_ONLY, DataConfig, FederationConfig, ModelConfig, PartitionConfig
 from edgefl.reproduce.report import Figure, Verdict, above, below
 from edgefl.reproduce.stage import Result, Scale, Stage
 
@@ -22,7 +22,7 @@ FIGURES: Mapping[str, tuple[str, str]] = {
     "FedAP": ("fedap", "mixture"),
     "FedAP + clusters": ("fedap-hc", "mixture"),
     "FedAvg + fine-tuning": ("fedavg", "mixture"),
-    "Local": ("fedavg", "local"),
+    "Local": ("local", "mixture"),
 }
 ABOUT = {
     "reduced": "paper: HAM10000, MobileNetV2 trained on ImageNet, cut at distance 5; here: Fashion-MNIST, "
@@ -50,7 +50,7 @@ REFERENCE = {
 
 
 def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
-    """Return the four federations."""
+    """Return the four federations and the clients' training alone."""
     before, after = ROUNDS[scale]
     full = scale == "full"
     model = (
@@ -65,6 +65,20 @@ def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
     )
     rate: dict[str, Any] = {"learning_rate": 0.001} if full else {"learning_rate": 0.05}
 
+    def config(algorithm: str, rounds: int, options: dict[str, Any]) -> FederationConfig:
+        return FederationConfig(
+            name="fedap",
+            seed=seed,
+            rounds=rounds,
+            clients_per_round=5,
+            algorithm=algorithm,
+            options=options,
+            model=model,
+            data=data,
+            partition=PartitionConfig("packages", 8 if scale == "smoke" else 34),
+            personalization=MIXTURE_ONLY,
+        )
+
     def stage(name: str, clustering: bool, beta_end: float) -> Stage:
         options = (
             rate
@@ -75,22 +89,10 @@ def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
                 "personalize_epochs": 7,
                 "batch_size": 16,
                 "decay_rounds": after if clustering else before + after,
-                "baseline_epochs": 50,
             }
             | ({} if full else {"num_clusters": 3 if scale == "smoke" else 6})
         )
-        config = FederationConfig(
-            name="fedap",
-            seed=seed,
-            rounds=before + after + clustering,
-            clients_per_round=5,
-            algorithm="fedap",
-            options=options,
-            model=model,
-            data=data,
-            partition=PartitionConfig("packages", 8 if scale == "smoke" else 34),
-        )
-        return Stage(name, config)
+        return Stage(name, config("fedap", before + after + clustering, options))
 
     pairs = (
         ("fedavg", False, 1.0),
@@ -98,7 +100,8 @@ def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
         ("fedap", False, 0.46),
         ("fedap-hc", True, 0.46),
     )
-    return tuple(stage(*pair) for pair in pairs)
+    alone = {**rate, "momentum": 0.0, "batch_size": 16, "epochs": min(50, before + after)}
+    return (*(stage(*pair) for pair in pairs), Stage("local", config("local", 1, alone)))
 
 
 def figures(scale: Scale, results: Sequence[Mapping[str, Result]]) -> tuple[Figure, ...]:

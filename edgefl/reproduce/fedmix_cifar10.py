@@ -8,7 +8,7 @@ for q(z|y).
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig
+from edgefl.config import MIXTURE_ONLY, DataConfig, FederationConfig, ModelConfig, PartitionConfig
 from edgefl.reproduce.report import Figure, Verdict, above
 from edgefl.reproduce.stage import Result, Scale, Stage
 
@@ -32,7 +32,7 @@ def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
     small = scale == "smoke"
     full = scale == "full"
     common: dict[str, Any] = {"epochs": 1, "learning_rate": 0.05, "batch_size": 64}
-    adam = {"momentum": 0.0, "server_optimizer": "adam", "server_learning_rate": 1e-3, "baseline_epochs": 0}
+    adam = {"momentum": 0.0, "server_optimizer": "adam", "server_learning_rate": 1e-3}
     ways: Mapping[str, dict[str, Any]] = {
         "fedavg": adam,
         "biased-fedavg": adam,
@@ -54,6 +54,7 @@ def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
                 num_test=0 if full else 400 if small else 5000,
             ),
             partition=PartitionConfig("dirichlet", CLIENTS[scale], {"alpha": 1.0, "min_samples": 20}),
+            personalization=MIXTURE_ONLY,
         )
         return Stage(algorithm, config)
 

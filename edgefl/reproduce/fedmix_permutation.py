@@ -9,7 +9,7 @@ paper does not have, is started three times.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig
+from edgefl.config import MIXTURE_ONLY, DataConfig, FederationConfig, ModelConfig, PartitionConfig
 from edgefl.reproduce.report import Figure, Verdict, above
 from edgefl.reproduce.stage import Result, Scale, Stage
 
@@ -49,6 +49,7 @@ def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
             else ModelConfig("lenet5", (28, 28, 1), 10, {"padding": "valid"}),
             data=DataConfig("cifar10" if full else "fashion-mnist"),
             partition=PartitionConfig("permutation", CLIENTS[scale], {"permutations": 4, **samples}),
+            personalization=MIXTURE_ONLY,
         )
         return Stage(f"k{experts}-start{start}", config)
 

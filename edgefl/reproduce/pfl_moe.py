@@ -13,7 +13,7 @@ reduced set-up takes half of them.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from edgefl.config import DataConfig, FederationConfig, ModelConfig, PartitionConfig
+from edgefl.config import MIXTURE_ONLY, DataConfig, FederationConfig, ModelConfig, PartitionConfig
 from edgefl.reproduce.report import Figure, Verdict, above, within
 from edgefl.reproduce.stage import Result, Scale, Stage
 
@@ -68,7 +68,6 @@ def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
         "learning_rate": 0.01,
         "momentum": 0.5,
         "batch_size": 10,
-        "baseline_epochs": 0,
     }
     adaptation = {"adapt_epochs": ADAPTATION[scale], "gate_epochs": ADAPTATION[scale]}
 
@@ -86,6 +85,7 @@ def stages(scale: Scale, seed: int) -> tuple[Stage, ...]:
             model=ModelConfig("lenet5", (28, 28, 1), 10, {"initializer": "fan-in"}),
             data=DataConfig("fashion-mnist", num_train=SAMPLES[scale], num_test=1000 if small else 0),
             partition=PartitionConfig("dirichlet", CLIENTS[scale], {"alpha": 0.5}),
+            personalization=MIXTURE_ONLY,
         )
 
     stages = [Stage("federation", config("fedavg", federation), on_test=True)]

@@ -1,4 +1,4 @@
-"""What the server wraps around an algorithm: late updates, the check of a round, masked sums and noise."""
+"""What the server wraps around an algorithm: local models, late updates, checks, masked sums and noise."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,6 +7,7 @@ from edgefl.config import FederationConfig
 from edgefl.plan.spec import PlanSpec
 from edgefl.privacy.mechanism import private
 from edgefl.security.secagg.summing import summed
+from edgefl.server.baseline import with_baseline
 from edgefl.server.plausible import guarded
 from edgefl.server.staleness import late_scaled
 from edgefl.types import ServerState
@@ -23,7 +24,8 @@ def server_stack(
 ) -> Algorithm:
     """Return the algorithm as a federation of this configuration aggregates with it.
 
-    Only `aggregate` changes. An update passes the layers from first to last:
+    `with_baseline` adds to the last broadcast what a client needs for its local model. All other layers
+    change `aggregate` only. An update passes the layers from first to last:
 
     1. `edgefl.client.compression` on the client: the update is rounded as the codec rounds it.
     2. `late_scaled`: an update that answers an earlier round becomes a smaller one of this round. Later
@@ -53,4 +55,4 @@ def server_stack(
     algorithm = private(algorithm, config, spec, key)
     if cohort_of is not None:
         algorithm = summed(algorithm, config, cohort_of)
-    return late_scaled(guarded(algorithm, config, note))
+    return with_baseline(late_scaled(guarded(algorithm, config, note)), config, spec)

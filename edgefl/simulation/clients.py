@@ -63,8 +63,8 @@ class ClientResult:
 
     Args:
         mixture: the client's personal model.
-        metrics: see `personalize_and_measure`; with `balanced_mixture`, the mean over the classes of the
-            client's held-out split.
+        metrics: see `edgefl.client.personalization`; with `balanced_shipped`, the mean over the classes of
+            the client's test samples.
         class_share: share of each class in the client's training samples, float64[classes].
         on_test: accuracy by class on the federation's test samples, float64[classes], for `mixture` and each
             peer. NaN where a class has no sample.
@@ -100,7 +100,7 @@ class OpenFederation:
             return {}
         x, y = self.test
         accuracies = {}
-        for name, peer in {"mixture": Peer("predict_mixture", mixture.weights), **mixture.peers}.items():
+        for name, peer in {"shipped": Peer(mixture.signature, mixture.weights), **mixture.peers}.items():
             # the same model, such as the global one, comes with many clients
             key = _digest(peer.signature, peer.weights)
             if key not in self._measured:
@@ -140,13 +140,13 @@ def personalize(federation: OpenFederation, item: WorkItem) -> tuple[ClientResul
     shard = runner.shards[item.client_id]
     mixture, state, metrics = runner.personalize(item)
     counts = np.bincount(shard.y_train, minlength=shard.num_classes)
-    predicted = _predict(runner.learner, "predict_mixture", mixture.weights, shard.x_test)
+    predicted = _predict(runner.learner, mixture.signature, mixture.weights, shard.x_test)
     accuracies = _by_class(predicted, shard.y_test, shard.num_classes)
     finite = accuracies[np.isfinite(accuracies)]
     balanced = float(finite.mean()) if len(finite) else float("nan")
     result = ClientResult(
         mixture,
-        {**metrics, "balanced_mixture": balanced},
+        {**metrics, "balanced_shipped": balanced},
         class_share=counts / max(1, counts.sum()),
         on_test=federation.on_test(mixture, shard.num_classes),
         confusion=confusion(shard.y_test, predicted),
@@ -164,7 +164,7 @@ def evaluate_now(federation: OpenFederation, item: WorkItem) -> Scalars:
     """
     runner = federation.runner
     rng = client_rng(runner.seed, item.broadcast, item.client_id)
-    shard = runner.shards[item.client_id]
+    shard = runner.split(item.client_id).train
     with errors_that_name(item, f"evaluation before round {item.broadcast.round}"):
         mixture, _ = runner.algorithm(item).personalize(item.broadcast, item.state, shard, rng)
     models = {"mixture": Peer("predict_mixture", mixture.weights)}

@@ -8,7 +8,7 @@ of it goes into rounds.jsonl but for the likeness of clients that a clustering h
 clusters.json.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,8 +18,7 @@ from edgefl.algorithms import CLUSTER, PERSONALIZE, assignments, full_options
 from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.clustering.cluster_report import likeness
 from edgefl.algorithms.mixtures.responsibility import by_condition
-from edgefl.algorithms.names import BASELINE_ROUNDS, EXPERT, GLOBAL, INITIAL, PHI
-from edgefl.client.runner import WorkItem
+from edgefl.algorithms.names import EXPERT, GLOBAL, INITIAL, LOCAL_START, PHI
 from edgefl.learner import evaluate
 from edgefl.learner.base import Learner
 from edgefl.plan.spec import Plan
@@ -27,9 +26,6 @@ from edgefl.simulation.clients import evaluate_now, work_items
 from edgefl.simulation.engines.base import Engine
 from edgefl.simulation.gradient_divergence import Divergence
 from edgefl.types import Array, ClientState, Labels, ServerState, Update
-
-ALONE = (BASELINE_ROUNDS, "alone_epochs")
-"""Scalars that ask a client to train alone as well, which an evaluation between rounds does not."""
 
 
 class Watch:
@@ -79,15 +75,10 @@ def evaluated(
     The states of the clients do not change. Clients train no baseline.
     """
     ids = sorted(clients)
-
-    def items() -> Iterator[WorkItem]:
-        for item in work_items(algorithm, replace(state, phase=PERSONALIZE), ids, states, codec):
-            scalars = {name: value for name, value in item.broadcast.scalars.items() if name not in ALONE}
-            yield replace(item, broadcast=replace(item.broadcast, scalars=scalars))
-
+    items = work_items(algorithm, replace(state, phase=PERSONALIZE), ids, states, codec)
     return {
         client_id: {name: round(value, 6) for name, value in metrics.items() if np.isfinite(value)}
-        for client_id, metrics in zip(ids, engine.run(evaluate_now, items()), strict=True)
+        for client_id, metrics in zip(ids, engine.run(evaluate_now, items), strict=True)
     }
 
 
@@ -100,7 +91,7 @@ def models_on_test(
     names = {spec.name for spec in plan.spec.signature("predict").frozen}
     found = {}
     for name, weights in state.models.items():
-        if names <= set(weights) and name != INITIAL:
+        if names <= set(weights) and name not in (INITIAL, LOCAL_START):
             told = evaluate(learner, "predict", weights, x, y)
             found[name] = {"accuracy": round(told.accuracy, 6), "loss": round(told.loss, 6)}
     return found

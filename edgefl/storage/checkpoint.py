@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from edgefl.errors import StateError
+from edgefl.plan.spec import MIXTURE, SINGLE
 from edgefl.types import ClientState, Mixture, ServerState, Weights
 
 NOTE = "note.json"
@@ -104,7 +105,9 @@ def encode_mixture(mixture: Mixture, plan_id: str = "") -> bytes:
     disk only.
     """
     return _encode(
-        "mixture", {"plan": plan_id, "sha256": _digest(mixture.weights)}, {"weights": mixture.weights}
+        "mixture",
+        {"plan": plan_id, "sha256": _digest(mixture), "signature": mixture.signature},
+        {"weights": mixture.weights},
     )
 
 
@@ -118,20 +121,26 @@ def decode_stored_mixture(blob: bytes) -> StoredMixture:
     weights = groups.get("weights", {})
     if note == {"kind": "mixture"}:
         return StoredMixture(Mixture(weights), "", False)
-    found = _digest(weights)
+    mixture = Mixture(weights, signature=note.get("signature", MIXTURE))
+    if mixture.signature not in (MIXTURE, SINGLE):
+        raise StateError(
+            f"this mixture is for the signature {mixture.signature!r}, expected {MIXTURE} or {SINGLE}; copy "
+            "the file again, or let the device personalize again"
+        )
+    found = _digest(mixture)
     if note.get("sha256") != found or not isinstance(note.get("plan"), str):
         raise StateError(
             f"the weights of this mixture have the sha256 {found}, expected {note.get('sha256')}: the file "
             "is damaged; copy it again, or let the device personalize again"
         )
-    return StoredMixture(Mixture(weights), note["plan"], True)
+    return StoredMixture(mixture, note["plan"], True)
 
 
-def _digest(weights: Weights) -> str:
-    """Return the sha256 over names, types, shapes and values."""
-    hashed = hashlib.sha256()
-    for name in sorted(weights):
-        array = np.asarray(weights[name], order="C")
+def _digest(mixture: Mixture) -> str:
+    """Return the sha256 over the signature, and the names, types, shapes and values of the weights."""
+    hashed = hashlib.sha256(b"" if mixture.signature == MIXTURE else mixture.signature.encode())
+    for name in sorted(mixture.weights):
+        array = np.asarray(mixture.weights[name], order="C")
         hashed.update(json.dumps([name, str(array.dtype), array.shape]).encode())
         hashed.update(array.tobytes())
     return hashed.hexdigest()

@@ -87,10 +87,10 @@ def plan_builder() -> Iterator[Callable[[FederationConfig], Built]]:
 
 
 def fitted(built: Built, config: FederationConfig) -> Built:
-    """Return a plan of the configuration's structure with the configuration's options: what building it anew
-    would give to train with.
+    """Return a plan of the configuration's structure with the configuration's options.
+
+    Its clients ship their mixtures: a search measures the algorithm and not a choice between models.
     """
     plan, initial = built
-    return replace(
-        plan, spec=replace(plan.spec, options=resolved_options(with_simulated_clients(config)))
-    ), initial
+    options = resolved_options(with_simulated_clients(config))
+    return replace(plan, spec=replace(plan.spec, options=options, personalization={})), initial

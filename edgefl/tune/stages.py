@@ -87,7 +87,7 @@ STAGES = (
         federates=True,
         by_round=True,
     ),
-    Stage(2, "local", "the local model", local_space, _local, "accuracy_local"),
+    Stage(2, "local", "the local model", local_space, _local, "accuracy_local_expert"),
     Stage(
         3,
         "gate",

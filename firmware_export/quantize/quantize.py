@@ -1,7 +1,7 @@
 """Mixture -> int8 .tflite: template, weights, the device's own calibration samples, measured accuracy.
 
 By the device route there is no TensorFlow. Candidates are tried in order until one loses at most one point on
-the held-out split.
+the validation samples. Test samples only measure the one that was chosen.
 """
 
 import hashlib
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from edgefl.client.validation import personalization_of, split_validation
 from edgefl.data.split import METADATA_NAME, RULES, Split, encode_split
 from edgefl.errors import ExportError
 from edgefl.plan.fill import fill_template
@@ -70,6 +71,11 @@ def export_mixture(
     check_calibration(shard.x_train, plan.spec.input_shape)
     held_out = len(shard.y_test) > 0
     x, y = (shard.x_test, shard.y_test) if held_out else (shard.x_train, shard.y_train)
+    share = personalization_of(plan.spec).validation_share
+    validation = split_validation(shard, share, seed, client_id)
+    x_compared, y_compared = (
+        (validation.x, validation.y) if len(validation.y) else (shard.x_train, shard.y_train)
+    )
     if not np.isfinite(x).all():
         raise ExportError("the held-out samples hold NaN or infinite values; clean the shard")
     if len(y) and y.max() >= plan.spec.num_classes:
@@ -77,9 +83,9 @@ def export_mixture(
             f"a label is {y.max()}, the mixture has {plan.spec.num_classes} classes; is this shard of "
             "another data set?"
         )
-    model = fill_template(plan.template, plan.spec.bindings, mixture.weights)
-    expected, _ = outputs(load(model), x)
-    enough = accuracy(expected, y) - ALLOWED_LOSS - 1e-9
+    model = fill_template(*plan.template_of(mixture.signature), mixture.weights)
+    expected, _ = outputs(load(model), x_compared)
+    enough = accuracy(expected, y_compared) - ALLOWED_LOSS - 1e-9
     order = rng_for(seed, 0, "calibration").permutation(len(shard.x_train))
     tried: list[tuple[Attempt, bytes, tuple[str, ...]]] = []
     runtime = ""
@@ -92,11 +98,11 @@ def export_mixture(
             continue
         loaded = load(made, reference=True)
         runtime = loaded.runtime
-        answers, _ = outputs(loaded, x)
+        answers, _ = outputs(loaded, x_compared)
         agreement = float((answers.argmax(axis=1) == expected.argmax(axis=1)).mean())
         tried.append(
             (
-                Attempt(candidate.name, candidate.samples, accuracy(answers, y), agreement),
+                Attempt(candidate.name, candidate.samples, accuracy(answers, y_compared), agreement),
                 made,
                 warnings_of(answers),
             )
@@ -104,12 +110,13 @@ def export_mixture(
         if tried[-1][0].accuracy_int8 >= enough:
             break
     best, made, warnings = max(tried, key=lambda each: (each[0].accuracy_int8, each[0].agreement))
+    on_float, on_int8 = (outputs(each, x)[0] for each in (load(model), load(made, reference=True)))
     if split is not None:
         made, model = (with_metadata(each, METADATA_NAME, encode_split(split)) for each in (made, model))
     report = ExportReport(
-        accuracy(expected, y),
-        best.accuracy_int8,
-        best.agreement,
+        accuracy(on_float, y),
+        accuracy(on_int8, y),
+        float((on_int8.argmax(axis=1) == on_float.argmax(axis=1)).mean()),
         best.accuracy_int8 >= enough,
         "held-out" if held_out else "training",
         len(y),

@@ -54,7 +54,8 @@ def enter(
     if known and not fresh:
         # an older version did not know all keys, and did what their defaults say
         before = {**(defaults := settings_of(FederationConfig(), plan)), **json.loads(known.settings)}
-        before["privacy"] = {**defaults["privacy"], **before["privacy"]}
+        for table in ("privacy", "personalization"):
+            before[table] = {**defaults[table], **before[table]}
         if differs := sorted(key for key in settings if settings[key] != before.get(key)):
             key = differs[0]
             raise ConfigError(

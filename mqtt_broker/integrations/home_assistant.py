@@ -25,7 +25,7 @@ MAX_BOARDS = 10_000
 # a message lacks is no news.
 VALUE = "{%% set a = value_json['values'].get('%s') %%}{{ '' if a is none else %s }}"
 ACCURACY = (
-    "{% set v = value_json['values'] %}{% set a = v.get('accuracy_mixture') if 'accuracy_mixture' in v "
+    "{% set v = value_json['values'] %}{% set a = v.get('accuracy_shipped') if 'accuracy_shipped' in v "
     "else v.get('accuracy') %}{{ '' if a is none else (100 * a) | round(1) }}"
 )
 FIELD = "{{ '' if value_json.%s is none else value_json.%s | round(%d) }}"
@@ -121,7 +121,7 @@ def board_entities(
         "accuracy": {"name": "Accuracy", "value_template": ACCURACY, "icon": "mdi:bullseye-arrow", **PERCENT},
         "accuracy_int8": {
             "name": "Accuracy int8",
-            "value_template": VALUE % ("accuracy_mixture_int8", "(100 * a) | round(1)"),
+            "value_template": VALUE % ("accuracy_shipped_int8", "(100 * a) | round(1)"),
             **PERCENT,
         },
         "loss": {"name": "Loss", "value_template": VALUE % ("loss", "a | round(4)"), **MEASURED},

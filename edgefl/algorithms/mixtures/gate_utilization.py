@@ -17,6 +17,8 @@ from edgefl.types import Array, Labels, Weights
 FIGURE = "gate_"
 LOCAL = "local"
 PREDICT_GATE = "predict_gate"
+GATES = ("gate/", "responsibility/")
+"""What the names of a gate's weights begin with."""
 
 
 def gate_figures(learner: Learner, mixture: Weights, x: Array) -> dict[str, float]:
@@ -60,6 +62,8 @@ def gate_weights(learner: Learner, mixture: Weights, x: Array) -> NDArray[np.flo
 
     None where the mixture has no gate that is known here.
     """
+    if not any(key.startswith(GATES) for key in mixture):
+        return None
     name = learner.spec.algorithm
     signatures = {signature.name for signature in learner.spec.signatures}
     count = _count(mixture)

@@ -60,6 +60,9 @@ Tensor = Any
 Tensors = Mapping[str, Tensor]
 
 LOCAL = "local"
+"""The local expert, and the start of it in a state."""
+LOCAL_EXPERT = "local_expert"
+"""The peer of a mixture that is the local expert, trained on all of the client's samples."""
 GATE = "gate"
 TINY = 1e-7
 _MODELS = {"cnn": "gate-cnn"}
@@ -164,7 +167,7 @@ class AemOptions(IfcaOptions):
 
 
 def aem(learner: Learner | None, options: AemOptions) -> Algorithm:
-    """Return AEM over IFCA. The peer `local` of a mixture trains on all of the client's samples."""
+    """Return AEM over IFCA. The peer `local_expert` of a mixture trains on all of the client's samples."""
     base = ifca(learner, options)
     local_hyper = {"learning_rate": options.local_learning_rate, "weight_decay": options.local_weight_decay}
     gate_hyper = {"learning_rate": options.gate_learning_rate, "weight_decay": options.gate_weight_decay}
@@ -279,9 +282,10 @@ def aem(learner: Learner | None, options: AemOptions) -> Algorithm:
         frozen = {
             name: array for part, model in parts.items() for name, array in with_prefix(part, model).items()
         }
+        whole = fit("train_local", first, every) if len(own) < len(every) else local
         peers = {
             FEDERATED: Peer("predict", received[best]),
-            LOCAL: Peer(predict_local, fit("train_local", first, every) if len(own) < len(every) else local),
+            LOCAL_EXPERT: Peer(predict_local, whole),
             "ensemble": Peer("predict_mixture", {**frozen, **start}),  # a gate of zeros weighs all alike
         }
         if options.baselines:

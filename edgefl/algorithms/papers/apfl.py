@@ -20,7 +20,7 @@ import numpy as np
 from edgefl.algorithms.arithmetic import subtract
 from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.entry import Entry
-from edgefl.algorithms.names import ALONE, FEDERATED, GLOBAL, specs_with_prefix, with_prefix, without_prefix
+from edgefl.algorithms.names import FEDERATED, GLOBAL, specs_with_prefix, with_prefix, without_prefix
 from edgefl.algorithms.options import check_range, sgd_hyper
 from edgefl.algorithms.papers.fedavg import FedAvgOptions, fedavg, fedavg_objectives
 from edgefl.algorithms.server_optimizer import STATISTICS
@@ -112,8 +112,6 @@ def apfl(learner: Learner | None, options: ApflOptions) -> Algorithm:
     def local_update(
         broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
     ) -> tuple[Update, ClientState]:
-        if broadcast.round == ALONE:
-            return base.local_update(broadcast, state, shard, client_id, rng)
         received = broadcast.models[GLOBAL]
         model, kept, loss = trained(received, state, shard, rng)
         delta = defence.apply(subtract(model, received), kept.arrays.keys(), rng)

@@ -35,7 +35,7 @@ from edgefl.algorithms.clustering.clustering import (
 from edgefl.algorithms.clustering.clusters import START, divided, moved, sent_to
 from edgefl.algorithms.clustering.similarity import compared, vector
 from edgefl.algorithms.entry import Entry
-from edgefl.algorithms.names import BASELINE_ROUNDS, FEDERATED, GLOBAL, INITIAL
+from edgefl.algorithms.names import FEDERATED, GLOBAL, INITIAL
 from edgefl.algorithms.options import check_choice, check_count, check_range, sgd_hyper
 from edgefl.algorithms.papers.fedavg import fedavg_objectives
 from edgefl.learner.base import Learner
@@ -93,8 +93,6 @@ class ClusteredOptions:
         momentum: momentum of SGD on the client; it starts at zero in each round
         weight_decay: decoupled weight decay, w <- w - learning_rate * weight_decay * w before the step
         batch_size: samples in a training batch; fixed when the plan is built; the paper gives none
-        baseline_epochs: largest number of epochs of each client's model of its own data alone, which
-            personalization compares with; 0: no such model
     """
 
     clustering: bool = True
@@ -108,7 +106,6 @@ class ClusteredOptions:
     momentum: float = 0.0
     weight_decay: float = 0.0
     batch_size: int = 32
-    baseline_epochs: int = 50
 
     def __post_init__(self) -> None:
         check_range("threshold", self.threshold)
@@ -131,15 +128,8 @@ def clustered(learner: Learner | None, options: ClusteredOptions) -> Algorithm:
 
     def broadcast(state: ServerState, client_id: str) -> Broadcast:
         phase, received = sent_to(state, client_id)
-        model = {GLOBAL: received}
-        if state.phase != PERSONALIZE:
-            return Broadcast(state.round, phase, model)
-        alone = min(state.round - 1, options.baseline_epochs // max(options.epochs, 1))
         return Broadcast(
-            state.round,
-            state.phase,
-            {**model, INITIAL: state.models[INITIAL]},
-            {BASELINE_ROUNDS: float(alone)},
+            state.round, state.phase if state.phase == PERSONALIZE else phase, {GLOBAL: received}
         )
 
     def local_update(

@@ -14,7 +14,7 @@ import numpy as np
 
 from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.entry import Entry
-from edgefl.algorithms.names import ALONE, FEDERATED, GLOBAL, RECEIVED, with_prefix
+from edgefl.algorithms.names import FEDERATED, GLOBAL, RECEIVED, with_prefix
 from edgefl.algorithms.papers.fedavg import FedAvgOptions, fedavg, fedavg_objectives
 from edgefl.algorithms.papers.fedprox import proximal
 from edgefl.learner.base import Learner
@@ -72,9 +72,7 @@ def ditto(learner: Learner | None, options: DittoOptions) -> Algorithm:
         broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
     ) -> tuple[Update, ClientState]:
         update, _ = base.local_update(broadcast, state, shard, client_id, rng)
-        return update, state if broadcast.round == ALONE else trained(
-            broadcast.models[GLOBAL], state, shard, rng
-        )
+        return update, trained(broadcast.models[GLOBAL], state, shard, rng)
 
     def personalize(
         broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator

@@ -41,7 +41,6 @@ from edgefl.learner.base import Learner
 from edgefl.types import Array, Broadcast, ClientState, Mixture, Peer, ServerState, Shard, Update, Weights
 
 FEDERATED_ROUNDS = "federated_rounds"
-ALONE_EPOCHS = "alone_epochs"
 
 
 def beta(t: int, start: float, end: float, decay_rounds: int) -> float:
@@ -101,8 +100,6 @@ class FedApOptions:
         momentum: momentum of SGD on the client; it starts at zero in each round
         weight_decay: decoupled weight decay, w <- w - learning_rate * weight_decay * w before the step
         batch_size: samples in a training batch; fixed when the plan is built
-        baseline_epochs: largest number of epochs of each client's model of its own data alone, which
-            personalization compares with; 0: no such model
     """
 
     clustering: bool = True
@@ -121,7 +118,6 @@ class FedApOptions:
     momentum: float = 0.0
     weight_decay: float = 0.0
     batch_size: int = 16
-    baseline_epochs: int = 50
 
     def __post_init__(self) -> None:
         check_choice("cut", self.cut, ["distance", "auto"])
@@ -163,12 +159,8 @@ def fedap(learner: Learner | None, options: FedApOptions) -> Algorithm:
 
     def broadcast(state: ServerState, client_id: str) -> Broadcast:
         phase, received = sent_to(state, client_id)
-        model = {GLOBAL: received}
-        if state.phase != PERSONALIZE:
-            return Broadcast(state.round, phase, model)
-        alone = min((state.round - 1) * options.epochs, options.baseline_epochs)
         return Broadcast(
-            state.round, state.phase, {**model, INITIAL: state.models[INITIAL]}, {ALONE_EPOCHS: float(alone)}
+            state.round, state.phase if state.phase == PERSONALIZE else phase, {GLOBAL: received}
         )
 
     def begun(received: Weights, state: ClientState) -> dict[str, Array]:
@@ -219,9 +211,6 @@ def fedap(learner: Learner | None, options: FedApOptions) -> Algorithm:
         model = begun(broadcast.models[GLOBAL], state)
         peers = {FEDERATED: Peer("predict", model)}
         own, _ = train(model, shard, options.personalize_epochs, rng)
-        alone = int(broadcast.scalars.get(ALONE_EPOCHS, 0))
-        if alone:
-            peers["local"] = Peer("predict", train(broadcast.models[INITIAL], shard, alone, rng)[0])
         return Mixture(own, peers), state
 
     def current(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:

@@ -21,7 +21,7 @@ from edgefl.algorithms import server_optimizer as server
 from edgefl.algorithms.arithmetic import subtract
 from edgefl.algorithms.base import FEDERATE, Algorithm
 from edgefl.algorithms.entry import Entry
-from edgefl.algorithms.names import ALONE, BASELINE_ROUNDS, FEDERATED, GLOBAL, INITIAL, RECEIVED, with_prefix
+from edgefl.algorithms.names import ALONE, FEDERATED, GLOBAL, RECEIVED, with_prefix
 from edgefl.algorithms.options import SGDOptions, TrainingOptions, sgd_hyper
 from edgefl.algorithms.update_sanitization import Defence, listed
 from edgefl.learner.base import Learner
@@ -40,8 +40,6 @@ class FedAvgOptions(TrainingOptions):
     """Options of FedAvg. Raises ConfigError for options that do not fit together.
 
     Attributes:
-        baseline_epochs: largest number of epochs of each client's model of its own data alone, which
-            personalization compares with; 0: no such model
         mean: weighted (by samples), trimmed, median or krum; all but weighted count each client once and
             hold a round's deltas in memory
         trim: with mean trimmed: the share of clients cut off at either end of each value
@@ -61,7 +59,6 @@ class FedAvgOptions(TrainingOptions):
             broadcast
     """
 
-    baseline_epochs: int = 50
     mean: str = "weighted"
     trim: float = 0.1
     krum_faults: int = 1
@@ -107,14 +104,10 @@ def fedavg(learner: Learner | None, options: FedAvgOptions) -> Algorithm:
 
     def init(weights: Weights, rng: np.random.Generator) -> ServerState:
         defence.check(weights)
-        return ServerState(1, FEDERATE, {GLOBAL: weights, INITIAL: weights})
+        return ServerState(1, FEDERATE, {GLOBAL: weights})
 
     def broadcast(state: ServerState, client_id: str) -> Broadcast:
-        if state.phase == FEDERATE:
-            return Broadcast(state.round, state.phase, {GLOBAL: state.models[GLOBAL]})
-        alone = min(state.round - 1, options.baseline_epochs // max(options.epochs, 1))
-        models = state.models if alone else {GLOBAL: state.models[GLOBAL]}
-        return Broadcast(state.round, state.phase, models, {BASELINE_ROUNDS: float(alone)})
+        return Broadcast(state.round, state.phase, {GLOBAL: state.models[GLOBAL]})
 
     def local_update(
         broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator

@@ -78,8 +78,6 @@ def partial_sharing(
     def local_update(
         broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
     ) -> tuple[Update, ClientState]:
-        if broadcast.round == ALONE:
-            return base.local_update(broadcast, state, shard, client_id, rng)
         assert learner is not None
         end, update = trained(whole(broadcast, state), shard, client_id, rng)
         shared = {key: update.deltas[GLOBAL][key] for key in broadcast.models[GLOBAL]}

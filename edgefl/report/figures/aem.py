@@ -27,7 +27,7 @@ MODELS = {
     "IFCA": "federated",
     "Ensemble": "ensemble",
     "Fine-tuned": "tuned",
-    "Local": "local",
+    "Local": "local_expert",
 }
 WAYS = {False: "no exploration", True: "epsilon-greedy"}
 _WHERE = f"the runs' {RunFiles.summary.name}"

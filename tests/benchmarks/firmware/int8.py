@@ -46,7 +46,7 @@ OPTIONS: Mapping[str, dict[str, Any]] = {
         "gate_epochs": 15,
         **_STEP,
     },
-    "pfl-mfe": {"epochs": 2, "adapt_epochs": 10, "gate_epochs": 10, "baseline_epochs": 0, **_STEP},
+    "pfl-mfe": {"epochs": 2, "adapt_epochs": 10, "gate_epochs": 10, **_STEP},
     "fedmix": {
         "num_experts": 3,
         "epochs": 2,

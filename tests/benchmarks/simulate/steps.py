@@ -22,7 +22,6 @@ name = "fedavg"
 batch_size = 10
 learning_rate = 0.01
 momentum = 0.5
-baseline_epochs = 0
 """
 STEPS = 100
 EPOCHS = 5

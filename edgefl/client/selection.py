@@ -1,0 +1,42 @@
+"""Which of several models a client ships: the simplest one that is as good as the best within the noise.
+
+Source: the one-standard-error rule of Breiman, Friedman, Olshen and Stone, Classification and Regression
+Trees, 1984, section 3.4.3; here with the standard error of the paired difference, since all models are
+measured on the same samples.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgefl.algorithms.names import FEDERATED, FINE_TUNED, LOCAL, MIXED
+
+SIMPLEST_FIRST = (LOCAL, FEDERATED, FINE_TUNED, MIXED)
+"""The models that a client compares; the metric `shipped` is an index into them."""
+
+
+def choose(correct: Mapping[str, NDArray[np.bool_]], order: Sequence[str] = SIMPLEST_FIRST) -> str:
+    """Return the name of the first model in `order` that is not worse than the best beyond the noise.
+
+    A model is not worse beyond the noise if the best one is ahead of it by at most one standard error of
+    their difference.
+
+    Args:
+        correct: whether a model is right about each validation sample, bool[n], by the model's name.
+        order: names from the simplest to the most complex one. Others are not chosen.
+
+    Raises:
+        ValueError: no name of `order` is among the models.
+    """
+    names = [name for name in order if name in correct]
+    if not names:
+        raise ValueError(f"no model of {', '.join(order)} among {', '.join(correct) or 'none'}")
+    scores = {name: correct[name].mean() if len(correct[name]) else 0.0 for name in names}
+    best = max(names, key=lambda name: scores[name])
+    return next(name for name in names if _within_noise(correct[best], correct[name]))
+
+
+def _within_noise(best: NDArray[np.bool_], other: NDArray[np.bool_]) -> bool:
+    ahead = best.astype(np.float64) - other
+    return len(ahead) < 2 or bool(ahead.mean() <= ahead.std(ddof=1) / np.sqrt(len(ahead)))

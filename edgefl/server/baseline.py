@@ -1,0 +1,59 @@
+"""What the server adds to the last broadcast, so that each client can train a local model to compare with."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from edgefl.algorithms.base import PERSONALIZE, Algorithm
+from edgefl.algorithms.names import LOCAL_EPOCHS, LOCAL_START
+from edgefl.config import FederationConfig
+from edgefl.plan.spec import SINGLE, PlanSpec
+from edgefl.types import Broadcast, ServerState, Update, Weights
+
+
+def local_epochs(config: FederationConfig, spec: PlanSpec) -> int:
+    """Return the epochs of a client's local model: those of a client that takes part in each round, and those
+    of the personalization.
+    """
+    return config.rounds * int(spec.options.get("epochs", 1)) + config.personalization.epochs
+
+
+def with_baseline(algorithm: Algorithm, config: FederationConfig, spec: PlanSpec) -> Algorithm:
+    """Return the algorithm with the start and the epochs of the local models in its last broadcast.
+
+    The state holds the start from the first round on. The algorithm itself never sees it. A plan without
+    settings of the personalization, and one whose owner wants no baseline, leave the algorithm as it is.
+
+    Args:
+        algorithm: the algorithm, without a learner.
+        config: the federation.
+        spec: the plan's specification.
+    """
+    if not spec.personalization.get("baseline"):
+        return algorithm
+    names = [each.name for each in spec.signature(SINGLE).frozen]
+
+    def without_start(state: ServerState) -> ServerState:
+        return replace(state, models={name: w for name, w in state.models.items() if name != LOCAL_START})
+
+    def with_start(state: ServerState, start: Weights) -> ServerState:
+        return replace(state, models={**state.models, LOCAL_START: start})
+
+    def init(weights: Weights, rng: np.random.Generator) -> ServerState:
+        return with_start(algorithm.init(weights, rng), {name: weights[name] for name in names})
+
+    def broadcast(state: ServerState, client_id: str) -> Broadcast:
+        sent = algorithm.broadcast(without_start(state), client_id)
+        if state.phase != PERSONALIZE:
+            return sent
+        return replace(
+            sent,
+            models={**sent.models, LOCAL_START: state.models[LOCAL_START]},
+            scalars={**sent.scalars, LOCAL_EPOCHS: float(local_epochs(config, spec))},
+        )
+
+    def aggregate(state: ServerState, updates: Iterable[Update]) -> ServerState:
+        return with_start(algorithm.aggregate(without_start(state), updates), state.models[LOCAL_START])
+
+    return replace(algorithm, init=init, broadcast=broadcast, aggregate=aggregate)
