@@ -9,7 +9,6 @@ from edgefl.algorithms import FEDERATE, PERSONALIZE
 from edgefl.algorithms.names import output_layer
 from edgefl.algorithms.papers.lg_fedavg import local_part
 from edgefl.algorithms.papers.partial import START
-from edgefl.client.update import train_alone
 from edgefl.errors import ConfigError
 from edgefl.rng import rng_for
 from edgefl.simulation.communication_cost import Traffic
@@ -83,12 +82,6 @@ def test_who_comes_late_trains_the_whole_for_a_round(one):
     np.testing.assert_allclose(mixture.weights["head/bias"], [0.5, -0.5], atol=1e-6)
     np.testing.assert_allclose(mixture.weights["head/kernel"], [[0.5, -0.5]], atol=1e-6)
     assert set(own.arrays) == {"head/bias"}
-
-
-def test_the_baseline_alone_trains_everything(one):
-    algorithm, _ = started(one, "biased-fedavg")
-    alone = train_alone(algorithm, one.start, one.shard, 1, rng_for(1, 1))
-    np.testing.assert_allclose(alone["head/bias"], [0.5, -0.5], atol=1e-6)
 
 
 def test_defences_act_on_the_shared_part_alone(one):

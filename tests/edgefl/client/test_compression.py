@@ -8,12 +8,11 @@ import pytest
 from edgefl.algorithms import make_algorithm
 from edgefl.algorithms.check import check_algorithm
 from edgefl.client.compression import RESIDUAL, compressed
-from edgefl.client.update import train_alone
 from edgefl.config import FederationConfig
 from edgefl.plan.spec import Plan
 from edgefl.rng import rng_for
 from edgefl.simulation.simulate import simulate
-from edgefl.types import Broadcast, ClientState, Shard
+from edgefl.types import Broadcast, ClientState
 from edgefl.wire.codecs import rounded
 from edgefl.wire.tensors import decode_models, encode_models, model_specs, size_limit, specs_of
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
@@ -75,26 +74,6 @@ def test_fp32_is_the_algorithm_itself():
     algorithm = make_algorithm("fedavg", learner, {})
     assert compressed(algorithm, "fp32") is algorithm
     assert rounded("fp32", weights)["head/bias"].tobytes() == weights["head/bias"].tobytes()
-
-
-@pytest.mark.parametrize("codec", ["int8", "top-1"])
-def test_a_codec_leaves_a_client_alone_as_it_is(codec):
-    """One sample (1, 0) of class 0, from zero at rate 1: the error is (.5, -.5), so kernel and bias move by
-    it in full.
-    """
-    learner = SoftmaxLearner(softmax_spec("fedavg", inputs=2, features=2, classes=2, options={}))
-    x = np.eye(2, dtype=np.float32)
-    y = np.array([0, 1])
-    shard = Shard(x[:1], y[:1], x, y, 2)
-    initial = {
-        "trunk/kernel": x,
-        "head/kernel": np.zeros((2, 2), np.float32),
-        "head/bias": np.zeros(2, np.float32),
-    }
-    plain = make_algorithm("fedavg", learner, {"epochs": 1, "learning_rate": 1.0, "momentum": 0.0})
-    alone = train_alone(compressed(plain, codec), initial, shard, 1, rng_for(1, 1))
-    np.testing.assert_allclose(alone["head/kernel"], [[0.5, -0.5], [0, 0]], atol=1e-7)
-    np.testing.assert_allclose(alone["head/bias"], [0.5, -0.5], atol=1e-7)
 
 
 def test_int8_learns_as_well(shards):

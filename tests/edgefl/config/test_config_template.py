@@ -59,7 +59,14 @@ def test_docs_by_hand() -> None:
 
 @pytest.mark.parametrize("table", TABLES_OF_CONFIGURATION, ids=lambda table: table.__name__)
 def test_each_key_is_explained_and_nothing_else(table: type) -> None:
-    keys = {field.name for field in fields(table)} - {"options", "data", "model", "partition", "privacy"}
+    keys = {field.name for field in fields(table)} - {
+        "options",
+        "data",
+        "model",
+        "partition",
+        "privacy",
+        "personalization",
+    }
     assert set(key_docs(table)) - {"options"} == keys
 
 

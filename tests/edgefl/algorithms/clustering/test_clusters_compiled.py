@@ -16,7 +16,7 @@ from edgefl.learner.litert import LiteRTLearner
 from edgefl.rng import rng_for
 from edgefl.types import ClientState, Shard
 
-OPTIONS = {"epochs": 1, "learning_rate": 0.1, "batch_size": 8, "baseline_epochs": 2}
+OPTIONS = {"epochs": 1, "learning_rate": 0.1, "batch_size": 8}
 CLUSTERED = {**OPTIONS, "cut": "auto"}
 FEDAP = {**OPTIONS, "pretrain_rounds": 1, "num_clusters": 2, "personalize_epochs": 1}
 

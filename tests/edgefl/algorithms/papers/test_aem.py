@@ -106,7 +106,7 @@ def test_the_local_model_that_is_measured_trains_on_all_samples():
     x = np.ones((4, 1), np.float32)
     y = np.array([0, 0, 0, 1])
     mixture, _ = device.personalize(sent, ClientState(), Shard(x, y, x, y, 2), rng_for(1, 2, "a"))
-    np.testing.assert_allclose(mixture.peers["local"].weights["head/bias"], [0.25, -0.25], atol=1e-6)
+    np.testing.assert_allclose(mixture.peers["local_expert"].weights["head/bias"], [0.25, -0.25], atol=1e-6)
     assert abs(mixture.weights["local/head/bias"][0] - 0.25) > 0.05, (
         "the mixture's own has not seen the gate's sample"
     )
@@ -192,7 +192,7 @@ def test_what_a_client_ends_with(extra, shards):
     shard = shards["pi-2"]
     broadcast = server.broadcast(replace(state, phase=PERSONALIZE), "pi-2")
     mixture, _ = device.personalize(broadcast, ClientState(), shard, rng_for(1, 4, "pi-2"))
-    assert set(mixture.peers) == {"federated", "local", "ensemble"} | (
+    assert set(mixture.peers) == {"federated", "local_expert", "ensemble"} | (
         {"tuned"} if "baselines" in extra else set()
     )
     local = {name: mixture.weights[f"local/{name}"] for name in state.models["local"]}
@@ -227,7 +227,9 @@ def test_what_a_client_ends_with(extra, shards):
     assert sum(usage.values()) == pytest.approx(1, abs=1e-5)
     assert list(usage) == ["gate/expert0", "gate/expert1", "gate/local"]
     assert 1 <= mixture.diagnostics["experts_used"] <= 3
-    own = all(np.array_equal(local[name], array) for name, array in mixture.peers["local"].weights.items())
+    own = all(
+        np.array_equal(local[name], array) for name, array in mixture.peers["local_expert"].weights.items()
+    )
     assert own == ("gate_share" in extra)  # else the peer trains on the gate's samples too
     best = experts(state.models)[int(mixture.diagnostics["best"])]
     assert all(

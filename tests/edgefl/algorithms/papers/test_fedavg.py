@@ -1,15 +1,10 @@
 """FedAvg: one two-client round by hand, then the laws."""
 
-from dataclasses import replace
-
 import numpy as np
-import pytest
 
-from edgefl.algorithms import PERSONALIZE, make_algorithm
 from edgefl.algorithms.arithmetic import weighted_mean
-from edgefl.algorithms.names import GLOBAL, INITIAL
+from edgefl.algorithms.names import GLOBAL
 from edgefl.algorithms.papers.fedavg import FedAvgOptions, fedavg
-from edgefl.errors import ConfigError
 from edgefl.rng import rng_for
 from edgefl.types import ServerState, Update
 
@@ -38,34 +33,6 @@ def test_a_round_without_updates_changes_no_weight():
     after = fedavg(None, FedAvgOptions()).aggregate(state, [])
     np.testing.assert_array_equal(after.models[GLOBAL]["w"], np.ones(2, np.float32))
     assert after.round == 4
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"epoch": 3}, "did you mean 'epochs'"),
-        ({"epochs": 2.5}, "expected a whole number"),
-        ({"epochs": True}, "expected a whole number"),
-        ({"learning_rate": "fast"}, "expected a number"),
-        ({"learning_rate": -1}, "expected 0 or more"),
-    ],
-)
-def test_a_wrong_option_names_itself_and_the_remedy(options, words):
-    with pytest.raises(ConfigError, match=words):
-        make_algorithm("fedavg", None, options)
-
-
-def test_an_unknown_algorithm_names_the_nearest():
-    with pytest.raises(ConfigError, match="did you mean 'fedavg'"):
-        make_algorithm("fedvag", None, {})
-
-
-def test_the_first_weights_come_down_again_only_for_a_baseline():
-    for epochs, models in ((50, {GLOBAL, INITIAL}), (0, {GLOBAL})):
-        algorithm = fedavg(None, FedAvgOptions(baseline_epochs=epochs))
-        state = algorithm.init({"w": np.ones(2, np.float32)}, rng_for(1, 0, "init"))
-        assert set(algorithm.broadcast(state, "a").models) == {GLOBAL}
-        assert set(algorithm.broadcast(replace(state, round=4, phase=PERSONALIZE), "a").models) == models
 
 
 def test_a_mean_has_the_bits_of_the_sum_written_out_and_changes_nothing_that_it_reads():

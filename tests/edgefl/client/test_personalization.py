@@ -1,0 +1,145 @@
+"""A client of a compiled plan chooses between its models."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from edgefl.algorithms import PERSONALIZE, make_algorithm
+from edgefl.client.runner import ClientRunner, WorkItem
+from edgefl.client.selection import SIMPLEST_FIRST
+from edgefl.config import FederationConfig, ModelConfig, PersonalizationConfig
+from edgefl.learner.litert import LiteRTLearner
+from edgefl.plan.fill import fill_template, weights_of
+from edgefl.plan.runtime import load_interpreter
+from edgefl.plan.spec import MIXTURE, SINGLE
+from edgefl.rng import rng_for
+from edgefl.server.baseline import with_baseline
+from edgefl.types import ClientState, Shard
+
+CLIENT = "pi-1"
+
+
+CONFIG = FederationConfig(
+    rounds=8,
+    algorithm="pfl-mfe",
+    options={"epochs": 5, "adapt_epochs": 1, "gate_epochs": 1},
+    model=ModelConfig("softmax", (4,), 3),
+    personalization=PersonalizationConfig(learning_rate=0.05),
+)
+
+
+@pytest.fixture(scope="module")
+def built():
+    """A plan with its initial weights."""
+    from edgefl.algorithms.plans import build_plan
+
+    return build_plan(CONFIG)
+
+
+def samples(count, seed=1):
+    """Return three classes, each around a corner of its own."""
+    rng = np.random.default_rng(seed)
+    y = np.arange(count) % 3
+    x = np.eye(4, dtype=np.float32)[y] * 2 + rng.normal(0, 0.2, (count, 4)).astype(np.float32)
+    return x, y.astype(np.int64)
+
+
+def shard_of(count):
+    x, y = samples(count)
+    x_test, y_test = samples(30, seed=2)
+    return Shard(x, y, x_test, y_test, 3)
+
+
+def ended(built, shard, federated=None, **settings):
+    """Return what a client makes of the last broadcast, whose global model is `federated`."""
+    plan, initial = built
+    spec = replace(plan.spec, personalization={**plan.spec.personalization, **settings})
+    plan = replace(plan, spec=spec)
+    algorithm = with_baseline(make_algorithm(spec.algorithm, None, spec.options), CONFIG, spec)
+    state = algorithm.init(initial, rng_for(1, 0, "init"))
+    if federated is not None:
+        state = replace(state, models={**state.models, "global": federated})
+    broadcast = algorithm.broadcast(replace(state, round=9, phase=PERSONALIZE), CLIENT)
+    runner = ClientRunner(plan, LiteRTLearner(plan), {CLIENT: shard}, seed=1)
+    return runner.personalize(WorkItem(broadcast, ClientState(), CLIENT))
+
+
+def perfect(initial):
+    """Return weights that are right about every sample."""
+    kernel = np.eye(4, 3, dtype=np.float32) * 8
+    return {name: kernel if array.ndim == 2 else np.zeros_like(array) for name, array in initial.items()}
+
+
+def test_a_client_ships_its_local_model_where_the_federation_has_learnt_nothing(built):
+    """The federation's model is wrong about every sample, and one epoch does not mend it."""
+    wrong = {name: -array for name, array in perfect(built[1]).items()}
+    mixture, _, metrics = ended(built, shard_of(150), wrong, epochs=1, learning_rate=0.001)
+    assert metrics["accuracy_federated"] == 0.0
+    assert SIMPLEST_FIRST[int(metrics["shipped"])] == "local"
+    assert metrics["accuracy_shipped"] == metrics["accuracy_local"] > 0.9
+    assert (metrics["test_gained"], metrics["test_lost"]) == (0.0, 0.0)
+    assert mixture.signature == SINGLE
+    np.testing.assert_array_equal(
+        mixture.weights["softmax/kernel"], mixture.peers["local"].weights["softmax/kernel"]
+    )
+
+
+def test_a_client_ships_the_federations_model_where_it_learns_little_alone(built):
+    """Alone the client has one label wrong of each two, and the federation's model is right."""
+    shard = shard_of(150)
+    rng = np.random.default_rng(3)
+    noisy = np.where(rng.random(150) < 0.6, rng.integers(0, 3, 150), shard.y_train)
+    _, _, metrics = ended(built, replace(shard, y_train=noisy), perfect(built[1]), epochs=0)
+    assert SIMPLEST_FIRST[int(metrics["shipped"])] in ("federated", "fine_tuned")
+    assert metrics["accuracy_shipped"] == 1.0
+
+
+def test_without_selection_the_mixture_is_shipped(built):
+    mixture, _, metrics = ended(built, shard_of(60), select=False)
+    assert mixture.signature == MIXTURE
+    assert SIMPLEST_FIRST[int(metrics["shipped"])] == "mixture"
+    assert metrics["accuracy_shipped"] == metrics["accuracy_mixture"]
+    assert metrics["accuracy_local"] > 0.9
+    assert "validation/local" not in mixture.diagnostics
+
+
+def test_the_shipped_model_trains_on_the_validation_samples_too(built):
+    """The local model with and without selection is the same: it trains on all samples."""
+    selected, _, metrics = ended(built, shard_of(150))
+    plain, _, _ = ended(built, shard_of(150), select=False, validation_share=0.0)
+    assert (metrics["n_train"], metrics["n_validation"]) == (120.0, 30.0)
+    for name, array in plain.peers["local"].weights.items():
+        np.testing.assert_array_equal(array, selected.peers["local"].weights[name])
+
+
+def test_test_samples_choose_nothing(built):
+    """Other test samples: the same model is shipped."""
+    shard = shard_of(150)
+    other = replace(shard, y_test=(shard.y_test + 1) % 3)
+    one, two = (ended(built, each) for each in (shard, other))
+    assert one[2]["shipped"] == two[2]["shipped"]
+    for name, array in one[0].weights.items():
+        np.testing.assert_array_equal(array, two[0].weights[name])
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 12])
+def test_few_samples_are_enough(built, count):
+    mixture, _, metrics = ended(built, shard_of(count))
+    assert np.isfinite(metrics["accuracy_shipped"])
+    assert all(np.isfinite(array).all() for array in mixture.weights.values())
+
+
+def test_a_plan_has_a_template_for_the_mixture_and_for_one_model(built):
+    plan, initial = built
+    template, bindings = plan.template_of(SINGLE)
+    assert template == plan.single != plan.template
+    model = fill_template(template, bindings, {name: initial[name] for name in weights_of(bindings)})
+    interpreter = load_interpreter(model)
+    interpreter.allocate_tensors()
+    x = samples(1)[0]
+    interpreter.set_tensor(interpreter.get_input_details()[0]["index"], x)
+    interpreter.invoke()
+    expected = LiteRTLearner(plan).predict(SINGLE, initial, {"x": x})
+    output = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+    np.testing.assert_allclose(output, expected, atol=1e-5)

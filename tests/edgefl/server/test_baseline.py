@@ -1,0 +1,44 @@
+import numpy as np
+
+from edgefl.algorithms import PERSONALIZE, make_algorithm
+from edgefl.algorithms.names import GLOBAL, LOCAL_EPOCHS, LOCAL_START
+from edgefl.config import FederationConfig, PersonalizationConfig
+from edgefl.rng import rng_for
+from edgefl.server.baseline import with_baseline
+from edgefl.types import Update
+from tests.support.numpy_learner.softmax import softmax_spec
+
+CONFIG = FederationConfig(rounds=6, personalization=PersonalizationConfig(epochs=4))
+INITIAL = {
+    "trunk/kernel": np.ones((2, 2), np.float32),
+    "head/kernel": np.zeros((2, 2), np.float32),
+    "head/bias": np.zeros(2, np.float32),
+}
+
+
+def made(algorithm="fedavg", **personalization):
+    spec = softmax_spec(algorithm, inputs=2, features=2, classes=2, options={"epochs": 3})
+    spec = type(spec)(**{**vars(spec), "personalization": personalization})
+    return with_baseline(make_algorithm(algorithm, None, {}), CONFIG, spec)
+
+
+def test_the_last_broadcast_holds_the_first_weights_and_the_epochs_of_all_rounds():
+    algorithm = made(baseline=True)
+    state = algorithm.init(INITIAL, rng_for(1, 0, "init"))
+    assert set(algorithm.broadcast(state, "a").models) == {GLOBAL}
+    delta = {name: np.ones_like(array) for name, array in INITIAL.items()}
+    after = algorithm.aggregate(state, [Update("a", 1, 5, {GLOBAL: delta}, {"loss": 1.0})])
+    last = algorithm.broadcast(type(after)(2, PERSONALIZE, after.models), "a")
+    assert last.scalars[LOCAL_EPOCHS] == 6 * 3 + 4
+    for name, array in INITIAL.items():
+        np.testing.assert_array_equal(last.models[LOCAL_START][name], array)
+        np.testing.assert_array_equal(last.models[GLOBAL][name], array + 1)
+
+
+def test_without_a_baseline_the_algorithm_is_left_as_it_is():
+    algorithm = made(baseline=False)
+    state = algorithm.init(INITIAL, rng_for(1, 0, "init"))
+    assert set(state.models) == {GLOBAL}
+    last = algorithm.broadcast(type(state)(2, PERSONALIZE, state.models), "a")
+    assert LOCAL_START not in last.models
+    assert LOCAL_EPOCHS not in last.scalars
