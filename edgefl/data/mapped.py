@@ -3,7 +3,7 @@ copied when it trains.
 """
 
 import mmap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,12 @@ class MappedShards(Mapping[str, Shard]):
         """
         samples = (np.asarray(self.dataset.x_train), np.asarray(self.dataset.x_test))
         return ResidentShards(replace(self.dataset, x_train=samples[0], x_test=samples[1]), self._allotments)
+
+    def among(self, client_ids: Iterable[str]) -> "MappedShards":
+        """Return the shards of these clients only, over the same directory."""
+        return MappedShards(
+            self._directory, self._labels, {each: self._allotments[each] for each in client_ids}
+        )
 
     def __getitem__(self, client_id: str) -> Shard:
         """Copy one client's samples.

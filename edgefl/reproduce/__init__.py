@@ -4,6 +4,7 @@ from importlib import import_module
 from types import ModuleType
 
 EXPERIMENTS = {
+    "outcomes": "what devices take away: every algorithm with its defaults, on nine federations of real data",
     "pfl-moe": "Fashion-MNIST by Dirichlet: personal classifiers, and mixtures of them with the global one",
     "aem": "p-majority classes: exploring cluster models, and a mixture of all of them with a local one",
     "fedmix-permutation": "permuted labels: experts find the permutations",
@@ -18,6 +19,7 @@ def experiment(name: str) -> ModuleType:
     """Return the module of an experiment: `stages(scale, seed)`, `figures(results)`, `verdicts(figures)`.
 
     PAPER, REFERENCE: figures to stand beside. ABOUT: by scale, how the set-up differs from the paper's.
-    REFUSED: by scale, why it cannot be run.
+    REFUSED: by scale, why it cannot be run. `table(results)`, if there is one, is printed in place of the
+    figures.
     """
     return import_module(f"edgefl.reproduce.{name.replace('-', '_')}")

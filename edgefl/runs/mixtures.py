@@ -3,11 +3,16 @@
 Its plan is a link to the run's plan. The mixture is written last.
 """
 
+from functools import cache
 from pathlib import Path
 
 from edgefl.config import FederationConfig
 from edgefl.data.npz import save_shard
 from edgefl.plan.spec import Plan
+from edgefl.runs.directory import RunDirectory
+from edgefl.runs.pipeline import Shared
+from edgefl.simulation.clients import ClientResult, without_mixture
+from edgefl.simulation.simulate import KeepResult
 from edgefl.storage.device_directory import DeviceFiles, encode_note, save_mixture
 from edgefl.storage.run_directory import REMEDY, RunFiles
 from edgefl.system.files import SECRET, write_errors, write_state
@@ -40,3 +45,19 @@ def keep_state(
     write_state(state.note, encode_note(note), SECRET, REMEDY)
     save_mixture(state, plan, mixture, REMEDY)
     return state.root
+
+
+def keep_states(run: RunDirectory, config: FederationConfig, shared: Shared) -> KeepResult:
+    """Return a function that writes the state of each client, and returns its result without the mixture."""
+
+    @cache
+    def plan() -> Plan:  # it is built once the rounds begin
+        found = run.plan()
+        assert found is not None
+        return found[0]
+
+    def keep(client_id: str, result: ClientResult) -> ClientResult:
+        keep_state(run.files, plan(), config, client_id, result.mixture, shared.shards[client_id])
+        return without_mixture(client_id, result)
+
+    return keep

@@ -19,6 +19,7 @@ from firmware_export.certificate.bundle import remove_derived, take_away_certifi
 from firmware_export.certificate.certificate import Request, check_measurable
 from firmware_export.certificate.golden import choose
 from firmware_export.commands.certificate import describe_certificate, profile, verify
+from firmware_export.commands.fleet import fleet
 from firmware_export.commands.update import drift, key, update
 from firmware_export.firmware.targets import find_target, parse_bytes
 from firmware_export.ota.signing_key import read_public
@@ -212,7 +213,7 @@ def export(
         click.echo(describe_certificate(certificate, out, report.warnings))
 
 
-for each in (verify, profile, key, update, drift):
+for each in (verify, profile, key, update, drift, fleet):
     export.add_command(each)
 
 

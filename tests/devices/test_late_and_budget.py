@@ -45,7 +45,7 @@ def test_a_late_update_is_sent_as_long_as_its_task_says_and_then_the_newest_task
         sixth = aggregator.next("begin")
     assert sixth.round == 6, "three rounds are too many"
     assert "round 3: left, it is over" in device.said
-    aggregator.task(7, "personalize", scalars={"baseline_rounds": 0.0})
+    aggregator.task(7, "personalize")
     last = aggregator.next("begin")
     while last.round == 6:
         last = aggregator.next("begin")

@@ -150,7 +150,7 @@ def test_the_export_runs_in_a_child_and_its_last_words_are_the_error(tmp_path):
     with pytest.raises(ExportError, match=r"the export failed: .*run `edgefl export --state"):
         export_in_child(tmp_path, DataSource(str(tmp_path)))
     assert export_metrics({"accuracy_int8": 0.5, "tflite_bytes": 10, "peak_rss_mb": 1.0, "recipe": "x"}) == {
-        "accuracy_mixture_int8": 0.5,
+        "accuracy_shipped_int8": 0.5,
         "tflite_bytes": 10.0,
         "export_rss_mb": 1.0,
     }

@@ -208,7 +208,7 @@ def test_killed_at_any_line_it_accepts_nothing_twice_and_what_was_accepted_gives
     seed, rounds, federate, mosquitto_url, toys
 ):
     """One of the devices is slow: it has so many samples that it answers versions that are over."""
-    options = {"baseline_epochs": 0}
+    options: dict[str, object] = {}
     federation = federate(
         mosquitto_url, **{"algorithm": "fedavg", "options": options, "rounds": 6, "min_clients": 3, **rounds}
     )

@@ -59,7 +59,6 @@ name = "pfl-mfe"
 epochs = 1
 adapt_epochs = 1
 gate_epochs = 1
-baseline_epochs = 1
 
 [broker]
 url = "{url}"
@@ -171,7 +170,7 @@ def test_each_device_ends_with_its_own_model_and_tells_what_it_measured(ran):
         "accuracy_local",
         "accuracy_federated",
         "accuracy_mixture",
-        "accuracy_mixture_int8",
+        "accuracy_shipped_int8",
         "tflite_bytes",
         "peak_rss_mb",
         "bytes_up",

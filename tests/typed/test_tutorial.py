@@ -29,10 +29,10 @@ def test_two_boards(desk: Any, page: Callable[[str], Any]) -> None:
         each.ended()
     rows = json.loads((desk / "kitchen/result.json").read_text())["clients"]
     assert [row["id"] for row in rows] == ["pi-1", "pi-2"]
-    assert {"accuracy_federated", "accuracy_mixture", "accuracy_mixture_int8", "accuracy_local"} <= rows[
+    assert {"accuracy_federated", "accuracy_mixture", "accuracy_shipped_int8", "accuracy_local"} <= rows[
         0
     ].keys()
-    assert min(row["accuracy_mixture_int8"] for row in rows) > 0.8, rows
+    assert min(row["accuracy_shipped_int8"] for row in rows) > 0.8, rows
     desk.run(tutorial.take("edgefl infer"))
     desk.run(tutorial.take("edgefl export"))
     assert (desk / "exported/c/model.h").exists()

@@ -52,11 +52,11 @@ RUNS = (
     (
         "runs/a",
         "clustered",
-        "baseline_epochs = 0",
+        "",
         '"tasks"\ntasks = 2\nnum_tasks = 4\nclusters = 2\n' + FEWER,
     ),
-    ("runs/mf", "pfl-mf", "baseline_epochs = 0\nadapt_epochs = 1\ngate_epochs = 1", '"dirichlet"'),
-    ("runs/mfe", "pfl-mfe", "baseline_epochs = 0\nadapt_epochs = 1\ngate_epochs = 1", '"dirichlet"'),
+    ("runs/mf", "pfl-mf", "adapt_epochs = 1\ngate_epochs = 1", '"dirichlet"'),
+    ("runs/mfe", "pfl-mfe", "adapt_epochs = 1\ngate_epochs = 1", '"dirichlet"'),
 )
 
 

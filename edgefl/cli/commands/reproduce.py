@@ -5,6 +5,7 @@ hold.
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -85,4 +86,6 @@ def reproduce(
         plot(report, out / "report.png")
     except ModuleNotFoundError as error:
         click.echo(f"no picture: {error}; pip install -e '.[plots]'", err=True)
-    click.echo(text if as_json else f"{to_text(report)}\n\nreport   {out / 'report.json'}, .csv, .png")
+    own = module.table(results) + "\n\n" if hasattr(module, "table") else ""
+    shown = own + to_text(replace(report, figures=()) if own else report)
+    click.echo(text if as_json else f"{shown}\n\nreport   {out / 'report.json'}, .csv, .png")

@@ -5,7 +5,7 @@ import time
 import tomllib
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +15,18 @@ from edgefl.config import FederationConfig, load_config, with_simulated_clients
 from edgefl.errors import ConfigError
 from edgefl.loggers import LOG_HELP, about_run, check_log, open_logs
 from edgefl.loggers.scalars import figure_scalars
-from edgefl.plan.spec import Plan
 from edgefl.privacy.accountant import within_budget
 from edgefl.runs import layers
 from edgefl.runs.directory import RunDirectory
+from edgefl.runs.mixtures import keep_states
 from edgefl.runs.pipeline import Shared, play, reading
 from edgefl.runs.progress import RoundProgress
 from edgefl.runs.summary import confusions, gates, read_summary, summarize
 from edgefl.runs.table import comparison, result_table
 from edgefl.server.config_check import check_config
-from edgefl.simulation.clients import ClientResult, Federation, without_mixture
+from edgefl.simulation.clients import Federation, without_mixture
 from edgefl.simulation.engines.base import Engine
-from edgefl.simulation.simulate import KeepResult, check_simulated
+from edgefl.simulation.simulate import check_simulated
 from edgefl.system.host import command_line
 from edgefl.system.progress import Telling
 
@@ -37,22 +37,6 @@ def _open_engine(engine: str, processes: int) -> Callable[[Federation], Engine] 
     from edgefl.simulation.engines.ray import RayEngine
 
     return partial(RayEngine, count=processes)
-
-
-def _keep_mixtures(run: RunDirectory, config: FederationConfig, shared: Shared) -> KeepResult:
-    from edgefl.runs.mixtures import keep_state
-
-    @cache
-    def plan() -> Plan:  # built once the rounds begin
-        found = run.plan()
-        assert found is not None
-        return found[0]
-
-    def keep(client_id: str, result: ClientResult) -> ClientResult:
-        keep_state(run.files, plan(), config, client_id, result.mixture, shared.shards[client_id])
-        return without_mixture(client_id, result)
-
-    return keep
 
 
 def _keep_layers(run: RunDirectory, config: FederationConfig, shared: Shared, epochs: int) -> None:
@@ -174,7 +158,7 @@ def simulate(
                 processes=processes,
                 open_engine=_open_engine(engine, processes),
                 progress=RoundProgress(config.rounds, tell),
-                keep_result=_keep_mixtures(run, config, shared) if mixtures else without_mixture,
+                keep_result=keep_states(run, config, shared) if mixtures else without_mixture,
                 evaluate_every=evaluate_every,
                 log=log,
             )

@@ -57,11 +57,11 @@ def test_a_small_demo_leaves_a_summary_and_models(tmp_path: Path) -> None:
         assert (out / "clients" / client["id"] / "model.tflite").stat().st_size == client["tflite_bytes"]
         assert min(client["bytes_up"], client["bytes_down"]) > 4 * 61_706 * 4
     mean = means(summary["clients"])
-    assert mean["accuracy_mixture"] is not None
+    assert mean["accuracy_shipped"] is not None
     assert mean["accuracy_federated"] is not None
-    assert mean["accuracy_mixture_int8"] is not None
-    assert mean["accuracy_mixture"] >= mean["accuracy_federated"] > 0.5
-    assert abs(mean["accuracy_mixture_int8"] - mean["accuracy_mixture"]) <= 0.01
+    assert mean["accuracy_shipped_int8"] is not None
+    assert mean["accuracy_shipped"] >= mean["accuracy_federated"] > 0.5
+    assert abs(mean["accuracy_shipped_int8"] - mean["accuracy_shipped"]) <= 0.01
     assert summary["verdict"]["devices"] == 2
     # the aggregator's table is left out: the demo prints one of its own
     assert "done in" in ran.stderr
@@ -172,8 +172,8 @@ def test_table_by_hand() -> None:
         "n_train": 235.0,
         "accuracy_local": 0.5,
         "accuracy_federated": 0.75,
-        "accuracy_mixture": 1.0,
-        "accuracy_mixture_int8": float("nan"),
+        "accuracy_shipped": 1.0,
+        "accuracy_shipped_int8": float("nan"),
         "tflite_bytes": 139168.0,
         "peak_rss_mb": 61.7,
         "bytes_up": 1234567,
@@ -181,10 +181,10 @@ def test_table_by_hand() -> None:
     }
     one = client_row(row)
     two = client_row({**row, "id": "pi-2", "accuracy_local": 1.0})
-    assert one["accuracy_mixture_int8"] is None
+    assert one["accuracy_shipped_int8"] is None
     assert (one["n_train"], one["tflite_bytes"]) == (235, 139168)
     assert means([one, two])["accuracy_local"] == 0.75
-    assert means([one, two])["accuracy_mixture_int8"] is None
+    assert means([one, two])["accuracy_shipped_int8"] is None
     lines = table([one, two]).splitlines()
     assert lines[2].split() == ["pi-1", "235", "50.0%", "75.0%", "100.0%", "-", "139", "62", "1,235", "0"]
     assert lines[-1].split() == ["mean", "75.0%", "75.0%", "100.0%", "-"]

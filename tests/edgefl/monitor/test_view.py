@@ -357,7 +357,7 @@ def test_figures_of_a_personalized_device():
     values = {
         "accuracy_federated": 0.8,
         "accuracy_mixture": 0.9,
-        "accuracy_mixture_int8": 0.88,
+        "accuracy_shipped_int8": 0.88,
         "gate_0": 0.25,
         "gate_1": 0.75,
         "gate_3": 1.0,

@@ -194,7 +194,7 @@ def test_fedmix_and_pfl_moe_of_real_runs(simulated, tmp_path):
     fedmix_run = simulated(
         "fedmix", "fedmix", model="lenet5", rounds=2, partition=dirichlet, num_experts=2, gate_epochs=1
     )
-    options = {"epochs": 1, "adapt_epochs": 1, "gate_epochs": 1, "baseline_epochs": 0}
+    options = {"epochs": 1, "adapt_epochs": 1, "gate_epochs": 1}
     mfe = simulated(
         "mfe", "pfl-mfe", "--evaluate-every", "2", model="lenet5", rounds=2, partition=dirichlet, **options
     )

@@ -83,9 +83,9 @@ def test_lines_of_the_servers_models():
 
 def test_distributions_and_int8_against_float():
     clients = [
-        {"id": "a", "accuracy_mixture": 0.9, "accuracy_mixture_int8": 0.8},
-        {"id": "b", "accuracy_mixture": 0.5, "accuracy_mixture_int8": None},
-        {"id": "c", "accuracy_mixture": 0.7, "accuracy_mixture_int8": 0.7},
+        {"id": "a", "accuracy_mixture": 0.9, "accuracy_shipped_int8": 0.8},
+        {"id": "b", "accuracy_mixture": 0.5, "accuracy_shipped_int8": None},
+        {"id": "c", "accuracy_mixture": 0.7, "accuracy_shipped_int8": 0.7},
     ]
     found = distributions(clients)
     assert list(found) == ["mixture", "int8"]

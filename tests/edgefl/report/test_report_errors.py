@@ -94,7 +94,7 @@ def test_any_values_in_the_records_give_a_page_or_an_error(written):
             {
                 "id": "a",
                 **dict.fromkeys(
-                    ("accuracy_mixture", "cluster", "diagnostics", "accuracy_mixture_int8"), value
+                    ("accuracy_mixture", "cluster", "diagnostics", "accuracy_shipped_int8"), value
                 ),
             }
         ]

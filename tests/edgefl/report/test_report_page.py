@@ -148,7 +148,7 @@ def test_hostile_names_are_text(written):
         {
             "id": HOSTILE,
             "accuracy_mixture": 0.5,
-            "accuracy_mixture_int8": 0.4,
+            "accuracy_shipped_int8": 0.4,
             "cluster": 1,
             "confusion": None,
             "diagnostics": {"gate/<b>": 1.0},
@@ -203,7 +203,7 @@ def test_a_demo_and_its_aggregator(tmp_path):
         {
             "id": f"pi-{i}",
             "accuracy_mixture": 0.9,
-            "accuracy_mixture_int8": 0.88,
+            "accuracy_shipped_int8": 0.88,
             "accuracy_federated": 0.8,
             "n_train": 9,
         }

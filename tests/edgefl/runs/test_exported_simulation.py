@@ -28,7 +28,7 @@ def test_a_simulated_client_is_exported_and_measured(simulated, capfd, tmp_path)
     assert edgefl(["export", "--state", str(state), "-o", str(model), "--json"]) == 0, capfd.readouterr().err
     report = json.loads(capfd.readouterr().out)
     assert (report["num_test"], report["client_id"]) == (client["n_test"], name)
-    assert report["accuracy_float"] == pytest.approx(client["accuracy_mixture"])
+    assert report["accuracy_float"] == pytest.approx(client["accuracy_shipped"])
     assert edgefl(["infer", str(model / "model.tflite"), "--data", str(state / "shard.npz"), "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["samples"] == client["n_test"]
 

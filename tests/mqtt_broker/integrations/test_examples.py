@@ -131,7 +131,7 @@ def test_telegraf_finds_every_field(said):
     found = by_telegraf(said)
     assert {
         "edgefl_device_rss_mb",
-        "edgefl_device_values_accuracy_mixture",
+        "edgefl_device_values_accuracy_shipped",
         "edgefl_status_online",
         "edgefl_summary_loss",
     } <= found.keys()

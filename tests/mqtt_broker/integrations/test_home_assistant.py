@@ -131,9 +131,9 @@ def test_templates_by_hand():
         "51.2",
         "44.4",
     ]
-    assert told("accuracy", accuracy_mixture=0.987, accuracy_mixture_int8=0.98) == "98.7"
-    assert told("accuracy_int8", accuracy_mixture_int8=0.98) == "98.0"
-    assert told("accuracy", accuracy_mixture=None) == told("loss", loss=None) == ""
+    assert told("accuracy", accuracy_shipped=0.987, accuracy_shipped_int8=0.98) == "98.7"
+    assert told("accuracy_int8", accuracy_shipped_int8=0.98) == "98.0"
+    assert told("accuracy", accuracy_shipped=None) == told("loss", loss=None) == ""
     nothing = json.dumps({**metrics, "values": {}, "temperature_c": None, "rss_mb": None}).encode()
     assert {
         rendered(board[key]["value_template"], nothing)
@@ -236,7 +236,7 @@ def test_every_entity_of_a_real_federation_gets_its_values(heard_all):
     ]
     assert told["pi-1_round"] == ["1", "2", "3"]
     (row,) = (each for each in federation.result()["clients"] if each["id"] == "pi-1")
-    assert [float(value) for value in told["pi-1_accuracy"]] == [round(100 * row["accuracy_mixture"], 1)]
+    assert [float(value) for value in told["pi-1_accuracy"]] == [round(100 * row["accuracy_shipped"], 1)]
     assert [20 < float(value) < 100 for value in told["pi-1_memory"]] == [True] * 3
     assert (told["pi-1_online"][0], len(told["pi-1_loss"])) == ("ON", 2)
 

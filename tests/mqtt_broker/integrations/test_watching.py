@@ -110,11 +110,11 @@ def test_lines_and_a_snapshot_of_a_federation(mosquitto_url, federate, toys, sta
     told = {row["id"]: row for row in result["clients"]}
     for device in tree["devices"]:
         assert device["state"] == "offline"
-        assert device["accuracy_mixture"] == told[device["id"]]["accuracy_mixture"]
+        assert device["accuracy_shipped"] == told[device["id"]]["accuracy_shipped"]
         assert device["gate"] == pytest.approx([told[device["id"]][f"gate_{k}"] for k in range(2)])
         assert [number for number, _ in device["trace"]] == [1, 2, 3]
     assert tree["history"][-1]["accuracy_mean"] == pytest.approx(
-        sum(row["accuracy_mixture"] for row in told.values()) / 2
+        sum(row["accuracy_shipped"] for row in told.values()) / 2
     )
 
     once = start("monitor", "--broker", mosquitto_url, "--federation", federation.name, "--once")

@@ -1,0 +1,70 @@
+"""`edgefl export fleet`: an int8 model for every client of a simulation."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edgefl.errors import StateError
+from edgefl.storage.device_directory import DeviceFiles
+from edgefl.storage.run_directory import RunFiles
+from edgefl.system.progress import Telling
+from firmware_export.quantize.device_state import read_state
+from firmware_export.quantize.quantize import export_mixture
+
+
+@click.command(short_help="An int8 model for every client of a simulation.")
+@click.argument("run", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per client, in one list.")
+def fleet(run: Path, as_json: bool) -> None:
+    """Quantize the model of every client of RUN into RUN/mixtures/CLIENT/model/.
+
+    RUN is the directory of `edgefl simulate --mixtures`.
+
+    \b
+    Example:
+      edgefl simulate federation.toml --out runs/x --mixtures
+      edgefl export fleet runs/x
+    """
+    states = sorted(path.parent for path in RunFiles(run).mixtures.glob(f"*/{DeviceFiles.note.name}"))
+    if not states:
+        raise StateError(
+            f"{run} holds no clients' models, expected those of `edgefl simulate --mixtures`; add --mixtures "
+            "--resume to the command that made the run"
+        )
+    rows: list[dict[str, Any]] = []
+    with Telling() as tell:
+        for number, state in enumerate(states, 1):
+            tell.doing(f"client {number} of {len(states)}", number, len(states))
+            device = read_state(state)
+            shard, split = device.shard_with_split()
+            report = export_mixture(
+                device.plan,
+                device.mixture,
+                shard,
+                DeviceFiles(state).export,
+                seed=device.seed,
+                client_id=device.client_id,
+                split=split,
+            )
+            rows.append(
+                {
+                    "id": device.client_id,
+                    "accuracy_float": report.accuracy_float,
+                    "accuracy_int8": report.accuracy_int8,
+                    "tflite_bytes": report.tflite_bytes,
+                    "recipe": report.recipe,
+                }
+            )
+    if as_json:
+        click.echo(json.dumps(rows))
+        return
+    for row in rows:
+        click.echo(
+            f"{row['id']}: float {row['accuracy_float']:.4f}, int8 {row['accuracy_int8']:.4f}, "
+            f"{row['tflite_bytes']:,} bytes"
+        )
+    count = len(rows)
+    means = [sum(row[key] for row in rows) / count for key in ("accuracy_float", "accuracy_int8")]
+    click.echo(f"mean of {count} clients: float {means[0]:.4f}, int8 {means[1]:.4f}")
