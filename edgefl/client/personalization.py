@@ -122,23 +122,38 @@ def make_candidates(
     if LOCAL_START in broadcast.models:
         start = broadcast.models[LOCAL_START]
         epochs = int(broadcast.scalars[LOCAL_EPOCHS])
-        models[LOCAL] = Peer(SINGLE, train_single(learner, start, shard, epochs, rng_of(LOCAL)))
+        local = train_single(learner, start, shard, epochs, settings.learning_rate, rng_of(LOCAL))
+        models[LOCAL] = Peer(SINGLE, local)
     if FEDERATED in mixture.peers:
         models[FEDERATED] = mixture.peers[FEDERATED]
     shared = [peer for peer in mixture.peers.values() if peer.signature == SINGLE]
     if settings.select and shared:
         start = models[FEDERATED].weights if models.get(FEDERATED) in shared else shared[0].weights
-        tuned = train_single(learner, start, shard, settings.epochs, rng_of(FINE_TUNED))
+        rng = rng_of(FINE_TUNED)
+        tuned = train_single(learner, start, shard, settings.epochs, settings.learning_rate, rng)
         models[FINE_TUNED] = Peer(SINGLE, tuned)
     models[MIXED] = Peer(MIXTURE, mixture.weights)
     return Candidates(models, mixture, after)
 
 
 def train_single(
-    learner: Learner, start: Weights, shard: Shard, epochs: int, rng: np.random.Generator
+    learner: Learner,
+    start: Weights,
+    shard: Shard,
+    epochs: int,
+    learning_rate: float,
+    rng: np.random.Generator,
 ) -> Weights:
     """Return one model, trained on the training samples of a shard from these weights."""
-    trained, _ = learner.fit(TRAIN_SINGLE, start, {"x": shard.x_train}, shard.y_train, epochs=epochs, rng=rng)
+    trained, _ = learner.fit(
+        TRAIN_SINGLE,
+        start,
+        {"x": shard.x_train},
+        shard.y_train,
+        epochs=epochs,
+        rng=rng,
+        hyper={"learning_rate": learning_rate},
+    )
     return {**start, **trained}
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from edgefl.config import load_config
 from edgefl.data.npz import load_shard
-from edgefl.plan.spec import decode_plan, load_plan
+from edgefl.plan.spec import MIXTURE, decode_plan, load_plan
 from edgefl.simulation.simulate import simulate
 from edgefl.storage.checkpoint import decode_server_state, decode_stored_mixture
 from edgefl.wire import messages, version1
@@ -25,6 +25,7 @@ IDS = ("pi-1", "pi-2")
 PUBLIC = {
     "state": messages.State,
     "summary": messages.Summary,
+    "verdict": messages.Verdict,
     "manifest": messages.Manifest,
     "status": messages.Status,
     "metrics": messages.Metrics,
@@ -60,19 +61,22 @@ epochs = 1
 adapt_epochs = 1
 gate_epochs = 1
 
+[personalization]
+select = {select}
+
 [broker]
 url = "{url}"
 """
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=["false", "true"], ids=["mixture", "selected"])
 def ran(plan, tmp_path_factory, request):
     """Run the federation once; returns (directory, all messages, maps of the devices' memory)."""
     pytest.importorskip("sklearn")
     url = request.getfixturevalue("mosquitto_url")
     shared = request.getfixturevalue("services")
     directory = tmp_path_factory.mktemp("run")
-    (directory / "federation.toml").write_text(TOML.format(url=url))
+    (directory / "federation.toml").write_text(TOML.format(url=url, select=request.param))
     for i, client_id in enumerate(IDS):
         shared.save_shard(directory / f"{client_id}.npz", digits(i))
     heard = request.getfixturevalue("ear")(url)
@@ -255,19 +259,21 @@ def windows(array, floats=4):
 
 
 def test_no_private_value_is_in_any_payload(ran, plan):
-    """Local experts, gates and samples: no four neighbouring floats of them are anywhere in what was said."""
+    """Local experts, gates, local models and samples: no four neighbouring floats of them are anywhere in
+    what was said.
+    """
     directory, said, *_ = ran
     payload = b"\0".join(
         [m.payload for m in said] + list(whole(said, "chunk").values()) + list(whole(said, "blob").values())
     )
     checked = 0
     for client_id in IDS:
-        mixture = decode_stored_mixture(
-            (directory / client_id / "mixture.safetensors").read_bytes()
-        ).mixture.weights
+        stored = decode_stored_mixture((directory / client_id / "mixture.safetensors").read_bytes())
+        mixture = stored.mixture.weights
+        private_parts = ("local/", "gate/") if stored.mixture.signature == MIXTURE else ""
         shard = load_shard(directory / f"{client_id}.npz", num_classes=10)
-        private = {name: array for name, array in mixture.items() if name.startswith(("local/", "gate/"))}
-        assert any(name.startswith("gate/") for name in private)
+        private = {name: array for name, array in mixture.items() if name.startswith(private_parts)}
+        assert private
         for array in (*private.values(), shard.x_train, shard.x_test):
             found = windows(array)
             checked += len(found)

@@ -41,7 +41,7 @@ def test_a_federation_from_toml_to_json(prepare, capfd, tmp_path):
     assert result_table(printed).splitlines()[-1] == verdict.sentence
     for row in printed["clients"]:
         assert 0 <= row["accuracy_mixture"] <= 1
-    assert sum(row["n_train"] for row in printed["clients"]) == 120
+    assert sum(row["n_train"] + row["n_validation"] for row in printed["clients"]) == 120
     assert sum(row["n_test"] for row in printed["clients"]) == 40
     for name in ("plan.json", "plan.tflite", "initial.safetensors"):
         assert (out / "plan" / name).read_bytes() == (Path(prepared) / "plan" / name).read_bytes()
