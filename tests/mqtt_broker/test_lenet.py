@@ -38,10 +38,16 @@ PUBLIC = {
 }
 
 
+@pytest.fixture(scope="module", params=["false", "true"], ids=["mixture", "selected"])
+def select(request):
+    """Whether a device chooses between its models."""
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def plan(tmp_path_factory):
+def plan(tmp_path_factory, select):
     directory = tmp_path_factory.mktemp("lenet")
-    (directory / "federation.toml").write_text(TOML.format(url="mqtt://unused"))
+    (directory / "federation.toml").write_text(TOML.format(url="mqtt://unused", select=select))
     build_in_child(directory / "federation.toml", directory / "plan")
     return directory / "plan"
 
@@ -69,14 +75,14 @@ url = "{url}"
 """
 
 
-@pytest.fixture(scope="module", params=["false", "true"], ids=["mixture", "selected"])
-def ran(plan, tmp_path_factory, request):
+@pytest.fixture(scope="module")
+def ran(plan, select, tmp_path_factory, request):
     """Run the federation once; returns (directory, all messages, maps of the devices' memory)."""
     pytest.importorskip("sklearn")
     url = request.getfixturevalue("mosquitto_url")
     shared = request.getfixturevalue("services")
     directory = tmp_path_factory.mktemp("run")
-    (directory / "federation.toml").write_text(TOML.format(url=url, select=request.param))
+    (directory / "federation.toml").write_text(TOML.format(url=url, select=select))
     for i, client_id in enumerate(IDS):
         shared.save_shard(directory / f"{client_id}.npz", digits(i))
     heard = request.getfixturevalue("ear")(url)
