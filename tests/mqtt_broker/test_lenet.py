@@ -272,6 +272,9 @@ def test_no_private_value_is_in_any_payload(ran, plan):
     payload = b"\0".join(
         [m.payload for m in said] + list(whole(said, "chunk").values()) + list(whole(said, "blob").values())
     )
+    state = decode_server_state((directory / "out" / "server_state.safetensors").read_bytes())
+    # a weight that no sample moves stays as everyone received it
+    unmoved = set().union(*(windows(array) for array in state.models["local_start"].values()))
     checked = 0
     for client_id in IDS:
         stored = decode_stored_mixture((directory / client_id / "mixture.safetensors").read_bytes())
@@ -281,13 +284,12 @@ def test_no_private_value_is_in_any_payload(ran, plan):
         private = {name: array for name, array in mixture.items() if name.startswith(private_parts)}
         assert private
         for array in (*private.values(), shard.x_train, shard.x_test):
-            found = windows(array)
+            found = windows(array) - unmoved
             checked += len(found)
             assert not any(window in payload for window in sample(found))
         assert (directory / client_id / "model" / "model.tflite").read_bytes()[:2000] not in payload
     assert checked > 1000
     # the search itself finds what is there
-    state = decode_server_state((directory / "out" / "server_state.safetensors").read_bytes())
     assert all(window in payload for window in sample(windows(state.models["global"]["fc1/kernel"])))
 
 
