@@ -8,16 +8,24 @@ does the same with a training signature of the plan: a step whose hyperparameter
 statistics alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from edgefl.algorithms.base import Algorithm
+from edgefl.algorithms.names import LOCAL_START
 from edgefl.algorithms.server_optimizer import STATISTICS
 from edgefl.learner.base import Learner
-from edgefl.plan.spec import Signature
-from edgefl.types import Array, Labels, Weights
+from edgefl.plan.spec import MIXTURE, SINGLE, TRAIN_SINGLE, PlanSpec, Signature
+from edgefl.rng import rng_for
+from edgefl.types import Array, Broadcast, ClientState, Labels, Mixture, Peer, Shard, Weights
 
 MEAN, VARIANCE = STATISTICS
+TRAIN = "train"
+"""The signature that trains the whole network in most plans without `TRAIN_SINGLE`."""
+FEW_SAMPLES = 64
+"""Number of samples whose statistics a model gets that is measured in a round."""
 MAX_SAMPLES = 256
 """Number of samples whose statistics a model gets. More than 32 do not help a ResNet-8 on CIFAR-10."""
 
@@ -87,27 +95,82 @@ def reestimate(
     return {**weights, **new}
 
 
-def reestimate_mixture(
-    learner: Learner, signature: str, weights: Weights, x: Array, y: Labels, rng: np.random.Generator
-) -> Weights:
-    """Return a mixture with the moving statistics re-estimated of each expert that is a whole network.
+def with_statistics(algorithm: Algorithm, learner: Learner) -> Algorithm:
+    """Return the algorithm with statistics of the client's own samples in what it personalizes and measures.
 
-    The weights of an expert have a prefix, such as `local/`. The weights of a single model have none. A trunk
-    that several heads share keeps its statistics: it is no whole network. Arguments as in `reestimate`.
+    `personalize` receives models with statistics of the client's training samples, and each model that it
+    returns gets the statistics that it has on them. `current` returns such a model too, of fewer samples. A
+    plan without moving statistics leaves the algorithm as it is.
+    """
+    signature = training_signature(learner.spec)
+    if signature is None:
+        return algorithm
+
+    def personalize(
+        broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
+    ) -> tuple[Mixture, ClientState]:
+        draws = rng_for(int(rng.integers(2**31)), broadcast.round, "statistics")
+        renew = renewing(learner, signature, shard, draws, MAX_SAMPLES)
+        models = {
+            name: weights if name == LOCAL_START else renew(weights)
+            for name, weights in broadcast.models.items()
+        }
+        mixture, after = algorithm.personalize(replace(broadcast, models=models), state, shard, rng)
+        peers = {
+            name: replace(peer, weights=renew(peer.weights)) if peer.signature in (SINGLE, MIXTURE) else peer
+            for name, peer in mixture.peers.items()
+        }
+        return replace(mixture, weights=renew(mixture.weights), peers=peers), after
+
+    def current(broadcast: Broadcast, state: ClientState, shard: Shard) -> Peer | None:
+        peer = algorithm.current(broadcast, state, shard)
+        if peer is None or peer.signature not in (SINGLE, MIXTURE):
+            return peer
+        draws = rng_for(0, broadcast.round, "statistics")
+        return replace(peer, weights=renewing(learner, signature, shard, draws, FEW_SAMPLES)(peer.weights))
+
+    return replace(algorithm, personalize=personalize, current=current)
+
+
+def training_signature(spec: PlanSpec) -> str | None:
+    """Return the name of a signature that trains the plan's whole network; None without moving statistics."""
+    names = [each.name for each in spec.signatures if normalized_layers(each)]
+    return next((name for name in (TRAIN_SINGLE, TRAIN) if name in names), None)
+
+
+def renewing(
+    learner: Learner, signature: str, shard: Shard, rng: np.random.Generator, max_samples: int
+) -> Callable[[Weights], Weights]:
+    """Return a function from a model or a mixture to the same with statistics of a shard's training samples.
+
+    The function re-estimates each network that the weights hold as a whole: under a prefix, such as `local/`,
+    or, as a single model, without one. A network of which the weights hold a part, such as a trunk below
+    several heads, keeps its statistics. A network that the function returned before is returned as it is.
     """
     spec = learner.spec.signature(signature)
-    network = [tensor.name for tensor in (*spec.trained, *spec.frozen)]
-    layers = normalized_layers(spec)
-    if not layers:
-        return weights
-    first = f"{layers[0]}/{MEAN}"
-    new: dict[str, Array] = {}
-    for prefix in [name.removesuffix(first) for name in weights if f"/{name}".endswith(f"/{first}")]:
-        expert = {name: weights[prefix + name] for name in network if prefix + name in weights}
-        if len(expert) == len(network):
-            estimated = reestimate(learner, signature, expert, x, y, rng)
-            new |= {prefix + name: array for name, array in estimated.items()}
-    return {**weights, **new}
+    shapes = {tensor.name: tensor.shape for tensor in (*spec.trained, *spec.frozen)}
+    first = f"{normalized_layers(spec)[0]}/{MEAN}"
+    renewed: dict[tuple[int, ...], Weights] = {}
+    """Networks by the identities of their arrays, old and new."""
+    alive: list[Weights] = []
+
+    def renew_network(network: Weights) -> Weights:
+        key = tuple(map(id, network.values()))
+        if key not in renewed:
+            new = reestimate(learner, signature, network, shard.x_train, shard.y_train, rng, max_samples)
+            alive.extend((network, new))
+            renewed[key] = renewed[tuple(map(id, new.values()))] = new
+        return renewed[key]
+
+    def renew(weights: Weights) -> Weights:
+        new: dict[str, Array] = {}
+        for prefix in [name.removesuffix(first) for name in weights if f"/{name}".endswith(f"/{first}")]:
+            network = {name: weights[prefix + name] for name in shapes if prefix + name in weights}
+            if {name: array.shape for name, array in network.items()} == shapes:
+                new |= {prefix + name: array for name, array in renew_network(network).items()}
+        return {**weights, **new}
+
+    return renew
 
 
 def normalized_layers(signature: Signature) -> list[str]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.names import FEDERATED, FINE_TUNED, LOCAL, LOCAL_EPOCHS, LOCAL_START, MIXED
+from edgefl.client.batch_norm import reestimate
 from edgefl.client.selection import SIMPLEST_FIRST, choose
 from edgefl.client.validation import FEW_SAMPLES, Split, validation_folds
 from edgefl.config import PersonalizationConfig
@@ -154,7 +155,7 @@ def train_single(
         rng=rng,
         hyper={"learning_rate": learning_rate},
     )
-    return {**start, **trained}
+    return reestimate(learner, TRAIN_SINGLE, {**start, **trained}, shard.x_train, shard.y_train, rng)
 
 
 def is_correct(learner: Learner, peer: Peer, x: Array, y: Labels) -> Correct:

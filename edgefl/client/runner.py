@@ -8,6 +8,7 @@ import numpy as np
 
 from edgefl.algorithms import full_options, make_algorithm
 from edgefl.algorithms.base import Algorithm
+from edgefl.client.batch_norm import with_statistics
 from edgefl.client.compression import compressed
 from edgefl.client.personalization import personalize
 from edgefl.client.update import client_rng
@@ -57,13 +58,13 @@ class ClientRunner:
         self._settings = personalization_of(plan.spec)
 
     def algorithm(self, item: WorkItem) -> Algorithm:
-        """Return the algorithm with the epochs and the compression of a work item."""
+        """Return the algorithm with the epochs and the compression of a work item; see `with_statistics`."""
         algorithm = self._algorithm
         if item.epochs is not None:
             spec = self.plan.spec
             options = full_options(spec.algorithm, spec.options)
             algorithm = make_algorithm(spec.algorithm, self.learner, {**options, "epochs": item.epochs})
-        return compressed(algorithm, item.codec)
+        return with_statistics(compressed(algorithm, item.codec), self.learner)
 
     def split(self, client_id: str) -> Split:
         """Return the samples of a client, with the validation samples held out."""

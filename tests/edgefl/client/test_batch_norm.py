@@ -1,18 +1,24 @@
 """Re-estimated moving statistics: worked by hand, on compiled plans, and what they are worth."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgefl.client.batch_norm import MAX_SAMPLES, reestimate, reestimate_mixture
-from edgefl.config import FederationConfig, ModelConfig
+from edgefl.algorithms import FEDERATE, PERSONALIZE, make_algorithm
+from edgefl.algorithms.names import LOCAL_START
+from edgefl.client.batch_norm import MAX_SAMPLES, reestimate, renewing, with_statistics
+from edgefl.client.runner import ClientRunner, WorkItem
+from edgefl.config import FederationConfig, ModelConfig, PersonalizationConfig
 from edgefl.learner.base import evaluate
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.learner.loop import StepLearner
 from edgefl.plan.spec import PlanSpec, Signature, TensorSpec
+from edgefl.rng import rng_for
+from edgefl.types import Broadcast, ClientState, Mixture, Peer, Shard, Weights
 from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 NORM = ("norm/moving_mean", "norm/moving_variance")
@@ -112,29 +118,111 @@ def test_a_model_without_statistics_costs_nothing() -> None:
     x = np.full((9, 4), np.nan, np.float32)  # would be refused by a step
     y = np.zeros(9, np.int64)
     assert reestimate(learner, "train", weights, x, y, np.random.default_rng(1)) is weights
-    assert reestimate_mixture(learner, "train", weights, x, y, np.random.default_rng(1)) is weights
+
+
+FOUR = Shard(
+    np.array([[1, 10], [3, 10], [5, 30], [7, 30]], np.float32),
+    np.zeros(4, np.int64),
+    np.zeros((0, 2), np.float32),
+    np.zeros(0, np.int64),
+    2,
+)
+
+
+def renewed(learner: OneNorm, weights: Weights) -> Weights:
+    return renewing(learner, "train", FOUR, np.random.default_rng(1), 64)(weights)
 
 
 def test_in_a_mixture_whole_networks_get_new_statistics() -> None:
-    x = np.array([[1, 10], [3, 10], [5, 30], [7, 30]], np.float32)
-    y = np.zeros(4, np.int64)
     one = norm_weights()
-    parts = {"expert0": one, "local": one, "trunk": {name: one[name] for name in NORM}}
+    parts = {"expert0": one, "local": norm_weights(), "trunk": {name: one[name] for name in NORM}}
+    parts["wide"] = {name: np.ones(3, np.float32) for name in one}  # another architecture
     mixture = {f"{part}/{name}": array for part, weights in parts.items() for name, array in weights.items()}
     mixture |= {"gate/kernel": np.ones(3, np.float32)}
-    rng = np.random.default_rng(1)
-    new = reestimate_mixture(OneNorm(0.9), "train", mixture, x, y, rng)
+    new = renewed(OneNorm(0.9), mixture)
     assert list(new) == list(mixture)
+    changed = {name for name in mixture if new[name] is not mixture[name]}
+    assert changed == {f"{part}/{name}" for part in ("expert0", "local") for name in NORM}
     for part in ("expert0", "local"):
         np.testing.assert_allclose(new[f"{part}/{NORM[1]}"], [5, 100], rtol=1e-3)
-    assert all(new[name] is mixture[name] for name in ("trunk/" + NORM[0], "gate/kernel", "local/norm/gamma"))
-    single = reestimate_mixture(OneNorm(0.9), "train", one, x, y, rng)
-    np.testing.assert_allclose(single[NORM[0]], [4, 20], rtol=1e-3)
+    np.testing.assert_allclose(renewed(OneNorm(0.9), one)[NORM[0]], [4, 20], rtol=1e-3)
+
+
+def test_a_network_is_estimated_once() -> None:
+    learner = OneNorm(0.9)
+    renew = renewing(learner, "train", FOUR, np.random.default_rng(1), 64)
+    one = norm_weights()
+    new = renew(one)
+    steps = len(learner.rows)
+    assert renew({f"expert{k}/{name}": array for k in range(3) for name, array in one.items()})
+    again = renew(new)
+    assert len(learner.rows) == steps
+    assert all(again[name] is new[name] for name in new)
+
+
+def means_of(models: Mapping[str, Weights]) -> dict[str, list[float]]:
+    return {name: weights[NORM[0]].round(2).tolist() for name, weights in models.items()}
+
+
+def test_what_a_client_personalizes_has_its_own_statistics() -> None:
+    heard: list[Broadcast] = []
+
+    def personalize(
+        broadcast: Broadcast, state: ClientState, shard: Shard, rng: np.random.Generator
+    ) -> tuple[Mixture, ClientState]:
+        heard.append(broadcast)
+        peers = {
+            "federated": Peer("predict", norm_weights(1)),
+            "other": Peer("predict_local", norm_weights(2)),
+            "received": Peer("predict", broadcast.models["global"]),
+        }
+        return Mixture(norm_weights(3), peers, {"share": 1.0}), state
+
+    base = replace(make_algorithm("fedavg", None, {}), personalize=personalize)
+    learner = OneNorm(0.9)
+    algorithm = with_statistics(base, learner)
+    models = {"global": norm_weights(), LOCAL_START: norm_weights(), "phi": {"phi": np.ones((2, 2))}}
+    received = Broadcast(4, PERSONALIZE, models, {"epochs": 2.0})
+    state = ClientState({"own": np.ones(1, np.float32)})
+    mixture, after = algorithm.personalize(received, state, FOUR, np.random.default_rng(1))
+    assert after is state
+    assert means_of({name: heard[0].models[name] for name in ("global", LOCAL_START)}) == {
+        "global": [4, 20],
+        LOCAL_START: [3, 3],
+    }
+    assert (heard[0].round, heard[0].phase, heard[0].scalars) == (4, PERSONALIZE, {"epochs": 2.0})
+    assert means_of({"mixture": mixture.weights}) == {"mixture": [4, 20]}
+    assert means_of({name: peer.weights for name, peer in mixture.peers.items()}) == {
+        "federated": [4, 20],
+        "other": [2, 2],
+        "received": [4, 20],
+    }
+    assert mixture.diagnostics == {"share": 1.0}
+    assert len(learner.rows) == 3 * 6  # global, federated and mixture; two batches each, the first twice
+
+
+def test_the_current_model_has_the_clients_own_statistics() -> None:
+    algorithm = with_statistics(make_algorithm("fedavg", None, {}), OneNorm(0.9))
+    received = Broadcast(1, FEDERATE, {"global": norm_weights()})
+    current = algorithm.current(received, ClientState(), FOUR)
+    assert current is not None
+    assert current.signature == "predict"
+    assert means_of({"current": current.weights}) == {"current": [4, 20]}
+
+
+def test_a_plan_without_statistics_keeps_its_algorithm() -> None:
+    base = make_algorithm("fedavg", None, {})
+    assert (
+        with_statistics(base, SoftmaxLearner(softmax_spec("fedavg", inputs=4, features=3, classes=3))) is base
+    )
 
 
 @pytest.fixture(scope="module")
 def normed(tmp_path_factory):
-    """Return (plan, initial weights, model) of a network with two batch norms and dropout between them."""
+    """Return (plan, initial weights, model, configuration).
+
+    The network has two batch norms, and dropout between them.
+    """
     keras = pytest.importorskip("keras", reason="the aggregator extra is not installed")
     from edgefl.algorithms.plans import build_plan
 
@@ -160,13 +248,13 @@ def normed(tmp_path_factory):
     config = FederationConfig(
         algorithm="fedavg", options=options, model=ModelConfig(str(path), (8, 8, 1), 10)
     )
-    return *build_plan(config), model
+    return *build_plan(config), model, config
 
 
 @pytest.fixture(scope="module")
 def trained(normed, digits):
     """Return (learner, weights, x, y): the model after two epochs on 160 digits."""
-    plan, initial, _ = normed
+    plan, initial, *_ = normed
     learner = LiteRTLearner(plan)
     x, y = digits
     x = x * 16 + 10  # far from what the initial statistics fit
@@ -205,3 +293,29 @@ def test_few_epochs_are_worth_what_they_taught(trained) -> None:
     after = evaluate(learner, "predict", new, x[160:], y[160:]).accuracy
 
     assert before + 0.1 < after > 0.6
+
+
+@pytest.mark.parametrize("name", ["fedap", "aem"])
+def test_a_client_ships_statistics_of_its_own_samples(name, normed, digits) -> None:
+    """FedAP keeps the statistics of earlier rounds in the client's state: they are of other weights."""
+    from edgefl.algorithms.plans import build_plan
+
+    options = {"aem": {"num_experts": 2, "local_epochs": 2, "gate_epochs": 2}}.get(name, {})
+    own_choice = PersonalizationConfig(select=False, baseline=False)
+    config = replace(normed[3], algorithm=name, options=options, personalization=own_choice)
+    plan, initial = build_plan(config)
+    x, y = digits
+    shard = Shard(x[:120], y[:120], x[120:200], y[120:200], 10)
+    runner = ClientRunner(plan, LiteRTLearner(plan), {"pi-1": shard}, 1)
+    server = make_algorithm(name, None, plan.spec.options)
+    state = server.init(initial, rng_for(1, 0, "init"))
+    update, own = runner.update(WorkItem(server.broadcast(state, "pi-1"), ClientState(), "pi-1"))
+    state = replace(server.aggregate(state, [update]), phase=PERSONALIZE)
+    received = server.broadcast(state, "pi-1")
+    mixture, *_ = runner.personalize(WorkItem(received, own, "pi-1"))
+    for prefix in ("expert0/", "local/") if name == "aem" else ("",):
+        model = normed[2].get_layer("conv")
+        model.set_weights([mixture.weights[f"{prefix}conv/kernel"]])
+        images = np.asarray(model(shard.x_train))
+        mean = mixture.weights[f"{prefix}norm1/moving_mean"]
+        np.testing.assert_allclose(mean, images.mean(axis=(0, 1, 2)), rtol=0.02, atol=1e-3)
