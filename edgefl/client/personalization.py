@@ -6,8 +6,10 @@ on them. Then all are made again on all training samples: these are measured, an
 Test samples choose nothing.
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +20,7 @@ from edgefl.client.batch_norm import reestimate
 from edgefl.client.selection import SIMPLEST_FIRST, choose
 from edgefl.client.validation import FEW_SAMPLES, Split, validation_folds
 from edgefl.config import PersonalizationConfig
+from edgefl.errors import DataError
 from edgefl.learner.base import Learner
 from edgefl.plan.spec import MIXTURE, SINGLE, TRAIN_SINGLE
 from edgefl.types import Array, Broadcast, ClientState, Labels, Mixture, Peer, Scalars, Shard, Weights
@@ -25,6 +28,10 @@ from edgefl.types import Array, Broadcast, ClientState, Labels, Mixture, Peer, S
 RngFor = Callable[[str], np.random.Generator]
 """Returns a generator for a purpose; the empty purpose is the algorithm's."""
 Correct = NDArray[np.bool_]
+T = TypeVar("T")
+FALLBACKS = (MIXED, FEDERATED, LOCAL, FINE_TUNED)
+"""The models that a client ships without a comparison: the first that could be made."""
+LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -35,11 +42,13 @@ class Candidates:
         models: by name, see `SIMPLEST_FIRST`; one that the algorithm does not have is left out.
         mixture: the algorithm's mixture, with its peers and diagnostics.
         state: the client's state after the personalization.
+        failures: why a model is missing whose training failed, by name.
     """
 
     models: Mapping[str, Peer]
     mixture: Mixture
     state: ClientState
+    failures: Mapping[str, str]
 
 
 def personalize(
@@ -86,7 +95,10 @@ def personalize(
             splits = list(validation_folds(shard, seed, client_id))
         correct = _compare(make, learner, splits)
     made = make(shard)
-    chosen = choose(correct) if correct else MIXED
+    for name, reason in made.failures.items():
+        LOGGER.warning("%s: the model %s is left out: %s", client_id, name, reason)
+    compared = {name: each for name, each in correct.items() if name in made.models}
+    chosen = choose(compared) if compared else next(name for name in FALLBACKS if name in made.models)
     shipped = made.models[chosen]
     peers = {**made.mixture.peers, **made.models}
     right = {name: is_correct(learner, peer, shard.x_test, shard.y_test) for name, peer in peers.items()}
@@ -101,9 +113,9 @@ def personalize(
     if LOCAL in right:
         metrics["test_gained"] = float((right[chosen] & ~right[LOCAL]).sum())
         metrics["test_lost"] = float((right[LOCAL] & ~right[chosen]).sum())
-    compared = {f"validation/{name}": _mean(each) for name, each in correct.items()}
+    accuracies = {f"validation/{name}": _mean(each) for name, each in correct.items()}
     mixture = Mixture(
-        shipped.weights, peers, {**made.mixture.diagnostics, **compared}, signature=shipped.signature
+        shipped.weights, peers, {**made.mixture.diagnostics, **accuracies}, signature=shipped.signature
     )
     return mixture, made.state, metrics
 
@@ -117,24 +129,49 @@ def make_candidates(
     settings: PersonalizationConfig,
     rng_of: RngFor,
 ) -> Candidates:
-    """Make the models of a client on the training samples of a shard; see `personalize`."""
-    mixture, after = algorithm.personalize(broadcast, state, shard, rng_of(""))
-    models = {}
+    """Make the models of a client on the training samples of a shard; see `personalize`.
+
+    A model whose training fails, for example because its loss is not finite, is left out.
+
+    Raises:
+        DataError: no model could be made.
+    """
+    failures: dict[str, str] = {}
+    models: dict[str, Peer] = {}
+
+    def attempt(name: str, make: Callable[[], T]) -> T | None:
+        try:
+            return make()
+        except DataError as error:
+            failures[name] = str(error)
+            return None
+
+    def trained(name: str, start: Weights, epochs: int) -> None:
+        rate = settings.learning_rate
+        weights = attempt(name, lambda: train_single(learner, start, shard, epochs, rate, rng_of(name)))
+        if weights is not None:
+            models[name] = Peer(SINGLE, weights)
+
+    mixture, after = attempt(MIXED, lambda: algorithm.personalize(broadcast, state, shard, rng_of(""))) or (
+        Mixture({}),
+        state,
+    )
     if LOCAL_START in broadcast.models:
-        start = broadcast.models[LOCAL_START]
-        epochs = int(broadcast.scalars[LOCAL_EPOCHS])
-        local = train_single(learner, start, shard, epochs, settings.learning_rate, rng_of(LOCAL))
-        models[LOCAL] = Peer(SINGLE, local)
-    if FEDERATED in mixture.peers:
-        models[FEDERATED] = mixture.peers[FEDERATED]
-    shared = [peer for peer in mixture.peers.values() if peer.signature == SINGLE]
+        trained(LOCAL, broadcast.models[LOCAL_START], int(broadcast.scalars[LOCAL_EPOCHS]))
+    federated = mixture.peers.get(FEDERATED)
+    if MIXED in failures:
+        federated = attempt(FEDERATED, lambda: algorithm.current(broadcast, state, shard))
+        federated = federated if federated and federated.signature == SINGLE else None
+    if federated is not None:
+        models[FEDERATED] = federated
+    shared = [peer for peer in (federated, *mixture.peers.values()) if peer and peer.signature == SINGLE]
     if settings.select and shared:
-        start = models[FEDERATED].weights if models.get(FEDERATED) in shared else shared[0].weights
-        rng = rng_of(FINE_TUNED)
-        tuned = train_single(learner, start, shard, settings.epochs, settings.learning_rate, rng)
-        models[FINE_TUNED] = Peer(SINGLE, tuned)
-    models[MIXED] = Peer(MIXTURE, mixture.weights)
-    return Candidates(models, mixture, after)
+        trained(FINE_TUNED, shared[0].weights, settings.epochs)
+    if MIXED not in failures:
+        models[MIXED] = Peer(MIXTURE, mixture.weights)
+    if not models:
+        raise DataError(failures[MIXED])
+    return Candidates(models, mixture, after, failures)
 
 
 def train_single(
@@ -168,14 +205,19 @@ def is_correct(learner: Learner, peer: Peer, x: Array, y: Labels) -> Correct:
 def _compare(
     make: Callable[[Shard], Candidates], learner: Learner, splits: list[Split]
 ) -> dict[str, Correct]:
-    """Return whether each model is right about each validation sample of all splits."""
+    """Return whether each model is right about each validation sample of all splits.
+
+    A model that one of the splits lacks is left out.
+    """
     found: dict[str, list[Correct]] = {}
+    count = 0
     for split in splits:
         if not len(split.y) or not len(split.train.y_train):
             continue
+        count += 1
         for name, peer in make(split.train).models.items():
             found.setdefault(name, []).append(is_correct(learner, peer, split.x, split.y))
-    return {name: np.concatenate(parts) for name, parts in found.items()}
+    return {name: np.concatenate(parts) for name, parts in found.items() if len(parts) == count}
 
 
 def _mean(correct: Correct) -> float:

@@ -1,0 +1,130 @@
+"""A client whose training fails for one of its models ships another one."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgefl.algorithms import PERSONALIZE, Algorithm, make_algorithm
+from edgefl.algorithms.names import FEDERATED, FINE_TUNED, LOCAL, LOCAL_EPOCHS, LOCAL_START, MIXED
+from edgefl.client.personalization import make_candidates, personalize
+from edgefl.client.selection import SIMPLEST_FIRST
+from edgefl.client.validation import split_validation
+from edgefl.config import PersonalizationConfig
+from edgefl.errors import DataError
+from edgefl.plan.spec import TRAIN_SINGLE
+from edgefl.rng import rng_for
+from edgefl.types import Broadcast, ClientState, Mixture, Shard, Weights
+from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
+
+
+class FailingLearner(SoftmaxLearner):
+    """Trains a single model with the step of `train`, and fails for the named signatures.
+
+    `local` and `fine_tuned` name the training of a single model that starts with a bias of zeros, and others.
+    """
+
+    def __init__(self, failing: set[str]) -> None:
+        super().__init__(softmax_spec("pfl-mfe", inputs=4, features=3, classes=3))
+        single = replace(self.spec.signature("train"), name=TRAIN_SINGLE)
+        self.spec = replace(self.spec, signatures=(*self.spec.signatures, single))
+        self.failing = failing
+
+    def fit(self, signature: str, weights: Weights, *data: Any, **options: Any) -> tuple[Weights, float]:
+        name = signature
+        if signature == TRAIN_SINGLE:
+            name = FINE_TUNED if weights["head/bias"].any() else LOCAL
+        if name in self.failing:
+            raise DataError(f"{name}: the loss is nan, expected a finite number")
+        return super().fit("train" if signature == TRAIN_SINGLE else signature, weights, *data, **options)
+
+
+@pytest.fixture
+def shard() -> Shard:
+    y = np.arange(40) % 3
+    x = (np.eye(3, 4)[y] * 2 + np.random.default_rng(1).normal(0, 0.5, (40, 4))).astype(np.float32)
+    return Shard(x[:30], y[:30], x[30:], y[30:], 3)
+
+
+def received(learner: SoftmaxLearner) -> Broadcast:
+    rng = np.random.default_rng(2)
+    start = {w.name: rng.normal(0, 0.3, w.shape).astype(np.float32) for w in learner.spec.weights}
+    local = {**start, "head/bias": np.zeros(3, np.float32)}
+    return Broadcast(3, PERSONALIZE, {"global": start, LOCAL_START: local}, {LOCAL_EPOCHS: 2.0})
+
+
+def made_by(
+    failing: set[str], shard: Shard, settings: PersonalizationConfig
+) -> tuple[set[str], Mapping[str, str]]:
+    learner = FailingLearner(failing)
+    algorithm = make_algorithm("pfl-mfe", learner, {})
+    candidates = make_candidates(
+        algorithm,
+        learner,
+        received(learner),
+        ClientState(),
+        shard,
+        settings,
+        lambda name: rng_for(1, 3, name),
+    )
+    return set(candidates.models), candidates.failures
+
+
+@pytest.mark.parametrize(
+    ("failing", "lost"),
+    [
+        (set(), set()),
+        ({"train_gate"}, {MIXED}),
+        ({LOCAL}, {LOCAL}),
+        ({FINE_TUNED}, {FINE_TUNED}),
+        ({LOCAL, FINE_TUNED, "train_head"}, {LOCAL, FINE_TUNED, MIXED}),
+    ],
+)
+def test_a_model_that_cannot_be_trained_is_left_out(failing: set[str], lost: set[str], shard: Shard) -> None:
+    models, failures = made_by(failing, shard, PersonalizationConfig())
+    assert models == set(SIMPLEST_FIRST) - lost
+    assert failures.keys() == lost
+    assert all("the loss is nan" in reason for reason in failures.values())
+
+
+def ship(
+    failing: set[str], shard: Shard, algorithm: Algorithm | None = None, **settings: Any
+) -> tuple[Mixture, Any]:
+    learner = FailingLearner(failing)
+    mixture, _, metrics = personalize(
+        algorithm or make_algorithm("pfl-mfe", learner, {}),
+        learner,
+        received(learner),
+        ClientState(),
+        shard,
+        split_validation(shard, 0.2, 1, "pi-1"),
+        PersonalizationConfig(**settings),
+        1,
+        "pi-1",
+        lambda name: rng_for(1, 3, name),
+    )
+    return mixture, metrics
+
+
+@pytest.mark.parametrize("select", [True, False])
+def test_a_client_without_its_mixture_ships_another_model(select: bool, shard: Shard, caplog: Any) -> None:
+    mixture, metrics = ship({"train_gate"}, shard, select=select)
+    assert SIMPLEST_FIRST[int(metrics["shipped"])] in (LOCAL, FEDERATED, FINE_TUNED)
+    assert "accuracy_mixture" not in metrics
+    assert np.isfinite(metrics["accuracy_shipped"])
+    assert mixture.signature == "predict"
+    assert "pi-1: the model mixture is left out: train_gate: the loss is nan" in caplog.text
+
+
+def test_without_selection_the_federated_model_stands_in_for_the_mixture(shard: Shard) -> None:
+    _, metrics = ship({"train_gate"}, shard, select=False)
+    assert SIMPLEST_FIRST[int(metrics["shipped"])] == FEDERATED
+
+
+def test_a_client_that_can_make_no_model_says_why(shard: Shard) -> None:
+    learner = FailingLearner({LOCAL, "train_gate"})
+    algorithm = replace(make_algorithm("pfl-mfe", learner, {}), current=lambda *received: None)
+    with pytest.raises(DataError, match="train_gate: the loss is nan"):
+        ship({LOCAL, "train_gate"}, shard, algorithm)
