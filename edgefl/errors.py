@@ -13,6 +13,10 @@ class DataError(EdgeflError):
     """A data set or shard that cannot be read or trained on."""
 
 
+class DivergedError(DataError):
+    """Training whose loss is no finite number, or does not fall."""
+
+
 class PlanError(EdgeflError):
     """A model that cannot be compiled, or a plan that cannot be run."""
 

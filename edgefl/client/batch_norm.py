@@ -9,6 +9,7 @@ statistics alone.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from edgefl.algorithms.base import Algorithm
 from edgefl.algorithms.names import LOCAL_START
 from edgefl.algorithms.server_optimizer import STATISTICS
+from edgefl.errors import DivergedError
 from edgefl.learner.base import Learner
 from edgefl.plan.spec import MIXTURE, SINGLE, TRAIN_SINGLE, PlanSpec, Signature
 from edgefl.rng import rng_for
@@ -58,7 +60,8 @@ def reestimate(
         max_samples: the number of samples that are drawn, if there are more.
 
     Raises:
-        DataError: The samples do not fit the plan, or the weights give a loss that is not a finite number.
+        DataError: The samples do not fit the plan.
+        DivergedError: The loss of the samples is not a finite number.
     """
     spec = learner.spec.signature(signature)
     layers = normalized_layers(spec)
@@ -127,7 +130,10 @@ def with_statistics(algorithm: Algorithm, learner: Learner) -> Algorithm:
         if peer is None or peer.signature not in (SINGLE, MIXTURE):
             return peer
         draws = rng_for(0, broadcast.round, "statistics")
-        return replace(peer, weights=renewing(learner, signature, shard, draws, FEW_SAMPLES)(peer.weights))
+        with suppress(DivergedError):  # the model is measured as it is
+            weights = renewing(learner, signature, shard, draws, FEW_SAMPLES)(peer.weights)
+            return replace(peer, weights=weights)
+        return peer
 
     return replace(algorithm, personalize=personalize, current=current)
 

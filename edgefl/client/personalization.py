@@ -20,7 +20,7 @@ from edgefl.client.batch_norm import reestimate
 from edgefl.client.selection import SIMPLEST_FIRST, choose
 from edgefl.client.validation import FEW_SAMPLES, Split, validation_folds
 from edgefl.config import PersonalizationConfig
-from edgefl.errors import DataError
+from edgefl.errors import DivergedError
 from edgefl.learner.base import Learner
 from edgefl.plan.spec import MIXTURE, SINGLE, TRAIN_SINGLE
 from edgefl.types import Array, Broadcast, ClientState, Labels, Mixture, Peer, Scalars, Shard, Weights
@@ -42,7 +42,7 @@ class Candidates:
         models: by name, see `SIMPLEST_FIRST`; one that the algorithm does not have is left out.
         mixture: the algorithm's mixture, with its peers and diagnostics.
         state: the client's state after the personalization.
-        failures: why a model is missing whose training failed, by name.
+        failures: why a model is missing whose training diverged, by name.
     """
 
     models: Mapping[str, Peer]
@@ -131,10 +131,11 @@ def make_candidates(
 ) -> Candidates:
     """Make the models of a client on the training samples of a shard; see `personalize`.
 
-    A model whose training fails, for example because its loss is not finite, is left out.
+    A model whose training diverges is left out.
 
     Raises:
-        DataError: no model could be made.
+        DivergedError: no model could be made.
+        DataError: the samples do not fit the plan.
     """
     failures: dict[str, str] = {}
     models: dict[str, Peer] = {}
@@ -142,7 +143,7 @@ def make_candidates(
     def attempt(name: str, make: Callable[[], T]) -> T | None:
         try:
             return make()
-        except DataError as error:
+        except DivergedError as error:
             failures[name] = str(error)
             return None
 
@@ -170,7 +171,7 @@ def make_candidates(
     if MIXED not in failures:
         models[MIXED] = Peer(MIXTURE, mixture.weights)
     if not models:
-        raise DataError(failures[MIXED])
+        raise DivergedError(failures[MIXED])
     return Candidates(models, mixture, after, failures)
 
 

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from edgefl.errors import DataError
+from edgefl.errors import DivergedError
 from edgefl.learner.base import Data, batches, check_data, check_weights
 from edgefl.plan.spec import PlanSpec, Signature
 from edgefl.types import Array, Labels, Weights
@@ -33,7 +33,7 @@ def train(
 ) -> tuple[Weights, float]:
     """Run `epochs` epochs of steps; see `Learner.fit`.
 
-    Raises DataError when the loss stops being a finite number.
+    Raises DivergedError when the loss stops being a finite number.
     """
     count = check_data(signature, data, labels)
     moving = _numbered("t", check_weights(signature.trained, weights))
@@ -59,7 +59,7 @@ def train(
             total += float(out["loss"]) * float(sample_weight.sum())
         loss = total / count
         if not np.isfinite(loss):
-            raise DataError(
+            raise DivergedError(
                 f"{signature.name}: the loss is {loss}, expected a finite number; lower the learning rate or "
                 "check the data's scale"
             )

@@ -13,6 +13,7 @@ from edgefl.algorithms.names import LOCAL_START
 from edgefl.client.batch_norm import MAX_SAMPLES, reestimate, renewing, with_statistics
 from edgefl.client.runner import ClientRunner, WorkItem
 from edgefl.config import FederationConfig, ModelConfig, PersonalizationConfig
+from edgefl.errors import DivergedError
 from edgefl.learner.base import evaluate
 from edgefl.learner.litert import LiteRTLearner
 from edgefl.learner.loop import StepLearner
@@ -47,7 +48,7 @@ class OneNorm(StepLearner):
             "t_0": arguments["t_0"] + arguments["h_learning_rate"],
             "t_1": arguments["t_1"] * keep + x.mean(axis=0) * (1 - keep),
             "t_2": arguments["t_2"] * keep + x.var(axis=0) * (1 - keep),
-            "loss": np.float32(1),
+            "loss": np.float32(1) + 0 * arguments["t_0"].sum(),
         }
 
 
@@ -208,6 +209,16 @@ def test_the_current_model_has_the_clients_own_statistics() -> None:
     assert current is not None
     assert current.signature == "predict"
     assert means_of({"current": current.weights}) == {"current": [4, 20]}
+
+
+def test_a_model_that_diverged_is_measured_as_it_is() -> None:
+    broken = {**norm_weights(), "norm/gamma": np.full(2, np.nan, np.float32)}
+    algorithm = with_statistics(make_algorithm("fedavg", None, {}), OneNorm(0.9))
+    current = algorithm.current(Broadcast(1, FEDERATE, {"global": broken}), ClientState(), FOUR)
+    assert current is not None
+    assert current.weights is broken
+    with pytest.raises(DivergedError):
+        renewed(OneNorm(0.9), broken)
 
 
 def test_a_plan_without_statistics_keeps_its_algorithm() -> None:

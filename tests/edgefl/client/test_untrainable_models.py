@@ -1,4 +1,4 @@
-"""A client whose training fails for one of its models ships another one."""
+"""A client whose training diverges for one of its models ships another one."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,7 +13,7 @@ from edgefl.client.personalization import make_candidates, personalize
 from edgefl.client.selection import SIMPLEST_FIRST
 from edgefl.client.validation import split_validation
 from edgefl.config import PersonalizationConfig
-from edgefl.errors import DataError
+from edgefl.errors import DivergedError
 from edgefl.plan.spec import TRAIN_SINGLE
 from edgefl.rng import rng_for
 from edgefl.types import Broadcast, ClientState, Mixture, Shard, Weights
@@ -21,7 +21,7 @@ from tests.support.numpy_learner.softmax import SoftmaxLearner, softmax_spec
 
 
 class FailingLearner(SoftmaxLearner):
-    """Trains a single model with the step of `train`, and fails for the named signatures.
+    """Trains a single model with the step of `train`, and diverges for the named signatures.
 
     `local` and `fine_tuned` name the training of a single model that starts with a bias of zeros, and others.
     """
@@ -37,7 +37,7 @@ class FailingLearner(SoftmaxLearner):
         if signature == TRAIN_SINGLE:
             name = FINE_TUNED if weights["head/bias"].any() else LOCAL
         if name in self.failing:
-            raise DataError(f"{name}: the loss is nan, expected a finite number")
+            raise DivergedError(f"{name}: the loss is nan, expected a finite number")
         return super().fit("train" if signature == TRAIN_SINGLE else signature, weights, *data, **options)
 
 
@@ -126,5 +126,5 @@ def test_without_selection_the_federated_model_stands_in_for_the_mixture(shard: 
 def test_a_client_that_can_make_no_model_says_why(shard: Shard) -> None:
     learner = FailingLearner({LOCAL, "train_gate"})
     algorithm = replace(make_algorithm("pfl-mfe", learner, {}), current=lambda *received: None)
-    with pytest.raises(DataError, match="train_gate: the loss is nan"):
+    with pytest.raises(DivergedError, match="train_gate: the loss is nan"):
         ship({LOCAL, "train_gate"}, shard, algorithm)
