@@ -5,8 +5,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from edgefl.algorithms.mixtures import responsibility as rs
+from edgefl.data.holdout import hold_out
 from edgefl.learner.base import Learner
-from edgefl.types import Array, Weights
+from edgefl.types import Array, Labels, Weights
 
 KERNEL = "gate/kernel"
 BIAS = "gate/bias"
@@ -14,13 +15,30 @@ HIDDEN_LOGITS = "hidden_logits"
 TRAIN_GATE = "train_gate"
 
 
-def split_gate(count: int, share: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Split 0..count-1 into D_per and D_gate, int64 indices; each holds at least one sample.
+def split_gate(
+    labels: Labels, share: float, rng: np.random.Generator, groups: Labels | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Split a client's training samples into D_per and D_gate; each holds at least one sample.
 
-    A single sample is in both.
+    A gate that trains on samples which resemble those of an expert trusts this expert too much. So a group is
+    not divided where there are two or more.
+
+    Args:
+        labels: int64[n].
+        share: share of the samples for D_gate.
+        rng: the draw.
+        groups: int64[n], the recording of each sample, where it is known.
+
+    Returns:
+        Sorted int64 indices. A single sample is in both.
     """
+    count = len(labels)
     if count < 2:
         return np.arange(count), np.arange(count)
+    if groups is not None and 0 < share < 1:
+        per, gated = hold_out(labels, groups, share, rng)
+        if len(gated):
+            return per, gated
     order = rng.permutation(count)
     gate = min(max(1, round(count * share)), count - 1)
     return np.sort(order[gate:]), np.sort(order[:gate])

@@ -197,7 +197,7 @@ def aem(learner: Learner | None, options: AemOptions) -> Algorithm:
         offered = explore(received, options.epsilon, rng)
         sent = replace(broadcast, models={expert_name(index): model for index, model in offered.items()})
         update, state = base.local_update(sent, state, shard, client_id, rng)
-        _, held_out = split_validation(len(shard.y_train), options.validation_share)
+        _, held_out = split_validation(shard.y_train, options.validation_share, shard.group_train)
         explored = len(offered) < len(received)
         if not options.patience or explored or not len(held_out):
             return update, state
@@ -233,12 +233,16 @@ def aem(learner: Learner | None, options: AemOptions) -> Algorithm:
         x = shard.x_train
         y = shard.y_train
         every = np.arange(len(y))
-        train, held_out = split_validation(len(y), options.validation_share)
+        train, held_out = split_validation(y, options.validation_share, shard.group_train)
         if options.gate_unseen and len(held_out):
             own = train
             gated = held_out
         else:
-            own, gated = split_gate(len(y), options.gate_share, rng) if options.gate_share else (every, every)
+            own, gated = (
+                split_gate(y, options.gate_share, rng, shard.group_train)
+                if options.gate_share
+                else (every, every)
+            )
         selecting = held_out if len(held_out) else every
         log_p = {index: label_log_p(learner, "predict", model, x, y) for index, model in received.items()}
         best = lowest({index: -float(each[selecting].mean()) for index, each in log_p.items()})

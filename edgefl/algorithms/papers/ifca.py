@@ -26,6 +26,7 @@ from edgefl.algorithms.names import EXPERT, FEDERATED, expert_name, experts
 from edgefl.algorithms.options import check_count, check_range, experts_for, sgd_hyper
 from edgefl.algorithms.papers.fedavg import fedavg_objectives
 from edgefl.config import FederationConfig
+from edgefl.data.holdout import hold_out
 from edgefl.learner.base import Learner, label_log_p
 from edgefl.rng import rng_for
 from edgefl.types import (
@@ -80,22 +81,30 @@ def mean_losses(
     }
 
 
-def split_validation(count: int, share: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def split_validation(
+    labels: Labels, share: float, groups: Labels | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Split a client's training samples into those that train and those that validate, for the whole
     federation.
 
-    The split depends on the count alone, so that it is the same in each round and after a client lost its
-    state.
+    The split depends on the arguments alone, so that it is the same in each round and after a client lost its
+    state. A group is not divided where there are two or more.
 
     Args:
-        count: number of training samples.
+        labels: int64[n], the labels of the training samples.
         share: share that validates, at least one sample.
+        groups: int64[n], the recording of each sample, where it is known.
 
     Returns:
         Indices int64, sorted: (train, validate). Nothing validates at share 0 or with fewer than two samples.
     """
+    count = len(labels)
     if count < 2 or not share:
         return np.arange(count), np.arange(0)
+    if groups is not None:
+        train, validate = hold_out(labels, groups, share, rng_for(0, 0, "validation"))
+        if len(validate):
+            return train, validate
     order = rng_for(0, 0, "validation").permutation(count)
     held_out = min(max(1, round(count * share)), count - 1)
     return np.sort(order[held_out:]), np.sort(order[:held_out])
@@ -168,7 +177,7 @@ def ifca(learner: Learner | None, options: IfcaOptions) -> Algorithm:
         broadcast: Broadcast, state: ClientState, shard: Shard, client_id: str, rng: np.random.Generator
     ) -> tuple[Update, ClientState]:
         assert learner is not None
-        fit, _ = split_validation(len(shard.y_train), options.validation_share)
+        fit, _ = split_validation(shard.y_train, options.validation_share, shard.group_train)
         received = experts(broadcast.models)
         x = shard.x_train[fit]
         y = shard.y_train[fit]
@@ -216,7 +225,7 @@ def ifca(learner: Learner | None, options: IfcaOptions) -> Algorithm:
     ) -> tuple[Mixture, ClientState]:
         assert learner is not None
         received = experts(broadcast.models)
-        fit, held_out = split_validation(len(shard.y_train), options.validation_share)
+        fit, held_out = split_validation(shard.y_train, options.validation_share, shard.group_train)
         rows = held_out if len(held_out) else fit
         best = lowest(
             mean_losses(

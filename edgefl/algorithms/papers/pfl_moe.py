@@ -85,7 +85,7 @@ def pfl_moe(kind: Kind, learner: Learner | None, options: PflMoeOptions) -> Algo
         if kind == "fb":
             return Mixture({**trunk, **with_prefix("local", adapted(np.arange(len(features))))}, peers), state
 
-        per, gated = split_gate(len(features), options.gate_share, rng)
+        per, gated = split_gate(shard.y_train, options.gate_share, rng, shard.group_train)
         local = adapted(per)
         own = {"features": features[gated]}
         logits = np.stack([learner.predict("predict_head", each, own) for each in (head, local)], axis=1)

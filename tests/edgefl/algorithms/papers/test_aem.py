@@ -124,7 +124,7 @@ def test_a_gate_may_train_on_samples_that_no_expert_has_seen():
     )
     x = np.ones((4, 1), np.float32)
     y = np.array([0, 0, 1, 1])
-    _, held_out = split_validation(4, 0.25)
+    _, held_out = split_validation(y, 0.25)
     other = y.copy()
     other[held_out] = 1 - other[held_out]
     one, two = (

@@ -83,10 +83,19 @@ def test_a_stopped_model_stays_stopped(history, patience):
 
 @given(count=st.integers(2, 300), share=st.floats(0.01, 0.9))
 def test_validation_samples_are_the_same_ones_every_time(count, share):
-    (fit, held), (again, _) = (split_validation(count, share) for _ in range(2))
+    (fit, held), (again, _) = (split_validation(np.zeros(count, np.int64), share) for _ in range(2))
     assert sorted([*fit, *held]) == list(range(count))
     assert len(fit) and len(held)
     np.testing.assert_array_equal(fit, again)
+
+
+def test_validation_samples_are_whole_recordings():
+    labels = np.array([0, 0, 0, 0, 1, 1, 1, 1])
+    recordings = np.array([7, 7, 8, 8, 9, 9, 5, 5])
+    fit, held = split_validation(labels, 0.25, recordings)
+    assert sorted([*fit, *held]) == list(range(8)) and len(held) == 4
+    assert not set(recordings[fit]) & set(recordings[held])
+    assert set(labels[fit]) == set(labels[held]) == {0, 1}
 
 
 def test_only_clients_that_chose_a_model_validate_it():

@@ -32,18 +32,32 @@ def test_gate_step_by_hand():
 
 @given(count=st.integers(2, 500), share=st.floats(0.0, 1.0), seed=st.integers(0, 99))
 def test_split_is_a_partition_with_no_empty_side(count, share, seed):
-    per, gate = split_gate(count, share, rng_for(seed, 1))
+    per, gate = split_gate(np.zeros(count, np.int64), share, rng_for(seed, 1))
     assert sorted([*per, *gate]) == list(range(count))
     assert len(per) and len(gate)
 
 
 def test_split_of_the_paper_is_three_to_one():
-    per, gate = split_gate(400, 0.25, rng_for(1, 1))
+    per, gate = split_gate(np.zeros(400, np.int64), 0.25, rng_for(1, 1))
     assert (len(per), len(gate)) == (300, 100)
 
 
+def test_gate_and_local_model_train_on_other_recordings():
+    """Each class has two recordings: one trains the local model, the other one the gate."""
+    labels = np.array([0, 0, 0, 0, 1, 1, 1, 1])
+    recordings = np.array([0, 0, 1, 1, 2, 2, 3, 3])
+    per, gate = split_gate(labels, 0.25, rng_for(1, 1), recordings)
+    assert sorted([*per, *gate]) == list(range(8)) and len(gate) == 4
+    assert not set(recordings[per]) & set(recordings[gate])
+    assert set(labels[per]) == set(labels[gate]) == {0, 1}
+    alone = split_gate(labels, 0.25, rng_for(1, 1), np.zeros(8, np.int64))
+    assert [each.tolist() for each in alone] == [
+        each.tolist() for each in split_gate(labels, 0.25, rng_for(1, 1))
+    ]
+
+
 def test_a_single_sample_trains_both():
-    assert [each.tolist() for each in split_gate(1, 0.25, rng_for(1, 1))] == [[0], [0]]
+    assert [each.tolist() for each in split_gate(np.zeros(1, np.int64), 0.25, rng_for(1, 1))] == [[0], [0]]
 
 
 @pytest.mark.parametrize("name", ["pfl-fb", "pfl-mf", "pfl-mfe"])
